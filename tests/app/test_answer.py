@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
-from app import cached
-from app.answering import Answer
-from app.cached import Played
 from app.launch import MAIN
-from app.words import tune as words
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
@@ -166,52 +161,6 @@ def test_where_no_cap_comes_near_the_best_buckets_that_is_said_first(far: AppTes
     assert page.button(key="apply").disabled
     quicker = next(one.value for one in page.metric)
     assert float(slower.split()[0]) > 1.03 * float(quicker.split()[0])
-
-
-def test_what_is_lost_and_what_is_kept_is_told(workload: Workload, hardware: Hardware) -> None:
-    def played(**given: Any) -> Played:
-        timeline = sim.simulate(workload, hardware, sim.assign(workload, **given))
-        return cached.played_of(timeline)
-
-    default, slow, quick = played(), played(bucket_cap_mb=8), played(bucket_cap_mb=2)
-    steps = [one.report.step_ns for one in (quick, slow, default)]
-    assert steps == sorted(set(steps))
-    answer = Answer(pick="cap", played=slow, default=default, best=quick, cap_mb=8.0, capped=slow)
-    told = words.answer_sentence(answer, "")
-    assert f"{format_ms(steps[2] - steps[1])} (" in told
-    assert f"{format_ms(steps[1] - steps[0])} (" in told
-    far = words.answer_sentence(replace(answer, pick="recommended", played=quick), "")
-    assert far.startswith("No one cap comes near the best buckets found: take those")
-    assert f"bucket_cap_mb=8, takes {format_ms(steps[1])}, {format_ms(steps[1] - steps[0])} (" in far
-    alike = words.answer_sentence(replace(answer, is_alike=True), "")
-    assert alike == f"{told[:-1]}; over steps as they vary the two cannot be told apart."
-    none = replace(answer, pick="recommended", played=quick, cap_mb=None, capped=None)
-    assert words.answer_sentence(none, "").endswith("no one cap is faster than that.")
-    hooked = replace(answer, played=played(bucket_cap_mb=8, comm_hook="fp16_compress"))
-    assert "less than DDP's default without comm_hook=fp16_compress" in words.answer_sentence(
-        hooked, "a hook"
-    )
-    kept = words.answer_sentence(replace(answer, pick="default", played=default), "static_graph")
-    assert kept.startswith("Under static_graph, keep DDP's default")
-
-
-def test_the_sweep_is_explained_by_what_it_has(workload: Workload, hardware: Hardware) -> None:
-    """No star where nothing is marked, nor is the best round cap recommended where it is not."""
-    timeline = sim.simulate(workload, hardware, sim.assign(workload))
-    played = cached.played_of(timeline)
-    kept = Answer(pick="default", played=played, default=played, best=None)
-    assert words.sweep_caption(kept, 0.01, "") == (
-        "Left: DDP's default, a point of its own. Dashed: its step. Click a point to see its timeline above. "
-        "Shaded: caps within 1% of the best."
-    )
-    far = replace(kept, pick="recommended", best=played, cap_mb=8.0, capped=played)
-    told = words.sweep_caption(far, 0.01, "")
-    assert (
-        "Dotted: the step of the best buckets found. Star: the best round cap, a round one of those" in told
-    )
-    cap = words.sweep_caption(replace(far, pick="cap"), 0.01, "static_graph")
-    assert "Star: the recommended cap, a round one of those within 1% of the best." in cap
-    assert cap.endswith("All of it is played under static_graph.")
 
 
 def test_what_is_folded_away_is_played_as_the_page_is(page: AppTest) -> None:

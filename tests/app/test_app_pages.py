@@ -16,7 +16,6 @@ from app.choosing import WhatIf
 from app.launch import MAIN
 from app.views import tune, waiting
 from app.views.waiting import Progress
-from app.words import labels
 from app.words.labels import PICK_WORDS
 from sim.errors import InputError
 from sim.formats import documents
@@ -24,7 +23,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
-from tests.app.conftest import counted_calls, is_clean, metric, open_dashboard
+from tests.app.conftest import counted_calls, is_clean, metric
 from tests.effort import PATIENCE_S
 
 
@@ -34,40 +33,8 @@ def page(unmeasured: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     return AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
 
 
-@pytest.fixture(scope="module")
-def opened(traces: Path) -> AppTest:
-    return open_dashboard(traces)
-
-
 def subheaders(page: AppTest) -> list[str]:
     return [found.value for found in page.subheader]
-
-
-def test_the_default_run_is_clean_and_whole(opened: AppTest, workload: Workload, hardware: Hardware) -> None:
-    page = opened
-    assert is_clean(page)
-    report = sim.summarize(sim.simulate(workload, hardware, sim.assign(workload)))
-    assert metric(page, "Step time") == format_ms(report.step_ns)
-    assert metric(page, "Exposed communication") == format_ms(report.exposed_comm_ns)
-    assert metric(page, "Overlap") == f"{report.overlap_ratio:.1%}"
-    assert metric(page, "Gain against DDP's default") == "0.00 ms"
-    assert subheaders(page) == [
-        "What would another cap do?",
-        "Recommended",
-        "What each knob can reach",
-        "Is it true?",
-        "Take it home",
-    ]
-    assert any(labels.sentence(report.verdict) in found.value for found in page.markdown)
-    assert [button.label for button in page.get("download_button")] == [
-        "bucket_indices JSON",
-        "Sweep CSV",
-        "Perfetto JSON",
-        "Report JSON",
-        "Recommendation JSON",
-        "Timeline HTML",
-        "Python snippet",
-    ]
 
 
 def test_number_and_slider_follow_each_other_and_the_headline_both(
@@ -311,10 +278,6 @@ def test_path_and_family_are_shown_as_asked(page: AppTest) -> None:
     assert len(specs()) == len(before) + 1, "a family is looked at"
 
 
-def test_without_noise_the_page_says_that_there_is_no_band(opened: AppTest) -> None:
-    assert any("No band of how steps vary" in found.value for found in opened.caption)
-
-
 @pytest.mark.usefixtures("fresh")
 def test_a_cap_neither_searches_nor_sweeps_again(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = counted_calls(monkeypatch, "tune", "sweep", "simulate")
@@ -378,15 +341,3 @@ def test_with_nothing_at_hand_the_page_says_what_to_do(
     page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
     assert is_clean(page)
     assert any("upload a workload" in found.value for found in page.info)
-
-
-def about() -> None:
-    from app.views import about
-
-    about.show()
-
-
-def test_the_about_page_is_clean() -> None:
-    page = AppTest.from_function(about, default_timeout=PATIENCE_S).run()
-    assert is_clean(page)
-    assert page.title[0].value == "About"

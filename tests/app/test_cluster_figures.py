@@ -1,7 +1,6 @@
 """Figures of a cluster's curve, of scaling and of ranks that differ: what is drawn is what was given."""
 
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from app.figures.scaling_words import CURVES, cap_text, text_of
 from sim.nouns.hardware import Hardware
 from sim.nouns.scaling_row import ScalingRow
 from sim.nouns.step_distribution import AssignmentComparison, PairedRow, RankPart, StepDistribution
-from sim.nouns.workload import Workload
 from tests.app.conftest import MS, make_workload
 from tests.clusters.scaling_cases import workload_of
 
@@ -132,12 +130,6 @@ def test_a_workload_without_times_draws() -> None:
     assert list(mean.y) == [100, 0]
 
 
-def test_stretches_elsewhere_are_counted(rows: tuple[ScalingRow, ...]) -> None:
-    assert "elsewhere" not in cap_text(replace(rows[1], cap_num_stretches=1))
-    assert "; 1 stretch elsewhere too" in cap_text(replace(rows[1], cap_num_stretches=2))
-    assert "; 9 stretches elsewhere too" in cap_text(replace(rows[1], cap_num_stretches=10))
-
-
 def distribution(**changes: Any) -> StepDistribution:
     known: dict[str, Any] = {
         "workload": "w",
@@ -249,9 +241,3 @@ def test_a_range_that_is_no_range_of_ours_is_left_out(hardware: Hardware) -> Non
     for known in ({"min_ns": 1}, {"min_ns": 0, "max_ns": 1}, {"note": []}):
         odd = replace(hardware, spread={"all_reduce": {str(1 << 20): known}})
         assert all(row.low_ns == row.high_ns for row in curve_rows(odd))
-
-
-def test_the_workload_fixture_scales(workload: Workload, rows: tuple[ScalingRow, ...]) -> None:
-    """More ranks never make a step of these shorter."""
-    assert [row.world_size for row in rows] == [2, 4, 8, 16]
-    assert all(before.cap_step_ns <= after.cap_step_ns for before, after in pairwise(rows))

@@ -1,6 +1,5 @@
 """The Cluster page, run without a browser."""
 
-import inspect
 import json
 import shutil
 import sys
@@ -12,17 +11,12 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
-from app import cached_cluster
 from app.cached_cluster import Made
-from app.views import cluster_knobs
 from app.views.cluster import host_counts
-from app.views.cluster_ranks import MOST_RANKS, samples_for, words_of
 from app.words import cluster as labels_cluster
-from sim.clusters.topology.presets import PRESETS
 from sim.nouns.cluster import Hosts, Link
-from sim.nouns.ranks import Ranks
 from sim.units import format_ms
-from tests.app.conftest import charts, counted_calls, is_clean, make_hardware, make_workload
+from tests.app.conftest import charts, counted_calls, is_clean, make_workload
 from tests.effort import PATIENCE_S
 
 FILE = "cluster.json"
@@ -55,34 +49,6 @@ def upload(page: AppTest, text: str) -> AppTest:
     return page
 
 
-def test_the_default_run_is_clean_and_whole(page: AppTest) -> None:
-    page.run()
-    assert is_clean(page)
-    hardware = sim.cluster_hardware(sim.cluster("dgx_h100", hosts=4))
-    times = {point.num_bytes: point.duration_ns for point in hardware.all_reduce}
-    shown = {found.label: found.value for found in page.metric}
-    assert shown == {
-        "Ranks": "32",
-        "All-reduce of 1 MiB": f"{times[1 << 20] / 1000:.1f} us",
-        "All-reduce of 1 GiB": format_ms(times[1 << 30]),
-    }
-    assert [found.value for found in page.subheader] == [
-        "What does an all-reduce take?",
-        "How does a workload scale on it?",
-        "What if ranks differ?",
-        "Take it home",
-    ]
-    assert list(charts(page)) == ["curve", "scaling"]
-    assert [button.label for button in page.get("download_button")] == [
-        "Cluster JSON",
-        "Hardware JSON",
-        "Scaling CSV",
-    ]
-    (said,) = (found.value for found in page.caption if "nothing of it is measured" in found.value)
-    stated = hardware.spread["all_reduce"][str(1 << 30)]
-    assert f"from {format_ms(stated['min_ns'])} to {format_ms(stated['max_ns'])}" in said.replace("\\", "")
-
-
 @pytest.mark.parametrize(
     "presets",
     [("pcie_hosts", "gh200_slingshot"), pytest.param(("pcie_box", "hgx_ethernet"), marks=pytest.mark.slow)],
@@ -96,18 +62,6 @@ def test_presets_are_drawn(page: AppTest, presets: tuple[str, ...]) -> None:
         assert is_clean(page), preset
         assert page.selectbox(key="machine").value == preset
         assert "curve" in charts(page), preset
-
-
-def test_the_page_offers_every_preset_and_only_its_settings() -> None:
-    """But for those that are another with some of its settings fixed."""
-    fixed = {name for name in PRESETS if name.startswith("ethernet_")}  # pcie_hosts
-    assert set(cluster_knobs.PRESETS) == set(PRESETS) - fixed
-    assert set(labels_cluster.MACHINE_WORDS) == {*cluster_knobs.PRESETS, cluster_knobs.UPLOAD}
-    for preset, settings in cluster_knobs.PRESETS.items():
-        legal = inspect.signature(PRESETS[preset]).parameters
-        assert {one.name for one in settings} <= set(legal)
-        assert all(not one.choices or one.default in one.choices for one in settings)
-        assert sim.cluster(preset, **{one.name: one.default for one in settings}).host_count
 
 
 def test_a_url_restores_the_knobs(page: AppTest) -> None:
@@ -174,56 +128,6 @@ def test_ranks_that_differ_cost_time(page: AppTest) -> None:
     assert is_clean(page)
     assert "ranks" not in charts(page)
     assert any("nobody waits" in found.value for found in page.info)
-
-
-def test_a_cap_that_is_not_certain_is_called_so() -> None:
-    rows = sim.scaling(make_workload(), "pcie_hosts", hosts=[2], settings={"gpus": [2], "gbit_per_s": [10]})
-    slower = rows[0].cap_step_ns + 2_000_000
-    sure = replace(rows[0], cap_is_sure=True, default_step_ns=slower, default_is_alike=False)
-    words = labels_cluster.scaling_sentence("w", sure)
-    assert words.startswith(
-        f"w on 4 GPUs: {sure.cap_efficiency:.1%} of what one GPU alone does, with the best bucket_cap_mb, "
-    )
-    assert words.endswith("DDP's default is 2.00 ms slower.")
-    unsure = replace(sure, cap_is_sure=False, best_cap_low_mb=9.0, best_cap_high_mb=3.0)
-    assert labels_cluster.scaling_sentence("w", unsure).endswith("the best caps are 3 and 9.")
-
-
-def test_a_cap_that_saves_next_to_nothing_is_not_what_to_set() -> None:
-    (row,) = sim.scaling(make_workload(), "pcie_hosts", hosts=[2], settings={"gpus": [2], "gbit_per_s": [10]})
-    alike = replace(row, default_step_ns=row.cap_step_ns + 20_000, default_is_alike=True)
-    words = labels_cluster.scaling_sentence("w", alike)
-    assert f"{row.default_efficiency:.1%} of what one GPU alone does, with DDP's default" in words
-    assert words.endswith(
-        f"Keep it: the best bucket_cap_mb, {row.bucket_cap_mb:.4g}, saves 0.02 ms a step, less than 0.1 %."
-    )
-    slow = labels_cluster.scaling_sentence("w", alike, is_as_slow=True)
-    assert slow == words.replace("4 GPUs", "4 GPUs no faster than that CPU")
-    better = replace(alike, default_step_ns=row.cap_step_ns - 20_000)
-    assert labels_cluster.scaling_sentence("w", better).endswith("saves nothing.")
-
-
-def test_what_is_no_gain_is_not_called_one() -> None:
-    found = sim.compare_assignments(
-        make_workload(),
-        make_hardware(),
-        {"a": sim.assign(make_workload()), "b": sim.assign(make_workload(), "single")},
-        Ranks(name="jitter", pace_jitter=0.05),
-        samples=40,
-    )
-    first, other = found.rows
-    assert "None of the other assignments" in labels_cluster.ranks_sentence(first.distribution, first)
-    better = replace(other, gain_ns=3_000_000, gain_low_ns=2_000_000, gain_high_ns=4_000_000)
-    assert labels_cluster.ranks_sentence(first.distribution, better).endswith(
-        "B: 3.00 ms less (95 % interval 2.00 ms to 4.00 ms)."
-    )
-
-
-def test_fewer_steps_of_very_many_ranks() -> None:
-    assert samples_for(2) == 400
-    assert samples_for(1_000) == 200
-    assert samples_for(MOST_RANKS) == 20
-    assert words_of(0.05, 0.0, 1.2) == "jitter 5 %, rank 0 taking 1.2 times as long"
 
 
 def test_a_bad_upload_is_one_line(page: AppTest) -> None:
@@ -320,15 +224,6 @@ def test_computing_that_is_faster_hides_less(page: AppTest) -> None:
     assert (fast["best cap, ms"] < slow["best cap, ms"]).all()
     last = [float(str(rows["efficiency"].iloc[-1]).rstrip("%")) for rows in (slow, fast)]
     assert last[1] <= last[0]
-
-
-def test_all_computing_takes_the_factor() -> None:
-    workload = make_workload()
-    faster, digest = cached_cluster.computing(workload, "d", 0.5)
-    assert digest != "d"
-    for name in ("forward_ns", "loss_ns", "backward_ns", "optimizer_ns"):
-        assert getattr(faster, name) == pytest.approx(getattr(workload, name) / 2, abs=1)
-    assert cached_cluster.computing(workload, "d", 1.0) == (workload, "d")
 
 
 def test_a_machine_may_be_named_in_the_address_as_on_the_command_line(page: AppTest) -> None:

@@ -73,30 +73,6 @@ def step_of(workload: Workload, hardware: Hardware, policy: str = "ddp", **knobs
     return format_ms(sim.summarize(sim.simulate(workload, hardware, assignment)).step_ns)
 
 
-def test_the_default_run_is_clean_and_whole(page: AppTest, workload: Workload, hardware: Hardware) -> None:
-    page.run()
-    assert is_clean(page)
-    best = sim.tune(workload, hardware)
-    assert steps(page) == [
-        step_of(workload, hardware),
-        format_ms(best.report.step_ns),
-        format_ms(best.families["bucket_cap_mb"].report.step_ns),
-    ]
-    assert [found.value for found in page.subheader] == [
-        "What changed?",
-        "Where does each step's time go?",
-        "Where are the cuts?",
-        "Is it true?",
-        "Take it home",
-    ]
-    assert list(charts(page)) == ["stacked", "parts", "compare_breakdown", "compare_delta", "compare_map"]
-    gain = sim.simulate(workload, hardware, sim.assign(workload))
-    assert page.metric[1].delta == (
-        f"{format_ms(sim.summarize(gain).step_ns - best.report.step_ns)} "
-        f"({1 - best.report.step_ns / sim.summarize(gain).step_ns:.1%}) faster than A"
-    )
-
-
 def test_a_candidate_changes_its_number_alone(quick: AppTest, workload: Workload, hardware: Hardware) -> None:
     quick.run()
     before = steps(quick)

@@ -19,7 +19,6 @@ from app.views.switches import (
     ZERO,
     ZERO_PICKS,
 )
-from app.words import labels
 from app.words.labels import PICK_WORDS, Pick
 from tests.effort import PATIENCE_S
 
@@ -191,24 +190,9 @@ def test_what_cannot_be_read_is_told_beside_its_field(page: AppTest) -> None:
     assert told(page)[2] == WhatIf(bandwidth=2.0).key, "the sidebar is whole"
 
 
-def test_caps_that_are_not_in_use_say_so(page: AppTest) -> None:
-    page.run()
-    assert labels.CAP_UNUSED in [found.value for found in page.caption]
-    move(page, "cap", 25.0)
-    move(page, "pick", "cap")
-    assert labels.CAP_UNUSED not in [found.value for found in page.caption]
-
-
 def test_an_uploaded_assignment_is_offered_where_there_is_one(page: AppTest) -> None:
     page.run()
     assert PICK_WORDS["given"] not in page.selectbox(key="pick").options
-
-
-def test_more_ranks_than_measured_are_told_to_be_computed(page: AppTest) -> None:
-    page.run()
-    assert labels.RANKS_NOTE not in [found.value for found in page.caption]
-    move(page, "ranks", 64)
-    assert labels.RANKS_NOTE in [found.value for found in page.caption]
 
 
 def test_a_list_of_caps_is_read(page: AppTest) -> None:
@@ -240,22 +224,6 @@ def test_an_address_shows_its_preset(page: AppTest) -> None:
     assert value(page, "preset") == "10 times the bandwidth"
 
 
-def test_a_straggler_is_told_with_what_the_search_does_not_know(page: AppTest) -> None:
-    page.run()
-    assert labels.STRAGGLER_NOTE not in [found.value for found in page.caption]
-    move(page, "slowest", 1.3)
-    assert labels.STRAGGLER_NOTE in [found.value for found in page.caption]
-    assert "recommended cap is found beside it" in labels.STRAGGLER_NOTE, "as the strip under the cards says"
-
-
-def test_names_of_switches_can_be_copied(page: AppTest) -> None:
-    """A label with a character that nobody sees in it is no name in Python."""
-    page.run()
-    labels_shown = {one.label for kind in (page.toggle, page.selectbox, page.text_input) for one in kind}
-    assert "gradient_as_bucket_view" in labels_shown
-    assert all(label.isprintable() for label in labels_shown)
-
-
 def test_reset_puts_every_knob_back(page: AppTest) -> None:
     page.run()
     assert page.button(key="reset").disabled
@@ -270,12 +238,3 @@ def test_reset_puts_every_knob_back(page: AppTest) -> None:
     assert page.button(key="reset").disabled
     drawn = {key for key in DEFAULTS if key in page.session_state}
     assert {key: value(page, key) for key in drawn} == {key: DEFAULTS[key] for key in drawn}
-
-
-def test_every_knob_says_what_it_does(page: AppTest) -> None:
-    page.run()
-    for pick in RESTORED:
-        move(page, "pick", pick)
-        for kind in (page.select_slider, page.number_input, page.selectbox, page.toggle, page.text_input):
-            for one in kind:
-                assert one.key not in {"preset", *DEFAULTS} or one.help, one.key

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cache
-from inspect import signature
 from typing import Any
 
 import pytest
@@ -15,17 +14,9 @@ import sim
 from app.choosing import INTERFERING, Choice, WhatIf
 from app.views import switches, what_ifs
 from app.views.switches import DDP, FULLY_SHARD, MEGATRON, ZERO, Switch
-from app.words.labels import PICK_WORDS, PICKS, Pick
+from app.words.labels import Pick
 from sim.errors import InputError, NotModelledError, SimError
 from sim.nouns.assignment import Assignment
-from sim.nouns.rows import SweepRow
-from sim.systems.fsdp2_settings import MODELLED_FSDP2_SETTINGS, Fsdp2Settings
-from sim.systems.hook_table import HOOKS
-from sim.systems.megatron_settings import MODELLED_MEGATRON_SETTINGS, MegatronSettings
-from sim.systems.registry import SYSTEMS
-from sim.systems.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS, Switches
-from sim.systems.zero_settings import MODELLED_ZERO_SETTINGS, ZeroSettings
-from sim.tuner.sweeps.axes import WHAT_IFS, Point
 from tests.app.conftest import make_hardware, make_workload
 from tests.effort import tries
 
@@ -154,48 +145,6 @@ def asks_for(turned: dict[str, Any]) -> Ask:
     return lambda switch: turned[switch.name]
 
 
-def test_every_pick_of_every_system_is_there() -> None:
-    assert set(PICKS) == {"default", "cap", "cap-list", "recommended", "given", *SYSTEMS} - {"ddp"}
-    assert set(PICK_WORDS) == set(PICKS)
-    assert len(set(PICK_WORDS.values())) == len(PICKS)
-    no_switch = {"per-parameter-sync", "per-parameter-async"}
-    grouped = (
-        *switches.DDP_PICKS,
-        *switches.SIZED_PICKS,
-        *switches.ZERO_PICKS,
-        *switches.MEGATRON_PICKS,
-        *switches.FSDP2,
-    )
-    assert sorted([*grouped, *no_switch]) == sorted(PICKS)
-    assert set(switches.SIZED_PICKS) == {
-        name for name, system in SYSTEMS.items() if system.takes_caps and name != "ddp"
-    }
-
-
-def test_every_switch_of_every_system_is_there_with_its_default() -> None:
-    parts = {"param_dtype", "reduce_dtype", "buffer_dtype"}  # of mixed_precision
-    numbers = {name for hook in HOOKS.values() for name in hook.numbers}
-    names = {one.name for one in DDP} - parts - numbers - {"set_last_bucket_cap"} | {"mixed_precision"}
-    aliases = {"forward_sync_buffers"}  # the new name of broadcast_buffers
-    assert names == {*MODELLED_DDP_KWARGS, *MODELLED_SETTINGS} - aliases
-    zero = {one.name.replace("offload_gb_per_s", "offload_bytes_per_s") for one in ZERO}
-    assert zero == set(MODELLED_ZERO_SETTINGS)
-    assert {one.name for one in MEGATRON} == set(MODELLED_MEGATRON_SETTINGS)
-    for policy, own in switches.FSDP2.items():
-        extra = set() if policy == "fully_shard" else set(MODELLED_FSDP2_SETTINGS) - {one.name for one in own}
-        assert {one.name for one in own} | extra == set(MODELLED_FSDP2_SETTINGS)
-    for noun, group in (
-        (Switches, DDP),
-        (ZeroSettings, ZERO),
-        (MegatronSettings, MEGATRON),
-        (Fsdp2Settings, FULLY_SHARD),
-    ):
-        known = {one.name: one.default for one in fields(noun)}
-        for switch in group:
-            if switch.kind in ("toggle", "integer") and switch.name in known:
-                assert known[switch.name] == switch.default or switch.name == "check_grad_overflow"
-
-
 def what_if_values() -> st.SearchStrategy[WhatIf]:
     stops = st.sampled_from(what_ifs.FACTORS)
     return st.builds(
@@ -208,15 +157,6 @@ def what_if_values() -> st.SearchStrategy[WhatIf]:
         precision=st.sampled_from([None, *what_ifs.PRECISIONS[1:]]),
         slowest_rank=st.sampled_from(what_ifs.SLOWEST),
     )
-
-
-def test_every_what_if_is_an_axis_a_column_and_a_knob() -> None:
-    """One name everywhere: a what-if of ``sim.scale`` that one of these places lacks fails here."""
-    scaled = {one.name for one in signature(sim.scale).parameters.values() if one.kind is one.KEYWORD_ONLY}
-    assert scaled == {one.name for one in fields(Point)} == set(WHAT_IFS)
-    assert scaled <= {one.name for one in fields(SweepRow)}
-    assert scaled <= set(signature(sim.sweep).parameters)
-    assert scaled <= {one.name for one in fields(WhatIf)} == set(what_ifs.KEYS)
 
 
 def test_nothing_turned_changes_nothing() -> None:

@@ -1,6 +1,5 @@
 """What one place says, the others say: caveats, machines, what is not as measured, what was not uploaded."""
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from app.words import cluster as cluster_words
 from sim.formats import documents
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.units import format_ms, format_size
+from sim.units import format_size
 from tests.app.conftest import make_unmeasured
 from tests.app.test_addresses import visit
 from tests.effort import PATIENCE_S
@@ -103,36 +102,6 @@ def test_machines_of_one_name_are_told_apart(
     page.query_params["hardware"] = "day-2"
     page.run()
     assert "two hosts, calibrated 2026-11-02 10:30 · " in plain(page.caption)
-
-
-def test_what_is_not_as_measured_is_on_the_page(
-    page: AppTest, workload: Workload, hardware: Hardware
-) -> None:
-    before = sim.summarize(sim.simulate(workload, hardware, sim.assign(workload))).step_ns
-    page.run()
-    assert "measured machine" not in str([one.delta for one in page.metric])
-    page.select_slider(key="bw").set_value(10.0).run()
-    assert "bandwidth × 10" in plain(page.markdown), "a chip"
-    assert page.metric[0].delta == f"on the measured machine: {format_ms(before)}"
-    specs = [json.loads(chart.proto.spec) for chart in page.get("plotly_chart")[:2]]
-    ends = [
-        max(
-            base + x for t in spec["data"] if t.get("base") for base, x in zip(t["base"], t["x"], strict=True)
-        )
-        for spec in specs
-    ]
-    assert ends[0] < ends[1], "the timeline as measured stands beneath"
-
-
-def test_what_was_not_uploaded_is_named(page: AppTest, workload: Workload) -> None:
-    page.query_params["start"] = "upload"
-    page.run()
-    page.get("file_uploader")[0].set_value(
-        [("mine.json", sim.to_text(workload).encode(), "application/json")]
-    )
-    page.run()
-    assert "The upload holds no hardware" in plain(page.info)
-    assert "on two-hosts, which is not yours" in plain(page.info)
 
 
 def test_the_headline_of_a_cluster_is_of_the_hosts_that_were_set(page: AppTest, workload: Workload) -> None:

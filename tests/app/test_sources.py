@@ -13,7 +13,6 @@ from streamlit.testing.v1 import AppTest
 import sim
 from app import cached_records, cached_uploads
 from app.cached_records import Opened
-from app.views import imported
 from app.views.sources import Given
 from app.words import uploads as words
 from app.words.cluster import is_computed
@@ -301,41 +300,6 @@ def test_names_within_files_are_no_markup(page: AppTest, workload: Workload, har
         assert "<script>" not in shown.value
         assert "](http" not in shown.value
         assert "**x**" not in shown.value
-
-
-def test_nothing_chosen_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(tmp_path)])
-    page = AppTest.from_function(page_of_sources, default_timeout=PATIENCE_S).run()
-    assert not page.exception
-    assert [one.value for one in page.info if "upload a workload" in one.value]
-
-
-def test_an_upload_in_words(workload: Workload, hardware: Hardware) -> None:
-    several = Uploaded(
-        name="x",
-        formats=("kineto", "nccl-tests"),
-        workload=workload,
-        hardware=(hardware, replace(hardware, world_size=8)),
-        found=("a",),
-        missing=("b",),
-    )
-    assert words.summary(several) == (
-        "kineto, nccl-tests: 20 gradients, 31.5 MiB, backward 41.00 ms, hardware of 2, 8 ranks"
-    )
-    assert [title for title, _ in words.notes(several)] == ["Found in the files", "Missing"]
-    assert words.summary(Uploaded(name="x", formats=("kineto",))) == "kineto: no workload and no hardware"
-
-
-def test_many_sentences_are_cut() -> None:
-    def script() -> None:
-        from app.views import imported
-        from sim.nouns.imported import Uploaded
-
-        imported.show(Uploaded(name="x", formats=("kineto",), found=tuple(f"line {n}" for n in range(50))))
-
-    page = AppTest.from_function(script).run()
-    assert not page.exception
-    assert f"and {50 - imported.MOST_LINES} more" in page.markdown[1].value
 
 
 def test_digests_that_a_session_remembers_are_limited(

@@ -14,11 +14,10 @@ from app.answering import Answer
 from app.cached import Inputs
 from app.choosing import Choice, WhatIf
 from app.launch import MAIN
-from app.views.record_parts import regret_words, row_of
+from app.views.record_parts import row_of
 from app.views.truth import of_answer
 from app.words import tune as words
 from sim.formats.record_files import load_record
-from sim.nouns.comparison import Regret
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
@@ -164,46 +163,6 @@ def test_a_measured_candidate_is_one_with_the_same_buckets_switches_and_machine(
     slowest, _ = sim.scale(workload, hardware, backward=1.5)
     late = sim.simulate(workload, hardware, sim.assign(workload), "analytic", slowest=slowest)
     assert row_of(agreement, cached.played_of(late)) is None
-
-
-@pytest.mark.parametrize(
-    ("regret_ns", "low_ns", "words"),
-    [
-        (0, 0, 'The candidate "recommended" was the fastest.'),
-        (
-            2_500_000,
-            100_000,
-            'The candidate "recommended" was 2.50 ms (0.50%) behind cap 4, 95 % interval 0.10 to 4.00 ms.',
-        ),
-        (
-            2_500_000,
-            -100_000,
-            'The candidate "recommended" was 2.50 ms (0.50%) behind cap 4, '
-            "95 % interval -0.10 to 4.00 ms: within noise.",
-        ),
-    ],
-    ids=["none", "certain", "within noise"],
-)
-def test_regret_in_words(regret_ns: int, low_ns: int, words: str) -> None:
-    regret = Regret(
-        best="cap 4",
-        regret_ns=regret_ns,
-        low_ns=low_ns,
-        high_ns=4_000_000,
-        relative=0.005,
-        within_noise=low_ns <= 0,
-        paired_rounds=10,
-    )
-    assert regret_words(regret) == words
-
-
-def test_a_regret_of_few_rounds_has_no_interval() -> None:
-    regret = Regret(
-        best="a", regret_ns=10**6, low_ns=0, high_ns=10**6, relative=0.01, within_noise=False, paired_rounds=2
-    )
-    assert regret_words(regret) == (
-        'The candidate "recommended" was 1.00 ms (1.00%) behind a, over 2 rounds, too few for an interval.'
-    )
 
 
 def test_steps_of_a_trace_are_laid_over_without_a_verdict(

@@ -18,7 +18,6 @@ from app.record_exports import agreement_json, rows_csv
 from app.views import records_table
 from app.words import validate as words
 from sim.formats.record_files import load_record, start_record
-from sim.nouns.comparison import Attribution
 from tests.app.conftest import make_traces
 from tests.effort import PATIENCE_S
 from tests.saving import measure_anew, save_measurement
@@ -276,21 +275,6 @@ def test_the_timeline_taken_home_is_the_step_that_was_compared(traces: Path, cop
     for row in cached_records.agreement(opened, copies).rows:
         played = sim.summarize(cached_records.timeline(opened, row.name, copies))
         assert played.step_ns == row.predicted_step_ns
-
-
-def test_the_largest_mechanism_is_named() -> None:
-    parts = Attribution(
-        total_ns=-3_000_000,
-        compute_ns=500_000,
-        copy_ns=0,
-        launch_ns=0,
-        communication_ns=-3_600_000,
-        wait_ns=100_000,
-    )
-    assert words.mechanism_sentence([("cap 4", parts)]) == (
-        "The largest error is cap 4's, 3.00 ms too short; most of it is communication, 3.60 ms too short."
-    )
-    assert words.mechanism_sentence([]) is None
 
 
 def test_whether_the_model_can_have_seen_a_record(traces: Path) -> None:

@@ -37,16 +37,6 @@ def heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: AbTest) -> Sa
     return said
 
 
-def test_it_says_what_it_does_also_where_no_terminal_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(printing, "_EVERY_S", 0.0)
-    told = heard(tmp_path, monkeypatch, ab(10)).err.splitlines()
-    assert told[0] == "A/B: 30 rounds on 2 ranks; DDP's default and the assignment take turns"
-    assert told[1].startswith("A/B measuring: 33% after ")
-    assert told[2].startswith("next: in the training script: ddp_model = sim.apply(")
-
-
 def test_a_line_comes_only_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,7 +1,6 @@
 """bucketsim agree: one record in full, several side by side, Markdown, the gate."""
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,31 +20,6 @@ ONE, OTHER = RECORDS[:2]
 @pytest.fixture(autouse=True)
 def _records_are_scored_once(monkeypatch: pytest.MonkeyPatch) -> None:
     scored_once(monkeypatch, MEASURED)
-
-
-def test_one_record_in_full() -> None:
-    said = bucketsim("agree", ONE)
-    assert said.code == 0
-    for row in sim.agreement(sim.load_record(ONE)).rows:
-        assert said.out.count(row.name[:12]) >= 4  # a table each: steps, exposed, bucket ends, attribution
-    assert "error of sync_end by mechanism" in said.out
-    for words in (
-        "regret of the recommendation: none, it was the fastest\n",
-        "targets (set for paced replays in the box): ",
-        "the rule: ",
-    ):
-        assert words in said.out
-    assert "regret of the recommendation: 0.87 ms (" in bucketsim("agree", OTHER).out
-
-
-def test_a_directory_that_holds_several_gives_a_row_each(tmp_path: Path) -> None:
-    for one in (ONE, OTHER):
-        shutil.copytree(one, tmp_path / one.name)
-    said = bucketsim("agree", tmp_path)
-    assert said.code == 0
-    assert "2 records" in said.out
-    assert said.out.count("paced") == 2
-    assert "error of sync_end" not in said.out
 
 
 def test_json_is_a_document_for_one_and_a_list_for_several() -> None:
@@ -68,13 +42,6 @@ def test_json_is_a_document_for_one_and_a_list_for_several() -> None:
 def test_a_record_named_twice_is_scored_once() -> None:
     said = bucketsim("agree", MEASURED, ONE, ONE, "--json")
     assert [document["name"] for document in json.loads(said.out)] == [path.name for path in RECORDS]
-
-
-def test_markdown_is_a_table_with_a_row_a_record() -> None:
-    lines = bucketsim("agree", ONE, OTHER, "--markdown").out.splitlines()
-    assert len({line.count("|") for line in lines}) == 1
-    assert set(lines[1]) == {"|", "-"}
-    assert [line.split("`")[1] for line in lines[2:]] == [ONE.name, OTHER.name]
 
 
 def test_markdown_and_json_exclude_each_other() -> None:

@@ -1,13 +1,11 @@
 """bucketsim cluster: a machine's curves from published figures, and its file."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import sim
-from sim.formats.documents import save
 from tests.commands import bucketsim
 
 
@@ -54,15 +52,6 @@ def test_another_job_beside_slows() -> None:
     assert last[1] == pytest.approx(2 * last[0], rel=0.01)
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "tree"])
-def test_loads_are_a_table_of_links_between_hosts(algorithm: str) -> None:
-    made = bucketsim("cluster", "dgx_h100", "hosts=2", "--algorithm", algorithm, "--loads")
-    assert made.code == 0
-    assert f"by {algorithm} keeps them busy" in made.out
-    assert "host0.nic0 > leaf0.0" in made.out
-    assert "nvswitch" not in made.out
-
-
 @pytest.mark.parametrize("algorithm", ["ring", "tree", "nvls_tree"])
 def test_every_algorithm_has_its_curve(algorithm: str) -> None:
     made = bucketsim("cluster", "dgx_h100", "hosts=4", "--algorithm", algorithm)
@@ -73,11 +62,6 @@ def test_every_algorithm_has_its_curve(algorithm: str) -> None:
     for chosen, one in zip(auto["all_reduce"], forced["all_reduce"], strict=True):
         if auto["provenance"]["methods"][str(chosen["num_bytes"])].split()[0] == algorithm:
             assert one == chosen
-
-
-def test_another_curve_is_printed() -> None:
-    made = bucketsim("cluster", "dgx_h100", "--collective", "reduce_scatter")
-    assert "reduce-scatter" in made.out
 
 
 def test_a_measurement_is_taken_to_another_size(tmp_path: Path) -> None:
@@ -93,52 +77,6 @@ def test_a_measurement_is_taken_to_another_size(tmp_path: Path) -> None:
     computed = {point["num_bytes"]: point["duration_ns"] for point in four["all_reduce"]}
     for point in hardware["all_reduce"]:  # what was measured was the model, so it finds itself
         assert point["duration_ns"] == pytest.approx(computed[point["num_bytes"]], rel=0.5)
-
-
-def test_the_range_is_printed_beside_every_time_with_what_decides_it() -> None:
-    """NVLS where buckets lie: a third of a time is its pipeline filling, which the range leaves open."""
-    made = bucketsim("cluster", "dgx_h100")
-    hardware = sim.cluster_hardware(sim.cluster("dgx_h100"))
-    known = hardware.spread["all_reduce"][str(16 << 20)]
-    (row,) = (line for line in made.out.splitlines() if line.startswith("16 MiB"))
-    assert f"{known['min_ns'] / 1000:.1f} us to {known['max_ns'] / 1000:.1f} us" in row
-    assert "1 to 32 MiB may take 0.58 to 2.2 times as long" in made.out
-    assert "not known: NVLS: up to 36% of a time (at 8 MiB) is its pipeline filling" in made.out
-    none = bucketsim("cluster", "dgx_a100")
-    assert "1 to 32 MiB may take 0.9 to 2.2 times as long" in none.out
-    assert "not known" not in none.out
-
-
-def test_data_through_host_memory_is_said_and_how_to_say_otherwise() -> None:
-    words = ["cluster", "pcie_hosts", "hosts=2", "gpus=1", "gbit_per_s=100", "protocol=rdma"]
-    staged, direct = bucketsim(*words), bucketsim(*words, "gpu_direct=true")
-    assert "data goes through host memory on its way to NICs" in staged.out
-    assert "4 GB/s a host are computed, one GPU of other machines had 1.4 to 14.9 GB/s" in staged.out
-    assert "set gpu_direct" in staged.out
-    assert "host memory" not in direct.out
-
-
-def test_an_extrapolation_prints_its_range_and_names_a_cold_point(tmp_path: Path) -> None:
-    bucketsim("cluster", "dgx_a100", "-o", tmp_path / "all.json")
-    whole = sim.load_hardware(tmp_path / "all.json")
-    kept = tuple(point for point in whole.all_reduce if 4 << 20 <= point.num_bytes <= 1 << 30)
-    first = replace(kept[0], duration_ns=3 * kept[0].duration_ns)
-    few = replace(whole, all_reduce=(first, *kept[2:]), spread={}, name="few")
-    save(tmp_path / "few.json", few)
-    made = bucketsim("cluster", "dgx_a100", "--measured", f"{tmp_path / 'few.json'}@hosts=1")
-    assert "extrapolated from 1 measurement: 1 to 32 MiB may take " in made.out
-    assert "mind: all_reduce of 8 ranks: 4 MiB takes " in made.out
-    assert "measured cold; it stays as it is and says nothing of other sizes" in made.out
-    rows = {line.split("  ")[0]: line for line in made.out.splitlines()}
-    assert "measured" in rows["16 MiB"]
-    assert " to " in rows["1 MiB"]
-
-
-@pytest.mark.parametrize(
-    "words", [["ethernet_10g", "hosts=2", "gpus=2"], ["pcie_hosts", "hosts=2", "gpus=1", "gbit_per_s=40"]]
-)
-def test_hosts_on_ethernet_go_by_the_name_of_their_preset(words: list[str]) -> None:
-    assert json.loads(bucketsim("cluster", *words, "--json").out)["name"].startswith(f"{words[0]}, ")
 
 
 @pytest.mark.parametrize(

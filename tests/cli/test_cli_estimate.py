@@ -27,15 +27,6 @@ def test_it_writes_a_workload_that_the_others_read(tmp_path: Path) -> None:
     assert "nine of ten ready times past the first tenth" in told.out
 
 
-def test_it_says_where_each_time_comes_from(tmp_path: Path) -> None:
-    said = bucketsim(
-        *GPT, "--step-ms", 10, "--gpu", "a40", "--autocast", "bfloat16", "-o", tmp_path / "w.json"
-    )
-    assert said.code == 0, said.err
-    assert "weighed by a40" in said.out
-    assert "backward: its share of the work in what is left of the step" in said.out
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

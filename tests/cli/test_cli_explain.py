@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-import sim
-from tests.commands import Said, bucketsim, process
-from tests.systems.ddp_jobs import mlp
+from tests.commands import bucketsim
 
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
 W, H = EXAMPLES / "workload.json", EXAMPLES / "hardware.json"
@@ -25,14 +23,6 @@ EVENT = {
     "bucket",
     "root",
 }
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """M1, and the names of a real one, as long as they are."""
-    path = tmp_path / "w.json"
-    path.write_text(sim.to_text(mlp()).replace("layers.", "transformer.blocks."))
-    return path
 
 
 def document(*words: object) -> dict[str, Any]:
@@ -69,85 +59,6 @@ def test_json_has_stable_keys() -> None:
     ]
     assert all(set(event) == EVENT for event in events)
     assert {event["phase"] for event in events} == {"construction", "before forward", "backward", "joined"}
-
-
-def test_json_says_what_python_says() -> None:
-    options = ["--bucket-cap-mb-list", "4,8", "--ddp", "find_unused_parameters=true", "--ranks", "4"]
-    told = document(W, *options, "--iterations", "2")
-    expected = sim.explain(
-        sim.load_workload(W),
-        world_size=4,
-        iterations=2,
-        bucket_cap_mb_list=[4, 8],
-        find_unused_parameters=True,
-    )
-    assert told == json.loads(sim.to_text(expected))
-
-
-def lines(said: Said) -> list[str]:
-    assert said.code == 0, said.err
-    return [line.rstrip() for line in said.out.splitlines()]
-
-
-def test_the_table_fits_80_columns(model: Path) -> None:
-    """Whole, but for names that are longer than what is left."""
-    said = process(
-        *("-m", "sim", "explain", model, "--bucket-cap-mb", "0.05"),
-        env={"COLUMNS": "80", "PATH": "/usr/bin:/bin"},
-    )
-    assert lines(said) == [
-        "mlp, ddp on 2 ranks: construction",
-        "collective      elements    dtype     size  for",
-        "all_gather             1    int64      8 B  number of parameters",
-        "broadcast of 0        30    int64    240 B  shapes",
-        "broadcast of 0    41,152  float32  161 KiB  parameters and buffers",
-        "iteration 1, 1 bucket: backward",
-        "collective  elements    dtype     size  for       in the hook of",
-        "all_reduce    41,152  float32  161 KiB  bucket 0  0 transformer.blocks.0.weight",
-        "iteration 2, 2 buckets: before forward",
-        "collective      elements  dtype  size  for",
-        "broadcast of 0        11  int32  44 B  rebuilt buckets",
-        "broadcast of 0         2  int32   8 B  rebuilt buckets",
-        "iteration 2, 2 buckets: backward",
-        "collective  elements    dtype      size  for       in the hook of",
-        "all_reduce    20,448  float32  79.9 KiB  bucket 0  4 transformer.blocks.2.weight",
-        "all_reduce    20,704  float32  80.9 KiB  bucket 1  0 transformer.blocks.0.weight",
-        "iteration 3, 2 buckets: backward",
-        "collective  elements    dtype      size  for       in the hook of",
-        "all_reduce    20,448  float32  79.9 KiB  bucket 0  4 transformer.blocks.2.weight",
-        "all_reduce    20,704  float32  80.9 KiB  bucket 1  0 transformer.blocks.0.weight",
-    ]
-
-
-def test_iterations_that_are_alike_are_told_once() -> None:
-    told = lines(bucketsim("explain", W, "--ddp", "find_unused_parameters=true", "--iterations", "9"))
-    titles = [line for line in told if line.startswith("iteration")]
-    assert titles == ["iterations 1 to 9, 2 buckets: backward"]
-    told = lines(bucketsim("explain", W, "--ddp", "static_graph=true", "--iterations", "5"))
-    titles = [line.partition(",")[0] for line in told if line.startswith("iteration")]
-    assert titles == ["iteration 1", "iteration 2", *["iteration 3"] * 2, "iterations 4 to 5"]
-
-
-def test_micro_batches_and_ends_are_named() -> None:
-    told = lines(bucketsim("explain", W, "--ddp", "accumulation_steps=2"))
-    assert "iteration 1, 1 bucket: micro-batch 2, backward" in told
-    told = lines(bucketsim("explain", W, "--ddp", "join_inputs=[1, 2]"))
-    assert "at the end: joined" in told
-    assert any(line.startswith("broadcast of 1 ") for line in told)
-
-
-def test_nothing_is_said_to_be_nothing() -> None:
-    told = lines(bucketsim("explain", W, "--ddp", "comm_hook=noop"))
-    assert "iteration 1, 1 bucket: nothing is sent" in told
-    assert "iteration 3, 2 buckets: nothing is sent" in told
-
-
-def test_notes_are_told_once() -> None:
-    said = bucketsim("explain", W, "--ddp", 'comm_hook={"name": "powerSGD", "start_powerSGD_iter": 2}')
-    assert said.code == 0
-    notes = [line for line in said.out.splitlines() if line.startswith("note: ")]
-    (note,) = notes
-    assert note.startswith("note: PowerSGD's matrix products are not counted, only its memory traffic")
 
 
 # Switches, of explain and simulate alike
@@ -203,33 +114,6 @@ def test_what_is_not_legal_is_one_red_line(command: tuple[Any, ...], options: li
 @pytest.mark.parametrize("words", [["--ranks", "0"], ["--iterations", "many"], ["--hardware", H]])
 def test_usage(words: list[Any]) -> None:
     assert bucketsim("explain", W, *words).code == 2
-
-
-@pytest.mark.parametrize(
-    ("switch", "options"),
-    [
-        ("static_graph=true", {"static_graph": True}),
-        ("set_to_none=False", {"set_to_none": False}),
-        ("accumulation_steps=3", {"accumulation_steps": 3}),
-        ("comm_hook=fp16_compress", {"comm_hook": "fp16_compress"}),
-        (
-            'comm_hook={"name": "powerSGD", "start_powerSGD_iter": 5}',
-            {"comm_hook": {"name": "powerSGD", "start_powerSGD_iter": 5}},
-        ),
-        ('mixed_precision={"param_dtype": "bfloat16"}', {"mixed_precision": {"param_dtype": "bfloat16"}}),
-        ("join_inputs=[3, 3]", {"join_inputs": [3, 3]}),
-    ],
-)
-@pytest.mark.parametrize("iteration", ["1", "2", "3", "steady"])
-def test_simulate_takes_every_setting(switch: str, options: dict[str, Any], iteration: str) -> None:
-    """CONTRACT: ``--ddp`` takes DDP's arguments and settings; the report is that of Python."""
-    said = bucketsim("simulate", W, "--hardware", H, "--ddp", switch, "--iteration", iteration, "--json")
-    assert said.code == 0, said.err
-    number = "steady" if iteration == "steady" else int(iteration)
-    workload, hardware = sim.load_workload(W), sim.load_hardware(H)
-    assignment = sim.assign(workload, iteration=number, **options)
-    report = sim.summarize(sim.simulate(workload, hardware, assignment, iteration=number))
-    assert json.loads(said.out) == json.loads(sim.to_text(report))
 
 
 def test_there_is_no_iteration_without_inputs() -> None:

@@ -13,7 +13,7 @@ import sim.cli.importing
 from sim.formats.documents import save
 from sim.formats.record_files import load_record
 from sim.nouns.hardware import CurvePoint
-from sim.nouns.imported import Imported, ImportOptions, RankRow
+from sim.nouns.imported import Imported, ImportOptions
 from tests.commands import bucketsim
 from tests.importer.link_texts import Line, today
 from tests.public_data import DATA, needs_data
@@ -73,18 +73,6 @@ def test_a_link_becomes_a_hardware_that_commands_take(log: Path, tmp_path: Path)
     assert [point.duration_ns for point in hardware.all_reduce] == [100_000, 280_000, 1_000_000]
 
 
-def test_what_was_found_goes_to_stdout_and_what_was_done_to_stderr(log: Path, tmp_path: Path) -> None:
-    said = bucketsim("import", "nccl-tests", log, "-o", tmp_path / "made", "--name", "my wire")
-    assert said.code == 0, said.err
-    assert "hardware.json: all-reduce" in said.out
-    assert "hardware.json: my wire, 4 ranks" in said.out
-    assert "16 MiB" in said.out
-    assert "25.17 GB/s" in said.out  # 16 MiB in 1 ms, x 1.5
-    assert "found: klondike.txt: 4 ranks, told by its list of ranks" in said.out
-    assert "wrote" in said.err
-    assert "wrote" not in said.out
-
-
 def test_a_trace_is_laid_over_its_prediction_and_agrees_again(
     traced: list[ImportOptions], tmp_path: Path
 ) -> None:
@@ -107,64 +95,6 @@ def test_a_trace_is_laid_over_its_prediction_and_agrees_again(
     assert document["buckets"][0]["num_bytes"] > 0
     assert "no pass or fail" in document["as_run"]["rule"]
     assert {"exposed_error", "median_bucket_end_error"} <= rows[0].keys()
-
-
-def test_a_table_of_dashes_is_not_printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of ranks of which nothing is known; one figure brings the table."""
-    ranks = (RankRow(rank=0), RankRow(rank=1))
-
-    def read(rows: tuple[RankRow, ...]) -> str:
-        found = Imported(format="kineto", name="n", ranks=rows)
-        monkeypatch.setattr(sim.cli.importing, "reader", lambda form: lambda paths, options: found)
-        said = bucketsim("import", "kineto", "x", "-o", tmp_path / "made")
-        assert said.code == 0, said.err
-        return said.out
-
-    assert "came last" not in read(ranks)
-    assert "came last" in read((replace(ranks[0], backward_ns=1), ranks[1]))
-
-
-@pytest.mark.parametrize(
-    ("has_workload", "ranks", "line"),
-    [
-        (True, (2,), "next: bucketsim tune {made}/workload.json --hardware {made}/hardware.json"),
-        (
-            False,
-            (2,),
-            "next: bucketsim tune WORKLOAD.json --hardware {made}/hardware.json -o assignment.json; the "
-            "workload: ",
-        ),
-        (
-            True,
-            (),
-            "next: import an nccl-tests log with these files; or, on the machine itself: bucketsim calibrate "
-            "--ranks 2 -o hardware.json; then: bucketsim tune {made}/workload.json --hardware hardware.json",
-        ),
-        (
-            True,
-            (4, 8),
-            "--hardware HARDWARE.json -o assignment.json; the hardware is one of "
-            "{made}/hardware-4ranks.json, {made}/hardware-8ranks.json",
-        ),
-        (False, (), "next: give what is missing above, and import again with -o {made}"),
-    ],
-)
-def test_the_last_line_is_the_next_command(
-    has_workload: bool, ranks: tuple[int, ...], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = load_record(RECORD)
-    hardware = tuple(replace(record.hardware, world_size=number) for number in ranks)
-    imported = Imported(
-        format="kineto", name="n", workload=record.workload if has_workload else None, hardware=hardware
-    )
-    monkeypatch.setattr(sim.cli.importing, "reader", lambda form: lambda paths, options: imported)
-    made = tmp_path / "made"
-    said = bucketsim("import", "kineto", "x", "-o", made)
-    assert line.format(made=made) in said.err.splitlines()[-1]
-    files = [
-        word for word in said.err.splitlines()[-1].split() if word.startswith(str(made)) and "json" in word
-    ]
-    assert all(Path(file.strip(",)(;")).is_file() for file in files)
 
 
 def test_a_gloo_job_is_sent_to_calibrate_and_not_to_nccl_tests(

@@ -11,7 +11,7 @@ import pytest
 from sim.cli import printing
 from sim.clock.machine_code import compiled
 from tests.cli import cheap
-from tests.commands import bucketsim, process
+from tests.commands import process
 
 TUNE = ("tune", cheap.W, "--hardware", cheap.H)
 FIRST = "compiling loops: once after an installation, some half a minute"
@@ -42,13 +42,6 @@ def test_loops_are_told_as_they_are_compiled(
     assert [re.sub(r"\d+ s", "", line) for line in told[1:]] == ["compiling loops: after "]
     assert twice(1.5) == 3.0  # nobody listens any more
     assert capsys.readouterr().err == ""
-
-
-def test_tune_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(printing, "_EVERY_S", 0.0)
-    told = bucketsim(*TUNE).err
-    assert re.search(r"^tuning \(comparing caps\): after \d+ s$", told, re.MULTILINE)
-    assert re.search(r"^tuning \(playing steps as they vary\): after ", told, re.MULTILINE)
 
 
 @pytest.mark.slow

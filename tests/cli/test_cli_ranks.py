@@ -20,17 +20,6 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return workload, hardware
 
 
-def test_a_slow_rank_is_named_and_priced(files: tuple[Path, Path]) -> None:
-    said = bucketsim(
-        "ranks", files[0], "--hardware", files[1], "--slow", "3=1.5", "--slow", "8-9=1.1", "--samples", 30
-    )
-    assert said.code == 0, said.err
-    assert "the slowest costs" in said.out
-    assert "slow, pace 1.5" in said.out
-    assert "all others" in said.out
-    assert "not known, so it does not vary: how a rank's iterations vary" in said.out
-
-
 def test_json_is_the_distribution(files: tuple[Path, Path]) -> None:
     words = ("ranks", files[0], "--hardware", files[1], "--pace-jitter", 0.05, "--stalls", "0.01,3")
     told = json.loads(bucketsim(*words, "--samples", 40, "--seed", 2, "--json").out)
@@ -126,17 +115,3 @@ def test_a_figure(files: tuple[Path, Path], tmp_path: Path, caps: tuple[str, ...
     words = ("ranks", files[0], "--hardware", files[1], "--pace-jitter", 0.05, "--samples", 20, *caps)
     assert bucketsim(*words, "--figure", page).code == 0
     assert "plotly" in page.read_text()
-
-
-def test_a_figure_tells_apart_slow_ranks_of_one_pace(files: tuple[Path, Path], tmp_path: Path) -> None:
-    page = tmp_path / "ranks.html"
-    words = ("ranks", files[0], "--hardware", files[1], "--slow", "3=1.5", "--slow", "7=1.5")
-    assert bucketsim(*words, "--samples", 20, "--figure", page).code == 0
-    for rank in (3, 7):
-        assert f"slow, pace 1.5 (1 from rank {rank})" in page.read_text()
-
-
-def test_notes_of_all_rows_are_told_once(files: tuple[Path, Path]) -> None:
-    words = ("ranks", files[0], "--hardware", files[1], "--stalls", "0.0001,3", "--caps", "1,100")
-    said = " ".join(bucketsim(*words, "--samples", 20).out.split())
-    assert said.count("steps with a stall in all: too few for an interval") == 1

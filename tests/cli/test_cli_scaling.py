@@ -2,13 +2,12 @@
 
 import csv
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 import sim
-from sim.cli.scaling import around_words, print_rows
 from sim.nouns.ranks import Ranks
 from tests.clusters.scaling_cases import hosts_of, measured, workload_of
 from tests.commands import Said, bucketsim
@@ -39,20 +38,6 @@ def test_the_command_gives_the_facades_rows(scaling: Scaling, tmp_path: Path) ->
     assert json.loads(said.out) == {"rows": [asdict(row) for row in rows]}
     assert (tmp_path / "rows.csv").read_text() == sim.scaling_csv(rows)
     assert scaling(*words, "--jobs", 1).out == said.out
-
-
-def test_people_get_tables_and_reasons(scaling: Scaling) -> None:
-    said = scaling(*WIRE, "--hosts", "1,2")
-    assert said.code == 0
-    assert "w on pcie_hosts, gpus=1, gbit_per_s=10: ms, computed all-reduces" in said.out
-    one, two = [line.split() for line in said.out.splitlines() if line.startswith(("1 ", "2 "))][:2]
-    assert one == ["1", "0.00", "30.00", "30.00", "30.00", "0.00", "100.0%"]
-    assert two[0] == "2"
-    assert ": at 2 GPUs bucket_cap_mb=" in said.out
-    assert "efficiency: samples a second and GPU" in said.out
-    assert "all-reduces have a range" in said.out
-    told = ("all-reduces", "bandwidth: ", "cost-of-a-bucket: ", "efficiency: ", "not measured on")
-    assert max(len(line) for line in said.out.splitlines() if not line.startswith(told)) <= 80
 
 
 def test_a_cluster_and_what_was_measured_on_two_of_its_hosts(scaling: Scaling, tmp_path: Path) -> None:
@@ -97,25 +82,6 @@ def test_what_was_measured_on_a_host_of_any_kind(scaling: Scaling, tmp_path: Pat
         "--measured", f"{tmp_path / 'h.json'}@ranks=4",
     )  # fmt: skip
     assert json.loads(by_ranks.out)["rows"][0]["world_size"] == 8
-
-
-def test_what_is_not_proved_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = sim.scaling(WORKLOAD, hosts_of(2))
-    print_rows("w", rows)
-    said = capsys.readouterr()
-    assert "?" not in said.out + said.err
-    print_rows("w", [*rows, replace(rows[0], proved_optimal=False)])
-    said = capsys.readouterr()
-    assert said.out.count("?") == 2
-    assert "which is not proved where there is a ?" in said.out
-
-
-def test_other_stretches_that_are_as_good_are_counted() -> None:
-    (row,) = sim.scaling(WORKLOAD, hosts_of(2))
-    one = replace(row, cap_low_mb=2.0, cap_high_mb=4.5, cap_num_stretches=1)
-    assert around_words(one) == "2 to 4.5"
-    assert around_words(replace(one, cap_num_stretches=4)) == "2 to 4.5, 3 more"
-    assert around_words(replace(one, cap_high_mb=None)) == "2 up"
 
 
 def test_ranks_that_differ(scaling: Scaling, tmp_path: Path) -> None:

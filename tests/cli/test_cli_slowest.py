@@ -30,12 +30,6 @@ def test_a_factor_and_a_file_say_the_same(tmp_path: Path) -> None:
         assert told["provenance"]["slowest"].startswith(workload.name)
 
 
-def test_the_wait_is_a_column_where_there_is_one() -> None:
-    assert "waited" in bucketsim(*WORDS, "--slowest", "1.5").out
-    assert "waited" not in bucketsim(*WORDS).out
-    assert "waited" not in bucketsim(*WORDS, "--slowest", "1").out
-
-
 @pytest.mark.parametrize(
     ("slowest", "message"),
     [

@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -208,60 +207,6 @@ def test_every_command_that_doctor_names_is_one(machine: Diagnosis) -> None:
         assert COMMANDS[command].make_context(command, arguments).params
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (changed(threads=1), "1 thread for 2 ranks"),
-        (changed(load=17.25), "load 17.2 on 16 threads"),
-        (with_torch(sleep_late_p90_ns=1_500_000), "more than 1.5 ms late"),
-    ],
-    ids=["one thread", "load", "late sleeps"],
-)
-def test_what_makes_a_replay_scatter_is_said(
-    change: Callable[[Diagnosis], Diagnosis], words: str, seen: Callable[[Diagnosis], None]
-) -> None:
-    seen(change(ALL))
-    heard = bucketsim("doctor")
-    assert heard.code == 0
-    assert words in said(heard.out)
-    assert "the loop can close here" in heard.out
-    assert heard.err.startswith("next: bucketsim demo")
-
-
-def test_the_table_says_what_was_found(seen: Callable[[Diagnosis], None]) -> None:
-    seen(replace(ALL, versions=ALL.versions | {"streamlit": None}))
-    heard = bucketsim("doctor")
-    shown = said(heard.out)
-    for words in (
-        "python 3.11.7",
-        "streamlit missing",
-        "processors 8 cores, 16 threads, load 0.50",
-        "nccl 2.27.3",
-        "mpi no",
-        "CUDA of torch 12.6",
-        "GPUs 2",
-        "GPU 1 NVIDIA H200, 139 GiB",
-        "sleeps end late by 0.03 ms, one in ten 0.06 ms",
-        "cluster in a box yes",
-        "chromium /usr/bin/chromium",
-        "validate nccl: yes: bucketsim validate --ab --model MODULE:FACTORY --device cuda --ranks 2",
-        "validate one gpu: yes: bucketsim validate workload.json --hardware hardware.json --link emulated",
-    ):
-        assert words in shown
-
-
-def test_the_table_says_what_torch_lacks(seen: Callable[[Diagnosis], None]) -> None:
-    old = with_torch(
-        version="2.10.0", bucket_cap_mb_list=False, batched_grad_copy=False, missing_for_injection=("X",)
-    )(ALL)
-    seen(replace(old, versions=ALL.versions | {"playwright": None}))
-    shown = said(bucketsim("doctor").out)
-    assert "bucket_cap_mb_list no: needs torch 2.11" in shown
-    assert "batched_grad_copy no: needs torch 2.12" in shown
-    assert "free bucket_indices no: lacks X" in shown
-    assert "chromium" not in shown
-
-
 def test_the_keys_of_the_document_are_stable() -> None:
     document = json.loads(bucketsim("doctor", "--json").out)
     assert list(document) == [
@@ -294,14 +239,6 @@ def test_this_machine_is_seen_as_it_is() -> None:
     assert 0 <= machine.torch.sleep_late_median_ns <= machine.torch.sleep_late_p90_ns
 
 
-def test_a_missing_torch_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    heard = bucketsim("doctor")
-    assert heard.code == 1
-    assert "torch is not installed" in said(heard.out)
-    assert "cannot close here: record: torch is not installed" in heard.err
-
-
 def test_a_torch_that_does_not_import_is_said(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.12: no such file')")
@@ -310,13 +247,6 @@ def test_a_torch_that_does_not_import_is_said(tmp_path: Path) -> None:
     assert heard.err.count("\n") == 1
     assert json.loads(heard.out)["torch"] is None
     assert "torch cannot be imported: libcudart.so.12: no such file" in heard.err
-
-
-def test_a_missing_package_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosing, "PACKAGES", (*diagnosing.PACKAGES, "no-such-package"))
-    machine = diagnosing.diagnose()
-    assert machine.versions["no-such-package"] is None
-    assert machine.versions["simpy"] is not None
 
 
 def test_a_torch_without_distributed_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
