@@ -6,7 +6,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -18,7 +17,6 @@ from app.words import live as words
 from sim.errors import InputError, NotModelledError
 from sim.formats.documents import save
 from sim.formats.recordings import load_recording
-from sim.live import held
 from sim.nouns.autotune import AutotuneProgress, TrialLook
 from sim.nouns.live import PARTS, Calibration, Followed, LiveReport
 from sim.nouns.recording import (
@@ -389,35 +387,6 @@ def test_promised_buckets_are_reached_where_a_switch_moves_them(name: str) -> No
     assert gain.low_ns <= gain.gain_ns <= gain.high_ns
 
 
-def test_noise_is_not_told_as_an_error_of_the_model(job: Job) -> None:
-    """A window that is off itself, one that scatters, and one that says that the model is off."""
-    job.train(120)
-    report, _ = judged(job, make_hardware())
-    assert words.noise_sentence(report) == ""
-    unseen, window = report.unseen, report.window
-    assert unseen is not None
-    assert window is not None
-    off = replace(unseen, median_error=0.34)
-    alike = replace(report, unseen=off, window=replace(window, median_error=0.3))
-    assert "are off by +30.0% themselves" in words.noise_sentence(alike)
-    scattered = replace(report, unseen=off, window=replace(window, low=-0.1, high=0.6))
-    assert "scatter between -10.0% and +60.0%" in words.noise_sentence(scattered)
-    calm = replace(report, unseen=off)
-    assert words.noise_sentence(calm) == ""
-    assert "longer than the calibration steps" in words.drift_sentence(None, calm)
-
-
-def test_a_gain_below_the_error_of_the_prediction_is_doubted(job: Job) -> None:
-    job.layout(ONE).train(60)
-    report, calibration = judged(job, make_hardware())
-    gain = sim.live_gain(calibration, job.read().ranks[0].layouts[-1])
-    assert words.doubt_sentence(gain, report) == ""
-    assert report.unseen is not None
-    off = replace(report.unseen, measured_ns=report.unseen.predicted_ns + 2 * gain.gain_ns)
-    said = words.doubt_sentence(gain, replace(report, unseen=off))
-    assert said.startswith("Not to be relied on")
-
-
 def test_what_cannot_be_predicted_is_refused_in_words(tmp_path: Path) -> None:
     hooked = Job(tmp_path / "hooked", comm_hook="my_hook").layout(TWO).train(30)
     with pytest.raises(NotModelledError, match="comm_hook: 'my_hook' is not modelled"):
@@ -469,28 +438,6 @@ def test_a_long_run_is_thinned_to_what_a_screen_shows(job: Job) -> None:
     assert {trace.name for trace in figure.data if trace.name} >= {"measured", "predicted"}
 
 
-@pytest.mark.parametrize(
-    ("ages", "said"),
-    [
-        ((1.2, 1.0), ["Running: step 40, 1.0 s ago."]),
-        ((1.0, 45.0), ["Running: step 40, 1.0 s ago.", "Rank 1 has not written for 45 s."]),
-        (
-            (500.0, 600.0),
-            [
-                "Nothing new for 8 min, and the recording was not closed: the job was killed, or stands "
-                "still. Last step 40."
-            ],
-        ),
-    ],
-)
-def test_the_state_is_what_the_files_say(ages: tuple[float, float], said: list[str], job: Job) -> None:
-    followed = job.train(40).read()
-    now = 1000.0
-    ranks = [replace(rank, written_at_s=now - age) for rank, age in zip(followed.ranks, ages, strict=True)]
-    assert words.state_sentences(replace(followed, ranks=tuple(ranks)), now) == said
-    assert words.state_sentences(Followed(name="x", run="x"), now) == [words.WAITING]
-
-
 @pytest.mark.parametrize(("failed", "how"), [(False, "Ended"), (True, "Ended with an error")])
 def test_a_job_that_closed_its_recording_has_ended(failed: bool, how: str, job: Job) -> None:
     job.train(40).write(0, {"kind": "end", "failed": failed})
@@ -515,24 +462,6 @@ def test_steps_that_still_become_shorter_are_not_predicted_from(job: Job, page: 
     assert abs(report.unseen.median_error) < 0.05
     page.run()
     assert "Steps 3 to 12 took longer" in said(page)
-
-
-def test_a_prediction_that_is_off_is_not_told_as_no_drift(job: Job) -> None:
-    report, _ = judged(job.train(120))
-    assert report.unseen is not None
-    assert words.drift_card(report) == "none found"
-    off = replace(report.unseen, measured_ns=64_280_000, predicted_ns=77_370_000, median_error=-0.1692)
-    report = replace(report, unseen=off)
-    assert words.drift_card(report) == "not to be told"
-    assert words.drift_sentence(None, report).startswith("Measured 64.28 ms against 77.37 ms predicted, ")
-
-
-@pytest.mark.parametrize(("often", "card"), [(112, "none"), (140, "1")])
-def test_a_rank_is_named_as_last_beyond_chance_only(often: int, card: str) -> None:
-    last = np.array([1] * often + [0] * (200 - often))
-    rows = held._lateness(last, np.full(200, MS), 2)
-    assert words.last_card(rows) == card
-    assert ("chance" in (words.lateness_sentence(rows) or "")) == (card == "none")
 
 
 def live_page() -> None:

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 import sim
-from sim.formats import documents
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.report import Report
-from tests.commands import bucketsim, process, script
+from tests.commands import process, script
 
 EXAMPLES = Path(__file__).parent / "examples"
 EXPECTED = json.loads((EXAMPLES / "expected.json").read_text())
@@ -53,26 +51,6 @@ def test_example_in_python(case: dict[str, Any], engine: str) -> None:
     assert report.engine == engine
 
 
-@each_engine
-@each_case
-def test_example_on_the_command_line(case: dict[str, Any], engine: str, tmp_path: Path) -> None:
-    documents.save(tmp_path / "h.json", hardware_of(case))
-    words = ["simulate", EXAMPLES / "workload.json", "--hardware", tmp_path / "h.json"]
-    if "policy" in case:
-        for name, value in case["policy"].items():
-            words += [f"--{name.replace('_', '-')}", value]
-    else:
-        documents.save(tmp_path / "a.json", Assignment(bucket_indices=buckets_of(case)))
-        words += ["--assignment", tmp_path / "a.json"]
-    said = bucketsim(*words, "--engine", engine, "--json")
-    assert (said.code, said.err) == (0, "")
-    report = documents.parse_text(said.out, Report, "stdout")
-    assert {name: getattr(report, name) for name in FIGURES} == {name: case[name] for name in FIGURES}
-    assert report.bucket_indices == buckets_of(case)
-    document = json.loads(said.out)
-    assert (document["schema_version"], document["kind"]) == (1, "report")
-
-
 @pytest.mark.parametrize("command", [["-m", "sim"], [script()]], ids=["python -m sim", "bucketsim"])
 def test_example_in_a_real_process(command: list[Any]) -> None:
     case = next(case for case in CASES if case.get("policy") == {"policy": "ddp"})
@@ -93,16 +71,3 @@ def test_optimum_in_python() -> None:
     assert answer.lower_bound_ns == expected["lower_bound_ns"]
     assert answer.proved_optimal
     assert answer.report.engine == "simpy"
-
-
-def test_optimum_on_the_command_line(tmp_path: Path) -> None:
-    expected = EXPECTED["optimum"]
-    files = [EXAMPLES / "workload.json", "--hardware", EXAMPLES / "hardware.json"]
-    said = bucketsim("tune", *files, "--json", "-o", tmp_path / "best.json")
-    assert said.code == 0
-    answer = json.loads(said.out)
-    assert answer["kind"] == "recommendation"
-    assert answer["assignment"]["bucket_indices"] == expected["bucket_indices"]
-    assert answer["report"]["sync_end_ns"] == expected["sync_end_ns"]
-    assert answer["lower_bound_ns"] == expected["lower_bound_ns"]
-    assert sim.load_assignment(tmp_path / "best.json").bucket_indices == buckets_of(expected)

@@ -7,18 +7,16 @@ import signal
 import subprocess
 import sys
 import time
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sim.formats.documents import save
-from sim.importer.readers import FORMATS
 from tests.commands import Said, bucketsim
 from tests.effort import PATIENCE_S
 from tests.importer.built_traces import Dialect, build
-from tests.importer.corpus import JOB, LINES, MODEL, WIRE, Case, corpus
+from tests.importer.corpus import JOB, LINES, MODEL, WIRE
 from tests.importer.link_texts import head, today
 from tests.importer.mutations import JUNK
 
@@ -45,9 +43,6 @@ GIVEN: dict[bytes, str] = {
 }
 
 
-_CASES = [case for case in corpus() if not case.is_public and case.form != "recording"]
-
-
 def refused(said: Said) -> str:
     """The one line of a refusal."""
     assert said.code == 1, said.err
@@ -65,29 +60,11 @@ def test_what_is_not_what_it_should_be(content: bytes, tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
-def test_an_archive(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr("trace.json", "{}")
-    line = refused(bucketsim("import", "auto", tmp_path / "a.zip", "-o", tmp_path / "made"))
-    assert "a zip archive (or a torch.save file); unpack it" in line
-
-
 def test_a_run_that_failed_gives_what_it_measured_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "crash.txt").write_text(TABLE + FAILURE)
     said = bucketsim("import", "auto", tmp_path / "crash.txt", "-o", tmp_path / "made")
     assert said.code == 0
     assert "dropped: crash.txt: what follows a failure (Test NCCL failure common.cu:1006" in said.out
-
-
-@pytest.mark.parametrize("case", _CASES, ids=lambda case: f"{case.form}-{next(iter(case.files))}")
-@pytest.mark.parametrize("form", [name for name in FORMATS if name != "recording"])
-def test_the_wrong_format_is_told_the_right_one(case: Case, form: str, tmp_path: Path) -> None:
-    if case.form == form:
-        form = "recording"
-    paths = case.write(tmp_path)
-    line = refused(bucketsim("import", form, paths[0], "-o", tmp_path / "made"))
-    assert f"by its content, not {form}; give " in line
-    assert ("auto as FORMAT" if case.form == "auto" else f"give {case.form} or auto as FORMAT") in line
 
 
 def test_a_rank_of_another_job_and_a_rank_twice(tmp_path: Path) -> None:
@@ -121,13 +98,6 @@ def test_another_model_and_another_number_of_ranks(tmp_path: Path) -> None:
         (("--world-size", 0), "give an integer >= 1"),
     ):
         assert word in refused(bucketsim("import", "kineto", trace, "-o", tmp_path / "made", *option))
-
-
-@pytest.mark.parametrize("form", ["nccl-tests"])
-def test_a_file_that_says_its_ranks_is_believed(form: str, tmp_path: Path) -> None:
-    case = next(case for case in corpus() if case.form == form)
-    line = refused(bucketsim("import", form, *case.write(tmp_path), "-o", tmp_path / "x", "--world-size", 3))
-    assert "--world-size: 3 is not legal here" in line
 
 
 def test_where_it_cannot_be_written(tmp_path: Path) -> None:

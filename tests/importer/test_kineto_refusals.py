@@ -176,23 +176,6 @@ def test_calls_without_a_kernel_are_counted(tmp_path: Path) -> None:
     assert unseen(unknown) == 6
 
 
-def test_buckets_that_are_no_sums_of_shapes_are_told_apart_from_no_shapes(tmp_path: Path) -> None:
-    def told(dialect: Dialect, elements: int) -> str:
-        trace = events(dialect)
-        for event in trace:
-            if "AllReduce" in event["name"]:
-                event["args"]["In msg nelems"] += elements
-        found = read(trace, tmp_path)
-        assert found.workload is not None
-        return next(line for line in found.assumed if "each bucket that ran" in line or "own" in line)
-
-    assert "shapes are the trace's own" in told(Dialect(arguments_on="kernel"), 0)
-    assert told(Dialect(arguments_on="kernel", dims=None), 0).startswith("no shapes of gradients in the")
-    other = told(Dialect(arguments_on="kernel"), 1_000)
-    assert "bucket 0: 267168 bytes fits nowhere" in other
-    assert "no shapes" not in other
-
-
 def test_metrics_after_the_optimizer_are_no_activations(tmp_path: Path) -> None:
     trace = events()
     added(trace, NCCL % "AllReduce_Sum_f32_RING_LL", 6, "Optimizer.step")
@@ -303,15 +286,6 @@ def test_launches_without_what_they_launched_are_no_cpus(tmp_path: Path) -> None
         read(kept, tmp_path)
 
 
-def test_an_accelerator_that_did_nothing_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "cpu.json"
-    trace = json.loads(cpu_alone(1, [(8, 8), (8,)], 200_000))
-    path.write_text(json.dumps(trace | {"deviceProperties": [{"id": 0, "name": "NVIDIA A100"}]}))
-    found = read_kineto([path], ImportOptions(world_size=1))
-    assert any("on CPU" in line for line in found.found)
-    assert any("WARNING: the trace lists 'NVIDIA A100' and nothing" in line for line in found.assumed)
-
-
 @pytest.mark.parametrize("vendor", ["privateuse1", "musa", "xpu"])
 def test_a_device_that_writes_its_kernels_as_gpus_do_is_read(vendor: str, tmp_path: Path) -> None:
     trace = events()
@@ -352,13 +326,6 @@ def test_an_accumulate_grad_is_one_under_every_compilers_name(name: str, tmp_pat
     assert read(trace, tmp_path).details == plain.details
 
 
-def test_why_nothing_of_backward_is_accumulated_is_told_with_figures(tmp_path: Path) -> None:
-    nodes = [event for event in events() if "AccumulateGrad" not in event["name"]]
-    nodes.append(nodes[0] | {"cat": "cpu_op", "name": ENGINE + "MyAccumulateGrad"})
-    with pytest.raises(NotModelledError, match="of 25 nodes of autograd in it none is"):
-        read(nodes, tmp_path)
-
-
 def test_a_sampled_trace_has_fewer_gradients_than_the_model(tmp_path: Path) -> None:
     model = read(trace := events(), tmp_path).workload
     assert model is not None
@@ -394,14 +361,6 @@ def test_an_event_that_is_not_legal_is_named(change: dict[str, Any], why: str, t
         read(trace, tmp_path)
     assert f"trace.json: traceEvents.{place}: " in str(error.value)
     assert len(str(error.value)) < 300
-
-
-def test_events_that_end_before_they_start_are_dropped_and_told(tmp_path: Path) -> None:
-    trace = events()
-    trace.append(
-        {"ph": "X", "cat": "kernel", "name": "k", "tid": 7, "pid": 1, "ts": 1, "dur": -5, "args": {}}
-    )
-    assert any("1 events that end before they start" in line for line in read(trace, tmp_path).dropped)
 
 
 @pytest.mark.parametrize(

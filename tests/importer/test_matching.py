@@ -140,29 +140,6 @@ def test_modules_that_are_wrapped_apart() -> None:
         match_buckets([1680, 448, 1428], model, "trace", wrapped_apart=False)
 
 
-def test_errors_name_the_first_bucket_that_fits_nowhere_and_the_nearest_sum() -> None:
-    model = handmade([9, 8, 7, 6], 40, name="m")
-    with pytest.raises(InputError) as error:
-        match_buckets([40, 90, 30], model, "trace.json")
-    assert str(error.value) == (
-        "trace.json: bucket 1: 90 bytes fits nowhere: no gradients that follow one another in ready order "
-        "have this sum; the nearest is 80 bytes ('p2' to 'p1'); all buckets have 160 bytes, the 4 gradients "
-        "of 'm' 160"
-    )
-    with pytest.raises(
-        InputError, match=r"2 gradients are in no bucket; all buckets have 80 bytes.*half travels"
-    ):
-        match_buckets([40, 40], model, "t")
-    with pytest.raises(
-        InputError, match=r"bucket 4: 40 bytes fits nowhere.*all gradients are in the buckets"
-    ):
-        match_buckets([40, 40, 40, 40, 40], model, "t")
-    with pytest.raises(InputError, match="no buckets"):
-        match_buckets([], model, "t")
-    with pytest.raises(InputError, match="bucket 1: -4 bytes is not legal"):
-        match_buckets([4, -4], model, "t")
-
-
 def test_many_equal_gradients_of_many_dtypes_end_in_time() -> None:
     """The search branches at every bucket here; it gives up rather than hang."""
     dtypes = ("float32", "int32", "float64", "int64", "complex64", "float16", "bfloat16", "int8")

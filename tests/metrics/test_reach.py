@@ -76,8 +76,3 @@ def test_one_rank_sends_nothing(engine: str) -> None:
     alone = replace(wire((512 * MIB, 100 * MS)), world_size=1)
     timeline = sim.simulate(job, alone, sim.assign(job), engine)
     assert sim.summarize(timeline).notes == ()
-
-
-def test_the_tuner_says_it_of_what_it_recommends() -> None:
-    answer = sim.tune(workload(*[MIB] * 4), wire((512 * MIB, 100 * MS)), draws=1)
-    assert any("the only size of the curve" in line for line in answer.report.notes)

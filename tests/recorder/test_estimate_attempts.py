@@ -1,6 +1,5 @@
 """What runs for real in an estimate, and what is told before: making the model, its step, or nothing."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from sim.recorder.estimate import estimate
-from tests.commands import bucketsim
 
 ROWS = 2_000  # of 1,024 values
 FACTORY, STEP = f"{__name__}:factory", f"{__name__}:training_step"
@@ -120,13 +118,3 @@ def test_the_walk_on_real_parameters_is_that_on_stand_ins() -> None:
     ]
     assert same[0].gradients == same[1].gradients
     assert same[0].provenance["work"] == same[1].provenance["work"]
-
-
-@pytest.mark.parametrize("words", [["how=tolist"], ["--arg", "how=tolist"]])
-def test_the_command_says_it_on_stderr(tmp_path: Path, words: list[str]) -> None:
-    done = bucketsim(
-        "estimate", FACTORY, *words, "--backward-ms", "10", "--gpu", "a40", "-o", tmp_path / "w.json"
-    )
-    assert done.code == 0, done.err
-    assert "built for real" in done.err
-    assert json.loads((tmp_path / "w.json").read_text())["provenance"]["arguments"] == {"how": "tolist"}

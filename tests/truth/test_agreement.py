@@ -343,21 +343,6 @@ def test_a_step_of_a_trace_neither_passes_nor_fails() -> None:
         assert "tested are the ends of buckets and exposed communication" in found.rule
 
 
-def test_which_parts_are_the_traces_own_is_said() -> None:
-    """The link, where workload, hardware and steps come from one trace; and what is in its ready times."""
-    made = record(as_run(source="a trace"))
-    beside = agree(made, {"as run": PREDICTED}).rule
-    assert "how long all-reduces take is from another file" in beside
-    inside = replace(
-        made,
-        workload=replace(WORKLOAD, ready_includes=("copy_in", "interference")),
-        hardware=replace(HARDWARE, provenance={"source": "a trace"}),
-    )
-    rule = agree(inside, {"as run": PREDICTED}).rule
-    assert "how long each all-reduce took" in rule
-    assert "ready times (with copy_in, interference in them)" in rule
-
-
 def test_too_few_steps_have_no_interval() -> None:
     for steps in (1, 2, 3, 4):
         (row,) = agree(record(as_run(steps)), {"as run": PREDICTED}).rows

@@ -131,35 +131,6 @@ def test_latency_against_bytes_by_hand() -> None:
     )
 
 
-def sentences(found: Difference) -> dict[str, str]:
-    return {part.name: part.sentence for part in found.changes[0].parts}
-
-
-def test_what_is_sent_in_every_micro_batch_is_counted() -> None:
-    """Four buckets in each of three micro-batches: 12 latencies, and 120 MB."""
-    job, machine = workload([40, 30, 20, 10], [10, 10, 10, 10]), hardware(latency_ms=40)
-    once = sim.simulate(job, machine, sim.assign(job, "per-parameter"))
-    thrice = sim.simulate(job, machine, sim.assign(job, "per-parameter", accumulation_steps=3, no_sync=False))
-    found = sim.difference(once, thrice)
-    assert "(4 x 40.000 ms became 12 x 40.000 ms)" in sentences(found)["latency"]
-    assert "in all: 38.1 MiB became 114 MiB" in sentences(found)["bytes"]
-    assert "114 MiB travel in a step, 38.1 MiB did." in found.facts
-    quiet = sim.simulate(job, machine, sim.assign(job, "per-parameter", accumulation_steps=3))
-    assert "(" not in sentences(sim.difference(once, quiet))["latency"]
-
-
-def test_what_zero_gathers_after_backward_is_counted() -> None:
-    """Its norm is one more all-reduce, of a few bytes."""
-    job = workload([40, 30, 20, 10], [10, 10, 10, 10])
-    machine = replace(hardware(latency_ms=4), all_gather=hardware(latency_ms=7).all_reduce)
-    one, other = (sim.simulate(job, machine, sim.assign(job, policy)) for policy in ("single", "zero1"))
-    found = sim.difference(one, other)
-    assert "in all: 38.1 MiB became 76.3 MiB" in sentences(found)["bytes"]
-    assert sentences(found)["latency"].endswith(
-        "(1 x 4.000 ms became 2 x 4.000 ms + 1 all_gather x 7.000 ms)."
-    )
-
-
 _SHARDED = {
     "overlap_grad_reduce": True,
     "bucket_size": 4_000_000,

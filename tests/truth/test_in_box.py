@@ -15,7 +15,6 @@ from sim.nouns.measurement import MeasuredIteration
 from sim.nouns.records import Record
 from sim.nouns.workload import Workload
 from sim.truth import in_box
-from tests.commands import bucketsim
 from tests.handmade import handmade, measurement, wired
 from tests.saving import save_measurement
 
@@ -137,13 +136,3 @@ def test_what_is_no_box_and_no_slow_rank_is_refused(
     folder = write_record(tmp_path / "r", record_of(hardware_of(GBIT), None), **environment)
     with pytest.raises(InputError, match=words):
         sim.load_record(folder)
-
-
-def test_records_of_two_rules_are_told_apart(tmp_path: Path) -> None:
-    write_record(tmp_path / "even", record_of(hardware_of(GBIT), None))
-    write_record(tmp_path / "slow", record_of(hardware_of(GBIT), None), slow={"1": 1.3})
-    said = bucketsim("agree", tmp_path)
-    assert said.code == 0
-    words = " ".join(said.out.split())
-    assert "rule of even: median step error <= 2.0%" in words
-    assert "rule of slow: median step error <= 10.0%" in words

@@ -54,32 +54,6 @@ def test_a_burst_in_one_round_is_left_out_and_one_in_most_is_named() -> None:
     assert "44% of its messages were held up" in doubt["why"]
 
 
-def test_many_doubtful_sizes_are_one_sentence() -> None:
-    doubtful = [{"num_bytes": size * MIB, "why": "scatters"} for size in (1, 4)]
-    hardware = calibrated(())
-    hardware = replace(hardware, provenance={**hardware.provenance, "doubtful": doubtful})
-    (said,) = doubts_about(WORKLOAD, hardware)
-    points = len(hardware.all_reduce)
-    assert said == (
-        f"doubtful calibration: 2 of {points} sizes, 1 MiB to 4 MiB; calibrate --again measures them anew"
-    )
-
-
-def test_the_answer_says_what_it_rests_on() -> None:
-    sure = sim.tune(WORKLOAD, calibrated(()))
-    assert sure.notes == ()
-    workload = replace(WORKLOAD, provenance={"doubtful": ["rank 0: the machine changed meanwhile"]})
-    unsure = sim.tune(workload, calibrated((0, 2, 3, 5)))
-    assert unsure.notes[0] == "doubtful recording: rank 0: the machine changed meanwhile"
-    assert unsure.notes[1].startswith("doubtful calibration: 16 MiB scatters: ")
-    assert unsure.gain.significant is not True
-    assert sure.gain.low_ns is not None
-    assert sure.gain.high_ns is not None
-    assert unsure.gain.low_ns is not None
-    assert unsure.gain.high_ns is not None
-    assert unsure.gain.high_ns - unsure.gain.low_ns > sure.gain.high_ns - sure.gain.low_ns
-
-
 CPU = replace(WORKLOAD, gradients=tuple(replace(one, device="cpu") for one in WORKLOAD.gradients))
 CUDA = replace(WORKLOAD, gradients=tuple(replace(one, device="cuda:3") for one in WORKLOAD.gradients))
 LAST = replace(CPU, gradients=(*CPU.gradients[:-1], replace(CPU.gradients[-1], device="cuda:0")))

@@ -1,13 +1,10 @@
 """Of whole buckets a search knows merges only, and every place where it answers says so."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 import sim
-from tests.commands import bucketsim
 from tests.handmade import handmade, wired
 
 MS = 1_000_000
@@ -45,18 +42,3 @@ def test_a_search_over_gradients_says_nothing_of_merges() -> None:
         answer = sim.tune(workload, WIRE)
         assert answer.notes == ()
         assert "merge" not in answer.proof + answer.gain.sentence
-
-
-def test_tune_prints_and_writes_that_it_knows_merges_only(tmp_path: Path) -> None:
-    files = {"w.json": BLOCKS, "h.json": WIRE}
-    for name, noun in files.items():
-        (tmp_path / name).write_text(sim.to_text(noun))
-    command = ("tune", tmp_path / "w.json", "--hardware", tmp_path / "h.json")
-    shown = bucketsim(*command)
-    said = " ".join((shown.out + shown.err).split())
-    assert "proof: optimal; all" not in said
-    assert "buckets as recorded only" in said.split("proof: optimal")[1].split("note:")[0]
-    assert "buckets were merged and never divided" in said
-    answer = json.loads(bucketsim(*command, "--json").out)
-    assert "over merges" in answer["proof"]
-    assert len(answer["notes"]) == 1

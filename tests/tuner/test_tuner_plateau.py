@@ -14,7 +14,7 @@ from sim.nouns.workload import Workload
 from sim.systems.registry import assign
 from sim.tuner.reach import plateau as plateaus
 from sim.tuner.reach.families import find_families
-from sim.tuner.reach.plateau import find_plateau, tell_plateau
+from sim.tuner.reach.plateau import find_plateau
 from sim.tuner.search.score import Scorer
 from sim.tuner.spread.assessment import Pool, assess
 from sim.tuner.spread.draws import draw
@@ -146,43 +146,3 @@ def test_latency_makes_small_caps_bad() -> None:
     plateau = found(GPT, link(100, latency_us=20_000), 0)
     assert not plateau.is_flat
     assert not holds(plateau.stretches_mb, MIB // 4)
-
-
-@pytest.mark.parametrize(("is_flat", "start"), [(True, "The curve is flat"), (False, "Caps of")])
-def test_the_plateau_in_words(is_flat: bool, start: str) -> None:
-    plateau = Plateau(
-        tolerance=0.01,
-        caps_mb=(2.0, 4.0, 16.0),
-        stretches_mb=((2.0, 4.0), (16.0, 16.0)),
-        low_mb=2,
-        high_mb=4,
-        holds_default=True,
-        is_flat=is_flat,
-    )
-    sentence = tell_plateau(plateau)
-    assert sentence.startswith(start)
-    assert "2 to 4 and 16 MiB" in sentence
-    assert "DDP's default is among them" in sentence
-
-
-@pytest.mark.parametrize(("is_flat", "start"), [(True, "The curve is flat"), (False, "Caps of")])
-def test_a_plateau_of_noise_in_words(is_flat: bool, start: str) -> None:
-    """Six stretches: the four that are widest by ratio are named, in order."""
-    plateau = Plateau(
-        tolerance=0.01,
-        caps_mb=(2.0,),
-        stretches_mb=((2.0, 2.0),),
-        low_mb=2,
-        high_mb=2,
-        holds_default=True,
-        is_flat=False,
-        decided_by="noise",
-        alike_mb=((0.0, 0.5), (1.0, 1.0), (2.0, 8.0), (16.0, 17.0), (30.0, 31.0), (40.0, 80.0)),
-        alike_holds_default=False,
-        alike_is_flat=is_flat,
-    )
-    sentence = tell_plateau(plateau)
-    assert sentence.startswith(start)
-    assert "of 0 to 0.5, 2 to 8, 16 to 17, 40 to 80 MiB and 2 narrower stretches cannot be told" in sentence
-    assert "DDP's default is not among them" in sentence
-    assert "%" not in sentence

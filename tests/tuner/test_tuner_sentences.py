@@ -141,11 +141,3 @@ def test_a_recommendation_that_caps_do_not_reach(
         alike_holds_default=holds_default,
     )
     assert tell_plateau(plateau) == end
-
-
-def test_a_default_beyond_one_percent_whose_loss_is_not_significant() -> None:
-    """Iterations were not recorded, so caps are told by 1 %; but the calibration alone leaves it open."""
-    plateau = replace(PLATEAU, alike_mb=((2.0, 8.0),), alike_holds_default=True)
-    told = "Caps of 2 to 8 MiB are within 1% of the best cap; DDP's default is not among them"
-    assert tell_plateau(plateau) == f"{told}, but the difference is not significant."
-    assert tell_plateau(replace(plateau, alike_holds_default=False)) == f"{told}."
