@@ -14,7 +14,6 @@ from app.figures.measured import (
     attribution_data,
     draw_attribution,
     draw_overlay,
-    draw_steps,
     overlay_data,
     steps_data,
 )
@@ -36,7 +35,6 @@ from tests.tuner.test_tuner_usual_caps import ROW
 TRACES = Path(__file__).parents[2] / "traces"
 
 MS = 1_000_000
-MIB = 1 << 20
 
 
 @pytest.fixture
@@ -116,20 +114,6 @@ def test_the_wait_for_the_slowest_rank_is_drawn(workload: Workload, hardware: Ha
     assert "waits for the slowest rank" in {trace.name for trace in draw_timeline(data).data}
 
 
-def test_a_hover_tells_a_buckets_life(timeline: Timeline) -> None:
-    bucket = timeline.buckets[1]
-    text = bucket_text(timeline, bucket)
-    rate = bucket.num_bytes / (bucket.end_ns - bucket.start_ns)
-    wait = (bucket.start_ns - bucket.ready_ns) / MS
-    for words in (
-        f"{bucket.num_bytes / MIB:.3g} MiB",
-        "gradients",
-        f"waited {wait:.3f} ms",
-        f"{rate:.3g} GB/s",
-    ):
-        assert words in text
-
-
 def test_names_from_files_are_escaped(workload: Workload, hardware: Hardware) -> None:
     evil = replace(workload.gradients[0], name="<a href='javascript:alert(1)'>x</a>")
     workload = replace(workload, gradients=(evil, *workload.gradients[1:]))
@@ -163,21 +147,6 @@ def test_of_2000_gradients_what_can_be_told_apart_is_drawn() -> None:
         length = [sum(s.end_ns - s.start_ns for s in of_lane(data.spans, lane)) for data in (whole, drawn)]
         assert length[0] == length[1]
     assert len(draw_timeline(drawn).to_json()) < 250_000
-
-
-def test_the_timeline_is_one_bar_trace_a_lane(timeline: Timeline) -> None:
-    data = timeline_data(timeline)
-    figure = draw_timeline(data)
-    bars = {trace.name: trace for trace in figure.data if trace.y[0] is not None}
-    assert tuple(bars) == data.lanes
-    lane = bars["communication"]
-    spans = of_lane(data.spans, "communication")
-    assert list(lane.base) == [span.start_ns / MS for span in spans]
-    assert list(lane.x) == [(span.end_ns - span.start_ns) / MS for span in spans]
-    assert list(lane.marker.color) == [bucket_colour(span.bucket) for span in spans]
-    assert [shape == "/" for shape in lane.marker.pattern.shape] == [span.exposed for span in spans]
-    assert "ms" in figure.layout.xaxis.title.text
-    assert {shape.name for shape in figure.layout.shapes} >= {"backward ends", "all gradients available"}
 
 
 def test_colours_repeat_and_grey_belongs_to_none() -> None:
@@ -229,20 +198,6 @@ def test_zones_end_where_the_curve_does() -> None:
     assert sweep_data((), PLATEAU).zones_mb == ()
 
 
-def test_the_sweep_is_drawn_with_the_default_in_its_own_column() -> None:
-    figure = draw_sweep(sweep_data(ROWS, PLATEAU, optimum_step_ns=78 * MS))
-    traces = {trace.name: trace for trace in figure.data}
-    assert traces["DDP's default"].xaxis == "x"
-    assert list(traces["DDP's default"].x) == [DEFAULT, "0"]
-    assert traces["bucket_cap_mb"].xaxis == "x2"
-    assert [data[1] for data in traces["bucket_cap_mb"].customdata] == [1, 2, 8, 64]
-    assert figure.layout.xaxis2.type == "log"
-    assert "MiB" in figure.layout.xaxis2.title.text
-    lines = {shape.y0 for shape in figure.layout.shapes if shape.type == "line"}
-    assert lines == {98, 78}
-    assert sum(shape.type == "rect" for shape in figure.layout.shapes) == 2
-
-
 def test_an_empty_sweep_draws() -> None:
     assert draw_sweep(sweep_data(())).data == ()
 
@@ -280,22 +235,6 @@ def test_what_waits_for_parameters_is_no_computing(policy: str) -> None:
     parts = assert_adds_up(report, timeline)
     assert parts.compute + parts.overlapped <= length(union((s.start_ns, s.end_ns) for s in timeline.compute))
     assert parts.rest < 1.1 * (workload.forward_ns + workload.loss_ns + workload.optimizer_ns)
-
-
-def test_the_breakdown_stacks_its_parts(timeline: Timeline) -> None:
-    report = sim.summarize(timeline)
-    figure = draw_breakdown(breakdown_data({"a": report, "b": report}))
-    assert len(figure.data) == len(PARTS)
-    assert list(figure.data[0].y) == ["a", "b"]
-    assert sum(trace.x[0] for trace in figure.data) == pytest.approx(report.step_ns / MS)
-
-
-def test_steps_are_sorted_by_what_was_measured(agreement: Agreement) -> None:
-    pairs = steps_data(agreement)
-    assert [pair.measured_ns for pair in pairs] == sorted(row.measured_step_ns for row in agreement.rows)
-    figure = draw_steps(pairs)
-    assert {trace.name for trace in figure.data} >= {"measured, 95 % interval", "predicted"}
-    assert "ms" in figure.layout.xaxis.title.text
 
 
 def test_a_step_measured_once_has_no_interval(agreement: Agreement) -> None:

@@ -7,13 +7,11 @@ import pytest
 
 import sim
 from app.figures.curve import curve_rows, draw_curve, row_text
-from app.figures.ranks import distribution_figure
 from app.figures.scaling import scaling_figure, series_of
 from app.figures.scaling_words import CURVES, cap_text, text_of
 from sim.nouns.hardware import Hardware
 from sim.nouns.scaling_row import ScalingRow
-from sim.nouns.step_distribution import AssignmentComparison, PairedRow, RankPart, StepDistribution
-from tests.app.conftest import MS, make_workload
+from tests.app.conftest import make_workload
 from tests.clusters.scaling_cases import workload_of
 
 EVIL = "<script>alert(1)</script>"
@@ -28,27 +26,6 @@ def rows() -> tuple[ScalingRow, ...]:
     return sim.scaling(
         make_workload(), "pcie_hosts", hosts=[1, 2, 4, 8], settings={"gpus": [2], "gbit_per_s": [10]}
     )
-
-
-def test_a_scaling_figure_shows_its_rows(rows: tuple[ScalingRow, ...]) -> None:
-    figure = scaling_figure(rows)
-    for curve in CURVES:
-        drawn = traces_of(figure, curve.name)[:2]
-        assert [list(trace.x) for trace in drawn] == [[2, 4, 8, 16]] * 2
-        assert list(drawn[0].y) == [100 * curve.efficiency(row) for row in rows]
-        assert list(drawn[1].y) == [curve.exposed_ns(row) / MS for row in rows]
-        for text, row in zip(drawn[0].customdata, rows, strict=True):
-            assert f"{row.world_size} ranks" in text
-    caps = traces_of(figure, "best cap")[2]
-    assert list(caps.y) == [row.bucket_cap_mb for row in rows]
-    assert figure.layout.xaxis3.type == figure.layout.yaxis3.type == "log"
-    assert [
-        axis.title.text for axis in (figure.layout.yaxis, figure.layout.yaxis2, figure.layout.yaxis3)
-    ] == [
-        "of one GPU alone, %",
-        "ms a step",
-        "MiB (log)",
-    ]
 
 
 def test_the_range_of_the_curve_is_a_band(rows: tuple[ScalingRow, ...]) -> None:
@@ -128,77 +105,6 @@ def test_a_workload_without_times_draws() -> None:
     shaky = [replace(row, mean_step_ns=row.cap_step_ns, jitter="r") for row in made]
     (mean,) = traces_of(scaling_figure(shaky), "best cap, mean with jitter")
     assert list(mean.y) == [100, 0]
-
-
-def distribution(**changes: Any) -> StepDistribution:
-    known: dict[str, Any] = {
-        "workload": "w",
-        "hardware": "h",
-        "ranks": "some jitter",
-        "policy": "ddp",
-        "bucket_count": 3,
-        "world_size": 64,
-        "samples": 1000,
-        "jobs": 10,
-        "seed": 0,
-        "mean_step_ns": 120 * MS,
-        "mean_low_ns": 118 * MS,
-        "mean_high_ns": 122 * MS,
-        "p5_step_ns": 105 * MS,
-        "median_step_ns": 118 * MS,
-        "p95_step_ns": 190 * MS,
-        "p99_step_ns": 198 * MS,
-        "quantiles_ns": tuple((100 + place) * MS for place in range(101)),
-        "nominal_step_ns": 100 * MS,
-        "slowest_cost_ns": 20 * MS,
-        "mean_pace": 1.04,
-        "even_step_ns": 104 * MS,
-        "imbalance_cost_ns": 16 * MS,
-        "waited_ns": 8 * MS,
-    }
-    return StepDistribution(**{**known, **changes})
-
-
-def test_a_distribution_is_drawn_by_its_quantiles() -> None:
-    figure = distribution_figure(distribution())
-    steps = figure.data[0]
-    assert list(steps.x) == list(range(100, 201))
-    assert list(steps.y) == list(range(101))
-    marked = {trace.name: trace.x[0] for trace in figure.data[1:]}
-    assert marked == {"mean: 120.00 ms": 120, "all ranks alike: 100.00 ms": 100}
-    assert "costs 20.00 ms in the mean" in figure.data[2].customdata[0]
-    assert "64 ranks (some jitter), 1,000 steps, seed 0" in figure.layout.title.text
-    assert "ms" in figure.layout.xaxis.title.text
-
-
-def test_the_parts_that_come_last_are_bars() -> None:
-    parts = tuple(
-        RankPart(name=name, first=first, count=32, pace=1.0, last_share=share, waited_ns=MS)
-        for name, first, share in ((EVIL, 0, 0.25), ("slow", 32, 0.75))
-    )
-    (bars,) = (trace for trace in distribution_figure(distribution(parts=parts)).data if trace.type == "bar")
-    assert list(bars.x) == [25, 75]
-    assert "32 of the ranks, the first is 32" in bars.customdata[1]
-    assert not any("<script" in text for text in (*bars.y, *bars.customdata))
-
-
-def test_each_assignment_has_its_curve() -> None:
-    rows = tuple(
-        PairedRow(
-            name=name,
-            gain_ns=0,
-            gain_low_ns=None,
-            gain_high_ns=None,
-            nominal_gain_ns=0,
-            distribution=distribution(bucket_count=count),
-        )
-        for name, count in (("default", 3), (EVIL, 7))
-    )
-    figure = distribution_figure(AssignmentComparison(rows=rows, best_by_mean="a", best_by_nominal="a"))
-    told = [trace.name for trace in figure.data if trace.showlegend is not False]
-    evil = "&lt;script&gt;alert(1)&lt;/script&gt;"
-    assert told == ["default, 3 buckets", f"{evil}, 7 buckets", "mean", "all ranks alike"]
-    assert len({trace.line.color for trace in figure.data[:6]}) == 2
 
 
 def test_a_computed_curve_shows_its_range_and_methods() -> None:

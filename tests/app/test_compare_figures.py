@@ -8,7 +8,7 @@ from hypothesis import given, settings
 import sim
 from app.figures.compare import draw_stacked, stacked_data
 from app.figures.compare_map import draw_map, map_data
-from app.figures.compare_parts import delta_data, draw_bars, parts_data
+from app.figures.compare_parts import parts_data
 from app.figures.style import bucket_colour
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Timeline
@@ -48,44 +48,6 @@ def test_every_collective_is_drawn_whole(case: Case) -> None:
             assert span.exposed == (span.start_ns >= timeline.backward_end_ns)
     for bucket in timeline.buckets:
         assert drawn[bucket.index] == bucket.end_ns - bucket.start_ns
-
-
-def test_all_candidates_share_one_axis(workload: Workload, hardware: Hardware) -> None:
-    data = stacked_data(candidates(workload, hardware))
-    figure = draw_stacked(data)
-    last = max(row.sync_end_ns for row in data.rows) / 1e6
-    assert list(figure.layout.xaxis.range) == [0, last * 1.01]
-    assert figure.layout.xaxis.title.text == "time from the start of backward, ms"
-    assert list(figure.layout.yaxis.ticktext) == [
-        "A compute",
-        "A comm.",
-        "A copy back",
-        "B compute",
-        "B comm.",
-        "B copy back",
-    ]
-    assert [note.text for note in figure.layout.annotations] == [
-        "<b>A</b> DDP&#x27;s default",
-        "<b>B</b> one &lt;b&gt;per&lt;/b&gt; parameter",
-    ]
-
-
-def test_ends_are_marked_for_each_candidate(workload: Workload, hardware: Hardware) -> None:
-    data = stacked_data(candidates(workload, hardware))
-    lines = [trace for trace in draw_stacked(data).data if trace.type == "scatter"]
-    ends = [(row.backward_end_ns / 1e6, row.sync_end_ns / 1e6) for row in data.rows]
-    assert [line.x[0] for line in lines] == [at for pair in ends for at in pair]
-    assert [line.showlegend for line in lines] == [True, True, False, False]
-    assert max(lines[2].y) < min(lines[0].y)  # each in its own lanes only
-
-
-def test_the_legend_has_its_order_and_its_room(workload: Workload, hardware: Hardware) -> None:
-    """The same order in every process; and in a narrow window its rows do not lie upon the lanes."""
-    launching = replace(hardware, launch_cost_ns=50_000)
-    figure = draw_stacked(stacked_data(candidates(workload, launching)))
-    told = [trace.name for trace in figure.data if trace.type == "bar" and trace.x[0] is None]
-    assert told == ["exposed", "copy into bucket", "launch"]
-    assert figure.layout.legend.yref == "container"
 
 
 def test_a_bucket_has_its_colour_on_every_lane(workload: Workload, hardware: Hardware) -> None:
@@ -128,13 +90,6 @@ def test_differences_begin_where_the_last_ended() -> None:
 def test_causes_are_named_where_there_are_several() -> None:
     bars = parts_data([("assignment", [("bytes", 5)]), ("machine", [("bytes", -7)])])
     assert [bar.name for bar in bars] == ["bytes (assignment)", "bytes (machine)", "together"]
-
-
-def test_delta_bars_have_a_sign() -> None:
-    figure = draw_bars(delta_data({"A": 10_000_000, "B": 8_000_000, "C": 11_500_000}), "step, ms")
-    assert list(figure.data[0].y) == ["B", "C"]
-    assert list(figure.data[0].x) == [-2.0, 1.5]
-    assert list(figure.data[0].text) == ["-2.00", "+1.50"]
 
 
 @settings(max_examples=tries(30), deadline=None)

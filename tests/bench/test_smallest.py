@@ -9,7 +9,6 @@ import pytest
 
 from sim.tuner.search.problem import Problem
 from sim.tuner.search.score import Scorer
-from tests.bench import table
 from tests.bench.catalogue import ENTRIES, Entry, best
 from tests.bench.conftest import Tables
 from tests.bench.machines import MACHINES, machine, model
@@ -57,33 +56,6 @@ def test_engines_agree_on_what_is_timed() -> None:
 def measured(row: str, size: int, median: float, **more: Any) -> dict[str, Any]:
     info = {"table": "T", "row": row, "size": size, "is_reference": False, "units": None, "unit": ""}
     return info | {"worth": "", "median": median, "iqr": median / 10} | more
-
-
-def test_the_table_has_medians_quartiles_ratios_and_worth() -> None:
-    info = {
-        "cpu": {"brand_raw": "A CPU", "count": 2},
-        "versions": {"numpy": "1.2"},
-        "load": 0.04,
-        "machine": "x86_64",
-        "python_implementation": "CPython",
-        "python_version": "3.11",
-        "system": "Linux",
-        "release": "6.1.0-any",
-    }
-    rows = [
-        measured("ours", 161, 0.0012, is_reference=True, worth="best"),
-        measured("ours", 1000, 0.5, is_reference=True, worth="best"),
-        measured("theirs", 161, 0.0036, units=3, unit="row"),
-    ]
-    said = table.conditions(info, {"id": "0123456789abcdef", "dirty": False})
-    lines = table.tell(rows, said, 0).splitlines()
-    assert "| Time | 161 tensors | 1,000 tensors |" in lines
-    assert "| ours | 1.2 ms (120 us), 1x | 500 ms (50 ms), 1x |" in lines
-    assert "| theirs | 3.6 ms (360 us), 1.2 ms a row, 3x | - |" in lines
-    assert "| ours | best | best |" in lines
-    assert any(line.endswith("by `make bench` at commit 0123456789") for line in lines)
-    assert "- Hardware: A CPU, 2 cores, one of them used; load 0.0 when it began" in lines
-    assert not any("Cut off" in line for line in lines)
 
 
 def test_what_is_measured_is_written_at_once(tmp_path: Path, request: pytest.FixtureRequest) -> None:

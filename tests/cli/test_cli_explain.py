@@ -1,6 +1,5 @@
 """``bucketsim explain``, and the switches of systems as ``simulate`` takes them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,55 +9,6 @@ from tests.commands import bucketsim
 
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
 W, H = EXAMPLES / "workload.json", EXAMPLES / "hardware.json"
-EVENT = {
-    "kind",
-    "elements",
-    "dtype",
-    "num_bytes",
-    "phase",
-    "purpose",
-    "micro_batch",
-    "gradient",
-    "name",
-    "bucket",
-    "root",
-}
-
-
-def document(*words: object) -> dict[str, Any]:
-    said = bucketsim("explain", *words, "--json")
-    assert (said.code, said.err) == (0, "")
-    told: dict[str, Any] = json.loads(said.out)
-    return told
-
-
-def test_json_has_stable_keys() -> None:
-    """CONTRACT, Command line: what other tools may rely on."""
-    told = document(W, "--ddp", "join_inputs=[1, 2]", "--bucket-cap-mb", "4")
-    assert set(told) == {
-        "schema_version",
-        "kind",
-        "policy",
-        "workload",
-        "world_size",
-        "options",
-        "construction",
-        "iterations",
-        "ending",
-        "provenance",
-    }
-    assert (told["schema_version"], told["kind"]) == (1, "explanation")
-    assert told["options"] == {"bucket_cap_mb": 4.0, "join_inputs": [1, 2]}
-    assert [set(step) for step in told["iterations"]] == [
-        {"iteration", "bucket_indices", "events", "notes"}
-    ] * 2
-    events = [
-        *told["construction"],
-        *told["ending"],
-        *(e for step in told["iterations"] for e in step["events"]),
-    ]
-    assert all(set(event) == EVENT for event in events)
-    assert {event["phase"] for event in events} == {"construction", "before forward", "backward", "joined"}
 
 
 # Switches, of explain and simulate alike

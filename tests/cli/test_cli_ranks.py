@@ -1,6 +1,5 @@
 """bucketsim ranks: options, files, tables and JSON."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,31 +17,6 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     workload.write_text(sim.to_text(model(30, "affine")))
     hardware.write_text(sim.to_text(replace(machine("affine"), world_size=16)))
     return workload, hardware
-
-
-def test_json_is_the_distribution(files: tuple[Path, Path]) -> None:
-    words = ("ranks", files[0], "--hardware", files[1], "--pace-jitter", 0.05, "--stalls", "0.01,3")
-    told = json.loads(bucketsim(*words, "--samples", 40, "--seed", 2, "--json").out)
-    assert (told["kind"], told["world_size"], told["samples"], told["seed"]) == (
-        "step_distribution",
-        16,
-        40,
-        2,
-    )
-    workload, hardware = sim.load_workload(files[0]), sim.load_hardware(files[1])
-    ranks = Ranks(name="from options", pace_jitter=0.05, stall_probability=0.01, stall_ns=3_000_000)
-    same = sim.step_distribution(workload, hardware, sim.assign(workload), ranks, samples=40, seed=2)
-    assert told["quantiles_ns"] == list(same.quantiles_ns)
-
-
-def test_caps_are_compared_with_ddps_default(files: tuple[Path, Path]) -> None:
-    words = ("ranks", files[0], "--hardware", files[1], "--pace-jitter", 0.1, "--caps", "1,100")
-    told = json.loads(bucketsim(*words, "--samples", 20, "--json").out)
-    assert told["kind"] == "assignment_comparison"
-    assert [row["name"] for row in told["rows"]] == ["DDP's default", "1 MiB", "100 MiB"]
-    said = bucketsim(*words, "--samples", 20)
-    assert "gain in the" in said.out
-    assert "best with ranks that differ" in said.out
 
 
 def test_options_become_a_file_that_says_the_same(files: tuple[Path, Path], tmp_path: Path) -> None:

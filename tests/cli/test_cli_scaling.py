@@ -2,7 +2,6 @@
 
 import csv
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -28,16 +27,6 @@ class Scaling:
 
     def __call__(self, *words: object) -> Said:
         return bucketsim("scaling", self.workload, *words)
-
-
-def test_the_command_gives_the_facades_rows(scaling: Scaling, tmp_path: Path) -> None:
-    words = ("pcie_hosts", "gpus=1,2", "gbit_per_s=10", "--hosts", "1,4", "--json")
-    said = scaling(*words, "-o", tmp_path / "rows.csv")
-    assert said.code == 0
-    rows = sim.scaling(WORKLOAD, "pcie_hosts", hosts=[1, 4], settings={"gpus": [1, 2], "gbit_per_s": [10]})
-    assert json.loads(said.out) == {"rows": [asdict(row) for row in rows]}
-    assert (tmp_path / "rows.csv").read_text() == sim.scaling_csv(rows)
-    assert scaling(*words, "--jobs", 1).out == said.out
 
 
 def test_a_cluster_and_what_was_measured_on_two_of_its_hosts(scaling: Scaling, tmp_path: Path) -> None:
@@ -96,11 +85,6 @@ def test_ranks_that_differ(scaling: Scaling, tmp_path: Path) -> None:
     assert [row["jitter"] for row in rows] == ["a tenth"] * 2
     assert rows[1]["cap_step_ns"] < rows[1]["mean_step_ns"] < rows[1]["p95_step_ns"]
     assert rows[0]["mean_step_ns"] < rows[1]["mean_step_ns"]
-
-
-def test_caps_to_choose_from(scaling: Scaling) -> None:
-    rows = json.loads(scaling(*WIRE, "--hosts", "2,64", "--caps", "1,25MiB", "--json").out)["rows"]
-    assert {row["bucket_cap_mb"] for row in rows} <= {1.0, 25.0}
 
 
 def test_numbers_of_gpus_in_place_of_hosts(scaling: Scaling) -> None:

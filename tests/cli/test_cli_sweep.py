@@ -1,21 +1,17 @@
 """``bucketsim sweep``: what-ifs on the command line, tables for people, files for the rest."""
 
-import csv
 import json
 import os
 import pty
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import sim
-from sim.cli.sweeping import MOST_LINES
 from tests.commands import bucketsim
 from tests.effort import PATIENCE_S
 
@@ -32,59 +28,9 @@ def rows_of(*words: str) -> list[dict[str, Any]]:
     return rows
 
 
-def test_axes_are_those_of_python(tmp_path: Path) -> None:
-    rows = rows_of("--caps", "4,8MiB", "--latency", "2", "--backward", "1,1.5", *WHAT_IFS)
-    asked = sim.sweep(
-        sim.load_workload(W),
-        sim.load_hardware(H),
-        [4, 8],
-        world_size=[2, 8],
-        precision=[None, "bfloat16"],
-        bandwidth=[1, 0.5],
-        latency=[2],
-        backward=[1, 1.5],
-    )
-    assert len(rows) == 3 * 2 * 2 * 2 * 2
-    assert [row["step_ns"] for row in rows] == [row.step_ns for row in asked]
-    assert [row["precision"] for row in rows] == [row.precision for row in asked]
-
-
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_jobs_change_nothing(jobs: str) -> None:
     assert rows_of("--jobs", jobs, *WHAT_IFS) == rows_of(*WHAT_IFS)
-
-
-def table(said: str) -> list[Sequence[str]]:
-    return [line.split() for line in said.splitlines()[1:]]
-
-
-FIGURES = ["buckets", "largest", "step", "ms", "exposed", "ms", "overlap"]
-
-
-def test_only_what_varies_is_a_column() -> None:
-    heads, *lines = table(bucketsim("sweep", *FILES, "--caps", "4,8", *WHAT_IFS[:4]).out)
-    assert heads == ["cap", "MiB", "ranks", "dtype", *FIGURES]
-    assert len(lines) == 3 * 4
-    assert sum(line[-1] == "best" for line in lines) >= 4
-    assert lines[0][:3] == ["default", "2", "recorded"]
-    assert lines[-1][:3] == ["8", "8", "bfloat16"]
-    heads, *_ = table(bucketsim("sweep", *FILES, "--caps", "4,8", "--bandwidth", "2").out)
-    assert heads == ["cap", "MiB", *FIGURES]
-
-
-def test_long_tables_are_cut_and_say_so(tmp_path: Path) -> None:
-    said = bucketsim("sweep", *FILES, "--bandwidth", "1,2,3", "-o", tmp_path / "s.csv")
-    _, *lines, _ = table(said.out)
-    assert len(lines) == 6
-    assert [line[-1] == "best" for line in lines[1::2]] == [True] * 3
-    with (tmp_path / "s.csv").open() as file:
-        written = list(csv.DictReader(file))
-    assert len(written) > MOST_LINES
-    assert f"{len(written)} rows; shown are DDP's default and the best cap; -o FILE writes all" in said.out
-    many = ",".join(str(k) for k in range(1, 51))
-    said = bucketsim("sweep", *FILES, "--caps", "4", "--bandwidth", many)
-    assert len(table(said.out)) == 1 + MOST_LINES + 1  # the head, and what is said below
-    assert f"100 rows; shown are DDP's default and the best cap, the first {MOST_LINES} lines" in said.out
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -185,13 +184,6 @@ def test_json_is_one_document_that_reads_back(words: list[Any], kind: str) -> No
     documents.parse_document(document, documents.KINDS[kind], "stdout")
 
 
-@pytest.mark.parametrize(
-    "words", [["sweep", *FILES, "--json"], ["doctor", "--json"]], ids=["sweep", "doctor"]
-)
-def test_json_of_the_others(words: list[Any]) -> None:
-    assert isinstance(one_document(bucketsim(*words)), dict)
-
-
 def test_json_of_agree(recorded: Path) -> None:
     document = one_document(bucketsim("agree", recorded, "--json"))
     assert [row["name"] for row in document["rows"]] == ["cap 4", "cap 25"]
@@ -228,65 +220,9 @@ def test_sizes_accept_units(text: str) -> None:
     assert document["bucket_indices"] == [[3, 2], [1, 0]]
 
 
-def test_caps_in_a_list() -> None:
-    said = bucketsim("simulate", *FILES, "--bucket-cap-mb-list", "4, 12MiB", "--json")
-    assert one_document(said)["bucket_indices"] == [[3], [2, 1, 0]]
-
-
-@pytest.mark.parametrize(
-    ("iteration", "buckets"),
-    [("steady", [[3], [2, 1, 0]]), ("1", [[0, 1, 2, 3]]), ("2", [[3], [2, 1, 0]]), ("3", [[3], [2, 1, 0]])],
-)
-def test_iterations(iteration: str, buckets: list[list[int]]) -> None:
-    """A2.2, A2.6: one bucket in iteration 1, rebuilt from the second on."""
-    document = one_document(bucketsim("simulate", *FILES, "--iteration", iteration, "--json"))
-    assert document["bucket_indices"] == buckets
-    assert str(document["iteration"]) == iteration
-
-
-def test_ddp_switches(tmp_path: Path) -> None:
-    """A3.4: gradient_as_bucket_view takes the copy-back away."""
-    hardware = replace(sim.load_hardware(H), copy_out_bytes_per_s=1e9)
-    documents.save(tmp_path / "h.json", hardware)
-    words = ["simulate", W, "--hardware", tmp_path / "h.json", "--json"]
-    plain = one_document(bucketsim(*words))
-    views = one_document(bucketsim(*words, "--ddp", "gradient_as_bucket_view=True"))
-    off = one_document(
-        bucketsim(*words, "--ddp", "gradient_as_bucket_view=false", "--ddp", "static_graph=false")
-    )
-    assert views["sync_end_ns"] == max(bucket["end_ns"] for bucket in views["buckets"])
-    assert plain["sync_end_ns"] == off["sync_end_ns"] > views["sync_end_ns"]
-
-
-@pytest.mark.parametrize("name", ["broadcast_buffers", "forward_sync_buffers"])
-def test_buffers_are_broadcast_unless_switched_off(name: str, tmp_path: Path) -> None:
-    """A3.16, under both of torch's names."""
-    hardware = sim.load_hardware(H)
-    documents.save(tmp_path / "h.json", replace(hardware, broadcast=hardware.all_reduce))
-    document = json.loads(W.read_text()) | {"buffers": [{"dtype": "float32", "num_bytes": 0}] * 2}
-    (tmp_path / "w.json").write_text(json.dumps(document))
-    words = ["simulate", tmp_path / "w.json", "--hardware", tmp_path / "h.json", "--json"]
-    assert one_document(bucketsim(*words))["pre_forward_ns"] == 1_000_000  # one dtype, one broadcast
-    assert one_document(bucketsim(*words, "--ddp", f"{name}=false"))["pre_forward_ns"] == 0
-
-
 @pytest.mark.parametrize("target", ["bucket-indices", "perfetto"])
 def test_exports_are_json(target: str) -> None:
     assert one_document(bucketsim("export", *FILES, "--as", target))
-
-
-def test_exported_bucket_indices_name_the_parameters() -> None:
-    document = one_document(bucketsim("export", *FILES))
-    assert document["bucket_indices"] == [[3], [2], [1], [0]]
-    assert [row["names"] for row in document["buckets"]] == [[f"layers.{k}.weight"] for k in (3, 2, 1, 0)]
-
-
-def test_exported_snippet_is_python() -> None:
-    """What it does on real DDP is tested in tests/systems/test_bucketing_against_ddp.py."""
-    said = bucketsim("export", *FILES, "--as", "snippet")
-    assert said.code == 0
-    compile(said.out, "snippet", "exec")
-    assert "DistributedDataParallel(model, bucket_cap_mb_list=[4.0, 4.0, 4.0, 4.0])" in said.out
 
 
 def test_exported_flags_are_megatrons() -> None:

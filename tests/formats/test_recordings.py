@@ -352,32 +352,6 @@ def test_buckets_are_those_of_the_slowest_rank_and_name_the_last_arriver() -> No
     assert measured_of(recording_of(light))["buckets"] == []
 
 
-def test_the_command_writes_what_python_gives(tmp_path: Path) -> None:
-    ranks = (rank_of(1, steady((400, 300, 200, 100))),)
-    folder = write(tmp_path / "run", ranks)
-    with (folder / "rank-1.jsonl").open("a") as stream:
-        stream.write('{"kind":"st')
-    said = bucketsim("import", "recording", folder, "-o", tmp_path / "made", "--json")
-    assert said.code == 0, said.err
-    document = json.loads(said.out)
-    names = ("workload.json", "measured.json", "measurement-00-as-run.json")
-    assert document["files"] == [str(tmp_path / "made" / name) for name in names]
-    assert "1 of 2 ranks" in document["found"][0]
-    assert "under no_sync" in " ".join(document["assumed"])
-    assert document["dropped"][1:] == [
-        "no file of rank 0",
-        "the last line of rank 1, which was cut off",
-    ]
-    workload = sim.load_workload(tmp_path / "made" / "workload.json")
-    assert workload == workload_of(load_recording(folder))
-    assert json.loads((tmp_path / "made" / "measured.json").read_text()) == measured_of(
-        load_recording(folder)
-    )
-    said = bucketsim("import", "recording", folder, "-o", tmp_path / "made")
-    assert said.code == 0
-    assert "last to launch" in said.out
-
-
 @pytest.mark.parametrize(
     ("module", "words", "name"),
     [
@@ -397,21 +371,6 @@ def test_a_workload_has_the_name_of_its_model(
     assert said.code == 0, said.err
     assert sim.load_workload(tmp_path / "made" / "workload.json").name == name
     assert json.loads((tmp_path / "made" / "summary.json").read_text())["name"] == name
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["csv", "x"], "'csv' is not legal; give auto, kineto, nccl-tests"),
-        (["recording", "x", "y"], "2 paths are not legal"),
-        (["recording", "nowhere"], "nowhere: not a directory"),
-    ],
-)
-def test_the_command_refuses_by_name(words: list[str], message: str, tmp_path: Path) -> None:
-    said = bucketsim("import", *words, "-o", tmp_path / "made")
-    assert said.code == 1
-    assert message in said.err
-    assert not (tmp_path / "made").exists()
 
 
 def on_gpus(number: int, gpus: int = 8, backend: str = "nccl", **changes: Any) -> dict[str, Any]:

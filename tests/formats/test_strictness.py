@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
+import sim
+from sim.errors import InputError, SimError
 from sim.formats import documents
 from sim.formats.documents import KINDS
 from tests.commands import bucketsim
@@ -245,7 +246,6 @@ BAD["nested too deeply"] = raw(
     text("workload")[:-1] + ', "extensions": {"a": ' + "[" * 80 + "]" * 80 + "}}", "nested too deeply", "64"
 )
 FITS_ONLY = {"index missing", "index unknown", "sizes wrong", "switch not modelled", "switch not boolean"}
-each = pytest.mark.parametrize("name", BAD)
 
 
 @pytest.mark.parametrize("name", [name for name in BAD if name not in FITS_ONLY])
@@ -264,36 +264,16 @@ def test_bad_file_is_refused_by_name(name: str, tmp_path: Path) -> None:
         assert word in message
 
 
-@each
-@pytest.mark.parametrize("command", ["simulate", "tune"])
-def test_bad_file_on_the_command_line(name: str, command: str, tmp_path: Path) -> None:
-    """Exit 1, one line on stderr, nothing on stdout, no output file."""
-    bad = BAD[name]
-    if bad.kind == "assignment" and command == "tune":
-        command = "export"
-    files = {kind: tmp_path / f"{kind}.json" for kind in GOOD}
-    for kind, file in files.items():
-        file.write_text(text(kind))
-    files[bad.kind].write_bytes(bad.content)
-    output = tmp_path / "out.json"
-    words: list[object] = [command, files["workload"]]
-    if command != "export":
-        words += ["--hardware", files["hardware"], "--json"]
-    if command != "tune":
-        words += ["--assignment", files["assignment"]]
-    if command != "simulate":
-        words += ["-o", output]
-    said = bucketsim(*words)
-    if command == "export" and "switch" in name:
-        return  # taken home as it is: only a simulation has to know what it means
-    assert (said.code, said.out) == (1, "")
-    assert said.err.count("\n") == 1
-    assert said.err.startswith("error: ")
-    if name not in FITS_ONLY:
-        assert str(files[bad.kind]) in said.err
-    for word in bad.says:
-        assert word in said.err
-    assert sorted(tmp_path.iterdir()) == sorted(files.values())
+@pytest.mark.parametrize("name", sorted(FITS_ONLY))
+def test_an_assignment_that_does_not_fit_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "bad.json"
+    file.write_bytes(BAD[name].content)
+    workload = documents.parse_text(text("workload"), KINDS["workload"], "w")
+    hardware = documents.parse_text(text("hardware"), KINDS["hardware"], "h")
+    with pytest.raises(SimError) as caught:
+        sim.simulate(workload, hardware, sim.load_assignment(file))
+    for word in BAD[name].says:
+        assert word in str(caught.value)
 
 
 @pytest.mark.parametrize("what", ["missing", "directory", "unreadable"])
