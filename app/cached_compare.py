@@ -1,6 +1,5 @@
 """What the Compare page remembers, and the candidates it is asked about; keys as in ``cached``."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +15,6 @@ from app.words import compare as words
 from app.words.cluster import MACHINE_WORDS
 from app.words.switches import option_words
 from sim.errors import InputError, NotModelledError
-from sim.nouns.collective import Collective
 from sim.nouns.difference import Difference
 from sim.nouns.hardware import Hardware
 from sim.units import format_number
@@ -125,11 +123,6 @@ class Result:
     def key(self) -> str:
         """What results are remembered by."""
         return f"{self.inputs.key} {self.candidate.choice.key}"
-
-
-def _carrying(collectives: Iterable[Collective]) -> int:
-    """How many of them carry a bucket."""
-    return sum(one.bucket is not None for one in collectives)
 
 
 def play(inputs: Inputs, candidate: Candidate, library: Library) -> Result:

@@ -96,12 +96,6 @@ def check_units(workload: Workload, assignment: Assignment) -> None:
         )
 
 
-def units_in_forward(workload: Workload, assignment: Assignment) -> list[str]:
-    """Names of the units but the root, as forward comes to them; modules of one unit with + between."""
-    settings = read_fsdp2_settings(assignment.settings, assignment.policy, workload)
-    return [unit.name for unit in plan(workload, settings, assignment.policy, 1).forward if not unit.is_root]
-
-
 def write(
     workload: Workload, hardware: Hardware, assignment: Assignment, iteration: Iteration
 ) -> tuple[Program, ...]:

@@ -129,15 +129,6 @@ def test_adding_has_a_baseline_of_its_own() -> None:
     assert schedule.shift >= 0
 
 
-def test_what_a_hook_waits_for_holds_the_lane_up() -> None:
-    schedule = Schedule(due_ns=[MS, 2 * MS])
-    schedule.begin()
-    schedule.node(0)
-    schedule.stand_still(30 * MS)
-    schedule.node(1)
-    assert schedule.ready_ns[1] >= 32 * MS
-
-
 def test_the_environment_is_set_while_a_step_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUCKETSIM_THERE", "before")
     manner = Manner(environment={"BUCKETSIM_THERE": "1", "BUCKETSIM_NOT_THERE": "2"})

@@ -36,10 +36,6 @@ def read(texts: _Texts, form: str = "auto", zipped: bool = False, **options: Any
         return reader(form)(paths, ImportOptions(name="one", **options))
 
 
-_ORIGIN = ("provenance", "file", "source", "made_for")
-_WRITERS = (link_texts.today, link_texts.old, link_texts.comma, link_texts.named, link_texts.spaced)
-
-
 def essence(imported: Imported) -> dict[str, Any]:
     """All that was imported but where and when it came from."""
     nouns = [imported.workload, *imported.hardware, *imported.measurements]

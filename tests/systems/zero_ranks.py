@@ -16,7 +16,6 @@ from tests.systems.zero_cases import Case, everyday_cases
 
 COMPARED = ("kind", "elements", "dtype", "phase", "gradient", "root")
 FREE = (CurvePoint(num_bytes=0, duration_ns=0),)
-_NEEDED = "deepspeed, hjson, msgpack, ninja, psutil, py-cpuinfo, einops, tqdm"
 
 
 def require_deepspeed() -> None:

@@ -31,7 +31,6 @@ from tests.tuner.cases import (
 
 TRACES = Path(__file__).parents[2] / "traces"
 GPT = TRACES / "workloads" / "gpt-13.8M-cpu.json"
-WIRE_FILE = TRACES / "hardware" / "box-2x1gbit-claims.json"
 
 # ---------------------------------------------------------------------------------------------------
 # Families.

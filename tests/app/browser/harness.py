@@ -361,18 +361,6 @@ _SIDEWAYS = """() => {
     }"""
 
 
-def shot(page: Any, path: Path, *, full: bool = False) -> Path:
-    """A picture of the window, or of the whole page, once nothing in it moves."""
-    is_settled(page)
-    still(page)
-    if full:
-        height = page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")
-        page.set_viewport_size({"width": page.viewport_size["width"], "height": int(height)})
-        still(page)
-    page.screenshot(path=str(path), animations="disabled", caret="hide")
-    return path
-
-
 def still(page: Any) -> None:
     """Wait until two looks at the page, a quarter of a second apart, see the same layout."""
     layout = """() => [...document.querySelectorAll('[data-testid=stMain] *')]

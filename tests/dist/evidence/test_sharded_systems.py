@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 import sim
+from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
 from sim.systems.forward_gathers import forward_modules
-from sim.systems.fsdp2 import units_in_forward
+from sim.systems.fsdp2 import plan
+from sim.systems.fsdp2_settings import read_fsdp2_settings
 from sim.validator.candidates.candidate import Candidate
 from sim.validator.candidates.replay_jobs import paced_job
 from sim.validator.hosts.launch import _free_port
@@ -27,6 +29,12 @@ OVERLAP = {"overlap_grad_reduce": True, "bucket_size": 3_000_000}
 SHARDED = {**OVERLAP, "use_distributed_optimizer": True}
 
 
+def units(workload: Workload, assignment: Assignment) -> list[str]:
+    """Names of the units but the root, as forward comes to them; modules of one unit with + between."""
+    settings = read_fsdp2_settings(assignment.settings, assignment.policy, workload)
+    return [one.name for one in plan(workload, settings, assignment.policy, 1).forward if not one.is_root]
+
+
 def played(
     workload: Workload, cases: dict[str, tuple[str, dict[str, Any]]], folder: Path, ranks: int = 2
 ) -> Any:
@@ -39,7 +47,7 @@ def played(
         "groups": [gradient.group for gradient in workload.gradients],
         "names": [gradient.name for gradient in workload.gradients],
         "modules": [[list(module.indices), end] for module, end in zip(modules, ends, strict=True)],
-        "units": {n: units_in_forward(workload, a) for n, a in asked.items() if a.policy == "fully_shard"},
+        "units": {n: units(workload, a) for n, a in asked.items() if a.policy == "fully_shard"},
     }
     folder.mkdir(exist_ok=True)
     (folder / "job.json").write_text(json.dumps(job))
