@@ -82,6 +82,26 @@ class _Group:
         return self._size
 
 
+def wrap(
+    net: nn.Module, config: dict[str, Any], alone: dist.ProcessGroup, beside: dict[str, Any]
+) -> DistributedDataParallel:
+    """Megatron-Core's DDP around ``net``; ``alone`` is this rank's group, ``beside`` what no config holds."""
+    groups = ProcessGroupCollection()
+    groups.dp = groups.dp_cp = groups.intra_dp_cp = dist.group.WORLD
+    groups.expt_dp = groups.intra_expt_dp = dist.group.WORLD
+    groups.tp = groups.ep = alone
+    groups.pp = _Group(beside.get("pipeline_rank", 0), 2)
+    if beside.get("shared_embedding"):
+        dict(net.named_parameters())[beside["shared_embedding"]].shared_embedding = True
+    return DistributedDataParallel(
+        TransformerConfig(num_layers=1, hidden_size=8, num_attention_heads=1),
+        DistributedDataParallelConfig(**config),
+        net,
+        disable_bucketing=beside.get("disable_bucketing", False),
+        pg_collection=groups,
+    )
+
+
 class Run:
     """One case on one rank."""
 
@@ -104,7 +124,7 @@ class Run:
         error, buckets = None, []
         with self._noted():
             try:
-                ddp = self._wrap()
+                ddp = wrap(self.net, self.case["config"], self.alone, self.case)
                 buckets = [
                     [[[self.names[id(p)] for p in b.params_list], b.grad_data.numel()] for b in group.buckets]
                     for group in ddp.bucket_groups
@@ -120,23 +140,6 @@ class Run:
             "events": self.events,
             "error": error,
         }
-
-    def _wrap(self) -> DistributedDataParallel:
-        groups = ProcessGroupCollection()
-        everyone = dist.group.WORLD
-        groups.dp = groups.dp_cp = groups.intra_dp_cp = everyone
-        groups.expt_dp = groups.intra_expt_dp = everyone
-        groups.tp = groups.ep = self.alone
-        groups.pp = _Group(self.case.get("pipeline_rank", 0), 2)
-        if self.case.get("shared_embedding"):
-            dict(self.net.named_parameters())[self.case["shared_embedding"]].shared_embedding = True
-        return DistributedDataParallel(
-            TransformerConfig(num_layers=1, hidden_size=8, num_attention_heads=1),
-            DistributedDataParallelConfig(**self.case["config"]),
-            self.net,
-            disable_bucketing=self.case.get("disable_bucketing", False),
-            pg_collection=groups,
-        )
 
     def _train(self, ddp: DistributedDataParallel, step: int) -> None:
         """One step as Megatron-LM's schedule without pipelining makes it; the optimizer is left out."""

@@ -43,43 +43,15 @@ def megatron_lane(candidate: dict[str, Any], tree: PacedTree, forward_ns: int, o
 
 
 def _wrap(settings: dict[str, Any], tree: PacedTree) -> Any:
-    distributed = import_module("megatron.core.distributed")
+    # It imports Megatron-Core, which not every rank has.
+    from tests.systems.megatron_worker import wrap
+
     config = {name: value for name, value in settings.items() if name not in _BESIDE}
     if "num_buckets" in settings:
         config["bucket_size"] = sum(w.numel() for w in tree.paced.weights) // settings["num_buckets"]
-    if "shared_embedding" in settings:
-        shared = tree.paced.weights[tree.names.index(settings["shared_embedding"])]
-        shared.shared_embedding = True
-    groups = import_module("megatron.core.process_groups_config").ProcessGroupCollection()
-    groups.dp = groups.dp_cp = groups.intra_dp_cp = dist.group.WORLD
-    groups.expt_dp = groups.intra_expt_dp = dist.group.WORLD
-    groups.tp = groups.ep = _group_of_one()
-    groups.pp = _Pipeline(settings.get("pipeline_rank", 0))
-    made = import_module("megatron.core.transformer").TransformerConfig(
-        num_layers=1, hidden_size=8, num_attention_heads=1
+    return wrap(
+        tree.root, config, _group_of_one(), {name: settings[name] for name in _BESIDE if name in settings}
     )
-    return distributed.DistributedDataParallel(
-        made,
-        distributed.DistributedDataParallelConfig(**config),
-        tree.root,
-        disable_bucketing=settings.get("disable_bucketing", False),
-        pg_collection=groups,
-    )
-
-
-class _Pipeline:
-    """A process group of pipeline stages, of which only this rank's stage is asked."""
-
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
-
-    def rank(self) -> int:
-        """This stage."""
-        return self._rank
-
-    def size(self) -> int:
-        """Stages up to this one."""
-        return self._rank + 1
 
 
 def _group_of_one() -> Any:
