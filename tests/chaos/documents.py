@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import sim
+from sim.clusters.boxes import boxed_cluster
 from sim.errors import SimError
 from sim.formats.documents import KINDS, parse_text, to_document
 from sim.nouns.hardware import Hardware
@@ -63,7 +64,8 @@ def corpus() -> dict[str, bytes]:
         found = {kind: bucketsim(*commands[command], "--json").out for kind, command in _PRINTED.items()}
         compared = bucketsim(*commands["ranks"], "--caps", "4,8", "--json").out
         measured = sorted((at / "record").glob("measurement-*.json"))[0].read_text()
-        found |= {"cluster": (at / "box.json").read_text(), "assignment": (at / "a.json").read_text()}
+        found["assignment"] = (at / "a.json").read_text()
+    found["cluster"] = sim.to_text(boxed_cluster([10**9] * 4, 10**9))
     found |= {"workload": cheap.W.read_text(), "hardware": _scattered(), "measurement": measured}
     found |= {"assignment_comparison": compared, "ranks": json.dumps(_RANKS | _STALLS)}
     return {kind: text.encode() for kind, text in found.items()}

@@ -26,10 +26,13 @@ def make(subject: str, folder: Path) -> dict[str, Any]:
     (folder / "traces").symlink_to(ROOT / "traces")
     before = Path.cwd()
     os.chdir(folder)
+    columns = os.environ.pop("COLUMNS", None)  # where it is set, tables are as wide as it says
     try:
         return {name: shortened(answer) for name, answer in SUBJECTS[subject](folder)}
     finally:
         os.chdir(before)
+        if columns is not None:
+            os.environ["COLUMNS"] = columns
 
 
 def shortened(value: Any) -> Any:
