@@ -2,7 +2,7 @@
 
 from sim.nouns.workload import DTYPE_BYTES
 
-# c10::toString (flight recorder) and the C++ types of execution traces, DDP's logger and Kineto.
+# C++ types, as Kineto writes them.
 _NAMES = {
     "double": "float64",
     "float": "float32",

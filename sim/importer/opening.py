@@ -72,10 +72,7 @@ def _refuse(head: bytes, source: Path) -> None:
     if head.lstrip().lower().startswith(_PAGE):
         raise InputError(f"{source}: a web page in place of the file; download the raw file")
     if head.startswith(_PICKLE) and len(head) > 1 and head[1] in range(6):
-        raise InputError(
-            f"{source}: a pickle, which could run code when it is read; give JSON (for a flight recorder "
-            f"dump: torch._C._distributed_c10d._dump_nccl_trace_json())"
-        )
+        raise InputError(f"{source}: a pickle, which could run code when it is read; give JSON")
 
 
 def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_TEXT_BYTES) -> str:

@@ -68,6 +68,14 @@ class _Finding:
     ratio: float = 0.0
 
 
+def _finding(
+    rank: int, sentence: str, ones: Sequence[int], others: Sequence[int], ratio: float = 0.0
+) -> _Finding:
+    return _Finding(
+        rank=rank, sentence=sentence, one_ns=median_ns(ones), other_ns=median_ns(others), ratio=ratio
+    )
+
+
 def _told(found: Sequence[_Finding]) -> list[str]:
     """Each sentence once, with the ranks that it is true of and from where to where their times go."""
     alike: dict[str, list[_Finding]] = {}
@@ -101,15 +109,7 @@ def _pace(rank: int, one: Kept) -> tuple[float, list[_Finding]]:
             "forward took {one} before plain backwards and {other} before synchronised ones: the machine was "
             f"{'slower' if pace > 1 else 'faster'} then, and the plain times are divided by {{ratio}}"
         ) + _when(one)
-        found.append(
-            _Finding(
-                rank=rank,
-                sentence=sentence,
-                one_ns=median_ns(plain),
-                other_ns=median_ns(beside),
-                ratio=pace,
-            )
-        )
+        found.append(_finding(rank, sentence, plain, beside, pace))
     plain = [round(b.backward_ns / pace) for b in one.plain]
     beside = [b.backward_ns for b in one.synchronised]
     if median_ns(plain) > median_ns(beside) and _apart(plain, beside, 0):
@@ -119,15 +119,7 @@ def _pace(rank: int, one: Kept) -> tuple[float, list[_Finding]]:
             "a plain backward took {one}, one beside communication {other}, which cannot be: the plain times "
             "are divided by {ratio}, so that what communication costs computation is not known"
         ) + _when(one)
-        found.append(
-            _Finding(
-                rank=rank,
-                sentence=sentence,
-                one_ns=median_ns(plain),
-                other_ns=median_ns(beside),
-                ratio=extra,
-            )
-        )
+        found.append(_finding(rank, sentence, plain, beside, extra))
     return pace, found
 
 
@@ -152,11 +144,7 @@ def _drift(one: Kept) -> list[_Finding]:
         f"steps {alike[0].step} to {alike[half - 1].step} took {{one}}, steps {alike[-half].step} to "
         f"{alike[-1].step} {{other}}: the machine changed meanwhile, and a median is of neither; record again"
     )
-    return [
-        _Finding(
-            rank=one.rank.header.rank, sentence=sentence, one_ns=median_ns(early), other_ns=median_ns(late)
-        )
-    ]
+    return [_finding(one.rank.header.rank, sentence, early, late)]
 
 
 def _apart(ones: Sequence[int], others: Sequence[int], least: float) -> bool:
