@@ -8,10 +8,10 @@ asked for the work, ahead of the GPU. Collectives run one after another on NCCL'
 launch on.
 """
 
+import argparse
 import json
 import random
 import struct
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -335,4 +335,6 @@ def write_all(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    write_all(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=write_all.__doc__)
+    parser.add_argument("folder", type=Path)
+    write_all(parser.parse_args().folder)

@@ -84,13 +84,13 @@ def import_(
     print_imported(imported)
     if as_run is not None:
         print_as_run(as_run)
-    *hints, ahead = _advice(imported, output)
+    *hints, ahead = _advice(imported, paths, output)
     for line in hints:
         note(line)
     next_steps.suggest(ahead)
 
 
-def _advice(imported: Imported, output: Path) -> list[str]:
+def _advice(imported: Imported, paths: list[Path], output: Path) -> list[str]:
     """What the curve cannot tell, and last the command to go on with or what is missing for it."""
     hardware, given = main_hardware(imported), next_steps.HARDWARE
     workload = next_steps.WORKLOAD if imported.workload is None else output / WORKLOAD
@@ -117,7 +117,7 @@ def _advice(imported: Imported, output: Path) -> list[str]:
             return [*lines, calibrate]
         if imported.measurements:  # of a job over NCCL: calibrate would measure another link
             measure = f"measure the job's own link with nccl-tests, one rank a GPU: {ALL_REDUCE_PERF}"
-            return [*lines, f"{measure}; then import link.txt with these files: bucketsim import auto"]
+            return [*lines, f"{measure}; then: {next_steps.to_import([*paths, Path('link.txt')], output)}"]
         return [
             *lines,
             f"import an nccl-tests log with these files; or, on the machine itself: {calibrate}",

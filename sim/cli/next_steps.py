@@ -53,6 +53,11 @@ def to_tune_written(workload: Path, hardware: Path | None, corrected: Path | Non
     return f"the same with -o {named}; then: {to_tune(workload, named)}"
 
 
+def to_import(paths: list[Path], output: Path) -> str:
+    """What was read, together with what has yet to be measured."""
+    return _line("import", "auto", *paths, "-o", output)
+
+
 def to_simulate(workload: Path) -> str:
     """One step of a workload on a machine."""
     return _line("simulate", workload, "--hardware", HARDWARE)
