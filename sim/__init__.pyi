@@ -11,8 +11,7 @@ from sim.clusters.topology.loads import link_loads
 from sim.clusters.topology.presets import preset as cluster
 from sim.costs.what_if import scale
 from sim.formats.deepspeed_config import deepspeed_config
-from sim.formats.documents import to_text
-from sim.formats.loading import (
+from sim.formats.documents import (
     digest,
     load_assignment,
     load_cluster,
@@ -21,10 +20,12 @@ from sim.formats.loading import (
     parse_cluster,
     parse_hardware,
     parse_workload,
+    scaling_csv,
+    sweep_csv,
+    to_text,
 )
 from sim.formats.perfetto import perfetto_json
 from sim.formats.record_files import find_records, load_record
-from sim.formats.tables import scaling_csv, sweep_csv
 from sim.importer.uploads import read_uploads
 from sim.live.calibration import calibrate_live, live_gain
 from sim.live.follower import Follower as follow

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sim.autotuner.attached import Attached, attach
 from sim.errors import SimError
-from sim.formats.outputs import check_writable, make_directory
+from sim.formats.files import check_writable, make_directory
 
 
 def main(words: Sequence[str]) -> None:

@@ -78,17 +78,17 @@ FILES: dict[str, Callable[[Path], tuple[Path, Path]]] = {
 }
 # The path, and words of the refusal.
 REFUSED: dict[str, Callable[[Path], tuple[Path, str]]] = {
-    "a directory": lambda at: (_deep(at), "it is a directory; give a file"),
-    "a link to a directory": lambda at: (_link(at / "w", _deep(at)), "it is a directory; give a file"),
-    "a socket": lambda at: (_socket(at / "w"), "it is a socket; give a file"),
-    "a link to a socket": lambda at: (_link(at / "w", _socket(at / "to")), "it is a socket; give a file"),
-    "a disk": lambda at: (_node(at / "w", stat.S_IFBLK, 7, 250), "it is a block device; give a file"),
+    "a directory": lambda at: (_deep(at), "it is no file; give a file"),
+    "a link to a directory": lambda at: (_link(at / "w", _deep(at)), "it is no file; give a file"),
+    "a socket": lambda at: (_socket(at / "w"), "it is no file; give a file"),
+    "a link to a socket": lambda at: (_link(at / "w", _socket(at / "to")), "it is no file; give a file"),
+    "a disk": lambda at: (_node(at / "w", stat.S_IFBLK, 7, 250), "it is no file; give a file"),
     "a loop of links": lambda at: (_loop(at), "Too many levels of symbolic links"),
     "no folder": lambda at: (at / "none" / "w", "give one in a directory that exists"),
     "a link to no folder": lambda at: (_link(at / "w", "none/to"), "give one in a directory that exists"),
     "a file as folder": lambda at: (_file(at / "f") / "w", "give one in a directory that exists"),
-    "a pipe": lambda at: (_pipe(at / "w"), "it is a pipe; give a file"),
-    "a chain to /dev/null": lambda at: (_chain(at, "/dev/null"), "it is a character device; give a file"),
+    "a pipe": lambda at: (_pipe(at / "w"), "it is no file; give a file"),
+    "a chain to /dev/null": lambda at: (_chain(at, "/dev/null"), "it is no file; give a file"),
 }
 # The path, and the directory behind it.
 DIRECTORIES: dict[str, Callable[[Path], tuple[Path, Path]]] = {
@@ -100,12 +100,18 @@ DIRECTORIES: dict[str, Callable[[Path], tuple[Path, Path]]] = {
     "a chain to nothing": lambda at: (_chain(at, "to"), at / "to"),
 }
 REFUSED_AS_DIRECTORY: dict[str, Callable[[Path], tuple[Path, str]]] = {
-    "a file": lambda at: (_file(at / "w"), "it is a file; give a directory"),
-    "a link to a file": lambda at: (_link(at / "w", _file(at / "to")), "it is a file; give a directory"),
-    "/dev/null": lambda at: (Path("/dev/null"), "it is a character device; give a directory"),
-    "a null of our own": lambda at: (_node(at / "w", stat.S_IFCHR, 1, 3), "it is a character device"),
-    "a pipe": lambda at: (_pipe(at / "w"), "it is a pipe; give a directory"),
-    "a socket": lambda at: (_socket(at / "w"), "it is a socket; give a directory"),
+    "a file": lambda at: (_file(at / "w"), "it is no directory"),
+    "a link to a file": lambda at: (
+        _link(at / "w", _file(at / "to")),
+        "it is no directory",
+    ),
+    "/dev/null": lambda at: (Path("/dev/null"), "it is no directory"),
+    "a null of our own": lambda at: (
+        _node(at / "w", stat.S_IFCHR, 1, 3),
+        "it is no directory",
+    ),
+    "a pipe": lambda at: (_pipe(at / "w"), "it is no directory"),
+    "a socket": lambda at: (_socket(at / "w"), "it is no directory"),
     "a loop of links": lambda at: (_loop(at), "Too many levels of symbolic links"),
     "below a file": lambda at: (_file(at / "f") / "d", "give one in a directory that exists"),
 }

@@ -18,7 +18,7 @@ from app.views.errors import told
 from app.words import labels
 from app.words import live as words
 from sim.errors import SimError
-from sim.formats.autotune_files import find_autotunes
+from sim.formats.recordings import find_autotunes
 from sim.nouns.hardware import Hardware
 from sim.nouns.live import Calibration, Followed, LiveReport
 from sim.nouns.recording import RecordedLayout, Recording

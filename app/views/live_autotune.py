@@ -8,7 +8,7 @@ from app.figures.autotune import trial_figure
 from app.figures.style import CHART
 from app.words import labels
 from app.words import live as words
-from sim.formats.autotune_files import find_autotunes
+from sim.formats.recordings import find_autotunes
 from sim.nouns.autotune import AutotuneProgress
 
 

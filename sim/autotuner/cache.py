@@ -8,9 +8,8 @@ from typing import Any
 from torch.nn.parallel import DistributedDataParallel
 
 from sim.autotuner.unison import backend_of
-from sim.formats.documents import to_text
-from sim.formats.loading import load_assignment
-from sim.formats.outputs import write_atomically
+from sim.formats.documents import load_assignment, to_text
+from sim.formats.files import write_atomically
 from sim.nouns.assignment import Assignment, MadeFor
 from sim.recorder.live_header import trained_parameters
 from sim.recorder.surroundings import surroundings

@@ -9,8 +9,8 @@ from typing import Any
 from torch.nn.parallel import DistributedDataParallel
 
 from sim.errors import InputError
-from sim.formats.autotune_files import FILE_NAME
 from sim.formats.documents import save
+from sim.formats.recordings import AUTOTUNE
 from sim.nouns.ab import AbTest
 from sim.nouns.autotune import AutotuneProgress, Phase, TrialLook
 
@@ -27,7 +27,7 @@ class LiveFile:
         self, directory: Path | None, ddp: DistributedDataParallel, count: Callable[[], int]
     ) -> None:
         is_first = ddp.process_group.rank() == 0
-        self._path = directory / FILE_NAME if directory is not None and is_first else None
+        self._path = directory / AUTOTUNE if directory is not None and is_first else None
         self._count = count
         self._told = AutotuneProgress(
             name=type(ddp.module).__name__,

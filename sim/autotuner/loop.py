@@ -27,7 +27,7 @@ from sim.autotuner.switch import BucketSwitch, TriedBuckets
 from sim.autotuner.unison import FailedSomewhereError, Unison
 from sim.autotuner.verdict import Verdict, is_candidate_turn, judge, looks
 from sim.errors import InputError, NotModelledError, SimError
-from sim.formats.scratch import scratch_directory
+from sim.formats.files import scratch_directory
 from sim.nouns.assignment import Assignment
 from sim.nouns.autotune import Autotuned, Outcome, tell_undecided
 from sim.nouns.checks import at_least

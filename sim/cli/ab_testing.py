@@ -12,7 +12,7 @@ from sim.cli.placing import tell_commands
 from sim.cli.printing import emit, note, progress, say, table
 from sim.errors import InputError
 from sim.formats.documents import json_text
-from sim.formats.outputs import make_directory, write_atomically
+from sim.formats.files import make_directory, write_atomically
 from sim.formats.record_files import HARDWARE, WORKLOAD, start_record
 from sim.nouns.ab import AbTest
 from sim.nouns.assignment import Assignment

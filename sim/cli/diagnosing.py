@@ -17,7 +17,6 @@ from sim.cli.next_steps import suggest
 from sim.cli.printing import emit, say, table
 from sim.errors import MachineError
 from sim.formats.documents import json_text
-from sim.formats.scratch import remove_left_directories
 from sim.machine import cpu_model, is_root, load_average, physical_cores, usable_threads
 from sim.nouns.diagnosis import Diagnosis, LoopStep, TorchFacts
 from sim.units import format_ms, format_size
@@ -64,14 +63,14 @@ def doctor(
 
 
 def _clean() -> None:
-    """Remove temporary directories and network namespaces whose process runs no more, and name them."""
-    left = [str(path) for path in remove_left_directories()]
+    """Remove network namespaces whose process runs no more, and name them."""
+    left: list[str] = []
     if is_root() and shutil.which("ip"):
         from sim.validator.hosts.boxed_hosts import remove_leftovers
 
-        left += [f"network namespace {name}" for name in remove_leftovers()]
+        left = remove_leftovers()
     for one in left:
-        say(f"removed {one}")
+        say(f"removed network namespace {one}")
     say(f"{len(left)} left by runs that were killed; what still runs keeps its own")
 
 

@@ -15,7 +15,7 @@ from sim.cli.panels import MEASURING
 from sim.cli.placing import Box, Prepare, Ranks, Rate, place_of, tell_commands
 from sim.cli.printing import emit_noun, note, progress, say
 from sim.cli.simulating import AsJson
-from sim.formats.outputs import check_directory, check_writable
+from sim.formats.files import check_directory, check_writable
 from sim.nouns.hardware import Hardware
 from sim.units import format_ms, format_size, parse_size
 

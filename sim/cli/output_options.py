@@ -6,8 +6,8 @@ from typing import Any
 import typer
 
 from sim.cli.printing import note
-from sim.formats import outputs
-from sim.formats.outputs import check_directory, check_writable, write_atomically
+from sim.formats import files
+from sim.formats.files import check_directory, check_writable, write_atomically
 
 _OUTPUT = ("-o", "--output")
 
@@ -30,7 +30,7 @@ def write(path: Path, text: str, option: str = "--output") -> None:
 
 def write_measured(path: Path, text: str, option: str = "--output") -> None:
     """``write`` of what cannot be had again: where it fails, the error says where it is kept."""
-    outputs.write_measured({path: text}, option)
+    files.write_measured({path: text}, option)
     note(f"wrote {path}")
 
 

@@ -10,7 +10,7 @@ from sim.cli.judging import MaxError, check_threshold, judge
 from sim.cli.measuring import tell_hardware
 from sim.cli.placing import tell_commands
 from sim.cli.simulating import AsJson
-from sim.formats.outputs import check_writable
+from sim.formats.files import check_writable
 from sim.formats.record_files import start_record
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload

@@ -1,18 +1,20 @@
-"""Our own JSON documents, in and out: strict on the way in, atomic on the way out."""
+"""Our nouns as files: JSON documents, strict on the way in, atomic on the way out; tidy rows as CSV."""
 
+import csv
+import hashlib
+import io
 import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from sim.errors import InputError
-from sim.formats.inputs import read_bytes
-from sim.formats.outputs import write_atomically
+from sim.formats.files import read_bytes, write_atomically
 from sim.nouns.assignment import Assignment
 from sim.nouns.autotune import AutotuneProgress
 from sim.nouns.cluster import Cluster
@@ -22,6 +24,8 @@ from sim.nouns.measurement import Measurement
 from sim.nouns.ranks import Ranks
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.report import Report
+from sim.nouns.rows import SweepRow
+from sim.nouns.scaling_row import ScalingRow
 from sim.nouns.step_distribution import AssignmentComparison, StepDistribution
 from sim.nouns.workload import DTYPE_BYTES, Workload
 
@@ -298,3 +302,61 @@ def _lay_out(value: Any, depth: int) -> str:
 def save(path: str | os.PathLike[str], noun: Any) -> None:
     """Write a noun to a JSON file, atomically."""
     write_atomically(path, to_text(noun))
+
+
+def load_workload(path: str | os.PathLike[str]) -> Workload:
+    """A Workload from its JSON file. Raises ``InputError`` naming file, field, value and what is legal."""
+    return load(path, Workload)
+
+
+def load_hardware(path: str | os.PathLike[str]) -> Hardware:
+    """A Hardware from its JSON file. Raises ``InputError`` naming file, field, value and what is legal."""
+    return load(path, Hardware)
+
+
+def load_assignment(path: str | os.PathLike[str]) -> Assignment:
+    """An Assignment from its JSON file. Raises ``InputError`` naming file, field, value and what is legal."""
+    return load(path, Assignment)
+
+
+def load_cluster(path: str | os.PathLike[str]) -> Cluster:
+    """A Cluster from its JSON file. Raises ``InputError`` naming file, field, value and what is legal."""
+    return load(path, Cluster)
+
+
+def parse_workload(text: str | bytes, source: str) -> Workload:
+    """A Workload from JSON text; ``source`` is what errors call it."""
+    return parse_text(text, Workload, source)
+
+
+def parse_hardware(text: str | bytes, source: str) -> Hardware:
+    """A Hardware from JSON text; ``source`` is what errors call it."""
+    return parse_text(text, Hardware, source)
+
+
+def parse_cluster(text: str | bytes, source: str) -> Cluster:
+    """A Cluster from JSON text; ``source`` is what errors call it."""
+    return parse_text(text, Cluster, source)
+
+
+def digest(noun: Any) -> str:
+    """SHA-256 of a noun's JSON text, in hex: what tells two of them apart."""
+    return hashlib.sha256(to_text(noun).encode()).hexdigest()
+
+
+def sweep_csv(rows: Iterable[SweepRow]) -> str:
+    """A sweep as CSV: one row a candidate, times in ns; DDP's default has an empty ``bucket_cap_mb``."""
+    return _csv(SweepRow, rows)
+
+
+def scaling_csv(rows: Iterable[ScalingRow]) -> str:
+    """A scaling view as CSV: one row a machine, times in ns; what is None is empty."""
+    return _csv(ScalingRow, rows)
+
+
+def _csv(kind: type[Any], rows: Iterable[Any]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [field.name for field in fields(kind)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(map(asdict, rows))
+    return text.getvalue()

@@ -8,7 +8,7 @@ from typing import Any
 
 from sim.errors import InputError
 from sim.formats import documents
-from sim.formats.outputs import make_directory, write_files, write_measured
+from sim.formats.files import make_directory, write_files, write_measured
 from sim.nouns.box import Box
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from sim.errors import InputError, SimError
 from sim.formats.documents import Noun, parse_document, parse_json
+from sim.formats.files import scratch_directory
 from sim.formats.record_files import HARDWARE, WORKLOAD, load_record
-from sim.formats.scratch import scratch_directory
 from sim.importer.bounded_json import MOST_VALUES
 from sim.importer.readers import AUTO, FORMATS, reader
 from sim.importer.recorded import RECORDING

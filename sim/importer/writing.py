@@ -4,15 +4,15 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError
 from sim.formats.documents import json_text, parse_json, to_text
-from sim.formats.inputs import read_bytes
-from sim.formats.outputs import check_directory as check_place
-from sim.formats.outputs import make_directory, remove, write_files
+from sim.formats.files import check_directory as check_place
+from sim.formats.files import make_directory, read_bytes, write_files
 from sim.formats.record_files import HARDWARE, WORKLOAD, measurement_name
 from sim.importer.joined_hardware import world_size_of
 from sim.importer.recorded.recording_import import MEASURED
@@ -52,7 +52,8 @@ def write_imported(imported: Imported, directory: str | os.PathLike[str]) -> lis
     write_files({**files, folder / SUMMARY: json_text(summary)})
     for path in stale:
         if path.name not in (*texts, SUMMARY):
-            remove(path)
+            with suppress(OSError):  # whatever else is there stays
+                path.unlink()
     return list(files)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError
-from sim.formats.outputs import directory_behind
+from sim.formats.files import check_directory
 
 _log = logging.getLogger(__name__)
 _OUT_OF_SPACE = {errno.ENOSPC, errno.EDQUOT}
@@ -27,7 +27,7 @@ class Journal:
         self.path = path
         self._handle: int | None = None
         try:
-            directory_behind(path.parent).mkdir(parents=True, exist_ok=True)
+            check_directory(path.parent).mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
             self._handle = os.open(path, flags, 0o666)
         except OSError as error:

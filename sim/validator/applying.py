@@ -13,7 +13,7 @@ from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
 from sim.errors import AssignmentError, InputError, MachineError, NotModelledError
-from sim.formats.loading import load_assignment
+from sim.formats.documents import load_assignment
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment, MadeFor
 from sim.recorder.live_header import log_buckets
 from sim.recorder.plainness import check_plain_module

@@ -6,7 +6,7 @@ from typing import Any
 
 from sim.errors import ReplayError
 from sim.formats.documents import load, to_text
-from sim.formats.outputs import write_files
+from sim.formats.files import write_files
 from sim.formats.record_files import save_measurements
 from sim.nouns.assignment import Assignment
 from sim.nouns.measurement import Measurement

@@ -8,8 +8,7 @@ from typing import Any
 
 from sim.errors import InputError, ReplayError
 from sim.formats.documents import json_text, parse_json
-from sim.formats.inputs import read_bytes
-from sim.formats.outputs import write_atomically
+from sim.formats.files import read_bytes, write_atomically
 from sim.validator.hosts.launch import Place
 from sim.validator.hosts.watch import EventFile
 from sim.validator.ranks.process import notices

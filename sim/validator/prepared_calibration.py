@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError, ReplayError
-from sim.formats.outputs import make_directory
+from sim.formats.files import make_directory
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Mode
 from sim.units import MIB

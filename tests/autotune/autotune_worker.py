@@ -27,7 +27,7 @@ import sim
 from sim.autotuner import loop
 from sim.autotuner.prediction import Prediction
 from sim.autotuner.switch import BucketSwitch
-from sim.formats.autotune_files import find_autotunes
+from sim.formats.recordings import find_autotunes
 from sim.nouns.assignment import Assignment, MadeFor
 from sim.nouns.recommendation import Setting
 from sim.validator.ranks.wrapping import injection

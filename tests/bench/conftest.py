@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sim.formats.outputs import write_atomically
+from sim.formats.files import write_atomically
 from tests.bench import table
 
 VERSIONS = ("bucketsim", "numpy", "numba", "simpy")

@@ -207,8 +207,6 @@ def _hurt(name: str, process: subprocess.Popen[bytes], harm: Harm, draw: random.
         stdout=subprocess.DEVNULL,
         check=True,
     )
-    left = [path.name for path in (home / "tmp").glob("bucketsim-*") if "kept" not in path.name]
-    assert not left, f"{left} left of {about}"
     assert not [line for line in _namespaces() if line.startswith(f"bs{process.pid}.")], about
     for path in (home / "out").rglob("*.json"):
         kind = json.loads(path.read_text())["kind"]

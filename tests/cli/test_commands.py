@@ -253,7 +253,7 @@ def test_version_and_help() -> None:
 
 
 _STARTING = ["sim.errors", "sim.systems.simulate"]
-_LATER = ["sim.cli.commands", "sim.formats.loading"]
+_LATER = ["sim.cli.commands", "sim.formats.documents"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.errors import InputError
-from sim.formats import documents, outputs
+from sim.formats import documents, files
 from sim.formats.documents import KINDS
 from tests.effort import tries
 from tests.strategies import NOUNS
@@ -127,19 +127,16 @@ def test_a_failing_write_leaves_the_old_file_and_nothing_else(
         raise error
 
     if fails == "write":
-        real = os.fdopen
 
-        def broken(*arguments: Any, **keywords: Any) -> Any:
-            stream = real(*arguments, **keywords)
-            monkeypatch.setattr(stream, "write", break_down, raising=False)
-            return _Broken(stream, error)
+        def half(path: Path, mode: str, **options: Any) -> _Broken:
+            return _Broken(path.open(mode, **options), error)
 
-        monkeypatch.setattr(os, "fdopen", broken)
+        monkeypatch.setattr(files, "open", half, raising=False)
     else:
         monkeypatch.setattr(os, fails, break_down)
     expected = InputError if isinstance(error, OSError) else Unlucky
     with pytest.raises(expected):
-        outputs.write_atomically(target, "new " * 1000)
+        files.write_atomically(target, "new " * 1000)
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
 
@@ -164,7 +161,7 @@ class _Broken:
 def test_a_write_replaces_the_file_with_usual_rights(tmp_path: Path) -> None:
     target = tmp_path / "w.json"
     target.write_text("old")
-    outputs.write_atomically(target, "new, é\n")
+    files.write_atomically(target, "new, é\n")
     assert target.read_bytes() == "new, é\n".encode()
     plain = tmp_path / "plain"
     plain.write_text("")
@@ -179,7 +176,7 @@ def test_where_nothing_can_be_written_it_says_so(place: str, tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     target = tmp_path / place
     with pytest.raises(InputError, match="cannot be written") as caught:
-        outputs.write_atomically(target, "new")
+        files.write_atomically(target, "new")
     assert str(target) in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert not list(tmp_path.parent.glob(f".{tmp_path.name}.*"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sim.errors import InputError
-from sim.formats import inputs
+from sim.formats import files
 from sim.live.follower import Follower
 from tests.commands import bucketsim
 
@@ -29,21 +29,16 @@ def a_socket(at: Path) -> Path:
 
 
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
-    "/dev/zero": (lambda at: "/dev/zero", "it is a character device; give a file or a pipe"),
-    "/dev/random": (lambda at: "/dev/random", "it is a character device; give a file or a pipe"),
-    "/dev/null": (lambda at: "/dev/null", "it is a character device; give a file or a pipe"),
-    "a directory": (lambda at: at, "it is a directory; give a file or a pipe"),
-    "a socket": (a_socket, "it is a socket; give a file or a pipe"),
-    "a pipe without a writer": (a_pipe, "a pipe that nobody writes to"),
+    "/dev/zero": (lambda at: "/dev/zero", "it is no file; give a file or a pipe"),
+    "/dev/random": (lambda at: "/dev/random", "it is no file; give a file or a pipe"),
+    "/dev/null": (lambda at: "/dev/null", "it is no file; give a file or a pipe"),
+    "a directory": (lambda at: at, "it is no file; give a file or a pipe"),
+    "a socket": (a_socket, "it is no file; give a file or a pipe"),
+    "a pipe without a writer": (a_pipe, "the file is empty"),
     "nothing": (lambda at: at / "none", "No such file or directory"),
     "below a file": (lambda at: EXAMPLES / "workload.json" / "w", "Not a directory"),
     "a long name": (lambda at: "x" * 300, "File name too long"),
 }
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "_WRITER_MS", 50)
 
 
 @pytest.mark.parametrize("kind", REFUSED)
@@ -52,7 +47,6 @@ def test_what_is_no_file_is_one_line(kind: str, tmp_path: Path) -> None:
     path = make(tmp_path)
     said = bucketsim("simulate", EXAMPLES / "workload.json", "--hardware", path)
     assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
-    assert "cannot be read: " in said.err
     assert words in said.err
 
 
@@ -62,14 +56,14 @@ def test_a_pipe_is_read_to_its_end_however_slow_its_writer(tmp_path: Path) -> No
     with subprocess.Popen([sys.executable, "-c", f"import time\nwith open({str(pipe)!r}, 'w') as s: {says}"]):
         reader = os.open(pipe, os.O_RDONLY)  # waits for the writer, and stays: he may take his time from here
         try:
-            assert inputs.read_bytes(pipe) == b"a" * 99_999 + b"b"
+            assert files.read_bytes(pipe) == b"a" * 99_999 + b"b"
         finally:
             os.close(reader)
 
 
 @pytest.mark.parametrize("is_pipe", [False, True])
 def test_more_than_is_read_is_refused(is_pipe: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "MAX_FILE_BYTES", 3)
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", 3)
     path = tmp_path / "f.json"
     if is_pipe:
         reader, writer = os.pipe()
@@ -78,8 +72,8 @@ def test_more_than_is_read_is_refused(is_pipe: bool, tmp_path: Path, monkeypatch
         path = Path(f"/dev/fd/{reader}")
     else:
         path.write_text("[1]\n")
-    with pytest.raises(InputError, match="holds more than 3 bytes" if is_pipe else r"4 bytes; at most 3 are"):
-        inputs.read_bytes(path)
+    with pytest.raises(InputError, match="holds more than 3 bytes"):
+        files.read_bytes(path)
 
 
 def test_a_pipe_among_the_files_of_ranks_does_not_stop_who_follows_them(tmp_path: Path) -> None:
@@ -90,4 +84,4 @@ def test_a_pipe_among_the_files_of_ranks_does_not_stop_who_follows_them(tmp_path
 
 def test_a_name_that_no_file_has_is_our_own_error() -> None:
     with pytest.raises(InputError, match=r"'x\\x00': cannot be read: no file has such a name"):
-        inputs.read_bytes("x\0")
+        files.read_bytes("x\0")

@@ -2,8 +2,6 @@
 
 import os
 import resource
-import shutil
-import socket
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,11 +11,10 @@ import pytest
 
 from sim.errors import InputError
 from sim.formats import documents
-from sim.formats.outputs import (
+from sim.formats.files import (
     check_directory,
     check_writable,
     make_directory,
-    remove,
     write_atomically,
     write_files,
 )
@@ -127,16 +124,12 @@ def test_where_one_of_several_does_not_fit_none_is_written(is_there: bool, tmp_p
     )
 
 
-def test_rights_and_owner_of_a_file_stay(tmp_path: Path) -> None:
+def test_rights_of_a_file_stay(tmp_path: Path) -> None:
     path = tmp_path / "w.json"
     path.write_text("old")
     path.chmod(0o640)
-    if os.geteuid() == 0:
-        os.chown(path, 12_345, 23_456)
-    before = path.stat()
     write_atomically(path, TEXT)
-    after = path.stat()
-    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert path.read_text() == TEXT
 
 
@@ -155,20 +148,3 @@ def test_a_long_name_is_written(tmp_path: Path) -> None:
     path = tmp_path / ("n" * 255)
     write_atomically(path, TEXT)
     assert path.read_text() == TEXT
-
-
-def test_only_files_and_links_are_removed(tmp_path: Path) -> None:
-    for make in FILES.values():
-        home = tmp_path / "home"
-        home.mkdir()
-        path, behind = make(home)
-        was_link, was_there = path.is_symlink(), behind.exists()
-        remove(path)
-        assert not os.path.lexists(path)
-        assert behind.exists() == (was_link and was_there)
-        shutil.rmtree(home)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "s"))
-        remove(tmp_path / "s")
-        remove(tmp_path)
-        assert stat.S_ISSOCK((tmp_path / "s").stat().st_mode)

@@ -97,7 +97,7 @@ def test_a_place_that_is_taken_or_impossible_is_refused(tmp_path: Path) -> None:
     Journal(path).close()
     with pytest.raises(InputError, match=r"rank-0\.jsonl: exists already; give a new or empty directory"):
         Journal(path)
-    with pytest.raises(InputError, match=r"rank-0\.jsonl: cannot be made: it is a file; give a directory"):
+    with pytest.raises(InputError, match=r"rank-0\.jsonl: cannot be made: it is no directory"):
         Journal(path / "rank-0.jsonl")
 
 

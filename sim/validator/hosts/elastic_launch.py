@@ -9,8 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sim.formats.outputs import write_atomically
-from sim.formats.scratch import scratch_directory
+from sim.formats.files import scratch_directory, write_atomically
 from sim.validator.hosts.boxed_hosts import Host
 from sim.validator.hosts.watch import Launched
 from sim.validator.ranks.process.processes import die_with_parent, holding, kill
