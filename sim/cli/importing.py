@@ -44,6 +44,9 @@ def import_(
         typer.Option(help="The model that was trained, for names and shapes: W.json or MODULE:FACTORY."),
     ] = None,
     world_size: Annotated[int | None, typer.Option(help="Ranks, where the files do not say it.")] = None,
+    machine: Annotated[
+        str | None, typer.Option(help="A word of its hosts, devices or headline: one of several in a file.")
+    ] = None,
     anonymize: Annotated[
         bool, typer.Option("--anonymize", help="Strip names, paths and hosts of what is written.")
     ] = False,
@@ -59,6 +62,7 @@ def import_(
             name=name,
             model=None if model is None else _model(model),
             world_size=world_size,
+            machine=machine,
             progress=report,
         )
         try:

@@ -68,6 +68,7 @@ def test_a_link_becomes_a_hardware_that_commands_take(log: Path, tmp_path: Path)
     assert document["as_run"] is None
     summary = json.loads((made / "summary.json").read_text())
     assert summary["files"] == ["hardware.json"]
+    assert summary["details"]["systems"][0]["in_place_over_out_of_place"]["all_reduce"]["rows"] == 3
     hardware = sim.load_hardware(made / "hardware.json")
     assert [point.duration_ns for point in hardware.all_reduce] == [100_000, 280_000, 1_000_000]
 

@@ -38,7 +38,7 @@ FROZEN = {
         ),
         "export": "--as --assignment --hardware --output --parts -o workload_file",
         "gather": "--json --max-error --output -o directory",
-        "import": "--anonymize --json --model --name --output --world-size -o form paths",
+        "import": "--anonymize --json --machine --model --name --output --world-size -o form paths",
         "ranks": (
             "--assignment --bucket-cap-mb --caps --figure --hardware --json --output --pace-jitter "
             "--pace-spread --parts --samples --seed --slow --stalls -o ranks_file workload_file"

@@ -90,7 +90,10 @@ def _traces() -> list[Case]:
 def _links() -> list[Case]:
     writers = (link_texts.today, link_texts.old, link_texts.comma, link_texts.named, link_texts.spaced)
     cases = [_case("nccl-tests", **{"link.txt": "\n".join(write(LINES, 4)) + "\n"}) for write in writers]
-    return [*cases, _case("nccl-tests", **{"link.json": link_texts.report(LINES, 4)})]
+    profile = {"2": {"all reduce": [[1, 4, 16], [1e-3, 2e-3, 7e-3]]}}
+    for text in (link_texts.report(LINES, 4), json.dumps(profile)):
+        cases.append(_case("nccl-tests", **{"link.json": text}))
+    return cases
 
 
 def _ours() -> list[Case]:
@@ -114,8 +117,7 @@ def _public() -> list[Case]:
     cases = []
     for folder in ("nccl_tests", "link_calibration", "traces") if data else ():
         for path in sorted((Path(data or "") / folder).rglob("*")):
-            is_read = not any(word in path.name for word in ("_et", "nnscaler", "thanos", "PROVENANCE"))
-            if path.is_file() and path.stat().st_size < LARGEST_PUBLIC and is_read:
+            if path.is_file() and path.stat().st_size < LARGEST_PUBLIC and "_et" not in path.name:
                 form = forms.get(folder, "kineto")
                 cases.append(Case(form=form, files={path.name: path.read_bytes()}, is_public=True))
     return cases

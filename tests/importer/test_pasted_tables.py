@@ -75,20 +75,29 @@ def test_a_row_below_the_end_of_a_table_is_of_another_run(
     assert any(str(size) in line for line in found.dropped)
 
 
+def test_machines_of_one_text_are_never_mixed(tmp_path: Path) -> None:
+    text = [*run("a1 a2"), *run("b1 b2", rate=2.0)]
+    with pytest.raises(InputError, match=r"a1, a2; A100; .*\| b1, b2; A100; .*--machine"):
+        imported(tmp_path, text)
+    (hardware,) = imported(tmp_path, text, machine="b1").hardware
+    assert curve(hardware)[1 << 24] == 8_388_600
+    with pytest.raises(InputError, match="--machine: 'c1' is in none"):
+        imported(tmp_path, text, machine="c1")
+
+
 @pytest.mark.parametrize(
-    ("other", "told"),
+    "other",
     [
-        (run("b1 b2"), r"a1, a2, A100 \| b1, b2, A100\); give a file of each"),
-        (run("a1 a2", device="V100"), r"a1, a2, A100 \| a1, a2, V100\)"),
-        (
-            ["", "And the other one", *run("a1 a2", rate=2.0)],
-            "by more than a factor of 2; give a file of each",
-        ),
-        ([f"other.log:{line}" for line in run("b1 b2")], "two machines of 2 ranks"),
+        run("a1 a2", rate=2.0, device="V100"),
+        ["==> other.log <==", *run("a1 a2", rate=2.0)],
+        ["", "And the other one", *run("a1 a2", rate=2.0)],
+        [f"other.log:{line}" for line in run("a1 a2", rate=2.0)],
+        ["## over TCP", *run("a1 a2", rate=2.0)],
+        ["$ NCCL_IB_DISABLE=1 ./all_reduce_perf -b 8 -g 2", *run("a1 a2", rate=2.0)],
     ],
 )
-def test_machines_of_one_text_are_never_mixed(other: list[str], told: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=told):
+def test_devices_headlines_and_commands_tell_runs_apart(other: list[str], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="2 machines or runs of 2 ranks"):
         imported(tmp_path, [*run("a1 a2"), *other])
 
 
@@ -129,6 +138,72 @@ def test_what_stands_before_every_line_is_no_part_of_it(prefix: Callable[[int], 
     assert curve(hardware) == {each: round(each / 10_000, 1) * 1000 for each in SIZES}
 
 
+@pytest.mark.parametrize(
+    ("said", "ranks"),
+    [
+        ("$ mpirun -np 4 ./osu_allreduce -d cuda", 4),
+        ("mpirun -n 4 ./osu_allreduce", 4),
+        ("mpirun -H a,b \\\n  -np 4 \\\n  ./osu_allreduce", 4),
+        ("$ srun -n 6 ./osu_allreduce", 6),
+        ("$ srun -N 2 --ntasks-per-node=4 ./osu_allreduce", 8),
+        ("$ torchrun --nnodes 2 --nproc-per-node 8 bench.py", 16),
+        ("all-reduce over 4 ranks, 4 GPUs", 4),
+        ("## 2 nodes x 8 GPUs", 16),
+        ("# 8 GPUs", 8),
+    ],
+)
+def test_the_text_says_how_many_ranks(said: str, ranks: int, tmp_path: Path) -> None:
+    rows = "65536 30.46\n1048576 112.38\n16777216 1423.10\n"
+    text = f"{said}\n# OSU MPI-CUDA Allreduce Latency Test\n# Size       Avg Latency(us)\n{rows}"
+    (hardware,) = imported(tmp_path, text).hardware
+    assert hardware.world_size == ranks
+    assert curve(hardware) == {1 << 16: 30_460, 1 << 20: 112_380, 1 << 24: 1_423_100}
+    with pytest.raises(InputError, match=rf"--world-size: 3 is not legal here; .* {ranks} \(told by"):
+        imported(tmp_path, text, world_size=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks", "times"),
+    [
+        (
+            "| payload | busbw | algbw |\n| ---: | ---: | ---: |\n| 64KiB | 3.23GBps | 2.15GBps |\n"
+            "| 1MiB | 14.00GBps | 9.33GBps |\n| 64MiB | 17.92GBps | 11.95GBps |\n",
+            4,
+            [30_482, 112_388, 5_615_805],
+        ),
+        (
+            "# 2 nodes x 4 GPUs\n\n| size | busbw |\n|---|---|\n| 64 KiB | 1.0 GB/s |\n"
+            "| 1 MiB | 10.0 GB/s |\n| 64 MiB | 80.0 Gbps |\n",
+            8,
+            [114_688, 183_501, 11_744_051],
+        ),
+        (
+            "message size\ttime\talgbw (MB/s)\tranks\n64K\t30.1us\t2177\t4\n1M\t0.1102 ms\t9515\t4\n"
+            "64M\t6.000ms\t11185\t4\n",
+            4,
+            [30_100, 110_200, 6_000_000],
+        ),
+        (
+            "size,time,world_size\n64KiB,30us,4\n1M,0.11ms,4\n64MiB,0.006s,4\n",
+            4,
+            [30_000, 110_000, 6_000_000],
+        ),
+        (
+            "| Size (B) | Time (us) | busbw (GB/s) |\n|--:|--:|--:|\n| 65,536 | 6.6 | 15.0 |\n"
+            "| 1,048,576 | 104.9 | 15.0 |\n| 67,108,864 | 6,710.9 | 15.0 |\n",
+            4,
+            [6_600, 104_900, 6_710_900],
+        ),
+    ],
+)
+def test_cells_with_units_and_times_by_bandwidths(
+    text: str, ranks: int, times: list[int], tmp_path: Path
+) -> None:
+    (hardware,) = imported(tmp_path, text).hardware
+    assert hardware.world_size == ranks
+    assert curve(hardware) == dict(zip((1 << 16, 1 << 20, 1 << 26), times, strict=True))
+
+
 def parts(ranks: int, redop: str) -> str:
     busbw = 10 * (ranks - 1) / ranks
     rows = "".join(
@@ -138,10 +213,12 @@ def parts(ranks: int, redop: str) -> str:
     return f"# size count type redop time algbw busbw error\n# (B) (elements) (us) (GB/s) (GB/s)\n{rows}"
 
 
-@pytest.mark.parametrize("redop", ["sum", "none"])
-def test_parts_of_ranks_are_not_taken_for_all_reduces(redop: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a reduce_scatter or an all_gather"):
-        imported(tmp_path, parts(8, redop))
+@pytest.mark.parametrize(("redop", "collective"), [("sum", "reduce_scatter"), ("none", "all_gather")])
+def test_sizes_and_counts_tell_which_collective_it_is(redop: str, collective: str, tmp_path: Path) -> None:
+    found = imported(tmp_path, parts(8, redop))
+    assert found.hardware == ()
+    (orphan,) = found.details["curves_without_all_reduce"]
+    assert (orphan["collective"], orphan["world_size"], len(orphan["points"])) == (collective, 8, 4)
 
 
 def test_units_that_stand_apart_in_a_header_are_its_columns(tmp_path: Path) -> None:
@@ -157,8 +234,7 @@ def test_a_collective_that_nothing_tells_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a reduce_scatter or an all_gather"):
         imported(tmp_path, text)
     found = imported(tmp_path, f"# reduce_scatter\n{text}")
-    assert found.hardware == ()
-    assert "an all_reduce of the 8 ranks" in found.missing[0]
+    assert found.details["curves_without_all_reduce"][0]["world_size"] == 8
 
 
 def test_tables_that_nothing_tells_apart_are_repeats_only_if_they_are_near(tmp_path: Path) -> None:
@@ -170,15 +246,18 @@ def test_tables_that_nothing_tells_apart_are_repeats_only_if_they_are_near(tmp_p
 
     (hardware,) = imported(tmp_path, text(10.0, 8.0)).hardware
     assert curve(hardware)[1 << 20] == 118_000
-    with pytest.raises(InputError, match="line 8: begins a run that differs"):
+    with pytest.raises(InputError, match="2 machines or runs of 4 ranks"):
         imported(tmp_path, text(10.0, 2.0))
+    (hardware,) = imported(tmp_path, text(10.0, 2.0), machine="line 2").hardware
+    assert curve(hardware)[1 << 20] == 104_900
 
 
 def test_a_row_that_another_prefix_stands_before_is_of_another_file(tmp_path: Path) -> None:
     lines = [f"a.log:{line}" for line in run("a1 a2", footer=False)]
     stray = f"b.log: {1 << 28} {1 << 26} float sum -1 134217.7 2.00 2.00 0 134217.7 2.00 2.00 0"
-    (hardware,) = imported(tmp_path, [*lines, stray]).hardware
-    assert list(curve(hardware)) == SIZES
+    found = imported(tmp_path, [*lines, stray])
+    assert list(curve(found.hardware[0])) == SIZES
+    assert any(str(1 << 28) in line for line in found.dropped)
 
 
 def test_files_of_one_stem_have_names_of_their_own(tmp_path: Path) -> None:

@@ -78,9 +78,9 @@ def test_every_public_file() -> None:
     root = DATA
     for folder, form in (("nccl_tests", "nccl-tests"), ("traces/hta", "kineto"), ("traces/kineto", "kineto")):
         for path in sorted(root.glob(f"{folder}/**/*.*")):
-            if path.is_file() and not path.name.startswith("thanos"):  # its columns are named in a sentence
+            if path.is_file():
                 assert recognise(path) == form, path
     for path in sorted((root / "traces/param").glob("*.pt.trace.json.gz")):
         assert recognise(path) == "kineto", path
-    for path in sorted((root / "link_calibration").glob("*.csv*")):
+    for path in sorted((root / "link_calibration").glob("*.[cj]s*")):
         assert recognise(path) == "nccl-tests", path

@@ -9,11 +9,10 @@ import json
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any, TypeVar
 
 import sim
-from sim.importer.links.hardware import read_nccl_tests
+from sim.importer.links.link_hardware import read_nccl_tests
 from sim.importer.readers import reader
 from sim.nouns.hardware import Curve
 from sim.nouns.imported import ImportOptions
@@ -92,12 +91,7 @@ def document(name: str) -> dict[str, Any]:
 @cache
 def every_point(system: System) -> Curve:
     """All that was measured, as the import of nccl-tests reads it."""
-    path = DATA / system.path
-    if path.name.startswith("thanos"):  # its columns are named in a sentence
-        copy = Path(mkdtemp()) / path.name
-        copy.write_text(f"size_B time_us_oop busbw_oop time_us_g8\n{path.read_text()}")
-        path = copy
-    imported = read_nccl_tests([path], ImportOptions(world_size=system.ranks))
+    imported = read_nccl_tests([DATA / system.path], ImportOptions(world_size=system.ranks))
     (hardware,) = (each for each in imported.hardware if system.place in each.name)
     assert hardware.world_size == system.fabric.world_size
     return hardware.all_reduce
