@@ -2,13 +2,13 @@
 
 from sim.autotuner.loop import autotune
 from sim.clusters.extrapolation.other_cluster import extrapolate_hardware
+from sim.clusters.links import link_loads
+from sim.clusters.machines import preset as cluster
 from sim.clusters.nccl.by_algorithm import cluster_hardware
 from sim.clusters.neighbours import hardware_beside, hardware_on
 from sim.clusters.ranks.distribution import compare_assignments, step_distribution
 from sim.clusters.ranks.rank_files import load_ranks
 from sim.clusters.scaling.series import scaling
-from sim.clusters.topology.loads import link_loads
-from sim.clusters.topology.presets import preset as cluster
 from sim.costs.what_if import scale
 from sim.formats.deepspeed_config import deepspeed_config
 from sim.formats.documents import (

@@ -1,49 +1,42 @@
 """Hypothesis strategies for clusters: legal ones, of every shape that the noun allows."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from sim.nouns.cluster import Cluster, Device, Hosts, HostTemplate, Link, Network
+from sim.nouns.cluster import Cluster, HostKind, Hosts, Network, Step
 
 RATES = st.floats(1, 1e13)
 # What presets cannot be made without.
 NEEDED: dict[str, dict[str, int]] = {
     "pcie_hosts": {"hosts": 2, "gpus": 4, "gbit_per_s": 10},
     "hgx_ethernet": {"hosts": 2, "gbit_per_s": 25},
-    **{f"ethernet_{speed}g": {"hosts": 2} for speed in (10, 25, 100)},
 }
+
+steps = st.builds(
+    Step,
+    kind=st.sampled_from(["nvlink", "nvswitch", "pcie", "shm", "qpi"]),
+    bytes_per_s=RATES,
+    rings=st.integers(1, 64),
+)
 
 
 @st.composite
-def templates(draw: st.DrawFn, name: str) -> HostTemplate:
+def kinds(draw: st.DrawFn, name: str) -> HostKind:
     gpus, nics = draw(st.integers(1, 3)), draw(st.integers(0, 2))
-    devices = [
-        *(Device(name=f"gpu{number}", kind="gpu") for number in range(gpus)),
-        *(Device(name=f"nic{number}", kind="nic") for number in range(nics)),
-        Device(name="cpu", kind="cpu"),
-        Device(name="memory", kind="memory"),
-    ]
-    links = [
-        Link(
-            a=device.name,
-            b="cpu",
-            kind=draw(st.sampled_from(["pcie", "c2c"])),
-            bytes_per_s=draw(RATES),
-            latency_ns=draw(st.integers(0, 10**6)),
-            count=draw(st.integers(1, 18)),
-        )
-        for device in devices
-        if device.name != "cpu" and draw(st.booleans())
-    ]
-    return HostTemplate(
+    return HostKind(
         name=name,
+        gpus=gpus,
         generation=draw(st.sampled_from(["volta", "turing", "ampere", "hopper", "blackwell"])),
-        devices=tuple(devices),
-        links=tuple(links),
-        peer_to_peer=draw(st.booleans()),
-        gpu_direct=draw(st.booleans()),
+        between_gpus=tuple(draw(st.lists(steps, min_size=min(1, gpus - 1), max_size=gpus - 1))),
+        nics=nics,
+        parts=gpus if nics in (0, gpus) and draw(st.booleans()) else 1,
+        gpu_slot_bytes_per_s=draw(RATES) if nics else None,
+        nic_slot_bytes_per_s=draw(RATES) if nics else None,
+        staged=draw(st.booleans()),
         nvls=draw(st.booleans()),
+        ll128=draw(st.booleans()),
         cpu=draw(st.sampled_from(["intel", "amd", "arm"])),
     )
 
@@ -53,7 +46,6 @@ networks = st.builds(
     bytes_per_s=RATES,
     hosts_per_leaf=st.integers(1, 64),
     rails=st.integers(1, 8),
-    spines=st.integers(1, 8),
     oversubscription=st.floats(0.001, 100),
     latency_ns=st.none() | st.integers(0, 10**6),
     switch_latency_ns=st.integers(0, 10**6),
@@ -65,28 +57,24 @@ networks = st.builds(
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
-    made = [draw(templates(name)) for name in draw(st.lists(st.sampled_from("ab"), min_size=1, unique=True))]
+    made = [draw(kinds(name)) for name in draw(st.lists(st.sampled_from("ab"), min_size=1, unique=True))]
     hosts = [
-        Hosts(template=draw(st.sampled_from(made)).name, count=draw(st.integers(1, 3)))
+        Hosts(
+            kind=draw(st.sampled_from(made)).name,
+            count=draw(st.integers(1, 3)),
+            port_bytes_per_s=draw(st.none() | RATES),
+        )
         for _ in range(draw(st.integers(1, 2)))
     ]
-    network = draw(st.none() | networks)
-    plain = Cluster(name="c", templates=tuple(made), hosts=tuple(hosts), network=network)
-    gpus = list(plain.all_gpus())
-    switches = () if network else tuple(f"switch{number}" for number in range(draw(st.integers(0, 2))))
-    nics = [f"host{host}.{nic}" for host, one in enumerate(plain.owners()) for nic in one.of_kind("nic")]
-    return Cluster(
+    whole = Cluster(
         name=draw(st.text(st.characters(codec="utf-8"), max_size=6)),
-        templates=plain.templates,
-        hosts=plain.hosts,
-        network=network,
-        switches=switches,
-        links=tuple(Link(a=nic, b=switches[0], kind="net", bytes_per_s=draw(RATES)) for nic in nics[:2])
-        if switches
-        else (),
-        placement=draw(st.none() | st.lists(st.sampled_from(gpus), min_size=1, unique=True).map(tuple)),
+        kinds=tuple(made),
+        hosts=tuple(hosts),
+        network=draw(st.none() | networks),
         provenance={"source": "drawn"},
     )
+    ranks = st.lists(st.sampled_from(list(whole.all_gpus())), min_size=1, unique=True).map(tuple)
+    return replace(whole, placement=draw(st.none() | ranks))
 
 
 @st.composite

@@ -13,6 +13,7 @@ from sim.cli.next_steps import WORKLOAD, suggest, to_tune_written
 from sim.cli.output_options import file_option, write
 from sim.cli.printing import emit_noun, note, say
 from sim.cli.simulating import AsJson, key_values
+from sim.clusters.machines import check_preset
 from sim.errors import InputError
 from sim.formats.documents import load, to_text
 from sim.nouns.checks import one_of
@@ -108,16 +109,13 @@ def cluster(
 
 def preset_or_file(machine: str) -> str | Cluster:
     """The name of a preset, or the cluster in a file. Raises ``InputError`` for what is neither."""
-    from sim.clusters.topology.presets import PRESETS  # networkx, which --help does without
-
-    if machine in PRESETS:
-        return machine
-    if not machine.endswith(".json"):
-        raise InputError(
-            f"PRESET|C.json: {machine!r} is not legal; give one of {', '.join(PRESETS)}, or the JSON file of "
-            f"a cluster"
-        )
-    return sim.load_cluster(machine)
+    if machine.endswith(".json"):
+        return sim.load_cluster(machine)
+    try:
+        check_preset(machine)
+    except InputError as error:
+        raise InputError(f"PRESET|C.json: {error}, or the JSON file of a cluster") from None
+    return machine
 
 
 def _machine(machine: str, settings: list[str]) -> Cluster:

@@ -61,7 +61,7 @@ def print_loads(loads: Sequence[LinkLoad], algorithm: str) -> None:
         f"links between hosts by the time that 1 GiB by {algorithm} keeps them busy",
         ["link", "of", "carries", "bytes per byte", "busy"],
         [
-            [f"{alike[0].a} > {alike[0].b}", str(sum(load.count for load in alike)), *key]
+            [f"{alike[0].a} > {alike[0].b}", str(len(alike)), *key]
             for key, alike in list(rows.items())[:_MOST_LOADS]
         ],
     )

@@ -1,7 +1,7 @@
 """A job's hardware beside the rings of other jobs, or on other links: its time on the wire is stretched.
 
 A collective takes the time of its ring's bytes on the wire, plus a latency. The wire has the bandwidths of
-the cluster's graph; all measured time beyond that counts as latency, and stays as it is.
+the cluster's links; all measured time beyond that counts as latency, and stays as it is.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sim.clusters.topology.job_shares import job_bandwidths
+from sim.clusters.links import job_bandwidths
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import CURVES, Hardware
@@ -70,9 +70,8 @@ def hardware_beside(
         InputError: ranks that are no GPUs, that two jobs have, or that no way joins; or not as many as
             ``hardware`` has.
     """
-    check_world_size(hardware, ranks, "ranks")
+    _check_world_size(hardware, ranks, "ranks")
     jobs = [ranks, *beside]
-    check_apart(jobs, [f"job {number}" for number in range(len(jobs))])
     alone, shared = job_bandwidths(cluster, [ranks])[0], job_bandwidths(cluster, jobs)[0]
     said = {"beside": [list(others) for others in beside], "cluster": cluster.name}
     others = f"{len(beside)} other job{'s' if len(beside) != 1 else ''}"
@@ -90,31 +89,19 @@ def hardware_on(
     Raises:
         InputError: as ``hardware_beside``.
     """
-    check_world_size(hardware, ranks, "ranks")
-    check_world_size(hardware, other_ranks, "other_ranks")
+    _check_world_size(hardware, ranks, "ranks")
+    _check_world_size(hardware, other_ranks, "other_ranks")
     (here,), (there,) = job_bandwidths(cluster, [ranks]), job_bandwidths(other, [other_ranks])
     return _carried(hardware, here, there, f"{hardware.name}, on {other.name}", {"cluster": other.name})
 
 
-def check_world_size(hardware: Hardware, ranks: Sequence[str], field: str) -> None:
+def _check_world_size(hardware: Hardware, ranks: Sequence[str], field: str) -> None:
     """Raise ``InputError`` unless ``hardware`` has as many ranks as ``ranks``."""
     if len(ranks) != hardware.world_size:
         raise InputError(
             f"{field}: {len(ranks)} GPUs are not legal; hardware {hardware.name!r} has "
             f"world_size={hardware.world_size}, so give {hardware.world_size}"
         )
-
-
-def check_apart(jobs: Sequence[Sequence[str]], names: Sequence[str]) -> None:
-    """Raise ``InputError`` where two jobs have a GPU in common."""
-    holders: dict[str, str] = {}
-    for name, ranks in zip(names, jobs, strict=True):
-        for gpu in ranks:
-            if gpu in holders:
-                raise InputError(
-                    f"ranks: {gpu!r} of {name} is not legal; {holders[gpu]} has it, and a GPU holds one rank"
-                )
-        holders.update(dict.fromkeys(ranks, name))
 
 
 def _carried(

@@ -225,6 +225,11 @@ def parse_document(document: Any, noun: type[Noun], source: str) -> Noun:
             raise InputError(f"{source}: {key}: {_short(value)} is not legal; it must be {legal!r}")
     if "provenance" not in body:
         raise InputError(f'{source}: provenance: missing; give an object, such as {{"source": "..."}}')
+    if noun is Cluster and "templates" in body:
+        raise InputError(
+            f"{source}: templates: hosts told device by device are read no more; give 'kinds' with their "
+            f"figures, as `bucketsim cluster dgx_a100 --save-cluster C.json` writes them"
+        )
     value = parse_body(body, noun, source)
     if isinstance(value, Workload):
         _check_shapes(value, source)

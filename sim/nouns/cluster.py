@@ -1,5 +1,6 @@
-"""The machine as a description: hosts by template, what links their parts, and the network between them."""
+"""The machine as numbers: kinds of hosts, how many of each there are, and the network between them."""
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -8,15 +9,15 @@ from typing import Any, Literal, get_args
 from sim.errors import InputError
 from sim.nouns.checks import at_least, one_of
 
-DeviceKind = Literal["gpu", "nic", "nvswitch", "pcie_switch", "cpu", "memory"]
-LinkKind = Literal["nvlink", "pcie", "c2c", "qpi", "memory", "net"]
+StepKind = Literal["nvlink", "nvswitch", "pcie", "shm", "qpi"]
 Generation = Literal["volta", "turing", "ampere", "hopper", "blackwell"]
 CpuVendor = Literal["intel", "amd", "arm"]
 
 MAX_HOSTS = 1_000_000
 MAX_GPUS = 576  # in one host: the largest NVLink domain announced
-_MOST_DIGITS = 9  # of the number of a host
-MAX_COUNT = 65_536  # links side by side, spines, rails
+MAX_RINGS = 64  # MAXCHANNELS of NCCL (src/include/device.h)
+_MOST_RAILS = 65_536
+_FULL_NAME = re.compile(r"host(0|[1-9]\d{0,8})\.gpu(0|[1-9]\d{0,8})", re.ASCII)
 
 
 def _short(value: object) -> str:
@@ -37,120 +38,113 @@ def _text(field_name: str, value: str) -> None:
         raise InputError(f"{field_name}: {value!r} is not legal; give text")
 
 
-def _rate(field_name: str, value: float) -> None:
-    if not _is_number(value, 1, sys.float_info.max):
-        raise InputError(
-            f"{field_name}: {_short(value)} is not legal; give bytes/s >= 1, and leave out a link that is "
-            f"down"
-        )
+def _rate(field_name: str, value: float | None) -> None:
+    if value is not None and not _is_number(value, 1, sys.float_info.max):
+        raise InputError(f"{field_name}: {_short(value)} is not legal; give bytes/s >= 1")
 
 
-def _count(field_name: str, value: int, most: int) -> None:
-    at_least(field_name, value, 1)
+def _count(field_name: str, value: int, most: int, least: int = 1) -> None:
+    at_least(field_name, value, least)
     if value > most:
-        raise InputError(f"{field_name}: {value} is not legal; give an integer 1 to {most}")
+        raise InputError(f"{field_name}: {value} is not legal; give an integer {least} to {most}")
 
 
-def _unique(field_name: str, names: Sequence[str], key: str = "") -> set[str]:
-    seen: set[str] = set()
-    for number, name in enumerate(names):
-        if name in seen:
-            raise InputError(f"{field_name}.{number}{key}: {name!r} occurs twice; each may occur once")
-        seen.add(name)
-    return seen
+def _flags(holder: object, *names: str) -> None:
+    for name in names:
+        if not isinstance(getattr(holder, name), bool):
+            raise InputError(f"{name}: {_short(getattr(holder, name))} is not legal; give true or false")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """A part of a host. ``memory`` is host memory, ``cpu`` a socket with its root complex."""
+class Step:
+    """A ring's step from GPU to GPU within a host, where it is worst and where it is slowest.
 
-    name: str
-    kind: DeviceKind
-
-    def __post_init__(self) -> None:
-        one_of("kind", self.kind, get_args(DeviceKind))
-        _text("name", self.name)
-        if not self.name or "." in self.name:
-            raise InputError(f"name: {self.name!r} is not legal; give a device a name without dots")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """``count`` equal links side by side between ``a`` and ``b``.
-
-    Each carries ``bytes_per_s`` in each direction at once. ``latency_ns`` is what it takes one way beyond the
-    cost model's own table, in which are ordinary links of every kind and one switch.
+    ``kind`` is NCCL's: ``nvlink`` (from GPU to GPU), ``nvswitch``, ``pcie``, ``qpi`` (from socket to socket)
+    or ``shm`` (through host memory). ``bytes_per_s`` is what a GPU sends and at once receives by all
+    ``rings`` together; nccl-tests on one host calls it the bus bandwidth.
     """
 
-    a: str
-    b: str
-    kind: LinkKind
+    kind: StepKind
     bytes_per_s: float
-    latency_ns: int = 0
-    count: int = 1
+    rings: int = 1
 
     def __post_init__(self) -> None:
-        one_of("kind", self.kind, get_args(LinkKind))
+        one_of("kind", self.kind, get_args(StepKind))
         _rate("bytes_per_s", self.bytes_per_s)
-        at_least("latency_ns", self.latency_ns, 0)
-        _count("count", self.count, MAX_COUNT)
-        if self.a == self.b:
-            raise InputError(f"b: {self.b!r} is not legal; a link joins two different parts")
+        _count("rings", self.rings, MAX_RINGS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostTemplate:
-    """One kind of host.
+class HostKind:
+    """One kind of host: ``gpus`` of one ``generation``, ``gpu0``, ``gpu1``, …, and ``nics``.
 
-    ``generation`` is that of its GPUs, ``cpu`` who made its sockets. Without ``peer_to_peer`` what has no
-    NVLink goes through host memory; without ``gpu_direct`` so does all that goes to and comes from a NIC.
-    ``nvls`` says that its NVSwitches reduce in flight.
+    ``between_gpus`` are the steps of rings through 2, 3, … of its GPUs, the first ones; the last of them
+    counts for all larger numbers. GPUs and NICs lie in so many equal ``parts``, in order, each below a PCIe
+    switch of its own or on its own Grace; ``gpu_slot_bytes_per_s`` and ``nic_slot_bytes_per_s`` are what one
+    GPU and one NIC exchange with that each way. ``staged`` says that what goes to a NIC goes through host
+    memory (no GPUDirect RDMA), ``nvls`` that NVSwitches reduce in flight, ``ll128`` that writes of 128 bytes
+    stay whole on their way to a NIC: over one PCIe switch, or over C2C. ``cpu`` is who made its sockets.
     """
 
     name: str
+    gpus: int
     generation: Generation
-    devices: tuple[Device, ...]
-    links: tuple[Link, ...]
-    peer_to_peer: bool = True
-    gpu_direct: bool = True
+    between_gpus: tuple[Step, ...] = ()
+    nics: int = 0
+    parts: int = 1
+    gpu_slot_bytes_per_s: float | None = None
+    nic_slot_bytes_per_s: float | None = None
+    staged: bool = False
     nvls: bool = False
+    ll128: bool = True
     cpu: CpuVendor = "intel"
 
     def __post_init__(self) -> None:
+        _text("name", self.name)
+        _count("gpus", self.gpus, MAX_GPUS)
         one_of("generation", self.generation, get_args(Generation))
         one_of("cpu", self.cpu, get_args(CpuVendor))
-        names = [device.name for device in self.devices]
-        known = _unique("devices", names, ".name")
-        for number, link in enumerate(self.links):
-            for end in ("a", "b"):
-                if getattr(link, end) not in known:
-                    raise InputError(
-                        f"links.{number}.{end}: {getattr(link, end)!r} is not legal; give a device of "
-                        f"template {self.name!r}: {', '.join(names)}"
-                    )
-        gpus = len(self.of_kind("gpu"))
-        if not 1 <= gpus <= MAX_GPUS:
-            raise InputError(f"devices: template {self.name!r} has {gpus or 'no'} gpu; give 1 to {MAX_GPUS}")
-        if not (self.peer_to_peer and self.gpu_direct) and not self.of_kind("memory"):
+        _count("nics", self.nics, MAX_GPUS, least=0)
+        _count("parts", self.parts, MAX_GPUS)
+        if self.gpus % self.parts or self.nics % self.parts:
             raise InputError(
-                f"devices: template {self.name!r} has no memory; without peer_to_peer or gpu_direct data "
-                f"goes through host memory, so give one"
+                f"parts: {self.parts} is not legal; give a divisor of the {self.gpus} gpus and the "
+                f"{self.nics} nics"
+            )
+        for name in ("gpu_slot_bytes_per_s", "nic_slot_bytes_per_s"):
+            _rate(name, getattr(self, name))
+            if self.nics and getattr(self, name) is None:
+                raise InputError(f"{name}: null is not legal with {self.nics} nics; give bytes/s")
+        _flags(self, "staged", "nvls", "ll128")
+        if self.gpus > 1 and not self.between_gpus:
+            raise InputError(
+                f"between_gpus: an empty list is not legal with {self.gpus} gpus; give what lies between them"
+            )
+        if len(self.between_gpus) > max(0, self.gpus - 1):
+            raise InputError(
+                f"between_gpus: {len(self.between_gpus)} steps are not legal; give {self.gpus - 1} at most, "
+                f"for rings through 2 to {self.gpus} GPUs"
             )
 
-    def of_kind(self, kind: DeviceKind) -> tuple[str, ...]:
-        """Names of its devices of one kind, in their order."""
-        return tuple(device.name for device in self.devices if device.kind == kind)
+    def step(self, gpus: int) -> Step:
+        """Of a ring through so many of its GPUs, two at least."""
+        return self.between_gpus[min(gpus - 2, len(self.between_gpus) - 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosts:
-    """``count`` hosts of one template; hosts are numbered on through the groups: ``host0``, ``host1``, …"""
+    """``count`` hosts of one kind; hosts are numbered on through the groups: ``host0``, ``host1``, …
 
-    template: str
+    ``port_bytes_per_s`` is what each of their ports carries, where that is not what the network says.
+    """
+
+    kind: str
     count: int
+    port_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
         _count("count", self.count, MAX_HOSTS)
+        _rate("port_bytes_per_s", self.port_bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,17 +153,15 @@ class Network:
 
     NIC ``k`` of a host hangs on rail ``k % rails``; ``hosts_per_leaf`` hosts share the leaf switch of each
     rail (``rails`` 1: one leaf for all NICs of a host). A port carries ``bytes_per_s`` each way. What the
-    hosts of a leaf can send over ``oversubscription`` is what it has towards the ``spines`` together, in
-    equal parts. A sender's NIC ``k`` always takes spine ``k % spines``; 1 spine stands for all of them under
-    adaptive routing. ``latency_ns`` is the one-way latency that the NIC's driver tells NCCL (None: it tells
-    none); ``switch_latency_ns`` that of one switch. ``sharp`` says that its switches reduce in flight,
-    ``ll`` and ``ll128`` that NCCL's protocols of these names may go through it.
+    hosts of a leaf can send over ``oversubscription`` is what it has towards the spine, which stands for all
+    spine switches under adaptive routing. ``latency_ns`` is the one-way latency that the NIC's driver tells
+    NCCL (None: it tells none); ``switch_latency_ns`` that of one switch. ``sharp`` says that its switches
+    reduce in flight, ``ll`` and ``ll128`` that NCCL's protocols of these names may go through it.
     """
 
     bytes_per_s: float
     hosts_per_leaf: int
     rails: int = 1
-    spines: int = 1
     oversubscription: float = 1.0
     latency_ns: int | None = None
     switch_latency_ns: int = 0
@@ -180,13 +172,10 @@ class Network:
     def __post_init__(self) -> None:
         _rate("bytes_per_s", self.bytes_per_s)
         _count("hosts_per_leaf", self.hosts_per_leaf, MAX_HOSTS)
-        _count("rails", self.rails, MAX_COUNT)
-        _count("spines", self.spines, MAX_COUNT)
+        _count("rails", self.rails, _MOST_RAILS)
         at_least("latency_ns", self.latency_ns, 0)
         at_least("switch_latency_ns", self.switch_latency_ns, 0)
-        for name in ("sharp", "ll128", "ll"):
-            if not isinstance(getattr(self, name), bool):
-                raise InputError(f"{name}: {_short(getattr(self, name))} is not legal; give true or false")
+        _flags(self, "sharp", "ll128", "ll")
         if not _is_number(self.oversubscription, 1e-3, 1e6):
             raise InputError(
                 f"oversubscription: {_short(self.oversubscription)} is not legal; give what leaves can take "
@@ -198,55 +187,30 @@ class Network:
 class Cluster:
     """Hosts, the network between them, and where the ranks are.
 
-    The network is either regular (``network``) or one's own: ``switches`` by name and ``links`` between them
-    and NICs (``host3.nic0``). ``placement`` holds the GPU of each rank (``host3.gpu0``); None: all GPUs, host
-    by host.
+    ``placement`` holds the GPU of each rank (``host3.gpu0``); None: all GPUs, host by host.
     """
 
     name: str
-    templates: tuple[HostTemplate, ...]
+    kinds: tuple[HostKind, ...]
     hosts: tuple[Hosts, ...]
     network: Network | None = None
-    switches: tuple[str, ...] = ()
-    links: tuple[Link, ...] = ()
     placement: tuple[str, ...] | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
     extensions: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        names = [template.name for template in self.templates]
-        _unique("templates", names, ".name")
+        names = [kind.name for kind in self.kinds]
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                raise InputError(f"kinds.{number}.name: {name!r} occurs twice; each may occur once")
         if not self.hosts:
             raise InputError("hosts: an empty list is not legal; give at least one group")
         for number, group in enumerate(self.hosts):
-            one_of(f"hosts.{number}.template", group.template, tuple(names))
+            one_of(f"hosts.{number}.kind", group.kind, tuple(names))
         if self.host_count > MAX_HOSTS:
             raise InputError(f"hosts: {self.host_count} hosts are not legal; give at most {MAX_HOSTS}")
-        self._check_own_network()
         if self.placement is not None:
             check_ranks(self, self.placement, "placement")
-
-    def _check_own_network(self) -> None:
-        if self.network is not None and (self.switches or self.links):
-            raise InputError("network: give it or switches and links of your own, not both")
-        switches = _unique("switches", self.switches)
-        for number, switch in enumerate(self.switches):
-            if not switch or "." in switch:
-                raise InputError(
-                    f"switches.{number}: {switch!r} is not legal; give a switch a name without dots"
-                )
-        nics = {
-            f"host{host}.{nic}"
-            for host, template in enumerate(self.owners() if self.links else ())
-            for nic in template.of_kind("nic")
-        }
-        for number, link in enumerate(self.links):
-            for end in (link.a, link.b):
-                if end not in switches and end not in nics:
-                    raise InputError(
-                        f"links.{number}: {end!r} is not legal; give a switch of 'switches' or a NIC, such "
-                        f"as host0.nic0"
-                    )
 
     @property
     def host_count(self) -> int:
@@ -256,29 +220,27 @@ class Cluster:
     @property
     def gpu_count(self) -> int:
         """How many GPUs there are."""
-        gpus = {template.name: len(template.of_kind("gpu")) for template in self.templates}
-        return sum(group.count * gpus[group.template] for group in self.hosts)
+        gpus = {kind.name: kind.gpus for kind in self.kinds}
+        return sum(group.count * gpus[group.kind] for group in self.hosts)
 
-    def owners(self) -> list[HostTemplate]:
-        """The template of every host, in order."""
-        by_name = {template.name: template for template in self.templates}
-        return [by_name[group.template] for group in self.hosts for _ in range(group.count)]
+    def owners(self) -> list[HostKind]:
+        """The kind of every host, in order."""
+        by_name = {kind.name: kind for kind in self.kinds}
+        return [by_name[group.kind] for group in self.hosts for _ in range(group.count)]
 
     def all_gpus(self) -> Iterator[str]:
         """Every GPU by its full name, host by host."""
-        for host, template in enumerate(self.owners()):
-            for gpu in template.of_kind("gpu"):
-                yield f"host{host}.{gpu}"
+        for host, kind in enumerate(self.owners()):
+            for gpu in range(kind.gpus):
+                yield f"host{host}.gpu{gpu}"
 
 
-def split_name(name: str) -> tuple[int, str]:
-    """Number of the host and the device of a full name such as ``host3.gpu0``. Raises ``InputError``."""
-    host, dot, device = name.partition(".")
-    number = host.removeprefix("host")
-    is_number = number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS
-    if not dot or not host.startswith("host") or not is_number:
-        raise InputError(f"{_short(name)} is not legal; give a host's part such as host0.gpu0")
-    return int(number), device
+def split_name(name: str) -> tuple[int, int]:
+    """Numbers of the host and of the GPU of a full name such as ``host3.gpu0``. Raises ``InputError``."""
+    found = _FULL_NAME.fullmatch(name)
+    if found is None:
+        raise InputError(f"{_short(name)} is not legal; give a GPU such as host0.gpu0")
+    return int(found[1]), int(found[2])
 
 
 def check_ranks(cluster: Cluster, ranks: Sequence[str], field_name: str) -> None:
@@ -287,26 +249,24 @@ def check_ranks(cluster: Cluster, ranks: Sequence[str], field_name: str) -> None
         raise InputError(f"{field_name}: {_short(ranks)} is not legal; give a list such as ['host0.gpu0']")
     if not ranks:
         raise InputError(f"{field_name}: an empty list is not legal; give the GPU of each rank")
-    gpus = {template.name: template.of_kind("gpu") for template in cluster.templates}
     owners = cluster.owners()
-    seen: set[tuple[int, str]] = set()
+    seen: set[tuple[int, int]] = set()
     for rank, name in enumerate(ranks):
         _text(f"{field_name}.{rank}", name)
         try:
-            host, device = split_name(name)
+            host, gpu = split_name(name)
         except InputError as error:
             raise InputError(f"{field_name}.{rank}: {error}") from None
         if host >= len(owners):
             raise InputError(
-                f"{field_name}.{rank}: {_short(name)} is not legal; {cluster.name!r} has host0 to "
+                f"{field_name}.{rank}: {name!r} is not legal; {cluster.name!r} has host0 to "
                 f"host{len(owners) - 1}"
             )
-        template = owners[host].name
-        if device not in gpus[template]:
+        if gpu >= owners[host].gpus:
             raise InputError(
-                f"{field_name}.{rank}: {name!r} is not legal; the GPUs of template {template!r} are "
-                f"{', '.join(gpus[template])}"
+                f"{field_name}.{rank}: {name!r} is not legal; kind {owners[host].name!r} has gpu0 to "
+                f"gpu{owners[host].gpus - 1}"
             )
-        if (host, device) in seen:
+        if (host, gpu) in seen:
             raise InputError(f"{field_name}.{rank}: {name!r} occurs twice; each GPU holds one rank")
-        seen.add((host, device))
+        seen.add((host, gpu))

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 class LinkLoad:
     """``share`` bytes cross the link from ``a`` to ``b`` for each byte of the message.
 
-    It carries ``bytes_per_s`` in that direction. ``count`` links of as many bytes/s have this load; ``a`` and
-    ``b`` name the first of them.
+    It carries ``bytes_per_s`` in that direction.
     """
 
     a: str
     b: str
     bytes_per_s: float
     share: float
-    count: int = 1
 
     @property
     def s_per_byte(self) -> float:

@@ -1,12 +1,12 @@
 """The box that a record was measured in, and how it changes the record's hardware and candidates' steps.
 
 A box of other rates than the hardware was calibrated in, or ranks whose backward is slow: each is predicted
-from the box as a graph, or from the slow rank's schedule.
+from the links of the box, or from the slow rank's schedule.
 """
 
 from dataclasses import replace
 
-from sim.clusters.boxes import boxed_cluster
+from sim.clusters.machines import boxed_cluster
 from sim.clusters.neighbours import hardware_on
 from sim.costs.what_if import scale
 from sim.nouns.box import Box
@@ -39,7 +39,7 @@ def as_measured(record: Record) -> Record:
 
 
 def limits_of(record: Record) -> Limits:
-    """``CONTENDED`` for what is predicted from the box as a graph or of slow ranks, ``TRAINED`` for models
+    """``CONTENDED`` for what is predicted from the links of a box or of slow ranks, ``TRAINED`` for models
     that compute for real, else ``RULE``.
     """
     if any(measured.mode == "model" for measured in record.measurements):

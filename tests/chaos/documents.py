@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import sim
-from sim.clusters.boxes import boxed_cluster
+from sim.clusters.machines import boxed_cluster
 from sim.errors import SimError
 from sim.formats.documents import KINDS, parse_text, to_document
 from sim.nouns.hardware import Hardware

@@ -58,7 +58,7 @@ def test_a_measurement_is_taken_to_another_size(tmp_path: Path) -> None:
     [
         (["dgx_a100", "--ranks", "9"], "--ranks: 9 is not legal; 'dgx_a100' has 8 ranks"),
         (["dgx_a100", "--ranks", "0"], "--ranks: 0 is not legal"),
-        (["dgx_a100", "--ranks", "gpu0"], "--ranks.0: 'gpu0' is not legal; give a host's part such as"),
+        (["dgx_a100", "--ranks", "gpu0"], "--ranks.0: 'gpu0' is not legal; give a GPU such as"),
         (["dgx_a100", "--ranks", ","], "--ranks: an empty list is not legal"),
         (["dgx_a100", "--ranks", "9" * 23], "--ranks: 99999999999999999999... is not legal"),
         (["dgx_a100", "--ranks", "9" * 5000], "--ranks: 99999999999999999999... is not legal"),

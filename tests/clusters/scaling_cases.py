@@ -5,11 +5,11 @@ from dataclasses import fields
 from typing import Any
 
 import sim
+from sim.clusters.machines import preset
 from sim.clusters.nccl.from_cluster import fabric_of
 from sim.clusters.scaling.cap_steps import CapSteps, caps_of, tune_caps
 from sim.clusters.scaling.carried import Carried
 from sim.clusters.scaling.reasons import Reason, Side, find_reason, side_of
-from sim.clusters.topology.presets import preset
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload

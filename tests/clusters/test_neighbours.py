@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.clusters.boxes import boxed_cluster, shaped_bytes_per_s
+from sim.clusters.links import job_bandwidths
+from sim.clusters.machines import boxed_cluster, shaped_bytes_per_s
 from sim.clusters.neighbours import hardware_beside, hardware_on, stretched_ns, wire_bytes
-from sim.clusters.topology.job_shares import job_bandwidths
 from sim.costs.service_time import all_reduce_ns
 from sim.errors import InputError
 from sim.nouns.hardware import CURVES, CurvePoint, Hardware
@@ -210,7 +210,11 @@ HARDWARE = Hardware(name="h", world_size=2, all_reduce=(CurvePoint(num_bytes=1, 
     [
         (["host0.gpu0"], [], "ranks: 1 GPUs are not legal; hardware 'h' has world_size=2, so give 2"),
         (["host0.gpu0", "host9.gpu0"], [], "ranks.1: 'host9.gpu0' is not legal"),
-        (["host0.gpu0", "host1.gpu0"], [["host1.gpu0", "host2.gpu0"]], "'host1.gpu0' of job 1 is not legal"),
+        (
+            ["host0.gpu0", "host1.gpu0"],
+            [["host1.gpu0", "host2.gpu0"]],
+            "jobs: host1.gpu0 holds ranks of two jobs; each GPU holds one rank",
+        ),
         (["host0.gpu0", "host1.gpu0"], [["host2.gpu1"]], "'host2.gpu1' is not legal"),
         (["host0.gpu0", "host1.gpu0"], [[]], "an empty list is not legal"),
     ],
@@ -227,20 +231,9 @@ def test_what_it_refuses(job: list[str], beside: list[list[str]], said: str) -> 
         ([GBIT] * 65, None, "box: 65 hosts are not legal"),
         ([GBIT, 0], None, "a rate of 0 is not legal"),
         ([GBIT, GBIT], 0.5, "a rate of 0.5 is not legal"),
+        ([GBIT] * 5, GBIT, "box: 5 hosts are not legal with an uplink; give an even number"),
     ],
 )
 def test_boxes_that_are_none(rates_bits: list[int], uplink: int | None, said: str) -> None:
     with pytest.raises(InputError, match=said):
         boxed_cluster(rates_bits, uplink)
-
-
-def test_an_odd_box_has_its_smaller_half_on_the_first_switch() -> None:
-    box = boxed_cluster([GBIT] * 5, GBIT)
-    assert [link.b for link in box.links] == [
-        "switch0",
-        "switch0",
-        "switch1",
-        "switch1",
-        "switch1",
-        "switch1",
-    ]

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 import sim
+from sim.clusters.machines import preset
 from sim.clusters.scaling.sizes import Size, sized
-from sim.clusters.topology.presets import preset
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster, Hosts
 from tests.clusters.scaling_cases import hosts_of, measured, parts, workload_of
@@ -15,7 +15,7 @@ from tests.tuner.cases import resnet50
 
 def test_one_group_of_hosts_can_have_any_number() -> None:
     cluster = preset("dgx_a100", hosts=2)
-    assert sized(cluster, {}, Size(hosts=40)).hosts == (Hosts(template="dgx_a100", count=40),)
+    assert sized(cluster, {}, Size(hosts=40)).hosts == (Hosts(kind="dgx_a100", count=40),)
     assert sized(cluster, {}, Size(hosts=40)).placement is None
     assert sized(cluster, {}, Size()) == cluster
     assert sized("p4de", {}, Size(hosts=40)) == preset("p4de", hosts=40)

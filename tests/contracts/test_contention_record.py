@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 
 import sim
-from sim.clusters.boxes import boxed_cluster
+from sim.clusters.machines import boxed_cluster
 from sim.clusters.neighbours import hardware_beside
 from sim.costs.service_time import all_reduce_ns
 from sim.formats.record_files import box_in

@@ -84,8 +84,8 @@ SYSTEMS = (
     "--policy fully_shard --fsdp units=blocks.*",
 )
 PRESETS = (
-    *("dgx_a100", "dgx_h100", "p4de", "p5", "gh200_slingshot", "nvl72", "hgx_ethernet", "dgx_v100"),
-    *("pcie_hosts gpus=2", "ethernet_10g gpus=2"),
+    *("dgx_a100", "dgx_h100", "p4de", "p5", "gh200_slingshot", "nvl72", "dgx_v100"),
+    "pcie_hosts gpus=2 gbit_per_s=10",
 )
 EXPORTS = ("bucket-indices", "snippet", "assignment", "transformers", "accelerate", "lightning", "ray")
 _WHILE_WAITING = re.compile(r"^compiling loops|: after \d+ s$")  # on stderr, and only where it takes long
@@ -161,12 +161,13 @@ def clusters(folder: Path) -> Answers:
     """Every preset at 1 to 1,000 hosts, and every collective."""
     for preset, hosts in product(PRESETS, (1, 2, 4, 16, 1000)):
         yield document(f"cluster {preset} hosts={hosts}")
+    yield document("cluster hgx_ethernet gbit_per_s=100 hosts=4")
     for gpus in (2, 4, 8):
         yield document(f"cluster pcie_box gpus={gpus}")
     for algorithm in ("ring", "tree", "nvls_tree"):
         yield document(f"cluster dgx_h100 hosts=4 --algorithm {algorithm}")
-    beside = "--ranks host0.gpu0,host2.gpu0 --beside host1.gpu0,host3.gpu0"
-    yield document(f"cluster pcie_hosts hosts=4 gpus=1 hosts_per_leaf=2 oversubscription=2.0 {beside}")
+    beside = "oversubscription=2.0 --ranks host0.gpu0,host2.gpu0 --beside host1.gpu0,host3.gpu0"
+    yield document(f"cluster pcie_hosts hosts=4 gpus=1 gbit_per_s=10 hosts_per_leaf=2 {beside}")
 
 
 def jobs(folder: Path) -> Answers:

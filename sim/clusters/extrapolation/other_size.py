@@ -30,7 +30,7 @@ from sim.nouns.hardware import CurvePoint
 from sim.units import NS_PER_S
 
 # The line rate of a port over what is counted of it, at most: frames of 1538 bytes carry 1448 of TCP's data
-# (sim.clusters.topology.link_figures.tcp_port); NCCL counts 12 of 12.5 GB/s (src/graph/topo.h).
+# (sim.clusters.machines.tcp_port); NCCL counts 12 of 12.5 GB/s (src/graph/topo.h).
 LINE_RATE = 1538 / 1448
 
 

@@ -1,20 +1,16 @@
 """Hardware of a job whose all-reduces all go by one of NCCL's algorithms."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sim.clusters.nccl.choosing import methods, nccl_time_ns, time_ns
 from sim.clusters.nccl.computed_hardware import SIZES, hardware_of
-from sim.clusters.nccl.fabric import Fabric
 from sim.clusters.nccl.from_cluster import fabric_of
-from sim.clusters.topology.rings import rings_of
-from sim.clusters.topology.traffic import TRAFFIC, busiest_s_per_byte
 from sim.errors import NotModelledError
 from sim.nouns.checks import one_of
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.units import NS_PER_S
 
 ALGORITHMS = ("auto", "ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain")
 
@@ -29,8 +25,7 @@ def cluster_hardware(
 ) -> Hardware:
     """The collectives of a job on ``cluster``, computed by NCCL's own cost model: nothing is measured.
 
-    For a job alone ``ring`` and ``tree`` take no less time than their busiest link is busy: uneven links may
-    carry less than NCCL's model counts on. All collectives but all-reduces always go by NCCL's choice.
+    All collectives but all-reduces always go by NCCL's choice.
 
     Args:
         cluster: the machine.
@@ -48,7 +43,18 @@ def cluster_hardware(
     made = hardware_of(fabric, f"{cluster.name}, {fabric.world_size} ranks", sizes)
     if algorithm == "auto" or fabric.world_size == 1:
         return made
-    time = _time(cluster, ranks, fabric, algorithm, is_alone=not beside)
+    known = methods(fabric, "all_reduce")
+    fitting = [method for method in known if method.algorithm == algorithm]
+    if not fitting:
+        raise NotModelledError(
+            f"algorithm: {algorithm} is not for {fabric.world_size} ranks on {fabric.hosts} hosts of this "
+            f"kind; NCCL has {', '.join(sorted({method.algorithm for method in known}))} there"
+        )
+
+    def time(num_bytes: int) -> int:
+        method = min(fitting, key=lambda each: nccl_time_ns(fabric, "all_reduce", num_bytes, each))
+        return time_ns(fabric, "all_reduce", num_bytes, method)
+
     chosen = tuple(
         CurvePoint(num_bytes=point.num_bytes, duration_ns=time(point.num_bytes)) for point in made.all_reduce
     )
@@ -61,29 +67,6 @@ def cluster_hardware(
             "methods": {str(point.num_bytes): algorithm for point in chosen},
         },
     )
-
-
-def _time(
-    cluster: Cluster, ranks: Sequence[str] | None, fabric: Fabric, algorithm: str, *, is_alone: bool
-) -> Callable[[int], int]:
-    """Duration in ns by bytes."""
-    known = methods(fabric, "all_reduce")
-    fitting = [method for method in known if method.algorithm == algorithm]
-    if not fitting:
-        raise NotModelledError(
-            f"algorithm: {algorithm} is not for {fabric.world_size} ranks on {fabric.hosts} hosts of this "
-            f"kind; NCCL has {', '.join(sorted({method.algorithm for method in known}))} there"
-        )
-
-    traffic = TRAFFIC.get(algorithm) if is_alone else None
-    busiest = 0.0 if traffic is None else busiest_s_per_byte(traffic(rings_of(cluster, ranks)))
-
-    def time(num_bytes: int) -> int:
-        method = min(fitting, key=lambda each: nccl_time_ns(fabric, "all_reduce", num_bytes, each))
-        taken = time_ns(fabric, "all_reduce", num_bytes, method)
-        return max(taken, round(busiest * num_bytes * NS_PER_S))
-
-    return time
 
 
 def _stretched(made: Hardware, points: Sequence[CurvePoint]) -> dict[str, Any]:

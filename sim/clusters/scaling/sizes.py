@@ -6,10 +6,10 @@ from inspect import signature
 from itertools import islice
 from typing import Any
 
-from sim.clusters.topology.presets import PRESETS, preset
+from sim.clusters.machines import PRESETS, preset
 from sim.errors import InputError
 from sim.nouns.checks import at_least
-from sim.nouns.cluster import MAX_HOSTS, Cluster, Hosts, split_name
+from sim.nouns.cluster import MAX_HOSTS, Cluster, split_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +64,17 @@ def sized(
         if size.hosts is not None:
             raise InputError(f"hosts: preset {machine!r} is one host; leave them out")
         return _first_ranks(preset(machine, **settings), size)
-    hosts = size.hosts_of(_gpus_per_host(preset(machine, hosts=1, **settings)))
+    hosts = size.hosts_of(preset(machine, **{**settings, "hosts": 1}).gpu_count)
     return _first_ranks(preset(machine, hosts=hosts, **settings), size)
 
 
 def _cluster(cluster: Cluster, size: Size, is_fixed: bool) -> Cluster:
     if is_fixed or len(cluster.hosts) > 1 or cluster.placement is not None or cluster.network is None:
         return _first_hosts(cluster, size.hosts) if size.hosts is not None else _first_ranks(cluster, size)
-    count = size.hosts_of(_gpus_per_host(cluster))
+    count = size.hosts_of(cluster.kinds[0].gpus)
     if count is None:
         return cluster
-    grown = replace(cluster, hosts=(Hosts(template=cluster.hosts[0].template, count=count),))
+    grown = replace(cluster, hosts=(replace(cluster.hosts[0], count=count),))
     return _first_ranks(grown, size)
 
 
@@ -100,7 +100,3 @@ def _first_ranks(cluster: Cluster, size: Size) -> Cluster:
     if count > len(placed):
         raise InputError(f"world_size: {count} is not legal; {cluster.name!r} has {len(placed)} GPUs for it")
     return replace(cluster, placement=placed[:count])
-
-
-def _gpus_per_host(cluster: Cluster) -> int:
-    return len(cluster.templates[0].of_kind("gpu"))

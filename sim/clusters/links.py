@@ -1,0 +1,341 @@
+"""The links between hosts: what a job's rings or trees put on each, and what every job gets where jobs meet.
+
+A job has as many rings as its hosts have NICs for, one through a NIC. Hosts follow one another as the ranks
+first name them, as in NCCL, and within a host a ring passes all of the job's GPUs (``HostKind.step``).
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import TypeVar
+
+import networkx as nx
+
+from sim.clusters.nccl.fabric import NVLINKS
+from sim.errors import InputError
+from sim.nouns.checks import one_of
+from sim.nouns.cluster import Cluster, HostKind, check_ranks, split_name
+from sim.nouns.hardware import MAX_RANKS
+from sim.nouns.link_load import LinkLoad
+
+LinkEnds = tuple[str, str]
+LinkName = TypeVar("LinkName", bound=Hashable)
+
+_SPINE = "spine"
+_ROUNDING = 1e-9  # rates are sums of a few floats, each to about 1e-16
+
+
+class Wires:
+    """The ports of a cluster's hosts by their names (``host3.nic0``), and its switches as a graph."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        if not isinstance(cluster, Cluster):
+            raise InputError(f"cluster: {type(cluster).__name__} is not legal; give a Cluster")
+        self.graph: nx.DiGraph[str] = nx.DiGraph()
+        self._ports: list[float] = []
+        if cluster.network is None:
+            return
+        network, most_nics = cluster.network, max(kind.nics for kind in cluster.kinds)
+        for group in cluster.hosts:
+            self._ports += [group.port_bytes_per_s or network.bytes_per_s] * group.count
+        self._per_leaf, self._rails = network.hosts_per_leaf, network.rails
+        ports = network.hosts_per_leaf * -(-most_nics // network.rails)
+        uplink = ports * network.bytes_per_s / network.oversubscription
+        for host in range(0, cluster.host_count, network.hosts_per_leaf):
+            for rail in range(min(most_nics, network.rails)):
+                leaf = self._leaf(host, rail)
+                self.graph.add_edge(leaf, _SPINE, bytes_per_s=uplink)
+                self.graph.add_edge(_SPINE, leaf, bytes_per_s=uplink)
+        self._up = cache(lambda leaf: nx.shortest_path(self.graph, leaf, _SPINE))
+
+    def _leaf(self, host: int, nic: int) -> str:
+        return f"leaf{host // self._per_leaf}.{nic % self._rails}"
+
+    def _between(self, a: str, b: str) -> Iterator[LinkEnds]:
+        """From one leaf to another: up to the spine, and down."""
+        return pairwise((*self._up(a), *self._up(b)[-2::-1])) if a != b else iter(())
+
+    def way(self, host: int, nic: int, to_host: int, to_nic: int) -> tuple[LinkEnds, ...]:
+        """The links, in order and direction, from a NIC of one host to a NIC of another."""
+        a, b = self._leaf(host, nic), self._leaf(to_host, to_nic)
+        return (f"host{host}.nic{nic}", a), *self._between(a, b), (b, f"host{to_host}.nic{to_nic}")
+
+    def port_bytes_per_s(self, host: int) -> float:
+        """What each port of a host carries each way."""
+        return self._ports[host]
+
+    def bytes_per_s(self, link: LinkEnds) -> float:
+        """What a link carries in its direction."""
+        for end in link:
+            if end.startswith("host"):
+                return self._ports[int(end[4 : end.index(".")])]
+        return float(self.graph.edges[link]["bytes_per_s"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Where a job's ranks are, and what its hosts let through.
+
+    ``gpus`` and ``nics`` are numbers by host, in the order of the rings: the GPUs that hold ranks, and the
+    NIC of each ring. ``bytes_per_s`` is the bus bandwidth of all ``rings`` together before any network.
+    """
+
+    gpus: dict[int, tuple[int, ...]]
+    nics: dict[int, tuple[int, ...]]
+    rings: int
+    bytes_per_s: float
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+        return sum(map(len, self.gpus.values()))
+
+    def steps(self) -> Iterator[tuple[int, int]]:
+        """Hosts that follow each other, the last of them and the first too."""
+        hosts = list(self.nics)
+        return zip(hosts, (*hosts[1:], *hosts[:1]), strict=True)
+
+
+def job_of(cluster: Cluster, wires: Wires, ranks: Sequence[str] | None = None) -> Job:
+    """A job with its ranks on ``ranks`` (None: the cluster's placement).
+
+    Raises:
+        InputError: ranks that are no GPUs of the cluster, or on hosts that nothing joins.
+    """
+    if ranks is not None:
+        check_ranks(cluster, ranks, "ranks")
+    ranks = ranks if ranks is not None else cluster.placement
+    world_size = cluster.gpu_count if ranks is None else len(ranks)
+    if world_size > MAX_RANKS:
+        raise InputError(f"world_size: {world_size} ranks are not legal; give {MAX_RANKS} at most")
+    owners = cluster.owners()
+    gpus: dict[int, tuple[int, ...]] = {}
+    if ranks is None:
+        gpus = {host: tuple(range(kind.gpus)) for host, kind in enumerate(owners)}
+    else:
+        placed: dict[int, list[int]] = {}
+        for host, gpu in map(split_name, ranks):
+            placed.setdefault(host, []).append(gpu)
+        gpus = {host: tuple(sorted(numbers)) for host, numbers in placed.items()}
+    if world_size == 1:
+        return Job(gpus=gpus, nics={}, rings=0, bytes_per_s=0.0)
+    if len(gpus) == 1:
+        ((host, numbers),) = gpus.items()
+        step = owners[host].step(len(numbers))
+        return Job(gpus=gpus, nics={}, rings=step.rings, bytes_per_s=step.bytes_per_s)
+    if cluster.network is None:
+        raise InputError("network: null is not legal with ranks on several hosts; give what joins them")
+    alike = {(owners[host], numbers, wires.port_bytes_per_s(host)) for host, numbers in gpus.items()}
+    through = [_through(*each) for each in alike]
+    rings = min(most for most, _, _ in through)
+    near = cache(_nics)
+    return Job(
+        gpus=gpus,
+        nics={host: near(owners[host], numbers)[:rings] for host, numbers in gpus.items()},
+        rings=rings,
+        bytes_per_s=min(min(rings * each, total) for _, each, total in through),
+    )
+
+
+def _through(kind: HostKind, gpus: tuple[int, ...], port_bytes_per_s: float) -> tuple[int, float, float]:
+    """Rings through GPUs of a host from NIC to NIC; bytes/s of one alone, and of all of them together.
+
+    Of a part without such a GPU no NIC is used: NCCL searches no farther than over another GPU's NVLink
+    (ncclTopoCompute, src/graph/search.cc: typeInter below PATH_PXN). A GPU that sends a ring's bytes to a NIC
+    sends them to no neighbour, so that rings of which each ends at another GPU take less of NVLink; over PCIe
+    one slot carries both.
+    """
+    slot, nic_slot = kind.gpu_slot_bytes_per_s, kind.nic_slot_bytes_per_s
+    if slot is None or nic_slot is None or not kind.nics:
+        raise InputError(f"kinds: {kind.name!r} has no nics, and ranks are on other hosts too; give it some")
+    each = min(nic_slot, port_bytes_per_s)
+    parts = Counter(_part(kind, gpu) for gpu in gpus)
+    total = sum(min(kind.nics // kind.parts * each, held * slot) for held in parts.values())
+    count = len(gpus)
+    if count == 1:
+        return math.ceil(total / each * (1 - _ROUNDING)), each, total
+    step = kind.step(count)
+    total = min(total, step.bytes_per_s * (count / (count - 1) if step.kind in NVLINKS else 1))
+    rings = math.ceil(total / each * (1 - _ROUNDING))
+    return rings, each, total if rings >= count else min(total, step.bytes_per_s)
+
+
+def _part(kind: HostKind, gpu: int) -> int:
+    return gpu * kind.parts // kind.gpus
+
+
+def _nics(kind: HostKind, gpus: tuple[int, ...]) -> tuple[int, ...]:
+    """The NICs of the parts that GPUs are in, those of the same place first."""
+    own = (gpu * kind.nics // kind.gpus for gpu in gpus)
+    each = kind.nics // kind.parts
+    beside = (_part(kind, gpu) * each + number for gpu in gpus for number in range(each))
+    return tuple(dict.fromkeys((*own, *beside)))
+
+
+def ring_crossings(wires: Wires, job: Job) -> Counter[LinkEnds]:
+    """How often all rings of a job together cross each link between hosts."""
+    crossed: Counter[LinkEnds] = Counter()
+    for host, after in job.steps():
+        for nic, to_nic in zip(job.nics[host], job.nics[after], strict=True):
+            crossed.update(wires.way(host, nic, after, to_nic))
+    return crossed
+
+
+def tree_crossings(wires: Wires, job: Job) -> Counter[LinkEnds]:
+    """The same of NCCL's double binary trees, two a ring; every edge is crossed up and again down."""
+    crossed: Counter[LinkEnds] = Counter()
+    hosts = list(job.nics)
+    for number, host in enumerate(hosts):
+        for up in (parent_in_first(len(hosts), number), parent_in_second(len(hosts), number)):
+            if up is None:
+                continue
+            for nic, to_nic in zip(job.nics[host], job.nics[hosts[up]], strict=True):
+                crossed.update(wires.way(host, nic, hosts[up], to_nic))
+                crossed.update(wires.way(hosts[up], to_nic, host, nic))
+    return crossed
+
+
+def parent_in_first(count: int, number: int) -> int | None:
+    """The parent in the first of NCCL's two trees of ``count`` hosts: odd numbers are leaves.
+
+    After ncclGetBtree and ncclGetDtree (src/graph/trees.cc) of NVIDIA/nccl, commits 18a07eee and 0f900e1b.
+    """
+    if number == 0:
+        return None
+    bit = number & -number
+    up = (number ^ bit) | (bit << 1)
+    return up if up < count else number ^ bit
+
+
+def parent_in_second(count: int, number: int) -> int | None:
+    """The first tree mirrored, or with an odd ``count`` moved on by one, so that its leaves are others."""
+    if count % 2:
+        up = parent_in_first(count, (number - 1) % count)
+        return None if up is None else (up + 1) % count
+    up = parent_in_first(count, count - 1 - number)
+    return None if up is None else count - 1 - up
+
+
+_CROSSINGS: dict[str, Callable[[Wires, Job], Counter[LinkEnds]]] = {
+    "ring": ring_crossings,
+    "tree": tree_crossings,
+}
+
+
+def link_loads(
+    cluster: Cluster, ranks: Sequence[str] | None = None, algorithm: str = "ring"
+) -> tuple[LinkLoad, ...]:
+    """Bytes over each link between hosts, in each direction, per byte of the message of one all-reduce.
+
+    The link that is busy longest comes first; on one host there is none. A step of a ring carries
+    2 (n - 1) / n of its part of the message; each of a ring's two trees carries half of that part.
+
+    Args:
+        cluster: the machine.
+        ranks: the GPU of each rank (None: the cluster's placement).
+        algorithm: ``ring`` or ``tree``.
+
+    Raises:
+        InputError: ranks that are no GPUs or that nothing joins, or an algorithm that has no loads.
+    """
+    one_of("algorithm", algorithm, _CROSSINGS)
+    wires = Wires(cluster)
+    job = job_of(cluster, wires, ranks)
+    part = 2 * (job.world_size - 1) / job.world_size if algorithm == "ring" else 0.5
+    loads = [
+        LinkLoad(a=a, b=b, bytes_per_s=wires.bytes_per_s((a, b)), share=times * part / job.rings)
+        for (a, b), times in _CROSSINGS[algorithm](wires, job).items()
+    ]
+    return tuple(sorted(loads, key=lambda load: (-load.s_per_byte, load.a, load.b)))
+
+
+def shares(wires: Wires, jobs: Sequence[Job]) -> list[float]:
+    """The bus bandwidth of each job in bytes/s while all of them run; 0 for one rank, which sends nothing.
+
+    NCCL cuts a message into equal parts, one for each ring, so that all rings of a job, and all steps of
+    each, go at one pace: that of the step that gets least. Where jobs meet on a port or an uplink, each
+    crossing gets as much as any other. What jobs on one host take of its own links is not counted.
+
+    Raises:
+        InputError: two jobs on one GPU.
+    """
+    taken: set[tuple[int, int]] = set()
+    flows: list[dict[Hashable, float]] = []
+    capacity: dict[Hashable, float] = {}
+    for number, job in enumerate(jobs):
+        own = {(host, gpu) for host, gpus in job.gpus.items() for gpu in gpus} if len(jobs) > 1 else set()
+        if both := taken & own:
+            raise InputError(
+                "jobs: host{}.gpu{} holds ranks of two jobs; each GPU holds one rank".format(*min(both))
+            )
+        taken |= own
+        flow: dict[Hashable, float] = {number: 1.0}
+        capacity[number] = job.bytes_per_s
+        for link, times in ring_crossings(wires, job).items():
+            flow[link] = times / job.rings
+            capacity[link] = wires.bytes_per_s(link)
+        flows.append(flow)
+    return max_min_shares(flows, capacity)
+
+
+def job_bandwidths(cluster: Cluster, jobs: Sequence[Sequence[str]]) -> list[float]:
+    """``shares`` of jobs by the GPUs of their ranks, such as ``host0.gpu0``. Raises as ``job_of``."""
+    wires = Wires(cluster)
+    return shares(wires, [job_of(cluster, wires, ranks) for ranks in jobs])
+
+
+def max_min_shares(
+    flows: Sequence[Mapping[LinkName, float]], capacity: Mapping[LinkName, float]
+) -> list[float]:
+    """The max-min fair rate of each flow, in bytes/s.
+
+    A flow is what it takes of each link for each byte/s of its rate: 1 where it crosses the link once, 2
+    where a ring passes it twice. All rates grow together; where a link is full, the flows on it stop
+    (Bertsekas and Gallager, Data Networks, 6.5.2). So no link is over its capacity, and every flow crosses a
+    full link on which no other flow has a higher rate. A flow that crosses nothing is unbounded (``inf``);
+    one that crosses a link of no bandwidth gets 0. Links that are used alike count as one, so that a hundred
+    thousand links cost no more than the few ways in which they are used.
+
+    Args:
+        flows: for each flow, its use of each link.
+        capacity: bytes/s of each link, in the direction that is used.
+    """
+    uses: dict[LinkName, list[tuple[int, float]]] = {}
+    for number, flow in enumerate(flows):
+        for link, times in flow.items():
+            if times:
+                uses.setdefault(link, []).append((number, times))
+    least: dict[tuple[tuple[int, float], ...], float] = {}
+    for link, use in uses.items():
+        row = tuple(use)
+        least[row] = min(least.get(row, math.inf), capacity[link])
+    rates = [math.inf] * len(flows)
+    growing = {number for row in least for number, _ in row}
+    level = 0.0
+    while growing:
+        levels = {
+            row: (total - _taken(row, rates, growing))
+            / sum(times for number, times in row if number in growing)
+            for row, total in least.items()
+            if any(number in growing for number, _ in row)
+        }
+        level = max(level, min(levels.values()))
+        stopped = {
+            number
+            for row, full_at in levels.items()
+            if full_at <= level * (1 + _ROUNDING)
+            for number, _ in row
+            if number in growing
+        }
+        for number in stopped:
+            rates[number] = level
+        growing -= stopped
+    return rates
+
+
+def _taken(row: tuple[tuple[int, float], ...], rates: list[float], growing: set[int]) -> float:
+    """Bytes/s of a link that flows which no longer grow have taken."""
+    return sum(times * rates[number] for number, times in row if number not in growing)

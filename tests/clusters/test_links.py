@@ -1,0 +1,233 @@
+"""What collectives put on the links between hosts, and max-min fair shares by their definition."""
+
+import math
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.clusters.links import (
+    Wires,
+    job_bandwidths,
+    job_of,
+    link_loads,
+    max_min_shares,
+    parent_in_first,
+    parent_in_second,
+)
+from sim.clusters.machines import dgx_a100, dgx_h100, gh200_slingshot, p4de, pcie_hosts, preset
+from sim.errors import InputError
+from sim.nouns.cluster import Cluster
+from tests.cluster_strategies import placements
+from tests.effort import tries
+
+Case = tuple[list[dict[str, float]], dict[str, float]]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    links = [f"l{number}" for number in range(draw(st.integers(1, 5)))]
+    capacity = {link: float(draw(st.integers(0, 12))) for link in links}
+    flow = st.dictionaries(st.sampled_from(links), st.sampled_from([1.0, 1.0, 2.0, 3.0]), min_size=1)
+    return draw(st.lists(flow, min_size=1, max_size=6)), capacity
+
+
+@given(cases())
+@settings(max_examples=tries(400))
+def test_no_link_is_over_and_every_flow_has_its_bottleneck(case: Case) -> None:
+    """The definition: a full link on which no other flow has a higher rate."""
+    flows, capacity = case
+    rates = max_min_shares(flows, capacity)
+    used = {
+        link: sum(flow.get(link, 0.0) * rate for flow, rate in zip(flows, rates, strict=True))
+        for link in capacity
+    }
+    assert all(used[link] <= total * (1 + 1e-9) + 1e-9 for link, total in capacity.items())
+    for flow, rate in zip(flows, rates, strict=True):
+        assert any(
+            used[link] >= capacity[link] * (1 - 1e-9)
+            and all(
+                rate >= other * (1 - 1e-9) for one, other in zip(flows, rates, strict=True) if link in one
+            )
+            for link in flow
+        )
+
+
+@given(cases())
+@settings(max_examples=tries(100))
+def test_small_steps_in_turn_lead_to_the_same(case: Case) -> None:
+    """Each flow in turn takes a drop more of its links while all of them have it."""
+    flows, capacity = case
+    drop, left, rates = 1 / 64, dict(capacity), [0.0] * len(flows)
+    moved = True
+    while moved:
+        moved = False
+        for number, flow in enumerate(flows):
+            if all(left[link] >= times * drop for link, times in flow.items()):
+                for link, times in flow.items():
+                    left[link] -= times * drop
+                rates[number] += drop
+                moved = True
+    # A drop in turn is unfair by a drop a flow on each link; what is unfair on one moves on to the next.
+    tolerance = drop * 3 * len(flows) * (len(capacity) + 1)
+    assert max_min_shares(flows, capacity) == pytest.approx(rates, abs=tolerance)
+
+
+@given(cases(), st.floats(0.01, 1e12))
+def test_shares_scale_with_capacity(case: Case, factor: float) -> None:
+    flows, capacity = case
+    scaled = max_min_shares(flows, {link: total * factor for link, total in capacity.items()})
+    assert scaled == pytest.approx([rate * factor for rate in max_min_shares(flows, capacity)])
+
+
+def test_three_flows_by_hand() -> None:
+    """A long flow and two short ones on links of 1 and 2: the long one is held by the first."""
+    flows = [{"a": 1, "b": 1}, {"a": 1}, {"b": 1}]
+    assert max_min_shares(flows, {"a": 1.0, "b": 2.0}) == pytest.approx([0.5, 0.5, 1.5])
+
+
+def test_a_ring_that_passes_twice_takes_twice() -> None:
+    assert max_min_shares([{"up": 2}, {"up": 1}], {"up": 3.0}) == pytest.approx([1.0, 1.0])
+
+
+def test_nothing_to_cross_and_nothing_to_have() -> None:
+    assert max_min_shares([], {}) == []
+    assert max_min_shares([{}], {"a": 1.0}) == [math.inf]
+    assert max_min_shares([{"a": 1}, {"b": 1}], {"a": 0.0, "b": 5.0}) == [0.0, 5.0]
+
+
+CLUSTERS = [
+    dgx_a100(4, hosts_per_leaf=2, oversubscription=4.0),
+    dgx_h100(3),
+    p4de(2),
+    gh200_slingshot(5, hosts_per_leaf=2),
+    pcie_hosts(4, 4, gbit_per_s=25),
+]
+ALGORITHMS = ("ring", "tree")
+
+
+@given(placements(CLUSTERS), st.sampled_from(ALGORITHMS))
+@settings(max_examples=tries(50), deadline=None)
+def test_what_comes_in_goes_out(case: tuple[Cluster, list[str]], algorithm: str) -> None:
+    """Switches pass on what they get; hosts send as much as they receive, over ways that are joined."""
+    cluster, ranks = case
+    loads = link_loads(cluster, ranks, algorithm)
+    hosts = {rank.split(".")[0] for rank in ranks}
+    assert (loads == ()) == (len(hosts) == 1)
+    balance: dict[str, float] = defaultdict(float)
+    for load in loads:
+        balance[load.a.split(".nic")[0]] += load.share
+        balance[load.b.split(".nic")[0]] -= load.share
+    assert list(balance.values()) == pytest.approx([0.0] * len(balance))
+    assert {end for end in balance if end.startswith("host")} == (hosts if len(hosts) > 1 else set())
+    # A ring leaves every host with all of its bytes, a tree crosses each of its edges up and down.
+    out = sum(load.share for load in loads if load.a.startswith("host"))
+    count = len(ranks)
+    expected = 2 * (count - 1) / count * len(hosts) if algorithm == "ring" else 2 * (len(hosts) - 1)
+    assert out == pytest.approx(expected if len(hosts) > 1 else 0)
+
+
+@given(placements(CLUSTERS, least=2))
+@settings(max_examples=tries(25), deadline=None)
+def test_at_the_bus_bandwidth_no_link_is_over(case: tuple[Cluster, list[str]]) -> None:
+    cluster, ranks = case
+    wires = Wires(cluster)
+    (bus,) = job_bandwidths(cluster, [ranks])
+    message = bus * len(ranks) / (2 * (len(ranks) - 1))
+    used = [load.share * message / load.bytes_per_s for load in link_loads(cluster, ranks)]
+    own = bus / job_of(cluster, wires, ranks).bytes_per_s
+    assert max([*used, own]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("hosts", "factor"), [(2, 2.0), (4, 1.0), (8, 1.0), (16, 1.0)])
+def test_a_trees_network_bandwidth_is_what_nccl_counts(hosts: int, factor: float) -> None:
+    """The message's rate is half of the NICs' bandwidth, and all of it between two hosts (ncclTopoTuneModel:
+    ratio 0.5, and bwIntra in place of bwInter with two hosts)."""
+    net = link_loads(dgx_h100(hosts), None, "tree")
+    assert 1 / max(load.s_per_byte for load in net) == pytest.approx(factor * 8 * 50e9 / 2)
+
+
+def test_rings_stay_on_their_rails() -> None:
+    """DGX H100, one group of leaves: no step between hosts crosses the spine; in two each ring does."""
+    assert not any("spine" in (load.a, load.b) for load in link_loads(dgx_h100(4)))
+    apart = link_loads(dgx_h100(4, hosts_per_leaf=2, oversubscription=4.0))
+    assert {load.bytes_per_s for load in apart if "spine" in (load.a, load.b)} == {2 * 50e9 / 4}
+
+
+def test_oversubscription_counts_only_what_crosses_the_spine() -> None:
+    """A ring in order of hosts leaves a leaf once; in the worst order every step does."""
+    cluster = pcie_hosts(8, 1, gbit_per_s=10, protocol="rdma", hosts_per_leaf=4, oversubscription=4.0)
+    in_order = [f"host{host}.gpu0" for host in range(8)]
+    crossed = [f"host{host}.gpu0" for host in (0, 4, 1, 5, 2, 6, 3, 7)]
+    assert job_bandwidths(cluster, [in_order]) == pytest.approx([1.25e9])
+    assert job_bandwidths(cluster, [crossed]) == pytest.approx([1.25e9 / 4])
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.floats(1, 8))
+@settings(max_examples=tries(30), deadline=None)
+def test_jobs_of_different_sizes_on_one_uplink(one: int, other: int, oversubscription: float) -> None:
+    """Two jobs with hosts on both sides of one uplink: each ring crosses it once each way, and gets half."""
+    hosts = one + other
+    cluster = pcie_hosts(
+        2 * hosts, 1, gbit_per_s=10, protocol="rdma", hosts_per_leaf=hosts, oversubscription=oversubscription
+    )
+    sides = range(0, 2 * hosts, hosts)
+    first = [f"host{side + number}.gpu0" for side in sides for number in range(one)]
+    second = [f"host{side + one + number}.gpu0" for side in sides for number in range(other)]
+    port, uplink = 1.25e9, hosts * 1.25e9 / oversubscription
+    assert job_bandwidths(cluster, [first]) == pytest.approx([min(port, uplink)])
+    assert job_bandwidths(cluster, [first, second]) == pytest.approx([min(port, uplink / 2)] * 2)
+
+
+def test_a_third_job_elsewhere_takes_nothing() -> None:
+    cluster = pcie_hosts(6, 1, gbit_per_s=10, hosts_per_leaf=3, oversubscription=3.0)
+    crossing = [["host0.gpu0", "host3.gpu0"], ["host1.gpu0", "host4.gpu0"]]
+    alone, *_ = job_bandwidths(cluster, crossing[:1])
+    assert job_bandwidths(cluster, [*crossing, ["host2.gpu0"]]) == pytest.approx([alone / 2, alone / 2, 0])
+
+
+def test_jobs_on_one_host_share_its_ports_and_nothing_else() -> None:
+    """Of an A100 host every job has NICs of its own; one NIC is shared."""
+    halves = [
+        [f"host{host}.gpu{gpu}" for host in range(2) for gpu in part] for part in (range(4), range(4, 8))
+    ]
+    assert job_bandwidths(dgx_a100(2), halves) == pytest.approx([4 * 24e9] * 2)
+    ethernet = preset("hgx_ethernet", hosts=2, gbit_per_s=10)
+    (alone,) = job_bandwidths(ethernet, halves[:1])
+    assert job_bandwidths(ethernet, halves) == pytest.approx([alone / 2] * 2)
+    with pytest.raises(InputError, match=r"jobs: host0\.gpu0 holds ranks of two jobs"):
+        job_bandwidths(ethernet, [halves[0], halves[0]])
+
+
+def test_of_switches_joined_by_a_narrow_uplink_the_uplink_is_busiest() -> None:
+    cluster = dgx_h100(4, hosts_per_leaf=2, oversubscription=4.0)
+    busiest = link_loads(replace(cluster, placement=tuple(cluster.all_gpus())))[0]
+    assert "spine" in (busiest.a, busiest.b)
+    with pytest.raises(InputError, match="algorithm: 'star' is not legal; give one of ring, tree"):
+        link_loads(cluster, None, "star")
+
+
+@given(st.integers(1, 300), st.sampled_from([parent_in_first, parent_in_second]))
+def test_everyone_but_one_root_has_one_parent_and_the_tree_is_low(count: int, parent: object) -> None:
+    """connectTrees counts log2i of the hosts as depth, "not an exact value but a good approximation"."""
+    assert callable(parent)
+    ups = [parent(count, number) for number in range(count)]
+    assert ups.count(None) == 1
+    assert max((ups.count(number) for number in range(count)), default=0) <= 2
+    for number in range(count):
+        way = [number]
+        while (up := ups[way[-1]]) is not None:
+            way.append(up)
+        assert len(way) - 1 <= count.bit_length()
+
+
+def test_the_trees_of_nccls_own_drawings() -> None:
+    """src/graph/trees.cc draws 14 ranks, and both trees of 12 and of 13."""
+    first = [parent_in_first(14, number) for number in range(14)]
+    assert first == [None, 2, 4, 2, 8, 6, 4, 6, 0, 10, 12, 10, 8, 12]
+    mirrored = [parent_in_second(12, number) for number in range(12)]
+    assert mirrored == [1, 3, 1, 11, 5, 7, 5, 3, 9, 7, 9, None]
+    moved = [parent_in_second(13, number) for number in range(13)]
+    assert moved == [9, None, 3, 5, 3, 9, 7, 5, 7, 1, 11, 0, 11]
