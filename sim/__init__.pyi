@@ -4,7 +4,7 @@ from sim.autotuner.loop import autotune
 from sim.clusters.extrapolation.other_cluster import extrapolate_hardware
 from sim.clusters.links import link_loads
 from sim.clusters.machines import preset as cluster
-from sim.clusters.nccl.by_algorithm import cluster_hardware
+from sim.clusters.nccl.computed import cluster_hardware
 from sim.clusters.neighbours import hardware_beside, hardware_on
 from sim.clusters.ranks.distribution import compare_assignments, step_distribution
 from sim.clusters.ranks.rank_files import load_ranks

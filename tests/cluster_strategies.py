@@ -25,17 +25,18 @@ steps = st.builds(
 @st.composite
 def kinds(draw: st.DrawFn, name: str) -> HostKind:
     gpus, nics = draw(st.integers(1, 3)), draw(st.integers(0, 2))
+    generation = draw(st.sampled_from(["volta", "turing", "ampere", "hopper", "blackwell"]))
     return HostKind(
         name=name,
         gpus=gpus,
-        generation=draw(st.sampled_from(["volta", "turing", "ampere", "hopper", "blackwell"])),
+        generation=generation,
         between_gpus=tuple(draw(st.lists(steps, min_size=min(1, gpus - 1), max_size=gpus - 1))),
         nics=nics,
         parts=gpus if nics in (0, gpus) and draw(st.booleans()) else 1,
         gpu_slot_bytes_per_s=draw(RATES) if nics else None,
         nic_slot_bytes_per_s=draw(RATES) if nics else None,
         staged=draw(st.booleans()),
-        nvls=draw(st.booleans()),
+        nvls=generation in ("hopper", "blackwell") and draw(st.booleans()),
         ll128=draw(st.booleans()),
         cpu=draw(st.sampled_from(["intel", "amd", "arm"])),
     )

@@ -14,10 +14,9 @@ from typing import TypeVar
 
 import networkx as nx
 
-from sim.clusters.nccl.fabric import NVLINKS
 from sim.errors import InputError
 from sim.nouns.checks import one_of
-from sim.nouns.cluster import Cluster, HostKind, check_ranks, split_name
+from sim.nouns.cluster import NVLINKS, Cluster, HostKind, check_ranks, split_name
 from sim.nouns.hardware import MAX_RANKS
 from sim.nouns.link_load import LinkLoad
 

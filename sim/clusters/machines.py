@@ -292,7 +292,7 @@ def pcie_hosts(
     ``gpu_direct`` says that NICs read from GPUs, for which NCCL's log has GDRDMA: by default it does so where
     GPU and NIC are below one PCIe switch (NCCL_NET_GDR_LEVEL PXB, ncclTopoCheckGdr of src/graph/paths.cc),
     and on GeForce never. Without it data goes through host memory: on slots of PCIe 3 and 4 that carries
-    4 GB/s a GPU, the median of machines from 1.4 to 14.9 (``sim.clusters.nccl.paths``); over TCP at
+    4 GB/s a GPU, the median of machines from 1.4 to 14.9 (``sim.clusters.nccl.model``); over TCP at
     100 Gbit/s 4 to 6 were seen (NVIDIA/nccl#450, four hosts of eight V100). What sockets cost a processor
     beyond that, at 32 Gbit/s over 40 % of the line (NVIDIA/nccl#209), is not modelled, nor is anything on
     PCIe 5: measure the link there.

@@ -13,6 +13,7 @@ StepKind = Literal["nvlink", "nvswitch", "pcie", "shm", "qpi"]
 Generation = Literal["volta", "turing", "ampere", "hopper", "blackwell"]
 CpuVendor = Literal["intel", "amd", "arm"]
 
+NVLINKS = ("nvlink", "nvswitch")
 MAX_HOSTS = 1_000_000
 MAX_GPUS = 576  # in one host: the largest NVLink domain announced
 MAX_RINGS = 64  # MAXCHANNELS of NCCL (src/include/device.h)
@@ -116,6 +117,8 @@ class HostKind:
             if self.nics and getattr(self, name) is None:
                 raise InputError(f"{name}: null is not legal with {self.nics} nics; give bytes/s")
         _flags(self, "staged", "nvls", "ll128")
+        if self.nvls and self.generation in ("volta", "turing", "ampere"):
+            raise InputError(f"nvls: true is not legal with {self.generation}; it takes hopper or later")
         if self.gpus > 1 and not self.between_gpus:
             raise InputError(
                 f"between_gpus: an empty list is not legal with {self.gpus} gpus; give what lies between them"

@@ -6,8 +6,8 @@ nccl-tests' all_reduce_perf, out of place: times in us by size in MiB.
 from dataclasses import dataclass
 
 from sim.clusters.machines import dgx_a100, dgx_h100
-from sim.clusters.nccl.choosing import collective_ns
-from sim.clusters.nccl.from_cluster import fabric_of
+from sim.clusters.nccl.fabric import fabric_of
+from sim.clusters.nccl.model import collective_ns
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import CurvePoint
 from tests.clusters.published_fabrics import MIB, median_error

@@ -1,4 +1,4 @@
-"""Machines that the constants of ``sim.clusters.nccl.paths`` come from; no prediction is tested on them.
+"""Machines that the constants of ``sim.clusters.nccl.model`` come from; no prediction is tested on them.
 
 All are nccl-tests' all_reduce_perf, out of place. Times in us by size in MiB, bus bandwidths in GB/s at the
 largest sizes, where time is bandwidth.

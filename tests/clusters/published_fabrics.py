@@ -12,6 +12,7 @@ from math import log2
 from statistics import median
 
 from sim.clusters.nccl.fabric import Fabric, Hop, Kind
+from sim.clusters.nccl.model import Method, nccl_us
 from sim.nouns.hardware import Curve
 from tests.published.figures import curve, figures
 
@@ -40,6 +41,11 @@ class System:
     ranks: int | None = None
     place: str = ""
     small_bytes: int = 0
+
+
+def nccl_time_ns(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> int:
+    """The time that NCCL itself counts."""
+    return round(nccl_us(fabric, collective, num_bytes, method) * 1000)
 
 
 def box(

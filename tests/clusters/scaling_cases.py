@@ -6,7 +6,7 @@ from typing import Any
 
 import sim
 from sim.clusters.machines import preset
-from sim.clusters.nccl.from_cluster import fabric_of
+from sim.clusters.nccl.fabric import fabric_of
 from sim.clusters.scaling.cap_steps import CapSteps, caps_of, tune_caps
 from sim.clusters.scaling.carried import Carried
 from sim.clusters.scaling.reasons import Reason, Side, find_reason, side_of

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 import sim
 from sim.clusters.machines import dgx_a100, p4de, preset
-from sim.clusters.nccl.choosing import curve
-from sim.clusters.nccl.computed_hardware import SIZES, hardware_of
-from sim.clusters.nccl.from_cluster import fabric_of
+from sim.clusters.nccl.computed import SIZES, curve, hardware_of
+from sim.clusters.nccl.fabric import fabric_of
 from sim.errors import InputError
 from sim.formats.documents import parse_text, to_text
 from sim.nouns.cluster import Cluster

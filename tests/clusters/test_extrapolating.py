@@ -18,9 +18,9 @@ from sim.clusters.extrapolation.across_ranks import RatioDrift
 from sim.clusters.extrapolation.other_size import LINE_RATE, EstimatedPoint, extrapolate
 from sim.clusters.extrapolation.ratios import COVERED, SHAPE, MeasuredCurve, outlying
 from sim.clusters.machines import tcp_port
-from sim.clusters.nccl.choosing import collective_ns, nccl_ns
-from sim.clusters.nccl.computed_hardware import OVER_LINKS
+from sim.clusters.nccl.computed import OVER_LINKS
 from sim.clusters.nccl.fabric import Fabric, Hop
+from sim.clusters.nccl.model import collective_ns, nccl_ns
 from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.formats.documents import load

@@ -22,9 +22,8 @@ from sim.clusters.machines import (
     preset,
     tcp_port,
 )
-from sim.clusters.nccl.computed_hardware import hardware_of
-from sim.clusters.nccl.fabric import Fabric
-from sim.clusters.nccl.from_cluster import fabric_of
+from sim.clusters.nccl.computed import hardware_of
+from sim.clusters.nccl.fabric import Fabric, fabric_of
 from sim.errors import InputError, SimError
 from sim.nouns.cluster import Cluster, Hosts, Network
 from tests.cluster_strategies import NEEDED, clusters, placements

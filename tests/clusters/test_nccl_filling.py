@@ -6,13 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.clusters.nccl.bandwidths import bytes_per_us
-from sim.clusters.nccl.choosing import Method, collective_ns, filling_ns, nccl_time_ns, time_ns
-from sim.clusters.nccl.computed_hardware import OVER_LINKS, hardware_of
+from sim.clusters.nccl.computed import OVER_LINKS, hardware_of
 from sim.clusters.nccl.constants import Algorithm
 from sim.clusters.nccl.fabric import Fabric, Hop
-from sim.clusters.nccl.filling import filling_bytes, loop_bytes
-from tests.clusters.published_fabrics import GH200_NVLINK, MIB, box
+from sim.clusters.nccl.model import (
+    Method,
+    bytes_per_us,
+    collective_ns,
+    filling_bytes,
+    filling_ns,
+    loop_bytes,
+    time_ns,
+)
+from tests.clusters.published_fabrics import GH200_NVLINK, MIB, box, nccl_time_ns
 
 NVLS = Method(algorithm="nvls", protocol="Simple")
 H100 = replace(box(8, "nvswitch", GH200_NVLINK, "hopper", 16), nvls=True)

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim import cluster
-from sim.clusters.nccl.choosing import Method, choose, collective_ns, methods, nccl_time_ns, time_ns
-from sim.clusters.nccl.computed_hardware import (
+from sim.clusters.nccl.computed import (
     MEASURED_THROUGH_HOST,
     OVER_LINKS,
     PEER_TO_PEER,
@@ -19,23 +18,27 @@ from sim.clusters.nccl.computed_hardware import (
     hardware_of,
     uncertainty,
 )
-from sim.clusters.nccl.constants import Algorithm
-from sim.clusters.nccl.fabric import NVLINKS, Fabric, Hop, Kind, Protocol
-from sim.clusters.nccl.from_cluster import fabric_of
-from sim.clusters.nccl.latencies import latency_us
-from sim.clusters.nccl.paths import (
+from sim.clusters.nccl.constants import Algorithm, Protocol
+from sim.clusters.nccl.fabric import Fabric, Hop, Kind, fabric_of
+from sim.clusters.nccl.model import (
     PCIE_5_FROM_BYTES_PER_S,
     RING_FROM,
     RING_OVER_NVLINK,
     THROUGH_HOST_BYTES_PER_S,
+    Method,
     as_reached,
+    choose,
+    collective_ns,
+    latency_us,
+    methods,
     ring_over_nvlink,
     through_host,
+    time_ns,
 )
-from sim.nouns.cluster import Generation
+from sim.nouns.cluster import NVLINKS, Generation
 from sim.nouns.hardware import CURVES
 from tests.clusters import measured_paths as others
-from tests.clusters.published_fabrics import GB, MIB, PCIE_4, PCIE_5, alps, box, dgx_a100
+from tests.clusters.published_fabrics import GB, MIB, PCIE_4, PCIE_5, alps, box, dgx_a100, nccl_time_ns
 
 RING = Method(algorithm="ring", protocol="Simple")
 KINDS = st.sampled_from(["nvlink", "nvswitch", "pcie", "shm", "qpi"])

@@ -9,8 +9,8 @@ from statistics import median
 
 import pytest
 
-from sim.clusters.nccl.choosing import collective_ns, nccl_ns
-from sim.clusters.nccl.computed_hardware import uncertainty
+from sim.clusters.nccl.computed import uncertainty
+from sim.clusters.nccl.model import collective_ns, nccl_ns
 from sim.costs.service_time import service_ns
 from tests.clusters.published_fabrics import (
     AIM,
@@ -70,7 +70,7 @@ def error_alone(system: System) -> float:
 
 
 def test_what_other_machines_showed_makes_one_of_these_worse_and_the_others_no_worse() -> None:
-    """``sim.clusters.nccl.paths`` against NCCL's own bandwidths: 25 % in the mean, and not 27.
+    """``sim.clusters.nccl.model`` against NCCL's own bandwidths: 25 % in the mean, and not 27.
 
     The hosts of hkbu carry more through their memory than the median of other machines, which no data sheet
     says; it is not taken from them.

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.clusters.nccl.computed_hardware import hardware_of
-from sim.clusters.nccl.from_cluster import fabric_of
+from sim.clusters.nccl.computed import hardware_of
+from sim.clusters.nccl.fabric import fabric_of
 from sim.clusters.scaling.cap_steps import caps_of, tune_caps
 from sim.clusters.scaling.carried import Carried
 from sim.clusters.scaling.reasons import cost_of_a_bucket, find_reason, side_of

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sim.clusters.extrapolation.other_size import EstimatedPoint, extrapolate
 from sim.clusters.extrapolation.ratios import MeasuredCurve
-from sim.clusters.nccl.choosing import collective_ns
-from sim.clusters.nccl.computed_hardware import uncertainty
+from sim.clusters.nccl.computed import uncertainty
+from sim.clusters.nccl.model import collective_ns
 from sim.nouns.hardware import Curve
 from tests.clusters.elsewhere import ELSEWHERE
 from tests.clusters.published_fabrics import (

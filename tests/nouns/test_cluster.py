@@ -70,6 +70,7 @@ DIGITS = "9" * 5000  # no int is read from so many
             lambda: replace(KIND, parts=2),
             "parts: 2 is not legal; give a divisor of the 2 gpus and the 1 nics",
         ),
+        (lambda: replace(KIND, nvls=True), "nvls: true is not legal with ampere; it takes hopper or later"),
         (lambda: replace(KIND, nvls=1), "nvls: 1 is not legal; give true or false"),
         (
             lambda: replace(KIND, gpu_slot_bytes_per_s=None),

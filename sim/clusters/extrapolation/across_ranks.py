@@ -20,8 +20,8 @@ from sim.clusters.extrapolation.ratios import (
     of_the_model,
     quantile,
 )
-from sim.clusters.nccl.choosing import nccl_ns
 from sim.clusters.nccl.fabric import Fabric
+from sim.clusters.nccl.model import nccl_ns
 
 _WINDOW = 2.0  # octaves on each side: five powers of two tell the drift of one
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from sim.clusters.extrapolation.other_size import EstimatedPoint, extrapolate
 from sim.clusters.extrapolation.ratios import MeasuredCurve, outlying
-from sim.clusters.nccl.computed_hardware import SIZES
-from sim.clusters.nccl.fabric import Fabric
-from sim.clusters.nccl.from_cluster import fabric_of
+from sim.clusters.nccl.computed import SIZES
+from sim.clusters.nccl.fabric import Fabric, fabric_of
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import CURVES, MOST_FACTOR, Curve, CurvePoint, Hardware

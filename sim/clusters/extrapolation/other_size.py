@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 from sim.clusters.extrapolation.across_ranks import carried, drift_of
 from sim.clusters.extrapolation.ratios import MeasuredCurve, Ratios, octave_of, ratios_of
-from sim.clusters.nccl.choosing import nccl_ns
 from sim.clusters.nccl.fabric import Fabric
+from sim.clusters.nccl.model import nccl_ns
 from sim.clusters.neighbours import wire_bytes
 from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint

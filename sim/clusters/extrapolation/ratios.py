@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sim.clusters.nccl.choosing import nccl_ns
-from sim.clusters.nccl.computed_hardware import uncertainty
+from sim.clusters.nccl.computed import uncertainty
 from sim.clusters.nccl.fabric import Fabric
+from sim.clusters.nccl.model import nccl_ns
 from sim.errors import InputError
 from sim.nouns.hardware import Curve
 from sim.units import format_number, format_size

@@ -7,14 +7,14 @@ chooses by this model; that its times are those of the machine is not promised.
 
 from typing import Literal, get_args
 
-from sim.clusters.nccl.fabric import NVLINKS, Fabric, Protocol
 from sim.nouns.cluster import Generation
 
+Protocol = Literal["LL", "LL128", "Simple"]
 Algorithm = Literal["ring", "tree", "collnet_direct", "collnet_chain", "nvls", "nvls_tree"]
 Wire = Literal["nvlink", "pci", "net"]
 
 SOURCE = "NVIDIA/nccl 2.27, src/graph/tuning.cc, commit 72d2432094d6"
-PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
+PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 GENERATIONS: tuple[Generation, ...] = get_args(Generation)  # the oldest first
 
 # baseLat: LL, LL128, Simple
@@ -86,18 +86,3 @@ NVLS_SPEEDS: dict[Generation, tuple[float, ...]] = {
     "hopper": (60.0, 50.0, 40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 11.0, 6.0, 3.0),
     "blackwell": (90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0, 24.0, 20.0, 19.0, 18.0),
 }
-
-
-def column(fabric: Fabric) -> int:
-    """Column of the tables of greatest bandwidths: one host, two, more."""
-    return min(fabric.hosts, 3) - 1
-
-
-def row(fabric: Fabric) -> int:
-    """Row of the tables by GPU; what is below compute capability 8, Turing too, is in the first."""
-    return max(0, GENERATIONS.index(fabric.generation) - 1)
-
-
-def wire(fabric: Fabric) -> Wire:
-    """Which of NCCL's three kinds of wire joins the ranks of a host."""
-    return "nvlink" if fabric.intra.kind in NVLINKS else "pci"

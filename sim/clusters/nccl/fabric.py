@@ -1,17 +1,18 @@
-"""A machine as NCCL's cost model sees it: two kinds of hop, and how many ranks and channels there are."""
+"""A machine as NCCL's cost model sees it: two kinds of hop, and how many ranks and channels there are.
 
+It comes from a cluster: what a job gets of its hosts and of the network, and what other jobs leave it.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
+from sim.clusters.links import Job, Wires, job_of, shares
+from sim.clusters.nccl.constants import GENERATIONS, NVLS_SPEEDS, Protocol
 from sim.errors import InputError
-from sim.nouns.checks import at_least, one_of, rate
-from sim.nouns.cluster import CpuVendor, Generation
-from sim.nouns.hardware import MAX_RANKS
+from sim.nouns.cluster import NVLINKS, Cluster, CpuVendor, Generation, HostKind, Step
 
 Kind = Literal["nvlink", "nvswitch", "pcie", "shm", "qpi", "net"]
-Protocol = Literal["LL", "LL128", "Simple"]
-NVLINKS = ("nvlink", "nvswitch")
-MOST_CHANNELS = 64  # MAXCHANNELS, src/include/nccl_device/core.h and device.h of NCCL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +24,9 @@ class Hop:
     what all the NICs of a host send together. ``latency_ns`` is what one step takes beyond NCCL's table, to
     which the links and switches of its kind already belong; null adds nothing. ``reported_ns`` is the latency
     of a step that a network plugin tells NCCL (``ncclNetProperties_t.latency``), set so that NCCL chooses
-    well (NVIDIA/nccl#625): it counts for the choice, and ``paths`` says how long a step takes. ``staged_by``,
-    for hosts without GPUDirect RDMA: bytes/s of the slots of GPUs that reach NICs through host memory.
+    well (NVIDIA/nccl#625): it counts for the choice, and ``model.as_stepped`` says how long a step takes.
+    ``staged_by``, for hosts without GPUDirect RDMA: bytes/s of the slots of GPUs that reach NICs through host
+    memory.
     """
 
     kind: Kind
@@ -32,14 +34,6 @@ class Hop:
     latency_ns: int | None = None
     reported_ns: int | None = None
     staged_by: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        one_of("kind", self.kind, get_args(Kind))
-        rate("bytes_per_s", self.bytes_per_s)
-        at_least("latency_ns", self.latency_ns, 0)
-        at_least("reported_ns", self.reported_ns, 0)
-        for number, slot in enumerate(self.staged_by):
-            rate(f"staged_by.{number}", slot)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,48 +60,6 @@ class Fabric:
     protocols: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
     fewest_ranks: int | None = None
 
-    def __post_init__(self) -> None:
-        for name, most in (("world_size", MAX_RANKS), ("channels", MOST_CHANNELS)):
-            at_least(name, getattr(self, name), 1)
-            if getattr(self, name) > most:
-                raise InputError(f"{name}: {getattr(self, name)} is not legal; give an integer 1 to {most}")
-        at_least("hosts", self.hosts, 1)
-        at_least("ranks_per_host", self.ranks_per_host, 1)
-        self._check_ranks()
-        one_of("generation", self.generation, get_args(Generation))
-        one_of("cpu", self.cpu, get_args(CpuVendor))
-        for number, protocol in enumerate(self.protocols):
-            one_of(f"protocols.{number}", protocol, get_args(Protocol))
-        if "Simple" not in self.protocols:
-            raise InputError(
-                f"protocols: {list(self.protocols)} is not legal; Simple is always there, so list it"
-            )
-        if self.intra.kind == "net":
-            raise InputError("intra.kind: 'net' is not legal; it is what lies between hosts")
-        if self.hosts > 1 and self.inter is None:
-            raise InputError(f"inter: null is not legal with {self.hosts} hosts; give the hop between them")
-        if self.inter is not None and self.inter.kind != "net":
-            raise InputError(f"inter.kind: {self.inter.kind!r} is not legal; between hosts it is 'net'")
-        if self.sharp and self.hosts == 1:
-            raise InputError("sharp: true is not legal with one host; it reduces in the network between them")
-        if self.nvls and (self.intra.kind != "nvswitch" or self.generation in ("volta", "turing", "ampere")):
-            raise InputError(
-                f"nvls: true is not legal with {self.intra.kind} of {self.generation}; it takes an nvswitch "
-                "of hopper or later"
-            )
-
-    def _check_ranks(self) -> None:
-        at_least("fewest_ranks", self.fewest_ranks, 1)
-        least, most, others = self.least_ranks, self.ranks_per_host, self.hosts - 1
-        if least > most:
-            raise InputError(f"fewest_ranks: {least} is not legal; give an integer 1 to {most}")
-        # One host at least has the most ranks, one the fewest.
-        if not others * least + most <= self.world_size <= least + others * most:
-            raise InputError(
-                f"ranks_per_host: {least} to {most} on each of {self.hosts} hosts are not the world_size of "
-                f"{self.world_size}; say in fewest_ranks where a host has fewer"
-            )
-
     @property
     def least_ranks(self) -> int:
         """Ranks of the host with the fewest."""
@@ -117,3 +69,136 @@ class Fabric:
     def mean_ranks(self) -> float:
         """Ranks of a host on average: NCCL's ``ppn``."""
         return self.world_size / self.hosts
+
+
+# Speeds that NCCL's search tries for a channel within a host, in GB/s (src/graph/search.cc, speedArrayIntra,
+# sm90SpeedArrayIntra and sm100SpeedArrayIntra, since it knows Blackwell), and the most channels it finds.
+_SPEEDS: dict[Generation, tuple[float, ...]] = {
+    **dict.fromkeys(("volta", "turing", "ampere"), (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3)),
+    **NVLS_SPEEDS,
+}
+_MOST_FOUND = 32  # MAXCHANNELS / 2
+_LEAST_NVLS = 3  # GPUs of a host (ncclNvlsInit, src/transport/nvls.cc)
+_WORST_FIRST: tuple[Kind, ...] = ("shm", "qpi", "pcie", "nvswitch", "nvlink")
+
+
+def fabric_of(
+    cluster: Cluster, ranks: Sequence[str] | None = None, *, beside: Sequence[Sequence[str]] = ()
+) -> Fabric:
+    """The fabric of a job with its ranks on ``ranks`` (None: the cluster's placement).
+
+    Where hosts differ, NCCL takes one figure for all, and so does this: the fewest channels, the least
+    bandwidths, the worst kind of step, the oldest GPU (src/init.cc, the loop over allGather3Data).
+
+    Args:
+        cluster: the machine.
+        ranks: full names of GPUs, such as ``host0.gpu3``.
+        beside: the ranks of other jobs, which run at the same time and take their fair share of the network.
+
+    Raises:
+        InputError: ranks that are no GPUs, that two jobs have, or on hosts that nothing joins.
+    """
+    wires = Wires(cluster)
+    job = job_of(cluster, wires, ranks)
+    shared = shares(wires, [job, *(job_of(cluster, wires, each) for each in beside)])[0]
+    if job.rings and shared < 1:
+        raise InputError(
+            f"bytes_per_s: links that leave the job {shared} bytes/s are not legal; give each 1 byte/s for "
+            f"every ring that crosses it"
+        )
+    owners = cluster.owners()
+    hosts = {(owners[host], len(gpus)) for host, gpus in job.gpus.items()}
+    kinds, counts = {kind for kind, _ in hosts}, [count for _, count in hosts]
+    generations = {kind.generation for kind in kinds}
+    generation = min(generations, key=GENERATIONS.index)
+    intra = _intra(hosts, shared)
+    across = len(job.gpus) > 1
+    vendors = {kind.cpu for kind in kinds}
+    return Fabric(
+        world_size=job.world_size,
+        hosts=len(job.gpus),
+        ranks_per_host=max(counts),
+        fewest_ranks=min(counts) if min(counts) < max(counts) else None,
+        generation=generation,
+        intra=intra,
+        inter=_inter(cluster, wires, job, kinds, shared) if across else None,
+        channels=_channels(generation, job.rings, shared, intra.kind, across_hosts=across),
+        nvls=all(kind.nvls for kind in kinds) and intra.kind == "nvswitch" and min(counts) >= _LEAST_NVLS,
+        sharp=across and cluster.network is not None and cluster.network.sharp,
+        cpu=vendors.pop() if len(vendors) == 1 else "amd",  # llMaxBws, src/graph/tuning.cc
+        protocols=_protocols(cluster, hosts, intra.kind, across_hosts=across),
+    )
+
+
+def _intra(hosts: set[tuple[HostKind, int]], shared: float) -> Hop:
+    """The step between GPUs of one host, where it is slowest, under the worst kind of all hosts.
+
+    What a job sends to other hosts takes nothing of it. With one GPU a host there is none, and NCCL's NVLink.
+    """
+    alone = Step(kind="nvlink", bytes_per_s=max(1.0, shared))
+    steps = [alone if count == 1 else kind.step(count) for kind, count in hosts]
+    worst = min((step.kind for step in steps), key=_WORST_FIRST.index)
+    return Hop(kind=worst, bytes_per_s=min(step.bytes_per_s for step in steps))
+
+
+def _inter(cluster: Cluster, wires: Wires, job: Job, kinds: set[HostKind], shared: float) -> Hop:
+    assert cluster.network is not None  # a job on several hosts has one
+    reported, latency_ns = cluster.network.latency_ns, cluster.network.switch_latency_ns
+    if latency_ns:  # NCCL's table has one switch already; the first ring stands for all
+        ways = [wires.way(a, job.nics[a][0], b, job.nics[b][0]) for a, b in job.steps()]
+        latency_ns = round(sum(len(way) - 2 for way in ways) * latency_ns / len(ways))
+    staged = [kind.gpu_slot_bytes_per_s for kind in kinds if kind.staged and kind.gpu_slot_bytes_per_s]
+    return Hop(
+        kind="net",
+        bytes_per_s=shared,
+        latency_ns=latency_ns or None,
+        reported_ns=reported or None,
+        staged_by=(min(staged),) * job.rings if staged else (),
+    )
+
+
+def _channels(
+    generation: Generation, rings: int, bytes_per_s: float, kind: Kind, *, across_hosts: bool
+) -> int:
+    """How many channels NCCL's search finds (ncclTopoCompute and ncclTopoDupChannels, src/graph/search.cc).
+
+    Between hosts there is one for each ring. Within a host NCCL takes the speed of its list whose channels
+    carry most together, of equals the fastest, and none below 0.49 of the first that fits. A speed of 25 GB/s
+    or more is halved for twice the channels; on Hopper and later not one below 50 with more than 4 channels.
+    """
+    if not rings:
+        return 1
+    speed, found = bytes_per_s / rings / 1e9, rings
+    if not across_hosts:
+        fitting = [each for each in _SPEEDS[generation] if each <= speed]
+        counts = {
+            each: min(rings * int(speed / each), _MOST_FOUND) for each in fitting if each > 0.49 * fitting[0]
+        }
+        if counts:
+            speed = max(counts, key=lambda each: (counts[each] * each, each))
+            found = counts[speed]
+        else:
+            speed = 0.0
+    newer = generation in ("hopper", "blackwell")
+    halved = kind in NVLINKS and speed >= 25 and not (newer and speed < 50 and found > 4)
+    return min(found * 2 if halved else found, _MOST_FOUND)
+
+
+def _protocols(
+    cluster: Cluster, hosts: set[tuple[HostKind, int]], kind: Kind, *, across_hosts: bool
+) -> tuple[Protocol, ...]:
+    """LL where the network has it; LL128 over NVLink between GPUs of one generation, and to NICs to which
+    writes stay whole (isLL128Enabled of src/graph/tuning.cc: typeIntra, minCompCap == maxCompCap, typeInter).
+
+    Rings go in by the NIC of one GPU and out by that of another, so that an odd one out sends over another
+    GPU's NVLink (PXN), where NCCL has LL128 from Hopper on.
+    """
+    network = cluster.network if across_hosts else None
+    generations = {each.generation for each, _ in hosts}
+    whole = kind in NVLINKS and len(generations) == 1
+    if network is not None:
+        is_odd = any(count > 1 and count % 2 for _, count in hosts)
+        whole = whole and network.ll128 and all(each.ll128 for each, _ in hosts)
+        whole = whole and (not is_odd or generations <= {"hopper", "blackwell"})
+    allowed: dict[Protocol, bool] = {"LL": network is None or network.ll, "LL128": whole, "Simple": True}
+    return tuple(protocol for protocol, is_allowed in allowed.items() if is_allowed)

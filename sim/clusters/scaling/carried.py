@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from sim.clusters.nccl.choosing import choose
 from sim.clusters.nccl.fabric import Fabric
+from sim.clusters.nccl.model import choose
 from sim.nouns.hardware import CURVES, SCALARS, Curve, CurvePoint, Hardware
 from sim.units import divide_half_even
 

@@ -8,8 +8,8 @@ from itertools import product
 from typing import Any
 
 from sim.clusters.extrapolation.other_cluster import extrapolate_hardware
-from sim.clusters.nccl.computed_hardware import hardware_of
-from sim.clusters.nccl.from_cluster import fabric_of
+from sim.clusters.nccl.computed import hardware_of
+from sim.clusters.nccl.fabric import fabric_of
 from sim.clusters.scaling.carried import Carried, with_local
 from sim.clusters.scaling.sizes import Size, sized
 from sim.errors import InputError

@@ -1,0 +1,480 @@
+"""NCCL's own cost model: what each algorithm and protocol takes on a fabric, and which of them NCCL chooses.
+
+NCCL chooses by its own figures. How long its choice then takes is said by two things more, which it does not
+count: what links give of these figures, as other machines have shown, and what NVLS's pipeline takes to fill.
+"""
+
+from dataclasses import dataclass, replace
+
+from sim.clusters.nccl.constants import (
+    BASE_US,
+    CORRECTED_FROM,
+    GENERATIONS,
+    LL_MOST,
+    MOST_NVLS,
+    NET_OVERHEAD_US,
+    NVLS_LEFT,
+    NVLS_SPEEDS,
+    PLATEAU,
+    PLATEAU_BYTES,
+    PROTOCOLS,
+    RING_LL128_MOST,
+    STEP_US,
+    TREE_CORRECTION,
+    TREE_LL128_MOST,
+    TREE_MOST,
+    Algorithm,
+    Protocol,
+    Wire,
+)
+from sim.clusters.nccl.fabric import Fabric, Hop
+from sim.errors import NotModelledError
+from sim.nouns.checks import at_least, one_of
+from sim.nouns.cluster import NVLINKS
+from sim.nouns.hardware import CURVES
+
+_GB = 1e9
+_MOST_DIRECT = 8  # NCCL_MAX_DIRECT_ARITY + 1
+_ARITY_US = 0.4  # one more GPU that sends to the same head
+
+# What links give of the figures that NCCL's model counts on: medians of machines that the predictions are not
+# tested on. tests/clusters/measured_paths.py has them all, with their addresses, and how far they lie apart.
+
+# A ring with Simple over NVLink, of 32, 64, ... MiB: the share of NCCL's bandwidth that is
+# left after its latency. Three machines (eight A100 twice, four H100), each within 20 % of these. Smaller
+# messages take the first, larger ones the last.
+RING_OVER_NVLINK = (0.85, 0.91, 0.89, 0.94, 0.95, 0.97)
+RING_FROM = 32 << 20
+
+# What a step over a network whose plugin reports a latency takes beyond NCCL's table: 20 us over EFA by AWS's
+# own model (TUNER_NET_LATENCY, include/nccl_ofi_param.h of aws/aws-ofi-nccl, "different from the network
+# plugin's param for net latency by design"). The 75 us that are reported were tried for which choose best
+# (aws/aws-ofi-nccl#93 and #901), and are no time: 8 bytes through two p6-b200 take 51 us in all
+# (dstackai/dstack#3961).
+REPORTED_NS = 20_000
+
+# Through host memory: what a GPU sends and receives at once, in bytes/s, on hosts of PCIe 3
+# and 4. So goes what has no peer-to-peer, and without GPUDirect RDMA all that goes to a NIC: in both cases
+# kernels store to host memory and load from it (src/transport/shm.cc; NCCL_NET_MAP_HOSTMEM, net.cc). Seven
+# figures of six machines lie between 1.4 and 14.9 GB/s: the processor decides, and no data sheet
+# says it. On PCIe 5 two machines have 28 to 35 of the 48 GB/s that NCCL counts, too few for a number.
+THROUGH_HOST_BYTES_PER_S = 4e9
+PCIE_5_FROM_BYTES_PER_S = 36e9  # between 24 and 48, which NCCL counts for x16 of PCIe 4 and 5
+
+# NVLS cuts a channel's part of a message into loops of one chunk for each head. A loop is copied into the
+# buffers that the switch reads (scatter), reduced and sent to all (reduce, broadcast), and copied out
+# (gather), each by warps of its own (RunWorkColl of NVLS and NVLS_TREE, src/device/all_reduce.h;
+# reduce_scatter.h and all_gather.h have two of the three). Loops follow one another through these stages, so
+# that every stage but the first adds the time of one loop to a message. That is much for small messages,
+# which have few loops: 16 MiB on eight H100 are four loops, and two more stages make them take as long as
+# six.
+#
+# Each stage is taken to be as slow as the slowest, the switch's. NCCL's cost model has no such term. How much
+# quicker the copies within a GPU are is not known; the range of a computed curve contains it (``computed``).
+_KIB = 1 << 10
+# NVLS_NCHANNELS_SM90, _SM100 (several hosts) and _SM100_NVL (one), src/transport/nvls.cc
+_CHANNELS_HOPPER, _CHANNELS_BLACKWELL, _CHANNELS_BLACKWELL_ALONE = 16, 32, 24
+_MOST_CHUNK = 128 * _KIB  # NCCL_NVLS_CHUNKSIZE
+_SLOW_GB_PER_S = 150  # of several hosts whose switches reduce: chunks of 32 KiB at most
+# calcCollChunking, src/enqueue.cc: a message of fewer such loops than the first number has chunks of at most
+# the second, in bytes.
+_NVLS_CHUNKS = ((64, 64 * _KIB), (8, 32 * _KIB), (2, 16 * _KIB))
+_TREE_CHUNKS = ((4, 64 * _KIB), (1, 32 * _KIB))
+_MANY_HOSTS = 4  # from so many on a tree's chunks are 64 KiB at most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """An algorithm with a protocol; in words "ring Simple"."""
+
+    algorithm: Algorithm
+    protocol: Protocol
+
+    def __str__(self) -> str:
+        return f"{self.algorithm} {self.protocol}"
+
+
+def methods(fabric: Fabric, collective: str) -> tuple[Method, ...]:
+    """What NCCL may choose from for ``collective`` on this fabric; none with one rank.
+
+    PAT, which it uses for reduce-scatter and all-gather with one GPU a host, is not modelled.
+
+    Raises:
+        InputError: a collective that fills no curve.
+    """
+    one_of("collective", collective, CURVES)
+    if fabric.world_size == 1:
+        return ()
+    allowed = [protocol for protocol in PROTOCOLS if protocol in fabric.protocols]
+    if "LL128" in allowed and fabric.ranks_per_host > 1 and fabric.intra.kind not in NVLINKS:
+        allowed.remove("LL128")
+    found = [Method(algorithm="ring", protocol=protocol) for protocol in allowed]
+    if collective == "all_reduce":
+        found += [Method(algorithm="tree", protocol=protocol) for protocol in allowed]
+    found += [Method(algorithm=algorithm, protocol="Simple") for algorithm in _in_network(fabric, collective)]
+    return tuple(found)
+
+
+def _in_network(fabric: Fabric, collective: str) -> list[Algorithm]:
+    found: list[Algorithm] = []
+    nvls = fabric.nvls and fabric.ranks_per_host > 1 and nvls_speed(fabric) > 0
+    scattered = collective in ("reduce_scatter", "all_gather") and fabric.ranks_per_host <= MOST_NVLS
+    if nvls and fabric.hosts == 1 and (collective == "all_reduce" or scattered):
+        found.append("nvls")
+    if collective != "all_reduce" or fabric.hosts == 1:
+        return found
+    if nvls:
+        found.append("nvls_tree")
+    if fabric.sharp:
+        if nvls:
+            found.append("nvls")
+        if fabric.ranks_per_host <= _MOST_DIRECT:
+            found.append("collnet_chain")
+            if fabric.intra.kind == "nvswitch":
+                found.append("collnet_direct")
+    return found
+
+
+def ring_steps(collective: str, ranks: int) -> int:
+    """How many steps NCCL counts for a ring, of which each moves ``1 / ranks`` of the bytes."""
+    if collective == "all_reduce":
+        return 2 * (ranks - 1)
+    return ranks - 1 if collective in ("reduce_scatter", "all_gather") else ranks
+
+
+def bytes_per_us(fabric: Fabric, collective: str, algorithm: Algorithm, protocol: Protocol) -> float:
+    """Bytes of the whole tensor that go through in one us, once all is under way (NCCL's ``bandwidths``)."""
+    ranks = fabric.world_size
+    if algorithm == "ring":
+        bus = _ring_bus(fabric, protocol) * ranks / ring_steps(collective, ranks)
+    elif algorithm == "tree":
+        bus = _tree_bus(fabric, protocol) / 2
+    elif algorithm == "nvls":
+        heads = _nvls_bus(fabric)
+        if collective == "all_reduce":
+            bus = (heads if fabric.hosts == 1 else min(heads, _inter(fabric))) * 5 / 6
+        else:  # a rank's own part need not travel; 0.9 is NCCL's
+            bus = heads * min((fabric.mean_ranks - 1) / fabric.mean_ranks, 0.9)
+    elif algorithm == "nvls_tree":
+        inter = _inter(fabric) if fabric.hosts == 2 else _inter(fabric) / 2
+        bus = min(_nvls_bus(fabric), inter) * 5 / 6
+    else:
+        bus = _collnet_bus(fabric, algorithm) / 2
+    return bus * 1000
+
+
+def _inter(fabric: Fabric) -> float:
+    assert fabric.inter is not None  # a Fabric of several hosts has it
+    return fabric.inter.bytes_per_s / _GB
+
+
+def _ring_bus(fabric: Fabric, protocol: Protocol) -> float:
+    bus = fabric.intra.bytes_per_s / _GB if fabric.ranks_per_host > 1 else _inter(fabric)
+    if fabric.hosts > 1:
+        bus = min(bus, _inter(fabric))
+    if protocol == "LL":  # half of what travels are flags
+        return min(_ll_most(fabric), bus * 0.5)
+    if protocol == "LL128":  # 8 of 128 bytes are flags
+        return min(bus * 0.92, fabric.channels * RING_LL128_MOST[_row(fabric)][_column(fabric)])
+    return bus
+
+
+def _tree_bus(fabric: Fabric, protocol: Protocol) -> float:
+    """GB/s at which a double binary tree moves bytes; an all-reduce moves each up and down, so gets half.
+
+    Between two hosts each of the two trees has one edge and half of the bytes, so that a NIC sends about half
+    of what a ring makes it send; NCCL's search lets a tree's bandwidth within the host rise to twice that
+    between hosts.
+    """
+    bus = fabric.intra.bytes_per_s / _GB
+    if fabric.hosts > 1:
+        inter = _inter(fabric) * (2 if fabric.hosts == 2 else 1)
+        bus = min(bus, inter) if fabric.ranks_per_host > 1 else inter
+    bus = min(bus * 0.92, fabric.channels * TREE_MOST[_row(fabric)][_column(fabric)])
+    if protocol == "LL":
+        bus = min(bus / 3.8, _ll_most(fabric))
+    elif protocol == "LL128":
+        flags = 7 / 9 if fabric.hosts == 1 else 120 / 128
+        bus = min(bus * flags, fabric.channels * TREE_LL128_MOST[_row(fabric)][_column(fabric)])
+    # With one GPU in a host all of a tree's traffic goes through it (NCCL_TOPO_PATTERN_TREE).
+    return bus * 0.85 if fabric.least_ranks == 1 else bus
+
+
+def _ll_most(fabric: Fabric) -> float:
+    by = _row(fabric) if fabric.hosts == 1 else int(fabric.cpu == "amd")
+    return LL_MOST[by][_column(fabric)]
+
+
+def nvls_speed(fabric: Fabric) -> float:
+    """GB/s that NCCL's search finds for each head of NVLS; 0 if no speed of its list fits.
+
+    There are as many heads as the smallest host has GPUs, 32 at most. A GPU's links carry this speed once for
+    each head, and once more for itself if it is a head (ncclTopoSearchTryNvls, src/graph/search.cc).
+    """
+    most = fabric.intra.bytes_per_s / _GB / (nvls_heads(fabric) + 1)
+    return next((speed for speed in NVLS_SPEEDS[fabric.generation] if speed <= most), 0.0)
+
+
+def nvls_heads(fabric: Fabric) -> int:
+    """How many GPUs of a host are heads: each has its part of a message reduced for all."""
+    return min(fabric.least_ranks, MOST_NVLS)
+
+
+def _nvls_bus(fabric: Fabric) -> float:
+    return nvls_heads(fabric) * nvls_speed(fabric) * NVLS_LEFT[fabric.generation]
+
+
+def _collnet_bus(fabric: Fabric, algorithm: Algorithm) -> float:
+    """The network's switches reduce: a NIC sends each byte once and gets it back once."""
+    bus = min(fabric.intra.bytes_per_s / _GB, 2 * _inter(fabric))
+    if algorithm == "collnet_chain":
+        return bus
+    gpus_per_nic = fabric.mean_ranks / fabric.channels
+    bus /= gpus_per_nic - (gpus_per_nic - 1) / 2
+    return bus * 0.85 if fabric.generation in ("hopper", "blackwell") else bus
+
+
+def corrected(num_bytes: int, protocol: Protocol) -> float:
+    """The bytes that a tree at its full bandwidth would move in the time that it takes for ``num_bytes``.
+
+    NCCL divides by a factor that jumps at powers of two, so that time would fall there as size grows. Here
+    the factor holds at the powers of two, and between them time is linear.
+    """
+    factors = TREE_CORRECTION[PROTOCOLS.index(protocol)]
+    if num_bytes < CORRECTED_FROM:
+        return num_bytes / factors[0]
+    level = (num_bytes // CORRECTED_FROM).bit_length() - 1
+    if level >= len(factors):
+        return float(num_bytes)
+    low = CORRECTED_FROM << level
+    after = factors[level + 1] if level + 1 < len(factors) else 1.0
+    return low / factors[level] + (2 * low / after - low / factors[level]) * (num_bytes - low) / low
+
+
+def _column(fabric: Fabric) -> int:
+    """Column of the tables of greatest bandwidths: one host, two, more."""
+    return min(fabric.hosts, 3) - 1
+
+
+def _row(fabric: Fabric) -> int:
+    """Row of the tables by GPU; what is below compute capability 8, Turing too, is in the first."""
+    return max(0, GENERATIONS.index(fabric.generation) - 1)
+
+
+def _wire(fabric: Fabric) -> Wire:
+    """Which of NCCL's three kinds of wire joins the ranks of a host."""
+    return "nvlink" if fabric.intra.kind in NVLINKS else "pci"
+
+
+def latency_us(
+    fabric: Fabric, collective: str, num_bytes: int, algorithm: Algorithm, protocol: Protocol
+) -> float:
+    """us that a collective takes besides the time of its bytes; large messages take longer steps on rings."""
+    number = PROTOCOLS.index(protocol)
+    base = BASE_US[algorithm][number]
+    intra = STEP_US[_wire(fabric)][algorithm][number] + _beyond_us(fabric.intra)
+    net: Algorithm = "tree" if fabric.world_size == fabric.hosts else algorithm  # latencies are exposed
+    inter = STEP_US["net"][net][number] + _beyond_us(fabric.inter) * (2 if protocol == "Simple" else 1)
+    levels = fabric.hosts.bit_length() - 1
+    others = fabric.world_size // fabric.hosts - 1  # NCCL divides integers
+    if algorithm == "ring":
+        return base + _ring_us(fabric, collective, num_bytes, protocol, base, intra, inter)
+    if algorithm == "tree":
+        return base + 2 * (others * intra + levels * inter)
+    if algorithm == "nvls":
+        return intra + (inter if fabric.hosts > 1 else 0.0)
+    if algorithm == "nvls_tree":
+        return intra + 2 * levels * inter
+    if algorithm == "collnet_direct":
+        return base + 2 * (min(1, others) * intra + others * _ARITY_US) + inter
+    return base + 2 * others * intra + inter
+
+
+def _ring_us(
+    fabric: Fabric,
+    collective: str,
+    num_bytes: int,
+    protocol: Protocol,
+    base: float,
+    intra: float,
+    inter: float,
+) -> float:
+    steps = ring_steps(collective, fabric.world_size)
+    if collective in ("reduce", "broadcast"):
+        kind: Wire = "net" if fabric.hosts > 1 else _wire(fabric)
+        hop = fabric.inter if fabric.hosts > 1 else fabric.intra
+        algorithm: Algorithm = "tree" if protocol == "Simple" else "ring"
+        step = STEP_US[kind][algorithm][PROTOCOLS.index(protocol)]
+        return steps * (step + _beyond_us(hop))
+    between = steps * (fabric.hosts - 1) // (fabric.world_size - 1)
+    if fabric.hosts > 1:  # each step is also posted to the network's thread
+        intra = max(intra, NET_OVERHEAD_US[fabric.cpu] * (3 if protocol == "Simple" else 1))
+    latency = (steps - between) * intra + between * inter
+    if protocol != "Simple" or fabric.hosts == 1 or collective != "all_reduce":
+        return latency
+    # NCCL runs twice the channels that its search found (src/graph/connect.cc).
+    each = num_bytes // (2 * fabric.channels * fabric.world_size)
+    return (base + latency) * PLATEAU[fabric.generation] - base if each >= PLATEAU_BYTES else latency
+
+
+def _beyond_us(hop: Hop | None) -> float:
+    return 0.0 if hop is None else ((hop.latency_ns or 0) + (hop.reported_ns or 0)) / 1000
+
+
+def filling_bytes(fabric: Fabric, collective: str, num_bytes: int, algorithm: Algorithm) -> int:
+    """Bytes that take as long to send as the pipeline takes to fill; 0 for what is not NVLS."""
+    if algorithm not in ("nvls", "nvls_tree"):
+        return 0
+    return (_stages(fabric, collective, algorithm) - 1) * min(
+        num_bytes, loop_bytes(fabric, num_bytes, algorithm)
+    )
+
+
+def loop_bytes(fabric: Fabric, num_bytes: int, algorithm: Algorithm) -> int:
+    """What all channels take up in one loop of a message of ``num_bytes``."""
+    at_once = _channels(fabric) * nvls_heads(fabric)
+    chunk = _MOST_CHUNK
+    if algorithm == "nvls_tree":
+        chunk = 64 * _KIB if fabric.hosts >= _MANY_HOSTS else chunk
+    elif fabric.hosts > 1 and bytes_per_us(fabric, "all_reduce", "nvls", "Simple") < _SLOW_GB_PER_S * 1000:
+        chunk = 32 * _KIB
+    for loops, smaller in _TREE_CHUNKS if algorithm == "nvls_tree" else _NVLS_CHUNKS:
+        if num_bytes < loops * at_once * chunk:
+            chunk = min(chunk, smaller)
+    return at_once * chunk
+
+
+def _channels(fabric: Fabric) -> int:
+    if fabric.generation == "blackwell":
+        return _CHANNELS_BLACKWELL if fabric.hosts > 1 else _CHANNELS_BLACKWELL_ALONE
+    return _CHANNELS_HOPPER
+
+
+def _stages(fabric: Fabric, collective: str, algorithm: Algorithm) -> int:
+    """Groups of warps that a chunk passes in a row; each level of a tree adds one up and one down."""
+    if collective != "all_reduce":
+        return 2
+    if algorithm == "nvls_tree":
+        return 3 + 2 * (fabric.hosts.bit_length() - 1)
+    return 3 if fabric.hosts == 1 else 4
+
+
+def as_reached(fabric: Fabric, algorithm: Algorithm, protocol: Protocol, num_bytes: int) -> Fabric:
+    """The fabric with what its links reach where NCCL's model has what they could carry.
+
+    A path gives the same wherever a job's other hosts are. What the network carries is left as it is, since
+    no machine with a network is among those measured; what is staged in host memory on its way to a NIC is
+    no faster than through host memory. Of the latency that a plugin reports a step takes ``REPORTED_NS`` at
+    most.
+    """
+    intra = fabric.intra
+    if intra.kind == "shm":
+        intra = replace(intra, bytes_per_s=through_host(intra.bytes_per_s))
+    elif intra.kind in NVLINKS and algorithm == "ring" and protocol == "Simple":
+        intra = replace(intra, bytes_per_s=intra.bytes_per_s * ring_over_nvlink(num_bytes))
+    stepped = as_staged(as_stepped(fabric))
+    return stepped if intra is fabric.intra else replace(stepped, intra=intra)
+
+
+def as_staged(fabric: Fabric) -> Fabric:
+    """The fabric with what a host's GPUs get to its NICs where that goes through host memory."""
+    inter = fabric.inter
+    if inter is None or not inter.staged_by:
+        return fabric
+    through = sum(through_host(slot) for slot in inter.staged_by)
+    return replace(fabric, inter=replace(inter, bytes_per_s=min(inter.bytes_per_s, through)))
+
+
+def as_stepped(fabric: Fabric) -> Fabric:
+    """The fabric with what a step takes where a plugin reports more."""
+    inter = fabric.inter
+    if inter is None or inter.reported_ns is None or inter.reported_ns <= REPORTED_NS:
+        return fabric
+    return replace(fabric, inter=replace(inter, reported_ns=REPORTED_NS))
+
+
+def through_host(bytes_per_s: float) -> float:
+    """What a GPU sends and receives at once through host memory, where slots carry ``bytes_per_s``."""
+    if bytes_per_s >= PCIE_5_FROM_BYTES_PER_S:
+        return bytes_per_s
+    return min(bytes_per_s, THROUGH_HOST_BYTES_PER_S)
+
+
+def ring_over_nvlink(num_bytes: int) -> float:
+    """``RING_OVER_NVLINK`` at ``num_bytes``: time is linear between the sizes of the table."""
+    if num_bytes <= RING_FROM:
+        return RING_OVER_NVLINK[0]
+    level = (num_bytes // RING_FROM).bit_length() - 1
+    if level >= len(RING_OVER_NVLINK) - 1:
+        return RING_OVER_NVLINK[-1]
+    low = RING_FROM << level
+    first, second = low / RING_OVER_NVLINK[level], 2 * low / RING_OVER_NVLINK[level + 1]
+    return num_bytes / (first + (second - first) * (num_bytes - low) / low)
+
+
+def nccl_us(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> float:
+    """The time that NCCL itself counts, by which it chooses."""
+    algorithm, protocol = method.algorithm, method.protocol
+    loaded = corrected(num_bytes, protocol) if algorithm == "tree" else float(num_bytes)
+    bandwidth = bytes_per_us(fabric, collective, algorithm, protocol)
+    return latency_us(fabric, collective, num_bytes, algorithm, protocol) + loaded / bandwidth
+
+
+def choose(fabric: Fabric, collective: str, num_bytes: int, algorithm: str | None = None) -> Method | None:
+    """What takes least by NCCL's own model, of one ``algorithm`` if it is given; None with one rank.
+
+    Raises:
+        NotModelledError: an algorithm that NCCL would not use there.
+    """
+    at_least("num_bytes", num_bytes, 0)
+    known = methods(fabric, collective)
+    fitting = [method for method in known if algorithm in (None, method.algorithm)]
+    if known and not fitting:
+        raise NotModelledError(
+            f"algorithm: {algorithm} is not for {fabric.world_size} ranks on {fabric.hosts} hosts of this "
+            f"kind; NCCL has {', '.join(sorted({method.algorithm for method in known}))} there"
+        )
+    return min(fitting, key=lambda method: nccl_us(fabric, collective, num_bytes, method), default=None)
+
+
+def nccl_ns(fabric: Fabric, collective: str, num_bytes: int) -> int:
+    """What NCCL counts for what it chooses, and what its pipeline takes to fill; 0 with one rank.
+
+    A step takes what it takes, and not what a plugin reports of it (``as_stepped``).
+    """
+    method, stepped = choose(fabric, collective, num_bytes), as_stepped(fabric)
+    return 0 if method is None else round(_filled_us(stepped, collective, num_bytes, method) * 1000)
+
+
+def time_ns(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> int:
+    """Time of one collective of ``num_bytes`` (the whole tensor) by one of ``methods``, in ns, half to even.
+
+    NCCL's own time at the bandwidth that links reach (``as_reached``), and what its pipeline takes to fill.
+    """
+    reached = as_reached(fabric, method.algorithm, method.protocol, num_bytes)
+    return round(_filled_us(reached, collective, num_bytes, method) * 1000)
+
+
+def filling_ns(fabric: Fabric, collective: str, num_bytes: int, algorithm: str | None = None) -> int:
+    """How much of ``collective_ns`` the pipeline takes to fill."""
+    method = choose(fabric, collective, num_bytes, algorithm)
+    if method is None:
+        return 0
+    reached = as_reached(fabric, method.algorithm, method.protocol, num_bytes)
+    return round(_filling_us(reached, collective, num_bytes, method) * 1000)
+
+
+def collective_ns(fabric: Fabric, collective: str, num_bytes: int, algorithm: str | None = None) -> int:
+    """Time of one collective by the method that NCCL chooses, of one ``algorithm`` if it is given; 0 with one
+    rank."""
+    method = choose(fabric, collective, num_bytes, algorithm)
+    return 0 if method is None else time_ns(fabric, collective, num_bytes, method)
+
+
+def _filled_us(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> float:
+    return nccl_us(fabric, collective, num_bytes, method) + _filling_us(fabric, collective, num_bytes, method)
+
+
+def _filling_us(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> float:
+    ahead = filling_bytes(fabric, collective, num_bytes, method.algorithm)
+    return ahead / bytes_per_us(fabric, collective, method.algorithm, method.protocol) if ahead else 0.0
