@@ -5,27 +5,23 @@ order decide) come up in most examples, and an oracle can step through them; *re
 those of training.
 """
 
-from dataclasses import dataclass, replace
-from typing import get_args
+from dataclasses import dataclass, fields, replace
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
 from sim.nouns.assignment import Assignment, bucket_bytes
-from sim.nouns.autotune import AutotuneProgress, Outcome, Phase, TrialLook
-from sim.nouns.explanation import Event, ExplainedIteration, Explanation
+from sim.nouns.autotune import AutotuneProgress
+from sim.nouns.explanation import Explanation
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
-from sim.nouns.memory import Memory
 from sim.nouns.path import PathSpan
 from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
-from sim.nouns.recommendation import Family, Gain, Plateau, Recommendation
-from sim.nouns.report import BucketRow, Report
-from sim.nouns.robust import Robust, RobustRow
+from sim.nouns.recommendation import Recommendation
+from sim.nouns.report import Report
 from sim.nouns.step_distribution import (
     AssignmentComparison,
-    CollectiveWait,
-    PairedRow,
-    RankPart,
     StepDistribution,
 )
 from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
@@ -277,40 +273,31 @@ def paired_cases(
     )
 
 
-bucket_rows = st.builds(
-    BucketRow,
-    index=small,
-    num_bytes=times,
-    ready_ns=times,
-    launch_ns=times,
-    start_ns=times,
-    end_ns=times,
-    available_ns=times,
-    late_ns=times,
-)
-reports = st.builds(
-    Report,
-    policy=names,
-    iteration=st.sampled_from(["steady", 1, 2, 3]),
-    pre_forward_ns=times,
-    backward_end_ns=times,
-    sync_end_ns=times,
-    post_sync_ns=times,
-    step_ns=times,
-    exposed_comm_ns=st.integers(-(2**62), 2**62),
-    overlap_ratio=st.floats(0, 1),
-    verdict=names,
-    verdict_code=names,
-    verdict_ns=times,
-    buckets=st.lists(bucket_rows, max_size=3).map(tuple),
-    bucket_indices=st.lists(st.lists(small, max_size=3).map(tuple), max_size=3).map(tuple),
-    engine=st.sampled_from(["simpy", "analytic"]),
-    memory=st.none()
-    | st.builds(Memory, buffers_bytes=times, transient_peak_bytes=times, largest_bucket_bytes=times),
-    notes=st.lists(names, max_size=2).map(tuple),
-    provenance=words,
-    extensions=words,
-)
+fractions = st.floats(-10, 10)
+
+
+def built(noun: Any, **given: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """A noun with anything in its fields that their types allow, but what is ``given``."""
+    hints = get_type_hints(noun)
+    drawn = {one.name: _any(hints[one.name]) for one in fields(noun) if one.name not in given}
+    return st.builds(noun, **drawn, **given)
+
+
+def _any(hint: Any) -> st.SearchStrategy[Any]:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is tuple:
+        is_long = inner[-1] is ...
+        return st.lists(_any(inner[0]), max_size=2).map(tuple) if is_long else st.tuples(*map(_any, inner))
+    if origin in (Union, UnionType):
+        return st.one_of(*map(_any, inner))
+    if origin is Literal:
+        return st.sampled_from(inner)
+    if origin is dict:
+        return words if inner[1] is Any else st.dictionaries(_any(inner[0]), _any(inner[1]), max_size=2)
+    plain = {int: times, float: fractions, str: names, bool: st.booleans(), NoneType: st.none()}
+    if hint in plain:
+        return plain[hint]
+    return any_assignments() if hint is Assignment else built(hint)
 
 
 @st.composite
@@ -330,9 +317,6 @@ def any_assignments(draw: Draw) -> Assignment:
     )
 
 
-maybe = st.none() | times
-
-
 @st.composite
 def _measured_bucket(draw: Draw) -> MeasuredBucket:
     """Its stamps rise; some cannot be told."""
@@ -341,14 +325,13 @@ def _measured_bucket(draw: Draw) -> MeasuredBucket:
     return MeasuredBucket(index=draw(small), ready_ns=ready, launch_ns=launch, start_ns=start, end_ns=end)
 
 
-measured_buckets = _measured_bucket()
 measured_iterations = st.builds(
     MeasuredIteration,
     step_ns=times,
     backward_end_ns=times,
     sync_end_ns=times,
     buckets=st.lists(
-        measured_buckets,
+        _measured_bucket(),
         max_size=2,
     ).map(tuple),
 )
@@ -379,120 +362,7 @@ def measurements(draw: Draw) -> Measurement:
     )
 
 
-path_spans = st.builds(
-    PathSpan,
-    kind=st.sampled_from(["backward", "copy_in", "hook", "all_reduce", "copy_out", "settle", "straggler"]),
-    start_ns=times,
-    end_ns=times,
-    bucket=st.none() | small,
-    gradient=st.none() | small,
-    collective=st.none() | small,
-)
-fractions = st.floats(-10, 10)
-differences = st.integers(-(2**62), 2**62)
-robust_rows = st.builds(
-    RobustRow,
-    name=names,
-    mean_step_ns=times,
-    mean_low_ns=differences,
-    mean_high_ns=times,
-    p95_step_ns=times,
-    p95_low_ns=times,
-    p95_high_ns=times,
-    gain_ns=differences,
-    gain_low_ns=differences,
-    gain_high_ns=differences,
-)
-robusts = st.builds(
-    Robust,
-    draws=small,
-    seed=small,
-    calibrations=small,
-    recorded_iterations=small,
-    noise_ns=maybe,
-    rows=st.lists(robust_rows, max_size=2).map(tuple),
-    mean_choice=names,
-    by_mean=any_assignments(),
-    p95_choice=names,
-    by_p95=any_assignments(),
-    not_known=st.lists(names, max_size=2).map(tuple),
-    notes=st.lists(names, max_size=2).map(tuple),
-)
-recommendations = st.builds(
-    Recommendation,
-    assignment=any_assignments(),
-    report=reports,
-    baseline=reports,
-    lower_bound_ns=times,
-    proved_optimal=st.booleans(),
-    proof=names,
-    families=st.dictionaries(
-        names, st.builds(Family, assignment=any_assignments(), report=reports, regret_ns=times), max_size=2
-    ),
-    gain=st.builds(
-        Gain,
-        gain_ns=st.integers(-(2**62), 2**62),
-        fraction=fractions,
-        low_ns=maybe,
-        high_ns=maybe,
-        significant=st.none() | st.booleans(),
-        sentence=names,
-        mean_ns=maybe,
-        noise_ns=maybe,
-        not_known=st.lists(names, max_size=2).map(tuple),
-    ),
-    plateau=st.builds(
-        Plateau,
-        tolerance=fractions,
-        caps_mb=st.lists(fractions, max_size=3).map(tuple),
-        low_mb=fractions,
-        high_mb=fractions,
-        stretches_mb=st.lists(st.tuples(fractions, fractions), max_size=2).map(tuple),
-        holds_default=st.booleans(),
-        is_flat=st.booleans(),
-        decided_by=st.sampled_from(["noise", "tolerance"]),
-        alike_mb=st.lists(st.tuples(fractions, fractions), max_size=2).map(tuple),
-        alike_holds_default=st.booleans(),
-        alike_is_flat=st.booleans(),
-    ),
-    robust=st.none() | robusts,
-    provenance=words,
-    extensions=words,
-)
-events = st.builds(
-    Event,
-    kind=st.sampled_from(["all_reduce", "broadcast", "reduce_scatter"]),
-    elements=times,
-    dtype=names,
-    num_bytes=times,
-    phase=st.sampled_from(["construction", "backward", "step"]),
-    purpose=names,
-    micro_batch=st.integers(1, 3),
-    gradient=st.none() | small,
-    name=st.none() | names,
-    bucket=st.none() | small,
-    root=st.none() | small,
-)
-explanations = st.builds(
-    Explanation,
-    policy=names,
-    workload=names,
-    world_size=st.integers(1, 64),
-    options=words,
-    construction=st.lists(events, max_size=2).map(tuple),
-    iterations=st.lists(
-        st.builds(
-            ExplainedIteration,
-            iteration=st.integers(1, 9),
-            bucket_indices=st.lists(st.lists(small, max_size=3).map(tuple), max_size=3).map(tuple),
-            events=st.lists(events, max_size=2).map(tuple),
-            notes=st.lists(names, max_size=2).map(tuple),
-        ),
-        max_size=2,
-    ).map(tuple),
-    ending=st.lists(events, max_size=1).map(tuple),
-    provenance=words,
-)
+path_spans = built(PathSpan)
 
 
 @st.composite
@@ -526,107 +396,17 @@ def ranks(draw: Draw) -> Ranks:
     )
 
 
-rank_parts = st.builds(
-    RankPart,
-    name=names,
-    first=small,
-    count=small,
-    pace=fractions,
-    last_share=st.floats(0, 1),
-    waited_ns=times,
-)
-step_distributions = st.builds(
-    StepDistribution,
-    workload=names,
-    hardware=names,
-    ranks=names,
-    policy=names,
-    bucket_count=small,
-    world_size=small,
-    samples=small,
-    jobs=small,
-    seed=small,
-    mean_step_ns=times,
-    mean_low_ns=maybe,
-    mean_high_ns=maybe,
-    p5_step_ns=times,
-    median_step_ns=times,
-    p95_step_ns=times,
-    p99_step_ns=times,
-    quantiles_ns=st.lists(times, max_size=3).map(tuple),
-    nominal_step_ns=times,
-    slowest_cost_ns=differences,
-    mean_pace=fractions,
-    even_step_ns=times,
-    imbalance_cost_ns=differences,
-    waited_ns=times,
-    parts=st.lists(rank_parts, max_size=2).map(tuple),
-    worst=st.lists(rank_parts, max_size=2).map(tuple),
-    collectives=st.lists(
-        st.builds(
-            CollectiveWait,
-            bucket=st.none() | small,
-            num_bytes=times,
-            waited_ns=times,
-            longest_ns=times,
-            straggler_share=st.floats(0, 1),
-        ),
-        max_size=2,
-    ).map(tuple),
-    played_exactly=small,
-    not_known=st.lists(names, max_size=2).map(tuple),
-    notes=st.lists(names, max_size=2).map(tuple),
-    provenance=words,
-)
-assignment_comparisons = st.builds(
-    AssignmentComparison,
-    rows=st.lists(
-        st.builds(
-            PairedRow,
-            name=names,
-            gain_ns=differences,
-            gain_low_ns=st.none() | differences,
-            gain_high_ns=st.none() | differences,
-            nominal_gain_ns=differences,
-            distribution=step_distributions,
-        ),
-        max_size=2,
-    ).map(tuple),
-    best_by_mean=names,
-    best_by_nominal=names,
-    provenance=words,
-)
-_shares = st.floats(-1, 1, allow_subnormal=False)
-autotunes = st.builds(
-    AutotuneProgress,
-    name=names,
-    world_size=st.integers(2, 64),
-    phase=st.sampled_from(get_args(Phase)),
-    steps=small,
-    buckets_in_use=st.none() | small,
-    buckets_tried=st.none() | small,
-    in_use_ns=st.none() | times,
-    best_ns=st.none() | times,
-    most_steps=st.none() | small,
-    looks=st.lists(
-        st.builds(TrialLook, steps=small, gain=_shares, low=_shares, high=_shares), max_size=3
-    ).map(tuple),
-    outcome=st.none() | st.sampled_from(get_args(Outcome)),
-    why=st.none() | st.text(max_size=20),
-    seconds=st.none() | st.floats(0, 1e6),
-    provenance=words,
-)
 NOUNS = {
     "workload": st.sampled_from([TINY, REAL]).flatmap(lambda scale: workloads(scale, dressed=True)),
     "hardware": hardwares(REAL, dressed=True),
     "assignment": any_assignments(),
-    "report": reports,
+    "report": built(Report),
     "measurement": measurements(),
-    "recommendation": recommendations,
-    "explanation": explanations,
+    "recommendation": built(Recommendation),
+    "explanation": built(Explanation),
     "cluster": clusters(),
     "ranks": ranks(),
-    "step_distribution": step_distributions,
-    "assignment_comparison": assignment_comparisons,
-    "autotune": autotunes,
+    "step_distribution": built(StepDistribution),
+    "assignment_comparison": built(AssignmentComparison),
+    "autotune": built(AutotuneProgress, world_size=st.integers(2, 64)),
 }

@@ -17,7 +17,6 @@ from streamlit.testing.v1 import AppTest
 import sim
 from app import cached
 from app.cached import Inputs
-from app.launch import MAIN
 from app.remembering import Remembered
 from app.views import sidebar_last
 from sim.formats import documents
@@ -27,7 +26,6 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import Workload
 from sim.units import transfer_ns
-from tests.effort import PATIENCE_S
 from tests.handmade import handmade, measurement, wired
 from tests.saving import save_measurement
 
@@ -245,13 +243,6 @@ def main_stays() -> Iterator[None]:
 def _main_stays() -> Iterator[None]:
     with main_stays():
         yield
-
-
-def open_dashboard(traces: Path) -> AppTest:
-    """The dashboard over ``traces`` as it opens, for who only looks at it: it must not be run again."""
-    with main_stays(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
-        return AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
 
 
 def forget() -> None:

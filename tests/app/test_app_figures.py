@@ -17,7 +17,7 @@ from app.figures.measured import (
     overlay_data,
     steps_data,
 )
-from app.figures.style import BUCKETS, NEUTRAL, bucket_colour, safe
+from app.figures.style import safe
 from app.figures.sweep import draw_sweep, sweep_data
 from app.figures.timeline import Span, bucket_text, draw_timeline, timeline_data
 from sim.metrics.intervals import length, union
@@ -30,7 +30,7 @@ from sim.nouns.rows import SweepRow
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from tests.bench.machines import machine, model
-from tests.tuner.test_tuner_usual_caps import ROW
+from tests.tuner.test_tuner_plateau import ROW
 
 TRACES = Path(__file__).parents[2] / "traces"
 
@@ -77,22 +77,6 @@ def test_the_compute_lane_is_whole_and_belongs_to_buckets(timeline: Timeline) ->
     assert data.lanes == ("compute", "communication", "copy back")
 
 
-def test_launches_have_a_lane_only_beside_the_compute_lane(workload: Workload, hardware: Hardware) -> None:
-    assignment = sim.assign(workload)
-    beside = replace(hardware, launch_cost_ns=50_000)
-    blocking = replace(beside, launch_blocks_compute=True)
-    spans = of_lane(timeline_data(sim.simulate(workload, beside, assignment)).spans, "launch")
-    assert [span.end_ns - span.start_ns for span in spans] == [50_000] * len(assignment.bucket_indices)
-    assert "launch" not in timeline_data(sim.simulate(workload, blocking, assignment)).lanes
-
-
-def test_two_channels_are_two_lanes(workload: Workload, hardware: Hardware) -> None:
-    timeline = sim.simulate(
-        workload, replace(hardware, comm_channels=2), sim.assign(workload, bucket_cap_mb=2)
-    )
-    assert timeline_data(timeline).lanes == ("compute", "communication 0", "communication 1", "copy back")
-
-
 def test_the_wait_for_the_slowest_rank_is_drawn(workload: Workload, hardware: Hardware) -> None:
     slowest, _ = sim.scale(workload, hardware, backward=1.5)
     assignment = sim.assign(workload, bucket_cap_mb=4)
@@ -122,17 +106,6 @@ def test_names_from_files_are_escaped(workload: Workload, hardware: Hardware) ->
     assert safe("<b>") == "&lt;b&gt;"
 
 
-def test_too_many_spans_are_merged_by_bucket_and_the_figure_says_so(timeline: Timeline) -> None:
-    whole, merged = timeline_data(timeline), timeline_data(timeline, max_spans=10)
-    assert whole.note == ""
-    assert f"{len(whole.spans)} spans" in merged.note
-    assert str(len(merged.spans)) in merged.note
-    assert len(merged.spans) < len(whole.spans)
-    for lane in whole.lanes:
-        length = [sum(s.end_ns - s.start_ns for s in of_lane(data.spans, lane)) for data in (whole, merged)]
-        assert length[0] == length[1]
-
-
 def test_of_2000_gradients_what_can_be_told_apart_is_drawn() -> None:
     workload = model(2000, "two channels")
     timeline = sim.simulate(
@@ -147,12 +120,6 @@ def test_of_2000_gradients_what_can_be_told_apart_is_drawn() -> None:
         length = [sum(s.end_ns - s.start_ns for s in of_lane(data.spans, lane)) for data in (whole, drawn)]
         assert length[0] == length[1]
     assert len(draw_timeline(drawn).to_json()) < 250_000
-
-
-def test_colours_repeat_and_grey_belongs_to_none() -> None:
-    assert bucket_colour(1) == bucket_colour(1 + len(BUCKETS))
-    assert bucket_colour(None) == NEUTRAL
-    assert NEUTRAL not in BUCKETS
 
 
 def row(cap: float | None, step: int) -> SweepRow:
@@ -190,18 +157,6 @@ def test_the_default_is_no_point_of_the_curve() -> None:
     assert data.optimum_ms == 78
 
 
-def test_zones_end_where_the_curve_does() -> None:
-    """The plateau knows caps that the curve does not show, and bounds between its points."""
-    stretches = ((0.0, 0.5), (0.75, 1.5), (8.5, 300.0), (400.0, 500.0))
-    data = sweep_data(ROWS, replace(PLATEAU, stretches_mb=stretches))
-    assert data.zones_mb == ((1, 1.5), (8.5, 64))
-    assert sweep_data((), PLATEAU).zones_mb == ()
-
-
-def test_an_empty_sweep_draws() -> None:
-    assert draw_sweep(sweep_data(())).data == ()
-
-
 @pytest.mark.parametrize("channels", [1, 2])
 @pytest.mark.parametrize("cap", [0.25, 4.0, 64.0])
 def test_the_parts_of_a_step_add_up(
@@ -237,14 +192,6 @@ def test_what_waits_for_parameters_is_no_computing(policy: str) -> None:
     assert parts.rest < 1.1 * (workload.forward_ns + workload.loss_ns + workload.optimizer_ns)
 
 
-def test_a_step_measured_once_has_no_interval(agreement: Agreement) -> None:
-    once = replace(agreement.rows[0], iterations=1)
-    pairs = steps_data(replace(agreement, rows=(once, *agreement.rows[1:])))
-    (pair,) = (pair for pair in pairs if pair.name == once.name)
-    assert pair.low_ns == pair.measured_ns == pair.high_ns
-    assert any(other.low_ns < other.measured_ns for other in pairs if other is not pair)
-
-
 def test_the_bars_of_an_attribution_add_up_to_the_error(agreement: Agreement) -> None:
     rows = attribution_data(agreement)
     assert [name for name, _ in rows] == [pair.name for pair in steps_data(agreement)]
@@ -253,13 +200,6 @@ def test_the_bars_of_an_attribution_add_up_to_the_error(agreement: Agreement) ->
     for place, (_, parts) in enumerate(rows):
         assert error.x[place] == parts.total_ns / MS
         assert sum(bar.x[place] for bar in bars) == pytest.approx(parts.total_ns / MS)
-
-
-def test_what_could_not_be_attributed_is_not_drawn(agreement: Agreement) -> None:
-    blind = replace(agreement.rows[0], attribution=None)
-    rows = attribution_data(replace(agreement, rows=(blind, *agreement.rows[1:])))
-    assert len(rows) == len(agreement.rows) - 1
-    assert blind.name not in dict(rows)
 
 
 def test_the_overlay_compares_like_with_like(agreement: Agreement) -> None:
@@ -277,15 +217,6 @@ def test_the_overlay_compares_like_with_like(agreement: Agreement) -> None:
         "backward ends, predicted",
         "backward ends, measured",
     }
-
-
-def test_a_bucket_that_was_not_seen_is_not_drawn(agreement: Agreement) -> None:
-    row = agreement.rows[0]
-    unseen = replace(row.buckets[0], end_ns=None)
-    data = overlay_data(replace(row, buckets=(unseen, *row.buckets[1:])))
-    assert data.pairs[0].measured is None
-    assert data.pairs[0].error_ns is None
-    assert len(draw_overlay(data).data[1].y) == len(row.buckets) - 1
 
 
 @pytest.mark.parametrize("channels", [1, 2])
@@ -316,14 +247,6 @@ def test_what_is_marked_is_the_critical_path(
         assert covered == mark.end_ns - mark.start_ns
 
 
-def test_the_path_is_drawn_above_the_bars(timeline: Timeline) -> None:
-    marks = path_marks(timeline, sim.critical_path(timeline))
-    drawn = {trace.name: trace for trace in draw_timeline(timeline_data(timeline), marks).data}
-    assert list(drawn["critical path"].y) == [mark.lane for mark in marks]
-    assert drawn["critical path"].offset > (1 - 0.25) / 2  # half a bar
-    assert "critical path" not in {trace.name for trace in draw_timeline(timeline_data(timeline)).data}
-
-
 def band_points() -> tuple[BandPoint, ...]:
     return tuple(
         BandPoint(cap_mb=row.bucket_cap_mb, low_ns=row.step_ns - 2 * MS, high_ns=row.step_ns + 3 * MS)
@@ -342,11 +265,6 @@ def test_the_band_lies_around_the_curve_and_behind_it() -> None:
     assert list(area.y) == [82, 88, 83, 113, 108, 78, 83, 77]
     assert [list(bar.x) for bar in bars] == [[DEFAULT, DEFAULT], ["0", "0"]]
     assert all(trace.hoverinfo == "skip" for trace in (area, *bars))  # clicks are for the points
-
-
-def test_where_nothing_varies_there_is_no_band() -> None:
-    assert band_data(()) is None
-    assert not [trace for trace in draw_sweep(sweep_data(ROWS)).data if trace.zorder == -1]
 
 
 def test_figures_built_unchecked_are_legal(timeline: Timeline) -> None:

@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 import sim
 from app.choosing import WhatIf
 from app.launch import MAIN
-from app.views import tune, waiting
+from app.views import waiting
 from app.views.waiting import Progress
 from app.words.labels import PICK_WORDS
 from sim.errors import InputError
@@ -53,31 +53,6 @@ def test_number_and_slider_follow_each_other_and_the_headline_both(
     page.select_slider(key="cap_slider").set_value(8).run()
     assert page.number_input(key="cap").value == 8, "the number follows the slider"
     assert page.selectbox(key="pick").value == "cap", "the slider turns the assignment"
-
-
-def test_what_the_browser_draws_does_not_wait_for_the_search(
-    page: AppTest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On the first visit it comes before the search; then it tells what that found."""
-    done: list[str] = []
-    search = tune._search
-    monkeypatch.setattr(tune, "follow", lambda state, gain: done.append(f"follow, {state.is_searched}"))
-    monkeypatch.setattr(tune, "_search", lambda *of: (done.append("search"), search(*of))[1])
-    # No other test has searched on this machine.
-    page.query_params["bw"] = "0.33"
-    page.run()
-    page.run()
-    assert is_clean(page)
-    assert done == ["follow, False", "search", "search", "follow, True"]
-
-
-def test_every_assignment_can_be_shown(page: AppTest) -> None:
-    page.query_params["pick"] = PICK_WORDS["recommended"]
-    page.run()
-    for pick in ("recommended", "single", "per-parameter"):
-        page.selectbox(key="pick").set_value(pick).run()
-        assert is_clean(page), pick
-        assert page.selectbox(key="pick").value == pick
 
 
 @pytest.mark.usefixtures("fresh")
@@ -248,34 +223,12 @@ def test_exposed_communication_of_all_micro_batches_is_told(
     assert card.delta.endswith("in 4 micro-batches")
 
 
-def test_a_step_that_lacks_a_part_says_so_at_the_headline(page: AppTest) -> None:
-    page.query_params["pick"] = PICK_WORDS["zero1"]
-    page.run()
-    assert is_clean(page)
-    assert any("not counted" in found.value for found in page.warning)
-
-
 def test_a_trace_of_whole_buckets_is_told_from_one_of_gradients(workload: Workload) -> None:
     buckets = tuple(replace(one, name=f"bucket {one.index}") for one in workload.gradients)
     assert replace(workload, gradients=buckets).is_of_whole_buckets
     assert replace(workload, whole_buckets=True).is_of_whole_buckets
     assert not replace(workload, gradients=buckets, whole_buckets=False).is_of_whole_buckets
     assert not replace(workload, gradients=(workload.gradients[0], *buckets[1:])).is_of_whole_buckets
-
-
-def test_path_and_family_are_shown_as_asked(page: AppTest) -> None:
-    def specs() -> list[str]:
-        return [str(chart.proto) for chart in page.get("plotly_chart")]
-
-    page.run()
-    before = specs()
-    assert "critical path" in before[0]
-    page.toggle(key="path").set_value(False).run()
-    assert is_clean(page)
-    assert "critical path" not in specs()[0], "it can be left out"
-    page.selectbox(key="family").set_value("single").run()
-    assert is_clean(page)
-    assert len(specs()) == len(before) + 1, "a family is looked at"
 
 
 @pytest.mark.usefixtures("fresh")
@@ -289,38 +242,6 @@ def test_a_cap_neither_searches_nor_sweeps_again(page: AppTest, monkeypatch: pyt
     calls.clear()
     page.select_slider(key="bw").set_value(2.0).run()
     assert calls.count("tune") == calls.count("sweep") == 1
-
-
-def test_a_url_restores_every_knob(page: AppTest, workload: Workload, hardware: Hardware) -> None:
-    knobs = {
-        "start": "bundled files",
-        "workload": "twenty",
-        "pick": "bucket_cap_mb",
-        "cap": "3",
-        "first": "0.5",
-        "bw": "0.5",
-    }
-    for name, value in knobs.items():
-        page.query_params[name] = value
-    page.run()
-    assert is_clean(page)
-    assert page.selectbox(key="workload").value == "twenty"
-    assert page.number_input(key="cap").value == 3
-    assert page.number_input(key="first").value == 0.5
-    slower = sim.scale(workload, hardware, bandwidth=0.5)
-    assignment = sim.assign(workload, bucket_cap_mb=3, first_bucket_mb=0.5)
-    report = sim.summarize(sim.simulate(*slower, assignment))
-    assert metric(page, "Step time") == format_ms(report.step_ns)
-
-
-def test_an_uploaded_workload_is_shown(page: AppTest, workload: Workload) -> None:
-    page.query_params["start"] = "upload"
-    page.run()
-    content = documents.to_text(replace(workload, name="mine")).encode()
-    page.file_uploader(key="up").set_value(("mine.json", content, "application/json")).run()
-    assert is_clean(page)
-    assert metric(page, "Step time")
-    assert any("mine" in found.value for found in page.caption)
 
 
 def test_a_bad_upload_is_one_line(page: AppTest) -> None:

@@ -92,11 +92,6 @@ def test_exports_say_what_was_turned(inputs: Inputs) -> None:
     assert "choice" not in provenance(inputs, {})
 
 
-def test_a_whole_recommendation_is_signed(inputs: Inputs) -> None:
-    found = signed(sim.tune(inputs.workload, inputs.hardware, draws=20), provenance(inputs, {}))
-    assert json.loads(sim.to_text(found))["provenance"]["hardware_sha256"] == inputs.hardware_digest
-
-
 def test_every_span_of_a_path_has_words() -> None:
     kinds = [kind for part in get_args(PathKind) for kind in (get_args(part) or (part,))]
     assert set(kinds) == set(labels.PATH_WORDS)

@@ -5,18 +5,14 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
-from app.cached_cluster import Made
-from app.views.cluster import host_counts
 from app.words import cluster as labels_cluster
-from sim.nouns.cluster import Hosts
 from sim.units import format_ms
-from tests.app.conftest import charts, counted_calls, is_clean, make_workload
+from tests.app.conftest import charts, is_clean
 from tests.effort import PATIENCE_S
 
 FILE = "cluster.json"
@@ -86,22 +82,6 @@ def test_a_url_restores_the_knobs(page: AppTest) -> None:
     assert any("another on 6 GPUs" in found.value for found in page.markdown)
 
 
-def test_a_broken_url_is_no_error(page: AppTest) -> None:
-    for name, value in (("machine", "nonsense"), ("dgx_h100_hosts", "-3"), ("most_hosts", "x")):
-        page.query_params[name] = value
-    page.run()
-    assert is_clean(page)
-    assert page.selectbox(key="machine").value == "dgx_h100"
-    assert page.number_input(key="dgx_h100_hosts").value == 4
-
-
-def test_a_knob_changes_the_machine(page: AppTest) -> None:
-    page.run()
-    page.number_input(key="dgx_h100_hosts").set_value(40).run()
-    assert is_clean(page)
-    assert next(found.value for found in page.metric if found.label == "Ranks") == "320"
-
-
 def test_a_cluster_of_ones_own_is_asked_for_and_shown(page: AppTest) -> None:
     page.query_params["machine"] = "upload"
     page.run()
@@ -157,40 +137,6 @@ def test_what_cannot_be_computed_is_one_line(page: AppTest) -> None:
     assert [button.label for button in page.get("download_button")] == ["Cluster JSON"]
 
 
-def test_names_of_an_upload_are_no_markup(page: AppTest) -> None:
-    evil = replace(sim.cluster("pcie_box"), name="<script>alert(1)</script>")
-    upload(page, sim.to_text(evil))
-    assert is_clean(page)
-    assert "<script>" not in json.dumps(charts(page))
-
-
-def made(cluster: Any) -> Made:
-    return Made(cluster=cluster, digest="")
-
-
-def test_numbers_of_hosts_are_powers_of_two_and_the_one_that_is_set() -> None:
-    regular = sim.cluster("dgx_h100", hosts=3)
-    assert host_counts(made(regular), 16) == (1, 2, 3, 4, 8, 16)
-    placed = replace(regular, placement=("host0.gpu0", "host1.gpu0"))
-    assert host_counts(made(placed), 16) == (1, 2)
-    grown = sim.scaling(make_workload(), placed, hosts=host_counts(made(placed), 16))
-    assert [row.world_size for row in grown] == [1, 2]
-    mixed = replace(regular, hosts=(*regular.hosts, Hosts(kind="dgx_h100", count=3)))
-    assert host_counts(made(mixed), 4) == (1, 2, 4, 6)
-    assert host_counts(made(sim.cluster("pcie_box")), 64) == (1,)
-
-
-@pytest.mark.usefixtures("fresh")
-def test_moving_a_knob_back_computes_nothing_again(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = counted_calls(monkeypatch, "cluster_hardware", "scaling")
-    page.run()
-    assert sorted(calls) == ["cluster_hardware", "scaling"]
-    page.number_input(key="dgx_h100_hosts").set_value(2).run()
-    assert calls[2:].count("cluster_hardware") == 1
-    page.number_input(key="dgx_h100_hosts").set_value(4).run()
-    assert calls[2:].count("cluster_hardware") == 1
-
-
 def recorded_on(traces: Path, device: str) -> None:
     """The workloads of the library, as if they had been recorded on ``device``."""
     for file in (traces / "workloads").glob("*.json"):
@@ -211,17 +157,6 @@ def test_what_a_cpu_recorded_is_no_gpu(
     assert [("recorded on a CPU" in found.value) for found in page.warning] == (
         [True] if device == "cpu" else []
     )
-
-
-def test_computing_that_is_faster_hides_less(page: AppTest) -> None:
-    page.run()
-    slow = page.dataframe[0].value
-    page.select_slider(key="computing").set_value(0.01).run()
-    assert is_clean(page)
-    fast = page.dataframe[0].value
-    assert (fast["best cap, ms"] < slow["best cap, ms"]).all()
-    last = [float(str(rows["efficiency"].iloc[-1]).rstrip("%")) for rows in (slow, fast)]
-    assert last[1] <= last[0]
 
 
 def test_a_machine_may_be_named_in_the_address_as_on_the_command_line(page: AppTest) -> None:

@@ -21,7 +21,6 @@ from app.cached_compare import Candidate, Machine, Result, play
 from app.choosing import Choice, WhatIf
 from app.library import Library
 from app.views import headline
-from app.views.compare import address
 from app.views.compare_table import csv_text, numbers, table_rows
 from app.views.compare_truth import truth_rows
 from app.words import labels
@@ -139,24 +138,6 @@ def test_what_cannot_be_played_is_one_line_and_the_others_stay(quick: AppTest) -
     assert ["curve" in str(note) for note in notes] == [False, True, False, False]
 
 
-def test_a_base_that_cannot_be_played_leaves_the_others(quick: AppTest) -> None:
-    quick.query_params["a_pick"] = "DeepSpeed ZeRO-2"
-    quick.query_params["a_use_multi_rank_bucket_allreduce"] = "false"
-    quick.run()
-    assert not quick.exception
-    assert steps(quick)[0] == "-"
-    assert list(charts(quick)) == ["stacked", "compare_breakdown", "compare_map"]
-
-
-def test_a_field_that_cannot_be_read_is_an_error_of_its_candidate(quick: AppTest) -> None:
-    quick.query_params["b_pick"] = "DDP's default"
-    quick.query_params["b_join_inputs"] = "2, four"
-    quick.run()
-    assert not quick.exception
-    assert [error.value.startswith("B\\: join") for error in quick.error] == [True]
-    assert [step == "-" for step in steps(quick)] == [False, True, False]
-
-
 def test_another_machine_is_told_apart_from_the_assignment(quick: AppTest) -> None:
     quick.query_params["b_machine"] = "DGX A100"
     quick.query_params["b_dgx_a100_hosts"] = "2"
@@ -167,14 +148,6 @@ def test_another_machine_is_told_apart_from_the_assignment(quick: AppTest) -> No
     assert "by the machine" in words
     assert any("First the assignment changes" in found.value for found in quick.caption)
     assert quick.metric[1].label == "B one per parameter on DGX A100, 2 hosts"
-
-
-def test_the_same_twice_differs_in_nothing(quick: AppTest) -> None:
-    quick.query_params["b_pick"] = "DDP's default"
-    quick.run()
-    assert is_clean(quick)
-    assert any("Nothing" in found.value for found in quick.info)
-    assert quick.metric[1].delta == "as fast as A"
 
 
 def test_measured_steps_stand_beside_predicted_ones(quick: AppTest) -> None:
@@ -212,34 +185,12 @@ def test_a_switch_or_a_machine_that_was_not_measured_is_not_shown_as_measured(
     assert [row["candidate"] for row in truth_rows(agreement, played, inputs)] == ["A DDP's default"]
 
 
-def test_the_measured_machine_by_its_own_name_has_its_measurement(quick: AppTest) -> None:
-    """The record's hardware is bundled, too: chosen there it is the very machine that was measured."""
-    quick.query_params["b_pick"] = "DDP's default"
-    quick.query_params["b_machine"] = "two-hosts"
-    quick.run()
-    assert is_clean(quick)
-    table = quick.dataframe[1].value
-    assert list(table["candidate"][:2]) == ["A DDP's default", "B DDP's default on two-hosts"]
-    assert table["measured, ms"][0] == table["measured, ms"][1]
-
-
 def test_what_is_in_force_on_tune_alone_is_told(quick: AppTest) -> None:
     assert not [one for one in quick.info if "Not in force here" in one.value]
     quick.session_state["bw"] = 2.0
     quick.run()
     (told,) = [one.value for one in quick.info if "Not in force here" in one.value]
     assert "bandwidth × 2" in told
-
-
-def test_a_row_of_differences_subtracts(inputs: Inputs) -> None:
-    candidates = [A, Candidate(letter="B", choice=Choice(pick="per-parameter"))]
-    first, second, less = table_rows(candidates, results(inputs, *candidates), {})
-    assert less["candidate"] == "B - A"
-    assert less["buckets"] == second["buckets"] - first["buckets"] > 0
-    assert less["step, ms"] == pytest.approx(-second["faster than A, ms"])
-    assert second["speed-up"] == pytest.approx(first["step, ms"] / second["step, ms"])
-    assert less["speed-up"] is None, "a difference of two ratios says nothing"
-    assert first["faster than A, %"] == 0
 
 
 def test_the_csv_is_exact_and_names_what_was_played(inputs: Inputs) -> None:
@@ -253,14 +204,6 @@ def test_the_csv_is_exact_and_names_what_was_played(inputs: Inputs) -> None:
     assert rows[0]["played_on_sha256"] == inputs.hardware_digest
     assert rows[0]["what_if"] == ""
     assert rows[2]["error"] == "there is none"
-
-
-def test_hardware_that_is_gone_is_told(quick: AppTest) -> None:
-    """The browser keeps an address longer than a directory its files."""
-    quick.query_params["b_machine"] = "not there"
-    quick.run()
-    assert not quick.exception
-    assert quick.selectbox(key="b_machine").value == "as above"
 
 
 def test_every_collective_of_a_step_is_counted(inputs: Inputs) -> None:
@@ -326,21 +269,6 @@ def test_micro_batches_count_by_whichever_name(policy: str, name: str, inputs: I
     assert "the last of 1" not in told
 
 
-def test_what_earlier_micro_batches_add_is_told(
-    quick: AppTest, workload: Workload, hardware: Hardware
-) -> None:
-    quick.query_params["a_pick"] = "DDP's default"
-    quick.query_params["a_accumulation_steps"] = "4"
-    quick.query_params["a_no_sync"] = "false"
-    quick.run()
-    assert is_clean(quick)
-    (told,) = [found.value for found in quick.info if "are exposed" in found.value]
-    played = sim.simulate(workload, hardware, sim.assign(workload, accumulation_steps=4, no_sync=False))
-    computing = 3 * (workload.forward_ns + workload.loss_ns + workload.backward_ns)
-    assert sum(batch.own_exposed_ns for batch in played.reducing[:-1]) == played.accumulation_ns - computing
-    assert labels.plain(format_ms(played.exposed_ns)) in told
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -360,27 +288,3 @@ def test_the_recommended_cap_is_as_good_as_any_under_its_switches(
     steps = [sim.summarize(sim.simulate(inputs.workload, inputs.hardware, one)).step_ns for one in made]
     assert best.step_ns <= 1.01 * min(steps)
     assert best.candidate.choice.cap_mb in caps
-
-
-def test_the_csv_tells_lists_of_caps_apart(inputs: Inputs) -> None:
-    lists = [(1.0, 2.0, 3.0, 4.0, 5.5, 8.0), (1.0, 2.0, 3.0, 4.0, 20.0, 30.0)]
-    candidates = [
-        Candidate(letter=letter, choice=Choice(pick="cap-list", caps_mb=caps))
-        for letter, caps in zip("AB", lists, strict=True)
-    ]
-    rows = list(csv.DictReader(io.StringIO(csv_text(candidates, results(inputs, *candidates), {}))))
-    assert [tuple(json.loads(row["choice"])["bucket_cap_mb_list"]) for row in rows] == lists
-    given = Candidate(letter="A", choice=Choice(pick="given", given=sim.assign(inputs.workload, "single")))
-    (row,) = csv.DictReader(io.StringIO(csv_text([given], results(inputs, given), {})))
-    assert json.loads(row["choice"])["assignment_sha256"] == sim.digest(sim.assign(inputs.workload, "single"))
-
-
-def test_the_link_names_every_pick() -> None:
-    candidates = [A, Candidate(letter="B", choice=Choice(pick="cap"), is_best_cap=True)]
-    link = address("http://here/compare", {"a_pick": "bucket_cap_mb", "a_cap": "4"}, candidates)
-    assert parse_qs(urlsplit(link).query) == {
-        "candidates": ["2"],
-        "a_pick": ["bucket_cap_mb"],
-        "a_cap": ["4"],
-        "b_pick": ["best round bucket_cap_mb"],
-    }

@@ -23,9 +23,6 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
 from tests.app.conftest import make_inputs
-from tests.bench.machines import machine, model
-
-COUNT, MOST_CHARACTERS = 600, 12_000  # tensors; of a frame
 
 
 def make_state(workload: Workload, hardware: Hardware) -> State:
@@ -102,48 +99,6 @@ def assert_drawn(runs: Sequence[int], spans: Sequence[Span], until_ns: int) -> N
     assert abs(sum(style >= 0 for style in cells) - busy) <= len(spans)
 
 
-def test_what_was_drawn_beforehand_is_not_played_again(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = replace(state, choice=Choice(pick="cap", cap_mb=4.0))  # the default is played for the gain anyway
-    payload(state, SLIDERS["bw"])
-    monkeypatch.setattr(cached, "play_assignment", lambda *_: pytest.fail("played again"))
-    for stop in SLIDERS["bw"].stops:
-        moved = SLIDERS["bw"].at(state, stop)
-        cached.play(moved.inputs, moved.choice)
-
-
-def test_caps_that_cut_alike_share_a_frame(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "_FIRST_PART_S", 600)  # all in one part, as before the search
-    monkeypatch.setattr(frames, "_PART_S", 0)
-    made = part(state, SLIDERS[CAP], gain)
-    layouts = {
-        sim.assign(state.inputs.workload, bucket_cap_mb=stop).bucket_indices for stop in SLIDERS[CAP].stops
-    }
-    assert made["isLast"]
-    assert len(made["frames"]) == len(layouts) < len(made["stops"])
-
-
-def test_what_is_near_travels_first_and_nothing_twice(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "_PART_S", 0)  # a stop a part
-    state = replace(state, is_searched=True)
-    slider, has, came = SLIDERS[CAP], None, []
-    while has is None or not has["isLast"]:
-        has = part(state, slider, gain, has)
-        came += has["stops"]
-    assert came[:3] == ["25", "20", "32"]
-    assert sorted(came, key=float) == [f"{stop:g}" for stop in slider.stops]
-    assert part(state, slider, gain, has)["frames"] == []
-    other = replace(state, choice=Choice(pick="default", options=(("gradient_as_bucket_view", True),)))
-    assert part(other, slider, gain, has)["first"] == 0
-
-
-def test_a_move_of_its_own_slider_changes_no_group(state: State) -> None:
-    for key, slider in SLIDERS.items():
-        moved = slider.at(state, slider.stops[-1])
-        changed = {other for other in SLIDERS if mark(moved)["groups"][other] != mark(state)["groups"][other]}
-        assert changed == SLIDERS.keys() - {key}
-        assert mark(moved)["id"] != mark(state)["id"]
-
-
 def test_once_the_search_has_ended_all_frames_come_again(state: State) -> None:
     """Those from before it do not say what could be gained; they serve until then."""
     slider, searched = SLIDERS[CAP], replace(state, is_searched=True)
@@ -171,20 +126,6 @@ def test_what_only_the_server_knows_is_left_to_it(state: State) -> None:
     assert payload(other, SLIDERS[CAP]) == {}
     # A switch that is hidden now comes back with a cap: streamlit keeps what was turned.
     assert payload(searched, SLIDERS[CAP]) == {}
-
-
-def test_a_frame_is_small_and_is_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    large = make_state(model(COUNT, "two channels"), machine("two channels"))
-    slider = replace(SLIDERS[CAP], stops=SLIDERS[CAP].stops[::8])
-    large = replace(large, cap_stop=slider.stops[0])
-    made = payload(large, slider)
-    assert max(map(len, made.values())) < MOST_CHARACTERS
-
-    def refuse(inputs: Inputs, assignment: Assignment) -> Played:
-        raise AssertionError("played again")
-
-    monkeypatch.setattr(cached, "play_assignment", refuse)
-    assert payload(large, slider) == made
 
 
 @pytest.mark.usefixtures("fresh")

@@ -146,13 +146,6 @@ def test_an_address_may_name_an_assignment_by_its_bare_name(page: AppTest, pick:
     assert value(page, "pick") == pick
 
 
-def test_an_address_that_names_nothing_is_the_default(page: AppTest) -> None:
-    page.query_params["pick"] = "zero9"
-    page.run()
-    assert value(page, "pick") == "default"
-    assert told(page)[1] == "DDP's default"
-
-
 def test_switches_are_in_the_choice_by_name(page: AppTest) -> None:
     page.run()
     move(page, "static_graph", True)
@@ -190,19 +183,6 @@ def test_what_cannot_be_read_is_told_beside_its_field(page: AppTest) -> None:
     assert told(page)[2] == WhatIf(bandwidth=2.0).key, "the sidebar is whole"
 
 
-def test_an_uploaded_assignment_is_offered_where_there_is_one(page: AppTest) -> None:
-    page.run()
-    assert PICK_WORDS["given"] not in page.selectbox(key="pick").options
-
-
-def test_a_list_of_caps_is_read(page: AppTest) -> None:
-    page.run()
-    move(page, "pick", "cap-list")
-    assert not page.error  # there is a list to begin with
-    move(page, "caps", "[1, 25, 12.5]")
-    assert told(page)[1] == "caps 1, 25, 12.5 MiB"
-
-
 def test_a_preset_sets_all_knobs_and_leaves_when_one_is_moved(page: AppTest) -> None:
     page.run()
     assert value(page, "preset") == "as measured"
@@ -216,12 +196,6 @@ def test_a_preset_sets_all_knobs_and_leaves_when_one_is_moved(page: AppTest) -> 
     assert value(page, "lat") == 3.0
     move(page, "preset", "as measured")
     assert told(page)[2] == WhatIf().key
-
-
-def test_an_address_shows_its_preset(page: AppTest) -> None:
-    page.query_params["bw"] = "10"
-    page.run()
-    assert value(page, "preset") == "10 times the bandwidth"
 
 
 def test_reset_puts_every_knob_back(page: AppTest) -> None:

@@ -1,6 +1,5 @@
 """What the knobs ask for, as properties: it is played or refused, and told as it is."""
 
-import json
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cache
@@ -123,28 +122,6 @@ def test_settings_of_fsdp2_are_played_or_refused(ask: Ask, pick: Pick) -> None:
         assert made.settings == dict(options)
 
 
-@pytest.mark.parametrize("one", [*DDP, *ZERO], ids=lambda one: one.name)
-def test_one_switch_alone_is_played_or_refused(one: Switch) -> None:
-    tried: dict[str, tuple[Any, ...]] = {
-        "toggle": (not one.default,),
-        "select": one.choices,
-        "text": ("2, 4",),
-    }
-    for value in tried.get(one.kind, (int(one.least), 7)):
-        turned = {other.name: other.default for other in (*DDP, *ZERO)} | {one.name: value}
-        ask = asks_for(turned)
-        if one in DDP:
-            options = switches.ddp_options("default", ask)
-            plays_or_is_refused(Choice(pick="default", options=options))
-            plays_or_is_refused(Choice(pick="recommended", options=switches.ddp_options("recommended", ask)))
-        elif one.kind != "text":
-            plays_or_is_refused(Choice(pick="zero2", options=switches.zero_options(ask)))
-
-
-def asks_for(turned: dict[str, Any]) -> Ask:
-    return lambda switch: turned[switch.name]
-
-
 def what_if_values() -> st.SearchStrategy[WhatIf]:
     stops = st.sampled_from(what_ifs.FACTORS)
     return st.builds(
@@ -157,14 +134,6 @@ def what_if_values() -> st.SearchStrategy[WhatIf]:
         precision=st.sampled_from([None, *what_ifs.PRECISIONS[1:]]),
         slowest_rank=st.sampled_from(what_ifs.SLOWEST),
     )
-
-
-def test_nothing_turned_changes_nothing() -> None:
-    none = WhatIf()
-    assert none.is_none
-    assert none.told() == {}
-    assert none.apply(WORKLOAD, HARDWARE) == (WORKLOAD, HARDWARE)
-    assert none.slowest(WORKLOAD) is None
 
 
 @QUICK
@@ -268,15 +237,6 @@ def test_interference_is_a_factor_on_what_exceeds_one(factor: float) -> None:
     assert hardware.channel_slowdown == HARDWARE.channel_slowdown
 
 
-def test_more_interference_is_never_faster() -> None:
-    steps = []
-    for factor in what_ifs.INTERFERENCE:
-        workload, hardware = WhatIf(interference=factor).apply(WORKLOAD, HARDWARE)
-        steps.append(sim.summarize(sim.simulate(workload, hardware, sim.assign(workload))).step_ns)
-    assert steps == sorted(steps)
-    assert steps[0] < steps[-1]
-
-
 def test_a_straggler_delays_the_step() -> None:
     slowest = WhatIf(slowest_rank=1.5).slowest(WORKLOAD)
     assert slowest is not None
@@ -297,12 +257,3 @@ def test_a_straggler_is_not_faster(what_if: WhatIf) -> None:
 def test_interference_out_of_range_is_refused(factor: float) -> None:
     with pytest.raises(InputError, match="interference"):
         WhatIf(interference=factor).apply(WORKLOAD, HARDWARE)
-
-
-def test_a_choice_is_told_in_json() -> None:
-    choice = Choice(pick="cap-list", caps_mb=(1.0, 2.0), options=(("comm_hook", {"name": "powerSGD"}),))
-    assert json.loads(json.dumps(choice.told())) == {
-        "pick": "cap-list",
-        "bucket_cap_mb_list": [1.0, 2.0],
-        "comm_hook": {"name": "powerSGD"},
-    }

@@ -102,15 +102,6 @@ def test_the_lines_follow_the_torch_of_the_address() -> None:
     assert made.session_state["torch"] == "2.12"
 
 
-def test_a_torch_without_a_switch_is_one_line() -> None:
-    made = page("default", batched_grad_copy=True)
-    made.query_params["torch"] = "2.11"
-    made.run()
-    assert not made.exception
-    assert not made.code
-    assert "2.11 has no batched" in made.info[0].value.replace("\\", "")
-
-
 def test_zero_gets_deepspeeds_configuration() -> None:
     made = page("zero2", reduce_bucket_size=70_000).run()
     assert json.loads(made.code[0].value)["zero_optimization"] == {"stage": 2, "reduce_bucket_size": 70_000}
@@ -125,9 +116,3 @@ def test_megatron_gets_flags() -> None:
         "--ddp-bucket-size 70000",
     ]
     assert "Megatron flags" in [button.label for button in made.get("download_button")]
-
-
-def test_another_system_has_no_lines_and_says_why() -> None:
-    made = page("last-hook-safe").run()
-    assert not made.code
-    assert "no system of DistributedDataParallel" in made.info[0].value

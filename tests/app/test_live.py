@@ -1,7 +1,7 @@
 """The live view on a recording that grows, run without a browser."""
 
 import json
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,12 +11,9 @@ from streamlit.testing.v1 import AppTest
 
 import sim
 from app import launch
-from app.figures.live import MOST_POINTS, points, steps_figure
-from app.views import live
 from app.words import live as words
 from sim.errors import InputError, NotModelledError
 from sim.formats.documents import save
-from sim.formats.recordings import load_recording
 from sim.nouns.autotune import AutotuneProgress, TrialLook
 from sim.nouns.live import PARTS, Calibration, Followed, LiveReport
 from sim.nouns.recording import (
@@ -296,26 +293,6 @@ def test_a_slow_down_soon_after_the_window_is_found_and_not_forgotten(job: Job) 
     assert words.drift_sentence(report.drift, report).startswith("Since step ")
 
 
-def test_where_all_unseen_steps_are_slower_than_the_window_it_is_told(job: Job) -> None:
-    job.train(22).train(60, slow_forward=1.3)
-    report, _ = judged(job, make_hardware())
-    assert report.drift is not None
-    assert (report.drift.since_step, report.drift.largest_part) == (23, "forward")
-    assert report.window_error is not None
-    assert report.drift.before == pytest.approx(report.window_error)
-
-
-def test_forward_of_any_micro_batch_is_forward(job: Job) -> None:
-    job.train(100, micro_batches=3).train(60, micro_batches=3, extra_ns=5 * MS)
-    report, calibration = judged(job, make_hardware())
-    drift, parts = report.drift, calibration.layouts[0].parts
-    assert drift is not None
-    assert parts is not None
-    assert drift.largest_part == "forward"
-    assert drift.parts["forward"] * parts.step_ns == pytest.approx(15 * MS, rel=0.05)
-    assert abs(drift.parts["before"]) < 0.001
-
-
 def test_samples_and_hours_are_by_the_clock(job: Job) -> None:
     """Steps begin 60 ms apart, whatever they take, as where data loading has its time between them."""
     job.layout(ONE).train(40).train(60, pace=1.25)
@@ -424,30 +401,6 @@ def test_the_gain_is_that_of_the_simulated_steps(job: Job) -> None:
     assert "Not significant" in words.gain_sentence(none) or "No better buckets" in words.gain_sentence(none)
 
 
-def test_a_long_run_is_thinned_to_what_a_screen_shows(job: Job) -> None:
-    job.train(60)
-    report, _ = judged(job)
-    series = report.series
-    long = replace(series, **{one.name: getattr(series, one.name) * 60 for one in fields(series)})
-    long.step[:] = type(long.step)("q", range(1, len(long) + 1))
-    report = replace(report, series=long)
-    shown = points(report)
-    assert MOST_POINTS / 2 < len(shown) <= MOST_POINTS
-    assert shown[-1].step == len(long)
-    figure = steps_figure(report, by_clock=True)
-    assert {trace.name for trace in figure.data if trace.name} >= {"measured", "predicted"}
-
-
-@pytest.mark.parametrize(("failed", "how"), [(False, "Ended"), (True, "Ended with an error")])
-def test_a_job_that_closed_its_recording_has_ended(failed: bool, how: str, job: Job) -> None:
-    job.train(40).write(0, {"kind": "end", "failed": failed})
-    now = job.read().ranks[0].written_at_s + 5
-    assert words.state_sentences(job.read(), now)[0].startswith("Running: step 40")
-    job.write(1, {"kind": "end", "failed": False})
-    assert words.state_sentences(job.read(), now)[0].startswith(f"{how}: the job closed its recording ")
-    assert load_recording(job.folder).ranks[0].steps[-1].step == 40
-
-
 def test_steps_that_still_become_shorter_are_not_predicted_from(job: Job, page: AppTest) -> None:
     """A warm-up of twelve steps, three times as long as those that follow."""
     job.train(12, pace=3.0).train(11)
@@ -539,17 +492,6 @@ def test_a_job_that_tunes_itself_is_shown_from_phase_to_verdict(page: AppTest, j
     assert "No steps yet" in page.info[0].value
 
 
-def test_the_dashboard_opens_on_the_job_that_it_watches(
-    job: Job, traces: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.argv", ["main.py", "--traces", str(traces), "--watch", str(job.folder.parent)])
-    page = AppTest.from_file(str(launch.MAIN), default_timeout=PATIENCE_S).run()
-    assert is_clean(page)
-    assert page.title[0].value == "Validate"
-    assert page.segmented_control(key="show").value == "live"
-    assert "No steps yet" in said(page)
-
-
 def test_an_address_that_names_a_record_shows_it_beside_a_job_that_is_watched(
     job: Job, traces: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -570,28 +512,6 @@ def test_an_address_that_names_a_record_shows_it_beside_a_job_that_is_watched(
     assert page.segmented_control(key="show").value == "live"
 
 
-def test_a_machine_beside_the_recording_and_own_numbers(page: AppTest, job: Job) -> None:
-    (job.folder / "hardware.json").write_text(sim.to_text(make_hardware()))
-    job.layout(ONE).train(60)
-    page.run()
-    assert is_clean(page)
-    assert page.selectbox(key="live_machine").value == "hardware (beside the recording)"
-    assert "No machine was given" not in said(page)
-    page.number_input(key="live_samples").set_value(64)
-    page.number_input(key="live_to_go").set_value(1000).run()
-    assert is_clean(page)
-    labels = [one.label for one in page.metric]
-    assert labels[-4:] == [
-        "Gain a step, predicted",
-        "Rank-hours a day, less",
-        "Samples a second",
-        "Rank-hours to the end, less",
-    ]
-    now = {one.label: one.value for one in page.metric}["Samples a second"].split(" ")[0]
-    assert float(now.replace(",", "")) == pytest.approx(64 / 0.06, rel=0.001)  # steps begin 60 ms apart
-    assert any("bucket_cap_mb" in one.value for one in page.code)
-
-
 def test_a_machine_that_is_not_legal_takes_no_figure_away(page: AppTest, job: Job) -> None:
     """An upload, or a file beside the recording, which is chosen first: one line, and the job's own."""
     (job.folder / "hardware.json").write_text("{")
@@ -603,19 +523,6 @@ def test_a_machine_that_is_not_legal_takes_no_figure_away(page: AppTest, job: Jo
     page.selectbox(key="live_machine").set_value("upload a hardware").run()
     page.file_uploader(key="up_live").set_value(("mine.json", b"[]", "application/json")).run()
     assert [one.value.replace("\\", "").startswith("mine.json: ") for one in page.error] == [True]
-    assert len(page.get("plotly_chart")) == 3
-
-
-def test_a_machine_of_other_ranks_is_told_and_takes_no_figure_away(page: AppTest, job: Job) -> None:
-    """Nothing can be predicted from it: one line says so, and the job's own collectives stand in for it."""
-    (job.folder / "hardware.json").write_text(sim.to_text(replace(make_hardware(), world_size=64)))
-    job.train(60)
-    page.run()
-    assert is_clean(page)
-    assert page.selectbox(key="live_machine").value == "hardware (beside the recording)"
-    (told,) = (one.value for one in page.warning)
-    assert "of 64 ranks, and the job has 2" in told
-    assert "the job's own collectives" in told
     assert len(page.get("plotly_chart")) == 3
 
 
@@ -647,18 +554,6 @@ def test_faults_and_refusals_are_one_line_each(page: AppTest, job: Job) -> None:
     assert len(page.error) == 1
     assert "is not modelled here" in page.error[0].value.replace("\\", "")
     assert "<i>" not in page.error[0].value
-
-
-def test_two_pages_at_once_see_the_same_and_choose_for_themselves(page: AppTest, job: Job) -> None:
-    job.train(80)
-    other = AppTest.from_function(live_page, default_timeout=PATIENCE_S)
-    page.run()
-    other.run()
-    other.button(key="live_again").click().run()
-    page.run()
-    assert "steps 3 to 22" in said(page).replace("\\", "")
-    assert "steps 61 to 80" in said(other).replace("\\", "")
-    assert live._EVERY["paused"] is None
 
 
 def test_the_command_line_names_directory_and_machine(tmp_path: Path) -> None:

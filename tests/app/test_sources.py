@@ -11,7 +11,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
-from app import cached_records, cached_uploads
+from app import cached_records
 from app.cached_records import Opened
 from app.views.sources import Given
 from app.words import uploads as words
@@ -23,9 +23,6 @@ from sim.nouns.imported import Uploaded
 from sim.nouns.workload import Workload
 from tests.app.conftest import make_hardware, make_traces, make_workload
 from tests.effort import PATIENCE_S
-from tests.importer.corpus import corpus
-
-CASES = {case.form: dict(case.files) for case in reversed(corpus()) if not case.is_public}
 
 
 def page_of_sources() -> None:
@@ -84,12 +81,6 @@ def test_what_is_not_uploaded_is_chosen_from_the_bundled_files(page: AppTest, wo
     assert page.selectbox(key="hardware").options[0] == "two-hosts"
 
 
-def test_uploaded_hardware_goes_with_a_bundled_workload(page: AppTest, hardware: Hardware) -> None:
-    found = given(upload(page, ("wire.json", text(replace(hardware, name="mine")))))
-    assert found.inputs.hardware.name == "mine"
-    assert [box.label for box in page.selectbox] == ["Start from", "Workload", "Hardware"]
-
-
 def test_of_several_hardware_one_is_chosen(page: AppTest, hardware: Hardware) -> None:
     files = [(f"{ranks}.json", text(replace(hardware, world_size=ranks))) for ranks in (4, 2)]
     page = upload(page, *files)
@@ -102,13 +93,6 @@ def test_of_several_hardware_one_is_chosen(page: AppTest, hardware: Hardware) ->
     assert given(page).inputs.hardware.world_size == 4
     page.selectbox(key="up_hardware").set_value("two-hosts").run()
     assert given(page).inputs.hardware == hardware
-
-
-def test_hardware_of_one_name_can_be_told_apart(page: AppTest, hardware: Hardware) -> None:
-    page = upload(page, ("a", text(hardware)), ("b", text(replace(hardware, launch_cost_ns=5))))
-    assert page.selectbox(key="up_hardware").options[1] == "uploaded: two hosts, 2 ranks (2)"
-    page.selectbox(key="up_hardware").set_value("uploaded: two hosts, 2 ranks (2)").run()
-    assert given(page).inputs.hardware.launch_cost_ns == 5
 
 
 def test_a_record_that_was_uploaded_is_found_among_the_bundled_by_its_digests(
@@ -126,16 +110,6 @@ def test_a_record_that_was_uploaded_is_found_among_the_bundled_by_its_digests(
     page.selectbox(key="up_hardware").set_value("computed: DGX H100").run()
     assert given(page).measured is None  # it was not measured there
     assert is_computed(given(page).inputs.hardware)
-
-
-def test_a_trace_brings_what_it_measured(page: AppTest) -> None:
-    found = given(upload(page, *CASES["kineto"].items()))
-    assert found.measured is not None
-    assert found.measured.candidates[0].mode == "trace"
-    assert found.uploaded is not None
-    assert found.uploaded.formats == ("kineto",)
-    assert any("kineto\\: 5 gradients" in one.value for one in page.caption)
-    assert [box.label for box in page.expander][-1] == "What was read"
 
 
 def test_an_assignment_comes_along(page: AppTest, workload: Workload) -> None:
@@ -193,41 +167,6 @@ def test_another_start_looks_at_the_same_where_it_has_it(tmp_path: Path, monkeyp
     assert given(page).inputs.workload.name == "another"
 
 
-def test_a_workload_needs_no_hardware_file_to_start_from(
-    tmp_path: Path, workload: Workload, monkeypatch: Any
-) -> None:
-    (tmp_path / "workloads").mkdir()
-    (tmp_path / "workloads" / "w.json").write_bytes(text(workload))
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(tmp_path)])
-    page = AppTest.from_function(page_of_sources, default_timeout=PATIENCE_S).run()
-    assert page.selectbox(key="start").value == "bundled"
-    assert given(page).inputs.hardware.name.startswith("dgx_h100")
-
-
-@pytest.mark.usefixtures("fresh")
-def test_a_knob_reads_and_hashes_nothing_again(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    real_read, real_hash = sim.read_uploads, cached_uploads.hashlib.sha256
-
-    def read(*args: Any) -> Uploaded:
-        calls.append("read")
-        return real_read(*args)
-
-    def hashed(content: Any) -> Any:
-        if isinstance(content, memoryview):
-            calls.append("hash")
-        return real_hash(content)
-
-    monkeypatch.setattr(sim, "read_uploads", read, raising=False)
-    monkeypatch.setattr(cached_uploads.hashlib, "sha256", hashed)
-    page = upload(page, *CASES["kineto"].items())
-    assert sorted(calls) == ["hash", "hash", "read"]
-    before = given(page)
-    page.slider(key="knob").set_value(3).run()
-    assert sorted(calls) == ["hash", "hash", "read"]
-    assert given(page).inputs.key == before.inputs.key
-
-
 @pytest.mark.usefixtures("fresh")
 def test_only_the_same_content_is_shared_between_sessions(
     page: AppTest, traces: Path, workload: Workload, monkeypatch: pytest.MonkeyPatch
@@ -279,37 +218,6 @@ def test_a_bad_upload_is_one_line_and_all_widgets_stay(page: AppTest) -> None:
         assert [box.label for box in page.selectbox] == ["Start from", "Workload", "Hardware"], what
         assert page.number_input(key="up_world_size").value is None, what
         assert page.session_state["given"] is None, what
-
-
-@pytest.mark.usefixtures("fresh")
-def test_an_error_is_remembered_too(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = upload(page, ("x", b"none of these"))
-    monkeypatch.setattr(sim, "read_uploads", None, raising=False)
-    page.slider(key="knob").set_value(3).run()
-    assert not page.exception
-    assert len(page.error) == 1
-
-
-def test_names_within_files_are_no_markup(page: AppTest, workload: Workload, hardware: Hardware) -> None:
-    evil = "<script>alert(1)</script> **x** [a](http://b) $x$ :material/home:"
-    page = upload(
-        page, (f"{evil}.json", text(replace(workload, name=evil))), ("h", text(replace(hardware, name=evil)))
-    )
-    assert given(page).inputs.workload.name == evil
-    for shown in (*page.caption, *page.markdown):
-        assert "<script>" not in shown.value
-        assert "](http" not in shown.value
-        assert "**x**" not in shown.value
-
-
-def test_digests_that_a_session_remembers_are_limited(
-    page: AppTest, workload: Workload, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cached_uploads, "_MOST_DIGESTS", 2)
-    for number in range(6):
-        upload(page, ("w.json", text(replace(workload, name=f"model {number}"))))
-        assert given(page).inputs.workload.name == f"model {number}"
-        assert len(page.session_state["upload_digests"]) <= 3
 
 
 def two_pages() -> None:

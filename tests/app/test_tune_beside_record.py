@@ -21,7 +21,7 @@ from sim.formats.record_files import load_record
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
-from tests.app.conftest import is_clean, make_traces, metric, open_dashboard
+from tests.app.conftest import is_clean, make_traces, metric
 from tests.app.test_addresses import visit
 from tests.effort import PATIENCE_S
 from tests.saving import measure_anew
@@ -31,15 +31,6 @@ from tests.saving import measure_anew
 def page(traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
     return AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
-
-
-def test_the_error_is_shown_by_mechanism_and_the_link_to_validate_keeps_the_record(traces: Path) -> None:
-    page = open_dashboard(traces)
-    assert is_clean(page)
-    assert [box.label for box in page.expander if "error" in box.label] == ["Where the error comes from"]
-    assert any("Targets, set for paced replays" in found.value for found in page.caption)
-    (link,) = page.get("page_link")
-    assert "made-up" in link.proto.query_string
 
 
 def test_what_real_ranks_took_with_the_answer_is_told(traces: Path, inputs: Inputs) -> None:
@@ -163,37 +154,3 @@ def test_a_measured_candidate_is_one_with_the_same_buckets_switches_and_machine(
     slowest, _ = sim.scale(workload, hardware, backward=1.5)
     late = sim.simulate(workload, hardware, sim.assign(workload), "analytic", slowest=slowest)
     assert row_of(agreement, cached.played_of(late)) is None
-
-
-def test_steps_of_a_trace_are_laid_over_without_a_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Imported: what is tested is said, and which parts are its own; no pass, no fail, no best."""
-    folder = make_traces(tmp_path / "traces")
-    measure_anew(
-        folder / "measured" / "made-up",
-        lambda one: replace(one, mode="trace", iterations=one.iterations[:1], traced=one.traced[:1]),
-    )
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(folder)])
-    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
-    assert is_clean(page)
-    assert any("Bucket ends" in found.value for found in page.info)
-    assert not any("median step error" in found.value for found in (*page.success, *page.warning))
-    said = [found.value for found in page.caption]
-    assert any("No pass or fail of a step that is predicted from the trace itself" in one for one in said)
-    assert not any("Best measured" in found.value for found in page.markdown)
-    (shown,) = (found.value for found in page.dataframe if "95 % interval" in found.value.columns)
-    assert set(shown["95 % interval"]) == {"-"}
-
-
-def test_a_broken_record_is_one_line(traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = tmp_path / "measured" / "broken"
-    record.mkdir(parents=True)
-    for name in ("workload.json", "hardware.json"):
-        (record / name).write_bytes((traces / "measured" / "made-up" / name).read_bytes())
-    (record / "measurement-00-x.json").write_text("{")
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(tmp_path)])
-    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
-    assert not page.exception
-    assert len(page.error) == 1
-    assert "Take it home" in [found.value for found in page.subheader]

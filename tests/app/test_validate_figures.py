@@ -9,11 +9,8 @@ from hypothesis import strategies as st
 
 import sim
 from app.figures.iterations import draw_strips, strips_data
-from app.figures.measured import draw_overlay, overlay_data
 from app.figures.order import draw_order, order_data
-from app.figures.parity import draw_all, draw_parity, end_points, step_points
-from app.shelf import card_of, kind_of, score_of
-from app.words.validate import KINDS
+from app.figures.parity import step_points
 from sim.nouns.comparison import Agreement
 from sim.nouns.measurement import MeasuredIteration
 from sim.nouns.records import Record
@@ -85,61 +82,6 @@ def test_parity_points_have_the_errors_of_the_agreement(
         assert point.error == row.step_error
 
 
-def test_without_error_points_lie_on_the_line(agreement: Agreement) -> None:
-    exact = replace(
-        agreement,
-        rows=tuple(
-            replace(row, measured_step_ns=row.predicted_step_ns, step_error=0.0) for row in agreement.rows
-        ),
-    )
-    *_, drawn = draw_parity(step_points(exact), 0.05, "step").data
-    assert list(drawn.x) == list(drawn.y)
-    # The band and the line have the same ends on both axes.
-    band, line = draw_parity(step_points(exact), 0.05, "step").data[:2]
-    assert list(line.x) == list(line.y)
-    for across, up in zip(band.x, band.y, strict=True):
-        assert abs(up / across - 1) == pytest.approx(0.05)
-
-
-def test_a_trace_has_no_band(agreement: Agreement) -> None:
-    assert [trace.name for trace in draw_parity(step_points(agreement), None, "step").data] == [
-        "no error",
-        "step",
-    ]
-
-
-def test_every_bucket_end_is_a_point(agreement: Agreement) -> None:
-    points = end_points(agreement)
-    assert len(points) == sum(len(row.bucket_ends) for row in agreement.rows)
-    assert {point.bucket for point in points if point.name == "single"} == {0}
-    assert len(draw_parity(points, None, "bucket end").data[-1].x) == len(points)
-
-
-def test_all_records_on_one_picture(agreement: Agreement) -> None:
-    points = [
-        *step_points(agreement, record="measured/one", kind="measured"),
-        *step_points(agreement, record="<b>claims</b>/two", kind="claims"),
-    ]
-    figure = draw_all(points, {"measured": "even machines"})
-    markers = [trace for trace in figure.data if trace.mode == "markers"]
-    assert [trace.name for trace in markers] == ["even machines", "even machines", "claims", "claims"]
-    assert {data[1] for data in markers[2].customdata} == {"<b>claims</b>/two"}
-    assert "<b>claims" not in markers[2].customdata[0][0]
-    assert [round(error, 9) for error in markers[1].y] == [
-        round(row.step_error * 100, 9) for row in agreement.rows
-    ]
-    assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"
-    assert "ms" in figure.layout.yaxis.title.text
-    assert "%" in figure.layout.yaxis2.title.text
-
-
-def test_each_kind_of_record_has_its_own_look(agreement: Agreement) -> None:
-    points = [point for kind in KINDS for point in step_points(agreement, record="any", kind=kind)]
-    markers = [trace for trace in draw_all(points, KINDS).data if trace.mode == "markers"]
-    looks = {(trace.name, trace.marker.color, trace.marker.symbol) for trace in markers}
-    assert len(looks) == len({look[1:] for look in looks}) == len(KINDS)
-
-
 def test_lines_of_wrong_pairs_are_marked(agreement: Agreement) -> None:
     slowest = max(agreement.rows, key=lambda row: row.measured_step_ns)
     upside_down = replace(
@@ -167,31 +109,3 @@ def test_every_iteration_is_a_point_in_its_order(record: Record, agreement: Agre
     first = [height for height in stock.y if height < 0.5]
     assert first == sorted(first)  # within a row from top to bottom as they ran
     assert max(first) < 0.5 - 0.1
-
-
-def test_backward_stands_above_the_buckets(agreement: Agreement) -> None:
-    row = agreement.rows[0]
-    figure = draw_overlay(overlay_data(row))
-    lane = [shape for shape in figure.layout.shapes if shape.type == "rect"]
-    assert [shape.x1 for shape in lane] == [
-        row.predicted.backward_end_ns / MS,
-        row.measured_backward_end_ns / MS,
-    ]
-    assert all(shape.y1 < 0 for shape in lane)
-    assert figure.layout.yaxis.ticktext[0] == "backward"
-
-
-def test_a_card_says_what_was_tested(record: Record) -> None:
-    card = card_of(record)
-    assert (card.workload, card.ranks, card.backend, card.mode) == ("twenty layers", 2, "gloo", "paced")
-    assert card.candidates == 4
-    assert card.tests == card.place == "two hosts"
-    slow = card_of(replace(record, slow=((1, 1.5),)))
-    assert slow.tests == "two hosts; rank 1 x 1.5"
-
-
-def test_a_score_is_the_agreement_boiled_down(agreement: Agreement) -> None:
-    score = score_of(agreement, "measured/made-up")
-    assert score.worst_step_error == max(abs(point.error) for point in score.points)
-    assert {point.kind for point in score.points} == {"measured"}
-    assert [kind_of(name) for name in ("live: x", "upload: y/z", "claims/x")] == ["live", "upload", "claims"]

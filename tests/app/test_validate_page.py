@@ -12,10 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 import sim
 from app import cached_records
-from app.launch import Settings
-from app.library import find
 from app.record_exports import agreement_json, rows_csv
-from app.views import records_table
 from app.words import validate as words
 from sim.formats.record_files import load_record, start_record
 from tests.app.conftest import make_traces
@@ -95,13 +92,6 @@ def test_broken_records_are_a_line_each(monkeypatch: pytest.MonkeyPatch, library
         assert "\n" not in rows[name]["tests"]
 
 
-def test_a_broken_record_that_is_chosen_is_one_line(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
-    page = open_page(monkeypatch, library, run="claims/damaged")
-    assert not page.exception
-    assert len(page.error) == 1
-    assert shown(page)
-
-
 def test_a_url_chooses_record_and_look(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
     page = open_page(monkeypatch, library, run="claims/other", look="Order")
     assert not page.exception
@@ -142,18 +132,6 @@ def test_filters_of_an_address_leave_their_rows(
     assert shown(page) == names
 
 
-def test_a_text_leaves_its_rows_and_shows_one_of_them(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
-    page = open_page(monkeypatch, library, text="other", run="claims/other")
-    assert shown(page) == ["claims/other"]
-    page.text_input(key="text").set_value("twenty MADE").run()
-    assert not page.exception
-    assert shown(page) == ["measured/made-up"]
-    assert page.selectbox(key="run").value == "measured/made-up", "the other was filtered away"
-    page.text_input(key="text").set_value("nothing like it").run()
-    assert not page.exception
-    assert any(one.value == words.NONE_LEFT for one in page.info)
-
-
 def test_a_record_that_is_being_written_shows_what_is_there(
     monkeypatch: pytest.MonkeyPatch, traces: Path, tmp_path: Path
 ) -> None:
@@ -171,29 +149,6 @@ def test_a_record_that_is_being_written_shows_what_is_there(
     page.run()
     table = next(one.value for one in page.dataframe if "iterations" in one.value.columns)
     assert list(table["candidate"]) == [first.name, second.name]
-
-
-def test_without_records_the_page_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    page = open_page(monkeypatch, tmp_path)
-    assert not page.exception
-    assert [one.value for one in page.info] == [words.NO_RECORDS]
-
-
-def test_live_without_a_directory_says_how(monkeypatch: pytest.MonkeyPatch, traces: Path) -> None:
-    page = open_page(monkeypatch, traces, show="Live")
-    assert not page.exception
-    assert [one.value for one in page.info] == [words.LIVE_NONE]
-
-
-def test_a_job_that_is_being_recorded_is_shown_first(
-    monkeypatch: pytest.MonkeyPatch, traces: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "rank-0.jsonl").touch()
-    page = open_page(monkeypatch, traces, "--watch", str(tmp_path))
-    assert not page.exception
-    assert page.segmented_control(key="show").value == "live"
-    assert not any("candidates in" in one.value for one in page.markdown)
 
 
 def test_an_uploaded_record_is_scored_and_looked_at(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
@@ -231,20 +186,6 @@ def test_a_trace_is_left_out_of_the_claim(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert not page.success
     assert not any("candidates in" in one.value for one in page.markdown)
     assert any(words.MODE_WORDS["trace"] == one.value for one in page.caption)
-
-
-def test_table_rows_wait_for_their_scores(library: Path) -> None:
-    paths = find(Settings(traces=library)).all_records
-    cards = {name: cached_records.card(path) for name, path in paths.items()}
-    names = records_table.in_order(list(cards))
-    assert names[0] == "measured/made-up"
-    before = {row["record"]: row for row in records_table.table_rows(names, cards, {})}
-    assert before["measured/made-up"]["verdict"] == "…"
-    assert before["measured/made-up"]["candidates"] == 4
-    scores = {"measured/made-up": cached_records.score("measured/made-up", paths["measured/made-up"])}
-    after = {row["record"]: row for row in records_table.table_rows(names, cards, scores)}
-    assert after["measured/made-up"]["verdict"] == "passed"
-    assert cached_records.known(paths)["measured/made-up"] == scores["measured/made-up"]
 
 
 def test_a_changed_record_is_scored_again(tmp_path: Path) -> None:

@@ -1,6 +1,12 @@
 """What ``sim.autotune`` refuses, by name and before anything is touched; the other rank is not there."""
 
+import copy
+import inspect
+import io
+import pickle
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +23,15 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _MixedPrecision
+from torch.optim.swa_utils import AveragedModel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import sim
+from sim.autotuner import attached, loop
+from sim.autotuner.loop import autotune
 from sim.autotuner.modes import check_switchable
-from sim.errors import InputError, NotModelledError
+from sim.autotuner.reducer_room import Room
+from sim.errors import InputError, MachineError, NotModelledError
 from sim.validator.ranks.wrapping.injection import InjectedDataParallel
 from tests.this_torch import HAS_BF16_HOOK
 
@@ -187,3 +197,148 @@ def test_a_step_captured_in_a_cuda_graph_is_refused(two_ranks: None, monkeypatch
     assert tuner.result.outcome == "refused"
     assert tuner.result.why.startswith("CUDA graph: ")
     assert not ddp._forward_hooks
+
+
+# A tuner that nobody calls: models are copied and pickled as without it, and each has its options.
+
+
+@pytest.fixture
+def ddp(monkeypatch: pytest.MonkeyPatch) -> Iterator[DistributedDataParallel]:
+    """On one rank, which is not refused here."""
+    monkeypatch.setattr(loop, "check_switchable", lambda ddp: None)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield DistributedDataParallel(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1)))
+    dist.destroy_process_group()
+
+
+def saved(module: nn.Module) -> Any:
+    stream = io.BytesIO()
+    torch.save(module, stream)
+    assert b"sim." not in stream.getvalue()  # it is loaded where bucketsim is not
+    stream.seek(0)
+    return torch.load(stream, weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, AveragedModel, saved])
+def test_a_model_is_copied_as_without_a_tuner(
+    copied: Any, ddp: DistributedDataParallel, tmp_path: Path
+) -> None:
+    attached.attach(ddp)
+    hooks = len(ddp._forward_pre_hooks), len(ddp._forward_hooks)
+    assert hooks == (1, 1)
+    other = copied(ddp)
+    x = torch.ones(2, 3)
+    other(x).sum().backward()
+    assert (len(ddp._forward_pre_hooks), len(ddp._forward_hooks)) == hooks
+    (boundary,) = (inspect.unwrap(hook._act).__self__ for hook in ddp._forward_hooks.values())
+    assert boundary.obstacle is None
+    assert not boundary.take_step()
+    assert torch.equal(ddp(x), other(x))
+    assert "a forward waits" in boundary.obstacle
+    ddp(x).sum().backward()
+    assert boundary.take_step()
+
+
+def test_the_pickle_of_a_tuned_model_names_nothing_of_ours(ddp: DistributedDataParallel) -> None:
+    before = pickle.dumps(ddp.module)
+    tuner = autotune(ddp)
+    assert b"sim." not in pickle.dumps(ddp)
+    tuner.stop()
+    assert pickle.dumps(ddp.module) == before
+
+
+def test_only_the_first_model_of_all_ranks_has_the_cache(
+    ddp: DistributedDataParallel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = tmp_path, Path("kept.json")
+    assert attached._of_its_own(ddp, 0, *options) == {"live": tmp_path, "cache": Path("kept.json")}
+    assert attached._of_its_own(ddp, 1, *options) == {"live": tmp_path / "model-1", "cache": None}
+    assert attached._of_its_own(ddp, 0, None, None) == {"live": None, "cache": None}
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    assert attached._of_its_own(ddp, 0, *options) == {"live": tmp_path / "model-0-rank-0", "cache": None}
+
+
+# What a GPU has room for beside a job, on a stand-in for its allocator: activations come back every step.
+
+GB = 1 << 30
+GPU = torch.device("cuda", 5)
+
+
+@dataclass
+class Allocator:
+    """What torch says of one GPU, in GB; only of the one that is asked for."""
+
+    free: float = 1
+    reserved: float = 78
+    allocated: float = 18
+    peak: float = 76
+
+    def put(self, patch: pytest.MonkeyPatch) -> None:
+        def told(name: str) -> int:
+            return round(getattr(self, name) * GB)
+
+        patch.setattr(
+            torch.cuda, "mem_get_info", lambda device: (told("free"), 80 * GB) if device == GPU else 1
+        )
+        patch.setattr(torch.cuda, "memory_reserved", lambda device: told("reserved") if device == GPU else 1)
+        patch.setattr(
+            torch.cuda, "memory_allocated", lambda device: told("allocated") if device == GPU else 1
+        )
+        patch.setattr(torch.cuda, "max_memory_allocated", lambda device: told("peak") if device == GPU else 1)
+
+
+class Job:
+    """A DDP as far as its memory is asked for: gradients of so many GB on a GPU, not the current one."""
+
+    device = GPU
+
+    def __init__(self, gradients: float) -> None:
+        self._parameter = nn.Parameter(torch.empty(round(gradients * GB) // 4, device="meta"))
+
+    def parameters(self) -> list[nn.Parameter]:
+        return [self._parameter]
+
+
+def room(gradients: float, allocator: Allocator, patch: pytest.MonkeyPatch) -> Room:
+    allocator.put(patch)
+    return Room(Job(gradients))  # type: ignore[arg-type]
+
+
+def fits(one: Room) -> bool:
+    try:
+        one.check()
+    except MachineError:
+        return False
+    return True
+
+
+def test_where_activations_lay_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job has had 76 of 80 GB at once: 61 are unused between steps, 3 are left beside it, less NCCL's."""
+    assert not fits(room(6, Allocator(), monkeypatch))
+    assert not fits(room(2.6, Allocator(), monkeypatch))
+    assert fits(room(2.4, Allocator(), monkeypatch))
+
+
+def test_what_nccl_may_want_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It allocates beside PyTorch, whose cache is of no use to it."""
+    assert not fits(room(0.1, Allocator(free=0.2, reserved=79.8, peak=40), monkeypatch))
+
+
+def test_a_count_that_the_job_began_anew_is_not_taken_for_its_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    allocator = Allocator()
+    one = room(6, allocator, monkeypatch)
+    one.look()
+    allocator.peak = allocator.allocated  # torch.cuda.reset_peak_memory_stats
+    assert not fits(one)
+    unseen = room(6, Allocator(peak=18), monkeypatch)
+    assert not fits(unseen)
+    assert fits(room(0.4, Allocator(peak=18), monkeypatch))
+
+
+def test_a_copy_of_ours_that_is_gone_counts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """First the recording's Reducer, then the probe, then the candidate's: one at a time."""
+    allocator = Allocator(free=8, reserved=72, peak=70)
+    one = room(5, allocator, monkeypatch)
+    assert fits(one)
+    allocator.free, allocator.reserved, allocator.peak = 3, 77, 75
+    assert fits(one)

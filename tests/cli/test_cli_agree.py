@@ -38,18 +38,6 @@ def test_json_is_a_document_for_one_and_a_list_for_several() -> None:
     assert {"place", "mode", "targets"} <= one.keys()
 
 
-@pytest.mark.slow
-def test_a_record_named_twice_is_scored_once() -> None:
-    said = bucketsim("agree", MEASURED, ONE, ONE, "--json")
-    assert [document["name"] for document in json.loads(said.out)] == [path.name for path in RECORDS]
-
-
-def test_markdown_and_json_exclude_each_other() -> None:
-    said = bucketsim("agree", ONE, "--markdown", "--json")
-    assert (said.code, said.out) == (1, "")
-    assert said.err == "error: --markdown and --json both given; give one\n"
-
-
 def test_any_record_beyond_the_gate_exits_3_and_is_named() -> None:
     worst = {path.name: sim.agreement(sim.load_record(path)).worst_step_error for path in (ONE, OTHER)}
     below, above = sorted(worst, key=lambda name: worst[name])
@@ -88,17 +76,6 @@ def test_steps_of_a_trace_get_no_verdict_and_few_no_interval(imported: Path) -> 
     for row in document["rows"]:
         assert (row["step_low_ns"], row["exposed_high_ns"]) == (None, None)
         assert all(end["low_ns"] is end["high_ns"] is None for end in row["bucket_ends"])
-
-
-def test_beside_replays_a_trace_has_no_step_error(imported: Path) -> None:
-    said = bucketsim("agree", imported, ONE)
-    assert "not judged" in said.out
-    assert "imported: no pass or fail" in said.out
-    assert "rule: median step error" in said.out
-    (line,) = bucketsim("agree", imported, "--markdown").out.splitlines()[2:]
-    cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells[2:5] == ["-", "-", "-"]
-    assert cells[-1] == "not judged"
 
 
 def test_the_gate_holds_a_trace_to_the_ends_of_its_buckets(imported: Path) -> None:

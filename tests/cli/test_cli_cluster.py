@@ -1,12 +1,17 @@
 """bucketsim cluster: a machine's curves from published figures, and its file."""
 
+import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import sim
-from tests.commands import bucketsim
+from sim.nouns.ranks import RankGroup, Ranks
+from tests.bench.machines import machine, model
+from tests.clusters.scaling_cases import hosts_of, measured, workload_of
+from tests.commands import Said, bucketsim
 
 
 def test_a_preset_gives_hardware_that_the_tuner_takes(tmp_path: Path) -> None:
@@ -27,15 +32,6 @@ def test_a_saved_cluster_gives_the_same_again(tmp_path: Path) -> None:
     again = bucketsim("cluster", saved, "--json")
     assert json.loads(first.out) == json.loads(again.out)
     assert json.loads(saved.read_text())["kind"] == "cluster"
-
-
-def test_ranks_are_named_or_counted() -> None:
-    by_name = bucketsim("cluster", "dgx_h100", "hosts=2", "--ranks", "host0.gpu0,host0.gpu1", "--json")
-    counted = bucketsim("cluster", "dgx_h100", "hosts=2", "--ranks", "2", "--json")
-    assert json.loads(by_name.out) == json.loads(counted.out)
-    assert json.loads(counted.out)["world_size"] == 2
-    uneven = bucketsim("cluster", "dgx_h100", "hosts=2", "--ranks", "9", "--json")
-    assert json.loads(uneven.out)["world_size"] == 9
 
 
 def test_a_measurement_is_taken_to_another_size(tmp_path: Path) -> None:
@@ -92,3 +88,172 @@ def test_what_it_refuses(words: list[str], said: str) -> None:
     made = bucketsim("cluster", *words)
     assert made.code == 1
     assert said in made.err
+
+
+# bucketsim scaling: rows as a table, CSV, JSON and a figure; machines, measurements and ranks by file.
+
+WORKLOAD = workload_of([10, 20], [1, 1])
+WIRE = ("pcie_hosts", "gpus=1", "gbit_per_s=10")
+
+
+@pytest.fixture
+def scaling(tmp_path: Path) -> "Scaling":
+    (tmp_path / "w.json").write_text(sim.to_text(WORKLOAD))
+    return Scaling(tmp_path / "w.json")
+
+
+class Scaling:
+    def __init__(self, workload: Path) -> None:
+        self.workload = workload
+
+    def __call__(self, *words: object) -> Said:
+        return bucketsim("scaling", self.workload, *words)
+
+
+def test_a_cluster_and_what_was_measured_on_two_of_its_hosts(scaling: Scaling, tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text(sim.to_text(hosts_of(2)))
+    (tmp_path / "h.json").write_text(sim.to_text(measured({1: 2, 2: 3})))
+    by_file = scaling(
+        tmp_path / "c.json", "--hosts", "2,4", "--measured", f"{tmp_path / 'h.json'}@hosts=2", "--json"
+    )
+    by_name = scaling(*WIRE, "--hosts", "2,4", "--measured", f"{tmp_path / 'h.json'}@hosts=2", "--json")
+    rows, others = (json.loads(said.out)["rows"] for said in (by_file, by_name))
+    assert [row["source"] for row in rows] == ["measured", "measured"]
+    assert rows[0]["cap_step_ns"] == 32_000_000
+    names = {"machine", "settings"}
+    assert [{k: v for k, v in row.items() if k not in names} for row in rows] == [
+        {k: v for k, v in row.items() if k not in names} for row in others
+    ]
+    several = scaling(
+        "pcie_hosts", "gpus=1,2", "gbit_per_s=10", "--hosts", "4", "--json",
+        "--measured", f"{tmp_path / 'h.json'}@hosts=2,gpus=1",
+    )  # fmt: skip
+    assert [row["world_size"] for row in json.loads(several.out)["rows"]] == [4, 8]
+
+
+def test_what_was_measured_on_a_host_of_any_kind(scaling: Scaling, tmp_path: Path) -> None:
+    """A preset that has no number of hosts; ranks stand for a size, and neither for the machine's own."""
+    (tmp_path / "h.json").write_text(sim.to_text(measured({1: 2, 2: 3}, ranks=4)))
+    for where in ("ranks=4", "gpus=4", "gpus=8,ranks=4"):
+        said = scaling(
+            "pcie_box",
+            "gpus=4",
+            "--measured",
+            f"{tmp_path / 'h.json'}@{where}",
+            "--world-size",
+            "2,4",
+            "--json",
+        )
+        rows = json.loads(said.out)["rows"]
+        assert [(row["source"], row["world_size"]) for row in rows] == [("measured", 2), ("measured", 4)]
+    assert rows[1]["all_reduce_ns"] == 3_000_000
+    by_ranks = scaling(
+        "pcie_hosts", "gpus=4", "gbit_per_s=10", "--hosts", "2", "--json",
+        "--measured", f"{tmp_path / 'h.json'}@ranks=4",
+    )  # fmt: skip
+    assert json.loads(by_ranks.out)["rows"][0]["world_size"] == 8
+
+
+def test_a_figure(scaling: Scaling, tmp_path: Path) -> None:
+    said = scaling(
+        *WIRE, "--hosts", "1,2", "--figure", tmp_path / "scaling.html", "-o", tmp_path / "rows.csv"
+    )
+    assert said.code == 0
+    assert "Exposed communication" in (tmp_path / "scaling.html").read_text()
+    assert len(list(csv.DictReader((tmp_path / "rows.csv").open()))) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["none.json"], "none.json: cannot be read"),
+        (["dgx_a100", "oversubscription"], "KEY=V,V…: 'oversubscription' is not legal"),
+        (["dgx_a100", "oversubscription=1,,2"], "oversubscription: '1,,2' is not legal"),
+        (["dgx_a100", "hosts_per_leaf=4", "hosts_per_leaf=8"], "each key once"),
+        (["dgx_a100", "--hosts", "1,two"], "--hosts: 'two' is not legal"),
+        (["dgx_a100", "--measured", "h.json"], "--measured: 'h.json' is not legal; give H.json@hosts=N"),
+        (["dgx_a100", "--measured", "h.json@hosts=x"], "give H.json@hosts=N"),
+        (["dgx_a100", "--measured", "h.json@"], "'h.json@' is not legal; give H.json@hosts=N"),
+        (["dgx_a100", "--measured", "h.json@hosts=2,ranks=16"], "give hosts or ranks, not both"),
+        (["dgx_a100", "hosts=2"], "'hosts=2' is not legal; give --hosts 2"),
+        (["dgx_a100", "world_size=8,16"], "'world_size=8,16' is not legal; give --world-size 8,16"),
+        (["dgx_a100", "--hosts", "1.5"], "--hosts: '1.5' is not legal; give whole numbers"),
+        (["dgx_a100", "--world-size", "8,1e3"], "--world-size: '1e3' is not legal; give whole numbers"),
+        (
+            ["dgx_a100", "hosts_per_leaf=4,8", "--measured", "h.json@hosts=2"],
+            "does not say hosts_per_leaf, which has 2 values; add hosts_per_leaf=…",
+        ),
+    ],
+)
+def test_what_scaling_refuses(scaling: Scaling, words: list[str], said: str) -> None:
+    made = scaling(*words)
+    assert made.code == 1
+    assert said in made.err
+
+
+# bucketsim ranks: options, files, tables and JSON.
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    workload, hardware = tmp_path / "w.json", tmp_path / "h.json"
+    workload.write_text(sim.to_text(model(30, "affine")))
+    hardware.write_text(sim.to_text(replace(machine("affine"), world_size=16)))
+    return workload, hardware
+
+
+def test_options_become_a_file_that_says_the_same(files: tuple[Path, Path], tmp_path: Path) -> None:
+    kept = tmp_path / "ranks.json"
+    words = ("ranks", files[0], "--hardware", files[1])
+    options = ("--pace-spread", 0.1, "--slow", "0-3=1.2", "--samples", 20, "--json")
+    one = bucketsim(*words, *options, "-o", kept)
+    two = bucketsim(*words, kept, "--samples", 20, "--json")
+    assert (one.code, two.code) == (0, 0), one.err + two.err
+    assert one.out == two.out
+    assert sim.load_ranks(kept).pace_spread == 0.1
+
+
+def test_groups_are_files_beside_the_file_of_ranks(files: tuple[Path, Path], tmp_path: Path) -> None:
+    workload = sim.load_workload(files[0])
+    slower, _ = sim.scale(workload, sim.load_hardware(files[1]), backward=2.0)
+    (tmp_path / "older.json").write_text(sim.to_text(slower))
+    kept = tmp_path / "ranks.json"
+    kept.write_text(
+        sim.to_text(Ranks(name="mixed", groups=(RankGroup(first=4, count=4, workload="older.json"),)))
+    )
+    said = bucketsim("ranks", files[0], kept, "--hardware", files[1], "--samples", 5)
+    assert said.code == 0, said.err
+    assert "older.json" in said.out
+    there = tmp_path / "there" / "moved.json"
+    there.parent.mkdir()
+    again = bucketsim("ranks", files[0], kept, "--hardware", files[1], "--samples", 5, "-o", there)
+    assert again.code == 0, again.err
+    assert sim.load_ranks(there).groups[0].workload == "../older.json"
+    back = bucketsim("ranks", files[0], there, "--hardware", files[1], "--samples", 5, "--json")
+    assert back.code == 0, back.err
+    (tmp_path / "older.json").unlink()
+    gone = bucketsim("ranks", files[0], kept, "--hardware", files[1], "--samples", 5)
+    assert gone.code == 1
+    assert f"{kept}: groups.0.workload: " in " ".join(gone.err.split())
+    assert "older.json" in gone.err
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--slow", "3"), "--slow: '3' is not legal; give RANK=FACTOR"),
+        (("--slow", "5-3=2"), "--slow: '5-3=2' is not legal"),
+        (("--slow", "16=2"), "slow.0: ranks 16 to 16 are not legal; the hardware has world_size 16"),
+        (("--stalls", "0.1"), "--stalls: '0.1' is not legal; give P,MS"),
+        (("--stalls", "0.1,inf"), "--stalls: '0.1,inf' is not legal; give P,MS"),
+        (("--caps", "1,,2"), "--caps: '1,,2' is not legal"),
+        (("--caps", "1", "--bucket-cap-mb", "2"), "--caps: give one of"),
+        (("--pace-jitter", "9"), "pace_jitter: 9"),
+        (("--samples", "0"), "samples: 0 is not legal"),
+    ],
+)
+def test_a_fault_is_one_line(files: tuple[Path, Path], words: tuple[str, ...], complaint: str) -> None:
+    said = bucketsim("ranks", files[0], "--hardware", files[1], *words)
+    assert said.code == 1
+    assert complaint in " ".join(said.err.split())
+    assert said.out == ""

@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,6 @@ from sim.nouns.hardware import CurvePoint
 from sim.nouns.imported import Imported, ImportOptions
 from tests.commands import bucketsim
 from tests.importer.link_texts import Line, today
-from tests.public_data import DATA, needs_data
 
 RECORD = Path(__file__).parents[2] / "traces" / "measured" / "gpt-loopback-2"
 LINES = [
@@ -155,30 +153,6 @@ def test_options_reach_the_reader(traced: list[ImportOptions], tmp_path: Path) -
     )
 
 
-def test_a_directory_takes_another_import_but_nothing_else(
-    log: Path, tmp_path: Path, monkeypatch: Any
-) -> None:
-    made = tmp_path / "made"
-    two = tmp_path / "two.txt"
-    two.write_text("\n".join(today(LINES, 2)) + "\n")
-    assert bucketsim("import", "nccl-tests", log, two, "-o", made).code == 0
-    assert sorted(path.name for path in made.iterdir()) == [
-        "hardware-2ranks.json",
-        "hardware-4ranks.json",
-        "summary.json",
-    ]
-    assert bucketsim("import", "nccl-tests", log, "-o", made).code == 0
-    assert sorted(path.name for path in made.iterdir()) == ["hardware.json", "summary.json"]
-    (made / "workload.json").write_text("mine")
-    said = bucketsim("import", "nccl-tests", log, "-o", made)
-    assert said.code == 1
-    assert "holds other files already" in said.err
-    (made / "workload.json").unlink()
-    (made / "summary.json").unlink()
-    assert bucketsim("import", "nccl-tests", log, "-o", made).code == 1
-    assert bucketsim("import", "nccl-tests", log, "-o", log).code == 1
-
-
 def test_nothing_of_names_is_left_where_they_are_to_go(log: Path, tmp_path: Path) -> None:
     said = bucketsim("import", "auto", log, "-o", tmp_path / "made", "--anonymize", "--json")
     assert said.code == 0, said.err
@@ -206,13 +180,3 @@ def test_what_cannot_be_imported_is_named(words: list[str], message: str, tmp_pa
     assert said.code == 1
     assert message in said.err
     assert not (tmp_path / "made").exists()
-
-
-@needs_data
-def test_eight_public_ranks_become_a_record(tmp_path: Path) -> None:
-    paths = sorted((DATA / "traces/param").glob("param_dlrm_v100x8*"))
-    made = tmp_path / "made"
-    document = json.loads(bucketsim("import", "auto", *paths, "-o", made, "--json").out)
-    assert document["world_size"] == 8
-    assert [row["num_bytes"] for row in document["buckets"]] == [4 * 394241, 4 * 112, 4 * 226960]
-    assert bucketsim("agree", made).code == 0

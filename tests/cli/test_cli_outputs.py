@@ -1,7 +1,7 @@
 """Every option that names an output, on what a path may be: files, links, and what is refused."""
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,11 +10,8 @@ from tests.cli import cheap
 from tests.cli.test_no_new_options import FROZEN
 from tests.commands import bucketsim
 from tests.targets import (
-    DIRECTORIES,
-    FILES,
     IS_ROOT,
     REFUSED,
-    REFUSED_AS_DIRECTORY,
     kinds_below,
 )
 
@@ -27,7 +24,6 @@ TO_FILES = [
 ]
 TO_DIRECTORIES = ["import", "validate"]
 MEASURED = ("record", "calibrate")  # what they write cannot be had again
-SOME_REFUSED = ("a link to a directory", "a pipe", "a disk", "a loop of links")
 
 
 @pytest.fixture
@@ -99,24 +95,9 @@ def test_every_output_is_here() -> None:
 
 
 @pytest.mark.parametrize(("command", "option"), TO_FILES)
-def test_a_file_is_written_behind_its_links(command: str, option: str, at: Path, home: Path) -> None:
-    plain, (path, behind) = home / "plain", FILES["a chain to nothing"](home)
-    links = kinds_below(home)
-    for target in (plain, path):
-        said = bucketsim(*words_of(command, option, at, target))
-        assert said.code == 0, said.err
-        assert f"wrote {target}\n" in said.err
-    assert behind.stat().st_size > 0
-    if command != "record":  # which measures
-        assert len(behind.read_text()) == len(plain.read_text())
-    assert links.items() <= kinds_below(home).items()
-    assert sorted(each.name for each in home.iterdir()) == sorted(("plain", "first", "second", "to"))
-
-
-@pytest.mark.parametrize("kind", SOME_REFUSED)
-@pytest.mark.parametrize(("command", "option"), TO_FILES)
-def test_what_is_neither_is_one_line(command: str, option: str, kind: str, at: Path, home: Path) -> None:
-    path, words = REFUSED[kind](home)
+def test_what_is_neither_is_one_line(command: str, option: str, at: Path, home: Path) -> None:
+    """One of the kinds that ``tests/formats/test_outputs.py`` tries: each option asks what it names."""
+    path, words = REFUSED["a link to a directory"](home)
     before = kinds_below(home)
     said = bucketsim(*words_of(command, option, at, path))
     assert said.code == 1
@@ -124,43 +105,3 @@ def test_what_is_neither_is_one_line(command: str, option: str, kind: str, at: P
     assert said.err.startswith(f"error: {option}: {path}: cannot be written: ")
     assert words in said.err
     assert kinds_below(home) == before
-
-
-@pytest.mark.parametrize("kind", DIRECTORIES)
-@pytest.mark.parametrize("command", TO_DIRECTORIES)
-def test_a_directory_is_written_behind_its_links(command: str, kind: str, at: Path, home: Path) -> None:
-    path, behind = DIRECTORIES[kind](home)
-    links = {each for each in home.rglob("*") if each.is_symlink()}
-    said = bucketsim(*cheap.commands(at)[command], "-o", path)
-    assert said.code == 0, said.err
-    assert list(behind.glob("hardware*.json"))
-    assert all(link.is_symlink() for link in links)
-
-
-@pytest.mark.parametrize("kind", REFUSED_AS_DIRECTORY)
-@pytest.mark.parametrize("command", TO_DIRECTORIES)
-def test_what_is_no_directory_is_one_line(command: str, kind: str, at: Path, home: Path) -> None:
-    path, words = REFUSED_AS_DIRECTORY[kind](home)
-    before = kinds_below(home)
-    said = bucketsim(*cheap.commands(at)[command], "-o", path)
-    assert (said.code, said.out) == (1, "")
-    assert said.err.startswith(f"error: --output: {path}: cannot be made: ")
-    assert said.err.count("\n") == 1
-    assert words in said.err
-    assert kinds_below(home) == before
-
-
-@pytest.mark.parametrize("make", [FILES["a link to nothing"], FILES["a link to a file"]])
-def test_an_import_over_another_writes_through_the_links_in_it(
-    make: Callable[[Path], tuple[Path, Path]], at: Path, home: Path
-) -> None:
-    """Where somebody has put a file of an import elsewhere, it stays there; other imports' files go."""
-    words = (*cheap.commands(at)["import"], "-o", home / "made")
-    assert bucketsim(*words).code == 0
-    before = (home / "made" / "hardware.json").read_text()
-    (home / "made" / "hardware.json").unlink()
-    link, behind = make(home)
-    (home / "made" / "hardware.json").symlink_to(link)
-    assert bucketsim(*words).code == 0
-    assert (home / "made" / "hardware.json").is_symlink()
-    assert behind.read_text() == before

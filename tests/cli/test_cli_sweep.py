@@ -3,6 +3,8 @@
 import json
 import os
 import pty
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,7 +14,14 @@ from typing import Any
 
 import pytest
 
-from tests.commands import bucketsim
+import sim
+import sim.validator.abtest
+from app import launch
+from sim.formats import documents
+from sim.nouns.ab import AbTest
+from sim.truth.turns import Turns, judge_turns
+from tests.cli import cheap
+from tests.commands import Said, bucketsim
 from tests.effort import PATIENCE_S
 
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
@@ -49,11 +58,6 @@ def test_bad_input_is_named_in_one_line(words: list[str], said: str) -> None:
     assert answer.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("words", [["--jobs", "0"], ["--max-rows", "0"], ["--jobs", "many"]])
-def test_counts_below_one_are_usage(words: list[str]) -> None:
-    assert bucketsim("sweep", *FILES, *words).code == 2
-
-
 def test_a_progress_bar_on_a_terminal_only() -> None:
     """stderr is a terminal, stdout is not: a bar that leaves nothing behind, and one document."""
     command = [sys.executable, "-m", "sim", "sweep", str(W), "--hardware", str(H), "--json", "--bandwidth"]
@@ -81,3 +85,156 @@ def test_a_progress_bar_on_a_terminal_only() -> None:
     assert "\x1b[" in shown
     done = subprocess.run([*command, "1,2,3"], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert (done.stdout.encode(), done.stderr) == (out, "")
+
+
+# ``bucketsim simulate --slowest``: another rank, by a factor or by its own workload.
+
+
+WORDS = ("simulate", W, "--hardware", H)
+
+
+def test_a_factor_and_a_file_say_the_same(tmp_path: Path) -> None:
+    workload, hardware = sim.load_workload(W), sim.load_hardware(H)
+    slower, _ = sim.scale(workload, hardware, backward=1.5)
+    documents.save(tmp_path / "slow.json", slower)
+    report = sim.summarize(sim.simulate(workload, hardware, sim.assign(workload), slowest=slower))
+    assert any(bucket.late_ns for bucket in report.buckets)
+    for slowest in ("1.5", tmp_path / "slow.json"):
+        said = bucketsim(*WORDS, "--slowest", slowest, "--json")
+        assert (said.code, said.err) == (0, "")
+        told = json.loads(said.out)
+        assert told["sync_end_ns"] == report.sync_end_ns
+        assert [bucket["late_ns"] for bucket in told["buckets"]] == [b.late_ns for b in report.buckets]
+        assert told["verdict"] == report.verdict
+        assert told["provenance"]["slowest"].startswith(workload.name)
+
+
+@pytest.mark.parametrize(
+    ("slowest", "message"),
+    [
+        ("0.9", "give a factor of 1 or more, or a workload file"),
+        ("nan", "give a factor of 1 or more, or a workload file"),
+        ("1e9", "a factor of 1000000000.0 is not legal"),
+        ("nowhere.json", "cannot be read"),
+        (H, "kind"),
+    ],
+)
+def test_what_is_no_rank_is_refused(slowest: object, message: str) -> None:
+    said = bucketsim(*WORDS, "--slowest", slowest)
+    assert (said.code, said.out) == (1, "")
+    assert message in " ".join(said.err.split())
+
+
+# ``bucketsim estimate``: words in, a workload and what to think of it out.
+
+GPT = ("estimate", "sim.recorder.models:gpt", "layers=1", "width=16", "heads=2", "vocab=32", "context=8")
+
+
+def test_it_writes_a_workload_that_the_others_read(tmp_path: Path) -> None:
+    said = bucketsim(*GPT, "--arg", "tied=true", "--backward-ms", 87.35, "-o", tmp_path / "w.json", "--json")
+    assert said.code == 0, said.err
+    workload = sim.load_workload(tmp_path / "w.json")
+    assert json.loads(said.out) == json.loads((tmp_path / "w.json").read_text())
+    assert workload.estimated
+    assert workload.band is not None
+    assert workload.backward_ns == 87_350_000
+    assert workload.provenance["arguments"]["tied"] is True
+    assert sim.assign(workload, bucket_cap_mb=0).bucket_indices
+    told = bucketsim(*GPT, "--arg", "tied=true", "--backward-ms", 87.35, "-o", tmp_path / "w.json")
+    assert "estimated, not recorded; a band of " in told.out
+    assert workload.provenance["band"] in told.out
+    assert "nine of ten ready times past the first tenth" in told.out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "nothing tells how long backward takes"),
+        (("--backward-ms", "-1"), "backward_ns: -1000000 is not legal"),
+        (("--backward-ms", "nan"), "backward_ms: nan is not legal"),
+        (("--gpu", "abacus"), "gpu: 'abacus' is not in the table"),
+        (("depth=3", "--backward-ms", "1"), "takes no 'depth'"),
+        (("layers", "--backward-ms", "1"), "argument: 'layers' is not legal"),
+    ],
+)
+def test_errors_are_one_line(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    said = bucketsim("estimate", "sim.recorder.models:gpt", *words, "-o", tmp_path / "w.json")
+    assert said.code == 1
+    assert message in " ".join(said.err.split())
+    assert len(said.err.strip().splitlines()) == 1
+    assert not (tmp_path / "w.json").exists()
+
+
+# What a command that takes long says of itself meanwhile, where no terminal shows a bar.
+
+
+# ``bucketsim dash`` before it serves: a port that is taken, and Ctrl-C.
+
+
+def test_a_port_that_is_taken_is_told_before_any_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = bucketsim("dash", "--port", port)
+    assert said.code == 1
+    assert said.err == (
+        f"error: --port: {port} is not legal: Address already in use; give one that is free, or none\n"
+    )
+
+
+def test_ctrl_c_is_heard_while_the_server_starts(tmp_path: Path) -> None:
+    """A streamlit that takes its time, in place of the real one."""
+    package = tmp_path / "streamlit" / "web"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").write_text("")
+    (package / "cli.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(3600)\n")
+    with subprocess.Popen(
+        launch.command(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "up\n"
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate()
+        finally:
+            process.kill()
+    assert (process.returncode, said) == (130, "interrupted\n")
+
+
+# validate --ab: what it says while it runs, and what a gain that is none is worth.
+
+MS = 10**6
+
+
+def ab(gain_ms: float) -> AbTest:
+    """Twelve rounds in which the recommendation takes so much less."""
+    steps = [200 * MS + 7 * MS * (number % 2) for number in range(12)]
+    other = [step - round(gain_ms * MS) for step in steps]
+    return judge_turns(Turns(default=steps, recommended=other, plain=[150 * MS]), name="m:f", world_size=2)
+
+
+def heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: AbTest) -> Said:
+    def run_ab(*_: Any, progress: Any, **__: Any) -> AbTest:
+        progress(30, 90, "measuring")
+        return result
+
+    monkeypatch.setattr(sim.validator.abtest, "run_ab", run_ab)
+    best = tmp_path / "best.json"
+    best.write_text(sim.to_text(sim.assign(sim.load_workload(cheap.W))))
+    said = bucketsim("validate", "--ab", "--model", "m:f", "--assignment", best)
+    assert said.code == 0, said.err
+    return said
+
+
+def test_hours_are_told_of_a_gain_that_is_significant_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = heard(tmp_path, monkeypatch, ab(10)).out
+    assert saved.count("GPU-hours a day") == 1
+    assert saved.splitlines()[-1].startswith("the recommendation saves 10.00 ms a step")
+    none = heard(tmp_path, monkeypatch, ab(0)).out
+    assert "hours" not in none
+    assert "no significant difference over 12 rounds" in none

@@ -1,20 +1,26 @@
 """The command line: exit codes, one document on stdout, help, sizes, errors in one line."""
 
+import ast
+import inspect
 import json
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sim
-from sim.errors import InputError
+from sim.errors import InputError, SimError
 from sim.formats import documents
 from sim.formats import record_files as records
+from tests.cli import cheap
 from tests.cli.cheap import save_measurements
 from tests.commands import Said, bucketsim, process, script
-from tests.effort import PATIENCE_S
 
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
 W, H = EXAMPLES / "workload.json", EXAMPLES / "hardware.json"
@@ -135,24 +141,6 @@ def test_debug_shows_the_traceback(words: list[str]) -> None:
         bucketsim(*words, "nowhere.json", "--hardware", H)
 
 
-def test_debug_in_a_real_process() -> None:
-    said = process("-m", "sim", "agree", "nowhere", "--debug")
-    assert said.code == 1
-    assert "Traceback" in said.err
-    said = bucketsim("agree", "nowhere")
-    assert (said.code, said.out) == (1, "")
-    assert said.err == "error: nowhere: not a directory; give the directory of a measured record\n"
-
-
-def test_a_closed_pipe_is_no_error() -> None:
-    """``bucketsim sweep … | head -1``"""
-    command = f"{sys.executable} -m sim sweep '{W}' --hardware '{H}' --json | head -c 1"
-    done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, check=False, timeout=PATIENCE_S
-    )
-    assert (done.stdout, done.stderr) == ("{", "")
-
-
 # Documents
 
 
@@ -172,18 +160,6 @@ def test_json_is_one_document_that_reads_back(words: list[Any], kind: str) -> No
     document = one_document(said)
     assert document["kind"] == kind
     documents.parse_document(document, documents.KINDS[kind], "stdout")
-
-
-def test_json_of_agree(recorded: Path) -> None:
-    document = one_document(bucketsim("agree", recorded, "--json"))
-    assert [row["name"] for row in document["rows"]] == ["cap 4", "cap 25"]
-
-
-def test_what_is_written_is_told_on_stderr(tmp_path: Path) -> None:
-    said = bucketsim("tune", *FILES, "--json", "-o", tmp_path / "best.json")
-    one_document(said)
-    assert f"wrote {tmp_path / 'best.json'}" in said.err
-    assert [path.name for path in tmp_path.iterdir()] == ["best.json"]
 
 
 def test_a_tuned_assignment_is_simulated_as_it_was_recommended(tmp_path: Path) -> None:
@@ -208,25 +184,6 @@ def test_sizes_accept_units(text: str) -> None:
     """CONTRACT: sizes accept 25MiB; bucket_cap_mb is torch's name and means MiB."""
     document = one_document(bucketsim("simulate", *FILES, "--bucket-cap-mb", text, "--json"))
     assert document["bucket_indices"] == [[3, 2], [1, 0]]
-
-
-@pytest.mark.parametrize("target", ["bucket-indices", "perfetto"])
-def test_exports_are_json(target: str) -> None:
-    assert one_document(bucketsim("export", *FILES, "--as", target))
-
-
-def test_exported_flags_are_megatrons() -> None:
-    """Without an assignment, of the best ``--ddp-bucket-size``; it is in no file: no replay is suggested."""
-    said = bucketsim("export", *FILES, "--as", "megatron-flags")
-    assert said.code == 0
-    assert "--overlap-grad-reduce\n--ddp-bucket-size " in said.out
-    assert "validate" not in said.err
-
-
-def test_units_may_be_numbers() -> None:
-    said = bucketsim("simulate", *FILES, "--policy", "fully_shard", "--fsdp", "units=0")
-    assert said.code == 1
-    assert "units='0' names no module" in said.err
 
 
 def test_names_that_no_terminal_knows_do_not_break_it(tmp_path: Path) -> None:
@@ -309,3 +266,126 @@ def test_without_a_command_it_tells_the_loop() -> None:
         "validate",
     ]
     assert after.startswith("next: bucketsim demo")
+
+
+# What ``import sim`` offers: all of it exists, all of it is documented, and nothing else (httpx's idea).
+
+
+def test_the_stub_says_what_is_offered() -> None:
+    listed = ast.parse(Path(sim.__file__).with_suffix(".pyi").read_text())
+    (said,) = (node.value for node in listed.body if isinstance(node, ast.Assign))
+    assert ast.literal_eval(said) == sim.__all__ == dir(sim)
+
+
+@pytest.mark.parametrize("name", sim.__all__)
+def test_everything_exported_exists_and_is_documented(name: str) -> None:
+    member = getattr(sim, name)
+    assert inspect.getdoc(member)
+    if inspect.isfunction(member):
+        hints = inspect.get_annotations(member)
+        assert set(hints) >= {*inspect.signature(member).parameters, "return"}
+
+
+def test_nothing_else_passes_for_a_member() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'lanes'"):
+        sim.lanes  # noqa: B018
+
+
+def test_no_module_bears_the_name_of_a_function() -> None:
+    """CONTRACT, Python: otherwise ``import sim.tuner.tune`` would hide ``sim.tune``."""
+    modules = {
+        path.stem for path in Path(sim.__file__).parent.iterdir() if path.suffix == ".py" or path.is_dir()
+    }
+    assert modules & set(sim.__all__) == set()
+
+
+def test_every_error_is_a_sim_error() -> None:
+    import sim.errors
+
+    errors = [one for one in vars(sim.errors).values() if isinstance(one, type)]
+    assert len(errors) >= 6
+    for error in errors:
+        assert issubclass(error, SimError)
+        assert error.__doc__
+        assert error.__name__ in (sim.errors.__doc__ or "")
+
+
+def test_importing_sim_is_light() -> None:
+    """The worker on a measured rank imports ``sim.nouns`` without SimPy, pydantic or networkx."""
+    said = process(
+        "-c",
+        "import sys, sim, sim.nouns.workload, sim.nouns.assignment; "
+        "print(sorted({'simpy', 'pydantic', 'networkx', 'torch', 'numpy', 'typer'} & set(sys.modules)))",
+    )
+    assert said.out == "[]\n"
+
+
+# Stdout that is full or closed, and a stderr that is: one line and exit 1; an unread one ends quietly.
+
+SIMULATE = ("simulate", cheap.W, "--hardware", cheap.H)
+
+
+@contextmanager
+def full() -> Iterator[int]:
+    with Path("/dev/full").open("wb") as stream:
+        yield stream.fileno()
+
+
+@contextmanager
+def unread() -> Iterator[int]:
+    """The end of a pipe whose reader is gone: what ``| head -1`` leaves."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
+    os.close(writer)
+
+
+def run(
+    words: tuple[object, ...], before: Callable[[], object] | None = None, **streams: int
+) -> tuple[int, str]:
+    """Exit code and stderr of a real process; ``before`` runs in it first."""
+    done = subprocess.run(
+        [sys.executable, "-m", "sim", *map(str, words)],
+        **{"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE} | streams,
+        preexec_fn=before,
+        check=False,
+    )
+    return done.returncode, (done.stderr or b"").decode()
+
+
+FULL = (1, "error: stdout: cannot be written: No space left on device\n")
+FAR = [(full, FULL), (unread, (128 + signal.SIGPIPE, ""))]
+
+
+@pytest.mark.parametrize(
+    ("words", "where", "ends"), [(("--help",), *FAR[1]), ((*SIMULATE, "--json"), *FAR[0])]
+)
+def test_an_answer_that_does_not_arrive_is_one_error_and_one_that_is_not_read_is_none(
+    words: tuple[object, ...], where: Callable[[], AbstractContextManager[int]], ends: tuple[int, str]
+) -> None:
+    with where() as stream:
+        assert run(words, stdout=stream) == ends
+
+
+def test_a_closed_stdout_does_not_end_up_in_a_file(tmp_path: Path) -> None:
+    """The first file that is opened would get its number, and whatever is printed with it."""
+    path = tmp_path / "s.csv"
+    code, said = run(("sweep", *SIMULATE[1:], "--caps", 4, "-o", path), before=lambda: os.close(1))
+    assert code == 1
+    assert said.startswith(f"wrote {path}\nerror: stdout: is closed")
+    assert path.read_text().startswith("label,bucket_cap_mb,")
+
+
+def test_a_stderr_that_is_lost_costs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+    with full() as stream:
+        assert run(("sweep", *SIMULATE[1:], "--caps", 4, "-o", path), stderr=stream)[0] == 0
+    assert path.exists()
+
+
+def test_the_file_of_stdout_is_no_output(tmp_path: Path) -> None:
+    """Replaced, it would lose all that is said afterwards."""
+    path = tmp_path / "said"
+    with path.open("wb") as stream:
+        code, _ = run(("sweep", *SIMULATE[1:], "--caps", 4, "-o", path), stdout=stream.fileno())
+    assert code == 1

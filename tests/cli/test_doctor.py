@@ -4,11 +4,9 @@ import json
 import os
 import re
 import shlex
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,13 +16,9 @@ import typer.main
 import sim.cli.commands
 from sim.cli import diagnosing
 from sim.cli.loop_steps import cautions, loop_obstacle, loop_steps
-from sim.errors import MachineError
 from sim.machine import usable_threads
 from sim.nouns.diagnosis import Diagnosis, Gpu, TorchFacts
-from sim.validator import capabilities
-from sim.validator.hosts import boxed_hosts as box
 from tests.commands import bucketsim, process
-from tests.dist.conftest import needs_box
 
 COMMANDS = typer.main.get_command(sim.cli.commands.app).commands  # type: ignore[attr-defined]
 GPU = Gpu(name="NVIDIA H200", memory_bytes=139 << 30)
@@ -167,27 +161,6 @@ def test_every_command_that_doctor_names_is_one(machine: Diagnosis) -> None:
         assert COMMANDS[command].make_context(command, arguments).params
 
 
-def test_the_keys_of_the_document_are_stable() -> None:
-    document = json.loads(bucketsim("doctor", "--json").out)
-    assert list(document) == [
-        *("schema_version", "kind", "platform", "versions", "torch", "torch_obstacle", "cpu", "cores"),
-        *("threads", "load", "root", "iproute2", "box_obstacle", "nvidia_driver", "chromium"),
-        *("loop", "closes", "cautions"),
-    ]
-    assert (document["schema_version"], document["kind"]) == (1, "diagnosis")
-    assert list(document["versions"]) == [
-        *("python", "bucketsim", "torch", "simpy", "networkx", "plotly", "streamlit", "numpy"),
-        "playwright",
-    ]
-    assert list(document["torch"]) == [
-        *("version", "distributed", "gloo", "nccl", "mpi", "nccl_version", "cuda", "gpus"),
-        *("bucket_cap_mb_list", "batched_grad_copy", "missing_for_injection"),
-        *("sleep_late_median_ns", "sleep_late_p90_ns"),
-    ]
-    assert set(document["loop"]) == STEPS
-    assert {tuple(step) for step in document["loop"].values()} == {("possible", "reason", "run")}
-
-
 def test_this_machine_is_seen_as_it_is() -> None:
     machine = diagnosing.diagnose()
     assert machine.torch is not None
@@ -207,83 +180,3 @@ def test_a_torch_that_does_not_import_is_said(tmp_path: Path) -> None:
     assert heard.err.count("\n") == 1
     assert json.loads(heard.out)["torch"] is None
     assert "torch cannot be imported: libcudart.so.12: no such file" in heard.err
-
-
-def test_a_torch_without_distributed_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
-    facts = capabilities.torch_facts()
-    assert (facts.distributed, facts.gloo, facts.nccl, facts.mpi) == (False,) * 4
-    assert facts.missing_for_injection == ("torch.distributed",)
-
-
-def test_gpus_and_nccl_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    properties = SimpleNamespace(name=GPU.name, total_memory=GPU.memory_bytes)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
-    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
-    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 3))
-    facts = capabilities.torch_facts()
-    assert facts.gpus == (GPU, GPU)
-    assert facts.nccl_version == "2.27.3"
-
-
-def test_keywords_that_this_torch_lacks_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Old:
-        def __init__(self, module: object, bucket_cap_mb: float | None = None) -> None: ...
-
-    monkeypatch.setattr(capabilities, "DistributedDataParallel", Old)
-    facts = capabilities.torch_facts()
-    assert (facts.bucket_cap_mb_list, facts.batched_grad_copy) == (False, False)
-
-
-def test_a_user_who_is_not_root_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr("shutil.which", lambda tool: f"/sbin/{tool}")
-    machine = diagnosing.diagnose()
-    assert (machine.root, machine.iproute2, machine.nvidia_driver) == (False, True, True)
-    assert machine.box_obstacle == "needs root for network namespaces"
-
-
-def test_missing_tools_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda tool: None)
-    machine = diagnosing.diagnose()
-    assert (machine.iproute2, machine.nvidia_driver) == (False, False)
-    assert machine.box_obstacle == "ip and tc not found"
-
-
-def test_a_kernel_that_refuses_a_box_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(rates_bits: object) -> None:
-        raise MachineError("box: ip netns add failed: Operation not permitted")
-
-    monkeypatch.setattr(box, "box", refuse)
-    assert diagnosing.diagnose().box_obstacle == "ip netns add failed: Operation not permitted"
-
-
-def test_chromium_is_looked_for_where_the_tests_look(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(diagnosing, "_version", lambda package: "1.0")
-    monkeypatch.setenv("BUCKETSIM_CHROMIUM", str(tmp_path / "chromium"))
-    assert diagnosing.diagnose().chromium is None
-    (tmp_path / "chromium").touch()
-    assert diagnosing.diagnose().chromium == str(tmp_path / "chromium")
-
-
-@needs_box
-def test_the_box_that_was_tried_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = f"bs{os.getpid()}."
-    during = []
-    build = box._build
-
-    def watched(*arguments: Any) -> Any:
-        hosts = build(*arguments)
-        during.append(_namespaces())
-        return hosts
-
-    monkeypatch.setattr(box, "_build", watched)
-    assert diagnosing.diagnose().box_obstacle is None
-    assert [ours in names for names in during] == [True]
-    assert ours not in _namespaces()
-
-
-def _namespaces() -> str:
-    return subprocess.run(("ip", "netns", "list"), capture_output=True, text=True, check=True).stdout

@@ -23,9 +23,7 @@ from tests.app.conftest import is_clean
 from tests.commands import bucketsim
 from tests.effort import PATIENCE_S
 from tests.gpu_files import (
-    GPUS,
     KINDS,
-    MIB,
     RANKS,
     WARMUP,
     GpuJob,
@@ -212,18 +210,6 @@ def test_autotunes_first_rank_predicts_from_the_files_of_all(here: Path) -> None
     assert found.plain_step_ns < found.best_ns
 
 
-def test_each_start_of_a_restarted_job_is_a_recording(tmp_path: Path) -> None:
-    job = replace(KINDS["plain"], steps=FEW)
-    write_recording(tmp_path / "recording", job)
-    write_recording(tmp_path / "recording" / "restart-1", replace(job, backend="undefined"))
-    for number, folder in enumerate((tmp_path / "recording", tmp_path / "recording" / "restart-1")):
-        ran("import", "recording", folder, "-o", tmp_path / f"imported-{number}")
-    summaries = [(tmp_path / f"imported-{number}" / "summary.json").read_text() for number in (0, 1)]
-    assert ["restart-1" in json.loads(text)["dropped"][-1] for text in summaries] == [True, False]
-    first, second = (sim.load_workload(tmp_path / f"imported-{n}" / "workload.json") for n in (0, 1))
-    assert first.gradients == second.gradients
-
-
 @pytest.mark.parametrize("backend", ["nccl", "undefined", "cpu:gloo,cuda:nccl"])
 def test_a_profilers_trace_closes_the_loop_too(backend: str, tmp_path: Path) -> None:
     traces = write_traces(tmp_path / "traces", backend)
@@ -232,10 +218,3 @@ def test_a_profilers_trace_closes_the_loop_too(backend: str, tmp_path: Path) -> 
     told = sim.load_workload(files[0]).provenance
     assert (told["backend"], told["device_type"]) == ("nccl", "cuda")
     assert ran("simulate", *files)["step_ns"] > 0
-
-
-def test_devices_of_one_host_are_eight(here: Path) -> None:
-    files = [here / "recording" / f"rank-{rank}.jsonl" for rank in range(RANKS)]
-    rows = [json.loads(file.read_text().splitlines()[0]) for file in files]
-    assert [row["device"] for row in rows] == [f"cuda:{rank % GPUS}" for rank in range(RANKS)]
-    assert sum(one["num_bytes"] for one in rows[0]["parameters"]) > 100 * MIB

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.clusters.machines import dgx_a100, p4de, preset
-from sim.clusters.nccl.computed import SIZES, curve, hardware_of
+from sim.clusters.machines import p4de, preset
+from sim.clusters.nccl.computed import SIZES, curve
 from sim.clusters.nccl.fabric import fabric_of
 from sim.errors import InputError
 from sim.formats.documents import parse_text, to_text
@@ -54,21 +54,6 @@ def test_measured_points_stay_and_every_range_holds_its_point(points: list[tuple
             assert str(point.num_bytes) not in found.spread["all_reduce"]
 
 
-def test_a_constant_factor_is_carried_to_other_ranks_in_every_measured_curve() -> None:
-    found = sim.extrapolate_hardware([(p4de(2), measured(p4de(2))), (p4de(4), measured(p4de(4)))], p4de(16))
-    truth = hardware_of(fabric_of(p4de(16)), "computed", SIZES)
-    for name in ("all_reduce", "all_gather"):
-        for point, exact in zip(getattr(found, name), getattr(truth, name), strict=True):
-            assert point.duration_ns == pytest.approx(1.25 * exact.duration_ns, rel=1e-3)
-    assert (found.reduce_scatter, found.reduce, found.broadcast) == (None, None, None)
-    assert found.world_size == 128
-    assert found.launch_cost_ns == 1000 + 32, "of the nearest, which has 32 ranks"
-    assert set(found.spread) == {"launch_cost_ns", "all_reduce", "all_gather", "ranges"}
-    assert found.provenance["other_than_curves"] == "as in measured 32"
-    assert [each["world_size"] for each in found.provenance["measured"]] == [16, 32]
-    assert found.name == "p4de, 128 ranks"
-
-
 def test_the_stated_uncertainty_is_that_of_the_points_and_grows_with_ranks() -> None:
     known = [(p4de(2), replace(measured(p4de(2)), all_gather=None))]
     near, far = (sim.extrapolate_hardware(known, p4de(hosts), "far") for hosts in (4, 32))
@@ -83,13 +68,6 @@ def test_the_stated_uncertainty_is_that_of_the_points_and_grows_with_ranks() -> 
     assert width(near) < width(far)
     assert parse_text(to_text(far), Hardware, "far") == replace(far, **dict.fromkeys(CURVES[1:]))
     assert json.loads(to_text(far))["provenance"]["uncertainty"]["all_reduce"]["least"] > 0
-
-
-def test_one_rank_costs_nothing() -> None:
-    alone = replace(dgx_a100(1), placement=("host0.gpu0",))
-    found = sim.extrapolate_hardware([(dgx_a100(1), measured(dgx_a100(1)))], alone)
-    assert {point.duration_ns for point in found.all_reduce} == {0}
-    assert found.provenance["uncertainty"]["all_reduce"]["greatest"] == 1.0
 
 
 def test_what_is_not_legal() -> None:

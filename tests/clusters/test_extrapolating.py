@@ -18,7 +18,6 @@ from sim.clusters.extrapolation.across_ranks import RatioDrift
 from sim.clusters.extrapolation.other_size import LINE_RATE, EstimatedPoint, extrapolate
 from sim.clusters.extrapolation.ratios import COVERED, SHAPE, MeasuredCurve, outlying
 from sim.clusters.machines import tcp_port
-from sim.clusters.nccl.computed import OVER_LINKS
 from sim.clusters.nccl.fabric import Fabric, Hop
 from sim.clusters.nccl.model import collective_ns, nccl_ns
 from sim.costs.service_time import service_ns
@@ -264,15 +263,6 @@ def test_several_numbers_of_ranks_say_more_than_one() -> None:
         assert one.duration_ns == pytest.approx(point.duration_ns / 0.9, rel=1e-3)
 
 
-def test_a_range_is_no_wider_than_without_any_measurement_but_for_what_was_measured() -> None:
-    """One curve, taken over many doublings: as much as the model says of itself, and how far it is known."""
-    known = MeasuredCurve(fabric=p4de(2), curve=scaled(all_reduce_curve(p4de(2), SIZES), 1.3))
-    for hosts in (4, 64, 4096):
-        for each in extrapolate([known], p4de(hosts), SIZES):
-            assert each.greatest_ns / each.duration_ns <= OVER_LINKS[1] / 1.3 * exp(SHAPE) * 1.01
-            assert each.least_ns / each.duration_ns >= OVER_LINKS[0] / 1.3 * exp(-SHAPE) * 0.99
-
-
 def test_a_range_says_something_where_the_model_is_far_off() -> None:
     """Small messages of gloo take 15 times as long on four hosts as on two.
 
@@ -325,28 +315,6 @@ def test_a_constant_beyond_the_model_is_no_cold_point(
         for size, why in outlying(MeasuredCurve(fabric=fabric, curve=curve), "all_reduce").items()
         if "allow" in why
     }
-
-
-def test_between_points_that_differ_either_may_hold() -> None:
-    fabric = dgx_a100(8)
-    exact = all_reduce_curve(fabric, (2**20, 2**25, 2**30))
-    curve = (*scaled(exact[:1], 3.0), *exact[1:])
-    (found,) = extrapolate([MeasuredCurve(fabric=fabric, curve=curve)], fabric, [2**22])
-    computed = nccl_ns(fabric, "all_reduce", 2**22)
-    assert found.least_ns <= computed * 1.001
-    assert found.greatest_ns >= 3 * computed * 0.999
-
-
-def test_one_host_does_not_stand_for_several_where_there_are_such() -> None:
-    one = MeasuredCurve(fabric=p4de(1), curve=scaled(all_reduce_curve(p4de(1), SIZES), 9.0))
-    two = MeasuredCurve(fabric=p4de(2), curve=all_reduce_curve(p4de(2), SIZES))
-    assert extrapolate([one, two], p4de(4), SIZES) == extrapolate([two], p4de(4), SIZES)
-
-
-def test_one_rank_costs_nothing() -> None:
-    source = [MeasuredCurve(fabric=p4de(2), curve=all_reduce_curve(p4de(2), SIZES))]
-    alone = box(1, "nvlink", 1e9, "ampere", 1)
-    assert [each.duration_ns for each in extrapolate(source, alone, (8, 2**30))] == [0, 0]
 
 
 def test_what_cannot_be_taken_anywhere() -> None:
@@ -464,19 +432,6 @@ def test_alps_from_4_to_16_ranks_to_32() -> None:
         for each, point in zip(found, points, strict=True)
     ]
     assert sum(inside) >= 0.9 * len(inside)
-
-
-@needs_data
-def test_eight_gpus_from_two_numbers_of_ranks_are_as_near_as_from_one() -> None:
-    """2 and 4 A100 of a DGX to 8, over all sizes: 7.7 %, and 7.8 from 4 alone."""
-    two, four, eight = (BY_NAME[f"vidur, {ranks} A100 of a DGX"] for ranks in (2, 4, 8))
-    points = whole(eight)
-    sizes = [point.num_bytes for point in points]
-    source = [MeasuredCurve(fabric=each.fabric, curve=whole(each)) for each in (two, four)]
-    both = error(extrapolate(source, eight.fabric, sizes), points)
-    alone = error(extrapolate(source[1:], eight.fabric, sizes), points)
-    assert both == pytest.approx(7.7, abs=0.1)
-    assert alone == pytest.approx(7.8, abs=0.1)
 
 
 def test_another_wire_carries_the_ratio_and_is_no_measured_point() -> None:

@@ -1,15 +1,14 @@
 """NCCL's cost model: theory's limits, monotony, its own tables, and schedules stepped through one by one."""
 
 from dataclasses import replace
-from itertools import pairwise
-from pathlib import Path
+from statistics import median
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.clusters.nccl.computed import curve, hardware_of, uncertainty
-from sim.clusters.nccl.constants import BASE_US, PROTOCOLS, STEP_US
+from sim.clusters.nccl.constants import BASE_US, PROTOCOLS, STEP_US, Algorithm
 from sim.clusters.nccl.fabric import Fabric, Hop, Kind
 from sim.clusters.nccl.model import (
     REPORTED_NS,
@@ -18,16 +17,35 @@ from sim.clusters.nccl.model import (
     bytes_per_us,
     choose,
     collective_ns,
+    filling_bytes,
     filling_ns,
     latency_us,
+    loop_bytes,
     methods,
+    nccl_ns,
     nvls_speed,
     time_ns,
 )
 from sim.errors import InputError, NotModelledError
-from sim.formats.documents import load, save
-from sim.nouns.hardware import CURVES, Hardware
-from tests.clusters.published_fabrics import GB, alps, box, dgx_a100, nccl_time_ns, p4de
+from sim.nouns.hardware import CURVES
+from tests.clusters.published_fabrics import (
+    AIM,
+    BY_NAME,
+    GB,
+    GH200_NVLINK,
+    MIB,
+    MISSING,
+    SYSTEMS,
+    System,
+    alps,
+    box,
+    dgx_a100,
+    kept,
+    measured,
+    median_error,
+    nccl_time_ns,
+    p4de,
+)
 
 RING = Method(algorithm="ring", protocol="Simple")
 SWITCHED = replace(box(8, "nvswitch", 370_800_000_000, "hopper", 16), nvls=True)
@@ -254,13 +272,6 @@ def test_what_may_be_chosen() -> None:
         methods(dgx_a100(8), "all_to_all")
 
 
-def test_reducing_in_the_switch_pays_for_large_messages_only() -> None:
-    assert choose(SWITCHED, "all_reduce", 2**30) == Method(algorithm="nvls", protocol="Simple")
-    small = choose(SWITCHED, "all_reduce", 2**10)
-    assert small is not None
-    assert small.protocol == "LL"
-
-
 @pytest.mark.parametrize(("fabric", "least", "most"), [(SWITCHED, 460, 480), (dgx_a100(8), 230, 250)])
 def test_large_messages_reach_what_is_known_of_dgx(fabric: Fabric, least: float, most: float) -> None:
     """nccl-tests' busbw of 8 H100 and 8 A100 in GB/s (docs.alayanew.com, NCCL-tests in practice, 2026)."""
@@ -312,15 +323,6 @@ def test_what_a_plugin_reports_counts_for_the_choice_alone() -> None:
     assert beyond == pytest.approx(2 * levels * both * 1_000, abs=1)
 
 
-def test_computed_hardware_is_a_document(tmp_path: Path) -> None:
-    hardware = hardware_of(p4de(2), "p4de")
-    save(tmp_path / "hardware.json", hardware)
-    read = load(tmp_path / "hardware.json", Hardware)
-    assert read.all_reduce == hardware.all_reduce
-    assert read.spread == hardware.spread
-    assert read.provenance["methods"]["8"] == "tree Simple"
-
-
 @given(fabrics(), st.integers(0, 2**32))
 def test_computed_hardware_says_so(fabric: Fabric, size: int) -> None:
     hardware = hardware_of(fabric, "computed", (size, size, 2**20))
@@ -344,7 +346,241 @@ def test_sizes_that_are_none() -> None:
         collective_ns(dgx_a100(8), "all_reduce", -1)
 
 
-def test_curves_ascend_whatever_the_order_of_sizes() -> None:
-    points = curve(alps(8), "all_reduce", (2**20, 8, 2**30, 8))
-    assert [point.num_bytes for point in points] == [8, 2**20, 2**30]
-    assert all(before.duration_ns < after.duration_ns for before, after in pairwise(points))
+# Hosts with different numbers of ranks, by the rules of NCCL's ncclTopoTuneModel (src/graph/tuning.cc).
+
+
+def uneven(world_size: int, hosts: int, least: int, most: int) -> Fabric:
+    """A100 hosts of 240 GB/s within and 96 GB/s between."""
+    return Fabric(
+        world_size=world_size,
+        hosts=hosts,
+        ranks_per_host=most,
+        fewest_ranks=least,
+        generation="ampere",
+        intra=Hop(kind="nvswitch", bytes_per_s=240e9),
+        inter=Hop(kind="net", bytes_per_s=96e9) if hosts > 1 else None,
+        channels=8,
+    )
+
+
+@given(st.lists(st.integers(1, 8), min_size=2, max_size=9), st.integers(0, 2**34))
+def test_times_depend_on_the_ratio_of_ranks_to_hosts(counts: list[int], num_bytes: int) -> None:
+    """Any hosts make a fabric; of the same ratio, all else equal, each ring takes as long."""
+    fabric = uneven(sum(counts), len(counts), min(counts), max(counts))
+    assert fabric.mean_ranks == sum(counts) / len(counts)
+    for method in methods(fabric, "all_reduce"):
+        assert nccl_time_ns(fabric, "all_reduce", num_bytes, method) > 0
+        if sum(counts) % len(counts) == 0 and method.algorithm == "ring" and max(counts) > 1:
+            even = replace(fabric, ranks_per_host=sum(counts) // len(counts), fewest_ranks=None)
+            if even.ranks_per_host > 1:
+                same = nccl_time_ns(even, "all_reduce", num_bytes, method)
+                assert nccl_time_ns(fabric, "all_reduce", num_bytes, method) == same
+
+
+def test_a_trees_chain_is_the_ratio_rounded_down() -> None:
+    """1 + 8 + 8 ranks on 3 hosts: 17 // 3 - 1 = 4 steps within, and log2i(3) = 1 between, up and down."""
+    fabric = uneven(17, 3, 1, 8)
+    steps = 4 * STEP_US["nvlink"]["tree"][2] + STEP_US["net"]["tree"][2]
+    taken = latency_us(fabric, "all_reduce", 2**20, "tree", "Simple")
+    assert taken == pytest.approx(BASE_US["tree"][2] + 2 * steps)
+
+
+def test_one_host_of_one_gpu_makes_its_trees_simpler_for_all() -> None:
+    """comm->maxTreePattern: NCCL_TOPO_PATTERN_TREE anywhere costs 15 %."""
+    one, two = (bytes_per_us(uneven(12, 3, least, 8), "all_reduce", "tree", "Simple") for least in (1, 2))
+    assert one == pytest.approx(0.85 * two)
+
+
+# NVLS' pipeline of chunks, against its kernel played stage by stage and NCCL's rules for chunks.
+
+NVLS = Method(algorithm="nvls", protocol="Simple")
+H100 = replace(box(8, "nvswitch", GH200_NVLINK, "hopper", 16), nvls=True)
+
+
+def hosts_of_h100(hosts: int) -> Fabric:
+    return replace(H100, hosts=hosts, world_size=8 * hosts, inter=Hop(kind="net", bytes_per_s=384e9))
+
+
+def played(loops: int, stages: int) -> int:
+    """When the last loop leaves the last stage: a stage takes a loop once it has done the one before, and
+    the stage before has done this one. All take as long."""
+    left = [0] * stages
+    for _ in range(loops):
+        for stage in range(stages):
+            left[stage] = max(left[stage], left[stage - 1] if stage else 0) + 1
+    return left[-1]
+
+
+@given(st.integers(1, 200), st.sampled_from([("all_reduce", 3), ("reduce_scatter", 2), ("all_gather", 2)]))
+def test_filling_is_what_a_schedule_of_stages_takes_beyond_its_loops(
+    loops: int, kind: tuple[str, int]
+) -> None:
+    collective, stages = kind
+    size = loops * loop_bytes(H100, 2**40, "nvls")
+    loop = loop_bytes(H100, size, "nvls")
+    whole = size // loop
+    assert filling_bytes(H100, collective, size, "nvls") == (played(whole, stages) - whole) * loop
+
+
+@pytest.mark.parametrize(
+    ("mib", "chunk_kib"),
+    [(1, 16), (2, 16), (7, 16), (8, 32), (63, 32), (64, 64), (1023, 64), (1024, 128), (8192, 128)],
+)
+def test_chunks_of_eight_h100_are_nccls(mib: int, chunk_kib: int) -> None:
+    """16 channels of 8 heads: 128 chunks at once, halved below 64, 8 and 2 loops (calcCollChunking)."""
+    assert loop_bytes(H100, mib * MIB, "nvls") == 128 * chunk_kib * 1024
+
+
+@pytest.mark.parametrize(
+    ("hosts", "gib", "chunk_kib"), [(2, 8, 128), (2, 0.03, 64), (2, 0.005, 32), (4, 8, 64)]
+)
+def test_chunks_of_a_tree_are_nccls(hosts: int, gib: float, chunk_kib: int) -> None:
+    assert loop_bytes(hosts_of_h100(hosts), round(gib * 2**30), "nvls_tree") == 128 * chunk_kib * 1024
+
+
+@given(st.sampled_from(["ring", "tree", "collnet_direct", "collnet_chain"]), st.integers(0, 2**34))
+def test_what_is_not_nvls_has_no_term_of_its_own(algorithm: Algorithm, size: int) -> None:
+    assert filling_bytes(hosts_of_h100(2), "all_reduce", size, algorithm) == 0
+
+
+@given(st.integers(0, 2**34))
+def test_it_is_beyond_what_nccl_counts_and_part_of_the_time(size: int) -> None:
+    beyond = filling_bytes(H100, "all_reduce", size, "nvls") / bytes_per_us(
+        H100, "all_reduce", "nvls", "Simple"
+    )
+    counted = nccl_time_ns(H100, "all_reduce", size, NVLS)
+    assert time_ns(H100, "all_reduce", size, NVLS) == pytest.approx(counted + 1000 * beyond, abs=1)
+    assert 0 <= filling_ns(H100, "all_reduce", size) < collective_ns(H100, "all_reduce", size)
+
+
+def test_where_buckets_lie_filling_counts_and_far_beyond_it_does_not() -> None:
+    shares = {
+        mib: filling_ns(H100, "all_reduce", mib * MIB) / collective_ns(H100, "all_reduce", mib * MIB)
+        for mib in (2, 8, 32, 256, 8192)
+    }
+    assert all(shares[mib] > 0.15 for mib in (2, 8, 32))
+    assert shares[256] < 0.06
+    assert shares[8192] < 0.005
+
+
+# NCCL's cost model against public measurements, from published figures alone.
+
+LIMITS = {
+    "thanos, 8 A100": 4,
+    "stas00, 8 A100, one process": 19,
+    "p4de, 2 hosts of 8 A100, EFA": 22,
+    "alps, 4 GH200": 5,
+    "alps, 8 GH200": 11,
+    "alps, 16 GH200": 21,
+    "alps, 32 GH200": 34,
+    "hkbu, 32 2080 Ti, 100G IB": 47,
+    "hkbu, 32 2080 Ti, 10 GbE": 3,
+    "vidur, bridged pair of A100": 15,
+    "vidur, 4 A100 in bridged pairs": 2,
+    "vidur, 2 A100 of a DGX": 33,
+    "vidur, 4 A100 of a DGX": 26,
+    "vidur, 8 A100 of a DGX": 26,
+    "kopernik, 2 L4": 53,
+    "kopernik, 4 A40, SHM": 35,
+    "dominator, 2 RTX PRO 6000": 56,
+    "dominator, 4 RTX PRO 6000": 59,
+    "dominator, 8 RTX PRO 6000": 18,
+}
+
+
+def ratios(system: System) -> list[float]:
+    """Computed over measured, by size."""
+    return [
+        collective_ns(system.fabric, "all_reduce", point.num_bytes) / point.duration_ns
+        for point in measured(system)
+    ]
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system.name)
+def test_median_error_from_published_figures(system: System) -> None:
+    error = error_alone(system)
+    print(f"{system.name:34} {error:5.1f} %  {MISSING.get(system.name, '')}  [{system.source}]")
+    assert error <= LIMITS[system.name]
+    assert (LIMITS[system.name] > AIM) == (system.name in MISSING)
+
+
+def error_alone(system: System) -> float:
+    points = measured(system)
+    return median_error((collective_ns(system.fabric, "all_reduce", p.num_bytes) for p in points), points)
+
+
+def test_what_other_machines_showed_makes_one_of_these_worse_and_the_others_no_worse() -> None:
+    """``sim.clusters.nccl.model`` against NCCL's own bandwidths: 25 % in the mean, and not 27.
+
+    The hosts of hkbu carry more through their memory than the median of other machines, which no data sheet
+    says; it is not taken from them.
+    """
+    before, after = {}, {}
+    for system in SYSTEMS:
+        points = measured(system)
+        own = (nccl_ns(system.fabric, "all_reduce", point.num_bytes) for point in points)
+        before[system.name] = median_error(own, points)
+        after[system.name] = error_alone(system)
+    worse = {name for name in before if after[name] > before[name] + 0.01}
+    assert worse == {"hkbu, 32 2080 Ti, 100G IB"}
+    assert sum(after.values()) < 0.93 * sum(before.values())
+    assert MISSING["hkbu, 32 2080 Ti, 100G IB"] == MISSING["kopernik, 4 A40, SHM"]
+
+
+def test_what_is_known_of_the_error_holds_for_nine_in_ten() -> None:
+    """The ranges come from other machines: none of these systems went into them.
+
+    Each system counts alike, however many sizes it has; none has fewer than eight sizes in ten within.
+    """
+    shares = {}
+    for system in SYSTEMS:
+        low, high = uncertainty(system.fabric)
+        found = ratios(system)
+        shares[system.name] = sum(low <= 1 / ratio <= high for ratio in found) / len(found)
+    assert min(shares.values()) >= 0.8, shares
+    assert sum(shares.values()) / len(shares) >= 0.9
+
+
+@pytest.mark.parametrize("name", [name for name, why in MISSING.items() if "constant factor" in why])
+def test_a_path_that_is_not_published_is_one_number(name: str) -> None:
+    """Shown: from 16 MiB on one factor explains all sizes, so it is bandwidth, neither steps nor choice."""
+    system = BY_NAME[name]
+    points = tuple(point for point in measured(system) if point.num_bytes >= 16 * MIB)
+    found = [collective_ns(system.fabric, "all_reduce", p.num_bytes) / p.duration_ns for p in points]
+    middle = median(found)
+    assert abs(middle - 1) > AIM / 100
+    assert all(ratio == pytest.approx(middle, rel=0.12) for ratio in found)
+    assert 100 * median(abs(ratio / middle - 1) for ratio in found) <= 5
+
+
+def test_two_l4_have_what_a_slower_slot_carries() -> None:
+    """Shown: 11.0 GB/s, 0.92 of what NCCL counts for PCIe 3.0 x16 or 4.0 x8, as below a switch of V100."""
+    last = measured(BY_NAME["kopernik, 2 L4"])[-1]
+    assert last.num_bytes / last.duration_ns == pytest.approx(0.92 * 12, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["alps, 16 GH200", "alps, 32 GH200"])
+def test_slingshot_misses_in_the_middle_only(name: str) -> None:
+    """Shown: from 128 MiB on within 7 %; between 2 and 64 MiB it takes up to four times as long."""
+    by_size = dict(zip((p.num_bytes for p in measured(BY_NAME[name])), ratios(BY_NAME[name]), strict=True))
+    assert all(abs(ratio - 1) < 0.07 for size, ratio in by_size.items() if size >= 128 * MIB)
+    assert all(0.2 < ratio < 0.85 for size, ratio in by_size.items() if 2 * MIB <= size < 64 * MIB)
+
+
+def test_efa_misses_in_the_middle_only() -> None:
+    """Shown: up to 8 KiB within 8 %, from 128 MiB on within 10 %; between 1 and 16 MiB too fast."""
+    system = BY_NAME["p4de, 2 hosts of 8 A100, EFA"]
+    by_size = {
+        point.num_bytes: collective_ns(system.fabric, "all_reduce", point.num_bytes) / point.duration_ns
+        for point in kept(system)
+    }
+    assert all(abs(ratio - 1) < 0.08 for size, ratio in by_size.items() if size <= 8 * 1024)
+    assert all(abs(ratio - 1) < 0.1 for size, ratio in by_size.items() if size >= 128 * MIB)
+    assert all(0.5 < ratio < 0.75 for size, ratio in by_size.items() if MIB <= size <= 16 * MIB)
+
+
+def test_a_ring_of_two_on_nvlink_reaches_four_fifths() -> None:
+    """Shown: at the largest sizes, where time is bandwidth, a bridged pair has 195 of NCCL's 240 GB/s."""
+    system = BY_NAME["vidur, bridged pair of A100"]
+    last = measured(system)[-1]
+    assert last.num_bytes / last.duration_ns == pytest.approx(195, rel=0.02)

@@ -132,18 +132,6 @@ def test_there_and_back_again(num_bytes: int, count: int, latency_ns: int, here:
     assert back.all_reduce[0].duration_ns == pytest.approx(point.duration_ns, rel=1e-9, abs=2)
 
 
-def test_what_a_ring_sends() -> None:
-    sent = {name: wire_bytes(name, 100, 4) for name in CURVES}
-    assert sent == {
-        "all_reduce": 150,
-        "reduce_scatter": 75,
-        "all_gather": 75,
-        "reduce": 100,
-        "broadcast": 100,
-    }
-    assert {wire_bytes(name, 100, 1) for name in CURVES} == {0}
-
-
 @pytest.mark.parametrize(
     ("known", "rates_bits", "measured", "slowest_bits"),
     [
@@ -222,18 +210,3 @@ HARDWARE = Hardware(name="h", world_size=2, all_reduce=(CurvePoint(num_bytes=1, 
 def test_what_it_refuses(job: list[str], beside: list[list[str]], said: str) -> None:
     with pytest.raises(InputError, match=said):
         hardware_beside(HARDWARE, boxed_cluster([GBIT] * 4, GBIT), job, beside)
-
-
-@pytest.mark.parametrize(
-    ("rates_bits", "uplink", "said"),
-    [
-        ([GBIT], None, "box: 1 hosts are not legal; give 2 to 64"),
-        ([GBIT] * 65, None, "box: 65 hosts are not legal"),
-        ([GBIT, 0], None, "a rate of 0 is not legal"),
-        ([GBIT, GBIT], 0.5, "a rate of 0.5 is not legal"),
-        ([GBIT] * 5, GBIT, "box: 5 hosts are not legal with an uplink; give an even number"),
-    ],
-)
-def test_boxes_that_are_none(rates_bits: list[int], uplink: int | None, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        boxed_cluster(rates_bits, uplink)

@@ -3,16 +3,20 @@
 from dataclasses import replace
 from statistics import NormalDist
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 import sim
+from sim.clusters.ranks import step_chain as job
+from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
 from sim.nouns.step_distribution import StepDistribution
-from sim.nouns.workload import Buffer, Workload
+from sim.nouns.workload import Workload
+from tests.bench.machines import machine, model
 from tests.handmade import handmade, wired
 
 MS = 1_000_000
@@ -88,23 +92,6 @@ def test_one_slow_rank_lengthens_all_that_is_computed_and_nothing_else() -> None
     assert others.waited_ns == pytest.approx(28.2 * MS, abs=2)
 
 
-def test_jitter_costs_a_step_next_to_nothing_where_the_wire_is_the_bottleneck() -> None:
-    """Ten buckets of 50 ms behind the first gradient: the wire waits for the first 1 ms of backward alone."""
-    count = 10
-    workload = handmade([(count - k) * MS for k in range(count)])
-    each = Assignment(bucket_indices=tuple((k,) for k in reversed(range(count))))
-    told = sim.step_distribution(
-        workload, wire(256, 50 * MS), each, Ranks(name="r", pace_jitter=0.2), samples=200
-    )
-    mean, deviation = largest_of(256, 0.2)
-    assert told.nominal_step_ns == 501 * MS
-    assert told.slowest_cost_ns == pytest.approx((mean - 1) * MS, abs=4 * deviation * MS / 200**0.5)
-    assert told.slowest_cost_ns < 0.002 * told.mean_step_ns
-    first, *rest = told.collectives
-    assert first.straggler_share == 1.0
-    assert all((one.waited_ns, one.straggler_share) == (0, 0.0) for one in rest)
-
-
 def test_a_stall_of_any_rank_is_a_stall_of_all() -> None:
     """With 64 ranks of which each stands still in 1 step of 100: in 1 - 0.99**64 of the steps."""
     ranks = Ranks(name="r", stall_probability=0.01, stall_ns=40 * MS)
@@ -116,26 +103,6 @@ def test_a_stall_of_any_rank_is_a_stall_of_all() -> None:
     assert told.mean_pace == pytest.approx(1.004, abs=4 * 0.4 * (0.0099 / (64 * samples)) ** 0.5)
     certain = replace(ranks, stall_probability=1.0)
     assert set(distribution(compute(), wire(3), certain, 20).quantiles_ns) == {140 * MS}
-
-
-def test_a_rank_that_stands_still_slows_nothing_and_is_not_slowed() -> None:
-    """Two buckets of 100 ms of wire, twice as long beside compute; backward of twice 50 ms, and a stall of 40
-    on each of two ranks.
-
-    In the second half of both the stalls lie under the first all-reduce, of which 25 ms are done by then: it
-    ends 75 ms later, as without a stall, and the step after 275 ms. With one in the first half all is 40 ms
-    later.
-    """
-    workload = handmade([100 * MS, 50 * MS])
-    two = Assignment(bucket_indices=((1,), (0,)))
-    hardware = wire(2, 100 * MS, comm_slowdown=2.0)
-    still = Ranks(name="r", stall_probability=1.0, stall_ns=40 * MS)
-    told = sim.step_distribution(workload, hardware, two, still, samples=401)
-    assert set(told.quantiles_ns) == {275 * MS, 315 * MS}
-    late = (told.mean_step_ns - 275 * MS) / (40 * MS)
-    assert late == pytest.approx(0.75, abs=4 * (0.75 * 0.25 / 401) ** 0.5)
-    none = sim.step_distribution(workload, hardware, two, Ranks(name="r"), samples=2)
-    assert set(none.quantiles_ns) == {275 * MS}
 
 
 def test_what_follows_the_optimizer_waits_for_all() -> None:
@@ -153,35 +120,6 @@ def test_what_follows_the_optimizer_waits_for_all() -> None:
         steps[policy] = told.mean_step_ns - alone.mean_step_ns
     # What is neither 50 ms nor backward is the same on both ranks.
     assert steps == {"ddp": 0, "zero1": 50 * MS}
-
-
-@pytest.mark.parametrize(("late_rank", "step_ms"), [(0, 112), (1, 62)])
-def test_buffers_are_waited_for_from_the_first_rank(late_rank: int, step_ms: int) -> None:
-    """Of two ranks one has an optimizer of 50 ms, the other a forward of 50 ms, and a broadcast of 1 ms comes
-    before. Where rank 0 is the one late from its optimizer, the other's forward waits for it."""
-    buffers = (Buffer(dtype="float32", num_bytes=8),)
-    late = replace(compute(10 * MS, optimizer_ns=50 * MS), buffers=buffers)
-    early = replace(compute(10 * MS, forward_ns=50 * MS), buffers=buffers)
-    hardware = wire(2, MS)
-    hardware = replace(hardware, broadcast=hardware.all_reduce)
-    ranks = Ranks(name="r", groups=(RankGroup(first=1 - late_rank, workload="other"),))
-    told = distribution(late, hardware, ranks, 5, others={"other": early})
-    assert set(told.quantiles_ns) == {step_ms * MS}
-    assert any("1 collective(s) before forward" in line for line in told.notes)
-
-
-def test_the_lottery_is_drawn_once_a_job() -> None:
-    """Steps of one job are alike; jobs scatter as the largest of 8 factors does."""
-    told = distribution(compute(), wire(8), Ranks(name="r", pace_spread=0.1), 202)
-    assert told.jobs == 101
-    assert len(set(told.quantiles_ns)) > 50
-    mean, deviation = largest_of(8, 0.1)
-    assert told.mean_step_ns / (100 * MS) == pytest.approx(mean, abs=4 * deviation / 101**0.5)
-    assert told.mean_low_ns is not None
-    assert told.mean_high_ns is not None
-    assert told.mean_low_ns < 100 * MS * mean < told.mean_high_ns
-    one = distribution(compute(), wire(8), Ranks(name="r", pace_spread=0.1), 3)
-    assert (one.jobs, len(set(one.quantiles_ns)), one.mean_low_ns) == (1, 1, None)
 
 
 def test_recorded_iterations_are_drawn_by_each_rank() -> None:
@@ -207,24 +145,6 @@ def test_recorded_iterations_are_drawn_by_each_rank() -> None:
     ]
 
 
-def test_a_group_runs_its_own_workload() -> None:
-    ranks = Ranks(name="r", groups=(RankGroup(first=1, count=2, workload="older GPUs"),))
-    others = {"older GPUs": compute(130 * MS)}
-    told = distribution(compute(), wire(4, MS), ranks, 10, others=others)
-    assert set(told.quantiles_ns) == {131 * MS}
-    assert told.even_step_ns == pytest.approx(116 * MS, abs=1)
-    assert [(part.name, part.last_share) for part in told.parts] == [("older GPUs", 1.0), ("all others", 0.0)]
-    assert [part.waited_ns for part in told.parts] == [0, 30 * MS]
-
-
-def test_lateness_is_carried_over_and_forgiven_at_the_next_collective() -> None:
-    """A long optimizer makes a rank late for the next step's forward, not for its own bucket twice."""
-    workload = compute(10 * MS, optimizer_ns=50 * MS)
-    ranks = Ranks(name="r", slow=(SlowRanks(first=0, pace=2.0),))
-    told = distribution(workload, wire(2, MS), ranks, 10)
-    assert set(told.quantiles_ns) == {(20 + 1 + 100) * MS}
-
-
 def test_what_all_reduces_vary_by_is_drawn_from_the_calibration() -> None:
     """Uniform around 10 ms by its quantiles: the mean of 1,000 draws is the mean to 4 of its errors."""
     spread = {
@@ -247,8 +167,236 @@ def test_what_all_reduces_vary_by_is_drawn_from_the_calibration() -> None:
     assert any("all-reduces" in line for line in still.not_known)
 
 
-def test_one_rank_waits_for_nobody() -> None:
-    told = distribution(compute(), wire(1), Ranks(name="r", pace_jitter=0.1), 100)
-    assert told.waited_ns == 0
-    assert all(one.straggler_share == 0 for one in told.collectives)
-    assert told.p95_step_ns > told.p5_step_ns
+# What unevenness costs: nothing where one rank is alone, and what algebra says where ranks differ.
+
+FORWARD = compute(forward_ns=60 * MS, loss_ns=MS, optimizer_ns=20 * MS)
+RECORDED = replace(FORWARD, samples=((100 * MS,), (160 * MS,), (130 * MS,)))
+KINDS: dict[str, tuple[Workload, Ranks]] = {
+    "jitter": (FORWARD, Ranks(name="r", pace_jitter=0.3)),
+    "spread": (FORWARD, Ranks(name="r", pace_spread=0.3)),
+    "slow": (FORWARD, Ranks(name="r", slow=(SlowRanks(first=0, pace=1.7),))),
+    "stalls": (FORWARD, Ranks(name="r", stall_probability=0.4, stall_ns=50 * MS)),
+    "always stalled": (FORWARD, Ranks(name="r", stall_probability=1.0, stall_ns=50 * MS)),
+    "recorded": (RECORDED, Ranks(name="r")),
+    "group": (FORWARD, Ranks(name="r", groups=(RankGroup(first=0, workload="other"),))),
+    "all": (
+        RECORDED,
+        Ranks(name="r", pace_jitter=0.1, pace_spread=0.1, stall_probability=0.2, stall_ns=9 * MS),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{}, {"accumulation_steps": 3}])
+def test_one_rank_alone_is_even(kind: str, options: dict[str, Any]) -> None:
+    """Nothing is hidden behind its one all-reduce: its mean step is that of its mean work, to roundings."""
+    workload, ranks = KINDS[kind]
+    others = {"other": compute(170 * MS, forward_ns=10 * MS, optimizer_ns=90 * MS)}
+    told = sim.step_distribution(
+        workload, wire(1, 7 * MS), sim.assign(workload, **options), ranks, samples=100, others=others
+    )
+    assert told.mean_step_ns != told.nominal_step_ns
+    assert abs(told.imbalance_cost_ns) <= 4
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        compute(200 * MS, forward_ns=100 * MS),
+        compute(100 * MS, forward_ns=200 * MS),
+        compute(100 * MS, forward_ns=100 * MS, optimizer_ns=100 * MS),
+    ],
+)
+def test_what_one_rank_of_two_has_more_costs_half_of_it(other: Workload) -> None:
+    """Forward 100 ms and backward 100 ms, and 100 ms more on one rank, wherever in the step."""
+    workload = compute(100 * MS, forward_ns=100 * MS)
+    ranks = Ranks(name="r", groups=(RankGroup(first=1, workload="other"),))
+    told = distribution(workload, wire(2), ranks, 20, others={"other": other})
+    assert (told.mean_step_ns, told.even_step_ns, told.imbalance_cost_ns) == (300 * MS, 250 * MS, 50 * MS)
+    assert told.mean_pace == pytest.approx(1.25)
+
+
+def parts_of(ranks: Ranks, world_size: int, **more: Any) -> StepDistribution:
+    return distribution(compute(), wire(world_size, MS), ranks, 20, **more)
+
+
+def test_parts_that_overlap_are_cut_and_add_up() -> None:
+    ranks = Ranks(
+        name="r",
+        slow=(SlowRanks(first=1, count=3, pace=1.5), SlowRanks(first=3, count=2, pace=1.2)),
+        groups=(RankGroup(first=3, count=3, workload="older"),),
+    )
+    told = parts_of(ranks, 8, others={"older": compute(110 * MS)})
+    assert [(part.name, part.first, part.count) for part in told.parts] == [
+        ("slow, pace 1.5", 1, 2),
+        ("older, slow, pace 1.8", 3, 1),
+        ("older, slow, pace 1.2", 4, 1),
+        ("older", 5, 1),
+        ("all others", 0, 3),
+    ]
+    assert sum(part.last_share for part in told.parts) == pytest.approx(1)
+    assert told.parts[1].last_share == 1
+
+
+def test_who_waits_how_long_and_who_came_last_most_often() -> None:
+    """Rank 2 of 4 comes 50 ms after the others: they wait 50 ms, 37.5 ms in the mean of all ranks."""
+    told = parts_of(Ranks(name="r", slow=(SlowRanks(first=2, pace=1.5),)), 4)
+    (collective,) = told.collectives
+    assert (collective.waited_ns, collective.longest_ns) == (37.5 * MS, 50 * MS)
+    assert told.waited_ns == 37.5 * MS
+    assert [(part.name, part.last_share) for part in told.worst] == [("rank 2", 1.0)]
+    shares = [part.last_share for part in parts_of(Ranks(name="r", pace_jitter=0.1), 8).worst]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > 1 / 8
+
+
+# How sure a distribution is of itself: intervals that hold what they say, and none where they could not.
+
+
+@pytest.mark.parametrize(
+    ("ranks", "samples", "jobs"),
+    [
+        (Ranks(name="r", pace_jitter=0.1), 20, 2),
+        pytest.param(Ranks(name="r", pace_spread=0.1), 100, 50, marks=pytest.mark.slow),
+    ],
+)
+def test_intervals_hold_the_mean_as_often_as_they_say(ranks: Ranks, samples: int, jobs: int) -> None:
+    """95 % of the seeds, less 4 binomial deviations; with two jobs Student's factor is 12.7, not 2."""
+    mean, _ = largest_of(8, 0.1)
+    told = [distribution(compute(), wire(8), ranks, samples, seed=seed) for seed in range(60)]
+    assert {one.jobs for one in told} == {jobs}
+    held = sum(
+        one.mean_low_ns <= mean * 100 * MS <= one.mean_high_ns
+        for one in told
+        if one.mean_low_ns is not None and one.mean_high_ns is not None
+    )
+    assert held >= 57 - 4 * (60 * 0.95 * 0.05) ** 0.5
+
+
+@pytest.mark.parametrize("probability", [1e-4, pytest.param(1e-3, marks=pytest.mark.slow), 0.05])
+def test_few_stalls_make_no_interval(probability: float) -> None:
+    """A step of eight ranks has one with chance 1 - (1 - p)**8: 0.8, 8 and 337 are expected in 1,000."""
+    ranks = Ranks(name="r", stall_probability=probability, stall_ns=1000 * MS)
+    told = distribution(compute(), wire(8), ranks, 1000)
+    stalled = round((told.mean_step_ns - 100 * MS) / MS)
+    notes = [line for line in told.notes if "too few for an interval" in line]
+    assert (told.mean_low_ns is None) == (told.mean_high_ns is None) == (stalled < 20) == bool(notes)
+    assert stalled == pytest.approx(
+        1000 * (1 - (1 - probability) ** 8), abs=4 * (8000 * probability) ** 0.5 + 1
+    )
+    assert all(line.startswith(f"{stalled} steps with a stall in all") for line in notes)
+    both = {"one": ONE, "other": ONE}
+    row = sim.compare_assignments(compute(), wire(8), both, ranks, samples=1000).rows[1]
+    assert (row.gain_low_ns is None) == bool(notes)
+
+
+def deviation(quantiles_ns: tuple[int, ...]) -> float:
+    """The standard deviation of a distribution of which these quantiles are known."""
+    middles = (np.array(quantiles_ns[1:]) + np.array(quantiles_ns[:-1])) / 2
+    return float(middles.std())
+
+
+UNIFORM = {"count": 50, "p10_ns": 8 * MS, "median_ns": 10 * MS, "p90_ns": 12 * MS, "quantile": "median"}
+
+
+def test_micro_batches_have_luck_of_their_own() -> None:
+    """The sum of eight all-reduces scatters by the root of eight of what one does, not by eight."""
+    hardware = wire(2, 10 * MS, spread={"all_reduce": {"0": UNIFORM}})
+    one, eight = (
+        sim.step_distribution(
+            compute(), hardware, sim.assign(compute(), **options), Ranks(name="r"), samples=1000
+        )
+        for options in ({}, {"accumulation_steps": 8, "no_sync": False})
+    )
+    assert deviation(eight.quantiles_ns) / deviation(one.quantiles_ns) == pytest.approx(8**0.5, rel=0.1)
+
+
+def test_each_micro_batch_draws_a_recorded_iteration() -> None:
+    """Of four backwards k take 60 ms more: binomial, so that all five sums come up in 401 steps."""
+    workload = compute(samples=((100 * MS,), (160 * MS,)))
+    assignment = sim.assign(workload, accumulation_steps=4)
+    told = sim.step_distribution(workload, wire(1), assignment, Ranks(name="r"), samples=401)
+    assert set(told.quantiles_ns) == {(400 + 60 * k) * MS for k in range(5)}
+    assert told.mean_step_ns == pytest.approx(520 * MS, abs=4 * 60 * MS / 401**0.5)
+
+
+# Several assignments on the same draws, and what is refused.
+
+WORKLOAD = model(60, "affine")
+HARDWARE = replace(machine("affine"), world_size=16)
+JITTER = Ranks(name="r", pace_jitter=0.1, pace_spread=0.05, stall_probability=0.1, stall_ns=5_000_000)
+CAPS = {f"{cap} MiB": sim.assign(WORKLOAD, bucket_cap_mb=cap) for cap in (1, 4, 1000)}
+
+
+def test_every_row_is_the_distribution_alone() -> None:
+    """The same draws whatever else is compared; gains are differences of means."""
+    compared = sim.compare_assignments(WORKLOAD, HARDWARE, CAPS, JITTER, samples=100, seed=4)
+    first = compared.rows[0].distribution
+    for row, (name, assignment) in zip(compared.rows, CAPS.items(), strict=True):
+        alone = sim.step_distribution(WORKLOAD, HARDWARE, assignment, JITTER, samples=100, seed=4)
+        assert (row.name, row.distribution) == (name, alone)
+        assert row.gain_ns == pytest.approx(first.mean_step_ns - alone.mean_step_ns, abs=1)
+        assert row.nominal_gain_ns == first.nominal_step_ns - alone.nominal_step_ns
+        assert row.gain_low_ns is not None
+        assert row.gain_high_ns is not None
+        assert row.gain_low_ns <= row.gain_ns <= row.gain_high_ns
+    means = {row.name: row.distribution.mean_step_ns for row in compared.rows}
+    assert compared.best_by_mean == min(means, key=means.__getitem__)
+    nominal = {row.name: row.distribution.nominal_step_ns for row in compared.rows}
+    assert compared.best_by_nominal == min(nominal, key=nominal.__getitem__)
+    assert len({*nominal.values()}) > 1
+
+
+def test_paired_draws_tell_apart_what_each_mean_alone_does_not() -> None:
+    """The interval is less than half of that of the difference of two runs with draws of their own."""
+    row = sim.compare_assignments(WORKLOAD, HARDWARE, CAPS, JITTER, samples=400).rows[1]
+    told = row.distribution
+    assert row.gain_high_ns is not None
+    assert row.gain_low_ns is not None
+    assert told.mean_high_ns is not None
+    assert told.mean_low_ns is not None
+    unpaired = 2**0.5 * (told.mean_high_ns - told.mean_low_ns)
+    assert row.gain_high_ns - row.gain_low_ns < 0.5 * unpaired
+
+
+def test_what_is_not_legal_is_said() -> None:
+    arguments = (WORKLOAD, HARDWARE, CAPS["1 MiB"])
+    for changes, words in (
+        ({"samples": 0}, "samples: 0 is not legal"),
+        ({"samples": 10**7}, "samples: 10000000 is not legal"),
+        ({"seed": -1}, "seed: -1 is not legal"),
+    ):
+        with pytest.raises(InputError, match=words):
+            sim.step_distribution(*arguments, JITTER, **changes)
+    with pytest.raises(InputError, match=r"slow.0: ranks 15 to 16 are not legal; .* world_size 16"):
+        sim.step_distribution(*arguments, Ranks(name="r", slow=(SlowRanks(first=15, count=2, pace=2.0),)))
+    named = Ranks(name="r", groups=(RankGroup(first=0, workload="other"),))
+    with pytest.raises(InputError, match=r"groups.0.workload: 'other' is not given; there are none"):
+        sim.step_distribution(*arguments, named)
+    with pytest.raises(InputError, match=r"groups.0.workload: '40 tensors' has other gradients"):
+        sim.step_distribution(*arguments, named, others={"other": model(40, "affine")})
+    with pytest.raises(InputError, match="assignments: none is not legal"):
+        sim.compare_assignments(WORKLOAD, HARDWARE, {}, JITTER)
+    twice = (SlowRanks(first=0, count=9, pace=100.0), SlowRanks(first=5, count=9, pace=100.0))
+    with pytest.raises(InputError, match=r"slow: the paces of rank 5 make 10000 together; give .* to 1000"):
+        sim.step_distribution(*arguments, Ranks(name="r", slow=twice))
+    included = replace(WORKLOAD, ready_includes=("interference",))
+    slowed = replace(HARDWARE, compute_slowdown=1.5)
+    with pytest.raises(ValueError, match=r"groups: .* ready_includes alike"):
+        sim.step_distribution(WORKLOAD, slowed, CAPS["1 MiB"], named, others={"other": included})
+
+
+def test_worlds_that_memory_cannot_hold_are_refused() -> None:
+    words = r"world_size: 16 ranks with \d+ collectives are more than 30 together"
+    with mock.patch.object(job, "MOST_CELLS", 30), pytest.raises(InputError, match=words):
+        sim.step_distribution(WORKLOAD, HARDWARE, CAPS["1 MiB"], JITTER, samples=1)
+
+
+def test_times_that_floats_cannot_hold_are_refused() -> None:
+    long = replace(WORKLOAD, backward_ns=1 << 51)
+    with pytest.raises(InputError, match="more than 1125899906842624 ns"):
+        sim.step_distribution(long, HARDWARE, CAPS["1 MiB"], JITTER, samples=1)
+    late = replace(WORKLOAD, forward_ns=1 << 49)
+    slow = Ranks(name="r", slow=(SlowRanks(first=0, pace=1000.0),))
+    with pytest.raises(InputError, match="more than 1125899906842624 ns"):
+        sim.step_distribution(late, HARDWARE, CAPS["1 MiB"], slow, samples=1)

@@ -1,9 +1,6 @@
 """The scaling view: rows are simulations, known answers, what holds of every row, and any executor."""
 
-import csv
-import io
-from concurrent.futures import Executor
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -14,19 +11,26 @@ from hypothesis import strategies as st
 import sim
 from sim.clusters.scaling.cap_steps import caps_of
 from sim.costs.own_costs import without_own_costs
-from sim.errors import InputError
 from sim.nouns.cluster import Cluster
-from sim.nouns.ranks import Ranks, SlowRanks
-from sim.nouns.scaling_row import ScalingRow
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.ranks import Ranks
 from sim.nouns.workload import Workload
 from sim.units import cap_bytes
 from tests import strategies
-from tests.clusters.scaling_cases import MIB, MS, hosts_of, measured, parts, workload_of
+from tests.clusters.scaling_cases import (
+    MIB,
+    MS,
+    affine,
+    hosts_of,
+    measured,
+    parts,
+    reason_of,
+    side,
+    step_ns,
+    workload_of,
+)
 from tests.effort import tries
 from tests.tuner.cases import resnet50
-
-SLOW_WIRE: dict[str, Any] = {"settings": {"gpus": [1], "gbit_per_s": [10]}}
-
 
 # ---------------------------------------------------------------------------------------------------
 # Rows.
@@ -148,16 +152,6 @@ def test_more_bandwidth_is_never_slower(workload: Workload, hosts: int) -> None:
         assert steps == sorted(steps, reverse=True)
 
 
-def test_one_gpu_has_nothing_to_send() -> None:
-    one, two = sim.scaling(resnet50(), "pcie_hosts", hosts=[1, 2], **SLOW_WIRE)
-    assert (one.world_size, one.all_reduce_ns, one.all_reduce_method) == (1, 0, None)
-    assert (one.default_efficiency, one.cap_efficiency, one.cap_exposed_comm_ns) == (1.0, 1.0, 0)
-    assert (one.cap_low_mb, one.cap_high_mb, one.verdict_code) == (0, None, "no-communication")
-    assert one.cap_num_buckets == 1
-    assert one.default_is_alike
-    assert two.reason_code in ("cost-of-a-bucket", "bandwidth", "all-reduces")
-
-
 def test_what_was_measured_on_its_own_model_extrapolates_to_it() -> None:
     """A measurement that is what the model computes, corrects nothing anywhere."""
     workload = resnet50()
@@ -170,16 +164,6 @@ def test_what_was_measured_on_its_own_model_extrapolates_to_it() -> None:
         assert row.optimum_step_ns == pytest.approx(other.optimum_step_ns, abs=2)
     assert taken[0].cap_step_low_ns == taken[0].cap_step_high_ns
     assert taken[2].cap_step_low_ns < taken[2].cap_step_high_ns
-
-
-def test_given_caps_are_what_is_chosen_from() -> None:
-    rows = sim.scaling(resnet50(), "dgx_a100", hosts=[1, 32], caps_mb=[5, 25.0, 1])
-    free = sim.scaling(resnet50(), "dgx_a100", hosts=[1, 32])
-    for row, best in zip(rows, free, strict=True):
-        assert row.bucket_cap_mb in (1, 5, 25)
-        assert {row.cap_low_mb, row.cap_high_mb} <= {1, 5, 25}
-        assert row.cap_step_ns >= best.cap_step_ns
-        assert row.optimum_step_ns == best.optimum_step_ns
 
 
 def test_what_a_host_costs_comes_from_a_hardware_of_ones_own() -> None:
@@ -224,34 +208,6 @@ def test_a_hundred_thousand_gpus_are_a_row() -> None:
 # Executors and files.
 
 
-def test_every_executor_gives_the_same_rows(executor: Executor) -> None:
-    workload = workload_of([10, 20, 25, 40], [4, 64, 1, 16])
-    axes: dict[str, Any] = {"hosts": [1, 2, 8], "settings": {"gpus": [1, 4], "gbit_per_s": [10]}}
-    alone = sim.scaling(workload, "pcie_hosts", **axes)
-    done: list[tuple[int, int]] = []
-    rows = sim.scaling(
-        workload, "pcie_hosts", **axes, executor=executor, progress=lambda *args: done.append(args)
-    )
-    assert rows == alone
-    assert done == [(number, 10) for number in range(1, 11)]  # 6 rows, 4 pairs of neighbours
-    assert any(row.reason for row in rows)
-
-
-def test_an_error_of_a_worker_is_ours(executor: Executor) -> None:
-    cluster = sim.cluster("pcie_hosts", hosts=2, gpus=2, gbit_per_s=10)
-    parted = Cluster(**{**parts(cluster), "network": None})
-    with pytest.raises(InputError, match="network: null is not legal with ranks on several hosts"):
-        sim.scaling(workload_of([10, 20], [1, 1]), parted, executor=executor)
-
-
-def test_rows_are_a_tidy_table() -> None:
-    rows = sim.scaling(resnet50(), "dgx_h100", hosts=[1, 2])
-    read = list(csv.DictReader(io.StringIO(sim.scaling_csv(rows))))
-    assert list(read[0]) == [field.name for field in fields(ScalingRow)]
-    for line, row in zip(read, rows, strict=True):
-        assert line == {key: "" if value is None else str(value) for key, value in asdict(row).items()}
-
-
 # ---------------------------------------------------------------------------------------------------
 # Ranks.
 
@@ -271,7 +227,77 @@ def test_ranks_that_differ_are_the_worlds_own_draws() -> None:
     assert (alone.jitter, alone.samples, alone.mean_step_ns) == ("", None, None)
 
 
-def test_a_slow_rank_that_is_not_there_is_refused() -> None:
-    ranks = Ranks(name="r", slow=(SlowRanks(first=8, pace=2.0),))
-    with pytest.raises(InputError, match=r"slow\.0: ranks 8 to 8 are not legal"):
-        sim.scaling(resnet50(), "dgx_a100", hosts=[1], ranks=ranks)
+# Why the best cap changes: one case for each cause, and every claim of a sentence played again.
+
+FOUR = ([10, 20, 30, 40], [1, 1, 1, 1])
+CASES = [
+    (([10, 20], [1, 1]), (1, 1), (20, 0), "cost-of-a-bucket", "bucket more costs 20.00 ms on the wire, 1.00"),
+    (FOUR, (8, 1), (8, 15), "bandwidth", "were bytes as fast as at 2 GPUs, it would "),
+    (([8, 30, 31, 34], [1, 2, 1, 4]), (0, 0.5), (0, 1), "bandwidth", "8.00 ms on the wire (4.00 ms at 2"),
+    # A dearer bucket and slower bytes: each is the cause alone; both only together.
+    (([5, 23, 25], [2, 2, 2]), (8, 0.5), (0, 5), "all-reduces", "with all-reduces as at 2 GPUs it would "),
+    (([9, 12, 21], [2, 2, 2]), (8, 1), (0, 15), "all-reduces", "with all-reduces as at 2 GPUs it would "),
+]
+
+
+@pytest.mark.parametrize(("model", "before", "after", "code", "words"), CASES)
+def test_each_cause_where_it_is_the_only_one(
+    model: tuple[list[float], list[float]],
+    before: tuple[float, float],
+    after: tuple[float, float],
+    code: str,
+    words: str,
+) -> None:
+    reason = reason_of(workload_of(*model), affine(*before), affine(*after, ranks=4))
+    assert reason is not None
+    assert reason.code == code
+    assert words in reason.sentence
+    assert reason.sentence.startswith("at 4 GPUs bucket_cap_mb=")
+
+
+def test_what_was_alike_before_is_said() -> None:
+    reason = reason_of(workload_of([10, 20, 30, 40], [1, 1, 1, 1]), affine(8, 0), affine(8, 1, ranks=4))
+    assert reason is not None
+    assert reason.sentence.endswith("at 2 GPUs every cap was within 0.1 % of the best")
+
+
+def with_rise(hardware: Hardware, rise_ns: int) -> Hardware:
+    points = tuple(
+        CurvePoint(num_bytes=point.num_bytes, duration_ns=max(0, point.duration_ns + rise_ns))
+        for point in hardware.all_reduce
+    )
+    return replace(hardware, all_reduce=points)
+
+
+some_ms = st.sampled_from([0, 0.25, 1, 4, 8])
+
+
+@settings(max_examples=tries(150))
+@given(st.data())
+def test_every_cause_is_one(data: st.DataObject) -> None:
+    """On affine curves, whose parts are known, each part is put back and both caps are played again."""
+    count = data.draw(st.integers(2, 6))
+    ready = sorted(data.draw(st.lists(st.integers(5, 60), min_size=count, max_size=count, unique=True)))
+    sizes = data.draw(st.lists(st.sampled_from([1, 2, 4]), min_size=count, max_size=count))
+    workload = workload_of(list(ready), list(sizes))
+    latencies, rates = data.draw(st.tuples(some_ms, some_ms)), data.draw(st.tuples(some_ms, some_ms))
+    before, after = affine(latencies[0], rates[0]), affine(latencies[1], rates[1], ranks=4)
+    caps = caps_of(workload, None)
+    old_mb, new_mb = side(caps, before).best_mb, side(caps, after).best_mb
+    best = step_ns(workload, after, new_mb)
+
+    def matters(hardware: Hardware) -> bool:
+        return step_ns(workload, hardware, old_mb) - step_ns(workload, hardware, new_mb) > 0.001 * best
+
+    reason = reason_of(workload, before, after)
+    assert (reason is not None) == matters(after)
+    if reason is None:
+        return
+    rise = round((latencies[1] - latencies[0]) * MS)
+    by_latency, by_bytes = matters(with_rise(before, rise)), matters(with_rise(after, -rise))
+    expected = {(True, False): "cost-of-a-bucket", (False, True): "bandwidth"}
+    assert reason.code == expected.get((by_latency, by_bytes), "all-reduces")
+    if latencies[0] == latencies[1]:
+        assert reason.code == "bandwidth"
+    if rates[0] == rates[1]:
+        assert reason.code == "cost-of-a-bucket"

@@ -10,7 +10,6 @@ import pytest
 import sim
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
-from tests.commands import process, script
 
 EXAMPLES = Path(__file__).parent / "examples"
 EXPECTED = json.loads((EXAMPLES / "expected.json").read_text())
@@ -49,17 +48,6 @@ def test_example_in_python(case: dict[str, Any], engine: str) -> None:
     report = sim.summarize(sim.simulate(workload, hardware_of(case), assignment, engine))
     assert {name: getattr(report, name) for name in FIGURES} == {name: case[name] for name in FIGURES}
     assert report.engine == engine
-
-
-@pytest.mark.parametrize("command", [["-m", "sim"], [script()]], ids=["python -m sim", "bucketsim"])
-def test_example_in_a_real_process(command: list[Any]) -> None:
-    case = next(case for case in CASES if case.get("policy") == {"policy": "ddp"})
-    files = [EXAMPLES / "workload.json", "--hardware", EXAMPLES / "hardware.json"]
-    said = process(*command, "simulate", *files, "--json")
-    assert (said.code, said.err) == (0, "")
-    document = json.loads(said.out)
-    assert {name: document[name] for name in FIGURES} == {name: case[name] for name in FIGURES}
-    assert document["bucket_indices"] == case["bucket_indices"]
 
 
 def test_optimum_in_python() -> None:

@@ -1,16 +1,27 @@
 """Service times against the contract's words, in exact fractions."""
 
+from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sim
+from sim.costs.curve_checks import doubtful_points
 from sim.costs.service_time import all_reduce_ns, service_ns
-from sim.nouns.hardware import Curve, CurvePoint, Hardware
+from sim.costs.what_if import ring_factors
+from sim.errors import InputError
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import CURVES, Curve, CurvePoint, Hardware
+from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.units import divide_half_even, transfer_ns
+from tests.effort import tries
+from tests.handmade import handmade
 from tests.oracle.stepper import half_even, service
-from tests.strategies import REAL, TINY, curves
+from tests.strategies import REAL, TINY, curves, hardwares, workloads
 
 any_curve = st.sampled_from([TINY, REAL]).flatmap(curves)
 
@@ -32,11 +43,6 @@ def test_curve_is_the_contracts(drawn: tuple[Curve, int]) -> None:
     assert service_ns(points, size) == service(points, size, world_size=2)
 
 
-@given(any_curve)
-def test_points_are_met_exactly(points: Curve) -> None:
-    assert [service_ns(points, point.num_bytes) for point in points] == [p.duration_ns for p in points]
-
-
 @given(any_curve, st.integers(0, 2**40))
 def test_service_times_are_never_negative_whole_nanoseconds(points: Curve, size: int) -> None:
     time = service_ns(points, size)
@@ -52,17 +58,6 @@ def test_curves_that_rise_give_times_that_rise(drawn: tuple[Curve, int, int]) ->
     times = sorted(point.duration_ns for point in points)
     rising = curve(*((point.num_bytes, time) for point, time in zip(points, times, strict=True)))
     assert service_ns(rising, min(one, two)) <= service_ns(rising, max(one, two))
-
-
-@given(any_curve, st.integers(0, 2**40))
-def test_beyond_the_last_point_time_never_falls(points: Curve, more: int) -> None:
-    last = points[-1]
-    assert service_ns(points, last.num_bytes + more) >= last.duration_ns
-
-
-@given(st.integers(0, 2**50), st.integers(0, 2**40))
-def test_one_point_of_no_bytes_is_constant(size: int, time: int) -> None:
-    assert service_ns(curve((0, time)), size) == time
 
 
 @given(any_curve, st.integers(2, 2**20))
@@ -123,3 +118,274 @@ def test_copies_are_rounded_once_from_the_exact_rate(size: int, rate: float | No
     """CONTRACT: a null bandwidth is free; durations round half to even, from the float's exact value."""
     expected = 0 if rate is None else half_even(size * 10**9 / Fraction(rate))
     assert transfer_ns(size, rate) == expected
+
+
+# A curve that cannot be what the link carries is named, point by point; one that can be is not.
+
+MS = 10**6
+SIZES = [4096 << power for power in range(15)]
+
+
+def affine_curve(latency_ns: float, ns_a_byte: float, **changed: float) -> tuple[CurvePoint, ...]:
+    """An affine affine_curve over ``SIZES``; ``at<number>`` multiplies a point."""
+    return tuple(
+        CurvePoint(
+            num_bytes=size,
+            duration_ns=round((latency_ns + ns_a_byte * size) * changed.get(f"at{number}", 1.0)),
+        )
+        for number, size in enumerate(SIZES)
+    )
+
+
+@given(st.floats(0, 5 * MS), st.floats(0.001, 100))
+def test_a_clean_curve_is_not_doubted(latency_ns: float, ns_a_byte: float) -> None:
+    assert doubtful_points(affine_curve(latency_ns, ns_a_byte), {}) == ()
+
+
+@given(st.floats(0, 5 * MS), st.floats(1, 100), st.integers(11, len(SIZES) - 2), st.floats(1.5, 1.9))
+def test_a_point_that_jumps_is_named(latency_ns: float, ns_a_byte: float, number: int, factor: float) -> None:
+    found = doubtful_points(affine_curve(latency_ns, ns_a_byte, **{f"at{number}": factor}), {})
+    assert [point.num_bytes for point in found] == [SIZES[number]]
+    assert found[0].why.startswith("takes ")
+
+
+def test_a_point_that_takes_longer_than_a_larger_one_is_named() -> None:
+    found = doubtful_points(affine_curve(0, 17, at12=2.5), {})
+    assert [point.num_bytes for point in found] == [SIZES[12]]
+    assert "and 32 MiB take" in found[0].why
+
+
+def test_scatter_is_named_with_what_was_held_up() -> None:
+    known = {
+        str(SIZES[12]): {
+            "low_ns": 283 * MS,
+            "high_ns": 650 * MS,
+            "clean_ns": 283 * MS,
+            "stalled_ns": 600 * MS,
+            "stalled_share": 0.4,
+        },
+        str(SIZES[11]): {"low_ns": 142 * MS, "high_ns": 143 * MS},
+    }
+    found = doubtful_points(affine_curve(0, 17), known)
+    assert [point.num_bytes for point in found] == [SIZES[12]]
+    assert found[0].why == (
+        "scatters: 283.00 ms to 650.00 ms with 95 % confidence; 40% of its messages were held up, for "
+        "600.00 ms instead of 283.00 ms"
+    )
+
+
+# What-ifs: another wire, another number of ranks, another backward, another dtype.
+
+factors = st.floats(0.01, 100)
+
+
+@settings(max_examples=tries(50))
+@given(workloads(dressed=True), hardwares(dressed=True))
+def test_factors_of_one_change_nothing(workload: Workload, hardware: Hardware) -> None:
+    assert sim.scale(workload, hardware) == (workload, hardware)
+
+
+@settings(max_examples=tries(50))
+@given(workloads(), hardwares(), factors)
+def test_backward_scales_every_time_and_keeps_the_order(
+    workload: Workload, hardware: Hardware, factor: float
+) -> None:
+    scaled, same = sim.scale(workload, hardware, backward=factor)
+    assert same is hardware
+    assert scaled.backward_ns == round(workload.backward_ns * factor)
+    assert [g.ready_ns for g in scaled.gradients] == [round(g.ready_ns * factor) for g in workload.gradients]  # type: ignore[operator]
+    assert (scaled.forward_ns, scaled.optimizer_ns) == (workload.forward_ns, workload.optimizer_ns)
+    if workload.ready_order is not None:
+        assert scaled.order() == workload.order()
+
+
+@settings(max_examples=tries(50))
+@given(workloads(), hardwares(), factors, factors)
+def test_latency_and_bandwidth_scale_the_curves(
+    workload: Workload, hardware: Hardware, bandwidth: float, latency: float
+) -> None:
+    same, scaled = sim.scale(workload, hardware, bandwidth=bandwidth, latency=latency)
+    assert same is workload
+    for name in CURVES:
+        before, after = getattr(hardware, name), getattr(scaled, name)
+        if before is None:
+            assert after is None
+            continue
+        least = min(point.duration_ns for point in before)
+        for one, two in zip(before, after, strict=True):
+            assert two.num_bytes == one.num_bytes
+            expected = least * latency + (one.duration_ns - least) / bandwidth
+            assert two.duration_ns == pytest.approx(expected, abs=0.51)
+
+
+@pytest.mark.parametrize("name", ["bandwidth", "latency", "backward"])
+@pytest.mark.parametrize("factor", [0.0, -1.0, 1e7, float("nan"), float("inf")])
+def test_factors_beyond_reason_are_refused_by_name(name: str, factor: float) -> None:
+    workload = handmade([1], 4)
+    point = CurvePoint(num_bytes=0, duration_ns=1)
+    with pytest.raises(InputError, match=name):
+        sim.scale(workload, Hardware(name="h", world_size=1, all_reduce=(point,)), **{name: factor})
+
+
+# ---------------------------------------------------------------------------------------------------
+# World size: a ring's law.
+
+ranks = st.integers(2, 4096)
+
+
+@given(st.sampled_from(CURVES), ranks, ranks, ranks)
+def test_ring_factors_are_a_law(collective: str, a: int, b: int, c: int) -> None:
+    """Identity, inverse, transitive, rising with the number of ranks; the volume of a ring is bounded."""
+    assert ring_factors(collective, a, a) == (1.0, 1.0)
+    there, back, on = (
+        ring_factors(collective, a, b),
+        ring_factors(collective, b, a),
+        ring_factors(collective, b, c),
+    )
+    assert [x * y for x, y in zip(there, back, strict=True)] == pytest.approx([1, 1])
+    assert [x * y for x, y in zip(there, on, strict=True)] == pytest.approx(ring_factors(collective, a, c))
+    low, high = sorted((b, c))
+    assert ring_factors(collective, a, low) <= ring_factors(collective, a, high)
+    assert ring_factors(collective, 2, b)[1] < 2
+
+
+@settings(max_examples=tries(50))
+@given(workloads(), hardwares(dressed=True), ranks, ranks)
+def test_more_ranks_take_longer_and_back_again(
+    workload: Workload, hardware: Hardware, few: int, many: int
+) -> None:
+    hardware, few, many = replace(hardware, world_size=4), *sorted((few, many))
+    (same, one), (_, two) = (sim.scale(workload, hardware, world_size=n) for n in (few, many))
+    assert same is workload
+    assert (one.world_size, two.world_size) == (few, many)
+    _, back = sim.scale(workload, two, world_size=4)
+    for name in CURVES:
+        for before, slow, fast, again in zip(
+            *(getattr(h, name) or () for h in (hardware, two, one, back)), strict=True
+        ):
+            assert slow.num_bytes == before.num_bytes
+            assert slow.duration_ns >= fast.duration_ns
+            # What was rounded at ``many`` ranks is scaled with the rest.
+            assert again.duration_ns == pytest.approx(before.duration_ns, abs=8)
+    assert sim.scale(workload, hardware, world_size=4) == (workload, hardware)
+
+
+@pytest.mark.parametrize("ranks", [64, pytest.param(1024, marks=pytest.mark.slow)])
+def test_no_cap_beats_what_is_recommended_for_more_ranks(ranks: int) -> None:
+    """A rule for small messages that was measured between two ranks once said that one does, by a tenth."""
+    workload = sim.load_workload(HARDWARE.parent / "workloads" / "resnet50-cpu.json")
+    measured = replace(sim.load_hardware(HARDWARE / "box-2x2gbit.json"), shared_connection=True)
+    _, hardware = sim.scale(workload, measured, world_size=ranks)
+
+    def step_ns(assignment: Assignment) -> int:
+        return sim.summarize(sim.simulate(workload, hardware, assignment, "analytic")).step_ns
+
+    best_ns = step_ns(sim.best(workload, hardware))
+    assert best_ns <= min(step_ns(sim.assign(workload, bucket_cap_mb=cap)) for cap in (10, 25, 50, 90, 200))
+
+
+HARDWARE = Path(__file__).parents[2] / "traces" / "hardware"
+
+
+@pytest.mark.parametrize(
+    ("measured", "asked", "target"),
+    [
+        ("box-2x1gbit", {"world_size": 4}, "box-4x1gbit"),
+        ("box-2x1gbit", {"bandwidth": 2}, "box-2x2gbit"),
+        ("box-2x2gbit", {"bandwidth": 2}, "box-2x4gbit"),
+    ],
+)
+def test_the_laws_against_measured_curves(measured: str, asked: dict[str, Any], target: str) -> None:
+    """Within 5 % from 2 MiB up; what is smaller is latency, of which the laws know one number only."""
+    workload = handmade([1], 4)
+    _, scaled = sim.scale(workload, sim.load_hardware(HARDWARE / f"{measured}.json"), **asked)
+    there = sim.load_hardware(HARDWARE / f"{target}.json")
+    large = [point for point in scaled.all_reduce if point.num_bytes >= 2 << 20]
+    assert len(large) >= 5
+    for point in large:
+        assert point.duration_ns == pytest.approx(all_reduce_ns(there, point.num_bytes), rel=0.05)
+
+
+@pytest.mark.parametrize("asked", [1, 0, -2, 2.5, True, 1_000_001, "4"])
+def test_world_sizes_that_are_not_legal(asked: Any) -> None:
+    workload = handmade([1], 4)
+    hardware = Hardware(name="h", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=1),))
+    with pytest.raises(InputError, match=r"world_size: .* integer 2 to 1000000"):
+        sim.scale(workload, hardware, world_size=asked)
+    with pytest.raises(InputError, match="measured with one rank"):
+        sim.scale(workload, replace(hardware, world_size=1), world_size=4)
+
+
+# ---------------------------------------------------------------------------------------------------
+# Precision.
+
+FLOATS = ("float32", "bfloat16", "float64")
+
+
+def in_whole_elements(workload: Workload) -> Workload:
+    """The same with sizes of whole elements of any dtype."""
+    return replace(
+        workload,
+        gradients=tuple(
+            replace(
+                g,
+                num_bytes=8 * g.num_bytes,
+                wire_bytes=None if g.wire_bytes is None else 8 * g.wire_bytes,
+            )
+            for g in workload.gradients
+        ),
+    )
+
+
+@settings(max_examples=tries(50))
+@given(workloads().map(in_whole_elements), hardwares(), st.sampled_from(FLOATS), st.sampled_from(FLOATS))
+def test_precision_changes_bytes_and_nothing_else(
+    workload: Workload, hardware: Hardware, one: str, two: str
+) -> None:
+    first, same = sim.scale(workload, hardware, precision=one)
+    assert same is hardware
+    assert sim.scale(first, hardware, precision=one)[0] is first
+    ratio = DTYPE_BYTES[two] / DTYPE_BYTES[one]
+    second, _ = sim.scale(first, hardware, precision=two)
+    assert second.total_bytes == first.total_bytes * ratio
+    for before, after in zip(first.gradients, second.gradients, strict=True):
+        assert after.on_wire == before.on_wire * ratio
+        assert after == replace(before, dtype=two, num_bytes=after.num_bytes, wire_bytes=after.wire_bytes)
+    assert sim.scale(second, hardware, precision=one)[0] == first
+    assert replace(second, gradients=first.gradients) == first
+    assert len({gradient.dtype for gradient in second.gradients}) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "dtype", "words"),
+    [
+        ("int8", "float32", "'int8' is not legal"),
+        ("half", "float32", "give one of float64"),
+        ("float16", "complex64", "gradient 0 \\(p0\\) is complex64"),
+    ],
+)
+def test_precisions_that_are_not_legal(asked: str, dtype: str, words: str) -> None:
+    workload = handmade([1], dtypes=dtype)
+    hardware = Hardware(name="h", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=1),))
+    with pytest.raises(InputError, match=words):
+        sim.scale(workload, hardware, precision=asked)
+
+
+# ---------------------------------------------------------------------------------------------------
+# Every factor does what its name says.
+
+
+@settings(max_examples=tries(50))
+@given(workloads(), hardwares(), factors, factors)
+def test_factors_are_monotone_and_undo_themselves(
+    workload: Workload, hardware: Hardware, one: float, two: float
+) -> None:
+    low, high = sorted((one, two))
+    (_, slow), (_, fast) = (sim.scale(workload, hardware, bandwidth=factor) for factor in (low, high))
+    assert all(a.duration_ns >= b.duration_ns for a, b in zip(slow.all_reduce, fast.all_reduce, strict=True))
+    (_, quick), (_, late) = (sim.scale(workload, hardware, latency=factor) for factor in (low, high))
+    assert all(a.duration_ns <= b.duration_ns for a, b in zip(quick.all_reduce, late.all_reduce, strict=True))
+    short, long = (sim.scale(workload, hardware, backward=factor)[0] for factor in (low, high))
+    assert short.backward_ns <= long.backward_ns
+    grown = sim.scale(workload, hardware, backward=16.0, bandwidth=1 / 16, latency=16.0)
+    assert sim.scale(*grown, backward=1 / 16, bandwidth=16.0, latency=1 / 16) == (workload, hardware)

@@ -139,7 +139,7 @@ def train(ddp: nn.Module, batch: Batch, steps: int = 4) -> list[list[Tensor | No
             last = number == (2 if step % 2 else 0)
             with nullcontext() if last else ddp.no_sync():
                 ddp(batch(10 * step + number)).backward()
-        seen.append([None if p.grad is None else p.grad.clone() for p in ddp.parameters()])
+        seen.append(gradients(ddp))
         optimizer.step()
     return seen
 
@@ -175,6 +175,17 @@ def compare(
     }
 
 
+def under_both(make: Callable[[], Layers], run: Callable[[Any], Any], **ddp_kwargs: Any) -> list[Any]:
+    """What ``run`` makes of the model under ``sim.apply`` with ``every_second``, and under plain DDP."""
+    mine, plain = make(), make()
+    ddp = sim.apply(mine, every_second(mine), **ddp_kwargs)
+    return [run(ddp), run(DistributedDataParallel(plain, **ddp_kwargs))]
+
+
+def gradients(ddp: nn.Module) -> list[Tensor | None]:
+    return [None if one.grad is None else one.grad.clone() for one in ddp.parameters()]
+
+
 def random_assignments() -> list[dict[str, Any]]:
     chance = random.Random(7)
     answers = []
@@ -203,56 +214,43 @@ def find_unused_parameters() -> dict[str, Any]:
 
 def used_under_no_sync_only() -> dict[str, Any]:
     """A parameter that only the unsynchronised backward uses must still be reduced (A3.13)."""
-    answers = {}
-    for name in ("mine", "plain"):
-        model = linears(5, 3)
-        if name == "mine":
-            ddp = sim.apply(model, every_second(model), find_unused_parameters=True)
-        else:
-            ddp = DistributedDataParallel(model, find_unused_parameters=True)
+
+    def run(ddp: Any) -> list[list[Tensor | None]]:
         with ddp.no_sync():
             ddp(floats(5)(0)).backward()
-        model.skipped = {1}
+        ddp.module.skipped = {1}
         ddp(floats(5)(1)).backward()
-        answers[name] = [[parameter.grad for parameter in model.parameters()]]
-    return {"equal": same(answers["mine"], answers["plain"])}
+        return [gradients(ddp)]
+
+    return {"equal": same(*under_both(lambda: linears(5, 3), run, find_unused_parameters=True))}
 
 
 def two_forwards_before_one_backward() -> dict[str, Any]:
     """The second forward, under no_sync, must not disarm the hooks of the first."""
-    answers = {}
-    for name in ("mine", "plain"):
-        model = linears(5, 3)
-        if name == "mine":
-            ddp: Any = sim.apply(model, every_second(model))
-        else:
-            ddp = DistributedDataParallel(model)
+
+    def run(ddp: Any) -> list[list[Tensor | None]]:
         for step in range(3):
             ddp.zero_grad()
             loss = ddp(floats(5)(step))
             with ddp.no_sync():
                 loss = loss + ddp(floats(5)(step + 10))
             loss.backward()
-        answers[name] = [[parameter.grad for parameter in model.parameters()]]
-    return {"equal": same(answers["mine"], answers["plain"])}
+        return [gradients(ddp)]
+
+    return {"equal": same(*under_both(lambda: linears(5, 3), run))}
 
 
 def static_graph() -> dict[str, Any]:
-    model = linears(6, 4)
-    model.skipped = {2}
-    answers = {}
-    for name in ("mine", "plain"):
-        one = copy.deepcopy(model)
-        if name == "mine":
-            ddp = sim.apply(one, every_second(one), static_graph=True)
-        else:
-            ddp = DistributedDataParallel(one, static_graph=True)
-        answers[name] = []
+    def run(ddp: Any) -> list[list[Tensor | None]]:
+        ddp.module.skipped = {2}
+        seen = []
         for step in range(4):
-            one.zero_grad()
+            ddp.zero_grad()
             ddp(floats(6)(step)).backward()
-            answers[name].append([None if p.grad is None else p.grad.clone() for p in one.parameters()])
-    return {"equal": same(answers["mine"], answers["plain"])}
+            seen.append(gradients(ddp))
+        return seen
+
+    return {"equal": same(*under_both(lambda: linears(6, 4), run, static_graph=True))}
 
 
 def switches() -> dict[str, Any]:
@@ -318,23 +316,20 @@ def what_is_recorded_for_a_rebuild() -> dict[str, Any]:
 
 def uneven_inputs() -> dict[str, Any]:
     """Rank 1 has two batches more: torch's Join, which also asks the Reducer to rebuild."""
-    answers = {}
-    for name in ("mine", "plain"):
-        model = linears(6, 3)
-        if name == "mine":
-            ddp: Any = sim.apply(model, every_second(model))
-        else:
-            ddp = DistributedDataParallel(model)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def run(ddp: Any) -> tuple[list[list[Tensor | None]], Any]:
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-3)
         with Join([ddp]):
             for step in range(2 + 2 * dist.get_rank()):
                 optimizer.zero_grad()
                 ddp(floats(6)(step)).backward()
                 optimizer.step()
-        answers[name] = [[parameter.detach().clone() for parameter in model.parameters()]]
-        if name == "mine":  # as in what_is_recorded_for_a_rebuild: a joined rank piles up nothing either
-            rebuilt = Reducer._rebuild_buckets(ddp.reducer)
-    return {"equal": same(answers["mine"], answers["plain"]), "rebuilt": rebuilt}
+        # As in what_is_recorded_for_a_rebuild: a joined rank piles up nothing either.
+        rebuilt = isinstance(ddp, InjectedDataParallel) and Reducer._rebuild_buckets(ddp.reducer)
+        return [[parameter.detach().clone() for parameter in ddp.parameters()]], rebuilt
+
+    (mine, rebuilt), (plain, _) = under_both(lambda: linears(6, 3), run)
+    return {"equal": same(mine, plain), "rebuilt": rebuilt}
 
 
 def pickled() -> dict[str, Any]:

@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from sim.validator.hosts.boxed import Failure
 from sim.validator.ranks.process.processes import holding, kill
 from tests.commands import Said, bucketsim
 from tests.dist.conftest import needs_box
@@ -115,20 +114,6 @@ def test_an_all_reduce_takes_what_the_wire_allows() -> None:
 
 
 @needs_box
-@pytest.mark.slow  # that it has what torchrun reads: test_the_environment_is_torchruns
-def test_two_ranks_a_host_by_a_torchrun_inside() -> None:
-    # In one write: unbuffered, print makes several, and two processes share a stream.
-    script = (
-        "import os; os.write(1, f\"I am {os.environ['RANK']} of {os.environ['WORLD_SIZE']}\\n\".encode())"
-    )
-    launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python")
-    said = in_box(*launcher, sys.executable, "-c", script)
-    assert said.code == 0, said.err
-    lines = [line.removeprefix("[rank1]: ") for line in (said.out + said.err).splitlines()]
-    assert sorted(line for line in lines if line.startswith("I am")) == [f"I am {k} of 4" for k in range(4)]
-
-
-@needs_box
 def test_who_says_what_where() -> None:
     script = 'echo out $RANK; echo err $RANK >&2; printf "1 %%\\r2 %%\\r\\n[rank1]: marked\\nno end"'
     said = in_box("sh", "-c", script)
@@ -143,15 +128,6 @@ def test_who_says_what_where() -> None:
         "[rank1]: no end",
     ):
         assert line in said.err.splitlines()
-
-
-@needs_box
-def test_a_rank_that_says_much_is_not_held_up() -> None:
-    said = in_box("sh", "-c", "[ $RANK = 0 ] || seq 200000")
-    assert said.code == 0
-    assert [line for line in said.err.splitlines() if line.startswith("[rank1]")] == [
-        f"[rank1]: {number + 1}" for number in range(200_000)
-    ]
 
 
 @needs_box
@@ -171,11 +147,6 @@ def test_the_exit_code_is_the_scripts(script: str, code: int, words: str) -> Non
     assert ("error: " in said.err) == bool(code)
 
 
-def test_what_a_shell_calls_a_failure() -> None:
-    assert Failure(rank=0, code=-9).exit_code == 137
-    assert Failure(rank=0, code=4).exit_code == 4
-
-
 # tail -f never ends, and has the folder in its command line.
 HANGS = 'touch $DIR/$RANK; exec tail -f "$DIR/endless"'
 FORKS = 'setsid tail -f "$DIR/endless" & tail -f "$DIR/endless" & touch $DIR/$RANK; wait'
@@ -183,15 +154,15 @@ IGNORES = "trap '' TERM INT HUP; " + FORKS
 
 
 _SENT = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)]
-_TOLD = [(HANGS, *_SENT[0]), (FORKS, *_SENT[1]), *((IGNORES, *sent) for sent in _SENT)]
 
 
 @needs_box
 @pytest.mark.parametrize(
     ("script", "sent", "code"),
     [
-        pytest.param(*told, marks=() if told in _TOLD else pytest.mark.slow)
-        for told in ((script, *sent) for script in (HANGS, FORKS, IGNORES) for sent in _SENT)
+        (HANGS, *_SENT[0]),
+        (FORKS, *_SENT[1]),
+        *((IGNORES, *sent) for sent in _SENT),
     ],
 )
 def test_a_signal_ends_everything(script: str, sent: signal.Signals, code: int, tmp_path: Path) -> None:
@@ -210,23 +181,6 @@ def test_a_rank_that_dies_ends_everything(script: str, tmp_path: Path) -> None:
     with running(dies, tmp_path, 0.5 if script == IGNORES else PATIENCE_S) as box:
         (tmp_path / "go").touch()
         assert ended(box) == 5
-
-
-@needs_box
-def test_what_a_script_leaves_running_is_ended(tmp_path: Path) -> None:
-    leaves = "setsid tail -f $DIR/endless & touch $DIR/$RANK; while [ ! -e $DIR/go ]; do sleep 0.1; done"
-    with running(leaves, tmp_path) as box:
-        (tmp_path / "go").touch()
-        assert ended(box) == 0
-
-
-@needs_box
-def test_a_script_may_say_its_last_words(tmp_path: Path) -> None:
-    script = "trap 'echo last words; exit 0' TERM; touch $DIR/$RANK; while :; do sleep 0.1; done"
-    with running(script, tmp_path) as box:
-        box.terminate()
-        ended(box)
-        assert "[rank1]: last words" in (tmp_path / "said").read_text().splitlines()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from sim.formats.record_files import load_record
 from sim.nouns.workload import Workload
 from sim.validator import worker
 from sim.validator.gathering import gather_record
-from sim.validator.hosts.launch import Place, _free_port
+from sim.validator.hosts.launch import _free_port
 from sim.validator.ranks.process import notices
 from sim.validator.ranks.process.seats import find_seat, first_host
 from tests.commands import bucketsim
@@ -59,12 +59,6 @@ def test_first_host_of_a_node_list(nodes: str, first: str) -> None:
 @given(st.integers(0, 999), st.integers(0, 999), st.sampled_from(["n", "gpu-", "rack1-"]))
 def test_first_host_of_a_range_is_its_lower_end(low: int, high: int, stem: str) -> None:
     assert first_host(f"{stem}[{low:03d}-{high:03d},5],other[1-2]") == f"{stem}{low:03d}"
-
-
-@pytest.mark.parametrize("nodes", ["", "node[", "node[]", "]"])
-def test_broken_node_lists_are_refused(nodes: str) -> None:
-    with pytest.raises(InputError, match="node list"):
-        first_host(nodes)
 
 
 def test_seats() -> None:
@@ -138,16 +132,6 @@ def test_every_launch_that_can_work_gets_a_gpu(
 def test_seats_that_are_refused(environment: dict[str, str], words: str) -> None:
     with pytest.raises(InputError, match=words):
         find_seat(environment)
-
-
-def test_places_say_what_they_are() -> None:
-    assert Place(ranks=4).describe() == "4 ranks over loopback"
-    assert Place(box=2, rate_bits=4 * 10**9).describe() == "2 hosts in a box, 4 Gbit/s"
-    slow = Place(box=3, rate_bits=(10**9, 10**9, 10**8))
-    assert slow.describe() == "3 hosts in a box, 1, 1, 0.1 Gbit/s"
-    assert Place(box=3, rate_bits=7).rates_bits == (7, 7, 7)
-    with pytest.raises(InputError, match="2 rates are not legal for 3 hosts"):
-        Place(box=3, rate_bits=(1, 2))
 
 
 @pytest.mark.slow

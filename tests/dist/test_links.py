@@ -1,4 +1,4 @@
-"""Emulated links: in time as the simulator says, under real DDP, on the host and on a GPU made of paper."""
+"""Emulated links: in time as the simulator says, under real DDP, on the host and on a GPU."""
 
 import os
 import time
@@ -19,22 +19,17 @@ from typer.testing import CliRunner
 import sim
 from sim.cli.commands import app
 from sim.costs.service_time import all_reduce_ns, service_ns
-from sim.errors import InputError, MachineError, NotModelledError
+from sim.errors import InputError, MachineError
 from sim.formats.record_files import load_record
 from sim.nouns.hardware import CurvePoint
 from sim.nouns.workload import Workload
 from sim.validator.candidates.carriers import Carrier, with_local_costs
-from sim.validator.ranks.lanes.paced_lanes import paced_lanes
 from sim.validator.ranks.pacing.cuda_pacing import (
-    CudaPacer,
     check_apart,
     check_sums,
     choose_gpu,
-    measure_spin_rate,
 )
-from sim.validator.ranks.pacing.emulated_link import CudaLink, HostLink, Wire, curve_from
-from sim.validator.ranks.wrapping.wrap import stock_ddp
-from tests.dist.paper_gpu import NS_PER_CYCLE, OVERHEAD_NS, PaperGpu, install
+from sim.validator.ranks.pacing.emulated_link import HostLink, Wire, curve_from
 from tests.effort import tries
 from tests.handmade import handmade, wired
 
@@ -50,11 +45,6 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> PaperGpu:
-    return install(monkeypatch)
 
 
 @given(
@@ -208,14 +198,6 @@ def test_carriers_that_cannot_be(given: dict[str, Any], words: str) -> None:
         Carrier(**given)
 
 
-def test_what_ranks_are_told_of_a_carrier() -> None:
-    assert Carrier().order_to_ranks() == {"device": "cpu", "backend": "gloo", "link": None}
-    assert Carrier(device="cuda").order_to_ranks()["backend"] == "cpu:gloo,cuda:nccl"
-    assert Carrier(device="cuda", backend="gloo").name == "gloo"
-    emulated = Carrier(device="cuda", emulated=LINK)
-    assert (emulated.name, emulated.order_to_ranks()["backend"]) == ("emulated", "gloo")
-
-
 def test_nccl_is_refused_where_ranks_would_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     check_apart(["GPU-a", "GPU-b", "GPU-c"])
     with pytest.raises(InputError, match=r"ranks: 0 and 2 over NCCL on one GPU, GPU-a,.*Duplicate GPU"):
@@ -239,81 +221,3 @@ def test_wrong_sums_are_refused_with_their_figures(alone: None, monkeypatch: pyt
     monkeypatch.setattr(dist, "all_reduce", stale)
     with pytest.raises(MachineError, match=r"10 of 1000 sums are wrong \(-1 instead of 1\) on rank 0"):
         check_sums(0, 1, torch.device("cpu"))
-
-
-def test_how_long_kernels_last_is_measured(gpu: PaperGpu) -> None:
-    rate = measure_spin_rate(torch.device("cpu"))
-    assert rate.ns_per_cycle == pytest.approx(NS_PER_CYCLE, rel=2e-3)
-    assert rate.overhead_ns == pytest.approx(OVERHEAD_NS, rel=0.05)
-    assert rate.cycles(OVERHEAD_NS // 2) == 0
-    assert rate.lasts_ns(rate.cycles(1_000_000)) == pytest.approx(1_000_000, abs=2)
-    gpu.slower = 0.0
-    with pytest.raises(MachineError, match="time cannot be kept by kernels"):
-        measure_spin_rate(torch.device("cpu"))
-
-
-class PaperRank:
-    """One rank over an emulated link, on the paper GPU."""
-
-    rank = 0
-    world_size = 1
-
-    def __init__(self, job: dict[str, Any]) -> None:
-        self.job = job
-        self.events: list[dict[str, Any]] = []
-
-    def tell(self, event: str, **content: Any) -> None:
-        self.events.append({"event": event, **content})
-
-
-def test_a_paced_backward_of_kernels_keeps_the_schedule_and_links_queue(
-    alone: None, gpu: PaperGpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Real DDP on one rank; copies cost the paper GPU nothing, so every time is known."""
-    pacer = CudaPacer(torch.device("cpu"), 0, 1, "gloo")
-    monkeypatch.setattr("sim.validator.ranks.lanes.paced_lanes.pacer_for", lambda rank: pacer)
-    due = [2 * MS, 4 * MS, 4 * MS + 1_000, 8 * MS, 9 * MS]  # the third is too close for a kernel of its own
-    rank = PaperRank(
-        {
-            "shapes": [[256, 256]] * 4,
-            "dtypes": ["float32"] * 4,
-            "buffers": [],
-            "order": [3, 2, 1, 0],
-            "due_ns": due,
-            "forward_ns": 3 * MS,
-            "optimizer_ns": MS,
-            "link": {"points": [[0, 5 * MS]], "channels": 1, "channel_slowdown": 1.0},
-            "candidates": [
-                stock_ddp(name) | {"ddp_kwargs": {"bucket_cap_mb": cap}, "traced": True}
-                for name, cap in (("each", 0.25), ("whole", 25))
-            ],
-        }
-    )
-    lanes = {(lane.name, lane.is_traced): lane for lane in paced_lanes(rank)}
-    for _ in range(3):
-        rows = {key: lane.step() for key, lane in lanes.items()}
-    near = pytest.approx
-    for row in rows.values():
-        assert row["backward_end"] == near(9 * MS, rel=1e-3)
-        assert row["step"] == near(3 * MS + 9 * MS + MS, rel=1e-3)
-    (bucket,) = rows["whole", True]["buckets"]
-    assert bucket == near([8 * MS, 8 * MS, 13 * MS], rel=1e-3)
-    each = rows["each", True]["buckets"]
-    assert [row[0] for row in each] == near([2 * MS, 4 * MS, 4 * MS, 8 * MS], rel=1e-3)
-    assert [row[2] for row in each] == near([7 * MS, 12 * MS, 17 * MS, 22 * MS], rel=1e-3), "one channel"
-    told = [event for event in rank.events if event["event"] == "pacing"]
-    assert told[-1]["planned_ns"] == 9 * MS
-    assert abs(told[-1]["spin_drift"]) < 1e-3
-    gpu.slower = 1.1
-    lanes["plain", False].step()
-    assert rank.events[-1]["spin_drift"] == near(0.1, abs=0.01), "a clock that went down is told"
-
-
-def test_cuda_channels_are_streams_taken_in_turn(gpu: PaperGpu) -> None:
-    link = CudaLink(curve_from([[0, MS]]), 2, 1.0, torch.device("cpu"), lambda ns: gpu.sleep(2 * ns))
-    for _ in range(4):
-        link.launch(torch.zeros(1))
-    per_stream = [sum(on is stream for on, _ in gpu.kernels) for stream in gpu.streams]
-    assert sorted(per_stream) == [0, 2, 2]
-    with pytest.raises(NotModelledError, match="channel_slowdown"):
-        CudaLink(curve_from([[0, MS]]), 2, 1.5, torch.device("cpu"), gpu.sleep)

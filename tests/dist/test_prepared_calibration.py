@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sim
-from sim.errors import InputError, ReplayError
+from sim.errors import ReplayError
 from sim.nouns.hardware import Hardware
-from sim.validator.calibrate import CalibrationStory, calibrate
+from sim.validator.calibrate import calibrate
 from sim.validator.hosts.launch import Place, _free_port
-from sim.validator.prepared import commands, read_job
 from sim.validator.prepared_calibration import gather_calibration, prepare_calibration
 from sim.validator.ranks.process import notices
 from tests.commands import bucketsim
@@ -85,25 +84,6 @@ def what_is_known(hardware: Hardware) -> dict[str, set[str] | bool]:
 
 
 @pytest.mark.slow
-def test_torchruns_ranks_measure_a_machine(tmp_path: Path) -> None:
-    """The whole way through the command line: prepare, torchrun, gather."""
-    folder, output = tmp_path / "job", tmp_path / "wire.json"
-    options = ["--ranks", 2, "--largest", "8KiB", "--rounds", 1, "--budget", 0, "-o", folder]
-    said = bucketsim("calibrate", "--prepare", *options)
-    assert (said.code, said.out.splitlines()) == (0, list(commands(folder / "job.json", read_job(folder))))
-    assert f"bucketsim gather {folder} -o" in said.err
-    assert run_by_torchrun(folder / "job.json", tmp_path) == 0
-    said = bucketsim("gather", folder, "-o", output, "--json")
-    assert said.code == 0, said.err
-    hardware = sim.load_hardware(output)
-    assert sim.to_text(hardware) == said.out
-    assert hardware.world_size == 2
-    assert [point.num_bytes for point in hardware.all_reduce] == [4096, 8192]
-    assert "by torchrun on" in hardware.name
-    assert hardware.provenance["mode"] == "paced"
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["paced", "model"])
 def test_the_same_is_known_as_of_local_ranks(mode: Any, tmp_path: Path) -> None:
     job = prepare_calibration(tmp_path / "job", 2, largest=1 << 20, rounds=1, budget_s=0, mode=mode)
@@ -166,12 +146,6 @@ def test_a_run_that_was_cut_off_is_no_hardware(
         gather_calibration(folder)
 
 
-def test_a_finished_run_that_lacks_a_part_names_it(tmp_path: Path) -> None:
-    without = [event for event in EVENTS if event["event"] != "launches"]
-    with pytest.raises(ReplayError, match="ended before launches were measured"):
-        gather_calibration(folder_of(without, tmp_path))
-
-
 def test_a_rank_that_failed_is_named(tmp_path: Path) -> None:
     folder = folder_of(EVENTS[:3], tmp_path)
     notices.post_failure(folder, 1, "no sign of life for 20 s")
@@ -181,11 +155,6 @@ def test_a_rank_that_failed_is_named(tmp_path: Path) -> None:
         gather_calibration(folder)
 
 
-def test_events_of_another_number_of_ranks_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"written by 2 ranks, but .*job.json is for 3"):
-        gather_calibration(folder_of(EVENTS, tmp_path, world_size=3))
-
-
 def test_another_number_of_ranks_than_prepared_is_told_by_gather(tmp_path: Path) -> None:
     prepare_calibration(tmp_path / "job", 3, largest=4096, rounds=1)
     assert [code for code, _ in forked_to_their_ends([tmp_path / "job"] * 2)] == [1, 1]
@@ -193,14 +162,6 @@ def test_another_number_of_ranks_than_prepared_is_told_by_gather(tmp_path: Path)
     assert said.code == 1
     assert "world size: 2 ranks were started, but the job is for 3; nothing was measured" in said.err
     assert not (tmp_path / "wire.json").exists()
-
-
-def test_damaged_events_are_named(tmp_path: Path) -> None:
-    folder = folder_of(EVENTS, tmp_path)
-    text = (folder / notices.EVENTS).read_text()
-    (folder / notices.EVENTS).write_text(text.replace('{"event": "pair"', "\0\0", 1))
-    with pytest.raises(ReplayError, match=r"events.jsonl: byte \d+: not a line of JSON"):
-        gather_calibration(folder)
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
@@ -222,12 +183,3 @@ def test_what_is_refused(tmp_path: Path) -> None:
     said = bucketsim("gather", folder, "-o", wire)
     assert (said.code, "no job; give the directory" in said.err) == (1, True)
     assert not wire.exists()
-
-
-def test_all_that_ranks_tell_is_a_sign_of_life() -> None:
-    """A round of all sizes alone takes longer than anyone should hear nothing."""
-    heard: list[tuple[Any, ...]] = []
-    story = CalibrationStory(lambda *progress: heard.append(progress))
-    for event in EVENTS[:-1]:
-        story.take(event)
-    assert heard == [(0, 4, "curve")] * (len(EVENTS) - 2)  # all but what came before it, and the end

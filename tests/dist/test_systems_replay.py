@@ -1,6 +1,5 @@
 """Every system and switch, replayed for real: it runs, with its own buckets, and its step is predicted."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,18 +9,18 @@ import pytest
 import sim
 from sim.errors import NotModelledError
 from sim.formats.record_files import load_record, start_record
-from sim.nouns.assignment import DDP_POLICIES, Assignment
+from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Buffer, Workload
-from sim.validator.candidates.candidate import Candidate, lane_count
+from sim.validator.candidates.candidate import Candidate
 from sim.validator.candidates.carriers import Carrier
 from sim.validator.candidates.every_system import every_system
 from sim.validator.candidates.replayable import TEXTBOOK, check_replayable
 from sim.validator.hosts.launch import Place
 from sim.validator.replay import replay
-from tests.commands import bucketsim
-from tests.dist.conftest import needs_box
+from tests.dist.evidence.families import families
+from tests.handmade import wired
 
 pytestmark = pytest.mark.dist
 
@@ -188,32 +187,23 @@ def test_hooks_do_not_go_over_an_emulated_link(small_workload: Workload) -> None
         check_replayable(small_workload, [made], "paced", emulated)
 
 
-@pytest.mark.parametrize("more", [["--caps", "1"], ["--device", "cuda"], ["--link", "emulated"]])
-def test_systems_is_a_paced_replay_over_gloo(more: list[str], tmp_path: Path) -> None:
-    said = bucketsim("validate", "w.json", "--hardware", "h.json", "-o", str(tmp_path), "--systems", *more)
-    assert said.code == 2
-    assert "--systems" in said.err
+# What the tuner says that each knob and rule reaches, replayed for real.
 
 
-@needs_box
+LINK = wired({0: MS, 1 << 20: 3 * MS}, name="two")
+
+
 @pytest.mark.slow
-def test_every_system_crosses_the_wire_of_the_box(small_workload: Workload, tmp_path: Path) -> None:
-    """Through the command line: as many rows as candidates, each with its prediction."""
-    workload, hardware, record = tmp_path / "w.json", tmp_path / "h.json", tmp_path / "record"
-    workload.write_text(sim.to_text(shrunk(small_workload)))
-    hardware.write_text(sim.to_text(TWO))
-    said = bucketsim(
-        *("validate", str(workload), "--hardware", str(hardware), "-o", str(record), "--systems"),
-        *("--box", "2", "--rate", "1gbit", "--rounds", "1", "--json"),
-    )
-    assert said.code == 0, said.err
-    names = [row["name"] for row in json.loads(said.out)["rows"]]
-    assert names == [one.name for one in every_system(shrunk(small_workload), TWO)[0]]
-
-
-def test_candidates_with_a_hook_of_their_own_have_one_lane(small_workload: Workload) -> None:
-    stock = Candidate(name="stock", assignment=sim.assign(small_workload))
-    hooked = Candidate(name="hooked", assignment=sim.assign(small_workload, comm_hook="allreduce"))
-    assert lane_count([stock, hooked]) == 2 + 2 + 1
-    assert stock.assignment is not None
-    assert stock.assignment.policy in DDP_POLICIES
+def test_every_knob_is_replayed_with_its_own_buckets(small_workload: Workload, tmp_path: Path) -> None:
+    candidates = families(small_workload, LINK)
+    expected = {one.name: one.assignment for one in candidates}
+    assert {"bucket_cap_mb", "DDP_SET_LAST_BUCKET_CAP", "DDP default", "recommended"} <= set(expected)
+    start_record(tmp_path, small_workload, LINK)
+    replay(small_workload, candidates, Place(), tmp_path, rounds=1)
+    measured = load_record(tmp_path).candidates
+    assert {one.name for one in measured} == set(expected)
+    for candidate in measured:
+        asked = expected[candidate.name]
+        assert asked is not None
+        assert candidate.observed is not None
+        assert [set(bucket) for bucket in candidate.observed] == [set(b) for b in asked.bucket_indices]

@@ -3,7 +3,6 @@
 import itertools
 import json
 from collections import defaultdict
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -124,12 +123,6 @@ def test_lanes_hold_every_span_and_have_names() -> None:
     }
 
 
-def test_launches_that_block_are_on_the_compute_lane() -> None:
-    events = events_of(perfetto_json(make_timeline(launch_blocks_compute=True)))
-    assert not named(events, ph="X", tid=LAUNCH)
-    assert named(events, ph="X", tid=COMPUTE, name="launch bucket 0")
-
-
 def test_arrows_lead_from_ready_to_start() -> None:
     timeline = make_timeline()
     events = events_of(perfetto_json(timeline))
@@ -162,12 +155,6 @@ def test_the_counter_follows_the_bytes_in_flight() -> None:
     assert max(event["args"]["bytes"] for event in counters) == 4 * MIB
 
 
-def test_two_channels_are_two_lanes() -> None:
-    events = events_of(perfetto_json(make_timeline(comm_channels=2, comm_slowdown=2.0)))
-    names = {event["args"]["name"] for event in named(events, ph="M", name="thread_name")}
-    assert {"communication 0", "communication 1"} <= names
-
-
 @pytest.mark.parametrize("pid", [PREDICTED, MEASURED])
 def test_spans_of_one_lane_do_not_overlap(pid: int) -> None:
     timeline = make_timeline()
@@ -190,18 +177,3 @@ def test_the_measurement_is_a_process_of_its_own() -> None:
     spans = [event for event in named(events, ph="X", pid=MEASURED) if event["tid"] >= COMMUNICATION]
     assert [span["ts"] for span in spans] == [bucket.launch_ns / 1000 for bucket in timeline.buckets]
     assert named(events, ph="C", pid=MEASURED)[-1]["args"]["bytes"] == 0
-
-
-def test_a_bucket_of_which_nothing_is_known_is_left_out() -> None:
-    timeline = make_timeline()
-    measured = make_measured(timeline)
-    unknown = replace(measured.buckets[0], end_ns=None)
-    text = perfetto_json(timeline, replace(measured, buckets=(unknown, *measured.buckets[1:])))
-    assert not named(events_of(text), ph="X", pid=MEASURED, name="bucket 0")
-
-
-def test_origin_is_in_the_file() -> None:
-    document = json.loads(perfetto_json(make_timeline(), provenance={"tool": "bucketsim 9"}))
-    assert document["otherData"]["workload"] == 'four "equal" <layers>'
-    assert document["otherData"]["hardware"] == "a machine"
-    assert document["otherData"]["tool"] == "bucketsim 9"

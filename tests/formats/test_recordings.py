@@ -205,12 +205,6 @@ def test_directories_without_a_recording(tmp_path: Path) -> None:
         load_recording(tmp_path)
 
 
-def test_ranks_of_different_runs_are_refused(tmp_path: Path) -> None:
-    write(tmp_path / "run", (rank_of(0, ()), rank_of(1, (), level="light")))
-    with pytest.raises(InputError, match="level: rank 1 has another than rank 0"):
-        load_recording(tmp_path / "run")
-
-
 def steady(ready: tuple[int, ...], count: int = 8, **changes: Any) -> tuple[RecordedStep, ...]:
     """Steps whose ready times are ``ready`` after warm-up, and absurd before."""
     wild = tuple(10**9 for _ in ready)

@@ -294,7 +294,7 @@ class _Rank:
 
 
 def build(
-    job: Job, dialect: Dialect, begin_ns: int = 10**15, first: int = 0
+    job: Job, dialect: Dialect, begin_ns: int = 1_780_000_000 * 10**9, first: int = 0
 ) -> tuple[list[str], list[list[TrueStep]]]:
     """Each rank's trace as text, and its true steps, numbered from ``first``."""
     ranks = [_Rank(rank, job, dialect, begin_ns, first) for rank in range(job.ranks)]

@@ -16,9 +16,8 @@ from sim.importer.auto import read_auto
 from sim.importer.readers import reader
 from sim.nouns.hardware import CurvePoint
 from sim.nouns.imported import Imported, ImportOptions, RankRow
-from tests.handmade import handmade, wired
+from tests.handmade import handmade
 from tests.importer.link_texts import Line, today
-from tests.public_data import DATA, needs_data
 
 RECORD = Path(__file__).parents[2] / "traces" / "measured" / "gpt-loopback-2"
 LINES = [Line(num_bytes=1 << power, in_us=10.0 * 2 ** (power - 20), out_us=900.0) for power in range(20, 28)]
@@ -102,14 +101,6 @@ def test_the_curve_beside_the_step_is_taken_before_that_of_the_trace(tmp_path: P
     assert len(found.measurements) == 1
 
 
-def test_a_curve_that_agrees_is_not_said_to_differ(tmp_path: Path, seen: Any) -> None:
-    wire = wired({1 << 20: 1_050_000, 1 << 24: 1_050_000}, name="mine")
-    save(tmp_path / "wire.json", wire)
-    found = read_auto([trace(tmp_path), tmp_path / "wire.json"], ImportOptions())
-    assert found.hardware == (wire,)  # a hardware file says all there is to say
-    assert "differ by more" not in " ".join(found.assumed)
-
-
 def test_a_link_of_other_ranks_is_kept_beside(tmp_path: Path, seen: Any) -> None:
     found = read_auto([trace(tmp_path), link(tmp_path, 8)], ImportOptions())
     assert [one.world_size for one in found.hardware] == [2, 8]
@@ -156,27 +147,3 @@ def test_conflicts_are_refused(tmp_path: Path, seen: Any) -> None:
         read_auto([trace(tmp_path), link(tmp_path, 3)], ImportOptions(world_size=3))
     with pytest.raises(InputError, match="not recognised"):
         read_auto([trace(tmp_path), document(tmp_path, "x.json", {"a": 1})], ImportOptions())
-
-
-def test_a_directory_is_its_files(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    link(folder, 4)
-    (folder / "notes.txt").write_text("hello")
-    found = read_auto([folder], ImportOptions())
-    assert [one.world_size for one in found.hardware] == [4]
-    assert "notes.txt: not recognised" in found.dropped[0]
-    (folder / "link-4.txt").unlink()
-    with pytest.raises(InputError, match="no file in it is recognised"):
-        read_auto([folder], ImportOptions())
-
-
-@needs_data
-def test_eight_public_ranks_and_a_wire() -> None:
-    paths = sorted((DATA / "traces/param").glob("param_dlrm_v100*"))
-    wire = DATA / "nccl_tests/dominator_rtxpro6000_pcie_allreduce_n2_n4_n8.csv"
-    found = read_auto([*paths, wire], ImportOptions())
-    assert found.workload is not None
-    assert [one.world_size for one in found.hardware] == [8, 2, 4]
-    assert len(found.ranks) == 8
-    assert len(found.measurements) == 1

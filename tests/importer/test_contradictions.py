@@ -1,21 +1,26 @@
 """Parts of an import that cannot be true together are named with their figures; sound ones are not."""
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import sim
 from sim.importer.joined_hardware import join_hardware
 from sim.importer.kineto.contradictions import contradictions
-from sim.importer.kineto.interference import Interference
+from sim.importer.kineto.interference import FEWEST_KERNELS, Interference, Kernel, find_interference
 from sim.importer.kineto.rank_trace import read_rank
 from sim.importer.kineto.slowed import CommSlowdown
+from sim.nouns.comparison import CandidateAgreement
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.imported import no_progress
+from sim.nouns.imported import Imported, no_progress
+from sim.nouns.records import Record
 from tests.effort import tries
-from tests.importer.built_traces import Dialect, build, write
+from tests.importer.built_traces import Dialect, Job, build, write
 from tests.importer.test_kineto_built import built, imported
 from tests.importer.test_kineto_steps import STEP
 
@@ -91,3 +96,172 @@ def test_a_step_does_not_carry_faster_than_the_link_does_alone(share: float) -> 
     doubts = [line for line in said if "cannot be of one link" in line]
     assert len(doubts) == (share < 0.9)
     assert not doubts or "2 of 2 sizes took less time in the step" in doubts[0]
+
+
+# The slow-down beside collectives, from kernels that one step ran beside one and another step alone.
+
+STEP_NS = 100_000_000
+
+
+def beside(
+    alone_ns: list[int], slowdown: float, steps: int, share: float, seed: int
+) -> tuple[list[list[Kernel]], list[tuple[int, int]]]:
+    """Steps of the same kernels; some stretches of each run beside a collective, another stretch in each."""
+    chance = random.Random(seed)
+    played, busy = [], []
+    for number in range(steps):
+        now, lane = number * STEP_NS, []
+        beside = {place for place in range(len(alone_ns)) if chance.random() < share}
+        for place, alone in enumerate(alone_ns):
+            duration = round(alone * slowdown) if place in beside else alone
+            lane.append(Kernel(f"kernel {place}", now, now + duration))
+            if place in beside:
+                busy.append((now, now + duration))
+            now += duration + 100  # a gap, so that a neighbour's collective is clear of it
+        played.append(lane)
+    return played, busy
+
+
+@settings(deadline=None, max_examples=tries(50))
+@given(
+    slowdown=st.floats(1.0, 3.0),
+    steps=st.integers(4, 8),
+    share=st.floats(0.3, 0.7),
+    seed=st.integers(0, 2**32),
+)
+def test_the_slowdown_that_was_built_in_is_found(slowdown, steps, share, seed):
+    alone = [random.Random(seed).randrange(10_000, 200_000) for _ in range(80)]
+    found = find_interference(*beside(alone, slowdown, steps, share, seed))
+    assert found is not None
+    assert found.slowdown == pytest.approx(slowdown, rel=1e-3)
+    assert found.quartiles == pytest.approx((slowdown,) * 3, rel=1e-3)
+
+
+def test_too_few_kernels_tell_nothing():
+    steps, busy = beside([50_000] * (FEWEST_KERNELS - 1), 1.5, 6, 0.5, 1)
+    assert find_interference(steps, busy) is None
+
+
+def test_kernels_that_only_a_clock_tick_long_tell_nothing():
+    steps, busy = beside([2_000] * 100, 1.5, 6, 0.5, 1)
+    assert find_interference(steps, busy) is None
+
+
+def test_kernels_that_are_not_the_same_are_not_compared():
+    steps, busy = beside([50_000] * 100, 1.5, 2, 0.5, 1)
+    steps[1] = [Kernel(f"another {place}", one.start_ns, one.end_ns) for place, one in enumerate(steps[1])]
+    assert find_interference(steps, busy) is None
+
+
+def test_a_kernel_that_lies_half_in_a_collective_counts_on_neither_side():
+    steps, busy = beside([50_000] * 100, 1.5, 6, 0.5, 1)
+    halves = [(start + 10_000, end) for start, end in busy]
+    assert find_interference(steps, halves) is None
+
+
+def test_a_faster_run_beside_a_collective_is_no_speed_up():
+    steps, busy = beside([50_000] * 100, 0.9, 6, 0.5, 1)
+    found = find_interference(steps, busy)
+    assert found is not None
+    assert found.slowdown == 1.0
+
+
+# What computation costs all-reduces, out of traces of a known truth; and the steps predicted from it.
+
+# A transformer on a slow wire: all-reduces queue up, and the last ones run after backward.
+LAYER = ((1024, 1024), (1024,))
+JOB = Job(
+    shapes=(*LAYER * 6, (4096, 1024)),
+    buckets=(2, 2, 2, 2, 2, 2, 1),
+    gradient_ns=(400_000, 100_000) * 6 + (300_000,),
+    transfer_ns=(600_000,) * 6 + (2_400_000,),
+    forward_ns=((1_500_000,) * 4,) * 5,
+    offsets_ns=(0, 3_000_000, -2_000_000, 500_000),
+)
+
+
+def as_run(found: Imported) -> CandidateAgreement:
+    assert found.workload is not None
+    record = Record(
+        name="as run",
+        workload=found.workload,
+        hardware=found.hardware[0],
+        measurements=found.measurements,
+    )
+    (row,) = sim.agreement(record).rows
+    return row
+
+
+def exposed_ns(found: Imported) -> int:
+    return int(found.details["steps"][0]["sync_end_ns"] - found.details["steps"][0]["backward_ns"])
+
+
+@settings(deadline=None, max_examples=tries(20))
+@given(slowdown=st.floats(1.05, 2.0), jitter=st.lists(st.floats(0.9, 1.1), min_size=5, max_size=5))
+def test_a_slowdown_of_collectives_that_was_built_in_is_found(slowdown: float, jitter: list[float]) -> None:
+    job = replace(JOB, comm_slowdown=slowdown, transfer_factors=tuple(jitter))
+    found, _ = imported(job, Dialect())
+    (hardware,) = found.hardware
+    assert hardware.comm_slowdown == pytest.approx(slowdown, rel=max(jitter) / min(jitter) - 1 + 1e-3)
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 1.3, 1.7])
+def test_a_step_is_predicted_from_transfers_that_nothing_runs_beside(slowdown: float) -> None:
+    job = replace(JOB, comm_slowdown=slowdown)
+    found, truth = imported(job, Dialect())
+    (hardware,) = found.hardware
+    sizes = {point.num_bytes: point.duration_ns for point in hardware.all_reduce}
+    assert hardware.comm_slowdown == pytest.approx(slowdown, rel=1e-3)
+    assert sizes[4 * 1024 * 1025] == pytest.approx(600_000, rel=1e-3)
+    assert sizes[4 * 4096 * 1024] == pytest.approx(2_400_000, rel=1e-3)
+    exposed = truth[0][0].sync_end_ns - truth[0][0].backward_end_ns
+    assert exposed_ns(found) == exposed
+    row = as_run(found)
+    assert row.predicted.exposed_comm_ns == pytest.approx(exposed, rel=5e-3)
+    assert max(abs(end.error_ns) for end in row.bucket_ends) < 30_000
+    told = [line for line in found.found if "times as long beside backward as after it" in line]
+    assert told[0].startswith(f"all-reduces take {slowdown:.2f} times as long")
+
+
+def test_what_no_size_shows_is_not_guessed() -> None:
+    """Sizes that ran on one side of backward's end only: the curve is as they ran, and that is said."""
+    job = replace(JOB, transfer_ns=(50_000,) * 6 + (2_400_000,), comm_slowdown=1.4)
+    found, _ = imported(job, Dialect())
+    assert found.hardware[0].comm_slowdown == 1.0
+    assert any(
+        "what computation beside them costs all-reduces is not known" in line for line in found.assumed
+    )
+    assert not any("beside backward as after" in line for line in found.found)
+
+
+def test_waits_for_ranks_that_are_missing_are_not_taken_for_computation() -> None:
+    """A rank that others wait for, beside backward and not after it: of one rank no slow-down is told."""
+    late = replace(JOB, forward_ns=((1_500_000, 2_500_000, 1_500_000, 1_500_000),) * 5)
+    for ranks in (1, 3, 4):
+        found, _ = imported(late, Dialect(), ranks=ranks)
+        assert found.hardware[0].comm_slowdown == pytest.approx(1.0, abs=1e-3)
+    found, _ = imported(replace(JOB, comm_slowdown=1.3), Dialect(), ranks=1)
+    assert found.hardware[0].comm_slowdown == 1.0
+    assert any("without a wait for ranks that are missing" in line for line in found.assumed)
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 1.3, 1.7])
+def test_one_rank_tells_it_by_what_was_ready_longer_than_it_took(slowdown: float) -> None:
+    job = replace(JOB, gradient_ns=(200_000, 50_000) * 6 + (2_000_000,), comm_slowdown=slowdown)
+    found, _ = imported(job, Dialect(), ranks=1)
+    assert found.hardware[0].comm_slowdown == pytest.approx(slowdown, rel=1e-3)
+    row = as_run(found)
+    assert max(abs(end.error_ns) for end in row.bucket_ends) < 50_000
+
+
+@pytest.mark.parametrize("factors", [(1.0, 1.3, 1.2, 1.25, 1.3), (0.8, 1.0, 1.1, 1.0, 1.05)])
+def test_one_rank_shows_what_queues_after_backward_without_its_least_step(factors: tuple[float, ...]) -> None:
+    """What was sent behind another, after backward, waited for nobody: its median counts, not its best."""
+    found, _ = imported(replace(JOB, transfer_factors=factors), Dialect(), ranks=1)
+    middle = sorted(factors)[2]
+    largest = found.hardware[0].all_reduce[-1]
+    assert largest.duration_ns == pytest.approx(2_400_000 * middle, rel=1e-3)
+    row = as_run(found)
+    measured = row.measured_sync_end_ns - row.predicted.backward_end_ns
+    least = sum(JOB.transfer_ns) * min(factors) - (row.predicted.backward_end_ns - 500_000)
+    assert abs(row.predicted.exposed_comm_ns - measured) < 0.3 * abs(least - measured)

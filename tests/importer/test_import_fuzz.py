@@ -3,20 +3,37 @@
 import gzip
 import json
 import os
+import pickle
 import random
+import signal
+import subprocess
+import sys
 import tempfile
+import time
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from sim.formats.documents import save, to_document
 from sim.importer.bounded_json import MOST_VALUES
-from sim.importer.readers import READABLE
-from sim.nouns.imported import ImportOptions
-from tests.commands import bucketsim, process
-from tests.importer.corpus import MODEL, Case, corpus
+from sim.importer.readers import READABLE, reader
+from sim.nouns.imported import Imported, ImportOptions
+from tests.commands import Said, bucketsim, process
+from tests.effort import PATIENCE_S, tries
+from tests.importer import link_texts
+from tests.importer.built_traces import Dialect, Job, build
+from tests.importer.corpus import JOB, LINES, MODEL, WIRE, Case, corpus
 from tests.importer.damage import damaged
 from tests.importer.judging import MOST_SECONDS, Tally, judge, no_constant
+from tests.importer.link_texts import head, today
+from tests.importer.mutations import JUNK
+from tests.importer.test_kineto_built import built
 
 FAST, MANY = 24, 10_000
 _OPTIONS = (
@@ -192,17 +209,346 @@ def test_real_processes_end_as_they_should(tmp_path: Path) -> None:
     assert codes[1] > 3
 
 
-def test_the_command_shows_what_it_reads_and_refuses(tmp_path: Path) -> None:
-    """In this process: tables and JSON of results, and one line for what is refused."""
-    codes = Counter[int]()
-    for number in range(24):
-        draw = random.Random(f"command {number}")
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        form, paths, what = _damage(draw, draw.choice(corpus()), folder)
-        said = bucketsim("import", form, *paths, "-o", folder / "made", *draw.choice(([], ["--anonymize"])))
-        codes[said.code] += 1
-        assert said.code in (0, 1), (what, said.err)
-        assert all(line.isprintable() for line in (said.out + said.err).splitlines()), what
-        assert (folder / "made").exists() == (said.code == 0)
-    assert min(codes[0], codes[1]) > 3, codes
+# What must not change an import, and what must change it in one way only.
+
+SETTINGS = settings(max_examples=tries(40), deadline=None)
+_Texts = dict[str, str]
+
+
+def read(texts: _Texts, form: str = "auto", zipped: bool = False, **options: Any) -> Imported:
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for name, text in texts.items():
+            paths.append(Path(folder) / name)
+            paths[-1].write_bytes(gzip.compress(text.encode()) if zipped else text.encode())
+        return reader(form)(paths, ImportOptions(name="one", **options))
+
+
+def essence(imported: Imported) -> dict[str, Any]:
+    """All that was imported but where and when it came from."""
+    nouns = [imported.workload, *imported.hardware, *imported.measurements]
+    documents = [to_document(noun) for noun in nouns if noun is not None]
+    return _without(
+        {"nouns": documents, "ranks": [asdict(row) for row in imported.ranks], "details": imported.details}
+    )
+
+
+def _without(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: _without(item)
+            for key, item in value.items()
+            if key not in ("provenance", "file", "source", "made_for")
+        }
+    return [_without(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def traces(case: tuple[Job, Dialect]) -> _Texts:
+    job, dialect = case
+    return {f"trace-{rank}.json": text for rank, text in enumerate(build(job, dialect)[0])}
+
+
+def edited(texts: _Texts, edit: Callable[[list[dict[str, Any]], int], None]) -> _Texts:
+    """Traces whose events were changed: ``edit(events, rank)``, times in whole ns."""
+    made = {}
+    for rank, (name, text) in enumerate(texts.items()):
+        document = json.loads(text, parse_float=str)
+        events = document["traceEvents"]
+        for event in events:
+            event.update({key: _ns(event[key]) for key in ("ts", "dur")})
+        edit(events, rank)
+        for event in events:
+            event.update({key: f"@{_us(event[key])}@" for key in ("ts", "dur") if key in event})
+        made[name] = json.dumps(document).replace('"@', "").replace('@"', "")
+    return made
+
+
+def _ns(value: int | str) -> int:
+    whole, _, rest = str(value).partition(".")
+    return int(whole) * 1000 + int(rest.ljust(3, "0"))
+
+
+def _us(time_ns: int) -> str:
+    return f"{time_ns // 1000}.{time_ns % 1000:03d}"
+
+
+@SETTINGS
+@given(built(), st.randoms(use_true_random=False))
+def test_the_order_of_a_traces_events_is_nothing(case: tuple[Job, Dialect], draw: random.Random) -> None:
+    texts, ranks = traces(case), case[0].ranks
+    shuffled = edited(texts, lambda events, rank: draw.shuffle(events))
+    assert essence(read(shuffled, world_size=ranks)) == essence(read(texts, world_size=ranks))
+
+
+@SETTINGS
+@given(built(), st.randoms(use_true_random=False))
+def test_events_of_others_are_nothing(case: tuple[Job, Dialect], draw: random.Random) -> None:
+    """Python frames, instants, counters, flows, names of threads, and operators of another process."""
+
+    def add(events: list[dict[str, Any]], rank: int) -> None:
+        first, last = min(one["ts"] for one in events), max(one["ts"] for one in events)
+        for number in range(20):
+            at = draw.randint(first + 1, last)
+            common = {"ts": at, "pid": draw.choice((1, 99)), "tid": draw.choice((100, 101, 7))}
+            other = {**common, "pid": 99, "tid": 55}
+            events += [
+                {
+                    "ph": "X",
+                    "cat": "python_function",
+                    "name": f"train.py({number}): step",
+                    "dur": 500,
+                    **common,
+                },
+                {
+                    "ph": "i",
+                    "cat": "cpu_instant_event",
+                    "name": "[memory]",
+                    "s": "t",
+                    "args": {"Bytes": 4},
+                    **common,
+                },
+                {"ph": "s", "cat": "ac2g", "name": "ac2g", "id": number, **common},
+                {"ph": "C", "cat": "counter", "name": "GPU power", "args": {"W": 300}, **common},
+                {"ph": "M", "name": "thread_name", "args": {"name": "main"}, **common},
+                {"ph": "X", "cat": "cpu_op", "name": "aten::add", "dur": 500, "args": {}, **other},
+                {"ph": "X", "cat": "overhead", "name": "Buffer Flush", "dur": 500, **other},
+            ]
+
+    texts, ranks = traces(case), case[0].ranks
+    assert essence(read(edited(texts, add), world_size=ranks)) == essence(read(texts, world_size=ranks))
+
+
+@SETTINGS
+@given(built())
+def test_twice_as_slow_is_twice_as_long(case: tuple[Job, Dialect]) -> None:
+    job, dialect = case
+    texts = traces((replace(job, offsets_ns=(0,) * job.ranks), dialect))
+
+    def slow(events: list[dict[str, Any]], rank: int) -> None:
+        for event in events:
+            event["ts"], event["dur"] = 2 * event["ts"], 2 * event["dur"]
+
+    fast, slowed = read(texts, world_size=job.ranks), read(edited(texts, slow), world_size=job.ranks)
+    _twice(essence(fast), essence(slowed), "")
+
+
+# A step is the sum of three medians, each rounded to a nanosecond, which doubling makes two.
+_ROUNDED_NS = 3
+
+
+def _twice(fast: Any, slow: Any, where: str) -> None:
+    """Times twice as long (but for rounding), rates half, all else as it was."""
+    if isinstance(fast, dict):
+        assert fast.keys() == slow.keys(), where
+        for key in fast:
+            _twice(fast[key], slow[key], f"{where}.{key}")
+    elif isinstance(fast, list):
+        is_times = where.endswith(("samples", "all_reduce"))
+        assert len(fast) == len(slow), where
+        for number, (one, other) in enumerate(zip(fast, slow, strict=True)):
+            _twice(one, other, f"{where}{'_ns' if is_times and type(one) is int else ''}.{number}")
+    elif "_ns" in where.rpartition(".")[2] or ("_ns" in where and type(fast) is int) or ".samples" in where:
+        assert (fast is None) == (slow is None), where
+        assert fast is None or abs(slow - 2 * fast) <= _ROUNDED_NS, (where, fast, slow)
+    elif "per_s" in where:
+        assert (fast is None) == (slow is None), where
+        assert fast is None or slow == pytest.approx(fast / 2, rel=1e-9), (
+            where,
+            fast,
+            slow,
+        )
+    elif isinstance(fast, float):
+        assert slow == pytest.approx(fast, rel=1e-3, abs=1e-3), where
+    else:
+        assert fast == slow, where
+
+
+@SETTINGS
+@given(built(), st.integers(0, 2), st.integers(-(10**10), 10**10))
+def test_a_clock_that_is_wrong_is_an_offset(case: tuple[Job, Dialect], which: int, shift_us: int) -> None:
+    texts, ranks = traces(case), case[0].ranks
+    which %= ranks
+    shift = shift_us * 1000
+
+    def late(events: list[dict[str, Any]], rank: int) -> None:
+        for event in events:
+            event["ts"] += shift * (rank == which)
+
+    before = essence(read(texts, world_size=ranks))
+    after = essence(read(edited(texts, late), world_size=ranks))
+    for place, (row, moved) in enumerate(zip(before["ranks"], after["ranks"], strict=True)):
+        if ranks > 1:
+            expected = row["clock_offset_ns"] + shift * ((place == which) - (which == 0))
+            assert moved.pop("clock_offset_ns") == expected
+            row.pop("clock_offset_ns")
+    assert after["ranks"] == before["ranks"]
+    assert after["nouns"] == before["nouns"]
+
+
+@SETTINGS
+@given(built())
+def test_names_of_files_hosts_and_devices_are_only_names(case: tuple[Job, Dialect]) -> None:
+    texts, ranks = traces(case), case[0].ranks
+    renamed = {
+        f"other {rank}.txt": text.replace("A GPU", "Another").replace('"traceName": "t"', '"traceName": "u"')
+        for rank, text in enumerate(texts.values())
+    }
+    after = json.dumps(essence(read(renamed, world_size=ranks))).replace("Another", "A GPU")
+    assert json.loads(after) == json.loads(json.dumps(essence(read(texts, world_size=ranks))))
+
+
+@SETTINGS
+@given(
+    st.sampled_from(
+        [link_texts.today, link_texts.old, link_texts.comma, link_texts.named, link_texts.spaced]
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_a_links_rows_in_any_order_among_any_lines(write: Any, draw: random.Random) -> None:
+    """Rows shuffled, other programs' lines between; twice as slow is twice as long."""
+    lines = list(LINES)
+    before = read({"link.txt": "\n".join(write(lines, 4)) + "\n"}, world_size=4).hardware
+    draw.shuffle(lines)
+    rows = write(lines, 4)
+    first = next(place for place, row in enumerate(rows) if str(lines[0].num_bytes) in row)
+    for _ in range(5):
+        noise = draw.choice(("node0:1:2 [0] NCCL INFO Channel 00/02 : 0 1", "", "srun: job 12 queued"))
+        rows.insert(draw.randint(first, len(rows)), noise)
+    after = read({"link.txt": "\n".join(rows) + "\n"}, world_size=4).hardware
+    assert [one.all_reduce for one in after] == [one.all_reduce for one in before]
+    slow = [replace(line, in_us=2 * line.in_us, out_us=2 * line.out_us) for line in LINES]
+    (twice,) = read({"link.txt": "\n".join(write(slow, 4)) + "\n"}, world_size=4).hardware
+    assert [point.duration_ns for point in twice.all_reduce] == [
+        2 * point.duration_ns for point in before[0].all_reduce
+    ]
+
+
+# What people give by mistake: each is answered by a line that says what to do.
+
+FAILURE = "node0: Test NCCL failure common.cu:1006 'unhandled cuda error'\n .. node0 pid 1: Test failure\n"
+TABLE = "\n".join(today(LINES, 8)[:-6]) + "\n"
+# What a file holds, and what import auto says of it.
+GIVEN: dict[bytes, str] = {
+    b"": "the file is empty",
+    b"<!DOCTYPE html>\n<html lang='en'>": "a web page in place of the file; download the raw file",
+    b"\n\n<HTML><body>404": "a web page",
+    b"version https://git-lfs.github.com/spec/v1\noid sha256:a": "a Git LFS pointer",
+    b"\x28\xb5\x2f\xfd1234": "compressed with zstd; unpack it",
+    b"\xfd7zXZ\x001234": "compressed with xz; unpack it",
+    b"BZh91AY": "compressed with bzip2; unpack it",
+    b"SQLite format 3\x00": "an SQLite database",
+    pickle.dumps({"entries": []}): "a pickle, which could run code when it is read; give JSON",
+    b"\x13\x00\x00NVTX": "a binary file",
+    b"hello": "not recognised; give a Kineto trace",
+    ("\n".join(head(8)) + "\n").encode(): "first lines without its table: the run ended before its first",
+    ("\n".join(head(8)) + "\n" + FAILURE).encode(): "first size (Test NCCL failure common.cu:1006 'unhandled",
+    b"size_B time_us nranks\n": "a header, but no whole row below it (truncated?)",
+    b'{"schema_version": 1, "kind": "report", "provenance": {}}': "give a workload or hardware",
+    b'{"traceEvents": []}': "traceEvents: no events; give a trace that torch.profiler exported",
+}
+
+
+def refused(said: Said) -> str:
+    """The one line of a refusal."""
+    assert said.code == 1, said.err
+    (line,) = said.err.strip().splitlines()
+    assert len(line) < 500
+    return line
+
+
+@pytest.mark.parametrize("content", GIVEN, ids=lambda content: GIVEN[content][:30])
+def test_what_is_not_what_it_should_be(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "given.json").write_bytes(content)
+    line = refused(bucketsim("import", "auto", tmp_path / "given.json", "-o", tmp_path / "made"))
+    assert GIVEN[content] in line
+    assert "given.json" in line
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_run_that_failed_gives_what_it_measured_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "crash.txt").write_text(TABLE + FAILURE)
+    said = bucketsim("import", "auto", tmp_path / "crash.txt", "-o", tmp_path / "made")
+    assert said.code == 0
+    assert "dropped: crash.txt: what follows a failure (Test NCCL failure common.cu:1006" in said.out
+
+
+def test_a_rank_of_another_job_and_a_rank_twice(tmp_path: Path) -> None:
+    paths = []
+    texts = build(replace(JOB, offsets_ns=(0,) * 8, forward_ns=((50_000,) * 8,) * 3), Dialect())[0]
+    shapes = ((9, 9), (9,), (6, 8), (8,), (5, 3))
+    other = build(
+        replace(JOB, offsets_ns=(0,) * 8, forward_ns=((50_000,) * 8,) * 3, shapes=shapes), Dialect()
+    )[0]
+    for rank, text in enumerate([*texts[:7], other[7]]):
+        paths.append(tmp_path / f"rank{rank}.json")
+        paths[-1].write_text(text)
+    line = refused(bucketsim("import", "auto", *paths, "-o", tmp_path / "made"))
+    assert "rank7.json: step 0: all-reduce 0 has 90 elements" in line
+    assert "give the traces of one job" in line
+    line = refused(bucketsim("import", "kineto", paths[0], paths[1], paths[0], "-o", tmp_path / "made"))
+    assert "give one file of each rank" in line
+    assert bucketsim("import", "kineto", *paths[:7], "-o", tmp_path / "made").code == 0
+
+
+def test_another_model_and_another_number_of_ranks(tmp_path: Path) -> None:
+    save(tmp_path / "model.json", MODEL)
+    save(tmp_path / "wire.json", WIRE)
+    trace = tmp_path / "trace.json"
+    trace.write_text(build(JOB, Dialect())[0][0])
+    for option, word in (
+        (("--model", tmp_path / "model.json"), "give the model that was trained"),
+        (("--model", tmp_path / "wire.json"), "kind: 'hardware' is not legal; it must be 'workload'"),
+        (("--model", tmp_path / "none.json"), "none.json: cannot be read: No such file"),
+        (("--world-size", 3), "over 2 ranks, but --world-size says 3"),
+        (("--world-size", 0), "give an integer >= 1"),
+    ):
+        assert word in refused(bucketsim("import", "kineto", trace, "-o", tmp_path / "made", *option))
+
+
+def test_where_it_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "link.txt").write_text(TABLE)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("precious")
+    for target, word in (
+        ("mine", "holds other files already; give a new or empty directory"),
+        ("link.txt", "link.txt: cannot be made: it is no directory"),
+        ("link.txt/below", "cannot be made"),
+    ):
+        line = refused(bucketsim("import", "auto", tmp_path / "link.txt", "-o", tmp_path / target))
+        assert word in line
+    assert (tmp_path / "link.txt").read_text() == TABLE
+    assert [entry.name for entry in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+    for junk in (*JUNK, {"kind": "import", "files": ["../link.txt", 5, None, "/etc/hosts"]}):
+        (tmp_path / "mine" / "summary.json").write_text(json.dumps(junk))
+        (tmp_path / "mine" / "hardware.json").write_text("mine too")
+        refused(bucketsim("import", "auto", tmp_path / "link.txt", "-o", tmp_path / "mine"))
+    assert (tmp_path / "link.txt").read_text() == TABLE
+
+
+@pytest.mark.parametrize("inherited", [signal.SIG_DFL, signal.SIG_IGN], ids=["heard", "ignored"])
+def test_an_interrupt_leaves_nothing_half_written(tmp_path: Path, inherited: signal.Handlers) -> None:
+    """A long trace, and Ctrl-C while it is read; also where a shell started the command in the background."""
+    event = '{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1, "tid": 7},\n'
+    trace = tmp_path / "trace.json"
+    trace.write_text('{"traceEvents": [' + event * 1_500_000 + "{}]}")
+    running = subprocess.Popen(
+        [sys.executable, "-m", "sim", "import", "auto", str(trace), "-o", str(tmp_path / "made")],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, inherited),
+    )
+    opened = Path(f"/proc/{running.pid}/fd")
+    while running.poll() is None and trace not in [end(link) for link in opened.iterdir()]:
+        time.sleep(0.01)
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=PATIENCE_S)
+    assert (running.returncode, said) == (130, "interrupted\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
+
+
+def end(link: Path) -> Path | None:
+    """Where an open file is; None where it has been closed since."""
+    try:
+        return link.readlink()
+    except FileNotFoundError:
+        return None

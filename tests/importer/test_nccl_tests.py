@@ -144,20 +144,6 @@ def test_a_text_cut_anywhere_is_a_prefix_or_an_error(
 
 
 @quick
-@given(lines=curves, ranks=ranks_of, data=st.data())
-def test_bytes_that_change_make_no_traceback(
-    lines: list[Line], ranks: int, data: st.DataObject, tmp_path: Path
-) -> None:
-    write = data.draw(st.sampled_from(WRITERS))
-    whole = data.draw(st.booleans())
-    content = bytearray((report(lines, ranks) if whole else "\n".join(write(lines, ranks))).encode())
-    for _ in range(data.draw(st.integers(1, 6))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    made = outcome(tmp_path, bytes(content))
-    assert isinstance(made, Hardware) or "\n" not in made
-
-
-@quick
 @given(lines=curves, ranks=st.integers(2, 512))
 def test_ranks_told_by_bandwidths_are_right_or_not_told(
     lines: list[Line], ranks: int, tmp_path: Path
@@ -425,15 +411,6 @@ def test_public_benchmarks(path: str, ranks: int, sizes: int, times: dict[int, i
     found = dict(points(hardware.all_reduce))
     assert len(found) == sizes
     assert {size: found[size] for size in times} == times
-
-
-@needs_data
-def test_a_public_csv_of_three_numbers_of_ranks() -> None:
-    path = DATA / "nccl_tests/dominator_rtxpro6000_pcie_allreduce_n2_n4_n8.csv"
-    two, four, eight = read_nccl_tests([path], ImportOptions()).hardware
-    assert [one.world_size for one in (two, four, eight)] == [2, 4, 8]
-    assert dict(points(eight.all_reduce))[1 << 30] == 105_301_000
-    assert dict(points(two.all_reduce))[4096] == 11_400
 
 
 @needs_data

@@ -34,31 +34,6 @@ def test_a_directory_of_ranks_is_a_recording(tmp_path: Path) -> None:
     assert recognise(tmp_path) == "recording"
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "empty"),
-        (b" \n ", "empty"),
-        (b"hello", "not recognised; give a Kineto trace"),
-        (b'{"a": {"b": 1}}', "not recognised"),
-        (b"[1, 2]", "not recognised"),
-        (b'{"a', "not recognised"),
-        (b"\x80\x04\x95", "a pickle"),
-        (b"PK\x03\x04", "a zip"),
-        (b"\x7fELF\0\0", "a binary file"),
-        (b'{"schema_version": 1, "kind": "report"}', "'report' is not legal here"),
-        (b'{"kind": null, "schema_version": 1}', "is not legal here"),
-    ],
-)
-def test_anything_else_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(content)
-    with pytest.raises(InputError) as caught:
-        recognise(path)
-    assert message in str(caught.value)
-    assert str(path) in str(caught.value)
-
-
 def test_a_file_of_300_mb_is_told_by_its_head(tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_text('{"schemaVersion": 1, "traceEvents": [')

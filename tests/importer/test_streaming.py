@@ -1,11 +1,7 @@
 """JSON member by member, against ``json.loads`` of the whole, however the file is cut into pieces."""
 
 import json
-import subprocess
-import sys
 import tempfile
-import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,77 +122,3 @@ def test_what_is_no_json_is_an_error_of_one_line(content: bytes, why: str, chunk
     with pytest.raises(InputError, match=why) as error:
         stream(content, chunk)
     assert len(str(error.value).splitlines()) == 1
-
-
-@pytest.mark.parametrize("zipped", [False, True])
-def test_progress_goes_up_to_the_size_of_the_file(
-    zipped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import gzip
-
-    monkeypatch.setattr(streaming, "_CHUNK_BYTES", 1000)
-    content = json.dumps([{"number": number} for number in range(20_000)]).encode()
-    path = tmp_path / "a.json"
-    path.write_bytes(gzip.compress(content) if zipped else content)
-    told: list[tuple[int, int]] = []
-    assert (
-        len(list(stream_members(path, "events", lambda done, total, _: told.append((done, total))))) == 20_000
-    )
-    done = [row[0] for row in told]
-    assert done == sorted(done)
-    assert len(set(done)) > 3
-    assert {row[1] for row in told} == {path.stat().st_size}
-    assert done[-1] == path.stat().st_size
-
-
-def _large_trace(path: Path, megabytes: int) -> None:
-    """Steps like a recorded one, one after another, until the file is this large."""
-    job = Job(
-        shapes=((512, 512), (512,)) * 100,
-        buckets=(50,) * 4,
-        gradient_ns=(40_000, 10_000) * 100,
-        transfer_ns=(300_000,) * 4,
-        forward_ns=((2_000_000,),) * 20,
-        copy_in_ns=2_000,
-    )
-    begin, first = 10**15, 0
-    with path.open("w") as file:
-        info = {"backend": "nccl", "rank": 0, "world_size": 2}
-        file.write(f'{{"distributedInfo": {json.dumps(info)}, "traceEvents": [')
-        separator = ""
-        while file.tell() < megabytes << 20:
-            text = build(job, Dialect(bare_list=True, dims="Input Dims"), begin, first)[0][0]
-            for line in text[1:-1].splitlines():
-                file.write(separator + line.rstrip(","))
-                separator = ",\n"
-                # Most events of a trace are of no use: they are passed over.
-                stack = '{"ph": "X", "cat": "python_function", "name": "%s", "ts": 1, "dur": 1, "args": {}}'
-                file.write(separator + stack % ("torch/nn/modules/module.py(1773): _call_impl" * 2))
-            begin, first = begin + 10**9, first + len(job.forward_ns)
-        file.write("]}")
-
-
-READ = """
-import json, resource, sys
-from sim.importer.kineto.trace_import import read_kineto
-from sim.nouns.imported import ImportOptions
-from pathlib import Path
-found = read_kineto([Path(sys.argv[1])], ImportOptions())
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(json.dumps([peak, len(found.details["steps"]), len(found.workload.gradients)]))
-"""
-
-
-@pytest.mark.slow
-def test_300_mb_are_read_in_less_than_1_gb(tmp_path: Path) -> None:
-    path = tmp_path / "large.json"
-    _large_trace(path, 300)
-    begin = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", READ, str(path)], capture_output=True, text=True, check=True, timeout=600
-    )
-    peak_kib, steps, gradients = json.loads(done.stdout)
-    print(f"{path.stat().st_size / 2**20:.0f} MiB in {time.monotonic() - begin:.0f} s, {peak_kib >> 10} MiB")
-    assert peak_kib < 1 << 20
-    assert steps % 20 == 0
-    assert gradients == 200

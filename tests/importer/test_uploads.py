@@ -33,7 +33,6 @@ from tests.effort import tries
 from tests.importer.built_traces import Dialect, build
 from tests.importer.corpus import JOB, MODEL, WIRE, Case, corpus
 from tests.importer.damage import damaged
-from tests.public_data import DATA, needs_data
 from tests.strategies import NOUNS, TINY, hardwares, workloads
 
 RECORD = Path(__file__).parents[2] / "traces" / "measured" / "gpt-loopback-2"
@@ -259,15 +258,6 @@ def test_an_import_can_be_uploaded_as_it_was_written(tmp_path: Path) -> None:
     assert any("summary of an import" in line for line in found.dropped)
 
 
-def test_the_steps_of_a_trace_can_be_held_against_the_prediction() -> None:
-    (case, *_) = (case for case in SMALL if case.form == "kineto")
-    found = sim.read_uploads(list(case.files.items()))
-    assert found.record is not None
-    (row,) = sim.agreement(found.record).rows
-    assert row.measured_step_ns > 0
-    assert found.record.hardware is found.hardware[0]
-
-
 def test_a_recommendation_brings_its_assignment() -> None:
     best = sim.tune(MODEL, WIRE)
     found = sim.read_uploads([("best.json", content(best)), ("model.json", content(MODEL))])
@@ -336,19 +326,6 @@ def measured(number: int = 0) -> tuple[str, bytes]:
 def test_what_does_not_go_together_is_refused(files: list[tuple[str, bytes]], words: str) -> None:
     with pytest.raises(InputError, match=words):
         sim.read_uploads(files)
-
-
-def test_two_files_of_one_rank_are_refused() -> None:
-    (case,) = (case for case in SMALL if case.form == "recording")
-    text = case.files["rank-0.jsonl"]
-    with pytest.raises(InputError, match="second file of rank 0"):
-        sim.read_uploads([("rank-0.jsonl", text), ("rank-0.jsonl", text + b"\n")])
-
-
-def test_measurements_beside_a_trace_are_refused() -> None:
-    (case, *_) = (case for case in SMALL if case.form == "kineto")
-    with pytest.raises(InputError, match="not legal beside traces"):
-        sim.read_uploads([*case.files.items(), measured()])
 
 
 # What somebody wants to harm with
@@ -488,30 +465,3 @@ def test_the_private_directory_is_removed_after_a_bug_too(monkeypatch: pytest.Mo
 
 
 # Real traces
-
-
-@needs_data
-def test_real_traces_of_eight_ranks_lead_to_a_recommendation() -> None:
-    folder = DATA / "traces" / "param"
-    paths = sorted(folder.glob("param_dlrm_v100x8_r*.pt.trace.json.gz"))
-    found = sim.read_uploads([(path.name, path.read_bytes()) for path in paths])
-    assert found.workload is not None
-    assert len(found.ranks) == 8
-    assert found.record is not None
-    assert sorted(bucket.num_bytes for bucket in sim.agreement(found.record).rows[0].bucket_ends) == [
-        448,
-        4 * 226_960,
-        4 * 394_241,
-    ]
-    best = sim.tune(found.workload, found.hardware[0])
-    assert best.report.step_ns <= best.baseline.step_ns
-
-
-@needs_data
-def test_a_real_trace_beside_real_link_benchmarks_offers_each_of_them() -> None:
-    names = ("traces/hta/hta_nccl_data_a100x2.json.gz", "nccl_tests/stas00_a100_8gpu_nvlink3.txt")
-    found = sim.read_uploads([(name, (DATA / name).read_bytes()) for name in names])
-    assert [one.world_size for one in found.hardware] == [2, 8]
-    assert found.workload is not None
-    assert found.record is not None
-    assert found.record.hardware is found.hardware[0]

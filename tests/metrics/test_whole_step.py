@@ -219,27 +219,3 @@ def test_a_recorded_jobs_parts_are_those_of_its_micro_batches(no_sync: bool) -> 
     assert told.before_ns == 3 * workload.loss_ns
     report = play(workload, hardware, sim.assign(workload, "single", **switches))
     assert told.step_ns == report.step_ns
-
-
-def test_every_micro_batch_that_reduces_is_exposed() -> None:
-    workload, hardware = model(12, "affine"), wire(MS, 4 * MS)
-    one = play(workload, hardware, sim.assign(workload, bucket_cap_mb=4))
-    each = sim.assign(workload, bucket_cap_mb=4, accumulation_steps=4, no_sync=False)
-    all_four = play(workload, hardware, each)
-    assert all_four.exposed_by_micro_batch_ns == (one.exposed_comm_ns,) * 4
-    assert all_four.exposed_comm_ns == 4 * one.exposed_comm_ns
-    last = play(workload, hardware, sim.assign(workload, bucket_cap_mb=4, accumulation_steps=4))
-    assert last.exposed_by_micro_batch_ns == (one.exposed_comm_ns,)
-
-
-@pytest.mark.parametrize("num_bytes", [0, 1 << 16, 1 << 28])
-def test_buffers_that_take_time_before_forward_have_a_line(num_bytes: int) -> None:
-    workload = replace(
-        model(12, "affine"), buffers=(Buffer(dtype="float32", num_bytes=num_bytes),) if num_bytes else ()
-    )
-    report = play(workload, wire(MS // 10, 4 * MS), sim.assign(workload))
-    took = report.parts_ns.get("before forward: buffers", 0)
-    assert took == report.pre_forward_ns
-    assert ("broadcast_buffers=False" in report.verdict) == (took > 0.005 * report.step_ns)
-    without = play(workload, wire(MS // 10, 4 * MS), sim.assign(workload, broadcast_buffers=False))
-    assert report.step_ns - without.step_ns == took

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.errors import AssignmentError, InputError, SimError
+from sim.errors import AssignmentError, InputError
 from sim.formats.documents import KINDS
 from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredIteration
 from sim.nouns.path import PathSpan
+from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
 from sim.nouns.timeline import BucketTimes, ComputeSpan, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
 from tests.strategies import assignments, hardwares, workloads
@@ -54,60 +55,6 @@ def workload(*gradients: Gradient, **changes: Any) -> Workload:
 def hardware(**changes: Any) -> Hardware:
     point = CurvePoint(num_bytes=0, duration_ns=1)
     return Hardware(**{"name": "h", "world_size": 2, "all_reduce": (point,), **changes})
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"index": -1},
-        {"index": True},
-        {"index": 1.0},
-        {"dtype": "float33"},
-        {"num_bytes": -1},
-        {"num_bytes": 8.0},
-        {"num_bytes": 2**62 + 1},
-        {"ready_ns": -1},
-        {"ready_ns": 1.5},
-        {"wire_bytes": -1},
-        {"group": -1},
-        {"uses": 0},
-        {"shape": (2, -1)},
-    ],
-    ids=str,
-)
-def test_a_gradient_names_the_field_and_the_value(changes: dict[str, Any]) -> None:
-    (name, value) = next(iter(changes.items()))
-    with pytest.raises(InputError) as caught:
-        gradient(**changes)
-    assert str(caught.value).startswith(f"{name}: ")
-    assert repr(value if name != "shape" else -1) in str(caught.value)
-    assert isinstance(caught.value, ValueError)
-    assert isinstance(caught.value, SimError)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"forward_ns": -1},
-        {"backward_ns": -1},
-        {"backward_ns": 4},  # before its gradient is ready
-        {"optimizer_ns": None, "loss_ns": -1},
-        {"loss_ns": -1},
-        {"ready_order": (1,)},
-        {"ready_order": (0, 0)},
-        {"ready_order": ()},
-        {"ready_includes": ("copy_in", "copy_in")},
-        {"samples": ((1, 2),)},
-        {"samples": ((-1,),)},
-        {"band": (2.0, 1.0)},
-        {"band": (float("nan"), 1.0)},
-        {"band": (1.0, float("inf"))},
-    ],
-    ids=str,
-)
-def test_a_workload_refuses_what_is_not_legal(changes: dict[str, Any]) -> None:
-    with pytest.raises(InputError):
-        workload(**changes)
 
 
 def test_a_workload_without_gradients_is_refused() -> None:
@@ -156,30 +103,6 @@ def test_dtypes_have_torchs_sizes() -> None:
     assert {name: getattr(torch, name).itemsize for name in DTYPE_BYTES} == DTYPE_BYTES
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"world_size": 0},
-        {"world_size": True},
-        {"world_size": 10**12},
-        {"comm_channels": 0},
-        {"launch_cost_ns": -1},
-        {"compute_slowdown": 0.999},
-        {"comm_slowdown": float("nan")},
-        {"channel_slowdown": float("inf")},
-        {"copy_in_bytes_per_s": 0.0},
-        {"copy_out_bytes_per_s": -1.0},
-        {"copy_out_bytes_per_s": float("inf")},
-        {"all_reduce": ()},
-        {"all_gather": ()},
-    ],
-    ids=str,
-)
-def test_hardware_names_the_field(changes: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=rf"^{next(iter(changes))}: "):
-        hardware(**changes)
-
-
 @given(st.lists(st.integers(0, 20), min_size=2, max_size=5))
 def test_curves_ascend_without_repeats(sizes: list[int]) -> None:
     """CONTRACT, Hardware: sorted, unique, at least one."""
@@ -226,23 +149,6 @@ def test_a_broken_assignment_does_not_fit(data: st.DataObject) -> None:
         Assignment(bucket_indices=legal, bucket_bytes=tuple(wrong)).check_fits(made)
 
 
-@pytest.mark.parametrize(
-    ("indices", "says"),
-    [
-        ((), "empty list"),
-        (((),), r"bucket_indices\.0: an empty bucket"),
-        (((0, 0),), "index 0 occurs twice"),
-        (((0,), (1, 0)), r"bucket_indices\.1: index 0 occurs twice"),
-        (((-1,),), r"bucket_indices\.0: -1"),
-        (((True,),), r"bucket_indices\.0: True"),
-        (((1.0,),), r"bucket_indices\.0: 1\.0"),
-    ],
-)
-def test_an_assignment_refuses_what_is_legal_nowhere(indices: Any, says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        Assignment(bucket_indices=indices)
-
-
 @given(workloads(dressed=True), hardwares(dressed=True))
 def test_nouns_may_be_pickled_and_not_changed(made: Workload, machine: Hardware) -> None:
     """They travel to worker processes and cannot be changed under way."""
@@ -281,3 +187,38 @@ def test_nouns_may_be_pickled_and_not_changed(made: Workload, machine: Hardware)
 def test_what_is_not_known_is_checked(spread: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Hardware(name="h", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=1),), spread=spread)
+
+
+# Ranks that differ: what is legal, and what an error says.
+
+
+@given(st.integers(0, 9), st.integers(1, 9), st.integers(0, 9), st.integers(1, 9))
+def test_a_rank_is_in_one_group(first: int, count: int, other: int, many: int) -> None:
+    groups = (
+        RankGroup(first=first, count=count, workload="a.json"),
+        RankGroup(first=other, count=many, workload="b.json"),
+    )
+    both = set(range(first, first + count)) & set(range(other, other + many))
+    if not both:
+        assert Ranks(name="r", groups=groups).groups == groups
+        return
+    with pytest.raises(InputError, match=rf"groups: rank {min(both)} is in two groups"):
+        Ranks(name="r", groups=groups)
+
+
+@given(st.integers(1, 20), st.integers(0, 20), st.integers(1, 5))
+def test_ranges_end_where_ranks_do(world_size: int, first: int, count: int) -> None:
+    for ranks, name in (
+        (Ranks(name="r", slow=(SlowRanks(first=first, count=count, pace=2.0),)), "slow"),
+        (Ranks(name="r", groups=(RankGroup(first=first, count=count, workload="w"),)), "groups"),
+    ):
+        if first + count <= world_size:
+            ranks.check_fits(world_size)
+            continue
+        with pytest.raises(InputError, match=rf"{name}.0: ranks {first} to .* world_size {world_size}, "):
+            ranks.check_fits(world_size)
+
+
+def test_a_group_names_its_workload() -> None:
+    with pytest.raises(InputError, match="workload: an empty name"):
+        RankGroup(first=0, workload="")

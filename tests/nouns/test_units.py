@@ -8,7 +8,6 @@ from sim.errors import InputError
 from sim.units import (
     cap_bytes,
     format_mib_range,
-    format_ms,
     format_number,
     format_percent,
     format_size,
@@ -96,29 +95,12 @@ def test_a_rate_of_nothing_is_refused() -> None:
         parse_rate_bits("0gbit")
 
 
-def test_words_for_people() -> None:
-    assert format_ms(12_345_678) == "12.35 ms"
-    assert [format_size(size) for size in (0, 1023, 1024, 25 * MIB, 3 << 30)] == [
-        "0 B",
-        "1023 B",
-        "1 KiB",
-        "25 MiB",
-        "3 GiB",
-    ]
-
-
 @given(st.integers(0, 1 << 60))
 def test_no_size_is_told_in_powers_of_ten_or_as_1024_of_a_smaller_unit(size: int) -> None:
     number, unit = format_size(size).split()
     assert "e" not in number
     assert unit == "GiB" or float(number) < 1024
     assert parse_size(format_size(size).replace(" ", "")) == pytest.approx(size, rel=6e-3, abs=0.5)
-
-
-def test_sizes_at_the_edges() -> None:
-    assert [format_size(size) for size in (1_024_000, 1023 * 1024, 1024 * 1024 - 1)] == [
-        *("1000 KiB", "1023 KiB", "1 MiB")
-    ]
 
 
 @given(st.floats(0, 1e6), st.floats(1, 1e3))
@@ -145,14 +127,6 @@ def test_what_is_not_quite_nothing_or_all_does_not_read_so(share: float, digits:
     assert not is_edge or share in (-1, 0, 1) or text == "more than 100%" or abs(share) > 1
     if text == figure and not is_edge:
         assert float(figure.rstrip("%")) / 100 == pytest.approx(share, abs=0.51 * 10.0 ** -(digits + 2))
-
-
-def test_shares_at_the_edges() -> None:
-    shares = (0, 1, 0.125, 0.0004, -0.0004, 0.9996, 0.9999999999, 1e-9, -0.0)
-    assert [format_percent(share) for share in shares] == [
-        *("0.0%", "100.0%", "12.5%", "0.04%", "-0.04%", "99.96%"),
-        *("more than 99.99999%", "less than 0.00001%", "0.0%"),
-    ]
 
 
 @given(st.floats(1e-12, 1e15), st.integers(1, 6))

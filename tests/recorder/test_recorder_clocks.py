@@ -4,12 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from sim.errors import InputError, MachineError
 from sim.recorder.clocks import CudaClock, HostClock, clock_for, find_device
-from sim.recorder.instruments import measure, survey
-from sim.recorder.training_step import ModelStep
 
 TICK_MS = 0.25
 
@@ -58,39 +55,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> PaperGpu:
     monkeypatch.setattr(torch.cuda, "synchronize", paper.synchronize)
     monkeypatch.setattr(torch.cuda, "current_stream", paper.current_stream)
     return paper
-
-
-def test_elapsed_milliseconds_become_nanoseconds(gpu: PaperGpu) -> None:
-    clock = CudaClock(torch.device("cuda", 1))
-    clock.begin()
-    first, second, third = clock.stamp(), clock.stamp(), clock.stamp()
-    clock.settle()
-    assert clock.between_ns(first, second) == 250_000
-    assert clock.between_ns(first, third) == 500_000
-    assert gpu.streams == ["stream of cuda:1"] * 3
-    assert gpu.synchronized == [torch.device("cuda", 1)] * 2
-
-
-def test_a_whole_step_is_read_from_events(gpu: PaperGpu) -> None:
-    """Stamps: step, forward, its end, backward, 4 gradients, its end, optimizer, its end, step end."""
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1), nn.Flatten(0))
-    step = ModelStep(model, torch.ones(1, 3))
-    seen = survey(step, root=model)
-    clock = CudaClock(torch.device("cuda", 0))
-    hooked = measure(step, seen=seen, clock=clock, hooked=True)
-    tick = 250_000
-    assert hooked.forward_ns == tick
-    assert hooked.loss_ns == tick
-    assert hooked.firings == ((3, tick), (2, 2 * tick), (1, 3 * tick), (0, 4 * tick))
-    assert hooked.backward_ns == 5 * tick
-    assert hooked.optimizer_ns == 2 * tick
-    assert hooked.inside_optimizer_ns == tick
-    assert hooked.step_ns == 11 * tick
-    assert len(gpu.synchronized) == 2  # ahead of the step and behind it, never within
-    plain = measure(step, seen=seen, clock=clock, hooked=False)
-    assert plain.backward_ns == tick
-    assert plain.firings == ()
-    assert gpu.made == 12  # the second iteration used events of the first
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,50 +211,6 @@ def test_linear_is_ready_bias_first(name: str, real: dict[str, Any]) -> None:
     assert lists(sim.assign(workload, **CASES[name][1]).bucket_indices) == answer["buckets"]
 
 
-def test_layer_norm_is_ready_weight_first(real: dict[str, Any]) -> None:
-    """A6.5: of a LayerNorm the weight is ready before the bias."""
-    answer = real["norms"]
-    assert answer["ready_order"] == [11, 10, 8, 9, 7, 6, 4, 5, 3, 2, 0, 1]
-
-
-def elements(answer: dict[str, Any], buckets: list[list[int]]) -> list[int]:
-    return [sum(answer["parameters"][index][0] for index in bucket) for bucket in buckets]
-
-
-def test_vector_t1(real: dict[str, Any]) -> None:
-    """T1: M1 at 0.05 MiB: 41152 elements in iteration 1, then 20448 and 20704."""
-    answer = real["T1"]
-    first, *rest = answer["by_iteration"]
-    assert elements(answer, first) == [41152]
-    assert all(elements(answer, buckets) == [20448, 20704] for buckets in rest)
-    workload = mlp_workload(CASES["T1"][0])
-    assert sim.assign(workload, bucket_cap_mb=0.05).bucket_bytes == (4 * 20448, 4 * 20704)
-    assert sim.assign(workload, bucket_cap_mb=0.05, iteration=1).bucket_bytes == (4 * 41152,)
-
-
-def test_vector_t4(real: dict[str, Any]) -> None:
-    """T4: a list is consumed from the first parameter in iteration 1, from the first ready afterwards."""
-    answer = real["T4"]
-    assert answer["by_iteration"][0] == [[5, 6, 7, 8, 9], [1, 2, 3, 4], [0]]
-    assert elements(answer, answer["by_iteration"][0]) == [1923, 4128, 561]
-    assert answer["buckets"] == [[9, 8, 7], [6, 5, 4, 3], [2, 1, 0]]
-
-
-def test_vector_t5(real_last_cap: dict[str, Any]) -> None:
-    """T5: with DDP_SET_LAST_BUCKET_CAP=1 the small cap lands on the last bucket."""
-    assert real_last_cap["T5"]["buckets"] == [[3, 4, 5, 6, 7, 8, 9, 10, 11], [0, 1, 2]]
-
-
-def test_vector_t10(real: dict[str, Any]) -> None:
-    """T10: the sparse gradient, ready last, stands behind the bucket that closed before it."""
-    assert real["T10"]["buckets"] == [[4, 3, 2, 1], [0]]
-
-
-def test_a3_18_a_sparse_gradient_overtakes_an_open_bucket(real: dict[str, Any]) -> None:
-    """A3.18: by default the sparse gradient is emitted ahead of the bucket still open."""
-    assert real["sparse, default"]["buckets"] == [[0], [4, 3, 2, 1]]
-
-
 @pytest.mark.parametrize("name", [name for name in SNIPPETS if name != "last bucket cap"])
 def test_snippet_gives_the_buckets(name: str, real: dict[str, Any]) -> None:
     """The three lines to paste do what they say, on a real model."""

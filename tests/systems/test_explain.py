@@ -50,35 +50,6 @@ def test_an_event_says_all_of_itself() -> None:
     )
 
 
-def test_an_explanation_says_what_it_is_of() -> None:
-    told = sim.explain(WORKLOAD, bucket_cap_mb=CAP, world_size=8, iterations=4, static_graph=True)
-    assert (told.policy, told.workload, told.world_size) == ("ddp", "mlp", 8)
-    assert told.options == {"bucket_cap_mb": CAP, "static_graph": True}
-    assert [step.iteration for step in told.iterations] == [1, 2, 3, 4]
-    assert [len(step.bucket_indices) for step in told.iterations] == [1, 1, 2, 2]
-    assert told.ending == ()
-    assert told.provenance == {"source": "sim.explain", "workload": "mlp"}
-
-
-def test_construction() -> None:
-    """A2.8: a count, sizes and strides of 15 dimensions, states, one broadcast a dtype."""
-    buffered = replace(
-        WORKLOAD, buffers=(Buffer(dtype="float32", num_bytes=64), Buffer(dtype="int64", num_bytes=8))
-    )
-    told = sim.explain(buffered).construction
-    assert [(e.kind, e.elements, e.dtype, e.root) for e in told] == [
-        ("all_gather", 1, "int64", None),
-        ("broadcast", 30, "int64", 0),
-        ("broadcast", 41152 + 16, "float32", 0),
-        ("broadcast", 1, "int64", 0),
-    ]
-    assert {event.phase for event in told} == {"construction"}
-    without = sim.explain(buffered, broadcast_buffers=False).construction
-    assert [event.elements for event in without] == [1, 30, 41152]
-    assert sim.explain(buffered, forward_sync_buffers=False).construction == told
-    assert sim.explain(buffered, init_sync=False).construction == ()
-
-
 def test_join() -> None:
     """A3.19, T11: four iterations of the longer rank, each with two messages of one element."""
     told = sim.explain(WORKLOAD, bucket_cap_mb=CAP, join_inputs=[2, 4])
@@ -119,19 +90,6 @@ def test_under_join_the_highest_rank_with_inputs_sends_buffers(inputs: list[int]
     assert [event.root for event in sent] == roots
     common = [event for step in told.iterations for event in step.events if event.purpose == "common rank"]
     assert [event.elements for event in common] == [1] * len(roots)
-
-
-def test_accumulation_tells_micro_batches_apart() -> None:
-    """A3.12: buffers and the rebuild ahead of the first, buckets in the last."""
-    buffered = replace(WORKLOAD, buffers=(Buffer(dtype="float32", num_bytes=64),))
-    told = sim.explain(buffered, bucket_cap_mb=CAP, accumulation_steps=3)
-    assert [(event.purpose, event.micro_batch) for event in told.iterations[1].events] == [
-        ("rebuilt buckets", 1),
-        ("rebuilt buckets", 1),
-        ("buffers", 1),
-        ("gradients", 3),
-        ("gradients", 3),
-    ]
 
 
 @pytest.mark.parametrize("policy", [policy for policy in SYSTEMS if not policy.startswith("zero")])

@@ -116,13 +116,6 @@ def test_two_steps_fix_a_slowdown_and_the_cost_of_a_collective(
         assert step_ns(workload, found.hardware, cap) == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_second_step_that_is_true_already_costs_nothing() -> None:
-    truth = replace(LINK, compute_slowdown=1.25)
-    first, second = measure(PAIR, truth, 1), measure(PAIR, truth, 1000)
-    found = sim.anchor(PAIR, LINK, first, factor="compute_slowdown", second=second)
-    assert (found.hardware.launch_cost_ns, found.value) == (0, pytest.approx(1.25))
-
-
 def test_a_cost_makes_up_for_what_the_factor_cannot_explain() -> None:
     """The first step is longer than any slow-down makes it, but for what a collective costs."""
     link = replace(LINK, all_reduce=(CurvePoint(num_bytes=0, duration_ns=1000),))
@@ -286,14 +279,6 @@ def test_what_is_no_fit_is_kept_in_the_file_and_no_gain_is_told(
     assert "anchor" not in refitted.hardware.spread
 
 
-def test_a_launch_of_more_than_a_millisecond_is_no_fit() -> None:
-    truth = replace(LINK, compute_slowdown=1.25, launch_cost_ns=3 * MS, launch_blocks_compute=True)
-    first, second = measure(PAIR, truth, 1), measure(PAIR, truth, 1000)
-    found = sim.anchor(PAIR, LINK, first, factor="compute_slowdown", second=second)
-    assert found.hardware.launch_cost_ns == pytest.approx(3 * MS, rel=0.01)
-    assert found.hardware.spread["anchor"]["factor"] == "launch_cost_ns"
-
-
 @pytest.mark.parametrize("name", ["own_step", "anchor"])
 @pytest.mark.parametrize(
     ("said", "field"),
@@ -309,37 +294,6 @@ def test_a_launch_of_more_than_a_millisecond_is_no_fit() -> None:
 def test_what_a_step_said_of_a_link_is_checked_at_the_border(name: str, said: object, field: str) -> None:
     with pytest.raises(InputError, match=rf"spread\.{name}{field}: .* is not legal"):
         replace(LINK, spread={name: said})
-
-
-def test_more_than_fair_sharing_is_told() -> None:
-    measured = measure(PAIR, replace(LINK, compute_slowdown=3.0), 1)
-    found = sim.anchor(PAIR, LINK, measured, factor="compute_slowdown")
-    assert found.value == pytest.approx(3)
-    assert "more than sharing one GPU fairly explains" in found.reasons[-1]
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        (
-            {"step_ns": 120 * MS},
-            r"a step of 120.00 ms is beyond what compute_slowdown explains: 82.00 ms at 1,",
-        ),
-        ({"step_ns": 81 * MS}, r"a step of 81.00 ms is shorter by 1.00 ms than the parts allow without any"),
-        ({"sync_end_ns": 31 * MS}, r"a backward of 31.00 ms is shorter by 1.00 ms"),
-    ],
-)
-def test_what_is_refused(change: dict[str, int], text: str) -> None:
-    measured = MeasuredStep(assignment=sim.assign(PAIR, bucket_cap_mb=1), step_ns=84 * MS)
-    with pytest.raises(InputError, match=text):
-        sim.anchor(PAIR, LINK, replace(measured, **change), factor="compute_slowdown")
-
-
-def test_a_row_without_overlap_says_nothing_of_slowdowns() -> None:
-    one = MeasuredStep(assignment=sim.assign(PAIR, bucket_cap_mb=1000), step_ns=95 * MS)
-    with pytest.raises(InputError, match=r"says nothing of mutual; it is 92.00 ms whatever that is"):
-        sim.anchor(PAIR, LINK, one)
-    assert sim.anchor(PAIR, LINK, one, factor="curve").value == pytest.approx(15 / 12)
 
 
 def test_beyond_a_fair_slowdown_the_link_is_the_first_suspect() -> None:
@@ -364,12 +318,6 @@ def test_a_step_that_no_slowdown_explains_is_the_links() -> None:
         sim.anchor(PAIR, LINK, measured, factor="mutual")
     stated = replace(LINK, spread={"ranges": {"all_reduce": {"low": 0.9, "high": 80.0}}})
     assert not any("beyond" in reason for reason in sim.anchor(PAIR, stated, measured).reasons)
-
-
-def test_one_rank_has_nothing_to_anchor() -> None:
-    measured = MeasuredStep(assignment=sim.assign(PAIR), step_ns=84 * MS)
-    with pytest.raises(InputError, match="world_size=1 is not legal here"):
-        sim.anchor(PAIR, replace(LINK, world_size=1), measured)
 
 
 # The curve in the step
@@ -415,14 +363,6 @@ def test_one_across_the_end_of_backward_is_left_out() -> None:
     assert (found.low, found.high) == (0.5, 1.5)
 
 
-def test_without_the_end_of_backward_all_goes_into_the_ratio() -> None:
-    for after in (None, 1 * MS):
-        seen = InStepTimes(durations_ns=(6 * MS, 5 * MS, 2 * MS), after_backward_ns=after)
-        found = in_step_curve(LINK.all_reduce, [4 * MIB] * 3, seen)
-        assert (found.comm_slowdown, found.alone) == (1.0, 0)
-        assert found.ratio == 1.25
-
-
 @settings(max_examples=tries(100))
 @given(
     st.lists(st.integers(1 * MS, 60 * MS), min_size=2, max_size=10),
@@ -444,15 +384,6 @@ def test_a_number_typed_from_a_dashboard_does_not_decide(
     )
     assert exact == typed
     assert exact.alone == alone
-
-
-def test_scatter_is_scaled_with_its_curve() -> None:
-    spread = {"all_reduce": {str(MIB): {"count": 3, "median_ns": MS, "quantile": 0.5}}, "other": {"a_ns": 1}}
-    seen = InStepTimes(durations_ns=(2 * MS,))
-    link = replace(LINK, spread=spread)
-    made = with_in_step(link, in_step_curve(link.all_reduce, [4 * MIB], seen))
-    assert made.spread["all_reduce"] == {str(MIB): {"count": 3, "median_ns": MS // 2, "quantile": 0.5}}
-    assert made.spread["other"] == {"a_ns": 1}
 
 
 def traced(*buckets: tuple[int | None, int | None], backward_end: int = 10) -> MeasuredIteration:
@@ -497,12 +428,6 @@ def test_where_a_collective_lies_is_seen_in_each_step() -> None:
     assert (found.alone, found.ratio) == (2, (20 + 30) / (4 + 4))
 
 
-def test_a_collective_that_lies_here_and_there_is_across() -> None:
-    """After backward in one of two steps, before it ends in the other."""
-    seen = in_step_times(as_run(traced((1, 5), (6, 9)), traced((1, 5), (11, 14))))
-    assert seen.places == ("during", "across")
-
-
 def test_what_contains_interference_says_nothing_more_of_it() -> None:
     """A trace's times: no factor of computation, and comm_slowdown by default."""
     slowed = replace(PAIR, ready_includes=("copy_in", "launch", "interference"))
@@ -526,40 +451,6 @@ def test_what_contains_interference_says_nothing_more_of_it() -> None:
         sim.anchor(slowed, LINK, whole)
 
 
-def test_an_imported_trace_without_what_it_takes_is_refused() -> None:
-    with pytest.raises(InputError, match="as run: bucket 1 has no start or no end"):
-        in_step_times(as_run(traced((1, 6), (None, 14))))
-    for steps in ((), (traced(),), (traced((1, 6)), traced((1, 6), (7, 9)))):
-        with pytest.raises(InputError, match="no traced steps of one and the same number of buckets"):
-            in_step_times(replace(as_run(traced((1, 6))), traced=steps))
-
-
-def test_what_runs_usually_differ_by_is_no_contradiction() -> None:
-    """Half a percent, where nothing is said of noise; then nothing interferes."""
-    made = sim.assign(PAIR, bucket_cap_mb=1)
-    found = sim.anchor(PAIR, LINK, MeasuredStep(assignment=made, step_ns=81_700_000))
-    assert (found.value, found.residual_ns) == (1, 300_000)
-    shorter = MeasuredStep(assignment=made, step_ns=81_500_000)
-    for step in (shorter, replace(shorter, step_ns=81_700_000, noise_ns=0)):
-        with pytest.raises(InputError, match=r"shorter by 0\.[35]0 ms than the parts allow"):
-            sim.anchor(PAIR, LINK, step)
-
-
-def test_in_step_durations_that_are_refused() -> None:
-    seen = InStepTimes(durations_ns=(MS, MS))
-    with pytest.raises(InputError, match="2 durations for 3 buckets; give one a bucket, in launch order"):
-        in_step_curve(LINK.all_reduce, [MIB] * 3, seen)
-    free = (CurvePoint(num_bytes=0, duration_ns=0),)
-    with pytest.raises(InputError, match="a curve of durations of 0 ns is not legal here"):
-        in_step_curve(free, [MIB] * 2, seen)
-    with pytest.raises(InputError, match="durations_ns: an empty list is not legal"):
-        InStepTimes(durations_ns=())
-    with pytest.raises(InputError, match="durations_ns: 0 is not legal"):
-        InStepTimes(durations_ns=(0,))
-    with pytest.raises(InputError, match="places: 1 places for 2 durations"):
-        InStepTimes(durations_ns=(MS, MS), places=("after",))
-
-
 def test_a_profile_turns_the_curve_and_leaves_compute_open() -> None:
     """All-reduces in the step: 1.5 times as long beside backward as after it, where they are half as long."""
     truth = replace(LINK, compute_slowdown=1.25, comm_slowdown=1.5)
@@ -579,13 +470,6 @@ def test_a_profile_turns_the_curve_and_leaves_compute_open() -> None:
     assert found.value == pytest.approx(1.25, rel=1e-3)
     for cap in CAPS:
         assert step_ns(PAIR, found.hardware, cap) == pytest.approx(step_ns(PAIR, truth, cap), rel=1e-5)
-
-
-def test_a_profile_that_makes_the_step_too_long_is_refused_with_a_word_about_it() -> None:
-    made = sim.assign(PAIR, bucket_cap_mb=1)
-    seen = InStepTimes(durations_ns=(30 * MS, 6 * MS), after_backward_ns=6 * MS)
-    with pytest.raises(InputError, match="durations seen on one rank may contain its wait for the last one"):
-        sim.anchor(PAIR, LINK, MeasuredStep(assignment=made, step_ns=84 * MS), seen=seen)
 
 
 def test_memory_bandwidth_gives_copies_their_cost_where_it_is_free() -> None:

@@ -12,7 +12,6 @@ import sim
 from sim.costs.doubts import is_refuted
 from sim.costs.in_step import scaled
 from sim.costs.own_costs import with_own_costs
-from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.gpus import GPUS
 from sim.nouns.hardware import Hardware
@@ -171,14 +170,6 @@ def test_other_buckets_come_out_of_backwards_that_all_had_communication_beside_t
         assert step_ns(own.workload, own.hardware, asked) == pytest.approx(true_ns, rel=0.005)
 
 
-def test_where_nothing_tells_what_communication_costs_the_recorded_times_stay() -> None:
-    recorded = recorded_beside(WIRE, OWN)
-    own = sim.own_step(recorded, WIRE, measured_on(WIRE, place="cpu"))
-    assert own.workload == recorded
-    assert "gains may be too large; calibrate again" in own.doubtful[0]
-    assert [factor.name for factor in own.factors] == ["link", "tilt", "comm_slowdown"]
-
-
 def test_the_pass_that_the_recorder_adds_is_in_the_recorded_step_alone() -> None:
     """Each bucket waits for it between being complete and being launched: 4 ns a byte here."""
     machine = replace(WIRE, copy_in_bytes_per_s=1e9)
@@ -235,19 +226,6 @@ def test_what_the_step_leaves_open_widens_the_interval() -> None:
 
     assert sim.gain(WORKLOAD, WIRE, OTHER).low_ns is None
     assert 0 < width(quiet.workload, quiet.hardware) < width(noisy.workload, noisy.hardware)
-
-
-def test_what_does_not_belong_together_is_refused() -> None:
-    with pytest.raises(InputError, match="world_size: 4 is not legal; the job has 2 ranks"):
-        sim.own_step(WORKLOAD, replace(WIRE, world_size=4), measured_on(WIRE))
-    few = measured_on(WIRE)
-    few = replace(few, iterations=few.iterations[:2], traced=few.traced[:2])
-    with pytest.raises(InputError, match="2 steps with all their buckets are not enough"):
-        sim.own_step(WORKLOAD, WIRE, few)
-    own = sim.own_step(WORKLOAD, WIRE, measured_on(WIRE))
-    wrong = replace(own.hardware, spread={"own_step": {"factors": ["luck"], "covariance": [[1.0]]}})
-    with pytest.raises(InputError, match=r"spread\.own_step"):
-        sim.gain(WORKLOAD, wrong, OTHER)
 
 
 @pytest.mark.parametrize("ratio", [0.02, 30.0])

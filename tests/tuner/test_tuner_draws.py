@@ -17,7 +17,7 @@ from sim.nouns.workload import Workload
 from sim.systems.registry import write
 from sim.tuner.search.problem import Problem
 from sim.tuner.spread import draws as drawing
-from sim.tuner.spread.draws import NO_BAND, NO_ITERATIONS, NO_SCATTER, Draws, draw
+from sim.tuner.spread.draws import NO_ITERATIONS, NO_SCATTER, Draws, draw
 from sim.tuner.spread.scatter import read_scatter
 from tests.effort import tries
 from tests.handmade import handmade, wired
@@ -193,13 +193,6 @@ def test_an_order_that_changes_moves_no_launch(case: Case, data: st.DataObject) 
         assert simulated(as_recorded, hardware, buckets) == end
 
 
-def test_one_iteration_says_nothing_of_how_they_vary() -> None:
-    draws = draw(Problem(three(10, 20, 30, samples=((9, 19, 29),)), WIRE), 9, seed=0)
-    assert draws.recorded == 0
-    assert NO_ITERATIONS in draws.not_known
-    assert ready_ms(draws) == [[10, 20, 30]]
-
-
 def test_many_iterations_leave_room_for_machines() -> None:
     rows = tuple((10, 20, 30 + k / 100) for k in range(100))
     draws = draw(Problem(three(10, 20, 30, samples=rows), with_spread(WIRE)), 400, seed=3)
@@ -224,13 +217,6 @@ def test_jitter_has_the_recorded_quantiles() -> None:
         assert np.quantile(factors, level, axis=0) == pytest.approx(expected, rel=0.005)
 
 
-@pytest.mark.parametrize("quantile", ["median", "mean without the slowest 2 %"])
-def test_jitter_moves_no_point(quantile: str) -> None:
-    scatter = read_scatter(with_spread(WIRE, share=0.5, quantile=quantile))
-    luck = np.random.default_rng(0).standard_normal((100_000, 1))
-    assert scatter.jitter(np.array([10_000_000]), luck).mean() == pytest.approx(1, abs=0.005)
-
-
 @pytest.mark.parametrize(("quantile", "wider"), [("median", (np.pi / 2) ** 0.5), ("mean", 1.0)])
 @pytest.mark.parametrize("count", [25, 400])
 def test_a_repeated_calibration_is_off_by_its_standard_error(quantile: str, wider: float, count: int) -> None:
@@ -239,12 +225,6 @@ def test_a_repeated_calibration_is_off_by_its_standard_error(quantile: str, wide
     assert factors.mean(axis=0) == pytest.approx(1)
     assert factors.std(axis=0) == pytest.approx(wider * 0.05 / count**0.5, rel=0.1)
     assert np.abs(np.corrcoef(factors.T) - np.eye(3)).max() < 0.1
-
-
-def test_very_many_samples_cost_no_more() -> None:
-    """A point of 10**9 samples is known as well as they say, and is not drawn one by one."""
-    scatter = read_scatter(with_spread(WIRE, share=0.05, count=10**9))
-    assert scatter.repeat_calibrations(50, np.random.default_rng(0)).std() < 1e-5
 
 
 def test_between_points_jitter_is_interpolated_and_beyond_them_kept() -> None:
@@ -276,26 +256,12 @@ def test_an_error_of_the_calibration_is_the_same_in_all_steps_of_a_machine() -> 
     assert (np.ptp(draw(problem, 400, seed=0).sync_ends(((2,), (1, 0))), axis=1) > 0).all()
 
 
-def test_buckets_that_end_at_the_same_place_have_the_same_luck() -> None:
-    draws = draw(Problem(three(10, 20, 30), with_spread(WIRE)), 400, seed=0)
-    split = draws.services(np.array([0, 1, 2]), np.array([5_000_000] * 3))
-    merged = draws.services(np.array([1, 2]), np.array([5_000_000] * 2))
-    assert split[:, 1:].tolist() == merged.tolist()
-    assert (split[:, 0] != split[:, 1]).any()
-
-
 def test_points_without_scatter_are_named() -> None:
     spread = {"0": scattered(MS, 0.05, 40)}
     draws = draw(Problem(three(10, 20, 30), replace(WIRE, spread={"all_reduce": spread})), 400, seed=0)
     assert draws.not_known == (NO_ITERATIONS, f"{NO_SCATTER} at 2 of 3 sizes")
     for one in draws.drawn.hardwares:
         assert one.all_reduce[1:] == WIRE.all_reduce[1:]
-
-
-def test_a_single_rank_has_no_link_to_be_unsure_of() -> None:
-    draws = draw(Problem(three(10, 20, 30), with_spread(replace(WIRE, world_size=1))), 400, seed=0)
-    assert draws.not_known == (NO_ITERATIONS,)
-    assert len(draws) == 1
 
 
 @pytest.mark.parametrize(
@@ -309,12 +275,6 @@ def test_a_single_rank_has_no_link_to_be_unsure_of() -> None:
 def test_a_spread_that_makes_no_sense_is_an_error(known: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_scatter(replace(WIRE, spread={"all_reduce": {"0": known}}))
-
-
-def test_a_spread_without_quantiles_is_none() -> None:
-    assert read_scatter(replace(WIRE, spread={"all_reduce": {"0": {"count": 9}}})).known == 0
-    least_and_most = {"count": 3, "min_ns": 9 * MS // 10, "median_ns": MS, "max_ns": 12 * MS // 10}
-    assert read_scatter(replace(WIRE, spread={"all_reduce": {"0": least_and_most}})).known == 1
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -333,36 +293,7 @@ def test_a_band_scales_all_times_of_a_machine() -> None:
     assert np.median(draws.paces) == pytest.approx(1, abs=0.05)
 
 
-def test_an_estimate_without_a_band_is_not_known() -> None:
-    draws = draw(Problem(replace(three(10, 20, 30), estimated=True), WIRE), 400, seed=0)
-    assert NO_BAND in draws.not_known
-    assert len(draws) == 1
-
-
-def test_a_seed_is_a_seed() -> None:
-    rows = tuple((10, 20, 30 + k) for k in range(5))
-    problem = Problem(three(10, 20, 30, samples=rows), with_spread(WIRE))
-    buckets = ((2,), (1, 0))
-    first = draw(problem, 100, seed=7).sync_ends(buckets)
-    assert (first == draw(problem, 100, seed=7).sync_ends(buckets)).all()
-    assert (first != draw(problem, 100, seed=8).sync_ends(buckets)).any()
-
-
 def test_draws_are_fewer_where_memory_would_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drawing, "MOST_CELLS", 300)
     draws = draw(Problem(three(10, 20, 30), with_spread(WIRE)), 400, seed=0)
     assert (draws.machines, draws.iterations) == (20, 5)
-
-
-@pytest.mark.parametrize(("count", "seed", "name"), [(0, 0, "draws"), (9, -1, "seed")])
-def test_what_is_not_legal(count: int, seed: int, name: str) -> None:
-    with pytest.raises(InputError, match=f"{name}: .* is not legal"):
-        draw(Problem(three(10, 20, 30), WIRE), count, seed)
-
-
-def test_times_that_cannot_be_counted_with() -> None:
-    with pytest.raises(InputError, match="samples"):
-        draw(Problem(three(10, 20, 30, samples=((1, 2, 2**50),) * 2), WIRE), 9, seed=0)
-    endless = replace(three(10, 20, 30), estimated=True, band=(1.0, 1e300))
-    with pytest.raises(InputError, match="band"):
-        draw(Problem(endless, WIRE), 9, seed=0)

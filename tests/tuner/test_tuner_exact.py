@@ -13,7 +13,7 @@ from sim.clock.program import Effects
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import ReadyIncludes
 from sim.systems.cut import NO_LIMIT
-from sim.tuner.search import climbing, earliest, exact, kernels
+from sim.tuner.search import climbing, exact
 from sim.tuner.search.bound import lower_bound_ns
 from sim.tuner.search.exact import Found, covers, exact_optimum
 from sim.tuner.search.labels import applies
@@ -311,28 +311,6 @@ def test_windows_bound_a_curve_that_falls(case: Case, data: st.DataObject) -> No
     assert is_contiguous(case[0], found.buckets)
     never_falls = (np.diff(problem.curve_ns) >= 0).all()
     assert found.is_rounded == (problem.machine.copy_out_ns_per_byte > 0 or not never_falls)
-
-
-def test_several_runs_beyond_the_lattice_are_left_to_others() -> None:
-    workload = resnet50()
-    other = replace(workload.gradients[5], dtype="bfloat16")
-    two = replace(workload, gradients=(*workload.gradients[:5], other, *workload.gradients[6:]))
-    problem = Problem(two, link(4))
-    assert exact_optimum(problem, NO_LIMIT) is not None
-    assert by_windows(problem, NO_LIMIT) is None
-    spread = tuple(replace(gradient, device=f"cuda:{gradient.index % 8}") for gradient in workload.gradients)
-    assert exact_optimum(Problem(replace(workload, gradients=spread), link(4)), NO_LIMIT) is None
-
-
-def test_each_search_is_compiled_once() -> None:
-    """With copies and without, on a curve that falls too: whoever tunes first waits for each compilation."""
-    for copies in (None, 2e9):
-        for curve in ({1: 10, 8: 20}, {1: 20, 8: 10}):
-            problem = Problem(*tiny([3] * 4, [1] * 4, curve, 3, copy_out_bytes_per_s=copies))
-            assert exact_optimum(problem, 10**6) is not None
-            assert by_windows(problem, 10**6) is not None
-    for kernel in (earliest.earliest_on_lattice, earliest.earliest_by_windows, kernels.services):
-        assert len(kernel.signatures) == 1  # type: ignore[attr-defined]
 
 
 # ---------------------------------------------------------------------------------------------------

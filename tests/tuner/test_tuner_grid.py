@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 import sim
 from sim.clock import simpy_clock
-from sim.costs.what_if import PRECISIONS
 from sim.errors import InputError, MachineError
 from sim.nouns.hardware import Hardware
 from sim.nouns.rows import SweepRow
@@ -52,17 +51,6 @@ def test_default_caps_span_the_workload(workload: Workload) -> None:
     assert caps[0] == 0.25
     assert caps[-1] * MIB >= workload.total_bytes
     assert all(later <= 1.5 * cap for cap, later in pairwise(caps))
-
-
-@pytest.mark.parametrize(
-    ("mib", "last", "holds_25"),
-    [(0, 1, False), (1, 2, False), (23, 24, False), (25, 26, True), (30, 31, True), (5000, 5001, True)],
-)
-def test_default_caps_hold_an_explicit_25_where_it_cuts(mib: int, last: float, holds_25: bool) -> None:
-    workload = replace(SMALL, gradients=(replace(ONE, num_bytes=mib * MIB),))
-    caps = default_caps(workload)
-    assert (caps[0], caps[-1]) == (0.25, last)
-    assert (25.0 in caps) == holds_25
 
 
 caps_of = st.lists(st.floats(0, 50), max_size=5, unique=True)
@@ -225,11 +213,6 @@ def test_rows_of_both_engines_are_the_same_on_real_machines(hardware: str) -> No
     assert sim.sweep(*case, [1.0, 10.0], **axes) == sim.sweep(*case, [1.0, 10.0], "simpy", **axes)
 
 
-def test_sweep_refuses_an_engine_it_does_not_know() -> None:
-    with pytest.raises(InputError, match="'fast' is not legal"):
-        sim.sweep(resnet50(), link(4), [1.0], engine="fast")
-
-
 # ---------------------------------------------------------------------------------------------------
 # Axes that are not legal.
 
@@ -327,10 +310,6 @@ def dies(task: int) -> int:
     os._exit(3)
 
 
-def test_results_come_in_order(executor: Executor) -> None:
-    assert list(spread(abs, [-3, 2, -1], executor)) == [3, 2, 1]
-
-
 def test_an_error_of_ours_comes_back_as_it_is(executor: Executor) -> None:
     with pytest.raises(InputError, match=r"^task: 2 is not legal$"):
         list(spread(refuses, [1, 2, 3], executor))
@@ -351,31 +330,6 @@ def test_whoever_stops_early_leaves_nothing_queued() -> None:
         with closing(spread(time.sleep, [0.05] * 1000, pool)) as results:
             next(results)
         assert pool.submit(abs, -1).result(timeout=PATIENCE_S) == 1
-
-
-@pytest.mark.parametrize(("engine", "start"), [("simpy", "POOL_FROM"), ("analytic", "COMPILED_POOL_FROM")])
-def test_a_large_grid_gets_a_pool_and_a_small_one_none(
-    engine: Engine, start: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-
-    def pool(most: int) -> Executor:
-        asked.append(most)
-        return ThreadPoolExecutor(1)
-
-    monkeypatch.setattr(grid, "process_pool", pool)
-    small = sim.sweep(resnet50(), link(4), [1.0], engine)
-    assert asked == []
-    monkeypatch.setattr(grid, start, 2 * 161)
-    assert sim.sweep(resnet50(), link(4), [1.0], engine) == small
-    assert asked == [1]
-
-
-def test_a_pool_is_no_larger_than_the_machine() -> None:
-    for asked, workers in ((None, os.cpu_count()), (1, 1), (10_000, os.cpu_count()), (0, 1)):
-        with process_pool(asked) as pool:
-            assert pool._max_workers == workers
-            assert isinstance(pool, ProcessPoolExecutor)
 
 
 SCRIPT = """
@@ -511,21 +465,3 @@ def test_a_faster_wire_beats_no_slower_one_by_default() -> None:
     rows = [row(1, 1, 0.5, 2.0), row(2, 2, 0.5, 1.0)]
     assert sim.pareto_front(rows) == (True, True)
     assert sim.pareto_front(rows, within=()) == (True, False)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"figures": []}, "figures: an empty list is not legal"),
-        ({"figures": ["label"]}, "figures: 'label' is not legal; give some of num_buckets"),
-        ({"within": ["wire"]}, "within: 'wire' is not legal; give some of label"),
-    ],
-)
-def test_figures_that_are_none(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        sim.pareto_front([], **arguments)
-
-
-def test_every_precision_can_be_swept() -> None:
-    rows = sim.sweep(SMALL, link(4), [], precision=PRECISIONS)
-    assert [r.largest_bucket_bytes for r in rows] == [8, 4, 2, 2, 1, 1]

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -11,14 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT
 from sim.tuner.search import exact, labels, optimum
 from sim.tuner.search.bound import lower_bound_ns
 from sim.tuner.search.exact import covers
 from sim.tuner.search.optimum import Optimum, find_optimum
-from sim.tuner.search.partitions import Buckets, run_keys
+from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.problem import Problem
 from sim.tuner.search.score import Scorer
 from tests.effort import tries
@@ -207,13 +205,6 @@ def test_without_a_proof_it_claims_none(
         assert "falls" not in found.proof or times != sorted(times)
 
 
-def test_cut_short_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labels, "MAX_LABELS", 2)
-    found = found_from((resnet50(), link(4, copy_out_bytes_per_s=4e9)))
-    assert not found.is_proved
-    assert found.proof == f"{SEARCHED}, cut short"
-
-
 def test_as_few_buckets_as_do() -> None:
     """Backward hides everything but the last bucket: there is nothing to gain by cutting the rest."""
     found = found_from((resnet50(), link(4000, latency_us=1)))
@@ -300,16 +291,6 @@ def test_climbing_finds_what_the_exact_search_finds(workload: Workload, hardware
     assert best.sync_end_ns <= reached <= 1.0005 * best.sync_end_ns
 
 
-def test_copies_of_more_than_labels_settle() -> None:
-    """1000 gradients: proved but for the rounding of each copy, which is said."""
-    case = transformer(83, width=256), link(10, copy_in_bytes_per_s=1e10, copy_out_bytes_per_s=1e10)
-    found = found_from(case)
-    check(case, found)
-    assert found.is_proved
-    assert re.fullmatch(r"exact search, to \d+ ns", found.proof)
-    assert found.sync_end_ns - found.at_least_ns <= len(case[0].gradients) + 1
-
-
 @pytest.mark.parametrize(
     ("count", "gbit", "further", "gap"),
     [
@@ -338,23 +319,6 @@ def test_large_models_come_back(count: int, gbit: float, further: dict[str, Any]
     assert is_contiguous(workload, found.buckets)
     assert found.sync_end_ns <= min(map(scorer.sync_end_ns, known))
     assert found.at_least_ns <= found.sync_end_ns <= found.at_least_ns * (1 + gap)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_it_climbs_from_what_is_known(seed: int) -> None:
-    """On 161 gradients and two channels it is never worse than any partition it was told of."""
-    random = Random(seed)
-    case = resnet50(), link(random.choice([2, 8]), **TWO_CHANNELS)
-    problem = Problem(*case)
-    known = []
-    for share in (0.02, 0.05, 0.2):
-        closes = problem.run_ends()
-        closes[:-1] = [random.random() < share for _ in range(len(problem) - 1)]
-        known.append(problem.buckets(closes))
-    found = found_from(case, *known)
-    check(case, found)
-    assert not found.is_proved
-    assert found.sync_end_ns <= min(simulated(*case, one) for one in known)
 
 
 @pytest.mark.slow
@@ -390,38 +354,3 @@ def test_more_than_the_lattice_holds_on_a_curve_that_falls() -> None:
 
 # ---------------------------------------------------------------------------------------------------
 # The search space.
-
-
-@settings(max_examples=tries(100))
-@given(anything(max_gradients=8))
-def test_search_space_is_all_contiguous_partitions(case: Case) -> None:
-    workload, _ = case
-    problem = Problem(*case)
-    free = [place for place, ends in enumerate(problem.run_ends()) if not ends]
-    every = []
-    for number in range(1 << len(free)):
-        closes = problem.run_ends()
-        closes[free] = [bool(number >> bit & 1) for bit in range(len(free))]
-        every.append(problem.buckets(closes))
-    assert len(set(every)) == len(every)
-    assert set(every) == set(contiguous_partitions(workload))
-    for buckets in every:
-        Assignment(bucket_indices=buckets).check_fits(workload)
-
-
-@settings(max_examples=tries(100))
-@given(anything(max_gradients=8))
-def test_runs_are_by_dtype_device_and_sparse(case: Case) -> None:
-    workload, _ = case
-    keys = run_keys([workload.gradients[index] for index in workload.order()])
-    runs: dict[int, list[int]] = {}
-    for index, key in zip(workload.order(), keys, strict=True):
-        runs.setdefault(key, []).append(index)
-    assert list(runs) == list(range(len(runs)))
-    assert list(runs.values()) == oracle_runs(workload)
-
-
-def test_the_order_is_that_of_ready_times() -> None:
-    workload = resnet50()
-    times = [workload.gradients[index].ready_ns or 0 for index in Problem(workload, link(4)).order]
-    assert all(before <= after for before, after in pairwise(times))

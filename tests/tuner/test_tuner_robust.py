@@ -1,20 +1,26 @@
 """Candidates over the draws: common random numbers, choices, intervals that hold the truth, verdicts."""
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sim.formats.documents import parse_body
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.robust import Robust, RobustRow
 from sim.nouns.workload import Gradient, Workload
 from sim.tuner.search.problem import Problem
 from sim.tuner.spread.assessment import Pool, assess, play_steps, widen
-from sim.tuner.spread.crossed import estimate_mean
+from sim.tuner.spread.crossed import (
+    Steps,
+    estimate_mean,
+    noise_between_steps,
+    percentile_95,
+    resampled_p95,
+    student,
+)
 from sim.tuner.spread.draws import NO_ITERATIONS, NO_SCATTER, draw
 from sim.tuner.spread.gain import judge_gain
 from tests.tuner.cases import MS, Buckets
@@ -63,16 +69,6 @@ def test_without_records_figures_are_nominal_and_intervals_have_no_width() -> No
     )
 
 
-def test_the_same_buckets_have_the_same_figures() -> None:
-    rows = tuple((10 + k / 7, 20 + k / 5, 40 + k / 3) for k in range(6))
-    workload, hardware = tail_case(rows)
-    draws = draw(Problem(workload, with_spread(hardware, 0.2)), 200, seed=1)
-    robust = assess(pool(default=WHOLE, one=SPLIT, two=SPLIT), draws, rest_ns=0)
-    assert replace(robust.row("one"), name="two") == robust.row("two")
-    assert robust.row("default").gain_ns == 0
-    assert robust.row("default").gain_low_ns == robust.row("default").gain_high_ns == 0
-
-
 def test_rows_are_means_and_percentiles_of_the_draws() -> None:
     rows = tuple((10 + k / 7, 20 + k / 5, 40 + k / 3) for k in range(6))
     workload, hardware = tail_case(rows)
@@ -85,23 +81,6 @@ def test_rows_are_means_and_percentiles_of_the_draws() -> None:
     assert row.gain_ns == round((one - other).mean())
     assert row.gain_low_ns < row.gain_ns < row.gain_high_ns
     assert row.p95_low_ns < row.p95_step_ns < row.p95_high_ns
-
-
-def test_seeds_reproduce() -> None:
-    rows = tuple((10 + k / 7, 20 + k / 5, 40 + k / 3) for k in range(6))
-    problem = Problem(tail_case(rows)[0], with_spread(WIRE, 0.2))
-    candidates = pool(default=WHOLE, split=SPLIT)
-    first, again, other = (assess(candidates, draw(problem, 200, seed), rest_ns=0) for seed in (4, 4, 5))
-    assert first == again
-    assert first.rows != other.rows
-    assert first.seed == 4
-
-
-def test_it_is_a_document() -> None:
-    robust = assess(pool(default=WHOLE, split=SPLIT), draw(Problem(*tail_case()), 400, seed=0), rest_ns=0)
-    assert parse_body(json.loads(json.dumps(asdict(robust))), Robust, "here") == robust
-    with pytest.raises(KeyError):
-        robust.row("nobody")
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -135,12 +114,6 @@ def test_off_the_cliff(late: int, by_mean: str, by_p95: str) -> None:
     assert robust.p95_choice == by_p95
     assert robust.by_mean.bucket_indices == {"joined": JOINED, "split": SPLIT}[by_mean]
     assert robust.by_p95.bucket_indices == {"joined": JOINED, "split": SPLIT}[by_p95]
-
-
-def test_ties_go_to_the_nominal_optimum() -> None:
-    candidates = pool(default=SPLIT, other=SPLIT, nominal=SPLIT)
-    robust = assess(candidates, draw(Problem(*cliff(10, 20)), 400, seed=0), rest_ns=0)
-    assert robust.mean_choice == robust.p95_choice == "nominal"
 
 
 def test_the_pool_is_widened_by_optima_of_single_draws() -> None:
@@ -249,97 +222,6 @@ def test_the_interval_of_the_gain_holds_the_truth(gap_ms: float, share: float, i
 # The verdict on the gain.
 
 
-def judged(
-    gain_ns: int,
-    low_ns: int,
-    high_ns: int,
-    *,
-    noise_ns: int | None,
-    not_known: tuple[str, ...] = (),
-    nominal_ns: int,
-) -> Any:
-    """The verdict on a candidate that saves ``nominal_ns`` of 200 ms."""
-
-    def row(name: str, gain: tuple[int, int, int]) -> RobustRow:
-        same = dict.fromkeys(
-            ("mean_step_ns", "mean_low_ns", "mean_high_ns", "p95_step_ns", "p95_low_ns", "p95_high_ns"), 0
-        )
-        return RobustRow(name=name, gain_ns=gain[0], gain_low_ns=gain[1], gain_high_ns=gain[2], **same)
-
-    assignment = Assignment(bucket_indices=SPLIT)
-    robust = Robust(
-        draws=1 if noise_ns is None else 400,
-        seed=0,
-        calibrations=20,
-        recorded_iterations=20,
-        noise_ns=noise_ns,
-        rows=(row("it", (gain_ns, low_ns, high_ns)),),
-        mean_choice="it",
-        by_mean=assignment,
-        p95_choice="it",
-        by_p95=assignment,
-        not_known=not_known,
-    )
-    return judge_gain(robust, "it", step_ns=200 * MS - nominal_ns, default_step_ns=200 * MS)
-
-
-def test_a_gain_that_is_clear() -> None:
-    gain = judged(41 * MS, 39 * MS, 43 * MS, noise_ns=5 * MS, nominal_ns=40 * MS)
-    assert gain.significant is True
-    assert gain.sentence == (
-        "saves 40.00 ms a step against DDP's default (20.0%), 39.00 ms to 43.00 ms with 95% confidence"
-    )
-    assert (gain.gain_ns, gain.mean_ns, gain.noise_ns) == (40 * MS, 41 * MS, 5 * MS)
-    assert gain.fraction == 0.2
-
-
-def test_a_nominal_gain_that_the_draws_deny_is_not_told() -> None:
-    gain = judged(41 * MS, 39 * MS, 43 * MS, noise_ns=5 * MS, nominal_ns=50 * MS)
-    assert gain.sentence.startswith(
-        "saves 41.00 ms a step against DDP's default (20.5%) in the mean of steps as they vary, 39.00 ms to"
-    )
-    assert gain.gain_ns == 50 * MS
-
-
-def test_a_gain_that_may_be_none() -> None:
-    gain = judged(41 * MS, -1, 83 * MS, noise_ns=5 * MS, nominal_ns=40 * MS)
-    assert gain.significant is False
-    assert gain.sentence == (
-        "no significant difference: the gain is -0.001 us to 83.00 ms with 95% confidence; keep the default"
-    )
-
-
-def test_a_gain_that_steps_hide() -> None:
-    gain = judged(MS, MS // 2, 2 * MS, noise_ns=5 * MS, nominal_ns=MS)
-    assert gain.significant is False
-    assert gain.sentence == (
-        "no significant difference: 1.00 ms (0.5%) is less than steps vary by (5.00 ms); keep the default"
-    )
-
-
-def test_a_gain_of_next_to_nothing() -> None:
-    gain = judged(MS // 8, MS // 10, MS // 4, noise_ns=0, nominal_ns=MS // 8)
-    assert gain.significant is False
-    assert gain.sentence == (
-        "no significant difference: 0.12 ms a step is less than 0.1% of it; keep the default"
-    )
-
-
-def test_no_gain_at_all() -> None:
-    gain = judged(0, 0, 0, noise_ns=0, nominal_ns=0)
-    assert gain.significant is False
-    assert gain.sentence.endswith("is better than DDP's default; keep it")
-
-
-def test_what_is_not_known_is_said() -> None:
-    gain = judged(41 * MS, 39 * MS, 43 * MS, noise_ns=0, nominal_ns=40 * MS, not_known=(NO_SCATTER,))
-    assert gain.significant is True
-    assert gain.sentence.endswith(f"with 95% confidence; not recorded, so not known: {NO_SCATTER}")
-    unsure = judged(41 * MS, 39 * MS, 43 * MS, noise_ns=MS, nominal_ns=40 * MS, not_known=(NO_ITERATIONS,))
-    assert unsure.significant is None
-    assert unsure.not_known == (NO_ITERATIONS,)
-
-
 def test_scatter_alone_can_deny_a_gain() -> None:
     """Where no iteration is recorded: steps vary by at least what their collectives do."""
     known = {"all_reduce": {str(p.num_bytes): scattered(p.duration_ns, 0.5, 40) for p in WIRE.all_reduce}}
@@ -354,3 +236,80 @@ def test_scatter_alone_can_deny_a_gain() -> None:
         default_step_ns=500 * MS,
     )
     assert gain.significant in (False, None)
+
+
+# Tables of steps: intervals that hold the truth as often as they say.
+
+TABLES = 2000
+
+
+@pytest.mark.parametrize(
+    ("freedom", "factor"), [(1, 12.706), (2, 4.303), (11, 2.201), (19, 2.093), (100, 1.984), (1e12, 1.96)]
+)
+def test_students_factor(freedom: float, factor: float) -> None:
+    """Values of the published tables."""
+    assert student(freedom) == pytest.approx(factor, rel=0.002)
+
+
+@pytest.mark.parametrize("machines", [1, 20])
+@pytest.mark.parametrize("iterations", [1, 2, 5, 20])
+@pytest.mark.parametrize(("systematic", "between", "single"), [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)])
+def test_the_interval_holds_the_truth(
+    machines: int, iterations: int, systematic: float, between: float, single: float
+) -> None:
+    """The truth is a machine like those drawn, and the mean of all iterations.
+
+    What is in rows needs machines to be seen, all else iterations. Where both mix, degrees of freedom are an
+    approximation.
+    """
+    if (systematic and machines == 1) or ((between or single) and iterations == 1):
+        return
+    generator = np.random.default_rng(1)
+    hits = 0
+    for _ in range(TABLES):
+        still = systematic * generator.standard_normal((machines, 1))
+        still = still + between * generator.standard_normal((1, iterations))
+        jitter = single * generator.standard_normal((machines, iterations))
+        truth = systematic * generator.standard_normal()
+        found = estimate_mean(Steps(still + jitter, still))
+        hits += found.low <= truth <= found.high
+    assert hits / TABLES >= 0.95 - SLACK
+    assert hits / TABLES <= 0.95 + SLACK
+
+
+def test_jitter_averages_out_and_an_error_of_the_calibration_does_not() -> None:
+    generator = np.random.default_rng(0)
+    none, jitter = np.zeros((100, 100)), generator.standard_normal((100, 100))
+    machine = none + generator.standard_normal((100, 1))
+    halves = []
+    for steps in (Steps(jitter, none), Steps(machine, machine), Steps(machine.T, machine.T)):
+        found = estimate_mean(steps)
+        halves.append((found.high - found.low) / 2)
+    assert halves == [pytest.approx(half, rel=0.2) for half in (0.0198, 1.98, 0.198)]
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.floats(-1e12, 1e12))
+def test_a_table_without_noise_has_no_width(machines: int, iterations: int, value: float) -> None:
+    table = np.full((machines, iterations), value)
+    found = estimate_mean(Steps(table, table))
+    assert found.low == pytest.approx(value)
+    assert found.high == pytest.approx(value)
+
+
+def test_noise_is_that_of_steps_on_one_machine() -> None:
+    generator = np.random.default_rng(0)
+    table = 100 * generator.standard_normal((40, 1)) + 3 * generator.standard_normal((40, 50))
+    table[0, 0] = 1e6
+    assert noise_between_steps(Steps(table, table)) == pytest.approx(3, rel=0.1)
+    assert noise_between_steps(Steps(table[:, :1], table[:, :1])) is None
+
+
+def test_percentiles_are_resampled_alike_for_all_candidates() -> None:
+    generator = np.random.default_rng(0)
+    table = generator.standard_normal((20, 20))
+    tables = np.stack([table, table, table + 1])
+    made = resampled_p95(tables, np.random.default_rng(5))
+    assert (made[:, 0] == made[:, 1]).all()
+    assert made[:, 2] == pytest.approx(made[:, 0] + 1)
+    assert made[:, 0].min() < percentile_95(tables)[0] < made[:, 0].max()
+    assert (made == resampled_p95(tables, np.random.default_rng(5))).all()

@@ -1,7 +1,6 @@
 """A served dashboard and a browser that looks at it: what all stories share."""
 
 import importlib.util
-import json
 import os
 import re
 import socket
@@ -10,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +32,6 @@ QUIET = [
     "--disable-quic",
 ]
 PATIENCE_MS = 1000 * PATIENCE_S
-FACTORS = ("1", "1.1", "1.25", "1.5", "2", "3", "0.9", "0.8", "0.67", "0.5")
 _CALM_MS = 250  # a page that computes in steps rests for less between them
 _CALM_FRAMES = 10  # and draws what it was told before so many pictures, however slowly
 WIDE, NARROW = (1280, 900), (400, 900)
@@ -378,7 +376,3 @@ def still(page: Any) -> None:
 def alerts(page: Any) -> list[str]:
     """The lines in which the page tells an error or a warning."""
     return [one.inner_text().strip() for one in page.get_by_test_id("stAlert").all()]
-
-
-def text_of(value: Sequence[Any] | dict[str, Any]) -> bytes:
-    return json.dumps(value).encode()

@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 
 from tests.app.browser.harness import (
-    NARROW,
     UNMEASURED,
     Site,
     Tab,
@@ -17,7 +16,6 @@ from tests.app.browser.harness import (
     headline,
     is_settled,
     line,
-    rerun,
     still,
     visit,
 )
@@ -106,61 +104,6 @@ def keys_draw_where_they_lead(page: Any, knob: str, slider: str, key: str, turns
     assert len(seen | {before[0]["Step time"]}) > 2
 
 
-def test_the_server_hears_of_it_once_the_hand_rests(page: Any, site: Site) -> None:
-    """What it draws would take the browser's time from what is drawn while the hand moves."""
-    go(page, f"{site.url}/{UNMEASURED}&cap=4")
-    knobs = {CAP: ("cap_slider", "cap=0.5"), BANDWIDTH: ("bw", "bw=0.33")}
-    for knob, (slider, told) in [*knobs.items()][0 if IS_WHOLE else 1 :]:
-        page.get_by_role("slider", name=knob).focus()
-        at_hand(page, slider)
-        before, runs = served(page), page.evaluate("window.bucketsimRuns")
-        for _ in range(5):
-            page.keyboard.down("ArrowLeft")  # held: it repeats, and is not let go
-            last = dragged(page)
-            page.evaluate("() => new Promise(drawn => requestAnimationFrame(() => setTimeout(drawn)))")
-            assert page.evaluate("window.bucketsimRests !== null"), "no run was asked for"
-        with rerun(page):
-            page.keyboard.up("ArrowLeft")
-        assert served(page) == last != before
-        assert page.evaluate("window.bucketsimRuns") > runs
-        assert told in page.url
-
-
-def test_the_server_hears_at_once_where_the_mouse_lets_go(page: Any, site: Site) -> None:
-    go(page, f"{site.url}/{UNMEASURED}")
-    at_hand(page, "cap_slider")
-    page.get_by_role("spinbutton", name="First bucket, MiB").focus()  # which loses it as the slider is taken
-    track = page.locator(".st-key-cap_slider [role=group]").bounding_box()
-    handle = page.locator(".st-key-cap_slider input").locator("xpath=..").bounding_box()
-    across, down = handle["x"] + handle["width"] / 2, handle["y"] + handle["height"] / 2
-    page.mouse.move(across, down)
-    page.mouse.down()
-    page.mouse.move(across - track["width"] / 4, down)
-    last = dragged(page)
-    page.evaluate("() => new Promise(drawn => requestAnimationFrame(() => setTimeout(drawn)))")
-    assert page.evaluate("window.bucketsimRests !== null"), "a run was asked for before"
-    # From now on nothing that waits comes about.
-    page.evaluate("""() => {
-      const wait = window.setTimeout;
-      window.setTimeout = (done, ms, ...more) => ms > 250 ? 0 : wait(done, ms, ...more);
-    }""")
-    with rerun(page):
-        page.mouse.up()
-    assert served(page) == last
-
-
-def test_a_first_what_if_leaves_all_below_it_in_its_place(page: Any, site: Site) -> None:
-    """Else the browser takes it for something new, which takes it three times as long to draw."""
-    go(page, f"{site.url}/{UNMEASURED}")
-    page.evaluate("document.querySelector('.st-key-path').isTheSame = true")
-    page.get_by_role("slider", name=BANDWIDTH).focus()
-    at_hand(page, "bw")
-    with rerun(page):
-        page.keyboard.press("ArrowRight")
-    page.get_by_text("bandwidth × 1.1").wait_for()
-    assert page.evaluate("document.querySelector('.st-key-path').isTheSame")
-
-
 @pytest.mark.parametrize(
     ("scheme", "key"),
     [("dark", "ArrowLeft"), pytest.param("light", "ArrowRight", marks=pytest.mark.slow)],
@@ -232,35 +175,3 @@ def a_touch_elsewhere_takes_it_away(page: Any) -> None:
         assert page.locator("canvas.bucketsim-drawn").count() == 0
     is_settled(page)
     assert "cap=512" in page.url
-
-
-@pytest.mark.slow  # that there is nothing to draw: test_drag
-def test_where_the_answer_has_to_be_searched_the_server_gives_it(page: Any, site: Site) -> None:
-    go(page, f"{site.url}/?pick=recommended")
-    page.get_by_role("slider", name=BANDWIDTH).focus()
-    is_settled(page)
-    before = headline(page)["Step time"]
-    page.keyboard.press("ArrowLeft")
-    nothing_is_drawn(page)
-    page.wait_for_function(
-        """before => {
-            const card = document.querySelector('[data-testid=stMetricValue]');
-            return card && card.innerText !== before;
-        }""",
-        arg=before,
-    )
-
-
-@pytest.mark.slow
-def test_on_a_phone_it_fits(tab: Tab, site: Site) -> None:
-    with visit(tab, size=NARROW) as page:
-        go(page, site.url)
-        at_hand(page, "cap_slider")
-        page.evaluate("document.querySelector('.st-key-cap_slider input').focus()")
-        with line(page, "held"):
-            page.keyboard.press("ArrowLeft")
-            last = dragged(page)
-            assert page.evaluate(
-                "document.querySelector('[data-testid=stMain]').scrollWidth"
-            ) <= page.evaluate("document.querySelector('[data-testid=stMain]').clientWidth")
-        assert served(page) == last

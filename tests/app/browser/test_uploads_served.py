@@ -1,20 +1,15 @@
 """Files of one's own: a profiler's trace gives a recommendation, and a bad file one line."""
 
 import gzip
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sim
-from app import launch
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from tests.app.browser.client import Client
 from tests.app.browser.harness import Site, alerts, choose, go, headline, is_drawn, metric, upload
-from tests.effort import IS_WHOLE
 from tests.importer.built_traces import Dialect, Job, build
 
 pytestmark = pytest.mark.browser
@@ -74,47 +69,6 @@ BAD = {
     "path tricks": ("../../../../etc/passwd", b"root:x:0:0"),
     "a name of markup": ("<img src=x onerror=alert(1)>.json", b"{}"),
 }
-
-
-QUICK = ("cut off", "a picture", "a bomb", "path tricks", "a name of markup")
-
-
-def test_a_bad_upload_gives_one_line(site: Site) -> None:
-    """The line says what is wrong, names no place on the server, and the knobs stay."""
-    with Client(site.port, "start=upload") as client:
-        client.load()
-        for what in BAD if IS_WHOLE else QUICK:
-            name, content = BAD[what]
-            client.upload(LABEL, {name: content})
-            (line,) = client.errors()
-            assert "\n" not in line.strip(), line
-            assert len(line) < 600, what
-            assert "Traceback" not in line, what
-            assert str(launch.MAIN.parent.parent) not in line, what
-            assert client.find("file_uploader", LABEL), what
-            assert client.find("number_input", "Cap, MiB"), what
-
-
-@pytest.mark.slow
-def test_a_million_gradients_and_more_than_fifty_megabytes_are_refused(
-    site: Site, page: Any, workload: Workload, tmp_path: Path
-) -> None:
-    document = json.loads(sim.to_text(workload))
-    row = json.dumps(document["gradients"][0], separators=(",", ":"))
-    document["gradients"] = ["ROWS"]
-    text = json.dumps(document).replace('"ROWS"', ",".join([row] * 1_000_000)).encode()
-    go(page, f"{site.url}/?start=upload")
-    before = site.memory_bytes()
-    upload(page, LABEL, ("many.json.gz", gzip.compress(text, 1)))
-    (line,) = [one for one in alerts(page) if one]
-    assert "gradients" in line
-    assert "bucketsim import" in line
-    print(f"a million gradients took {(site.memory_bytes() - before) >> 20} MiB more: {line[:160]}")
-    large = tmp_path / "large.json"
-    large.write_bytes(b" " * (53 << 20))
-    place = page.get_by_test_id("stFileUploader").first
-    place.locator("input[type=file]").set_input_files(large)
-    place.get_by_text("File must be 50").first.wait_for()  # streamlit's own words
 
 
 MARKUP = (

@@ -12,7 +12,15 @@ import sim
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
-from tests.app.browser.harness import Site, download, go, is_drawn, is_settled, metric, rerun
+from tests.app.browser.harness import (
+    Site,
+    download,
+    go,
+    is_settled,
+    metric,
+    rerun,
+    still,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -71,17 +79,26 @@ def a_click_on_the_sweep_sets_the_cap(page: Any, workload: Workload, hardware: H
     expect(page.get_by_label("Cap, MiB", exact=True)).to_have_value(f"{cap:.6g}")
 
 
-def test_a_cluster_and_its_hardware(site: Site, page: Any, tmp_path: Path) -> None:
-    """Choose a machine, see it, take its collectives to the Tune page's file format, come back by URL."""
-    from playwright.sync_api import expect
+# From page to page by the menu and back, with one record; each page says what it is about.
 
-    go(page, f"{site.url}/cluster?machine=AWS+p4de+%28and+p4d%29&most_hosts=2")
-    expect(page.get_by_test_id("stMetricValue").first).to_have_text("32")
-    hosts = page.get_by_label("Hosts", exact=True)
-    hosts.fill("2")
-    hosts.press("Enter")
-    expect(page.get_by_test_id("stMetricValue").first).to_have_text("16")
-    expect(page).to_have_url(re.compile(r"p4de_hosts=2\b"))
-    is_drawn(page)
-    text = sim.to_text(sim.cluster_hardware(sim.cluster("p4de", hosts=2)))
-    assert download(page, "Hardware JSON").decode() == text
+
+# The manual: a page is chosen by its name, a link leads to the word that it names, in the same tab.
+
+
+def test_a_page_is_chosen_by_its_bare_name_and_a_link_leads_to_its_word(site: Site, page: Any) -> None:
+    go(page, f"{site.url}/manual?page=how-it-works")
+    still(page)
+    main = page.get_by_test_id("stMain")
+    assert main.locator("h1").inner_text() == "How it works"
+    assert page.url.endswith("?page=How+it+works"), "the address says the page's title"
+    main.get_by_role("link", name="exposed communication").first.click()
+    page.wait_for_url("**/manual?page=Glossary#exposed-communication")
+    page.wait_for_function(
+        """() => {
+      const word = document.getElementById('exposed-communication');
+      return word && Math.abs(word.getBoundingClientRect().top) < window.innerHeight / 2;
+    }"""
+    )
+
+
+# A shared address brings every knob back, in the browser of someone else.
