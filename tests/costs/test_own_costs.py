@@ -59,7 +59,10 @@ def factory(name: str) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     return model(name), (torch.randn(32, 3, 224, 224), torch.zeros(32, dtype=torch.long))
 
 
-@pytest.fixture(scope="module", params=MEASURED)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.slow if "101" in name else ()) for name in MEASURED],
+)
 def job(request: pytest.FixtureRequest) -> tuple[str, Workload]:
     name = request.param
     alone, _ = MEASURED[name]

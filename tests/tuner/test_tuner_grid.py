@@ -339,16 +339,16 @@ from tests.tuner.cases import resnet50, link
 
 grid.POOL_FROM = grid.COMPILED_POOL_FROM = 0
 def main():
-    axes = {{"bandwidth": [1 + k / 1000 for k in range(1000)]}}
+    axes = {{"bandwidth": [1 + k / 1000 for k in range({points})]}}
     hardware = link(4, compute_slowdown=1.1)
     sim.sweep(resnet50(), hardware, progress=lambda *done: print("going", flush=True), **axes)
 {call}
 """
 
 
-def start(folder: Path, call: str) -> subprocess.Popen[str]:
+def start(folder: Path, call: str, points: int = 1000) -> subprocess.Popen[str]:
     script = folder / "sweeps.py"
-    script.write_text(SCRIPT.format(call=call))
+    script.write_text(SCRIPT.format(call=call, points=points))
     root = str(Path(__file__).parents[2])
     return subprocess.Popen(
         [sys.executable, script],
@@ -386,7 +386,7 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
 def test_ctrl_c_does_not_end_a_worker_that_is_still_starting(tmp_path: Path) -> None:
     """It would break the pool, whose tasks the parent cancels at the same time: the pool would never end."""
     interrupt = 'if __name__ == "__mp_main__": import os, signal; os.kill(os.getpid(), signal.SIGINT)'
-    script = start(tmp_path, f'{interrupt}\nif __name__ == "__main__": main()')
+    script = start(tmp_path, f'{interrupt}\nif __name__ == "__main__": main()', points=40)
     said, errors = script.communicate(timeout=PATIENCE_S)
     assert (script.returncode, errors) == (0, "")
     assert "going" in said
