@@ -37,7 +37,7 @@ from sim.metrics.step import summarize
 from sim.recorder.live_recording import record
 from sim.systems.compile_cuts import torch_compiled
 from sim.systems.ddp_logging import ddp_logging_data
-from sim.systems.megatron_flags import megatron_flags
+from sim.systems.megatron import megatron_flags
 from sim.systems.registry import assign
 from sim.systems.sequences import collectives, explain
 from sim.systems.simulate import simulate

@@ -10,8 +10,8 @@ from app.words import labels, switches
 from app.words.labels import Pick
 from sim.errors import InputError
 from sim.nouns.ddp_switches import SWITCHES
+from sim.systems.comm_hooks import HOOKS
 from sim.systems.compile_cuts import OPTIMIZE_DDP
-from sim.systems.hook_table import HOOKS
 
 Kind = Literal["toggle", "integer", "number", "select", "text"]
 Options = tuple[tuple[str, Any], ...]
@@ -57,33 +57,19 @@ def _select(name: str, choices: tuple[str, ...]) -> Switch:
     return Switch(name=name, kind="select", default=choices[0], choices=choices)
 
 
-def _text(name: str) -> Switch:
-    return Switch(name=name, kind="text", default="")
-
-
-def _of(name: str, default: Any, least: float = 1, most: float = 0) -> Switch:
-    """The widget of a flag or number of DDP's, by what its default is; no ``most``: as many as can be."""
-    if isinstance(default, bool):
-        return _toggle(name, default=default)
-    if isinstance(default, int):
-        return _integer(name, default, int(least), int(most) or _MOST)
-    return _number(name, default)
-
-
 def _ddp(name: str) -> Switch:
+    """The widget of a flag or number of DDP's, by what its default is."""
     row = SWITCHES[name]
-    return _of(name, row.default, row.least, row.most)
+    if isinstance(row.default, bool):
+        return _toggle(name, default=row.default)
+    assert row.default is not None
+    return _integer(name, row.default, row.least, row.most)
 
 
 _LAST_CAP = _ddp("set_last_bucket_cap")
-_HOOK = _select("comm_hook", (_NO_HOOK, *sorted(HOOKS, key=lambda name: not HOOKS[name].compresses)))
-_HOOK_NUMBERS = {
-    hook.name: tuple(_of(name, number.default, number.least) for name, number in hook.numbers.items())
-    for hook in HOOKS.values()
-}
+_HOOK = _select("comm_hook", (_NO_HOOK, *sorted(HOOKS, key=lambda name: HOOKS[name].dtype is None)))
 _STEPS, _NO_SYNC = _ddp("accumulation_steps"), _ddp("no_sync")
 _PRECISION = tuple(_select(name, _FLOATS) for name in SWITCHES["mixed_precision"].parts)
-_JOIN = _text("join_inputs")
 _COMPILES = _select("optimize_ddp", (_EAGER, *OPTIMIZE_DDP))
 _COMPILE_CAP = _number("compile_cap_mb", None)
 _FIRST = ("gradient_as_bucket_view", "static_graph", "find_unused_parameters", "batched_grad_copy")
@@ -94,47 +80,34 @@ _DDP_LAST = tuple(
     for row in SWITCHES.values()
     if row.default is not None and not row.alias_of and row.name not in (*_FIRST, *_APART)
 )
-_EXPERTS = _text("expert_groups")
 _OFFLOAD = _number("offload_gb_per_s", None)
 _ZERO = (
     _integer("reduce_bucket_size", 500_000_000),
     _toggle("overlap_comm"),
     _toggle("contiguous_gradients", default=True),
     _toggle("reduce_scatter", default=True),
-    _toggle("use_multi_rank_bucket_allreduce", default=True),
     _integer("gradient_accumulation_steps", 1, most=10_000),
-    _toggle("round_robin_gradients"),
     _select("communication_data_type", _SHORT_FLOATS),
-    _select("grad_accum_dtype", _SHORT_FLOATS),
     _toggle("cpu_offload"),
     _number("gradient_clipping", 1.0),
     _toggle("compute_grad_norm", default=True),
     _toggle("prescale_gradients"),
     _number("gradient_predivide_factor", 1.0),
     _toggle("check_grad_overflow", default=True),
-    _toggle("ignore_unused_parameters", default=True),
-    _toggle("parameter_alignment"),
-    _integer("allgather_bucket_size", 500_000_000, least=0),
-    _toggle("allgather_partitions", default=True),
     _select("accelerator", ("cuda", "cpu")),
 )
 MEGATRON = (
     _toggle("overlap_grad_reduce"),
     _number("bucket_size", None),
-    _number("num_buckets", None),
     _toggle("grad_reduce_in_fp32"),
     _toggle("use_distributed_optimizer"),
     _toggle("overlap_param_gather"),
     _integer("num_microbatches", 1, most=10_000),
-    _integer("pipeline_rank", 0, least=0),
     _toggle("pad_buckets_for_high_nccl_busbw"),
     _toggle("average_in_collective"),
-    _toggle("disable_bucketing"),
-    _text("shared_embedding"),
 )
 _UNITS = Switch(name="units", kind="text", default="blocks")
 _MIXED = tuple(one for one in _PRECISION if one.name != "buffer_dtype")
-REPLICATE = (_UNITS, *_MIXED, _STEPS)
 FULLY_SHARD = (
     _UNITS,
     _toggle("reshard_after_forward", default=True),
@@ -157,18 +130,17 @@ SIZED_PICKS: tuple[Pick, ...] = (
 )
 ZERO_PICKS: tuple[Pick, ...] = ("zero1", "zero2")
 MEGATRON_PICKS: tuple[Pick, ...] = ("megatron",)
-FSDP2: Mapping[str, tuple[Switch, ...]] = {"fully_shard": FULLY_SHARD, "replicate": REPLICATE}
+FSDP2_PICKS: tuple[Pick, ...] = ("fully_shard",)
 
 DDP = (
     *(*_DDP_FIRST, _LAST_CAP, _HOOK),
-    *(number for numbers in _HOOK_NUMBERS.values() for number in numbers),
-    *(_STEPS, _NO_SYNC, *_DDP_LAST, *_PRECISION, _JOIN, _COMPILES, _COMPILE_CAP),
+    *(_STEPS, _NO_SYNC, *_DDP_LAST, *_PRECISION, _COMPILES, _COMPILE_CAP),
 )
-ZERO = (*_ZERO, _EXPERTS, _OFFLOAD)
+ZERO = (*_ZERO, _OFFLOAD)
 ALL: Mapping[str, Switch] = {one.name: one for one in (*DDP, *ZERO, *MEGATRON, *FULLY_SHARD, _CAP)}
 
 Ask = Callable[[Switch], Any]
-_WITH_SWITCHES = (*DDP_PICKS, *ZERO_PICKS, *MEGATRON_PICKS, *FSDP2, *SIZED_PICKS)
+_WITH_SWITCHES = (*DDP_PICKS, *ZERO_PICKS, *MEGATRON_PICKS, *FSDP2_PICKS, *SIZED_PICKS)
 
 
 def show(pick: Pick, prefix: str = "") -> Options:
@@ -199,8 +171,8 @@ def read(pick: Pick, ask: Ask) -> Options:
         return zero_options(ask)
     if pick in MEGATRON_PICKS:
         return megatron_options(ask)
-    if pick in FSDP2:
-        return fsdp2_options(pick, ask)
+    if pick in FSDP2_PICKS:
+        return fsdp2_options(ask)
     return _changed((_CAP,), ask) if pick in SIZED_PICKS else ()
 
 
@@ -210,9 +182,7 @@ def ddp_options(pick: Pick, ask: Ask) -> Options:
     if pick in CAPPED_PICKS:
         options |= _changed((_LAST_CAP,), ask)
     hook = ask(_HOOK)
-    if hook != _NO_HOOK and (numbers := dict(_changed(_HOOK_NUMBERS[hook], ask))):
-        options["comm_hook"] = {"name": hook, **numbers}
-    elif hook != _NO_HOOK:
+    if hook != _NO_HOOK:
         options["comm_hook"] = hook
     steps = ask(_STEPS)
     if steps != _STEPS.default:
@@ -225,9 +195,6 @@ def ddp_options(pick: Pick, ask: Ask) -> Options:
     if compiles != _EAGER:
         options["optimize_ddp"] = compiles
         options |= _changed((_COMPILE_CAP,) if compiles == OPTIMIZE_DDP[0] else (), ask)
-    joined = ask(_JOIN)
-    if joined.strip():
-        options["join_inputs"] = [int(number) for number in _numbers(joined, "join_inputs", "2, 4", int)]
     return tuple(sorted(options.items()))
 
 
@@ -237,9 +204,6 @@ def zero_options(ask: Ask) -> Options:
     offload = ask(_OFFLOAD)
     if offload is not None:
         options["offload_bytes_per_s"] = offload * 1e9
-    experts = ask(_EXPERTS)
-    if experts.strip():
-        options["expert_groups"] = _groups(experts)
     return tuple(sorted(options.items()))
 
 
@@ -248,50 +212,31 @@ def megatron_options(ask: Ask) -> Options:
     return tuple(sorted(_changed(MEGATRON, ask)))
 
 
-def fsdp2_options(pick: Pick, ask: Ask) -> Options:
-    """Settings of ``fully_shard`` or ``replicate`` that are not at their defaults, asked for with ``ask``."""
-    return tuple(sorted(_changed(FSDP2[pick], ask)))
+def fsdp2_options(ask: Ask) -> Options:
+    """Settings of ``fully_shard`` that are not at their defaults, asked for one by one with ``ask``."""
+    return tuple(sorted(_changed(FULLY_SHARD, ask)))
 
 
 def caps(text: str) -> tuple[float, ...]:
     """``bucket_cap_mb_list`` as it is typed: MiB with commas between. Raises ``InputError``."""
-    return tuple(_numbers(text, "bucket_cap_mb_list", "1, 25, 100 (MiB)", float))
+    numbers = []
+    for part in text.strip().strip("[]").split(","):
+        try:
+            number = float(part.strip())
+        except ValueError:
+            number = -1
+        if not 0 <= number < float("inf"):
+            raise InputError(
+                f"bucket_cap_mb_list: {part.strip()[:40]!r} is not legal; give numbers with commas between, "
+                f"such as 1, 25, 100 (MiB)"
+            )
+        numbers.append(number)
+    return tuple(numbers)
 
 
 def _changed(asked: tuple[Switch, ...], ask: Ask) -> Options:
     values = [(one, ask(one)) for one in asked]
     return tuple((one.name, value) for one, value in values if value != one.default)
-
-
-def _numbers(text: str, name: str, such_as: str, read: Callable[[str], float]) -> list[float]:
-    numbers = []
-    for part in text.strip().strip("[]").split(","):
-        try:
-            number = read(part.strip())
-        except ValueError:
-            number = -1
-        if not 0 <= number < float("inf"):
-            raise InputError(
-                f"{name}: {part.strip()[:40]!r} is not legal; give numbers with commas between, such as "
-                f"{such_as}"
-            )
-        numbers.append(number)
-    return numbers
-
-
-def _groups(text: str) -> dict[str, int]:
-    """``1: 2, 3: 4`` as {group: ep_size}."""
-    groups = {}
-    for part in text.strip().strip("{}").split(","):
-        try:
-            group, size = (str(int(number)) for number in part.split(":"))
-        except ValueError:
-            raise InputError(
-                f"expert_groups: {part.strip()[:40]!r} is not legal; give groups and their ep_size, such as "
-                f"1: 2, 3: 4"
-            ) from None
-        groups[group] = int(size)
-    return groups
 
 
 def _widget(switch: Switch, key: str) -> Any:

@@ -31,7 +31,6 @@ Pick = Literal[
     "zero2",
     "megatron",
     "fully_shard",
-    "replicate",
 ]
 PICKS: tuple[Pick, ...] = get_args(Pick)
 # Buckets of DistributedDataParallel, whose switches each of them takes.
@@ -63,7 +62,6 @@ PICK_WORDS: dict[str, str] = {
     "zero2": "DeepSpeed ZeRO-2",
     "megatron": "Megatron-Core DDP",
     "fully_shard": "FSDP2 fully_shard",
-    "replicate": "FSDP2 replicate",
 }
 
 FAMILY_WORDS: dict[str, str] = {
@@ -78,9 +76,7 @@ FAMILY_WORDS: dict[str, str] = {
     "zero1 reduce_bucket_size": "DeepSpeed ZeRO-1, reduce_bucket_size",
     "zero2 reduce_bucket_size": "DeepSpeed ZeRO-2, reduce_bucket_size",
     "ddp-bucket-size": "Megatron-Core, --ddp-bucket-size",
-    "ddp-num-buckets": "Megatron-Core, --ddp-num-buckets",
     "fully_shard units": "FSDP2 fully_shard, what to wrap",
-    "replicate units": "FSDP2 replicate, what to wrap",
 }
 
 PATH_WORDS: dict[str, str] = {

@@ -5,7 +5,7 @@ from typing import Any
 
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
 from sim.nouns.ddp_switches import SWITCHES
-from sim.systems.hook_table import HOOKS
+from sim.systems.comm_hooks import HOOKS
 from sim.units import format_number
 
 _HOOK_WORDS = [*dict.fromkeys(hook.words for hook in HOOKS.values() if hook.words)]
@@ -13,7 +13,6 @@ _HOOK_WORDS = [*dict.fromkeys(hook.words for hook in HOOKS.values() if hook.word
 DDP_HELP: dict[str, str] = {
     **{one.name: one.help for one in SWITCHES.values() if one.help},
     **{part: words for one in SWITCHES.values() for part, words in one.parts.items()},
-    **{name: number.help for hook in HOOKS.values() for name, number in hook.numbers.items()},
     "comm_hook": f"{SWITCHES['comm_hook'].help}: {', '.join(_HOOK_WORDS[:-1])}, or {_HOOK_WORDS[-1]}.",
 }
 
@@ -23,22 +22,14 @@ ZERO_HELP: dict[str, str] = {
     "overlap_comm": "Reduces on a stream of its own, during backward.",
     "contiguous_gradients": "Copies gradients into one buffer as they arrive.",
     "reduce_scatter": "Divides first, and keeps what this rank owns; off: one plain all-reduce a bucket.",
-    "use_multi_rank_bucket_allreduce": "One all-reduce a bucket; off: one reduce for each owner.",
-    "round_robin_gradients": "Deals parameters out to the ranks in turn.",
-    "parameter_alignment": "Pads every parameter to 16 bytes.",
-    "allgather_bucket_size": "Elements; without effect since torch 1.13.",
-    "allgather_partitions": "Without effect.",
     "compute_grad_norm": "The norm of all gradients in step(); needed by gradient_clipping.",
-    "ignore_unused_parameters": "Off: an unused parameter is an error under cpu_offload.",
     "cpu_offload": "Gradients go to the host, and the optimizer runs there.",
     "gradient_accumulation_steps": "Micro-batches a step. The gain is against DDP's default with as many.",
     "gradient_clipping": "The largest norm; 0 switches clipping off.",
     "gradient_predivide_factor": "Divides before reducing; not with reduce_scatter in stage 2.",
     "prescale_gradients": "Divides before reducing; not with reduce_scatter in stage 2.",
     "communication_data_type": "The dtype in which gradients travel.",
-    "grad_accum_dtype": "The dtype in which gradients are added up.",
     "check_grad_overflow": "With bf16 parameters: whether step() looks for overflow.",
-    "expert_groups": "Optimizer groups that are experts and their ep_size, such as 1: 2. Empty: none.",
     "accelerator": "On cpu every collective blocks the host.",
     "offload_gb_per_s": "Between device and host, in GB/s (10^9 bytes a second), for cpu_offload on cuda.",
 }
@@ -47,19 +38,15 @@ ZERO_HELP: dict[str, str] = {
 MEGATRON_HELP: dict[str, str] = {
     "overlap_grad_reduce": "Sends buckets during backward; off: all gradients of a dtype at once, after it.",
     "bucket_size": "Elements (not bytes) at which a bucket is closed. Empty: Megatron's default.",
-    "num_buckets": "--ddp-num-buckets: bucket_size is all elements over this. Empty: not given.",
     "grad_reduce_in_fp32": "Gradients are kept and sent as float32, whatever the parameters are.",
     "use_distributed_optimizer": "Reduce-scatter, each rank optimises its share, then all-gather.",
     "overlap_param_gather": "Gathers parameters during forward; needs both switches above.",
     "num_microbatches": "Micro-batches a step. The gain is against DDP's default with as many.",
-    "pipeline_rank": "Which pipeline stage this is; all but the first have one bucket a dtype.",
     "pad_buckets_for_high_nccl_busbw": "Ends buckets at multiples of 2^16 elements.",
     "average_in_collective": "Averages while reducing, without a pass over each bucket before.",
-    "disable_bucketing": "One bucket, as for model chunks after the first.",
-    "shared_embedding": "Name of the parameter that pipeline stages share. Empty: none.",
 }
 
-# By torch's names, of fully_shard and replicate.
+# By torch's names, of fully_shard.
 FSDP2_HELP: dict[str, str] = {
     "units": "Modules to wrap beside the root, with commas between: h.* is each of them, h.0+h.1 both "
     "together. blocks: what is numbered in a list. Empty: the root alone.",
@@ -103,8 +90,7 @@ def option_words(option: tuple[str, Any]) -> str:
     if value is True:
         return name
     if isinstance(value, dict):
-        inside = ", ".join(f"{key}={one}" for key, one in value.items() if key != "name")
-        return f"{name}={value['name']}({inside})" if "name" in value else f"{name}({inside})"
+        return f"{name}({', '.join(f'{key}={one}' for key, one in value.items())})"
     if isinstance(value, list | tuple):
         return f"{name}=[{', '.join(map(str, value))}]"
     return f"{name}={format_number(value, 6)}" if isinstance(value, float) else f"{name}={value}"

@@ -15,8 +15,6 @@ def print_explanation(told: Explanation) -> None:
     for _, group in groupby(told.iterations, lambda step: (step.bucket_indices, step.events)):
         alike = list(group)
         _print_events(_title(alike), alike[0].events)
-    if told.ending:
-        _print_events("at the end", told.ending)
     for line in dict.fromkeys(line for step in told.iterations for line in step.notes):
         say(f"note: {line}")
 

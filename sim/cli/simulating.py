@@ -19,7 +19,6 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.report import Report
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
-from sim.systems.fsdp2 import POLICIES as FSDP2_POLICIES
 from sim.systems.registry import POLICIES
 from sim.systems.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS
 from sim.systems.switching import as_the_job
@@ -70,7 +69,7 @@ Fsdp2Switches = Annotated[
     typer.Option(
         "--fsdp",
         metavar="KEY=VALUE",
-        help="A setting of fully_shard or replicate; repeatable.",
+        help="A setting of fully_shard, by its own name; repeatable.",
         rich_help_panel=SYSTEM,
     ),
 ]
@@ -194,10 +193,9 @@ def _given(
         raise InputError(f"--zero and --reduce-bucket-size: belong to zero1 and zero2, not to {policy!r}")
     if megatron and policy != "megatron":
         raise InputError(f"--megatron: belongs to megatron, not to {policy!r}")
-    if fsdp and policy not in FSDP2_POLICIES:
-        raise InputError(f"--fsdp: belongs to {' and '.join(FSDP2_POLICIES)}, not to {policy!r}")
-    others = {"megatron": "--megatron", **dict.fromkeys(FSDP2_POLICIES, "--fsdp")}
-    own = "--zero" if is_zero else others.get(policy)
+    if fsdp and policy != "fully_shard":
+        raise InputError(f"--fsdp: belongs to fully_shard, not to {policy!r}")
+    own = "--zero" if is_zero else {"megatron": "--megatron", "fully_shard": "--fsdp"}.get(policy)
     if ddp and own:
         raise InputError(f"--ddp: belongs to DistributedDataParallel, not to {policy!r}; give {own}")
     return {
@@ -289,9 +287,7 @@ def explain(
     megatron: MegatronSwitches = None,
     fsdp: Fsdp2Switches = None,
     ranks: Annotated[int, typer.Option(help="World size.", min=1)] = 2,
-    iterations: Annotated[
-        int, typer.Option(help="How many iterations, from the first; with join_inputs all of them.")
-    ] = 3,
+    iterations: Annotated[int, typer.Option(help="How many iterations, from the first.")] = 3,
     as_json: AsJson = False,
 ) -> None:
     """List every collective of iterations 1, 2 and 3 in order, with its bytes and what launches it."""

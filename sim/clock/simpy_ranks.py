@@ -46,8 +46,7 @@ def play_world(
         orders = "they reach their collectives in different orders and wait for each other for ever"
         if any(one.after is not None for one in programs[0].collectives):
             raise NotModelledError(
-                f"ranks: collectives that follow each other, as PowerSGD's do, are not modelled of ranks "
-                f"that differ: {orders} (over gloo such ranks abort)"
+                f"ranks: collectives that follow each other are not modelled of ranks that differ: {orders}"
             )
         raise NotModelledError(f"ranks: {orders}")
     return tuple(rank.ledger.outcome(rank.sync_end) for rank in ranks)

@@ -16,16 +16,15 @@ _BESIDE = (
     "prescale_gradients",
     "communication_data_type",
 )
-# What is no part of the configuration: the environment, the machine, the optimizer's groups.
-_ELSEWHERE = ("accelerator", "offload_bytes_per_s", "expert_groups")
+# What is no part of the configuration: the environment, the machine.
+_ELSEWHERE = ("accelerator", "offload_bytes_per_s")
 _SECTIONS = {"bfloat16": "bf16", "float16": "fp16"}
 
 
 def deepspeed_config(assignment: Assignment, workload: Workload) -> str:
     """The JSON text to merge into DeepSpeed's configuration; batch size and optimizer are yours to add.
 
-    ``accelerator`` (``DS_ACCELERATOR``), ``offload_bytes_per_s`` (the machine's) and ``expert_groups`` (the
-    optimizer's) are no part of it.
+    ``accelerator`` (``DS_ACCELERATOR``) and ``offload_bytes_per_s`` (the machine's) are no part of it.
 
     Raises:
         AssignmentError: the assignment does not fit ``workload``.
@@ -43,8 +42,6 @@ def deepspeed_config(assignment: Assignment, workload: Workload) -> str:
     if section is not None:
         check = {name: settings.pop(name) for name in ("check_grad_overflow",) if name in settings}
         config[section] = {"enabled": True, **check}
-    if "grad_accum_dtype" in settings:
-        config["data_types"] = {"grad_accum_dtype": settings.pop("grad_accum_dtype")}
     if settings.pop("cpu_offload", False):
         settings["offload_optimizer"] = {"device": "cpu"}
     config["zero_optimization"] = {"stage": _STAGES[assignment.policy], **settings}

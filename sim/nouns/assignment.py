@@ -24,7 +24,6 @@ Policy = Literal[
     "zero2",
     "megatron",
     "fully_shard",
-    "replicate",
 ]
 
 # What DistributedDataParallel does itself: the others are systems of their own.

@@ -7,7 +7,7 @@ CollectiveKind = Literal["all_reduce", "reduce", "reduce_scatter", "all_gather",
 
 # Where in a step a collective is launched: by the wrapper's constructor, in its forward before the module's,
 # in the hook of a module that forward comes to, in a gradient's hook, in autograd's final callback, after
-# ``loss.backward()``, in the optimizer's step, or by Join's context once ranks have run out of inputs.
+# ``loss.backward()``, or in the optimizer's step.
 Phase = Literal[
     "construction",
     "before forward",
@@ -16,7 +16,6 @@ Phase = Literal[
     "end of backward",
     "after backward",
     "step",
-    "joined",
 ]
 
 

@@ -26,8 +26,8 @@ class Switch:
 
     Args:
         name: as torch spells it.
-        where: an ``argument`` of DistributedDataParallel; a ``setting``, made by the training loop, by
-            ``register_comm_hook`` or by Join; or a variable of the ``environment``.
+        where: an ``argument`` of DistributedDataParallel; a ``setting``, made by the training loop or by
+            ``register_comm_hook``; or a variable of the ``environment``.
         does: what it changes in a step, and the rule that says so.
         help: the page's words for it.
         default: torch's own. Legal are booleans where it is one, integers from ``least`` to ``most`` where it
@@ -177,13 +177,6 @@ SWITCHES: Mapping[str, Switch] = {
             does="whether all of them but the last run under no_sync; false: each one reduces (A3.12)",
             help="Micro-batches before the last run under no_sync; off: each one is reduced.",
             default=True,
-        ),
-        Switch(
-            name="join_inputs",
-            where="setting",
-            does="under Join: how many inputs each rank has (A3.19)",
-            help="Under Join: how many inputs each rank has, such as 2, 4. Empty: all have as many.",
-            default=None,
         ),
         Switch(
             name="optimize_ddp",

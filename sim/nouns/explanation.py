@@ -39,7 +39,7 @@ class ExplainedIteration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What a system does with a workload: when constructed, in each iteration, and at the end (Join)."""
+    """What a system does with a workload: when constructed, and in each iteration."""
 
     policy: str
     workload: str
@@ -47,5 +47,4 @@ class Explanation:
     options: dict[str, Any]
     construction: tuple[Event, ...]
     iterations: tuple[ExplainedIteration, ...]
-    ending: tuple[Event, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)

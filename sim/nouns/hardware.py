@@ -39,7 +39,7 @@ SLOWDOWNS = (
 )
 
 COSTS = ("launch_cost_ns", "search_unused_ns", "mark_used_ns", "hook_cost_ns")
-RATES = ("copy_in_bytes_per_s", "copy_out_bytes_per_s", "accumulate_bytes_per_s", "low_rank_bytes_per_s")
+RATES = ("copy_in_bytes_per_s", "copy_out_bytes_per_s", "accumulate_bytes_per_s")
 SCALARS = (*COSTS, *RATES, *SLOWDOWNS, "queued_gather_factor")
 CURVES: tuple[CollectiveKind, ...] = ("all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast")
 
@@ -49,8 +49,7 @@ class Hardware:
     """One machine or cluster as a backward pass sees it.
 
     Copy bandwidths in bytes/s, None is free; ``accumulate_bytes_per_s`` is that at which a micro-batch's
-    gradients are added to those of the ones before it (A3.12), ``low_rank_bytes_per_s`` that at which a
-    product with a few vectors passes over a matrix (PowerSGD, A3.17). ``queued_gather_factor`` is what an
+    gradients are added to those of the ones before it (A3.12). ``queued_gather_factor`` is what an
     all-gather that begins as another one ends takes of its time alone (A10.8). Slow-downs are factors >= 1:
     ``compute_slowdown`` of the compute lane beside a collective, ``comm_slowdown`` of a collective beside
     the compute lane, ``channel_slowdown`` beside another collective, ``copy_in_slowdown`` and
@@ -76,7 +75,6 @@ class Hardware:
     copy_in_bytes_per_s: float | None = None
     copy_out_bytes_per_s: float | None = None
     accumulate_bytes_per_s: float | None = None
-    low_rank_bytes_per_s: float | None = None
     queued_gather_factor: float = 1.0
     compute_slowdown: float = 1.0
     comm_slowdown: float = 1.0

@@ -1,12 +1,12 @@
-"""DistributedDataParallel's Reducer: what a backward under it does, in every iteration."""
+"""DistributedDataParallel: what its constructor sends, what a step under it does, what its buckets hold."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from sim.clock.program import (
     BackwardEnd,
     CopyBack,
     LaneItem,
-    Launch,
     Program,
     Ready,
     Wait,
@@ -15,21 +15,24 @@ from sim.clock.program import (
     tail_ns,
     works,
 )
-from sim.costs.service_time import all_reduce_ns
-from sim.errors import AssignmentError, InputError, NotModelledError
+from sim.costs.service_time import all_reduce_ns, service_ns
+from sim.errors import AssignmentError, NotModelledError
 from sim.nouns.assignment import Assignment
-from sim.nouns.collective import Collective, Phase
+from sim.nouns.collective import Collective, CollectiveKind, Phase
 from sim.nouns.hardware import Hardware
-from sim.nouns.timeline import Iteration
+from sim.nouns.memory import Holding
+from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
-from sim.systems.comm_hooks import messages
+from sim.systems.bucketing import compute_bucket_assignment_by_size
+from sim.systems.comm_hooks import message
 from sim.systems.compile_cuts import AS_RECORDED
 from sim.systems.ddp_assignment import constructed_in
-from sim.systems.ddp_broadcasts import before_forward
-from sim.systems.hook_table import Message, SentBucket
 from sim.systems.micro_batch import LaneWriter, micro_batches
-from sim.systems.switches import Switches, check_used, read_switches
+from sim.systems.switches import FLOATS, Switches, check_used, read_switches
 from sim.units import transfer_ns
+
+_COALESCED_BYTES = 250 << 20  # DDP's broadcast_bucket_size
+_GRADIENTS = "gradients before they are views"
 
 
 def copied_bytes(gradient: Gradient) -> int:
@@ -59,11 +62,6 @@ def write(
     switches = read_switches(assignment)
     check_used(workload, switches)
     _check_iteration(workload, assignment, switches, iteration)
-    if switches.join_inputs is not None and len(switches.join_inputs) != hardware.world_size:
-        raise InputError(
-            f"ddp: join_inputs={list(switches.join_inputs)} is not legal; give one number a rank, "
-            f"{hardware.world_size}"
-        )
     writer = _Writer(workload, hardware, assignment, switches, iteration)
     return micro_batches(switches.accumulation_steps, writer.micro_batch)
 
@@ -72,7 +70,7 @@ def _check_iteration(
     workload: Workload, assignment: Assignment, switches: Switches, iteration: Iteration
 ) -> None:
     """Raise unless the iteration exists, and its buckets are those that DDP has by then (A2.2, A2.6)."""
-    inputs, rebuilt_from = switches.join_inputs, switches.rebuilt_from
+    rebuilt_from = switches.rebuilt_from
     if iteration == "steady":
         return
     if switches.syncs_each:
@@ -87,11 +85,6 @@ def _check_iteration(
                 f"bucket_indices: in iteration {iteration} DDP still has the {len(constructed)} bucket(s) of "
                 f"its constructor; give the policy and its caps, or iteration {rebuilt_from}"
             )
-    if inputs is not None and iteration > max(inputs):
-        raise InputError(
-            f"iteration: {iteration} is not legal; with join_inputs {list(inputs)} no rank has more than "
-            f"{max(inputs)}"
-        )
 
 
 @dataclass(slots=True, eq=False)
@@ -137,7 +130,7 @@ class _Writer:
         return Program(
             lane=tuple(backward.lane),
             collectives=tuple(backward.collectives),
-            carriers=tuple(map(tuple, backward.carriers)),
+            carriers=tuple(backward.carriers),
             effects=effects_of(workload, self.hardware),
             before_forward=before,
             before_forward_ns=search_ns(workload, self.hardware, switches),
@@ -188,9 +181,6 @@ class _Writer:
                 "bucket_cap_mb would move these cuts too; they stay where ddp.bucket_bytes_cap is set to the "
                 "cap in bytes that the recorded job had (A11.4)"
             )
-        hook = switches.comm_hook
-        if hook is not None and hook.kind.note and self.hardware.low_rank_bytes_per_s is None:
-            notes.append(hook.kind.note)
         return tuple(notes)
 
 
@@ -210,14 +200,15 @@ class _Backward(LaneWriter):
         self.home = {index: number for number, bucket in enumerate(self.buckets) for index in bucket}
         self.pending = [len(bucket) for bucket in self.buckets]
         self.next_bucket = 0
-        self.carriers: list[list[int]] = [[] for _ in self.buckets]
+        self.carriers: list[tuple[int, ...]] = [
+            () for _ in self.buckets
+        ]  # of a bucket that is not sent, none
         self.map: int | None = None
         self.unused = {g.index for g in self.workload.gradients if g.ready_ns is None}
         included = self.workload.ready_includes
         self.copy_in_rate = None if "copy_in" in included else self.hardware.copy_in_bytes_per_s
         self.hook_ns = 0 if "copy_in" in included else self.hardware.hook_cost_ns
         self.copy_out_rate = self.hardware.copy_out_bytes_per_s
-        self.compresses = self._compresses()
 
     def reduce_while_ready(self) -> None:
         """Copies in at each hook, launches in bucket order as soon as the next bucket is complete (A3.5).
@@ -308,7 +299,7 @@ class _Backward(LaneWriter):
         members = [self.workload.gradients[index] for index in self.buckets[bucket]]
         hook, reduce_dtype = self.switches.comm_hook, self.switches.reduce_dtype
         dtype, size = members[0].dtype, sum(member.on_wire for member in members)
-        narrows = hook is not None and hook.kind.dtype is not None
+        narrows = hook is not None and hook.dtype is not None
         if narrows and not members[0].sparse:
             # A wire_bytes that is given is narrow already: a hook narrows the dense size.
             size = sum(member.num_bytes for member in members)
@@ -317,41 +308,25 @@ class _Backward(LaneWriter):
                 sum(member.num_bytes for member in members) * DTYPE_BYTES[reduce_dtype] // DTYPE_BYTES[dtype]
             )
             dtype = reduce_dtype
-        called_with = SentBucket(gradients=members, num_bytes=size, dtype=dtype)
-        for number, message in enumerate(messages(hook, called_with, self.compresses)):
-            self._send(message, bucket, phase, gradient, is_first=number == 0)
-
-    def _send(
-        self, message: Message, bucket: int, phase: Phase, gradient: int | None, *, is_first: bool
-    ) -> None:
-        number = len(self.collectives)
-        if is_first:
-            before_ns = self._hook_ns(message.before_bytes, message.before_products, self.copy_in_rate)
-            self.work("hook", before_ns, bucket=bucket)
-        self.collectives.append(
-            Collective(
-                kind="all_reduce",
-                elements=message.elements,
-                dtype=message.dtype,
-                num_bytes=message.num_bytes,
-                service_ns=all_reduce_ns(self.hardware, message.num_bytes),
-                phase=phase,
-                gradient=gradient,
-                bucket=bucket,
-                after=None if is_first else number - 1,
-                settle_ns=self._hook_ns(message.after_bytes, message.after_products, self.copy_out_rate),
-            )
+        sent = message(hook, members, size, dtype)
+        if sent is None:
+            return
+        self.work("hook", transfer_ns(sent.before_bytes // 2, self.copy_in_rate), bucket=bucket)
+        self.carriers[bucket] = (
+            self.launch(
+                Collective(
+                    kind="all_reduce",
+                    elements=sent.elements,
+                    dtype=sent.dtype,
+                    num_bytes=sent.num_bytes,
+                    service_ns=all_reduce_ns(self.hardware, sent.num_bytes),
+                    phase=phase,
+                    gradient=gradient,
+                    bucket=bucket,
+                    settle_ns=transfer_ns(sent.after_bytes // 2, self.copy_out_rate),
+                )
+            ),
         )
-        self.carriers[bucket].append(number)
-        if is_first:
-            self.lane.append(Launch(number))
-
-    def _hook_ns(self, moved: int, products: int, rate: float | None) -> int:
-        """What a hook computes: a copy of N bytes reads and writes N each; products take longer, if known."""
-        beyond_ns = transfer_ns(products, self.hardware.low_rank_bytes_per_s) - transfer_ns(
-            products // 2, rate
-        )
-        return transfer_ns(moved // 2, rate) + max(0, beyond_ns)
 
     def _launch_map(self, phase: Phase, gradient: int | None) -> None:
         """The all-reduce of int32[P] that says which parameters any rank used (A3.9)."""
@@ -376,19 +351,192 @@ class _Backward(LaneWriter):
         used = [self.workload.gradients[index] for index in bucket if index not in self.unused]
         return transfer_ns(sum(map(copied_bytes, used)), self.copy_out_rate)
 
-    def _compresses(self) -> bool:
-        """Whether a hook's warm-up is over: PowerSGD's counter advances with each last bucket (A3.17)."""
-        hook, iteration = self.switches.comm_hook, self.writer.iteration
-        if hook is None or self._is_skipped(len(self.buckets) - 1):
-            return False
-        return iteration == "steady" or iteration > hook.warm_up + self._missed_count()
 
-    def _missed_count(self) -> int:
-        """A static graph's iteration 1 does not advance the counter unless it has a single bucket (A3.15)."""
-        if not self.switches.static_graph:
+def construct(workload: Workload, assignment: Assignment) -> tuple[Collective, ...]:
+    """What the constructor sends (A2.8): a count, shapes and strides, then parameters and buffers.
+
+    Frozen parameters, which the real one sends too, are in no workload.
+    """
+    if assignment.ddp_kwargs.get("init_sync", True) is False:
+        return ()
+    words = 2 * sum(len(gradient.shape) for gradient in workload.gradients)
+    return (
+        _message("all_gather", 1, "int64", "construction", "number of parameters"),
+        _message("broadcast", words, "int64", "construction", "shapes", root=0),
+        *_states(workload, _sends_buffers(assignment)),
+    )
+
+
+def _sends_buffers(assignment: Assignment) -> bool:
+    """Whether the constructor sends buffers: always where ``forward_sync_buffers`` is given (D1.1)."""
+    kwargs = assignment.ddp_kwargs
+    return "forward_sync_buffers" in kwargs or bool(kwargs.get("broadcast_buffers", True))
+
+
+def _message(
+    kind: CollectiveKind, elements: int, dtype: str, phase: Phase, purpose: str, root: int | None = None
+) -> Collective:
+    """A collective whose time is not counted."""
+    return Collective(
+        kind=kind,
+        elements=elements,
+        dtype=dtype,
+        num_bytes=elements * DTYPE_BYTES[dtype],
+        service_ns=0,
+        phase=phase,
+        root=root,
+        purpose=purpose,
+    )
+
+
+def _states(workload: Workload, with_buffers: bool) -> list[Collective]:
+    """Coalesced broadcasts of parameters and buffers: one a dtype, in chunks of 250 MiB or more."""
+    sizes = [(gradient.dtype, gradient.num_bytes) for gradient in workload.gradients]
+    if with_buffers:
+        sizes += [(buffer.dtype, buffer.num_bytes) for buffer in workload.buffers]
+    chunks = compute_bucket_assignment_by_size(
+        [size for _, size in sizes], [dtype for dtype, _ in sizes], [_COALESCED_BYTES]
+    )
+    sent = []
+    for chunk in chunks:
+        dtype = sizes[chunk[0]][0]
+        elements = sum(sizes[place][1] for place in chunk) // DTYPE_BYTES[dtype]
+        sent.append(_message("broadcast", elements, dtype, "construction", "parameters and buffers", 0))
+    return sent
+
+
+def before_forward(
+    workload: Workload,
+    hardware: Hardware,
+    assignment: Assignment,
+    switches: Switches,
+    iteration: Iteration,
+    number: int,
+) -> tuple[tuple[Collective, ...], tuple[str, ...]]:
+    """What precedes the forward of micro-batch ``number`` (from 0), and notes on what has no curve.
+
+    The rebuild's two broadcasts of int32 (A2.7) come in the first forward after the recording backward,
+    then buffers, one broadcast a dtype (A3.16), in a forward that follows a synchronised one.
+    """
+    sent: list[Collective] = []
+    if assignment.by_keywords and iteration == switches.rebuilt_from and number == 0:
+        words = len(workload.gradients) + 1, len(assignment.bucket_indices)
+        sent += [_broadcast(hardware, 4 * count, "int32", "rebuilt buckets") for count in words]
+    if switches.syncs_buffers and workload.buffers and number == 0:
+        sent += _buffers(workload, hardware, switches)
+    if not sent or hardware.broadcast is not None or hardware.world_size == 1:
+        return tuple(sent), ()
+    return tuple(sent), (
+        f"{len(sent)} broadcast(s) before forward are not counted: hardware {hardware.name!r} has no "
+        f"broadcast curve",
+    )
+
+
+def _broadcast(hardware: Hardware, num_bytes: int, dtype: str, purpose: str) -> Collective:
+    elements = num_bytes // DTYPE_BYTES[dtype]
+    message = _message("broadcast", elements, dtype, "before forward", purpose, 0)
+    message = replace(message, num_bytes=num_bytes)
+    if hardware.broadcast is None or hardware.world_size == 1:
+        return message
+    return replace(message, service_ns=service_ns(hardware.broadcast, num_bytes))
+
+
+def _buffers(workload: Workload, hardware: Hardware, switches: Switches) -> list[Collective]:
+    by_dtype: dict[str, int] = {}
+    for buffer in workload.buffers:
+        dtype, size = buffer.dtype, buffer.num_bytes
+        if switches.buffer_dtype is not None and dtype in FLOATS:
+            size = size * DTYPE_BYTES[switches.buffer_dtype] // DTYPE_BYTES[dtype]
+            dtype = switches.buffer_dtype
+        by_dtype[dtype] = by_dtype.get(dtype, 0) + size
+    return [_broadcast(hardware, size, dtype, "buffers") for dtype, size in by_dtype.items()]
+
+
+def hold(timeline: Timeline) -> tuple[Holding, ...]:
+    """Flat buffers, gradients beside them under ``gradient_as_bucket_view``, and what hooks allocate.
+
+    A flat buffer for every bucket is there from the constructor on, with room for all of its gradients: the
+    cap decides how many there are, not how much they hold. A sparse gradient has none.
+    """
+    switches = read_switches(timeline.assignment)
+    return (*_flat_buffers(timeline, switches), *_gradients(timeline, switches), *_hooked(timeline, switches))
+
+
+def _param_dtype(timeline: Timeline) -> str | None:
+    """The dtype of buffers under mixed precision; None: each parameter's own (A2.9)."""
+    dtype = (timeline.assignment.ddp_kwargs.get("mixed_precision") or {}).get("param_dtype")
+    return None if dtype is None else str(dtype)
+
+
+def _is_views(timeline: Timeline, switches: Switches) -> bool:
+    """Whether gradients live in the buffers; mixed precision casts them out again."""
+    return switches.gradient_as_bucket_view and _param_dtype(timeline) is None
+
+
+def _flat_buffers(timeline: Timeline, switches: Switches) -> tuple[Holding, ...]:
+    """The size of all dense gradients; if gradients are views, only of those that are never ready."""
+    dtype, is_views = _param_dtype(timeline), _is_views(timeline, switches)
+
+    def size(gradient: Gradient) -> int:
+        if gradient.sparse or (is_views and gradient.ready_ns is not None):
             return 0
-        assignment = self.writer.assignment
-        count = len(self.buckets)  # injected ones are there from the start
-        if assignment.by_keywords:
-            count = len(constructed_in(self.workload, assignment))
-        return int(count > 1)
+        if dtype is None:
+            return gradient.num_bytes
+        return gradient.num_bytes // DTYPE_BYTES[gradient.dtype] * DTYPE_BYTES[dtype]
+
+    total = sum(size(gradient) for gradient in timeline.workload.gradients)
+    return (Holding(what="flat buffers", num_bytes=total),)
+
+
+def _gradients(timeline: Timeline, switches: Switches) -> tuple[Holding, ...]:
+    """The gradients that backward made, until each is copied into its view (A3.4).
+
+    With ``batched_grad_copy`` they are held until the bucket is complete. Gradients accumulated under
+    ``no_sync`` after ``set_to_none`` are no views, and all are held from the first micro-batch on.
+    """
+    if not _is_views(timeline, switches) or switches.keeps_views:
+        return ()
+    done = {(span.kind, span.gradient): span.end_ns for span in timeline.compute if span.gradient is not None}
+    home = {i: number for number, bucket in enumerate(timeline.assignment.bucket_indices) for i in bucket}
+    held: list[Holding] = []
+    waiting: Counter[int] = Counter()  # bytes by bucket
+    now = 0
+    for index in timeline.workload.order():
+        gradient, bucket = timeline.workload.gradients[index], home[index]
+        start = max(now, done.get(("backward", index), now))
+        now = max(start, done.get(("copy_in", index), start))
+        if gradient.sparse:
+            continue
+        waiting[bucket] += gradient.num_bytes
+        end = max(timeline.buckets[bucket].ready_ns, start) if switches.batched_grad_copy else now
+        begin = 0 if switches.accumulation_steps > 1 else start
+        held.append(_during(_GRADIENTS, gradient.num_bytes, begin, end))
+    if switches.batched_grad_copy:  # all of a bucket's are there while it is copied, however short that is
+        for bucket, num_bytes in waiting.items():
+            ready = timeline.buckets[bucket].ready_ns
+            held.append(_during(_GRADIENTS, num_bytes, ready, ready))
+    return tuple(held)
+
+
+def _hooked(timeline: Timeline, switches: Switches) -> tuple[Holding, ...]:
+    """What a bucket needs beside its buffer while it is under way."""
+    hook, dtype = switches.comm_hook, switches.reduce_dtype
+    if hook is not None and hook.dtype is not None:
+        what = "narrow copies"
+    elif hook is None and dtype is not None and dtype != _param_dtype(timeline):
+        what = "buffers in reduce_dtype"
+    else:
+        return ()
+    begun = {span.bucket: span.start_ns for span in timeline.compute if span.kind == "hook"}
+    held = []
+    for played in timeline.collectives:
+        if (bucket := played.collective.bucket) is None:
+            continue
+        start = min(begun.get(bucket, played.launch_ns), played.launch_ns)
+        end = played.usable_ns if hook is not None else timeline.buckets[bucket].available_ns
+        held.append(_during(what, played.collective.num_bytes, start, end))
+    return tuple(held)
+
+
+def _during(what: str, num_bytes: int, start_ns: int, end_ns: int) -> Holding:
+    return Holding(what=what, num_bytes=num_bytes, start_ns=start_ns, end_ns=end_ns)

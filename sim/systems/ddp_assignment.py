@@ -10,19 +10,14 @@ from sim.nouns.ddp_switches import ARGUMENTS, LIST_SINCE, OLDEST, SUPPORTED_SINC
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
 from sim.systems.bucketing import Caps, ddp_limits, initial_buckets, initial_limits, rebuilt_buckets
-from sim.systems.comm_hooks import read_comm_hook
 from sim.systems.compile_cuts import torch_compiled
 from sim.systems.switches import MODELLED_SETTINGS, check_ddp_kwargs, check_used, read_switches
 from sim.units import MIB
 
 
 def first_torches(kwargs: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Version]:
-    """By name, the first torch that has each argument given, whatever its value, and the hook."""
-    first = {one.name: one.since for one in ARGUMENTS if one.name in kwargs}
-    if (hook := settings.get("comm_hook")) is not None:
-        kind = read_comm_hook(hook).kind
-        first[f"comm_hook={kind.name!r}"] = kind.since
-    return first
+    """By name, the first torch that has each argument given, whatever its value."""
+    return {one.name: one.since for one in ARGUMENTS if one.name in kwargs}
 
 
 def torch_needed(kwargs: Mapping[str, Any], settings: Mapping[str, Any]) -> Version:

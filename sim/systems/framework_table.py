@@ -37,9 +37,9 @@ class Framework:
         """Whether it passes this keyword on."""
         return self.takes is None or keyword in self.takes
 
-    def can_register(self, hook: Any) -> bool:
-        """Whether it registers this communication hook, a name or an object with one; None is no hook."""
-        return hook is None or self.hooks is None or _name(hook) in self.hooks
+    def can_register(self, hook: str | None) -> bool:
+        """Whether it registers this communication hook; None is no hook."""
+        return hook is None or self.hooks is None or hook in self.hooks
 
     def can_cap(self, kwargs: Mapping[str, Any]) -> bool:
         """Whether the caps among these keywords reach DistributedDataParallel as they are."""
@@ -76,15 +76,11 @@ class Framework:
         return _DDP_DEFAULT_MB + 1e-7  # the same bytes, and not equal to the default
 
 
-def _name(hook: Any) -> str:
-    return str(hook["name"] if isinstance(hook, dict) else hook)
-
-
 def _arguments(kwargs: Mapping[str, Any], prefix: str = "") -> list[str]:
     return [f"{prefix}{name}={typed(name, value)}" for name, value in kwargs.items()]
 
 
-def _transformers(kwargs: Mapping[str, Any], hook: Any) -> list[str]:
+def _transformers(kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
     return [
         "from transformers import TrainingArguments",
         "",
@@ -95,10 +91,10 @@ def _transformers(kwargs: Mapping[str, Any], hook: Any) -> list[str]:
 _ACCELERATE_HOOKS = {"fp16_compress": "FP16", "bf16_compress": "BF16"}
 
 
-def _accelerate(kwargs: Mapping[str, Any], hook: Any) -> list[str]:
+def _accelerate(kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
     given, names = _arguments(kwargs), ["DistributedDataParallelKwargs"]
     if hook is not None:
-        given.append(f"comm_hook=DDPCommunicationHookType.{_ACCELERATE_HOOKS[_name(hook)]}")
+        given.append(f"comm_hook=DDPCommunicationHookType.{_ACCELERATE_HOOKS[hook]}")
         names.insert(0, "DDPCommunicationHookType")
     return [
         "from accelerate import Accelerator",
@@ -108,12 +104,12 @@ def _accelerate(kwargs: Mapping[str, Any], hook: Any) -> list[str]:
     ]
 
 
-def _lightning(kwargs: Mapping[str, Any], hook: Any) -> list[str]:
+def _lightning(kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
     given, imported = _arguments(kwargs), []
     if hook is not None:
-        line, state, name = hook_call(hook)
+        line, name = hook_call(hook)
         imported.append(line)
-        given += [f"ddp_comm_state={state}", f"ddp_comm_hook={name}"]
+        given += ["ddp_comm_state=None", f"ddp_comm_hook={name}"]
     return [
         *_import_torch(kwargs),
         "from lightning.pytorch.strategies import DDPStrategy  # Fabric's: lightning.fabric.strategies",
@@ -123,7 +119,7 @@ def _lightning(kwargs: Mapping[str, Any], hook: Any) -> list[str]:
     ]
 
 
-def _ray(kwargs: Mapping[str, Any], hook: Any) -> list[str]:
+def _ray(kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
     lines = [
         *_import_torch(kwargs),
         "import ray.train.torch",
@@ -131,17 +127,17 @@ def _ray(kwargs: Mapping[str, Any], hook: Any) -> list[str]:
         f"ddp_model = ray.train.torch.prepare_model(model, parallel_strategy_kwargs={_as_dict(kwargs)})",
     ]
     if hook is not None:
-        imported, state, name = hook_call(hook)
-        lines += [imported, f"ddp_model.register_comm_hook({state}, {name})"]
+        imported, name = hook_call(hook)
+        lines += [imported, f"ddp_model.register_comm_hook(None, {name})"]
     return lines
 
 
-def _mmengine(kwargs: Mapping[str, Any], hook: Any) -> list[str]:
+def _mmengine(kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
     given = ", ".join(["type='MMDistributedDataParallel'", *_arguments(kwargs)])
     return [*_import_torch(kwargs), f"model_wrapper_cfg = dict({given})"]
 
 
-def _fairseq(kwargs: Mapping[str, Any], hook: Any) -> list[str]:
+def _fairseq(kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
     words = ["--ddp-backend c10d", f"--bucket-cap-mb {kwargs['bucket_cap_mb']}"]
     words += [f"--{name.replace('_', '-')}" for name, value in kwargs.items() if value is True]
     if hook is not None:

@@ -1,38 +1,253 @@
-"""``fully_shard`` and ``replicate`` (FSDP2): modules as units, and when a step gathers and reduces each.
+"""``fully_shard`` (FSDP2): settings, modules as units, when a step gathers and reduces each, what is held.
 
-A unit is a bucket; buckets are numbered in the order in which backward reduces them. Iterations are alike.
+Read from torch 2.13.0: ``distributed/fsdp/_fully_shard`` (A10). A unit is a bucket; buckets are numbered in
+the order in which backward reduces them. Iterations are alike.
 """
 
-from dataclasses import dataclass, replace
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import Any
 
 from sim.clock.program import BackwardEnd, CopyBack, Program, Ready, Wait, effects_of, tail_ns, works
 from sim.costs.doubts import missing_curve
 from sim.costs.service_time import collective_ns
-from sim.errors import AssignmentError, NotModelledError
+from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import Assignment, assigned
 from sim.nouns.collective import Collective, CollectiveKind, Phase
 from sim.nouns.hardware import Hardware
-from sim.nouns.timeline import Iteration
+from sim.nouns.memory import Holding
+from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.bucketing import Caps
 from sim.systems.forward_gathers import forward_modules, play_prefetched, told_of_forward
-from sim.systems.fsdp2_settings import BLOCKS, REPLICATED, SHARDED, Fsdp2Settings, read_fsdp2_settings
-from sim.systems.fsdp2_units import Unit, cut_units
 from sim.systems.micro_batch import LaneWriter, micro_batches, shared_optimizer_ns
+from sim.systems.setting_readers import (
+    Reader,
+    check_wire_bytes,
+    read_count,
+    read_flag,
+    read_micro_batches,
+    read_settings,
+    refuse,
+)
+from sim.systems.switches import FLOATS, check_backward
 from sim.units import transfer_ns
 
-POLICIES = (SHARDED, REPLICATED)
+POLICY = "fully_shard"
+FSDP2_SINCE = (2, 13)  # whose fully_shard this is
+BLOCKS = "blocks"
 _STREAMS = (
     "streams of FSDP2 are modelled from torch's source; a replay has their order and waits, without a GPU"
 )
+MODELLED_FSDP2_SETTINGS = {
+    "units": "modules that are wrapped beside the root, such as h.*; several in one: h.0+h.1 (A10.1)",
+    "reshard_after_forward": "frees parameters after forward, so that backward gathers them again (A10.3)",
+    "forward_prefetch": "units that each one prefetches in forward; 0: implicitly the next (A10.2)",
+    "backward_prefetch": "units that each one prefetches in backward; 0: implicitly the next (A10.3)",
+    "param_dtype": "MixedPrecisionPolicy: what parameters are gathered and computed in (A10.5)",
+    "reduce_dtype": "MixedPrecisionPolicy: what gradients travel in (A10.5)",
+    "accumulation_steps": "micro-batches a step; the last one reduces (A10.6)",
+    "replicas": "ranks of the mesh's replicate dimension (HSDP); 1: all ranks share (A10.7)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fsdp2Settings:
+    """How a job uses ``fully_shard``; torch's defaults where nothing is said.
+
+    ``units``: names of modules, or patterns of them, with commas between; ``blocks``: every module that is
+    numbered in a list, the outermost ones. Dtypes are torch's names, None the parameters' own.
+    """
+
+    units: str = BLOCKS
+    reshard_after_forward: bool = True
+    forward_prefetch: int = 0
+    backward_prefetch: int = 0
+    param_dtype: str | None = None
+    reduce_dtype: str | None = None
+    accumulation_steps: int = 1
+    replicas: int = 1
+
+    def gathered_dtype(self, dtype: str) -> str:
+        """What parameters of ``dtype`` are gathered in."""
+        return self.param_dtype or dtype
+
+    def shards(self, world_size: int) -> int:
+        """How many ranks share each parameter. Raises ``InputError`` unless ``replicas`` leaves 2 or more."""
+        if self.replicas > 1 and (world_size % self.replicas or world_size < 2 * self.replicas):
+            raise InputError(
+                f"{POLICY}: replicas={self.replicas} is not legal on {world_size} ranks; give a divisor that "
+                f"leaves 2 ranks or more to share"
+            )
+        return world_size // self.replicas
+
+    def sent_dtype(self, dtype: str) -> str:
+        """What gradients of parameters of ``dtype`` travel in."""
+        return self.reduce_dtype or self.param_dtype or dtype
+
+
+def read_fsdp2_settings(settings: Mapping[str, Any], workload: Workload) -> Fsdp2Settings:
+    """The settings of a job with the parameters of ``workload``.
+
+    Raises:
+        InputError: a value that is not legal.
+        NotModelledError: a name that is not modelled, or a gradient on which torch stops.
+    """
+    made = Fsdp2Settings(**read_settings(POLICY, settings, MODELLED_FSDP2_SETTINGS, _READERS))
+    for gradient in workload.gradients:
+        what = workload.label(gradient)
+        if gradient.sparse or gradient.uses > 1 or gradient.ready_ns is None:
+            why = "is sparse" if gradient.sparse else "is never ready, or more than once in a backward"
+            raise NotModelledError(f"{what} {why}; {POLICY} is modelled without")
+        check_wire_bytes(gradient, what, POLICY, "reduce_dtype")
+        if gradient.num_bytes == DTYPE_BYTES[gradient.dtype] and gradient.shape == ():
+            raise NotModelledError(f"{what} is a scalar, which {POLICY} refuses")
+    check_backward(workload)
+    return made
+
+
+def _text(system: str, name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise refuse(system, name, value, "names of modules with commas between, such as h.*, or blocks")
+    return value
+
+
+def _dtype(system: str, name: str, value: Any) -> str:
+    if value not in FLOATS:
+        raise refuse(system, name, value, f"one of {', '.join(FLOATS)}")
+    return str(value)
+
+
+_READERS: dict[str, Reader] = {
+    **{one.name: read_flag for one in fields(Fsdp2Settings) if one.type is bool},
+    "units": _text,
+    "forward_prefetch": read_count(0),
+    "backward_prefetch": read_count(0),
+    "param_dtype": _dtype,
+    "reduce_dtype": _dtype,
+    "accumulation_steps": read_micro_batches,
+    "replicas": read_count(1),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """Parameters that are gathered and reduced together, by index; the root's are those of no other unit.
+
+    ``numel`` is what one all-gather or reduce-scatter of it moves: each parameter is padded along its first
+    dimension to a multiple of the ranks that share it.
+    """
+
+    name: str
+    indices: tuple[int, ...]
+    dtype: str
+    numel: int
+    is_root: bool
+
+
+def cut_units(workload: Workload, settings: Fsdp2Settings, ranks: int) -> tuple[Unit, ...]:
+    """The units of a model whose parameters are each cut over ``ranks``: the root first, then as declared.
+
+    Raises:
+        InputError: a name that no module of the workload has, or that lies within another unit.
+        NotModelledError: parameters of several dtypes in a unit, which torch refuses.
+    """
+    unit_of = {module: "+".join(group) for group in _groups(workload, settings.units) for module in group}
+    members: dict[str, list[int]] = {"": []}
+    for gradient in workload.gradients:
+        home = next((unit_of[module] for module in _around(gradient.name) if module in unit_of), "")
+        members.setdefault(home, []).append(gradient.index)
+    return tuple(_unit(workload, name, indices, ranks) for name, indices in members.items() if indices)
+
+
+def _unit(workload: Workload, name: str, indices: list[int], ranks: int) -> Unit:
+    dtypes = sorted({workload.gradients[index].dtype for index in indices})
+    if len(dtypes) > 1:
+        raise NotModelledError(
+            f"{POLICY}: unit {name or 'root'!r} holds parameters of {', '.join(dtypes)}; torch takes one"
+        )
+    return Unit(
+        name=name,
+        indices=tuple(indices),
+        dtype=dtypes[0],
+        numel=sum(_padded(workload, index, ranks) for index in indices),
+        is_root=not name,
+    )
+
+
+def _padded(workload: Workload, index: int, ranks: int) -> int:
+    """Elements with padding; a shape that is not the gradient's is taken for one dimension."""
+    gradient = workload.gradients[index]
+    elements = gradient.elements
+    shape = gradient.shape if gradient.shape and math.prod(gradient.shape) == elements else (elements,)
+    return -(-shape[0] // ranks) * ranks * math.prod(shape[1:])
+
+
+def module_names(workload: Workload) -> tuple[str, ...]:
+    """Every module that holds a parameter, itself or through others, as declared; not the root."""
+    found: dict[str, None] = {}
+    for gradient in workload.gradients:
+        found.update(dict.fromkeys(_around(gradient.name)))
+    return tuple(found)
+
+
+def blocks_of(workload: Workload) -> tuple[str, ...]:
+    """Modules that are numbered in a list, the outermost ones: what is usually wrapped."""
+    names = dict.fromkeys(name for name in module_names(workload) if name.rpartition(".")[2].isdigit())
+    return tuple(name for name in names if not any(other in names for other in _around(name)))
+
+
+def _groups(workload: Workload, units: str) -> list[tuple[str, ...]]:
+    """Modules of each unit but the root, from what ``units`` names."""
+    names = module_names(workload)
+    known = set(names)
+    groups: list[tuple[str, ...]] = []
+    for word in filter(None, map(str.strip, units.split(","))):
+        if word == BLOCKS:
+            groups += [(name,) for name in blocks_of(workload)]
+            continue
+        parts = [
+            [part] if part in known else [name for name in names if _matches(name, part)]
+            for part in word.split("+")
+        ]
+        for part, found in zip(word.split("+"), parts, strict=True):
+            if not found:
+                raise InputError(
+                    f"{POLICY}: units={part!r} names no module of workload {workload.name!r}; give names "
+                    f"such as {', '.join(names[:3]) or 'none: its gradients have no modules'}"
+                )
+        if len(parts) == 1:
+            groups += [(name,) for name in parts[0]]
+        else:
+            groups.append(tuple(name for found in parts for name in found))
+    given = Counter(name for group in groups for name in group)
+    for name, times in given.items():
+        if times > 1 or any(other in given for other in _around(name)):
+            raise InputError(
+                f"{POLICY}: units={name!r} is not legal; it is given twice, or lies within another unit"
+            )
+    return groups
+
+
+def _around(name: str) -> list[str]:
+    """The modules that hold a module or parameter, the outermost first."""
+    return [name[:end] for end, letter in enumerate(name) if letter == "."]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether ``name`` matches as by fnmatch, part by part: a star matches no dot."""
+    ours, theirs = name.split("."), pattern.split(".")
+    return len(ours) == len(theirs) and all(fnmatchcase(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
 def assign(
     workload: Workload, policy: str, caps: Caps, options: dict[str, Any], iteration: Iteration
 ) -> Assignment:
-    """The units of ``fully_shard`` or ``replicate``, in the order in which backward reduces them (A10.4).
+    """The units of ``fully_shard``, in the order in which backward reduces them (A10.4).
 
     Args:
         options: settings, by torch's names, and ``units``.
@@ -41,8 +256,7 @@ def assign(
         InputError, NotModelledError: a setting that is not legal or not modelled, or a parameter that torch
             refuses.
     """
-    settings = read_fsdp2_settings(options, policy, workload)
-    units = plan(workload, settings, policy, 1).reduced
+    units = plan(workload, read_fsdp2_settings(options, workload), 1).reduced
     return assigned(workload, policy, tuple(unit.indices for unit in units), options)
 
 
@@ -60,13 +274,13 @@ class UnitPlan:
     late: frozenset[str]
 
 
-def plan(workload: Workload, settings: Fsdp2Settings, policy: str, ranks: int) -> UnitPlan:
+def plan(workload: Workload, settings: Fsdp2Settings, ranks: int) -> UnitPlan:
     """Which units there are, and when each is reduced (A10.2, A10.4).
 
     A unit is reduced by the hook on its inputs' gradient. The root has none, nor has a unit before which no
     parameter is used: they are reduced in autograd's final callback, the root first, then as declared.
     """
-    units = cut_units(workload, settings, policy, ranks)
+    units = cut_units(workload, settings, ranks)
     home = {index: unit for unit in units for index in unit.indices}
     place = {index: number for number, index in enumerate(workload.order())}
     last = {unit.name: max(place[index] for index in unit.indices) for unit in units}
@@ -88,11 +302,10 @@ def plan(workload: Workload, settings: Fsdp2Settings, policy: str, ranks: int) -
 
 def check_units(workload: Workload, assignment: Assignment) -> None:
     """Raise ``AssignmentError`` unless the buckets are the units that the settings make (A10.1)."""
-    policy = assignment.policy
-    settings = read_fsdp2_settings(assignment.settings, policy, workload)
-    if assignment.bucket_indices != tuple(u.indices for u in plan(workload, settings, policy, 1).reduced):
+    settings = read_fsdp2_settings(assignment.settings, workload)
+    if assignment.bucket_indices != tuple(unit.indices for unit in plan(workload, settings, 1).reduced):
         raise AssignmentError(
-            f"bucket_indices: not the units that {policy} makes with these settings (A10.1)"
+            f"bucket_indices: not the units that {POLICY} makes with these settings (A10.1)"
         )
 
 
@@ -105,12 +318,11 @@ def write(
         AssignmentError: the buckets are not the units of these settings.
         InputError, NotModelledError: as ``assign``, or a curve that the hardware does not have.
     """
-    policy = assignment.policy
-    settings = read_fsdp2_settings(assignment.settings, policy, workload)
+    settings = read_fsdp2_settings(assignment.settings, workload)
     assignment.check_fits(workload)
     check_units(workload, assignment)
-    units = plan(workload, settings, policy, settings.shards(policy, hardware.world_size))
-    writer = _Writer(workload, hardware, settings, units, policy)
+    units = plan(workload, settings, settings.shards(hardware.world_size))
+    writer = _Writer(workload, hardware, settings, units)
     return micro_batches(settings.accumulation_steps, writer.micro_batch)
 
 
@@ -122,12 +334,11 @@ class _Writer:
     hardware: Hardware
     settings: Fsdp2Settings
     units: UnitPlan
-    policy: str
 
     @property
     def gathers(self) -> bool:
-        """Whether parameters are gathered: not where every rank has them all."""
-        return self.policy == SHARDED and self.hardware.world_size > 1
+        """Whether parameters are gathered: not where there is one rank, which has them all."""
+        return self.hardware.world_size > 1
 
     def micro_batch(self, number: int) -> Program:
         """Micro-batch ``number`` (from 0)."""
@@ -145,10 +356,10 @@ class _Writer:
             before_forward_ns=max(0, waited_ns - services),
             hidden_ns=max(0, services - waited_ns),
             optimizer_ns=self._optimizer_ns() if is_last else 0,
-            notes=(_STREAMS, *self._groups(), *self._root_alone(), *told_of_forward(gathers, waited_ns)),
+            notes=(_STREAMS, *self._of_replicas(), *self._root_alone(), *told_of_forward(gathers, waited_ns)),
         )
 
-    def _groups(self) -> tuple[str, ...]:
+    def _of_replicas(self) -> tuple[str, ...]:
         """Notes under HSDP: whose curves are taken, and that its two groups share a channel (A10.7)."""
         replicas, ranks = self.settings.replicas, self.hardware.world_size
         if replicas == 1:
@@ -169,10 +380,10 @@ class _Writer:
 
     def _forward(self) -> tuple[tuple[Collective, ...], int]:
         """Gathers of forward in order, and what forward waits for them and for copies (A10.2)."""
+        if not self.gathers:
+            return (), 0
         forward = self.units.forward
         copies = [self.copy_out_ns(unit) for unit in forward]
-        if not self.gathers:
-            return (), sum(copies) if self.policy == REPLICATED else 0
         alone = [self.gather(unit, "forward") for unit in forward]
         queued = [self.gather(unit, "forward", is_queued=True) for unit in forward]
         home = {index: number for number, unit in enumerate(forward) for index in unit.indices}
@@ -183,7 +394,7 @@ class _Writer:
         return tuple((queued if n in played.queued else alone)[n] for n in played.order), played.waited_ns
 
     def copy_out_ns(self, unit: Unit) -> int:
-        """ns of copying gathered parameters out of one buffer; ``replicate`` copies its own ones instead."""
+        """ns of copying gathered parameters out of one buffer."""
         size = unit.numel * DTYPE_BYTES[self.settings.gathered_dtype(unit.dtype)]
         return transfer_ns(size, self.hardware.copy_out_bytes_per_s)
 
@@ -197,10 +408,9 @@ class _Writer:
         return replace(made, service_ns=round(made.service_ns * factor))
 
     def reduction(self, unit: Unit, bucket: int, phase: Phase) -> Collective:
-        """The reduce-scatter of a unit's gradients; under ``replicate`` their all-reduce (A10.4)."""
-        kind: CollectiveKind = "reduce_scatter" if self.policy == SHARDED else "all_reduce"
+        """The reduce-scatter of a unit's gradients (A10.4)."""
         dtype = self.settings.sent_dtype(unit.dtype)
-        return self._collective(kind, unit.numel, dtype, phase, bucket=bucket)
+        return self._collective("reduce_scatter", unit.numel, dtype, phase, bucket=bucket)
 
     def replicas_reduction(self, sent: Collective, number: int) -> Collective | None:
         """The all-reduce of a rank's share over the replicas, behind collective ``number`` (A10.7)."""
@@ -213,27 +423,22 @@ class _Writer:
         self, kind: CollectiveKind, elements: int, dtype: str, phase: Phase, **more: Any
     ) -> Collective:
         num_bytes = elements * DTYPE_BYTES[dtype]
+        duration_ns = collective_ns(self.hardware, kind, num_bytes)
+        if duration_ns is None:
+            raise NotModelledError(f"{POLICY}: {missing_curve(self.hardware, kind)}")
         return Collective(
             kind=kind,
             elements=elements,
             dtype=dtype,
             num_bytes=num_bytes,
-            service_ns=self._service_ns(kind, num_bytes),
+            service_ns=duration_ns,
             phase=phase,
             **more,
         )
 
-    def _service_ns(self, kind: CollectiveKind, num_bytes: int) -> int:
-        duration_ns = collective_ns(self.hardware, kind, num_bytes)
-        if duration_ns is None:
-            raise NotModelledError(f"{self.policy}: {missing_curve(self.hardware, kind)}")
-        return duration_ns
-
     def _optimizer_ns(self) -> int:
-        """Under ``fully_shard`` the optimizer works on one rank's share, padding included (A10.6)."""
-        if self.policy == REPLICATED:
-            return self.workload.optimizer_ns
-        shards = self.settings.shards(self.policy, self.hardware.world_size)
+        """The optimizer works on one rank's share, padding included (A10.6)."""
+        shards = self.settings.shards(self.hardware.world_size)
         owned = sum(unit.numel for unit in self.units.reduced) // shards
         return shared_optimizer_ns(self.workload, owned)
 
@@ -307,10 +512,7 @@ class _Backward(LaneWriter):
         return True
 
     def _reduce(self, bucket: int, phase: Phase) -> None:
-        """Wait for the reduce-scatter before, copy in, and send, in the last micro-batch alone.
-
-        ``replicate`` copies twice, the second time beside backward as long as that lasts (A10.4).
-        """
+        """Wait for the reduce-scatter before, copy in, and send, in the last micro-batch alone (A10.4)."""
         if not self.reduces:
             return
         writer = self.writer
@@ -318,14 +520,89 @@ class _Backward(LaneWriter):
         if self.under_way is not None:
             self.lane.append(Wait(self.under_way))
         sent = writer.reduction(unit, bucket, phase)
-        is_copied_twice = writer.policy == REPLICATED and phase == "end of backward"
-        copied = sent.num_bytes * (2 if is_copied_twice else 1)
-        self.work("copy_in", transfer_ns(copied, writer.hardware.copy_in_bytes_per_s), bucket=bucket)
+        self.work("copy_in", transfer_ns(sent.num_bytes, writer.hardware.copy_in_bytes_per_s), bucket=bucket)
         self.lane.append(Ready(bucket))
-        number = self.launch(sent)
+        number = self.under_way = self.launch(sent)
         self.sent[bucket] = (number,)
-        if writer.policy == SHARDED:
-            self.under_way = number
         if (behind := writer.replicas_reduction(sent, number)) is not None:
             self.sent[bucket] = (number, len(self.collectives))
             self.collectives.append(behind)
+
+
+def hold(timeline: Timeline) -> tuple[Holding, ...]:
+    """The buffers of all-gathers in backward, until they can be used, and those that gradients are copied
+    into, until they are reduced (A10.4). Unsharded parameters of units that compute are not counted. An
+    all-reduce over replicas needs no buffer, since it works in a rank's own gradients."""
+    return tuple(
+        Holding(
+            what="gathered" if played.collective.bucket is None else "gradients to send",
+            num_bytes=played.collective.num_bytes,
+            start_ns=played.launch_ns,
+            end_ns=played.usable_ns,
+        )
+        for played in timeline.collectives
+        if played.collective.after is None
+    )
+
+
+def fsdp2_snippet(assignment: Assignment, workload: Workload) -> str:
+    """Python that wraps ``model``: each unit, then the root.
+
+    Raises:
+        AssignmentError: the assignment does not fit ``workload``, or its buckets are not the units.
+        InputError, NotModelledError: settings that are not legal or not modelled.
+    """
+    assignment.check_fits(workload)
+    settings = read_fsdp2_settings(assignment.settings, workload)
+    check_units(workload, assignment)
+    units = [unit.name.split("+") for unit in cut_units(workload, settings, 1) if not unit.is_root]
+    arguments, lines = "", ["from torch.distributed.fsdp import fully_shard"]
+    dtypes = {"param_dtype": settings.param_dtype, "reduce_dtype": settings.reduce_dtype}
+    if any(dtypes.values()):
+        told = ", ".join(f"{name}=torch.{dtype}" for name, dtype in dtypes.items() if dtype)
+        lines = ["import torch", *lines, "from torch.distributed.fsdp import MixedPrecisionPolicy", ""]
+        lines.append(f"mp_policy = MixedPrecisionPolicy({told})")
+        arguments = ", mp_policy=mp_policy"
+    if settings.replicas > 1:
+        lines = ["import torch.distributed as dist", *lines]
+        lines += [
+            "from torch.distributed.device_mesh import init_device_mesh",
+            "",
+            f"shape = ({settings.replicas}, dist.get_world_size() // {settings.replicas})",
+            'mesh = init_device_mesh("cuda", shape, mesh_dim_names=("replicate", "shard"))',
+        ]
+        arguments += ", mesh=mesh"
+    own = "" if settings.reshard_after_forward else ", reshard_after_forward=False"
+    lines.append("")
+    if units:
+        lines += [
+            f"units = {units!r}",
+            "wrapped = []",
+            "for names in units:",
+            "    modules = [model.get_submodule(name) for name in names]",
+            f"    fully_shard(modules if len(modules) > 1 else modules[0]{own}{arguments})",
+            "    wrapped.append(modules[0])",
+        ]
+    lines.append(f"fully_shard(model{arguments})")
+    for kind, ahead, order in (
+        ("forward", settings.forward_prefetch, "wrapped"),
+        ("backward", settings.backward_prefetch, "wrapped[::-1]"),
+    ):
+        if ahead and units:
+            lines += [
+                f"order = {order}",
+                "for place, module in enumerate(order):",
+                f"    module.set_modules_to_{kind}_prefetch(order[place + 1 : place + {1 + ahead}])",
+            ]
+            if kind == "backward":
+                lines.append(f"model.set_modules_to_backward_prefetch(order[:{ahead}])")
+    if settings.accumulation_steps > 1:
+        lines.append(
+            f"# model.set_requires_gradient_sync(False) in all but the last of "
+            f"{settings.accumulation_steps} micro-batches"
+        )
+    title = (
+        f"# bucketsim: {len(assignment.bucket_indices)} unit(s) for {workload.name!r}; "
+        f"torch {'.'.join(map(str, FSDP2_SINCE))} or newer"
+    )
+    return "\n".join([title, *lines]) + "\n"

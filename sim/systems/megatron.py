@@ -1,36 +1,227 @@
 """Megatron-Core's DistributedDataParallel: gradients added into buffers, buckets sent as they complete (A9).
 
-Settings have Megatron's own names (``megatron_settings``). Buckets are cut once, from the last parameter to
-the first, and stay the same; only the first iteration differs, which sends everything after backward.
+Settings have Megatron's own names, read from megatron-core 0.16.1 (``core/distributed``): what it refuses is
+an ``InputError`` here. Buckets are cut once, from the last parameter to the first, and stay the same; only
+the first iteration differs, which sends everything after backward.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
 from sim.clock.program import BackwardEnd, CopyBack, Program, Ready, Wait, effects_of, tail_ns, works
 from sim.costs.doubts import missing_curve
 from sim.costs.service_time import collective_ns
-from sim.errors import AssignmentError, NotModelledError
+from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import Assignment, assigned
 from sim.nouns.collective import Collective, CollectiveKind, Phase
 from sim.nouns.hardware import Hardware
-from sim.nouns.timeline import Iteration
+from sim.nouns.memory import Holding
+from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.bucketing import Caps
 from sim.systems.forward_gathers import forward_modules, play_chained, told_of_forward
-from sim.systems.megatron_layout import MegatronBucket, lay_out_buffers
-from sim.systems.megatron_settings import (
-    SYSTEM,
-    MegatronSettings,
-    default_bucket_size,
-    read_megatron_settings,
-)
 from sim.systems.micro_batch import LaneWriter, micro_batches, shared_optimizer_ns
+from sim.systems.setting_readers import (
+    Reader,
+    check_wire_bytes,
+    read_count,
+    read_flag,
+    read_micro_batches,
+    read_settings,
+)
+from sim.systems.switches import check_backward
 from sim.units import transfer_ns
 
+SYSTEM = "megatron"
+_PARAMETER_ALIGNMENT = 64  # elements, of a parameter's start under the distributed optimizer
+_BUCKET_ALIGNMENT = 128  # and of a bucket's end
+_BUSBW_ALIGNMENT = 1 << 16
 _NORM_NOTE = "what Megatron's optimizer sends itself (the norm, one number) is not counted"
+# By setting, in the order in which they are told. A flag that is off is left out.
+_FLAGS = {
+    "overlap_grad_reduce": "--overlap-grad-reduce",
+    "bucket_size": "--ddp-bucket-size",
+    "grad_reduce_in_fp32": "--accumulate-allreduce-grads-in-fp32",
+    "use_distributed_optimizer": "--use-distributed-optimizer",
+    "overlap_param_gather": "--overlap-param-gather",
+    "pad_buckets_for_high_nccl_busbw": "--ddp-pad-buckets-for-high-nccl-busbw",
+    "average_in_collective": "--ddp-average-in-collective",
+}
+MODELLED_MEGATRON_SETTINGS = {
+    "bucket_size": "elements at which a bucket is closed, max(40e6, 1e6 x ranks) (A9.2)",
+    "overlap_grad_reduce": "sends buckets from hooks; off: one bucket a dtype, after backward (A9.4)",
+    "grad_reduce_in_fp32": "buffers, and what travels, are float32 whatever the parameters are (A9.1)",
+    "use_distributed_optimizer": "reduce-scatter, padding, the optimizer on a share, all-gather (A9.3)",
+    "overlap_param_gather": "gathers a bucket's parameters from forward's hooks (A9.6)",
+    "pad_buckets_for_high_nccl_busbw": "ends of buckets at multiples of 2^16, too (A9.3)",
+    "average_in_collective": "no pass over the bucket before it is sent (A9.5)",
+    "num_microbatches": "micro-batches a step; the last one reduces (A9.4)",
+}
+_FEWEST_DEFAULT = 40_000_000
+_DEFAULT_A_RANK = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MegatronSettings:
+    """How a job uses Megatron-Core's DistributedDataParallel; its defaults where nothing is said.
+
+    ``bucket_size`` is in elements, None its default, which the number of ranks decides.
+    """
+
+    bucket_size: int | None = None
+    overlap_grad_reduce: bool = False
+    grad_reduce_in_fp32: bool = False
+    use_distributed_optimizer: bool = False
+    overlap_param_gather: bool = False
+    pad_buckets_for_high_nccl_busbw: bool = False
+    average_in_collective: bool = False
+    num_microbatches: int = 1
+
+    def grad_dtype(self, dtype: str) -> str:
+        """What gradients of parameters of ``dtype`` are kept in, and travel as (A9.1)."""
+        return "float32" if self.grad_reduce_in_fp32 else dtype
+
+    def size_limit(self, world_size: int | None) -> int | None:
+        """Elements at which a bucket is closed; None: never, without ``overlap_grad_reduce`` (A9.2).
+
+        ``world_size`` None: so few ranks that the default size is its minimum.
+        """
+        if not self.overlap_grad_reduce:
+            return None
+        return default_bucket_size(world_size) if self.bucket_size is None else self.bucket_size
+
+
+def is_all_bf16(workload: Workload) -> bool:
+    """Whether every parameter is bfloat16, as Megatron-LM has them under ``--bf16``."""
+    return all(gradient.dtype == "bfloat16" for gradient in workload.gradients)
+
+
+def default_bucket_size(world_size: int | None) -> int:
+    """Elements of a bucket where none are given, on ``world_size`` data-parallel ranks (A9.2)."""
+    return max(_FEWEST_DEFAULT, _DEFAULT_A_RANK * (world_size or 1))
+
+
+def read_megatron_settings(settings: Mapping[str, Any], workload: Workload) -> MegatronSettings:
+    """The settings of a job with the parameters of ``workload``.
+
+    Raises:
+        InputError: a value or combination that Megatron refuses, too.
+        NotModelledError: a name that is not modelled, or a gradient on which Megatron stops.
+    """
+    made = MegatronSettings(**read_settings(SYSTEM, settings, MODELLED_MEGATRON_SETTINGS, _READERS))
+    shards, overlaps = made.use_distributed_optimizer, made.overlap_grad_reduce
+    if made.overlap_param_gather and not (shards and overlaps):
+        raise InputError(
+            f"{SYSTEM}: overlap_param_gather=True is not legal alone; Megatron-LM takes it with "
+            f"use_distributed_optimizer and overlap_grad_reduce"
+        )
+    _check_gradients(workload)
+    return made
+
+
+def _check_gradients(workload: Workload) -> None:
+    first = workload.gradients[0]
+    for gradient in workload.gradients:
+        what = workload.label(gradient)
+        if gradient.sparse:
+            raise NotModelledError(f"{what} is sparse; Megatron-Core's buffers hold dense gradients")
+        if gradient.uses > 1:
+            raise NotModelledError(
+                f"{what} becomes ready {gradient.uses} times in one backward; when its last time is, the "
+                f"workload does not tell"
+            )
+        check_wire_bytes(gradient, what, "Megatron-Core", "grad_reduce_in_fp32")
+        if gradient.device != first.device:
+            raise NotModelledError(
+                f"{what} is on {gradient.device or 'no device'}, others on {first.device or 'no device'}; "
+                f"Megatron-Core's buffers are all on one device"
+            )
+        if gradient.num_bytes % DTYPE_BYTES[gradient.dtype]:
+            raise NotModelledError(f"{what} has {gradient.num_bytes} bytes, no whole {gradient.dtype}s")
+    check_backward(workload)
+
+
+_READERS: dict[str, Reader] = {
+    **{one.name: read_flag for one in fields(MegatronSettings) if one.type is bool},
+    "bucket_size": read_count(0),
+    "num_microbatches": read_micro_batches,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MegatronBucket:
+    """A part of a buffer that travels as one: ``members`` in its order, ``elements`` with padding."""
+
+    members: tuple[int, ...]
+    dtype: str
+    grad_dtype: str
+    elements: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of gradients that travel."""
+        return self.elements * DTYPE_BYTES[self.grad_dtype]
+
+
+def lay_out_buffers(
+    workload: Workload, settings: MegatronSettings, world_size: int | None
+) -> tuple[MegatronBucket, ...]:
+    """Every bucket, buffer by buffer in the order in which their dtypes occur (A9.1, A9.2).
+
+    ``world_size`` None: padding is that of one rank, and ``bucket_size`` by default that of few; neither
+    changes which parameters a bucket holds, up to 40 ranks.
+    """
+    limit = settings.size_limit(world_size)
+    divisor = _divisor(settings, world_size)
+    by_dtype: dict[str, list[int]] = {}
+    for gradient in workload.gradients:
+        by_dtype.setdefault(gradient.dtype, []).append(gradient.index)
+    return tuple(
+        MegatronBucket(
+            members=members,
+            dtype=dtype,
+            grad_dtype=settings.grad_dtype(dtype),
+            elements=_pad(elements, divisor),
+        )
+        for dtype, indices in by_dtype.items()
+        for members, elements in _cut(workload, settings, indices[::-1], limit)
+    )
+
+
+def _cut(
+    workload: Workload, settings: MegatronSettings, indices: list[int], limit: int | None
+) -> list[tuple[tuple[int, ...], int]]:
+    """Members of each bucket of a buffer and its elements up to the end of the last of them.
+
+    Starts of buckets are multiples of 64, so that offsets within one depend on it alone.
+    """
+    shards = settings.use_distributed_optimizer
+    cut: list[tuple[tuple[int, ...], int]] = []
+    members: list[int] = []
+    end = 0
+    for index in indices:
+        start = _pad(end, _PARAMETER_ALIGNMENT) if shards else end
+        members.append(index)
+        end = start + workload.gradients[index].elements
+        if limit is not None and end >= limit:
+            cut.append((tuple(members), end))
+            members, end = [], 0
+    return [*cut, (tuple(members), end)] if members else cut
+
+
+def _divisor(settings: MegatronSettings, world_size: int | None) -> int:
+    """What a bucket's elements are a multiple of (A9.3)."""
+    if not settings.use_distributed_optimizer:
+        return 1
+    busbw = _BUSBW_ALIGNMENT if settings.pad_buckets_for_high_nccl_busbw else 1
+    return math.lcm(world_size or 1, _BUCKET_ALIGNMENT, busbw)
+
+
+def _pad(elements: int, divisor: int) -> int:
+    return -(-elements // divisor) * divisor
 
 
 def assign(
@@ -47,7 +238,7 @@ def assign(
     """
     settings = read_megatron_settings(options, workload)
     buckets = lay_out_buffers(workload, settings, None)
-    _groups(workload, settings, buckets)
+    _check_complete(workload, settings, buckets)
     return assigned(workload, policy, tuple(bucket.members for bucket in buckets), options)
 
 
@@ -63,6 +254,7 @@ def write(
     settings = read_megatron_settings(assignment.settings, workload)
     assignment.check_fits(workload)
     buckets = check_cut(workload, assignment, hardware.world_size)
+    _check_complete(workload, settings, buckets)
     writer = _Writer(workload, hardware, settings, buckets)
     return micro_batches(settings.num_microbatches, lambda number: writer.micro_batch(number, iteration))
 
@@ -80,7 +272,7 @@ def check_cut(
     buckets = lay_out_buffers(workload, settings, world_size)
     if assignment.bucket_indices != tuple(bucket.members for bucket in buckets):
         why = ""
-        if world_size and settings.is_cut and settings.bucket_size is None and settings.num_buckets is None:
+        if world_size and settings.overlap_grad_reduce and settings.bucket_size is None:
             size = default_bucket_size(world_size)
             why = f"; on {world_size} ranks the default is bucket_size={size}: give it"
         raise AssignmentError(
@@ -89,25 +281,18 @@ def check_cut(
     return buckets
 
 
-def _groups(
-    workload: Workload, settings: MegatronSettings, buckets: Sequence[MegatronBucket]
-) -> tuple[tuple[int, ...], ...]:
-    """Buckets that are sent together, by number: each alone, or all where bucketing is disabled (A9.2).
-
-    Raises:
-        NotModelledError: a group in which some gradient comes and some never does, sent from hooks.
-    """
-    numbers = range(len(buckets))
-    groups = (tuple(numbers),) if settings.disable_bucketing else tuple((number,) for number in numbers)
-    for group in groups if settings.overlap_grad_reduce else ():
-        members = [workload.gradients[index] for number in group for index in buckets[number].members]
+def _check_complete(
+    workload: Workload, settings: MegatronSettings, buckets: tuple[MegatronBucket, ...]
+) -> None:
+    """Raise ``NotModelledError`` where hooks send a bucket of which some gradient comes and some does not."""
+    for bucket in buckets if settings.overlap_grad_reduce else ():
+        members = [workload.gradients[index] for index in bucket.members]
         unused = [gradient for gradient in members if gradient.ready_ns is None]
         if unused and len(unused) < len(members):
             raise NotModelledError(
                 f"workload {workload.name!r}: gradient {unused[0].index} ({unused[0].name}) is never ready, "
                 f"others of its bucket are; with overlap_grad_reduce Megatron-Core stops on that (A9.4)"
             )
-    return groups
 
 
 @dataclass(eq=False)
@@ -150,12 +335,10 @@ class _Writer:
         """Gathers that forward's hooks launch, in order, and how much of them forward hides (A9.6)."""
         if not self.settings.overlap_param_gather:
             return (), 0
-        groups = _groups(self.workload, self.settings, self.buckets)
-        home = {i: k for k, group in enumerate(groups) for n in group for i in self.buckets[n].members}
-        sent = [[self.gather(self.buckets[number], "forward") for number in group] for group in groups]
-        services = [sum(one.service_ns for one in together) for together in sent]
-        played = play_chained(forward_modules(self.workload), home, services)
-        gathers = tuple(one for group in played.order for one in sent[group])
+        home = {index: number for number, one in enumerate(self.buckets) for index in one.members}
+        sent = [self.gather(bucket, "forward") for bucket in self.buckets]
+        played = play_chained(forward_modules(self.workload), home, [one.service_ns for one in sent])
+        gathers = tuple(sent[number] for number in played.order)
         hidden_ns = sum(one.service_ns for one in gathers) - played.waited_ns
         return gathers, min(hidden_ns, self.workload.forward_ns)  # gathers may outlast forward
 
@@ -216,8 +399,7 @@ class _Backward(LaneWriter):
         super().__init__()
         self.writer = writer
         self.workload, self.settings, self.buckets = writer.workload, writer.settings, writer.buckets
-        self.groups = _groups(self.workload, self.settings, self.buckets) if reduces else ()
-        self.in_hooks = in_hooks
+        self.reduces, self.in_hooks = reduces, reduces and in_hooks
         included = "copy_in" in self.workload.ready_includes
         self._hook_ns = 0 if included else writer.hardware.hook_cost_ns
         self.carriers: dict[int, int] = {}  # by bucket
@@ -229,11 +411,8 @@ class _Backward(LaneWriter):
 
     def run(self) -> None:
         """Backward with each gradient's addition; what hooks send, and what is sent or waited for after."""
-        members = [
-            {index for number in group for index in self.buckets[number].members} for group in self.groups
-        ]
         used = {index for index, _ in works(self.workload)}
-        pending = [group & used if self.in_hooks else set() for group in members]
+        pending = [used.intersection(one.members) for one in self.buckets if self.in_hooks]
         home = {index: number for number, missing in enumerate(pending) for index in missing}
         for index, work in works(self.workload):
             self.work("backward", work, gradient=index)
@@ -244,8 +423,10 @@ class _Backward(LaneWriter):
                     self._start(number, "backward", index)
         self.work("backward", tail_ns(self.workload))
         self.lane.append(BackwardEnd())
-        for group in range(len(self.groups)):
-            self._finish(group)
+        for number in range(len(self.buckets) if self.reduces else 0):
+            if number not in self.carriers:  # no hook has sent it (A9.4)
+                self._start(number, "after backward", None)
+            self.lane += [Wait(self.carriers[number]), CopyBack(number, 0)]
 
     def _addition_ns(self, index: int) -> int:
         """ns of ``main_grad.add_(grad)`` in every micro-batch: it reads two tensors and writes one (A9.5)."""
@@ -254,34 +435,74 @@ class _Backward(LaneWriter):
         moved = self.workload.gradients[index].elements * (narrow + 2 * wide)
         return transfer_ns(moved // 3, self.writer.hardware.accumulate_bytes_per_s)
 
-    def _start(self, group: int, phase: Phase, gradient: int | None) -> None:
-        """Divide a group's buckets in place, then send them (A9.5)."""
-        settings, hardware = self.settings, self.writer.hardware
-        divides = hardware.world_size > 1 and not settings.average_in_collective
-        for number in self.groups[group]:
-            self.lane.append(Ready(number))
-            size = self.buckets[number].num_bytes
-            if divides:
-                self.work("hook", transfer_ns(size, hardware.copy_in_bytes_per_s), bucket=number)
+    def _start(self, number: int, phase: Phase, gradient: int | None) -> None:
+        """Divide a bucket in place, then send it (A9.5)."""
+        settings, hardware, bucket = self.settings, self.writer.hardware, self.buckets[number]
+        self.lane.append(Ready(number))
+        if hardware.world_size > 1 and not settings.average_in_collective:
+            self.work("hook", transfer_ns(bucket.num_bytes, hardware.copy_in_bytes_per_s), bucket=number)
         kind: CollectiveKind = "reduce_scatter" if settings.use_distributed_optimizer else "all_reduce"
-        for number in self.groups[group]:
-            bucket = self.buckets[number]
-            self.carriers[number] = self.launch(
-                Collective(
-                    kind=kind,
-                    elements=bucket.elements,
-                    dtype=bucket.grad_dtype,
-                    num_bytes=bucket.num_bytes,
-                    service_ns=self.writer.service_ns(kind, bucket.num_bytes),
-                    phase=phase,
-                    gradient=gradient,
-                    bucket=number,
-                )
+        self.carriers[number] = self.launch(
+            Collective(
+                kind=kind,
+                elements=bucket.elements,
+                dtype=bucket.grad_dtype,
+                num_bytes=bucket.num_bytes,
+                service_ns=self.writer.service_ns(kind, bucket.num_bytes),
+                phase=phase,
+                gradient=gradient,
+                bucket=number,
             )
+        )
 
-    def _finish(self, group: int) -> None:
-        """Send what no hook has sent, and wait, group by group (A9.4)."""
-        if self.groups[group][0] not in self.carriers:
-            self._start(group, "after backward", None)
-        for number in self.groups[group]:
-            self.lane += [Wait(self.carriers[number]), CopyBack(number, 0)]
+
+def hold(timeline: Timeline) -> tuple[Holding, ...]:
+    """What is held besides the gradients, which lie in the buffers. That is the buffers' padding, what fp32
+    adds, and each gradient that backward makes, until its hook has added it to its buffer."""
+    workload = timeline.workload
+    settings = read_megatron_settings(timeline.assignment.settings, workload)
+    buckets = lay_out_buffers(workload, settings, timeline.hardware.world_size)
+    beyond = sum(bucket.num_bytes for bucket in buckets) - workload.total_bytes
+    done = {(span.kind, span.gradient): span.end_ns for span in timeline.compute if span.gradient is not None}
+    held, now = [Holding(what="gradient buffers", num_bytes=max(0, beyond))], 0
+    for index in workload.order():
+        start = max(now, done.get(("backward", index), now))
+        now = max(start, done.get(("hook", index), start))
+        size = workload.gradients[index].num_bytes
+        held.append(Holding(what="gradients to add", num_bytes=size, start_ns=start, end_ns=now))
+    return tuple(held)
+
+
+def megatron_flags(assignment: Assignment, workload: Workload) -> str:
+    """Flags to add to Megatron-LM's training script; what is set elsewhere is told in a comment.
+
+    Raises:
+        AssignmentError: the assignment does not fit ``workload``, or its buckets are not these settings'.
+        InputError: a setting that is not legal.
+        NotModelledError: an assignment of another system than Megatron-Core's, or a setting not modelled.
+    """
+    if assignment.policy != "megatron":
+        raise NotModelledError(
+            f"policy: {assignment.policy!r} is no system of Megatron-Core, whose flags these are; they are "
+            f"written for megatron"
+        )
+    assignment.check_fits(workload)
+    settings = assignment.settings
+    made_for = assignment.made_for
+    check_cut(workload, assignment, None if made_for is None else made_for.world_size)
+    lines = [
+        f"# Set elsewhere, and part of this assignment: {name}={value!r}"
+        for name, value in settings.items()
+        if name not in _FLAGS
+    ]
+    for name, flag in _FLAGS.items():
+        value = settings.get(name)
+        if value is True:
+            lines.append(flag)
+        elif value is not None and value is not False:
+            lines.append(f"{flag} {int(value)}")
+    if is_all_bf16(workload) and not settings.get("grad_reduce_in_fp32"):
+        lines.append("--grad-reduce-in-bf16")  # Megatron-LM reduces in fp32 under --bf16 unless told
+    if not any(line.startswith("--") for line in lines):
+        lines.append("# No flags: Megatron-LM's own defaults.")
+    return "\n".join(lines) + "\n"

@@ -1,8 +1,8 @@
 """Every system that reduces gradients, by policy: how it cuts buckets, and what a step under it does.
 
 ``assign`` says which buckets a system makes of a workload, in which order; ``write`` what a step with them
-is, as programs, one a micro-batch; ``construct`` and ``end`` what it sends before the first step and after
-the last one; ``hold`` what its buckets hold in memory.
+is, as programs, one a micro-batch; ``construct`` what it sends before the first step; ``hold`` what its
+buckets hold in memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,24 +20,18 @@ from sim.nouns.workload import Workload
 from sim.systems import (
     ddp,
     ddp_assignment,
-    ddp_broadcasts,
-    ddp_memory,
     fsdp2,
-    fsdp2_memory,
     last_hook,
     megatron,
-    megatron_memory,
     textbook,
-    textbook_memory,
     zero,
-    zero_memory,
 )
 from sim.systems.bucketing import Caps
 from sim.systems.switching import job_switches
 
 Assign = Callable[[Workload, str, Caps, dict[str, Any], Iteration], Assignment]
 Write = Callable[[Workload, Hardware, Assignment, Iteration], tuple[Program, ...]]
-Around = Callable[[Workload, Assignment], tuple[Collective, ...]]
+Construct = Callable[[Workload, Assignment], tuple[Collective, ...]]
 Hold = Callable[[Timeline], tuple[Holding, ...]]
 
 
@@ -52,21 +46,17 @@ class System:
     assign: Assign
     write: Write
     hold: Hold
-    construct: Around = _nothing
-    end: Around = _nothing
+    construct: Construct = _nothing
     takes_caps: bool = False
 
 
 _DDP = System(
     assign=ddp_assignment.assign,
     write=ddp.write,
-    hold=ddp_memory.hold,
-    construct=ddp_broadcasts.construct,
-    end=ddp_broadcasts.end,
+    hold=ddp.hold,
+    construct=ddp.construct,
 )
-_LAST_HOOK = System(
-    assign=last_hook.assign, write=last_hook.write, hold=textbook_memory.hold, takes_caps=True
-)
+_LAST_HOOK = System(assign=last_hook.assign, write=last_hook.write, hold=textbook.hold, takes_caps=True)
 SYSTEMS = {
     "ddp": replace(_DDP, takes_caps=True),
     "per-parameter": _DDP,
@@ -75,7 +65,7 @@ SYSTEMS = {
         policy: System(
             assign=textbook.assign,
             write=textbook.write,
-            hold=textbook_memory.hold,
+            hold=textbook.hold,
             takes_caps=style.by_size,
         )
         for policy, style in textbook.STYLES.items()
@@ -83,14 +73,11 @@ SYSTEMS = {
     "last-hook": _LAST_HOOK,
     "last-hook-safe": _LAST_HOOK,
     **{
-        policy: System(assign=zero.assign, write=zero.write, hold=zero_memory.hold, construct=zero.construct)
+        policy: System(assign=zero.assign, write=zero.write, hold=zero.hold, construct=zero.construct)
         for policy in zero.STAGES
     },
-    "megatron": System(assign=megatron.assign, write=megatron.write, hold=megatron_memory.hold),
-    **{
-        policy: System(assign=fsdp2.assign, write=fsdp2.write, hold=fsdp2_memory.hold)
-        for policy in fsdp2.POLICIES
-    },
+    "megatron": System(assign=megatron.assign, write=megatron.write, hold=megatron.hold),
+    fsdp2.POLICY: System(assign=fsdp2.assign, write=fsdp2.write, hold=fsdp2.hold),
 }
 _WRITERS: dict[str, Write] = {
     "explicit": ddp.write,

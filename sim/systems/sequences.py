@@ -21,18 +21,14 @@ def explain(
     """What happens in the first ``iterations`` training steps under a policy: collectives, bytes, triggers.
 
     Args:
-        options: as ``assign`` takes them: caps and switches. Under Join all iterations of the rank with the
-            most inputs are told, and what follows them.
+        options: as ``assign`` takes them: caps and switches.
 
     Raises:
         InputError: an argument is not legal. NotModelledError: a policy or switch that is not modelled.
     """
-    join_inputs = options.get("join_inputs")
     hardware = _without_times(world_size)
     told = []
-    first = assign(workload, policy, iteration=1, **options)  # refuses join_inputs that are not legal
-    if join_inputs is not None:
-        iterations = max(join_inputs)
+    first = assign(workload, policy, iteration=1, **options)
     is_number = isinstance(iterations, int) and not isinstance(iterations, bool)
     if not is_number or not 1 <= iterations <= MAX_ITERATIONS:
         raise InputError(f"iterations: {iterations} is not legal; give an integer 1 to {MAX_ITERATIONS}")
@@ -51,15 +47,13 @@ def explain(
                 notes=tuple(dict.fromkeys(note for program in programs for note in program.notes)),
             )
         )
-    system = SYSTEMS[policy]
     return Explanation(
         policy=policy,
         workload=workload.name,
         world_size=world_size,
         options={name: value for name, value in options.items() if value is not None},
-        construction=tuple(_events(workload, system.construct(workload, first), 1)),
+        construction=tuple(_events(workload, SYSTEMS[policy].construct(workload, first), 1)),
         iterations=tuple(told),
-        ending=tuple(_events(workload, system.end(workload, first), 1)),
         provenance={"source": "sim.explain", "workload": workload.name},
     )
 

@@ -39,14 +39,14 @@ def read_flag(system: str, name: str, value: Any) -> bool:
     return value
 
 
-def read_count(least: int, *, most: float = math.inf, step: int = 1) -> Reader:
-    """A reader of multiples of ``step`` from ``least`` to ``most``; like these systems it takes 5e8, too."""
+def read_count(least: int, *, most: float = math.inf) -> Reader:
+    """A reader of integers from ``least`` to ``most``; like these systems it takes 5e8, too."""
     legal = f"a whole number >= {least}" if most == math.inf else f"an integer {least} to {most}"
 
     def read(system: str, name: str, value: Any) -> int:
         is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-        if isinstance(value, bool) or not is_whole or not least <= value <= most or int(value) % step:
-            raise refuse(system, name, value, f"{legal} and even" if step == 2 else legal)
+        if isinstance(value, bool) or not is_whole or not least <= value <= most:
+            raise refuse(system, name, value, legal)
         return int(value)
 
     return read

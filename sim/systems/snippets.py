@@ -6,27 +6,21 @@ from typing import Any
 
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
-from sim.nouns.checks import one_of
 from sim.nouns.ddp_switches import ARGUMENTS, LIST_SINCE, OLDEST, SUPPORTED_SINCE, ZERO_CAP_SINCE, Version
 from sim.nouns.workload import Workload
+from sim.systems import fsdp2
+from sim.systems.comm_hooks import HOOKS, read_comm_hook
 from sim.systems.ddp_assignment import check_reaches, first_torches, torch_needed
-from sim.systems.fsdp2_settings import REPLICATED, SHARDED
-from sim.systems.fsdp2_snippet import FSDP2_SINCE, fsdp2_snippet
-from sim.systems.hook_table import HOOKS
 from sim.units import format_size
 
 _CAP_IS_FIRST_SINCE: Version = (2, 4)  # before, an explicit cap has the first bucket of 1 MiB, too (A2.1)
 # The versions of torch from which on the lines may be others, in order.
-_MARKS = sorted(
-    {LIST_SINCE, _CAP_IS_FIRST_SINCE, ZERO_CAP_SINCE}
-    | {one.since for one in ARGUMENTS}
-    | {one.since for one in HOOKS.values()}
-)
+_MARKS = sorted({LIST_SINCE, _CAP_IS_FIRST_SINCE, ZERO_CAP_SINCE} | {one.since for one in ARGUMENTS})
 
 
 def snippet(assignment: Assignment, workload: Workload, torch: str | None = None) -> str:
     """Python that makes DistributedDataParallel use ``assignment`` on ``model``, as ``ddp_model``; of
-    ``fully_shard`` and ``replicate``, what wraps the modules of ``model``.
+    ``fully_shard``, what wraps the modules of ``model``.
 
     The lines use keywords of stock DistributedDataParallel if these reach the buckets, which is checked, and
     if ``torch`` heeds them. That is the version where the script trains, such as ``2.8``; None stands for one
@@ -39,12 +33,12 @@ def snippet(assignment: Assignment, workload: Workload, torch: str | None = None
             ``sim.apply`` refuses.
     """
     assignment.check_fits(workload)
-    if assignment.policy in (SHARDED, REPLICATED):
-        if torch is not None and read_version(torch) < FSDP2_SINCE:
+    if assignment.policy == fsdp2.POLICY:
+        if torch is not None and read_version(torch) < fsdp2.FSDP2_SINCE:
             raise InputError(
                 f"torch: {torch} is not legal; the lines for {assignment.policy} need 2.13 or newer"
             )
-        return fsdp2_snippet(assignment, workload)
+        return fsdp2.fsdp2_snippet(assignment, workload)
     if assignment.policy not in DDP_POLICIES:
         raise NotModelledError(
             f"policy: {assignment.policy!r} is no system of DistributedDataParallel, whose lines these are; "
@@ -74,21 +68,19 @@ def snippet(assignment: Assignment, workload: Workload, torch: str | None = None
 
 def check_code(assignment: Assignment) -> None:
     """Raise ``InputError`` for what would not be a name in the lines: files may hold anything."""
-    kwargs, hook = assignment.ddp_kwargs, assignment.settings.get("comm_hook")
+    kwargs = assignment.ddp_kwargs
     precision = kwargs.get("mixed_precision")
     named: dict[str, list[Any]] = {
         "ddp_kwargs": list(kwargs),
         "settings": list(assignment.settings),
         "mixed_precision": [*precision, *precision.values()] if isinstance(precision, dict) else [],
-        "comm_hook": list(hook) if isinstance(hook, dict) else [],
     }
     for field, names in named.items():
         for name in names:
             if not isinstance(name, str) or not name.isidentifier():
                 raise InputError(f"{field}: {name!r} is not legal; give names of DistributedDataParallel's")
-    name = hook.get("name") if isinstance(hook, dict) else hook
-    if name is not None:
-        one_of("comm_hook", name, tuple(HOOKS))
+    if (hook := assignment.settings.get("comm_hook")) is not None:
+        read_comm_hook(hook)
     if not isinstance(assignment.requires.get("environment", {}), dict):
         raise InputError("requires.environment: not legal; give an object of names and values")
 
@@ -119,7 +111,7 @@ def _needs(assignment: Assignment, version: Version | None) -> str:
 
 
 def _check_switches(assignment: Assignment, version: Version) -> None:
-    """Raise ``InputError`` for a keyword that this torch has not, whatever its value, or for a hook."""
+    """Raise ``InputError`` for a keyword that this torch has not, whatever its value."""
     first = first_torches(assignment.ddp_kwargs, assignment.settings)
     for name, since in sorted(first.items(), key=lambda one: one[1]):
         if version < since:
@@ -196,24 +188,18 @@ def _by_apply(assignment: Assignment, why: str, version: Version | None) -> list
     return [*lines, ")", "ddp_model = sim.apply(model, assignment)"]
 
 
-def _register_hook(described: Any) -> list[str]:
+def _register_hook(name: str | None) -> list[str]:
     """The lines that register a communication hook of torch's; none where there is none."""
-    if described is None:
+    if name is None:
         return []
-    imported, state, hook = hook_call(described)
-    return ["", imported, f"ddp_model.register_comm_hook({state}, {hook})"]
+    imported, hook = hook_call(name)
+    return ["", imported, f"ddp_model.register_comm_hook(None, {hook})"]
 
 
-def hook_call(described: Any) -> tuple[str, str, str]:
-    """The import of a communication hook of torch's, its state, and the hook, as Python."""
-    numbers = {} if isinstance(described, str) else dict(described)
-    name = described if isinstance(described, str) else numbers.pop("name")
-    module, state = HOOKS[name].module, "None"
-    if HOOKS[name].state:
-        given = ", ".join(["process_group=None", *(f"{field}={value!r}" for field, value in numbers.items())])
-        state = f"{module}.{HOOKS[name].state}({given})"
-    imported = f"from torch.distributed.algorithms.ddp_comm_hooks import {module}"
-    return imported, state, f"{module}.{name}_hook"
+def hook_call(name: str) -> tuple[str, str]:
+    """The import of a communication hook of torch's, and the hook, as Python."""
+    module = HOOKS[name].module
+    return f"from torch.distributed.algorithms.ddp_comm_hooks import {module}", f"{module}.{name}_hook"
 
 
 def bucket_indices_json(assignment: Assignment, workload: Workload) -> str:

@@ -6,11 +6,10 @@ from typing import Any
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, Assignment
 from sim.nouns.ddp_switches import ARGUMENTS, SETTINGS, SWITCHES
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
 from sim.systems.bucketing import ddp_limits
-from sim.systems.comm_hooks import read_comm_hook
+from sim.systems.comm_hooks import CommHook, read_comm_hook
 from sim.systems.compile_cuts import OptimizeDdp, check_compile
-from sim.systems.hook_table import CommHook
 from sim.units import MIB
 
 # What the engines model, by name: arguments of DistributedDataParallel, and what is set elsewhere.
@@ -41,7 +40,6 @@ class Switches:
     set_to_none: bool = True
     accumulation_steps: int = 1
     no_sync: bool = True
-    join_inputs: tuple[int, ...] | None = None
     optimize_ddp: OptimizeDdp | None = None
     compile_cap_mb: float = 25
 
@@ -133,7 +131,6 @@ def read_switches(assignment: Assignment) -> Switches:
         reduce_dtype=_reduce_dtype(kwargs.get("mixed_precision")),
         buffer_dtype=(kwargs.get("mixed_precision") or {}).get("buffer_dtype"),
         comm_hook=None if hook is None else read_comm_hook(hook),
-        join_inputs=_join_inputs(settings.get("join_inputs")),
         optimize_ddp=optimize_ddp,
         compile_cap_mb=compile_cap_mb,
     )
@@ -165,52 +162,16 @@ def _own_cap_mb(kwargs: dict[str, Any]) -> float:
     return max(MIB, *ddp_limits(kwargs.get("bucket_cap_mb"), None, kwargs.get("bucket_cap_mb_list"))) / MIB
 
 
-def _join_inputs(value: Any) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    legal = isinstance(value, list | tuple) and len(value) >= 2
-    if not legal or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in value):
-        raise InputError(
-            f"ddp: join_inputs={value!r} is not legal; give the inputs of each rank, >= 1, such as [2, 4]"
-        )
-    return tuple(value)
-
-
 def _check_together(switches: Switches) -> None:
     """Raise ``NotModelledError`` for switches that are modelled each but not with one another."""
-    compiles = switches.optimize_ddp is not None
-    clashes = {
-        "comm_hook and mixed_precision": switches.comm_hook is not None and switches.reduce_dtype is not None,
-        "join_inputs and skip_all_reduce_unused_params": switches.join_inputs is not None
-        and switches.skip_all_reduce_unused_params,
-        "join_inputs and no_sync=false": switches.join_inputs is not None and switches.syncs_each,
-        "optimize_ddp and mixed_precision": compiles and switches.reduce_dtype is not None,
-        "optimize_ddp and join_inputs": compiles and switches.join_inputs is not None,
-    }
-    for names, clash in clashes.items():
-        if clash:
-            raise NotModelledError(f"ddp: {names} together are not modelled")
-    if switches.static_graph and switches.join_inputs is not None and switches.join_inputs[0] == 1:
-        raise NotModelledError(
-            "ddp: static_graph and join_inputs: rank 0 has joined before the order of gradients is recorded; "
-            "give it at least 2 inputs"
-        )
+    for name in ("comm_hook", "optimize_ddp") if switches.reduce_dtype is not None else ():
+        if getattr(switches, name) is not None:
+            raise NotModelledError(f"ddp: {name} and mixed_precision together are not modelled")
     if switches.static_graph and switches.accumulation_steps > 1 and switches.no_sync:
         raise NotModelledError(
             "ddp: static_graph and accumulation_steps: torch stops where the first backward of a static "
             "graph is under no_sync"
         )
-
-
-def _check_sparse(gradient: Gradient, switches: Switches, what: str) -> None:
-    if switches.join_inputs is not None:
-        raise NotModelledError(f"{what} is sparse; DDP hangs with sparse gradients under Join")
-    if gradient.ready_ns is None:
-        raise NotModelledError(
-            f"{what} is sparse and never ready; DDP stops with 'Expected sparse gradient to be defined'"
-        )
-    if switches.comm_hook is not None and switches.comm_hook.kind.no_sparse:
-        raise NotModelledError(f"{what} is sparse; {switches.comm_hook.kind.no_sparse}")
 
 
 def check_backward(workload: Workload) -> None:
@@ -228,8 +189,11 @@ def check_used(workload: Workload, switches: Switches) -> None:
                 f"{workload.label(gradient)} is never ready; DDP without find_unused_parameters or "
                 f"static_graph raises an error on it at the next forward (A3.21)"
             )
-        if gradient.sparse:
-            _check_sparse(gradient, switches, workload.label(gradient))
+        if gradient.sparse and gradient.ready_ns is None:
+            raise NotModelledError(
+                f"{workload.label(gradient)} is sparse and never ready; DDP stops with 'Expected sparse "
+                f"gradient to be defined'"
+            )
         if gradient.uses > 1 and not switches.static_graph:
             raise NotModelledError(
                 f"{workload.label(gradient)} becomes ready {gradient.uses} times in one backward; DDP "

@@ -13,7 +13,8 @@ from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment, assigned
 from sim.nouns.collective import Collective, Phase
 from sim.nouns.hardware import Hardware
-from sim.nouns.timeline import Iteration
+from sim.nouns.memory import Holding
+from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES, Caps
 from sim.systems.micro_batch import LaneWriter
@@ -225,3 +226,34 @@ class _Step(LaneWriter):
 
     def _size(self, indices: tuple[int, ...]) -> int:
         return sum(self._workload.gradients[index].on_wire for index in indices)
+
+
+def hold(timeline: Timeline) -> tuple[Holding, ...]:
+    """Storage that gradients are copied into as they come, or what is flattened until it is copied back.
+
+    Nothing where gradients are sent in place or are views of their bucket (A7.1, A7.4), and nothing for a
+    bucket of one gradient that is flattened: torch gives back a view of it.
+    """
+    gradients, buckets = timeline.workload.gradients, timeline.assignment.bucket_indices
+    style = STYLES.get(timeline.assignment.policy)
+    if style is not None and style.copies is None:
+        return ()
+    if style is not None and style.copies == "arrival":
+        total = sum(gradient.on_wire for gradient in gradients)
+        return (Holding(what="flat storage", num_bytes=total),)
+    sent = {played.collective.bucket: played for played in timeline.collectives}
+    flattened = {
+        span.bucket: span.start_ns
+        for span in timeline.compute
+        if span.kind == "copy_in" and span.bucket is not None
+    }
+    return tuple(
+        Holding(
+            what="flattened buckets",
+            num_bytes=sent[number].collective.num_bytes,
+            start_ns=flattened.get(number, timeline.buckets[number].ready_ns),
+            end_ns=timeline.buckets[number].available_ns,
+        )
+        for number, bucket in enumerate(buckets)
+        if number in sent and len(bucket) > 1
+    )

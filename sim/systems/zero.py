@@ -1,37 +1,418 @@
-"""DeepSpeed's ZeRO-1 and ZeRO-2: the buckets that they flush, and what a step under them does (A5).
+"""DeepSpeed's ZeRO-1 and ZeRO-2 (A5): settings, flat groups, what is flushed when, and what a step does.
 
-Settings have DeepSpeed's own names (``zero_settings``). Nothing is rebuilt and no iteration differs from
-another (A5.3).
+Checked against DeepSpeed 0.19.8: what it refuses itself is an ``InputError`` here. Nothing is rebuilt and no
+iteration differs from another (A5.3).
 """
 
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 from sim.clock.program import BackwardEnd, CopyBack, Launch, Program, Ready, Wait, effects_of, tail_ns, works
-from sim.costs.doubts import missing_curve
-from sim.costs.service_time import service_ns
-from sim.errors import AssignmentError, NotModelledError
+from sim.costs.service_time import collective_ns
+from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import Assignment, assigned
 from sim.nouns.collective import Collective, CollectiveKind, Phase
-from sim.nouns.hardware import Curve, Hardware
-from sim.nouns.timeline import Iteration
+from sim.nouns.hardware import Hardware
+from sim.nouns.memory import Holding
+from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.bucketing import Caps
 from sim.systems.micro_batch import LaneWriter, micro_batches, shared_optimizer_ns
-from sim.systems.zero_copies import (
-    accumulating_bytes,
-    arrival_bytes,
-    flush_bytes,
-    message_bytes,
-    offloaded_bytes,
-    returned_bytes,
-    step_bytes,
+from sim.systems.setting_readers import (
+    Reader,
+    check_wire_bytes,
+    read_count,
+    read_flag,
+    read_micro_batches,
+    read_settings,
+    refuse,
 )
-from sim.systems.zero_flushes import Flush, ZeroMessage, plan_flushes, plan_messages
-from sim.systems.zero_layout import ProcessGroup, lay_out
-from sim.systems.zero_settings import ZeroSettings, read_zero_settings
+from sim.systems.switches import check_backward
 from sim.units import transfer_ns
 
 STAGES = {"zero1": 1, "zero2": 2}
+MODELLED_ZERO_SETTINGS = {
+    "reduce_bucket_size": "elements after which a bucket is flushed, 5e8 (A5.1)",
+    "overlap_comm": "reduces on a stream of its own, during backward (A5.6)",
+    "contiguous_gradients": "copies gradients into one buffer as they arrive (A5.5)",
+    "reduce_scatter": "divides first, and keeps what is owned (A5.7)",
+    "compute_grad_norm": "the norm's all-reduce a group in step() (A5.11)",
+    "cpu_offload": "gradients to the host, optimizer there (A8.8)",
+    "gradient_accumulation_steps": "micro-batches a step (A5.9)",
+    "gradient_clipping": "DeepSpeed's default is 1.0; needs the norm",
+    "gradient_predivide_factor": "one more kernel without reduce_scatter (A8.8)",
+    "prescale_gradients": "divides before reducing, without reduce_scatter (A8.8)",
+    "communication_data_type": "what gradients travel as: fp32, fp16 or bf16 (A8.8)",
+    "check_grad_overflow": "bf16's overflow check in step(), true",
+    "accelerator": "cuda, or cpu (DS_ACCELERATOR=cpu), where collectives block the host",
+    "offload_bytes_per_s": "between device and host, for cpu_offload on cuda",
+}
+_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+_ACCELERATORS = ("cuda", "cpu")
+_FP32, _FP64 = DTYPE_BYTES["float32"], DTYPE_BYTES["float64"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZeroSettings:
+    """How a job uses ZeRO-1 or ZeRO-2; DeepSpeed's defaults where nothing is said.
+
+    Sizes are in elements. ``dtype`` is the parameters'; ``communication_data_type`` is torch's name, by
+    default the parameters' dtype.
+    """
+
+    stage: int
+    dtype: str
+    communication_data_type: str
+    reduce_bucket_size: int = 500_000_000
+    overlap_comm: bool = False
+    contiguous_gradients: bool = True
+    reduce_scatter: bool = True
+    compute_grad_norm: bool = True
+    cpu_offload: bool = False
+    gradient_accumulation_steps: int = 1
+    gradient_clipping: float = 1.0
+    gradient_predivide_factor: float = 1.0
+    prescale_gradients: bool = False
+    check_grad_overflow: bool = True
+    accelerator: str = "cuda"
+    offload_bytes_per_s: float | None = None
+
+    @property
+    def reduces_in_hooks(self) -> bool:
+        """Whether gradients are reduced as they arrive; else after backward (A5.9)."""
+        return self.stage == 2 or self.overlap_comm
+
+    @property
+    def fills_buffers(self) -> bool:
+        """Whether gradients are copied into the contiguous buffer, which offloading forces (A5.5, A8.8)."""
+        return self.contiguous_gradients or self.cpu_offload
+
+    @property
+    def has_reduction_stream(self) -> bool:
+        """Whether reductions run beside compute: never where collectives block the host (A5.6)."""
+        return self.overlap_comm and self.accelerator == "cuda"
+
+    @property
+    def waits_on_host(self) -> bool:
+        """Whether the host waits for every flush: offloading tests each owned gradient for overflow."""
+        return self.cpu_offload or not self.has_reduction_stream
+
+    @property
+    def checks_overflow(self) -> bool:
+        """Whether step() begins with an all-reduce of the overflow flag (A8.8)."""
+        return self.dtype == "float16" or (self.dtype == "bfloat16" and self.check_grad_overflow)
+
+
+def read_zero_settings(settings: Mapping[str, Any], stage: int, workload: Workload) -> ZeroSettings:
+    """The settings of a job with the parameters of ``workload``.
+
+    Raises:
+        InputError: a value or combination that DeepSpeed refuses, too.
+        NotModelledError: a name or gradient that is not modelled.
+    """
+    given = read_settings(f"zero{stage}", settings, MODELLED_ZERO_SETTINGS, _READERS)
+    first = workload.gradients[0]
+    dtype = first.dtype
+    for gradient in workload.gradients:
+        what = workload.label(gradient)
+        if gradient.key != first.key or dtype not in _DTYPES.values():
+            raise NotModelledError(
+                f"{what} is {gradient.dtype} on {gradient.device or 'no device'}; under zero{stage} all "
+                f"parameters have one device and one dtype of {', '.join(_DTYPES.values())}"
+            )
+        if gradient.sparse:
+            raise NotModelledError(f"{what} is sparse; ZeRO cannot flatten it")
+        check_wire_bytes(gradient, what, "ZeRO", "communication_data_type")
+        if gradient.uses > 1:
+            raise NotModelledError(
+                f"{what} becomes ready {gradient.uses} times in one backward; DeepSpeed raises 'Gradient "
+                f"computed twice for this partition' (A8.8)"
+            )
+    check_backward(workload)
+    if "check_grad_overflow" in settings and dtype != "bfloat16":
+        raise InputError(f"zero{stage}: check_grad_overflow is a setting of bf16; the parameters are {dtype}")
+    made = ZeroSettings(stage=stage, dtype=dtype, **({"communication_data_type": dtype} | given))
+    scales = made.gradient_predivide_factor != 1.0 or made.prescale_gradients
+    if stage == 2 and made.reduce_scatter and scales:
+        raise InputError(
+            "zero2: gradient_predivide_factor and prescale_gradients are not legal with reduce_scatter; give "
+            "reduce_scatter=false"
+        )
+    if not made.compute_grad_norm and (made.gradient_clipping > 0 or made.cpu_offload):
+        raise InputError(
+            f"zero{stage}: compute_grad_norm=false needs gradient_clipping=0 (DeepSpeed's default is 1.0) "
+            f"and no cpu_offload"
+        )
+    return made
+
+
+def _number(positive: bool) -> Reader:
+    """A reader of finite numbers above 0, or from 0 on."""
+
+    def read(system: str, name: str, value: Any) -> float:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 <= value < float("inf") or (positive and value == 0):
+            raise refuse(system, name, value, f"a finite number {'> 0' if positive else '>= 0'}")
+        return float(value)
+
+    return read
+
+
+def _dtype(system: str, name: str, value: Any) -> str:
+    if not isinstance(value, str) or value not in _DTYPES:
+        raise refuse(system, name, value, f"one of {', '.join(_DTYPES)}")
+    return _DTYPES[value]
+
+
+def _accelerator(system: str, name: str, value: Any) -> str:
+    if not isinstance(value, str) or value not in _ACCELERATORS:
+        raise refuse(system, name, value, f"one of {', '.join(_ACCELERATORS)}")
+    return str(value)
+
+
+_READERS: dict[str, Reader] = {
+    **{one.name: read_flag for one in fields(ZeroSettings) if one.type is bool},
+    "reduce_bucket_size": read_count(1),
+    "gradient_accumulation_steps": read_micro_batches,
+    "gradient_clipping": _number(positive=False),
+    "gradient_predivide_factor": _number(positive=True),
+    "communication_data_type": _dtype,
+    "accelerator": _accelerator,
+    "offload_bytes_per_s": _number(positive=True),
+}
+
+
+class Slice(NamedTuple):
+    """A part of one gradient in one rank's partition, in elements."""
+
+    owner: int
+    elements: int
+
+
+Message = tuple[Slice, ...]  # what one all-reduce carries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatGroup:
+    """One optimizer group, flattened, padded and cut into equal partitions; all in elements.
+
+    ``offsets`` and ``sizes`` are those of its gradients, by index.
+    """
+
+    offsets: dict[int, int]
+    sizes: dict[int, int]
+    elements: int
+    partition_elements: int
+
+    def slices(self, index: int) -> Message:
+        """The parts of a gradient, by owner; a gradient may straddle partitions (A5.1)."""
+        size, begin = self.partition_elements, self.offsets[index]
+        end = begin + self.sizes[index]
+        return tuple(
+            Slice(owner, min(end, (owner + 1) * size) - max(begin, owner * size))
+            for owner in range(begin // size, (end - 1) // size + 1)
+        )
+
+
+def lay_out(workload: Workload, world_size: int) -> dict[int, FlatGroup]:
+    """The flat groups of a job of ``world_size`` ranks, by optimizer group, in order.
+
+    Parameters without elements are left out. Every group is padded to a multiple of 2 x the ranks.
+
+    Raises:
+        NotModelledError: a group with nothing to optimise, on which DeepSpeed stops.
+    """
+    groups = {}
+    for number in sorted({gradient.group for gradient in workload.gradients}):
+        offsets, sizes, end = {}, {}, 0
+        for gradient in workload.gradients:
+            if gradient.group == number and gradient.elements:
+                offsets[gradient.index], sizes[gradient.index] = end, gradient.elements
+                end += gradient.elements
+        if not end:
+            raise NotModelledError(
+                f"workload {workload.name!r}: optimizer group {number} has no elements; DeepSpeed stops on it"
+            )
+        share = 2 * -(-end // (2 * world_size))
+        groups[number] = FlatGroup(
+            offsets=offsets, sizes=sizes, elements=share * world_size, partition_elements=share
+        )
+    return groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flush:
+    """The bucket that is reduced at one moment: ``members`` in the order in which they were appended.
+
+    ``gradient`` is the one whose arrival flushes it; None: what remains after backward.
+    """
+
+    members: tuple[int, ...]
+    gradient: int | None
+
+    @property
+    def phase(self) -> Phase:
+        """Where in the step it is flushed."""
+        return "after backward" if self.gradient is None else "backward"
+
+
+def plan_flushes(workload: Workload, settings: ZeroSettings) -> tuple[Flush, ...]:
+    """The flushes of one backward that reduces, in order (A5.2, A5.4, A5.9).
+
+    A gradient that does not fit any more flushes what is there, and is appended. Stage 1 without
+    ``overlap_comm`` walks parameters group by group after backward, not gradients as they arrive.
+    """
+    if settings.reduces_in_hooks:
+        arrivals: Iterable[int] = workload.order()
+    else:
+        ready = [gradient for gradient in workload.gradients if gradient.ready_ns is not None]
+        arrivals = [gradient.index for gradient in sorted(ready, key=lambda g: (g.group, g.index))]
+    flushes: list[Flush] = []
+    members: list[int] = []
+    elements = 0
+    for index in arrivals:
+        size = workload.gradients[index].elements
+        if size == 0:
+            continue
+        if members and elements + size > settings.reduce_bucket_size:
+            trigger = index if settings.reduces_in_hooks else None
+            flushes.append(Flush(members=tuple(members), gradient=trigger))
+            members, elements = [], 0
+        members.append(index)
+        elements += size
+    if members:
+        flushes.append(Flush(members=tuple(members), gradient=None))
+    return tuple(flushes)
+
+
+def plan_messages(
+    workload: Workload, flush: Flush, settings: ZeroSettings, groups: Mapping[int, FlatGroup]
+) -> tuple[Message, ...]:
+    """The all-reduces of a flush, in order (A5.7, A8.8).
+
+    A bucket that is not cut up by owner is whole gradients, owned by rank 0 by name only.
+    """
+    if not settings.reduce_scatter or not settings.fills_buffers:
+        return (tuple(Slice(0, workload.gradients[index].elements) for index in flush.members),)
+    parts: list[Slice] = []
+    for part in _slices(workload, flush, groups):
+        if parts and parts[-1].owner == part.owner:  # neighbours of one owner are one slice
+            part = Slice(part.owner, parts.pop().elements + part.elements)
+        parts.append(part)
+    messages: list[Message] = []
+    taken, elements = [], 0
+    for part in parts:
+        taken.append(part)
+        elements += part.elements
+        if elements > settings.reduce_bucket_size:  # sent as soon as they are more (A5.7)
+            messages.append(tuple(taken))
+            taken, elements = [], 0
+    return (*messages, tuple(taken)) if taken else tuple(messages)
+
+
+def elements_of(parts: Iterable[Slice]) -> int:
+    """Elements of all of these parts."""
+    return sum(part.elements for part in parts)
+
+
+def _slices(workload: Workload, flush: Flush, groups: Mapping[int, FlatGroup]) -> list[Slice]:
+    """The parts of a flush's gradients, in the order of its members."""
+    return [part for index in flush.members for part in groups[workload.gradients[index].group].slices(index)]
+
+
+def _most(parts: Iterable[Slice]) -> int:
+    """Elements of the owner that has most of them: what the busiest does, as the others wait for it."""
+    owned: Counter[int] = Counter()
+    for part in parts:
+        owned[part.owner] += part.elements
+    return max(owned.values(), default=0)
+
+
+# What is moved in memory beside collectives, in bytes (A5.5, A5.7, A5.8, A8.8), read from DeepSpeed 0.19.8. A
+# pass over N bytes that reads and writes each counts N: what a copy of N bytes moves.
+
+
+def _arrival_bytes(elements: int, settings: ZeroSettings) -> int:
+    """A gradient's copy into the contiguous buffer; 0 if it does not fit (A5.4), unless ``cpu_offload``."""
+    is_copied = settings.cpu_offload or elements <= settings.reduce_bucket_size
+    return elements * DTYPE_BYTES[settings.dtype] * (settings.fills_buffers and is_copied)
+
+
+def _message_bytes(message: Message, settings: ZeroSettings, world_size: int) -> int:
+    """Flattening, casts, scaling without ``reduce_scatter``, copies back, of one collective."""
+    buffer, wire = DTYPE_BYTES[settings.dtype], DTYPE_BYTES[settings.communication_data_type]
+    elements = elements_of(message)
+    casts = settings.communication_data_type != settings.dtype
+    moved = 2 * (buffer + wire) * casts * elements  # there and back
+    if settings.fills_buffers and not settings.reduce_scatter:
+        factor = settings.gradient_predivide_factor
+        scalings = 1 if settings.prescale_gradients else (factor != 1.0) + (factor != world_size)
+        return (moved + 2 * wire * elements * scalings) // 2
+    flattens = len(message) > 1
+    kept = _most(message) if settings.fills_buffers else elements
+    moved += 2 * buffer * elements * flattens + (buffer + wire) * kept * (flattens or casts)
+    if not settings.fills_buffers:
+        moved += 2 * wire * elements  # the division; if gradients fill buffers, ``_flush_bytes`` counts it
+    return moved // 2
+
+
+def _flush_bytes(
+    workload: Workload, flush: Flush, settings: ZeroSettings, groups: Mapping[int, FlatGroup]
+) -> int:
+    """Once a flush: the division, and the copy of owned gradients into the partition's buffer."""
+    size, moved = DTYPE_BYTES[settings.dtype], 0
+    if settings.fills_buffers and settings.reduce_scatter:
+        moved += size * sum(workload.gradients[index].elements for index in flush.members)
+    if settings.fills_buffers and not settings.cpu_offload:
+        moved += size * _most(_whole(workload, flush, groups))
+    return moved
+
+
+def _whole(workload: Workload, flush: Flush, groups: Mapping[int, FlatGroup]) -> Iterable[Slice]:
+    """Of each part of a flush's gradients its owner, with the elements of the whole gradient."""
+    for index in flush.members:
+        gradient = workload.gradients[index]
+        yield from (Slice(part.owner, gradient.elements) for part in groups[gradient.group].slices(index))
+
+
+def _offloaded_bytes(
+    workload: Workload,
+    flush: Flush,
+    settings: ZeroSettings,
+    groups: Mapping[int, FlatGroup],
+    micro_batch: int,
+) -> int:
+    """What a flush moves between device and host under ``cpu_offload`` (A8.8).
+
+    Owned parts go to the host as fp32 in the last micro-batch. If there are several micro-batches, whole
+    gradients go to the host in each, and from the second on come back to be added to.
+    """
+    if not settings.cpu_offload:
+        return 0
+    moved = 0
+    if micro_batch == settings.gradient_accumulation_steps - 1:
+        moved += _FP32 * _most(_slices(workload, flush, groups))
+    if settings.gradient_accumulation_steps > 1:
+        whole = _most(_whole(workload, flush, groups))
+        moved += DTYPE_BYTES[settings.dtype] * whole * (2 if micro_batch else 1)
+    return moved
+
+
+def _step_bytes(settings: ZeroSettings) -> int:
+    """What step() does with an element of this rank's partitions around the optimizer, read and written
+    (A5.12): overflow check, norm, flattening, clipping, and the updated partition back into the parameters.
+
+    Nothing under ``cpu_offload``: norms are taken in the flushes.
+    """
+    if settings.cpu_offload:
+        return 0
+    held = DTYPE_BYTES[settings.dtype]
+    moved = _FP32 + held + 2 * held * settings.checks_overflow
+    moved += (held + 2 * _FP64) * settings.compute_grad_norm
+    moved += 2 * held + (held + _FP32) * (held != _FP32)
+    return moved + 2 * _FP32 * (settings.gradient_clipping > 0 or settings.dtype == "float16")
 
 
 def assign(
@@ -88,7 +469,7 @@ def write(
 
     Raises:
         AssignmentError: the buckets are not those of these settings.
-        InputError, NotModelledError: as ``assign``, or a curve that the hardware does not have.
+        InputError, NotModelledError: as ``assign``.
     """
     settings = read_zero_settings(assignment.settings, STAGES[assignment.policy], workload)
     flushes = plan_flushes(workload, settings)
@@ -112,11 +493,8 @@ class _Writer:
         self.hardware = hardware
         self.settings = settings
         self.flushes = flushes
-        self.groups = lay_out(workload, settings, hardware.world_size)
-        self.everyone = ProcessGroup(0, hardware.world_size, 1)
-        self.messages = tuple(
-            plan_messages(workload, flush, settings, self.groups, self.everyone) for flush in flushes
-        )
+        self.groups = lay_out(workload, hardware.world_size)
+        self.messages = tuple(plan_messages(workload, flush, settings, self.groups) for flush in flushes)
         self.bucket_count = len(_buckets(workload, flushes))
         self.copy_in_rate = None if "copy_in" in workload.ready_includes else hardware.copy_in_bytes_per_s
         self.hook_ns = 0 if "copy_in" in workload.ready_includes else hardware.hook_cost_ns
@@ -127,7 +505,8 @@ class _Writer:
         settings = self.settings
         if settings.offload_bytes_per_s is not None or not settings.cpu_offload:
             return settings.offload_bytes_per_s
-        if settings.accelerator == "cpu" or _is_timeless(self.hardware.all_reduce):
+        is_timeless = not any(point.duration_ns for point in self.hardware.all_reduce)
+        if settings.accelerator == "cpu" or is_timeless:
             return self.copy_out_rate  # what is offloaded stays in the same memory
         raise NotModelledError(
             "cpu_offload: the time of copies between device and host is not known; give offload_bytes_per_s, "
@@ -140,47 +519,44 @@ class _Writer:
         is_last = number == settings.gradient_accumulation_steps - 1
         backward = _Backward(self, number, reduces=settings.stage == 2 or is_last)
         backward.run()
-        after_sync, notes = self._step() if is_last else ((), ())
-        returned = returned_bytes(settings, self.groups) if is_last else 0
-        moved = step_bytes(settings, self.groups) if is_last else 0
+        after_sync = self._step() if is_last else ()
+        owned = sum(group.partition_elements for group in self.groups.values()) * is_last
+        returned = DTYPE_BYTES[settings.dtype] * owned * settings.cpu_offload  # updated partitions
         return Program(
             lane=tuple(backward.lane),
             collectives=tuple(backward.collectives),
             carriers=tuple(map(tuple, backward.carriers)),
             effects=effects_of(self.workload, self.hardware),
             after_sync=after_sync,
-            after_sync_ns=transfer_ns(moved, self.copy_out_rate) + transfer_ns(returned, self.offload_rate),
-            optimizer_ns=self._optimizer_ns() if is_last else 0,
-            notes=notes,
+            after_sync_ns=transfer_ns(owned * _step_bytes(settings) // 2, self.copy_out_rate)
+            + transfer_ns(returned, self.offload_rate),
+            optimizer_ns=shared_optimizer_ns(self.workload, owned),  # one rank's partitions (A5.11)
+            notes=self._notes(after_sync) if is_last else (),
         )
 
-    def _optimizer_ns(self) -> int:
-        """The optimizer works on one rank's partitions (A5.11)."""
-        owned = sum(group.partition_elements for group in self.groups.values())
-        return shared_optimizer_ns(self.workload, owned)
+    def _step(self) -> tuple[Collective, ...]:
+        """What ``step()`` sends, one after the other and beside no work (A5.11, A8.8).
 
-    def _step(self) -> tuple[tuple[Collective, ...], tuple[str, ...]]:
-        """What ``step()`` sends, one after the other and beside no work, and notes (A5.11, A8.8).
-
-        The overflow flag, the norm of each group, the norms of expert groups once more among their ranks,
-        then each group's parameters, except where one rank has them all.
+        The overflow flag, the norm of each group, then each group's parameters, unless one rank has them all.
         """
-        settings, groups = self.settings, list(self.groups.values())
-        experts = [group for group in groups if group.processes.ep_size]
+        settings, groups = self.settings, self.groups.values()
         sent = []
         if settings.checks_overflow:
-            sent.append(self._in_step("all_reduce", 1, "uint8", self.everyone, "overflow"))
+            sent.append(self.collective("all_reduce", 1, "uint8", phase="step", purpose="overflow"))
         if settings.compute_grad_norm:
-            sent += [self._in_step("all_reduce", 1, "float32", self.everyone, "norm") for _ in groups]
-            sent += [self._in_step("all_reduce", 1, "float32", each.processes, "norm") for each in experts]
-        sent += [
-            self._in_step("all_gather", group.elements, settings.dtype, group.processes, "parameters")
-            for group in groups
-            if group.processes.world_size > 1
-        ]
-        return tuple(sent), tuple(self._notes(sent))
+            sent += [
+                self.collective("all_reduce", 1, "float32", phase="step", purpose="norm") for _ in groups
+            ]
+        if self.hardware.world_size > 1:
+            sent += [
+                self.collective(
+                    "all_gather", group.elements, settings.dtype, phase="step", purpose="parameters"
+                )
+                for group in groups
+            ]
+        return tuple(sent)
 
-    def _notes(self, sent: list[Collective]) -> list[str]:
+    def _notes(self, sent: tuple[Collective, ...]) -> tuple[str, ...]:
         settings, notes = self.settings, []
         gathers = sum(collective.kind == "all_gather" for collective in sent)
         if gathers and self.hardware.all_gather is None:
@@ -195,58 +571,22 @@ class _Writer:
                 "overlap_comm's reduction stream is modelled from DeepSpeed's source; no run has checked it "
                 "(A5.6)"
             )
-        return notes
-
-    def _in_step(
-        self, kind: CollectiveKind, elements: int, dtype: str, processes: ProcessGroup, purpose: str
-    ) -> Collective:
-        return self.collective(kind, elements, dtype, processes, phase="step", purpose=purpose)
+        return tuple(notes)
 
     def collective(
-        self,
-        kind: CollectiveKind,
-        elements: int,
-        dtype: str,
-        processes: ProcessGroup,
-        *,
-        phase: Phase,
-        **more: Any,
+        self, kind: CollectiveKind, elements: int, dtype: str, *, phase: Phase, **more: Any
     ) -> Collective:
-        """A collective among ``processes``, with its time."""
+        """A collective, with its time; an all-gather without a curve takes 0, which ``_notes`` tells."""
         num_bytes = elements * DTYPE_BYTES[dtype]
         return Collective(
             kind=kind,
             elements=elements,
             dtype=dtype,
             num_bytes=num_bytes,
-            service_ns=self._service_ns(kind, num_bytes, processes),
+            service_ns=collective_ns(self.hardware, kind, num_bytes) or 0,
             phase=phase,
             **more,
         )
-
-    def _service_ns(self, kind: CollectiveKind, num_bytes: int, processes: ProcessGroup) -> int:
-        """Time of a collective in ns. An all-gather without a curve takes 0, which ``_notes`` tells.
-
-        Raises ``NotModelledError`` for others without a curve, and for a group of some ranks, but not of one,
-        since curves are of all ranks.
-        """
-        hardware = self.hardware
-        curve = hardware.curve(kind)
-        if processes.world_size == 1 or (curve is None and kind == "all_gather"):
-            return 0
-        if curve is None:
-            raise NotModelledError(f"use_multi_rank_bucket_allreduce=false: {missing_curve(hardware, kind)}")
-        if processes.world_size != hardware.world_size and not _is_timeless(curve):
-            raise NotModelledError(
-                f"expert_groups: a group of {processes.world_size} ranks reduces its experts; the curves of "
-                f"hardware {hardware.name!r} are those of {hardware.world_size}"
-            )
-        return service_ns(curve, num_bytes)
-
-
-def _is_timeless(curve: Curve) -> bool:
-    """Whether all times of a curve are 0; such a curve holds for any number of ranks."""
-    return not any(point.duration_ns for point in curve)
 
 
 class _Backward(LaneWriter):
@@ -271,10 +611,7 @@ class _Backward(LaneWriter):
         hooks = self.settings.reduces_in_hooks
         for index, work in works(self.workload):
             self.work("backward", work, gradient=index)
-            elements = self.workload.gradients[index].elements
-            accumulating = accumulating_bytes(elements, self.settings, self.number)
-            copied_ns = transfer_ns(accumulating, self.writer.copy_in_rate)
-            self.work("copy_in", self.writer.hook_ns + copied_ns, gradient=index)
+            self.work("copy_in", self.writer.hook_ns, gradient=index)
             if hooks:
                 self._arrive(index)
         self.work("backward", tail_ns(self.workload))
@@ -299,8 +636,7 @@ class _Backward(LaneWriter):
         bucket = self.home[index]
         if bucket > self.next_flush:
             self._flush()
-        elements = self.workload.gradients[index].elements
-        copied = arrival_bytes(elements, self.settings)
+        copied = _arrival_bytes(self.workload.gradients[index].elements, self.settings)
         self.work("copy_in", transfer_ns(copied, self.writer.copy_in_rate), gradient=index)
         self.pending[bucket] -= 1
         if self.pending[bucket] == 0:
@@ -310,18 +646,18 @@ class _Backward(LaneWriter):
         """Reduce the open bucket (A5.6 to A5.8).
 
         With a reduction stream the lane first waits for what is queued there, so that at most one flush is
-        under way; with ``synchronizes`` it waits so before every collective. Where the host waits, as it does
-        without such a stream, the lane stands still until the flush is done, and does the last copies itself.
+        under way. Where the host waits, as it does without such a stream, the lane stands still until the
+        flush is done, and does the last copies itself.
         """
         bucket, settings, writer = self.next_flush, self.settings, self.writer
         self.next_flush += 1
         flush, messages = self.flushes[bucket], writer.messages[bucket]
-        whole = flush_bytes(self.workload, flush, settings, writer.groups)
-        offloaded = offloaded_bytes(self.workload, flush, settings, writer.groups, self.number)
+        whole = _flush_bytes(self.workload, flush, settings, writer.groups)
+        offloaded = _offloaded_bytes(self.workload, flush, settings, writer.groups, self.number)
         at_the_end = transfer_ns(whole, writer.copy_out_rate) + transfer_ns(offloaded, writer.offload_rate)
         self._wait()
         for place, message in enumerate(messages):
-            moved = message_bytes(message, settings, writer.hardware.world_size)
+            moved = _message_bytes(message, settings, writer.hardware.world_size)
             copies = transfer_ns(moved, writer.copy_out_rate)
             is_last = place == len(messages) - 1
             if is_last:
@@ -331,21 +667,22 @@ class _Backward(LaneWriter):
             self._wait()
             self.lane.append(CopyBack(bucket, copies))
 
-    def _send(self, message: ZeroMessage, bucket: int, flush: Flush, copies_ns: int) -> None:
-        """Launch one collective; what is copied around it follows it on its stream."""
-        if self.settings.synchronizes or not self.copies_on_stream:
+    def _send(self, message: Message, bucket: int, flush: Flush, copies_ns: int) -> None:
+        """Launch one collective; what is copied around it follows it on its stream.
+
+        Without contiguous gradients the device is synchronised ahead of each (A8.8).
+        """
+        if not self.settings.fills_buffers or not self.copies_on_stream:
             self._wait()
         number = len(self.collectives)
         self.collectives.append(
             self.writer.collective(
-                message.kind,
-                message.elements,
+                "all_reduce",
+                elements_of(message),
                 self.settings.communication_data_type,
-                message.processes,
                 phase=flush.phase,
                 gradient=flush.gradient,
                 bucket=bucket,
-                root=message.root,
                 after=self.under_way,
                 settle_ns=copies_ns,
                 holds_channel=True,
@@ -360,3 +697,46 @@ class _Backward(LaneWriter):
         if self.under_way is not None:
             self.lane.append(Wait(self.under_way))
             self.under_way = None
+
+
+def hold(timeline: Timeline) -> tuple[Holding, ...]:
+    """The contiguous buffers of a backward, offloading's staging, and copies made for each collective.
+
+    Buffers have ``reduce_bucket_size`` elements, full or not, two of them with ``overlap_comm``; a gradient
+    larger than that is reduced where it is (A5.4). The gradients of one's own partition are not counted.
+    """
+    workload, policy = timeline.workload, timeline.assignment.policy
+    settings = read_zero_settings(timeline.assignment.settings, STAGES[policy], workload)
+    groups = lay_out(workload, timeline.hardware.world_size)
+    width, held = DTYPE_BYTES[settings.dtype], []
+    if settings.fills_buffers:
+        one = settings.reduce_bucket_size * width
+        held.append(Holding(what="contiguous buffers", num_bytes=one * (1 + settings.overlap_comm)))
+    if settings.cpu_offload:
+        largest = max(gradient.elements for gradient in workload.gradients)
+        held.append(Holding(what="offloading", num_bytes=largest * width))
+    messages = [
+        message
+        for flush in plan_flushes(workload, settings)
+        for message in plan_messages(workload, flush, settings, groups)
+    ]
+    played = [one for one in timeline.collectives if one.collective.bucket is not None]
+    held += [
+        Holding(
+            what="copies to send",
+            num_bytes=_copies_bytes(message, settings),
+            start_ns=times.launch_ns,
+            end_ns=times.usable_ns,
+        )
+        for message, times in zip(messages, played, strict=True)
+    ]
+    return tuple(held)
+
+
+def _copies_bytes(message: Message, settings: ZeroSettings) -> int:
+    """Several slices are flattened, unless the buffer travels as it is; another dtype on the wire is cast."""
+    buffer, wire = DTYPE_BYTES[settings.dtype], DTYPE_BYTES[settings.communication_data_type]
+    travels_as_it_is = settings.fills_buffers and not settings.reduce_scatter
+    flattens = len(message) > 1 and not travels_as_it_is
+    casts = settings.communication_data_type != settings.dtype
+    return elements_of(message) * (buffer * flattens + wire * casts)

@@ -144,7 +144,6 @@ def _bare(hardware: Hardware) -> Hardware:
         copy_in_bytes_per_s=None,
         copy_out_bytes_per_s=None,
         accumulate_bytes_per_s=None,
-        low_rank_bytes_per_s=None,
         launch_cost_ns=0,
         search_unused_ns=0,
         mark_used_ns=0,
@@ -160,7 +159,7 @@ def _rungs(hardware: Hardware) -> Mapping[PartName, dict[str, Any]]:
         return {name: getattr(hardware, name) for name in names}
 
     return {
-        "copy_in": own("copy_in_bytes_per_s", "hook_cost_ns", "low_rank_bytes_per_s"),
+        "copy_in": own("copy_in_bytes_per_s", "hook_cost_ns"),
         "launch": own("launch_cost_ns"),
         "find_unused": own("search_unused_ns", "mark_used_ns"),
         "accumulate": own("accumulate_bytes_per_s"),

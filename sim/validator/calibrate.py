@@ -196,7 +196,7 @@ class CalibrationStory:
 
     def hardware(self, place: Place, mode: Mode) -> Hardware:
         """The machine at ``place``. Raises ``ReplayError`` where the ranks did not measure all."""
-        missing = {"started", "launches", "copies out", "additions", "products", "gathers", "search", "host"}
+        missing = {"started", "launches", "copies out", "additions", "gathers", "search", "host"}
         missing -= set(self._found)
         if missing:
             raise ReplayError(f"calibrate: the ranks ended before {', '.join(sorted(missing))} were measured")
@@ -211,7 +211,7 @@ def _hardware(
     found: dict[str, Any],
 ) -> Hardware:
     copies, launches, out = found["copies"], found["launches"]["samples_ns"], found["copies out"]
-    added, products, gathers = found["additions"], found["products"], found["gathers"]
+    added, gathers = found["additions"], found["gathers"]
     extra = [beside - alone for beside, alone in zip(out["comm_beside_ns"], out["comm_ns"], strict=True)]
     slowed: dict[str, Any] = {
         "copy_in_slowdown": slowdown(copies["hooked_ns"], copies["hooked_beside_ns"]),
@@ -238,7 +238,6 @@ def _hardware(
         copy_in_bytes_per_s=_rate(copies["copy_bytes"], copies["copy_in_ns"]),
         copy_out_bytes_per_s=_rate(copies["copy_bytes"], copies["copy_out_ns"]),
         accumulate_bytes_per_s=_rate(added["num_bytes"], added["samples_ns"]),
-        low_rank_bytes_per_s=_rate(products["num_bytes"], products["samples_ns"]),
         queued_gather_factor=_queued(gathers["alone_ns"], gathers["queued_ns"]),
         **slowed,
         search_unused_ns=max(0, round(median(found["search"]["search_ns"]))),
@@ -256,7 +255,6 @@ def _hardware(
                 "alone": _spread(gathers["alone_ns"]),
                 "queued": _spread(gathers["queued_ns"]),
             },
-            "low_rank_ns": {"num_bytes": products["num_bytes"], **_spread(products["samples_ns"])},
             "copy_in_slowdown": _pairs(copies["hooked_ns"], copies["hooked_beside_ns"]),
             "copy_out_slowdown": _pairs(out["copy_ns"], out["copy_beside_ns"]),
             "comm_copy_out_slowdown": _pairs(out["comm_ns"], out["comm_beside_ns"]),

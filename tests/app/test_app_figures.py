@@ -178,9 +178,7 @@ def assert_adds_up(report: Report, timeline: Timeline) -> Breakdown:
     return parts
 
 
-@pytest.mark.parametrize(
-    "policy", ["zero1", "zero2", "megatron", "fully_shard", "replicate", "after-backward"]
-)
+@pytest.mark.parametrize("policy", ["zero1", "zero2", "megatron", "fully_shard", "after-backward"])
 def test_what_waits_for_parameters_is_no_computing(policy: str) -> None:
     """On a measured machine with all curves."""
     workload = sim.load_workload(TRACES / "workloads" / "gpt-13.8M-cpu.json")

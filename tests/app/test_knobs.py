@@ -12,7 +12,8 @@ from app.views.switches import (
     ALL,
     DDP,
     DDP_PICKS,
-    FSDP2,
+    FSDP2_PICKS,
+    FULLY_SHARD,
     MEGATRON,
     MEGATRON_PICKS,
     SIZED_PICKS,
@@ -47,8 +48,6 @@ SWITCH_VALUES: dict[str, tuple[Any, str]] = {
     }[one.kind]
     for one in ALL.values()
 } | {
-    "comm_hook": ("powerSGD", "powerSGD"),
-    "join_inputs": ("2, 4", "2, 4"),
     "optimize_ddp": ("ddp_optimizer", "ddp_optimizer"),  # which alone has a cap of its own
     "compile_cap_mb": (10.0, "10"),
 }
@@ -104,7 +103,8 @@ def at_once(pick: Pick) -> set[str]:
         names |= {one.name for one in ZERO}
     if pick in MEGATRON_PICKS:
         names |= {one.name for one in MEGATRON}
-    names |= {one.name for one in FSDP2.get(pick, ())}
+    if pick in FSDP2_PICKS:
+        names |= {one.name for one in FULLY_SHARD}
     if pick in SIZED_PICKS:
         names.add("bucket_cap_mb")
     return names | ({"caps"} if pick == "cap-list" else set())
@@ -165,8 +165,6 @@ UNREADABLE: tuple[tuple[Pick, str, str, str], ...] = (
     ("cap-list", "caps", "1, x", "'x'"),
     ("cap-list", "caps", "1, -2", "'-2'"),
     ("cap-list", "caps", "1, nan", "'nan'"),
-    ("zero1", "expert_groups", "1", "expert_groups"),
-    ("default", "join_inputs", "2; 4", "join_inputs"),
 )
 
 

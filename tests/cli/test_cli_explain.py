@@ -29,8 +29,8 @@ both = pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[
         (["--megatron", "bucket_size=9"], "--megatron: belongs to megatron, not to 'ddp'"),
         (["--policy", "megatron", "--megatron", "ddp_bucket_size=9"], "modelled settings: bucket_size"),
         (["--policy", "last-hook", "--ddp", "static_graph=true"], "has no switch static_graph=True"),
-        (["--policy", "replicate", "--ddp", "static_graph=true"], "not to 'replicate'; give --fsdp"),
-        (["--fsdp", "units=h.*"], "--fsdp: belongs to fully_shard and replicate, not to 'ddp'"),
+        (["--policy", "fully_shard", "--ddp", "static_graph=true"], "not to 'fully_shard'; give --fsdp"),
+        (["--fsdp", "units=h.*"], "--fsdp: belongs to fully_shard, not to 'ddp'"),
         (["--policy", "fsdp"], "policy: 'fsdp' is not modelled; give one of ddp, per-parameter"),
         (["--ddp", "static_graph"], "--ddp: 'static_graph' is not legal; give key=value"),
         (["--ddp", "=true"], "--ddp: '=true' is not legal; give key=value"),
@@ -43,7 +43,7 @@ both = pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[
         (["--ddp", "iterations=4"], "--ddp: iterations is no switch"),
         (["--ddp", "comm_hook=zip"], "comm_hook='zip' is not legal; give allreduce"),
         (["--ddp", "accumulation_steps=0"], "accumulation_steps=0 is not legal; give an integer 1 to"),
-        (["--ddp", "join_inputs=2"], "join_inputs=2 is not legal; give the inputs of each rank"),
+        (["--ddp", "join_inputs=[2,4]"], "join_inputs=[2, 4] is not modelled; modelled switches: "),
         (["--ddp", 'mixed_precision={"param_dtype": [1]}'], "mixed_precision.param_dtype=[1] is not legal"),
         (["--ddp", "delay_all_reduce_named_params=true"], "is not modelled; modelled switches: "),
         (
@@ -64,9 +64,3 @@ def test_what_is_not_legal_is_one_red_line(command: tuple[Any, ...], options: li
 @pytest.mark.parametrize("words", [["--ranks", "0"], ["--iterations", "many"], ["--hardware", H]])
 def test_usage(words: list[Any]) -> None:
     assert bucketsim("explain", W, *words).code == 2
-
-
-def test_there_is_no_iteration_without_inputs() -> None:
-    said = bucketsim("simulate", W, "--hardware", H, "--ddp", "join_inputs=[1, 2]", "--iteration", "3")
-    assert (said.code, said.out) == (1, "")
-    assert "iteration: 3 is not legal; with join_inputs [1, 2] no rank has more than 2" in said.err

@@ -63,7 +63,6 @@ def test_the_compiled_clock_plays_ranks_as_simpy_does(case: Case, data: st.DataO
 @settings(max_examples=tries(200), deadline=None)
 @given(system_cases())
 def test_two_ranks_of_every_system_are_played_alike(case: Case) -> None:
-    """PowerSGD's callbacks launch as time has it: such ranks may wait for each other for ever."""
     pair = [case.workload, case.slowest or case.workload]
     try:
         check_together(pair, programs_of(case, *pair))

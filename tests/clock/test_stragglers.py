@@ -230,17 +230,13 @@ def test_what_each_rank_says_of_a_collective_is_one(case: Case) -> None:
 @settings(max_examples=tries(150), deadline=None)
 @given(system_cases())
 def test_every_system_waits_alike_in_both_engines_or_is_refused(case: Case) -> None:
-    """Those whose order of collectives follows from that of gradients say so where ranks differ in it.
-
-    PowerSGD's callbacks launch as time has it (A3.17), so that two ranks may wait for each other for ever.
-    """
+    """Those whose order of collectives follows from that of gradients say so where ranks differ in it."""
     try:
         one = simulate(case, "simpy")
     except SimError:
         assert case.slowest is not None
-        is_chained = case.assignment.settings.get("comm_hook") == "powerSGD"
-        assert case.slowest.order() != case.workload.order() or is_chained
-        with pytest.raises(NotModelledError if is_chained else InputError, match=r"^slowest: "):
+        assert case.slowest.order() != case.workload.order()
+        with pytest.raises(InputError, match=r"^slowest: "):
             simulate(case)
         return
     assert replace(simulate(case), engine="simpy") == one
@@ -272,3 +268,14 @@ def test_one_rank_has_no_other() -> None:
     alone = replace(HARDWARE, world_size=1)
     with pytest.raises(InputError, match=r"slowest: there is no other rank; .*world_size=1"):
         sim.simulate(rank(10), alone, Assignment(bucket_indices=((0,),)), slowest=rank(10))
+
+
+def test_collectives_that_follow_others_may_come_in_other_orders_and_are_refused() -> None:
+    """A10.7: behind each reduce-scatter its all-reduce, whose place among gathers is each rank's own."""
+    curve = (CurvePoint(num_bytes=0, duration_ns=5),)
+    hardware = Hardware(name="h", world_size=4, all_reduce=curve, reduce_scatter=curve, all_gather=curve)
+    names = [f"h.{index}.w" for index in range(3)]
+    here, there = (rank(*ready, tail=0, names=names) for ready in ((30, 20, 10), (40, 20, 10)))
+    made = sim.assign(here, "fully_shard", replicas=2)
+    with pytest.raises(NotModelledError, match="slowest: ranks: collectives that follow each other are not"):
+        sim.simulate(here, hardware, made, slowest=there)

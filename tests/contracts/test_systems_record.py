@@ -62,7 +62,7 @@ def test_predictions_of_systems_hold() -> None:
     for row in agreement.rows:
         assert abs(row.step_error) <= KNOWN.get(row.name, 0.02), row.name
     apart = [(a, b) for a, b in permutations(agreement.rows, 2) if a.step_high_ns < b.step_low_ns]
-    assert len(apart) == agreement.order_pairs > 600
+    assert len(apart) == agreement.order_pairs > 470
     wrong = [(a, b) for a, b in apart if a.predicted_step_ns >= b.predicted_step_ns]
     assert len(wrong) == agreement.order_pairs - agreement.order_right <= 2
     assert all(a.predicted_step_ns <= 1.0005 * b.predicted_step_ns for a, b in wrong)
@@ -82,7 +82,6 @@ def test_records_were_calibrated_before_they_were_measured(directory: Path) -> N
 def test_every_system_is_predicted_on_the_bundled_machine_of_the_record() -> None:
     workload = sim.load_workload(ROOT / "traces" / "workloads" / "gpt-13.8M-cpu.json")
     hardware = sim.load_hardware(ROOT / "traces" / "hardware" / "box-2x1gbit-every-collective.json")
-    assert hardware.low_rank_bytes_per_s is not None
     assert hardware.queued_gather_factor < 1
     for candidate in sim.load_record(SYSTEMS).candidates:
         assert candidate.asked is not None
@@ -135,14 +134,12 @@ def test_the_number_of_hooks_is_not_what_costs() -> None:
     assert rows["DDP default"].measured_step_ns < few.measured_step_ns
 
 
-@pytest.mark.parametrize(("owners", "times"), [(False, 1.5), (True, 1.0)])
-def test_volume_of_zero(owners: bool, times: float) -> None:
-    """Bytes on each link: an all-reduce passes everything twice, a reduce or an all-gather once (A8.9)."""
+def test_volume_of_zero() -> None:
+    """Bytes on each link: an all-reduce passes everything twice, an all-gather once (A8.9)."""
     workload = sim.load_record(SYSTEMS).workload
 
-    def volume(policy: str, **options: bool) -> int:
-        events = sim.explain(workload, policy, iterations=3, **options).iterations[-1].events
+    def volume(policy: str) -> int:
+        events = sim.explain(workload, policy, iterations=3).iterations[-1].events
         return sum(event.num_bytes * (2 if event.kind == "all_reduce" else 1) for event in events)
 
-    zero = volume("zero2", use_multi_rank_bucket_allreduce=not owners)
-    assert zero / volume("ddp") == pytest.approx(times, rel=1e-6)
+    assert volume("zero2") / volume("ddp") == pytest.approx(1.5, rel=1e-6)

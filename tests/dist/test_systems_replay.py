@@ -140,17 +140,12 @@ def test_unused_parameters_are_in_no_graph(small_workload: Workload, tmp_path: P
     replayed(workload, candidates, tmp_path / "record")
 
 
-POWER_SGD = {"name": "powerSGD", "start_powerSGD_iter": 2}
-
-
 @pytest.mark.parametrize(
     ("policy", "options", "words"),
     [
         ("ddp", {"mixed_precision": {"param_dtype": "bfloat16"}}, "mixed_precision is not replayed"),
-        ("ddp", {"join_inputs": [1, 2]}, "join_inputs is not replayed"),
         ("ddp", {"accumulation_steps": 2, "no_sync": False}, "no_sync=false is not replayed"),
         ("ddp", {"comm_hook": "bf16_compress"}, "bf16_compress is not replayed: torch refuses it"),
-        ("ddp", {"comm_hook": POWER_SGD}, "with 2 buckets over gloo it is a race"),
         ("zero1", {}, "zero1 is not replayed, only predicted"),
         ("zero2", {}, "zero2 is not replayed, only predicted"),
         ("megatron", {}, "megatron is not replayed, only predicted"),

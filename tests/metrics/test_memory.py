@@ -104,15 +104,6 @@ def test_narrow_copies_are_held_until_they_are_cast_back() -> None:
     assert held(memory(comm_hook="noop")) == (1000, 0)
 
 
-def test_power_sgd_keeps_errors_and_factors() -> None:
-    """A3.17: vectors are not compressed, so all is sent as it is, and its error is kept all the same."""
-    hook = {"name": "powerSGD", "start_powerSGD_iter": 2}
-    kept, peak = held(memory(comm_hook=hook))
-    assert kept == 1000 + 1000
-    assert peak == 2 * 1000 + 700  # both buckets' copies and messages, and the first's next error
-    assert held(memory(comm_hook=hook | {"use_error_feedback": False})) == (1000, 1000)
-
-
 def test_mixed_precision_buffers_have_the_dtype_of_parameters() -> None:
     """A2.9: half the bytes, and gradients are cast out of them, so that views save nothing."""
     options = {"mixed_precision": {"param_dtype": "bfloat16"}, "gradient_as_bucket_view": True}

@@ -25,7 +25,6 @@ SYSTEMS = {
     "the last micro-batch": {"accumulation_steps": 4},
     "views, unused searched": {"gradient_as_bucket_view": True, "find_unused_parameters": True},
     "hook": {"comm_hook": "bf16_compress", "accumulation_steps": 2, "no_sync": False},
-    "low rank": {"comm_hook": {"name": "powerSGD", "start_powerSGD_iter": 2}},
     "zero1": {"policy": "zero1", "gradient_accumulation_steps": 3},
     "zero2": {"policy": "zero2", "gradient_accumulation_steps": 3, "reduce_bucket_size": 100_000},
     "zero2 beside": {"policy": "zero2", "overlap_comm": True, "reduce_bucket_size": 100_000},
@@ -38,7 +37,7 @@ SYSTEMS = {
     "hybrid": {"policy": "fully_shard", "units": "layers.*", "replicas": 2},
 }
 
-CHAINED = ("low rank", "hybrid")  # of ranks that differ, these are refused
+CHAINED = ("hybrid",)  # of ranks that differ, it is refused
 
 
 def wire(latency_ns: int, ns_a_mib: int, **machine: float) -> Hardware:

@@ -24,11 +24,6 @@ def random_case(seed: int) -> Case:
     }
     if draw.random() < 0.45:
         case["hook"] = _hook(draw, has_sparse)
-    skips = "skip_all_reduce_unused_params" in keywords
-    if draw.random() < 0.15 and not has_sparse and not skips:
-        fewest = 2 if graph == "static" else 1  # rank 0 records the order of gradients then
-        case["join_inputs"] = [draw.randint(fewest, 4), draw.randint(1, 4)]
-        case["join"] = {"divide_by_initial_world_size": draw.random() < 0.5}
     return case
 
 
@@ -66,22 +61,9 @@ def _hook(draw: random.Random, has_sparse: bool) -> dict[str, Any]:
         [
             *("noop", "allreduce", "fp16_compress", "fp16_wrapped_allreduce"),
             *("builtin_allreduce", "builtin_fp16_compress"),
-            *("power_sgd", "power_sgd", "power_sgd"),
         ]
     )
-    if "power_sgd" not in name:
-        return {"name": name}
-    memory = draw.random() < 0.6
-    return {
-        "name": name,
-        "matrix_approximation_rank": draw.randint(1, 4),
-        "start_powerSGD_iter": draw.randint(2, 3) if memory else draw.randint(1, 3),
-        "min_compression_rate": draw.choice([0.5, 1, 2, 4]),
-        "use_error_feedback": memory and draw.random() < 0.7,
-        "warm_start": memory,
-        "batch_tensors_with_same_shape": draw.random() < 0.3,
-        "orthogonalization_epsilon": 1e-8,
-    }
+    return {"name": name}
 
 
 def _model(draw: random.Random, graph: str, by_rank: bool) -> list[Layer]:

@@ -11,7 +11,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
-from sim.systems.hook_table import HOOKS, Number
+from sim.systems.comm_hooks import HOOKS
 from tests.handmade import handmade
 from tests.strategies import REAL, TINY, Draw, Scale, hardwares
 
@@ -100,23 +100,6 @@ def _caps(draw: Draw) -> dict[str, Any]:
             return {}
 
 
-def _hook(draw: Draw) -> Any:
-    """Any hook of the table; one with numbers has legal ones."""
-    kind = draw(st.sampled_from(list(HOOKS.values())))
-    if not kind.numbers:
-        return kind.name
-    numbers = st.fixed_dictionaries({key: _legal(number) for key, number in kind.numbers.items()})
-    return {"name": kind.name, **draw(numbers.filter(lambda drawn: not kind.problem(drawn)))}
-
-
-def _legal(number: Number) -> st.SearchStrategy[bool | int | float]:
-    if isinstance(number.default, bool):
-        return st.booleans()
-    if isinstance(number.default, int):
-        return st.integers(number.least, number.least + 3)
-    return st.sampled_from([0.5, 1, 2.0])
-
-
 @st.composite
 def jobs(draw: Draw, **fixed: Any) -> Job:
     """A job that DDP would run; ``fixed`` options are the same in all."""
@@ -134,17 +117,16 @@ def jobs(draw: Draw, **fixed: Any) -> Job:
         options["accumulation_steps"] = draw(st.integers(1, 3))
     match draw(st.sampled_from(["plain", "hook", "mixed_precision"])):
         case "hook":
-            options["comm_hook"] = _hook(draw)
+            options["comm_hook"] = draw(st.sampled_from(list(HOOKS)))
         case "mixed_precision":
             options["mixed_precision"] = {"param_dtype": draw(st.sampled_from(["bfloat16", "float16"]))}
     if "comm_hook" in fixed:
         options.pop("mixed_precision", None)
     options |= fixed
-    hook = options.get("comm_hook")
     scale = draw(st.sampled_from([TINY, TINY, REAL]))
     hardware = draw(hardwares(scale))
     return Job(
-        workload=_workload(draw, scale, graph, may_be_sparse=not isinstance(hook, dict)),
+        workload=_workload(draw, scale, graph, may_be_sparse=True),
         hardware=replace(
             hardware,
             search_unused_ns=draw(st.integers(0, 3)),

@@ -5,11 +5,10 @@ a rank go to ``ANSWERS.<rank>``, a line each. A case is a dict:
 
 - ``layers``: the model (ddp_models);
 - ``ddp``: keywords of DistributedDataParallel;
-- ``hook``: {"name": ..., and what the hook's state takes} (ddp_hooks), or absent;
+- ``hook``: {"name": ...} (ddp_hooks), or absent;
 - ``iterations`` (4), each a step of ``accumulation`` (1) micro-batches, all but the last under no_sync, or
   with ``no_sync`` (True) False none;
-- ``zero_grad_to_none`` (True), ``create_graph`` (False);
-- ``join_inputs``: how many iterations each rank has, then trained under ``ddp.join(**join)``.
+- ``zero_grad_to_none`` (True), ``create_graph`` (False).
 
 An answer is a dict: ``parameters`` (those that need a gradient, in the order that DDP gives them),
 ``frozen``, ``buffers``, ``events`` (ddp_observing), ``ready`` (for each iteration and micro-batch the
@@ -99,17 +98,12 @@ class Run:
         return ddp
 
     def _train(self, ddp: DistributedDataParallel) -> None:
-        inputs, joining = self.case.get("join_inputs"), self.case.get("join", {})
-        iterations = inputs[self.rank] if inputs else self.case.get("iterations", 4)
         optimizer = torch.optim.SGD(self.learned, lr=1e-3)
-        with ddp.join(**joining) if inputs else contextlib.nullcontext():
-            for iteration in range(1, iterations + 1):
-                self._step(ddp, iteration)
-                self.diary.at("step")
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=self.case.get("zero_grad_to_none", True))
-            if inputs:
-                self.diary.enter("joined", iterations + 1, 0)
+        for iteration in range(1, self.case.get("iterations", 4) + 1):
+            self._step(ddp, iteration)
+            self.diary.at("step")
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=self.case.get("zero_grad_to_none", True))
 
     def _step(self, ddp: DistributedDataParallel, iteration: int) -> None:
         self.net.iteration = iteration

@@ -1,4 +1,4 @@
-"""Cases for real ``fully_shard`` and ``replicate``: random models, units and settings, by seed."""
+"""Cases for real ``fully_shard``: random models, units and settings, by seed."""
 
 import random
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 Case = dict[str, Any]
 
 
-def case(policy: str = "fully_shard", count: int = 3, **more: Any) -> Case:
+def case(count: int = 3, **more: Any) -> Case:
     """Blocks of a norm and a linear layer, each a unit, behind an embedding and before a head."""
     made: Case = {
-        **{"policy": policy, "embeds": True, "has_head": True, "width": 6, "dtype": "float32"},
+        **{"embeds": True, "has_head": True, "width": 6, "dtype": "float32"},
         "blocks": [["norm", "linear"]] * count,
         "wrapped": [[f"blocks.{number}"] for number in range(count)],
         "units": "blocks",
@@ -19,21 +19,16 @@ def case(policy: str = "fully_shard", count: int = 3, **more: Any) -> Case:
 
 
 def hybrid_case(seed: int) -> Case:
-    """A random case of ``fully_shard`` on two replicas (HSDP)."""
+    """A random case on two replicas (HSDP)."""
     made = random_case(seed)
-    while made["policy"] != "fully_shard":
-        seed += 10_000
-        made = random_case(seed)
     return made | {"settings": made["settings"] | {"replicas": 2}}
 
 
 def random_case(seed: int) -> Case:
     """A case that torch trains and the simulator models; the same one for the same seed."""
     draw = random.Random(seed)
-    policy = draw.choice(["fully_shard", "fully_shard", "replicate"])
     count = draw.randint(1, 6)
     made = case(
-        policy,
         count,
         embeds=draw.random() < 0.6,
         has_head=draw.random() < 0.6,
@@ -41,7 +36,7 @@ def random_case(seed: int) -> Case:
         blocks=[[draw.choice(["norm", "linear"]) for _ in range(draw.randint(1, 3))] for _ in range(count)],
         dtype=draw.choice(["float32", "float32", "bfloat16"]),
     )
-    made["settings"] = _settings(draw, policy)
+    made["settings"] = _settings(draw)
     match draw.choice(["blocks", "blocks", "root", "some", "grouped", "with the head"]):
         case "root":
             made["wrapped"], made["units"] = [], ""
@@ -60,14 +55,13 @@ def random_case(seed: int) -> Case:
     return made
 
 
-def _settings(draw: random.Random, policy: str) -> dict[str, Any]:
+def _settings(draw: random.Random) -> dict[str, Any]:
     settings: dict[str, Any] = {}
-    if policy == "fully_shard":
+    if draw.random() < 0.3:
+        settings["reshard_after_forward"] = False
+    for name in ("forward_prefetch", "backward_prefetch"):
         if draw.random() < 0.3:
-            settings["reshard_after_forward"] = False
-        for name in ("forward_prefetch", "backward_prefetch"):
-            if draw.random() < 0.3:
-                settings[name] = draw.randint(1, 3)
+            settings[name] = draw.randint(1, 3)
     if draw.random() < 0.3:
         settings["param_dtype"] = "bfloat16"
     if draw.random() < 0.3:
@@ -95,6 +89,5 @@ EVERYDAY: dict[str, Case] = {
         wrapped=[["blocks.0", "blocks.2"], ["blocks.1"], ["blocks.3"]],
         units="blocks.0+blocks.2,blocks.1,blocks.3",
     ),
-    "replicate, block by block": case("replicate"),
-    "replicate, the root alone": case("replicate", wrapped=[], units=""),
+    "fully_shard, the root alone": case(wrapped=[], units=""),
 }

@@ -1,10 +1,10 @@
-"""Real ``fully_shard`` and ``replicate`` on gloo ranks: cases in, which collectives they launched out.
+"""Real ``fully_shard`` on gloo ranks: cases in, which collectives they launched out.
 
 Usage: ``python -m tests.systems.fsdp2_worker CASES ANSWERS STORE`` with RANK and WORLD_SIZE set; the answers
 of a rank go to ``ANSWERS.<rank>``, a line each. A case is a dict:
 
-- ``policy``: fully_shard or replicate; ``embeds``, ``has_head``: what stands before and behind the blocks;
-  ``blocks``: for each the kinds of its parts; ``width``; ``dtype``;
+- ``embeds``, ``has_head``: what stands before and behind the blocks; ``blocks``: for each the kinds of its
+  parts; ``width``; ``dtype``;
 - ``wrapped``: modules by unit, the root apart; ``settings``: reshard_after_forward, forward_prefetch,
   backward_prefetch, param_dtype, reduce_dtype, accumulation_steps, replicas, as the simulation takes them.
 
@@ -20,7 +20,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
@@ -126,18 +125,16 @@ class Run:
     def _wrap(self, net: Net) -> None:
         named = {name: getattr(torch, self.settings[name]) for name in _DTYPES if name in self.settings}
         more: dict[str, Any] = {"mp_policy": MixedPrecisionPolicy(**named)}
-        shards = self.case["policy"] == "fully_shard"
-        names: tuple[str, ...] = ("shard",) if shards else ("replicate",)
+        names: tuple[str, ...] = ("shard",)
         shape: tuple[int, ...] = (dist.get_world_size(),)
         if (replicas := self.settings.get("replicas", 1)) > 1:
             names, shape = ("replicate", "shard"), (replicas, shape[0] // replicas)
         more["mesh"] = init_device_mesh("cpu", shape, mesh_dim_names=names)
-        flag = {"reshard_after_forward": self.settings.get("reshard_after_forward", True)} if shards else {}
+        kept = self.settings.get("reshard_after_forward", True)
         units = [[net.get_submodule(name) for name in unit] for unit in self.case["wrapped"]]
         for unit in units:
-            wrap: Callable[..., Any] = fully_shard if shards else replicate
-            wrap(unit[0] if len(unit) == 1 else unit, **flag, **more)
-        (fully_shard if shards else replicate)(net, **more)
+            fully_shard(unit[0] if len(unit) == 1 else unit, reshard_after_forward=kept, **more)
+        fully_shard(net, **more)
         firsts = [unit[0] for unit in units]
         for kind, ordered in (("forward", firsts), ("backward", firsts[::-1])):
             ahead = self.settings.get(f"{kind}_prefetch", 0)

@@ -26,15 +26,8 @@ def random_case(seed: int) -> Case:
     ]
     config = _config(draw)
     case: Case = {"layers": layers, "width": draw.choice([8, 16, 24]), "config": config}
-    mixed = len({one["dtype"] for one in layers}) > 1
-    if draw.random() < 0.15 and not mixed:  # gloo coalesces one dtype only
-        case["disable_bucketing"] = True
-    elif draw.random() < 0.15:
-        case["pipeline_rank"] = 1
     if draw.random() < 0.25:
         case["num_microbatches"] = draw.randint(2, 3)
-    if draw.random() < 0.25:
-        case["shared_embedding"] = f"m{draw.randrange(count)}.weight"
     if count > 1 and draw.random() < 0.15 and not config.get("overlap_param_gather"):
         _leave_out(draw, layers, config)
     return case
@@ -88,7 +81,6 @@ EVERYDAY: dict[str, Case] = {
             "overlap_param_gather": True,
         },
         "num_microbatches": 2,
-        "shared_embedding": "m0.weight",
     },
     "after backward, gathers in step": {
         "layers": [layer(n) for n in range(3)],

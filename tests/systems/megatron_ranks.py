@@ -12,8 +12,7 @@ from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.systems import megatron
 from sim.systems.bucketing import Caps
-from sim.systems.megatron_layout import lay_out_buffers
-from sim.systems.megatron_settings import read_megatron_settings
+from sim.systems.megatron import lay_out_buffers, read_megatron_settings
 from tests.handmade import handmade
 from tests.systems.ddp_ranks import run_cases
 from tests.systems.megatron_cases import EVERYDAY, HALF_USED, Case
@@ -60,8 +59,7 @@ def workload_of(answer: Any) -> Workload:
 
 def settings_of(case: Case) -> dict[str, Any]:
     """The flat settings that the simulation takes."""
-    beside = ("disable_bucketing", "pipeline_rank", "num_microbatches", "shared_embedding")
-    return case["config"] | {name: case[name] for name in beside if name in case}
+    return case["config"] | {name: case[name] for name in ("num_microbatches",) if name in case}
 
 
 def assigned(case: Case, workload: Workload) -> Assignment:

@@ -5,9 +5,7 @@ answers of a rank go to ``ANSWERS.<rank>``, a line each. A case is a dict:
 
 - ``model``: modules in the order in which forward uses them, and ``declared``, the order of their attributes
   (``build``); ``dtypes``: by module, the dtype of its parameters;
-- ``config``: arguments of DistributedDataParallelConfig; ``disable_bucketing``, ``pipeline_rank``: as the
-  wrapper gets them; ``num_microbatches`` (1); ``shared_embedding``: the name of that parameter, or None;
-- ``steps`` (3).
+- ``config``: arguments of DistributedDataParallelConfig; ``num_microbatches`` (1); ``steps`` (3).
 
 An answer is a dict: ``parameters`` (name, elements, dtype, in the order of named_parameters()), ``buckets``
 (by group: the parameters' positions and the elements of the buffer's part), ``ready`` (for each step the
@@ -82,22 +80,17 @@ class _Group:
         return self._size
 
 
-def wrap(
-    net: nn.Module, config: dict[str, Any], alone: dist.ProcessGroup, beside: dict[str, Any]
-) -> DistributedDataParallel:
-    """Megatron-Core's DDP around ``net``; ``alone`` is this rank's group, ``beside`` what no config holds."""
+def wrap(net: nn.Module, config: dict[str, Any], alone: dist.ProcessGroup) -> DistributedDataParallel:
+    """Megatron-Core's DDP around ``net``; ``alone`` is this rank's group."""
     groups = ProcessGroupCollection()
     groups.dp = groups.dp_cp = groups.intra_dp_cp = dist.group.WORLD
     groups.expt_dp = groups.intra_expt_dp = dist.group.WORLD
     groups.tp = groups.ep = alone
-    groups.pp = _Group(beside.get("pipeline_rank", 0), 2)
-    if beside.get("shared_embedding"):
-        dict(net.named_parameters())[beside["shared_embedding"]].shared_embedding = True
+    groups.pp = _Group(0, 2)
     return DistributedDataParallel(
         TransformerConfig(num_layers=1, hidden_size=8, num_attention_heads=1),
         DistributedDataParallelConfig(**config),
         net,
-        disable_bucketing=beside.get("disable_bucketing", False),
         pg_collection=groups,
     )
 
@@ -124,7 +117,7 @@ class Run:
         error, buckets = None, []
         with self._noted():
             try:
-                ddp = wrap(self.net, self.case["config"], self.alone, self.case)
+                ddp = wrap(self.net, self.case["config"], self.alone)
                 buckets = [
                     [[[self.names[id(p)] for p in b.params_list], b.grad_data.numel()] for b in group.buckets]
                     for group in ddp.bucket_groups

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sim.validator.ranks.systems.catalogue import build_system
 from tests.systems import ddp_hooks
 
-STEPS = 4  # buckets are rebuilt before the second, PowerSGD compresses from the third on
+STEPS = 4  # buckets are rebuilt before the second
 LOOKS = 6  # a thread of gloo's may let go of what it reduced last only after backward has returned
 
 

@@ -87,8 +87,6 @@ def test_without_set_to_none_recorded_times_contain_additions() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(NotModelledError, match="join_inputs and no_sync=false together are not modelled"):
-        sim.assign(TWO, join_inputs=[2, 4], **EACH)
     for iteration in (1, 2, 3):
         assignment = sim.assign(TWO, iteration=iteration, **EACH)
         with pytest.raises(NotModelledError, match=f"iteration: {iteration} is not modelled with accumul"):

@@ -208,11 +208,6 @@ def test_of_equals_a_heap_gives_out_neither_the_first_nor_the_last() -> None:
             NotModelledError,
             "optimize_ddp and mixed_precision together",
         ),
-        (
-            {"optimize_ddp": "ddp_optimizer", "join_inputs": [2, 2]},
-            NotModelledError,
-            "optimize_ddp and join_inputs together",
-        ),
     ],
 )
 def test_what_is_refused(options: dict[str, Any], error: type[Exception], words: str) -> None:

@@ -1,7 +1,7 @@
 """Simulation against real DistributedDataParallel: every collective of construction and of four iterations.
 
 Kind, elements, dtype, phase, gradient, root and order are compared exactly. A workload knows no frozen
-parameters, which DDP's constructor and Join send along with the others: they are taken out of what was sent.
+parameters, which DDP's constructor sends along with the others: they are taken out of what was sent.
 """
 
 import itertools
@@ -37,7 +37,6 @@ def with_extra(**extra: Any) -> list[dict[str, Any]]:
 
 NORMS = [*linears(8, 12), {"kind": "batch_norm", "width": 12}, *linears(12, 6)]
 MIXED = [*linears(8, 12), {"kind": "batch_norm", "width": 12, "dtype": "bfloat16"}, *linears(12, 6)]
-POWER_SGD = {"name": "power_sgd", "matrix_approximation_rank": 2, "start_powerSGD_iter": 2}
 
 # One case for each thing that changes the sequence.
 NAMED: dict[str, Case] = {
@@ -68,29 +67,9 @@ NAMED: dict[str, Case] = {
         "ddp": {**CAP, "static_graph": True},
     },
     "compressed": {"layers": linears(20, 12, 9), "ddp": CAP, "hook": {"name": "fp16_compress"}},
-    "PowerSGD": {"layers": linears(30, 30, 30), "ddp": {"bucket_cap_mb": 0.002}, "hook": POWER_SGD},
-    "PowerSGD, static, two buckets at first": {
-        "layers": [*linears(30, 30), {"kind": "linear", "width": 30, "out": 30, "dtype": "float64"}],
-        "ddp": {**CAP, "static_graph": True},
-        "hook": POWER_SGD,
-    },
-    "PowerSGD, last bucket skipped": {
-        "layers": [{"kind": "linear", "width": 20, "out": 20, "used": False}, *linears(20, 30, 30)],
-        "ddp": {"bucket_cap_mb": 0, "find_unused_parameters": True, "skip_all_reduce_unused_params": True},
-        "hook": POWER_SGD,
-    },
-    "Join with buffers": {"layers": NORMS, "ddp": CAP, "join_inputs": [3, 1]},
-    "Join, accumulated": {"layers": NORMS, "ddp": CAP, "join_inputs": [1, 3], "accumulation": 2},
-    "Join, searched": {
-        "layers": with_extra(used=False),
-        "ddp": {**CAP, "find_unused_parameters": True},
-        "join_inputs": [1, 3],
-    },
-    "Join, static": {"layers": NORMS, "ddp": {**CAP, "static_graph": True}, "join_inputs": [4, 2]},
 }
 THREE_RANKS: dict[str, Case] = {
     "plain": {"layers": NORMS, "ddp": CAP},
-    "Join": {"layers": NORMS, "ddp": CAP, "join_inputs": [3, 1, 2]},
     "static": {"layers": with_extra(used=False), "ddp": {**CAP, "static_graph": True}},
 }
 LAST_CAP: dict[str, Case] = {
@@ -116,15 +95,6 @@ REFUSED: dict[str, tuple[Case, str, tuple[str, int]]] = {
         "expect_autograd_hooks_ INTERNAL ASSERT FAILED",
         ("end of backward", 1),
     ),
-    "batched PowerSGD": (
-        {
-            "layers": linears(30, 30, 30),
-            "ddp": CAP,
-            "hook": {"name": "batched_power_sgd", "start_powerSGD_iter": 2},
-        },
-        "",  # a bare assert
-        ("backward", 3),
-    ),
     "nothing to learn": (
         {"layers": [{"kind": "linear", "width": 4, "out": 4, "frozen": True}], "ddp": CAP},
         "DistributedDataParallel is not needed",
@@ -134,12 +104,6 @@ REFUSED: dict[str, tuple[Case, str, tuple[str, int]]] = {
 CREATE_GRAPH: Case = {"layers": linears(20, 12, 9), "ddp": CAP, "create_graph": True}
 
 
-def told_by(case: Case, answers: Answers) -> dict[str, Any]:
-    """The answer of the rank with the most inputs, whose iterations the simulator tells."""
-    inputs = case.get("join_inputs", [0] * len(answers))
-    return answers[inputs.index(max(inputs))]
-
-
 def without_frozen(answer: dict[str, Any]) -> list[dict[str, Any]]:
     """The events, with frozen parameters taken out of the broadcasts of the whole model."""
     frozen: Counter[str] = Counter()
@@ -147,7 +111,7 @@ def without_frozen(answer: dict[str, Any]) -> list[dict[str, Any]]:
         frozen[parameter["dtype"]] += parameter["numel"]
     events = []
     for event in answer["events"]:
-        of_the_model = event["kind"] == "broadcast" and event["phase"] in ("construction", "joined")
+        of_the_model = event["kind"] == "broadcast" and event["phase"] == "construction"
         left_out = frozen[event["dtype"]] if of_the_model else 0
         if event["elements"] > left_out or not left_out:
             events.append({**event, "elements": event["elements"] - left_out})
@@ -155,7 +119,7 @@ def without_frozen(answer: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def compare(case: Case, answers: Answers, **more: Any) -> None:
-    answer = told_by(case, answers)
+    answer = answers[0]
     assert answer["error"] is None
     simulated, real = expected_events(case, answer, **more), without_frozen(answer)
     for number, (mine, theirs) in enumerate(zip(simulated, real, strict=False)):
@@ -198,7 +162,7 @@ def test_sequence_is_what_ddp_logs(real: dict[Any, Answers]) -> None:
     for name, case in NAMED.items():
         if name not in real or case["ddp"].get("find_unused_parameters"):
             continue  # not of this torch, or never rebuilt
-        answer = told_by(case, real[name])
+        answer = real[name][0]
         made = sim.assign(workload_of(answer, len(answer["ready"])), **options_of(case))
         said = [
             [int(place) for place in bucket.split()]
@@ -229,7 +193,7 @@ def test_create_graph_stops_in_iteration_1(real: dict[Any, Answers]) -> None:
 
 
 def test_three_ranks() -> None:
-    """A3.19 with more than one joined rank; the rest does not depend on how many ranks there are."""
+    """What is sent does not depend on how many ranks there are."""
     for name, answers in answer_all(THREE_RANKS, world_size=3).items():
         compare(THREE_RANKS[name], answers, world_size=3)
 
@@ -257,14 +221,13 @@ def test_random_cases_try_every_setting() -> None:
     """What the random comparison would not notice is not left to chance."""
     cases = [random_case(seed) for seed in MANY]
     tried = Counter(name for case in cases for name, value in case["ddp"].items() if value is not None)
-    tried.update("join" for case in cases if "join_inputs" in case)
     tried.update("accumulation" for case in cases if case["accumulation"] > 1)
     tried.update(case["hook"]["name"] for case in cases if "hook" in case)
     tried.update(key for case in cases for layer in case["layers"] for key in layer)
     wanted = {
-        *("bucket_cap_mb", "bucket_cap_mb_list", "find_unused_parameters", "static_graph", "join"),
+        *("bucket_cap_mb", "bucket_cap_mb_list", "find_unused_parameters", "static_graph"),
         *("gradient_as_bucket_view", "batched_grad_copy", "skip_all_reduce_unused_params"),
-        *("forward_sync_buffers", "broadcast_buffers", "accumulation", "power_sgd", "fp16_compress"),
+        *("forward_sync_buffers", "broadcast_buffers", "accumulation", "fp16_compress"),
         *("noop", "allreduce", "builtin_allreduce", "builtin_fp16_compress", "fp16_wrapped_allreduce"),
         *("used", "ranks", "outside", "times", "checkpoint", "frozen", "tied", "sparse", "dtype"),
     }

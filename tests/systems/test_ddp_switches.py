@@ -15,7 +15,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
-from sim.systems.hook_table import HOOKS
+from sim.systems.comm_hooks import HOOKS
 from sim.systems.registry import write
 from sim.systems.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS, read_switches
 from sim.units import transfer_ns
@@ -116,23 +116,6 @@ def test_batched_copies_are_made_when_a_bucket_is_complete(job: Job, iteration: 
         assert timeline.buckets[span.bucket].ready_ns == span.end_ns
 
 
-def test_messages_that_take_no_time_share_a_channel_with_those_that_do() -> None:
-    """PowerSGD's first message is empty where it compresses all: it passes before the other bucket's."""
-    gradients = tuple(
-        Gradient(index=index, name=dtype, shape=(2,), dtype=dtype, num_bytes=size, ready_ns=0)
-        for index, (dtype, size) in enumerate([("float32", 8), ("float64", 16)])
-    )
-    workload = Workload(name="w", gradients=gradients, forward_ns=0, backward_ns=0, optimizer_ns=0)
-    points = (CurvePoint(num_bytes=0, duration_ns=0), CurvePoint(num_bytes=1, duration_ns=1))
-    hardware = Hardware(name="h", world_size=2, all_reduce=points)
-    hook = {"name": "powerSGD", "start_powerSGD_iter": 0, "use_error_feedback": False, "warm_start": False}
-    hook |= {"matrix_approximation_rank": 1, "min_compression_rate": 0.5}
-    made = sim.assign(workload, comm_hook=hook, iteration=1)
-    for engine in ("simpy", "analytic"):
-        timeline = sim.simulate(workload, hardware, made, engine, iteration=1)
-        assert {bucket.channel for bucket in timeline.buckets} == {0}
-
-
 @settings(max_examples=tries(200))
 @given(jobs(gradient_as_bucket_view=True, set_to_none=False, comm_hook="allreduce"), iterations)
 def test_kept_views_under_a_hook_are_not_copied_at_all(job: Job, iteration: Iteration) -> None:
@@ -231,11 +214,10 @@ def test_triggers_are_the_hooks_that_complete_the_next_bucket(job: Job, iteratio
 
 # The dtype on the wire of each hook that sends a bucket as it is, once; "": the bucket's own.
 SENT_AS = {"allreduce": "", "fp16_compress": "float16", "bf16_compress": "bfloat16"}
-OTHERWISE = {"noop", "powerSGD"}  # tested below
 
 
 def test_what_a_hook_sends_is_tested() -> None:
-    assert {*SENT_AS, *OTHERWISE} == set(HOOKS)
+    assert {*SENT_AS, "noop"} == set(HOOKS)
 
 
 @settings(max_examples=tries(300))
@@ -246,7 +228,7 @@ def test_bytes_on_the_wire(job: Job, iteration: Iteration) -> None:
     hook = job.has("comm_hook")
     for bucket, row in zip(timeline.assignment.bucket_indices, timeline.buckets, strict=True):
         sent = [p.collective for p in timeline.collectives if p.collective.bucket == row.index]
-        if not sent or isinstance(hook, dict):
+        if not sent:
             continue
         (collective,) = sent
         members = [job.workload.gradients[index] for index in bucket]
@@ -317,10 +299,6 @@ def test_a_switch_is_true_or_false(name: str, value: Any) -> None:
         ({"accumulation_steps": 1.5}, "accumulation_steps=1.5 is not legal"),
         ({"accumulation_steps": 10**9}, "accumulation_steps=1000000000 is not legal"),
         ({"no_sync": 0}, "no_sync=0 is not legal; give true or false"),
-        ({"join_inputs": 3}, "join_inputs=3 is not legal; give the inputs of each rank"),
-        ({"join_inputs": [3]}, "join_inputs=.3. is not legal"),
-        ({"join_inputs": [2, 0]}, "join_inputs=.2, 0. is not legal"),
-        ({"join_inputs": [2, True]}, "is not legal"),
         ({"mixed_precision": True}, "mixed_precision=True is not legal; give an object with param_dtype"),
         ({"mixed_precision": {}}, "mixed_precision={} is not legal"),
         ({"mixed_precision": {"param": "float16"}}, "is not legal; give an object with param_dtype"),
@@ -331,17 +309,7 @@ def test_a_switch_is_true_or_false(name: str, value: Any) -> None:
         ({"mixed_precision": {"reduce_dtype": [1]}}, r"mixed_precision.reduce_dtype=\[1\] is not legal"),
         ({"comm_hook": "zip"}, "comm_hook='zip' is not legal; give allreduce, fp16_compress"),
         ({"comm_hook": 3}, "comm_hook=3 is not legal"),
-        ({"comm_hook": {"matrix_approximation_rank": 2}}, "is not legal; give allreduce"),
-        ({"comm_hook": {"name": "noop", "rank": 2}}, "comm_hook.rank=2 is not legal for noop; give its name"),
-        (
-            {"comm_hook": {"name": "powerSGD", "rank": 2}},
-            "comm_hook.rank=2 is not legal for powerSGD; give matrix_approximation_rank",
-        ),
-        ({"comm_hook": {"name": "powerSGD", "matrix_approximation_rank": 0}}, "give an integer >= 1"),
-        ({"comm_hook": {"name": "powerSGD", "start_powerSGD_iter": -1}}, "give an integer >= 0"),
-        ({"comm_hook": {"name": "powerSGD", "start_powerSGD_iter": 1.5}}, "give an integer >= 0"),
-        ({"comm_hook": {"name": "powerSGD", "min_compression_rate": math.nan}}, "give a finite number >= 0"),
-        ({"comm_hook": {"name": "powerSGD", "min_compression_rate": -1}}, "give a finite number >= 0"),
+        ({"comm_hook": {"name": "noop"}}, "comm_hook={'name': 'noop'} is not legal; give allreduce"),
         ({"init_sync": "no"}, "init_sync='no' is not legal; give true or false"),
     ],
 )
@@ -359,16 +327,13 @@ def test_illegal_values_are_named(options: dict[str, Any], words: str) -> None:
         ),
         ({"check_reduction": True}, "check_reduction=True is not modelled"),
         ({"delay_all_reduce_named_params": [["p0", 0]]}, "delay_all_reduce_named_params=.* is not modelled"),
-        ({"comm_hook": "batched_powerSGD"}, "batched_powerSGD' stops in torch itself; give powerSGD"),
+        ({"comm_hook": "powerSGD"}, "comm_hook='powerSGD' is not modelled; give allreduce, fp16_compress"),
+        ({"comm_hook": {"name": "powerSGD"}}, "comm_hook='powerSGD' is not modelled"),
+        ({"join_inputs": [2, 4]}, r"join_inputs=\[2, 4\] is not modelled; modelled switches: "),
         (
             {"comm_hook": "noop", "mixed_precision": {"param_dtype": "float16"}},
             "comm_hook and mixed_precision together are not modelled",
         ),
-        (
-            {"join_inputs": [2, 2], "find_unused_parameters": True, "skip_all_reduce_unused_params": True},
-            "join_inputs and skip_all_reduce_unused_params together are not modelled",
-        ),
-        ({"join_inputs": [1, 3], "static_graph": True}, "rank 0 has joined before"),
         ({"static_graph": True, "accumulation_steps": 2}, "static_graph and accumulation_steps: torch stops"),
     ],
 )
@@ -425,18 +390,12 @@ def test_a_backward_needs_a_gradient() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ready_ns", "options", "words"),
-    [
-        (None, {"find_unused_parameters": True}, "sparse and never ready; DDP stops"),
-        (None, {"static_graph": True}, "sparse and never ready; DDP stops"),
-        (20_000, {"join_inputs": [2, 2]}, "DDP hangs with sparse gradients under Join"),
-        (20_000, {"comm_hook": "powerSGD"}, "PowerSGD does not reduce sparse gradients"),
-    ],
+    "options", [{"find_unused_parameters": True}, {"static_graph": True}], ids=["searched", "static"]
 )
-def test_where_sparse_gradients_stop_ddp(ready_ns: int | None, options: dict[str, Any], words: str) -> None:
-    sparse = gradient(1, ready_ns, sparse=True)
+def test_where_sparse_gradients_stop_ddp(options: dict[str, Any]) -> None:
+    sparse = gradient(1, None, sparse=True)
     job = replace(THREE, gradients=(THREE.gradients[0], sparse, THREE.gradients[2]))
-    with pytest.raises(NotModelledError, match=words):
+    with pytest.raises(NotModelledError, match="sparse and never ready; DDP stops"):
         sim.assign(job, **options)
 
 
@@ -452,13 +411,6 @@ def test_buckets_that_do_not_fit_are_refused_under_any_switch(buckets: Any, word
     for kwargs in ({}, {"static_graph": True}, {"gradient_as_bucket_view": True}):
         with pytest.raises(AssignmentError, match=words):
             sim.simulate(THREE, HARDWARE, Assignment(bucket_indices=buckets, ddp_kwargs=kwargs))
-
-
-def test_there_is_no_iteration_without_inputs() -> None:
-    """A3.19: once all ranks have joined, no step is left."""
-    made = sim.assign(THREE, join_inputs=[2, 3], iteration=4)
-    with pytest.raises(InputError, match=r"iteration: 4 is not legal; with join_inputs \[2, 3\] no rank"):
-        sim.simulate(THREE, HARDWARE, made, iteration=4)
 
 
 def test_every_switch_is_known_by_one_name() -> None:
@@ -661,17 +613,6 @@ def test_accumulation_by_hand() -> None:
     assert sim.summarize(three).step_ns == sim.summarize(alone).step_ns + 2 * 42_500
 
 
-def test_join_by_hand() -> None:
-    """A3.19: nobody waits for two messages of one element, everybody for who sends buffers, and for them."""
-    buffered = replace(THREE, buffers=(Buffer(dtype="float32", num_bytes=96),))
-    hardware = replace(HARDWARE, broadcast=(CurvePoint(num_bytes=0, duration_ns=300),))
-    options: dict[str, Any] = {"bucket_cap_mb_list": [3000 / MIB]}
-    alone = sim.simulate(buffered, hardware, sim.assign(buffered, **options))
-    joined = sim.simulate(buffered, hardware, sim.assign(buffered, join_inputs=[2, 4], **options))
-    assert (alone.pre_forward_ns, joined.pre_forward_ns) == (300, 4_008 + 300)
-    assert joined.buckets == alone.buckets
-
-
 @pytest.mark.parametrize(
     ("precision", "num_bytes", "dtype"),
     [
@@ -687,61 +628,6 @@ def test_mixed_precision_by_hand(precision: dict[str, str], num_bytes: int, dtyp
     sent = [(c.collective.num_bytes, c.collective.dtype) for c in timeline.collectives]
     assert sent == [(num_bytes, dtype)] * 2
     assert [row.service_ns for row in timeline.buckets] == [4_000 + num_bytes] * 2
-
-
-def test_power_sgd_by_hand() -> None:
-    """A3.17: (40 + 30) * 2 * 2 = 280 < 1200 is compressed to 80 and 60; (6 + 5) * 2 * 2 >= 30 and the vector
-    are not."""
-    shapes = [(40, 30), (6, 5), (7,)]
-    matrices = Workload(
-        name="matrices",
-        gradients=tuple(
-            gradient(index, 30_000 - 10_000 * index, shape=shape) for index, shape in enumerate(shapes)
-        ),
-        forward_ns=0,
-        backward_ns=35_000,
-        optimizer_ns=0,
-    )
-    hook = {"name": "powerSGD", "matrix_approximation_rank": 2, "start_powerSGD_iter": 2}
-    for iteration in (1, 2):
-        vanilla = by_hand(matrices, iteration, comm_hook=hook, bucket_cap_mb_list=[1])
-        assert [c.collective.elements for c in vanilla.collectives] == [1237]
-    for iteration in (3, "steady"):
-        compressed = by_hand(matrices, iteration, comm_hook=hook, bucket_cap_mb_list=[1])
-        assert [c.collective.elements for c in compressed.collectives] == [37, 80, 60]
-        assert compressed.buckets[0].num_bytes == 4 * (37 + 80 + 60)
-        for before, after in itertools.pairwise(compressed.collectives):
-            assert after.launch_ns == before.usable_ns
-
-
-@pytest.mark.parametrize(("rank", "product_ns"), [(1, 0), (2, 4800), (4, 4800)])
-def test_products_of_power_sgd_pass_over_the_matrices(rank: int, product_ns: int) -> None:
-    """A3.17: 40 x 30 elements, 4800 B at a byte a ns, before the first message and after the other two; those
-    of rank 1 take what their traffic does, which is nothing here."""
-    matrix = (gradient(0, 10_000, shape=(40, 30)),)
-    workload = Workload(name="w", gradients=matrix, forward_ns=0, backward_ns=10_000, optimizer_ns=0)
-    hardware = Hardware(name="h", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=5),))
-    hook = {"name": "powerSGD", "matrix_approximation_rank": rank, "start_powerSGD_iter": 2}
-    made = sim.assign(workload, comm_hook=hook)
-    slow = replace(hardware, low_rank_bytes_per_s=1e9)
-    timeline = sim.simulate(workload, slow, made)
-    assert timeline.sync_end_ns == 10_000 + 3 * (5 + product_ns)
-    assert timeline.backward_end_ns == 10_000 + product_ns
-    assert bool(sim.summarize(sim.simulate(workload, hardware, made)).notes)
-    assert not sim.summarize(timeline).notes
-
-
-@pytest.mark.parametrize(("num_buckets", "compressed_from"), [(1, 3), (2, 4)])
-def test_power_sgd_counts_a_static_graphs_first_iteration_only_with_one_bucket(
-    num_buckets: int, compressed_from: int
-) -> None:
-    """A3.15, the trap: ``is_last()`` is that of bucket 0."""
-    hook = {"name": "powerSGD", "start_powerSGD_iter": 2}
-    caps = [1.0] if num_buckets == 1 else [1000 / MIB, 1]
-    for iteration in (1, 2, 3, 4):
-        made = by_hand(THREE, iteration, static_graph=True, comm_hook=hook, bucket_cap_mb_list=caps)
-        sent = [c for c in made.collectives if c.collective.bucket == 0]
-        assert len(sent) == (3 if iteration >= compressed_from else 1), iteration
 
 
 def test_rebuilt_buckets_are_not_those_of_iteration_1() -> None:

@@ -32,10 +32,6 @@ def afterwards(elements: int) -> tuple[str, int, str, int | None]:
     return ("all_reduce", elements, "end of backward", None)
 
 
-def told(elements: int = 1) -> tuple[str, int, str, int | None]:
-    return ("all_reduce", elements, "before forward", None)
-
-
 def rebuilt(parameters: int, buckets: int) -> Line:
     return [
         ("broadcast", parameters + 1, "before forward", None),
@@ -65,7 +61,6 @@ CASES: dict[str, dict[str, Any]] = {
         ],
         "ddp": {"bucket_cap_mb_list": [70e3 / MIB, 1.0]},
     },
-    "T11": {"layers": linears(M1), "ddp": CAP, "join_inputs": [2, 4]},
 }
 WRITTEN: dict[str, list[Line]] = {
     "T1": [[sent(41152, 0)], [*rebuilt(10, 2), *M1_REBUILT], M1_REBUILT],
@@ -87,18 +82,7 @@ WRITTEN: dict[str, list[Line]] = {
         [*rebuilt(5, 2), *T10_REBUILT],
         T10_REBUILT,
     ],
-    "T11": [
-        [told(), told(), sent(41152, 0)],
-        [told(), *rebuilt(10, 2), told(), *M1_REBUILT],
-        [told(), told(), *M1_REBUILT],
-        [told(), told(), *M1_REBUILT],
-    ],
 }
-T11_ENDING = [
-    ("all_reduce", 1, "joined", None),
-    ("all_reduce", 1, "joined", None),
-    ("broadcast", 41152, "joined", None),
-]
 
 
 def workload(case: dict[str, Any]) -> Workload:
@@ -116,25 +100,14 @@ def workload(case: dict[str, Any]) -> Workload:
 def explained(name: str) -> Explanation:
     case = CASES[name]
     options = {**case["ddp"], "set_last_bucket_cap": name == "T5"}
-    if "join_inputs" in case:
-        options["join_inputs"] = case["join_inputs"]
     return sim.explain(workload(case), iterations=len(WRITTEN[name]), **options)
 
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_simulated(name: str) -> None:
-    """T1-T5, T10, T11."""
+    """T1-T5, T10."""
     for iteration, line in zip(explained(name).iterations, WRITTEN[name], strict=True):
         assert [(e.kind, e.elements, e.phase, e.gradient) for e in iteration.events] == line, iteration
-
-
-def test_simulated_ending_of_t11() -> None:
-    """T11: the model of the rank that joined last goes to all; ten all-reduces of one element in all."""
-    explanation = explained("T11")
-    assert [(e.kind, e.elements, e.phase, e.gradient) for e in explanation.ending] == T11_ENDING
-    assert explanation.ending[-1].root == 1
-    everything = [*explanation.ending, *(e for i in explanation.iterations for e in i.events)]
-    assert sum(event.elements == 1 for event in everything) == 10
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +120,7 @@ def real() -> Callable[[str], list[dict[str, Any]]]:
 
 
 def lines(answer: dict[str, Any], count: int) -> list[Line]:
-    by_iteration: list[Line] = [[] for _ in range(count + 2)]
+    by_iteration: list[Line] = [[] for _ in range(count + 1)]
     for event in answer["events"]:
         if event["iteration"] < len(by_iteration):
             by_iteration[event["iteration"]].append(
@@ -159,11 +132,8 @@ def lines(answer: dict[str, Any], count: int) -> list[Line]:
 @pytest.mark.dist
 @pytest.mark.parametrize("name", WRITTEN)
 def test_real(name: str, real: Callable[[str], list[dict[str, Any]]]) -> None:
-    """T1-T5, T10, T11, on the rank with the most inputs; all ranks see the same collectives."""
+    """T1-T5, T10, on the last rank; all ranks see the same collectives."""
     answer = real(name)[-1]
     assert answer["error"] is None
     assert answer["ready"][0][-1] == list(range(len(answer["parameters"])))[::-1]
-    *iterations, after = lines(answer, len(WRITTEN[name]))
-    assert iterations == WRITTEN[name]
-    if name == "T11":
-        assert after == T11_ENDING
+    assert lines(answer, len(WRITTEN[name])) == WRITTEN[name]

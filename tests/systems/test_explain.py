@@ -9,7 +9,6 @@ from hypothesis import given, settings
 import sim
 from sim.errors import InputError, NotModelledError
 from sim.nouns.explanation import Event, Explanation
-from sim.nouns.workload import Buffer
 from sim.systems.registry import SYSTEMS, write
 from sim.systems.sequences import MAX_ITERATIONS
 from tests.effort import tries
@@ -17,10 +16,6 @@ from tests.systems.ddp_jobs import Job, jobs, mlp
 
 WORKLOAD = mlp()
 CAP = 0.05
-
-
-def line(event: Event) -> tuple[Any, ...]:
-    return (event.kind, event.elements, event.phase, event.gradient)
 
 
 def test_an_event_says_all_of_itself() -> None:
@@ -48,48 +43,6 @@ def test_an_event_says_all_of_itself() -> None:
         purpose="rebuilt buckets",
         root=0,
     )
-
-
-def test_join() -> None:
-    """A3.19, T11: four iterations of the longer rank, each with two messages of one element."""
-    told = sim.explain(WORKLOAD, bucket_cap_mb=CAP, join_inputs=[2, 4])
-    events = [event for step in told.iterations for event in step.events] + list(told.ending)
-    counted: dict[tuple[str, int], int] = {}
-    for event in events:
-        counted[event.kind, event.elements] = counted.get((event.kind, event.elements), 0) + 1
-    assert counted == {
-        ("all_reduce", 1): 10,
-        ("all_reduce", 41152): 1,
-        ("all_reduce", 20448): 3,
-        ("all_reduce", 20704): 3,
-        ("broadcast", 11): 1,
-        ("broadcast", 2): 1,
-        ("broadcast", 41152): 1,
-    }
-    assert [line(event) for event in told.iterations[1].events] == [
-        ("all_reduce", 1, "before forward", None),
-        ("broadcast", 11, "before forward", None),
-        ("broadcast", 2, "before forward", None),
-        ("all_reduce", 1, "before forward", None),
-        ("all_reduce", 20448, "backward", 4),
-        ("all_reduce", 20704, "backward", 0),
-    ]
-    assert [(event.kind, event.dtype, event.root) for event in told.ending] == [
-        ("all_reduce", "float32", None),
-        ("all_reduce", "int64", None),
-        ("broadcast", "float32", 1),
-    ]
-
-
-@pytest.mark.parametrize(("inputs", "roots"), [([3, 1], [1, 0, 0]), ([1, 3], [1, 1, 1]), ([2, 2], [1, 1])])
-def test_under_join_the_highest_rank_with_inputs_sends_buffers(inputs: list[int], roots: list[int]) -> None:
-    """A3.19: after a word on who that is."""
-    buffered = replace(WORKLOAD, buffers=(Buffer(dtype="float32", num_bytes=64),))
-    told = sim.explain(buffered, join_inputs=inputs)
-    sent = [event for step in told.iterations for event in step.events if event.purpose == "buffers"]
-    assert [event.root for event in sent] == roots
-    common = [event for step in told.iterations for event in step.events if event.purpose == "common rank"]
-    assert [event.elements for event in common] == [1] * len(roots)
 
 
 @pytest.mark.parametrize("policy", [policy for policy in SYSTEMS if not policy.startswith("zero")])
@@ -147,8 +100,6 @@ def test_times_do_not_matter_but_for_order(job: Job) -> None:
         ({"iterations": True}, "iterations: True is not legal"),
         ({"iterations": 1.5}, "iterations: 1.5 is not legal"),
         ({"world_size": 0}, "world_size"),
-        ({"join_inputs": [1, 10**9]}, "iterations: 1000000000 is not legal"),
-        ({"join_inputs": [2, 4], "world_size": 3}, "give one number a rank, 3"),
         ({"bucket_cap_mb": -1}, "bucket cap: -1 MiB is not legal"),
         ({"static_graph": 1}, "static_graph=1 is not legal; give true or false"),
     ],

@@ -35,7 +35,7 @@ def simulated(case: Case, workload: Workload, world_size: int) -> list[dict[str,
         name="any", world_size=world_size, all_reduce=FREE, reduce_scatter=FREE, all_gather=FREE
     )
     settings = case["settings"] | {"units": case["units"]}
-    assignment = fsdp2.assign(workload, case["policy"], Caps(), settings, "steady")
+    assignment = fsdp2.assign(workload, fsdp2.POLICY, Caps(), settings, "steady")
     return [
         {name: getattr(sent, name) for name in COMPARED} | {"micro_batch": number}
         for number, program in enumerate(fsdp2.write(workload, hardware, assignment, "steady"), start=1)

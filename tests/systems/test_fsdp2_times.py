@@ -9,9 +9,7 @@ import pytest
 import sim
 from sim.errors import AssignmentError, InputError, NotModelledError, SimError
 from sim.nouns.timeline import Timeline
-from sim.nouns.workload import Workload
-from sim.systems import fsdp2_memory
-from sim.systems.fsdp2_settings import MODELLED_FSDP2_SETTINGS
+from sim.systems.fsdp2 import MODELLED_FSDP2_SETTINGS
 from sim.systems.registry import write
 from sim.tuner.reach.unit_family import find_units, unit_choices
 from tests.systems.four_gradients import HARDWARE, four_gradients
@@ -19,9 +17,9 @@ from tests.systems.four_gradients import HARDWARE, four_gradients
 WORKLOAD = four_gradients("tokens", "h.0", "h.1", "head")
 
 
-def played(policy: str = "fully_shard", workload: Workload = WORKLOAD, **settings: Any) -> Timeline:
-    assignment = sim.assign(workload, policy, **settings)
-    one, other = (sim.simulate(workload, HARDWARE, assignment, engine) for engine in ("simpy", "analytic"))
+def played(**settings: Any) -> Timeline:
+    assignment = sim.assign(WORKLOAD, "fully_shard", **settings)
+    one, other = (sim.simulate(WORKLOAD, HARDWARE, assignment, engine) for engine in ("simpy", "analytic"))
     assert replace(one, engine="") == replace(other, engine="")
     return one
 
@@ -99,17 +97,6 @@ def test_a_gather_behind_another_takes_less() -> None:
         replace(HARDWARE, queued_gather_factor=0)
 
 
-def test_replicate_copies_and_reduces_without_waiting_in_between() -> None:
-    """20 ns of copies before forward; units sent at 25, 38 and, from the final callback, copied twice, 82."""
-    timeline = played("replicate")
-    assert timeline.pre_forward_ns == 20
-    spans = [(one.collective.kind, one.launch_ns, one.end_ns) for one in timeline.collectives]
-    assert spans == [("all_reduce", 25, 50), ("all_reduce", 38, 75), ("all_reduce", 82, 107)]
-    assert timeline.optimizer_ns == 1000
-    held = [(one.start_ns, one.end_ns) for one in fsdp2_memory.hold(timeline)]
-    assert held == [(25, 38), (38, 82), (82, 107)]  # each until the next one is reduced
-
-
 def test_only_the_last_micro_batch_reduces() -> None:
     assignment = sim.assign(WORKLOAD, "fully_shard", accumulation_steps=3)
     first, second, last = write(WORKLOAD, HARDWARE, assignment)
@@ -153,19 +140,17 @@ def test_every_setting_refuses_what_it_cannot_be(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "settings", "words"),
+    ("settings", "words"),
     [
-        ("fully_shard", {"mesh": 1}, "mesh=1 is not modelled; modelled settings: units"),
-        ("fully_shard", {"units": "layers.*"}, "names no module of workload 'four'"),
-        ("fully_shard", {"units": "h,h.0"}, "lies within another unit"),
-        ("fully_shard", {"accumulation_steps": 10_001}, "an integer 1 to 10000"),
-        ("replicate", {"backward_prefetch": 1}, "it gathers nothing"),
-        ("replicate", {"replicas": 2}, "it gathers nothing"),
+        ({"mesh": 1}, "mesh=1 is not modelled; modelled settings: units"),
+        ({"units": "layers.*"}, "names no module of workload 'four'"),
+        ({"units": "h,h.0"}, "lies within another unit"),
+        ({"accumulation_steps": 10_001}, "an integer 1 to 10000"),
     ],
 )
-def test_what_is_not_legal_is_refused_by_name(policy: str, settings: dict[str, Any], words: str) -> None:
+def test_what_is_not_legal_is_refused_by_name(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(SimError, match=words):
-        sim.assign(WORKLOAD, policy, **settings)
+        sim.assign(WORKLOAD, "fully_shard", **settings)
 
 
 @pytest.mark.parametrize(
@@ -193,14 +178,10 @@ def test_hardware_without_a_curve_is_refused_by_name() -> None:
 
 def test_the_best_units_are_the_best_of_those_tried() -> None:
     assert unit_choices(WORKLOAD) == ["", "tokens,h.0,h.1,head", "h.0,h.1", "h.0+h.1"]
-    for policy in ("fully_shard", "replicate"):
-        found = find_units(WORKLOAD, HARDWARE, policy)
-        steps = [
-            sim.summarize(sim.simulate(WORKLOAD, HARDWARE, sim.assign(WORKLOAD, policy, units=units))).step_ns
-            for units in unit_choices(WORKLOAD)
-        ]
-        assert found.step_ns == min(steps)
-        assert not found.complete
+    found = find_units(WORKLOAD, HARDWARE)
+    tried = [sim.assign(WORKLOAD, "fully_shard", units=units) for units in unit_choices(WORKLOAD)]
+    assert found.step_ns == min(sim.summarize(sim.simulate(WORKLOAD, HARDWARE, one)).step_ns for one in tried)
+    assert not found.complete
 
 
 def test_lines_wrap_the_units() -> None:
@@ -216,6 +197,5 @@ def test_lines_wrap_the_units() -> None:
     ast.parse(lines)
     assert "shape = (2, dist.get_world_size() // 2)" in lines
     assert "fully_shard(model, mesh=mesh)" in lines
-    lines = sim.snippet(sim.assign(WORKLOAD, "replicate", accumulation_steps=2), WORKLOAD)
-    assert "import replicate\n" in lines
+    lines = sim.snippet(sim.assign(WORKLOAD, "fully_shard", accumulation_steps=2), WORKLOAD)
     assert "in all but the last of 2 micro-batches" in lines

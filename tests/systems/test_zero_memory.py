@@ -13,15 +13,12 @@ from tests.systems.zero_cases import REFUSED, everyday_cases
 from tests.systems.zero_ranks import everyday_answers, settings_of, workload_of
 
 FLAT = (CurvePoint(num_bytes=0, duration_ns=3),)
-HARDWARE = Hardware(name="any", world_size=2, all_reduce=FLAT, reduce=FLAT, all_gather=FLAT)
-NOTHING = (CurvePoint(num_bytes=0, duration_ns=0),)
-FREE = Hardware(name="free", world_size=2, all_reduce=NOTHING, reduce=NOTHING, all_gather=NOTHING)
+HARDWARE = Hardware(name="any", world_size=2, all_reduce=FLAT, all_gather=FLAT)
 
 
 def holdings(workload: Any, policy: str, settings: dict[str, Any]) -> tuple[Holding, ...]:
     given = settings | ({"offload_bytes_per_s": 1e9} if settings.get("cpu_offload") else {})
-    hardware = FREE if "expert_groups" in settings else HARDWARE  # curves hold for all ranks together
-    return sim.simulate(workload, hardware, sim.assign(workload, policy, **given)).holdings
+    return sim.simulate(workload, HARDWARE, sim.assign(workload, policy, **given)).holdings
 
 
 @pytest.mark.dist

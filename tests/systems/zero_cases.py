@@ -27,52 +27,39 @@ def config(stage: int = 2, **settings: Any) -> dict[str, Any]:
     return {**top, "zero_optimization": {"stage": stage, **rest}}
 
 
-# By name of the vector: a case, and the collectives of gradients: (elements, phase, gradient, root).
-VECTORS: dict[str, tuple[Case, list[tuple[int, str, int | None, int | None]]]] = {
+# By name of the vector: a case, and the collectives of gradients: (elements, phase, gradient).
+VECTORS: dict[str, tuple[Case, list[tuple[int, str, int | None]]]] = {
     "T6": (
         {"model": M1, "config": config(2, reduce_bucket_size=15000)},
         [
-            (12768, "backward", 4, None),
-            (7776, "backward", 2, None),
-            (12416, "backward", 0, None),
-            (8192, "after backward", None, None),
+            (12768, "backward", 4),
+            (7776, "backward", 2),
+            (12416, "backward", 0),
+            (8192, "after backward", None),
         ],
     ),
     "T6, stage 1 with overlap_comm": (
         {"model": M1, "config": config(1, reduce_bucket_size=15000, overlap_comm=True)},
         [
-            (12768, "backward", 4, None),
-            (7776, "backward", 2, None),
-            (12416, "backward", 0, None),
-            (8192, "after backward", None, None),
+            (12768, "backward", 4),
+            (7776, "backward", 2),
+            (12416, "backward", 0),
+            (8192, "after backward", None),
         ],
     ),
     "T7": (
         {"model": M1, "config": config(1, reduce_bucket_size=15000)},
-        [(elements, "after backward", None, None) for elements in (8320, 12384, 7760, 12688)],
+        [(elements, "after backward", None) for elements in (8320, 12384, 7760, 12688)],
     ),
     "T8": (
         {"model": M1, "config": config(2, reduce_bucket_size=9000)},
         [
-            (3728, "backward", 6, None),
-            (8960, "backward", 5, None),
-            (7856, "backward", 2, None),
-            (12256, "backward", 1, None),
-            (32, "backward", 1, None),
-            (8320, "after backward", None, None),
-        ],
-    ),
-    "T9": (
-        {
-            "model": M1,
-            "config": config(2, reduce_bucket_size=15000, use_multi_rank_bucket_allreduce=False),
-        },
-        [
-            (12768, "backward", 4, 1),
-            (7776, "backward", 2, 1),
-            (12384, "backward", 0, 0),
-            (32, "backward", 0, 1),
-            (8192, "after backward", None, 0),
+            (3728, "backward", 6),
+            (8960, "backward", 5),
+            (7856, "backward", 2),
+            (12256, "backward", 1),
+            (32, "backward", 1),
+            (8320, "after backward", None),
         ],
     ),
 }
@@ -81,7 +68,6 @@ VECTORS: dict[str, tuple[Case, list[tuple[int, str, int | None, int | None]]]] =
 REFUSED = {
     "predivided in stage 2": (config(2, gradient_predivide_factor=2.0), "gradient_predivide_factor"),
     "prescaled in stage 2": (config(2, prescale_gradients=True), "pre-?scale.gradients"),
-    "odd gather": (config(2, allgather_bucket_size=1001), "allgather_bucket_size"),
     "empty buckets": (config(1, reduce_bucket_size=0), "reduce_bucket_size"),
     "half an element": (config(1, reduce_bucket_size=1.5), "reduce_bucket_size"),
     "double on the wire": (config(2, communication_data_type="fp64"), "communication_data_type"),
@@ -112,19 +98,17 @@ def random_case(seed: int) -> Case:
         trained = [place for place in model["used"] if place not in frozen and model["sizes"][place]]
         frozen = frozen if trained else []
     groups = _random_groups(draw, count, frozen, model) if draw.random() < 0.4 else None
-    if model["kind"] == "experts":
-        frozen, groups = [], None
     return {
         "model": model,
         "frozen": frozen,
         "groups": groups,
-        "config": _random_config(draw, total, experts=model["kind"] == "experts"),
+        "config": _random_config(draw, total),
     }
 
 
 def _random_model(draw: random.Random) -> tuple[dict[str, Any], int, int]:
     """A model, how many parameters it has, and about how many elements."""
-    match draw.choice(["mlp", "mlp", "chain", "chain", "norms", "transformer", "experts"]):
+    match draw.choice(["mlp", "mlp", "chain", "chain", "norms", "transformer"]):
         case "mlp":
             dims = [draw.randint(1, 60) for _ in range(draw.randint(2, 8))]
             sizes = [a * b + b for a, b in itertools.pairwise(dims)]
@@ -140,13 +124,9 @@ def _random_model(draw: random.Random) -> tuple[dict[str, Any], int, int]:
         case "norms":
             width = draw.randint(2, 30)
             return {"kind": "norms", "width": width}, 12, 3 * (width * width + 3 * width)
-        case "transformer":
+        case _:
             width = 2 * draw.randint(2, 10)
             return {"kind": "transformer", "width": width}, 14, 8 * width * width
-        case _:
-            width, ep_size = draw.randint(3, 12), draw.choice([1, 2])
-            model = {"kind": "experts", "width": width, "experts": 2, "ep_size": ep_size}
-            return model, 13, 6 * width * width
 
 
 def _random_groups(
@@ -161,27 +141,20 @@ def _random_groups(
     return groups if all(trained) else None
 
 
-def _random_config(draw: random.Random, total: int, *, experts: bool) -> dict[str, Any]:
+def _random_config(draw: random.Random, total: int) -> dict[str, Any]:
     stage = draw.choice([1, 2, 2])
     settings: dict[str, Any] = {
         "reduce_bucket_size": draw.choice([1, max(1, total // 20), max(1, total // 5), total, 500_000_000]),
     }
-    for name, odds in (("overlap_comm", 0.5), ("round_robin_gradients", 0.3), ("parameter_alignment", 0.2)):
-        if draw.random() < odds:
-            settings[name] = True
-    for name, odds in (("use_multi_rank_bucket_allreduce", 0.35), ("allgather_partitions", 0.1)):
-        if draw.random() < odds:
+    if draw.random() < 0.5:
+        settings["overlap_comm"] = True
+    for name in ("contiguous_gradients", "reduce_scatter"):
+        if draw.random() < 0.25:
             settings[name] = False
-    if not experts:
-        for name, odds in (("contiguous_gradients", 0.25), ("reduce_scatter", 0.25)):
-            if draw.random() < odds:
-                settings[name] = False
     if draw.random() < 0.15:
         settings["offload_optimizer"] = {"device": "cpu"}
     elif draw.random() < 0.15:
         settings |= {"compute_grad_norm": False, "gradient_clipping": 0.0}
-    if draw.random() < 0.2:
-        settings["allgather_bucket_size"] = 2 * draw.randint(1, 500)
     if draw.random() < 0.4:
         settings["gradient_accumulation_steps"] = draw.choice([2, 3])
     if draw.random() < 0.2:
@@ -194,10 +167,6 @@ def _random_config(draw: random.Random, total: int, *, experts: bool) -> dict[st
     match draw.choice(["fp32", "fp32", "bf16", "fp16"]):
         case "bf16":
             settings["bf16"] = BF16 | ({"check_grad_overflow": False} if draw.random() < 0.3 else {})
-            if stage == 2 and draw.random() < 0.4:
-                settings["data_types"] = {"grad_accum_dtype": "fp32"}
         case "fp16":
             settings["fp16"] = FP16
-            if draw.random() < 0.4:
-                settings["data_types"] = {"grad_accum_dtype": "fp32"}
     return config(stage, **settings)

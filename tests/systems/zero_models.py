@@ -4,7 +4,6 @@ import itertools
 from typing import Any
 
 import torch
-from deepspeed.moe.layer import MoE
 from torch import Tensor, nn
 
 
@@ -33,20 +32,6 @@ class Layers(nn.Module):
         return self.layers(x).float().square().mean()
 
 
-class Experts(nn.Module):
-    """A Linear, a mixture of experts, a Linear."""
-
-    def __init__(self, width: int, experts: int, ep_size: int) -> None:
-        super().__init__()
-        expert = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
-        self.before = nn.Linear(width, width)
-        self.mixture = MoE(width, expert, num_experts=experts, ep_size=ep_size, k=1)
-        self.after = nn.Linear(width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.after(self.mixture(self.before(x))[0]).float().square().mean()
-
-
 def build(spec: dict[str, Any]) -> tuple[nn.Module, Tensor]:
     """The model of a case, the same on all ranks, and an input for it."""
     torch.manual_seed(0)
@@ -62,9 +47,6 @@ def build(spec: dict[str, Any]) -> tuple[nn.Module, Tensor]:
             width = spec["width"]
             block = nn.TransformerEncoderLayer(width, 2, 2 * width, dropout=0.0, batch_first=True)
             return Layers([block, nn.Linear(width, 3)]), torch.randn(2, 5, width)
-        case "experts":
-            width = spec["width"]
-            return Experts(width, spec["experts"], spec["ep_size"]), torch.randn(4, width)
         case "chain":
             return Chain(spec["sizes"], spec["used"]), torch.ones(1)
     raise ValueError(f"no model {spec['kind']!r}")

@@ -71,21 +71,17 @@ def settings_of(case: Case) -> tuple[str, dict[str, Any]]:
     policy = f"zero{flat.pop('stage')}"
     if flat.pop("offload_optimizer", None) is not None:
         flat["cpu_offload"] = True
-    nested = ("zero_optimization", "bf16", "fp16", "data_types")
+    nested = ("zero_optimization", "bf16", "fp16")
     flat |= {name: value for name, value in config.items() if name not in nested}
     if "check_grad_overflow" in config.get("bf16", {}):
         flat["check_grad_overflow"] = config["bf16"]["check_grad_overflow"]
-    if "data_types" in config:
-        flat["grad_accum_dtype"] = config["data_types"]["grad_accum_dtype"]
-    if case["model"]["kind"] == "experts":
-        flat["expert_groups"] = {1: case["model"]["ep_size"]}
     return policy, flat
 
 
 def simulated(case: Case, workload: Workload, world_size: int = 2) -> list[dict[str, Any]]:
     """The collectives of one step in the order of their launches, as real ranks tell them."""
     policy, settings = settings_of(case)
-    hardware = Hardware(name="any", world_size=world_size, all_reduce=FREE, reduce=FREE, all_gather=FREE)
+    hardware = Hardware(name="any", world_size=world_size, all_reduce=FREE, all_gather=FREE)
     assignment = zero.assign(workload, policy, Caps(), settings, "steady")
     return [
         {name: getattr(sent, name) for name in COMPARED} | {"micro_batch": micro_batch}
@@ -95,11 +91,9 @@ def simulated(case: Case, workload: Workload, world_size: int = 2) -> list[dict[
 
 
 def told(answer: Any, iteration: int) -> list[dict[str, Any]]:
-    """What a rank sent in an iteration (0: the constructor), without experts' exchange of tokens."""
+    """What a rank sent in an iteration (0: the constructor)."""
     return [
         {name: event[name] for name in (*COMPARED, "micro_batch")}
         for event in answer["events"]
         if event["iteration"] == iteration
-        and "all_to_all" not in event["kind"]
-        and event["kind"] != "alltoall_base"
     ]

@@ -20,9 +20,7 @@ from typing import Any
 
 import deepspeed
 import torch
-import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
-from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
 from torch import Tensor
 
 from tests.systems.answering import answer_each, meet
@@ -60,7 +58,6 @@ class Run:
         self.gathered: list[int] = []
         self.buffers_bytes = 0
         self.buckets: list[Any] = []
-        self.roots: list[int] = []
         self.groups = self._groups()
         for index, parameter in enumerate(p for p in self.everything if p.requires_grad):
             parameter.register_post_accumulate_grad_hook(lambda _, index=index: self._hook_began(index))
@@ -95,21 +92,14 @@ class Run:
         }
 
     def _events(self) -> list[dict[str, Any]]:
-        """What the diary tells, with the roots of reduces and the whole size of what is gathered."""
-        gathered, roots, events = iter(self.gathered), iter(self.roots), self.diary.events()
+        """What the diary tells, with the whole size of what is gathered."""
+        gathered, events = iter(self.gathered), self.diary.events()
         for event in events:
             if "all_gather" in event["kind"]:
                 event |= {"kind": "all_gather", "elements": next(gathered)}
-            elif event["kind"] == "reduce":
-                event["root"] = next(roots)
         return events
 
     def _groups(self) -> list[dict[str, Any]]:
-        if self.case["model"]["kind"] == "experts":
-            parameters = [p for p in self.everything if p.requires_grad]
-            return split_params_into_different_moe_groups_for_optimizer(
-                [{"params": parameters, "name": "all"}]
-            )
         groups = self.case.get("groups") or [range(len(self.everything))]
         return [{"params": [self.everything[place] for place in group]} for group in groups]
 
@@ -146,14 +136,9 @@ class Run:
 
     @contextlib.contextmanager
     def _noted(self) -> Iterator[None]:
-        """Notes what the flight recorder does not tell: roots, what is gathered, when backward() returns."""
+        """Notes what the flight recorder does not tell: what is gathered, when backward() returns."""
         sender = deepspeed.comm.comm.cdb  # DeepSpeed's backend, which kept torch's function when it was made
-        reduce, gather, backward = dist.reduce, sender.all_gather_function, Tensor.backward
-
-        def noted_reduce(*, dst: int, group: dist.ProcessGroup, **kwargs: Any) -> Any:
-            stride = dist.get_world_size() // dist.get_world_size(group)
-            self.roots.append(dist.get_group_rank(group, dst) * stride)  # as rank 0 sees it in its own group
-            return reduce(dst=dst, group=group, **kwargs)
+        gather, backward = sender.all_gather_function, Tensor.backward
 
         def noted_gather(*, output_tensor: Tensor, **kwargs: Any) -> Any:
             self.gathered.append(output_tensor.numel())
@@ -164,12 +149,12 @@ class Run:
             self.buffers_bytes = sum(buffer.nbytes for one in self.buckets for buffer in one.buffer)
             self.diary.at("after backward")
 
-        dist.reduce, sender.all_gather_function = noted_reduce, noted_gather
+        sender.all_gather_function = noted_gather
         Tensor.backward = noted_backward  # type: ignore[method-assign]
         try:
             yield
         finally:
-            dist.reduce, sender.all_gather_function = reduce, gather
+            sender.all_gather_function = gather
             Tensor.backward = backward  # type: ignore[method-assign]
 
 

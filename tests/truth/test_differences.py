@@ -140,7 +140,7 @@ _SHARDED = {
 
 @pytest.mark.parametrize(
     ("policy", "options"),
-    [("megatron", {}), ("megatron", _SHARDED), ("fully_shard", {}), ("replicate", {}), ("zero2", {})],
+    [("megatron", {}), ("megatron", _SHARDED), ("fully_shard", {}), ("zero2", {})],
 )
 def test_another_system_differs_by_parts_that_add_up(policy: str, options: dict[str, Any]) -> None:
     """Gathers that hide behind forward, too, are told in parts that add up to the nanosecond."""
@@ -165,7 +165,6 @@ def test_another_system_differs_by_parts_that_add_up(policy: str, options: dict[
         ("after-backward", {}),
         ("megatron", _SHARDED),
         ("fully_shard", {"accumulation_steps": 2}),
-        ("replicate", {}),
     ],
 )
 def test_collectives_are_those_that_are_explained(policy: str, options: dict[str, Any]) -> None:
@@ -210,11 +209,11 @@ def test_machine_and_assignment_are_told_apart() -> None:
 
 
 def test_an_assignment_that_the_first_machine_cannot_play() -> None:
-    """ZeRO reduces to owners, and the first machine has no curve for it: one turn, and it says so."""
+    """It sends reduce-scatters, of which the first machine has no curve: one turn, and it says so."""
     before = built(1, buckets=25)
-    able = replace(before.hardware, reduce=before.hardware.all_reduce)
-    owners = sim.assign(before.workload, "zero2", use_multi_rank_bucket_allreduce=False)
-    after = sim.simulate(before.workload, able, owners)
+    able = replace(before.hardware, reduce_scatter=before.hardware.all_reduce)
+    sharded = sim.assign(before.workload, "megatron", use_distributed_optimizer=True)
+    after = sim.simulate(before.workload, able, sharded)
     found = sim.difference(before, after)
     assert [change.cause for change in found.changes] == ["assignment and machine"]
     assert "cannot be played on the first machine" in found.order

@@ -1,4 +1,4 @@
-"""The best ``--ddp-bucket-size`` and ``--ddp-num-buckets``: as good as trying every one there is."""
+"""The best ``--ddp-bucket-size``: as good as trying every one there is."""
 
 from itertools import pairwise
 
@@ -18,7 +18,7 @@ from tests.tuner.test_tuner_zero_family import cases
 
 @settings(max_examples=tries(20))
 @given(cases(max_gradients=6))
-def test_no_size_and_no_number_is_better(case: tuple[Workload, Hardware]) -> None:
+def test_no_size_is_better(case: tuple[Workload, Hardware]) -> None:
     workload, hardware = case
     found = find_megatron(workload, hardware)
     total = workload.total_bytes // DTYPE_BYTES[workload.gradients[0].dtype]
@@ -27,9 +27,8 @@ def test_no_size_and_no_number_is_better(case: tuple[Workload, Hardware]) -> Non
         made = assign(workload, "megatron", **fixed_settings(workload), **size)
         return step_ns(sim.simulate(workload, hardware, made, "analytic"))
 
-    assert found["ddp-bucket-size"].complete
-    assert found["ddp-bucket-size"].step_ns == min(step(bucket_size=size) for size in range(total + 2))
-    assert found["ddp-num-buckets"].step_ns == min(step(num_buckets=n) for n in range(1, total + 2))
+    assert found.complete
+    assert found.step_ns == min(step(bucket_size=size) for size in range(total + 2))
 
 
 @settings(max_examples=tries(30))
@@ -51,6 +50,6 @@ def test_intervals_hold_every_size_once_and_cut_alike(case: tuple[Workload, Hard
 
 def test_many_sizes_are_thinned() -> None:
     found = find_megatron(resnet50(), link(10), most=4)
-    assert not found["ddp-bucket-size"].complete
-    assert "logarithmic grid" in found["ddp-bucket-size"].how
-    assert found["ddp-bucket-size"].assignment.settings["overlap_grad_reduce"] is True
+    assert not found.complete
+    assert "logarithmic grid" in found.how
+    assert found.assignment.settings["overlap_grad_reduce"] is True

@@ -39,7 +39,7 @@ from tests.tuner.cases import (
 # Families.
 
 
-OTHERS = ("zero", "ddp-", "fully_shard", "replicate")  # families of other systems than DDP
+OTHERS = ("zero", "ddp-", "fully_shard")  # families of other systems than DDP
 
 
 @settings(max_examples=tries(60))
@@ -54,7 +54,7 @@ def test_no_family_is_better(case: Case) -> None:
     for policy in ("zero1", "zero2"):
         name = f"{policy} reduce_bucket_size"
         assert (name in families) != (name in recommendation.absent)
-    for name in ("ddp-bucket-size", "ddp-num-buckets", "fully_shard units", "replicate units"):
+    for name in ("ddp-bucket-size", "fully_shard units"):
         assert (name in families) != (name in recommendation.absent)
     for name, family in families.items():
         report = sim.summarize(sim.simulate(workload, hardware, family.assignment, "analytic"))

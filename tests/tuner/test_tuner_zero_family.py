@@ -13,7 +13,7 @@ from sim.metrics.step import step_ns
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.cut import NO_LIMIT
-from sim.systems.zero_settings import read_zero_settings
+from sim.systems.zero import read_zero_settings
 from sim.tuner.reach.zero_family import find_zero, size_intervals
 from tests.strategies import TINY, curves, hardwares, workloads
 from tests.tuner.cases import link, resnet50
@@ -41,7 +41,7 @@ def cases(draw: st.DrawFn, max_gradients: int = 7) -> tuple[Workload, Hardware]:
     machine = draw(hardwares(TINY))
     return (
         replace(workload, gradients=tuple(gradients)),
-        replace(machine, all_gather=draw(curves(TINY)), reduce=draw(curves(TINY))),
+        replace(machine, all_gather=draw(curves(TINY))),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from sim.importer.recorded.kept_steps import Kept
 from sim.nouns.ddp_switches import ARGUMENTS
 from sim.nouns.workload import AsRun
-from sim.systems.hook_table import HOOKS
+from sim.systems.comm_hooks import HOOKS
 
 _HOOKS = {f"{one.name}_hook": one.name for one in HOOKS.values() if one.recorded}
 _MANY = 0.2  # of all steps

@@ -9,7 +9,6 @@ import numpy as np
 from sim.errors import InputError, NotModelledError
 from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES, DEFAULT_FIRST_BUCKET_BYTES
 from sim.systems.cut import NO_LIMIT
-from sim.systems.fsdp2 import POLICIES as FSDP2_POLICIES
 from sim.systems.registry import assign
 from sim.systems.switches import Switches, check_used
 from sim.systems.zero import STAGES
@@ -25,7 +24,7 @@ from sim.tuner.reach.cap_layouts import (
 )
 from sim.tuner.reach.cap_search import CapLimits, Search, best_pair
 from sim.tuner.reach.layout_scores import LayoutScores, score_layouts
-from sim.tuner.reach.megatron_family import BUCKET_SIZE, NUM_BUCKETS, find_megatron
+from sim.tuner.reach.megatron_family import BUCKET_SIZE, find_megatron
 from sim.tuner.reach.size_reach import Reach, SizeReach
 from sim.tuner.reach.unit_family import find_units
 from sim.tuner.reach.zero_family import find_zero
@@ -88,18 +87,14 @@ def find_families(scorer: Scorer) -> Families:
             f"{policy} reduce_bucket_size": partial(find_zero, workload, hardware, policy)
             for policy in STAGES
         },
-        **{f"{policy} units": partial(find_units, workload, hardware, policy) for policy in FSDP2_POLICIES},
+        "fully_shard units": partial(find_units, workload, hardware),
+        BUCKET_SIZE: partial(find_megatron, workload, hardware),
     }
     for name, find in others.items():
         try:
             found.reached[name] = find()
         except (InputError, NotModelledError) as error:
             found.absent[name] = str(error)
-    try:
-        sized = find_megatron(workload, hardware)
-        found.reached.update(sized)
-    except (InputError, NotModelledError) as error:
-        found.absent.update({BUCKET_SIZE: str(error), NUM_BUCKETS: str(error)})
     return found
 
 

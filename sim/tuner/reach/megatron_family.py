@@ -1,4 +1,4 @@
-"""The best step that Megatron-LM's ``--ddp-bucket-size`` and ``--ddp-num-buckets`` can reach (A9.2)."""
+"""The best step that Megatron-LM's ``--ddp-bucket-size`` can reach (A9.2)."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,27 +6,25 @@ from typing import Any
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT
-from sim.systems.megatron_layout import lay_out_buffers
-from sim.systems.megatron_settings import (
+from sim.systems.megatron import (
     MegatronSettings,
     default_bucket_size,
     is_all_bf16,
+    lay_out_buffers,
     read_megatron_settings,
 )
-from sim.systems.registry import assign
 from sim.tuner.reach.size_reach import Interval, SizeReach, best_size, find_intervals, most_tries, try_sizes
 
 BUCKET_SIZE = "ddp-bucket-size"
-NUM_BUCKETS = "ddp-num-buckets"
 
 
-def find_megatron(workload: Workload, hardware: Hardware, most: int | None = None) -> dict[str, SizeReach]:
-    """The ``bucket_size`` and the ``num_buckets`` with the shortest step, by the names of their flags.
+def find_megatron(workload: Workload, hardware: Hardware, most: int | None = None) -> SizeReach:
+    """The ``bucket_size`` with the shortest step.
 
     ``overlap_grad_reduce`` is on, without which buckets are not cut, and bfloat16 parameters have fp32
     gradients, as Megatron-LM trains them; all else is the default. Every size (in elements) at which buckets
     change is simulated; if there are more than ``most`` (by default ``most_tries``), sizes on a
-    logarithmic grid. Of equal steps the largest size is taken, or the fewest buckets.
+    logarithmic grid. Of equal steps the largest size is taken.
 
     Raises:
         InputError, NotModelledError: Megatron does not train this workload as it is.
@@ -35,26 +33,13 @@ def find_megatron(workload: Workload, hardware: Hardware, most: int | None = Non
     read_megatron_settings(fixed, workload)
     limit = most_tries(workload) if most is None else most
     intervals, complete = bucket_intervals(workload, hardware.world_size, limit)
-    total = sum(gradient.elements for gradient in workload.gradients)
     default = default_bucket_size(hardware.world_size)
     tried = try_sizes(workload, hardware, "megatron", "bucket_size", intervals, default, **fixed)
-    counts = []
-    for took, (low, high), _ in tried:
-        count = total // (high + 1) + 1  # the fewest buckets whose size lies in this interval, if any has one
-        if low <= total // count <= high:
-            counts.append((took, count))
-    took, count = min(counts)
-    by_count = SizeReach(
-        assignment=assign(workload, "megatron", num_buckets=count, **fixed),
-        step_ns=took,
-        complete=complete,
-        how=f"{len(counts)} numbers, one for each size that they make",
-    )
-    return {BUCKET_SIZE: best_size(tried, complete=complete), NUM_BUCKETS: by_count}
+    return best_size(tried, complete=complete)
 
 
 def fixed_settings(workload: Workload) -> dict[str, Any]:
-    """The settings that both families hold fixed, as Megatron-LM trains this workload."""
+    """The settings that are held fixed, as Megatron-LM trains this workload."""
     return {"overlap_grad_reduce": True} | ({"grad_reduce_in_fp32": True} if is_all_bf16(workload) else {})
 
 

@@ -1,17 +1,17 @@
-"""Which modules to wrap under ``fully_shard`` and ``replicate`` (A10.1)."""
+"""Which modules to wrap under ``fully_shard`` (A10.1)."""
 
 from sim.errors import InputError, NotModelledError
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.systems.fsdp2_units import blocks_of
+from sim.systems.fsdp2 import POLICY, blocks_of
 from sim.systems.registry import assign
 from sim.systems.simulate import simulated_step_ns
 from sim.tuner.progress import tell
 from sim.tuner.reach.size_reach import SizeReach, most_tries
 
 
-def find_units(workload: Workload, hardware: Hardware, policy: str) -> SizeReach:
-    """The units with the shortest step under ``policy``, of ``unit_choices``; all else is torch's default.
+def find_units(workload: Workload, hardware: Hardware) -> SizeReach:
+    """The units with the shortest step, of ``unit_choices``; all else is torch's default.
 
     Of equal steps the fewest units. No free partition is searched: what is not tried may be better.
 
@@ -23,7 +23,7 @@ def find_units(workload: Workload, hardware: Hardware, policy: str) -> SizeReach
     for units in choices[: most_tries(workload)]:
         tell("trying what to wrap")
         try:
-            assignment = assign(workload, policy, units=units)
+            assignment = assign(workload, POLICY, units=units)
         except (InputError, NotModelledError):
             if units:
                 continue  # refused: a module with parameters of its own holds other units, too

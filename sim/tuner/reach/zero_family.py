@@ -7,10 +7,16 @@ from sim.errors import NotModelledError
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT
-from sim.systems.zero import STAGES
-from sim.systems.zero_flushes import plan_flushes, plan_messages
-from sim.systems.zero_layout import FlatGroup, ProcessGroup, lay_out
-from sim.systems.zero_settings import ZeroSettings, read_zero_settings
+from sim.systems.zero import (
+    STAGES,
+    FlatGroup,
+    ZeroSettings,
+    elements_of,
+    lay_out,
+    plan_flushes,
+    plan_messages,
+    read_zero_settings,
+)
 from sim.tuner.reach.size_reach import Interval, SizeReach, best_size, find_intervals, most_tries, try_sizes
 
 
@@ -38,7 +44,7 @@ def size_intervals(
     workload: Workload, settings: ZeroSettings, world_size: int, most: int
 ) -> tuple[list[Interval], bool]:
     """``find_intervals`` of ``reduce_bucket_size`` (elements), that of DeepSpeed's default among them."""
-    groups = lay_out(workload, settings, world_size)
+    groups = lay_out(workload, world_size)
 
     def interval_of(size: int) -> Interval:
         return _interval(workload, replace(settings, reduce_bucket_size=size), groups)
@@ -53,7 +59,6 @@ def _interval(workload: Workload, settings: ZeroSettings, groups: dict[int, Flat
     elements at which a flush that is too large is split (A5.2, A5.4, A5.7).
     """
     size = settings.reduce_bucket_size
-    everyone = ProcessGroup(0, 1, 1)  # sizes of messages do not depend on it
     flushes = plan_flushes(workload, settings)
     compared = []
     for number, flush in enumerate(flushes):
@@ -62,8 +67,8 @@ def _interval(workload: Workload, settings: ZeroSettings, groups: dict[int, Flat
         if number + 1 < len(flushes):
             compared.append(held + workload.gradients[flushes[number + 1].members[0]].elements)
         if held > size:
-            for message in plan_messages(workload, flush, settings, groups, everyone):
-                compared += [message.elements - message.slices[-1].elements, message.elements]
+            for message in plan_messages(workload, flush, settings, groups):
+                compared += [elements_of(message[:-1]), elements_of(message)]
     low = max((value for value in compared if value <= size), default=1)
     high = min((value for value in compared if value > size), default=NO_LIMIT + 1) - 1
     return max(low, 1), high

@@ -10,7 +10,7 @@ from sim.metrics.step import overlap_ratio, step_ns
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.systems.ddp_broadcasts import before_forward
+from sim.systems.ddp import before_forward
 from sim.systems.registry import assign, write
 from sim.systems.simulate import Engine, simulate
 from sim.systems.switches import read_switches

@@ -7,7 +7,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.ddp_switches import SWITCHES
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.systems.hook_table import HOOKS, HookKind
+from sim.systems.comm_hooks import HOOKS
 from sim.systems.last_hook import early_launches
 from sim.systems.registry import assign, write
 from sim.validator.candidates.candidate import Candidate
@@ -16,20 +16,15 @@ from sim.validator.candidates.replayable import TEXTBOOK, check_replayable
 _LAST_HOOK_CAPS_MB = (25, 10, 4, 1)
 
 
-def _hooked(kind: HookKind) -> dict[str, tuple[str, dict[str, Any]]]:
-    """The candidate of a hook, by its name; none where there is nothing to try."""
-    if kind.tried is None:
-        return {}
-    policy, numbers = kind.tried
-    hook = {"name": kind.name, **numbers} if numbers else kind.name
-    return {f"comm_hook={kind.name}": (policy, {"comm_hook": hook})}
-
-
 # By name: policy and options of ``sim.assign``.
 _SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "DDP default": ("ddp", {}),
     **{name: ("ddp", {**options}) for one in SWITCHES.values() for name, options in one.tried.items()},
-    **{name: tried for kind in HOOKS.values() for name, tried in _hooked(kind).items()},
+    **{
+        f"comm_hook={one.name}": ("ddp", {"comm_hook": one.name})
+        for one in HOOKS.values()
+        if not one.needs_nccl
+    },
     **{policy: (policy, {}) for policy in ("per-parameter", "single", *TEXTBOOK)},
 }
 

@@ -97,17 +97,14 @@ def _refused(assignment: Assignment, switches: Switches, mode: Mode, carrier: Ca
     hook = switches.comm_hook
     if switches.reduce_dtype is not None:
         found["mixed_precision"] = "DDP needs GPUs for it, and its casts are in no recorded schedule"
-    if switches.join_inputs is not None:
-        found["join_inputs"] = "every rank of a replay makes the same steps"
     if switches.optimize_ddp is not None:
         found["optimize_ddp"] = (
             "a replay compiles nothing; replay what sim.torch_compiled makes of the workload, without it"
         )
     if switches.syncs_each:
         found["no_sync=false"] = "a replay accumulates under no_sync"
-    on_cpu = device == "cpu" and hook is not None
-    if hook is not None and on_cpu and (why := hook.kind.not_on_cpu(len(assignment.bucket_indices))):
-        found[f"comm_hook {hook.name}"] = why
+    if hook is not None and hook.needs_nccl and device == "cpu":
+        found[f"comm_hook {hook.name}"] = "torch refuses it without NCCL"
     if hook is not None and carrier.emulated is not None:
         found["comm_hook"] = "an emulated link is a communication hook itself, and DDP takes one"
     adds = switches.accumulation_steps > 1 or not switches.set_to_none or assignment.policy == "flat-views"

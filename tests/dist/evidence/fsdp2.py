@@ -23,7 +23,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_param_group
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
-from sim.systems.fsdp2_settings import SHARDED, Fsdp2Settings
+from sim.systems.fsdp2 import Fsdp2Settings
 from sim.validator.ranks.pacing.paced_module import sleep_until
 from sim.validator.ranks.pacing.replay_lane import Lane
 from sim.validator.ranks.pacing.stepping import common_start
@@ -127,7 +127,7 @@ class _Run:
         ranks = dist.get_world_size()
         if replicas == 1:
             return DeviceMesh.from_group(one_channel(), "cpu", mesh_dim_names=("shard",))
-        Fsdp2Settings(replicas=replicas).shards(SHARDED, ranks)
+        Fsdp2Settings(replicas=replicas).shards(ranks)
         mesh = torch.arange(ranks).view(replicas, -1)
         groups = [one_channel(mesh.t().tolist()), one_channel(mesh.tolist())]
         return DeviceMesh.from_group(groups, "cpu", mesh, mesh_dim_names=("replicate", "shard"))

@@ -21,8 +21,6 @@ from sim.validator.ranks.pacing.replay_lane import Lane
 from sim.validator.ranks.pacing.stepping import common_start
 from tests.dist.evidence.paced_tree import PacedTree, run_tree_forward
 
-# What is no argument of DistributedDataParallelConfig.
-_BESIDE = ("num_buckets", "disable_bucketing", "pipeline_rank", "num_microbatches", "shared_embedding")
 _alone: list[Any] = []  # this rank's process group of one, made once
 
 
@@ -46,12 +44,8 @@ def _wrap(settings: dict[str, Any], tree: PacedTree) -> Any:
     # It imports Megatron-Core, which not every rank has.
     from tests.systems.megatron_worker import wrap
 
-    config = {name: value for name, value in settings.items() if name not in _BESIDE}
-    if "num_buckets" in settings:
-        config["bucket_size"] = sum(w.numel() for w in tree.paced.weights) // settings["num_buckets"]
-    return wrap(
-        tree.root, config, _group_of_one(), {name: settings[name] for name in _BESIDE if name in settings}
-    )
+    config = {name: value for name, value in settings.items() if name != "num_microbatches"}
+    return wrap(tree.root, config, _group_of_one())
 
 
 def _group_of_one() -> Any:

@@ -13,8 +13,7 @@ import sim
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
 from sim.systems.forward_gathers import forward_modules
-from sim.systems.fsdp2 import plan
-from sim.systems.fsdp2_settings import read_fsdp2_settings
+from sim.systems.fsdp2 import plan, read_fsdp2_settings
 from sim.validator.candidates.candidate import Candidate
 from sim.validator.candidates.replay_jobs import paced_job
 from sim.validator.hosts.launch import _free_port
@@ -31,7 +30,7 @@ SHARDED = {**OVERLAP, "use_distributed_optimizer": True}
 
 def units(workload: Workload, assignment: Assignment) -> list[str]:
     """Names of the units but the root, as forward comes to them; modules of one unit with + between."""
-    settings = read_fsdp2_settings(assignment.settings, assignment.policy, workload)
+    settings = read_fsdp2_settings(assignment.settings, workload)
     return [one.name for one in plan(workload, settings, assignment.policy, 1).forward if not one.is_root]
 
 
@@ -79,7 +78,6 @@ def test_zero(small_workload: Workload, tmp_path: Path) -> None:
     cases: Cases = {
         "zero1": ("zero1", ZERO),
         "zero2": ("zero2", ZERO),
-        "owners": ("zero2", {**ZERO, "use_multi_rank_bucket_allreduce": False}),
         "small zero1": ("zero1", small),
         "small zero2": ("zero2", small),
     }
@@ -97,7 +95,7 @@ def test_megatron(small_workload: Workload, tmp_path: Path) -> None:
         "small buckets": ("megatron", {**OVERLAP, "bucket_size": 600_000}),
         "distributed optimizer": ("megatron", SHARDED),
         "gathers in forward": ("megatron", {**SHARDED, "overlap_param_gather": True}),
-        "batches": ("megatron", {"overlap_grad_reduce": True, "num_buckets": 4, "num_microbatches": 2}),
+        "batches": ("megatron", {**OVERLAP, "num_microbatches": 2}),
     }
     played(shrunk(small_workload), cases, tmp_path)
 

@@ -26,7 +26,7 @@ _TOP = (
     "gradient_predivide_factor",
     "prescale_gradients",
 )
-_BLOCKING = ("all_reduce", "reduce")
+_BLOCKING = ("all_reduce",)
 
 
 class _PacedOptimizer(torch.optim.Optimizer):
@@ -85,8 +85,6 @@ def _config(candidate: dict[str, Any], module: PacedModule) -> dict[str, Any]:
     if module.weights[0].dtype == torch.bfloat16:
         overflow = {name: settings.pop(name) for name in ("check_grad_overflow",) if name in settings}
         config["bf16"] = {"enabled": True, **overflow}
-    if "grad_accum_dtype" in settings:
-        config["data_types"] = {"grad_accum_dtype": settings.pop("grad_accum_dtype")}
     config["zero_optimization"] = {"stage": STAGES[candidate["policy"]], **settings}
     return config
 

@@ -26,7 +26,6 @@ from sim.validator.ranks.probes.curve_probes import (
     tell_zero_curves,
     time_all_reduces,
 )
-from sim.validator.ranks.probes.low_rank_probe import low_rank_products
 from sim.validator.ranks.probes.unused_probe import time_search
 from sim.validator.ranks.process.rank_like import RankLike
 from sim.validator.ranks.wrapping.building import build
@@ -54,8 +53,7 @@ def calibrate(rank: RankLike) -> None:
     job = rank.job
     measure = {
         **{"launches": _launches, "copies out": _copies_out, "additions": _additions},
-        **{"products": low_rank_products, "gathers": queued_gathers, "search": _search},
-        **{"host": beside_compute, "compute": _compute},
+        **{"gathers": queued_gathers, "search": _search, "host": beside_compute, "compute": _compute},
     }
     last = [what for what in measure if what != "compute" or job["computes"]]
     curve = ReduceCurve(rank)

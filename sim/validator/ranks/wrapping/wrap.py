@@ -3,14 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from torch import nn
 
+from sim.systems.comm_hooks import HOOKS
 from sim.validator.ranks.pacing.replay_lane import Manner
 from sim.validator.ranks.systems.catalogue import SYSTEMS, build_system
 from sim.validator.ranks.wrapping.building import build, observed_buckets
-from sim.validator.ranks.wrapping.torch_hooks import register_torch_hook
 
 _ADDING = "flat-views"  # its gradients are in place before backward, which adds to them (A7.4)
 
@@ -43,8 +44,9 @@ def wrap(module: nn.Module, candidate: dict[str, Any]) -> Wrapped:
         system = build_system(candidate["policy"], module, settings)
         return Wrapped(model=system, observe=lambda: system.bucket_indices)
     ddp = build(module, candidate["ddp_kwargs"], candidate["bucket_indices"])
-    if settings.get("comm_hook") is not None:
-        register_torch_hook(ddp, settings["comm_hook"])
+    if (name := settings.get("comm_hook")) is not None:
+        hooks = import_module(f"torch.distributed.algorithms.ddp_comm_hooks.{HOOKS[name].module}")
+        ddp.register_comm_hook(None, getattr(hooks, f"{name}_hook"))
     return Wrapped(model=ddp, observe=partial(observed_buckets, ddp))
 
 
