@@ -159,4 +159,11 @@ def cluster_hardware(
     one_of("algorithm", algorithm, ALGORITHMS)
     fabric = fabric_of(cluster, ranks, beside=beside)
     forced = None if algorithm == "auto" else algorithm
-    return hardware_of(fabric, f"{cluster.name}, {fabric.world_size} ranks", sizes, forced)
+    made = hardware_of(fabric, f"{cluster.name}, {fabric.world_size} ranks", sizes, forced)
+    parted = [kind for kind in cluster.kinds if 1 < fabric.ranks_per_host < kind.gpus]
+    if any(kind.staged or kind.step(kind.gpus).kind != "nvswitch" for kind in parted):
+        made.provenance["not_known"].append(
+            "which of a host's GPUs the job has: they are counted, not told apart; those that no NVLink "
+            "joins, or of two sockets, may take several times as long"
+        )
+    return made
