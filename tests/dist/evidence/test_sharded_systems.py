@@ -31,7 +31,7 @@ SHARDED = {**OVERLAP, "use_distributed_optimizer": True}
 def units(workload: Workload, assignment: Assignment) -> list[str]:
     """Names of the units but the root, as forward comes to them; modules of one unit with + between."""
     settings = read_fsdp2_settings(assignment.settings, workload)
-    return [one.name for one in plan(workload, settings, assignment.policy, 1).forward if not one.is_root]
+    return [one.name for one in plan(workload, settings, 1).forward if not one.is_root]
 
 
 def played(
