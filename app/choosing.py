@@ -13,7 +13,7 @@ from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.workload import Workload
-from sim.systems.switching import as_the_job
+from sim.systems.ddp_assignment import as_the_job
 from sim.units import format_number
 
 # How compute, copies and collectives disturb each other; two collectives beside one another are no such pair.

@@ -17,7 +17,7 @@ HAS_BF16_HOOK = torch.version.cuda is not None and dist.is_nccl_available()  # o
 
 def takes(ddp_kwargs: Mapping[str, Any]) -> bool:
     """Whether this torch's DistributedDataParallel has all of these arguments and takes their values."""
-    needed = [torch_needed(ddp_kwargs, {})]
+    needed = [torch_needed(ddp_kwargs)]
     if "bucket_cap_mb_list" in ddp_kwargs:
         needed.append(LIST_SINCE)
     if ddp_kwargs.get("bucket_cap_mb") == 0:

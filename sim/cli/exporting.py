@@ -18,7 +18,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Recommendation, Setting
 from sim.nouns.workload import Workload
-from sim.systems.switching import as_the_job
+from sim.systems.ddp_assignment import as_the_job
 
 Output = Annotated[Path | None, file_option("Write here.")]
 

@@ -17,7 +17,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.ranks import Ranks, SlowRanks
 from sim.nouns.step_distribution import AssignmentComparison, RankPart, StepDistribution
 from sim.nouns.workload import Workload
-from sim.systems.switching import as_the_job
+from sim.systems.ddp_assignment import as_the_job
 from sim.units import NS_PER_MS, format_ms, format_number, format_percent, format_size, parse_cap_mb
 
 _DEFAULT = "DDP's default"

@@ -19,9 +19,9 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.report import Report
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
+from sim.systems.ddp_assignment import as_the_job
 from sim.systems.registry import POLICIES
 from sim.systems.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS
-from sim.systems.switching import as_the_job
 from sim.units import format_ms, format_number, format_percent, format_size, in_ms, parse_cap_mb
 
 WorkloadFile = Annotated[

@@ -32,7 +32,7 @@ from sim.formats.record_files import recorded_step, start_record
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.systems.switching import as_the_job
+from sim.systems.ddp_assignment import as_the_job
 
 if TYPE_CHECKING:
     from sim.validator.candidates.candidate import Candidate

@@ -6,7 +6,7 @@ the order in which backward reduces them. Iterations are alike.
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
@@ -23,8 +23,14 @@ from sim.nouns.memory import Holding
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.bucketing import Caps
-from sim.systems.forward_gathers import forward_modules, play_prefetched, told_of_forward
-from sim.systems.micro_batch import LaneWriter, micro_batches, shared_optimizer_ns
+from sim.systems.micro_batch import (
+    ForwardModule,
+    LaneWriter,
+    forward_modules,
+    micro_batches,
+    shared_optimizer_ns,
+    told_of_forward,
+)
 from sim.systems.setting_readers import (
     Reader,
     check_wire_bytes,
@@ -390,8 +396,8 @@ class _Writer:
         alone_ns, queued_ns = ([one.service_ns for one in sent] for sent in (alone, queued))
         ahead = max(1, self.settings.forward_prefetch)
         modules = forward_modules(self.workload)
-        played = play_prefetched(modules, home, alone_ns, queued_ns, copies, ahead)
-        return tuple((queued if n in played.queued else alone)[n] for n in played.order), played.waited_ns
+        order, waited_ns, behind = _play_prefetched(modules, home, alone_ns, queued_ns, copies, ahead)
+        return tuple((queued if n in behind else alone)[n] for n in order), waited_ns
 
     def copy_out_ns(self, unit: Unit) -> int:
         """ns of copying gathered parameters out of one buffer."""
@@ -441,6 +447,44 @@ class _Writer:
         shards = self.settings.shards(self.hardware.world_size)
         owned = sum(unit.numel for unit in self.units.reduced) // shards
         return shared_optimizer_ns(self.workload, owned)
+
+
+def _play_prefetched(
+    modules: Sequence[ForwardModule],
+    home: Mapping[int, int],
+    services_ns: Sequence[int],
+    queued_ns: Sequence[int],
+    copies_ns: Sequence[int],
+    ahead: int,
+) -> tuple[tuple[int, ...], int, set[int]]:
+    """Forward of units that each wait for their gather, then copy it out (A10.2); unit 0 comes first.
+
+    Gathers go one after the other, in the order in which forward comes to units. The host runs ahead: a
+    gather waits for the copy out of the unit that is ``ahead`` + 1 before it, and for nothing else. Nothing
+    stretches. Copies out count as waited for. A gather that finds the one before it under way takes
+    ``queued_ns``, another one ``services_ns`` (A10.8). Returned are units in the order of their gathers, for
+    how long forward waits in all, and which gathers began as the one before them ended.
+    """
+    now, channel_ns = 0, 0
+    copied: list[int] = []
+    queued: set[int] = set()
+    begun: dict[int, None] = {}
+    units = [(0, 0), *((home[module.indices[0]], module.duration_ns) for module in modules if module.indices)]
+    for unit, duration_ns in units:
+        if unit not in begun:
+            begun[unit] = None
+            before = len(copied) - ahead - 1
+            launched = copied[before] if before >= 0 else 0
+            if channel_ns > launched:
+                queued.add(unit)
+                channel_ns += queued_ns[unit]
+            else:
+                channel_ns = launched + services_ns[unit]
+            now = max(now, channel_ns) + copies_ns[unit]
+            copied.append(now)
+        now += duration_ns
+    computed = sum(module.duration_ns for module in modules)
+    return tuple(begun), now - computed, queued
 
 
 class _Backward(LaneWriter):

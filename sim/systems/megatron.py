@@ -6,7 +6,7 @@ the first iteration differs, which sends everything after backward.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -22,8 +22,14 @@ from sim.nouns.memory import Holding
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.bucketing import Caps
-from sim.systems.forward_gathers import forward_modules, play_chained, told_of_forward
-from sim.systems.micro_batch import LaneWriter, micro_batches, shared_optimizer_ns
+from sim.systems.micro_batch import (
+    ForwardModule,
+    LaneWriter,
+    forward_modules,
+    micro_batches,
+    shared_optimizer_ns,
+    told_of_forward,
+)
 from sim.systems.setting_readers import (
     Reader,
     check_wire_bytes,
@@ -337,9 +343,10 @@ class _Writer:
             return (), 0
         home = {index: number for number, one in enumerate(self.buckets) for index in one.members}
         sent = [self.gather(bucket, "forward") for bucket in self.buckets]
-        played = play_chained(forward_modules(self.workload), home, [one.service_ns for one in sent])
-        gathers = tuple(sent[number] for number in played.order)
-        hidden_ns = sum(one.service_ns for one in gathers) - played.waited_ns
+        services = [one.service_ns for one in sent]
+        order, waited_ns = _play_chained(forward_modules(self.workload), home, services)
+        gathers = tuple(sent[number] for number in order)
+        hidden_ns = sum(one.service_ns for one in gathers) - waited_ns
         return gathers, min(hidden_ns, self.workload.forward_ns)  # gathers may outlast forward
 
     def _step_gathers(self) -> tuple[Collective, ...]:
@@ -390,6 +397,45 @@ class _Writer:
             gathers, hidden_ns = self._forward
             notes += told_of_forward(gathers, sum(one.service_ns for one in gathers) - hidden_ns)
         return tuple(notes)
+
+
+def _play_chained(
+    modules: Sequence[ForwardModule], home: Mapping[int, int], services_ns: Sequence[int]
+) -> tuple[tuple[int, ...], int]:
+    """Forward under hooks that wait for their own group's gather, then launch the one before it (A9.6).
+
+    Groups are numbered as backward reduces them, so forward comes to the last one first. One gather is under
+    way at a time, whatever channels there are; nothing stretches. Returned are the groups in the order of
+    their gathers, and for how long forward waits in all.
+
+    Args:
+        modules: as forward runs them.
+        home: the group of each gradient.
+        services_ns: what each group's gather takes.
+    """
+    now, channel_ns = 0, 0
+    ends: dict[int, int] = {}
+    waited: set[int] = set()
+
+    def launch(group: int) -> None:
+        nonlocal channel_ns
+        channel_ns = max(now, channel_ns) + services_ns[group]
+        ends[group] = channel_ns
+
+    for module in modules:
+        for index in module.indices:
+            group = home[index]
+            if group not in ends:
+                launch(group)
+            if group in waited:
+                continue
+            waited.add(group)
+            now = max(now, ends[group])
+            if group and group - 1 not in ends:
+                launch(group - 1)
+        now += module.duration_ns
+    computed = sum(module.duration_ns for module in modules)
+    return tuple(ends), now - computed
 
 
 class _Backward(LaneWriter):

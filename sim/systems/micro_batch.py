@@ -1,12 +1,22 @@
-"""What systems share in writing a step: lanes, programs of micro-batches, the time of a shared optimizer."""
+"""What systems share in writing a step: lanes, micro-batches, a shared optimizer, modules in forward.
 
-from collections.abc import Callable
+A workload has forward's time as one number. It is shared out over modules as backward's is over their
+gradients, and modules are run in the order in which backward comes to them, from its end to its beginning.
+"""
 
-from sim.clock.program import LaneItem, Launch, Program, Work
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sim.clock.program import LaneItem, Launch, Program, Work, works
 from sim.nouns.collective import Collective
 from sim.nouns.timeline import SpanKind
 from sim.nouns.workload import Workload
-from sim.units import divide_half_even
+from sim.units import divide_half_even, format_ms
+
+_SHARED_OUT = (
+    "how long forward takes (forward_ns) is one number: it is shared out over modules as backward's time is "
+    "over their gradients, and what gathers hide behind forward follows from that"
+)
 
 
 class LaneWriter:
@@ -41,3 +51,46 @@ def shared_optimizer_ns(workload: Workload, owned: int) -> int:
     """The optimizer's time on a rank that owns ``owned`` elements, padding included."""
     total = sum(gradient.elements for gradient in workload.gradients)
     return divide_half_even(workload.optimizer_ns * owned, total) if total else 0
+
+
+def told_of_forward(gathers: Sequence[Collective], waited_ns: int) -> tuple[str, ...]:
+    """What the reader of a report should know where forward gathers parameters, if that takes time."""
+    if not any(one.service_ns for one in gathers):
+        return ()
+    waits = (
+        f"forward waits {format_ms(waited_ns)} for gathers of parameters and their copies; exposed "
+        f"communication counts backward only"
+    )
+    return waits, _SHARED_OUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardModule:
+    """A module in forward: its own parameters' indices, and its time."""
+
+    indices: tuple[int, ...]
+    duration_ns: int
+
+
+def forward_modules(workload: Workload) -> tuple[ForwardModule, ...]:
+    """Modules that hold parameters themselves, in the order in which forward runs them.
+
+    A parameter's module is its name up to the last dot. What has no dot belongs to the root, which comes
+    first whenever its gradients are ready; gradients that stand for whole buckets are modules of their own.
+    """
+    members: dict[str, list[int]] = {}
+    work: dict[str, int] = {}
+    if not workload.is_of_whole_buckets and any("." not in g.name for g in workload.gradients):
+        members[""] = []
+    for index, duration_ns in reversed(works(workload)):
+        name = workload.gradients[index].name
+        module = name if workload.is_of_whole_buckets else name.rpartition(".")[0]
+        members.setdefault(module, []).append(index)
+        work[module] = work.get(module, 0) + duration_ns
+    total, done, modules = sum(work.values()), 0, []
+    for module, indices in members.items():
+        before = divide_half_even(workload.forward_ns * done, total) if total else 0
+        done += work.get(module, 0)
+        after = divide_half_even(workload.forward_ns * done, total) if total else 0
+        modules.append(ForwardModule(indices=tuple(sorted(indices)), duration_ns=after - before))
+    return tuple(modules)

@@ -27,7 +27,7 @@ from sim.systems import (
     zero,
 )
 from sim.systems.bucketing import Caps
-from sim.systems.switching import job_switches
+from sim.systems.ddp_assignment import job_switches
 
 Assign = Callable[[Workload, str, Caps, dict[str, Any], Iteration], Assignment]
 Write = Callable[[Workload, Hardware, Assignment, Iteration], tuple[Program, ...]]

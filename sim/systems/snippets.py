@@ -101,7 +101,7 @@ def _needs(assignment: Assignment, version: Version | None) -> str:
     """Which torch the lines are for; without a version, the oldest with which they do what they should."""
     if version is not None:
         return f"for torch {_told(version)}"
-    switches = torch_needed(assignment.ddp_kwargs, assignment.settings)
+    switches = torch_needed(assignment.ddp_kwargs)
     if not assignment.by_keywords:
         return f"needs torch '>={_told(max(switches, SUPPORTED_SINCE))}'"
     since = next(one for one in _MARKS if one >= switches and _why_not_by_keywords(assignment, one) is None)
@@ -112,7 +112,7 @@ def _needs(assignment: Assignment, version: Version | None) -> str:
 
 def _check_switches(assignment: Assignment, version: Version) -> None:
     """Raise ``InputError`` for a keyword that this torch has not, whatever its value."""
-    first = first_torches(assignment.ddp_kwargs, assignment.settings)
+    first = first_torches(assignment.ddp_kwargs)
     for name, since in sorted(first.items(), key=lambda one: one[1]):
         if version < since:
             raise InputError(

@@ -21,8 +21,8 @@ from sim.nouns.own_step import OwnStep
 from sim.nouns.recommendation import Gain, Recommendation
 from sim.nouns.recording import Recording
 from sim.nouns.workload import AsRun, Workload
+from sim.systems.ddp_assignment import as_the_job
 from sim.systems.simulate import simulate
-from sim.systems.switching import as_the_job
 from sim.truth.recorded_step import hooked, own_step
 from sim.units import format_sizes
 

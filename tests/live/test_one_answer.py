@@ -23,7 +23,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.workload import Gradient
-from sim.systems.switching import as_the_job
+from sim.systems.ddp_assignment import as_the_job
 from sim.truth.recorded_job import RecordedJob, job_in_files, job_in_recording
 from sim.validator.candidates.candidate import standing_candidates
 from tests.app.conftest import MS, make_hardware

@@ -16,7 +16,7 @@ from sim.clock.machine_code import compiled
 from sim.nouns.workload import Workload
 from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES, rebuild_order
 from sim.systems.cut import NO_LIMIT, PER_KEY, cut, limits_for, number_keys
-from sim.systems.switching import is_never_rebuilt
+from sim.systems.ddp_assignment import is_never_rebuilt
 from sim.tuner.search.partitions import Buckets, gather
 from sim.tuner.search.problem import Problem
 from sim.units import MIB

@@ -7,11 +7,10 @@ from sim.nouns.assignment import DDP_POLICIES, Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import DTYPE_BYTES, ReadyTimes, Workload
-from sim.systems.ddp_assignment import as_compiled
+from sim.systems.ddp_assignment import as_compiled, as_the_job
 from sim.systems.registry import assign
 from sim.systems.simulate import Engine, simulate
 from sim.systems.switches import MODELLED_SETTINGS, Switches, check_used, read_switches
-from sim.systems.switching import as_the_job
 from sim.tuner.search.score import Scorer
 from sim.units import transfer_ns
 

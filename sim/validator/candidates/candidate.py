@@ -6,8 +6,8 @@ from typing import Any
 
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment, bucket_bytes, made_for
 from sim.nouns.workload import Workload
+from sim.systems.ddp_assignment import as_the_job
 from sim.systems.registry import assign
-from sim.systems.switching import as_the_job
 from sim.units import MIB, format_number
 
 _SMALL_BYTES = 64 << 10

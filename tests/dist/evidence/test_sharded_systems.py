@@ -12,8 +12,8 @@ import pytest
 import sim
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
-from sim.systems.forward_gathers import forward_modules
 from sim.systems.fsdp2 import plan, read_fsdp2_settings
+from sim.systems.micro_batch import forward_modules
 from sim.validator.candidates.candidate import Candidate
 from sim.validator.candidates.replay_jobs import paced_job
 from sim.validator.hosts.launch import _free_port
