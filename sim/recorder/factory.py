@@ -18,6 +18,9 @@ from sim.errors import InputError, SimError
 Step = Callable[[], object]
 Pair = tuple[nn.Module, object]
 
+# Short for those of sim.recorder.models: nobody's own models.py has factories of these names.
+_OURS = ("models:huggingface", "models:torchvision")
+
 _LEGAL_RETURN = "return (model, batch), or a callable that runs one training step"
 
 
@@ -55,7 +58,8 @@ def load_factory(spec: str, *, arguments: Mapping[str, Any] | None = None) -> St
     since the step may import more when it runs.
 
     Args:
-        spec: such as ``sim.recorder.models:gpt``; the part after the colon may have dots.
+        spec: such as ``sim.recorder.models:gpt``; the part after the colon may have dots. Two may be
+            shortened: ``models:huggingface`` and ``models:torchvision``.
         arguments: keyword arguments of the factory.
 
     Returns:
@@ -65,12 +69,7 @@ def load_factory(spec: str, *, arguments: Mapping[str, Any] | None = None) -> St
         InputError: a malformed spec, a module or name that is not there, arguments that the factory
             does not take, an exception inside it, or a return value that is neither of the two.
     """
-    module_name, colon, attribute = spec.partition(":")
-    if not colon or not module_name or not attribute:
-        raise InputError(
-            f"factory: {spec!r} is not legal; give MODULE:FACTORY, such as sim.recorder.models:gpt"
-        )
-    factory = _find(import_named(module_name), attribute, spec)
+    factory = _find(import_module_of(spec), spec.partition(":")[2], spec)
     given = dict(arguments or {})
     _check_arguments(factory, given, spec)
     try:
@@ -89,7 +88,7 @@ def describe(error: BaseException) -> str:
     return f"{name}: {text.splitlines()[0]}" if text else name
 
 
-def _near(name: str, names: Sequence[str]) -> str:
+def near(name: str, names: Sequence[str]) -> str:
     """``; near it: a, b`` or, with nothing near, ``; it has: a, b, c``; empty without names."""
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if near:
@@ -99,8 +98,15 @@ def _near(name: str, names: Sequence[str]) -> str:
     return f"; it has: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
 
 
-def import_named(name: str) -> ModuleType:
-    """Import a module, from the working directory too. Raises ``InputError`` where it cannot be."""
+def import_module_of(spec: str) -> ModuleType:
+    """Import a factory's module, from the working directory too. Raises ``InputError`` where it cannot be."""
+    name, _, attribute = spec.partition(":")
+    if not name or not attribute:
+        raise InputError(
+            f"factory: {spec!r} is not legal; give MODULE:FACTORY, such as sim.recorder.models:gpt"
+        )
+    if spec in _OURS:
+        name = f"sim.recorder.{name}"
     if not all(part.isidentifier() for part in name.split(".")):
         raise InputError(f"factory: module {name!r} is not legal; give a dotted name, such as package.module")
     here = os.getcwd()
@@ -131,7 +137,7 @@ def _siblings(missing: str) -> str:
     path = getattr(package, "__path__", None)
     if path is None:
         return f"; {parent} is a module, not a package"
-    return _near(last, [module.name for module in pkgutil.iter_modules(path)])
+    return near(last, [module.name for module in pkgutil.iter_modules(path)])
 
 
 def _find(module: ModuleType, attribute: str, spec: str) -> Callable[..., object]:
@@ -145,7 +151,7 @@ def _find(module: ModuleType, attribute: str, spec: str) -> Callable[..., object
                 and callable(value)
                 and getattr(value, "__module__", None) == module.__name__
             ]
-            raise InputError(f"factory: {module.__name__} has no {attribute!r}{_near(part, sorted(names))}")
+            raise InputError(f"factory: {module.__name__} has no {attribute!r}{near(part, sorted(names))}")
         found = getattr(found, part)
     if not callable(found):
         raise InputError(f"factory: {spec} is a {type(found).__name__}; give the name of a callable")
@@ -165,7 +171,7 @@ def _check_arguments(factory: Callable[..., object], given: Mapping[str, Any], s
     try:
         signature.bind(**given)
     except TypeError as error:
-        raise InputError(f"factory: {spec}: {error}; it takes {signature}") from error
+        raise InputError(f"factory: {spec}: {error}; it takes {signature}") from None
 
 
 def _check_return(made: object, spec: str) -> Step | Pair:

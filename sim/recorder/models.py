@@ -1,51 +1,70 @@
-"""Models to record, in plain torch: ``gpt``, ``resnet50``, ``bert``.
+"""Models to record or to estimate: a small GPT in plain torch, and all of transformers' and torchvision's.
 
-Each factory returns ``(model, batch)``; ``model(*batch)`` is a scalar loss. Weights and data are
-random and the same every time (seed 0; the caller's generator is left alone).
+Each factory returns ``(model, batch)``, and the model a scalar loss. Weights and data are random and the
+same every time (seed 0; the caller's generator is left alone). Nothing is fetched.
 """
+
+import importlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from sim.errors import InputError
-from sim.recorder.published.vision import ResNet
-from sim.recorder.seeded_batches import IGNORED, MASKED_FRACTION, Batch, check_sizes, seeded
+from sim.recorder.factory import near
+
+
+@contextmanager
+def seeded() -> Iterator[None]:
+    """The same weights and batches each time; the caller's random state is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+def check_sizes(**sizes: int) -> None:
+    """Raise ``InputError`` unless all are integers >= 1 and ``heads`` divides ``width``."""
+    for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(f"{name}: {value!r} is not legal; give an integer >= 1")
+    if "heads" in sizes and sizes["width"] % sizes["heads"]:
+        raise InputError(f"heads: {sizes['heads']} is not legal; it must divide width, {sizes['width']}")
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention: ``[B, T, C] -> [B, T, C]``."""
+    """Causal multi-head self-attention: ``[B, T, C] -> [B, T, C]``."""
 
-    def __init__(self, *, width: int, heads: int, causal: bool) -> None:
+    def __init__(self, *, width: int, heads: int, bias: bool) -> None:
         super().__init__()
         self.heads = heads
-        self.causal = causal
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
+        self.qkv = nn.Linear(width, 3 * width, bias=bias)
+        self.out = nn.Linear(width, width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Attend."""
         batch, tokens, width = x.shape
-        split = self.qkv(x).view(batch, tokens, 3, self.heads, width // self.heads)
-        query, key, value = split.permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        query, key, value = (
+            part.view(batch, tokens, self.heads, width // self.heads).transpose(1, 2)
+            for part in self.qkv(x).split(width, dim=2)
+        )
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         out: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
         return out
-
-
-def _mlp(width: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
 
 class GptBlock(nn.Module):
     """A pre-norm transformer block."""
 
-    def __init__(self, *, width: int, heads: int) -> None:
+    def __init__(self, *, width: int, heads: int, bias: bool) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width)
-        self.attention = Attention(width=width, heads=heads, causal=True)
+        self.attention = Attention(width=width, heads=heads, bias=bias)
         self.norm2 = nn.LayerNorm(width)
-        self.mlp = _mlp(width)
+        up, down = nn.Linear(width, 4 * width, bias=bias), nn.Linear(4 * width, width, bias=bias)
+        self.mlp = nn.Sequential(up, nn.GELU(), down)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[B, T, C] -> [B, T, C]``."""
@@ -57,11 +76,13 @@ class GptBlock(nn.Module):
 class Gpt(nn.Module):
     """A GPT-2-like language model."""
 
-    def __init__(self, *, layers: int, width: int, heads: int, vocab: int, context: int, tied: bool) -> None:
+    def __init__(
+        self, *, layers: int, width: int, heads: int, vocab: int, context: int, tied: bool, bias: bool
+    ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocab, width)
         self.positions = nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(GptBlock(width=width, heads=heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(GptBlock(width=width, heads=heads, bias=bias) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocab, bias=False)
         for embedding in (self.tokens, self.positions):
@@ -87,94 +108,109 @@ def gpt(
     context: int = 128,
     batch: int = 8,
     tied: bool = False,
-) -> tuple[Gpt, Batch]:
+    bias: bool = True,
+) -> tuple[Gpt, tuple[Tensor, Tensor]]:
     """A small GPT and a batch of ``[batch, context]`` tokens: 13.8 M parameters, 55 MB, by default.
 
-    ``tied`` shares the embedding with the head, which then becomes ready last instead of first.
+    ``tied`` shares the embedding with the head, which then becomes ready last instead of first. Linear layers
+    have a ``bias`` or not; layer norms always have.
     """
-    check_sizes(layers=layers, width=width, heads=heads, vocab=vocab, context=context, batch=batch)
+    sizes = {"layers": layers, "width": width, "heads": heads, "vocab": vocab, "context": context}
+    check_sizes(**sizes, batch=batch)
     with seeded():
-        model = Gpt(layers=layers, width=width, heads=heads, vocab=vocab, context=context, tied=tied)
+        model = Gpt(**sizes, tied=tied, bias=bias)
         text = torch.randint(vocab, (batch, context + 1))
     return model, (text[:, :-1].contiguous(), text[:, 1:].contiguous())
 
 
-class BertBlock(nn.Module):
-    """A post-norm transformer block."""
-
-    def __init__(self, *, width: int, heads: int) -> None:
-        super().__init__()
-        self.attention = Attention(width=width, heads=heads, causal=False)
-        self.norm1 = nn.LayerNorm(width)
-        self.mlp = _mlp(width)
-        self.norm2 = nn.LayerNorm(width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[B, T, C] -> [B, T, C]``."""
-        x = self.norm1(x + self.attention(x))
-        out: Tensor = self.norm2(x + self.mlp(x))
-        return out
+# transformers' classes that return a loss, and how their mappings of configurations are called
+_HEADS = {
+    "AutoModelForMaskedLM": "MODEL_FOR_MASKED_LM_MAPPING",
+    "AutoModelForCausalLM": "MODEL_FOR_CAUSAL_LM_MAPPING",
+    "AutoModelForSeq2SeqLM": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
+    "AutoModelForImageClassification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING",
+}
 
 
-class Bert(nn.Module):
-    """A BERT-like encoder with the masked-language-model head, its decoder tied to the embedding."""
+def huggingface(
+    *, model_type: str, batch: int = 8, tokens: int = 128, **settings: Any
+) -> tuple[nn.Module, dict[str, Tensor]]:
+    """A model of transformers, such as ``llama``, with its package's own configuration but for ``settings``.
 
-    def __init__(self, *, layers: int, width: int, heads: int, vocab: int, context: int) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(vocab, width)
-        self.positions = nn.Embedding(context, width)
-        self.segments = nn.Embedding(2, width)
-        self.norm = nn.LayerNorm(width)
-        self.blocks = nn.ModuleList(BertBlock(width=width, heads=heads) for _ in range(layers))
-        self.transform = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
-        self.decoder = nn.Linear(width, vocab)
-        for embedding in (self.tokens, self.positions, self.segments):
-            nn.init.normal_(embedding.weight, std=0.02)
-        self.decoder.weight = self.tokens.weight
-
-    def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy over the masked places (``labels`` other than -100), both ``[B, T]``."""
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        segment = torch.zeros_like(tokens)
-        x = self.norm(self.tokens(tokens) + self.positions(places) + self.segments(segment))
-        for block in self.blocks:
-            x = block(x)
-        logits = self.decoder(self.transform(x))
-        return functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
-
-
-def bert(
-    *,
-    layers: int = 6,
-    width: int = 384,
-    heads: int = 6,
-    vocab: int = 8192,
-    context: int = 128,
-    batch: int = 8,
-) -> tuple[Bert, Batch]:
-    """A small BERT and a batch of ``[batch, context]`` tokens, 15 % of them masked (token 0)."""
-    check_sizes(layers=layers, width=width, heads=heads, vocab=vocab, context=context, batch=batch)
-    with seeded():
-        model = Bert(layers=layers, width=width, heads=heads, vocab=vocab, context=context)
-        text = torch.randint(vocab, (batch, context))
-        masked = torch.rand(batch, context) < MASKED_FRACTION
-    masked[:, 0] = True  # never a batch without a loss
-    return model, (text.masked_fill(masked, 0), text.masked_fill(~masked, IGNORED))
-
-
-def resnet50(*, batch: int = 8, image: int = 160, classes: int = 1000) -> tuple[ResNet, Batch]:
-    """ResNet-50 (25,557,032 parameters in 161 tensors) and ``batch`` images of ``image`` pixels square.
-
-    Its blocks call their projection first; see ``sim.recorder.published_models:resnet50``.
+    It is masked-LM, causal-LM, sequence-to-sequence or an image classifier, the first that its type has; the
+    batch is ``[batch, tokens]`` of text, or ``batch`` images.
     """
-    check_sizes(batch=batch, image=image, classes=classes)
-    if batch == 1 and image <= 32:
-        raise InputError(
-            f"image: {image} is not legal with batch 1: one value per channel is left for the last batch "
-            f"norm; give an image above 32 or a batch of at least 2"
-        )
+    check_sizes(batch=batch, tokens=tokens)
+    package = _package("transformers")
+    _check_known("model_type", model_type, package.CONFIG_MAPPING)
+    default = package.CONFIG_MAPPING[model_type]()
+    for name in settings:
+        if not hasattr(default, name):
+            _check_known("setting", name, default.to_dict())
+    try:
+        config = package.AutoConfig.for_model(model_type, **settings)
+    except Exception as error:  # noqa: BLE001  (whatever a configuration's own checks raise, in several lines)
+        raise InputError(f"{model_type}: {' '.join(str(error).split())}") from None
+    heads = [head for head, mapping in _HEADS.items() if type(config) in getattr(package, mapping)]
+    if not heads:
+        raise InputError(f"model_type: {model_type!r} has no {' or '.join(_HEADS)}; give a factory of yours")
     with seeded():
-        model = ResNet(depths=[3, 4, 6, 3], bottleneck=True, classes=classes, projection_first=True)
+        model = getattr(package, heads[0]).from_config(config)
+        if heads[0] == "AutoModelForImageClassification":
+            size = getattr(config, "image_size", 224)
+            height, width = size if isinstance(size, (list, tuple)) else (size, size)
+            pictures = torch.randn(batch, getattr(config, "num_channels", 3), height, width)
+            return model, {"pixel_values": pictures, "labels": torch.randint(config.num_labels, (batch,))}
+        text_config = config.get_text_config()
+        if tokens > (longest := getattr(text_config, "max_position_embeddings", tokens)):
+            raise InputError(f"tokens: {tokens} is not legal; max_position_embeddings is {longest}")
+        text = torch.randint(text_config.vocab_size, (batch, tokens))
+    decoded = {"decoder_input_ids": text} if heads[0] == "AutoModelForSeq2SeqLM" else {}
+    return model, {"input_ids": text, "labels": text, **decoded}
+
+
+class Classifier(nn.Module):
+    """A model of images with its loss: cross-entropy, summed where it has auxiliary heads."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Of ``labels`` ``[B]`` for ``images`` ``[B, 3, H, W]``."""
+        logits = self.model(images)
+        heads = logits if isinstance(logits, tuple) else (logits,)
+        return torch.stack([functional.cross_entropy(head, labels) for head in heads]).sum()
+
+
+def torchvision(
+    *, name: str, batch: int = 8, image: int = 224, **settings: Any
+) -> tuple[Classifier, tuple[Tensor, Tensor]]:
+    """A classifier of torchvision, such as ``resnet50``, and ``batch`` images of ``image`` pixels square.
+
+    ``settings`` are those of torchvision's own function of that name, such as ``num_classes``.
+    """
+    check_sizes(batch=batch, image=image)
+    models = _package("torchvision.models")
+    _check_known("name", name, models.list_models(module=models))
+    with seeded():
+        try:
+            model = models.get_model(name, weights=None, **settings)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{name}: {error}") from None
         pictures = torch.randn(batch, 3, image, image)
-        labels = torch.randint(classes, (batch,))
-    return model, (pictures, labels)
+        labels = torch.randint(settings.get("num_classes", 1000), (batch,))
+    return Classifier(model), (pictures, labels)
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision made for another torch
+        wanted = f"{name} cannot be imported ({error}); pip install 'bucketsim[models]'"
+        raise InputError(f"factory: {wanted}") from None
+
+
+def _check_known(what: str, value: str, known: Iterable[str]) -> None:
+    if value not in known:
+        raise InputError(f"{what}: {value!r} is not legal{near(str(value), sorted(known))}")

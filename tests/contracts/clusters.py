@@ -18,11 +18,31 @@ from sim.nouns.gpus import find_gpu
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.recorder.estimate import estimate
-from sim.recorder.published.language import gpt_82m, nanogpt_124m
+from sim.recorder.models import gpt
 from sim.units import NS_PER_MS
 from tests.published.figures import curve, figures
 
 A40, RTX = "4x A40, GPT 82M", "8x RTX PRO 6000, nanoGPT 124M"
+# The study's counts and bucket sizes leave one architecture: 82,601,472 parameters in 69 tensors. And
+# karpathy/nanoGPT at GPT-2's size: 124,475,904 in 148.
+GPT_82M = {
+    "layers": 8,
+    "width": 768,
+    "heads": 12,
+    "vocab": 16384,
+    "context": 1024,
+    "batch": 16,
+    "bias": False,
+}
+NANOGPT = {
+    "layers": 12,
+    "width": 768,
+    "heads": 12,
+    "vocab": 50304,
+    "context": 1024,
+    "batch": 12,
+    "tied": True,
+}
 VIEWS = {"gradient_as_bucket_view": True}
 
 
@@ -99,7 +119,7 @@ def a40() -> Cluster:
     return Cluster(
         name=A40,
         workload=estimate(
-            gpt_82m(),
+            gpt(**GPT_82M),
             name="gpt 82M",
             forward_ns=46_650_000,
             backward_ns=87_350_000,
@@ -148,7 +168,7 @@ def anchored(cluster: Callable[[], Cluster], *, on_two: bool = False) -> Anchore
 def nanogpt(**known: int) -> Workload:
     """The single GPU's step of 122.18 ms, split by the estimate; ``known`` parts in ns go before it."""
     return estimate(
-        nanogpt_124m(),
+        gpt(**NANOGPT),
         name="nanoGPT 124M",
         step_ns=122_180_000,
         gpu="rtx-pro-6000-blackwell",

@@ -13,7 +13,7 @@ from sim.nouns.scaling_row import ScalingRow
 from sim.nouns.workload import Workload
 from sim.recorder.estimate import estimate
 
-MODEL = "sim.recorder.published_models:gpt2_124m"
+MODEL: dict[str, Any] = {"model_type": "gpt2", "batch": 16, "tokens": 512}
 BACKWARD_MS = 60
 RDMA: dict[str, list[Any]] = {"gpus": [1], "gbit_per_s": [100], "protocol": ["rdma"]}
 MACHINES: tuple[tuple[str, dict[str, list[Any]], tuple[int, ...]], ...] = (
@@ -26,7 +26,11 @@ MACHINES: tuple[tuple[str, dict[str, list[Any]], tuple[int, ...]], ...] = (
 def workload() -> Workload:
     """The model's gradients on one A100, estimated."""
     return estimate(
-        MODEL, name="gpt2_124m", backward_ns=BACKWARD_MS * 1_000_000, gpu="a100-80gb-sxm", autocast="bfloat16"
+        "models:huggingface",
+        arguments=MODEL,
+        backward_ns=BACKWARD_MS * 1_000_000,
+        gpu="a100-80gb-sxm",
+        autocast="bfloat16",
     )
 
 

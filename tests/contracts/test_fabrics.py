@@ -8,6 +8,7 @@ from tests.clusters.elsewhere import ELSEWHERE
 from tests.clusters.published_fabrics import AIM, MISSING, SYSTEMS, is_sampled
 from tests.contracts import fabrics, scaling_view
 from tests.manual.pages import TRUTH, UNMEASURED, assert_holds
+from tests.packages import needs_package
 from tests.public_data import needs_data
 from tests.published.take import whole
 
@@ -72,6 +73,7 @@ def test_three_points_state_a_range_that_holds() -> None:
 
 def test_the_page_has_the_table_of_scaling() -> None:
     """``python -m tests.contracts.scaling_view`` prints it."""
+    needs_package("transformers")
     assert_holds(UNMEASURED, list(scaling_view.scaling_rows()))
 
 
@@ -81,6 +83,7 @@ def test_what_the_page_says_of_it() -> None:
 
     On both, each GPU does less of what it does alone the more of them there are.
     """
+    needs_package("transformers")
     rows = scaling_view.rows()
     assert all(row.optimum_step_ns < 1.01 * row.optimum_at_least_ns for row in rows)
     dgx = [row for row in rows if row.machine == "dgx_a100"]

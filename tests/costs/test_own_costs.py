@@ -7,16 +7,14 @@ Source: pytorch/pytorch, benchmarks/distributed/ddp/README.md: a DGX-1 with V100
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor, nn
 
 import sim
 from sim.costs.own_costs import told_unmeasured, with_measured, without_own_costs
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.recorder.estimate import estimate
-from sim.recorder.published.vision import ResidualBlock, ResNet
 from tests.clusters.scaling_cases import measured
+from tests.convolutional import Pair, resnet
 
 # ms of one GPU without DDP, and of 2, 4, 8 and 16 with it
 MEASURED: dict[str, tuple[int, dict[int, int]]] = {
@@ -33,30 +31,11 @@ PARAMETERS = {
 }
 
 
-def model(name: str) -> ResNet:
+def factory(name: str) -> Pair:
     """torchvision's models of these names: grouped convolutions of 32 groups in those that are ResNeXt."""
-    made = ResNet(depths=[3, 4, 23 if "101" in name else 6, 3], bottleneck=True, classes=1000)
-    if "resnext" not in name:
-        return made
-    inputs = 64
-    for number in range(4):
-        width, outputs = 32 * int(name[-2]) * 2**number, 256 * 2**number
-        layer = getattr(made, f"layer{number + 1}")
-        for place in range(len(layer)):
-            stride = 2 if number and not place else 1
-            block = ResidualBlock(
-                widths=[inputs, width, width, outputs],
-                kernels=[1, 3, 1],
-                stride=stride,
-                projection_first=False,
-            )
-            block.conv2 = nn.Conv2d(width, width, 3, stride=stride, padding=1, groups=32, bias=False)
-            layer[place], inputs = block, outputs
-    return made
-
-
-def factory(name: str) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
-    return model(name), (torch.randn(32, 3, 224, 224), torch.zeros(32, dtype=torch.long))
+    groups, group_width = (32, int(name[-2])) if "resnext" in name else (1, 64)
+    depths = [3, 4, 23 if "101" in name else 6, 3]
+    return resnet(depths, groups=groups, group_width=group_width, batch=32)
 
 
 @pytest.fixture(

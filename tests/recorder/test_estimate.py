@@ -19,6 +19,7 @@ from sim.errors import InputError, NotModelledError
 from sim.nouns.workload import Workload
 from sim.recorder import models
 from sim.recorder.estimate import estimate
+from tests.contracts.clusters import GPT_82M
 
 TINY = {"layers": 2, "width": 16, "heads": 2, "vocab": 32, "context": 8, "batch": 2}
 GPT = "sim.recorder.models:gpt"
@@ -239,11 +240,19 @@ def test_what_record_refuses_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factory", "trace"), [("gpt", "gpt-13.8M-cpu"), ("bert", "bert-14.0M-cpu"), ("resnet50", "resnet50-cpu")]
+    ("factory", "arguments", "trace"),
+    [
+        (GPT, {}, "gpt-13.8M-cpu"),
+        (
+            "tests.convolutional:resnet50",
+            {"batch": 8, "image": 160, "projection_first": True},
+            "resnet50-cpu",
+        ),
+    ],
 )
-def test_recorded_ready_times_lie_in_the_band(factory: str, trace: str) -> None:
+def test_recorded_ready_times_lie_in_the_band(factory: str, arguments: dict[str, Any], trace: str) -> None:
     recorded = sim.load_workload(TRACES / f"{trace}.json")
-    guess = estimate(f"sim.recorder.models:{factory}", name=factory, backward_ns=recorded.backward_ns, **BOX)
+    guess = estimate(factory, arguments=arguments, backward_ns=recorded.backward_ns, **BOX)
     assert guess.order() == recorded.order()
     low, high = guess.band
     inside = [
@@ -258,7 +267,8 @@ def test_recorded_ready_times_lie_in_the_band(factory: str, trace: str) -> None:
 def test_the_a40s_step_falls_into_its_parts() -> None:
     """The study's row of one GPU: step 141.12 ms, forward 46.65, backward 87.35, optimizer 7.13."""
     guess = estimate(
-        "sim.recorder.published_models:gpt_82m",
+        GPT,
+        arguments=GPT_82M,
         name="a40",
         gpu="a40",
         autocast="bfloat16",
@@ -272,12 +282,11 @@ def test_the_a40s_step_falls_into_its_parts() -> None:
 def test_a_large_model_takes_seconds_and_no_memory() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.process_time()
-    workload = estimate(
-        "sim.recorder.published_models:llama_8b", name="llama", gpu="h100-sxm", autocast="bfloat16"
-    )
+    sizes = {"layers": 32, "width": 4096, "heads": 32, "vocab": 128256, "context": 2048, "batch": 1}
+    workload = estimate(GPT, arguments=sizes, name="large", gpu="h100-sxm", autocast="bfloat16")
     assert time.process_time() - start < 20
     assert (
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_000_000
-    )  # KiB; its gradients: 32 GB
-    assert workload.total_bytes == 4 * 8_030_261_248
+    )  # KiB; its gradients: 30 GB
+    assert workload.total_bytes == 4 * 7_503_224_832
     assert json.loads(sim.to_text(workload))["estimated"]

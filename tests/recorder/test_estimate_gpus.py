@@ -87,7 +87,7 @@ def test_h100() -> None:
     for model in ("resnet50", "vgg13"):
         timed = [row for row in h100(model) if not row[0].startswith("aten")]
         guess = estimate(
-            f"sim.recorder.published_models:{model}",
+            f"tests.convolutional:{model}",
             name=model,
             arguments={"batch": 128},
             gpu="h100-sxm",
@@ -103,7 +103,7 @@ def test_v100() -> None:
     assert len(steps) == 6
     for timed in steps[1:]:
         guess = estimate(
-            "sim.recorder.published_models:resnet50",
+            "tests.convolutional:resnet50",
             name="v100",
             arguments={"batch": 32},
             gpu="v100-sxm2",

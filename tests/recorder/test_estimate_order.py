@@ -10,34 +10,78 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from sim.recorder import models, record
-from sim.recorder import published_models as published
 from sim.recorder.estimate import estimate
 from sim.recorder.training_step import ModelStep
+from tests.convolutional import resnet, resnet50, vgg13
 from tests.effort import tries
+from tests.packages import needs_package
 
 TINY = {"layers": 2, "width": 16, "heads": 2, "vocab": 32, "context": 8, "batch": 2}
-SMALL = {
+TEXT = {"batch": 2, "tokens": 8, "vocab_size": 32}
+
+
+class Lookups(nn.Module):
+    """Sparse embeddings, a dense layer: what recommenders have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.EmbeddingBag(10, 4, sparse=True) for _ in range(3))
+        self.top = nn.Linear(4, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        looked_up = [table(of_it) for table, of_it in zip(self.tables, ids, strict=True)]
+        return self.top(torch.stack(looked_up).sum(0)).square().mean()
+
+
+SMALL: dict[str, tuple[Any, dict[str, Any]]] = {
     "gpt": (models.gpt, TINY),
     "tied gpt": (models.gpt, {**TINY, "tied": True}),
-    "bert": (models.bert, TINY),
-    "resnet50": (models.resnet50, {"batch": 2, "image": 32, "classes": 10}),
-    "gpt_82m": (published.gpt_82m, TINY),
-    "nanogpt": (published.nanogpt_124m, TINY),
-    "nanogpt without biases": (published.nanogpt_124m, {**TINY, "bias": False}),
-    "gpt2": (published.gpt2_124m, {**TINY, "tokens": 8}),
-    "gpt2 774M": (published.gpt2_774m, {**TINY, "tokens": 8}),
-    "bert_base": (published.bert_base, {**TINY, "tokens": 8}),
-    "llama": (
-        published.llama_8b,
-        {"layers": 2, "width": 16, "heads": 4, "kv_heads": 2, "hidden": 32, "vocab": 32, "tokens": 8},
-    ),
-    "dlrm": (published.dlrm, {"tables": 3, "rows": 10, "width": 4, "batch": 4}),
-    "sparse dlrm": (published.dlrm, {"tables": 3, "rows": 10, "width": 4, "batch": 4, "sparse": True}),
-    "resnet18": (published.resnet18, {"batch": 2, "image": 32, "classes": 10}),
-    "torchvision's resnet50": (published.resnet50, {"batch": 2, "image": 32, "classes": 10}),
-    "vgg13": (published.vgg13, {"batch": 1, "image": 32, "classes": 10, "hidden": 16}),
-    "googlenet": (published.googlenet, {"batch": 2, "image": 64, "classes": 10}),
+    "gpt without biases": (models.gpt, {**TINY, "bias": False}),
+    "sparse lookups": (lambda: (Lookups(), torch.randint(10, (3, 4, 2))), {}),
+    "resnet18": (lambda: resnet([2, 2, 2, 2], bottleneck=False, image=32), {}),
+    "resnet50": (resnet50, {"image": 32}),
+    "resnet50, projections first": (resnet50, {"image": 32, "projection_first": True}),
+    "vgg13": (vgg13, {"batch": 1, "image": 32, "hidden": 16}),
+    **{
+        f"transformers' {model_type}": (models.huggingface, {"model_type": model_type, **settings})
+        for model_type, settings in {
+            "gpt2": {**TEXT, "n_layer": 2, "n_embd": 16, "n_head": 2},
+            "bert": {**TEXT, "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2},
+            "llama": {
+                **TEXT,
+                "num_hidden_layers": 2,
+                "hidden_size": 16,
+                "intermediate_size": 32,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+            },
+            "t5": {**TEXT, "num_layers": 2, "d_model": 16, "d_ff": 32, "d_kv": 8, "num_heads": 2},
+            "vit": {
+                "batch": 2,
+                "image_size": 32,
+                "num_hidden_layers": 2,
+                "hidden_size": 16,
+                "num_attention_heads": 2,
+            },
+            "resnet": {
+                "batch": 2,
+                "depths": [1, 1, 1, 1],
+                "embedding_size": 8,
+                "hidden_sizes": [8, 16, 16, 32],
+            },
+        }.items()
+    },
+    "torchvision's mobilenet_v3_small": (models.torchvision, {"name": "mobilenet_v3_small", "image": 32}),
 }
+LARGE = ("resnet50", "resnet50, projections first")  # whatever their arguments
+
+
+def small(name: str) -> Any:
+    """The pair; the test is skipped where the model's package is not installed."""
+    if "'" in name:
+        needs_package(name.partition("'")[0])
+    factory, arguments = SMALL[name]
+    return factory(**arguments)
 
 
 def real_order(model: nn.Module, batch: Any, autocast: bool = False) -> tuple[int, ...]:
@@ -63,23 +107,22 @@ def real_order(model: nn.Module, batch: Any, autocast: bool = False) -> tuple[in
     return tuple(fired)
 
 
-LARGE = ("resnet50", "torchvision's resnet50", "googlenet", "resnet18")  # whatever their arguments
-
-
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE[:-1] else []) for name in SMALL]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) for name in SMALL]
 )
 def test_ready_made_models(name: str) -> None:
-    factory, arguments = SMALL[name]
-    pair = factory(**arguments)
+    pair = small(name)
     assert estimate(pair, name=name, backward_ns=10**9).order() == real_order(*pair)
 
 
-@pytest.mark.parametrize("name", ["gpt", "tied gpt", "gpt_82m", "gpt2", "bert_base", "vgg13", "llama"])
+@pytest.mark.parametrize(
+    "name",
+    ["gpt", "tied gpt", "gpt without biases", "vgg13"]
+    + [f"transformers' {model_type}" for model_type in ("gpt2", "bert", "llama")],
+)
 def test_ready_made_models_under_autocast(name: str) -> None:
     """Casts are nodes too: a Linear's weight is then ready before its bias."""
-    factory, arguments = SMALL[name]
-    pair = factory(**arguments)
+    pair = small(name)
     workload = estimate(pair, name=name, backward_ns=10**9, autocast="bfloat16")
     assert workload.order() == real_order(*pair, autocast=True)
 
@@ -181,10 +224,9 @@ def test_random_models(kinds: list[str], turned: bool, autocast: bool) -> None:
     assert workload.order() == real_order(*pair, autocast=autocast)
 
 
-@pytest.mark.parametrize("name", ["tied gpt", "sparse dlrm"])
+@pytest.mark.parametrize("name", ["tied gpt", "sparse lookups", "transformers' bert", "transformers' resnet"])
 def test_all_that_is_no_time_is_what_record_finds(name: str) -> None:
-    factory, arguments = SMALL[name]
-    pair = factory(**arguments)
+    pair = small(name)
     estimated = estimate(pair, name=name, backward_ns=10**9)
     recorded = record(pair, name=name, warmup=1, repeats=1)
     assert estimated.buffers == recorded.buffers
@@ -200,7 +242,7 @@ def test_all_that_is_no_time_is_what_record_finds(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("factory", [models.gpt, models.bert, models.resnet50])
-def test_models_of_the_traces_at_their_true_size(factory: Any) -> None:
-    pair = factory()
-    assert estimate(pair, name="full", backward_ns=10**9).order() == real_order(*pair)
+@pytest.mark.parametrize("pair", [models.gpt, lambda: resnet50(batch=8, image=160, projection_first=True)])
+def test_models_of_the_traces_at_their_true_size(pair: Any) -> None:
+    made = pair()
+    assert estimate(made, name="full", backward_ns=10**9).order() == real_order(*made)

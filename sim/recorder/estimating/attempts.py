@@ -13,7 +13,7 @@ from sim.errors import InputError
 from sim.nouns.gpus import GpuSheet
 from sim.recorder.estimating.stand_ins import as_on_gpus, stand_in_pair, stand_ins
 from sim.recorder.estimating.walk import ModelWalk, walk
-from sim.recorder.factory import Pair, Step, describe, import_named, load_factory
+from sim.recorder.factory import Pair, Step, describe, import_module_of, load_factory
 
 _STAND_INS = "stand-ins without data"
 _TORCH = str(Path(torch.__file__).parent)
@@ -54,8 +54,7 @@ def walk_given(
     why, on = "a callable brings its own tensors", _STAND_INS
     made: Step | Pair
     if isinstance(given, str):
-        if ":" in given:
-            import_named(given.partition(":")[0])  # what a module makes when it is imported stays real
+        import_module_of(given)  # what a module makes when it is imported stays real
         with _wanting_data() as wants, stand_ins():
             made = loaded(given)
             if isinstance(made, tuple):

@@ -1,1 +1,0 @@
-"""Models that others published, in plain torch; ``sim.recorder.published_models`` names them all."""
