@@ -179,7 +179,7 @@ def play_alone(
         numbers.reshape(1, -1),
         services.reshape(1, -1),
         small,
-        Sequels(none, none, none, none, none),
+        Sequels(none, none, none, none),
     )
     advance(
         sheet,

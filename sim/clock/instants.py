@@ -44,7 +44,7 @@ def _use(
     if sequels.follower.size > 0:
         one = sequels.follower[number]
         while one >= 0:
-            later[rank, 1, following], later[rank, 2, following] = one, now + sequels.delays[one]
+            later[rank, 1, following], later[rank, 2, following] = one, now
             following += 1
             one = sequels.next[one]
     return following

@@ -30,16 +30,15 @@ class Sequels(NamedTuple):
 
     ``settles``: ns from its end until its result can be used. ``holds``: whether it keeps its channel until
     then, 1 or 0. ``follower``: the first of the collectives that are launched because it ended. ``next``: of
-    a collective that follows another, the next one that follows the same. ``delays``: of a collective that
-    follows, the ns from that end to its launch. -1 is no collective. Where no result settles later and no
-    collective follows another, all five arrays are empty; where none follows, the last three are.
+    a collective that follows another, the next one that follows the same. -1 is no collective. Where no
+    result settles later and no collective follows another, all four arrays are empty; where none follows, the
+    last two are.
     """
 
     settles: Ints
     holds: Ints
     follower: Ints
     next: Ints
-    delays: Ints
 
 
 class Sheet(NamedTuple):

@@ -231,9 +231,6 @@ class Player:
 
     def _follow(self, number: int) -> Step:
         """Launch a chained collective, as a callback does, after all else that happens in that instant."""
-        delay = self.program.collectives[number].delay_ns
-        if delay:
-            yield self.env.timeout(delay)
         self.chained.append(number)
         yield last_of_instant(self.env, CHAINED)
         if self.chained:

@@ -178,7 +178,7 @@ def sequels_of(program: Program, order: Sequence[int]) -> Sequels:
     """What happens after each collective, in ``order``."""
     ordered = [program.collectives[number] for number in order]
     none = _ints([])
-    settles, holds, first, after, delays = none, none, none, none, none
+    settles, holds, first, after = none, none, none, none
     if follows(program) or any(one.settle_ns for one in ordered):
         settles = _ints([one.settle_ns for one in ordered])
         holds = _ints([one.settle_ns > 0 and one.holds_channel for one in ordered])
@@ -188,8 +188,7 @@ def sequels_of(program: Program, order: Sequence[int]) -> Sequels:
         for k in reversed(range(len(order))):  # so that the first that follows comes first
             if (behind := ordered[k].after) is not None:
                 first[place[behind]], after[k] = k, first[place[behind]]
-        delays = _ints([one.delay_ns for one in ordered])
-    return Sequels(settles, holds, first, after, delays)
+    return Sequels(settles, holds, first, after)
 
 
 def _ints(values: Sequence[int]) -> Ints:

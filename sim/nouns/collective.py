@@ -26,10 +26,10 @@ class Collective:
     ``num_bytes`` travel as ``elements`` of ``dtype``, for ``purpose``; ``service_ns`` is its time alone on a
     channel.
     ``gradient`` is the one in whose hook it is launched (phase ``backward``), ``bucket`` the one that it
-    carries. ``after`` chains it behind another collective of the same step: it is launched ``delay_ns`` after
-    that one's result can be used, by a callback beside the compute lane. Its own result can be used
-    ``settle_ns`` after its end; ``holds_channel`` says that its channel is busy until then. ``root`` is the
-    rank that a reduce ends at.
+    carries. ``after`` chains it behind another collective of the same step: it is launched once that one's
+    result can be used, by a callback beside the compute lane. Its own result can be used ``settle_ns`` after
+    its end; ``holds_channel`` says that its channel is busy until then. ``root`` is the rank that a
+    broadcast comes from.
     """
 
     kind: CollectiveKind
@@ -41,7 +41,6 @@ class Collective:
     gradient: int | None = None
     bucket: int | None = None
     after: int | None = None
-    delay_ns: int = 0
     settle_ns: int = 0
     holds_channel: bool = False
     root: int | None = None

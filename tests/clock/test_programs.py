@@ -52,7 +52,6 @@ def programs(draw: Draw) -> Program:
                 phase="backward",
                 bucket=number,
                 after=draw(st.integers(0, number - 1)) if chained else None,
-                delay_ns=draw(st.integers(0, 3)) if chained else 0,
                 settle_ns=draw(st.integers(0, 3)),
                 holds_channel=draw(st.booleans()),
             )
@@ -133,7 +132,7 @@ def test_no_work_is_lost_and_nothing_comes_too_early(program: Program) -> None:
         assert end - start >= collective.service_ns
         assert usable == end + collective.settle_ns
         if collective.after is not None:
-            assert launch == outcome.usable_ns[collective.after] + collective.delay_ns
+            assert launch == outcome.usable_ns[collective.after]
     busy = sum(span.end_ns - span.start_ns for span in outcome.compute)
     asked = sum(item.duration_ns for item in program.lane if isinstance(item, Work))
     assert busy >= asked
