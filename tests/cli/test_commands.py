@@ -381,11 +381,3 @@ def test_a_stderr_that_is_lost_costs_nothing(tmp_path: Path) -> None:
     with full() as stream:
         assert run(("sweep", *SIMULATE[1:], "--caps", 4, "-o", path), stderr=stream)[0] == 0
     assert path.exists()
-
-
-def test_the_file_of_stdout_is_no_output(tmp_path: Path) -> None:
-    """Replaced, it would lose all that is said afterwards."""
-    path = tmp_path / "said"
-    with path.open("wb") as stream:
-        code, _ = run(("sweep", *SIMULATE[1:], "--caps", 4, "-o", path), stdout=stream.fileno())
-    assert code == 1
