@@ -1,14 +1,12 @@
 """What the knobs ask for: an assignment, and a machine that is not the measured one."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import sim
-from app.words import labels
-from app.words.labels import Pick
-from app.words.switches import option_words
+from app.memo import digest
+from app.words import DDP_PICKS, PICK_WORDS, Pick, option_words
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
@@ -21,9 +19,16 @@ INTERFERING = tuple(name for name in SLOWDOWNS if name != "channel_slowdown")
 _MICRO_BATCHES = ("accumulation_steps", "gradient_accumulation_steps", "num_microbatches")
 _FOR_UNUSED = ("find_unused_parameters", "static_graph")
 Options = tuple[tuple[str, Any], ...]
-_NO_MACHINE = Hardware(
-    name="none", world_size=1, all_reduce=(CurvePoint(num_bytes=0, duration_ns=0),)
-)  # for laws that change a workload alone
+# By field of WhatIf, the key of its knob in the session and in the address.
+KEYS = {
+    "bandwidth": "bw",
+    "latency": "lat",
+    "backward": "bwd",
+    "world_size": "ranks",
+    "precision": "precision",
+    "slowest_rank": "slowest",
+    "interference": "interference",
+}
 
 
 def micro_batches(settings: Mapping[str, Any]) -> int:
@@ -52,19 +57,15 @@ class Choice:
     @property
     def words(self) -> str:
         """The choice in a few words."""
-        named = labels.choice_words(self.pick, self.cap_mb, self.first_mb)
+        named = PICK_WORDS[self.pick]
+        if self.pick == "cap" and self.cap_mb is not None:
+            first = "" if self.first_mb is None else f", first {format_number(self.first_mb, 6)} MiB"
+            named = f"cap {format_number(self.cap_mb, 6)} MiB{first}"
         if self.pick == "cap-list" and self.caps_mb:
             named = f"caps {', '.join(format_number(cap, 6) for cap in self.caps_mb[:4])} MiB" + (
                 f" … {len(self.caps_mb)} in all" if len(self.caps_mb) > 4 else ""
             )
         return ", ".join([named, *map(option_words, dict(self.options).items())])
-
-    @property
-    def key(self) -> str:
-        """What results are remembered by, beside their inputs."""
-        given = None if self.given is None else sim.digest(self.given)
-        fields = (self.pick, self.cap_mb, self.first_mb, self.caps_mb, self.options, given, self.unreadable)
-        return json.dumps(fields, sort_keys=True)
 
     def default_for(self, workload: Workload) -> "Choice":
         """DDP's default for the same job: as many micro-batches a step, compiled or not, and no other switch.
@@ -81,7 +82,7 @@ class Choice:
     @property
     def options_under_ddp(self) -> Options:
         """The switches under which DDP's buckets do the job of this choice: its own, where they are DDP's."""
-        return self.options if self.pick in labels.DDP_PICKS else tuple(self._same_job.items())
+        return self.options if self.pick in DDP_PICKS else tuple(self._same_job.items())
 
     @property
     def recommended(self) -> "Choice":
@@ -104,7 +105,7 @@ class Choice:
         if self.caps_mb is not None:
             told["bucket_cap_mb_list"] = list(self.caps_mb)
         if self.given is not None:
-            told["assignment_sha256"] = sim.digest(self.given)
+            told["assignment_sha256"] = digest(self.given)
         return told | dict(self.options)
 
     def with_given(self, given: Assignment | None) -> "Choice":
@@ -140,8 +141,8 @@ class WhatIf:
 
     ``interference`` k makes every slow-down s of ``INTERFERING`` 1 + (s - 1) k. ``world_size`` is the number
     of ranks, ``precision`` a torch dtype of all gradients. ``slowest_rank`` is how many times as long the
-    backward of the slowest other rank takes. Provenances have the same names; ``KEYS`` of ``what_ifs`` has
-    those of the address.
+    backward of the slowest other rank takes. Provenances have the same names; ``KEYS`` has those of the
+    address.
     """
 
     bandwidth: float = 1.0
@@ -156,11 +157,6 @@ class WhatIf:
     def is_none(self) -> bool:
         """Whether nothing is changed."""
         return self == WhatIf()
-
-    @property
-    def key(self) -> str:
-        """What results are remembered by, beside their inputs."""
-        return json.dumps(self.told(), sort_keys=True)
 
     def beside(self, workload: Workload, hardware: Hardware) -> "WhatIf":
         """The same without what is so already: as many ranks, gradients that are all of this dtype."""
@@ -197,6 +193,11 @@ class WhatIf:
         )
         return workload, _with_interference(hardware, self.interference)
 
+    def on(self, workload: Workload) -> Workload:
+        """``workload`` alone, by the what-ifs that change one."""
+        nowhere = Hardware(name="none", world_size=1, all_reduce=(CurvePoint(num_bytes=0, duration_ns=0),))
+        return self.apply(workload, nowhere)[0]
+
     def slowest(self, workload: Workload) -> Workload | None:
         """``workload`` as the slowest other rank runs it; None where all ranks are alike.
 
@@ -209,7 +210,7 @@ class WhatIf:
                 f"slowest rank: {format_number(self.slowest_rank, 6)} is not legal; give a factor of 1 or "
                 f"more"
             )
-        slower, _ = sim.scale(workload, _NO_MACHINE, backward=self.slowest_rank)
+        slower = WhatIf(backward=self.slowest_rank).on(workload)
         return replace(slower, name=f"{workload.name}, backward x {format_number(self.slowest_rank, 6)}")
 
 

@@ -6,21 +6,9 @@ from contextlib import nullcontext
 import pandas  # noqa: F401 - plotly takes a pandas that another visitor is still importing for a whole one
 import streamlit as st
 
-from app import garbage, launch, library
-from app.views import (
-    about,
-    addresses,
-    cluster,
-    compare,
-    knobs,
-    live,
-    manual,
-    sidebar_last,
-    sources,
-    tune,
-    validate,
-)
-from app.views.errors import told
+from app import addresses, garbage, launch, library, sidebar_last, sources
+from app.views import cluster, compare, live, manual, tune, tune_knobs, validate
+from app.widgets import told
 
 # streamlit draws words on axes in one grey, too pale on white: they take the page's own colour of text.
 _STYLE = """<style>
@@ -95,12 +83,12 @@ def main() -> None:
             validated,
             st.Page(cluster_page, title="Cluster", icon=":material/hub:", url_path="cluster"),
             st.Page(manual.show, title="Manual", icon=":material/menu_book:", url_path="manual"),
-            st.Page(about.show, title="About", icon=":material/help:", url_path="about"),
+            st.Page(manual.about, title="About", icon=":material/help:", url_path="about"),
         ]
     )
     if _opens_on_live(settings, found) and page is first:
         st.switch_page(validated)
-    knobs.take_slider()
+    tune_knobs.take_slider()
     addresses.keep()
     doubts = st.empty()
     asked = sources.Asked()

@@ -10,7 +10,8 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 
-from app.cached import Inputs
+from app.memo import digest
+from app.playing import Inputs
 from sim.nouns.assignment import Assignment
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.report import Report
@@ -38,13 +39,14 @@ def provenance(
     ``scaled`` is what is not as it was measured, ``choice`` the assignment that was chosen and its switches,
     ``switches`` those under which many assignments were played.
     """
+    files = inputs.origin or inputs
     return {
         "tool": f"bucketsim {tool_version()}",
         "python": platform.python_version(),
         "workload": inputs.workload.name,
-        "workload_sha256": inputs.workload_digest,
+        "workload_sha256": digest(files.workload),
         "hardware": inputs.hardware.name,
-        "hardware_sha256": inputs.hardware_digest,
+        "hardware_sha256": digest(files.hardware),
         **({"scaled": dict(scaled)} if scaled else {}),
         **({"choice": dict(choice)} if choice else {}),
         **({"switches": dict(switches)} if switches else {}),

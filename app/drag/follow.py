@@ -9,8 +9,7 @@ from app.drag.frames import GainCard, part
 from app.drag.raster import CELLS, PATTERNS
 from app.drag.states import CAP, SLIDERS, State
 from app.figures.style import BUCKETS, EXPOSED, LINE, NEUTRAL, PATH, TIME_AXIS
-from app.views.headline import CARDS, SENTENCE
-from app.views.step_timeline import TIMELINE
+from app.views.tune_step import CARDS, SENTENCE, TIMELINE
 
 _KEY = "follow"
 _HERE = Path(__file__).parent

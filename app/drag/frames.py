@@ -5,23 +5,22 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from app import cached
-from app.cached import Played
+from app import playing
 from app.drag.raster import lane_runs, mark_runs
-from app.drag.states import Slider, State, short
-from app.figures.critical import path_marks
+from app.drag.states import Slider, State
 from app.figures.style import ms
-from app.figures.timeline import are_few, timeline_data
-from app.remembering import Remembered
-from app.views.headline import Card, step_cards
-from app.words import labels
+from app.figures.timeline import are_few, path_marks, timeline_data
+from app.memo import memo
+from app.playing import Inputs, Played
+from app.views.tune_step import step_cards
+from app.widgets import Card
+from app.words import capital
 from sim.errors import SimError
 
 GainCard = Callable[[Played, Played], Card]
 Notes = tuple[str, ...]
 _PART_S, _FIRST_PART_S = 0.05, 0.25  # what a knob that is turned meanwhile, or the search, may have to wait
 _CHARACTERS = 8_000_000  # of all frames that are kept: two sliders' for 160 jobs of 161 tensors, 50 of 1,000
-_FRAMES: Remembered[tuple[str, Notes]] = Remembered(_CHARACTERS)  # as JSON, with the step's notes
 
 
 def part(state: State, slider: Slider, gain: GainCard, has: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -81,19 +80,28 @@ def _text(state: State, slider: Slider, stop: float, gain: GainCard) -> str | No
         assignment = moved.assignment()
         # In another precision caps that cut alike may cut what was measured otherwise: no frame is shared.
         own = stop if moved.what_if.precision else None
-        same = moved.inputs.key, repr(assignment.bucket_indices), repr(own)
 
         def make() -> tuple[str, Notes]:
-            shown = cached.play(moved.inputs, moved.choice)
+            shown = playing.play(moved.inputs, moved.choice)
             made = frame(moved, shown, gain, is_searched=is_searched)
             return json.dumps(made, separators=(",", ":")), shown.report.notes
 
-        key = short(slider.group(state), repr(is_searched), *same)
-        text, notes = _FRAMES.get(key, make, lambda made: len(made[0]))
+        of = slider.group(state), is_searched, own
+        text, notes = _made(moved.inputs, assignment.bucket_indices, of, make)
     except SimError:
         return None  # which the server tells when it is asked for
     # Notes stand beneath the cards, and are not drawn here.
-    return text if notes == cached.play(state.inputs, state.choice).report.notes else None
+    return text if notes == playing.play(state.inputs, state.choice).report.notes else None
+
+
+@memo(_CHARACTERS, lambda made, *_: len(made[0]))
+def _made(
+    inputs: Inputs,
+    buckets: tuple[tuple[int, ...], ...],
+    of: tuple[object, ...],
+    make: Callable[[], tuple[str, Notes]],
+) -> tuple[str, Notes]:
+    return make()  # as JSON, with the step's notes
 
 
 def frame(state: State, shown: Played, gain: GainCard, *, is_searched: bool) -> dict[str, Any]:
@@ -104,14 +112,14 @@ def frame(state: State, shown: Played, gain: GainCard, *, is_searched: bool) -> 
     timeline = shown.timeline
     data = timeline_data(timeline)
     until_ns = data.sync_end_ns
-    default = cached.play(state.inputs, state.choice.default_for(state.inputs.workload))
+    default = playing.play(state.inputs, state.choice.default_for(state.inputs.workload))
     last = gain(shown, default)
-    as_measured = None if state.what_if.is_none else cached.play(state.measured, state.choice)
+    as_measured = None if state.what_if.is_none else playing.play(state.measured, state.choice)
     marks = path_marks(timeline, shown.path)
     return {
         "cards": [(card.value, card.below) for card in step_cards(shown, as_measured)]
         + [(last.value, last.below if is_searched else "")],
-        "sentence": labels.capital(shown.report.verdict),
+        "sentence": capital(shown.report.verdict),
         "lanes": data.lanes,
         "runs": [
             lane_runs((span for span in data.spans if span.lane == lane), until_ns) for lane in data.lanes

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from app.figures.critical import Mark
-from app.figures.timeline import Span, pattern
+from app.figures.timeline import Mark, Span, pattern
 
 CELLS = 2048  # across the step: finer than the pixels of a figure that is less than 2,000 wide
 PATTERNS = ("", "/", ".", "|", "x", "-")

@@ -1,17 +1,17 @@
 """What a slider can be moved to: the states of the page beside the one that it shows."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app import cached
-from app.cached import Inputs
-from app.choosing import Choice, WhatIf
-from app.views.knobs import CAP_STOPS
-from app.views.switches import CAPPED_PICKS
-from app.views.what_ifs import KEYS
-from app.views.what_ifs import SLIDERS as STOPS
+from app import playing
+from app.choosing import KEYS, Choice, WhatIf
+from app.memo import digest
+from app.playing import Inputs
+from app.views.tune_knobs import CAP_STOPS, CAPPED_PICKS
+from app.views.tune_knobs import SLIDERS as STOPS
 from sim.nouns.assignment import Assignment
 
 CAP = "cap_slider"
@@ -36,16 +36,22 @@ class State:
     @property
     def inputs(self) -> Inputs:
         """Workload and machine with the what-ifs applied."""
-        return cached.scale(self.measured, self.what_if)
+        return playing.scale(self.measured, self.what_if)
 
     @property
     def id(self) -> str:
         """A short name of what is shown, by which the browser knows that the server has caught up."""
-        return short(self.inputs.key, self.choice.key)
+        return self.short()
+
+    def short(self, slider: str = "") -> str:
+        """A short name of all that it says but for where the sliders stand, as ``slider`` sees it."""
+        files = digest(self.measured.workload), digest(self.measured.hardware)
+        told = slider, *files, self.what_if.told(), self.choice.told(), self.choice.unreadable
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
     def assignment(self) -> Assignment:
         """Its buckets. Raises ``SimError`` as ``Choice.assignment``."""
-        return self.choice.assignment(self.inputs.workload, lambda: cached.best(self.inputs))
+        return self.choice.assignment(self.inputs.workload, lambda: playing.best(self.inputs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +96,8 @@ class Slider:
         if not self.is_known(state):
             return ""
         if self.field is None:
-            return short(self.key, state.inputs.key, self.at(state, 0.0).choice.key)
-        without = _with_factor(state.what_if, self.field, 1.0)
-        return short(self.key, state.measured.key, without.key, state.choice.key)
+            return self.at(state, 0.0).short(self.key)
+        return self.at(state, 1.0).short(self.key)
 
 
 SLIDERS: Mapping[str, Slider] = {
@@ -113,8 +118,3 @@ def mark(state: State) -> dict[str, Any]:
 def _with_factor(what_if: WhatIf, field: str, factor: float) -> WhatIf:
     changed: dict[str, Any] = {field: factor}
     return replace(what_if, **changed)
-
-
-def short(*parts: str) -> str:
-    """A short name of all that ``parts`` say."""
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

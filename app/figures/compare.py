@@ -1,13 +1,27 @@
-"""Timelines of several candidates on one axis of time."""
+"""Several candidates on one axis: their timelines, where each cuts, and how their steps differ."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import plotly.graph_objects as go
 
-from app.figures.style import LINE, TIME_AXIS, explain, framed, ms, ms_text, safe
+from app.figures.style import (
+    ALARM,
+    GOOD,
+    LINE,
+    NEUTRAL,
+    TIME_AXIS,
+    bucket_colour,
+    explain,
+    framed,
+    ms,
+    ms_text,
+    safe,
+)
 from app.figures.timeline import (
     KIND_WORDS,
+    MAX_SPANS,
     PATTERNS,
     Span,
     TimelineData,
@@ -15,7 +29,10 @@ from app.figures.timeline import (
     bars,
     timeline_data,
 )
+from sim.nouns.assignment import Assignment
 from sim.nouns.timeline import Timeline
+from sim.nouns.workload import Workload
+from sim.units import MIB, format_number
 
 _MAX_SPANS = 5000
 _GAP = 0.7  # between two candidates, in lanes
@@ -123,7 +140,7 @@ def draw_stacked(data: Stacked) -> go.Figure:
             (row.backward_end_ns, "backward ends", "solid"),
             (row.sync_end_ns, "all gradients available", "dot"),
         ):
-            _mark(figure, ms(at), low - 0.5, top + 0.5, name, dash, in_legend=number == 0)
+            _upright(figure, ms(at), low - 0.5, top + 0.5, name, dash, in_legend=number == 0)
         figure.add_annotation(
             x=0,
             xref="paper",
@@ -153,7 +170,7 @@ def draw_stacked(data: Stacked) -> go.Figure:
     return framed(figure, height, barmode="overlay", showlegend=True)
 
 
-def _mark(
+def _upright(
     figure: go.Figure, at_ms: float, low: float, high: float, name: str, dash: str, *, in_legend: bool
 ) -> None:
     """A line through one candidate's lanes; named once in the legend."""
@@ -167,3 +184,164 @@ def _mark(
         showlegend=in_legend,
         hovertemplate=f"{name}: %{{x:.3f}} ms<extra></extra>",
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Neighbours in ready order that share a bucket; None: of several, too thin to draw apart."""
+
+    row: str
+    bucket: int | None
+    start_bytes: int
+    num_bytes: int
+    text: str
+
+
+def map_data(
+    candidates: Sequence[tuple[str, Workload, Assignment]], max_blocks: int = MAX_SPANS
+) -> tuple[Block, ...]:
+    """Blocks of ``(name, workload, assignment)``, row by row; gradients never ready come last."""
+    share = max(1, max_blocks // max(1, len(candidates)))
+    blocks: list[Block] = []
+    for name, workload, assignment in candidates:
+        row = _blocks(name, workload, assignment)
+        blocks += row if len(row) <= share else _thinned(row, -(-2 * workload.total_bytes // share))
+    return tuple(blocks)
+
+
+def _blocks(name: str, workload: Workload, assignment: Assignment) -> list[Block]:
+    home = {index: number for number, bucket in enumerate(assignment.bucket_indices) for index in bucket}
+    ready = workload.order()
+    order = [*ready, *sorted(set(range(len(workload.gradients))) - set(ready))]
+    blocks, reached = [], 0
+    for bucket, members in groupby(order, key=home.__getitem__):
+        gradients = [workload.gradients[index] for index in members]
+        size = sum(gradient.num_bytes for gradient in gradients)
+        names = ", ".join(safe(gradient.name, 40) for gradient in gradients[:3])
+        more = f" and {len(gradients) - 3} more" if len(gradients) > 3 else ""
+        text = (
+            f"<b>{safe(name)}</b><br>bucket {bucket}: {format_number(size / MIB)} MiB here<br>"
+            f"{len(gradients)} gradient{'s' if len(gradients) > 1 else ''}: {names}{more}"
+        )
+        blocks.append(Block(row=name, bucket=bucket, start_bytes=reached, num_bytes=size, text=text))
+        reached += size
+    return blocks
+
+
+def _thinned(blocks: Sequence[Block], least_bytes: int) -> list[Block]:
+    """Neighbours together that lie in one slot of ``least_bytes``."""
+    thinned = []
+    for _, group in groupby(blocks, key=lambda block: block.start_bytes // max(1, least_bytes)):
+        members = list(group)
+        if len(members) == 1:
+            thinned.append(members[0])
+            continue
+        size = sum(block.num_bytes for block in members)
+        thinned.append(
+            Block(
+                row=members[0].row,
+                bucket=None,
+                start_bytes=members[0].start_bytes,
+                num_bytes=size,
+                text=f"<b>{safe(members[0].row)}</b><br>{len(members)} blocks, "
+                f"{format_number(size / MIB)} MiB",
+            )
+        )
+    return thinned
+
+
+def draw_map(blocks: Sequence[Block]) -> go.Figure:
+    """One row a candidate, the first on top."""
+    figure = go.Figure()
+    rows = list(dict.fromkeys(block.row for block in blocks))
+    figure.add_bar(
+        orientation="h",
+        y=[safe(block.row) for block in blocks],
+        base=[block.start_bytes / MIB for block in blocks],
+        x=[block.num_bytes / MIB for block in blocks],
+        marker={
+            "color": [bucket_colour(block.bucket) for block in blocks],
+            "line": {"width": 0.5 if len(blocks) <= 600 else 0, "color": "rgba(255,255,255,0.7)"},
+        },
+        customdata=[block.text for block in blocks],
+        hovertemplate="%{customdata}<extra></extra>",
+    )
+    figure.update_yaxes(
+        categoryorder="array", categoryarray=[safe(row) for row in rows[::-1]], showgrid=False
+    )
+    figure.update_xaxes(title="gradients in ready order, MiB")
+    return framed(figure, 80 + 36 * len(rows), barmode="overlay", bargap=0.3)
+
+
+_ROOM = 0.2  # of the axis, on either side
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A bar from one difference to another, ns; ``is_total`` sums up those before it."""
+
+    name: str
+    from_ns: int
+    to_ns: int
+    is_total: bool = False
+
+    @property
+    def change_ns(self) -> int:
+        """What the bar adds; negative: takes away."""
+        return self.to_ns - self.from_ns
+
+
+def delta_data(steps_ns: Mapping[str, int]) -> tuple[Bar, ...]:
+    """Each step against the first, which is left out."""
+    names = list(steps_ns)
+    base = steps_ns[names[0]]
+    return tuple(Bar(name=name, from_ns=0, to_ns=steps_ns[name] - base) for name in names[1:])
+
+
+def parts_data(changes: Sequence[tuple[str, Sequence[tuple[str, int]]]]) -> tuple[Bar, ...]:
+    """``(cause, [(part, change)])`` as bars that begin where the one before ended, and their total.
+
+    Parts that change nothing are left out; the cause is named where there are several.
+    """
+    bars, reached = [], 0
+    for cause, parts in changes:
+        for part, change in parts:
+            if change:
+                name = f"{part} ({cause})" if len(changes) > 1 else part
+                bars.append(Bar(name=name, from_ns=reached, to_ns=reached + change))
+                reached += change
+    return (*bars, Bar(name="together", from_ns=0, to_ns=reached, is_total=True))
+
+
+def draw_bars(bars: Sequence[Bar], title: str) -> go.Figure:
+    """Horizontal bars around zero: orange is longer, green is shorter, grey the sum."""
+    figure = go.Figure()
+    figure.add_bar(
+        orientation="h",
+        y=[safe(bar.name) for bar in bars],
+        base=[ms(bar.from_ns) for bar in bars],
+        x=[ms(bar.change_ns) for bar in bars],
+        marker={"color": [_colour(bar) for bar in bars]},
+        text=[f"{ms(bar.change_ns):+,.2f}" for bar in bars],
+        textposition="auto",
+        cliponaxis=False,
+        hovertemplate="%{y}<br>%{text} ms<extra></extra>",
+    )
+    figure.add_vline(x=0, line={"color": LINE, "width": 1})
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    figure.update_xaxes(title=title, range=_range(bars))
+    return framed(figure, 80 + 34 * len(bars), bargap=0.25)
+
+
+def _range(bars: Sequence[Bar]) -> tuple[float, float]:
+    """From the least to the most, with room for the figures beside short bars, in ms."""
+    ends = [0, *(bar.from_ns for bar in bars), *(bar.to_ns for bar in bars)]
+    low, high = ms(min(ends)), ms(max(ends))
+    room = _ROOM * (high - low) or 1.0
+    return low - room, high + room
+
+
+def _colour(bar: Bar) -> str:
+    if bar.is_total:
+        return NEUTRAL
+    return ALARM if bar.change_ns > 0 else GOOD

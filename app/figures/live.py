@@ -10,10 +10,17 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from app.figures.style import ACCENT, ALARM, BUCKETS, LINE, NEUTRAL, framed, ms
-from app.words.live import PART_WORDS
+from sim.nouns.autotune import AutotuneProgress
 from sim.nouns.live import PARTS, Lateness, LiveReport
 from sim.units import format_ms, format_percent
 
+PART_WORDS: dict[str, str] = {
+    "before": "before forward",
+    "forward": "forward",
+    "backward": "backward",
+    "sync": "communication",
+    "optimizer": "optimizer",
+}
 MOST_POINTS = 1500
 ROLLING = 50
 _PLAIN_SHARE = 0.02  # of the steps, the longest: they may leave the picture rather than flatten it
@@ -233,3 +240,33 @@ def lateness_figure(rows: Sequence[Lateness], most: int = 16) -> go.Figure:
     figure.update_xaxes(title="steps in which this rank is last, %", range=[0, 100])
     figure.update_yaxes(autorange="reversed")
     return framed(figure, 110 + 26 * len(shown))
+
+
+def trial_figure(told: AutotuneProgress) -> go.Figure:
+    """Each look's gain in percent of the step, with its interval, over the steps of the trial."""
+    gains = [100 * look.gain for look in told.looks]
+    figure = go.Figure()
+    figure.add_scatter(
+        mode="lines+markers",
+        x=[look.steps for look in told.looks],
+        y=gains,
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": [100 * (look.high - look.gain) for look in told.looks],
+            "arrayminus": [100 * (look.gain - look.low) for look in told.looks],
+        },
+        line={"color": ACCENT, "width": 1},
+        marker={"color": ACCENT, "size": 8},
+        hovertemplate="after %{x} steps: %{y:+.1f} %<extra></extra>",
+    )
+    if told.in_use_ns and told.best_ns is not None:
+        figure.add_hline(
+            y=100 * (told.in_use_ns - told.best_ns) / told.in_use_ns,
+            line={"color": LINE, "dash": "dash"},
+            annotation_text="predicted",
+        )
+    figure.add_hline(y=0, line={"color": LINE, "width": 1})
+    figure.update_xaxes(title="steps of the trial", range=[0, 1.05 * (told.most_steps or 1)])
+    figure.update_yaxes(title="gain, % of the step")
+    return framed(figure, 260, showlegend=False)

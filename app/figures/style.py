@@ -24,7 +24,6 @@ TIME_AXIS = "time from the start of backward, ms"
 # titles stand over the plot it goes below.
 LEGEND_ABOVE = {"orientation": "h", "yref": "container", "yanchor": "top", "y": 1.0, "x": 0}
 LEGEND_BELOW = LEGEND_ABOVE | {"yanchor": "bottom", "y": 0.0}
-CHART = {"displaylogo": False}  # what the page gives along with every figure
 MIB_TICKS = tuple(2.0**power for power in range(-10, 17))  # of a logarithmic axis
 
 
@@ -143,3 +142,21 @@ def hatch(shape: str | list[str]) -> dict[str, Any]:
 def explain(figure: go.Figure, name: str, shape: str) -> None:
     """A legend entry that says what a pattern means."""
     figure.add_bar(name=name, x=[None], y=[None], marker={"color": NEUTRAL, "pattern": hatch(shape)})
+
+
+def area(
+    name: str, xs: Sequence[float], lows: Sequence[float], highs: Sequence[float], colour: str, **more: Any
+) -> dict[str, Any]:
+    """A scatter that fills what lies between two curves, in a pale ``colour``."""
+    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    return {
+        "name": name,
+        "x": [*xs, *reversed(xs)],
+        "y": [*lows, *reversed(highs)],
+        "mode": "lines",
+        "fill": "toself",
+        "fillcolor": f"rgba({red},{green},{blue},0.15)",
+        "line": {"width": 0, "color": colour},
+        "hoverinfo": "skip",
+        **more,
+    }

@@ -6,12 +6,13 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from app.figures.band import Band, band_traces, place
 from app.figures.style import ACCENT, ALARM, GOOD, GRID, LINE, MIB_TICKS, built, mib_text, ms
+from sim.nouns.band import BandPoint
 from sim.nouns.recommendation import Plateau
 from sim.nouns.rows import SweepRow
 from sim.units import format_ms, format_number, format_percent, format_size
 
+DEFAULT, ZERO = "default", "0"  # the column left of the axis: what a logarithm cannot hold
 _ZONE = "rgba(0,158,115,0.16)"
 
 
@@ -93,7 +94,7 @@ def _point(row: SweepRow) -> SweepPoint:
     return SweepPoint(cap_mb=row.bucket_cap_mb, step_ms=ms(row.step_ns), text=text)
 
 
-def draw_sweep(data: SweepData, band: Band | None = None, star: str = "recommended cap") -> go.Figure:
+def draw_sweep(data: SweepData, band: Sequence[BandPoint] = (), star: str = "recommended cap") -> go.Figure:
     """The curve on a logarithmic axis; left of it, in a column of its own, DDP's default.
 
     ``customdata`` of each point is [hover text, cap in MiB or None], so that a click tells its cap. ``band``
@@ -109,7 +110,7 @@ def draw_sweep(data: SweepData, band: Band | None = None, star: str = "recommend
     if data.chosen is not None:
         axis = "x2" if data.chosen.cap_mb else "x"
         traces.append(_points(axis, (data.chosen,), "shown", symbol="circle-open", size=18, colour=LINE))
-    if band is not None:
+    if band:
         traces += band_traces(band)
     # A little wider than its caps, so that a stretch of one cap can be seen.
     shapes = [_zone(low / 1.03, high * 1.03) for low, high in data.zones_mb]
@@ -176,3 +177,33 @@ def _points(
         "hovertemplate": "%{customdata[0]}<extra></extra>",
         "unselected": {"marker": {"opacity": 1}},
     }
+
+
+def place(cap_mb: float | None) -> str:
+    """Where in the left column a cap stands that the axis cannot hold."""
+    return DEFAULT if cap_mb is None else ZERO
+
+
+def band_traces(points: Sequence[BandPoint]) -> list[dict[str, Any]]:
+    """The band as traces of the sweep, below its curve; clicks pass through to the points."""
+    behind: dict[str, Any] = {"type": "scatter", "yaxis": "y", "hoverinfo": "skip", "zorder": -1}
+    behind |= {"name": "95 of 100 steps", "mode": "lines"}
+    rows = sorted((row.cap_mb, ms(row.low_ns), ms(row.high_ns)) for row in points if row.cap_mb)
+    traces = [
+        {
+            **behind,
+            "xaxis": "x2",
+            "x": [cap for cap, _, _ in (*rows, *rows[::-1])],
+            "y": [*(high for _, _, high in rows), *(low for _, low, _ in rows[::-1])],
+            "fill": "toself",
+            "fillcolor": "rgba(0,114,178,0.18)",
+            "line": {"width": 0, "color": ACCENT},
+        }
+    ]
+    for point in points:
+        if not point.cap_mb:
+            at, line = place(point.cap_mb), {"width": 10, "color": ALARM}
+            ends = [ms(point.low_ns), ms(point.high_ns)]
+            more = {"line": line, "opacity": 0.3, "showlegend": False}
+            traces.append({**behind, "xaxis": "x", "x": [at, at], "y": ends, **more})
+    return traces

@@ -7,7 +7,6 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from app.figures.critical import Mark
 from app.figures.style import (
     EXPOSED,
     LEGEND_ABOVE,
@@ -23,6 +22,7 @@ from app.figures.style import (
     safe,
 )
 from sim.nouns.collective import CollectiveTimes
+from sim.nouns.path import PathSpan
 from sim.nouns.timeline import BucketTimes, ComputeSpan, Timeline
 from sim.units import MIB, format_number
 
@@ -38,6 +38,16 @@ KIND_WORDS = {
     "straggler": "waits for the slowest rank",
 }
 PATTERNS = {"copy_in": ".", "launch": "|", "hook": "x", "straggler": "-"}
+_ON_LANE = ("backward", "copy_in", "hook")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A stretch of one lane that the path runs along without a gap, ns from the start of backward."""
+
+    lane: str
+    start_ns: int
+    end_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +284,7 @@ def draw_timeline(data: TimelineData, path: Sequence[Mark] = (), meta: object = 
     numbered = are_few(data)
     kinds = {span.kind for span in data.spans}
     traces = [
-        _lane(lane, [span for span in data.spans if span.lane == lane], numbered) for lane in data.lanes
+        _lane_trace(lane, [span for span in data.spans if span.lane == lane], numbered) for lane in data.lanes
     ]
     if path:
         traces.append(_path(path))
@@ -313,7 +323,7 @@ def draw_timeline(data: TimelineData, path: Sequence[Mark] = (), meta: object = 
     )
 
 
-def _lane(lane: str, spans: Sequence[Span], numbered: bool) -> dict[str, Any]:
+def _lane_trace(lane: str, spans: Sequence[Span], numbered: bool) -> dict[str, Any]:
     return {
         "type": "bar",
         "name": lane,
@@ -342,3 +352,36 @@ def _path(path: Sequence[Mark]) -> dict[str, Any]:
         "hovertemplate": "%{customdata}<extra></extra>",
         "showlegend": True,
     }
+
+
+def path_marks(timeline: Timeline, path: Sequence[PathSpan]) -> tuple[Mark, ...]:
+    """The path by the lanes of ``timeline_data``, neighbours joined.
+
+    What has no lane there (what a callback computes between collectives) is left out.
+    """
+    marks: list[Mark] = []
+    several = any(played.channel > 0 for played in timeline.collectives)
+    for span in path:
+        lane = _lane_of(timeline, span, several)
+        if lane is None or span.end_ns == span.start_ns:
+            continue
+        last = marks[-1] if marks else None
+        if last is not None and last.lane == lane and last.end_ns == span.start_ns:
+            marks[-1] = Mark(lane=lane, start_ns=last.start_ns, end_ns=span.end_ns)
+        else:
+            marks.append(Mark(lane=lane, start_ns=span.start_ns, end_ns=span.end_ns))
+    return tuple(marks)
+
+
+def _lane_of(timeline: Timeline, span: PathSpan, several: bool) -> str | None:
+    if span.kind in _ON_LANE:
+        return "compute"
+    if span.kind == "copy_out":
+        return "copy back"
+    if span.kind == "launch":
+        if span.collective is None:
+            return "compute"
+        return None if timeline.hardware.launch_blocks_compute else "launch"
+    if span.kind == "settle" or span.collective is None:
+        return None
+    return f"communication {timeline.collectives[span.collective].channel}" if several else "communication"

@@ -1,1 +1,1 @@
-"""What is on the screen, a page or a section a file."""
+"""The pages of the dashboard, a file each; not called ``pages``, which streamlit would take for scripts."""

@@ -2,37 +2,40 @@
 
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 import sim
-from app import cached, cached_live, launch
-from app.figures.live import lateness_figure, parts_figure, steps_figure
-from app.figures.style import CHART
+from app import launch, playing, sources
+from app.figures.live import PART_WORDS, lateness_figure, parts_figure, steps_figure, trial_figure
 from app.library import LIVE, Library
-from app.views import live_autotune, live_gain, uploading
-from app.views.errors import told
-from app.words import labels
-from app.words import live as words
-from sim.errors import SimError
+from app.memo import memo, one
+from app.widgets import chart, told
+from app.words import capital, plain
+from sim.errors import NotModelledError, SimError
 from sim.formats.recordings import find_autotunes
+from sim.nouns.autotune import AutotuneProgress
 from sim.nouns.hardware import Hardware
-from sim.nouns.live import Calibration, Followed, LiveReport
-from sim.nouns.recording import RecordedLayout, Recording
-from sim.units import format_ms
+from sim.nouns.live import Calibration, Drift, Followed, Lateness, LiveGain, LiveReport, Unseen
+from sim.nouns.recording import RecordedLayout, Recording, RecordingHeader
+from sim.tuner.setting import tell_setting
+from sim.units import format_ms, format_percent, format_ranks
 
 _EVERY = {"1 s": 1.0, "2 s": 2.0, "5 s": 5.0, "10 s": 10.0, "paused": None}
 _STEPS = (10, 20, 50, 100)
 _UPLOAD = "upload a hardware"
-_OWN = "own"  # in place of a digest: the job's own collectives
+_READ_S = 1.0  # of one refresh: a long file is caught up with over several
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the controls ask for. ``hardware`` None: the job's own collectives, ``digest``: its key."""
+    """What the controls ask for. ``hardware`` None: the job's own collectives."""
 
     watch: Path
     found: tuple[Path, ...]
@@ -40,7 +43,6 @@ class Wanted:
     steps: int
     by_clock: bool
     hardware: Hardware | None
-    digest: str
     samples: int
     to_go: int
 
@@ -73,7 +75,7 @@ def _refresh(place: DeltaGenerator) -> str:
         index=1,
         key="live_every",
         bind="query-params",
-        help=words.HELP["every"],
+        help="How often new lines are read. Only the figures below are drawn again.",
     )
 
 
@@ -81,10 +83,16 @@ def _wait(watch: Path) -> None:
     """Look again; the whole page comes once there is a recording."""
     if sim.find_recordings(watch):
         st.rerun()
-    if live_autotune.show(watch):
+    if _autotune(watch):
         return
-    st.info(words.WAITING, icon=":material/hourglass_empty:")
-    st.caption(labels.plain(str(watch)))
+    st.info(
+        (
+            "No steps yet: waiting for `rank-<r>.jsonl` in this directory. A job writes them "
+            "with `with sim.record(ddp_model, DIR):` around its training loop, on every rank."
+        ),
+        icon=":material/hourglass_empty:",
+    )
+    st.caption(plain(str(watch)))
 
 
 def _controls(watch: Path, found: list[Path], library: Library) -> tuple[Wanted, str]:
@@ -92,14 +100,18 @@ def _controls(watch: Path, found: list[Path], library: Library) -> tuple[Wanted,
     names = {_name(watch, path): path for path in found}
     left, middle, right = st.columns([3, 2, 2])
     name = left.selectbox(
-        "Recording", list(names), key="recording", bind="query-params", help=words.HELP["recording"]
+        "Recording",
+        list(names),
+        key="recording",
+        bind="query-params",
+        help="Directories that `sim.record` wrote to, the last written first.",
     )
     machine = middle.selectbox(
         "Machine",
         list(_machines(names[name], library)),
         key="live_machine",
         bind="query-params",
-        help=words.HELP["machine"],
+        help="What an all-reduce takes: a calibrated machine, or what the job's own buckets took.",
     )
     every = _refresh(right)
     with st.expander("Window, axis, and your numbers", icon=":material/tune:"):
@@ -110,10 +122,14 @@ def _controls(watch: Path, found: list[Path], library: Library) -> tuple[Wanted,
             index=1,
             key="live_steps",
             bind="query-params",
-            help=words.HELP["steps"],
+            help="How many steps after warm-up make the workload. All later steps are predicted unseen.",
         )
         axis = two.selectbox(
-            "Axis", ["step", "clock"], key="live_axis", bind="query-params", help=words.HELP["axis"]
+            "Axis",
+            ["step", "clock"],
+            key="live_axis",
+            bind="query-params",
+            help="Steps by their number, or by the wall clock at which they began.",
         )
         samples = three.number_input(
             "Samples per step, all ranks",
@@ -121,7 +137,9 @@ def _controls(watch: Path, found: list[Path], library: Library) -> tuple[Wanted,
             step=1,
             key="live_samples",
             bind="query-params",
-            help=words.HELP["samples"],
+            help=(
+                "Samples in one step, over all ranks: batch per rank x ranks x micro-batches. 0: not known."
+            ),
         )
         to_go = four.number_input(
             "Steps still to go",
@@ -129,9 +147,9 @@ def _controls(watch: Path, found: list[Path], library: Library) -> tuple[Wanted,
             step=1000,
             key="live_to_go",
             bind="query-params",
-            help=words.HELP["to_go"],
+            help="Optimizer steps that are still to be trained. 0: not known.",
         )
-    hardware, digest = _hardware(_machines(names[name], library)[machine])
+    hardware = _hardware(_machines(names[name], library)[machine])
     return (
         Wanted(
             watch=watch,
@@ -140,7 +158,6 @@ def _controls(watch: Path, found: list[Path], library: Library) -> tuple[Wanted,
             steps=steps,
             by_clock=axis == "clock",
             hardware=hardware,
-            digest=digest,
             samples=int(samples),
             to_go=int(to_go),
         ),
@@ -159,38 +176,38 @@ def _machines(directory: Path, library: Library) -> dict[str, Path | None]:
     for folder in dict.fromkeys((directory, directory.parent)):
         for path in sorted(folder.glob("hardware*.json")):
             machines.setdefault(f"{path.stem} (beside the recording)", path)
-    machines[words.OWN_MACHINE] = None
+    machines["the job's own collectives"] = None
     machines |= dict(library.hardware)
     machines[_UPLOAD] = Path(_UPLOAD)
     return machines
 
 
-def _hardware(path: Path | None) -> tuple[Hardware | None, str]:
-    """The machine that was chosen, with its digest; ``None``: the job's own, as where a file is not legal."""
+def _hardware(path: Path | None) -> Hardware | None:
+    """The machine that was chosen; ``None``: the job's own, as where a file is not legal."""
     with told():
         if path == Path(_UPLOAD):
-            file = uploading.one("Hardware JSON", "up_live")
+            file = sources.one_file("Hardware JSON", "up_live")
             if file is not None:
-                return cached.parse_hardware(bytes(file.getbuffer()), file.name)
+                return _parse_hardware(sources.content_digest(file), file.name, file.getvalue)
         elif path is not None:
-            return cached.load_hardware(path)
-    return None, _OWN
+            return playing.load_hardware(path)
+    return None
 
 
 def _live(wanted: Wanted) -> None:
     """One refresh: what was read, what it says."""
     if tuple(sorted(sim.find_recordings(wanted.watch))) != wanted.found:
         st.rerun()  # another recording has come: the page is to offer it
-    live_autotune.show(wanted.watch)
-    followed = cached_live.refresh(wanted.directory)
-    state, *others = words.state_sentences(followed, time.time())
-    st.markdown(f"**{labels.plain(state)}**" if followed.step_count else state)
+    _autotune(wanted.watch)
+    followed: Followed = _follower(str(wanted.directory.absolute())).refresh(_READ_S)
+    state, *others = state_sentences(followed, time.time())
+    st.markdown(f"**{plain(state)}**" if followed.step_count else state)
     for sentence in others:
-        st.caption(labels.plain(sentence))
+        st.caption(plain(sentence))
     if followed.faults:
         with st.expander(f"Faults in the files: {followed.fault_count}", icon=":material/error:"):
             for fault in followed.faults:
-                st.markdown(f"- {labels.plain(fault)}")
+                st.markdown(f"- {plain(fault)}")
     if not followed.ranks:
         return
     with told():
@@ -202,8 +219,8 @@ def _fitting(wanted: Wanted, followed: Followed) -> Wanted:
     ranks = followed.ranks[0].header.world_size
     if wanted.hardware is None or wanted.hardware.world_size == ranks:
         return wanted
-    st.warning(labels.plain(words.other_ranks_sentence(wanted.hardware, ranks)), icon=":material/warning:")
-    return replace(wanted, hardware=None, digest=_OWN)
+    st.warning(plain(other_ranks_sentence(wanted.hardware, ranks)), icon=":material/warning:")
+    return replace(wanted, hardware=None)
 
 
 def _judged(wanted: Wanted, followed: Followed) -> None:
@@ -211,12 +228,19 @@ def _judged(wanted: Wanted, followed: Followed) -> None:
     chosen_first = window is not _chosen(followed)
     layouts = followed.ranks[0].layouts
     if window is None:
-        st.info(words.calibrating_sentence(followed, min(wanted.steps, followed.whole_steps)))
+        st.info(calibrating_sentence(followed, min(wanted.steps, followed.whole_steps)))
         _job(followed, None)
         return
-    key = cached_live.window_key(followed.run, window, layouts, wanted.digest)
+    steps = [
+        (one.header.rank, [(step.step, step.started_at_ns) for step in one.steps]) for one in window.ranks
+    ]
+    cuts = [(one.step, one.bucket_indices) for one in layouts]
     try:
-        calibration = cached_live.calibrate(key, window, layouts, wanted.hardware)
+        calibration = _calibrate(
+            (followed.run, steps, cuts),
+            wanted.hardware,
+            lambda: sim.calibrate_live(window, layouts, wanted.hardware),
+        )
     except SimError:
         _job(followed, None)
         raise
@@ -227,34 +251,36 @@ def _judged(wanted: Wanted, followed: Followed) -> None:
             f"window is no longer than that."
         )
     if chosen_first and calibration.first_step > followed.warmup_steps + 1:
-        st.caption(words.settling_sentence(followed.warmup_steps + 1, calibration.first_step - 1))
+        st.caption(settling_sentence(followed.warmup_steps + 1, calibration.first_step - 1))
     _cards(report, calibration)
     _sentences(report, calibration)
-    st.plotly_chart(
+    chart(
         steps_figure(report, by_clock=wanted.by_clock),
-        key="live_steps_figure",
-        config=CHART,
-        alt="Measured steps over their prediction, and the error of the prediction below",
+        "live_steps_figure",
+        "Measured steps over their prediction, and the error of the prediction below",
     )
-    st.caption(words.STEPS_CAPTION)
+    st.caption(
+        "Points: measured steps. Line: their rolling median of 50. Dashed: predicted. "
+        "Shaded: the steps that the prediction was made from; it has seen none of the others."
+    )
     _recalibrate(followed, wanted)
-    _gain(wanted, key, calibration, layouts, report)
+    _gain(wanted, calibration, layouts, report)
     st.subheader("Where does a step go?")
-    st.plotly_chart(
+    chart(
         parts_figure(report, by_clock=wanted.by_clock),
-        key="live_parts_figure",
-        config=CHART,
-        alt="The parts of a step over time, on top of each other",
+        "live_parts_figure",
+        "The parts of a step over time, on top of each other",
     )
-    st.caption(words.PARTS_CAPTION)
+    st.caption(
+        "Rolling medians of the parts of a step, all micro-batches together, of the rank "
+        "that is slowest in it. Communication: from the end of backward to the end of DDP's "
+        "synchronisation, what backward did not hide."
+    )
     if report.lateness:
         st.subheader("Who do the others wait for?")
-        st.markdown(labels.plain(words.lateness_sentence(report.lateness) or ""))
-        st.plotly_chart(
-            lateness_figure(report.lateness),
-            key="live_late_figure",
-            config=CHART,
-            alt="How often each rank ends its backward last",
+        st.markdown(plain(lateness_sentence(report.lateness) or ""))
+        chart(
+            lateness_figure(report.lateness), "live_late_figure", "How often each rank ends its backward last"
         )
     _job(followed, calibration)
 
@@ -279,7 +305,7 @@ def _recalibrate(followed: Followed, wanted: Wanted) -> None:
     left.button(
         "Predict from the latest steps",
         key="live_again",
-        help=words.HELP["recalibrate"],
+        help="Make the workload from the latest steps instead; only steps after them count as unseen.",
         on_click=_choose_latest,
         args=(followed, wanted.steps),
     )
@@ -301,54 +327,97 @@ def _cards(report: LiveReport, calibration: Calibration) -> None:
     recent = format_ms(report.recent.step_ns) if report.recent else "–"
     now = calibration.layouts[-1].parts if calibration.layouts else None
     cards = [
-        ("Step, latest 50", recent, words.HELP["step"]),
-        ("Predicted", format_ms(now.step_ns) if now else "–", words.HELP["predicted"]),
-        ("Unseen steps", words.share_card(report.unseen), words.HELP["error"]),
-        ("Calibration steps", words.share_card(report.window), words.HELP["window"]),
-        ("Drift", words.drift_card(report), words.HELP["drift"]),
+        (
+            "Step, latest 50",
+            recent,
+            (
+                "Measured: median of the last 50 steps, of the rank that is slowest in each. From "
+                "the start of the first forward to the end of the optimizer; loading data is not in "
+                "it."
+            ),
+        ),
+        (
+            "Predicted",
+            format_ms(now.step_ns) if now else "–",
+            "The step that the model predicts from the calibration window, for the buckets in use now.",
+        ),
+        (
+            "Unseen steps",
+            share_card(report.unseen),
+            (
+                "Median of measured over predicted, minus 1, over all steps after the calibration "
+                "window that ran with the buckets in use: +5 % took 5 % longer than predicted "
+                "(elsewhere errors are predicted over measured). None of these steps was used to "
+                "predict. "
+            ),
+        ),
+        (
+            "Calibration steps",
+            share_card(report.window),
+            (
+                "The same of the calibration steps, those that the prediction was made from. What is "
+                "as large here is noise, or the model's own error, and nothing that came later."
+            ),
+        ),
+        (
+            "Drift",
+            drift_card(report),
+            (
+                "A lasting change of how long steps take, by Pettitt's test on medians of five "
+                "steps, and by the rank sum against the calibration steps: at most one false alarm "
+                "in a thousand looks at steps that do not drift. A few long steps (checkpoint, "
+                "evaluation) are no drift. Changes below 1 % are not told."
+            ),
+        ),
     ]
     if report.lateness:
-        cards.append(("Last rank", words.last_card(report.lateness), words.HELP["last"]))
+        cards.append(
+            (
+                "Last rank",
+                last_card(report.lateness),
+                (
+                    "The rank that ends its backward last in so many of the latest 200 steps that it is "
+                    "no chance (one in a thousand, were all ranks alike): others wait for it. By the "
+                    "hosts' clocks; on GPUs by each rank's own time since the step began."
+                ),
+            )
+        )
     for column, (label, value, help_) in zip(st.columns(len(cards)), cards, strict=True):
         column.metric(label, value, help=help_)
 
 
 def _sentences(report: LiveReport, calibration: Calibration) -> None:
-    st.markdown(labels.plain(words.unseen_sentence(report)))
-    if noise := words.noise_sentence(report):
-        st.info(labels.plain(noise), icon=":material/info:")
-    sentence = labels.plain(words.drift_sentence(report.drift, report))
+    st.markdown(plain(unseen_sentence(report)))
+    if noise := noise_sentence(report):
+        st.info(plain(noise), icon=":material/info:")
+    sentence = plain(drift_sentence(report.drift, report))
     if report.drift is not None:
         st.warning(sentence, icon=":material/trending_up:")
     else:
         st.markdown(sentence)
     for layout in calibration.layouts[-1:]:
         if layout.parts is None:
-            st.warning(labels.plain(f"No prediction for the buckets in use: {layout.why_not}"))
+            st.warning(plain(f"No prediction for the buckets in use: {layout.why_not}"))
     if not calibration.layouts:
         st.warning("The job has not said yet which buckets it has, so that nothing can be predicted.")
-    for note in (*calibration.notes, words.summary_words(report)):
+    for note in (*calibration.notes, summary_words(report)):
         if note:
-            st.caption(labels.plain(note))
+            st.caption(plain(note))
 
 
 def _gain(
-    wanted: Wanted,
-    key: str,
-    calibration: Calibration,
-    layouts: tuple[RecordedLayout, ...],
-    report: LiveReport,
+    wanted: Wanted, calibration: Calibration, layouts: tuple[RecordedLayout, ...], report: LiveReport
 ) -> None:
     st.subheader("What would other buckets gain?")
     if not layouts:
         st.markdown("The job has not said yet which buckets it has.")
         return
     with told():
-        gain = cached_live.gain(key, calibration, layouts[-1])
+        gain = _gain_of(calibration, lambda: sim.live_gain(calibration, layouts[-1]))
         if isinstance(gain, str):
-            st.info(labels.plain(gain))
+            st.info(plain(gain))
             return
-        live_gain.show(
+        _show_gain(
             gain,
             report,
             is_own_machine=calibration.hardware_is_own,
@@ -360,5 +429,473 @@ def _gain(
 
 def _job(followed: Followed, calibration: Calibration | None) -> None:
     with st.expander("The job", icon=":material/info:"):
-        for name, value in words.job_rows(followed.ranks[0].header, calibration):
+        for name, value in job_rows(followed.ranks[0].header, calibration):
             st.markdown(f"**{name}**: {value}")
+
+
+@memo(8)
+def _parse_hardware(same: str, name: str, content: Callable[[], bytes]) -> Hardware:
+    with st.spinner("Reading the upload …"):
+        return one(sim.parse_hardware(content(), name))
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _follower(directory: str) -> Any:
+    return sim.follow(directory)  # one reader a directory for all sessions, locked
+
+
+@memo(16)
+def _calibrate(
+    window: Sequence[object], machine: Hardware | None, make: Callable[[], Calibration]
+) -> Calibration:
+    return make()
+
+
+@memo(16)
+def _gain_of(calibration: Calibration, search: Callable[[], LiveGain]) -> LiveGain | str:
+    """What other buckets would save, or why that cannot be said."""
+    try:
+        with st.spinner("Searching for better buckets …"):
+            return search()
+    except NotModelledError as error:  # remembered as well: each refresh would search again
+        return str(error)
+
+
+def _show_gain(
+    gain: LiveGain, report: LiveReport, *, is_own_machine: bool, is_gpu: bool, samples: int, to_go: int
+) -> None:
+    """The gain a step and what it is worth, and what to paste; ``samples``, ``to_go``: 0 is unknown."""
+    if is_own_machine:
+        st.caption(
+            "A first guess: the machine is known only between the sizes of the buckets in use. "
+            + HOW_TO_GAIN.format(gain.world_size)
+        )
+    doubt = doubt_sentence(gain, report)
+    sentence = plain(gain_sentence(gain))
+    st.markdown(sentence if doubt else f"**{sentence}**")
+    if doubt:
+        st.warning(plain(doubt), icon=":material/warning:")
+    if gain.setting is None or gain.setting.pick == "default":
+        return
+    st.markdown(f"Set: {plain(tell_setting(gain.setting, gain.against))}.")
+    hours = "GPU-hours" if is_gpu else "Rank-hours"
+    cards = [
+        (
+            "Gain a step, predicted",
+            format_ms(gain.gain_ns),
+            (
+                "Predicted, not measured: the step of the buckets in use minus that of the "
+                "recommended ones, on the same workload and machine."
+            ),
+        )
+    ]
+    if report.period_ns is not None and report.period_ns > gain.gain_ns:
+        saved = gain.gpu_hours_a_day(report.period_ns)
+        cards.append(
+            (
+                f"{hours} a day, less",
+                f"{saved:,.2f}",
+                (
+                    "World size x predicted gain x steps a day, at the measured time from one step to "
+                    "the next (median of the latest 200, loading data included): what the same training "
+                    "takes less, each day."
+                ),
+            )
+        )
+        if samples:
+            now, then = gain.samples_per_s(samples, report.period_ns)
+            cards.append(
+                (
+                    "Samples a second",
+                    f"{now:,.1f} → {then:,.1f}",
+                    (
+                        "Now: samples a step over the measured time from the start of one step to that of "
+                        "the next (median of the latest 200, loading data included; pauses such as "
+                        "checkpoints are not). Then: the same time without the predicted gain."
+                    ),
+                )
+            )
+    if to_go:
+        less = f"{gain.gpu_hours(to_go):,.2f}"
+        cards.append((f"{hours} to the end, less", less, "World size x predicted gain x steps still to go."))
+    for column, (label, value, help_) in zip(st.columns(len(cards)), cards, strict=True):
+        column.metric(label, value, help=help_)
+    with st.expander("Take it home", icon=":material/content_copy:"):
+        st.code(gain.snippet, language="python")
+        st.download_button(
+            "Assignment JSON",
+            gain.assignment_json,
+            file_name="assignment.json",
+            mime="application/json",
+            key="live_assignment",
+            on_click="ignore",
+            help="For `sim.apply`, and for `bucketsim validate --ab`, which measures this gain.",
+        )
+
+
+def _autotune(watch: Path) -> bool:
+    """Each tuning that is told in ``watch``: phase, prediction, trial, verdict. Whether there is one."""
+    found = find_autotunes(watch)
+    for name, progress in found.items():
+        _show_tuning(name, progress)
+    return bool(found)
+
+
+def _show_tuning(name: str, told: AutotuneProgress) -> None:
+    st.subheader(plain(autotune_title(name, told)))
+    sentence = plain(autotune_sentence(told))
+    if told.outcome == "kept":
+        st.success(sentence, icon=":material/check:")
+    elif told.outcome is not None:
+        st.info(sentence, icon=":material/undo:")
+    else:
+        st.markdown(sentence)
+    if (predicted := autotune_prediction(told)) is not None:
+        st.caption(plain(predicted))
+    if told.looks:
+        chart(trial_figure(told), f"autotune {name}", "The gain of a trial as it narrows")
+
+
+QUIET_S = 30.0  # without a new step; longer where steps themselves are long
+_QUIET_STEPS = 10
+FEWEST_FOR_DRIFT = 40
+_WORTH_A_WORD = 0.01  # of the step
+_OFF = 0.1  # of the step: a prediction that is off by more does not say whether anything changed
+_ALIKE = 0.5  # of the unseen error: where the window's own is larger, most of it is no change
+_CAUSES: dict[str, str] = {
+    "before": "buffers that are broadcast before forward, or gaps between micro-batches",
+    "forward": "the compute lane",
+    "backward": "the compute lane",
+    "sync": "the network, or a rank that comes late",
+    "optimizer": "the optimizer and what runs before it, such as clipping",
+}
+HOW_TO_GAIN = (
+    "For what other buckets would gain on this machine, measure its link: over gloo by "
+    "`bucketsim calibrate --ranks {0}`, over NCCL by nccl-tests and `bucketsim import auto`."
+)
+
+
+def other_ranks_sentence(hardware: Hardware, ranks: int) -> str:
+    """That a machine of another number of ranks says nothing of the job, and what stands in its place."""
+    return (
+        f"{hardware.name} is a machine of {hardware.world_size:,} ranks, and the job has {ranks:,}: nothing "
+        f"is predicted from it. What follows is predicted from the job's own collectives. "
+        + HOW_TO_GAIN.format(ranks)
+    )
+
+
+def age_words(seconds: float) -> str:
+    """A time that has passed: ``1.2 s``, ``40 s``, ``3 min``, ``2.5 h``."""
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def quiet_after_s(followed: Followed) -> float:
+    """How long nothing new has to be there until one says so: ten steps, or 30 s."""
+    starts = followed.ranks[0].steps.started_at[-50:] if followed.ranks else []
+    gaps = sorted(later - earlier for earlier, later in pairwise(starts))
+    return max(QUIET_S, _QUIET_STEPS * gaps[len(gaps) // 2] / 1e9) if gaps else QUIET_S
+
+
+def state_sentences(followed: Followed, now_s: float) -> list[str]:
+    """What the job is doing, as far as its files say; the first sentence is the state."""
+    if not followed.step_count:
+        return [
+            (
+                "No steps yet: waiting for `rank-<r>.jsonl` in this directory. A job writes them "
+                "with `with sim.record(ddp_model, DIR):` around its training loop, on every rank."
+            )
+        ]
+    limit = quiet_after_s(followed)
+    ages = {rank.header.rank: now_s - rank.written_at_s for rank in followed.ranks}
+    newest, last = min(ages.values()), max(rank.steps.step[-1] for rank in followed.ranks if len(rank.steps))
+    if followed.unread_bytes > 1 << 20:
+        told = [f"Reading: step {last:,} so far, {followed.unread_bytes / 2**20:,.0f} MiB are still to come."]
+    elif all(rank.end is not None for rank in followed.ranks):
+        has_failed = any(rank.end is not None and rank.end.failed for rank in followed.ranks)
+        how = "Ended with an error" if has_failed else "Ended"
+        told = [f"{how}: the job closed its recording {age_words(newest)} ago. Last step {last:,}."]
+    elif newest > limit:
+        told = [
+            f"Nothing new for {age_words(newest)}, and the recording was not closed: the job was killed, or "
+            f"stands still. Last step {last:,}."
+        ]
+    else:
+        told = [f"Running: step {last:,}, {age_words(newest)} ago."]
+        silent = {rank: age for rank, age in ages.items() if age > limit}
+        if silent:
+            names = _ranks(sorted(silent))
+            told.append(f"{names} not written for {age_words(max(silent.values()))}.")
+    behind = [
+        rank.header.rank for rank in followed.ranks if not len(rank.steps) or rank.steps.step[-1] < last - 10
+    ]
+    if behind and len(behind) < len(followed.ranks):
+        told.append(
+            f"{_ranks(behind)} fallen behind step {last:,}; only steps that all ranks have are shown."
+        )
+    missing = followed.first.missing_ranks if followed.first else ()
+    if missing:
+        told.append(f"{_ranks(missing)} no file here: what they do is not seen.")
+    if followed.fault_count:
+        what = "fault was" if followed.fault_count == 1 else "faults were"
+        told.append(f"{followed.fault_count} {what} found in the files; damaged lines are left out.")
+    told += [f"No longer kept: {dropped}." for dropped in followed.dropped]
+    return told
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"{format_ranks(ranks).capitalize()} {'has' if len(ranks) == 1 else 'have'}"
+
+
+def calibrating_sentence(followed: Followed, needed: int) -> str:
+    """How many steps there are to predict from, and how many there have to be."""
+    warmup = followed.warmup_steps
+    done = min(sum(number > warmup for number in rank.steps.step) for rank in followed.ranks)
+    if done >= needed:
+        return (
+            f"Calibrating: steps still become shorter, as in warm-up; the first {needed} that do not are "
+            f"predicted from."
+        )
+    return (
+        f"Calibrating: {done} of {needed} steps after {warmup} of warm-up are there on all ranks; with "
+        f"{needed} the next ones are predicted."
+    )
+
+
+def share_card(steps: Unseen | None) -> str:
+    """How much longer than predicted some steps took, in the median."""
+    return "–" if steps is None else format_percent(steps.median_error, sign=True)
+
+
+def drift_card(report: LiveReport) -> str:
+    """The shift, that none was found, that it is too early to tell, or that the prediction itself is off."""
+    if report.drift is not None:
+        return format_percent(report.drift.shift, sign=True)
+    unseen = report.unseen
+    if unseen is None or unseen.count < FEWEST_FOR_DRIFT:
+        return "–"
+    return "none found" if abs(unseen.median_error) < _OFF else "not to be told"
+
+
+def unseen_sentence(report: LiveReport) -> str:
+    """How the prediction does, on steps that it has not seen and on those that it was made from."""
+    unseen, calibrated = report.unseen, report.calibrated
+    window = f"steps {calibrated[0]:,} to {calibrated[1]:,}"
+    own = "" if report.window_error is None else f" (which took {_longer(report.window_error)} themselves)"
+    if unseen is None:
+        return f"Predicted from {window}{own}; no later step is there yet."
+    return (
+        f"Predicted from {window}{own}: {format_ms(unseen.predicted_ns)} a step. {unseen.count:,} steps with "
+        f"the buckets in use that the model has not seen took {format_ms(unseen.measured_ns)} in the median, "
+        f"{format_percent(unseen.median_error, sign=True)}; nine of ten of them are within "
+        f"{format_percent(unseen.low, sign=True)} and "
+        f"{format_percent(unseen.high, sign=True)} of the prediction."
+    )
+
+
+def _longer(error: float) -> str:
+    return f"{format_percent(abs(error))} {'longer' if error >= 0 else 'less'} than predicted"
+
+
+def noise_sentence(report: LiveReport) -> str:
+    """Where the unseen steps are off no more than the window's own ones: what that is; else empty."""
+    unseen, window = report.unseen, report.window
+    if unseen is None or window is None or abs(unseen.median_error) < _WORTH_A_WORD:
+        return ""
+    if window.median_error * unseen.median_error > 0 and abs(window.median_error) >= _ALIKE * abs(
+        unseen.median_error
+    ):
+        return (
+            f"The {window.count} steps that the prediction was made from are off by "
+            f"{format_percent(window.median_error, sign=True)} themselves: so much is noise, or the model's "
+            f"own error, and nothing "
+            f"that came later. On a noisy machine the slowest rank of each step takes longer than any one "
+            f"rank does in the median, which is what is predicted."
+        )
+    if window.low <= unseen.median_error <= window.high:
+        return (
+            f"The steps that the prediction was made from scatter between "
+            f"{format_percent(window.low, sign=True)} and "
+            f"{format_percent(window.high, sign=True)}: on a machine as noisy as this, "
+            f"{format_percent(unseen.median_error, sign=True)} is no error of "
+            f"the model. A longer window, or a machine with nothing else on it, tells more."
+        )
+    return ""
+
+
+def drift_sentence(drift: Drift | None, report: LiveReport) -> str:
+    """Whether steps became longer, since when, and which part did."""
+    unseen = report.unseen
+    if unseen is None or unseen.count < FEWEST_FOR_DRIFT:
+        return f"Drift: {FEWEST_FOR_DRIFT} unseen steps are needed to tell."
+    if drift is None:
+        off = 0.0 if report.window_error is None else unseen.median_error - report.window_error
+        level = (
+            f" They took {format_percent(abs(off))} {'longer' if off > 0 else 'less'} than the calibration "
+            f"steps, "
+            f"which is too little beside their scatter, or did not last."
+            if abs(off) >= _WORTH_A_WORD
+            else ""
+        )
+        if abs(unseen.median_error) >= _OFF:
+            return (
+                f"Measured {format_ms(unseen.measured_ns)} against {format_ms(unseen.predicted_ns)} "
+                f"predicted, without a step since which that is so: the prediction itself is off by "
+                f"{format_percent(unseen.median_error, sign=True)}, and does not tell whether the job "
+                f"drifts.{level}"
+            )
+        return f"No lasting change was found in {unseen.count:,} unseen steps.{level}"
+    change = "longer" if drift.shift > 0 else "shorter"
+    moved = sorted(drift.parts.items(), key=lambda part: -abs(part[1]))
+    share = ", ".join(
+        f"{PART_WORDS[name]} by {format_percent(value, sign=True)}"
+        for name, value in moved
+        if abs(value) >= 0.0005
+    )
+    window = report.window
+    is_noisy = window is not None and window.high - window.low > abs(drift.shift)
+    doubt = (
+        " Single steps of the window scatter as widely: it may be another program on the machine, and go "
+        "again."
+        if is_noisy
+        else ""
+    )
+    return (
+        f"Since step {drift.since_step:,} steps take {format_percent(abs(drift.shift))} {change} than before "
+        f"({format_percent(drift.after, sign=True)} against the prediction, "
+        f"{format_percent(drift.before, sign=True)} before). In shares of the step: "
+        f"{share}. Most of it lies in {PART_WORDS[drift.largest_part]}: {_CAUSES[drift.largest_part]}."
+        f"{doubt}"
+    )
+
+
+def lateness_sentence(rows: Sequence[Lateness]) -> str | None:
+    """Which rank the others wait for, if any; None for a single rank."""
+    if not rows:
+        return None
+    first = rows[0]
+    if first.is_chance:
+        return (
+            f"No rank comes last more often than chance has it: rank {first.rank} does in "
+            f"{format_percent(first.share, 0)} "
+            f"of the latest steps."
+        )
+    return (
+        f"Rank {first.rank} comes last in {format_percent(first.share, 0)} of the latest steps, by "
+        f"{format_ms(first.behind_ns)} in the median."
+    )
+
+
+def last_card(rows: Sequence[Lateness]) -> str:
+    """The rank that the others wait for, where it is no chance."""
+    return "none" if rows[0].is_chance else str(rows[0].rank)
+
+
+def settling_sentence(first: int, last: int) -> str:
+    """Which steps are warm-up because those after them are shorter."""
+    return f"Steps {first:,} to {last:,} took longer than those after them: warm-up, not predicted from."
+
+
+def gain_sentence(gain: LiveGain) -> str:
+    """What the recommended buckets would gain, honestly."""
+    if gain.why_none:
+        return f"{capital(gain.why_none)}. Keep what you have."
+    share = gain.gain_ns / gain.in_use_ns if gain.in_use_ns else 0.0
+    between = (
+        f" (95 % interval {format_ms(gain.low_ns)} to {format_ms(gain.high_ns)})"
+        if gain.low_ns is not None and gain.high_ns is not None
+        else ""
+    )
+    if gain.gain_ns <= 0:
+        return "No better buckets were found: the job runs with the best ones that the search knows."
+    if gain.significant is False:
+        return (
+            f"Not significant: other buckets would save {format_ms(gain.gain_ns)} ({format_percent(share)}) "
+            f"a step"
+            f"{between}. Keep what you have."
+        )
+    unknown = f" Not recorded, so not known: {' and '.join(gain.not_known)}." if gain.not_known else ""
+    return (
+        f"The recommended {gain.recommended_buckets} buckets would save {format_ms(gain.gain_ns)} a step "
+        f"({format_percent(share)}){between} against the {gain.in_use_buckets} in use.{unknown}"
+    )
+
+
+def doubt_sentence(gain: LiveGain, report: LiveReport) -> str:
+    """That the prediction is off by more than the gain; empty where it is not."""
+    unseen = report.unseen
+    if unseen is None or gain.gain_ns <= 0 or gain.significant is False:
+        return ""
+    off_ns = abs(unseen.measured_ns - unseen.predicted_ns)
+    if off_ns <= gain.gain_ns:
+        return ""
+    return (
+        f"Not to be relied on: the prediction of the buckets in use is off by {format_ms(off_ns)} a step, "
+        f"which is more than this gain. Measure it with bucketsim validate --ab before you change anything."
+    )
+
+
+def job_rows(header: RecordingHeader, calibration: Calibration | None) -> list[tuple[str, str]]:
+    """What is known of the job, a row each, safe for markdown."""
+    ddp = {
+        name: value for name, value in header.ddp.items() if name != "rebuilt_buckets" and value is not None
+    }
+    rows = [
+        ("Model", f"{plain(header.module)}, {len(header.parameters)} parameters that require grad"),
+        ("Ranks", str(header.world_size)),
+        ("Backend and device", f"{plain(header.backend)} on {plain(header.device)}"),
+        ("torch", plain(header.torch)),
+        (
+            "Recorded",
+            f"{header.level} level, every {header.every}. step" if header.every > 1 else header.level,
+        ),
+        ("Communication hook", plain(header.comm_hook or "none")),
+        ("DDP", plain(", ".join(f"{name}={value}" for name, value in list(ddp.items())[:20]))),
+    ]
+    if calibration is not None:
+        count, reduced = calibration.accumulation
+        if count > 1:
+            rows.append(("Micro-batches", f"{count} a step, {reduced} of them synchronised"))
+        rows.append(("Machine", plain(calibration.hardware.name)))
+    return rows
+
+
+def summary_words(report: LiveReport) -> str:
+    """What was left out of the judgement; empty where nothing was."""
+    if not report.left_out:
+        return ""
+    return f"{report.left_out:,} steps have another number of micro-batches and are left out."
+
+
+_PHASES: dict[str, str] = {
+    "settling": "It waits until DDP has rebuilt its buckets.",
+    "recording": "It records its own steps.",
+    "link": "It measures its link between two steps.",
+    "prediction": "It predicts the best buckets while it goes on.",
+    "trial": "It trains with both buckets in turns.",
+}
+
+
+def autotune_title(name: str, told: AutotuneProgress) -> str:
+    """Which job it is."""
+    return f"{told.name} on {told.world_size} ranks tunes its buckets ({name})"
+
+
+def autotune_sentence(told: AutotuneProgress) -> str:
+    """What the job is doing, or how it ended."""
+    if told.outcome is not None:
+        return f"{told.outcome}: {told.why} ({told.steps} steps, {told.seconds or 0:.1f} s)"
+    return f"{_PHASES.get(told.phase, '')} Step {told.steps}."
+
+
+def autotune_prediction(told: AutotuneProgress) -> str | None:
+    """What is predicted of the buckets that are tried; None before it is."""
+    if told.in_use_ns is None or told.best_ns is None:
+        return None
+    return (
+        f"Predicted: {format_ms(told.in_use_ns)} a step with the {told.buckets_in_use} buckets in use, "
+        f"{format_ms(told.best_ns)} with the best."
+    )

@@ -1,4 +1,4 @@
-"""The Manual page: ``app/manual/*.md``, the same files that a code host shows."""
+"""The Manual page: ``app/manual/*.md``, the same files that a code host shows; and the About page."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,9 @@ from urllib.parse import quote_plus
 
 import streamlit as st
 
-from app.views import addresses
+from app import addresses
+from app.provenance import tool_version
+from app.words import plain
 
 HOME = Path(__file__).parents[1] / "manual"
 PICTURES = HOME.parent / "screenshots"
@@ -117,3 +119,17 @@ def _draw(part: Part) -> None:
         st.image(PICTURES / f"{part.name}-{scheme}.png", caption=part.text, alt=part.text)
     else:
         (st.title, st.header, st.subheader)[part.level - 1](part.text, anchor=part.name)
+
+
+def about() -> None:
+    """Draw ``about.md``, with the version in it."""
+    st.title("About")
+    st.write("How gradient buckets overlap backward, which assignment is best, and whether it is true.")
+    st.markdown(_about())
+    st.caption(plain(f"bucketsim {tool_version()}"))
+
+
+@cache
+def _about() -> str:
+    text = Path(__file__).with_name("about.md").read_text(encoding="utf-8")
+    return text.replace("VERSION", tool_version())

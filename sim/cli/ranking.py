@@ -116,7 +116,7 @@ def ranks(
 
 
 def _draw(told: StepDistribution | AssignmentComparison, path: Path) -> None:
-    from app.figures.ranks import distribution_figure  # plotly, which only a figure waits for
+    from app.figures.cluster import distribution_figure  # plotly, which only a figure waits for
 
     write(path, distribution_figure(told).to_html(include_plotlyjs=True), "--figure")
 

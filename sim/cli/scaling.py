@@ -273,6 +273,6 @@ def _measured(machine: str | Cluster, axes: dict[str, list[Any]], text: str) -> 
 
 
 def _draw(rows: Sequence[ScalingRow], path: Path) -> None:
-    from app.figures.scaling import scaling_figure  # plotly, which only a figure waits for
+    from app.figures.cluster import scaling_figure  # plotly, which only a figure waits for
 
     write(path, scaling_figure(rows).to_html(include_plotlyjs=True), "--figure")

@@ -15,10 +15,9 @@ from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
 import sim
-from app import cached
-from app.cached import Inputs
-from app.remembering import Remembered
-from app.views import sidebar_last
+from app import sidebar_last
+from app.memo import Memo
+from app.playing import Inputs
 from sim.formats import documents
 from sim.formats import record_files as records
 from sim.nouns.assignment import Assignment
@@ -152,8 +151,6 @@ def make_inputs(workload: Workload, hardware: Hardware) -> Inputs:
     return Inputs(
         workload=workload,
         hardware=hardware,
-        workload_digest=sim.digest(workload),
-        hardware_digest=sim.digest(hardware),
     )
 
 
@@ -249,8 +246,9 @@ def forget() -> None:
     """As in a server that has just started, pages remember nothing."""
     st.cache_data.clear()
     st.cache_resource.clear()
-    for each in vars(cached).values():
-        if isinstance(each, Remembered):
+    modules = [module for name, module in sys.modules.items() if name.startswith("app.")]
+    for each in [each for module in modules for each in vars(module).values()]:
+        if isinstance(each, Memo):
             each._kept.clear()
 
 

@@ -7,19 +7,11 @@ import plotly.graph_objects as go
 import pytest
 
 import sim
-from app.figures.band import DEFAULT, band_data
 from app.figures.breakdown import PARTS, Breakdown, breakdown, breakdown_data, draw_breakdown
-from app.figures.critical import path_marks
-from app.figures.measured import (
-    attribution_data,
-    draw_attribution,
-    draw_overlay,
-    overlay_data,
-    steps_data,
-)
+from app.figures.records import attribution_data, draw_attribution, draw_overlay, overlay_data, steps_data
 from app.figures.style import safe
-from app.figures.sweep import draw_sweep, sweep_data
-from app.figures.timeline import Span, bucket_text, draw_timeline, timeline_data
+from app.figures.sweep import DEFAULT, draw_sweep, sweep_data
+from app.figures.timeline import Span, bucket_text, draw_timeline, path_marks, timeline_data
 from sim.metrics.intervals import length, union
 from sim.nouns.band import BandPoint
 from sim.nouns.comparison import Agreement
@@ -253,10 +245,7 @@ def band_points() -> tuple[BandPoint, ...]:
 
 
 def test_the_band_lies_around_the_curve_and_behind_it() -> None:
-    band = band_data(band_points())
-    assert band is not None
-    assert [row.cap_mb for row in band.curve] == [1, 2, 8, 64]
-    assert [row.cap_mb for row in band.beside] == [None, 0]
+    band = band_points()
     figure = draw_sweep(sweep_data(ROWS, PLATEAU), band)
     area, *bars = [trace for trace in figure.data if trace.zorder == -1]
     assert list(area.x) == [1, 2, 8, 64, 64, 8, 2, 1]
@@ -271,7 +260,7 @@ def test_figures_built_unchecked_are_legal(timeline: Timeline) -> None:
     report = sim.summarize(timeline)
     for figure in (
         draw_timeline(timeline_data(timeline), marks),
-        draw_sweep(sweep_data(ROWS, PLATEAU, optimum_step_ns=78 * MS), band_data(band_points())),
+        draw_sweep(sweep_data(ROWS, PLATEAU, optimum_step_ns=78 * MS), band_points()),
         draw_sweep(sweep_data(())),
         draw_breakdown(breakdown_data({"a": report})),
     ):

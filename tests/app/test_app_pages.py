@@ -12,11 +12,11 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
+from app import widgets
 from app.choosing import WhatIf
 from app.launch import MAIN
-from app.views import waiting
-from app.views.waiting import Progress
-from app.words.labels import PICK_WORDS
+from app.playing import Progress
+from app.words import PICK_WORDS
 from sim.errors import InputError
 from sim.formats import documents
 from sim.nouns.assignment import Assignment
@@ -101,9 +101,9 @@ def test_a_knob_that_is_turned_does_not_wait_for_the_search() -> None:
         def empty(self) -> None: ...
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(waiting.st, "empty", Place)
+        patch.setattr(widgets.st, "empty", Place)
         with pytest.raises(TurnedError):
-            waiting.wait_for(search)
+            widgets.wait_for(search)
     assert ended.wait(PATIENCE_S)
     assert left.is_set()
 
@@ -238,7 +238,7 @@ def test_a_cap_neither_searches_nor_sweeps_again(page: AppTest, monkeypatch: pyt
     assert sorted(set(calls)) == ["simulate", "sweep", "tune"]
     calls.clear()
     page.number_input(key="cap").set_value(4.0).run()
-    assert set(calls) == {"simulate"}  # on a slow machine stops of a slider, too, left from before
+    assert set(calls) <= {"simulate"}  # what no stop of the slider was played for
     calls.clear()
     page.select_slider(key="bw").set_value(2.0).run()
     assert calls.count("tune") == calls.count("sweep") == 1

@@ -12,21 +12,22 @@ from typing import get_args
 import pytest
 
 import sim
-from app import launch, library
-from app.cached import Inputs
+from app import launch, library, words
 from app.choosing import Choice, WhatIf
+from app.memo import digest
+from app.playing import Inputs
 from app.provenance import origin_words, provenance, signed, signed_csv, signed_html, signed_snippet
-from app.words import labels
+from app.views.tune import PATH_WORDS
 from sim.nouns.path import PathKind
 
 
 def test_plain_text_is_no_markup() -> None:
-    assert labels.plain("*a* [x](y)\n<b> :red[z] $1$") == r"\*a\* \[x\]\(y\) \<b\> \:red\[z\] \$1\$"
+    assert words.plain("*a* [x](y)\n<b> :red[z] $1$") == r"\*a\* \[x\]\(y\) \<b\> \:red\[z\] \$1\$"
 
 
 def test_file_names_are_safe() -> None:
-    assert labels.file_safe("../../etc/passwd cap 4 MiB") == "etc-passwd-cap-4-MiB"
-    assert labels.file_safe("///") == "bucketsim"
+    assert words.file_safe("../../etc/passwd cap 4 MiB") == "etc-passwd-cap-4-MiB"
+    assert words.file_safe("///") == "bucketsim"
 
 
 def test_the_command_names_this_machine_alone(tmp_path: Path) -> None:
@@ -61,14 +62,14 @@ def test_exports_say_where_they_come_from(inputs: Inputs) -> None:
     origin = provenance(inputs, {"bandwidth": 0.5})
     assert origin["scaled"] == {"bandwidth": 0.5}
     assignment = signed(sim.assign(inputs.workload), origin)
-    assert assignment.provenance["workload_sha256"] == inputs.workload_digest
+    assert assignment.provenance["workload_sha256"] == digest(inputs.workload)
     assert assignment.provenance["source"] == "sim.assign"
     rows = list(csv.DictReader(io.StringIO(signed_csv("a,b\n1,2\n", origin))))
     assert rows[0]["b"] == "2"
-    assert rows[0]["hardware_sha256"] == inputs.hardware_digest
-    assert inputs.workload_digest in signed_snippet("x = 1\n", origin)
+    assert rows[0]["hardware_sha256"] == digest(inputs.hardware)
+    assert digest(inputs.workload) in signed_snippet("x = 1\n", origin)
     compile(signed_snippet("x = 1\n", origin), "snippet", "exec")
-    assert inputs.workload_digest[:12] in origin_words(origin)
+    assert digest(inputs.workload)[:12] in origin_words(origin)
     assert "bandwidth x0.5" in origin_words(origin)
 
 
@@ -94,4 +95,4 @@ def test_exports_say_what_was_turned(inputs: Inputs) -> None:
 
 def test_every_span_of_a_path_has_words() -> None:
     kinds = [kind for part in get_args(PathKind) for kind in (get_args(part) or (part,))]
-    assert set(kinds) == set(labels.PATH_WORDS)
+    assert set(kinds) == set(PATH_WORDS)

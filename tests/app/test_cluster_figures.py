@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 import sim
-from app.figures.curve import curve_rows, draw_curve
-from app.figures.scaling import scaling_figure
+from app.figures.cluster import curve_rows, draw_curve, scaling_figure
 from sim.nouns.scaling_row import ScalingRow
 from tests.app.conftest import make_workload
 

@@ -10,7 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
-from app.words import cluster as labels_cluster
+from app.views import cluster as labels_cluster
 from sim.units import format_ms
 from tests.app.conftest import charts, is_clean
 from tests.effort import PATIENCE_S
@@ -23,7 +23,7 @@ def cluster_page() -> None:
 
     from app import launch, library
     from app.views import cluster
-    from app.views.errors import told
+    from app.widgets import told
 
     with told():
         cluster.show(library.find(launch.settings(sys.argv[1:])))

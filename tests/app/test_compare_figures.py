@@ -6,9 +6,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 
 import sim
-from app.figures.compare import stacked_data
-from app.figures.compare_map import draw_map, map_data
-from app.figures.compare_parts import parts_data
+from app.figures.compare import draw_map, map_data, parts_data, stacked_data
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from tests.effort import tries

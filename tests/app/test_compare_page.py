@@ -15,15 +15,14 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
-from app import cached_records
-from app.cached import Inputs
-from app.cached_compare import Candidate, Machine, Result, play
 from app.choosing import Choice, WhatIf
 from app.library import Library
-from app.views import headline
-from app.views.compare_table import csv_text, numbers, table_rows
-from app.views.compare_truth import truth_rows
-from app.words import labels
+from app.playing import Inputs
+from app.sources import open_record
+from app.views import tune_step, validate
+from app.views.compare import Candidate, Machine, Result, csv_text, numbers, table_rows, truth_rows
+from app.views.compare import play_candidate as play
+from app.words import plain
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
@@ -39,9 +38,9 @@ NOWHERE = Library(workloads={}, hardware={}, records={})
 def compare_page() -> None:
     import sys
 
-    from app import launch, library
-    from app.views import compare, sources
-    from app.views.errors import told
+    from app import launch, library, sources
+    from app.views import compare
+    from app.widgets import told
 
     found = library.find(launch.settings(sys.argv[1:]))
     asked = sources.ask(found)
@@ -118,9 +117,9 @@ def test_one_gpt_under_four_systems_is_on_the_page_what_the_command_line_says(
     assert [one["policy"] for one in reports] == ["ddp", "megatron", "fully_shard", "zero2"]
     assert steps(page) == [format_ms(one["step_ns"]) for one in reports]
     assert len(set(steps(page))) == len(reports)
-    words = " ".join(found.value for found in page.markdown)
+    said = " ".join(found.value for found in page.markdown)
     for one in reports:
-        assert labels.plain(one["verdict"]) in words
+        assert plain(one["verdict"]) in said
 
 
 def test_what_cannot_be_played_is_one_line_and_the_others_stay(quick: AppTest) -> None:
@@ -173,7 +172,7 @@ A = Candidate(letter="A", choice=Choice(pick="default"))
 def test_a_switch_or_a_machine_that_was_not_measured_is_not_shown_as_measured(
     inputs: Inputs, traces: Path
 ) -> None:
-    agreement = cached_records.agreement(cached_records.open_record(traces / "measured" / "made-up"))
+    agreement = validate.judge(open_record(traces / "measured" / "made-up"))
     view = Choice(pick="default", options=(("gradient_as_bucket_view", True),))
     machine = Machine(what_if=WhatIf(bandwidth=2.0))
     played = results(
@@ -201,7 +200,7 @@ def test_the_csv_is_exact_and_names_what_was_played(inputs: Inputs) -> None:
     assert [row["candidate"] for row in rows] == ["A", "B", "C"]
     assert int(rows[1]["step_ns"]) == played[1].step_ns
     assert int(rows[1]["gain_ns"]) == played[0].step_ns - played[1].step_ns
-    assert rows[0]["played_on_sha256"] == inputs.hardware_digest
+    assert rows[0]["played_on_sha256"] == sim.digest(inputs.hardware)
     assert rows[0]["what_if"] == ""
     assert rows[2]["error"] == "there is none"
 
@@ -220,7 +219,7 @@ def test_every_collective_of_a_step_is_counted(inputs: Inputs) -> None:
 
 def test_zero_sends_its_parameters_too(inputs: Inputs) -> None:
     hardware = replace(inputs.hardware, all_gather=inputs.hardware.all_reduce)
-    own = replace(inputs, hardware=hardware, hardware_digest=sim.digest(hardware))
+    own = replace(inputs, hardware=hardware)
     ddp, zero = (numbers(one) for one in results(own, A, Candidate(letter="B", choice=Choice(pick="zero1"))))
     assert zero["sent_bytes"] > 1.9 * ddp["sent_bytes"]
 
@@ -229,7 +228,7 @@ def test_systems_that_gather_parameters_are_compared(inputs: Inputs) -> None:
     """Megatron-Core with the distributed optimizer and FSDP2 gather parameters."""
     curve = inputs.hardware.all_reduce
     hardware = replace(inputs.hardware, all_gather=curve, reduce_scatter=curve)
-    own = replace(inputs, hardware=hardware, hardware_digest=sim.digest(hardware))
+    own = replace(inputs, hardware=hardware)
     picks = (
         Choice(pick="megatron", options=(("use_distributed_optimizer", True),)),
         Choice(pick="fully_shard"),
@@ -265,7 +264,7 @@ def test_micro_batches_count_by_whichever_name(policy: str, name: str, inputs: I
     pick = "default" if policy == "ddp" else policy
     (found,) = results(inputs, Candidate(letter="B", choice=Choice(pick=pick, options=((name, 4),))))
     assert found.micro_batches == 4
-    told = headline.step_cards(found.played)[1].below
+    told = tune_step.step_cards(found.played)[1].below
     assert told is not None
     assert "the last of 1" not in told
 

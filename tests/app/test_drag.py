@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 import sim
-from app import cached
-from app.cached import Inputs, Played
+from app import playing, words
 from app.choosing import Choice, WhatIf
 from app.drag import frames
 from app.drag.frames import part
 from app.drag.raster import CELLS, PATTERNS, lane_runs
 from app.drag.states import CAP, SLIDERS, Slider, State, mark
 from app.figures.timeline import Span, timeline_data
-from app.views.headline import Card, gain_card
-from app.words import labels
+from app.playing import Inputs, Played
+from app.views.tune_step import gain_card
+from app.widgets import Card
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
@@ -46,7 +46,7 @@ def payload(state: State, slider: Slider) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def _nothing_played() -> None:
-    frames._FRAMES._kept.clear()
+    frames._made._kept.clear()
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_each_stop_says_what_its_step_is(state: State, key: str) -> None:
             f"{report.overlap_ratio:.1%}",
             format_ms(sim.summarize(base).step_ns - report.step_ns),
         ]
-        assert labels.plain(frame["sentence"]) == labels.sentence(report.verdict)
+        assert words.plain(frame["sentence"]) == words.sentence(report.verdict)
         assert mark(moved)["at"][key] == f"{stop:g}"
         assert frame["sync"] * 1e6 == pytest.approx(timeline.sync_end_ns)
         for lane, runs in zip(frame["lanes"], frame["runs"], strict=True):
@@ -102,7 +102,7 @@ def assert_drawn(runs: Sequence[int], spans: Sequence[Span], until_ns: int) -> N
 def test_once_the_search_has_ended_all_frames_come_again(state: State) -> None:
     """Those from before it do not say what could be gained; they serve until then."""
     slider, searched = SLIDERS[CAP], replace(state, is_searched=True)
-    possible = cached.play_assignment(state.inputs, sim.assign(state.inputs.workload, bucket_cap_mb=4))
+    possible = playing.play_assignment(state.inputs, sim.assign(state.inputs.workload, bucket_cap_mb=4))
 
     def gain(shown: Played, default: Played) -> Card:
         return gain_card(shown, default, possible)
@@ -130,14 +130,14 @@ def test_what_only_the_server_knows_is_left_to_it(state: State) -> None:
 
 @pytest.mark.usefixtures("fresh")
 def test_a_stop_that_is_refused_is_left_out(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    played = cached.play_assignment
+    played = playing.play_assignment
 
     def refuse(inputs: Inputs, assignment: Assignment) -> Played:
         if len(assignment.bucket_indices) == 1:
             raise InputError("one bucket is refused by a test")
         return played(inputs, assignment)
 
-    monkeypatch.setattr(cached, "play_assignment", refuse)
+    monkeypatch.setattr(playing, "play_assignment", refuse)
     stops = payload(state, SLIDERS[CAP])
     assert "512" not in stops
     assert "4" in stops

@@ -6,12 +6,11 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.choosing import WhatIf
-from app.views import what_ifs
-from app.views.knobs import DEFAULTS
-from app.views.switches import (
+from app.views import tune_knobs
+from app.views.tune_knobs import (
     ALL,
     DDP,
-    DDP_PICKS,
+    DEFAULTS,
     FSDP2_PICKS,
     FULLY_SHARD,
     MEGATRON,
@@ -20,20 +19,20 @@ from app.views.switches import (
     ZERO,
     ZERO_PICKS,
 )
-from app.words.labels import PICK_WORDS, Pick
+from app.words import DDP_PICKS, PICK_WORDS, Pick
 from tests.effort import PATIENCE_S
 
 
 def sidebar() -> None:
     import streamlit as st
 
-    from app.views import knobs
-    from app.views.sources import Asked
+    from app.sources import Asked
+    from app.views import tune_knobs
 
-    turned = knobs.show(Asked())
-    st.text(turned.choice.key)
+    turned = tune_knobs.show(Asked())
+    st.text(repr(turned.choice))
     st.text(turned.choice.words)
-    st.text(turned.what_if.key)
+    st.text(repr(turned.what_if))
     st.text(turned.choice.unreadable)
 
 
@@ -178,22 +177,22 @@ def test_what_cannot_be_read_is_told_beside_its_field(page: AppTest) -> None:
         (error,) = page.error
         assert "\n" not in error.value
     move(page, "bw", 2.0)
-    assert told(page)[2] == WhatIf(bandwidth=2.0).key, "the sidebar is whole"
+    assert told(page)[2] == repr(WhatIf(bandwidth=2.0)), "the sidebar is whole"
 
 
 def test_a_preset_sets_all_knobs_and_leaves_when_one_is_moved(page: AppTest) -> None:
     page.run()
     assert value(page, "preset") == "as measured"
-    for name, preset in what_ifs.PRESETS.items():
+    for name, preset in tune_knobs.PRESETS.items():
         move(page, "preset", name)
-        assert told(page)[2] == preset.key
+        assert told(page)[2] == repr(preset)
         assert value(page, "preset") == name
     move(page, "lat", 3.0)
-    assert value(page, "preset") == what_ifs.CUSTOM
-    move(page, "preset", what_ifs.CUSTOM)  # no preset: nothing is set
+    assert value(page, "preset") == tune_knobs.CUSTOM
+    move(page, "preset", tune_knobs.CUSTOM)  # no preset: nothing is set
     assert value(page, "lat") == 3.0
     move(page, "preset", "as measured")
-    assert told(page)[2] == WhatIf().key
+    assert told(page)[2] == repr(WhatIf())
 
 
 def test_reset_puts_every_knob_back(page: AppTest) -> None:

@@ -9,36 +9,33 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
-from app import cached
-from app.views import export
+from app import playing
+from app.views import tune
 from tests.effort import PATIENCE_S
 
 
 def take_home(pick: str, options: dict[str, object], straggler: float = 1.0) -> None:
-    import sim
-    from app import cached
-    from app.cached import Inputs
+    from app import playing
     from app.choosing import Choice, WhatIf
-    from app.views import export
-    from app.views.knobs import Knobs
-    from app.views.sources import Asked
+    from app.playing import Inputs
+    from app.sources import Asked
+    from app.views import tune
+    from app.views.tune_knobs import Knobs
     from tests.app.conftest import make_hardware, make_workload
 
     workload, hardware = make_workload("a/b <c>"), make_hardware()
     what_if = WhatIf(bandwidth=0.5, slowest_rank=straggler)
-    inputs = cached.scale(
+    inputs = playing.scale(
         Inputs(
             workload=workload,
             hardware=hardware,
-            workload_digest=sim.digest(workload),
-            hardware_digest=sim.digest(hardware),
         ),
         what_if,
     )
     asked = Asked(record=None, workload=None, hardware=None)
     choice = Choice(pick=pick, options=tuple(options.items()))  # type: ignore[arg-type]
     turned = Knobs(source=asked, choice=choice, what_if=what_if)
-    export.show(inputs, turned, cached.play(inputs, choice), None)
+    tune.export(inputs, turned, playing.play(inputs, choice), None)
 
 
 def page(pick: str, **options: Any) -> AppTest:
@@ -58,14 +55,14 @@ def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, str | Callabl
         if not disabled:
             found[label] = (file, content)
 
-    monkeypatch.setattr(export, "download", button)
+    monkeypatch.setattr(tune, "download", button)
     return found
 
 
 def test_every_file_is_made_when_asked_for_and_says_what_was_turned(
     files: dict[str, tuple[str, str | Callable[[], str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cached, "tune", lambda inputs: sim.tune(inputs.workload, inputs.hardware, draws=20))
+    monkeypatch.setattr(playing, "tune", lambda inputs: sim.tune(inputs.workload, inputs.hardware, draws=20))
     made = page("recommended", static_graph=True).run()
     assert not made.exception
     assert len(files) == 7
@@ -81,7 +78,7 @@ def test_every_file_is_made_when_asked_for_and_says_what_was_turned(
 def test_what_knows_no_slowest_rank_does_not_tell_one(
     files: dict[str, tuple[str, str | Callable[[], str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cached, "tune", lambda inputs: sim.tune(inputs.workload, inputs.hardware, draws=20))
+    monkeypatch.setattr(playing, "tune", lambda inputs: sim.tune(inputs.workload, inputs.hardware, draws=20))
     made = AppTest.from_function(take_home, args=("default", {}, 1.5), default_timeout=PATIENCE_S).run()
     assert not made.exception
     for label, (_, content) in files.items():

@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 import sim
 from app import launch
-from app.words import live as words
+from app.views import live as words
 from sim.errors import InputError, NotModelledError
 from sim.formats.documents import save
 from sim.nouns.autotune import AutotuneProgress, TrialLook

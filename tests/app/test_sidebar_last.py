@@ -7,7 +7,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.launch import MAIN
-from app.views import headline
+from app.views import tune
 from tests.effort import PATIENCE_S
 
 
@@ -23,7 +23,7 @@ def test_an_error_before_the_headline_leaves_every_knob(
     def refuse(*_: object) -> None:
         raise RuntimeError("no headline")
 
-    monkeypatch.setattr(headline, "show", refuse)
+    monkeypatch.setattr(tune, "headline", refuse)
     page.run()
     assert page.exception[0].message == "no headline"
     assert page.sidebar.number_input(key="cap").value == 25

@@ -11,11 +11,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
-from app import cached_records
-from app.cached_records import Opened
-from app.views.sources import Given
-from app.words import uploads as words
-from app.words.cluster import is_computed
+from app.sources import Given
+from app.views import validate
+from app.words import is_computed
 from sim.formats import record_files as records
 from sim.formats.documents import to_text
 from sim.nouns.hardware import Hardware
@@ -31,9 +29,8 @@ def page_of_sources() -> None:
 
     import streamlit as st
 
-    from app import launch, library
-    from app.views import sources
-    from app.views.errors import told
+    from app import launch, library, sources
+    from app.widgets import told
 
     found = library.find(launch.settings(sys.argv[1:]))
     with st.sidebar:
@@ -76,7 +73,7 @@ def test_what_is_not_uploaded_is_chosen_from_the_bundled_files(page: AppTest, wo
     found = given(upload(page, ("mine.json", text(mine))))
     assert found.inputs.workload == mine
     assert found.inputs.hardware.name == "two hosts"
-    assert found.inputs.workload_digest == sim.digest(mine)
+    assert found.inputs.workload == mine
     assert [box.label for box in page.selectbox] == ["Start from", "Hardware"]
     assert page.selectbox(key="hardware").options[0] == "two-hosts"
 
@@ -103,9 +100,8 @@ def test_a_record_that_was_uploaded_is_found_among_the_bundled_by_its_digests(
     assert found.record == "made-up"
     assert found.measured is not None
     expected = sim.agreement(sim.load_record(traces / "measured" / "made-up"))
-    opened = Opened(record=found.measured, key=found.measured_digest)
-    assert cached_records.agreement(opened).rows == expected.rows
-    copies = cached_records.agreement(opened, copies=False)
+    assert validate.judge(found.measured).rows == expected.rows
+    copies = validate.judge(found.measured, copies=False)
     assert copies.rows != expected.rows
     page.selectbox(key="up_hardware").set_value("computed: DGX H100").run()
     assert given(page).measured is None  # it was not measured there
@@ -139,8 +135,7 @@ def test_a_url_restores_a_ready_made_machine(page: AppTest, workload: Workload) 
     assert is_computed(found.inputs.hardware)
     assert found.inputs.workload == workload
     assert found.inputs.hardware == sim.cluster_hardware(sim.cluster("dgx_h100", hosts=2))
-    assert found.inputs.hardware_digest == sim.digest(found.inputs.hardware)
-    assert words.COMPUTED_CAPTION in [one.value for one in page.caption]
+    assert any(one.value.startswith("Computed from data sheets") for one in page.caption)
     page.number_input(key="dgx_h100_hosts").set_value(4).run()
     assert given(page).inputs.hardware.world_size == 32
 
@@ -226,8 +221,7 @@ def two_pages() -> None:
 
     import streamlit as st
 
-    from app import launch, library
-    from app.views import sources
+    from app import launch, library, sources
 
     found = library.find(launch.settings(sys.argv[1:]))
     st.session_state["given"] = None

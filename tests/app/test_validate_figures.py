@@ -8,9 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import sim
-from app.figures.iterations import draw_strips, strips_data
-from app.figures.order import draw_order, order_data
-from app.figures.parity import step_points
+from app.figures.records import draw_order, draw_strips, order_data, step_points, strips_data
 from sim.nouns.comparison import Agreement
 from sim.nouns.measurement import MeasuredIteration
 from sim.nouns.records import Record

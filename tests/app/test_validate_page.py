@@ -11,16 +11,16 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
-from app import cached_records
-from app.record_exports import agreement_json, rows_csv
-from app.words import validate as words
+from app.sources import open_record
+from app.views import validate
+from app.views.validate import agreement_json, rows_csv
 from sim.formats.record_files import load_record, start_record
 from tests.app.conftest import make_traces
 from tests.effort import PATIENCE_S
 from tests.saving import measure_anew, save_measurement
 
 
-def validate() -> None:
+def validate_page() -> None:
     import sys
 
     from app import launch, library
@@ -32,7 +32,7 @@ def validate() -> None:
 
 def open_page(monkeypatch: pytest.MonkeyPatch, traces: Path, *more: str, **query: str) -> AppTest:
     monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces), *more])
-    page = AppTest.from_function(validate, default_timeout=PATIENCE_S)
+    page = AppTest.from_function(validate_page, default_timeout=PATIENCE_S)
     for name, value in query.items():
         page.query_params[name] = value
     return page.run()
@@ -103,8 +103,8 @@ def test_a_url_chooses_record_and_look(monkeypatch: pytest.MonkeyPatch, library:
 def test_every_look_is_clean_and_copies_can_be_left_out(
     monkeypatch: pytest.MonkeyPatch, traces: Path
 ) -> None:
-    first, *others = words.LOOKS
-    page = open_page(monkeypatch, traces, look=words.LOOKS[first])
+    first, *others = validate.LOOKS
+    page = open_page(monkeypatch, traces, look=validate.LOOKS[first])
     for look in (first, *others):
         if look != first:
             page.segmented_control(key="look").set_value(look).run()
@@ -113,7 +113,7 @@ def test_every_look_is_clean_and_copies_can_be_left_out(
         assert page.segmented_control(key="look").value == look
     page.toggle(key="copies").set_value(False).run()
     assert not page.exception
-    assert any(one.value == words.COPIES_NOTE for one in page.warning), "an ablation"
+    assert any(one.value == validate.COPIES_NOTE for one in page.warning), "an ablation"
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,11 @@ def test_an_upload_without_a_record_is_one_line(monkeypatch: pytest.MonkeyPatch,
     for name, content in (("workload.json", workload), ("broken.json", b"{")):
         page.file_uploader(key="up_record").set_value([(name, content, "application/json")]).run()
         assert not page.exception, name
-        assert len(page.error) + sum(one.value == words.NO_RECORD_IN_IT for one in page.info) == 1, name
+        assert (
+            len(page.error)
+            + sum(one.value.startswith("These files hold no measured record") for one in page.info)
+            == 1
+        ), name
         assert page.selectbox(key="run").value == "measured/made-up", name
 
 
@@ -185,20 +189,20 @@ def test_a_trace_is_left_out_of_the_claim(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert not page.exception
     assert not page.success
     assert not any("candidates in" in one.value for one in page.markdown)
-    assert any(words.MODE_WORDS["trace"] == one.value for one in page.caption)
+    assert any(validate.MODE_WORDS["trace"] == one.value for one in page.caption)
 
 
 def test_a_changed_record_is_scored_again(tmp_path: Path) -> None:
     made = make_traces(tmp_path / "traces") / "measured" / "made-up"
-    cached_records.score("x", made)
-    assert "x" in cached_records.known({"x": made})
+    validate.score("x", made)
+    assert validate.score.known("x", made) is not None
     save_measurement(made, 9, replace(load_record(made).candidates[0], name="again"))
-    assert cached_records.known({"x": made}) == {}
+    assert validate.score.known("x", made) is None
 
 
 def test_exports_hold_the_figures_and_where_they_come_from(traces: Path) -> None:
-    opened = cached_records.open_record(traces / "measured" / "made-up")
-    agreement = cached_records.agreement(opened)
+    opened = open_record(traces / "measured" / "made-up")
+    agreement = validate.judge(opened)
     where_from = {"tool": "bucketsim", "workload_sha256": "aa", "hardware_sha256": "bb"}
     document = json.loads(agreement_json(agreement, where_from))
     assert document["provenance"] == where_from
@@ -212,7 +216,7 @@ def test_exports_hold_the_figures_and_where_they_come_from(traces: Path) -> None
 
 @pytest.mark.parametrize("copies", [True, False])
 def test_the_timeline_taken_home_is_the_step_that_was_compared(traces: Path, copies: bool) -> None:
-    opened = cached_records.open_record(traces / "measured" / "made-up")
-    for row in cached_records.agreement(opened, copies).rows:
-        played = sim.summarize(cached_records.timeline(opened, row.name, copies))
+    opened = open_record(traces / "measured" / "made-up")
+    for row in validate.judge(opened, copies).rows:
+        played = sim.summarize(validate._timeline_of(opened, row.name, copies))
         assert played.step_ns == row.predicted_step_ns

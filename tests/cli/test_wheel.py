@@ -13,7 +13,8 @@ from tests.commands import process
 
 ROOT = Path(__file__).parents[2]
 LOOK = """
-from app import launch, library
+from app import launch
+from app import library
 from app.views import manual
 found = library.find(launch.settings([]))
 print(len(found.workloads), len(found.hardware), len(found.records), len(found.all_records))

@@ -207,9 +207,9 @@ def imports(folder: Path) -> Answers:
 def _page(name: str) -> None:
     import sys
 
-    from app import launch, library
-    from app.views import cluster, compare, sources, validate
-    from app.views.errors import told
+    from app import launch, library, sources
+    from app.views import cluster, compare, validate
+    from app.widgets import told
 
     found = library.find(launch.settings(sys.argv[1:]))
     with told():

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import pytest
 
 import sim
-from app import cached
-from app.answering import find_answer, round_cap_mb
+from app import playing
 from app.choosing import Choice
-from app.words.live import gain_sentence
-from app.words.tune import answer_sentence
+from app.playing import find_answer, round_cap_mb
+from app.views.live import gain_sentence
+from app.views.tune import answer_sentence
 from sim.autotuner import prediction
 from sim.autotuner.job_link import JobLink
 from sim.costs.in_step import scaled
@@ -135,18 +135,16 @@ def test_all_ways_to_ask_give_one_answer(recorded: Recorded, monkeypatch: pytest
     measured = recorded_step(recorded.workload_file)
     assert measured is not None
     workload = sim.load_workload(recorded.workload_file)
-    page = cached.held(
-        cached.Inputs(
+    page = playing.held(
+        playing.Inputs(
             workload=workload,
             hardware=hardware,
-            workload_digest=sim.digest(workload),
-            hardware_digest=sim.digest(hardware),
         ),
         measured,
     )
-    assert told(cached.tune(page)) == expected
-    default = cached.play(page, Choice(pick="default"))
-    answer = find_answer(page, Choice(pick="default"), cached.tune(page), default, is_plain=True)
+    assert told(playing.tune(page)) == expected
+    default = playing.play(page, Choice(pick="default"))
+    answer = find_answer(page, Choice(pick="default"), playing.tune(page), default, is_plain=True)
     assert asked.setting is not None
     assert (answer.pick, answer.cap_mb, answer.is_alike, answer.against) == (
         asked.setting.pick,
@@ -156,7 +154,7 @@ def test_all_ways_to_ask_give_one_answer(recorded: Recorded, monkeypatch: pytest
     )
     assert (answer.saved_ns, answer.played.report.step_ns) == (asked.setting.saved_ns, asked.setting.step_ns)
     if asked.setting.cap_mb is not None:
-        assert round_cap_mb(page, Choice(pick="default"), cached.tune(page)) == asked.setting.cap_mb
+        assert round_cap_mb(page, Choice(pick="default"), playing.tune(page)) == asked.setting.cap_mb
         assert answer.behind_ns == asked.setting.behind_ns
 
 
@@ -189,16 +187,14 @@ def test_no_way_to_ask_tells_a_gain_where_a_step_refutes_the_link(
 
     measured = recorded_step(recorded.workload_file)
     assert measured is not None
-    inputs = cached.Inputs(
+    inputs = playing.Inputs(
         workload=workload,
         hardware=hardware,
-        workload_digest=sim.digest(workload),
-        hardware_digest=sim.digest(hardware),
     )
-    page = cached.held(inputs, measured)
-    default = cached.play(page, Choice(pick="default"))
+    page = playing.held(inputs, measured)
+    default = playing.play(page, Choice(pick="default"))
     for choice, is_plain in ((Choice(pick="default"), True), (Choice(pick="cap", cap_mb=1.0), False)):
-        answer = find_answer(page, choice, cached.tune(page), default, is_plain=is_plain)
+        answer = find_answer(page, choice, playing.tune(page), default, is_plain=is_plain)
         assert answer.pick == "default"
         assert why in answer_sentence(answer, "" if is_plain else "switches")
 

@@ -13,8 +13,8 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from streamlit.runtime.state.common import WidgetMetadata
 from streamlit.runtime.state.query_params import is_empty_url_value, parse_url_param
 
-from app.views import what_ifs
-from app.words import labels
+from app.choosing import KEYS
+from app.words import plain
 from sim.units import format_number
 
 _WAS_SET = "set_by_the_page"
@@ -23,7 +23,7 @@ _DROPPED, _MISSED = "dropped_from_the_address", "missed_in_the_address"
 _MOST_NAMED = 8
 # What one writes who goes by the labels or by torch's names; by key, with the key that is meant.
 _MEANT = {
-    **what_ifs.KEYS,
+    **KEYS,
     "straggler": "slowest",
     "record": "run",
     "assignment": "pick",
@@ -169,7 +169,7 @@ def doubt(place: DeltaGenerator, *, is_whole: bool = False) -> None:
         st.rerun()
     told = [one.words for key, one in doubts.items() if one.shown == st.session_state.get(key)]
     if told:
-        place.error("  \n".join(map(labels.plain, told)), icon=":material/link_off:")
+        place.error("  \n".join(map(plain, told)), icon=":material/link_off:")
 
 
 def _all_written() -> dict[str, list[str]]:

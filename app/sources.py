@@ -1,0 +1,621 @@
+"""What to look at: a measured run, bundled files, or an upload. The same widgets on every page that asks.
+
+``ask`` draws, and looks into an upload to know what is still to be asked for; ``read`` opens the other files
+after it and tells what is wrong with an upload, so that an error leaves every widget in its place. What was
+made of uploads is remembered by their content: whoever sees it has given the same files.
+"""
+
+import hashlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import streamlit as st
+
+import sim
+from app import playing, sidebar_last
+from app.library import Library
+from app.memo import memo, one
+from app.playing import Inputs
+from app.words import MACHINE_WORDS, counted, plain
+from sim.errors import InputError, SimError
+from sim.formats.record_files import recorded_step
+from sim.nouns.assignment import Assignment
+from sim.nouns.cluster import Cluster
+from sim.nouns.hardware import MAX_RANKS, Hardware
+from sim.nouns.imported import ImportOptions, Uploaded
+from sim.nouns.measurement import Measurement
+from sim.nouns.records import Record
+from sim.nouns.workload import Workload
+from sim.units import format_ms, format_size
+
+MEASURED, BUNDLED, UPLOAD = "measured", "bundled", "upload"
+_BEFORE = "started_from"
+_START_WORDS = {MEASURED: "measured run", BUNDLED: "bundled files", UPLOAD: "upload"}
+_UPLOADS, _TOLD = "up", "told_of_uploads"
+_MOST_LINES = 20
+# One at a time: what reading takes is bounded for one upload, not for those of all users together.
+_READING = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting of a ready-made cluster and its widget: a number, a switch, or one of ``choices``."""
+
+    name: str
+    label: str
+    default: Any
+    choices: tuple[Any, ...] = ()
+    most: int = 100_000
+    help: str | None = None
+
+
+def _hosts(default: int) -> Setting:
+    return Setting(name="hosts", label="Hosts", default=default, most=20_000)
+
+
+def _leaf(default: int) -> Setting:
+    words = "Hosts that share the leaf switches; traffic to others goes over the spines."
+    return Setting(name="hosts_per_leaf", label="Hosts per leaf switch", default=default, help=words)
+
+
+def _gpus(label: str) -> Setting:
+    return Setting(name="gpus", label=label, default=4, most=16)
+
+
+def _peer(*, default: bool) -> Setting:
+    words = "Off: data between GPUs without NVLink goes through host memory."
+    return Setting(name="peer_to_peer", label="GPUs reach each other over PCIe", default=default, help=words)
+
+
+def _one_of(name: str, label: str, default: Any, *choices: Any, words: str | None = None) -> Setting:
+    return Setting(name=name, label=label, default=default, choices=choices, help=words)
+
+
+_FULL = "What a leaf's hosts can send, over what it can pass up: 1 is full bisection."
+_OVERSUBSCRIPTION = _one_of(
+    "oversubscription", "Oversubscription", 1.0, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0, words=_FULL
+)
+_PCIE = _one_of("pcie_gen", "PCIe generation", 4, 3, 4, 5)
+_SOCKETS = _one_of("sockets", "Sockets", 2, 1, 2)
+_GBIT = _one_of("gbit_per_s", "Network, Gbit/s", 10, 1, 10, 25, 40, 100, 200)
+# What each ready-made cluster lets one set here; what is not listed keeps its own value.
+PRESETS: dict[str, tuple[Setting, ...]] = {
+    "dgx_h100": (_hosts(4), _leaf(32), _OVERSUBSCRIPTION),
+    "dgx_a100": (_hosts(4), _leaf(20), _OVERSUBSCRIPTION),
+    "dgx_v100": (_hosts(1), _leaf(24)),
+    "p5": (_hosts(4),),
+    "p4de": (_hosts(4),),
+    "gh200_slingshot": (_hosts(4), _leaf(4)),
+    "nvl72": (_hosts(1), _leaf(32), _OVERSUBSCRIPTION),
+    "pcie_box": (_gpus("GPUs"), _PCIE, _SOCKETS, _peer(default=True)),
+    "pcie_hosts": (
+        *(_hosts(4), _gpus("GPUs per host"), _GBIT, _one_of("protocol", "Protocol", "tcp", "tcp", "rdma")),
+        *(_PCIE, _SOCKETS, _peer(default=False), _OVERSUBSCRIPTION),
+    ),
+    "hgx_ethernet": (
+        *(_hosts(4), _GBIT, _one_of("generation", "GPUs", "hopper", "ampere", "hopper"), _OVERSUBSCRIPTION),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """A ready-made cluster and what of it is set."""
+
+    name: str
+    settings: tuple[tuple[str, Any], ...]
+
+    @property
+    def words(self) -> str:
+        """What it is called among the hardware."""
+        return f"computed: {MACHINE_WORDS[self.name]}"
+
+
+Machine = str | Preset | Hardware | Cluster  # a name in the library, or of the upload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What an upload holds, or in one line why it holds nothing."""
+
+    uploaded: Uploaded | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the widgets point to; ``record`` and names of workloads and hardware are names in the library.
+
+    ``workload`` None is the upload's, where it has one, else nothing yet; ``upload`` is what it holds.
+    """
+
+    record: str | None = None
+    workload: str | None = None
+    hardware: Machine | None = None
+    upload: Outcome | None = None
+
+    @property
+    def uploaded(self) -> Uploaded | None:
+        """What was uploaded, where it could be read."""
+        return None if self.upload is None else self.upload.uploaded
+
+    @property
+    def has_assignment(self) -> bool:
+        """Whether an assignment was uploaded."""
+        return self.uploaded is not None and self.uploaded.assignment is not None
+
+    @property
+    def words(self) -> str:
+        """The names that were chosen, as the library has them: different files may be of one name inside."""
+        machine = self.hardware if isinstance(self.hardware, str) else None
+        return ", ".join(name for name in (self.record, self.workload, machine) if name is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """The inputs that were read, and what belongs to them.
+
+    ``record`` is the name of the library's measured record of these inputs, None if there is none.
+    ``measured`` is an uploaded record of them, or the steps of an uploaded trace. ``assignment`` was uploaded
+    beside the inputs. ``is_carried``: the inputs are those that a run was measured with, in place of those of
+    the files.
+    """
+
+    inputs: Inputs
+    record: str | None
+    measured: Record | None = None
+    assignment: Assignment | None = None
+    is_carried: bool = False
+
+
+def ask(library: Library) -> Asked:
+    """Draw the widgets, where the caller stands (the sidebar)."""
+    starts = [UPLOAD]
+    if library.workloads:
+        starts.insert(0, BUNDLED)
+    if library.records:
+        starts.insert(0, MEASURED)
+    start = st.selectbox(
+        "Start from",
+        starts,
+        format_func=_START_WORDS.__getitem__,
+        key="start",
+        bind="query-params",
+        help="Measured runs hold workload, hardware and what real ranks did. Uploads are not in the URL.",
+    )
+    _stay(library, st.session_state.get(_BEFORE), start)
+    st.session_state[_BEFORE] = start
+    if start == MEASURED:
+        return Asked(record=_named("Record", "record", library.records))
+    upload = _ask_upload() if start == UPLOAD else None
+    if start == UPLOAD and upload is None:
+        return Asked()  # nothing yet: bundled files are never shown in the place of an upload
+    uploaded = None if upload is None else upload.uploaded
+    workload = None
+    if library.workloads and (uploaded is None or uploaded.workload is None):
+        words = "What each GPU computes in a step: gradients, and when backward makes them ready."
+        workload = _named("Workload", "workload", library.workloads, words)
+    return Asked(workload=workload, hardware=_machine(library, uploaded), upload=upload)
+
+
+def _stay(library: Library, before: str | None, start: str) -> None:
+    """Turn what is asked next to what was looked at before, where what one starts from now has it, too."""
+    state, found = st.session_state, dict[str, str]()
+    with suppress(SimError, KeyError):  # what cannot be read, or is a ready-made cluster, is nowhere else
+        if (before, start) == (MEASURED, BUNDLED):
+            folder = library.records[state["record"]]
+            found = {
+                "workload": _alike(library.workloads, playing.load_workload, folder / "workload.json"),
+                "hardware": _alike(library.hardware, playing.load_hardware, folder / "hardware.json"),
+            }
+        elif (before, start) == (BUNDLED, MEASURED):
+            workload, hardware = library.workloads[state["workload"]], library.hardware[state["hardware"]]
+            found = {"record": _record_of(library, _load(workload, hardware)) or ""}
+    if all(found.values()) and not found.keys() & st.query_params.keys():  # an address says what it asks for
+        for key, name in found.items():
+            state[key] = name
+
+
+def _alike(files: Mapping[str, Path], load: Callable[[Path], Any], wanted: Path) -> str:
+    """The name of the file that has the same in it as ``wanted``; empty: none has."""
+    same = load(wanted)
+    return next((name for name, path in files.items() if load(path) == same), "")
+
+
+def _named(label: str, key: str, files: Mapping[str, Any], help_text: str | None = None) -> str | None:
+    return st.selectbox(label, list(files), key=key, bind="query-params", help=help_text)
+
+
+def _machine(library: Library, uploaded: Uploaded | None) -> Machine | None:
+    """One of the upload's machines, a bundled one, or a ready-made cluster, in this order."""
+    own = _machines_of(uploaded)
+    presets = {Preset(name=name, settings=()).words: name for name in PRESETS}
+    machines: dict[str, Machine] = {**own, **{name: name for name in library.hardware}, **presets}
+    words = (
+        "What carries the gradients: measured by `bucketsim calibrate` or read from an upload, or computed "
+        "for a ready-made cluster by NCCL's cost model from data sheets."
+    )
+    chosen: str | None
+    if own:  # a key of its own, so that new files come with their own machine; they are not in the URL
+        chosen = st.selectbox("Hardware", list(machines), key="up_hardware", help=words)
+    else:
+        chosen = _named("Hardware", "hardware", machines, words)
+    if chosen is None or chosen not in presets:
+        return None if chosen is None else machines[chosen]
+    settings = settings_of(presets[chosen])
+    st.caption(
+        "Computed from data sheets by NCCL's cost model; nobody measured it. The Cluster page shows the "
+        "machine."
+    )
+    return Preset(name=presets[chosen], settings=tuple(sorted(settings.items())))
+
+
+def _machines_of(uploaded: Uploaded | None) -> dict[str, Machine]:
+    found: dict[str, Machine] = {}
+    for place, machine in enumerate(() if uploaded is None else uploaded.hardware):
+        shown = f"{uploaded_words(machine.name)}, {counted(machine.world_size, 'rank')}"
+        found[shown if shown not in found else f"{shown} ({place + 1})"] = machine
+    if uploaded is not None and uploaded.cluster is not None:
+        found[f"{uploaded_words(uploaded.cluster.name)}, computed"] = uploaded.cluster
+    return found
+
+
+def uploaded_words(name: str) -> str:
+    """What something uploaded is called among what is bundled."""
+    name = " ".join(name.split())
+    return f"uploaded: {name if len(name) <= 60 else f'{name[:59]}…'}"
+
+
+def settings_of(preset: str) -> dict[str, Any]:
+    """Draw what a ready-made cluster lets one set, where the caller stands, and read it."""
+    return {each.name: ask_setting(f"{preset}_{each.name}", each) for each in PRESETS[preset]}
+
+
+def ask_setting(key: str, setting: Setting) -> Any:
+    """Draw one setting, where the caller stands, and read it."""
+    common: dict[str, Any] = {"key": key, "bind": "query-params", "help": setting.help}
+    if setting.choices:
+        place = setting.choices.index(setting.default)
+        return st.selectbox(setting.label, setting.choices, index=place, **common)
+    if isinstance(setting.default, bool):
+        return st.toggle(setting.label, value=setting.default, **common)
+    return st.number_input(
+        setting.label, min_value=1, max_value=setting.most, value=setting.default, step=1, **common
+    )
+
+
+class UploadedFile(Protocol):
+    """Of streamlit's uploaded file what is used here."""
+
+    file_id: str
+    name: str
+
+    def getbuffer(self) -> memoryview:
+        """The content, without a copy of it."""
+
+    def getvalue(self) -> bytes:
+        """The content."""
+
+
+def _ask_upload() -> Outcome | None:
+    """What was uploaded for Tune, Compare and Cluster, whichever of them asked for it."""
+    words = (
+        "Drag any of these here, several at once; each is told by its content. Traces of torch.profiler "
+        "(Kineto, .json or .json.gz, one a rank), nccl-tests output (text or -J JSON), recordings "
+        "(rank-0.jsonl, …), our own workload, hardware, cluster and assignment JSON, or all files of a "
+        "measured record. 50 MB a file; for larger ones `bucketsim import` on the command line makes small "
+        "files to upload."
+    )
+    files = kept_files("Files", _UPLOADS, words, accept_multiple_files=True)
+    if not files:
+        return None
+    with st.expander("Fill in what the files lack: ranks"):
+        ranks = st.number_input(
+            "World size, ranks",
+            min_value=1,
+            max_value=MAX_RANKS,
+            value=None,
+            step=1,
+            key="up_world_size",
+            bind="query-params",
+            placeholder="as the files say",
+            help="How many ranks the files are of, where they do not say it. Empty: as the files say.",
+        )
+    st.session_state[_TOLD] = ranks
+    outcome = read_files(files, ranks)
+    if outcome.uploaded is not None:
+        _tell_read(outcome.uploaded)
+    return outcome
+
+
+def uploaded_workload() -> Workload | None:
+    """The workload that was uploaded in this session, with what was filled in there, if there is one."""
+    files = st.session_state.get(f"{_UPLOADS}_kept")
+    uploaded = read_files(files, st.session_state.get(_TOLD)).uploaded if files else None
+    return None if uploaded is None else uploaded.workload
+
+
+def one_file(label: str, key: str, help_text: str | None = None) -> UploadedFile | None:
+    """One JSON file that was uploaded in this session."""
+    return next(iter(kept_files(label, key, help_text, type=["json"])), None)
+
+
+def kept_files(label: str, key: str, help_text: str | None, **more: Any) -> list[UploadedFile]:
+    """Ask for files; those of this session stay while one looks elsewhere, where a widget forgets them."""
+    kept = f"{key}_kept"
+
+    def forget() -> None:
+        st.session_state.pop(kept, None)
+
+    given = st.file_uploader(label, key=key, help=help_text, on_change=forget, **more)
+    if given:
+        st.session_state[kept] = list(given) if more.get("accept_multiple_files") else [given]
+    files: list[UploadedFile] = st.session_state.get(kept, [])
+    if files and not given:
+        names = ", ".join(file.name for file in files[:3]) + (
+            f" and {len(files) - 3} more" if len(files) > 3 else ""
+        )
+        st.caption(plain(f"Still in use: {names}. Give others to replace them."))
+        st.button("Forget these files", key=f"{key}_forget", on_click=forget, icon=":material/delete:")
+    return files
+
+
+def content_digest(file: UploadedFile) -> str:
+    """What stands for the bytes of a file, which are hashed once however often a page is drawn."""
+    return _sha256(file.file_id, file.getbuffer)
+
+
+@memo(2_000)
+def _sha256(file_id: str, content: Callable[[], memoryview]) -> str:
+    return hashlib.sha256(content()).hexdigest()
+
+
+def read_files(files: Sequence[UploadedFile], world_size: int | None = None) -> Outcome:
+    """What the files hold together; an error is told in the outcome, and remembered as well."""
+    names = tuple(sorted((file.name, content_digest(file)) for file in files))
+    return _read_files(names, world_size, lambda: [(file.name, file.getvalue()) for file in files])
+
+
+@memo(32)
+def _read_files(
+    names: tuple[tuple[str, str], ...],
+    world_size: int | None,
+    contents: Callable[[], list[tuple[str, bytes]]],
+) -> Outcome:
+    try:
+        with st.spinner("Reading the upload …"), _READING:
+            uploaded = sim.read_uploads(contents(), ImportOptions(world_size=world_size))
+    except SimError as error:
+        return Outcome(error=str(error))
+    return Outcome(uploaded=uploaded)
+
+
+def _tell_read(uploaded: Uploaded) -> None:
+    """What an upload was taken for: a line, and in an expander what was found, assumed, missing, left out.
+
+    Sentences quote the files, and nothing in them acts as markup.
+    """
+    st.caption(plain(summary(uploaded)))
+    titles = {
+        "Found in the files": uploaded.found,
+        "Assumed, as they do not say it": uploaded.assumed,
+        "Missing": uploaded.missing,
+        "Left out": uploaded.dropped,
+        "Doubtful": uploaded.doubtful,
+    }
+    if not any(titles.values()):
+        return
+    with st.expander("What was read", icon=":material/fact_check:"):
+        for title, sentences in titles.items():
+            if sentences:
+                st.markdown(f"**{title}**")
+                shown = [f"- {plain(sentence)}" for sentence in sentences[:_MOST_LINES]]
+                more = len(sentences) - _MOST_LINES
+                st.markdown("\n".join([*shown, f"- and {more} more"] if more > 0 else shown))
+
+
+def summary(uploaded: Uploaded) -> str:
+    """An upload in one line: ``kineto: 161 gradients, 44.6 MiB, backward 24.1 ms, from 8 ranks``."""
+    words = []
+    if uploaded.workload is not None:
+        workload = uploaded.workload
+        words += [
+            counted(len(workload.gradients), "gradient"),
+            format_size(workload.total_bytes),
+            f"backward {format_ms(workload.backward_ns)}",
+        ]
+    if len(uploaded.ranks) > 1:
+        words.append(f"from {len(uploaded.ranks)} ranks")
+    if uploaded.hardware:
+        sizes = ", ".join(str(each.world_size) for each in uploaded.hardware[:6])
+        more = f" and {len(uploaded.hardware) - 6} more" if len(uploaded.hardware) > 6 else ""
+        words.append(f"hardware of {sizes}{more} rank{'' if sizes == '1' else 's'}")
+    if uploaded.cluster is not None:
+        words.append(f"the cluster {uploaded.cluster.name}")
+    if uploaded.assignment is not None:
+        words.append(f"an assignment of {counted(len(uploaded.assignment.bucket_indices), 'bucket')}")
+    if uploaded.record is not None:
+        words.append(counted(len(uploaded.record.candidates), "measured assignment"))
+    return f"{', '.join(uploaded.formats)}: {', '.join(words) or 'no workload and no hardware'}"
+
+
+def read(library: Library, asked: Asked) -> Given | None:
+    """The files that the widgets point to; None where one is still to be given.
+
+    Raises:
+        SimError: a file that cannot be read, or an upload that is not legal.
+    """
+    if asked.record is not None:
+        folder = library.records[asked.record]
+        inputs = _load(folder / "workload.json", folder / "hardware.json")
+        return _as_measured(Given(inputs=inputs, record=asked.record), folder)
+    if asked.upload is not None and asked.upload.error:
+        raise InputError(asked.upload.error)
+    uploaded, workload = asked.uploaded, None
+    if asked.workload is not None:
+        workload = playing.load_workload(library.workloads[asked.workload])
+    elif uploaded is not None:
+        workload = uploaded.workload
+    if workload is None or asked.hardware is None:
+        return None
+    inputs = Inputs(workload=workload, hardware=_hardware(library, asked.hardware))
+    given = Given(inputs=inputs, record=_record_of(library, inputs))
+    if uploaded is not None:
+        given = replace(given, assignment=uploaded.assignment)
+        # What was measured of the upload belongs to its own workload on the hardware that comes first.
+        own = (uploaded.workload, *uploaded.hardware[:1])
+        if uploaded.record is not None and own == (inputs.workload, inputs.hardware):
+            given = _as_measured(replace(given, measured=uploaded.record), uploaded.record)
+    measured = _recorded_step(library, asked)
+    return given if measured is None else replace(given, inputs=playing.held(given.inputs, measured))
+
+
+def _recorded_step(library: Library, asked: Asked) -> Measurement | None:
+    """The step that the job of the workload took while it was recorded, where that is known."""
+    if asked.workload is not None:
+        return _step_in(library.workloads[asked.workload].parent)
+    return None if asked.uploaded is None else asked.uploaded.recorded_step
+
+
+@memo(32)
+def _step_in(folder: Path) -> Measurement | None:
+    return recorded_step(folder / "workload.json")
+
+
+Source = Path | Record  # a directory, or what was uploaded
+
+
+def open_record(source: Source) -> Record:
+    """A record from its directory, read again when a file in it changes; an uploaded one is open already.
+
+    Raises:
+        InputError: as ``sim.load_record``.
+    """
+    return source if isinstance(source, Record) else _load_record(source)
+
+
+@memo(64)
+def _load_record(path: Path) -> Record:
+    return sim.load_record(path)
+
+
+def _as_measured(given: Given, source: Source) -> Given:
+    """``given`` from the inputs that its measured run had: its box, its slowest rank.
+
+    A run that cannot be read, or carried there, leaves the files as they are: where it is compared, it is
+    told why.
+    """
+    try:
+        inputs = playing.as_measured(open_record(source))
+    except SimError:
+        return given
+    return given if inputs == given.inputs else replace(given, inputs=inputs, is_carried=True)
+
+
+def _load(workload: Path, hardware: Path) -> Inputs:
+    return Inputs(workload=playing.load_workload(workload), hardware=playing.load_hardware(hardware))
+
+
+def _hardware(library: Library, machine: Machine) -> Hardware:
+    """A machine; of a cluster its collectives are computed."""
+    if isinstance(machine, str):
+        return playing.load_hardware(library.hardware[machine])
+    if isinstance(machine, Hardware):
+        return machine
+    sidebar_last.send()
+    return cluster_hardware(make_cluster(machine) if isinstance(machine, Preset) else machine)
+
+
+@memo(32)
+def make_cluster(preset: Preset) -> Cluster:
+    """A ready-made cluster."""
+    return sim.cluster(preset.name, **dict(preset.settings))
+
+
+@memo(32)
+def cluster_hardware(cluster: Cluster) -> Hardware:
+    """The collectives of a cluster by the cost model."""
+    with st.spinner("Computing its collectives …"):
+        return one(sim.cluster_hardware(cluster))
+
+
+def measured_run(library: Library, given: Given) -> Source | None:
+    """The measured run that belongs to the inputs: what was uploaded with them, else one in the library."""
+    if given.measured is not None:
+        return given.measured
+    return None if given.record is None else library.records[given.record]
+
+
+def inputs_words(given: Given, asked: Asked) -> str:
+    """Workload, hardware and when it was calibrated, and their files: several may have one name."""
+    hardware = given.inputs.hardware
+    when = hardware.provenance.get("date")
+    calibrated = f", calibrated {when[:16].replace('T', ' ')}" if isinstance(when, str) else ""
+    named = f"{given.inputs.workload.name} on {hardware.name}{calibrated}"
+    return " · ".join(filter(None, [named, given.record or asked.words]))
+
+
+def tell_chosen(asked: Asked) -> None:
+    """That a part of what is shown was not uploaded: it is bundled, and nobody need have meant it."""
+    machine = asked.hardware.name if isinstance(asked.hardware, Preset) else asked.hardware
+    for noun, name, which in (("workload", asked.workload, "of"), ("hardware", machine, "on")):
+        if asked.uploaded is not None and isinstance(name, str):
+            words = (
+                f"The upload holds no {noun}. What is shown is {which} {name}, which is not yours: choose in "
+                f"the sidebar."
+            )
+            st.info(plain(words), icon=":material/info:")
+
+
+def record_looked_at(library: Library) -> str | None:
+    """The name among all records of the run that Tune and Compare show; None: they show none."""
+    if st.session_state.get("start") != MEASURED:
+        return None
+    return library.name_among_all(st.session_state.get("record"))
+
+
+def workload_looked_at(library: Library) -> str | None:
+    """The workload that Tune and Compare show, as the Cluster page names it; None: it has no such one."""
+    start = st.session_state.get("start")
+    if start == BUNDLED:
+        return st.session_state.get("workload")
+    if start == UPLOAD:
+        uploaded = uploaded_workload()
+        return None if uploaded is None else uploaded_words(uploaded.name)
+    folder = library.records.get(st.session_state.get("record", ""))
+    with suppress(SimError):  # a record that cannot be read is told of where it is looked at
+        if folder is not None:
+            return _alike(library.workloads, playing.load_workload, folder / "workload.json") or None
+    return None
+
+
+def nothing_to_show(library: Library) -> None:
+    """What a page says where nothing was chosen yet."""
+    st.info(
+        "There is nothing to look at yet: upload a workload in the sidebar, or a trace that has "
+        "one; a machine may come with it, or be a ready-made cluster. An address does not hold files: "
+        "whoever opens one has to give them again."
+        + (
+            " No bundled files were found; `bucketsim dash --traces DIR` names them."
+            if library.is_empty
+            else ""
+        )
+    )
+    st.markdown(
+        "- `bucketsim record` makes a workload of your model, and so does a trace of torch.profiler.\n"
+        "- `bucketsim calibrate` makes a hardware of your machine, and so does the output of nccl-tests.\n"
+        "- `bucketsim validate` replays assignments on real ranks and makes a record of them."
+    )
+
+
+def _record_of(library: Library, inputs: Inputs) -> str | None:
+    """The record of the same workload and hardware, if there is one."""
+    for name, folder in library.records.items():
+        with suppress(SimError):  # a record that is broken, or still being written, belongs to nothing yet
+            if _load(folder / "workload.json", folder / "hardware.json") == inputs:
+                return name
+    return None

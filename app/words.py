@@ -1,0 +1,206 @@
+"""What things are called on several pages, and sentences that several of them say."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
+from sim.units import format_ms, format_number, format_percent
+
+Pick = str  # one of PICKS
+# Buckets of DistributedDataParallel, whose switches each of them takes.
+DDP_PICKS = ("default", "cap", "cap-list", "recommended", "single", "per-parameter", "given")
+PICK_WORDS: dict[str, str] = {
+    "default": "DDP's default",
+    "cap": "bucket_cap_mb",
+    "cap-list": "bucket_cap_mb_list",
+    "recommended": "best buckets found",
+    "single": "single bucket",
+    "per-parameter": "one per parameter",
+    "given": "uploaded assignment",
+    "per-parameter-sync": "not DDP: per parameter, after backward",
+    "per-parameter-async": "not DDP: per parameter, from hooks",
+    "after-backward": "not DDP: buckets after backward",
+    "arrival-counted": "not DDP: arrival-counted buckets",
+    "flat-views": "not DDP: gradients as views of flat storage",
+    "last-hook": "not DDP: last-parameter hooks",
+    "last-hook-safe": "not DDP: last-parameter hooks, put right",
+    "zero1": "DeepSpeed ZeRO-1",
+    "zero2": "DeepSpeed ZeRO-2",
+    "megatron": "Megatron-Core DDP",
+    "fully_shard": "FSDP2 fully_shard",
+}
+
+
+MACHINE_WORDS: dict[str, str] = {
+    "dgx_h100": "DGX H100",
+    "dgx_a100": "DGX A100",
+    "dgx_v100": "DGX-1 with V100",
+    "p5": "AWS p5",
+    "p4de": "AWS p4de (and p4d)",
+    "gh200_slingshot": "4 x GH200 on Slingshot",
+    "nvl72": "GB200 NVL72",
+    "pcie_box": "one host of PCIe GPUs",
+    "pcie_hosts": "hosts of PCIe GPUs on Ethernet",
+    "hgx_ethernet": "8 GPUs on NVSwitches, hosts on Ethernet",
+    "upload": "upload",
+}
+
+
+PICKS: tuple[Pick, ...] = tuple(PICK_WORDS)
+# Of knobs that several pages have.
+HELP: dict[str, str] = {
+    "cap": "`bucket_cap_mb`, in MiB. A bucket is closed by the gradient that reaches the cap.",
+    "first": "A cap for the first bucket alone, in MiB. Empty: none, as where `bucket_cap_mb` is set.",
+    "caps": (
+        "`bucket_cap_mb_list`, in MiB, one cap a bucket, such as 1, 25, 100; the last one "
+        "repeats. DDP has it since torch 2.11."
+    ),
+    "interference": (
+        "How much compute, copies and collectives slow each other down: a slow-down of s becomes "
+        "1 + (s - 1) times this. 0 is none at all; without effect where the hardware was "
+        "measured without any."
+    ),
+    "slowest_rank": "Another rank's backward takes this many times as long; each collective waits for it.",
+    "bandwidth": (
+        "How fast bytes travel, times what was measured: 2 halves what a collective takes beyond its latency."
+    ),
+    "latency": "What a collective of no bytes takes, times what was measured.",
+    "backward": (
+        "Multiplies all times of backward. Forward, loss and optimizer stay as recorded: of a "
+        "device that is faster in all of them the step is shorter than shown."
+    ),
+    "copies": "Off: predict as if copying gradients into and out of buckets were free, to see its effect.",
+}
+
+
+_WHAT_IFS = {"slowest_rank": "slowest rank", "world_size": "ranks:", "precision": "gradients in"}
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+\-!|~$:&])")
+
+
+CARRIED = (
+    "Workload and hardware are as this run was measured: carried from where the hardware was calibrated to "
+    "the box of the run, backward as that of its slowest rank."
+)
+
+
+def plain(text: str) -> str:
+    """Text as it is, with nothing in it that markdown would read as markup."""
+    return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
+
+
+def sentence(text: str) -> str:
+    """``plain`` text that begins as a sentence does."""
+    return plain(capital(text))
+
+
+def capital(text: str) -> str:
+    """Text that begins as a sentence does."""
+    return text[:1].upper() + text[1:]
+
+
+def lacks_a_part(note: str) -> bool:
+    """Whether a report's note says that its figures lack a part of the step."""
+    return "not counted" in note
+
+
+def file_safe(text: str) -> str:
+    """A name that is good for a file."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:60] or "bucketsim"
+
+
+def counted(number: int, noun: str) -> str:
+    """So many of a thing: ``1 record``, ``1,024 records``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def share(part: float, whole: float) -> str:
+    """A part of a whole in percent."""
+    return format_percent(part / whole) if whole else "0.0%"
+
+
+def what_if_words(name: str, value: float | int | str) -> str:
+    """A what-if in few words: a factor on what was measured, or a value in place of it."""
+    factor = (
+        f"× {format_number(value, 6)}"
+        if isinstance(value, float)
+        else f"{value:,}"
+        if isinstance(value, int)
+        else value
+    )
+    return f"{_WHAT_IFS.get(name, name)} {factor}"
+
+
+def estimated_sentence(workload: Workload) -> str | None:
+    """A warning where no profile stands behind the times."""
+    if not workload.estimated:
+        return None
+    if workload.band is None:
+        return "Estimated: no profile stands behind these times."
+    low, high = workload.band
+    how = workload.provenance.get("band")
+    width = (
+        f"a band of {format_number(low, 6)} to "
+        f"{format_number(high, 6)}{f': {how}' if isinstance(how, str) else ''}"
+    )
+    return f"Estimated: no profile stands behind these times; {width}."
+
+
+def interval_words(low_ns: int, high_ns: int, *, told: bool) -> str:
+    """From low to high in ms; a dash where too few iterations were measured to tell."""
+    return f"{low_ns / 1e6:.2f} to {high_ns / 1e6:.2f}" if told else "-"
+
+
+def option_words(option: tuple[str, Any]) -> str:
+    """A switch in few words: its name where it is on, else its name and value."""
+    name, value = option
+    if name == "set_last_bucket_cap":
+        return "DDP_SET_LAST_BUCKET_CAP=1"
+    if value is True:
+        return name
+    if isinstance(value, dict):
+        return f"{name}({', '.join(f'{key}={one}' for key, one in value.items())})"
+    if isinstance(value, list | tuple):
+        return f"{name}=[{', '.join(map(str, value))}]"
+    return f"{name}={format_number(value, 6)}" if isinstance(value, float) else f"{name}={value}"
+
+
+def switches_beyond(assignment: Assignment, default: Assignment) -> list[str]:
+    """The switches of DDP that ``assignment`` has and ``default`` has not."""
+    if assignment.policy not in DDP_POLICIES:
+        return []
+    own, base = ({**one.ddp_kwargs, **one.settings} for one in (assignment, default))
+    return [option_words(one) for one in own.items() if one[0] not in {*CAP_KWARGS, *base}]
+
+
+def as_it_ran(switches: Mapping[str, Any]) -> str:
+    """That a recorded job is asked about with its own switches."""
+    told = ", ".join(map(option_words, switches.items()))
+    return f"As the job ran: {told}. A switch that is set beside goes before its own."
+
+
+def is_computed(hardware: Hardware) -> bool:
+    """Whether a machine was computed from published figures, so that nobody measured it."""
+    return "methods" in hardware.provenance  # by which NCCL sends each size
+
+
+def device_sentence(workload: Workload, factor: float | None) -> str | None:
+    """A warning where GPUs are asked for, and the workload was timed on a CPU; None where it was not.
+
+    ``factor`` is what the page's knob makes of its computing; None: the page has no such knob.
+    """
+    if workload.provenance.get("device") != "cpu":
+        return None
+    step = workload.forward_ns + workload.loss_ns + workload.backward_ns + workload.optimizer_ns
+    how = "GPUs compute faster, so that less communication hides. "
+    if factor is not None and factor != 1.0:
+        how = f"Here it takes {format_number(factor, 6)} of that. "
+    elif factor is not None:
+        how += "Set Computing × to what yours are, or "
+    record = "record" if how.endswith("or ") else "Record"
+    return (
+        f"This workload was recorded on a CPU, where a step computes for {format_ms(step)}, and not on these "
+        f"GPUs. {how}{record} the workload on one of them."
+    )
