@@ -7,7 +7,7 @@ from pathlib import Path
 from sim.autotuner.job_link import JobLink
 from sim.errors import InputError
 from sim.formats.recordings import load_recording
-from sim.importer.recorded.buckets_link import hardware_of
+from sim.importer.recorded.recorded_run import hardware_of
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Setting

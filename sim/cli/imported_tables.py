@@ -5,11 +5,10 @@ from typing import Any
 from sim.cli.printing import say, table
 from sim.cli.score_documents import bucket_end_document
 from sim.cli.scores import interval, tested_words
-from sim.importer.recorded.recording_import import MEASURED
 from sim.importer.writing import hardware_names
 from sim.nouns.comparison import Agreement, CandidateAgreement
 from sim.nouns.hardware import Curve
-from sim.nouns.imported import SENTENCES, Imported
+from sim.nouns.imported import MEASURED, SENTENCES, Imported
 from sim.units import format_ms, format_percent, format_size, format_time, in_ms
 
 MOST_POINTS, MOST_BUCKETS = 12, 40

@@ -15,14 +15,11 @@ from sim.cli.simulating import AsJson
 from sim.errors import InputError, SimError
 from sim.formats.documents import json_text
 from sim.formats.record_files import WORKLOAD
-from sim.importer.readers import READABLE, reader
-from sim.importer.sniffing import recognise
+from sim.importer.readers import READABLE, reader, recognise
 from sim.importer.writing import (
     SUMMARY,
     check_directory,
     hardware_names,
-    main_hardware,
-    record_of,
     summary_of,
     write_imported,
 )
@@ -92,7 +89,7 @@ def import_(
 
 def _advice(imported: Imported, paths: list[Path], output: Path) -> list[str]:
     """What the curve cannot tell, and last the command to go on with or what is missing for it."""
-    hardware, given = main_hardware(imported), next_steps.HARDWARE
+    hardware, given = imported.main_hardware, next_steps.HARDWARE
     workload = next_steps.WORKLOAD if imported.workload is None else output / WORKLOAD
     if hardware is not None:
         (place,) = [place for place, one in enumerate(imported.hardware) if one is hardware]
@@ -150,7 +147,7 @@ def _document(
         **summary_of(imported),
         "files": [str(path) for path in files],
         "summary": str(output / SUMMARY),
-        "world_size": main.world_size if (main := main_hardware(imported)) is not None else None,
+        "world_size": main.world_size if (main := imported.main_hardware) is not None else None,
         "hardware": [
             {"file": file, "name": one.name, "world_size": one.world_size, "sizes": len(one.all_reduce)}
             for file, one in zip(hardware_names(imported), imported.hardware, strict=True)
@@ -162,7 +159,7 @@ def _document(
 
 def _as_run(imported: Imported) -> Agreement | str | None:
     """The step that was measured, predicted from its own parts; a sentence where that cannot be done."""
-    record = record_of(imported)
+    record = imported.record
     try:
         return None if record is None else sim.agreement(record)
     except SimError as error:

@@ -5,13 +5,83 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from sim.importer.readers import READABLE
-from sim.importer.vocabulary import KEYS, VERSION_KEYS, WORDS
+from sim.importer.readers import FORMATS, READABLE
 from sim.nouns.assignment import Assignment, MadeFor
+from sim.nouns.ddp_switches import SWITCHES
 from sim.nouns.hardware import Hardware
 from sim.nouns.imported import Imported, RankRow, each_sentence
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
+
+# A version number may stand under these and their ``_version``; elsewhere it may be an address.
+_SOFTWARE = "comm_lib cuda cuda_driver cuda_runtime driver format gloo hip nccl python rccl schema tool torch"
+
+# Keys of details, provenance, environments and extensions that name nobody.
+_KEYS = """
+accumulation_steps after_backward_ns all_gather all_reduce all_to_all anchored assignment assumed auto
+autocast backend backward_ns backward_prefetch backward_starts backwards band barrier behind_others_ns
+beside_the_curves broadcast bucket_bytes bucket_cap_bytes bucket_cap_mb bucket_cap_mb_list bucket_indices
+buckets buffers bytes clock collective collectives comm_slowdown communication compute_slowdown copies
+copy_in copy_in_bytes_per_s copy_in_ns copy_out copy_out_bytes_per_s copy_out_ns count curve
+curves_in_the_step curves_without_all_reduce ddp ddp_kwargs details device device_name device_type devices
+doubtful dropped dropped_warmup_steps dtype end_ns environment estimated every extensions factor
+first_bucket_mb flop_bound_share flops flops_per_byte forward_ns forward_prefetch found gather
+gloo_num_threads gradients greatest high hook_cost_ns hooked_backward_ns in_place_over_out_of_place in_step
+in_step_durations_ns index init_sync iteration iterations kind last_arriver launch_cost_ns launch_ns layouts
+least least_bytes level low made_from matched_collectives max max_ns mean mean_ns measured measured_step_ns
+measured_sync_end_ns median median_ns min min_ns missing missing_ranks mode most_bytes no_sync_backward_ns
+num_bytes num_elements num_nodes number of operators optimizer optimizer_ns optimizer_seen
+optimizer_step_only_ns overlap_ratio p10 p10_ns p25 p50 p75 p90 p90_ns p95 p95_ns p99 p99_ns param_dtype
+parameters place plain_backward_ns points policy provenance quantile ranges rank rank_is ranks ratio
+ready_includes ready_ns ready_order rebuilt_buckets recorded recorded_ranks recv reduce reduce_dtype
+reduce_scatter repeats requires reshard_after_forward roofline rows scatter second_step_ns send settings
+shape source sparse spread statistic std std_ns step_ns steps sync_end_ns systems tensors threads times
+torch_compile torn_ranks traced_ranks transfer_ns value values_read_as_1 wait waited_for_last_ns warmup work
+world_size
+"""
+
+# Words of sentences that name nobody.
+# In lower case, without the s of a plural. What hyphens, dots and underscores join is looked up in parts.
+_WORDS = """
+a accumulate accumulategrad accumulation adam adamw add after against agg agree ahead algorithm align alike
+all allgather allreduce alltoall alone also always among an anchor and another are around arrival arrive
+arriver as assignment assumed at auto autograd average b back backend backward bandwidth barrier base
+batches be because before began begin begins behind belong below benchmark beside between beyond bf both
+bound broadcast bucket bucketsim buffer built bus but by byte call callable came can cannot cap carry
+categories category changed channel clock coalesced collective column comes comm command communication
+compiled completed compress compressed computation compute computed constructor contain contradict copies
+copy cost could count counted cpu cuda curve cut ddp default details device did differ different dims
+disagree distance distributed distributeddataparallel divided do does done drawn drift dtype dump dur
+duration each eager edge either element else empty enable end ended engine entries entry estimate estimated
+evenly event every exact execution explicit exported factor failure fast faster few figure file fills find
+finer finest fire firing first fits flight float follow followed for format former forward four fp from fsdp
+fsdp2 full fully function fused gather gb gib give given gloo goes gpu grad gradient graph group had half
+hardware has have held here hold hook host how idle if import in index indices info init input inside int
+interference into is it iterations its job join json kb keeps kept kernel key kib kind kineto know known
+last lasted late later launch launched launches lay layout least leave left legal length less level lie
+light line link list live load log logged logger logging long longer longest loss lower lr made margin max
+mb mean measure measured measurement median merged metric mib micro min minutes miss misses missing model
+modelled module more most ms msccl mscclpp msg name nccl nearest neither nelems never no node noise none
+noop nor not nothing nowhere nranks ns number numbered of off offset often on once one only operator
+optimizer or order ordering other out output outside over overlap overlaps own pair paired param parameter
+part pattern pause per percentile perf place policy powersgd prediction process prof profile profiler
+profileractivity profilerstep proportion put quartile ran rank ratio rccl reach reached read ready rebuilt
+record recorded recorder recording recv reduce reduced reducescatter reduction repeat repeated replicate
+rest results reverse rid right root row run runtime s same sample sampled say scaled scatter schedule
+scheduled schema seconds seen sees send sent sentence set settings several sgd shape shard share shift short
+shortest shown shows side simulate since single size skip slope slow slowdown slowed slower smallest so
+something split stands start started starting static step storage stream stretched such sum summary sure
+sync synchronisation synchronised system table take taken tell tensor test than that the their them
+themselves then there these they this those thread three tie time timing to together told too took torch
+trace trained training transfer travels true truth tune two type under unit unknown unless unsure until
+unused up upon upper us use used value vary version view void wait waited waiting warm warmup warn warning
+was well were what when where which while who whole whose wire with within without word work workload world
+writes written wrong x zero
+"""
+
+VERSION_KEYS = frozenset(_SOFTWARE.split()) | {f"{name}_version" for name in _SOFTWARE.split()}
+KEYS = frozenset(_KEYS.split()) | set(SWITCHES) | VERSION_KEYS | set(FORMATS)
+WORDS = frozenset(_WORDS.split())
 
 GONE = "..."
 Noun = TypeVar("Noun", Workload, Hardware, Measurement, Assignment)
@@ -38,7 +108,7 @@ def anonymize(imported: Imported) -> Imported:
     """``imported`` without what tells whose it is.
 
     Names of parameters, modules, workloads, machines and files give way to numbered ones ("gradient 12",
-    "host 1"). Provenance, details, environments and extensions keep the keys listed in ``vocabulary``, and
+    "host 1"). Provenance, details, environments and extensions keep the keys of ``KEYS``, and
     under them numbers and booleans, texts of listed words, dtypes, versions of software and models of
     accelerators: sizes, shapes, times, versions and the device model are what a reader needs. In sentences a
     quotation, and what is neither a listed word nor a number, becomes "...".

@@ -2,28 +2,23 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
+from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.formats.documents import load
-from sim.importer.joined_hardware import join_hardware, world_size_of
-from sim.importer.notes import Notes
-from sim.importer.readers import AUTO, FORMATS, reader
-from sim.importer.recorded import RECORDING
-from sim.importer.recorded.recording_import import MEASURED
-from sim.importer.sniffing import recognise
-from sim.importer.trace_format import Tells
-from sim.nouns.hardware import Hardware
-from sim.nouns.imported import Imported, ImportOptions
+from sim.importer.readers import AUTO, FORMATS, KINETO, NCCL_TESTS, RECORDING, reader, recognise
+from sim.importer.wording import Notes
+from sim.nouns.hardware import CURVES, Curve, Hardware
+from sim.nouns.imported import MEASURED, SENTENCES, Imported, ImportOptions
 from sim.nouns.workload import Workload
+from sim.units import format_ms, format_size
 
-# Formats in the order in which they are read; those that tell as much keep the order of their table.
-_IN_ORDER = sorted(FORMATS.values(), key=lambda one: one.tells)
-_LINKS = {one.name for one in _IN_ORDER if one.tells is Tells.LINK}
-# Formats that hold times of a run: the workload of the first that gives one counts.
-_RUNS = tuple(one.name for one in _IN_ORDER if one.tells is Tells.GRADIENTS)
+# Two curves are said to differ at a size if their times there differ by more than this share.
+APART = 0.1
+_RUNS = (KINETO, RECORDING)  # formats that tell when each gradient is ready
 
 
 def read_auto(paths: Sequence[Path], options: ImportOptions) -> Imported:
@@ -45,11 +40,10 @@ def read_auto(paths: Sequence[Path], options: ImportOptions) -> Imported:
         raise InputError("PATH: several workload files (with --model) are not legal; give one")
     model = options.model or (workloads[0] if workloads else None)
     parts: dict[str, Imported] = {}
-    for form in (one.name for one in _IN_ORDER if one.name in groups):
+    for form in (one for one in (NCCL_TESTS, *_RUNS) if one in groups):
         # With several formats ``options.name`` names the run, and a link benchmark keeps its own name.
-        name = None if form in _LINKS and len(groups) > 1 else options.name
-        part = reader(form)(groups[form], replace(options, model=model, name=name))
-        parts[form] = part
+        name = None if form == NCCL_TESTS and len(groups) > 1 else options.name
+        parts[form] = reader(form)(groups[form], replace(options, model=model, name=name))
     if len(parts) == 1 and not given and not workloads:
         (part,) = parts.values()
         return replace(part, found=(*notes.found, *part.found), dropped=(*notes.dropped, *part.dropped))
@@ -60,30 +54,25 @@ def _groups(paths: Sequence[Path], notes: Notes) -> dict[str, list[Path]]:
     """Files by format."""
     groups: dict[str, list[Path]] = defaultdict(list)
     for path in paths:
-        entries = _files_in(path)
-        for entry in entries if entries is not None else [path]:
+        is_folder = path.is_dir() and not any(path.glob("rank-*.jsonl"))
+        within = path.iterdir() if is_folder else ()
+        entries = sorted(entry for entry in within if entry.is_file() and not entry.name.startswith("."))
+        known = 0
+        for entry in entries if is_folder else [path]:
             try:
-                form = recognise(entry)
+                groups[recognise(entry)].append(entry)
+                known += 1
             except InputError as error:
-                if entries is None:
+                if not is_folder:
                     raise
                 notes.dropped.append(str(error))
-                continue
-            groups[form].append(entry)
-        if entries is not None and not any(entry in group for group in groups.values() for entry in entries):
+        if not known:
             raise InputError(f"{path}: no file in it is recognised; give the files of a run")
     for form, members in groups.items():
         names = ", ".join(member.name or str(member) for member in members[:3])
         more = f" and {len(members) - 3} more" if len(members) > 3 else ""
         notes.found.append(f"{form}: {names}{more}")
     return groups
-
-
-def _files_in(path: Path) -> list[Path] | None:
-    """The files of a directory that is no recording; None for anything else."""
-    if not path.is_dir() or any(path.glob("rank-*.jsonl")):
-        return None
-    return sorted(entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
 
 
 def _combined(
@@ -93,71 +82,49 @@ def _combined(
     options: ImportOptions,
     notes: Notes,
 ) -> Imported:
-    workload = _workload(parts, model, notes)
-    measurements = tuple(one for part in parts.values() for one in part.measurements)
-    missing: list[tuple[str, str]] = []
-    for form, part in parts.items():
-        notes.found += [f"{form}: {line}" for line in part.found]
-        notes.assumed += [f"{form}: {line}" for line in part.assumed]
-        missing += [(form, line) for line in part.missing]
-        notes.dropped += [f"{form}: {line}" for line in part.dropped]
-        notes.doubtful += [f"{form}: {line}" for line in part.doubtful]
-    ranks = _world_size(parts, measurements, workload, options)
-    links = [one for form, part in parts.items() if form in _LINKS for one in part.hardware]
-    traced = [one for form, part in parts.items() if form not in _LINKS for one in part.hardware]
-    details: dict[str, Any] = {form: dict(part.details) for form, part in parts.items() if part.details}
-    if MEASURED in details.get(RECORDING.name, {}):
-        details[MEASURED] = details[RECORDING.name].pop(MEASURED)
-    hardware, said, curves = join_hardware(given, links, traced, ranks)
-    notes.assumed += said
+    having = [form for form in _RUNS if form in parts and parts[form].workload is not None]
+    if len(having) > 1:
+        called = " and ".join(FORMATS[form][0] for form in having)
+        raise InputError(f"PATH: {called} both give a workload; give one of them")
+    workload = parts[having[0]].workload if having else model
+    runs = {form: part for form, part in parts.items() if form in _RUNS}
+    ranks = _world_size(runs, options)
+    hardware, curves = _hardware(
+        given,
+        list(parts[NCCL_TESTS].hardware) if NCCL_TESTS in parts else [],
+        [one for part in runs.values() for one in part.hardware],
+        ranks,
+        parts,
+        notes,
+    )
     is_linked = len(hardware) == 1 or any(one.world_size == ranks for one in hardware)
-    notes.missing += [
-        f"{form}: {line}"
-        for form, line in missing
+    notes.missing = [
+        line
+        for line in notes.missing
         if not (is_linked and "all-reduce curve" in line)
-        and not (workload is not None and line.startswith("a workload"))
+        and not (workload is not None and line.partition(": ")[2].startswith("a workload"))
     ]
+    details: dict[str, Any] = {form: dict(part.details) for form, part in parts.items() if part.details}
+    if MEASURED in details.get(RECORDING, {}):
+        details[MEASURED] = details[RECORDING].pop(MEASURED)
     if curves:
         details["curves_in_the_step"] = curves
-    rows = next((parts[form].ranks for form in FORMATS if form in parts and parts[form].ranks), ())
-    names = [part.name for form, part in parts.items() if form in _RUNS] or [
-        part.name for part in parts.values()
-    ]
+    names = [part.name for part in (*runs.values(), *parts.values())]
     return Imported(
         format=AUTO,
         name=options.name or (names[0] if names else "imported"),
         workload=workload,
         hardware=hardware,
-        measurements=measurements,
-        ranks=rows,
+        measurements=tuple(one for part in parts.values() for one in part.measurements),
+        ranks=next((part.ranks for part in runs.values() if part.ranks), ()),
         **notes.each(),
         details=details,
     )
 
 
-def _workload(parts: dict[str, Imported], model: Workload | None, notes: Notes) -> Workload | None:
-    """The workload of the import. Raises ``InputError`` if two formats tell when each gradient is ready."""
-    having = [form for form in _RUNS if form in parts and parts[form].workload is not None]
-    if len(having) > 1:
-        called = " and ".join(FORMATS[form].called for form in having)
-        raise InputError(f"PATH: {called} both give a workload; give one of them")
-    return parts[having[0]].workload if having else model
-
-
-def _world_size(
-    parts: dict[str, Imported],
-    measurements: Sequence[Any],
-    workload: Workload | None,
-    options: ImportOptions,
-) -> int | None:
+def _world_size(runs: dict[str, Imported], options: ImportOptions) -> int | None:
     """The ranks of the run. Raises ``InputError`` where its files disagree."""
-    said: dict[int, str] = {}
-    for form, part in parts.items():
-        if form in _LINKS:
-            continue
-        seen = world_size_of(part)
-        if seen is not None:
-            said.setdefault(seen, form)
+    said = {ranks: form for form, part in runs.items() if (ranks := part.world_size) is not None}
     if len(said) > 1:
         words = ", ".join(f"{form} {ranks}" for ranks, form in sorted(said.items()))
         raise InputError(f"PATH: runs on different numbers of ranks ({words}); give the files of one")
@@ -167,3 +134,106 @@ def _world_size(
             f"--world-size: {options.world_size} is not legal here; the files are of a run on {told} ranks"
         )
     return told or options.world_size
+
+
+def _hardware(
+    given: list[Hardware],
+    links: list[Hardware],
+    traced: list[Hardware],
+    ranks: int | None,
+    parts: dict[str, Imported],
+    notes: Notes,
+) -> tuple[tuple[Hardware, ...], list[dict[str, Any]]]:
+    """All hardware, that to use first, after the sentences of ``parts``; and the curves that it replaces.
+
+    A hardware file is used as it is. Without one the curves are those of nccl-tests, else of the trace, which
+    are what all-reduces took in its steps; copies, launches and slow-downs are then those of the trace.
+
+    Raises:
+        InputError: several of ``given`` or of ``links`` with the run's number of ranks.
+    """
+    for form, part in parts.items():
+        for kind in SENTENCES:
+            getattr(notes, kind).extend(f"{form}: {line}" for line in getattr(part, kind))
+    wire: Hardware | None = None
+    for several, what in ((given, "hardware files"), (links, "link benchmarks")):
+        fitting = [one for one in several if ranks is None or one.world_size == ranks]
+        if ranks is not None and len(fitting) > 1:
+            names = ", ".join(repr(one.name) for one in fitting)
+            raise InputError(f"PATH: {len(fitting)} {what} of {ranks} ranks ({names}); give this run's")
+        if wire is None and len(fitting) == 1:
+            wire = fitting[0]
+    others = [one for one in (*given, *links) if one is not wire]
+    if wire is None or not traced:
+        if traced and others:
+            sizes = ", ".join(str(one.world_size) for one in others)
+            notes.assumed.append(
+                f"the curve of the trace, of {traced[0].world_size} ranks; those beside it are of {sizes} "
+                f"ranks and written as they are"
+            )
+        return (*traced, *others) if wire is None else (wire, *others), []
+    own = traced[0]
+    notes.assumed.append(
+        f"the hardware {wire.name!r} as its file has it, in place of the trace's own"
+        if wire in given
+        else f"the all-reduce of {wire.name!r}, measured beside the step, in place of the trace's own"
+    )
+    notes.assumed += differences(own.all_reduce, wire.all_reduce)
+    replaced = [
+        {
+            "name": one.name,
+            "world_size": one.world_size,
+            "all_reduce": [[*astuple(p)] for p in one.all_reduce],
+        }
+        for one in traced
+    ]
+    if wire in given:
+        return (wire, *others), replaced  # a hardware file says all there is to say
+    curves = {name: getattr(wire, name) or getattr(own, name) for name in CURVES}
+    spread = {key: value for key, value in own.spread.items() if getattr(wire, key, None) is None}
+    joined = replace(
+        own,
+        name=wire.name,
+        **curves,
+        spread={**spread, **wire.spread},
+        provenance={**wire.provenance, "beside_the_curves": own.provenance},
+    )
+    return (joined, *others), replaced
+
+
+def differences(inside: Curve, beside: Curve) -> list[str]:
+    """How a curve in the step differs from one that was measured beside it: a sentence on sizes that were not
+    measured beside it, and on those that took another time.
+    """
+    said = []
+    least, greatest = beside[0].num_bytes, beside[-1].num_bytes
+    outside = sum(not least <= point.num_bytes <= greatest for point in inside)
+    if outside:
+        said.append(
+            f"{outside} of {len(inside)} sizes of the step lie outside of what was measured beside it, "
+            f"{format_size(least)} to {format_size(greatest)}: below all take as long, "
+            f"beyond they grow with the last slope, and at least with their bytes"
+        )
+    ratios = [
+        (point.duration_ns / there, point, there)
+        for point in inside
+        if (there := service_ns(beside, point.num_bytes)) > 0
+    ]
+    apart = [one for one in ratios if abs(one[0] - 1) > APART]
+    if not apart:
+        return said
+    less = sorted((one for one in apart if one[0] < 1), key=lambda one: one[0])
+    if less:
+        _, point, there = less[0]
+        said.append(
+            f"WARNING: cannot be of one link: {len(less)} of {len(ratios)} sizes took less time in the step "
+            f"than beside it, {format_size(point.num_bytes)} {format_ms(point.duration_ns)} against "
+            f"{format_ms(there)}; measure the link as the job uses it"
+        )
+    _, point, there = max(apart, key=lambda one: abs(one[0] - 1))
+    said.append(
+        f"in the step and beside it are different curves: {len(apart)} of {len(ratios)} sizes differ by more "
+        f"than {APART:.0%}; {format_size(point.num_bytes)} took {format_ms(point.duration_ns)} in the step "
+        f"and take {format_ms(there)} beside it"
+    )
+    return said

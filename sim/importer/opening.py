@@ -4,29 +4,35 @@ import gzip
 import io
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from sim.errors import InputError
-from sim.nouns.imported import Progress
+from sim.formats.documents import parse_json
 
 MAX_TEXT_BYTES = 256 << 20
 # What a gzip file may inflate to, against bombs; the largest traces seen are a tenth of it.
 MAX_INFLATED_BYTES = 8 << 30
+# A JSON value takes up to a hundred bytes, however short its text is: together below a gigabyte.
+MOST_VALUES = 8_000_000
 
+GZIP = b"\x1f\x8b"
 _FOREIGN = {
     b"\x28\xb5\x2f\xfd": "compressed with zstd; unpack it (zstd -d) and give what is in it",
     b"\xfd7zXZ": "compressed with xz; unpack it (xz -d) and give what is in it",
     b"BZh": "compressed with bzip2; unpack it (bzip2 -d) and give what is in it",
     b"SQLite format 3": "an SQLite database (of Nsight Systems?); give a trace that torch.profiler exported",
     b"version https://git-lfs": "a Git LFS pointer in place of the file; fetch it (git lfs pull)",
+    b"PK\x03\x04": "a zip archive (or a torch.save file); unpack it and give what is in it",
+    **{
+        b"\x80" + bytes([protocol]): "a pickle, which could run code when it is read; give JSON"
+        for protocol in range(6)
+    },
 }
 _PAGE = (b"<!doctype html", b"<html")
 _HEAD_BYTES = 64
-GZIP = b"\x1f\x8b"
-_ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
 
 
 @contextmanager
@@ -39,7 +45,8 @@ def open_bytes(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     source = Path(path)
     try:
         if not source.is_file():
-            raise InputError(f"{source}: {_what(source)}; give a file")
+            device = "a pipe or a device, which can be read only once" if source.exists() else "no such file"
+            raise InputError(f"{source}: {'a directory' if source.is_dir() else device}; give a file")
         with source.open("rb") as raw:
             head = raw.read(_HEAD_BYTES)
             raw.seek(0)
@@ -57,52 +64,42 @@ def open_bytes(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         raise InputError(f"{source}: cannot be read: {error.strerror or error}") from None
 
 
-def _what(source: Path) -> str:
-    if source.is_dir():
-        return "a directory"
-    return "a pipe or a device, which can be read only once" if source.exists() else "no such file"
-
-
 def _refuse(head: bytes, source: Path) -> None:
-    if head.startswith(_ZIP):
-        raise InputError(f"{source}: a zip archive (or a torch.save file); unpack it and give what is in it")
     for mark, what in _FOREIGN.items():
         if head.startswith(mark):
             raise InputError(f"{source}: {what}")
     if head.lstrip().lower().startswith(_PAGE):
         raise InputError(f"{source}: a web page in place of the file; download the raw file")
-    if head.startswith(_PICKLE) and len(head) > 1 and head[1] in range(6):
-        raise InputError(f"{source}: a pickle, which could run code when it is read; give JSON")
 
 
-def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_TEXT_BYTES) -> str:
-    """All of a file as text: UTF-8, with or without a byte order mark, or UTF-16 with one.
+def decoded(content: bytes, errors: str = "strict") -> str:
+    """Bytes as text: UTF-8, with or without a byte order mark, or UTF-16 with one."""
+    return content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", errors)
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """All of a file as text.
 
     Raises:
-        InputError: as ``open_bytes``, more than ``max_bytes`` of content, or bytes that are no such text.
+        InputError: as ``open_bytes``, more than ``MAX_TEXT_BYTES`` of content, or no text.
     """
     with open_bytes(path) as stream:
-        content = stream.read(max_bytes + 1)
-    if len(content) > max_bytes:
-        raise InputError(f"{path}: holds more than {max_bytes >> 20} MiB; give a smaller file")
-    encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+        content = stream.read(MAX_TEXT_BYTES + 1)
+    if len(content) > MAX_TEXT_BYTES:
+        raise InputError(f"{path}: holds more than {MAX_TEXT_BYTES >> 20} MiB; give a smaller file")
     try:
-        return content.decode(encoding)
+        return decoded(content)
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: not {encoding.removesuffix('-sig').upper()} text (byte {error.start}); give text"
-        ) from None
+        encoding = error.encoding.removesuffix("-sig").removesuffix("-le").upper()
+        raise InputError(f"{path}: not {encoding} text (byte {error.start}); give text") from None
 
 
-def read_texts(paths: Sequence[Path], progress: Progress) -> Iterator[tuple[Path, str]]:
-    """Each file with its text, one after the other; ``progress`` is told how many are read.
+def parse_bounded(text: str, source: str) -> Any:
+    """JSON text as Python values.
 
     Raises:
-        InputError: no files, or as ``read_text``.
+        InputError: more than ``MOST_VALUES`` of them, or as ``parse_json``.
     """
-    if not paths:
-        raise InputError("paths: no files; give at least one")
-    for number, path in enumerate(paths):
-        progress(number, len(paths), str(path))
-        yield path, read_text(path)
-    progress(len(paths), len(paths), "")
+    if sum(text.count(mark) for mark in ",[{:") > MOST_VALUES:
+        raise InputError(f"{source}: holds more than {MOST_VALUES} values; give a smaller file")
+    return parse_json(text, source)

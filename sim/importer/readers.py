@@ -1,22 +1,33 @@
-"""The formats that ``bucketsim import`` reads, and the reader of each."""
+"""The front door: which format a file has, told by what is in it, and the reader of each format."""
 
-from collections.abc import Sequence
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from sim.errors import InputError, SimError
-from sim.importer.kineto import KINETO
-from sim.importer.links import NCCL_TESTS
-from sim.importer.recorded import RECORDING
-from sim.importer.trace_format import Reader, TraceFormat, imported_function
+from sim.importer.links.columns import RANKS, named_collective
+from sim.importer.links.text_tables import has_table
+from sim.importer.opening import decoded, open_bytes
 from sim.importer.wording import LONGEST_LINE, plain
 from sim.nouns.imported import Imported, ImportOptions, each_sentence
 
-# A file fits one format alone; the order decides only which of several formats is listed or read first.
-_TABLE: tuple[TraceFormat, ...] = (KINETO, NCCL_TESTS, RECORDING)
-FORMATS = {one.name: one for one in _TABLE}
-AUTO = "auto"
+Reader = Callable[[Sequence[Path], ImportOptions], Imported]
+AUTO, KINETO, NCCL_TESTS, RECORDING = "auto", "kineto", "nccl-tests", "recording"
+# By format: what a file of it is called, and its reader, which is imported on first use.
+FORMATS = {
+    KINETO: ("a Kineto trace", "sim.importer.kineto.trace_import:read_kineto"),
+    NCCL_TESTS: (
+        "nccl-tests' output or another table of sizes and times",
+        "sim.importer.links.link_hardware:read_nccl_tests",
+    ),
+    RECORDING: ("a recording", "sim.importer.recorded.recorded_run:read_recording"),
+}
 READABLE = (AUTO, *FORMATS)
 # Formats that torch writes too, and what tells more than they do.
 _UNREAD = {
@@ -24,6 +35,14 @@ _UNREAD = {
     "ddp-log": "DDP's log has averages alone; record with sim.record",
     "flight-recorder": "its dumps have no backward; give a profiler's trace, or record with sim.record",
 }
+DOCUMENTS = ("workload", "hardware")
+# What is read of a file to tell its format; logs may begin with much other text.
+HEADS_BYTES = (1 << 20, 8 << 20, 32 << 20)
+_LEGAL = f"give {', '.join(called for called, _ in FORMATS.values())}, or a workload or hardware file"
+_RANK_FILE = re.compile(r"rank-[0-9]+\.jsonl")
+_EVENTS = re.compile(r'(?<!\\)"traceEvents"\s*:')
+_REPORT = re.compile(r'(?<!\\)"(average_bus_bandwidth|nccl_version|out_of_place)"\s*:')  # of nccl-tests' -J
+_KEY = re.compile(r'\s*(?:\[\s*)?[{,]\s*"((?:[^"\\]|\\.)*)"\s*:\s*')
 
 
 def reader(form: str) -> Reader:
@@ -32,20 +51,16 @@ def reader(form: str) -> Reader:
     Raises:
         InputError: there is no such format.
     """
-    if form == AUTO:
-        return _in_lines(imported_function("sim.importer.auto", "read_auto"))
     if form in _UNREAD:
         raise InputError(f"FORMAT: {form} is not read: {_UNREAD[form]}")
-    if form not in FORMATS:
+    if form not in READABLE:
         raise InputError(f"FORMAT: {form!r} is not legal; give {', '.join(READABLE[:-1])} or {READABLE[-1]}")
-    return _in_lines(FORMATS[form].reader())
-
-
-def _in_lines(read: Reader) -> Reader:
-    """``read`` with sentences cut to a line of printable text: they quote files, which may hold anything."""
+    module, _, name = (FORMATS[form][1] if form != AUTO else "sim.importer.auto:read_auto").partition(":")
+    read: Reader = getattr(import_module(module), name)
 
     @wraps(read)
     def read_in_lines(paths: Sequence[Path], options: ImportOptions) -> Imported:
+        # Sentences quote files, which may hold anything.
         longest = LONGEST_LINE + max((len(str(path)) for path in paths), default=0)
         try:
             imported = read(paths, options)
@@ -57,3 +72,69 @@ def _in_lines(read: Reader) -> Reader:
         return replace(imported, **each_sentence(imported, lambda line: plain(line, longest)))
 
     return read_in_lines
+
+
+def recognise(path: str | os.PathLike[str], documents: Sequence[str] = DOCUMENTS) -> str:
+    """The format of a file or of a recording's directory: one of ``FORMATS``, or one of ``documents``, the
+    kinds of bucketsim's own files that are legal here.
+
+    Raises:
+        InputError: none of these, or a file that ``open_bytes`` refuses (a pickle, an archive).
+    """
+    source = Path(path)
+    if source.is_dir():
+        if any(_RANK_FILE.fullmatch(entry.name) for entry in source.iterdir()):
+            return RECORDING
+        raise InputError(f"{source}: a directory without rank-<r>.jsonl; give files or a recording")
+    head, found = b"", None
+    with open_bytes(source) as stream:
+        for most in HEADS_BYTES:
+            more = stream.read(most - len(head))
+            head += more
+            text = decoded(head, "replace")
+            if not text.strip():
+                raise InputError(f"{source}: the file is empty; {_LEGAL}")
+            found = _of_json(text) if text.lstrip()[:1] in ("{", "[") else None
+            if found is None and has_table(text):  # logs begin with brackets too: [1,0]<stdout>:
+                found = NCCL_TESTS
+            if found is not None or not more:
+                break
+    if found is None:
+        what = "a binary file" if b"\0" in head else "not recognised"
+        raise InputError(f"{source}: {what}; {_LEGAL}")
+    if found not in (*FORMATS, *documents):
+        legal = f"{', '.join(documents[:-1])} or {documents[-1]}"
+        raise InputError(f"{source}: kind: {found!r} is not legal here; give a {legal}")
+    return found
+
+
+def _of_json(head: str) -> str | None:
+    """The format of a JSON document, by its first members; of ours, the ``kind`` that it names."""
+    if _EVENTS.search(head):
+        return KINETO
+    top: dict[str, Any] = {}
+    for key, value in _members(head):
+        top[key] = value
+        if "kind" in top and ("schema_version" in top or (top["kind"] == "import" and "format" in top)):
+            return str(top["kind"])
+        if {"schemaVersion", "deviceProperties"} <= top.keys() or ("ph" in top and {"name", "ts"} & {*top}):
+            return KINETO
+    if _REPORT.search(head):
+        return NCCL_TESTS
+    # nnscaler's profiles: lists by collective, or by ranks and collective.
+    profiles = [value for key, value in top.items() if RANKS.fullmatch(key)]
+    names = {*top} if not profiles else {name for one in profiles if isinstance(one, dict) for name in one}
+    is_profile = names and len(profiles) in (0, len(top)) and all(map(named_collective, names))
+    return NCCL_TESTS if is_profile else None
+
+
+def _members(head: str) -> Iterator[tuple[str, Any]]:
+    """The members of an object, or of the first object of a list, as far as they are whole in ``head``."""
+    decode = json.JSONDecoder(strict=False).raw_decode
+    at = 0
+    while (found := _KEY.match(head, at)) is not None:
+        try:
+            value, at = decode(head, found.end())
+        except (ValueError, RecursionError):
+            return
+        yield found[1], value

@@ -37,15 +37,28 @@ def stream_members(
         text = _Text(stream, os.fspath(path), progress)
         opening = text.next_token()
         if opening == "[":
-            for element in text.elements():
-                yield array, element
+            for _ in text.items("]"):
+                yield array, text.value()
         elif opening == "{":
-            yield from text.members(array)
+            for _ in text.items("}"):
+                key = text.value()
+                if not isinstance(key, str):
+                    raise text.fault(f"a key was expected, not {key!r:.40}")
+                if text.next_token() != ":":
+                    raise text.fault("':' was expected")
+                if key != array:
+                    yield key, text.value()
+                    continue
+                if text.next_token() != "[":
+                    raise text.fault(f"{array} must be a list")
+                for _ in text.items("]"):
+                    yield array, text.value()
         else:
             raise text.fault("an object or a list was expected" if opening else "the file is empty")
         if text.next_token():
             raise text.fault("something follows the end of the document")
-        text.done()
+        total = os.path.getsize(path)
+        progress(total, total, "read")
 
 
 class _Text:
@@ -70,10 +83,6 @@ class _Text:
         """An error that names the file and how far it was read."""
         return InputError(f"{self._source}: not JSON at character {self._behind + self._at}: {why}")
 
-    def done(self) -> None:
-        """Tell that all was read."""
-        self._progress(self._total, self._total, "read")
-
     def next_token(self) -> str:
         """The next character that is no space, used up; empty at the end of the file."""
         while True:
@@ -84,52 +93,27 @@ class _Text:
             if not self._fill():
                 return ""
 
-    def members(self, array: str) -> Iterator[tuple[str, Any]]:
-        """An object's members, after its brace."""
+    def items(self, closing: str) -> Iterator[None]:
+        """Stops before each item of a list or an object; ``closing`` stands behind the last."""
         first = True
         while True:
-            token = self._separator("}", first)
-            if token == "}":
-                return
-            self._at -= 1
-            first = False
-            key = self._value()
-            if not isinstance(key, str):
-                raise self.fault(f"a key was expected, not {key!r:.40}")
-            if self.next_token() != ":":
-                raise self.fault("':' was expected")
-            if key == array:
-                if self.next_token() != "[":
-                    raise self.fault(f"{array} must be a list")
-                for element in self.elements():
-                    yield array, element
-            else:
-                yield key, self._value()
-
-    def elements(self) -> Iterator[Any]:
-        """A list's elements, after its bracket."""
-        first = True
-        while True:
-            if self._separator("]", first) == "]":
-                return
-            self._at -= 1
-            first = False
-            yield self._value()
-
-    def _separator(self, closing: str, first: bool) -> str:
-        """The first character of the next member, or ``closing``; a comma stands between two."""
-        token = self.next_token()
-        if not first and token == ",":
             token = self.next_token()
+            if not first and token == ",":
+                token = self.next_token()
+                if token == closing:
+                    raise self.fault(f"{closing!r} follows a comma")
+            elif not first and token not in (closing, ""):
+                raise self.fault("',' was expected")
+            if not token:
+                raise self.fault("the file ends early (truncated?)")
             if token == closing:
-                raise self.fault(f"{closing!r} follows a comma")
-        elif not first and token not in (closing, ""):
-            raise self.fault("',' was expected")
-        if not token:
-            raise self.fault("the file ends early (truncated?)")
-        return token
+                return
+            self._at -= 1
+            first = False
+            yield
 
-    def _value(self) -> Any:
+    def value(self) -> Any:
+        """The next value, as JSON has it."""
         while True:
             self._skip_space()
             try:

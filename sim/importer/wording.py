@@ -1,8 +1,27 @@
-"""Helpers for the sentences of importers: counts, names of files, and text of others made fit to show."""
+"""The sentences of importers: what a reader gathers, counts, and text of others made fit to show."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.nouns.imported import SENTENCES
 
 LONGEST_WORD, LONGEST_LINE = 120, 380
+
+
+@dataclass(slots=True, kw_only=True)
+class Notes:
+    """Sentences for the summary, as ``Imported`` has them."""
+
+    found: list[str] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    doubtful: list[str] = field(default_factory=list)
+
+    def each(self) -> dict[str, Any]:
+        """The sentences by the names of ``Imported``'s fields; of equal ones the first."""
+        return {kind: tuple(dict.fromkeys(getattr(self, kind))) for kind in SENTENCES}
 
 
 def count_of(number: int, noun: str) -> str:

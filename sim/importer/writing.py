@@ -14,18 +14,14 @@ from sim.formats.documents import json_text, parse_json, to_text
 from sim.formats.files import check_directory as check_place
 from sim.formats.files import make_directory, read_bytes, write_files
 from sim.formats.record_files import HARDWARE, WORKLOAD, measurement_name
-from sim.importer.joined_hardware import world_size_of
-from sim.importer.recorded.recording_import import MEASURED
-from sim.nouns.hardware import Hardware
-from sim.nouns.imported import Imported, each_sentence
-from sim.nouns.records import Record
+from sim.nouns.imported import MEASURED, Imported, each_sentence
 
 _OURS = re.compile(r"(workload|measured|hardware.*|measurement-.*)\.json")
 SUMMARY, MEASURED_FILE = "summary.json", "measured.json"
 
 
 def write_imported(imported: Imported, directory: str | os.PathLike[str]) -> list[Path]:
-    """Write an import, all files or none, the summary last; return the paths, without the summary's.
+    """Write an import, the summary last; return the paths, without the summary's.
 
     The files are ``workload.json``, ``hardware.json``, ``measurement-*.json`` and, of a recording,
     ``measured.json``. Of several hardware the run's is ``hardware.json``, the others are
@@ -70,42 +66,13 @@ def summary_of(imported: Imported) -> dict[str, Any]:
 
 def hardware_names(imported: Imported) -> list[str]:
     """File names of the hardware, in order: ``hardware.json`` for the one of the run, or the only one."""
-    ranks = world_size_of(imported)
-    names = [f"hardware-{one.world_size}ranks.json" for one in imported.hardware]
-    of_run = main_hardware(imported)
-    seen: Counter[str] = Counter()
-    for place, name in enumerate(names):
-        if imported.hardware[place] is of_run and (len(names) == 1 or ranks is not None):
-            names[place] = HARDWARE
-            continue
+    of_run, seen = imported.main_hardware, Counter[str]()
+    names = []
+    for one in imported.hardware:
+        name = HARDWARE if one is of_run else f"hardware-{one.world_size}ranks.json"
         seen[name] += 1
-        if seen[name] > 1:
-            names[place] = name.replace(".json", f"-{seen[name]}.json")
+        names.append(name if seen[name] == 1 else name.replace(".json", f"-{seen[name]}.json"))
     return names
-
-
-def main_hardware(imported: Imported) -> Hardware | None:
-    """The hardware of the run: the only one, or the first with its number of ranks; None where none is."""
-    if len(imported.hardware) == 1:
-        return imported.hardware[0]
-    ranks = world_size_of(imported)
-    return next((one for one in imported.hardware if one.world_size == ranks), None)
-
-
-def record_of(imported: Imported) -> Record | None:
-    """The measured steps with their own workload and hardware, so that predictions can be compared with them.
-
-    None where one of the three is missing.
-    """
-    hardware = main_hardware(imported)
-    if imported.workload is None or hardware is None or not imported.measurements:
-        return None
-    return Record(
-        name=imported.name,
-        workload=imported.workload,
-        hardware=hardware,
-        measurements=imported.measurements,
-    )
 
 
 def check_directory(directory: str | os.PathLike[str]) -> None:

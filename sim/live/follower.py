@@ -16,7 +16,7 @@ from threading import Lock
 
 from sim.errors import InputError
 from sim.formats.recordings import check_one_run, rank_of, read_header, read_line
-from sim.importer.recorded.kept_steps import warmup_steps
+from sim.importer.recorded.recorded_workload import warmup_steps
 from sim.nouns.live import Followed, FollowedRank, StepTable
 from sim.nouns.recording import (
     RecordedEnd,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from statistics import median
 
 from sim.errors import InputError
-from sim.importer.recorded.kept_steps import FEWEST_BACKWARDS, warmup_steps
+from sim.importer.recorded.recorded_workload import FEWEST_BACKWARDS, warmup_steps
 from sim.nouns.live import Followed
 from sim.nouns.recording import Recording
 

@@ -13,6 +13,7 @@ from sim.nouns.workload import Workload
 
 # The lists of sentences that an import has.
 SENTENCES = ("found", "assumed", "missing", "dropped", "doubtful")
+MEASURED = "measured"  # of a recording's details: medians of steps and buckets, a file of their own
 
 # Called with (done, total, what): bytes or files read so far.
 Progress = Callable[[int, int, str], None]
@@ -90,6 +91,35 @@ class Imported(Findings):
 
     format: str
     details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def world_size(self) -> int | None:
+        """How many ranks it is of: told by its measurements, its only hardware, or its workload."""
+        sizes = {measurement.world_size for measurement in self.measurements}
+        sizes = sizes or {one.world_size for one in self.hardware}
+        if len(sizes) == 1:
+            return sizes.pop()
+        told = None if self.workload is None else self.workload.provenance.get("world_size")
+        return told if type(told) is int and told > 0 else None
+
+    @property
+    def main_hardware(self) -> Hardware | None:
+        """The hardware of the run: the only one, or the first with its number of ranks; None: none is."""
+        if len(self.hardware) == 1:
+            return self.hardware[0]
+        return next((one for one in self.hardware if one.world_size == self.world_size), None)
+
+    @property
+    def record(self) -> Record | None:
+        """The measured steps with their own workload and hardware, so that predictions can be compared with
+        them; None where one of the three is missing.
+        """
+        hardware = self.main_hardware
+        if self.workload is None or hardware is None or not self.measurements:
+            return None
+        return Record(
+            name=self.name, workload=self.workload, hardware=hardware, measurements=self.measurements
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

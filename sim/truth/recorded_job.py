@@ -7,11 +7,8 @@ from typing import Any
 
 from sim.errors import InputError, NotModelledError
 from sim.formats.record_files import recorded_step
-from sim.importer.recorded.buckets_link import hardware_of
-from sim.importer.recorded.job_settings import job_of
-from sim.importer.recorded.kept_steps import keep
-from sim.importer.recorded.recorded_run import as_run
-from sim.importer.recorded.recorded_steps import workload_of
+from sim.importer.recorded.recorded_run import as_run, hardware_of
+from sim.importer.recorded.recorded_workload import job_of, keep, workload_of
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.devices import link_source
 from sim.nouns.hardware import Hardware

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from sim.formats.recordings import load_recording
-from sim.importer.recorded.recorded_steps import measured_of, workload_of
+from sim.importer.recorded.recorded_run import measured_of
+from sim.importer.recorded.recorded_workload import workload_of
 from tests.ranks import run_together
 from tests.this_torch import takes
 

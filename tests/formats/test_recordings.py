@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import InputError, NotModelledError
 from sim.formats.recordings import load_recording
-from sim.importer.recorded.recorded_steps import measured_of, workload_of
+from sim.importer.recorded.recorded_run import measured_of
+from sim.importer.recorded.recorded_workload import workload_of
 from sim.live.follower import Follower
 from sim.nouns.recording import (
     RecordedBackward,

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from sim.errors import SimError
 from sim.formats.documents import parse_text, to_text
-from sim.importer.anonymizing import anonymize
+from sim.importer.anonymizing import KEYS, anonymize
 from sim.importer.readers import reader
-from sim.importer.vocabulary import KEYS
 from sim.nouns.assignment import Assignment, MadeFor
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.imported import Imported, ImportOptions, RankRow
@@ -210,7 +209,7 @@ def test_the_model_of_the_accelerator_stays(model: str) -> None:
 
 
 def test_every_key_of_every_reader_is_known_to_name_something_or_not() -> None:
-    """A key that is neither listed in ``vocabulary`` nor here belongs into one of the two."""
+    """A key that is neither listed in ``KEYS`` nor here belongs into one of the two."""
     read = 0
     for case in corpus():
         with tempfile.TemporaryDirectory() as folder:

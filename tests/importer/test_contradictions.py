@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.importer.joined_hardware import join_hardware
-from sim.importer.kineto.contradictions import contradictions
-from sim.importer.kineto.interference import FEWEST_KERNELS, Interference, Kernel, find_interference
-from sim.importer.kineto.rank_trace import read_rank
-from sim.importer.kineto.slowed import CommSlowdown
+from sim.importer.auto import differences
+from sim.importer.kineto.rank import FEWEST_KERNELS, Interference, Kernel, find_interference, read_rank
+from sim.importer.kineto.several_ranks import CommSlowdown
+from sim.importer.kineto.telling import contradictions
 from sim.nouns.comparison import CandidateAgreement
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.hardware import Curve, CurvePoint
 from sim.nouns.imported import Imported, no_progress
 from sim.nouns.records import Record
 from tests.effort import tries
@@ -87,12 +86,11 @@ def test_nothing_is_faster_for_what_runs_beside_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("share", [0.5, 0.95, 1.5])
 def test_a_step_does_not_carry_faster_than_the_link_does_alone(share: float) -> None:
-    def wire(factor: float, source: str) -> Hardware:
+    def curve(factor: float) -> Curve:
         points = ((1 << 20, 10**6), (1 << 24, 10**7))
-        curve = tuple(CurvePoint(num_bytes=size, duration_ns=round(factor * time)) for size, time in points)
-        return Hardware(name=source, world_size=4, all_reduce=curve, provenance={"source": source})
+        return tuple(CurvePoint(num_bytes=size, duration_ns=round(factor * time)) for size, time in points)
 
-    _, said, _ = join_hardware([], [wire(1.0, "bucketsim import nccl-tests")], [wire(share, "trace")], 4)
+    said = differences(curve(share), curve(1.0))
     doubts = [line for line in said if "cannot be of one link" in line]
     assert len(doubts) == (share < 0.9)
     assert not doubts or "2 of 2 sizes took less time in the step" in doubts[0]

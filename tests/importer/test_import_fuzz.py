@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.formats.documents import save, to_document
-from sim.importer.bounded_json import MOST_VALUES
+from sim.importer.opening import MOST_VALUES
 from sim.importer.readers import READABLE, reader
 from sim.nouns.imported import Imported, ImportOptions
 from tests.commands import Said, bucketsim, process

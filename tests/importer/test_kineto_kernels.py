@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.importer.kineto.kernel_names import collective_of, is_communication, is_computation
+from sim.importer.kineto.events import collective_of, is_communication, is_computation
 
 COLLECTIVES = {
     "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)": "all_reduce",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sim.errors import InputError
-from sim.importer.kineto.rank_trace import read_rank
+from sim.importer.kineto.rank import read_rank
 from sim.importer.kineto.trace_import import read_kineto
 from sim.nouns.imported import Imported, ImportOptions, no_progress
 from tests.handmade import handmade

@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.importer.recorded.kept_steps import keep
 from sim.importer.recorded.recorded_run import as_run
-from sim.importer.recorded.recorded_steps import workload_of
-from sim.importer.recorded.recording_checks import check_recording
+from sim.importer.recorded.recorded_workload import check_recording, keep, workload_of
 from sim.nouns.recording import RecordedBackward, RecordedRank, RecordedStep, Recording
 from sim.units import format_ranks
 from tests.formats.test_recordings import LAYOUT, RecordedLayout, backward, header

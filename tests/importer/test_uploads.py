@@ -20,12 +20,11 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import InputError, SimError
 from sim.formats.documents import to_text
-from sim.importer import upload_files as unpacking
 from sim.importer import uploads
 from sim.importer.opening import GZIP
 from sim.importer.readers import reader
-from sim.importer.upload_files import safe_name
-from sim.importer.writing import main_hardware, write_imported
+from sim.importer.uploads import safe_name
+from sim.importer.writing import write_imported
 from sim.nouns.assignment import Assignment
 from sim.nouns.imported import ImportOptions, Uploaded
 from sim.nouns.workload import Gradient, Workload
@@ -184,7 +183,7 @@ def test_an_upload_is_what_an_import_of_the_same_files_is(case: Case, tmp_path: 
     assert nouns(found) == nouns(expected)
     assert len(found.missing) == len(imported.missing)
     assert (found.record is not None) == bool(
-        imported.workload and imported.measurements and main_hardware(imported)
+        imported.workload and imported.measurements and imported.main_hardware
     )
 
 
@@ -417,7 +416,7 @@ def test_too_many_gradients_of_a_trace_are_refused(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_bomb_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "MAX_INFLATED_BYTES", 16 << 20)
+    monkeypatch.setattr(uploads, "MAX_INFLATED_BYTES", 16 << 20)
     bomb = gzip.compress(bytes(1 << 20), 9) * 10_240  # ten gigabytes, in ten megabytes of members
     with pytest.raises(InputError, match=r"^b: an upload may hold 16 MiB.*bucketsim import"):
         sim.read_uploads([("b", bomb)])
@@ -427,7 +426,7 @@ def test_a_bomb_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_files_together_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "MAX_INFLATED_BYTES", len(content(MODEL)) + 10)
+    monkeypatch.setattr(uploads, "MAX_INFLATED_BYTES", len(content(MODEL)) + 10)
     assert sim.read_uploads([("w", content(MODEL))]).workload == MODEL
     with pytest.raises(InputError, match="all files together"):
         sim.read_uploads([("w", content(MODEL)), ("h", content(WIRE))])

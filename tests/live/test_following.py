@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import InputError
 from sim.formats.recordings import load_recording
-from sim.importer.recorded.buckets_link import hardware_of
+from sim.importer.recorded.recorded_run import hardware_of
 from sim.live import follower as following
 from sim.live.drift import ALPHA, BLOCK, find_change, pettitt, rank_sum
 from sim.live.follower import Follower, find_recordings

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import sim
 from sim.errors import InputError, NotModelledError
-from sim.importer.recorded.recording_import import read_recording
+from sim.importer.recorded.recorded_run import read_recording
 from sim.nouns.imported import ImportOptions
 from sim.recorder import live_recording as live
 from sim.recorder.journal import Journal

@@ -8,7 +8,7 @@ import pytest
 
 import sim
 from sim.errors import InputError, NotModelledError
-from sim.importer.recorded.recording_import import read_recording
+from sim.importer.recorded.recorded_run import read_recording
 from sim.nouns.imported import ImportOptions
 from sim.nouns.timeline import Timeline
 from sim.systems import compile_cuts

@@ -1,4 +1,4 @@
-"""What is needed of a Kineto trace: GPU spans, what launched them, and a few kinds of operators."""
+"""What is needed of a Kineto trace: GPU spans, their launches, a few kinds of operators; what names say."""
 
 import os
 import re
@@ -12,6 +12,7 @@ from typing import Any
 from sim.errors import InputError
 from sim.importer.streaming import stream_members
 from sim.nouns.imported import Progress, no_progress
+from sim.nouns.workload import DTYPE_BYTES
 
 ARRAY = "traceEvents"
 _LARGEST_NS = 1 << 62
@@ -228,3 +229,89 @@ def _arguments(event: dict[str, Any], place: str) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise InputError(f"{place}: args: {given!r:.60} is not legal; give an object")
     return given
+
+
+# ---- names of kernels and collectives
+
+# NCCL's and RCCL's kernels by one rule, HolisticTraceAnalysis's: ncclKernel_AllReduce_RING_LL_Sum_float(...),
+# ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(...), ncclSymkDevKernel_..., ncclKernel(...). RCCL sends small
+# sizes by MSCCL's: mscclKernel_Sum_float_LL_false(...), or MSCCL++'s, which have it in their arguments.
+_COMMUNICATION = re.compile(r"(void )?nccl.*Kernel|.*msccl")
+_NEITHER = re.compile(r".*(Memcpy|Memset|Sync)")
+
+# A part of a kernel's name, or of a collective's name in c10d, its annotations and NCCL's own arguments.
+_COLLECTIVES = (
+    ("allreduce", "all_reduce"),
+    ("reducescatter", "reduce_scatter"),
+    ("allgather", "all_gather"),
+    ("alltoall", "all_to_all"),
+    ("broadcast", "broadcast"),
+    ("sendrecv", "send_recv"),
+    ("gather", "gather"),
+    ("scatter", "scatter"),
+    ("barrier", "barrier"),
+    ("reduce", "reduce"),
+    ("coalesced", "coalesced"),
+    ("send", "send"),
+    ("recv", "recv"),
+)
+
+
+def is_communication(name: str) -> bool:
+    """Whether a kernel of this name is NCCL's or RCCL's, or one of MSCCL's in it."""
+    return _COMMUNICATION.match(name) is not None
+
+
+def is_computation(name: str) -> bool:
+    """Whether a kernel of this name computes: neither communication, memory nor synchronisation."""
+    return not is_communication(name) and _NEITHER.match(name) is None
+
+
+def collective_of(*names: Any) -> str | None:
+    """The collective that the first telling name names, in torch's spelling; None: none tells.
+
+    ``ncclDevKernel_Generic`` names none: give its "Collective name", or the operator that launched it, too.
+    """
+    for name in names:
+        if not isinstance(name, str):
+            continue
+        plain = re.sub(r"\(.*", "", name).replace("_", "").lower()
+        for part, collective in _COLLECTIVES:
+            if part in plain:
+                return collective
+    return None
+
+
+# ---- names of dtypes
+
+# C++ types, as Kineto writes them.
+_DTYPES = {
+    "double": "float64",
+    "float": "float32",
+    "half": "float16",
+    "c10::half": "float16",
+    "c10::bfloat16": "bfloat16",
+    "c10::float8_e4m3fn": "float8_e4m3fn",
+    "c10::float8_e5m2": "float8_e5m2",
+    "complexfloat": "complex64",
+    "complexdouble": "complex128",
+    "c10::complex<float>": "complex64",
+    "c10::complex<double>": "complex128",
+    "long": "int64",
+    "long int": "int64",
+    "int64_t": "int64",
+    "int": "int32",
+    "short": "int16",
+    "short int": "int16",
+    "char": "int8",
+    "signed char": "int8",
+    "byte": "uint8",
+    "unsigned char": "uint8",
+}
+
+
+def torch_dtype(name: Any) -> str | None:
+    """``"float32"`` of ``"Float"``, ``"float"``, ``"torch.float32"``; None where it is not known."""
+    plain = "" if not isinstance(name, str) else name.strip().lower().removeprefix("torch.")
+    plain = _DTYPES.get(plain, plain)
+    return plain if plain in DTYPE_BYTES else None

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from sim.errors import InputError
-from sim.importer.kineto.seen import SeenCollective, SeenGradient, SeenStep
+from sim.importer.kineto.collectives import SeenCollective
+from sim.importer.kineto.steps import SeenGradient, SeenStep
 from sim.importer.matching import match_buckets
 from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
 

@@ -9,21 +9,22 @@ from typing import Any
 
 from sim.costs.own_costs import with_own_costs
 from sim.errors import InputError
-from sim.importer.links.curves import chosen, curve_of, in_place_ratio
-from sim.importer.links.endings import COMMAND, WORDS
+from sim.importer.links.around_tables import COMMAND, WORDS
+from sim.importer.links.columns import LinkRow, LinkTable
 from sim.importer.links.link_checks import (
-    CONTRADICTS,
     PARTS,
+    chosen,
     collective_by_rows,
+    curve_of,
+    in_place_ratio,
     ranks_by_bandwidths,
     ranks_by_counts,
     sound_rows,
 )
-from sim.importer.links.link_rows import LinkRow, LinkTable
 from sim.importer.links.nccl_json import read_json_tables
 from sim.importer.links.text_tables import read_tables
-from sim.importer.notes import Notes
-from sim.importer.opening import read_texts
+from sim.importer.opening import read_text
+from sim.importer.wording import Notes
 from sim.nouns.gpus import gpus_named
 from sim.nouns.hardware import CURVES, MAX_RANKS, Hardware
 from sim.nouns.imported import Imported, ImportOptions
@@ -69,9 +70,13 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
     """
     notes = Notes()
     tables = []
-    for path, text in read_texts(paths, options.progress):
+    if not paths:
+        raise InputError("paths: no files; give at least one")
+    for number, path in enumerate(paths):
+        options.progress(number, len(paths), str(path))
         alone = sum(other.name == path.name for other in paths) == 1
-        tables += _tables_of(path, text, path.name if alone else str(path), options.world_size)
+        tables += _tables_of(path, read_text(path), path.name if alone else str(path), options.world_size)
+    options.progress(len(paths), len(paths), "")
     for table in tables:
         notes.dropped += table.left_out
         if table.unread:
@@ -129,8 +134,7 @@ def _systems(tables: Iterable[LinkTable], wanted: int | None, notes: Notes) -> d
         if wanted is not None and ranks != wanted:
             notes.dropped.append(f"{table.source}: what was measured on {ranks} ranks")
             continue
-        rows, why = sound_rows(table, collective, ranks)
-        _say_faults(table, collective, ranks, rows, why, notes)
+        rows = sound_rows(table, collective, ranks, notes)
         key = _Key(
             source=table.source,
             ranks=ranks,
@@ -250,28 +254,6 @@ def _pick(systems: dict[_Key, _System], machine: str | None, notes: Notes) -> No
                 f"{source}: {len(keys)} machines or runs of {ranks} ranks in one file ({each}); pick one by "
                 f"--machine WORD, a word of its hosts, devices or headline, or give a file of one"
             )
-
-
-def _say_faults(
-    table: LinkTable,
-    collective: str,
-    ranks: int,
-    rows: Sequence[LinkRow],
-    why: dict[str, list[str]],
-    notes: Notes,
-) -> None:
-    timings = sum(len(row.timings) for row in table.rows)
-    for reason, examples in why.items():
-        notes.dropped.append(f"{table.source}: {len(examples)} timings that {reason} ({examples[0]})")
-    contradictions = why.get(CONTRADICTS, [])
-    if 2 * len(contradictions) > timings:
-        raise InputError(
-            f"{contradictions[0]}; so do {len(contradictions)} of {timings} timings of {collective} on "
-            f"{ranks} ranks; give the right --world-size, or another file"
-        )
-    if not rows:
-        reasons = ", ".join(why)
-        raise InputError(f"{table.source}: no row is left of {collective}: all {reasons}; measure again")
 
 
 def _join(systems: dict[_Key, _System], notes: Notes) -> list[dict[str, Any]]:

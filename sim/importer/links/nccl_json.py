@@ -10,11 +10,18 @@ from typing import Any
 import numpy as np
 
 from sim.errors import InputError
-from sim.importer.bounded_json import parse_bounded
-from sim.importer.links.cells import MOST_BYTES, MOST_NS
-from sim.importer.links.columns import RANKS, Variant, collective_in, named_collective
-from sim.importer.links.endings import NCCL
-from sim.importer.links.link_rows import LinkRow, LinkTable, Timing
+from sim.importer.links.around_tables import NCCL
+from sim.importer.links.columns import (
+    RANKS,
+    LinkRow,
+    LinkTable,
+    Timing,
+    Variant,
+    collective_in,
+    named_collective,
+)
+from sim.importer.links.text_tables import MOST_BYTES, MOST_NS
+from sim.importer.opening import parse_bounded
 from sim.importer.wording import plain
 from sim.units import MIB
 
@@ -41,13 +48,8 @@ def _report(document: dict[str, Any], source: str) -> LinkTable:
     results = document["results"]
     if not isinstance(results, list):
         raise InputError(f"{source}: results: not a list; give what nccl-tests wrote with -J")
-    rows, broken = [], []
-    for number, result in enumerate(results):
-        row = _row(result, f"{source}: results.{number}")
-        if row is None:
-            broken.append(number)
-        else:
-            rows.append(row)
+    rows = [_row(result, f"{source}: results.{number}") for number, result in enumerate(results)]
+    broken = [number for number, row in enumerate(rows) if row is None]
     arguments = document.get("args")
     program = arguments[0] if isinstance(arguments, list) and arguments else ""
     config = document.get("config")
@@ -59,7 +61,7 @@ def _report(document: dict[str, Any], source: str) -> LinkTable:
     redops = {str(one["redop"]) for one in results if isinstance(one, dict) and one.get("redop")}
     return LinkTable(
         source=source,
-        rows=tuple(rows),
+        rows=tuple(row for row in rows if row is not None),
         collective=collective_in(PurePosixPath(str(program)).name),
         ranks=ranks,
         redop=redops.pop() if len(redops) == 1 else None,
@@ -91,9 +93,7 @@ def _ranks(config: dict[str, Any], devices: Sequence[dict[str, Any]]) -> int | N
 
 
 def _row(result: Any, where: str) -> LinkRow | None:
-    if not isinstance(result, dict):
-        return None
-    size, count = result.get("size"), result.get("count")
+    size = result.get("size") if isinstance(result, dict) else None
     if type(size) is not int or not 0 <= size <= MOST_BYTES:
         return None
     timings: dict[Variant, Timing] = {}
@@ -106,12 +106,26 @@ def _row(result: Any, where: str) -> LinkRow | None:
             raise InputError(
                 f"{where}: cpu_time is what a launch takes on the CPU; run nccl-tests without -C"
             )
-        timing = _timing(body, result.get(f"{name}_per_iter"))
-        if timing is not None:
-            timings[variant] = timing
-    dtype = result.get("type")
+        duration = _ns(body.get("time"), 1000)
+        if not duration:
+            continue
+        wrong, each = body.get("nwrong"), result.get(f"{name}_per_iter")
+        times = each.get("times_us") if isinstance(each, dict) else None
+        samples = [_ns(one, 1000) for one in times] if isinstance(times, list) else []
+        timings[variant] = Timing(
+            duration_ns=duration,
+            slack_ns=1.0,
+            rates={
+                name: (float(rate), _DIGIT)
+                for name, key in (("algbw", "alg_bw"), ("busbw", "bus_bw"))
+                if isinstance(rate := body.get(key), int | float) and 0 <= rate < 1e12
+            },
+            wrong=float(min(wrong, MOST_BYTES)) if isinstance(wrong, int | float) else 0.0,
+            scatter=_scatter([one for one in samples if one]) if len(samples) > 1 and all(samples) else {},
+        )
     if not timings:
         return None
+    count, dtype = result.get("count"), result.get("type")
     return LinkRow(
         where=where,
         num_bytes=size,
@@ -121,34 +135,13 @@ def _row(result: Any, where: str) -> LinkRow | None:
     )
 
 
-def _timing(body: dict[str, Any], by_iteration: Any) -> Timing | None:
-    duration = _ns(body.get("time"), 1000)
-    if not duration:
-        return None
-    wrong = body.get("nwrong")
-    times = by_iteration.get("times_us") if isinstance(by_iteration, dict) else None
-    samples = [_ns(one, 1000) for one in times] if isinstance(times, list) else []
-    whole = [one for one in samples if one]
-    return Timing(
-        duration_ns=duration,
-        slack_ns=1.0,
-        rates={
-            name: (rate, _DIGIT)
-            for name, key in (("algbw", "alg_bw"), ("busbw", "bus_bw"))
-            if (rate := _rate(body.get(key))) is not None
-        },
-        wrong=float(min(wrong, MOST_BYTES)) if isinstance(wrong, int | float) else 0.0,
-        scatter=_scatter(whole) if len(whole) == len(samples) > 1 else {},
-    )
-
-
 def _scatter(samples: Sequence[int]) -> dict[str, int]:
-    low, middle, high = np.quantile(samples, [0.1, 0.5, 0.9])
+    low, middle, high = (round(float(one)) for one in np.quantile(samples, [0.1, 0.5, 0.9]))
     return {
         "count": len(samples),
-        "p10_ns": round(float(low)),
-        "median_ns": round(float(middle)),
-        "p90_ns": round(float(high)),
+        "p10_ns": low,
+        "median_ns": middle,
+        "p90_ns": high,
         "min_ns": min(samples),
     }
 
@@ -199,7 +192,3 @@ def _ns(value: Any, scale: int) -> int | None:
     if type(value) not in (int, float) or not 0 < value * scale <= MOST_NS:
         return None
     return round(Decimal(repr(value)) * scale)
-
-
-def _rate(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and 0 <= value < 1e12 else None

@@ -1,27 +1,90 @@
 """Tables in text: nccl-tests' own, CSV, and whitespace tables with a header; rows between any noise."""
 
 import csv
+import math
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from statistics import median
 
 from sim.errors import InputError
-from sim.importer.links.blocks import Header, Said, TextBlock
-from sim.importer.links.cell_units import with_units
-from sim.importer.links.cells import read_cells
-from sim.importer.links.columns import NUMBER, TIME_UNITS, Column, collective_in, column_of
-from sim.importer.links.endings import (
+from sim.importer.links.around_tables import (
+    NCCL,
     ends_table,
+    headers_in,
     is_command,
     library_of,
+    origin,
     program_of,
     ranks_in_words,
     ranks_of_command,
     title_of,
+    without_prefixes,
 )
-from sim.importer.links.link_rows import LinkTable
-from sim.importer.links.prefixes import headers_in, origin, without_prefixes
+from sim.importer.links.columns import (
+    NUMBER,
+    RATE_UNITS,
+    TIME_UNITS,
+    Column,
+    LinkRow,
+    LinkTable,
+    Timing,
+    Variant,
+    collective_in,
+    column_of,
+    named_collective,
+)
+from sim.importer.links.link_checks import bus_factor
 from sim.importer.wording import plain
+
+# ---- tables as they are found
+
+
+# The columns of a table, and what separates them (None: spaces).
+Header = tuple[tuple[Column, ...], str | None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Said:
+    """What the lines before a header say of the run; ``ranks``: host and device of each."""
+
+    collective: str | None = None
+    is_fresh: bool = False  # the collective was named after the last table
+    ranks: dict[int, tuple[str, str]] = field(default_factory=dict)
+    num_ranks: tuple[int, str] | None = None  # and words for what told it
+    iterations: int | None = None
+    is_used: bool = False  # a table has been found since
+    is_over_ranks: bool = False  # OSU's least and greatest are over ranks, not over iterations
+    headline: str = ""  # which run it is, by the last headline and the last command
+    comment: str = ""
+    command: str = ""
+    origin: str = ""  # who wrote it, by what stands before its lines
+    over: tuple[str, str] | None = None  # the backend, and the device whose buffers were reduced
+    weak: tuple[Column, ...] | None = None  # columns named in a sentence, which serve where no header is
+
+
+@dataclass(slots=True, kw_only=True)
+class TextBlock:
+    """A table as it is found: its columns, what separates them (None: spaces), the fields of its
+    rows, and what was said before it.
+
+    ``rows`` begin with the number of their line; ``broken`` are numbers of lines that are no whole rows;
+    ``cut`` is that of a last row that is cut off. ``ended`` is the line after which nothing belongs to it,
+    ``strays`` are lines below that which look like its rows: of another run, whose header is not there.
+    """
+
+    columns: tuple[Column, ...]
+    delimiter: str | None = None
+    said: Said
+    rows: list[tuple[int, list[str]]] = field(default_factory=list)
+    broken: list[int] = field(default_factory=list)
+    cut: int | None = None
+    before: str | None = None  # what stands before each of its rows, but for numbers
+    ended: int | None = None
+    strays: list[tuple[int, str]] = field(default_factory=list)
+
 
 LONGEST_LINE, MOST_COLUMNS, MOST_ROWS = 1 << 16, 200, 100_000
 MOST_COMMAND = 4000
@@ -96,7 +159,7 @@ def has_table(text: str) -> bool:
 def _known(line: str) -> int:
     """How many columns of a line are of a table of collectives; 0 where it is no header."""
     header = _header(line)
-    return 0 if header is None else sum(column.kind != "other" for column in header.columns)
+    return 0 if header is None else sum(column.kind != "other" for column in header[0])
 
 
 def _blocks(text: str, source: str, origins: Mapping[int, str]) -> list[TextBlock]:
@@ -115,21 +178,21 @@ def _blocks(text: str, source: str, origins: Mapping[int, str]) -> list[TextBloc
         table = blocks[-1] if blocks else None
         if not content.strip():
             after_blank = after_blank or not body.strip()
-            if table is not None and table.header.delimiter == "|" and table.ended is None and table.rows:
+            if table is not None and table.delimiter == "|" and table.ended is None and table.rows:
                 table.ended = number
             continue
         if after_header and _UNIT_ROW.fullmatch(content):
-            blocks[-1].header = _with_units(blocks[-1].header, content)
+            blocks[-1].columns = _with_units(blocks[-1].columns, content)
             continue
         if _RULE.fullmatch(content):
             continue
         if _MAY_BE_HEADER.search(content) and (header := _header(body)) is not None:
             said.origin = origins.get(number, "")
-            blocks.append(_block(header, said))
+            blocks.append(_block(*header, said))
             after_header, after_blank = True, False
             continue
         after_header = False
-        delimiter = table.header.delimiter if table is not None else None
+        delimiter = table.delimiter if table is not None else None
         end = ends_table(body, after_blank, delimiter)
         after_blank = False
         if end is not None:
@@ -152,10 +215,10 @@ def _blocks(text: str, source: str, origins: Mapping[int, str]) -> list[TextBloc
             fields = content.split()
             if said.weak is None or not NUMBER.fullmatch(fields[0]) or len(fields) > len(said.weak):
                 continue
-            table = _block(Header(columns=said.weak[: len(fields)]), said)
+            table = _block(said.weak[: len(fields)], None, said)
             blocks.append(table)
         if table.ended is not None:
-            stray = TextBlock(header=table.header, said=said)
+            stray = TextBlock(columns=table.columns, delimiter=table.delimiter, said=said)
             content = _FILE_BEFORE.sub("", content)
             if NUMBER.match(content.lstrip("| ")) and _row(stray, number, content, is_whole):
                 table.strays.append((number, plain(" ".join(content.split()[:2]))))
@@ -176,9 +239,9 @@ def _lines(text: str) -> Iterator[tuple[str, bool]]:
         yield text[start:], False
 
 
-def _block(header: Header, said: Said) -> TextBlock:
+def _block(columns: tuple[Column, ...], delimiter: str | None, said: Said) -> TextBlock:
     said.is_fresh, said.is_used, said.weak = False, True, None
-    return TextBlock(header=header, said=replace(said, ranks=dict(said.ranks)))
+    return TextBlock(columns=columns, delimiter=delimiter, said=replace(said, ranks=dict(said.ranks)))
 
 
 def _listen(content: str, is_comment: bool, said: Said) -> bool:
@@ -228,7 +291,7 @@ def _header(line: str) -> Header | None:
                 continue
             columns = tuple(column_of(name) for name in names)
             if _has_size_and_time(columns) and not any(NUMBER.fullmatch(name.strip()) for name in names):
-                return Header(columns=columns, delimiter=delimiter)
+                return columns, delimiter
     words = content.split()
     if len(words) > 60 or any(NUMBER.fullmatch(word) for word in words):
         return None
@@ -236,7 +299,7 @@ def _header(line: str) -> Header | None:
     unknown = sum(column.kind == "other" for column in columns)
     if not _has_size_and_time(columns) or columns[0].kind == "other" or 2 * unknown > len(columns):
         return None
-    return Header(columns=columns)
+    return columns, None
 
 
 def _weak_header(content: str) -> tuple[Column, ...] | None:
@@ -264,26 +327,22 @@ def _cells(content: str, delimiter: str) -> list[str] | None:
         return None
 
 
-def _with_units(header: Header, row: str) -> Header:
-    """The header with the units of the row below it, in the order of its columns of times."""
-    units = iter(
-        [word for word in re.findall(r"\(([^()]+)\)", row) if word in TIME_UNITS],
+def _with_units(columns: tuple[Column, ...], row: str) -> tuple[Column, ...]:
+    """The columns with the units of the row below the header, in the order of its columns of times."""
+    units = iter([word for word in re.findall(r"\(([^()]+)\)", row) if word in TIME_UNITS])
+    return tuple(
+        replace(column, scale=TIME_UNITS[unit])
+        if column.kind == "time" and column.scale is None and (unit := next(units, None)) is not None
+        else column
+        for column in columns
     )
-    columns = []
-    for column in header.columns:
-        scale = column.scale
-        if column.kind == "time" and scale is None and (unit := next(units, None)) is not None:
-            scale = TIME_UNITS[unit]
-        columns.append(replace(column, scale=scale))
-    return Header(columns=tuple(columns), delimiter=header.delimiter)
 
 
 def _row(block: TextBlock, number: int, content: str, is_whole: bool) -> bool:
     """Take a row into its table; False where the line is none."""
-    header = block.header
-    width, last = len(header.columns), header.columns[-1].kind
-    if header.delimiter is not None:
-        fields = _cells(content, header.delimiter) or []
+    width, last = len(block.columns), block.columns[-1].kind
+    if block.delimiter is not None:
+        fields = _cells(content, block.delimiter) or []
     else:
         fields = content.split()
         fields = _FILE_BEFORE.sub(r"\1 ", content).split()
@@ -315,3 +374,359 @@ def _row(block: TextBlock, number: int, content: str, is_whole: bool) -> bool:
     else:
         return False
     return True
+
+
+# ---- cells with units
+
+# nccl-tests' own: a K is 2^10. KB and MB are 10^n to some, 2^n to others, and are not read.
+_SIZE_UNITS = {"": 1, "B": 1} | {
+    f"{prefix}{end}": 1 << power
+    for prefix, power in (("K", 10), ("k", 10), ("M", 20), ("G", 30), ("T", 40))
+    for end in ("", "iB")
+}
+UNCLEAR = re.compile(r"\d\s*[KMGT]B$", re.IGNORECASE)
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}([,_' \u202f\u00a0])\d{3}(?:\1\d{3})*(?:\.\d+)?")
+_WITH_UNIT = re.compile(r"(.*\d\.?)\s*([A-Za-zµμ/]+)")
+
+
+def with_units(fields: list[str], block: TextBlock) -> list[str]:
+    """The fields as plain numbers; a column of times that its header gives no unit gets one in ``block``."""
+    columns = block.columns
+    if len(fields) != len(columns):
+        return fields
+    made = [_plain_cell(cell, column) for cell, column in zip(fields, columns, strict=True)]
+    block.columns = tuple(
+        replace(column, scale=unit) if unit else column
+        for column, unit in zip(columns, (unit for _, unit in made), strict=True)
+    )
+    return [cell for cell, _ in made]
+
+
+def _plain_cell(cell: str, column: Column) -> tuple[str, Decimal | None]:
+    """A cell in its column's unit, and the unit where only the cell gives it."""
+    if column.kind not in ("size", "count", "time", "algbw", "busbw", "iterations", "world_size"):
+        return cell, None
+    is_rate = column.kind in ("algbw", "busbw")
+    if NUMBER.fullmatch(cell):
+        return (_in_gb_per_s(cell, column.scale) if is_rate and column.scale not in (None, 1) else cell), None
+    if len(cell) > 40:
+        return cell, None
+    if _THOUSANDS.fullmatch(cell):
+        cell = re.sub(r"(?<=\d)[,_' \u202f\u00a0](?=\d)", "", cell)
+        return _plain_cell(cell, column)
+    found = _WITH_UNIT.fullmatch(cell)
+    if found is None:
+        return cell, None
+    number = re.sub(r"(?<=\d)[,_' \u202f\u00a0](?=\d{3})", "", found[1].strip())
+    if not NUMBER.fullmatch(number):
+        return cell, None
+    if is_rate:
+        return (_in_gb_per_s(number, RATE_UNITS[found[2]]) if found[2] in RATE_UNITS else cell), None
+    if column.kind == "time":
+        unit = TIME_UNITS.get(found[2].lower())
+        if unit is None:
+            return cell, None
+        scale = column.scale or TIME_UNITS["us"]
+        return str(Decimal(number).scaleb((unit / scale).adjusted())), None if column.scale else scale
+    if column.kind == "size" and found[2] in _SIZE_UNITS:
+        return str(Decimal(number) * _SIZE_UNITS[found[2]] / (column.scale or 1)), None
+    return cell, None
+
+
+def _in_gb_per_s(number: str, scale: Decimal | None) -> str:
+    """The number in GB/s, with as many digits as it had."""
+    value = Decimal(number)
+    digit = value.as_tuple().exponent
+    assert isinstance(digit, int)
+    shift = (scale or Decimal(1)).adjusted()
+    return str((value * (scale or 1)).quantize(Decimal(1).scaleb(digit + shift)))
+
+
+# ---- cells as timings
+
+MOST_NS, MOST_BYTES = 10**15, 1 << 50  # eleven days, a pebibyte
+_SCATTER = {"min": "min_ns", "p10": "p10_ns", "median": "median_ns", "p90": "p90_ns", "max": "max_ns"}
+
+
+# The columns of one timing, by place in the row: times by statistic ("time" without one), others by kind.
+_Group = dict[str, int]
+_BESIDE = ("algbw", "busbw", "wrong", "iterations")
+
+
+def read_cells(block: TextBlock, source: str, world_size: int | None = None) -> list[LinkTable]:
+    """A block as tables, one for each collective, number of ranks and place that its columns tell apart.
+
+    ``world_size`` serves where the block does not say on how many ranks bus bandwidths without times were
+    measured.
+
+    Raises:
+        InputError: a time whose unit cannot be told, a size in units of two meanings, or times of the CPU.
+    """
+    columns = block.columns
+    if _first(columns, "time") is None and _first(columns, "cputime") is not None:
+        raise InputError(
+            f"{source}: cputime is what a launch takes on the CPU; run nccl-tests without -C to have the time"
+        )
+    groups = _groups(columns)
+    scale, unit_by = _time_scale(block, groups, source)
+    size_at = _first(columns, "size")
+    assert size_at is not None
+    if columns[size_at].scale is None:
+        raise InputError(
+            f"{source}: column {columns[size_at].name!r}: a unit that is 10^n to some, 2^n to others; give "
+            f"sizes in bytes (size_B)"
+        )
+    count_at, dtype_at = _first(columns, "count"), _first(columns, "dtype")
+    sizes = [fields[size_at] for _, fields in block.rows]
+    redop_at = _first(columns, "redop")
+    redops = {fields[redop_at] for _, fields in block.rows} if redop_at is not None else set()
+    rows: dict[tuple[str | None, int | None, str], list[LinkRow]] = defaultdict(list)
+    broken = list(block.broken)
+    for number, fields in block.rows:
+        num_bytes = _whole(fields[size_at], columns[size_at].scale or Decimal(1), MOST_BYTES)
+        key = _key(block, columns, fields)
+        ratio = _time_ratio(key, block, world_size)
+        timings = {
+            variant: timing
+            for variant, group in groups.items()
+            if (timing := _timing(group, fields, block, scale, num_bytes, ratio)) is not None
+        }
+        if num_bytes is None or not timings:
+            broken.append(number)
+            continue
+        row = LinkRow(
+            where=f"{source}: line {number}",
+            num_bytes=num_bytes,
+            timings=timings,
+            count=None if count_at is None else _whole(fields[count_at], Decimal(1), MOST_BYTES),
+            dtype=None if dtype_at is None else fields[dtype_at],
+        )
+        rows[key].append(row)
+    left_out = [f"{source}: line {block.cut}, cut off at the end of the file"] if block.cut else []
+    if broken:
+        left_out.append(f"{source}: {len(broken)} lines that are no whole row (the first: {min(broken)})")
+    if block.strays:
+        named = ", ".join(f"line {number} ({words})" for number, words in block.strays[:3])
+        more = f" and {len(block.strays) - 3} more" if len(block.strays) > 3 else ""
+        below = "" if block.ended is None else f" below the end of the table (line {block.ended})"
+        left_out.append(f"{source}: {named}{more}{below}: rows of a run whose header is not there")
+    if not rows and (unclear := next((cell for cell in sizes if UNCLEAR.search(cell)), None)) is not None:
+        raise InputError(
+            f"{source}: size {unclear!r}: a unit that is 10^n to some, 2^n to others; write KiB, MiB or bytes"
+        )
+    if not rows and any(not _main(group) for group in groups.values()) and world_size is None:
+        raise InputError(
+            f"{source}: bus bandwidths without times or algorithm bandwidths, and it does not say on how "
+            f"many ranks; give --world-size N"
+        )
+    tables = []
+    for (collective, ranks, place), found in rows.items():
+        known = (ranks, "its column") if ranks is not None else _ranks(block)
+        said = block.said
+        tables.append(
+            LinkTable(
+                source=source,
+                rows=tuple(found),
+                collective=collective,
+                ranks=known[0],
+                ranks_by=known[1],
+                place=place,
+                title=", ".join(filter(None, (said.headline, said.comment, said.command, said.origin))),
+                redop=redops.pop() if len(redops) == 1 else None,
+                statistic="median" if any("median" in group for group in groups.values()) else "mean",
+                iterations=block.said.iterations,
+                devices=tuple(dict.fromkeys(plain(name) for _, name in block.said.ranks.values() if name)),
+                hosts=tuple(dict.fromkeys(plain(host) for host, _ in block.said.ranks.values())),
+                over=NCCL if _is_of_nccl_tests(columns) else said.over,
+                left_out=tuple(left_out),
+                unread=tuple(column.name for column in columns if column.kind == "other" and column.name),
+                unit_by=unit_by,
+            )
+        )
+        left_out = []
+    return tables
+
+
+def _ranks(block: TextBlock) -> tuple[int | None, str]:
+    if block.said.ranks:
+        return max(block.said.ranks) + 1, "its list of ranks"
+    return block.said.num_ranks or (None, "")
+
+
+def _time_ratio(
+    key: tuple[str | None, int | None, str], block: TextBlock, world_size: int | None
+) -> float | None:
+    """Bus over algorithm bandwidth of a row; None where its ranks are not known."""
+    ranks = key[1] or _ranks(block)[0] or world_size
+    return None if ranks is None or ranks < 2 else bus_factor(key[0] or "all_reduce", ranks)
+
+
+def _first(columns: tuple[Column, ...], kind: str) -> int | None:
+    return next((place for place, column in enumerate(columns) if column.kind == kind), None)
+
+
+def _groups(columns: tuple[Column, ...]) -> dict[Variant, _Group]:
+    """The columns of each timing. Where a statistic comes again, the second timing begins: in place."""
+    # Where no column has a time, bandwidths stand for it.
+    main = next((kind for kind in ("time", "algbw", "busbw") if _first(columns, kind) is not None), "time")
+    by_name = any(column.kind == main and column.variant for column in columns)
+    groups: dict[Variant, _Group] = {}
+    variant: Variant = "only"
+    for place, column in enumerate(columns):
+        if column.kind not in ("time", *_BESIDE):
+            continue
+        key = column.statistic or "time" if column.kind == "time" else column.kind
+        if by_name:
+            variant = column.variant or "only"
+        elif column.kind == main and key in groups.get(variant, {}):
+            groups, variant = {"out": groups.get("only") or groups["out"], "in": groups.get("in", {})}, "in"
+        groups.setdefault(variant, {}).setdefault(key, place)
+    whole = [(which, one) for which, one in groups.items() if _main(one) or (main != "time" and main in one)]
+    return dict(whole[:2])
+
+
+def _main(group: _Group) -> str | None:
+    """The statistic that stands for the time of a group; None where it has none."""
+    times = [key for key in ("median", "time", "mean", "min", "max", *group) if key in group]
+    return next((key for key in times if key not in _BESIDE), None)
+
+
+def _time_scale(
+    block: TextBlock, groups: Mapping[Variant, _Group], source: str
+) -> tuple[Decimal | None, str | None]:
+    """ns in one unit of times without a unit, and why: by bandwidths beside them, or nccl-tests' columns."""
+    columns = block.columns
+    bare = [columns[place] for group in groups.values() for key, place in group.items() if key not in _BESIDE]
+    bare = [column for column in bare if column.scale is None]
+    if not bare:
+        return None, None
+    size_at = _first(columns, "size")
+    assert size_at is not None
+    seconds = []
+    for _, fields in block.rows:
+        size = _number(fields[size_at])
+        for group in groups.values():
+            main = _main(group)
+            time = None if main is None else _number(fields[group[main]])
+            rates = (_number(fields[group[name]]) for name in ("algbw", "busbw") if name in group)
+            rate = next((rate for rate in rates if rate and rate > 0), None)
+            if time and size and rate:
+                seconds.append(size / (time * rate * 10**9))
+    if seconds:
+        told = median(seconds)
+        power = round(math.log10(told) / 3) if told > 0 else 1
+        # A bus bandwidth lies between half and twice the algorithm's, far from the next unit.
+        if -3 <= power <= 0 and 0.4 < float(told) / 1000.0**power < 2.5:
+            unit = ("s", "ms", "us", "ns")[-power]
+            return TIME_UNITS[unit], f"{source}: times are in {unit}, told by the bandwidths beside them"
+    if _is_of_nccl_tests(columns):
+        return TIME_UNITS["us"], f"{source}: times are in us, as nccl-tests writes these columns"
+    raise InputError(
+        f"{source}: column {bare[0].name!r}: its unit cannot be told; name it {bare[0].name}_us, _ms or _s"
+    )
+
+
+def _is_of_nccl_tests(columns: tuple[Column, ...]) -> bool:
+    names = {column.name.lower().lstrip("#") for column in columns}
+    return {"size", "count", "type", "time", "algbw", "busbw"} <= names and bool(names & {"wrong", "error"})
+
+
+def _timing(
+    group: _Group,
+    fields: list[str],
+    block: TextBlock,
+    scale: Decimal | None,
+    num_bytes: int | None,
+    ratio: float | None,
+) -> Timing | None:
+    """A row's timing by one group of columns; None where it has none.
+
+    Without a time it is the one that the algorithm's bandwidth tells, or the bus's where its ``ratio`` to
+    that is known: a GB/s is a byte in a ns.
+    """
+    columns = block.columns
+    numbers = {key: _number(fields[place]) for key, place in group.items()}
+    rates = {
+        name: (float(rate), _digit(rate))
+        for name in ("algbw", "busbw")
+        if (rate := numbers.get(name)) is not None and rate >= 0
+    }
+    wrong = float(numbers.get("wrong") or 0)
+    main = _main(group)
+    if main is None:
+        name, share = ("algbw", 1.0) if "algbw" in group else ("busbw", ratio)
+        speed, digit = rates.get(name, (0.0, 0.0))
+        if not num_bytes or share is None or speed <= 0:
+            return None
+        ns = num_bytes * share / speed
+        if not 0 < ns <= MOST_NS:
+            return None
+        return Timing(duration_ns=max(1, round(ns)), slack_ns=ns * digit / speed, rates=rates, wrong=wrong)
+    time, unit = numbers[main], columns[group[main]].scale or scale
+    if time is None or unit is None or not 0 < round(time * unit) <= MOST_NS:
+        return None
+    found = {
+        name: round(number * factor)
+        for key, name in _SCATTER.items()
+        if (number := numbers.get(key)) is not None
+        and (factor := columns[group[key]].scale or scale) is not None
+        and 0 <= number * factor <= MOST_NS
+    }
+    told = fields[group["iterations"]] if "iterations" in group else ""
+    count = _whole(told, Decimal(1), 10**9) or _three(numbers) or block.said.iterations
+    if block.said.is_over_ranks or not set(found) - {"median_ns"}:
+        found, count = {}, None
+    return Timing(
+        duration_ns=round(time * unit),
+        slack_ns=_digit(time) * float(unit),
+        rates=rates,
+        wrong=wrong,
+        scatter=found if count is None else {"count": count, **found},
+    )
+
+
+def _three(numbers: Mapping[str, Decimal | None]) -> int | None:
+    """3 if the mean is that of the least, the median and the greatest, which are then all runs; else None."""
+    low, middle, high, mean = (numbers.get(name) for name in ("min", "median", "max", "mean"))
+    if low is None or middle is None or high is None or mean is None:
+        return None
+    far = abs(float(low) + float(middle) + float(high) - 3 * float(mean))
+    return 3 if far <= 1e-9 * abs(float(mean)) else None
+
+
+def _key(
+    block: TextBlock, columns: tuple[Column, ...], fields: list[str]
+) -> tuple[str | None, int | None, str]:
+    collective, ranks, places = None, None, []
+    for column, cell in zip(columns, fields, strict=True):
+        collective = collective or column.collective
+        if column.kind == "collective":
+            collective = named_collective(cell) or collective
+        elif column.kind == "world_size":
+            ranks = _whole(cell, Decimal(1), 10**7) or ranks
+        elif column.kind == "place":
+            places.append(f"{column.name} {cell}")
+    return collective or block.said.collective, ranks, ", ".join(places)
+
+
+def _number(cell: str) -> Decimal | None:
+    """A plain number of at most 40 characters and a sane exponent; None where it is none."""
+    if len(cell) > 40 or not NUMBER.fullmatch(cell):
+        return None
+    value = Decimal(cell)
+    return value if value == 0 or -30 <= value.adjusted() <= 30 else None
+
+
+def _digit(value: Decimal) -> float:
+    """One unit of the last digit written."""
+    exponent = value.as_tuple().exponent
+    assert isinstance(exponent, int)
+    return 10.0**exponent
+
+
+def _whole(cell: str, scale: Decimal, most: int) -> int | None:
+    value = _number(cell)
+    if value is None or not 0 <= value * scale <= most:
+        return None
+    scaled = value * scale
+    return int(scaled) if scaled == scaled.to_integral_value() else None

@@ -1,14 +1,40 @@
-"""The steps that a job took while it was recorded, as the measurement that its prediction has to meet."""
+"""What a recorded job did: its own step, its link, and all of a recording as an import."""
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
 
-from sim.importer.recorded.job_settings import accumulation, job_of
-from sim.importer.recorded.kept_steps import Kept, keep, warmup_steps
+import numpy as np
+
+from sim.costs.sampled_curve import SHORTEST_OVER_RANKS, median_curve, scatter_by_size
+from sim.errors import InputError
+from sim.formats.documents import SCHEMA_VERSION
+from sim.formats.recordings import load_recording
+from sim.importer.readers import RECORDING
+from sim.importer.recorded.recorded_workload import (
+    Kept,
+    accumulation,
+    job_of,
+    keep,
+    loud_steps,
+    torn_ranks,
+    warmup_steps,
+    workload_of,
+)
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
+from sim.nouns.devices import link_source
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.imported import MEASURED, Imported, ImportOptions
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.recording import RecordedBackward, RecordedStep, Recording
 from sim.nouns.workload import Workload
 from sim.systems.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS
+from sim.units import NS_PER_S, format_ms, format_ranks, format_size, median_ns
+
+# ---- the job's own step
 
 
 def as_run(recording: Recording, workload: Workload) -> Measurement | str:
@@ -106,4 +132,276 @@ def _buckets(told: RecordedBackward, on_ranks: Sequence[RecordedBackward]) -> tu
             end_ns=bucket.launch_ns + lasted_ns[bucket.index],
         )
         for bucket in told.buckets
+    )
+
+
+# ---- medians of what was measured
+
+
+def measured_of(recording: Recording) -> dict[str, Any]:
+    """Medians of steps by rank and of buckets over ranks, as JSON.
+
+    A bucket's times are those of the slowest rank in each step, medians over steps, in ns from the end
+    of that rank's forward; ``last_arriver`` counts, by rank, the steps in which it waited least between
+    the bucket's launch and its end: it came last, and no clocks of two ranks are compared. Buckets are left
+    out at the light level, and where steps differ in their buckets only those with the last layout count.
+    """
+    kept = keep(recording)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "recorded_steps",
+        "provenance": {"source": "bucketsim import recording", "recording": recording.name},
+        "world_size": recording.world_size,
+        "ranks": [
+            {
+                "rank": rank.rank.header.rank,
+                "steps": len(rank.steps),
+                "step_ns": _spread([step.step_ns for step in rank.steps]),
+                "optimizer_ns": _spread([s.optimizer_ns for s in rank.steps if s.optimizer_ns is not None]),
+                "forward_ns": _spread([backward.forward_ns for backward in rank.synchronised]),
+                "backward_ns": _spread([backward.backward_ns for backward in rank.synchronised]),
+                "sync_end_ns": _spread([backward.sync_end_ns for backward in rank.synchronised]),
+                "no_sync_backward_ns": _spread([backward.backward_ns for backward in rank.plain]),
+            }
+            for rank in kept
+        ],
+        "buckets": _bucket_rows(kept),
+    }
+
+
+def _spread(times: Sequence[int]) -> dict[str, int] | None:
+    if not times:
+        return None
+    return {"count": len(times), "min": min(times), "median": median_ns(times), "max": max(times)}
+
+
+def _bucket_rows(kept: Sequence[Kept]) -> list[dict[str, Any]]:
+    """One row a bucket of the last layout, over the steps that every rank ran with it."""
+    layouts = kept[0].rank.layouts
+    if not layouts:
+        return []
+    layout = layouts[-1]
+    by_rank = [_last_reduced(rank, layout.step, len(layout.bucket_indices)) for rank in kept]
+    common = sorted(set.intersection(*(set(steps) for steps in by_rank)))
+    if not common:
+        return []
+    rows = []
+    for place, parameters in enumerate(layout.bucket_indices):
+        last: Counter[int] = Counter()
+        ready, launch, end = [], [], []
+        for number in common:
+            buckets = [steps[number].buckets[place] for steps in by_rank]
+            ready.append(max(bucket.ready_ns for bucket in buckets))
+            launch.append(max(bucket.launch_ns for bucket in buckets))
+            end.append(max(bucket.end_ns for bucket in buckets))
+            waited = [bucket.end_ns - bucket.launch_ns for bucket in buckets]
+            last[kept[waited.index(min(waited))].rank.header.rank] += 1
+        rows.append(
+            {
+                "index": place,
+                "num_bytes": buckets[0].num_bytes,
+                "parameters": list(parameters),
+                "steps": len(common),
+                "ready_ns": median_ns(ready),
+                "launch_ns": median_ns(launch),
+                "end_ns": median_ns(end),
+                "last_arriver": {str(rank): count for rank, count in sorted(last.items())},
+            }
+        )
+    return rows
+
+
+def _last_reduced(kept: Kept, since: int, count: int) -> dict[int, RecordedBackward]:
+    """By step number, the last backward with ``count`` buckets."""
+    return {
+        step.step: backward
+        for step in kept.steps
+        for backward in step.backwards
+        if step.step >= since and backward.forwards == 1 and len(backward.buckets) == count
+    }
+
+
+# ---- the link, by the job's own buckets
+
+OWN_NAME = "the job's own collectives"
+_APART = 2  # the largest bucket over the smallest, at least, for a line through them to be more than noise
+
+
+def hardware_of(recording: Recording) -> Hardware:
+    """The all-reduce curve within the training step, and what copies back take.
+
+    Buckets are taken to be reduced one after another: a bucket takes from its launch, or from the end of all
+    buckets before it, to its own end. A rank that launches early waits for the last one. So the collective
+    itself takes the shortest of these times over ranks, provided that every rank was recorded; the median of
+    that over steps is the curve's point for the bucket's size. Gloo's two threads may reduce two buckets at
+    once: the curve contains that, and holds for one channel.
+
+    Between the stamps of a bucket's being ready and its launch lie the launch and the pass of the recorder's
+    hook over the bucket, which grows with it. ``launch_cost_ns`` is what is left for no bytes, by a line
+    through buckets of several sizes; buckets of much the same size do not tell the two apart, and it is 0.
+
+    Finalize waits for each bucket and copies it back (A3.10), so that ``sync_end = max over k of end_k +
+    (bytes from k on) / rate``, which gives the rate of copies back. A broadcast of buffers takes the median
+    of what came before the module's forward.
+
+    Raises:
+        InputError: recorded without buckets (``level="light"``).
+    """
+    by_size: dict[int, list[int]] = defaultdict(list)
+    gaps: dict[int, list[int]] = defaultdict(list)
+    rates, before = [], []
+    for backwards in _reduced_steps(recording):
+        for place in range(len(backwards[0].buckets)):
+            by_size[backwards[0].buckets[place].num_bytes].append(
+                min(_duration_ns(backward, place) for backward in backwards)
+            )
+        rates += [rate for backward in backwards if (rate := _ns_a_byte(backward)) is not None]
+        before += [backward.forward_start_ns - backward.started_ns for backward in backwards]
+        for bucket in (bucket for backward in backwards for bucket in backward.buckets):
+            gaps[bucket.num_bytes].append(bucket.launch_ns - bucket.ready_ns)
+    if not by_size:
+        raise InputError(
+            f"{recording.name}: no buckets were recorded (level='light'), so nothing says what an all-reduce "
+            f"takes; give a hardware, such as {link_source(recording.backend)}"
+        )
+    header = recording.ranks[0].header
+    ns_a_byte = sorted(rates)[len(rates) // 2] if rates else 0.0
+    is_view = bool(header.ddp.get("gradient_as_bucket_view"))
+    each = max(0, median_ns(before)) // max(1, len(header.buffers))
+    return Hardware(
+        name=OWN_NAME,
+        world_size=recording.world_size,
+        all_reduce=median_curve(by_size),
+        launch_cost_ns=_launch_cost_ns({size: median_ns(times) for size, times in gaps.items() if size}),
+        copy_out_bytes_per_s=None if is_view or ns_a_byte <= 0 else NS_PER_S / ns_a_byte,
+        broadcast=(CurvePoint(num_bytes=0, duration_ns=each),) if header.buffers else None,
+        spread={"all_reduce": scatter_by_size(by_size, SHORTEST_OVER_RANKS)},
+        provenance={
+            "source": "sim.record",
+            "recording": recording.name,
+            "device_type": header.device_type,
+            "backend": header.backend,
+            "curve": "within the training step, by the last rank to come"
+            if not recording.missing_ranks
+            else "ranks are missing: an upper bound",
+        },
+    )
+
+
+def _reduced_steps(recording: Recording) -> list[list[RecordedBackward]]:
+    """Of each step that is not loud the last synchronised backward of all ranks, where buckets are alike."""
+    loud, _ = loud_steps(recording)
+    by_step: dict[int, list[RecordedBackward]] = defaultdict(list)
+    for rank in recording.ranks:
+        for step in rank.steps:
+            if step.step not in loud and (backward := step.backwards[-1]).buckets:
+                by_step[step.step].append(backward)
+    return [
+        backwards
+        for _, backwards in sorted(by_step.items())
+        if len(backwards) == len(recording.ranks)
+        and len({tuple(bucket.num_bytes for bucket in one.buckets) for one in backwards}) == 1
+    ]
+
+
+def _launch_cost_ns(gap_ns: dict[int, int]) -> int:
+    """ns at 0 bytes of a line through the gaps by bytes, in which smaller buckets weigh more."""
+    if not gap_ns or max(gap_ns) < _APART * min(gap_ns):
+        return 0
+    sizes = np.array([*gap_ns], float)
+    _, cost = np.polyfit(sizes, np.array([*gap_ns.values()], float), 1, w=1 / sizes)
+    return min(max(0, round(float(cost))), *gap_ns.values())
+
+
+def _duration_ns(backward: RecordedBackward, place: int) -> int:
+    """How long a bucket took, from its launch or the end of all before it."""
+    bucket = backward.buckets[place]
+    free = max((one.end_ns for one in backward.buckets[:place]), default=0)
+    return max(0, bucket.end_ns - max(bucket.launch_ns, free))
+
+
+def _ns_a_byte(backward: RecordedBackward) -> float | None:
+    """What copying one byte back takes; None where buckets hold nothing."""
+    sizes = [bucket.num_bytes for bucket in backward.buckets]
+    left: Sequence[int] = list(accumulate(reversed(sizes)))[::-1]
+    if not left or not left[-1]:
+        return None
+    ends = [max(backward.backward_ns, bucket.end_ns) for bucket in backward.buckets]
+    return max(0.0, min((backward.sync_end_ns - end) / size for end, size in zip(ends, left, strict=True)))
+
+
+# ---- the import
+
+
+def read_recording(paths: Sequence[Path], options: ImportOptions) -> Imported:
+    """A workload and, in ``details["measured"]``, medians of steps and buckets, from one recording.
+
+    Args:
+        paths: its directory, or files of one directory's ranks.
+        options: only the name counts; a recording holds the rest.
+
+    Raises:
+        InputError: several recordings, or as ``load_recording`` and ``workload_of``.
+        NotModelledError: as ``workload_of``.
+    """
+    folders = list(dict.fromkeys(path.parent if path.is_file() else path for path in paths))
+    if len(folders) != 1:
+        raise InputError(f"PATH: {len(folders)} paths are not legal; give one directory of a recording")
+    recording = load_recording(folders[0])
+    workload, measured = workload_of(recording), measured_of(recording)
+    if options.name:
+        workload = replace(workload, name=options.name)
+    header = recording.ranks[0].header
+    kept = keep(recording)
+    steps = sum(len(rank.steps) for rank in recording.ranks)
+    found = [
+        f"{len(recording.ranks)} of {recording.world_size} ranks, {header.level} level, {header.backend} on "
+        f"{header.device_type}, {steps} steps in all",
+        f"{len(workload.gradients)} gradients, {format_size(workload.total_bytes)}; forward "
+        f"{format_ms(workload.forward_ns)}, backward {format_ms(workload.backward_ns)}, optimizer "
+        f"{format_ms(workload.optimizer_ns)}",
+    ]
+    if header.comm_hook is not None:
+        found.append(f"the communication hook {header.comm_hook}")
+    assumed = [
+        f"made from {workload.provenance['made_from']} of rank {workload.provenance['rank']}, "
+        f"{workload.provenance['rank_is']}",
+        "backward starts at the end of forward; the loss is in it",
+    ]
+    if workload.extensions:
+        assumed.append(
+            "the model ran under torch.compile: gradients are ready where its cuts end, and the cuts stay"
+        )
+    if workload.ready_includes:
+        assumed.append(
+            f"the times contain {', '.join(workload.ready_includes)}; to be rid of them, run a few backwards "
+            f"under no_sync while recording"
+        )
+    if not workload.provenance["optimizer_seen"]:
+        assumed.append("no optimizer step was seen; optimizer_ns is 0")
+    run, missing = as_run(recording, workload), []
+    if isinstance(run, str):
+        missing.append(f"the job's own step, to hold predictions to: {run}")
+    dropped = [f"the first {warmup_steps(recording)} steps of each rank, as warm-up"]
+    shared = sum(rank.dropped for rank in kept)
+    if shared:
+        dropped.append(f"{shared} backwards that followed several forwards with gradients")
+    if recording.missing_ranks:
+        dropped.append(f"no file of {format_ranks(recording.missing_ranks)}")
+    later = sorted(path.name for path in folders[0].glob("restart-*") if path.is_dir())
+    if later:
+        dropped.append(f"later starts of the job, each to be imported by itself: {', '.join(later)}")
+    if torn := torn_ranks(recording):
+        dropped.append(f"the last line of {format_ranks(torn)}, which was cut off")
+    return Imported(
+        format=RECORDING,
+        name=workload.name,
+        workload=workload,
+        measurements=() if isinstance(run, str) else (run,),
+        found=tuple(found),
+        assumed=tuple(assumed),
+        missing=tuple(missing),
+        dropped=tuple(dropped),
+        doubtful=tuple(workload.provenance["doubtful"]),
+        details={MEASURED: measured},
     )

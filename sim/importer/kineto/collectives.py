@@ -3,15 +3,60 @@
 import bisect
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
-from sim.importer.dtypes import torch_dtype
-from sim.importer.kineto.events import GpuSpan, Operator, TraceEvents
-from sim.importer.kineto.kernel_names import collective_of, is_communication
-from sim.importer.kineto.seen import SeenCollective
+from sim.importer.kineto.events import (
+    GpuSpan,
+    Operator,
+    TraceEvents,
+    collective_of,
+    is_communication,
+    torch_dtype,
+)
 from sim.metrics.intervals import union
+
+Role = Literal["gradients", "earlier", "map", "other", "before"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenCollective:
+    """One collective: its kernel's span, and when the CPU launched it.
+
+    ``timed``: ``start_ns`` and ``end_ns`` are those of the collective itself, of its kernel or of gloo's
+    thread; otherwise (world size 1) they are those of the call.
+
+    ``role`` says what it carried. ``gradients``: sent by the hooks of the step's last backward, or at its
+    end, after the last gradient. ``earlier``: the same of the micro-batches before. ``map``: the map of
+    ``find_unused_parameters``. ``before``: launched before the trace began; its end holds up what follows,
+    and it belongs to no step. ``other``: all else, such as activations, embeddings and buffers.
+
+    ``ready_ns``: of a collective of gradients, when the compute lane came to its launch.
+    """
+
+    kind: str
+    role: Role
+    launched_ns: int
+    ready_ns: int | None
+    start_ns: int
+    end_ns: int
+    num_elements: int | None
+    dtype: str | None
+    group: str | None
+    timed: bool
+    group_size: int | None = None
+
+    @property
+    def duration_ns(self) -> int:
+        """How long the kernel was resident: its transfer, and its wait for the last rank."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def is_ddps(self) -> bool:
+        """Whether DDP's reducer sent it in this step."""
+        return self.role not in ("other", "before")
+
 
 _NCCL = ("nccl:", "rccl:")
 _ANNOTATIONS = ("gloo:", *_NCCL)
@@ -19,11 +64,6 @@ _OPERATORS = (*_ANNOTATIONS, "record_param_comms", "c10d::")
 _MOST_ELEMENTS = 1 << 60
 # Calls that take an output, then the input, which is all that gloo's thread shows; what gloo runs for each.
 _OF_INPUT = {"c10d::_allgather_base_": "all_gather", "c10d::_reduce_scatter_base_": "all_reduce"}
-
-
-def dtype_of(word: Any) -> str | None:
-    """torch's name of a dtype as a trace has it; None: unknown."""
-    return torch_dtype(word) if isinstance(word, str) else None
 
 
 def find_collectives(trace: TraceEvents) -> list[tuple[SeenCollective, str]]:
@@ -177,7 +217,7 @@ def _made(
         # A SendRecv kernel is an all-to-all, or a send, or a receive: the operator knows.
         kind = next((told for name in named if (told := collective_of(name)) is not None), kind)
     elements = facts.get("In msg nelems")
-    dtype = dtype_of(facts.get("dtype"))
+    dtype = torch_dtype(facts.get("dtype"))
     if type(elements) is not int or not 0 <= elements < _MOST_ELEMENTS:
         elements, dtype = _from_dims(facts.get("dims"), facts.get("types"))
     size = facts.get("Group size")
@@ -201,7 +241,7 @@ def _from_dims(dims: Any, types: Any) -> tuple[int | None, str | None]:
     """Elements and dtype from Input Dims; tensors of a coalesced collective are added up."""
     if not isinstance(dims, list):
         return None, None
-    words = [dtype_of(word) for word in types] if isinstance(types, list) else []
+    words = [torch_dtype(word) for word in types] if isinstance(types, list) else []
     total, known = 0, False
     for shape in _shapes(dims, words):
         total, known = total + prod(shape), True

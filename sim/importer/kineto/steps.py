@@ -8,18 +8,75 @@ time, which may be far behind the CPU's. Without a GPU the lane is autograd's th
 import bisect
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import prod
 
 from sim.errors import InputError, NotModelledError
-from sim.importer.kineto.autograd import AutogradThread, between, find_accumulations, is_node
-from sim.importer.kineto.compute_lane import launched_spans, make_lane
-from sim.importer.kineto.events import Operator, TraceEvents
-from sim.importer.kineto.kernel_names import is_computation
-from sim.importer.kineto.roles import Backward, count_backwards, give_all_roles
-from sim.importer.kineto.seen import SeenCollective, SeenGradient, SeenStep
-from sim.importer.kineto.traced_collectives import dtype_of, shape_of
-from sim.importer.kineto.windows import Window, find_windows
+from sim.importer.kineto.backwards import (
+    AutogradThread,
+    Backward,
+    Window,
+    between,
+    find_accumulations,
+    find_windows,
+    is_node,
+    launched_spans,
+    make_lane,
+    of_one_model,
+)
+from sim.importer.kineto.collectives import Role, SeenCollective, shape_of
+from sim.importer.kineto.events import Operator, TraceEvents, is_computation, torch_dtype
 from sim.metrics.intervals import union
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenGradient:
+    """One gradient in hook order: when the compute lane had it, and its copy in a bucket.
+
+    ``hooked_at_ns`` is when AccumulateGrad ended on the CPU; ``shape`` and ``dtype`` are None where the trace
+    has none; ``reduced`` says whether DDP copied it, None where that cannot be seen.
+    """
+
+    ready_ns: int
+    hooked_at_ns: int
+    shape: tuple[int, ...] | None
+    dtype: str | None
+    reduced: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenStep:
+    """One training step on the device.
+
+    ``backward_end_ns`` is the end of the compute lane's backward, DDP's copies into buckets in it;
+    ``sync_end_ns`` the end of the last copy out of a bucket, or of the last collective. ``copy_out_ns`` is
+    the part of it that copies out take, with waits for the CPU to launch them, without waits for collectives.
+    ``synchronised_batches`` of the ``micro_batches`` were reduced; ``other_backwards`` of them are of
+    another model than the last, or lie before an optimizer's step. ``busy_ns`` is how long the lane worked in
+    the last backward, ``plain_busy_ns`` in each backward before it, if only the last one was reduced.
+    """
+
+    number: int
+    start_ns: int
+    end_ns: int
+    backward_start_ns: int
+    backward_end_ns: int
+    sync_end_ns: int
+    copy_in_ns: int
+    copy_out_ns: int
+    micro_batches: int
+    gradients: tuple[SeenGradient, ...]
+    collectives: tuple[SeenCollective, ...]
+    synchronised_batches: int = 0
+    other_backwards: int = 0
+    busy_ns: int = 0
+    plain_busy_ns: tuple[int, ...] = ()
+
+    @property
+    def reductions(self) -> tuple[SeenCollective, ...]:
+        """The all-reduces of the last backward's gradients, in launch order."""
+        return tuple(one for one in self.collectives if one.role == "gradients")
+
 
 _ALWAYS = 1 << 62
 
@@ -109,7 +166,9 @@ class _Reader:
         if edges is None or start_ns is None:
             return None
         backward_start, backward_end = edges
-        gradients = [self._gradients(one, backward_start) for one in backwards]
+        gradients = [
+            tuple(self._gradient(each, backward_start) for each in one.accumulated) for one in backwards
+        ]
         collectives = self._in_step(window, backwards, gradients, backward_start)
         backward_end = self._plain_end(backward, collectives, backward_end)
         copy_out, out_end = self._copy_out(backward, window, backward_end, collectives)
@@ -253,9 +312,6 @@ class _Reader:
             spans = [(self._lane.start_ns[place], self._lane.end_ns[place]) for place in work]
         return _added_by_copies(spans, ends, backward_end)
 
-    def _gradients(self, backward: Backward, begin: int) -> tuple[SeenGradient, ...]:
-        return tuple(self._gradient(one, begin) for one in backward.accumulated)
-
     def _gradient(self, accumulated: Operator, begin: int) -> SeenGradient:
         dims, types = accumulated.arguments.get("dims"), accumulated.arguments.get("types")
         shape = shape_of(dims[0]) if isinstance(dims, list) and len(dims) == 1 else None
@@ -273,7 +329,7 @@ class _Reader:
             ready_ns=ready,
             hooked_at_ns=accumulated.end_ns,
             shape=shape,
-            dtype=dtype_of(word),
+            dtype=torch_dtype(word),
             reduced=bool(copies) if self._cpu.copies_in and hook is not None else None,
         )
 
@@ -287,7 +343,7 @@ class _Reader:
         """The step's collectives with their roles; those of gradients as the lane came to them."""
         lo = bisect.bisect_left(self._collectives_at, window.start_ns)
         hi = bisect.bisect_left(self._collectives_at, window.end_ns)
-        found = give_all_roles(self._collectives[lo:hi], gradients, backwards)
+        found = give_roles(self._collectives[lo:hi], gradients, backwards)
         return [self._reached(one, begin) if one.role == "gradients" else one for one in found]
 
     def _reached(self, one: SeenCollective, begin: int) -> SeenCollective:
@@ -330,3 +386,142 @@ def _added_by_copies(
         added += max(0, end - since)
         free = max(free, end)
     return added, free
+
+
+# ---- which collectives reduced gradients, told from losses, norms, metrics and activations
+
+_MAP_DTYPES = ("int32", "int64")
+
+
+def give_roles(
+    found: Sequence[tuple[SeenCollective, str]],
+    gradients: Sequence[Sequence[SeenGradient]],
+    backwards: Sequence[Backward],
+) -> list[SeenCollective]:
+    """The collectives of a step, each with its role; ``gradients`` are by backward. Those that no backward
+    sent are as they were found: of this step, or from before the trace.
+    """
+    roles: dict[int, Role] = {}
+    for number, (ready, backward) in enumerate(zip(gradients, backwards, strict=True), 1):
+        for place, role in _roles_in(found, ready, backward).items():
+            is_earlier = role == "gradients" and number < len(backwards)
+            roles[place] = "earlier" if is_earlier else role
+    return [replace(one, role=roles.get(place, one.role)) for place, (one, _) in enumerate(found)]
+
+
+def count_backwards(
+    backwards: Sequence[Backward], collectives: Sequence[SeenCollective], optimizer_at: Sequence[int]
+) -> tuple[int, int]:
+    """How many backwards were reduced, and how many are no micro-batches of the last one's model.
+
+    Micro-batches have the same gradients, reduce the same sizes, and no optimizer's step lies between them.
+    """
+    borders = [one.accumulated[0].start_ns for one in backwards[1:]]
+    sizes: list[list[int | None]] = [[] for _ in backwards]
+    for one in collectives:
+        if one.role in ("earlier", "gradients"):
+            sizes[bisect.bisect_right(borders, one.launched_ns)].append(one.num_elements)
+    last = backwards[-1].accumulated
+    stepped = bisect.bisect_left(optimizer_at, last[0].start_ns)
+    others = sum(
+        (stepped and optimizer_at[stepped - 1] > one.accumulated[-1].end_ns)
+        or not of_one_model(one.accumulated, last)
+        or bool(reduced and sizes[-1] and reduced != sizes[-1])
+        for one, reduced in zip(backwards[:-1], sizes, strict=False)
+    )
+    return sum(map(bool, sizes)), others
+
+
+def _roles_in(
+    found: Sequence[tuple[SeenCollective, str]], gradients: Sequence[SeenGradient], backward: Backward
+) -> dict[int, Role]:
+    """By place, what those collectives of a step carried that a backward's hooks sent.
+
+    DDP reduces in hooks: once one is seen there, a later one is a loss, a norm or a metric. Where none is, or
+    the trace is too old to show hooks, those after the last gradient are taken as far as their elements are
+    the gradients'.
+    """
+    first, last = backward.accumulated[0].start_ns, backward.accumulated[-1].start_ns
+    hooked, after, maps = [], [], []
+    for place, (one, thread) in enumerate(found):
+        if one.kind not in ("all_reduce", "coalesced") or not first <= one.launched_ns < backward.until_ns:
+            continue
+        if one.role == "before":
+            continue
+        if one.dtype in _MAP_DTYPES:
+            maps.append(place)
+        elif one.launched_ns <= last or backward.hooks:
+            if _from_hook(one.launched_ns, thread, backward):
+                hooked.append(place)
+            elif one.launched_ns > last:
+                after.append(place)
+        else:
+            after.append(place)
+    if not (hooked and backward.hooks):
+        hooked += _of_gradients([found[place][0] for place in hooked], after, found, gradients)
+    if not hooked:
+        hooked = _inside_one_node(found, len(backward.accumulated), backward)
+    roles: dict[int, Role] = dict.fromkeys(maps, "map")
+    roles.update((place, "gradients") for place in hooked)
+    return roles
+
+
+def _from_hook(launched_ns: int, thread: str, backward: Backward) -> bool:
+    """Whether an AccumulateGrad's hook launched it; where the engine's calls are not there, no other node."""
+    if thread != backward.thread:
+        return launched_ns < backward.end_ns
+    if backward.hooks:
+        return _within(launched_ns, backward.hooks)
+    return not _within(launched_ns, backward.nodes)
+
+
+def _within(time_ns: int, operators: Sequence[Operator]) -> bool:
+    place = bisect.bisect_right(operators, time_ns, key=lambda one: one.start_ns)
+    return any(one.end_ns >= time_ns for one in operators[max(0, place - 2) : place])
+
+
+def _of_gradients(
+    before: Sequence[SeenCollective],
+    after: Sequence[int],
+    found: Sequence[tuple[SeenCollective, str]],
+    gradients: Sequence[SeenGradient],
+) -> list[int]:
+    """The places of those collectives after the last gradient that hold gradients.
+
+    With the reductions ``before`` they have as many elements as all gradients together. Where the elements do
+    not tell, all are taken but those of a single element, which are a loss or a norm.
+    """
+    counts = [found[place][0].num_elements for place in after]
+    known = [count for count in counts if count is not None]
+    reduced = [one for one in gradients if one.reduced is not False]
+    shapes = [one.shape for one in reduced if one.shape is not None]
+    sent = [one.num_elements for one in before if one.num_elements is not None]
+    if len(known) == len(after) and len(shapes) == len(reduced) and len(sent) == len(before):
+        # A scalar's shape and that of a gradient which is not there look alike.
+        most = sum(map(prod, shapes)) - sum(sent)
+        fewest = most - sum(not shape for shape in shapes)
+        if most == 0:
+            return []
+        for begin in range(len(after)):
+            total = 0
+            for end in range(begin, len(after)):
+                total += known[end]
+                if total > 0 and fewest <= total <= most:
+                    return list(after[begin : end + 1])
+    others = [one.num_elements for one in before] + counts
+    if all(count == 1 for count in others):
+        return list(after)
+    return [place for place, count in zip(after, counts, strict=True) if count != 1]
+
+
+def _inside_one_node(
+    found: Sequence[tuple[SeenCollective, str]], gradients: int, backward: Backward
+) -> list[int]:
+    """One all-reduce a gradient within backward, though no hook sent them: a compiled backward's own."""
+    inside = [
+        place
+        for place, (one, _) in enumerate(found)
+        if (one.kind, one.role) == ("all_reduce", "other")
+        and backward.start_ns <= one.launched_ns < backward.until_ns
+    ]
+    return inside if len(inside) == gradients else []

@@ -1,0 +1,390 @@
+"""One rank's file: its steps, what its device was busy with, who it is, and what is refused."""
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median_low
+from typing import Any
+
+from sim.errors import InputError, NotModelledError
+from sim.importer.kineto.backwards import find_accumulations
+from sim.importer.kineto.collectives import SeenCollective, find_collectives, unseen_calls
+from sim.importer.kineto.events import (
+    ACCUMULATE,
+    NODE,
+    TraceEvents,
+    is_communication,
+    is_computation,
+    read_events,
+)
+from sim.importer.kineto.steps import SeenStep, find_steps
+from sim.importer.wording import plain
+from sim.metrics.intervals import Interval, union
+from sim.nouns.devices import backend_of
+from sim.nouns.imported import Progress
+from sim.units import median_ns
+
+# ---- how much slower computation runs beside a collective: the same kernel of another step, alone
+
+# Clocks of a microsecond blur shorter kernels.
+SHORTEST_NS = 5_000
+FEWEST_KERNELS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interference:
+    """Time of kernels beside a collective over what the same kernels took alone, and quartiles over kernels.
+
+    ``ratio`` is what was seen. ``kernels``: how many places in the step were seen both ways.
+    """
+
+    ratio: float
+    kernels: int
+    quartiles: tuple[float, float, float]
+
+    @property
+    def slowdown(self) -> float:
+        """The factor by which computation takes longer beside a collective, at least 1."""
+        return max(1.0, self.ratio)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel of the compute lane."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+
+    @property
+    def duration_ns(self) -> int:
+        """How long it ran."""
+        return self.end_ns - self.start_ns
+
+
+def find_interference(
+    steps: Sequence[Sequence[Kernel]], communication: Sequence[Interval]
+) -> Interference | None:
+    """The slow-down of kernels that lie within a collective in one step and clear of all in another.
+
+    Args:
+        steps: the lane's kernels of each step, in order.
+        communication: when any collective was active, disjoint and ascending.
+
+    Returns:
+        None where fewer than ``FEWEST_KERNELS`` kernels were seen both ways.
+    """
+    beside_ns = alone_ns = 0
+    ratios: list[float] = []
+    for same in zip(*(_placed(step, communication) for step in steps), strict=False):
+        if len({kernel.name for kernel, _ in same}) > 1:
+            break  # from here on the steps differ
+        alone = [kernel.duration_ns for kernel, share in same if share == 0.0]
+        beside = [kernel.duration_ns for kernel, share in same if share == 1.0]
+        if not alone or not beside or median_ns(alone) < SHORTEST_NS:
+            continue
+        beside_ns += sum(beside)
+        alone_ns += median_ns(alone) * len(beside)
+        ratios.append(median_ns(beside) / median_ns(alone))
+    if len(ratios) < FEWEST_KERNELS:
+        return None
+    ratios.sort()
+    count = len(ratios)
+    return Interference(
+        ratio=beside_ns / alone_ns,
+        kernels=count,
+        quartiles=(ratios[count // 4], ratios[count // 2], ratios[(3 * count) // 4]),
+    )
+
+
+def _placed(step: Sequence[Kernel], communication: Sequence[Interval]) -> list[tuple[Kernel, float]]:
+    """Each kernel with 1.0 where it lies within a collective, 0.0 where clear of all, 0.5 in between."""
+    placed, at = [], 0
+    for kernel in step:
+        while at < len(communication) and communication[at][1] <= kernel.start_ns:
+            at += 1
+        share = 0.0
+        if at < len(communication) and communication[at][0] < kernel.end_ns:
+            begin, end = communication[at]
+            share = 1.0 if begin <= kernel.start_ns and kernel.end_ns <= end else 0.5
+        placed.append((kernel, share))
+    return placed
+
+
+# ---- the rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenRank:
+    """One rank: its complete steps, what its device was busy with, and which rank it is.
+
+    ``is_marked``: steps have the profiler's own numbers. ``is_compiled``: torch.compile made some of its
+    backward. ``base_ns``: the instant from which all times count. ``calls_alone``: how many AccumulateGrads
+    the trace shows only as a call of the autograd engine. ``doubts``: sentences on work of a device that the
+    trace may not show. ``unseen_calls``: calls of collectives without a kernel that is known to communicate.
+    ``long_calls``: start, end and name of calls of the runtime that held the host.
+    """
+
+    source: str
+    rank: int | None
+    world_size: int | None
+    backend: str | None
+    device: str
+    on_gpu: bool
+    host: str | None
+    steps: tuple[SeenStep, ...]
+    computation: tuple[Interval, ...]
+    communication: tuple[Interval, ...]
+    all_reduces: tuple[Interval, ...]
+    interference: Interference | None = None
+    is_marked: bool = True
+    is_compiled: bool = False
+    unseen_calls: int = 0
+    calls_alone: int = 0
+    doubts: tuple[str, ...] = ()
+    base_ns: int = 0
+    long_calls: tuple[tuple[int, int, str], ...] = ()
+    dropped: tuple[str, ...] = ()
+    header: dict[str, Any] = field(default_factory=dict)
+
+
+_MOST_RANKS = 1 << 24
+
+
+def read_rank(path: Path, progress: Progress) -> SeenRank:
+    """Read one trace; what is not needed of it is gone when this returns.
+
+    Raises:
+        InputError: not a trace, or one without whole training steps.
+        NotModelledError: a trace of something else than data parallelism by DDP.
+    """
+    trace = read_events(path, progress)
+    info = trace.header.get("distributedInfo")
+    facts: dict[str, Any] = info if isinstance(info, dict) else {}
+    said = text_of(facts.get("backend"))
+    backend = None if said is None else backend_of(said, "cuda" if trace.gpu else "cpu")
+    decline_unread_device(trace, backend)
+    collectives = find_collectives(trace)
+    steps = find_steps(trace, collectives)
+    decline(trace, steps)
+    communication = _busy(trace, is_communication)
+    return SeenRank(
+        source=str(path),
+        rank=_count(facts.get("rank"), 0),
+        world_size=_count(facts.get("world_size"), 1),
+        backend=backend,
+        device=(device_of(trace) or "GPU") if trace.gpu else "CPU",
+        on_gpu=bool(trace.gpu),
+        host=text_of(trace.header.get("host_name")),
+        steps=steps,
+        computation=_busy(trace, is_computation),
+        communication=communication,
+        all_reduces=tuple(
+            union(
+                (one.start_ns, one.end_ns)
+                for one, _ in collectives
+                if one.kind == "all_reduce" and one.timed and trace.gpu
+            )
+        ),
+        interference=find_interference(_kernels(trace, steps), communication),
+        is_marked=any(one.name.startswith("ProfilerStep#") for one in trace.operators),
+        is_compiled=any(one.name == NODE + "CompiledFunctionBackward" for one in trace.operators),
+        unseen_calls=unseen_calls(trace),
+        calls_alone=len(find_accumulations(trace)) - sum(one.name == ACCUMULATE for one in trace.operators),
+        base_ns=base if type(base := trace.header.get("baseTimeNanoseconds")) is int else 0,
+        doubts=doubts(trace),
+        long_calls=tuple((start, end, plain(name, 60)) for start, end, name in trace.long_calls),
+        dropped=tuple(f"{count} {what}" for what, count in trace.dropped.items()),
+        header={
+            key: text
+            for key, text in (("backend", backend), ("nccl_version", text_of(facts.get("nccl_version"))))
+            if text
+        },
+    )
+
+
+def _busy(trace: TraceEvents, belongs: Callable[[str], bool]) -> tuple[Interval, ...]:
+    """When the device ran work whose name ``belongs`` accepts, over the whole trace."""
+    names = set(filter(belongs, {span.name for span in trace.gpu}))
+    return tuple(union((span.start_ns, span.end_ns) for span in trace.gpu if span.name in names))
+
+
+def _kernels(trace: TraceEvents, steps: Sequence[SeenStep]) -> list[list[Kernel]]:
+    """By step, the kernels of the stream that computes most, in order."""
+    computing = [span for span in trace.gpu if is_computation(span.name)]
+    busy: Counter[int] = Counter()
+    for span in computing:
+        busy[span.stream] += span.end_ns - span.start_ns
+    lane = busy.most_common(1)[0][0] if busy else None
+    ordered = sorted((span for span in computing if span.stream == lane), key=lambda span: span.start_ns)
+    starts = [span.start_ns for span in ordered]
+    return [
+        [
+            Kernel(span.name, span.start_ns, span.end_ns)
+            for span in ordered[bisect_left(starts, step.start_ns) : bisect_left(starts, step.end_ns)]
+        ]
+        for step in steps
+    ]
+
+
+def _count(value: Any, least: int) -> int | None:
+    return value if type(value) is int and least <= value < _MOST_RANKS else None
+
+
+# ---- whether the trace shows the device that computed
+
+# Annotations of NCCL, RCCL and other device libraries ("nccl:all_reduce"). gloo, MPI and oneCCL ("ccl") run
+# on CPUs and are not among them.
+_DEVICE_LIBRARY = re.compile(r"([a-z]ccl|cncl):")
+_OF_DEVICES = re.compile(r"[a-z]ccl|cncl")
+_DEVICES = re.compile(r"(hpu|xpu|npu|mtia|gcu|musa|tpu|xla|neuron|mlu|privateuse\w*?)_", re.IGNORECASE)
+# Events of unknown categories, or launches, that suffice to suspect a device: a step has as many kernels.
+_MANY = 100
+_MOST_NAMED = 3
+
+
+def decline_unread_device(trace: TraceEvents, backend: str | None) -> None:
+    """Refuse a trace whose computation ran on a device whose kernels are not in it, or cannot be read.
+
+    In such a job the CPU only launches kernels. Read as training on a CPU, every time would be wrong.
+
+    Raises:
+        NotModelledError: no kernel of a GPU, and events of another device, or many of an unknown category.
+        InputError: no kernel of a GPU, and collectives or launches of one.
+    """
+    if any(map(is_computation, {span.name for span in trace.gpu})):
+        return
+    names = sorted({found[1].lower() for what in trace.unread if (found := _DEVICES.match(what))})
+    if names or trace.unread.total() >= _MANY:
+        of = f"of a device that is not read ({', '.join(names)})" if names else "perhaps of another device"
+        raise NotModelledError(
+            f"{trace.source}: no kernel of a GPU, and {unread_words(trace.unread)}, {of}: the CPU's times of "
+            f"such a job are those of launches; traces of NVIDIA's and AMD's GPUs and of CPUs are read"
+        )
+    collectives = Counter(found[1] for one in trace.operators if (found := _DEVICE_LIBRARY.match(one.name)))
+    why = ""
+    if collectives:
+        why = ", ".join(f"{count} collectives of {name}" for name, count in collectives.most_common(2))
+    elif backend is not None and _OF_DEVICES.fullmatch(backend):
+        why = f"the job's backend is {backend}"
+    elif trace.launched >= _MANY:
+        why = f"{trace.launched} launches of work for a device"
+    if why:
+        raise InputError(
+            f"{trace.source}: {why}, and no kernel of a GPU: the trace does not show what the device did, "
+            f"and the CPU's times are those of launches; profile with ProfilerActivity.CUDA as well"
+        )
+
+
+def unread_words(unread: Counter[str]) -> str:
+    """How many events are of categories that are not read, and which most."""
+    shown = ", ".join(f"{plain(what, 40)} {count}" for what, count in unread.most_common(_MOST_NAMED))
+    more = ", ..." if len(unread) > _MOST_NAMED else ""
+    return f"{unread.total()} events of categories that are not read ({shown}{more})"
+
+
+def device_of(trace: TraceEvents) -> str | None:
+    """The accelerator that the trace lists first, whether or not anything ran on it; others are taken to be
+    alike.
+    """
+    devices: Any = trace.header.get("deviceProperties")
+    first = devices[0] if isinstance(devices, list) and devices else None
+    return text_of(first.get("name")) if isinstance(first, dict) else None
+
+
+def text_of(value: Any) -> str | None:
+    """``value`` if it is a printable string and not empty, else None."""
+    return value if isinstance(value, str) and value and value.isprintable() else None
+
+
+def doubts(trace: TraceEvents) -> tuple[str, ...]:
+    """Signs that a device did work which is not in the figures, a sentence each."""
+    said = []
+    if trace.unread:
+        said.append(f"{unread_words(trace.unread)}: if a device's, what it did is in no figure here")
+    if not trace.gpu and (name := device_of(trace)) is not None:
+        said.append(
+            f"the trace lists {name!r} and nothing that ran on it: taken for training on the CPU; if it was "
+            f"not, profile with ProfilerActivity.CUDA as well"
+        )
+    return tuple(said)
+
+
+# ---- other ways to train, or no training
+
+_FSDP = re.compile(r"FullyShardedDataParallel|FSDP::|fsdp", re.IGNORECASE)
+_PARTS = ("all_gather", "reduce_scatter")
+_STATISTICS = "SyncBatchNorm"
+# All-reduces of activations are taken to be a metric's if a step has fewer of them, or if their elements are
+# a smaller share of the elements that all-reduces of gradients have.
+_FEWEST_ACTIVATIONS = 4
+_SHARE = 0.05
+
+
+def decline(trace: TraceEvents, steps: tuple[SeenStep, ...]) -> None:
+    """Raise ``NotModelledError`` where gradients were not reduced as replicated data parallelism does."""
+    sharded = next((one.name for one in trace.operators if _FSDP.match(one.name)), None)
+    if sharded is not None:
+        raise NotModelledError(
+            f"{trace.source}: {sharded!r} in it: trained by FSDP, which gathers parameters and scatters "
+            f"gradients; its traces are not read; record or estimate the model without it, and "
+            f"`bucketsim simulate --policy fully_shard` predicts FSDP2's step"
+        )
+    step = steps[len(steps) // 2]
+    if step.other_backwards:
+        raise NotModelledError(
+            f"{trace.source}: step {step.number} has {step.micro_batches} backwards of different gradients, "
+            f"or with an optimizer's step between them: several models in turn (a GAN), which is not "
+            f"modelled; if each is a step of one model, call prof.step() after it"
+        )
+    counts = [Counter(one.kind for one in each.collectives if one.role != "before") for each in steps]
+    # The median over the steps: a single one may hold collectives that belong to no step.
+    kinds = Counter({kind: median_low([each[kind] for each in counts]) for kind in set().union(*counts)})
+    if all(kinds[kind] >= 2 for kind in _PARTS) and not step.reductions:
+        raise NotModelledError(
+            f"{trace.source}: {kinds['all_gather']} all-gathers, {kinds['reduce_scatter']} reduce-scatters "
+            f"a step and no all-reduce of gradients: sharded (FSDP, ZeRO-3), which is not modelled"
+        )
+    points = kinds["send"] + kinds["recv"] + kinds["send_recv"]
+    if points:
+        raise NotModelledError(
+            f"{trace.source}: {points} sends and receives a step: pipeline parallelism, which is not modelled"
+        )
+    _decline_tensor_parallel(trace, steps)
+    if kinds["reduce_scatter"] and not step.reductions:
+        raise NotModelledError(
+            f"{trace.source}: gradients are reduce-scattered, {kinds['reduce_scatter']} times a step: a "
+            f"sharded optimizer; `bucketsim simulate --policy zero2` predicts DeepSpeed's from a workload"
+        )
+
+
+def _decline_tensor_parallel(trace: TraceEvents, steps: Sequence[SeenStep]) -> None:
+    """Raise ``NotModelledError`` if all-reduces of activations run before the last gradient is ready.
+
+    Those after it are metrics. SyncBatchNorm's are statistics, and few or small ones are let pass, too.
+    """
+    others = [_activations(step) for step in steps]
+    count = median_low([len(each) for each in others])
+    if count < _FEWEST_ACTIVATIONS or any(_STATISTICS in one.name for one in trace.operators):
+        return
+    sizes = [one.num_elements for each in others for one in each]
+    gradients = [one.num_elements for step in steps for one in step.reductions]
+    told = gradients and None not in sizes and None not in gradients
+    if told and sum(size or 0 for size in sizes) < _SHARE * sum(size or 0 for size in gradients):
+        return
+    raise NotModelledError(
+        f"{trace.source}: {count} all-reduces a step in forward or within backward's operators, not of "
+        f"gradients: tensor parallelism, which is not modelled"
+    )
+
+
+def _activations(step: SeenStep) -> list[SeenCollective]:
+    last = step.gradients[-1].hooked_at_ns
+    return [
+        one
+        for one in step.collectives
+        if one.kind == "all_reduce" and one.role == "other" and one.launched_ns < last
+    ]
