@@ -108,6 +108,9 @@ _ASIDE = (
 )
 _FEWEST = 3  # times in a group that is compared
 _Number = TypeVar("_Number", int, float)
+# By sentence, with places for three numbers: of each rank that shows it, a time in ns, another that it is
+# held against, and the ratio that mends it (0: none).
+_Findings = dict[str, list[tuple[int, int, int, float]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,55 +131,20 @@ def check_recording(kept: Sequence[Kept]) -> Checked:
     backward does all that a plain one does, and more: a plain one that still takes longer is taken to be as
     long. What several ranks show is told once, with the ranks.
     """
-    pace: dict[int, float] = {}
-    found: list[_Finding] = []
+    found: _Findings = defaultdict(list)
+    pace = {one.rank.header.rank: _pace(one, found) for one in kept}
     for one in kept:
-        rank = one.rank.header.rank
-        pace[rank], own = _pace(rank, one)
-        found += own
-    found += [drift for one in kept for drift in _drift(one)]
+        _find_drift(one, found)
     said = left_out(kept[0].lengths_ns, kept[0].lengths_ns.keys() - kept[0].loud)
-    told = [*([said] if said else []), *_told(found)]
+    told = [said] if said else []
+    for sentence, rows in found.items():
+        ranks, ones, others, ratios = zip(*rows, strict=True)
+        one_ns, other_ns = _span(ones, format_ms), _span(others, format_ms)
+        numbers = sentence.format(one=one_ns, other=other_ns, ratio=_span(ratios, "{:.2f}".format))
+        told.append(f"{format_ranks(ranks)}: {numbers}")
     told += [_ASIDE] if any(step.aside for one in kept for step in one.steps) else []
     told += dict.fromkeys(line for one in kept for line in serialised_by(one.rank.header.environment))
     return Checked(pace=pace, doubtful=tuple(told))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Finding:
-    """What one rank shows: a time in ns against another, the ratio that mends it (0: none), and the sentence
-    about them, with places for the three.
-    """
-
-    rank: int
-    sentence: str
-    one_ns: int
-    other_ns: int
-    ratio: float = 0.0
-
-
-def _finding(
-    rank: int, sentence: str, ones: Sequence[int], others: Sequence[int], ratio: float = 0.0
-) -> _Finding:
-    return _Finding(
-        rank=rank, sentence=sentence, one_ns=median_ns(ones), other_ns=median_ns(others), ratio=ratio
-    )
-
-
-def _told(found: Sequence[_Finding]) -> list[str]:
-    """Each sentence once, with the ranks that it is true of and from where to where their times go."""
-    alike: dict[str, list[_Finding]] = {}
-    for one in found:
-        alike.setdefault(one.sentence, []).append(one)
-    return [
-        f"{format_ranks([one.rank for one in group])}: "
-        + sentence.format(
-            one=_span([one.one_ns for one in group], format_ms),
-            other=_span([one.other_ns for one in group], format_ms),
-            ratio=_span([one.ratio for one in group], "{:.2f}".format),
-        )
-        for sentence, group in alike.items()
-    ]
 
 
 def _span(values: Sequence[_Number], shown: Callable[[_Number], str]) -> str:
@@ -184,11 +152,11 @@ def _span(values: Sequence[_Number], shown: Callable[[_Number], str]) -> str:
     return " to ".join(ends)
 
 
-def _pace(rank: int, one: Kept) -> tuple[float, list[_Finding]]:
+def _pace(one: Kept, found: _Findings) -> float:
+    """What the times of a rank's plain backwards are to be divided by; why is added to ``found``."""
+    pace, rank = 1.0, one.rank.header.rank
     if min(len(one.plain), len(one.synchronised)) < _FEWEST:
-        return 1.0, []
-    found = []
-    pace = 1.0
+        return pace
     plain, beside = ([b.forward_ns for b in backwards] for backwards in (one.plain, one.synchronised))
     if _apart(plain, beside, _LITTLE):
         pace = median_ns(plain) / max(1, median_ns(beside))
@@ -196,7 +164,7 @@ def _pace(rank: int, one: Kept) -> tuple[float, list[_Finding]]:
             "forward took {one} before plain backwards and {other} before synchronised ones: the machine was "
             f"{'slower' if pace > 1 else 'faster'} then, and the plain times are divided by {{ratio}}"
         ) + _when(one)
-        found.append(_finding(rank, sentence, plain, beside, pace))
+        found[sentence].append((rank, median_ns(plain), median_ns(beside), pace))
     plain = [round(b.backward_ns / pace) for b in one.plain]
     beside = [b.backward_ns for b in one.synchronised]
     if median_ns(plain) > median_ns(beside) and _apart(plain, beside, 0):
@@ -206,8 +174,8 @@ def _pace(rank: int, one: Kept) -> tuple[float, list[_Finding]]:
             "a plain backward took {one}, one beside communication {other}, which cannot be: the plain times "
             "are divided by {ratio}, so that what communication costs computation is not known"
         ) + _when(one)
-        found.append(_finding(rank, sentence, plain, beside, extra))
-    return pace, found
+        found[sentence].append((rank, median_ns(plain), median_ns(beside), extra))
+    return pace
 
 
 def _when(one: Kept) -> str:
@@ -217,21 +185,21 @@ def _when(one: Kept) -> str:
     return "" if changes > 2 else "; record plain backwards between the others, not before or after them"
 
 
-def _drift(one: Kept) -> list[_Finding]:
-    """What later steps take, if it is another time than that of earlier ones, of those like the last step."""
+def _find_drift(one: Kept, found: _Findings) -> None:
+    """Add what later steps take, if it is another time than that of earlier ones, of those like the last."""
     manner = [b.synchronised for b in one.steps[-1].backwards] if one.steps else []
     alike = [step for step in one.steps if [b.synchronised for b in step.backwards] == manner]
     half = len(alike) // 2
     if half < _FEWEST:
-        return []
+        return
     early, late = ([step.step_ns for step in part] for part in (alike[:half], alike[-half:]))
     if not _apart(early, late, _DRIFT):
-        return []
+        return
     sentence = (
         f"steps {alike[0].step} to {alike[half - 1].step} took {{one}}, steps {alike[-half].step} to "
         f"{alike[-1].step} {{other}}: the machine changed meanwhile, and a median is of neither; record again"
     )
-    return [_finding(one.rank.header.rank, sentence, early, late)]
+    found[sentence].append((one.rank.header.rank, median_ns(early), median_ns(late), 0.0))
 
 
 def _apart(ones: Sequence[int], others: Sequence[int], least: float) -> bool:
