@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import wraps
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ _UNREAD = {
 }
 DOCUMENTS = ("workload", "hardware")
 # What is read of a file to tell its format; logs may begin with much other text.
-HEADS_BYTES = (1 << 20, 8 << 20, 32 << 20)
+HEADS_BYTES, MOST_MEMBERS = (1 << 20, 8 << 20, 32 << 20), 4096
 _LEGAL = f"give {', '.join(called for called, _ in FORMATS.values())}, or a workload or hardware file"
 _RANK_FILE = re.compile(r"rank-[0-9]+\.jsonl")
 _EVENTS = re.compile(r'(?<!\\)"traceEvents"\s*:')
@@ -113,7 +114,7 @@ def _of_json(head: str) -> str | None:
     if _EVENTS.search(head):
         return KINETO
     top: dict[str, Any] = {}
-    for key, value in _members(head):
+    for key, value in islice(_members(head), MOST_MEMBERS):
         top[key] = value
         if "kind" in top and ("schema_version" in top or (top["kind"] == "import" and "format" in top)):
             return str(top["kind"])
