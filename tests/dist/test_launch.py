@@ -210,3 +210,9 @@ def test_an_unfinished_run_is_gathered_as_far_as_it_went(small_workload: Workloa
     notices.post_failure(record, 1, "no sign of life for 20 s")
     with pytest.raises(ReplayError, match="rank 1: no sign of life for 20 s; what was"):
         gather_record(record)
+
+
+@pytest.mark.parametrize("nodes", ["", "node[", "node[]", "]"])
+def test_broken_node_lists_are_refused(nodes: str) -> None:
+    with pytest.raises(InputError, match="node list"):
+        first_host(nodes)

@@ -147,3 +147,16 @@ def test_conflicts_are_refused(tmp_path: Path, seen: Any) -> None:
         read_auto([trace(tmp_path), link(tmp_path, 3)], ImportOptions(world_size=3))
     with pytest.raises(InputError, match="not recognised"):
         read_auto([trace(tmp_path), document(tmp_path, "x.json", {"a": 1})], ImportOptions())
+
+
+def test_a_directory_is_its_files(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    link(folder, 4)
+    (folder / "notes.txt").write_text("hello")
+    found = read_auto([folder], ImportOptions())
+    assert [one.world_size for one in found.hardware] == [4]
+    assert "notes.txt: not recognised" in found.dropped[0]
+    (folder / "link-4.txt").unlink()
+    with pytest.raises(InputError, match="no file in it is recognised"):
+        read_auto([folder], ImportOptions())

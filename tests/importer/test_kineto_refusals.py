@@ -365,3 +365,10 @@ def test_files_of_one_rank_or_of_several_jobs_are_errors(tmp_path: Path) -> None
         read_kineto([first, second], ImportOptions())
     with pytest.raises(InputError, match="over 2 ranks, but --world-size says 8"):
         read_kineto([first], ImportOptions(world_size=8))
+
+
+def test_launches_without_what_they_launched_are_no_cpus(tmp_path: Path) -> None:
+    job = replace(JOB, forward_ns=JOB.forward_ns[:1] * 20)
+    kept = [event for event in events(job=job) if event["cat"] != "kernel"]
+    with pytest.raises(InputError, match=r"launches of work for a device, and no kernel of a GPU"):
+        read(kept, tmp_path)

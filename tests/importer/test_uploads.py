@@ -464,3 +464,16 @@ def test_the_private_directory_is_removed_after_a_bug_too(monkeypatch: pytest.Mo
 
 
 # Real traces
+
+
+def test_two_files_of_one_rank_are_refused() -> None:
+    (case,) = (case for case in SMALL if case.form == "recording")
+    text = case.files["rank-0.jsonl"]
+    with pytest.raises(InputError, match="second file of rank 0"):
+        sim.read_uploads([("rank-0.jsonl", text), ("rank-0.jsonl", text + b"\n")])
+
+
+def test_measurements_beside_a_trace_are_refused() -> None:
+    (case, *_) = (case for case in SMALL if case.form == "kineto")
+    with pytest.raises(InputError, match="not legal beside traces"):
+        sim.read_uploads([*case.files.items(), measured()])

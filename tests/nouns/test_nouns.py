@@ -222,3 +222,17 @@ def test_ranges_end_where_ranks_do(world_size: int, first: int, count: int) -> N
 def test_a_group_names_its_workload() -> None:
     with pytest.raises(InputError, match="workload: an empty name"):
         RankGroup(first=0, workload="")
+
+
+@pytest.mark.parametrize(("probability", "stall"), [(0.1, 0), (0.0, 5)])
+def test_a_stall_has_a_probability_and_a_length(probability: float, stall: int) -> None:
+    with pytest.raises(
+        InputError, match=r"stall_ns: \d with stall_probability .*give both above 0, or neither"
+    ):
+        Ranks(name="r", stall_probability=probability, stall_ns=stall)
+
+
+@pytest.mark.parametrize("pace", [0.0, -1.0, 1e-4, 1e4, float("nan"), float("inf")])
+def test_a_pace_is_a_factor_within_reason(pace: float) -> None:
+    with pytest.raises(InputError, match=r"pace: .* is not legal; give a factor, 0.001 to 1000"):
+        SlowRanks(first=0, pace=pace)

@@ -422,3 +422,19 @@ def test_clocks_by_device() -> None:
     first = clock.stamp()
     assert clock.between_ns(first, clock.stamp()) >= 0
     assert clock.reached(first)
+
+
+def test_a_place_that_is_taken_or_impossible_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.jsonl"
+    Journal(path).close()
+    with pytest.raises(InputError, match=r"rank-0\.jsonl: exists already; give a new or empty directory"):
+        Journal(path)
+    with pytest.raises(InputError, match=r"rank-0\.jsonl: cannot be made: it is no directory"):
+        Journal(path / "rank-0.jsonl")
+
+
+def test_a_link_to_nothing_is_a_file_that_is_there(tmp_path: Path) -> None:
+    (tmp_path / "rank-0.jsonl").symlink_to("elsewhere")
+    with pytest.raises(InputError, match=r"rank-0\.jsonl: exists already"):
+        Journal(tmp_path / "rank-0.jsonl")
+    assert not (tmp_path / "elsewhere").exists()

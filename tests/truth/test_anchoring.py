@@ -480,3 +480,40 @@ def test_memory_bandwidth_gives_copies_their_cost_where_it_is_free() -> None:
     for wrong in (0.0, -1.0, float("nan")):
         with pytest.raises(InputError, match=r"memory bandwidth: .* is not legal"):
             with_memory_bandwidth(LINK, wrong)
+
+
+def test_a_row_without_overlap_says_nothing_of_slowdowns() -> None:
+    one = MeasuredStep(assignment=sim.assign(PAIR, bucket_cap_mb=1000), step_ns=95 * MS)
+    with pytest.raises(InputError, match=r"says nothing of mutual; it is 92.00 ms whatever that is"):
+        sim.anchor(PAIR, LINK, one)
+    assert sim.anchor(PAIR, LINK, one, factor="curve").value == pytest.approx(15 / 12)
+
+
+def test_an_imported_trace_without_what_it_takes_is_refused() -> None:
+    with pytest.raises(InputError, match="as run: bucket 1 has no start or no end"):
+        in_step_times(as_run(traced((1, 6), (None, 14))))
+    for steps in ((), (traced(),), (traced((1, 6)), traced((1, 6), (7, 9)))):
+        with pytest.raises(InputError, match="no traced steps of one and the same number of buckets"):
+            in_step_times(replace(as_run(traced((1, 6))), traced=steps))
+
+
+def test_in_step_durations_that_are_refused() -> None:
+    seen = InStepTimes(durations_ns=(MS, MS))
+    with pytest.raises(InputError, match="2 durations for 3 buckets; give one a bucket, in launch order"):
+        in_step_curve(LINK.all_reduce, [MIB] * 3, seen)
+    free = (CurvePoint(num_bytes=0, duration_ns=0),)
+    with pytest.raises(InputError, match="a curve of durations of 0 ns is not legal here"):
+        in_step_curve(free, [MIB] * 2, seen)
+    with pytest.raises(InputError, match="durations_ns: an empty list is not legal"):
+        InStepTimes(durations_ns=())
+    with pytest.raises(InputError, match="durations_ns: 0 is not legal"):
+        InStepTimes(durations_ns=(0,))
+    with pytest.raises(InputError, match="places: 1 places for 2 durations"):
+        InStepTimes(durations_ns=(MS, MS), places=("after",))
+
+
+def test_a_profile_that_makes_the_step_too_long_is_refused_with_a_word_about_it() -> None:
+    made = sim.assign(PAIR, bucket_cap_mb=1)
+    seen = InStepTimes(durations_ns=(30 * MS, 6 * MS), after_backward_ns=6 * MS)
+    with pytest.raises(InputError, match="durations seen on one rank may contain its wait for the last one"):
+        sim.anchor(PAIR, LINK, MeasuredStep(assignment=made, step_ns=84 * MS), seen=seen)

@@ -12,6 +12,7 @@ import sim
 from sim.costs.doubts import is_refuted
 from sim.costs.in_step import scaled
 from sim.costs.own_costs import with_own_costs
+from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.gpus import GPUS
 from sim.nouns.hardware import Hardware
@@ -311,3 +312,16 @@ def test_ends_of_an_interval_do_not_hang_on_the_seed() -> None:
     ends = np.array([(gain.low_ns, gain.high_ns) for gain in gains], float)
     width = (ends[:, 1] - ends[:, 0]).mean()
     assert (ends.max(axis=0) - ends.min(axis=0)).max() < 0.15 * width
+
+
+def test_what_does_not_belong_together_is_refused() -> None:
+    with pytest.raises(InputError, match="world_size: 4 is not legal; the job has 2 ranks"):
+        sim.own_step(WORKLOAD, replace(WIRE, world_size=4), measured_on(WIRE))
+    few = measured_on(WIRE)
+    few = replace(few, iterations=few.iterations[:2], traced=few.traced[:2])
+    with pytest.raises(InputError, match="2 steps with all their buckets are not enough"):
+        sim.own_step(WORKLOAD, WIRE, few)
+    own = sim.own_step(WORKLOAD, WIRE, measured_on(WIRE))
+    wrong = replace(own.hardware, spread={"own_step": {"factors": ["luck"], "covariance": [[1.0]]}})
+    with pytest.raises(InputError, match=r"spread\.own_step"):
+        sim.gain(WORKLOAD, wrong, OTHER)

@@ -465,3 +465,16 @@ def test_a_faster_wire_beats_no_slower_one_by_default() -> None:
     rows = [row(1, 1, 0.5, 2.0), row(2, 2, 0.5, 1.0)]
     assert sim.pareto_front(rows) == (True, True)
     assert sim.pareto_front(rows, within=()) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"figures": []}, "figures: an empty list is not legal"),
+        ({"figures": ["label"]}, "figures: 'label' is not legal; give some of num_buckets"),
+        ({"within": ["wire"]}, "within: 'wire' is not legal; give some of label"),
+    ],
+)
+def test_figures_that_are_none(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        sim.pareto_front([], **arguments)
