@@ -18,6 +18,7 @@ import sim
 from sim.errors import InputError, SimError
 from sim.formats import documents
 from sim.formats import record_files as records
+from sim.nouns.ranks import Ranks
 from tests.cli import cheap
 from tests.cli.cheap import save_measurements
 from tests.commands import Said, bucketsim, process, script
@@ -381,3 +382,14 @@ def test_a_stderr_that_is_lost_costs_nothing(tmp_path: Path) -> None:
     with full() as stream:
         assert run(("sweep", *SIMULATE[1:], "--caps", 4, "-o", path), stderr=stream)[0] == 0
     assert path.exists()
+
+
+def test_options_that_exclude_each_other(tmp_path: Path) -> None:
+    kept, record = tmp_path / "ranks.json", EXAMPLES.parents[2] / "traces" / "measured"
+    kept.write_text(sim.to_text(Ranks(name="r")))
+    for words, complaint in (
+        (("ranks", W, kept, "--hardware", H, "--pace-jitter", 0.1), "RANKS.json: give it alone"),
+        (("agree", sim.find_records(record)[0], "--markdown", "--json"), "--markdown and --json both given"),
+    ):
+        said = bucketsim(*words)
+        assert (said.code, said.out, complaint in said.err) == (1, "", True)
