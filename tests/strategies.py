@@ -168,11 +168,14 @@ def other_ranks(draw: Draw, workload: Workload, scale: Scale) -> Workload:
 
 @st.composite
 def curves(draw: Draw, scale: Scale = REAL, *, max_points: int = 4) -> Curve:
-    """A curve of any shape: rising, falling, one point, flat."""
+    """A curve of any shape: rising, falling, one point, flat. Beyond it no step is longer than can be played:
+    the last point is some way behind those before."""
     sizes = draw(st.lists(st.integers(0, 2 * scale.num_bytes), min_size=1, max_size=max_points, unique=True))
+    *before, last = sorted(sizes)
+    last = max(last, scale.num_bytes // 64 + (before[-1] if before else 0))
     return tuple(
         CurvePoint(num_bytes=size, duration_ns=draw(st.integers(0, scale.service_ns)))
-        for size in sorted(sizes)
+        for size in (*before, last)
     )
 
 

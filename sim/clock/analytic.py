@@ -1,24 +1,22 @@
-"""Plays a program, or those of ranks that meet, by the compiled clock; by SimPy where that is not sure."""
+"""Plays a program, or those of ranks that meet, by the compiled clock."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from sim.clock import simpy_clock
 from sim.clock.compiled import RanksPlayed, play_ranks
 from sim.clock.instants import BEGAN, ENDED, LAUNCHED, STARTED, TAKEN
 from sim.clock.likeness import check_ranks
 from sim.clock.outcome import Ledger, Outcome
 from sim.clock.program import BackwardEnd, CopyBack, Launch, Program, Ready, Work
 from sim.clock.simpy_ranks import play_world
-from sim.clock.variants import follows, launch_order, make_sheet, too_long
+from sim.clock.variants import follows, launch_order, make_sheet
 from sim.nouns.timeline import ComputeSpan
 
 
 def play(program: Program) -> Outcome:
     """The outcome of a program, to the nanosecond what ``simpy_clock.play`` says."""
-    made = _play([program], [0], meet=False)
-    return simpy_clock.play(program) if made is None else made[0]
+    return _play([program], [0], meet=False)[0]
 
 
 def play_together(programs: Sequence[Program], begins_ns: Sequence[int]) -> tuple[Outcome, ...]:
@@ -28,14 +26,15 @@ def play_together(programs: Sequence[Program], begins_ns: Sequence[int]) -> tupl
         InputError, NotModelledError: as there.
     """
     check_ranks(programs, begins_ns)
-    made = None if follows(programs[0]) else _play(programs, begins_ns, meet=True)
-    return play_world(programs, begins_ns) if made is None else made
+    if follows(programs[0]):  # in an order that time alone decides
+        return play_world(programs, begins_ns)
+    return _play(programs, begins_ns, meet=True)
 
 
 def play_on_machines(program: Program, services_ns: Sequence[Sequence[int]]) -> RanksPlayed:
     """``program`` with other service times of its collectives: [machine][collective], in ns.
 
-    No collective may be ``too_long`` on any machine, and none may follow another.
+    No collective may follow another.
     """
     order = launch_order(program)
     assert not follows(program), "collectives that follow others differ in more than their service"
@@ -49,10 +48,7 @@ def play_on_machines(program: Program, services_ns: Sequence[Sequence[int]]) -> 
     )
 
 
-def _play(programs: Sequence[Program], begins_ns: Sequence[int], *, meet: bool) -> tuple[Outcome, ...] | None:
-    """The outcomes by the compiled clock; None unless all of them are sure."""
-    if any(too_long(program, [one.service_ns for one in program.collectives]) for program in programs):
-        return None
+def _play(programs: Sequence[Program], begins_ns: Sequence[int], *, meet: bool) -> tuple[Outcome, ...]:
     order = launch_order(programs[0])
     services = np.array(
         [[one.collectives[number].service_ns for number in order] for one in programs], np.int64
@@ -70,8 +66,6 @@ def _play(programs: Sequence[Program], begins_ns: Sequence[int], *, meet: bool) 
         meet=meet,
         logs=True,
     )
-    if not played.is_sure.all():
-        return None
     return tuple(
         _outcome(program, order, played, rank, begin)
         for rank, (program, begin) in enumerate(zip(programs, begins_ns, strict=True))

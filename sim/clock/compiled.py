@@ -1,9 +1,8 @@
 """The compiled clock: what ``simpy_clock`` and ``simpy_ranks`` play, as machine code, to the nanosecond.
 
-Where an answer is not sure, SimPy has to decide. Ranks come to collectives in the order of their launches
-(where none follows another), so what a rank does until it comes to one depends on others only by when the
-last of them came to those before. Many ranks are therefore played in turns: each until it comes to the next
-collective, then the last of them is known to all.
+Ranks come to collectives in the order of their launches (where none follows another), so what a rank does
+until it comes to one depends on others only by when the last of them came to those before. Many ranks are
+therefore played in turns: each until it comes to the next collective, then the last of them is known to all.
 """
 
 import os
@@ -23,14 +22,12 @@ from sim.clock.instants import (
     NOW,
     OVERLAPPED,
     PAUSE,
-    REST,
     STATE,
-    SURE,
     TASK,
     advance,
 )
 from sim.clock.machine_code import compiled
-from sim.clock.sheet import IDLE, Factors, Sequels, Sheet
+from sim.clock.sheet import IDLE, Machine, Sequels, Sheet
 
 _FEWEST_RANKS = 8192  # that are worth a thread
 
@@ -42,8 +39,7 @@ class RanksPlayed(NamedTuple):
     launched it, and a channel for it); ``last`` [collectives]: when the last rank did; ``ends`` and
     ``usables`` [ranks, collectives]: when it ended there and its result could be used. ``comm``,
     ``overlapped`` [ranks]: for how long any collective was under way, and beside the computing lane.
-    ``items`` [ranks, 2, items] and ``log`` [ranks, 3, collectives], where they were asked for. All of it is
-    to the nanosecond where ``is_sure`` [ranks].
+    ``items`` [ranks, 2, items] and ``log`` [ranks, 3, collectives], where they were asked for.
     """
 
     sync_ends: Ints
@@ -55,7 +51,6 @@ class RanksPlayed(NamedTuple):
     overlapped: Ints
     items: Ints
     log: Ints
-    is_sure: Ints
 
 
 def play_ranks(
@@ -83,16 +78,15 @@ def play_ranks(
     """
     sheet = sheet._replace(services=np.ascontiguousarray(sheet.services))  # one layout: compiled once
     ranks, count, items = begins.size, sheet.services.shape[1], sheet.kinds.shape[1]
-    channels = min(sheet.factors.channels, max(count, 1))
+    channels = min(sheet.machine.channels, max(count, 1))
     follows, settles = sheet.sequels.follower.size > 0, sheet.sequels.settles.size > 0
     last = np.zeros(count, np.int64) if meet else np.full(count, -NEVER)
     came = np.zeros((ranks, count if meet else 0), np.int64)
     state = np.zeros((ranks, STATE), np.int64)
     state[:, PAUSE] = np.where(stalled >= 0, stall_ns, 0)
     state[:, NOW] = state[:, LAST_LAUNCH] = begins
-    state[:, BUSY], state[:, END], state[:, SURE] = IDLE, -1, 1
+    state[:, BUSY], state[:, END] = IDLE, -1
     tasks = np.zeros((ranks, channels + 1, TASK), np.int64)
-    rests = np.zeros((ranks, channels + 1, REST), np.float64)
     queues = np.zeros((ranks, count), np.int64)
     lines = np.zeros((ranks, count if follows else 0), np.int64)
     waiting = np.zeros((ranks, channels), np.int64)
@@ -111,7 +105,6 @@ def play_ranks(
             stalled[some],
             state[some],
             tasks[some],
-            rests[some],
             queues[some],
             lines[some],
             waiting[some],
@@ -146,34 +139,31 @@ def play_ranks(
         state[:, OVERLAPPED].copy(),
         passed,
         log,
-        state[:, SURE].copy(),
     )
 
 
 @compiled
 def play_alone(
-    factors: Factors,
-    grains: Floats,
+    machine: Machine,
     kinds: Ints,
     durations: Ints,
     numbers: Ints,
     services: Ints,
     small: Ints,
-) -> tuple[int, bool]:
-    """When one rank, alone from 0 ns on, has its gradients, and whether that is sure.
+) -> int:
+    """When one rank, alone from 0 ns on, has its gradients.
 
     Arguments as in ``Sheet``, of one variant and one row; collectives do not settle or follow.
     """
     count = services.size
-    channels = min(factors.channels, max(count, 1))
+    channels = min(machine.channels, max(count, 1))
     state = np.zeros((1, STATE), np.int64)
-    state[0, BUSY], state[0, END], state[0, SURE] = IDLE, -1, 1
+    state[0, BUSY], state[0, END] = IDLE, -1
     none, none_a_rank = np.zeros(0, np.int64), np.zeros((1, 0), np.int64)
     ends = np.full((1, count), -1)
     nothing = np.zeros((1, 3, 0), np.int64)
     sheet = Sheet(
-        factors,
-        grains,
+        machine,
         kinds.reshape(1, -1),
         durations.reshape(1, -1),
         numbers.reshape(1, -1),
@@ -189,7 +179,6 @@ def play_alone(
         np.full(1, -1),
         state,
         np.zeros((1, channels + 1, TASK), np.int64),
-        np.zeros((1, channels + 1, REST), np.float64),
         np.zeros((1, count), np.int64),
         none_a_rank,
         np.zeros((1, channels), np.int64),
@@ -202,4 +191,4 @@ def play_alone(
         np.full(count, -NEVER),
         count,
     )
-    return state[0, END], state[0, SURE] == 1
+    return int(state[0, END])

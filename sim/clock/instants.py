@@ -1,21 +1,23 @@
 """Ranks of the compiled clock, each stepped from instant to instant.
 
-What remains of stretched work is the sum of two floats; where that cannot tell how a duration rounds, the
-answer is not sure. The loop is one function: cut into several, it takes two to four times as long.
+The loop is one function: cut into several, it takes two to four times as long.
 """
 
 import numpy as np
 
 from sim.clock.arrays import Floats, Ints
-from sim.clock.exact_floats import exact_product, rounded_end, work_left
 from sim.clock.machine_code import compiled
+from sim.clock.program import FULL_SPEED
 from sim.clock.sheet import (
+    ALONE,
     BACKWARD,
-    COPY_BACK,
     COPY_IN,
     IDLE,
     LAUNCH,
     OTHER_WORK,
+    OWN,
+    SHARED,
+    SMALL,
     STALLED,
     WAIT,
     Sequels,
@@ -24,12 +26,12 @@ from sim.clock.sheet import (
 
 NEVER = 1 << 62
 
-# A rank between turns: columns of its state, of each of its tasks (the last is the lane), of their floats.
+# A rank between turns: columns of its state, and of each of its tasks (the last is the lane), of which what
+# is left is in 2**-20 ns.
 _ITEM, BUSY, NOW, LAST_LAUNCH, _QUEUED, _TAKEN, _SERVED, _AWAITED = range(8)
-_SETTLING, _FOLLOWING, _HELD, END, SURE, PAUSE, COMM, OVERLAPPED = range(8, 16)
-_NUMBER, _WHOLE, _BEGAN, _SINCE, _DUE, _CHANGES, _CLEAR = range(7)
-_LEFT, _LEFT_LOW, _RATE, _RATE_LOW = range(4)
-STATE, TASK, REST = OVERLAPPED + 1, _CLEAR + 1, _RATE_LOW + 1  # so many columns of each
+_SETTLING, _FOLLOWING, _HELD, END, PAUSE, COMM, OVERLAPPED = range(8, 15)
+_NUMBER, _LEFT, _SINCE, _RATE, _DUE = range(5)
+STATE, TASK = OVERLAPPED + 1, _DUE + 1  # so many columns of each
 # The log of a rank: of each item when it began and ended, of each collective what happened when.
 BEGAN, ENDED = range(2)
 LAUNCHED, TAKEN, STARTED = range(3)
@@ -80,7 +82,6 @@ def advance(
     stalled: Ints,
     states: Ints,
     tasks: Ints,
-    rests: Floats,
     queue: Ints,
     line: Ints,
     waiting: Ints,
@@ -101,19 +102,17 @@ def advance(
     launched, where they are not simply one after the other; ``later`` the collectives that still settle, and
     those that are to follow, with their times.
     """
-    factors, grains, sequels, small = sheet.factors, sheet.grains, sheet.sequels, sheet.small
+    machine, sequels, small = sheet.machine, sheet.sequels, sheet.small
     kinds, durations, numbers = sheet.kinds, sheet.durations, sheet.numbers
     channels, items = tasks.shape[1] - 1, kinds.shape[1]
-    lane = channels  # its row of ``tasks`` and ``rests``, behind those of the channels
+    lane = channels  # its row of ``tasks``, behind those of the channels
     has_sequels, can_follow, keeps = sequels.settles.size > 0, sequels.follower.size > 0, passed.shape[2] > 0
     for rank in range(variants.size):
         variant, row, state = variants[rank], rank if services.shape[0] > 1 else 0, states[rank]
         item, busy, now, launched = state[_ITEM], state[BUSY], state[NOW], state[LAST_LAUNCH]
         queued, taken, served, awaited = state[_QUEUED], state[_TAKEN], state[_SERVED], state[_AWAITED]
         settling, following, held = state[_SETTLING], state[_FOLLOWING], state[_HELD]
-        end, sure, pause = state[END], state[SURE] == 1, state[PAUSE]
-        comm_ns, overlapped_ns = state[COMM], state[OVERLAPPED]
-        doubtful = True  # whether any task under way may end a ns from where it is due
+        end, pause, comm_ns, overlapped_ns = state[END], state[PAUSE], state[COMM], state[OVERLAPPED]
         while True:
             # All that happens at this instant without taking time.
             has_come = settled = False
@@ -130,9 +129,8 @@ def advance(
                         log[rank, STARTED, number] = now
                     if services[row, number] > 0:
                         tasks[rank, served, _NUMBER] = number
-                        tasks[rank, served, _WHOLE] = services[row, number]
-                        tasks[rank, served, _BEGAN] = now
-                        rests[rank, served, _RATE] = 0.0
+                        tasks[rank, served, _LEFT] = services[row, number] * FULL_SPEED
+                        tasks[rank, served, _RATE] = 0
                         served += 1
                     else:
                         settled = False
@@ -146,11 +144,7 @@ def advance(
                 while busy == IDLE:
                     if pause > 0 and item == stalled[rank] + 1:
                         busy = STALLED
-                        tasks[rank, lane, _WHOLE], tasks[rank, lane, _BEGAN], rests[rank, lane, _RATE] = (
-                            pause,
-                            now,
-                            0.0,
-                        )
+                        tasks[rank, lane, _LEFT], tasks[rank, lane, _RATE] = pause * FULL_SPEED, 0
                         pause = 0
                         break
                     if item == items:
@@ -162,13 +156,13 @@ def advance(
                     if kind == BACKWARD:
                         duration = int(np.rint(duration * paces[rank]))
                     elif kind == LAUNCH:
-                        if factors.blocks:
-                            duration = factors.launch_cost_ns
+                        if machine.blocks:
+                            duration = machine.launch_cost_ns
                         if duration == 0:
-                            if factors.blocks:
+                            if machine.blocks:
                                 queue[rank, queued] = now
                             else:
-                                launched = max(launched, now) + factors.launch_cost_ns
+                                launched = max(launched, now) + machine.launch_cost_ns
                                 queue[rank, queued] = launched
                             if can_follow:
                                 line[rank, queued] = numbers[variant, item]
@@ -177,11 +171,7 @@ def advance(
                         passed[rank, BEGAN, item] = passed[rank, ENDED, item] = now
                     if duration > 0:
                         busy = kind
-                        tasks[rank, lane, _WHOLE], tasks[rank, lane, _BEGAN], rests[rank, lane, _RATE] = (
-                            duration,
-                            now,
-                            0.0,
-                        )
+                        tasks[rank, lane, _LEFT], tasks[rank, lane, _RATE] = duration * FULL_SPEED, 0
                     item += 1
                 if busy == IDLE and item == items and end < 0:
                     end = now
@@ -236,23 +226,14 @@ def advance(
                         settled = False
             if has_come:
                 break
-            # How much work stretches from here on, and when it ends at that rate: the whole is rounded, once.
-            comm, comm_low, compute, compute_low = 1.0, 0.0, 1.0, 0.0
-            if busy not in (IDLE, STALLED):
-                comm = factors.comm_copy_out if busy == COPY_BACK else factors.comm
-            light, light_low = comm, comm_low  # of small messages
+            # How fast work goes from here on, and when it ends at that rate.
+            own = machine.rates[busy, OWN] if served > 0 else FULL_SPEED
+            larger = served
             if served > 1:
-                larger = served
                 for k in range(served):
                     larger -= small[tasks[rank, k, _NUMBER]]
-                shared, shared_low = exact_product(comm, factors.channel)
-                light, light_low = exact_product(comm, factors.small) if larger else (shared, shared_low)
-                if larger > 1:
-                    comm, comm_low = shared, shared_low
-            if served > 0 and busy != STALLED:
-                compute = factors.copy_out if busy == COPY_BACK else factors.compute
-                if busy == COPY_IN:
-                    compute, compute_low = exact_product(compute, factors.copy_in)
+            sent = machine.rates[busy, SHARED if larger > 1 else ALONE]
+            light = machine.rates[busy, ALONE if served < 2 else SMALL if larger > 0 else SHARED]
             then = NEVER
             if taken < queued and served + awaited + held < channels:
                 then = queue[rank, taken]
@@ -265,68 +246,14 @@ def advance(
             working = served + (busy != IDLE)
             for k in range(working):
                 task = k if k < served else lane
-                new, new_low = (compute, compute_low) if task == lane else (comm, comm_low)
-                if task != lane and small[tasks[rank, task, _NUMBER]]:
-                    new, new_low = light, light_low
-                if new != rests[rank, task, _RATE] or new_low != rests[rank, task, _RATE_LOW]:
-                    is_fresh = rests[rank, task, _RATE] == 0.0
-                    if is_fresh:
-                        rests[rank, task, _LEFT], rests[rank, task, _LEFT_LOW] = (
-                            float(tasks[rank, task, _WHOLE]),
-                            0.0,
-                        )
-                        tasks[rank, task, _CHANGES] = 0
-                    else:
-                        left, left_low, is_exact = work_left(
-                            rests[rank, task, _LEFT],
-                            rests[rank, task, _LEFT_LOW],
-                            float(now - tasks[rank, task, _SINCE]),
-                            rests[rank, task, _RATE],
-                            rests[rank, task, _RATE_LOW],
-                        )
-                        rests[rank, task, _LEFT], rests[rank, task, _LEFT_LOW] = left, left_low
-                        tasks[rank, task, _CHANGES] += not is_exact
-                    tasks[rank, task, _SINCE] = now
-                    rests[rank, task, _RATE], rests[rank, task, _RATE_LOW] = new, new_low
-                    if is_fresh and new == 1.0:
-                        tasks[rank, task, _DUE], tasks[rank, task, _CLEAR] = (
-                            now + tasks[rank, task, _WHOLE],
-                            1,
-                        )
-                        then = min(then, tasks[rank, task, _DUE])
-                        continue
-                    lasts, clear = rounded_end(
-                        float(now - tasks[rank, task, _BEGAN]),
-                        rests[rank, task, _LEFT],
-                        rests[rank, task, _LEFT_LOW],
-                        new,
-                        new_low,
-                        float(tasks[rank, task, _WHOLE]),
-                        tasks[rank, task, _CHANGES],
-                    )
-                    if not clear:
-                        about = float(now - tasks[rank, task, _BEGAN]) + rests[rank, task, _LEFT] * new
-                        doubt = (
-                            (tasks[rank, task, _CHANGES] + 1)
-                            * (about + tasks[rank, task, _WHOLE] * new)
-                            * 2.0**-94
-                        )
-                        if doubt < grains[busy if task == lane else IDLE]:
-                            # Nearer to a half than it can come: it is a half, which is rounded to even.
-                            lasts, clear = int(np.floor(about)), True
-                            lasts += lasts & 1
-                    tasks[rank, task, _DUE] = tasks[rank, task, _BEGAN] + lasts
-                    tasks[rank, task, _CLEAR] = clear
-                    doubtful |= not clear
+                rate = own if task == lane else light if small[tasks[rank, task, _NUMBER]] else sent
+                if rate != tasks[rank, task, _RATE]:
+                    tasks[rank, task, _LEFT] -= (now - tasks[rank, task, _SINCE]) * tasks[rank, task, _RATE]
+                    tasks[rank, task, _SINCE], tasks[rank, task, _RATE] = now, rate
+                    tasks[rank, task, _DUE] = now + (tasks[rank, task, _LEFT] + rate - 1) // rate
                 then = min(then, tasks[rank, task, _DUE])
             if then == NEVER:
                 break  # nothing is left, or the lane waits for what is never launched
-            if doubtful:  # some task's end is not certain to the ns: it matters if due now or one ns later
-                doubtful = False
-                for k in range(working):
-                    task = k if k < served else lane
-                    doubtful |= tasks[rank, task, _CLEAR] == 0
-                    sure &= tasks[rank, task, _CLEAR] == 1 or tasks[rank, task, _DUE] > then + 1
             if served > 0:
                 comm_ns += then - now
                 if busy in (BACKWARD, OTHER_WORK, COPY_IN, LAUNCH):
@@ -344,7 +271,7 @@ def advance(
                         ends[rank, number] = now
                 else:
                     if kept < k:
-                        tasks[rank, kept], rests[rank, kept] = tasks[rank, k], rests[rank, k]
+                        tasks[rank, kept] = tasks[rank, k]
                     kept += 1
             served = kept
             if busy != IDLE and tasks[rank, lane, _DUE] == now:
@@ -359,7 +286,6 @@ def advance(
         state[_ITEM], state[BUSY], state[NOW], state[LAST_LAUNCH] = item, busy, now, launched
         state[_QUEUED], state[_TAKEN], state[_SERVED], state[_AWAITED] = queued, taken, served, awaited
         state[_SETTLING], state[_FOLLOWING], state[_HELD] = settling, following, held
-        state[END], state[SURE], state[PAUSE] = end, int(sure), pause
-        state[COMM], state[OVERLAPPED] = comm_ns, overlapped_ns
+        state[END], state[PAUSE], state[COMM], state[OVERLAPPED] = end, pause, comm_ns, overlapped_ns
         if until < came.shape[1]:
             came[rank, until] = now

@@ -8,12 +8,12 @@ import numpy as np
 
 from sim.clock.arrays import Floats, Ints
 from sim.clock.machine_code import compiled
-from sim.clock.sheet import BACKWARD, COPY_IN, LAUNCH, OTHER_WORK, WAIT, Factors
+from sim.clock.sheet import BACKWARD, COPY_IN, LAUNCH, OTHER_WORK, WAIT, Machine
 
 
 @compiled
 def play_plain(
-    factors: Factors,
+    machine: Machine,
     kinds: Ints,
     durations: Ints,
     numbers: Ints,
@@ -48,17 +48,17 @@ def play_plain(
             elif kind in (OTHER_WORK, COPY_IN):
                 now += durations[variant, item]
             elif kind == LAUNCH:
-                if factors.blocks:
-                    now += factors.launch_cost_ns
+                if machine.blocks:
+                    now += machine.launch_cost_ns
                     launched = now
                 else:
-                    launched = max(launched, now) + factors.launch_cost_ns
+                    launched = max(launched, now) + machine.launch_cost_ns
                 number = numbers[variant, item]
                 taken[rank, number] = launched
                 last[number] = max(last[number], launched)
         lanes[rank] = now
 
-    free = np.empty(min(factors.channels, max(count, 1)), np.int64)
+    free = np.empty(min(machine.channels, max(count, 1)), np.int64)
     free[:] = begins.min() if ranks else 0
     freed, ends = np.empty(count, np.int64), np.empty(count, np.int64)
     for number in range(count):

@@ -5,16 +5,25 @@ of the gradients alone (which bucket is complete when, what may be launched wher
 is written; what depends on time (channels, waits, slow-downs) is the engines'.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from functools import lru_cache
+from math import prod
 from typing import NamedTuple
 
 from sim.clock.small_messages import small_messages
+from sim.errors import InputError
 from sim.nouns.collective import Collective
 from sim.nouns.early_launch import EarlyLaunch
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import SpanKind
 from sim.nouns.workload import Workload
+from sim.units import format_number
+
+FULL_SPEED = 1 << 20  # of work that nothing slows down, in 2**-20 ns a ns
+MOST_NS = 1 << 42  # of work in a step, 73 minutes: in 2**-20 ns it fits an int64
+_MOST_SLOWED = 1 << 19  # times: what takes so much longer than ``MOST_NS`` fits an int64, too
 
 
 class Work(NamedTuple):
@@ -58,63 +67,103 @@ class BackwardEnd(NamedTuple):
 LaneItem = Work | Ready | Launch | Wait | CopyBack | BackwardEnd
 
 
+class Rates(NamedTuple):
+    """How fast work goes while the lane is at one thing, each in 2**-20ths of full speed.
+
+    ``lane``: the lane's own, beside a collective. Of collectives ``alone``: one beside no other; ``shared``:
+    beside another; ``small``: a small message beside a larger one.
+    """
+
+    lane: int = FULL_SPEED
+    alone: int = FULL_SPEED
+    shared: int = FULL_SPEED
+    small: int = FULL_SPEED
+
+
+_FULL = Rates()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """What the machine does to any program: channels, the cost of a launch in ns, and slow-downs.
+    """What the machine does to any program: channels, the cost of a launch in ns, and how fast work goes
+    while the lane is ``idle``, ``computing``, ``copying_in`` and ``copying_out``.
 
-    Collectives of fewer than ``small_bytes`` take ``small_slowdown`` times as long beside a larger one, which
-    they do not slow.
-
-    The defaults are no effect. A field added here needs its value in ``effects_of``, and in
-    ``variants.factors_of`` for the compiled clock; ``in_force`` then keeps faster clocks and searches that do
-    not know it away.
+    Collectives of fewer than ``small_bytes`` are small messages. The defaults are no effect. What is added
+    here needs its value in ``effects_of``, and in ``variants.machine_of`` for the compiled clock;
+    ``in_force`` then keeps faster clocks and searches that do not know it away.
     """
 
     channels: int = 1
     launch_cost_ns: int = 0
     launch_blocks_compute: bool = False
-    compute_slowdown: Fraction = Fraction(1)
-    comm_slowdown: Fraction = Fraction(1)
-    channel_slowdown: Fraction = Fraction(1)
-    copy_in_slowdown: Fraction = Fraction(1)
-    copy_out_slowdown: Fraction = Fraction(1)
-    comm_copy_out_slowdown: Fraction = Fraction(1)
+    idle: Rates = _FULL
+    computing: Rates = _FULL
+    copying_in: Rates = _FULL
+    copying_out: Rates = _FULL
     small_bytes: int = 0
-    small_slowdown: Fraction = Fraction(1)
 
     @property
     def in_force(self) -> frozenset[str]:
         """Names of the fields that can make any program end at another time than without effects."""
-        names = {one.name for one in fields(self) if getattr(self, one.name) != one.default}
-        if self.channels == 1:
-            names -= {"channel_slowdown", "small_bytes", "small_slowdown"}
-        if not self.launch_cost_ns:
-            names.discard("launch_blocks_compute")
-        return frozenset(names)
+        return frozenset(one.name for one in fields(self) if getattr(self, one.name) != one.default)
 
     @property
     def stretches(self) -> bool:
-        """Whether any slow-down is in force."""
-        return any(name.endswith("_slowdown") for name in self.in_force)
+        """Whether any work can be slowed down."""
+        return bool(self.in_force & {"idle", "computing", "copying_in", "copying_out"})
 
 
-def effects_of(workload: Workload, hardware: Hardware) -> Effects:
-    """What ``hardware`` does, without what the recorded times of ``workload`` contain already."""
+@lru_cache(maxsize=1024)
+def rate_of(*slow_downs: float) -> int:
+    """The rate of work that takes the product of ``slow_downs`` as long: full speed over it, half to even.
+
+    Raises:
+        InputError: together they are more than can be counted with.
+    """
+    slowed = prod(map(Fraction, slow_downs), start=Fraction(1))
+    if slowed > _MOST_SLOWED:
+        raise InputError(
+            f"slow-downs: {format_number(float(slowed))} times as long is not legal; give factors whose "
+            f"product is at most {_MOST_SLOWED}"
+        )
+    return round(FULL_SPEED / slowed)
+
+
+def effects_of(workload: Workload, hardware: Hardware, small_by: Hardware | None = None) -> Effects:
+    """What ``hardware`` does, without what the recorded times of ``workload`` contain already.
+
+    ``small_by``: whose curve says which messages are small; None: that of ``hardware``.
+    """
     included = workload.ready_includes
-    small_bytes, small_slowdown = small_messages(hardware)
+    small_bytes, small = small_messages(small_by or hardware)
+    channel = hardware.channel_slowdown if hardware.comm_channels > 1 else 1.0
+    compute = 1.0 if "interference" in included else hardware.compute_slowdown
+
+    def rates(comm: float, *lane: float) -> Rates:
+        return Rates(rate_of(*lane), rate_of(comm), rate_of(comm, channel), rate_of(comm, small))
+
     return Effects(
         channels=hardware.comm_channels,
         launch_cost_ns=hardware.launch_cost_ns,
-        launch_blocks_compute=hardware.launch_blocks_compute and "launch" not in included,
-        compute_slowdown=Fraction(1) if "interference" in included else Fraction(hardware.compute_slowdown),
-        comm_slowdown=Fraction(hardware.comm_slowdown),
-        channel_slowdown=Fraction(hardware.channel_slowdown),
-        copy_in_slowdown=Fraction(hardware.copy_in_slowdown),
-        copy_out_slowdown=Fraction(hardware.copy_out_slowdown),
-        comm_copy_out_slowdown=Fraction(hardware.comm_copy_out_slowdown),
+        launch_blocks_compute=hardware.launch_blocks_compute
+        and hardware.launch_cost_ns > 0
+        and "launch" not in included,
+        idle=rates(1.0),
+        computing=rates(hardware.comm_slowdown, compute),
+        copying_in=rates(hardware.comm_slowdown, compute, hardware.copy_in_slowdown),
+        copying_out=rates(hardware.comm_copy_out_slowdown, hardware.copy_out_slowdown),
         small_bytes=small_bytes,
-        small_slowdown=Fraction(small_slowdown),
     )
+
+
+def check_length(whose: str, work_ns: float) -> None:
+    """Raise ``InputError`` if a step of so much work is more than the clocks count with."""
+    if work_ns > MOST_NS:
+        raise InputError(
+            f"{whose}: a step could take {format_number(float(work_ns))} ns, more than can be counted with, "
+            f"{MOST_NS} (73 minutes); look at the recorded times, all_reduce, launch_cost_ns and the "
+            f"bandwidths of copies"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +191,13 @@ class Program:
     optimizer_ns: int = 0
     early_launches: tuple[EarlyLaunch, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def check_length(self, whose: str, services_ns: Sequence[int] | None = None) -> None:
+        """Raise ``InputError`` if it is longer than can be played, where its collectives take so long."""
+        lane = sum(item.duration_ns for item in self.lane if isinstance(item, (Work, CopyBack)))
+        launches = len(self.collectives) * self.effects.launch_cost_ns
+        sent = [one.service_ns for one in self.collectives] if services_ns is None else services_ns
+        check_length(whose, lane + launches + sum(sent))
 
     @property
     def pre_forward_ns(self) -> int:

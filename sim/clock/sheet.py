@@ -2,27 +2,22 @@
 
 from typing import NamedTuple
 
-from sim.clock.arrays import Floats, Ints
+from sim.clock.arrays import Ints
 
 # What the lane is at, and its items. Only backward's own work takes longer on a slower rank.
 BACKWARD, OTHER_WORK, COPY_IN, LAUNCH, WAIT, COPY_BACK, IDLE, STALLED = range(8)
 
-MOST_NS = 1 << 50  # with all that is computed from it exact in a float64
+OWN, ALONE, SHARED, SMALL = range(4)  # columns of ``Machine.rates``, in the order of ``program.Rates``
 
 
-class Factors(NamedTuple):
-    """``program.Effects`` as the clock reads them."""
+class Machine(NamedTuple):
+    """``program.Effects`` as the clock reads them; ``rates`` [what the lane is at] are its ``Rates``."""
 
     channels: int
     launch_cost_ns: int
     blocks: bool
-    compute: float
-    comm: float
-    channel: float
-    copy_in: float
-    copy_out: float
-    comm_copy_out: float
-    small: float
+    rates: Ints
+    small_bytes: int
 
 
 class Sequels(NamedTuple):
@@ -44,14 +39,12 @@ class Sequels(NamedTuple):
 class Sheet(NamedTuple):
     """One micro-batch as each variant of a rank runs it.
 
-    ``grains``: see ``variants.grains_of``. ``kinds``, ``durations``, ``numbers`` [variants, items]: the
-    lane's items, for how many ns, and the collective of a launch or a wait. ``services`` [rows, collectives]:
-    in ns, in the order of launches, one row for all ranks or one a rank. ``small`` [collectives]: which
-    are small messages, 1 or 0.
+    ``kinds``, ``durations``, ``numbers`` [variants, items]: the lane's items, for how many ns, and the
+    collective of a launch or a wait. ``services`` [rows, collectives]: in ns, in the order of launches, one
+    row for all ranks or one a rank. ``small`` [collectives]: which are small messages, 1 or 0.
     """
 
-    factors: Factors
-    grains: Floats
+    machine: Machine
     kinds: Ints
     durations: Ints
     numbers: Ints

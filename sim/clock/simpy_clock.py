@@ -7,13 +7,12 @@ another. Stretching (interference) lives in ``Stretch`` alone.
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, Literal
 
 import simpy
 
 from sim.clock.outcome import Ledger, Outcome
-from sim.clock.program import CopyBack, Effects, Launch, Program, Ready, Wait, Work
+from sim.clock.program import FULL_SPEED, CopyBack, Effects, Launch, Program, Rates, Ready, Wait, Work
 from sim.nouns.collective import Collective
 from sim.nouns.timeline import ComputeSpan, SpanKind
 
@@ -35,14 +34,13 @@ def last_of_instant(env: simpy.Environment, priority: int) -> simpy.Event:
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """Work in progress: what remains of it at factor 1, and how much it is stretched now."""
+    """Work in progress: what is left of it, in 2**-20 ns, and how fast it goes now."""
 
     done: simpy.Event
-    remaining: Fraction
+    left: int
     kind: Kind
-    start: int
     since: int
-    factor: Fraction = Fraction(1)
+    rate: int = 0
     due: int = 0
     alarm: int = 0
 
@@ -50,9 +48,9 @@ class Task:
 class Stretch:
     """Stretches work while other work is active (rule 4 of "How time runs").
 
-    Rates change only at integer instants and remaining work is an exact fraction, so that the end of
-    a task does not depend on how often rates changed; its whole duration is rounded once, half to even.
-    All changes within one instant take effect together, after every event of that instant.
+    What is left of work is counted in 2**-20 ns, so that its end does not depend on how often rates changed;
+    only that is rounded, up. So nothing ends in the instant in which rates change, and changes of one instant
+    take effect together however often rates are settled in it.
     """
 
     def __init__(self, env: simpy.Environment, effects: Effects) -> None:
@@ -61,7 +59,6 @@ class Stretch:
         self._active: list[Task] = []
         self._settling = False
         self._stretches = effects.stretches
-        self._factors: dict[tuple[Kind, bool, bool, int, int], Fraction] = {}
 
     def work(self, duration_ns: int, kind: Kind, collective: Collective | None = None) -> simpy.Event:
         """An event that fires when ``duration_ns`` of work is done, however long that takes."""
@@ -69,7 +66,7 @@ class Stretch:
             return self._env.timeout(duration_ns)
         if collective is not None and collective.num_bytes < self._effects.small_bytes:
             kind = "small"
-        task = Task(self._env.event(), Fraction(duration_ns), kind, self._now, self._now)
+        task = Task(self._env.event(), duration_ns * FULL_SPEED, kind, self._now)
         self._active.append(task)
         self._request_settle()
         return task.done
@@ -87,44 +84,33 @@ class Stretch:
 
     def _settle(self, _: simpy.Event) -> None:
         self._settling = False
-        now, under_way = self._now, [task.kind for task in self._active]
-        is_moved = False
+        now, rates, is_moved = self._now, self._rates(), False
         for task in self._active:
-            factor = self._factor(task.kind, under_way)
-            if not task.alarm or factor != task.factor:
+            rate = rates[task.kind]
+            if rate != task.rate:
                 is_moved = True
-                task.remaining -= (now - task.since) / task.factor
-                task.since, task.factor = now, factor
-                task.due = task.start + round(now - task.start + task.remaining * factor)
+                task.left -= (now - task.since) * task.rate
+                task.since, task.rate = now, rate
+                task.due = now - (-task.left // rate)
             if is_moved:  # tasks behind a moved one, too: those that end together do so in order of start
                 task.alarm += 1
                 alarm = self._env.timeout(task.due - now, (task, task.alarm))
                 alarm.callbacks = [self._finish]
 
-    def _factor(self, kind: Kind, under_way: list[Kind]) -> Fraction:
+    def _rates(self) -> dict[Kind, int]:
+        """How fast each kind of work goes beside what is active now."""
+        effects, under_way = self._effects, [task.kind for task in self._active]
         larger, small = under_way.count("collective"), under_way.count("small")
-        case = kind, "lane" in under_way or "copy_in" in under_way, "copy_out" in under_way, larger, small
-        if case not in self._factors:
-            self._factors[case] = self._factor_of(*case)
-        return self._factors[case]
-
-    def _factor_of(self, kind: Kind, computes: bool, copies_out: bool, larger: int, small: int) -> Fraction:
-        effects = self._effects
-        factor = Fraction(1)
-        if kind in ("collective", "small"):
-            if computes:
-                factor *= effects.comm_slowdown
-            if copies_out:
-                factor *= effects.comm_copy_out_slowdown
-            if kind == "small" and larger:
-                factor *= effects.small_slowdown
-            elif (larger if kind == "collective" else small) > 1:
-                factor *= effects.channel_slowdown
-        elif larger or small:
-            factor *= effects.copy_out_slowdown if kind == "copy_out" else effects.compute_slowdown
-            if kind == "copy_in":
-                factor *= effects.copy_in_slowdown
-        return factor
+        lane: dict[Kind, Rates] = {
+            "lane": effects.computing,
+            "copy_in": effects.copying_in,
+            "copy_out": effects.copying_out,
+        }
+        beside = next((lane[kind] for kind in under_way if kind in lane), effects.idle)
+        made = {kind: rates.lane if larger or small else FULL_SPEED for kind, rates in lane.items()}
+        made["collective"] = beside.shared if larger > 1 else beside.alone
+        made["small"] = beside.small if larger else beside.shared if small > 1 else beside.alone
+        return made
 
     def _finish(self, alarm: simpy.Event) -> None:
         assert alarm.value is not None
@@ -137,15 +123,12 @@ class Stretch:
 
 
 class Player:
-    """One program being played: the processes and what they write down.
+    """One program being played: the processes and what they write down."""
 
-    ``stretch`` decides how long its work takes; None: its own ``Stretch``, of a rank alone.
-    """
-
-    def __init__(self, env: simpy.Environment, program: Program, stretch: Stretch | None = None) -> None:
+    def __init__(self, env: simpy.Environment, program: Program) -> None:
         self.env = env
         self.program = program
-        self.stretch = stretch or Stretch(env, program.effects)
+        self.stretch = Stretch(env, program.effects)
         self.channels = simpy.Resource(env, capacity=program.effects.channels)
         self.launches = simpy.Store(env)
         self.ledger = Ledger(program)

@@ -5,15 +5,15 @@ that spins does: its channel is taken, nothing moves, and nothing is slowed down
 ``clock.compiled`` and ``clock.plain``, which play many ranks in compiled loops.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import simpy
 
 from sim.clock.likeness import check_ranks
 from sim.clock.outcome import Outcome
-from sim.clock.program import Effects, Program
-from sim.clock.simpy_clock import RATES, Player, Step, Stretch, last_of_instant
+from sim.clock.program import Program
+from sim.clock.simpy_clock import Player, Step
 from sim.errors import NotModelledError
 
 
@@ -60,34 +60,6 @@ class _Meeting:
         self.all_here = env.event()
 
 
-class _InTurn(Stretch):
-    """Within an instant, ranks that have come to fewer collectives settle their rates before others.
-
-    Rates of a rank that waits must not be settled before it is known whether the last rank comes in this very
-    instant, which may depend on the rates of ranks behind it.
-    """
-
-    def __init__(self, env: simpy.Environment, effects: Effects, turn: Callable[[], int]) -> None:
-        super().__init__(env, effects)
-        self._turn, self._scheduled = turn, 0
-
-    def _request_settle(self) -> None:
-        if not self._settling:
-            self._settling = True
-            self._await_turn()
-
-    def _await_turn(self) -> None:
-        self._scheduled = self._turn()
-        event = last_of_instant(self._env, RATES + self._scheduled)
-        event.callbacks = [self._settle]
-
-    def _settle(self, event: simpy.Event) -> None:
-        if self._scheduled == self._turn():
-            super()._settle(event)
-        else:
-            self._await_turn()
-
-
 class _Rank(Player):
     """One rank's program, from its own start of backward."""
 
@@ -99,9 +71,9 @@ class _Rank(Player):
         pause: tuple[int, int] | None,
         meetings: Sequence[_Meeting],
     ) -> None:
-        super().__init__(env, program, _InTurn(env, program.effects, lambda: self.progress))
+        super().__init__(env, program)
         self.begin_ns, self.pause, self.meetings = begin_ns, pause, meetings
-        self.progress = self.sync_end = 0
+        self.sync_end = 0
 
     @property
     def now(self) -> int:
@@ -125,7 +97,6 @@ class _Rank(Player):
 
     def _await_others(self, number: int) -> Step:
         taken, meeting = self.now, self.meetings[number]
-        self.progress += 1
         meeting.missing -= 1
         if meeting.missing:
             yield meeting.all_here

@@ -1,27 +1,22 @@
 """The programs that ranks run, as arrays: one micro-batch of a step, as each kind of rank runs it."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from functools import lru_cache
 
 import numpy as np
 
-from sim.clock.arrays import Floats, Ints
+from sim.clock.arrays import Ints
 from sim.clock.likeness import check_alike
 from sim.clock.program import CopyBack, Effects, LaneItem, Launch, Program, Wait, Work
 from sim.clock.sheet import (
     BACKWARD,
     COPY_BACK,
     COPY_IN,
-    IDLE,
     LAUNCH,
-    MOST_NS,
     OTHER_WORK,
     STALLED,
     WAIT,
-    Factors,
+    Machine,
     Sequels,
     Sheet,
 )
@@ -65,17 +60,12 @@ class Lanes:
         """The same with other service times, in ``order``."""
         return replace(self, sheet=self.sheet._replace(services=services_ns[None, :]))
 
-    @property
-    def longest_ns(self) -> float:
-        """More than any rank's micro-batch can take at pace 1."""
-        factors = self.sheet.factors
-        launches = self.sheet.kinds.shape[1] * factors.launch_cost_ns
-        slow = factors.compute * factors.copy_in * factors.copy_out
-        busy = float(self.sheet.durations.sum(axis=1).max()) + launches
-        beside = factors.comm * factors.comm_copy_out * max(factors.channel, factors.small)
-        sent = float(self.services_ns.sum()) * beside
+    def work_ns(self, pace: float) -> float:
+        """At least as much as any rank has to do in this micro-batch, at no more than ``pace``."""
         around = self.paced_before_ns + self.before_ns + self.paced_after_ns + self.after_ns
-        return float(busy * slow + sent + around.max())
+        launches = self.sheet.kinds.shape[1] * self.sheet.machine.launch_cost_ns
+        lane = float((self.sheet.durations.sum(axis=1) + around).max())
+        return lane * max(1.0, pace) + float(launches + self.services_ns.sum())
 
 
 def timed_items(program: Program) -> list[int]:
@@ -139,7 +129,7 @@ def make_sheet(
     sequels = sequels_of(programs[0], order)
     collectives = programs[0].collectives
     small = _ints([collectives[number].num_bytes < effects.small_bytes for number in order])
-    return Sheet(factors_of(effects), grains_of(effects), *arrays, services_ns, small, sequels)
+    return Sheet(machine_of(effects), *arrays, services_ns, small, sequels)
 
 
 def follows(program: Program) -> bool:
@@ -208,71 +198,15 @@ def _item(item: LaneItem, place: dict[int, int]) -> tuple[int, int, int]:
     return OTHER_WORK, 0, 0
 
 
-@lru_cache(maxsize=256)
-def grains_of(effects: Effects) -> Floats:
-    """The least distance between the end of stretched work and a half of a ns, other than none at all.
-
-    There is one entry for each kind of work on the lane; the entry ``IDLE`` holds for collectives. Where a
-    float is off by less than this distance, it tells on which side of the half the exact end lies.
-
-    Slow-downs are fractions p/q. Remaining work is then a multiple of 1/D, where D is the least common
-    multiple of all p, and a duration is a multiple of 1/(D * q). So the distance of a duration from a half is
-    a multiple of 1/(2 * D * q).
-    """
-    channels = (Fraction(1), effects.channel_slowdown, effects.small_slowdown)
-    beside = (Fraction(1), effects.comm_slowdown, effects.comm_copy_out_slowdown)
-    if not effects.stretches:
-        return np.zeros(STALLED + 1)
-    made = np.full(STALLED + 1, _grain([effects.compute_slowdown]))
-    made[COPY_IN] = _grain([effects.compute_slowdown * effects.copy_in_slowdown])
-    made[COPY_BACK] = _grain([effects.copy_out_slowdown])
-    made[IDLE] = _grain([one * other for one in beside for other in channels])
-    return made
-
-
-def _grain(factors: Sequence[Fraction]) -> float:
-    units = math.lcm(*(factor.numerator for factor in factors))
-    return float(Fraction(1, 2 * units * math.lcm(*(factor.denominator for factor in factors))))
-
-
-def factors_of(effects: Effects) -> Factors:
-    """``effects`` as the clock reads them; the one place where ``Factors`` are made."""
-    return Factors(
+def machine_of(effects: Effects) -> Machine:
+    """``effects`` as the clock reads them; the one place where a ``Machine`` is made."""
+    by_kind = {BACKWARD: effects.computing, OTHER_WORK: effects.computing, LAUNCH: effects.computing}
+    by_kind |= {COPY_IN: effects.copying_in, COPY_BACK: effects.copying_out}
+    rates = [by_kind.get(kind, effects.idle) for kind in range(STALLED + 1)]
+    return Machine(
         channels=effects.channels,
         launch_cost_ns=effects.launch_cost_ns,
         blocks=effects.launch_blocks_compute,
-        compute=float(effects.compute_slowdown),
-        comm=float(effects.comm_slowdown),
-        channel=float(effects.channel_slowdown),
-        copy_in=float(effects.copy_in_slowdown),
-        copy_out=float(effects.copy_out_slowdown),
-        comm_copy_out=float(effects.comm_copy_out_slowdown),
-        small=float(effects.small_slowdown),
+        rates=np.array(rates, np.int64),
+        small_bytes=effects.small_bytes,
     )
-
-
-def too_long(program: Program, services_ns: Sequence[int]) -> bool:
-    """Whether a step may take more than 2**50 ns (13 days), beyond which floats are not exact."""
-    lane = sum(item.duration_ns for item in program.lane if isinstance(item, (Work, CopyBack)))
-    launches = len(program.collectives) * program.effects.launch_cost_ns
-    return lane + launches + sum(services_ns) > MOST_NS
-
-
-def as_run(lanes: Lanes, variant: int, pace: float) -> Program:
-    """The program of one rank at its pace, with the services of ``lanes``."""
-    program = lanes.programs[variant]
-    lane = list(program.lane)
-    for at in timed_items(program):
-        item = lane[at]
-        if isinstance(item, Work) and item.kind == "backward":
-            lane[at] = item._replace(duration_ns=round(item.duration_ns * pace))
-    services = dict(zip(lanes.order, lanes.services_ns.tolist(), strict=True))
-    collectives = tuple(
-        replace(one, service_ns=services[number]) for number, one in enumerate(program.collectives)
-    )
-    return replace(program, lane=tuple(lane), collectives=collectives)
-
-
-def pause_of(lanes: Lanes, variant: int, stalled: int, stall_ns: int) -> tuple[int, int] | None:
-    """Behind which place of the program's lane it stands still, and for how long; None for ``stalled`` -1."""
-    return None if stalled < 0 else (timed_items(lanes.programs[variant])[stalled], stall_ns)

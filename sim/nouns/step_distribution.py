@@ -50,8 +50,7 @@ class StepDistribution:
     mean step is longer. ``even_step_ns`` and ``imbalance_cost_ns`` are the same if each rank computed, before
     backward, in it and in the optimizer, what all ranks did in the mean of all steps, stalls included: the
     same work, evenly spread. ``mean_pace`` is all that over what the workload computes. ``waited_ns`` is how
-    long a rank's collectives waited for the last rank in a step, in the mean. ``played_exactly`` counts
-    micro-batches that SimPy had to play.
+    long a rank's collectives waited for the last rank in a step, in the mean.
     """
 
     workload: str
@@ -80,7 +79,6 @@ class StepDistribution:
     parts: tuple[RankPart, ...] = ()
     worst: tuple[RankPart, ...] = ()
     collectives: tuple[CollectiveWait, ...] = ()
-    played_exactly: int = 0
     not_known: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)

@@ -348,8 +348,8 @@ class _Backward(LaneWriter):
     def _copy_out_ns(self, bucket: tuple[int, ...]) -> int:
         if self.switches.gradient_as_bucket_view:
             return 0
-        used = [self.workload.gradients[index] for index in bucket if index not in self.unused]
-        return transfer_ns(sum(map(copied_bytes, used)), self.copy_out_rate)
+        used = (self.workload.gradients[index] for index in bucket if index not in self.unused)
+        return sum(transfer_ns(copied_bytes(one), self.copy_out_rate) for one in used)  # one by one (A3.4)
 
 
 def construct(workload: Workload, assignment: Assignment) -> tuple[Collective, ...]:

@@ -357,7 +357,7 @@ class _Writer:
             lane=tuple(backward.lane),
             collectives=tuple(backward.collectives),
             carriers=tuple(backward.sent[n] for n in range(len(backward.sent))),
-            effects=replace(effects_of(self.workload, self.hardware), channels=1),  # one communicator
+            effects=effects_of(self.workload, replace(self.hardware, comm_channels=1)),  # one communicator
             before_forward=gathers,
             before_forward_ns=max(0, waited_ns - services),
             hidden_ns=max(0, services - waited_ns),

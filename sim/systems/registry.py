@@ -147,14 +147,18 @@ def write(
 
     Raises:
         AssignmentError: the assignment does not fit the workload (A8.3).
-        InputError, NotModelledError: a policy or switch that is not legal or not modelled.
+        InputError, NotModelledError: a policy or switch that is not legal or not modelled, or a step that is
+            too long to be played.
     """
     if assignment.policy not in _WRITERS:
         raise NotModelledError(
             f"policy: {assignment.policy!r} is not modelled; give one of {', '.join(_WRITERS)}"
         )
     seen = ddp_assignment.as_compiled(workload, assignment)
-    return _WRITERS[assignment.policy](seen, hardware, assignment, iteration)
+    programs = _WRITERS[assignment.policy](seen, hardware, assignment, iteration)
+    for program in (programs[0], *programs[-2:]):  # others are like the last but one
+        program.check_length(hardware.name)
+    return programs
 
 
 def hold(timeline: Timeline) -> tuple[Holding, ...]:

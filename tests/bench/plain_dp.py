@@ -18,7 +18,7 @@ def earliest_finish(problem: Problem) -> Buckets:
     count = len(problem)
     sizes, times = _without_end(problem.curve)
     wire = np.concatenate([[0], np.cumsum(problem.wire)]).astype(np.float64)
-    first = (problem.ready + problem.machine.factors.launch_cost_ns).astype(np.float64)
+    first = (problem.ready + problem.machine.launch_cost_ns).astype(np.float64)
     ends, came_from = np.zeros(count + 1), np.zeros(count + 1, dtype=np.int64)
     for stop in range(1, count + 1):
         services = np.interp(wire[stop] - wire[:stop], sizes, times)

@@ -1,37 +1,44 @@
 """Both engines play any program alike, to the nanosecond, whatever system might have written it."""
 
 from dataclasses import replace
-from fractions import Fraction
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.clock import analytic
 from sim.clock import simpy_clock as lanes
-from sim.clock.program import BackwardEnd, CopyBack, Effects, LaneItem, Launch, Program, Ready, Wait, Work
+from sim.clock.program import (
+    FULL_SPEED,
+    BackwardEnd,
+    CopyBack,
+    Effects,
+    LaneItem,
+    Launch,
+    Program,
+    Rates,
+    Ready,
+    Wait,
+    Work,
+    rate_of,
+)
 from sim.nouns.collective import Collective
 from tests.effort import tries
 from tests.strategies import SLOWDOWNS, Draw
 
 durations = st.integers(0, 7)
-factors = st.sampled_from(SLOWDOWNS).map(Fraction)
+speeds = st.sampled_from(SLOWDOWNS).map(rate_of) | st.integers(2, FULL_SPEED)
 
 
 @st.composite
 def effects(draw: Draw) -> Effects:
-    slows = draw(st.booleans())
+    names = ("computing", "copying_in", "copying_out") if draw(st.booleans()) else ()
     return Effects(
         channels=draw(st.integers(1, 3)),
         launch_cost_ns=draw(st.integers(0, 3)),
         launch_blocks_compute=draw(st.booleans()),
-        compute_slowdown=draw(factors) if slows else Fraction(1),
-        comm_slowdown=draw(factors) if slows else Fraction(1),
-        channel_slowdown=draw(factors) if slows else Fraction(1),
-        copy_in_slowdown=draw(factors) if slows else Fraction(1),
-        copy_out_slowdown=draw(factors) if slows else Fraction(1),
-        comm_copy_out_slowdown=draw(factors) if slows else Fraction(1),
+        idle=Rates(shared=draw(speeds), small=draw(speeds)),
+        **{name: draw(st.builds(Rates, speeds, speeds, speeds, speeds)) for name in names},
         small_bytes=draw(st.integers(0, 4)),
-        small_slowdown=draw(factors) if slows else Fraction(1),
     )
 
 
@@ -96,29 +103,18 @@ def test_engines_agree_on_any_program(program: Program) -> None:
 
 
 def test_a_chained_launch_counts_from_its_own_instant_on() -> None:
-    """One collective follows another without a pause, so that work beside both is stretched throughout: 3 ns
-    are done after 9, though 1/3 ns is left where the first collective ends."""
-    calm = Fraction(1)
+    """One collective follows another without a pause, so that work beside both is stretched throughout: 5 ns
+    are done after 10, though 1 ns is left where the first collective ends."""
     first = Collective(
         kind="all_reduce", elements=1, dtype="float32", num_bytes=4, service_ns=8, phase="backward", bucket=0
     )
     program = Program(
-        lane=(Launch(0), Work("backward", 3), BackwardEnd()),
+        lane=(Launch(0), Work("backward", 5), BackwardEnd()),
         collectives=(first, replace(first, service_ns=5, after=0)),
         carriers=((0, 1),),
-        effects=Effects(
-            channels=1,
-            launch_cost_ns=0,
-            launch_blocks_compute=True,
-            compute_slowdown=Fraction(3),
-            comm_slowdown=calm,
-            channel_slowdown=calm,
-            copy_in_slowdown=calm,
-            copy_out_slowdown=calm,
-            comm_copy_out_slowdown=calm,
-        ),
+        effects=Effects(launch_blocks_compute=True, computing=Rates(lane=FULL_SPEED // 2)),
     )
-    assert lanes.play(program).backward_end_ns == analytic.play(program).backward_end_ns == 9
+    assert lanes.play(program).backward_end_ns == analytic.play(program).backward_end_ns == 10
 
 
 @settings(max_examples=tries(400), deadline=None)

@@ -1,17 +1,16 @@
 """Small messages wait behind larger ones in the connection that channels share; worked out by hand."""
 
 from dataclasses import replace
-from fractions import Fraction
 
 import pytest
 
 from sim.clock import analytic, simpy_clock
 from sim.clock.outcome import Outcome
-from sim.clock.program import BackwardEnd, Effects, Launch, Program
+from sim.clock.program import BackwardEnd, Launch, Program, effects_of
 from sim.clock.small_messages import small_messages
 from sim.nouns.collective import Collective
 from sim.nouns.hardware import CurvePoint
-from tests.handmade import wired
+from tests.handmade import handmade, wired
 
 # Best rate 0.01 ns a byte. A quarter of 1000 + 0.009009 * (bytes - 1000) ns is wire from 31,977 bytes on.
 # What is waited for is 3/4 of the largest measured message, 7,500 ns, beside 1,000 of its own.
@@ -38,7 +37,6 @@ def test_nothing_is_small(changes: dict[str, object]) -> None:
 
 def played(*sizes: int) -> Outcome:
     """Collectives of so many bytes, all launched at 0 ns, on two channels."""
-    calm, (small_bytes, small_slowdown) = Fraction(1), small_messages(LINK)
     times = {1000: 1000, 1_000_000: 10_000}
     program = Program(
         lane=(*(Launch(number) for number in range(len(sizes))), BackwardEnd()),
@@ -55,19 +53,7 @@ def played(*sizes: int) -> Outcome:
             for number, size in enumerate(sizes)
         ),
         carriers=tuple((number,) for number in range(len(sizes))),
-        effects=Effects(
-            channels=2,
-            launch_cost_ns=0,
-            launch_blocks_compute=True,
-            compute_slowdown=calm,
-            comm_slowdown=calm,
-            channel_slowdown=Fraction(2),
-            copy_in_slowdown=calm,
-            copy_out_slowdown=calm,
-            comm_copy_out_slowdown=calm,
-            small_bytes=small_bytes,
-            small_slowdown=Fraction(small_slowdown),
-        ),
+        effects=effects_of(handmade([0]), LINK),
     )
     outcome = simpy_clock.play(program)
     assert outcome == analytic.play(program)

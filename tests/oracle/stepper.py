@@ -2,7 +2,8 @@
 
 Written from the contract's words, sharing nothing with ``sim.clock``, ``sim.systems`` or ``sim.costs`` but
 the nouns.
-Slow and plain on purpose: it looks at every nanosecond, and asks of each piece of work whether it is done.
+Slow and plain on purpose: it looks at every nanosecond, takes from each piece of work what is done of it in
+that one at its rate, and asks whether any is left.
 Two ranks are stepped side by side, each asking in each nanosecond whether the other has come.
 """
 
@@ -16,6 +17,8 @@ from statistics import median
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Curve, Hardware
 from sim.nouns.workload import Workload
+
+FULL = 2**20  # how much of a ns is done in a ns that nothing slows down
 
 Span = tuple[str, int, int, int | None, int | None]  # kind, start, end, gradient, bucket
 
@@ -97,12 +100,10 @@ class Fate:
 @dataclass
 class _Work:
     kind: str
-    left: Fraction
+    left: int
     start: int
     gradient: int | None = None
     bucket: int | None = None
-    factor: Fraction = Fraction(1)
-    due: int = -1
 
 
 def step_through(
@@ -123,12 +124,9 @@ def step_through(
     clock = min(begin for begin, _ in under_way)
     while under_way:
         here = [rank for rank in under_way if rank[0] <= clock]
-        over = True
-        while over:  # each of them is asked, not until the first that says so
-            happened = True
-            while happened:
-                happened = sum(next(backward) for _, backward in here) > 0
-            over = sum(backward.send(True) for _, backward in here) > 0
+        happened = True
+        while happened:  # each of them is asked, not until the first that says so
+            happened = sum(next(backward) for _, backward in here) > 0
         for rank in here:
             try:
                 rank[1].send(True)
@@ -143,8 +141,8 @@ def _backward(
 ) -> Generator[bool, bool | None, None]:
     """One rank's backward, by turns with others.
 
-    In each nanosecond it yields whether anything happened; sent True, since nothing did anywhere, it sets the
-    rates and yields whether anything is over by them; sent True, since nothing is, it goes to the next one.
+    In each nanosecond it yields whether anything happened; sent True, since nothing did anywhere, it goes to
+    the next one.
     """
     buckets = assignment.bucket_indices
     count = len(buckets)
@@ -238,84 +236,80 @@ def _backward(
             return Fraction(small_factor)
         return slow_channel if others else Fraction(1)
 
+    def rate(work: _Work) -> int:
+        slow = Fraction(1)
+        if work.kind == "all_reduce":
+            slow *= slow_comm if on_lane else 1
+            slow *= slow_comm_by_copy if back else 1
+            slow *= beside_others(work)
+        elif active:
+            slow *= slow_compute if work is on_lane else 1
+            slow *= {"copy_in": slow_in, "copy_out": slow_out}.get(work.kind, 1)
+        return half_even(FULL / slow)
+
     def everything() -> list[_Work]:
         return [*active, *([on_lane] if on_lane else []), *([back] if back else [])]
 
     while True:
         while True:
-            while True:
-                changed = False
-                # What is due by the rates that were in force up to this instant.
-                if on_lane is not None and on_lane.due == now:
-                    done, on_lane, changed = on_lane, None, True
-                    finish_lane(done)
-                for work in [work for work in active if work.due == now]:
-                    assert work.bucket is not None
-                    active.remove(work)
-                    fate.end[work.bucket] = now
-                    reduced.add(work.bucket)
-                    changed = True
-                if back is not None and back.due == now:
-                    fate.available[to_copy_out.popleft()] = now
-                    back, changed = None, True
-                # What begins, and what takes no time.
-                while on_lane is None and lane:
-                    kind, duration, gradient, bucket = lane.popleft()
-                    work = _Work(kind, Fraction(duration), now, gradient, bucket)
-                    if duration:
-                        on_lane = work
-                    else:
-                        finish_lane(work)
-                while launched_at is not None or may_launch:
-                    if launched_at is None:
-                        launched_at = (may_launch.popleft(), now + hardware.launch_cost_ns)
-                    if launched_at[1] > now:
-                        break
-                    fate.launch[launched_at[0]] = now
-                    waiting.append(launched_at[0])
-                    launched_at = None
-                while waiting and len(active) + len(spinning) < hardware.comm_channels:
-                    spinning.append(waiting.popleft())
-                    came[spinning[-1]] += 1
-                    fate.late[spinning[-1]] = -now
-                    changed = True
-                for k in [k for k in spinning if came[k] == ranks]:
-                    spinning.remove(k)
-                    fate.start[k] = now
-                    fate.late[k] += now
-                    changed = True
-                    if fate.service[k]:
-                        active.append(_Work("all_reduce", Fraction(fate.service[k]), now, bucket=k))
-                    else:
-                        fate.end[k] = now
-                        reduced.add(k)
-                while over and back is None and to_copy_out and to_copy_out[0] in reduced:
-                    k = to_copy_out[0]
-                    fate.copy_out_start[k] = now
-                    if size := copy(sum(copied(index) for index in buckets[k]), copies_out):
-                        back = _Work("copy_out", Fraction(size), now, bucket=k)
-                    else:
-                        fate.available[to_copy_out.popleft()] = now
-                if (yield changed):
+            changed = False
+            # What is over by the rates that were in force up to this instant.
+            if on_lane is not None and on_lane.left <= 0:
+                done, on_lane, changed = on_lane, None, True
+                finish_lane(done)
+            for work in [work for work in active if work.left <= 0]:
+                assert work.bucket is not None
+                active.remove(work)
+                fate.end[work.bucket] = now
+                reduced.add(work.bucket)
+                changed = True
+            if back is not None and back.left <= 0:
+                fate.available[to_copy_out.popleft()] = now
+                back, changed = None, True
+            # What begins, and what takes no time.
+            while on_lane is None and lane:
+                kind, duration, gradient, bucket = lane.popleft()
+                work = _Work(kind, duration * FULL, now, gradient, bucket)
+                if duration:
+                    on_lane = work
+                else:
+                    finish_lane(work)
+            while launched_at is not None or may_launch:
+                if launched_at is None:
+                    launched_at = (may_launch.popleft(), now + hardware.launch_cost_ns)
+                if launched_at[1] > now:
                     break
-            # The rates from here on. What is left of less than half a nanosecond is done.
-            for work in everything():
-                work.factor = Fraction(1)
-                if work.kind == "all_reduce":
-                    work.factor *= slow_comm if on_lane else 1
-                    work.factor *= slow_comm_by_copy if back else 1
-                    work.factor *= beside_others(work)
-                elif active:
-                    work.factor *= slow_compute if work is on_lane else 1
-                    work.factor *= {"copy_in": slow_in, "copy_out": slow_out}.get(work.kind, 1)
-                work.due = work.start + half_even(now - work.start + work.left * work.factor)
-                assert work.due >= now
-            if (yield any(work.due == now for work in everything())):
+                fate.launch[launched_at[0]] = now
+                waiting.append(launched_at[0])
+                launched_at = None
+            while waiting and len(active) + len(spinning) < hardware.comm_channels:
+                spinning.append(waiting.popleft())
+                came[spinning[-1]] += 1
+                fate.late[spinning[-1]] = -now
+                changed = True
+            for k in [k for k in spinning if came[k] == ranks]:
+                spinning.remove(k)
+                fate.start[k] = now
+                fate.late[k] += now
+                changed = True
+                if fate.service[k]:
+                    active.append(_Work("all_reduce", fate.service[k] * FULL, now, bucket=k))
+                else:
+                    fate.end[k] = now
+                    reduced.add(k)
+            while over and back is None and to_copy_out and to_copy_out[0] in reduced:
+                k = to_copy_out[0]
+                fate.copy_out_start[k] = now
+                if took := sum(copy(copied(index), copies_out) for index in buckets[k]):
+                    back = _Work("copy_out", took * FULL, now, bucket=k)
+                else:
+                    fate.available[to_copy_out.popleft()] = now
+            if (yield changed):
                 break
         if over and not to_copy_out and not active and not waiting and launched_at is None:
             break
         for work in everything():
-            work.left -= 1 / work.factor
+            work.left -= rate(work)
         now += 1
 
     fate.sync_end = max(fate.backward_end, *fate.available)

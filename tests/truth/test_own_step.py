@@ -136,9 +136,10 @@ def recorded_beside(machine: Hardware, assignment: Assignment) -> Workload:
     def seen(time: int) -> int:
         return round(float(np.interp(time, done, edges)))
 
-    # The clock rounds the end of each task of the lane, by half a ns at most. What that is in time of the
-    # lane alone takes up to ``compute_slowdown`` as long where backward ends; ``seen`` rounds once itself.
-    rounded_ns = machine.compute_slowdown * len(timeline.compute) / 2 + 0.5
+    # The clock rounds the end of each task of the lane, by a ns at most, and its rate, by half a 2**-20th of
+    # full speed. What that is in time of the lane alone takes up to ``compute_slowdown`` as long where
+    # backward ends; ``seen`` rounds once itself.
+    rounded_ns = machine.compute_slowdown * (len(timeline.compute) + timeline.backward_end_ns / 2**21) + 0.5
     assert abs(seen(WORKLOAD.backward_ns) - timeline.backward_end_ns) <= rounded_ns
     return replace(
         WORKLOAD,

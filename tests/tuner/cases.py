@@ -101,7 +101,7 @@ def one_channel_optimum(workload: Workload, hardware: Hardware) -> int:
     def costs(start: int, stop: int) -> tuple[int, int]:
         return (
             service(hardware.all_reduce, sum(wire[start:stop]), hardware.world_size),
-            copy(sum(copied[start:stop]), hardware.copy_out_bytes_per_s),
+            sum(copy(size, hardware.copy_out_bytes_per_s) for size in copied[start:stop]),
         )
 
     def best(start: int, launched: int, ended: int, available: int) -> int:
@@ -141,15 +141,10 @@ def is_contiguous(workload: Workload, buckets: Buckets) -> bool:
 
 def compiled_minimum(problem: Problem, max_bytes: int = NO_LIMIT) -> int:
     """Least ``sync_end_ns`` over all contiguous partitions by the compiled step, which tries thousands in a
-    moment; the analytic engine decides where that is not sure."""
+    moment."""
     places = np.flatnonzero(~problem.run_ends())
-    ends, sure = kernels.score_all(problem.machine, problem.tables, problem.run_ends(), places, max_bytes)
-    least = int(np.where(sure, ends, kernels.NEVER).min())
-    for number in np.flatnonzero(~sure & (ends <= min(least, int(ends.min())) + 50)).tolist():
-        closes = problem.run_ends()
-        closes[places] = [bool(number >> bit & 1) for bit in range(len(places))]
-        least = min(least, simulated(problem.workload, problem.hardware, problem.buckets(closes)))
-    return least
+    arguments = (problem.machine, problem.tables, problem.run_ends(), places, max_bytes)
+    return int(kernels.score_all(*arguments).min())
 
 
 # ---------------------------------------------------------------------------------------------------

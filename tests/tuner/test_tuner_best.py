@@ -36,8 +36,8 @@ def test_where_the_search_is_exact_little_else_is_scored(
 ) -> None:
     """What it found, and the default; with copies, which are rounded, also one bucket a gradient."""
     played: list[int] = []
-    play = kernels.play_surely
-    monkeypatch.setattr(kernels, "play_surely", lambda *given: (played.append(1), play(*given))[1])
+    play = kernels.play_step
+    monkeypatch.setattr(kernels, "play_step", lambda *given: (played.append(1), play(*given))[1])
     sim.best(model(161, name), machine(name))
     assert len(played) <= most
 

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from sim.costs.service_time import service_ns
@@ -74,16 +74,8 @@ def crowded(draw: st.DrawFn) -> Case:
     return workload, machine
 
 
-def ten_on_two_channels() -> Case:
-    """Each collective of 1.4 ns is rounded to 1, and 1.45 ns shared to 1 again: a bound that gave half a
-    ns a bucket away, and no more, said 7 where 5 is reached."""
-    workload = handmade([0] * 10, 1, backward_ns=1)
-    return workload, wired({0: 0, 5: 7}, comm_channels=2, channel_slowdown=1.45)
-
-
 @settings(max_examples=tries(250))
 @given(crowded())
-@example(ten_on_two_channels())
 def test_bound_survives_rounding(case: Case) -> None:
     assert bound_of(*case) <= brute_force(*case)
 
@@ -159,14 +151,6 @@ def test_bound_holds_beside_interference_often(case: Case) -> None:
     assert bound_of(*case) <= compiled_minimum(Problem(*case))
 
 
-def test_bound_gives_away_what_the_lane_is_rounded_by() -> None:
-    """Pieces of backward of 1 ns, stretched to 1.4 ns, take 1 ns all the same."""
-    case = tiny(list(range(9, 0, -1)), [0] * 9, {0: 200}, 9, compute_slowdown=1.4)
-    assert bound_of(*case) <= brute_force(*case) == 209
-    longer = tiny([134], [40], {6: 157, 31: 225}, 947, compute_slowdown=1.4, comm_slowdown=2.339175985008905)
-    assert bound_of(*longer) <= brute_force(*longer) == 1141
-
-
 def test_bound_beside_interference_takes_the_best_share() -> None:
     """400 ns are sent beside backward, and 100 while what they carried is copied back: less beside it, or
     all of it, would take longer."""
@@ -187,10 +171,10 @@ def test_bound_beside_interference_takes_the_best_share() -> None:
 )
 def test_bound_beside_interference_by_hand(further: dict[str, Any], best: int) -> None:
     """One gradient, ready at 400 of 1000 ns, whose all-reduce takes 500: the bound is the time itself, but
-    for half a ns of its service and of each piece of the lane."""
+    for half a ns of its service."""
     case = tiny([400], [8], {0: 500}, 1000, **further)
     assert brute_force(*case) == best
-    assert best - 3 <= bound_of(*case) <= best
+    assert best - 2 <= bound_of(*case) <= best
 
 
 @settings(max_examples=tries(100))
@@ -198,14 +182,10 @@ def test_bound_beside_interference_by_hand(further: dict[str, Any], best: int) -
 def test_least_services_are_least_service_at_every_place(case: Case) -> None:
     """The same numbers for all places at once, never above the exact fractions."""
     problem = Problem(*case)
-    factors = problem.machine.factors
-    sharing = factors.channels > 1 and factors.channel != 1
-    stretched = sharing or factors.comm != 1 or factors.comm_copy_out != 1
-    rounded = Fraction(1) if stretched else HALF
     lines = affine_minorants(problem.curve)
     wires = problem.wire.tolist()
     for place, least in enumerate(least_services_ns(problem)[:-1].tolist()):
-        exactly = least_service_ns(lines, sum(wires[place:]), len(wires) - place, rounded)
+        exactly = least_service_ns(lines, sum(wires[place:]), len(wires) - place)
         assert exactly * (1 - Fraction(1, 10**9)) <= Fraction(least) <= exactly
 
 

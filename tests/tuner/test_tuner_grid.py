@@ -20,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.clock import simpy_clock
 from sim.errors import InputError, MachineError
 from sim.nouns.hardware import Hardware
 from sim.nouns.rows import SweepRow
@@ -33,7 +32,7 @@ from sim.tuner.sweeps.workers import process_pool, spread
 from sim.units import MIB
 from tests import strategies
 from tests.effort import PATIENCE_S, tries
-from tests.handmade import handmade, wired
+from tests.handmade import handmade
 from tests.tuner.cases import Case, anything, link, resnet50
 
 ENGINES: tuple[Engine, ...] = ("simpy", "analytic")
@@ -182,23 +181,6 @@ def test_what_cuts_alike_is_simulated_once_a_point(monkeypatch: pytest.MonkeyPat
     assert done[-1] == (len(calls), len(calls))
     assert [one for one, _ in done] == sorted({one for one, _ in done})
     assert {total for _, total in done} == {len(calls)}
-
-
-@pytest.mark.parametrize("times", [1, 1 << 48], ids=["a tie", "too long"])
-def test_what_floats_cannot_tell_goes_to_the_engine(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rates that change so that a half is left of odd times; and a backward of a month."""
-    ready = (2, 3, 4)
-    workload = replace(
-        SMALL,
-        gradients=tuple(replace(ONE, index=k, ready_ns=times * ready[k]) for k in range(3)),
-        backward_ns=6 * times,
-    )
-    hardware = wired({0: 2}, comm_channels=2, comm_slowdown=1.5, channel_slowdown=1.25)
-    calls, real = [], simpy_clock.play
-    monkeypatch.setattr(simpy_clock, "play", lambda program: calls.append(program) or real(program))
-    rows = sim.sweep(workload, hardware, [0.0])
-    assert calls or times == 1  # a tie is told by how near to a half its machine can come
-    assert rows == sim.sweep(workload, hardware, [0.0], "simpy")
 
 
 @pytest.mark.parametrize("hardware", ["box-2x1gbit", "loopback-2"])

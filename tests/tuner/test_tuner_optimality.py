@@ -1,7 +1,6 @@
 """The tuner against every partition there is."""
 
 import re
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 import sim
 from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT
-from sim.tuner.search import exact, labels, optimum
+from sim.tuner.search import exact, optimum
 from sim.tuner.search.bound import lower_bound_ns
 from sim.tuner.search.exact import covers
 from sim.tuner.search.optimum import Optimum, find_optimum
@@ -20,7 +19,6 @@ from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.problem import Problem
 from sim.tuner.search.score import Scorer
 from tests.effort import tries
-from tests.strategies import SLOWDOWNS
 from tests.tuner.cases import (
     Case,
     anything,
@@ -75,7 +73,7 @@ def test_the_best_of_2048_partitions(case: Case) -> None:
     check(case, found)
     assert found.sync_end_ns == found.at_least_ns == one_channel_optimum(*case)
     assert found.is_proved
-    assert found.proof == SEARCHED
+    assert found.proof == SEARCHED or re.fullmatch(TRIED, found.proof)
 
 
 @settings(max_examples=tries(100))
@@ -115,46 +113,14 @@ def test_the_best_of_8192(case: Case, data: st.DataObject) -> None:
 )
 @given(anything(max_gradients=8))
 def test_trying_all_needs_no_help(monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
-    """Where no search covers the case, and what is known is poor: of ends that are sure and such that are
-    not, the best of both."""
+    """Where no search covers the case, and what is known is poor."""
     monkeypatch.setattr(optimum, "exact_optimum", lambda *_: None)
-    monkeypatch.setattr(labels, "applies", lambda _: False)
     found = found_from(case)
     check(case, found)
     assert found.sync_end_ns == compiled_minimum(Problem(*case))
     tried = re.fullmatch(TRIED, found.proof)
     assert tried
     assert int(tried[1]) == 2 ** (len(case[0].gradients) - len(oracle_runs(case[0])))
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_ends_that_are_not_sure_hide_none_that_are(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """The least of all may be one that is not sure, and too low: the best of the others counts then."""
-    monkeypatch.setattr(optimum, "exact_optimum", lambda *_: None)
-    random = Random(seed)
-    for _ in range(20):
-        count = random.randint(2, 5)
-        ready = sorted((random.randint(0, 6) for _ in range(count)), reverse=True)
-        case = tiny(
-            ready,
-            [random.randint(1, 4) for _ in range(count)],
-            {1: random.randint(1, 6), 4: random.randint(1, 9), 9: random.randint(4, 20)},
-            max(ready) + random.randint(0, 3),
-            comm_slowdown=random.choice(SLOWDOWNS[1:]),
-            compute_slowdown=random.choice(SLOWDOWNS[1:]),
-        )
-        real = optimum.kernels.score_all
-        low = random.randint(1, 3)
-
-        def doubtful(*arguments: Any, lowest: int = low, real: Any = real) -> Any:
-            ends, sure = real(*arguments)
-            sure[0], ends[0] = False, ends.min() - lowest
-            return ends, sure
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(optimum.kernels, "score_all", doubtful)
-            found = found_from(case)
-        assert found.sync_end_ns == brute_force(*case)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -187,7 +153,6 @@ def test_without_a_proof_it_claims_none(
 ) -> None:
     """If nothing may be searched or tried, it climbs; what it proves then is by the bound alone."""
     monkeypatch.setattr(optimum, "EXHAUSTIVE_PLACES", -1)
-    monkeypatch.setattr(optimum, "LABELLED", 0)
     monkeypatch.setattr(exact, "MOST_STEPS", -1)
     monkeypatch.setattr(optimum, "_PLACES_PLAYED", 10_000)
     max_bytes = data.draw(limits(case[0]))
@@ -196,13 +161,10 @@ def test_without_a_proof_it_claims_none(
     best = compiled_minimum(Problem(*case), max_bytes)
     assert found.at_least_ns <= best <= found.sync_end_ns
     if found.is_proved:
-        assert found.sync_end_ns <= best + len(case[0].gradients) + 1
-        assert found.proof == "meets the lower bound" or found.proof.startswith("exact search")
-        assert found.sync_end_ns == best or found.proof.startswith("exact search, to")
+        assert found.sync_end_ns == best
+        assert found.proof == "meets the lower bound"
     else:
         assert "not proved" in found.proof
-        times = [point.duration_ns for point in case[1].all_reduce]
-        assert "falls" not in found.proof or times != sorted(times)
 
 
 def test_as_few_buckets_as_do() -> None:
@@ -297,17 +259,6 @@ def test_climbing_finds_what_the_exact_search_finds(workload: Workload, hardware
         pytest.param(10_000, 300, INTERFERENCE, 0.001, id="10k-interference"),
         pytest.param(10_000, 300, BLOCKING, 0.001, id="10k-blocking"),
         pytest.param(10_000, 100, FASTER_TOGETHER, 0.02, id="10k-faster"),
-        pytest.param(
-            100_000,
-            300,
-            {"comm_channels": 2, "channel_slowdown": 1.8},
-            0.001,
-            id="100k-two",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            100_000, 1000, {"copy_out_bytes_per_s": 1e12}, 0.0001, id="100k-copies", marks=pytest.mark.slow
-        ),
     ],
 )
 def test_large_models_come_back(count: int, gbit: float, further: dict[str, Any], gap: float) -> None:
@@ -333,23 +284,6 @@ def test_climbed_is_near_the_optimum(monkeypatch: pytest.MonkeyPatch, seed: int)
     gbit, latency = random.choice([4, 10, 40]), random.choice([10, 100, 1000])
     case = workload, link(gbit, latency_us=latency, **FASTER_TOGETHER)
     assert found_from(case).sync_end_ns <= 1.005 * compiled_minimum(Problem(*case))
-
-
-def test_more_than_the_lattice_holds_on_a_curve_that_falls() -> None:
-    """1000 gradients: what is left open is said, and why."""
-    workload = transformer(83, width=256)
-    points = link(10).all_reduce
-    falls = replace(points[2], duration_ns=points[3].duration_ns + 50_000)
-    hardware = replace(link(10), all_reduce=(*points[:2], falls, *points[3:]))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exact, "MOST_STEPS", 1000)
-        found = found_from((workload, hardware))
-    check((workload, hardware), found)
-    assert not found.is_proved
-    assert re.fullmatch(r"exact search, to \d+ ns; not proved, as the curve falls somewhere", found.proof)
-    whole = found_from((workload, hardware))
-    assert whole.is_proved
-    assert found.at_least_ns <= whole.sync_end_ns <= found.sync_end_ns
 
 
 # ---------------------------------------------------------------------------------------------------

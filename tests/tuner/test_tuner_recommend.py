@@ -238,12 +238,11 @@ def test_a_default_that_is_best_is_kept() -> None:
         assert recommendation.gain.sentence.endswith("better than DDP's default; keep it")
 
 
-def test_a_gain_of_nanoseconds_is_no_advice() -> None:
-    """Copies are rounded bucket by bucket: clever cuts gain some ns of 173 ms, and that is not worth a word
-    of praise."""
-    recommendation = sim.tune(resnet50(), link(10, copy_in_bytes_per_s=10e9, copy_out_bytes_per_s=10e9))
+def test_a_gain_of_microseconds_is_no_advice() -> None:
+    """Clever cuts gain some us of a quarter of a second, and that is not worth a word of praise."""
+    recommendation = sim.tune(resnet50(), link(5, latency_us=1))
     gain = recommendation.gain
-    assert 0 < gain.gain_ns < 1000
+    assert 0 < gain.gain_ns < 10_000
     assert gain.significant is False
     assert gain.sentence == (
         f"no significant difference: {gain.gain_ns / 1000:.3g} us a step is less than 0.1% of it; "

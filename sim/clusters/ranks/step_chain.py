@@ -9,6 +9,7 @@ from itertools import repeat
 import numpy as np
 
 from sim.clock.arrays import Floats, Ints
+from sim.clock.program import MOST_NS
 from sim.clock.rank_play import Met, Together, check_times, play
 from sim.clock.variants import Lanes, make_lanes
 from sim.clusters.ranks.crew import Brought, Crew, Dice
@@ -19,7 +20,6 @@ from sim.nouns.collective import Collective
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.registry import write
-from sim.tuner.search.problem import MOST
 from sim.tuner.spread.scatter import read_scatter
 
 MOST_CELLS = 1 << 27  # ranks times collectives: 1 GiB an array
@@ -46,7 +46,6 @@ class JobSteps:
     rank_paces: Floats
     computed_ns: Floats
     stalled: int
-    by_simpy: int
 
 
 class VariedStep:
@@ -103,7 +102,7 @@ class VariedStep:
             if luck is not None and jittered.any():
                 wires = _wires(lanes)[jittered]
                 factors = self.scatter.jitter(wires, luck[:, batch, places[jittered]])
-                table[:, jittered] = np.rint(np.minimum(table[:, jittered] * factors, MOST))
+                table[:, jittered] = np.rint(np.minimum(table[:, jittered] * factors, MOST_NS))
             for step in range(steps):
                 made[step].append(table[step])
         return made
@@ -157,7 +156,7 @@ def play_job(
     waited, longest, stragglers = np.zeros((3, count), np.int64)
     rank_waited, rank_last = np.zeros(len(crew), np.int64), np.zeros(len(crew))
     ends, finished = np.zeros(len(crew), np.int64), [0]
-    rank_paces, computed, stalled_steps, by_simpy = np.zeros(len(crew)), np.zeros(3), 0, 0
+    rank_paces, computed, stalled_steps = np.zeros(len(crew)), np.zeros(3), 0
     for number in range(steps + 1):
         brought = dice.step()
         at = 0
@@ -173,7 +172,6 @@ def play_job(
             ends, met = _through(lanes.with_services(times[batch]), bringing)
             if number:
                 computed += brought.paces @ step.works_ns[batch][bringing.variants]
-                by_simpy += met.by_simpy
                 added = tally(met.came_ns, met.last_ns, rank_waited, rank_last)
                 here = slice(at, at + len(lanes.order))
                 for sums, more in zip((waited, longest, stragglers), added, strict=True):
@@ -196,7 +194,6 @@ def play_job(
         rank_paces=rank_paces,
         computed_ns=computed,
         stalled=stalled_steps,
-        by_simpy=by_simpy,
     )
 
 

@@ -88,7 +88,6 @@ def summarise(
         parts=_parts(crew, jobs),
         worst=_worst(jobs),
         collectives=_collectives(step, jobs),
-        played_exactly=sum(job.by_simpy for job in jobs),
         not_known=_not_known(step, hardware),
         notes=(*_notes(crew, step, jobs), *doubts_about(workload, hardware)),
         provenance={"source": "sim.step_distribution", "workload": workload.name, "hardware": hardware.name},

@@ -165,7 +165,7 @@ def add_up(
     places: Array,
     is_reversed: bool,
     wire: Array,
-    copied: Array,
+    copy_back: Array,
     firsts: Array,
     laters: Array,
     starts: Array,
@@ -173,10 +173,10 @@ def add_up(
     """What ``problem.Problem.stops`` says of many layouts, one after another.
 
     Layout k, of the limits [firsts[k], laters[k]] in bytes, has the entries from ``starts[k]`` to ``starts[k
-    + 1]``. ``wire``, ``copied``: bytes of each place in the ready order.
+    + 1]``. ``wire``, ``copy_back``: of each place in the ready order, bytes and ns.
 
     Returns:
-        Per bucket the last place that it waits for, its bytes on the wire and in copies.
+        Per bucket the last place that it waits for, its bytes on the wire, and ns to copy it back.
     """
     count = sizes.shape[0]
     emitted, bucket_of = np.empty(count, np.int64), np.empty(count, np.int64)
@@ -186,7 +186,7 @@ def add_up(
         np.empty(PER_KEY * num_keys, np.int64),
     )
     stops = np.zeros(starts[-1], np.int64)
-    wires, copies = np.zeros(starts[-1], np.int64), np.zeros(starts[-1], np.int64)
+    wires, back = np.zeros(starts[-1], np.int64), np.zeros(starts[-1], np.int64)
     for row in range(firsts.shape[0]):
         start = starts[row]
         limits[0], limits[1] = firsts[row], laters[row]
@@ -197,10 +197,10 @@ def add_up(
                 entry = start + made - 1 - bucket_of[position]
             stops[entry] = max(stops[entry], place)
             wires[entry] += wire[place]
-            copies[entry] += copied[place]
+            back[entry] += copy_back[place]
         for entry in range(start + 1, start + made):
             stops[entry] = max(stops[entry], stops[entry - 1])
-    return stops, wires, copies
+    return stops, wires, back
 
 
 def find_intervals(

@@ -12,7 +12,6 @@ from sim.tuner.reach.cap_layouts import (
     Intervals,
     Walk,
     find_intervals,
-    make_layout,
 )
 from sim.tuner.reach.layout_scores import LayoutScores, score_layouts
 from sim.tuner.search.score import Scorer
@@ -20,8 +19,6 @@ from sim.tuner.search.score import Scorer
 PAIR_WORK = 50_000_000  # tensors walked, in all pairs of first bucket and cap
 DESCENT_WORK = 5_000_000  # tensors walked, in one line of a coordinate descent
 FEWEST = 100  # layouts of such a line, however many tensors there are
-NEAR_NS = 100  # far more than an uncertain score is off by
-MOST_PLAYED = 20  # of the layouts that are so near to the best score; the others are left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,25 +48,14 @@ class Search:
         return self.best_scored(firsts, laters, score_layouts(self.scorer.problem, self.walk, firsts, laters))
 
     def best_scored(self, firsts: Array, laters: Array, scores: LayoutScores) -> CapLimits:
-        """As ``best``, with ``scores`` known. Layouts too near each other to tell are played to the ns."""
-        ends = scores.sync_end_ns
-        order = np.lexsort((scores.num_buckets, ends))
-        near = order[ends[order] <= ends[order[0]] + NEAR_NS]
-        if scores.sure[near].all():
-            near = near[:1]
-        found = []
-        for row in near[:MOST_PLAYED].tolist():
-            first, later, end = int(firsts[row]), int(laters[row]), int(ends[row])
-            if not scores.sure[row]:
-                end = self.scorer.sync_end_ns(make_layout(self.walk, first, later))
-            pair = CapLimits(
-                sync_end_ns=end,
-                num_buckets=int(scores.num_buckets[row]),
-                first_bytes=first,
-                later_bytes=later,
-            )
-            found.append(pair)
-        return min(found, key=lambda pair: pair.rank)
+        """As ``best``, with ``scores`` known."""
+        row = np.lexsort((scores.num_buckets, scores.sync_end_ns))[0]
+        return CapLimits(
+            sync_end_ns=int(scores.sync_end_ns[row]),
+            num_buckets=int(scores.num_buckets[row]),
+            first_bytes=int(firsts[row]),
+            later_bytes=int(laters[row]),
+        )
 
 
 def best_pair(search: Search, intervals: Intervals, cap: CapLimits) -> tuple[CapLimits, bool, str]:

@@ -7,12 +7,13 @@ from math import ceil
 import numpy as np
 
 from sim.clock.arrays import Floats, Ints
-from sim.clock.sheet import Factors
+from sim.clock.program import FULL_SPEED
 from sim.costs.service_time import rise_beyond
 from sim.nouns.hardware import CurvePoint
 from sim.tuner.search.problem import Problem
 
 Line = tuple[Fraction, Fraction]  # (ns per collective, ns per byte)
+_HALF = Fraction(1, 2)  # ns, by which a service time may be rounded
 
 
 def affine_minorants(curve: tuple[CurvePoint, ...]) -> list[Line]:
@@ -51,31 +52,25 @@ def _lower_hull(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return hull
 
 
-def least_service_ns(
-    lines: list[Line], num_bytes: int, at_most: int, rounded: Fraction = Fraction(1, 2)
-) -> Fraction:
+def least_service_ns(lines: list[Line], num_bytes: int, at_most: int) -> Fraction:
     """Least total service time in ns of any buckets that hold ``num_bytes`` in at most ``at_most`` buckets.
 
-    A real service time is rounded to the nearest ns, so that the bound is half a ns lower for each bucket. It
-    is lower by ``rounded`` ns in all where stretched collectives are rounded once more as they end.
+    A real service time is rounded to the nearest ns, so that the bound is half a ns lower for each bucket.
     """
     best = Fraction(0)
     for per_collective, per_byte in lines:
-        rounding = rounded if per_collective >= rounded else rounded * at_most
+        rounding = _HALF if per_collective >= _HALF else _HALF * at_most
         best = max(best, per_collective + per_byte * num_bytes - rounding)
     return best
 
 
 def least_services_ns(problem: Problem) -> Floats:
     """``least_service_ns`` of all gradients from each place on, and 0 at the end; low by a float's error."""
-    sharing = {"channel_slowdown", "comm_slowdown", "comm_copy_out_slowdown"}
-    stretched = sharing & problem.effects.in_force
-    rounded = 1.0 if stretched else 0.5
     rest = np.append(np.cumsum(problem.wire[::-1])[::-1], 0).astype(np.float64)
     at_most = np.arange(len(problem), -1, -1)
     best = np.zeros(len(problem) + 1)
     for per_collective, per_byte in affine_minorants(problem.curve):
-        rounding = rounded if per_collective >= rounded else rounded * at_most
+        rounding = 0.5 if per_collective >= _HALF else 0.5 * at_most
         best = np.maximum(best, float(per_collective) + float(per_byte) * rest - rounding)
     best[-1] = 0.0
     return best * (1 - 1e-12)
@@ -90,61 +85,47 @@ def lower_bound_ns(problem: Problem) -> int:
     must all be sent; the last of it must be copied back. And: nothing ends before the compute lane
     and all copies back. With several channels, work passes at most at the rate of all channels together.
     Where backward and collectives slow each other down, what is sent beside backward makes it longer and
-    takes longer: the bound takes the best share of both. Every piece of the lane is rounded as it ends: half
-    a ns of each is given away there. Other slow-downs only add, and are left out.
+    takes longer: the bound takes the best share of both. Other slow-downs only add, and are left out; so do
+    ends that are rounded up.
     """
-    factors, count, keys = problem.machine.factors, len(problem), int(problem.run.max()) + 1
-    copied = problem.copied.sum()
-    copy_out = max(0.0, float(copied) * problem.machine.copy_out_ns_per_byte - count / 2)
-    lane_end = problem.lane_end + (factors.launch_cost_ns * keys if factors.blocks else 0)
+    machine, count, keys = problem.machine, len(problem), int(problem.run.max()) + 1
+    copy_out = int(problem.copy_back.sum())
+    lane_end = problem.lane_end + (machine.launch_cost_ns * keys if machine.blocks else 0)
     bound = lane_end + copy_out
     if problem.curve_ns.any():
-        work = least_services_ns(problem)[:-1] / problem.together
-        start = problem.ready + factors.launch_cost_ns
         # Copies are in bucket order: with a single run, the last follows every collective.
-        last = (
-            np.zeros(count)
-            if keys > 1
-            else np.full(count, float(problem.copies_back(problem.copied[-1:])[0]))
-        )
-        last[-1] = float(problem.copies_back(problem.copied[-1:])[0])
-        pieces = (problem.work > 0).astype(np.int64) + (problem.copy_in > 0) + factors.blocks
-        rounded = (np.cumsum(pieces[::-1])[::-1] + 1) / 2
-        bound = max(bound, float(np.max(_shared(factors, start, work, lane_end, rounded, last, copy_out))))
-    return ceil(bound - 1e-3)
+        last = np.zeros(count) if keys > 1 else np.full(count, float(problem.copy_back[-1]))
+        last[-1] = float(problem.copy_back[-1])
+        start = problem.ready + machine.launch_cost_ns
+        ends = _shared(problem, start, least_services_ns(problem)[:-1], lane_end, last, copy_out)
+        bound = max(bound, ceil(float(np.max(ends)) - 1e-3))
+    return bound
 
 
 def _shared(
-    factors: Factors,
-    start: Ints,
-    work: Floats,
-    lane_end: int,
-    rounded: Floats,
-    last: Floats,
-    copy_out: float,
+    problem: Problem, start: Ints, work: Floats, lane_end: int, last: Floats, copy_out: int
 ) -> Floats:
     """When ``work`` ns of collectives that begin at ``start`` can at the earliest be over and copied back.
 
     Some of them run beside what is left of the lane, which may slow both down.
 
-    ``beside`` ns of the lane's time with a collective under way send ``beside / comm`` and make the lane
-    ``beside * (1 - 1 / compute)`` longer, less ``rounded`` ns. Between its corners the end is linear in
-    ``beside``.
+    In ``beside`` ns of the lane's time with a collective under way ``beside * slow`` of the work is done, and
+    of the lane's ``beside * own``. Between its corners the end is linear in ``beside``.
     """
+    rates = problem.effects.computing
+    free = problem.together / FULL_SPEED
+    slow = max(rates.alone, problem.machine.channels * rates.shared) / FULL_SPEED
+    own = rates.lane / FULL_SPEED
     lane = np.maximum(0.0, lane_end - start)
-    most = np.maximum(lane, factors.compute * (lane - rounded))
-    most = np.minimum(most, work * factors.comm)
-    growth = 1 - 1 / factors.compute
+    most = np.minimum(lane / own, work / slow)
 
     def over(beside: Floats) -> Floats:
-        longer = np.maximum(0.0, beside * growth - rounded)
-        left = work - beside / factors.comm
-        sent = np.where(left > 1e-9 * work, start + lane + longer + left, start + beside)
+        longer = beside * (1 - own)
+        left = work - beside * slow
+        sent = np.where(left > 1e-9 * work, start + lane + longer + left / free, start + beside)
         return np.maximum(sent + last, lane_end + longer + copy_out)
 
     # Where the two lines of the maximum cross, as far as that is within reach.
-    cross = np.clip((start + lane + work + last - lane_end - copy_out) * factors.comm, 0.0, most)
-    # Up to here the lane grows no longer.
-    free = np.minimum(rounded / growth, most) if growth > 0 else most
-    corners = [over(beside) for beside in (np.zeros_like(most), most, cross, free)]
+    cross = np.clip((start + lane + work / free + last - lane_end - copy_out) * free / slow, 0.0, most)
+    corners = [over(beside) for beside in (np.zeros_like(most), most, cross)]
     return np.asarray(np.min(corners, axis=0))

@@ -4,8 +4,9 @@ import numpy as np
 
 from sim.clock.arrays import Flags
 from sim.clock.machine_code import compiled
+from sim.clock.sheet import Machine
 from sim.tuner.search.kernels import score
-from sim.tuner.search.problem import Machine, Tables
+from sim.tuner.search.problem import Tables
 
 
 @compiled
@@ -22,7 +23,7 @@ def climb(
     """
     np.random.seed(seed)
     places = closes.size
-    best, _ = score(machine, tables, closes, max_bytes)
+    best = score(machine, tables, closes, max_bytes)
     kept = closes.copy()
     spent, here, stuck = 1, best, 0
     while True:
@@ -33,7 +34,7 @@ def climb(
                 if run_ends[place] or spent >= budget:
                     continue
                 closes[place] = not closes[place]
-                end, _ = score(machine, tables, closes, max_bytes)
+                end = score(machine, tables, closes, max_bytes)
                 spent += 1
                 if end < here or (end == here and not closes[place]):
                     here, improved = end, True
@@ -48,7 +49,7 @@ def climb(
                     if there < 0 or there >= places or closes[there]:
                         continue
                     closes[there] = True
-                    end, _ = score(machine, tables, closes, max_bytes)
+                    end = score(machine, tables, closes, max_bytes)
                     spent += 1
                     if end < here:
                         here, improved, moved = end, True, True
@@ -67,7 +68,7 @@ def climb(
             place = np.random.randint(places)
             if not run_ends[place]:
                 closes[place] = not closes[place]
-        here, _ = score(machine, tables, closes, max_bytes)
+        here = score(machine, tables, closes, max_bytes)
         spent += 1
 
 
@@ -80,7 +81,7 @@ def merge(
     Returns:
         The score, which is no more than it was.
     """
-    here, _ = score(machine, tables, closes, max_bytes)
+    here = score(machine, tables, closes, max_bytes)
     merging = True
     while merging and budget > 0:  # what could not be merged may be once others are
         merging = False
@@ -88,7 +89,7 @@ def merge(
             if run_ends[place] or not closes[place] or budget == 0:
                 continue
             closes[place] = False
-            end, _ = score(machine, tables, closes, max_bytes)
+            end = score(machine, tables, closes, max_bytes)
             budget -= 1
             if end <= here:
                 here, merging = end, True

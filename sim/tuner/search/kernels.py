@@ -1,38 +1,34 @@
 """What the tuner does millions of times: service times, one DDP step, the score of a partition.
 
-Times are int64 ns and sizes int64 bytes; ``machine`` is a ``problem.Machine``. A step is played by
-the compiled clock.
+Times are int64 ns and sizes int64 bytes. A step is played by the compiled clock.
 """
 
 import numpy as np
 
-from sim.clock.arrays import Flags, Floats, Ints
+from sim.clock.arrays import Flags, Ints
 from sim.clock.compiled import play_alone
 from sim.clock.machine_code import compiled
-from sim.clock.sheet import BACKWARD, COPY_BACK, COPY_IN, LAUNCH, MOST_NS, STALLED, WAIT
-from sim.tuner.search.problem import Machine, Tables
+from sim.clock.program import FULL_SPEED
+from sim.clock.sheet import BACKWARD, COPY_BACK, COPY_IN, LAUNCH, OWN, WAIT, Machine
+from sim.tuner.search.problem import Tables
 
 NEVER = 1 << 62
-# A float this near to half a ns may round to the wrong side: so many ns, and so many for each ns of it.
-DOUBT_NS, _RELATIVE_DOUBT = 1e-3, 1e-14
 
 
 @compiled
 def add_share(base: int, a: int, b: int, c: int) -> int:
     """``base + a * b / c`` rounded half to even, for a, b >= 0 and 0 < c < 2**61, without overflow."""
-    whole_a, part_a = a // c, a % c
-    whole_b, part_b = b // c, b % c
-    quotient = base + whole_a * b + whole_b * part_a
-    if part_a < 1 << 31 and part_b < 1 << 31:
-        quotient += part_a * part_b // c
-        rest = part_a * part_b % c
+    if a < 1 << 31 and b < 1 << 31:
+        quotient, rest = base + a * b // c, a * b % c
     else:
+        whole_a, part_a = a // c, a % c
+        whole_b, part_b = b // c, b % c
         low, rest = 0, 0
         for bit in range(61, -1, -1):
             low, rest = 2 * low, 2 * rest + (part_a if part_b >> bit & 1 else 0)
             while rest >= c:
                 low, rest = low + 1, rest - c
-        quotient += low
+        quotient = base + whole_a * b + whole_b * part_a + low
     if 2 * rest > c or (2 * rest == c and quotient & 1):
         quotient += 1
     return quotient
@@ -76,16 +72,8 @@ def services(curve_bytes: Ints, curve_ns: Ints, wires: Ints) -> Ints:
 
 
 @compiled
-def _rounds_surely(exactly: float) -> bool:
-    """Whether ``exactly`` ns are so far from half a ns that a float64 rounds as an exact fraction would."""
-    from_half = abs(exactly - np.floor(exactly) - 0.5)
-    return bool(from_half > DOUBT_NS + exactly * _RELATIVE_DOUBT)
-
-
-@compiled
-def play_surely(
+def play_step(
     machine: Machine,
-    grains: Floats,
     work: Ints,
     copy_in: Ints,
     tail: int,
@@ -93,11 +81,11 @@ def play_surely(
     services: Ints,
     small: Ints,
     copies_back: Ints,
-) -> tuple[int, bool]:
-    """``sync_end_ns`` of one DDP step by the compiled clock, and whether it is sure to the nanosecond.
+) -> int:
+    """``sync_end_ns`` of one DDP step.
 
     Args:
-        machine: see ``problem.Machine``; ``grains``: see ``Problem``.
+        machine: see ``sheet.Machine``.
         work: ns of backward before each place; ``copy_in``: ns of its copy.
         tail: ns of backward after the last place.
         stops: per bucket in launch order, the place it waits for; the last is the last place.
@@ -106,11 +94,10 @@ def play_surely(
     """
     count, places = stops.size, work.size
     # The lane, item by item where collectives stretch it, else as one item for each bucket.
-    factors = machine.factors
-    fine = factors.compute != 1.0 or factors.copy_in != 1.0
+    fine = machine.rates[BACKWARD, OWN] != FULL_SPEED or machine.rates[COPY_IN, OWN] != FULL_SPEED
     most = 3 * count + 1 + 2 * places
     kinds, durations, numbers = np.empty(most, np.int64), np.zeros(most, np.int64), np.zeros(most, np.int64)
-    item = place = computing = total = 0
+    item = place = computing = 0
     for bucket in range(count):
         while place <= stops[bucket]:
             if fine:
@@ -121,20 +108,17 @@ def play_surely(
             place += 1
         if not fine:
             kinds[item], durations[item] = BACKWARD, computing
-            total, computing = total + computing, 0
+            computing = 0
             item += 1
         kinds[item], numbers[item] = LAUNCH, bucket
         item += 1
     kinds[item], durations[item] = BACKWARD, tail
     item += 1
-    total += computing + tail + count * factors.launch_cost_ns
     for bucket in range(count):
         kinds[item], numbers[item] = WAIT, bucket
         kinds[item + 1], durations[item + 1] = COPY_BACK, copies_back[bucket]
         item += 2
-        total += services[bucket] + copies_back[bucket]
-    end, sure = play_alone(factors, grains, kinds[:item], durations[:item], numbers[:item], services, small)
-    return end, sure and total <= MOST_NS
+    return play_alone(machine, kinds[:item], durations[:item], numbers[:item], services, small)
 
 
 @compiled
@@ -148,21 +132,19 @@ def play_many(
     small: Ints,
     copies_back: Ints,
 ) -> Ints:
-    """``sync_end_ns`` of each draw, which may be off by a ns where work stretches; see ``play_surely``.
+    """``play_step`` of each draw.
 
     ``works`` [draws, places], ``tails`` [draws], ``services`` [draws, buckets].
     """
-    ends, grains = np.empty(tails.size, np.int64), np.zeros(STALLED + 1)
+    ends = np.empty(tails.size, np.int64)
     for k in range(tails.size):
-        ends[k], _ = play_surely(
-            machine, grains, works[k], copy_in, tails[k], stops, services[k], small, copies_back
-        )
+        ends[k] = play_step(machine, works[k], copy_in, tails[k], stops, services[k], small, copies_back)
     return ends
 
 
 @compiled
-def score(machine: Machine, tables: Tables, closes: Flags, max_bytes: int) -> tuple[int, bool]:
-    """``play_surely`` of the partition whose buckets end at ``closes``: one accumulator a run, as in torch.
+def score(machine: Machine, tables: Tables, closes: Flags, max_bytes: int) -> int:
+    """``play_step`` of the partition whose buckets end at ``closes``: one accumulator a run, as in torch.
 
     ``NEVER`` where a bucket of several gradients holds more than ``max_bytes``.
     """
@@ -174,40 +156,31 @@ def score(machine: Machine, tables: Tables, closes: Flags, max_bytes: int) -> tu
         count += closes[place]
     stops, sent, back = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
     small = np.empty(count, np.int64)
-    count, sure = 0, True
+    count = 0
     for place in range(places):
         key = tables.run[place]
         members[key] += 1
         dense[key] += tables.dense[place]
         filled[key] += tables.wire[place]
-        held[key] += tables.copied[place]
+        held[key] += tables.copy_back[place]
         if closes[place]:
             if dense[key] > max_bytes and members[key] > 1:
-                return NEVER, True
-            stops[count] = place
+                return NEVER
+            stops[count], back[count] = place, held[key]
             sent[count] = service(tables.curve_bytes, tables.curve_ns, filled[key])
             small[count] = filled[key] < machine.small_bytes
-            exactly = held[key] * machine.copy_out_ns_per_byte
-            sure &= _rounds_surely(exactly)
-            back[count] = int(np.rint(exactly))
             members[key] = dense[key] = filled[key] = held[key] = 0
             count += 1
-    end, stepped = play_surely(
-        machine, tables.grains, tables.work, tables.copy_in, tables.tail, stops, sent, small, back
-    )
-    return end, sure and stepped
+    return play_step(machine, tables.work, tables.copy_in, tables.tail, stops, sent, small, back)
 
 
 @compiled
-def score_all(
-    machine: Machine, tables: Tables, run_ends: Flags, places: Ints, max_bytes: int
-) -> tuple[Ints, Flags]:
+def score_all(machine: Machine, tables: Tables, run_ends: Flags, places: Ints, max_bytes: int) -> Ints:
     """``score`` of every partition: bit b of its number says that a bucket ends at ``places[b]``."""
     ends = np.empty(1 << places.size, np.int64)
-    sure = np.empty(1 << places.size, np.bool_)
     closes = run_ends.copy()
     for number in range(1 << places.size):
         for bit in range(places.size):
             closes[places[bit]] = number >> bit & 1
-        ends[number], sure[number] = score(machine, tables, closes, max_bytes)
-    return ends, sure
+        ends[number] = score(machine, tables, closes, max_bytes)
+    return ends

@@ -8,17 +8,15 @@ from numpy.typing import NDArray
 
 from sim.systems.cut import NO_LIMIT
 from sim.tuner.progress import tell
-from sim.tuner.search import climbing, kernels, labels
+from sim.tuner.search import climbing, kernels
 from sim.tuner.search.bound import lower_bound_ns
 from sim.tuner.search.exact import Found, covers, exact_optimum
 from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.score import Scorer
 
 EXHAUSTIVE_PLACES = 15  # 32,768 partitions
-LABELLED = 400  # gradients: labels settle what rounding leaves open in some 0.1 s
 CLIMBS = 3
 _PLACES_PLAYED = 1_000_000  # by a climb: evaluations x gradients
-_OFF = 4  # ns that a score which is not sure may be off by, and that again for each 2**52 ns of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +37,7 @@ class Optimum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """The best partition of a search, how it is known, and the ns that a proof leaves open.
+    """The best partition of a search, and how it is known.
 
     ``is_merged``: no two neighbours among its buckets can be merged without loss.
     """
@@ -47,7 +45,6 @@ class _Answer:
     buckets: Buckets
     proof: str
     is_proved: bool
-    left_open_ns: int = 0
     is_merged: bool = False
 
 
@@ -91,7 +88,7 @@ def find_optimum(
         best = _fewest(scorer, best, max_bytes)
     end = scorer.sync_end_ns(best)
     if is_proved:
-        at_least = max(at_least, end - answer.left_open_ns)
+        at_least = end
     elif end <= at_least:
         is_proved, proof = True, "meets the lower bound"
     at_least = min(at_least, end)
@@ -108,7 +105,7 @@ def find_optimum(
 def _prove(scorer: Scorer, known: list[Buckets], exact: Found | None, max_bytes: int) -> _Answer | None:
     """The best of ``known`` and of a search that can be exact; None where no such search fits."""
     problem = scorer.problem
-    if exact is not None and covers(problem) and not exact.is_rounded:
+    if exact is not None and covers(problem):
         if problem.has_one_run:  # none is sooner then, and one with more buckets is no better
             known = [buckets for buckets in known if len(buckets) <= len(exact.buckets)]
         best = _best(scorer, [*known, exact.buckets])
@@ -118,27 +115,11 @@ def _prove(scorer: Scorer, known: list[Buckets], exact: Found | None, max_bytes:
             is_proved=True,
             is_merged=best is exact.buckets,  # each as long as what follows lets it be
         )
-    best = _best(scorer, known if exact is None else [*known, exact.buckets])
-    if labels.applies(problem) and len(problem) <= LABELLED:
-        better, complete = labels.best_by_labels(problem, scorer.sync_end_ns(best), max_bytes)
-        proof = "exact search over all contiguous partitions" + ("" if complete else ", cut short")
-        return _Answer(buckets=better or best, proof=proof, is_proved=complete)
     if int((~problem.run_ends()).sum()) <= EXHAUSTIVE_PLACES:
+        best = _best(scorer, known if exact is None else [*known, exact.buckets])
         best, count = _try_all(scorer, best, max_bytes)
         return _Answer(buckets=best, proof=f"all {count} contiguous partitions simulated", is_proved=True)
-    if exact is None or not covers(problem):
-        return None
-    # Each copy back is rounded, by half a ns at most, in the bound and in the step: a proof may leave open a
-    # ns for each gradient and one more. Where the curve falls, it may leave open more, and is none.
-    left_open = max(0, scorer.sync_end_ns(best) - exact.at_least_ns)
-    is_proved = left_open <= len(problem) + 1
-    why = "" if is_proved else "; not proved, as the curve falls somewhere"
-    return _Answer(
-        buckets=best,
-        proof=f"exact search, to {left_open} ns{why}",
-        is_proved=is_proved,
-        left_open_ns=left_open,
-    )
+    return None
 
 
 def _best(scorer: Scorer, pool: Iterable[Buckets]) -> Buckets:
@@ -146,29 +127,19 @@ def _best(scorer: Scorer, pool: Iterable[Buckets]) -> Buckets:
 
 
 def _try_all(scorer: Scorer, best: Buckets, max_bytes: int) -> tuple[Buckets, int]:
-    """The best of all partitions, and how many there are; those that are not sure are asked to the ns."""
+    """The best of ``best`` and all partitions, and how many there are."""
     problem = scorer.problem
-    places = np.flatnonzero(~problem.run_ends())
-    ends, sure = kernels.score_all(problem.machine, problem.tables, problem.run_ends(), places, max_bytes)
-
-    def buckets(number: int) -> Buckets:
-        closes = problem.run_ends()
-        closes[places] = [bool(number >> bit & 1) for bit in range(len(places))]
-        return problem.buckets(closes)
-
-    number = int(np.argmin(np.where(sure, ends, kernels.NEVER)))
-    if sure[number] and ends[number] < kernels.NEVER:
-        best = _best(scorer, [best, buckets(number)])
-    least = scorer.sync_end_ns(best)
-    for number in np.flatnonzero(~sure & (ends <= least + _OFF + (least >> 50))).tolist():
-        best = _best(scorer, [best, buckets(number)])
-    return best, len(ends)
+    closes, places = problem.run_ends(), np.flatnonzero(~problem.run_ends())
+    ends = kernels.score_all(problem.machine, problem.tables, problem.run_ends(), places, max_bytes)
+    number = int(np.argmin(ends))
+    closes[places] = [bool(number >> bit & 1) for bit in range(len(places))]
+    return _best(scorer, [best, problem.buckets(closes)]), len(ends)
 
 
 def _climb(scorer: Scorer, pool: Iterable[Buckets], max_bytes: int, effort: float) -> list[Buckets]:
     """Partitions climbed to from the best of ``pool`` that are contiguous, launched in ready order."""
     problem = scorer.problem
-    starts = sorted(set(pool), key=lambda buckets: (scorer.rough_ns(buckets), len(buckets)))
+    starts = sorted(set(pool), key=lambda buckets: (scorer.sync_end_ns(buckets), len(buckets)))
     found: list[Buckets] = []
     for seed, start in enumerate(starts):
         closes = problem.closes(start)

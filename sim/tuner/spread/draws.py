@@ -10,13 +10,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sim.clock.arrays import Floats, Ints
-from sim.clock.program import effects_of
+from sim.clock.program import MOST_NS, effects_of
+from sim.clock.sheet import Machine
+from sim.clock.variants import machine_of
 from sim.errors import InputError
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.tuner.search import kernels
 from sim.tuner.search.partitions import Buckets
-from sim.tuner.search.problem import MOST, Machine, Problem, machine_of
+from sim.tuner.search.problem import Problem
 from sim.tuner.spread.machines import Machines, draw_machines, is_ranged, levels
 from sim.tuner.spread.scatter import Scatter, read_scatter
 from sim.units import format_number
@@ -40,11 +42,11 @@ class Draws:
     ``works`` [draws, places] and ``tails`` [draws]: ns of the compute lane, along the nominal ready order, as
     in ``Problem``. ``paces`` [draws]: factor on the rest of the step. ``drawn``: the machines,
     ``curves`` those of their all-reduces, ``played_on`` each (one for all that are alike) as kernels take it,
-    with ns of copying in. ``luck`` [draws, places]: standard normal, by the place that a bucket waits for;
-    None where there is no jitter. ``recorded``: iterations that went in, 0 where fewer than two were
-    recorded. ``not_known``: what does not vary because nothing of it is recorded. ``is_ranged``: whether
-    machines or times lie in ranges; in words, these are ``rests_on``. ``times``: how many backwards of a step
-    reduce.
+    with ns of copying each gradient in and back. ``luck`` [draws, places]: standard normal, by the place that
+    a bucket waits for; None where there is no jitter. ``recorded``: iterations that went in, 0 where fewer
+    than two were recorded. ``not_known``: what does not vary because nothing of it is recorded.
+    ``is_ranged``: whether machines or times lie in ranges; in words, these are ``rests_on``. ``times``: how
+    many backwards of a step reduce.
     """
 
     problem: Problem
@@ -56,7 +58,7 @@ class Draws:
     scatter: Scatter
     drawn: Machines
     curves: tuple[tuple[Ints, Ints], ...]
-    played_on: tuple[tuple[Hardware, Machine, Ints], ...]
+    played_on: tuple[tuple[Machine, Ints, Ints], ...]
     luck: Floats | None
     recorded: int
     not_known: tuple[str, ...]
@@ -85,14 +87,14 @@ class Draws:
         if self.luck is None or not jitters:
             return by_step
         factors = self.scatter.jitter(wires, self.luck[:, stops])
-        return np.rint(np.minimum(by_step * factors, MOST)).astype(np.int64)
+        return np.rint(np.minimum(by_step * factors, MOST_NS)).astype(np.int64)
 
     def sync_ends(self, buckets: Buckets, *, jitters: bool = True) -> Ints:
         """``sync_end_ns`` of these buckets in every step, of all its backwards that reduce together:
         [machines, iterations].
         """
         problem = self.problem
-        stops, wires, copied = problem.stops(buckets)
+        stops, wires, _ = problem.stops(buckets)
         services, small = self.services(stops, wires, jitters=jitters), problem.small(wires)
         each = len(self) if self.drawn.are_alike else self.iterations  # steps that are played in one go
         ends = [
@@ -104,9 +106,9 @@ class Draws:
                 stops,
                 services[begin : begin + each],
                 small,
-                problem.copies_back(copied, hardware),
+                problem.copies_back(buckets, copy_back),
             )
-            for begin, (hardware, machine, copy_in) in zip(
+            for begin, (machine, copy_in, copy_back) in zip(
                 range(0, len(self), each), self.played_on, strict=True
             )
         ]
@@ -145,8 +147,8 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
     the step, or, where the length of backward is known, ready times up to its end.
 
     Raises:
-        InputError: ``count`` below 1, a negative ``seed``, a ``spread`` that cannot be read, or times beyond
-            2**52 in ``samples`` or by the ``band``.
+        InputError: ``count`` below 1, a negative ``seed``, a ``spread`` that cannot be read, or a step that
+            is too long to be played.
     """
     if count < 1:
         raise InputError(f"draws: {count} is not legal; give at least 1")
@@ -202,6 +204,7 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
             *rests_on,
             f"{what} of the estimate, {format_number(band[0])} to {format_number(band[1])} times",
         )
+    longest_ns = int((lanes.sum(axis=1) + tails).max())
     return Draws(
         problem=problem,
         seed=seed,
@@ -213,7 +216,7 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
         drawn=drawn,
         curves=tuple(map(_curve, drawn.hardwares)),
         played_on=tuple(
-            (one, _machine(problem, one), problem.copies_in(one))
+            (_machine(problem, one), *problem.copies(one, longest_ns))
             for one in (drawn.hardwares[:1] if drawn.are_alike else drawn.hardwares)
         ),
         luck=jittering.standard_normal((machines * iterations, places)) if has_scatter else None,
@@ -239,8 +242,8 @@ def _stretches(
 ) -> Floats:
     """Drawn factors on estimated times, one a machine: their median is 1, their limits the band's ends."""
     low, high = band
-    if workload.backward_ns * high > MOST:
-        raise InputError(f"band: {list(band)} is not legal; it makes backward longer than {MOST} ns")
+    if workload.backward_ns * high > MOST_NS:
+        raise InputError(f"band: {list(band)} is not legal; it makes backward longer than {MOST_NS} ns")
     middle = min(max(1.0, low), high)
     level = levels(drawn.shares, generator)
     return np.interp(level, (0.0, 0.5, 1.0), (low, middle, high))
@@ -254,12 +257,9 @@ def _curve(hardware: Hardware) -> tuple[Ints, Ints]:
 
 def _machine(problem: Problem, hardware: Hardware) -> Machine:
     """A drawn machine; what counts as a small message is taken from the nominal curve."""
-    own = problem.machine
     if hardware == replace(problem.hardware, all_reduce=hardware.all_reduce, spread={}):
-        return own
-    effects = effects_of(problem.workload, replace(hardware, shared_connection=False))
-    made = machine_of(effects, hardware.copy_out_bytes_per_s)
-    return made._replace(small_bytes=own.small_bytes, factors=made.factors._replace(small=own.factors.small))
+        return problem.machine
+    return machine_of(effects_of(problem.workload, hardware, problem.hardware))
 
 
 def _not_known(workload: Workload, hardware: Hardware, scatter: Scatter, recorded: int) -> tuple[str, ...]:
@@ -284,9 +284,9 @@ def _recorded(problem: Problem) -> tuple[Ints, list[str]]:
             f"{len(rows) - len(whole)} of {len(rows)} recorded iterations left out: a gradient missed"
         )
     ready = np.array(whole, dtype=np.int64).reshape(len(whole), len(problem.order))
-    if ready.size and ready.max() > MOST:
+    if ready.size and ready.max() > MOST_NS:
         raise InputError(
-            f"samples: {ready.max()} ns is more than the tuner can count with; give at most {MOST}"
+            f"samples: {ready.max()} ns is more than the tuner can count with; give at most {MOST_NS}"
         )
     sorted_ready = np.maximum.accumulate(ready, axis=1)
     moved = int((sorted_ready != ready).any(axis=1).sum())

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.clock.arrays import Floats, Ints
+from sim.clock.program import MOST_NS
 from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.tuner.search.problem import MOST
 
 # A distribution is its quantiles at these normal scores, and straight between them: least, p10, median, p90,
 # greatest. Where only p90 is recorded the line from the median goes on to the 99th percentile.
@@ -109,9 +109,9 @@ def read_scatter(hardware: Hardware) -> Scatter:
 
 def _check(point: CurvePoint, known: dict[str, Any]) -> None:
     for name in ("count", "low_ns", "high_ns", *_NAMES):
-        if (value := known.get(name, 0)) > MOST:
+        if (value := known.get(name, 0)) > MOST_NS:
             raise InputError(
-                f"spread.all_reduce.{point.num_bytes}.{name}: {value} is not legal; give at most {MOST}"
+                f"spread.all_reduce.{point.num_bytes}.{name}: {value} is not legal; give at most {MOST_NS}"
             )
 
 

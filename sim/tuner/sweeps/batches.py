@@ -90,7 +90,6 @@ def _play(workload: Workload, hardware: Hardware, assignment: Assignment, engine
 
 def _play_compiled(workload: Workload, machines: Sequence[Hardware], assignment: Assignment) -> list[Figures]:
     from sim.clock.analytic import play_on_machines  # numba, which SimPy does without
-    from sim.clock.variants import too_long
 
     program, *more = write(workload, machines[0], assignment)
     if more:  # micro-batches
@@ -98,18 +97,13 @@ def _play_compiled(workload: Workload, machines: Sequence[Hardware], assignment:
     services = [
         [all_reduce_ns(machine, one.num_bytes) for one in program.collectives] for machine in machines
     ]
-    if too_long(program, max(services, key=sum)):
-        return [_play(workload, machine, assignment, "analytic") for machine in machines]
+    for machine, times in zip(machines, services, strict=True):
+        program.check_length(machine.name, times)
     played = play_on_machines(program, services)
     switches = read_switches(assignment)
     made = []
-    columns = (played.sync_ends, played.comm, played.overlapped, played.is_sure)
-    for machine, sync_end, comm, overlapped, is_sure in zip(
-        machines, *(column.tolist() for column in columns), strict=True
-    ):
-        if not is_sure:
-            made.append(_play(workload, machine, assignment, "analytic"))
-            continue
+    columns = (played.sync_ends.tolist(), played.comm.tolist(), played.overlapped.tolist())
+    for machine, sync_end, comm, overlapped in zip(machines, *columns, strict=True):
         ahead, _ = before_forward(workload, machine, assignment, switches, "steady", 0)
         before = program.before_forward_ns + sum(collective.service_ns for collective in ahead)
         made.append(
