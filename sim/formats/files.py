@@ -54,6 +54,7 @@ def write_files(texts: Mapping[Path, str], option: str = "") -> None:
         InputError: as ``write_atomically``; none of them is written.
     """
     staged: dict[Path, Path] = {}
+    written: list[Path] = []
     try:
         for path, text in texts.items():
             real = check_writable(path, option)
@@ -68,10 +69,12 @@ def write_files(texts: Mapping[Path, str], option: str = "") -> None:
         for fresh, real in staged.items():
             with _told(real, "cannot be written", option):
                 os.replace(fresh, real)
-    finally:  # after an interrupt too
-        for fresh in staged:
+            written.append(real)
+    except BaseException:  # an interrupt too
+        for path in (*staged, *written):
             with suppress(OSError):
-                fresh.unlink()
+                path.unlink()
+        raise
 
 
 def write_measured(texts: Mapping[Path, str], option: str = "") -> None:
