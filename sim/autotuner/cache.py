@@ -13,7 +13,7 @@ from sim.formats.files import write_atomically
 from sim.nouns.assignment import Assignment, MadeFor
 from sim.recorder.live_header import trained_parameters
 from sim.recorder.surroundings import surroundings
-from sim.recorder.tensor_facts import dtype_name
+from sim.recorder.training_step import dtype_name
 
 _MACHINE = "machine"
 

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sim.autotuner.boundary import OwnHook
 from sim.autotuner.switch import BucketSwitch
 from sim.importer.recorded.recorded_workload import warmup_by
-from sim.recorder.live_clocks import live_clock_for
+from sim.recorder.clocks import live_clock_for
 from sim.recorder.live_recording import LiveRecording, record
 from sim.recorder.tap import can_round_alike, forget
 

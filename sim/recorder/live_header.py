@@ -13,7 +13,7 @@ from sim.nouns.ddp_switches import ARGUMENTS
 from sim.nouns.devices import backend_of
 from sim.recorder.surroundings import environment, surroundings
 from sim.recorder.tap import ddp_log, tap_of
-from sim.recorder.tensor_facts import bytes_by_dtype, dtype_name
+from sim.recorder.training_step import bytes_by_dtype, dtype_name
 
 _SCHEMA_VERSION = 1
 _SETTINGS = ("bucket_bytes_cap", *(one.name for one in ARGUMENTS if one.recorded))

@@ -19,8 +19,7 @@ from sim.recorder.clocks import clock_for, find_device
 from sim.recorder.factory import Pair, Step
 from sim.recorder.instruments import Iteration, Parameter, Survey, measure, survey
 from sim.recorder.surroundings import surroundings
-from sim.recorder.tensor_facts import bytes_by_dtype, dtype_name
-from sim.recorder.training_step import build_step
+from sim.recorder.training_step import build_step, bytes_by_dtype, dtype_name
 from sim.units import divide_half_even, median_ns
 
 Progress = Callable[[int, int], None]

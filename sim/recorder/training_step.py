@@ -1,10 +1,14 @@
-"""One training step: the user's own callable, or one that is built from ``(model, batch)``."""
+"""What is trained: a step, built from ``(model, batch)`` or the user's own; facts of modules and tensors."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from sim.errors import InputError
 from sim.recorder.factory import Pair, Step, what_is
@@ -156,3 +160,74 @@ def _optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
     if sparse:
         optimizers.append(torch.optim.SparseAdam(sparse, lr=_LEARNING_RATE))
     return optimizers
+
+
+_WRAPPERS: dict[type, str] = {
+    DistributedDataParallel: "is wrapped in DistributedDataParallel already; give the module inside it",
+    DataParallel: "is wrapped in DataParallel; give the module inside it",
+    FullyShardedDataParallel: "is sharded by FullyShardedDataParallel; FSDP has no buckets of DDP's kind",
+    FSDPModule: "is sharded by fully_shard (FSDP2); it has no buckets of DDP's kind",
+}
+
+
+def check_plain_module(model: nn.Module) -> None:
+    """Raise ``InputError`` where ``model``, or a part of it, is wrapped or sharded: DDP, FSDP, DTensor."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model: {type(model).__name__} is not legal; give a torch.nn.Module")
+    for name, module in model.named_modules():
+        for wrapper, words in _WRAPPERS.items():
+            if isinstance(module, wrapper):
+                where = f"model: module {name!r}" if name else "model:"
+                raise InputError(f"{where} {words}")
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, DTensor):
+            raise InputError(
+                f"model: parameter {name!r} is a DTensor (tensor parallel or sharded); its gradients are not "
+                f"DDP's alone; give a module with plain parameters"
+            )
+
+
+def dtype_name(tensor: Tensor) -> str:
+    """``"float32"``, without torch's name before it."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def bytes_by_dtype(tensors: Iterable[Tensor]) -> dict[str, int]:
+    """Bytes of tensors, by dtype in the order of their first."""
+    totals: dict[str, int] = {}
+    for tensor in tensors:
+        dtype = dtype_name(tensor)
+        totals[dtype] = totals.get(dtype, 0) + tensor.numel() * tensor.element_size()
+    return totals
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors in tuples, lists and mappings, at any depth."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list, Mapping)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_in(item)
+
+
+def is_compiled(output: Any) -> bool:
+    """Whether torch.compile made a backward that leads to one of these tensors."""
+    found = [tensor.grad_fn for tensor in tensors_in(output)]
+    seen = set(found)
+    while found:
+        if (node := found.pop()) is None:
+            continue
+        if node.name() == "CompiledFunctionBackward":
+            return True
+        later = {after for after, _ in node.next_functions} - seen
+        seen |= later
+        found += later
+    return False
+
+
+def without_wrapper(parameters: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """Rows of a name and facts, named within the module that holds all: a wrapper may add a loss to it."""
+    paths = [str(name).split(".") for name, *_ in parameters]
+    levels = zip(*(path[:-1] for path in paths), strict=False)
+    shared = sum(1 for _ in takewhile(lambda names: len(set(names)) == 1, levels))
+    return [[path[shared:], *row[1:]] for path, row in zip(paths, parameters, strict=True)]

@@ -16,8 +16,7 @@ from sim.errors import AssignmentError, InputError, MachineError, NotModelledErr
 from sim.formats.documents import load_assignment
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment, MadeFor
 from sim.recorder.live_header import log_buckets
-from sim.recorder.plainness import check_plain_module
-from sim.recorder.tensor_facts import dtype_name, without_wrapper
+from sim.recorder.training_step import check_plain_module, dtype_name, without_wrapper
 from sim.validator.ranks.wrapping.building import reduced_parameters
 from sim.validator.ranks.wrapping.injection import InjectedDataParallel, missing_for_injection
 

@@ -19,9 +19,8 @@ from sim.errors import InputError, NotModelledError
 from sim.importer.recorded.recorded_run import read_recording
 from sim.nouns.imported import ImportOptions
 from sim.recorder import live_recording as live
-from sim.recorder.journal import Journal
-from sim.recorder.live_clocks import LiveCudaClock, LiveHostClock, live_clock_for
-from sim.recorder.live_recording import record
+from sim.recorder.clocks import HostClock, LiveCudaClock, live_clock_for
+from sim.recorder.live_recording import Journal, record
 from sim.recorder.tap import attach
 from tests.handmade import wired
 
@@ -416,9 +415,9 @@ def test_after_an_error_only_what_has_been_reached_is_written(
 
 
 def test_clocks_by_device() -> None:
-    assert isinstance(live_clock_for(torch.device("cpu")), LiveHostClock)
+    assert isinstance(live_clock_for(torch.device("cpu")), HostClock)
     assert isinstance(live_clock_for(CUDA), LiveCudaClock)
-    clock = LiveHostClock()
+    clock = HostClock()
     first = clock.stamp()
     assert clock.between_ns(first, clock.stamp()) >= 0
     assert clock.reached(first)

@@ -17,7 +17,7 @@ from sim.errors import InputError
 from sim.formats.recordings import load_recording
 from sim.live.follower import find_recordings
 from sim.recorder import live_recording as live
-from sim.recorder.live_clocks import LiveHostClock
+from sim.recorder.clocks import HostClock
 from sim.recorder.live_recording import LiveRecording, record
 
 
@@ -98,7 +98,7 @@ def test_no_stamp_is_traced_into_a_graph(
     torch._dynamo.reset()
     traced: list[bool] = []
 
-    class Seeing(LiveHostClock):
+    class Seeing(HostClock):
         def stamp(self) -> int:
             traced.append(torch.compiler.is_compiling())
             return super().stamp()

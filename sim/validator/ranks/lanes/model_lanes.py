@@ -22,9 +22,14 @@ from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hoo
 from sim.errors import AssignmentError, InputError, MachineError
 from sim.recorder.clocks import Clock, Stamp, clock_for, find_device
 from sim.recorder.factory import load_factory
-from sim.recorder.plainness import check_plain_module
-from sim.recorder.tensor_facts import dtype_name, without_wrapper
-from sim.recorder.training_step import ModelStep, build_step, count_samples
+from sim.recorder.training_step import (
+    ModelStep,
+    build_step,
+    check_plain_module,
+    count_samples,
+    dtype_name,
+    without_wrapper,
+)
 from sim.units import format_size
 from sim.validator.ranks.pacing.cuda_pacing import keep_logger_from_waiting
 from sim.validator.ranks.pacing.paced_module import sleep_until

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from sim.nouns.gpus import GpuSheet
-from sim.recorder.tensor_facts import tensors_in
+from sim.recorder.training_step import tensors_in
 
 aten = torch.ops.aten
 
