@@ -392,11 +392,11 @@ def test_worlds_that_memory_cannot_hold_are_refused() -> None:
         sim.step_distribution(WORKLOAD, HARDWARE, CAPS["1 MiB"], JITTER, samples=1)
 
 
-def test_times_that_floats_cannot_hold_are_refused() -> None:
+def test_steps_that_are_too_long_to_be_played_are_refused() -> None:
     long = replace(WORKLOAD, backward_ns=1 << 51)
-    with pytest.raises(InputError, match="more than 1125899906842624 ns"):
+    with pytest.raises(InputError, match=r"affine: a step could take \d+ ns"):
         sim.step_distribution(long, HARDWARE, CAPS["1 MiB"], JITTER, samples=1)
-    late = replace(WORKLOAD, forward_ns=1 << 49)
+    late = replace(WORKLOAD, forward_ns=1 << 40)
     slow = Ranks(name="r", slow=(SlowRanks(first=0, pace=1000.0),))
-    with pytest.raises(InputError, match="more than 1125899906842624 ns"):
+    with pytest.raises(InputError, match=r"ranks: a step could take \d+ ns"):
         sim.step_distribution(late, HARDWARE, CAPS["1 MiB"], slow, samples=1)
