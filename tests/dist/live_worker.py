@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 import sim
 from sim.errors import InputError
-from sim.recorder import journal
+from sim.recorder import live_recording
 from sim.recorder.live_recording import LiveRecording
 from tests.this_torch import takes
 
@@ -310,7 +310,7 @@ def full_disk(folder: Path) -> Any:
         return real(handle, text)
 
     warned: list[str] = []
-    journal._log.addFilter(lambda record: bool(warned.append(record.getMessage())))
+    live_recording._log.addFilter(lambda record: bool(warned.append(record.getMessage())))
     ddp, optimizer = build()
     expected = train(ddp, optimizer)
     ddp, optimizer = build()
