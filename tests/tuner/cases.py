@@ -14,7 +14,6 @@ import sim
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.systems.cut import NO_LIMIT
 from sim.tuner.search import kernels
 from sim.tuner.search.problem import Problem
 from tests.handmade import handmade, wired
@@ -118,14 +117,6 @@ def one_channel_optimum(workload: Workload, hardware: Hardware) -> int:
     return best(0, 0, 0, workload.backward_ns + lane)
 
 
-def keeps_to(workload: Workload, buckets: Buckets, max_bytes: int) -> bool:
-    """Whether no bucket of several gradients holds more than ``max_bytes``."""
-    return all(
-        len(bucket) == 1 or sum(workload.gradients[index].num_bytes for index in bucket) <= max_bytes
-        for bucket in buckets
-    )
-
-
 def is_contiguous(workload: Workload, buckets: Buckets) -> bool:
     """Whether these are all gradients, each bucket a stretch of one run, launched in ready order."""
     place = ready_places(workload)
@@ -139,11 +130,11 @@ def is_contiguous(workload: Workload, buckets: Buckets) -> bool:
     return lasts == sorted(lasts) and {tuple(run) for run in put_together.values()} == runs
 
 
-def compiled_minimum(problem: Problem, max_bytes: int = NO_LIMIT) -> int:
+def compiled_minimum(problem: Problem) -> int:
     """Least ``sync_end_ns`` over all contiguous partitions by the compiled step, which tries thousands in a
     moment."""
     places = np.flatnonzero(~problem.run_ends())
-    arguments = (problem.machine, problem.tables, problem.run_ends(), places, max_bytes)
+    arguments = (problem.machine, problem.tables, problem.run_ends(), places)
     return int(kernels.score_all(*arguments).min())
 
 
@@ -165,13 +156,6 @@ def one_run(draw: st.DrawFn, max_gradients: int) -> Case:
     if draw(st.booleans()):  # launches that take longer than what they launch
         machine = replace(machine, launch_cost_ns=draw(st.integers(0, 2 * scale.service_ns)))
     return workload, replace(machine, comm_channels=1, launch_blocks_compute=False)
-
-
-@st.composite
-def limits(draw: st.DrawFn, workload: Workload) -> int:
-    """A limit of a bucket's bytes: none, tight or loose."""
-    largest = max(gradient.num_bytes for gradient in workload.gradients)
-    return draw(st.just(NO_LIMIT) | st.integers(0, 2 * largest + 1) | st.integers(0, workload.total_bytes))
 
 
 def tiny(

@@ -14,7 +14,6 @@ from sim.clock.program import MOST_NS
 from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint
-from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import write
 from sim.tuner.search import climbing, kernels
 from sim.tuner.search.problem import Problem
@@ -25,8 +24,6 @@ from tests.tuner.cases import (
     anything,
     contiguous_partitions,
     is_contiguous,
-    keeps_to,
-    limits,
     link,
     resnet50,
     simulated,
@@ -90,24 +87,20 @@ def test_a_share_of_more_than_31_bits_by_hand(run: int) -> None:
 
 
 @settings(max_examples=tries(150))
-@given(anything(max_gradients=6), st.data())
-def test_score_of_every_partition(case: Case, data: st.DataObject) -> None:
-    """By which places end a bucket; one that breaks the limit is never synchronised."""
+@given(anything(max_gradients=6))
+def test_score_of_every_partition(case: Case) -> None:
+    """By which places end a bucket."""
     problem = Problem(*case)
-    max_bytes = data.draw(limits(case[0]))
     places = np.flatnonzero(~problem.run_ends())
-    ends = kernels.score_all(problem.machine, problem.tables, problem.run_ends(), places, max_bytes)
+    ends = kernels.score_all(problem.machine, problem.tables, problem.run_ends(), places)
     seen = set()
     for number, end in enumerate(ends.tolist()):
         closes = problem.run_ends()
         closes[places] = [bool(number >> bit & 1) for bit in range(len(places))]
-        assert kernels.score(problem.machine, problem.tables, closes, max_bytes) == end
+        assert kernels.score(problem.machine, problem.tables, closes) == end
         buckets = problem.buckets(closes)
         seen.add(buckets)
-        if keeps_to(case[0], buckets, max_bytes):
-            assert end == simulated(*case, buckets)
-        else:
-            assert end == kernels.NEVER
+        assert end == simulated(*case, buckets)
     assert seen == set(contiguous_partitions(case[0]))
 
 
@@ -130,7 +123,7 @@ def test_a_step_by_hand(case: Case, end: int) -> None:
     """Each gradient a bucket."""
     problem = Problem(*case)
     closes = np.ones(len(problem), dtype=np.bool_)
-    assert kernels.score(problem.machine, problem.tables, closes, NO_LIMIT) == end
+    assert kernels.score(problem.machine, problem.tables, closes) == end
     assert simulated(*case, problem.buckets(closes)) == end
 
 
@@ -143,56 +136,48 @@ def drawn_closes(problem: Problem, random: Random, share: float) -> np.ndarray:
 
 
 @settings(max_examples=tries(100))
-@given(
-    anything(max_gradients=9), st.data(), st.randoms(use_true_random=False), st.sampled_from([1, 3, 60, 500])
-)
-def test_climbing_is_never_worse_than_its_start(
-    case: Case, data: st.DataObject, random: Random, budget: int
-) -> None:
-    """Whatever the budget; what it returns is the score of where it stands, within the limit."""
+@given(anything(max_gradients=9), st.randoms(use_true_random=False), st.sampled_from([1, 3, 60, 500]))
+def test_climbing_is_never_worse_than_its_start(case: Case, random: Random, budget: int) -> None:
+    """Whatever the budget; what it returns is the score of where it stands."""
     problem = Problem(*case)
-    max_bytes = data.draw(limits(case[0]))
     closes = drawn_closes(problem, random, random.random())
-    before = kernels.score(problem.machine, problem.tables, closes, max_bytes)
+    before = kernels.score(problem.machine, problem.tables, closes)
     again = closes.copy()
     arguments = (problem.machine, problem.tables, problem.run_ends())
-    end, spent = climbing.climb(*arguments, closes, max_bytes, budget, 1)
+    end, spent = climbing.climb(*arguments, closes, budget, 1)
     assert end <= before
     assert 1 <= spent <= budget + 10  # the moves of one place
-    assert kernels.score(problem.machine, problem.tables, closes, max_bytes) == end
+    assert kernels.score(problem.machine, problem.tables, closes) == end
     assert is_contiguous(case[0], problem.buckets(closes))
-    assert end == kernels.NEVER or keeps_to(case[0], problem.buckets(closes), max_bytes)
-    assert climbing.climb(*arguments, again, max_bytes, budget, 1) == (end, spent)
+    assert climbing.climb(*arguments, again, budget, 1) == (end, spent)
     assert (again == closes).all()
 
 
 @settings(max_examples=tries(100))
-@given(anything(max_gradients=9), st.data(), st.randoms(use_true_random=False))
-def test_merging_loses_nothing(case: Case, data: st.DataObject, random: Random) -> None:
+@given(anything(max_gradients=9), st.randoms(use_true_random=False))
+def test_merging_loses_nothing(case: Case, random: Random) -> None:
     """And leaves no end that could be left out for nothing."""
     problem = Problem(*case)
-    max_bytes = data.draw(limits(case[0]))
     closes = drawn_closes(problem, random, 0.8)
     start = closes.copy()
-    before = kernels.score(problem.machine, problem.tables, closes, max_bytes)
-    assume(before < kernels.NEVER)
-    end = climbing.merge(problem.machine, problem.tables, problem.run_ends(), closes, max_bytes, 1000)
-    assert end == kernels.score(problem.machine, problem.tables, closes, max_bytes) <= before
+    before = kernels.score(problem.machine, problem.tables, closes)
+    end = climbing.merge(problem.machine, problem.tables, problem.run_ends(), closes, 1000)
+    assert end == kernels.score(problem.machine, problem.tables, closes) <= before
     assert (closes <= start).all()
     assert (closes >= problem.run_ends()).all()
     for place in np.flatnonzero(closes & ~problem.run_ends()):
         fewer = closes.copy()
         fewer[place] = False
-        assert kernels.score(problem.machine, problem.tables, fewer, max_bytes) > end
+        assert kernels.score(problem.machine, problem.tables, fewer) > end
 
 
 def test_climbing_spends_what_it_may_on_161_gradients() -> None:
     """From one bucket, beside interference and two channels: much better than it began."""
     problem = Problem(resnet50(), link(4, comm_channels=2, channel_slowdown=1.9, compute_slowdown=1.1))
     closes = problem.run_ends()
-    one_bucket = kernels.score(problem.machine, problem.tables, closes, NO_LIMIT)
+    one_bucket = kernels.score(problem.machine, problem.tables, closes)
     run_ends = problem.run_ends()
-    end, spent = climbing.climb(problem.machine, problem.tables, run_ends, closes, NO_LIMIT, 5000, 0)
+    end, spent = climbing.climb(problem.machine, problem.tables, run_ends, closes, 5000, 0)
     assert 5000 <= spent <= 5010
     assert end < 0.8 * one_bucket
 

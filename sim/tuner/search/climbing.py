@@ -11,7 +11,7 @@ from sim.tuner.search.problem import Tables
 
 @compiled
 def climb(
-    machine: Machine, tables: Tables, run_ends: Flags, closes: Flags, max_bytes: int, budget: int, seed: int
+    machine: Machine, tables: Tables, run_ends: Flags, closes: Flags, budget: int, seed: int
 ) -> tuple[int, int]:
     """Improve ``closes`` in place, then change ends at random and improve again, for ``budget`` evaluations.
 
@@ -23,7 +23,7 @@ def climb(
     """
     np.random.seed(seed)
     places = closes.size
-    best = score(machine, tables, closes, max_bytes)
+    best = score(machine, tables, closes)
     kept = closes.copy()
     spent, here, stuck = 1, best, 0
     while True:
@@ -34,7 +34,7 @@ def climb(
                 if run_ends[place] or spent >= budget:
                     continue
                 closes[place] = not closes[place]
-                end = score(machine, tables, closes, max_bytes)
+                end = score(machine, tables, closes)
                 spent += 1
                 if end < here or (end == here and not closes[place]):
                     here, improved = end, True
@@ -49,7 +49,7 @@ def climb(
                     if there < 0 or there >= places or closes[there]:
                         continue
                     closes[there] = True
-                    end = score(machine, tables, closes, max_bytes)
+                    end = score(machine, tables, closes)
                     spent += 1
                     if end < here:
                         here, improved, moved = end, True, True
@@ -68,20 +68,18 @@ def climb(
             place = np.random.randint(places)
             if not run_ends[place]:
                 closes[place] = not closes[place]
-        here = score(machine, tables, closes, max_bytes)
+        here = score(machine, tables, closes)
         spent += 1
 
 
 @compiled
-def merge(
-    machine: Machine, tables: Tables, run_ends: Flags, closes: Flags, max_bytes: int, budget: int
-) -> int:
+def merge(machine: Machine, tables: Tables, run_ends: Flags, closes: Flags, budget: int) -> int:
     """Leave ends out of ``closes``, in place, while nothing is lost; at most ``budget`` are tried.
 
     Returns:
         The score, which is no more than it was.
     """
-    here = score(machine, tables, closes, max_bytes)
+    here = score(machine, tables, closes)
     merging = True
     while merging and budget > 0:  # what could not be merged may be once others are
         merging = False
@@ -89,7 +87,7 @@ def merge(
             if run_ends[place] or not closes[place] or budget == 0:
                 continue
             closes[place] = False
-            end = score(machine, tables, closes, max_bytes)
+            end = score(machine, tables, closes)
             budget -= 1
             if end <= here:
                 here, merging = end, True

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from sim.clock.arrays import Ints
 from sim.clock.machine_code import compiled
 from sim.clock.program import FULL_SPEED
-from sim.systems.cut import NO_LIMIT
 from sim.tuner.search import kernels
 from sim.tuner.search.bound import lower_bound_ns
 from sim.tuner.search.kernels import NEVER, rise_beyond, service
@@ -56,7 +55,6 @@ class _Runs:
         self.places = np.concatenate(runs)
         self.starts = np.cumsum([0, *map(len, runs)])
         self.wire = self._sums(problem.wire, runs)
-        self.dense = self._sums(problem.dense, runs)
         self.copied = self._sums(problem.copy_back, runs)
         lengths = [len(run) for run in runs]
         self.points = int(np.prod([float(length + 1) for length in lengths]))
@@ -75,18 +73,15 @@ class _Runs:
 class _Search:
     """Tells whether all gradients can be sent by a given time, and in which buckets, by the curve given."""
 
-    def __init__(
-        self, problem: Problem, runs: _Runs, curve_bytes: Ints, curve_ns: Ints, max_bytes: int
-    ) -> None:
-        self.problem, self.runs, self.max_bytes = problem, runs, max_bytes
+    def __init__(self, problem: Problem, runs: _Runs, curve_bytes: Ints, curve_ns: Ints) -> None:
+        self.problem, self.runs = problem, runs
         self.curve = (curve_bytes, curve_ns)
         self.first = problem.ready + problem.effects.launch_cost_ns
 
     def ends(self, target: int) -> Ints:
         """The earliest end in ns of each prefix if all is to be synchronised by ``target``."""
         runs = self.runs
-        sums = (runs.wire, runs.dense, runs.copied)
-        return _earliest(self.first, runs.places, runs.starts, *sums, *self.curve, target, self.max_bytes)
+        return _earliest(self.first, runs.places, runs.starts, runs.wire, runs.copied, *self.curve, target)
 
     def least(self, low_ns: int, high_ns: int) -> tuple[int, Ints]:
         """The least ns by which all can be synchronised, ``high_ns`` at most, and each prefix's end."""
@@ -126,23 +121,19 @@ class _Search:
             before = int(taken @ strides) - strides[owner] * np.arange(count, 0, -1)
             latest = np.minimum(deadline, target - (total - others - runs.copied[begins])) - services
             in_time = np.maximum(ends[before], self.first[lasts[owner]]) <= latest
-            small = runs.dense[start + count] - runs.dense[begins] <= self.max_bytes
-            possible = in_time & small
-            possible[-1] = True
-            chosen = int(np.argmax(possible))
+            in_time[-1] = True
+            chosen = int(np.argmax(in_time))
             deadline = int(latest[chosen])
             taken[owner] = chosen
         return closes
 
 
-def exact_optimum(problem: Problem, upper_ns: int, max_bytes: int = NO_LIMIT) -> Found | None:
+def exact_optimum(problem: Problem, upper_ns: int) -> Found | None:
     """The best contiguous partition on one FIFO channel (see ``covers``); elsewhere a bound, and a partition.
 
     Args:
         problem: the workload on the machine.
-        upper_ns: ``sync_end_ns`` of some partition that keeps to ``max_bytes``; not used where nothing is
-            copied back.
-        max_bytes: largest bucket, by DDP's caps; a gradient that is larger is a bucket alone.
+        upper_ns: ``sync_end_ns`` of some partition; not used where nothing is copied back.
 
     Returns:
         None where there are too many gradients.
@@ -152,7 +143,7 @@ def exact_optimum(problem: Problem, upper_ns: int, max_bytes: int = NO_LIMIT) ->
         return None
     sizes, curve, slack_ns = _as_one_channel(problem)
     known = lower_bound_ns(problem)
-    search = _Search(problem, runs, sizes, curve, max_bytes)
+    search = _Search(problem, runs, sizes, curve)
     least, ends = search.least(known, upper_ns + slack_ns)
     return Found(
         buckets=problem.buckets(search.closes(least, ends)),
@@ -188,12 +179,10 @@ def _earliest(
     run_places: Ints,
     run_starts: Ints,
     wire: Ints,
-    dense: Ints,
     copied: Ints,
     curve_bytes: Ints,
     curve_ns: Ints,
     target: int,
-    max_bytes: int,
 ) -> Ints:
     """The earliest time at which one FIFO channel can have sent each prefix, if all is to end by ``target``.
 
@@ -204,8 +193,8 @@ def _earliest(
     Args:
         first: by place, the earliest start in ns of a bucket that waits for it.
         run_places: places of all runs, one run after the other; run r's begin at ``run_starts[r]``.
-        wire, dense, copied: running sums along ``run_places`` from 0 (one entry more for each run) of bytes
-            on the wire, bytes by DDP's caps, and ns of copying back.
+        wire, copied: running sums along ``run_places`` from 0 (one entry more for each run) of bytes on the
+            wire, and ns of copying back.
         target: ns; ``NEVER`` where copies back are free.
 
     Returns:
@@ -253,9 +242,6 @@ def _earliest(
         best, choice, segment, stop = np.inf, -1, 0, start
         for at in range(last - 1, start - 1, -1):
             size, limit = wire[last] - wire[at], left + copied[at]
-            if dense[last] - dense[at] > max_bytes and at < last - 1:
-                stop = at + 1
-                break
             while segment < sizes and size >= curve_bytes[segment]:
                 segment += 1
             known = max(segment - 1, 0)

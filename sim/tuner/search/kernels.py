@@ -143,14 +143,10 @@ def play_many(
 
 
 @compiled
-def score(machine: Machine, tables: Tables, closes: Flags, max_bytes: int) -> int:
-    """``play_step`` of the partition whose buckets end at ``closes``: one accumulator a run, as in torch.
-
-    ``NEVER`` where a bucket of several gradients holds more than ``max_bytes``.
-    """
+def score(machine: Machine, tables: Tables, closes: Flags) -> int:
+    """``play_step`` of the partition whose buckets end at ``closes``: one accumulator a run, as in torch."""
     places = tables.run.size
-    members, dense = np.zeros(places, np.int64), np.zeros(places, np.int64)  # what is open, by run
-    filled, held = np.zeros(places, np.int64), np.zeros(places, np.int64)
+    filled, held = np.zeros(places, np.int64), np.zeros(places, np.int64)  # of what is open, by run
     count = 0
     for place in range(places):
         count += closes[place]
@@ -159,28 +155,24 @@ def score(machine: Machine, tables: Tables, closes: Flags, max_bytes: int) -> in
     count = 0
     for place in range(places):
         key = tables.run[place]
-        members[key] += 1
-        dense[key] += tables.dense[place]
         filled[key] += tables.wire[place]
         held[key] += tables.copy_back[place]
         if closes[place]:
-            if dense[key] > max_bytes and members[key] > 1:
-                return NEVER
             stops[count], back[count] = place, held[key]
             sent[count] = service(tables.curve_bytes, tables.curve_ns, filled[key])
             small[count] = filled[key] < machine.small_bytes
-            members[key] = dense[key] = filled[key] = held[key] = 0
+            filled[key] = held[key] = 0
             count += 1
     return play_step(machine, tables.work, tables.copy_in, tables.tail, stops, sent, small, back)
 
 
 @compiled
-def score_all(machine: Machine, tables: Tables, run_ends: Flags, places: Ints, max_bytes: int) -> Ints:
+def score_all(machine: Machine, tables: Tables, run_ends: Flags, places: Ints) -> Ints:
     """``score`` of every partition: bit b of its number says that a bucket ends at ``places[b]``."""
     ends = np.empty(1 << places.size, np.int64)
     closes = run_ends.copy()
     for number in range(1 << places.size):
         for bit in range(places.size):
             closes[places[bit]] = number >> bit & 1
-        ends[number] = score(machine, tables, closes, max_bytes)
+        ends[number] = score(machine, tables, closes)
     return ends

@@ -51,7 +51,6 @@ class _Answer:
 def find_optimum(
     scorer: Scorer,
     known: Iterable[Buckets],
-    max_bytes: int = NO_LIMIT,
     effort: float = 1.0,
     further: Callable[[], Iterable[Buckets]] | None = None,
 ) -> Optimum:
@@ -59,8 +58,7 @@ def find_optimum(
 
     Args:
         scorer: of the workload on the machine.
-        known: such partitions that keep to ``max_bytes``, one at least; the answer is never worse than any.
-        max_bytes: largest bucket, by DDP's caps; a gradient that is larger is a bucket alone.
+        known: such partitions, one at least; the answer is never worse than any.
         effort: how much is played where nothing can be proved; 1 is some 0.1 s.
         further: what else is known and takes long to find. It is asked for where the search does not prove
             its answer without it, and where gradients have several dtypes or devices, whose buckets it may
@@ -70,22 +68,22 @@ def find_optimum(
     problem = scorer.problem
     pool = list(known)
     upper = min(map(scorer.sync_end_ns, pool)) if problem.copies_out else NO_LIMIT  # without copies not used
-    exact = exact_optimum(problem, upper, max_bytes)
+    exact = exact_optimum(problem, upper)
     free = lower_bound_ns(problem) if exact is None else exact.free_at_least_ns
     at_least = free if exact is None else exact.at_least_ns
-    answer = _prove(scorer, pool, exact, max_bytes) if further is None or problem.has_one_run else None
+    answer = _prove(scorer, pool, exact) if further is None or problem.has_one_run else None
     if further is not None and (answer is None or not answer.is_proved):
         pool = [*further(), *pool]
-        answer = _prove(scorer, pool, exact, max_bytes)
+        answer = _prove(scorer, pool, exact)
     if answer is None:
         tried = pool if exact is None else [*pool, exact.buckets]
-        climbed = _best(scorer, [_best(scorer, tried), *_climb(scorer, tried, max_bytes, effort)])
+        climbed = _best(scorer, [_best(scorer, tried), *_climb(scorer, tried, effort)])
         answer = _Answer(
             buckets=climbed, proof="refined by simulation; not proved by search", is_proved=False
         )
     best, is_proved, proof = answer.buckets, answer.is_proved, answer.proof
     if not answer.is_merged:
-        best = _fewest(scorer, best, max_bytes)
+        best = _fewest(scorer, best)
     end = scorer.sync_end_ns(best)
     if is_proved:
         at_least = end
@@ -102,7 +100,7 @@ def find_optimum(
     )
 
 
-def _prove(scorer: Scorer, known: list[Buckets], exact: Found | None, max_bytes: int) -> _Answer | None:
+def _prove(scorer: Scorer, known: list[Buckets], exact: Found | None) -> _Answer | None:
     """The best of ``known`` and of a search that can be exact; None where no such search fits."""
     problem = scorer.problem
     if exact is not None and covers(problem):
@@ -117,7 +115,7 @@ def _prove(scorer: Scorer, known: list[Buckets], exact: Found | None, max_bytes:
         )
     if int((~problem.run_ends()).sum()) <= EXHAUSTIVE_PLACES:
         best = _best(scorer, known if exact is None else [*known, exact.buckets])
-        best, count = _try_all(scorer, best, max_bytes)
+        best, count = _try_all(scorer, best)
         return _Answer(buckets=best, proof=f"all {count} contiguous partitions simulated", is_proved=True)
     return None
 
@@ -126,17 +124,17 @@ def _best(scorer: Scorer, pool: Iterable[Buckets]) -> Buckets:
     return min(pool, key=lambda buckets: (scorer.sync_end_ns(buckets), len(buckets)))
 
 
-def _try_all(scorer: Scorer, best: Buckets, max_bytes: int) -> tuple[Buckets, int]:
+def _try_all(scorer: Scorer, best: Buckets) -> tuple[Buckets, int]:
     """The best of ``best`` and all partitions, and how many there are."""
     problem = scorer.problem
     closes, places = problem.run_ends(), np.flatnonzero(~problem.run_ends())
-    ends = kernels.score_all(problem.machine, problem.tables, problem.run_ends(), places, max_bytes)
+    ends = kernels.score_all(problem.machine, problem.tables, problem.run_ends(), places)
     number = int(np.argmin(ends))
     closes[places] = [bool(number >> bit & 1) for bit in range(len(places))]
     return _best(scorer, [best, problem.buckets(closes)]), len(ends)
 
 
-def _climb(scorer: Scorer, pool: Iterable[Buckets], max_bytes: int, effort: float) -> list[Buckets]:
+def _climb(scorer: Scorer, pool: Iterable[Buckets], effort: float) -> list[Buckets]:
     """Partitions climbed to from the best of ``pool`` that are contiguous, launched in ready order."""
     problem = scorer.problem
     starts = sorted(set(pool), key=lambda buckets: (scorer.sync_end_ns(buckets), len(buckets)))
@@ -147,17 +145,17 @@ def _climb(scorer: Scorer, pool: Iterable[Buckets], max_bytes: int, effort: floa
             continue
         tell("improving buckets by simulation")
         budget = max(100, int(_PLACES_PLAYED * effort) // len(problem))
-        climbing.climb(problem.machine, problem.tables, problem.run_ends(), closes, max_bytes, budget, seed)
+        climbing.climb(problem.machine, problem.tables, problem.run_ends(), closes, budget, seed)
         found.append(problem.buckets(closes))
     return found
 
 
-def _fewest(scorer: Scorer, best: Buckets, max_bytes: int) -> Buckets:
+def _fewest(scorer: Scorer, best: Buckets) -> Buckets:
     """As few buckets as give the same ``sync_end_ns``: neighbours merged while nothing is lost."""
     problem = scorer.problem
     closes: NDArray[np.bool_] | None = problem.closes(best)
     if closes is None:
         return best
     budget = max(100, _PLACES_PLAYED // len(problem))
-    climbing.merge(problem.machine, problem.tables, problem.run_ends(), closes, max_bytes, budget)
+    climbing.merge(problem.machine, problem.tables, problem.run_ends(), closes, budget)
     return _best(scorer, [problem.buckets(closes), best])

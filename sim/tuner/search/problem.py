@@ -27,7 +27,6 @@ class Tables(NamedTuple):
 
     run: Ints
     wire: Ints
-    dense: Ints
     work: Ints
     copy_in: Ints
     copy_back: Ints
@@ -101,7 +100,6 @@ class Problem:
         return Tables(
             run=self.run,
             wire=self.wire,
-            dense=self.dense,
             work=self.work,
             copy_in=self.copy_in,
             copy_back=self.copy_back,
