@@ -220,7 +220,7 @@ def anchor_rows() -> Iterator[str]:
             except InputError:
                 yield f"| {cluster.name} | {row.label} | none | | says nothing of interference | |"
                 continue
-            every = [(found.factor, found.value, found.hardware), *found.others]
+            every = [(one.what, one.value, one.hardware) for one in found.readings]
             for factor, value, hardware in every if row == cluster.given else every[:1]:
                 error, label = worst(cluster, hardware, row)
                 told = f"{factor} | {value:.3f} | {percent(error)} | {label}"
