@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from functools import lru_cache
 from statistics import median
 
 from sim.errors import InputError
@@ -156,6 +157,7 @@ def has_table(text: str) -> bool:
     )
 
 
+@lru_cache(maxsize=4096)  # logs repeat their lines
 def _known(line: str) -> int:
     """How many columns of a line are of a table of collectives; 0 where it is no header."""
     header = _header(line)
