@@ -37,7 +37,9 @@ def test_made_for_survives_a_file(workload: Workload) -> None:
 
 def test_assign_and_tune_say_what_they_were_made_for() -> None:
     workload = example()
-    hardware = Hardware(name="h", world_size=8, all_reduce=(CurvePoint(num_bytes=1, duration_ns=10**6),))
+    hardware = Hardware(
+        name="h", world_size=8, all_reduce=(CurvePoint(num_bytes=1 << 20, duration_ns=10**6),)
+    )
     assert sim.assign(workload).made_for == made_for(workload)
     assert sim.tune(workload, hardware).assignment.made_for == made_for(workload, 8)
 
