@@ -11,15 +11,19 @@ SEED ?= 0
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/runs: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+.venv/installed: .venv/runs  # and what tests and their oracles need
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt deepspeed
 	$(BIN)/pip install --quiet --no-deps --constraint constraints.txt HolisticTraceAnalysis  # an oracle; asks for JupyterLab
 	$(BIN)/pip install --quiet --no-deps --constraint constraints.txt megatron-core  # an oracle; needs torch alone
 	@touch $@
 
-run: .venv/installed  ## Tune a bundled recording, replay it on local ranks, open the dashboard
+run: .venv/runs  ## Tune a bundled recording, replay it on local ranks, open the dashboard
 	rm -rf $(RUN)
 	$(BIN)/bucketsim demo -o $(RUN)
 
