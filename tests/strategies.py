@@ -206,7 +206,6 @@ def hardwares(draw: Draw, scale: Scale = REAL, *, stretches: bool = True, dresse
         broadcast=draw(optional),
         reduce_scatter=draw(optional) if dressed else None,
         all_gather=draw(optional) if dressed else None,
-        reduce=draw(optional) if dressed else None,
         spread=draw(words) if dressed else {},
         provenance=draw(words) if dressed else {},
         extensions=draw(words) if dressed else {},

@@ -843,7 +843,6 @@ PATH_WORDS: dict[str, str] = {
     "settle": "what a hook computes",
     "straggler": "waits for the slowest rank",
     "all_reduce": "all-reduce",
-    "reduce": "reduce",
     "reduce_scatter": "reduce-scatter",
     "all_gather": "all-gather",
     "broadcast": "broadcast",

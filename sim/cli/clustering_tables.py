@@ -69,6 +69,6 @@ def print_loads(loads: Sequence[LinkLoad], algorithm: str) -> None:
 
 def bus_factor(collective: str, world_size: int) -> float:
     """What nccl-tests multiply the message's rate by (nccl-tests doc/PERFORMANCE.md)."""
-    if collective in ("reduce", "broadcast"):
+    if collective == "broadcast":
         return 1.0
     return (2 if collective == "all_reduce" else 1) * (world_size - 1) / world_size

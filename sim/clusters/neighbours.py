@@ -20,12 +20,12 @@ def wire_bytes(collective: str, num_bytes: int, world_size: int) -> float:
     """Bytes that a ring sends over each of its wires for a message of ``num_bytes``.
 
     2 (n - 1) / n of them in an all-reduce, half of that in a reduce-scatter or an all-gather, all of them in
-    a reduce or a broadcast (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002; the bus-bandwidth
+    a broadcast (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002; the bus-bandwidth
     factors of nccl-tests' PERFORMANCE.md). One rank sends nothing.
     """
     if world_size == 1:
         return 0.0
-    if collective in ("reduce", "broadcast"):
+    if collective == "broadcast":
         return float(num_bytes)
     return num_bytes * (2 if collective == "all_reduce" else 1) * (world_size - 1) / world_size
 

@@ -16,9 +16,6 @@ from sim.units import divide_half_even
 LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6
 PRECISIONS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
-# Of these a ring sends each byte once, however many ranks there are: nccl-tests counts no factor for them.
-_SENT_ONCE = ("reduce", "broadcast")
-
 _MEASURED_RANKS = "measured_ranks"  # in the provenance of hardware that was taken to another number
 
 
@@ -111,10 +108,10 @@ def ring_factors(collective: str, measured: int, ranks: int) -> tuple[float, flo
     """Factors on (latency part, bandwidth part) of a curve from ``measured`` ranks to ``ranks``, in a ring.
 
     A ring all-reduce of S bytes on n ranks takes ``2 (n-1)`` hops and sends ``2 (n-1)/n S`` bytes over each
-    wire; reduce-scatter and all-gather take half of both, reduce and broadcast ``n-1`` hops and S bytes
+    wire; reduce-scatter and all-gather take half of both, a broadcast ``n-1`` hops and S bytes
     (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002; the bus-bandwidth factors of nccl-tests'
     PERFORMANCE.md). So from m ranks to n the latency part grows by ``(n-1)/(m-1)``, the bandwidth part of the
-    first three by ``(n-1)/n : (m-1)/m``, that of the others not at all.
+    first three by ``(n-1)/n : (m-1)/m``, that of a broadcast not at all.
 
     The law ends where collectives are no rings of equal wires: trees and halving for small ones, hierarchies
     of NVLink and network, wires that ranks share, stragglers. Ready times, launches and copies stay as they
@@ -124,7 +121,7 @@ def ring_factors(collective: str, measured: int, ranks: int) -> tuple[float, flo
     if ranks == measured:
         return 1.0, 1.0
     hops = (ranks - 1) / (measured - 1)
-    volume = 1.0 if collective in _SENT_ONCE else ((ranks - 1) * measured) / ((measured - 1) * ranks)
+    volume = 1.0 if collective == "broadcast" else ((ranks - 1) * measured) / ((measured - 1) * ranks)
     return hops, volume
 
 

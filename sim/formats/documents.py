@@ -225,6 +225,8 @@ def parse_document(document: Any, noun: type[Noun], source: str) -> Noun:
             raise InputError(f"{source}: {key}: {_short(value)} is not legal; it must be {legal!r}")
     if "provenance" not in body:
         raise InputError(f'{source}: provenance: missing; give an object, such as {{"source": "..."}}')
+    if noun is Hardware:
+        _read_over_reduces(body)
     if noun is Cluster and "templates" in body:
         raise InputError(
             f"{source}: templates: hosts told device by device are read no more; give 'kinds' with their "
@@ -234,6 +236,15 @@ def parse_document(document: Any, noun: type[Noun], source: str) -> Noun:
     if isinstance(value, Workload):
         _check_shapes(value, source)
     return value
+
+
+def _read_over_reduces(body: dict[str, Any]) -> None:
+    """Of a hardware file: a curve of reduces to one rank, once measured, of which no system sends any."""
+    body.pop("reduce", None)
+    if isinstance(spread := body.get("spread"), dict):
+        spread = body["spread"] = {name: known for name, known in spread.items() if name != "reduce"}
+        if isinstance(ranges := spread.get("ranges"), dict):
+            spread["ranges"] = {name: ends for name, ends in ranges.items() if name != "reduce"}
 
 
 def _check_shapes(workload: Workload, source: str) -> None:

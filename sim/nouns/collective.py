@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-CollectiveKind = Literal["all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast"]
+CollectiveKind = Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast"]
 
 # Where in a step a collective is launched: by the wrapper's constructor, in its forward before the module's,
 # in the hook of a module that forward comes to, in a gradient's hook, in autograd's final callback, after

@@ -41,7 +41,7 @@ SLOWDOWNS = (
 COSTS = ("launch_cost_ns", "search_unused_ns", "mark_used_ns", "hook_cost_ns")
 RATES = ("copy_in_bytes_per_s", "copy_out_bytes_per_s", "accumulate_bytes_per_s")
 SCALARS = (*COSTS, *RATES, *SLOWDOWNS, "queued_gather_factor")
-CURVES: tuple[CollectiveKind, ...] = ("all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast")
+CURVES: tuple[CollectiveKind, ...] = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,6 @@ class Hardware:
     hook_cost_ns: int = 0
     reduce_scatter: Curve | None = None
     all_gather: Curve | None = None
-    reduce: Curve | None = None
     broadcast: Curve | None = None
     spread: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)

@@ -95,6 +95,5 @@ def _without_times(world_size: int) -> Hardware:
         all_reduce=free,
         reduce_scatter=free,
         all_gather=free,
-        reduce=free,
         broadcast=free,
     )

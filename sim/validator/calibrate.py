@@ -21,7 +21,7 @@ Progress = Callable[[int, int, str], None]
 Rounds = dict[str, dict[int, list[list[int]]]]  # samples in ns of each curve, by size and round
 
 _TIMEOUT_S = 120.0
-_CURVES = ("all_reduce", "all_gather", "reduce", "reduce_scatter", "broadcast")
+_CURVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 _LARGEST_ZERO_BYTES = 64 * MIB  # of the collectives that only sharded systems send
 _MOST_HELD_UP = 20
 BUDGET_S = 120.0

@@ -9,7 +9,7 @@ from sim.nouns.workload import DTYPE_BYTES
 
 Document = Mapping[str, Any]
 _FREE = ("provenance", "extensions", "spread", "environment", "requires", "settings", "ddp_kwargs")
-_CURVES = ("all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast")
+_CURVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 _RISING = (("min_ns", "p10_ns", "median_ns", "p90_ns", "max_ns"), ("low_ns", "high_ns"))
 
 

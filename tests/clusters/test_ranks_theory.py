@@ -109,7 +109,7 @@ def test_what_follows_the_optimizer_waits_for_all() -> None:
     """Of two ranks one has an optimizer of 50 ms, the other a forward of 50 ms. Under DDP each step they meet
     60 ms after the last meeting's end; ZeRO's all-gather makes them meet in between as well."""
     workload, hardware = compute(10 * MS, optimizer_ns=50 * MS), wire(2, MS)
-    hardware = replace(hardware, all_gather=hardware.all_reduce, reduce=hardware.all_reduce)
+    hardware = replace(hardware, all_gather=hardware.all_reduce)
     ranks = Ranks(name="r", groups=(RankGroup(first=1, workload="other"),))
     others = {"other": compute(10 * MS, forward_ns=50 * MS)}
     steps = {}

@@ -34,7 +34,6 @@ EVENTS: list[dict[str, Any]] = [
     *({"event": "all_reduce", "num_bytes": size, "samples_ns": [10 * size]} for size in (4096, 8192)),
     {"event": "broadcast", "num_bytes": 4096, "samples_ns": [7]},
     {"event": "all_gather", "num_bytes": 4096, "samples_ns": [8]},
-    {"event": "reduce", "num_bytes": 4096, "samples_ns": [9]},
     {"event": "reduce_scatter", "num_bytes": 4096, "samples_ns": [9]},
     {"event": "pair", "num_bytes": 8192, "alone_ns": [100], "both_ns": [150]},
     {
@@ -91,7 +90,7 @@ def test_the_same_is_known_as_of_local_ranks(mode: Any, tmp_path: Path) -> None:
     there = gather_calibration(tmp_path / "job")
     here = calibrate(Place(ranks=2), largest=1 << 20, rounds=1, budget_s=0, mode=mode)
     assert what_is_known(there) == what_is_known(here)
-    for curve in ("all_reduce", "all_gather", "reduce", "reduce_scatter", "broadcast"):
+    for curve in ("all_reduce", "all_gather", "reduce_scatter", "broadcast"):
         sizes = [[point.num_bytes for point in getattr(one, curve)] for one in (there, here)]
         assert sizes[0] == sizes[1] != []
 

@@ -29,7 +29,7 @@ CURVE = (CurvePoint(num_bytes=0, duration_ns=MS), CurvePoint(num_bytes=1 << 20, 
 TWO = Hardware(
     name="two",
     world_size=2,
-    **dict.fromkeys(("all_reduce", "all_gather", "reduce", "reduce_scatter", "broadcast"), CURVE),  # type: ignore[arg-type]
+    **dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "broadcast"), CURVE),  # type: ignore[arg-type]
 )
 # DDP without switches or hooks, in buckets of any kind.
 PLAIN = ("DDP default", "small ddp", "list", "small last cap", "even and odd")

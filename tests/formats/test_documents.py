@@ -3,7 +3,7 @@
 import copy
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import sim
 from sim.errors import InputError, SimError
 from sim.formats import documents, files
 from sim.formats.documents import KINDS
+from sim.nouns.hardware import CurvePoint, Hardware
 from tests.commands import bucketsim
 from tests.effort import tries
 from tests.strategies import NOUNS
@@ -54,6 +55,16 @@ def test_a_truncated_file_never_passes_for_a_whole_one(data: st.DataObject) -> N
         documents.parse_text(text[:cut], KINDS[kind], "f.json")
     assert str(caught.value).startswith("f.json: not JSON at line ")
     assert "\n" not in str(caught.value)
+
+
+def test_a_curve_of_reduces_is_read_over() -> None:
+    """Hardware files have had one, which no system sends."""
+    bare = Hardware(name="h", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=1),))
+    document = json.loads(documents.to_text(bare))
+    known: dict[str, Any] = {"reduce": {"low": 0.5, "high": 2.0}}
+    document |= {"reduce": [{"num_bytes": 1, "duration_ns": 1}], "spread": {**known, "ranges": known}}
+    read = documents.parse_text(json.dumps(document), Hardware, "f.json")
+    assert read == replace(bare, spread={"ranges": {}})
 
 
 json_values = st.recursive(
@@ -359,7 +370,7 @@ BAD: dict[str, Bad] = {
     ),
     "curve negative": edit("hardware", "all_reduce.1.duration_ns", -1, "all_reduce.1.duration_ns: -1"),
     "other curve empty": edit("hardware", "broadcast", [], "broadcast: an empty list"),
-    "other curve half": edit("hardware", "reduce", [{"num_bytes": 1}], "reduce.0.duration_ns: missing"),
+    "other curve half": edit("hardware", "broadcast", [{"num_bytes": 1}], "broadcast.0.duration_ns: missing"),
     "no ranks": edit("hardware", "world_size", 0, "world_size: 0", ">= 1"),
     "no channels": edit("hardware", "comm_channels", 0, "comm_channels: 0", ">= 1"),
     "speed-up": edit("hardware", "compute_slowdown", 0.5, "compute_slowdown: 0.5", ">= 1"),

@@ -42,7 +42,6 @@ def system_cases(draw: st.DrawFn) -> Case:
         hardware=replace(
             hardware,
             world_size=2,
-            reduce=hardware.all_reduce,
             reduce_scatter=hardware.all_reduce,
             all_gather=hardware.all_reduce,
         ),

@@ -305,7 +305,6 @@ def test_a_reduction_stream_never_makes_a_step_longer(
     workload: Workload, hardware: Hardware, options: dict[str, Any]
 ) -> None:
     """A5.6; and on the CPU overlap_comm changes nothing in stage 2."""
-    hardware = replace(hardware, reduce=FLAT)
     ends = {}
     for name, overlap, accelerator in (
         ("stream", True, "cuda"),

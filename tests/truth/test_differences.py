@@ -171,7 +171,7 @@ def test_collectives_are_those_that_are_explained(policy: str, options: dict[str
     buffers = (Buffer(dtype="float32", num_bytes=400),)
     job = replace(workload([40, 30, 20, 10], [10, 10, 10, 10]), buffers=buffers)
     curve = hardware().all_reduce
-    machine = replace(hardware(), all_gather=curve, reduce=curve, reduce_scatter=curve, broadcast=curve)
+    machine = replace(hardware(), all_gather=curve, reduce_scatter=curve, broadcast=curve)
     played = sim.simulate(job, machine, sim.assign(job, policy, **options))
     told = sim.explain(job, policy, **options).iterations[-1].events
     assert [(one.kind, one.num_bytes, one.phase) for one in sim.collectives(played)] == [

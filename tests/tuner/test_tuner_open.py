@@ -198,7 +198,7 @@ def calibrated(burst_rounds: Sequence[int]) -> Hardware:
             slow = size == 16 * MIB and number in burst_rounds
             samples = [round(clean * (1.5 + 0.2 * number if slow else 1.0))] * 4
             told.take({"event": "all_reduce", "num_bytes": size, "samples_ns": samples})
-        for name in ("all_gather", "reduce", "broadcast"):
+        for name in ("all_gather", "broadcast"):
             told.take({"event": name, "num_bytes": 4096, "samples_ns": [MS] * 4})
         told.take(
             {

@@ -300,7 +300,7 @@ def _ring_us(
     inter: float,
 ) -> float:
     steps = ring_steps(collective, fabric.world_size)
-    if collective in ("reduce", "broadcast"):
+    if collective == "broadcast":
         kind: Wire = "net" if fabric.hosts > 1 else _wire(fabric)
         hop = fabric.inter if fabric.hosts > 1 else fabric.intra
         algorithm: Algorithm = "tree" if protocol == "Simple" else "ring"

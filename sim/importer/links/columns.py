@@ -94,7 +94,6 @@ _OURS = {
     "allgather": "all_gather",
     "broadcast": "broadcast",
     "bcast": "broadcast",
-    "reduce": "reduce",
 }
 
 
@@ -128,7 +127,7 @@ def named_collective(cell: str) -> str | None:
     word = re.sub(r"[\s_-]", "", cell.lower())
     if word in _OURS:
         return _OURS[word]
-    return word if word in ("alltoall", "alltoallv", "sendrecv", "scatter", "gather") else None
+    return word if word in ("alltoall", "alltoallv", "sendrecv", "scatter", "gather", "reduce") else None
 
 
 @lru_cache(maxsize=4096)

@@ -70,7 +70,7 @@ def few_of(size: int, job: dict[str, Any]) -> int:
 
 
 def tell_zero_curves(rank: RankLike) -> None:
-    """Time all-gathers, reduces and reduce-scatters, which sharded systems send (A5.7, A5.11, A9.3, A10.4).
+    """Time all-gathers and reduce-scatters, which sharded systems send (A5.7, A5.11, A9.3, A10.4).
 
     Tells an event for each kind and size, with its samples in ns.
     """
@@ -78,7 +78,6 @@ def tell_zero_curves(rank: RankLike) -> None:
     for size in rank.job["zero_sizes"]:
         few = few_of(size, rank.job)
         rank.tell("all_gather", num_bytes=size, samples_ns=time_all_gathers(size, few, rank))
-        rank.tell("reduce", num_bytes=size, samples_ns=time_reduces(size, few, rank))
         rank.tell("reduce_scatter", num_bytes=size, samples_ns=time_reduce_scatters(size, few, rank))
 
 
@@ -95,15 +94,15 @@ def time_all_reduces(size: int, repeats: int, rank: RankLike) -> list[int]:
 
 
 def time_broadcasts(size: int, repeats: int, rank: RankLike) -> list[int]:
-    """Broadcasts of ``size`` bytes from rank 0, ns each."""
+    """Broadcasts of ``size`` bytes from rank 0, ns each: of the slowest rank, as rank 0 may return before
+    others have their data."""
     tensor = torch.full((max(1, size // 4),), 0.5)
-    return _time_rooted(lambda: dist.broadcast(tensor, src=0), repeats, rank)
-
-
-def time_reduces(size: int, repeats: int, rank: RankLike) -> list[int]:
-    """Reductions of ``size`` bytes to rank 0, ns each."""
-    tensor = torch.zeros(max(1, size // 4))
-    return _time_rooted(lambda: dist.reduce(tensor, dst=0), repeats, rank)
+    dist.broadcast(tensor, src=0)
+    samples = []
+    for _ in range(repeats):
+        dist.barrier()
+        samples.append(_took_ns(lambda: dist.broadcast(tensor, src=0)))
+    return [max(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
 
 
 def time_all_gathers(size: int, repeats: int, rank: RankLike) -> list[int]:
@@ -178,13 +177,3 @@ def shortest(samples: list[int], rank: RankLike) -> list[int]:
 def mean_over_ranks(samples: list[int], rank: RankLike) -> list[int]:
     """For each repeat, the mean over ranks."""
     return [sum(column) // len(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
-
-
-def _time_rooted(collective: Callable[[], object], repeats: int, rank: RankLike) -> list[int]:
-    """ns of a collective from which a rank may return before others have their data: the slowest rank's."""
-    collective()
-    samples = []
-    for _ in range(repeats):
-        dist.barrier()
-        samples.append(_took_ns(collective))
-    return [max(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
