@@ -19,7 +19,7 @@ from sim.validator.candidates.every_system import every_system
 from sim.validator.candidates.replayable import TEXTBOOK, check_replayable
 from sim.validator.hosts.launch import Place
 from sim.validator.replay import replay
-from tests.dist.evidence.families import families
+from tests.dist.families import families
 from tests.handmade import wired
 
 pytestmark = pytest.mark.dist
