@@ -1,7 +1,7 @@
 """All benchmarks as data: what is timed, at which sizes, and what its answer is worth."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -9,14 +9,8 @@ import numpy as np
 
 from sim.clock import analytic
 from sim.clock import simpy_clock as lanes
-from sim.clock.rank_play import Met, Together, play_by_simpy
-from sim.clock.rank_play import play as play_together
-from sim.clock.variants import Lanes, make_lanes
-from sim.clusters.ranks.distribution import step_distribution
-from sim.nouns.ranks import Ranks
 from sim.systems.registry import assign, write
 from sim.tuner.reach.cap_layouts import find_intervals, make_walk
-from sim.tuner.reach.families import find_families
 from sim.tuner.reach.layout_scores import LayoutScores, score_layouts
 from sim.tuner.recommend import tune
 from sim.tuner.search.exact import exact_optimum
@@ -33,7 +27,6 @@ from tests.tuner.peers import fit_alpha_beta, fuse_in_cycles, merge_wisely
 Timed = Callable[[], Any]
 
 SMALL, LARGE = (161, 1_000), (161, 1_000, 10_000)
-CANDIDATES = 10_000
 SWEPT = {"bandwidth": tuple(np.geomspace(0.25, 4, 8)), "latency": tuple(np.geomspace(0.25, 4, 8))}
 CAPS_MB = tuple(np.geomspace(0.25, 64, 30).round(3))
 
@@ -170,24 +163,6 @@ def _all_caps(name: str) -> Entry:
     )
 
 
-def _candidates(name: str) -> Entry:
-    def prepare(count: int) -> Timed:
-        problem = _scorer(name, count).problem
-        walk = make_walk(problem.workload)
-        draw, total = np.random.default_rng(count), int(walk.sizes.sum())
-        firsts, laters = (draw.integers(1, total // part, CANDIDATES) for part in (4, 2))
-        return partial(score_layouts, problem, walk, firsts, laters)
-
-    return Entry(
-        table=f"{CANDIDATES:,} candidates: random first buckets and caps, scored",
-        row=MACHINES[name],
-        sizes=SMALL,
-        prepare=prepare,
-        units=CANDIDATES,
-        unit="candidate",
-    )
-
-
 def _engines(name: str) -> Iterator[Entry]:
     common = {"table": f"One candidate, DDP's default: {MACHINES[name]}", "sizes": SMALL}
 
@@ -237,16 +212,6 @@ def _sweep(name: str) -> Entry:
     )
 
 
-def _families(name: str) -> Entry:
-    return Entry(
-        table="The best of every family",
-        row=MACHINES[name],
-        sizes=SMALL,
-        prepare=lambda count: lambda: find_families(Scorer(model(count, name), machine(name))),
-        judge=lambda _, found: f"{len(found.reached)} reached, {len(found.absent)} not to be had",
-    )
-
-
 def _tune(name: str) -> Entry:
     return Entry(
         table="sim.tune, all of it",
@@ -257,67 +222,10 @@ def _tune(name: str) -> Entry:
     )
 
 
-def _iteration_of_ranks(name: str) -> Iterator[Entry]:
-    """One iteration of ranks whose paces differ: by SimPy, and in compiled loops."""
-    common = {
-        "table": f"One iteration of many ranks, DDP's default: {MACHINES[name]}",
-        "sizes": SMALL[:1],
-        "judge": lambda _, met: f"all have their gradients at {met.sync_ends_ns.max()} ns",
-        "unit": "rank",
-    }
-
-    def play_ranks(count: int, ranks: int, way: Callable[[Lanes, Together], Met]) -> Timed:
-        workload, hardware = model(count, name), replace(machine(name), world_size=ranks)
-        lanes = make_lanes([workload], write(workload, hardware, assign(workload)), 0)
-        nothing = np.zeros(ranks, np.int64)
-        together = Together(
-            variants=nothing,
-            paces=np.exp(0.05 * np.random.default_rng(ranks).standard_normal(ranks)),
-            stalled=nothing - 1,
-            stall_ns=0,
-            begins_ns=nothing,
-        )
-        return partial(way, lanes, together)
-
-    for row, ranks, way in (
-        ("SimPy, 50 ranks", 50, play_by_simpy),
-        ("50 ranks", 50, play_together),
-        ("100,000 ranks", 100_000, play_together),
-    ):
-        yield Entry(
-            **common,
-            row=row,
-            prepare=partial(play_ranks, ranks=ranks, way=way),
-            is_reference=way is play_by_simpy,
-            units=ranks,
-        )
-
-
-def _steps_of_ranks(name: str) -> Entry:
-    ranks, samples = 1024, 100
-    jitter = Ranks(name="jitter", pace_jitter=0.05)
-
-    def prepare(count: int) -> Timed:
-        workload, hardware = model(count, name), replace(machine(name), world_size=ranks)
-        return partial(step_distribution, workload, hardware, assign(workload), jitter, samples=samples)
-
-    return Entry(
-        table=f"Distribution of the step: {samples} steps of {ranks:,} ranks, DDP's default",
-        row=MACHINES[name],
-        sizes=SMALL[:1],
-        prepare=prepare,
-        judge=lambda _, told: f"the slowest costs {told.slowest_cost_ns / told.mean_step_ns:.1%} of the step",
-        units=samples * ranks,
-        unit="rank and step",
-    )
-
-
 ENTRIES: tuple[Entry, ...] = (
     *(entry for name in MACHINES for entry in _best_buckets(name)),
-    *(make(name) for make in (_all_caps, _candidates) for name in ("affine", "two channels")),
+    *(_all_caps(name) for name in ("affine", "two channels")),
     *(entry for name in ("affine", "two channels") for entry in _engines(name)),
     *(_sweep(name) for name in ("affine", "two channels")),
-    *(make(name) for make in (_families, _tune) for name in ("affine", "measured", "two channels")),
-    *(entry for name in ("affine", "two channels") for entry in _iteration_of_ranks(name)),
-    *(_steps_of_ranks(name) for name in ("affine", "two channels")),
+    *(_tune(name) for name in ("affine", "measured", "two channels")),
 )

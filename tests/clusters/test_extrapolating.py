@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import pairwise
 from math import ceil, exp, log, log2
 from pathlib import Path
-from statistics import median
 
 import pytest
 from hypothesis import given
@@ -19,28 +18,19 @@ from sim.clusters.extrapolation.other_size import LINE_RATE, EstimatedPoint, ext
 from sim.clusters.extrapolation.ratios import COVERED, SHAPE, MeasuredCurve, outlying
 from sim.clusters.machines import tcp_port
 from sim.clusters.nccl.fabric import Fabric, Hop
-from sim.clusters.nccl.model import collective_ns, nccl_ns
-from sim.costs.service_time import service_ns
+from sim.clusters.nccl.model import nccl_ns
 from sim.errors import InputError
 from sim.formats.documents import load
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
 from tests.clusters.measured_paths import NVLINK_MACHINES
 from tests.clusters.published_fabrics import (
-    BY_NAME,
     MIB,
-    SYSTEMS,
-    System,
     alps,
     box,
     dgx_a100,
-    measured,
-    median_error,
     p4de,
     three_of,
 )
-from tests.effort import IS_WHOLE
-from tests.public_data import needs_data
-from tests.published.take import whole
 
 FABRICS = (dgx_a100(8), p4de(2), alps(8), box(4, "pcie", 24e9, "ampere", 1))
 SIZES = tuple(2**power for power in range(3, 33))
@@ -366,72 +356,6 @@ def test_a_point_at_a_protocol_switch_stays_and_says_nothing_of_its_neighbours()
         assert each.duration_ns == pytest.approx(expected * computed, rel=1e-4)
     (carried,) = extrapolate(source, p4de(4), [2**20])
     assert carried.duration_ns == pytest.approx(30 * nccl_ns(p4de(4), "all_reduce", 2**20), rel=1e-4)
-
-
-# Medians, in per cent, over the sizes that are left, from the least, the middle and the greatest of 1 MiB to
-# 1 GiB. Alps between hosts and 100G IB miss 7: there the model changes its method at sizes where the machine
-# does not, or the machine changes (1 MiB takes eight times as long as 2 MiB). EFA misses it between the first
-# two points: of what the model counts it takes 1.4 at 1 MiB, 1.9 at 8 MiB and 1.2 at 32 MiB.
-AIM = 7.0
-BEYOND_AIM = {
-    "p4de, 2 hosts of 8 A100, EFA": 12,
-    "alps, 8 GH200": 13,
-    "alps, 16 GH200": 20,
-    "alps, 32 GH200": 40,
-    "hkbu, 32 2080 Ti, 100G IB": 8,
-}
-
-
-def error(found: tuple[EstimatedPoint, ...], points: Curve) -> float:
-    return median_error((each.duration_ns for each in found), points)
-
-
-@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system.name)
-def test_three_points_of_a_system(system: System) -> None:
-    points = measured(system)
-    three = three_of(points)
-    rest = tuple(point for point in points if point not in three)
-    source = [MeasuredCurve(fabric=system.fabric, curve=three)]
-    found = extrapolate(source, system.fabric, [point.num_bytes for point in rest])
-    table = median(abs(service_ns(three, p.num_bytes) / p.duration_ns - 1) for p in rest) * 100
-    print(f"{system.name:34} {error(found, rest):5.1f} % (straight lines between the three {table:5.1f} %)")
-    assert error(found, rest) <= BEYOND_AIM.get(system.name, AIM)
-
-
-@needs_data
-def test_three_points_are_better_than_none_where_the_aim_is_met() -> None:
-    worse = set()
-    for system in SYSTEMS if IS_WHOLE else SYSTEMS[::4]:
-        points = whole(system)
-        three = three_of(points)
-        rest = tuple(point for point in points if point not in three)
-        sizes = [point.num_bytes for point in rest]
-        source = [MeasuredCurve(fabric=system.fabric, curve=three)]
-        computed = [collective_ns(system.fabric, "all_reduce", size) for size in sizes]
-        none = median(abs(time / point.duration_ns - 1) for time, point in zip(computed, rest, strict=True))
-        if error(extrapolate(source, system.fabric, sizes), rest) > 100 * none:
-            worse.add(system.name)
-    assert worse <= set(BEYOND_AIM)
-
-
-def test_alps_from_4_to_16_ranks_to_32() -> None:
-    """From 33 % by published figures to 14 %, from 128 MiB on within 6 %; nine of ten within the range."""
-    few = [BY_NAME[f"alps, {ranks} GH200"] for ranks in (4, 8, 16)]
-    many = BY_NAME["alps, 32 GH200"]
-    points = measured(many)
-    source = [MeasuredCurve(fabric=each.fabric, curve=measured(each)) for each in few]
-    found = extrapolate(source, many.fabric, [point.num_bytes for point in points])
-    assert error(found, points) <= 14
-    assert all(
-        each.duration_ns == pytest.approx(point.duration_ns, rel=0.06)
-        for each, point in zip(found, points, strict=True)
-        if point.num_bytes >= 2**27
-    )
-    inside = [
-        each.least_ns <= point.duration_ns <= each.greatest_ns
-        for each, point in zip(found, points, strict=True)
-    ]
-    assert sum(inside) >= 0.9 * len(inside)
 
 
 def test_another_wire_carries_the_ratio_and_is_no_measured_point() -> None:

@@ -1,4 +1,4 @@
-"""The scaling view: rows are simulations, known answers, what holds of every row, and any executor."""
+"""The scaling view: rows are simulations, known answers, and what holds of every row."""
 
 from dataclasses import replace
 from itertools import groupby, pairwise
@@ -205,10 +205,6 @@ def test_a_hundred_thousand_gpus_are_a_row() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------
-# Executors and files.
-
-
-# ---------------------------------------------------------------------------------------------------
 # Ranks.
 
 
@@ -227,38 +223,7 @@ def test_ranks_that_differ_are_the_worlds_own_draws() -> None:
     assert (alone.jitter, alone.samples, alone.mean_step_ns) == ("", None, None)
 
 
-# Why the best cap changes: one case for each cause, and every claim of a sentence played again.
-
-FOUR = ([10, 20, 30, 40], [1, 1, 1, 1])
-CASES = [
-    (([10, 20], [1, 1]), (1, 1), (20, 0), "cost-of-a-bucket", "bucket more costs 20.00 ms on the wire, 1.00"),
-    (FOUR, (8, 1), (8, 15), "bandwidth", "were bytes as fast as at 2 GPUs, it would "),
-    (([8, 30, 31, 34], [1, 2, 1, 4]), (0, 0.5), (0, 1), "bandwidth", "8.00 ms on the wire (4.00 ms at 2"),
-    # A dearer bucket and slower bytes: each is the cause alone; both only together.
-    (([5, 23, 25], [2, 2, 2]), (8, 0.5), (0, 5), "all-reduces", "with all-reduces as at 2 GPUs it would "),
-    (([9, 12, 21], [2, 2, 2]), (8, 1), (0, 15), "all-reduces", "with all-reduces as at 2 GPUs it would "),
-]
-
-
-@pytest.mark.parametrize(("model", "before", "after", "code", "words"), CASES)
-def test_each_cause_where_it_is_the_only_one(
-    model: tuple[list[float], list[float]],
-    before: tuple[float, float],
-    after: tuple[float, float],
-    code: str,
-    words: str,
-) -> None:
-    reason = reason_of(workload_of(*model), affine(*before), affine(*after, ranks=4))
-    assert reason is not None
-    assert reason.code == code
-    assert words in reason.sentence
-    assert reason.sentence.startswith("at 4 GPUs bucket_cap_mb=")
-
-
-def test_what_was_alike_before_is_said() -> None:
-    reason = reason_of(workload_of([10, 20, 30, 40], [1, 1, 1, 1]), affine(8, 0), affine(8, 1, ranks=4))
-    assert reason is not None
-    assert reason.sentence.endswith("at 2 GPUs every cap was within 0.1 % of the best")
+# Why the best cap changes: every claim of a sentence played again.
 
 
 def with_rise(hardware: Hardware, rise_ns: int) -> Hardware:
