@@ -5,7 +5,7 @@ It only asks; reading files comes after, so that an error in one leaves every kn
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import Field, dataclass, fields, replace
 from typing import Any
 
 import streamlit as st
@@ -17,24 +17,15 @@ from app.sources import Asked
 from app.widgets import factor, mib
 from app.words import DDP_PICKS, HELP, PICK_WORDS, PICKS, Pick, plain
 from sim.errors import InputError
-from sim.nouns.ddp_switches import SWITCHES
+from sim.nouns.ddp_switches import MixedPrecision, Switches
 from sim.nouns.hardware import MAX_RANKS
-from sim.systems.comm_hooks import HOOKS
-from sim.systems.compile_cuts import OPTIMIZE_DDP
-
-_HOOK_WORDS = [*dict.fromkeys(hook.words for hook in HOOKS.values() if hook.words)]
-_HELP: dict[str, str] = {
-    **{one.name: one.help for one in SWITCHES.values() if one.help},
-    **{part: words for one in SWITCHES.values() for part, words in one.parts.items()},
-    "comm_hook": f"{SWITCHES['comm_hook'].help}: {', '.join(_HOOK_WORDS[:-1])}, or {_HOOK_WORDS[-1]}.",
-}
-
+from sim.nouns.settings import parts_of, settings_of
+from sim.systems.fsdp2 import Fsdp2Settings
+from sim.systems.megatron import MegatronSettings
+from sim.systems.zero import ZeroSettings
 
 AS_IT_IS = "as it is"
-_FLOATS = (AS_IT_IS, "float32", "bfloat16", "float16", "float64")
-_SHORT_FLOATS = (AS_IT_IS, "fp32", "fp16", "bf16")
-_NO_HOOK = "none"
-_EAGER = "eager"
+_UNSET = {"comm_hook": "none", "optimize_ddp": "eager"}  # the words for None where they are not ``AS_IT_IS``
 
 
 _MOST = 2**53 - 1  # what a browser can count to
@@ -62,120 +53,33 @@ class Switch:
         return "select" if self.choices else kinds.get(type(self.default), "number")
 
 
-def _select(name: str, words: str, choices: tuple[str, ...]) -> Switch:
-    return Switch(name, choices[0], words, choices=choices)
+def _switch(one: Field[Any]) -> Switch:
+    """The widget of a setting, in the words of its own field."""
+    told: Mapping[str, Any] = one.metadata
+    default: Any = one.default
+    choices = told["choices"]
+    if choices and default is None:
+        default = _UNSET.get(one.name, AS_IT_IS)
+        choices = (default, *choices)
+    least, most = told["least"] or 0, told["most"] or _MOST
+    return Switch(one.name, default, told["help"], least, most, choices)
 
 
-def _ddp(name: str) -> Switch:
-    row = SWITCHES[name]
-    assert row.default is not None
-    return Switch(name, row.default, _HELP[name], row.least, row.most or _MOST)
+def _switches(cls: type) -> tuple[Switch, ...]:
+    """The settings of a system that the page offers, and the parts of those that have some."""
+    found: list[Switch] = []
+    for one in settings_of(cls).values():
+        if (parts := parts_of(one)) is not None:
+            found += _switches(parts)
+        elif one.metadata["help"]:
+            found.append(_switch(one))
+    return tuple(found)
 
 
-_LAST_CAP = _ddp("set_last_bucket_cap")
-_HOOKS = (_NO_HOOK, *sorted(HOOKS, key=lambda name: HOOKS[name].dtype is None))
-_HOOK = _select("comm_hook", _HELP["comm_hook"], _HOOKS)
-_STEPS, _NO_SYNC = _ddp("accumulation_steps"), _ddp("no_sync")
-_PRECISION = tuple(_select(name, _HELP[name], _FLOATS) for name in SWITCHES["mixed_precision"].parts)
-_COMPILES = _select("optimize_ddp", _HELP["optimize_ddp"], (_EAGER, *OPTIMIZE_DDP))
-_COMPILE_CAP = Switch("compile_cap_mb", None, _HELP["compile_cap_mb"])
-_FIRST = ("gradient_as_bucket_view", "static_graph", "find_unused_parameters", "batched_grad_copy")
-_APART = (_LAST_CAP.name, _STEPS.name, _NO_SYNC.name)
-_DDP_FIRST = tuple(map(_ddp, _FIRST))
-_DDP_LAST = tuple(
-    _ddp(row.name)
-    for row in SWITCHES.values()
-    if row.default is not None and not row.alias_of and row.name not in (*_FIRST, *_APART)
-)
 _OFFLOAD = Switch(
     "offload_gb_per_s",
     None,
     "Between device and host, in GB/s (10^9 bytes a second), for cpu_offload on cuda.",
-)
-_ZERO = (
-    Switch("reduce_bucket_size", 500_000_000, "Elements (not bytes) after which a bucket is sent.", least=1),
-    Switch("overlap_comm", False, "Reduces on a stream of its own, during backward."),
-    Switch("contiguous_gradients", True, "Copies gradients into one buffer as they arrive."),
-    Switch(
-        "reduce_scatter",
-        True,
-        "Divides first, and keeps what this rank owns; off: one plain all-reduce a bucket.",
-    ),
-    Switch(
-        "gradient_accumulation_steps",
-        1,
-        "Micro-batches a step. The gain is against DDP's default with as many.",
-        least=1,
-        most=10_000,
-    ),
-    _select("communication_data_type", "The dtype in which gradients travel.", _SHORT_FLOATS),
-    Switch("cpu_offload", False, "Gradients go to the host, and the optimizer runs there."),
-    Switch("gradient_clipping", 1.0, "The largest norm; 0 switches clipping off."),
-    Switch("compute_grad_norm", True, "The norm of all gradients in step(); needed by gradient_clipping."),
-    Switch("prescale_gradients", False, "Divides before reducing; not with reduce_scatter in stage 2."),
-    Switch("gradient_predivide_factor", 1.0, "Divides before reducing; not with reduce_scatter in stage 2."),
-    Switch("check_grad_overflow", True, "With bf16 parameters: whether step() looks for overflow."),
-    _select("accelerator", "On cpu every collective blocks the host.", ("cuda", "cpu")),
-)
-MEGATRON = (
-    Switch(
-        "overlap_grad_reduce",
-        False,
-        "Sends buckets during backward; off: all gradients of a dtype at once, after it.",
-    ),
-    Switch(
-        "bucket_size", None, "Elements (not bytes) at which a bucket is closed. Empty: Megatron's default."
-    ),
-    Switch(
-        "grad_reduce_in_fp32", False, "Gradients are kept and sent as float32, whatever the parameters are."
-    ),
-    Switch(
-        "use_distributed_optimizer", False, "Reduce-scatter, each rank optimises its share, then all-gather."
-    ),
-    Switch("overlap_param_gather", False, "Gathers parameters during forward; needs both switches above."),
-    Switch(
-        "num_microbatches",
-        1,
-        "Micro-batches a step. The gain is against DDP's default with as many.",
-        least=1,
-        most=10_000,
-    ),
-    Switch("pad_buckets_for_high_nccl_busbw", False, "Ends buckets at multiples of 2^16 elements."),
-    Switch(
-        "average_in_collective", False, "Averages while reducing, without a pass over each bucket before."
-    ),
-)
-_UNITS = Switch(
-    "units",
-    "blocks",
-    "Modules to wrap beside the root, with commas between: h.* is each of them, h.0+h.1 "
-    "both together. blocks: what is numbered in a list. Empty: the root alone.",
-)
-_MIXED = tuple(one for one in _PRECISION if one.name != "buffer_dtype")
-FULLY_SHARD = (
-    _UNITS,
-    Switch("reshard_after_forward", True, "Frees parameters after forward; backward gathers them again."),
-    Switch(
-        "backward_prefetch",
-        0,
-        "How many units each one prefetches in backward; 0: implicitly the next.",
-        most=100,
-    ),
-    Switch(
-        "forward_prefetch",
-        0,
-        "How many units each one prefetches in forward; 0: implicitly the next.",
-        most=100,
-    ),
-    Switch(
-        "replicas",
-        1,
-        "HSDP: how many groups of ranks hold all parameters each. 1: all ranks share them.",
-        least=1,
-        most=10_000,
-    ),
-    *_MIXED,
-    _STEPS,
 )
 _CAP = Switch("bucket_cap_mb", None, "The bucket size of this system, in MiB. Empty: 25.")
 CAPPED_PICKS: tuple[Pick, ...] = ("default", "cap", "cap-list")
@@ -187,16 +91,16 @@ SIZED_PICKS: tuple[Pick, ...] = (
     "last-hook-safe",
 )
 ZERO_PICKS: tuple[Pick, ...] = ("zero1", "zero2")
-MEGATRON_PICKS: tuple[Pick, ...] = ("megatron",)
-FSDP2_PICKS: tuple[Pick, ...] = ("fully_shard",)
-DDP = (
-    *(*_DDP_FIRST, _LAST_CAP, _HOOK),
-    *(_STEPS, _NO_SYNC, *_DDP_LAST, *_PRECISION, _COMPILES, _COMPILE_CAP),
-)
+DDP, MEGATRON, FULLY_SHARD = map(_switches, (Switches, MegatronSettings, Fsdp2Settings))
+_ZERO = _switches(ZeroSettings)
 ZERO = (*_ZERO, _OFFLOAD)
 ALL: Mapping[str, Switch] = {one.name: one for one in (*DDP, *ZERO, *MEGATRON, *FULLY_SHARD, _CAP)}
 Ask = Callable[[Switch], Any]
-_WITH_SWITCHES = (*DDP_PICKS, *ZERO_PICKS, *MEGATRON_PICKS, *FSDP2_PICKS, *SIZED_PICKS)
+_OTHERS: Mapping[Pick, tuple[Switch, ...]] = {
+    "megatron": MEGATRON,
+    "fully_shard": FULLY_SHARD,
+    **dict.fromkeys(SIZED_PICKS, (_CAP,)),
+}
 
 
 def read(pick: Pick, ask: Ask) -> Options:
@@ -209,32 +113,23 @@ def read(pick: Pick, ask: Ask) -> Options:
         return ddp_options(pick, ask)
     if pick in ZERO_PICKS:
         return zero_options(ask)
-    if pick in MEGATRON_PICKS:
-        return megatron_options(ask)
-    if pick in FSDP2_PICKS:
-        return fsdp2_options(ask)
-    return _changed((_CAP,), ask) if pick in SIZED_PICKS else ()
+    return tuple(sorted(_changed(_OTHERS.get(pick, ()), ask)))
 
 
 def ddp_options(pick: Pick, ask: Ask) -> Options:
     """DDP's switches that are not at their defaults, asked for one by one with ``ask``."""
-    options = dict(_changed(_DDP_FIRST, ask))
-    if pick in CAPPED_PICKS:
-        options |= _changed((_LAST_CAP,), ask)
-    hook = ask(_HOOK)
-    if hook != _NO_HOOK:
-        options["comm_hook"] = hook
-    steps = ask(_STEPS)
-    if steps != _STEPS.default:
-        options["accumulation_steps"] = steps
-        options |= _changed((_NO_SYNC,), ask)
-    options |= _changed(_DDP_LAST, ask)
-    if precision := dict(_changed(_PRECISION, ask)):
+    options: dict[str, Any] = {}
+    for one in DDP:
+        is_offered = {
+            "set_last_bucket_cap": pick in CAPPED_PICKS,
+            "no_sync": "accumulation_steps" in options,
+            "compile_cap_mb": options.get("optimize_ddp") == "ddp_optimizer",
+        }
+        if is_offered.get(one.name, True):
+            options |= _changed((one,), ask)
+    precision = {name: options.pop(name) for name in settings_of(MixedPrecision) if name in options}
+    if precision:
         options["mixed_precision"] = precision
-    compiles = ask(_COMPILES)
-    if compiles != _EAGER:
-        options["optimize_ddp"] = compiles
-        options |= _changed((_COMPILE_CAP,) if compiles == OPTIMIZE_DDP[0] else (), ask)
     return tuple(sorted(options.items()))
 
 
@@ -245,16 +140,6 @@ def zero_options(ask: Ask) -> Options:
     if offload is not None:
         options["offload_bytes_per_s"] = offload * 1e9
     return tuple(sorted(options.items()))
-
-
-def megatron_options(ask: Ask) -> Options:
-    """Megatron-Core's settings that are not at their defaults, asked for one by one with ``ask``."""
-    return tuple(sorted(_changed(MEGATRON, ask)))
-
-
-def fsdp2_options(ask: Ask) -> Options:
-    """Settings of ``fully_shard`` that are not at their defaults, asked for one by one with ``ask``."""
-    return tuple(sorted(_changed(FULLY_SHARD, ask)))
 
 
 def caps(text: str) -> tuple[float, ...]:
@@ -312,7 +197,7 @@ def ask_switches(pick: Pick, prefix: str = "") -> Options:
             "here. Where they keep keywords from reaching the buckets, sim.apply gives DDP the "
             "buckets."
         )
-    elif pick not in _WITH_SWITCHES:
+    elif pick not in (*DDP_PICKS, *ZERO_PICKS, *_OTHERS):
         st.caption("This system has no switches.")
     return read(pick, lambda switch: _widget(switch, prefix + switch.name))
 

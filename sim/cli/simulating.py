@@ -15,13 +15,13 @@ from sim.cli.own_job import Parts, load_inputs
 from sim.cli.panels import PREDICTING, SYSTEM
 from sim.cli.printing import emit_noun, say, table
 from sim.errors import InputError
+from sim.nouns.ddp_switches import ARGUMENTS, SETTINGS
 from sim.nouns.hardware import Hardware
 from sim.nouns.report import Report
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job
 from sim.systems.registry import POLICIES
-from sim.systems.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS
 from sim.units import format_ms, format_number, format_percent, format_size, in_ms, parse_cap_mb
 
 WorkloadFile = Annotated[
@@ -38,7 +38,7 @@ FirstBucket = Annotated[str | None, typer.Option(help="Cap of the first bucket, 
 BucketCapList = Annotated[
     str | None, typer.Option(help="DDP's bucket_cap_mb_list: a cap for each bucket, MiB, comma-separated.")
 ]
-_DDP_NAMES = ", ".join((*MODELLED_DDP_KWARGS, *MODELLED_SETTINGS))
+_DDP_NAMES = ", ".join((*ARGUMENTS, *SETTINGS))
 DdpSwitches = Annotated[
     list[str] | None,
     typer.Option(

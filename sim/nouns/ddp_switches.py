@@ -1,207 +1,275 @@
-"""DistributedDataParallel's switches, one row each: what a switch is, for all who read, tell or try it.
+"""DistributedDataParallel's switches and communication hooks: one field or row each, for all who read, tell,
+record or try them.
 
-From a row follow what the command line and the page offer, which values and torch versions are refused, what
-a recording tells of it and what real ranks try. A new switch needs a row here, its rule in
-``sim/systems/RULES.md``, and what no row can say: a field of ``Switches`` and the lines of the program in
-``sim/systems/ddp.py`` that heed it. ``sim.systems.comm_hooks`` is the same table for communication hooks.
+Names are torch's own. A new switch needs a field of ``Switches``, its rule in ``sim/systems/RULES.md``, and
+the lines of the program in ``sim/systems/ddp.py`` that heed it. Ranks that are measured import this, so it
+imports no third-party package.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
-from sim.errors import InputError
+from sim.errors import InputError, NotModelledError
+from sim.nouns.assignment import CAP_KWARGS, Assignment
+from sim.nouns.settings import micro_batches, read, setting, settings_of
 
 Version = tuple[int, int]
 OLDEST: Version = (2, 0)  # for which lines are written
 SUPPORTED_SINCE: Version = (2, 9)  # with which bucketsim runs
 LIST_SINCE: Version = (2, 11)  # bucket_cap_mb_list
 ZERO_CAP_SINCE: Version = (2, 12)  # bucket_cap_mb=0 (A2.1)
-MAX_ACCUMULATION_STEPS = 10_000
+OptimizeDdp = Literal["ddp_optimizer", "no_optimization"]
+FLOATS = ("float32", "bfloat16", "float16", "float64")
+# Arguments that change no step while they are off.
+_OFF = ("check_reduction", "delay_all_reduce_named_params", "param_to_hook_all_reduce")
+_NO_LOW_RANK = "its all-reduces are launched by callbacks, with products of matrices between them (A3.17)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Switch:
-    """One switch, by torch's own name.
+class CommHook:
+    """One communication hook of torch's (A3.17): what it sends in place of DDP's all-reduce.
 
     Args:
-        name: as torch spells it.
-        where: an ``argument`` of DistributedDataParallel; a ``setting``, made by the training loop or by
-            ``register_comm_hook``; or a variable of the ``environment``.
-        does: what it changes in a step, and the rule that says so.
-        help: the page's words for it.
-        default: torch's own. Legal are booleans where it is one, integers from ``least`` to ``most`` where it
-            is one; what may replace None is told by ``sim.systems.switches``.
-        since: the first torch that has it, ``OLDEST`` or newer.
-        alias_of: the switch that it is the newer name of.
-        parts: the members of its value, where that is an object, with the page's words for each.
-        recorded: whether ``sim.record`` writes it down.
-        logged: whether DDP's own log tells it (A4).
-        tried: by the name of a candidate, the options of ``sim.assign`` that real ranks try.
+        name: torch's name without ``_hook``.
+        module: where it is, in ``torch.distributed.algorithms.ddp_comm_hooks``.
+        dtype: what it sends whatever the bucket's dtype; None: the bucket's own.
+        sends: whether it sends anything.
+        needs_nccl: whether torch refuses it on the CPU.
     """
 
     name: str
-    where: Literal["argument", "setting", "environment"] = "argument"
-    does: str
-    help: str = ""
-    default: bool | int | None = False
-    least: int = 0
-    most: int = 0
-    since: Version = OLDEST
-    alias_of: str = ""
-    parts: Mapping[str, str] = field(default_factory=dict)
-    recorded: bool = False
-    logged: bool = False
-    tried: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    def check(self, value: Any) -> None:
-        """Raise ``InputError`` unless ``value`` is legal; for a switch whose default is no None."""
-        legal = isinstance(value, bool)
-        words = "true or false"
-        if not isinstance(self.default, bool):
-            legal = isinstance(value, int) and not legal and self.least <= value <= self.most
-            words = f"an integer {self.least} to {self.most}"
-        if not legal:
-            raise InputError(f"ddp: {self.name}={value!r} is not legal; give {words}")
+    module: str = "default_hooks"
+    dtype: str | None = None
+    sends: bool = True
+    needs_nccl: bool = False
 
 
-_VIEW = {"gradient_as_bucket_view": True}
-SWITCHES: Mapping[str, Switch] = {
+HOOKS: Mapping[str, CommHook] = {
     one.name: one
     for one in (
-        Switch(
-            name="comm_hook",
-            where="setting",
-            does="reduces buckets with a communication hook (A3.17)",
-            help="What is sent in place of DDP's all-reduce",  # the hooks' own words follow
-            default=None,
-        ),
-        Switch(
-            name="gradient_as_bucket_view",
-            does="gradients live in their buckets: no copy-back (A3.4)",
-            help="Gradients live in their buckets: nothing is copied back afterwards.",
-            recorded=True,
-            logged=True,
-            tried={"gradient_as_bucket_view": _VIEW},
-        ),
-        Switch(
-            name="batched_grad_copy",
-            does="copies in at once when a bucket is ready (A3.4)",
-            help="Gradients are copied into a bucket all at once, when it is ready (torch 2.12).",
-            since=(2, 12),
-            recorded=True,
-            tried={"batched_grad_copy": {"batched_grad_copy": True}},
-        ),
-        Switch(
-            name="set_to_none",
-            where="setting",
-            does="zero_grad's argument; false keeps gradients in their buckets (A3.4)",
-            help="zero_grad(set_to_none=…); off: gradients stay in memory, and in their buckets.",
-            default=True,
-            tried={
-                "set_to_none=False": {"set_to_none": False},
-                "view, set_to_none=False": {**_VIEW, "set_to_none": False},
-            },
-        ),
-        Switch(
-            name="broadcast_buffers",
-            does="buffers are broadcast before each forward (A3.16)",
-            help="Buffers, such as running means of BatchNorm, are broadcast before each forward.",
-            default=True,
-            recorded=True,
-            logged=True,
-        ),
-        Switch(
-            name="forward_sync_buffers",
-            does="its name since torch 2.13, which goes first where both are given",
-            default=True,
-            since=(2, 13),
-            alias_of="broadcast_buffers",
-            recorded=True,
-        ),
-        Switch(
-            name="find_unused_parameters",
-            does="searches for unused parameters in every forward (A3.13)",
-            help="Every forward searches for unused parameters; buckets are then never rebuilt in ready "
-            "order.",
-            recorded=True,
-            logged=True,
-            tried={
-                "find_unused_parameters": {"find_unused_parameters": True},
-                "skip_all_reduce_unused_params": {
-                    "find_unused_parameters": True,
-                    "skip_all_reduce_unused_params": True,
-                },
-            },
-        ),
-        Switch(
-            name="static_graph",
-            does="reduces after backward in iteration 1, rebuilds before iteration 3 (A3.15)",
-            help="The graph never changes: unused parameters are found once, and buckets are rebuilt before "
-            "iteration 3.",
-            recorded=True,
-            logged=True,
-            tried={"static_graph": {"static_graph": True}},
-        ),
-        Switch(
-            name="skip_all_reduce_unused_params",
-            does="does not send a bucket of unused parameters (A3.14)",
-            help="A bucket of unused parameters alone is not sent (torch 2.8).",
-            since=(2, 8),  # tried above, as it needs find_unused_parameters
-        ),
-        Switch(
-            name="mixed_precision",
-            does="the dtype of parameters and of what is sent, from source (A2.9)",
-            default=None,
-            since=(2, 1),
-            parts={
-                "param_dtype": "The wrapper's own mixed precision: the dtype of parameters, and of gradients "
-                "unless reduce_dtype says otherwise.",
-                "reduce_dtype": "The wrapper's own mixed precision: the dtype in which gradients are sent.",
-                "buffer_dtype": "DDP's own mixed precision: the dtype of buffers.",
-            },
-        ),
-        Switch(
-            name="accumulation_steps",
-            where="setting",
-            does="micro-batches a step (A3.12)",
-            help="Micro-batches a step. The gain is against DDP's default with as many.",
-            default=1,
-            least=1,
-            most=MAX_ACCUMULATION_STEPS,
-            tried={"accumulation_steps=2": {"accumulation_steps": 2}},
-        ),
-        Switch(
-            name="no_sync",
-            where="setting",
-            does="whether all of them but the last run under no_sync; false: each one reduces (A3.12)",
-            help="Micro-batches before the last run under no_sync; off: each one is reduced.",
-            default=True,
-        ),
-        Switch(
-            name="optimize_ddp",
-            where="setting",
-            does="under torch.compile: gradients are ready where its cuts end (A11)",
-            help="Under torch.compile, by torch._dynamo.config.optimize_ddp: gradients are ready where its "
-            "cuts end; with no_optimization after the whole backward.",
-            default=None,
-        ),
-        Switch(
-            name="compile_cap_mb",
-            where="setting",
-            does="MiB that the parameters of a cut hold, its bucket_bytes_cap; left out: bucket_cap_mb (A11)",
-            help="The cap of torch.compile's cuts, apart from that of the buckets. Empty: the same.",
-            default=None,
-        ),
-        Switch(
-            name="set_last_bucket_cap",
-            where="environment",
-            does="DDP_SET_LAST_BUCKET_CAP=1: the first cap is that of the bucket ready last (A2.5)",
-            help="DDP_SET_LAST_BUCKET_CAP=1 in the environment: the small first cap goes to the bucket that "
-            "is ready last.",
-            tried={"DDP_SET_LAST_BUCKET_CAP=1": {"set_last_bucket_cap": True}},
-        ),
+        CommHook(name="fp16_compress", dtype="float16"),
+        CommHook(name="bf16_compress", dtype="bfloat16", needs_nccl=True),
+        CommHook(name="allreduce"),
+        CommHook(name="noop", module="debugging_hooks", sends=False),
     )
 }
-ARGUMENTS = tuple(one for one in SWITCHES.values() if one.where == "argument")
-SETTINGS = tuple(one for one in SWITCHES.values() if one.where == "setting")
+
+
+def _argument(
+    default: Any, help: str = "", *, since: Version = OLDEST, recorded: bool = False, alias_of: str = ""
+) -> Any:
+    """An argument of DistributedDataParallel.
+
+    Args:
+        since: the first torch that has it, ``OLDEST`` or newer.
+        recorded: whether ``sim.record`` writes it down.
+        alias_of: the switch that it is the newer name of.
+    """
+    return setting(default, help, where="argument", since=since, recorded=recorded, alias_of=alias_of)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedPrecision:
+    """DistributedDataParallel's own mixed precision (A2.9)."""
+
+    param_dtype: str | None = setting(
+        None,
+        "The wrapper's own mixed precision: the dtype of parameters, and of gradients unless reduce_dtype "
+        "says otherwise.",
+        choices=FLOATS,
+    )
+    reduce_dtype: str | None = setting(
+        None, "The wrapper's own mixed precision: the dtype in which gradients are sent.", choices=FLOATS
+    )
+    buffer_dtype: str | None = setting(
+        None, "DDP's own mixed precision: the dtype of buffers.", choices=FLOATS
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switches:
+    """How a job uses DistributedDataParallel, defaults where nothing is said.
+
+    A switch is an ``argument`` of DistributedDataParallel; a ``setting``, made by the training loop or by
+    ``register_comm_hook``; or a variable of the ``environment``. ``syncs_buffers`` and ``sends_buffers`` are
+    what the two names of one argument say together (A3.16, D1.1).
+    """
+
+    gradient_as_bucket_view: bool = _argument(  # A3.4
+        False, "Gradients live in their buckets: nothing is copied back afterwards.", recorded=True
+    )
+    static_graph: bool = _argument(  # A3.15
+        False,
+        "The graph never changes: unused parameters are found once, and buckets are rebuilt before "
+        "iteration 3.",
+        recorded=True,
+    )
+    find_unused_parameters: bool = _argument(  # A3.13
+        False,
+        "Every forward searches for unused parameters; buckets are then never rebuilt in ready order.",
+        recorded=True,
+    )
+    batched_grad_copy: bool = _argument(  # A3.4
+        False,
+        "Gradients are copied into a bucket all at once, when it is ready (torch 2.12).",
+        since=(2, 12),
+        recorded=True,
+    )
+    set_last_bucket_cap: bool = setting(  # A2.5
+        False,
+        "DDP_SET_LAST_BUCKET_CAP=1 in the environment: the small first cap goes to the bucket that is ready "
+        "last.",
+        where="environment",
+    )
+    comm_hook: str | None = setting(  # A3.17
+        None,
+        "What is sent in place of DDP's all-reduce: 16-bit gradients, or nothing (noop).",
+        choices=tuple(HOOKS),
+        not_modelled={"powerSGD": _NO_LOW_RANK, "batched_powerSGD": _NO_LOW_RANK},
+        where="setting",
+    )
+    accumulation_steps: int = micro_batches(where="setting")  # A3.12
+    no_sync: bool = setting(  # A3.12
+        True,
+        "Micro-batches before the last run under no_sync; off: each one is reduced.",
+        where="setting",
+    )
+    set_to_none: bool = setting(  # A3.4
+        True,
+        "zero_grad(set_to_none=…); off: gradients stay in memory, and in their buckets.",
+        where="setting",
+    )
+    broadcast_buffers: bool = _argument(  # A3.16
+        True,
+        "Buffers, such as running means of BatchNorm, are broadcast before each forward.",
+        recorded=True,
+    )
+    forward_sync_buffers: bool = _argument(  # goes first where both are given
+        True, since=(2, 13), recorded=True, alias_of="broadcast_buffers"
+    )
+    skip_all_reduce_unused_params: bool = _argument(  # A3.14
+        False, "A bucket of unused parameters alone is not sent (torch 2.8).", since=(2, 8)
+    )
+    init_sync: bool = _argument(True)  # what the constructor sends (A2.8)
+    mixed_precision: MixedPrecision | None = _argument(None, since=(2, 1))
+    optimize_ddp: OptimizeDdp | None = setting(  # A11, A11.5
+        None,
+        "Under torch.compile, by torch._dynamo.config.optimize_ddp: gradients are ready where its cuts end; "
+        "with no_optimization after the whole backward.",
+        choices=get_args(OptimizeDdp),
+        not_modelled={
+            "python_reducer": "Inductor makes its buckets",
+            "python_reducer_without_compiled_forward": "torch does as under no_optimization",
+        },
+        where="setting",
+    )
+    compile_cap_mb: float | None = setting(  # A11.1
+        None,
+        "The cap of torch.compile's cuts, apart from that of the buckets. Empty: the same.",
+        above=0,
+        where="setting",
+    )
+    syncs_buffers: bool = True
+    sends_buffers: bool = True
+
+    @property
+    def hook(self) -> CommHook | None:
+        """The communication hook; None: DDP's own all-reduce."""
+        return None if self.comm_hook is None else HOOKS[self.comm_hook]
+
+    @property
+    def param_dtype(self) -> str | None:
+        """The dtype of parameters under mixed precision; None: each one's own."""
+        return None if self.mixed_precision is None else self.mixed_precision.param_dtype
+
+    @property
+    def reduce_dtype(self) -> str | None:
+        """The dtype that travels under mixed precision; None: each gradient's own (A2.9)."""
+        return None if self.mixed_precision is None else self.mixed_precision.reduce_dtype or self.param_dtype
+
+    @property
+    def buffer_dtype(self) -> str | None:
+        """The dtype of buffers under mixed precision; None: each one's own."""
+        return None if self.mixed_precision is None else self.mixed_precision.buffer_dtype
+
+    @property
+    def searches(self) -> bool:
+        """Whether every forward searches for unused parameters; a static graph does so once (A3.13)."""
+        return self.find_unused_parameters and not self.static_graph
+
+    @property
+    def syncs_each(self) -> bool:
+        """Whether a step has several micro-batches that each reduce."""
+        return self.accumulation_steps > 1 and not self.no_sync
+
+    @property
+    def keeps_views(self) -> bool:
+        """Whether the last micro-batch accumulates gradients into their buckets, as views of them (A3.4).
+
+        They stay there from step to step, or from one synchronised micro-batch to the next.
+        """
+        return self.gradient_as_bucket_view and (not self.set_to_none or self.syncs_each)
+
+    @property
+    def rebuilt_from(self) -> int | None:
+        """The first iteration with rebuilt buckets; None: they are never rebuilt (A2.6)."""
+        if self.static_graph:
+            return 3
+        return None if self.find_unused_parameters else 2
+
+
+SWITCHES = settings_of(Switches)
+ARGUMENTS = {name: one for name, one in SWITCHES.items() if one.metadata["where"] == "argument"}
+SETTINGS = {name: one for name, one in SWITCHES.items() if one.metadata["where"] == "setting"}
+
+
+def split_switches(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``ddp_kwargs`` and ``settings`` of an assignment with these switches."""
+    settings = {name: value for name, value in options.items() if name in SETTINGS}
+    return {name: value for name, value in options.items() if name not in settings}, settings
+
+
+def read_switches(assignment: Assignment) -> Switches:
+    """The switches of an assignment of DDP's.
+
+    Raises:
+        InputError: a value that is not legal.
+        NotModelledError: a switch, or a combination of switches, that is not modelled.
+    """
+    kwargs = {
+        name: value
+        for name, value in assignment.ddp_kwargs.items()
+        if name not in CAP_KWARGS and not (name in _OFF and (value is False or value is None))
+    }
+    for field, given, others in (
+        ("ddp_kwargs", kwargs, SWITCHES.keys() - ARGUMENTS.keys()),
+        ("settings", assignment.settings, SWITCHES.keys() - SETTINGS.keys()),
+    ):
+        for name in (one for one in given if one in others):
+            raise NotModelledError(f"{field}: {name}={given[name]!r} is not modelled; it is set elsewhere")
+    environment = {"set_last_bucket_cap": True} if "environment" in assignment.requires else {}
+    broadcasts = kwargs.get("broadcast_buffers", True)
+    switches = read(
+        Switches,
+        "ddp",
+        {**kwargs, **assignment.settings, **environment},
+        syncs_buffers=kwargs.get("forward_sync_buffers", broadcasts),
+        sends_buffers="forward_sync_buffers" in kwargs or broadcasts,
+    )
+    _check_together(switches)
+    return switches
+
+
+def _check_together(switches: Switches) -> None:
+    """Raise for switches that are legal and modelled each but not with one another."""
+    if switches.compile_cap_mb is not None and switches.optimize_ddp != "ddp_optimizer":
+        raise InputError("ddp: compile_cap_mb needs optimize_ddp=ddp_optimizer, which cuts")
+    for name in ("comm_hook", "optimize_ddp") if switches.reduce_dtype is not None else ():
+        if getattr(switches, name) is not None:
+            raise NotModelledError(f"ddp: {name} and mixed_precision together are not modelled")
+    if switches.static_graph and switches.accumulation_steps > 1 and switches.no_sync:
+        raise NotModelledError(
+            "ddp: static_graph and accumulation_steps: torch stops where the first backward of a static "
+            "graph is under no_sync"
+        )

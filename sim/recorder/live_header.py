@@ -16,7 +16,7 @@ from sim.recorder.tap import ddp_log, tap_of
 from sim.recorder.training_step import bytes_by_dtype, dtype_name
 
 _SCHEMA_VERSION = 1
-_SETTINGS = ("bucket_bytes_cap", *(one.name for one in ARGUMENTS if one.recorded))
+_SETTINGS = ("bucket_bytes_cap", *(name for name, one in ARGUMENTS.items() if one.metadata["recorded"]))
 
 
 def trained_parameters(ddp: DistributedDataParallel) -> list[tuple[str, nn.Parameter]]:

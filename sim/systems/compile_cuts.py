@@ -2,45 +2,17 @@
 gradients become ready (A11)."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 from sim.errors import InputError, NotModelledError
+from sim.nouns.ddp_switches import OptimizeDdp, Switches
+from sim.nouns.settings import read
 from sim.nouns.workload import ReadyTimes, Workload
 from sim.systems.bucketing import DEFAULT_FIRST_BUCKET_BYTES
 from sim.units import cap_bytes
 
-OptimizeDdp = Literal["ddp_optimizer", "no_optimization"]
-OPTIMIZE_DDP = get_args(OptimizeDdp)
 MARK = "torch_compile"  # in the extensions of a workload whose gradients are those of a compiled module
 AS_RECORDED = {MARK: {"recorded": True}}  # such an extension of a job that ran under torch.compile
-
-
-def check_compile(optimize_ddp: Any, compile_cap_mb: Any) -> None:
-    """Refuse a mode or a cap that torch or this model does not take (A11.1, A11.5).
-
-    Raises:
-        InputError: a value that is not legal. NotModelledError: a mode that nothing in torch heeds.
-    """
-    if optimize_ddp == "python_reducer_without_compiled_forward":
-        raise NotModelledError(
-            f"ddp: optimize_ddp={optimize_ddp!r} is not legal here: torch does as under "
-            f"no_optimization; give one of {', '.join(OPTIMIZE_DDP)}"
-        )
-    if optimize_ddp == "python_reducer":
-        raise NotModelledError(
-            "ddp: optimize_ddp='python_reducer' is not modelled: Inductor makes its buckets; "
-            f"give one of {', '.join(OPTIMIZE_DDP)}"
-        )
-    if optimize_ddp not in OPTIMIZE_DDP:
-        raise InputError(
-            f"ddp: optimize_ddp={optimize_ddp!r} is not legal; give one of {', '.join(OPTIMIZE_DDP)}"
-        )
-    is_number = isinstance(compile_cap_mb, int | float) and not isinstance(compile_cap_mb, bool)
-    if not is_number or cap_bytes(compile_cap_mb) < DEFAULT_FIRST_BUCKET_BYTES:
-        raise InputError(
-            f"ddp: compile_cap_mb={compile_cap_mb!r} is not legal; give at least 1 (MiB), the first cut's "
-            f"cap, below which torch.compile stops; left out, it is DDP's bucket_cap_mb"
-        )
 
 
 def cut_operators(held_bytes: Sequence[int], cap: int, first_cap: int) -> list[list[int]]:
@@ -129,8 +101,13 @@ def torch_compiled(
         NotModelledError: sparse gradients, a workload of whole buckets, or one that was
             recorded under torch.compile, or moved with other values before.
     """
-    check_compile(optimize_ddp, compile_cap_mb)
     asked = {"optimize_ddp": optimize_ddp, "compile_cap_mb": compile_cap_mb}
+    read(Switches, "ddp", asked)
+    if cap_bytes(compile_cap_mb) < DEFAULT_FIRST_BUCKET_BYTES:
+        raise InputError(
+            f"ddp: compile_cap_mb={compile_cap_mb!r} is not legal; give at least 1 (MiB), the first cut's "
+            f"cap, below which torch.compile stops; left out, it is DDP's bucket_cap_mb"
+        )
     if is_moved_so(workload, asked):
         return workload
     taken = operators(workload)

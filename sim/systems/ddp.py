@@ -1,6 +1,7 @@
 """DistributedDataParallel: what its constructor sends, what a step under it does, what its buckets hold."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sim.clock.program import (
@@ -19,16 +20,15 @@ from sim.costs.service_time import all_reduce_ns, service_ns
 from sim.errors import AssignmentError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, CollectiveKind, Phase
+from sim.nouns.ddp_switches import FLOATS, CommHook, Switches, read_switches
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import Holding
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
 from sim.systems.bucketing import compute_bucket_assignment_by_size
-from sim.systems.comm_hooks import message
 from sim.systems.compile_cuts import AS_RECORDED
-from sim.systems.ddp_assignment import constructed_in
-from sim.systems.micro_batch import LaneWriter, micro_batches
-from sim.systems.switches import FLOATS, Switches, check_used, read_switches
+from sim.systems.ddp_assignment import check_used, constructed_in
+from sim.systems.micro_batch import LaneWriter, write_micro_batches
 from sim.units import transfer_ns
 
 _COALESCED_BYTES = 250 << 20  # DDP's broadcast_bucket_size
@@ -63,7 +63,7 @@ def write(
     check_used(workload, switches)
     _check_iteration(workload, assignment, switches, iteration)
     writer = _Writer(workload, hardware, assignment, switches, iteration)
-    return micro_batches(switches.accumulation_steps, writer.micro_batch)
+    return write_micro_batches(switches.accumulation_steps, writer.micro_batch)
 
 
 def _check_iteration(
@@ -85,6 +85,47 @@ def _check_iteration(
                 f"bucket_indices: in iteration {iteration} DDP still has the {len(constructed)} bucket(s) of "
                 f"its constructor; give the policy and its caps, or iteration {rebuilt_from}"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """The all-reduce of a bucket: what travels, and what is computed around it.
+
+    ``before_bytes`` is memory traffic before the launch, bytes read plus bytes written: a copy of N bytes
+    counts 2 N. ``after_bytes`` is the traffic from the end of the all-reduce until its result can be used.
+    """
+
+    num_bytes: int
+    elements: int
+    dtype: str
+    before_bytes: int = 0
+    after_bytes: int = 0
+
+
+def message(
+    hook: CommHook | None, gradients: Sequence[Gradient], num_bytes: int, dtype: str
+) -> Message | None:
+    """What is sent of a bucket with ``gradients``, whose buffer has ``num_bytes`` of ``dtype`` on the wire.
+
+    A sparse gradient sends indices and values (A3.18). None: nothing is sent. Without a hook DDP divides
+    while it copies in. A hook divides the bucket in place before, and one with a dtype of its own casts it
+    before, and back after.
+    """
+    elements = sum(one.num_bytes // DTYPE_BYTES[one.dtype] for one in gradients)
+    if hook is None:
+        return Message(num_bytes=num_bytes, elements=elements, dtype=dtype)
+    if not hook.sends:
+        return None
+    if hook.dtype is None:
+        return Message(num_bytes=num_bytes, elements=elements, dtype=dtype, before_bytes=2 * num_bytes)
+    narrow = num_bytes * DTYPE_BYTES[hook.dtype] // DTYPE_BYTES[dtype]
+    return Message(
+        num_bytes=narrow,
+        elements=elements,
+        dtype=hook.dtype,
+        before_bytes=num_bytes + 3 * narrow,
+        after_bytes=narrow + num_bytes,
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -297,7 +338,7 @@ class _Backward(LaneWriter):
 
     def _launch(self, bucket: int, phase: Phase, gradient: int | None) -> None:
         members = [self.workload.gradients[index] for index in self.buckets[bucket]]
-        hook, reduce_dtype = self.switches.comm_hook, self.switches.reduce_dtype
+        hook, reduce_dtype = self.switches.hook, self.switches.reduce_dtype
         dtype, size = members[0].dtype, sum(member.on_wire for member in members)
         narrows = hook is not None and hook.dtype is not None
         if narrows and not members[0].sparse:
@@ -357,20 +398,15 @@ def construct(workload: Workload, assignment: Assignment) -> tuple[Collective, .
 
     Frozen parameters, which the real one sends too, are in no workload.
     """
-    if assignment.ddp_kwargs.get("init_sync", True) is False:
+    switches = read_switches(assignment)
+    if not switches.init_sync:
         return ()
     words = 2 * sum(len(gradient.shape) for gradient in workload.gradients)
     return (
         _message("all_gather", 1, "int64", "construction", "number of parameters"),
         _message("broadcast", words, "int64", "construction", "shapes", root=0),
-        *_states(workload, _sends_buffers(assignment)),
+        *_states(workload, switches.sends_buffers),
     )
-
-
-def _sends_buffers(assignment: Assignment) -> bool:
-    """Whether the constructor sends buffers: always where ``forward_sync_buffers`` is given (D1.1)."""
-    kwargs = assignment.ddp_kwargs
-    return "forward_sync_buffers" in kwargs or bool(kwargs.get("broadcast_buffers", True))
 
 
 def _message(
@@ -462,20 +498,14 @@ def hold(timeline: Timeline) -> tuple[Holding, ...]:
     return (*_flat_buffers(timeline, switches), *_gradients(timeline, switches), *_hooked(timeline, switches))
 
 
-def _param_dtype(timeline: Timeline) -> str | None:
-    """The dtype of buffers under mixed precision; None: each parameter's own (A2.9)."""
-    dtype = (timeline.assignment.ddp_kwargs.get("mixed_precision") or {}).get("param_dtype")
-    return None if dtype is None else str(dtype)
-
-
-def _is_views(timeline: Timeline, switches: Switches) -> bool:
-    """Whether gradients live in the buffers; mixed precision casts them out again."""
-    return switches.gradient_as_bucket_view and _param_dtype(timeline) is None
+def _is_views(switches: Switches) -> bool:
+    """Whether gradients live in the buffers; mixed precision casts them out again (A2.9)."""
+    return switches.gradient_as_bucket_view and switches.param_dtype is None
 
 
 def _flat_buffers(timeline: Timeline, switches: Switches) -> tuple[Holding, ...]:
     """The size of all dense gradients; if gradients are views, only of those that are never ready."""
-    dtype, is_views = _param_dtype(timeline), _is_views(timeline, switches)
+    dtype, is_views = switches.param_dtype, _is_views(switches)
 
     def size(gradient: Gradient) -> int:
         if gradient.sparse or (is_views and gradient.ready_ns is not None):
@@ -494,7 +524,7 @@ def _gradients(timeline: Timeline, switches: Switches) -> tuple[Holding, ...]:
     With ``batched_grad_copy`` they are held until the bucket is complete. Gradients accumulated under
     ``no_sync`` after ``set_to_none`` are no views, and all are held from the first micro-batch on.
     """
-    if not _is_views(timeline, switches) or switches.keeps_views:
+    if not _is_views(switches) or switches.keeps_views:
         return ()
     done = {(span.kind, span.gradient): span.end_ns for span in timeline.compute if span.gradient is not None}
     home = {i: number for number, bucket in enumerate(timeline.assignment.bucket_indices) for i in bucket}
@@ -520,10 +550,10 @@ def _gradients(timeline: Timeline, switches: Switches) -> tuple[Holding, ...]:
 
 def _hooked(timeline: Timeline, switches: Switches) -> tuple[Holding, ...]:
     """What a bucket needs beside its buffer while it is under way."""
-    hook, dtype = switches.comm_hook, switches.reduce_dtype
+    hook, dtype = switches.hook, switches.reduce_dtype
     if hook is not None and hook.dtype is not None:
         what = "narrow copies"
-    elif hook is None and dtype is not None and dtype != _param_dtype(timeline):
+    elif hook is None and dtype is not None and dtype != switches.param_dtype:
         what = "buffers in reduce_dtype"
     else:
         return ()

@@ -11,21 +11,23 @@ from sim.nouns.ddp_switches import (
     LIST_SINCE,
     OLDEST,
     SUPPORTED_SINCE,
-    SWITCHES,
     ZERO_CAP_SINCE,
+    Switches,
     Version,
+    read_switches,
+    split_switches,
 )
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
 from sim.systems.bucketing import Caps, ddp_limits, initial_buckets, initial_limits, rebuilt_buckets
 from sim.systems.compile_cuts import torch_compiled
-from sim.systems.switches import MODELLED_SETTINGS, check_ddp_kwargs, check_used, read_switches
+from sim.systems.micro_batch import check_backward
 from sim.units import MIB
 
 
 def first_torches(kwargs: Mapping[str, Any]) -> dict[str, Version]:
     """By name, the first torch that has each argument given, whatever its value."""
-    return {one.name: one.since for one in ARGUMENTS if one.name in kwargs}
+    return {name: one.metadata["since"] for name, one in ARGUMENTS.items() if name in kwargs}
 
 
 def torch_needed(kwargs: Mapping[str, Any]) -> Version:
@@ -44,7 +46,33 @@ def as_compiled(workload: Workload, assignment: Assignment) -> Workload:
         return workload
     switches = read_switches(assignment)
     assert switches.optimize_ddp is not None
-    return torch_compiled(workload, switches.optimize_ddp, switches.compile_cap_mb)
+    cap_mb, kwargs = switches.compile_cap_mb, assignment.ddp_kwargs
+    if cap_mb is None:  # DDP's own, but at least 1 MiB (A11.1)
+        limits = ddp_limits(kwargs.get("bucket_cap_mb"), None, kwargs.get("bucket_cap_mb_list"))
+        cap_mb = max(MIB, *limits) / MIB
+    return torch_compiled(workload, switches.optimize_ddp, cap_mb)
+
+
+def check_used(workload: Workload, switches: Switches) -> None:
+    """Raise ``NotModelledError`` where DDP itself would stop: unused parameters, or hooks that fire twice."""
+    finds = switches.find_unused_parameters or switches.static_graph
+    for gradient in workload.gradients:
+        if gradient.ready_ns is None and not finds:
+            raise NotModelledError(
+                f"{workload.label(gradient)} is never ready; DDP without find_unused_parameters or "
+                f"static_graph raises an error on it at the next forward (A3.21)"
+            )
+        if gradient.sparse and gradient.ready_ns is None:
+            raise NotModelledError(
+                f"{workload.label(gradient)} is sparse and never ready; DDP stops with 'Expected sparse "
+                f"gradient to be defined'"
+            )
+        if gradient.uses > 1 and not switches.static_graph:
+            raise NotModelledError(
+                f"{workload.label(gradient)} becomes ready {gradient.uses} times in one backward; DDP "
+                f"without static_graph raises 'marked ready twice' (A8.5)"
+            )
+    check_backward(workload)
 
 
 def assign(
@@ -63,15 +91,13 @@ def assign(
 
     Args:
         policy: ``ddp``; ``per-parameter`` (``bucket_cap_mb=0``); ``single`` (one bucket per key).
-        options: switches, by torch's names (``MODELLED_DDP_KWARGS``, ``MODELLED_SETTINGS``).
+        options: switches, by torch's names.
     """
     if policy == "per-parameter":
         caps = replace(caps, bucket_cap_mb=0)
     elif policy == "single":
         caps = replace(caps, bucket_cap_mb=-(-workload.total_bytes // MIB) + 1)
-    settings = {name: value for name, value in options.items() if name in MODELLED_SETTINGS}
-    kwargs = {name: value for name, value in options.items() if name not in settings}
-    check_ddp_kwargs(kwargs)
+    kwargs, settings = split_switches(options)
     needed = torch_needed(kwargs)
     limits = ddp_limits(caps.bucket_cap_mb, caps.first_bucket_mb, caps.bucket_cap_mb_list)
     cap_list = caps.bucket_cap_mb_list
@@ -159,8 +185,7 @@ def with_switches(workload: Workload, assignment: Assignment, **options: Any) ->
                 f"{name}: {options[name]!r} is not legal; the assignment says what the buckets are"
             )
     assignment.check_fits(workload)
-    settings = {name: value for name, value in options.items() if name in MODELLED_SETTINGS}
-    kwargs = {name: value for name, value in options.items() if name not in settings}
+    kwargs, settings = split_switches(options)
     newest = torch_requirement(torch_needed(kwargs))
     made = replace(
         assignment,
@@ -174,7 +199,7 @@ def with_switches(workload: Workload, assignment: Assignment, **options: Any) ->
 
 def job_switches(workload: Workload, given: Mapping[str, Any]) -> dict[str, Any]:
     """The switches of the job that ``workload`` was recorded from, but those that are ``given`` otherwise."""
-    aliases = {SWITCHES[name].alias_of for name in given if name in SWITCHES}
+    aliases = {ARGUMENTS[name].metadata["alias_of"] for name in given if name in ARGUMENTS}
     named = set(given) | aliases
     return {name: value for name, value in workload.switches.items() if name not in named}
 

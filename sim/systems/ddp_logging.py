@@ -4,11 +4,11 @@ from typing import Any
 
 from sim.errors import NotModelledError
 from sim.nouns.assignment import DDP_POLICIES, bucket_bytes
+from sim.nouns.ddp_switches import Switches, read_switches
 from sim.nouns.timeline import Timeline
 from sim.systems.bucketing import ddp_limits
 from sim.systems.ddp import search_ns
 from sim.systems.ddp_assignment import constructed_in
-from sim.systems.switches import Switches, read_switches
 
 
 def ddp_logging_data(timeline: Timeline) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def ddp_logging_data(timeline: Timeline) -> dict[str, Any]:
     if switches.static_graph:
         data["static_graph"] = 1
     if switches.comm_hook is not None:
-        data["comm_hook"] = f"{switches.comm_hook.name}_hook"
+        data["comm_hook"] = f"{switches.comm_hook}_hook"
     if timeline.iteration != "steady":
         data["iteration"] = timeline.iteration
     return data

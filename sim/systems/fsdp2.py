@@ -7,7 +7,7 @@ the order in which backward reduces them. Iterations are alike.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import Any
@@ -18,29 +18,23 @@ from sim.costs.service_time import collective_ns
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import Assignment, assigned
 from sim.nouns.collective import Collective, CollectiveKind, Phase
+from sim.nouns.ddp_switches import FLOATS
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import Holding
+from sim.nouns.settings import micro_batches, read, setting
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.bucketing import Caps
 from sim.systems.micro_batch import (
     ForwardModule,
     LaneWriter,
+    check_backward,
+    check_wire_bytes,
     forward_modules,
-    micro_batches,
     shared_optimizer_ns,
     told_of_forward,
+    write_micro_batches,
 )
-from sim.systems.setting_readers import (
-    Reader,
-    check_wire_bytes,
-    read_count,
-    read_flag,
-    read_micro_batches,
-    read_settings,
-    refuse,
-)
-from sim.systems.switches import FLOATS, check_backward
 from sim.units import transfer_ns
 
 POLICY = "fully_shard"
@@ -49,16 +43,6 @@ BLOCKS = "blocks"
 _STREAMS = (
     "streams of FSDP2 are modelled from torch's source; a replay has their order and waits, without a GPU"
 )
-MODELLED_FSDP2_SETTINGS = {
-    "units": "modules that are wrapped beside the root, such as h.*; several in one: h.0+h.1 (A10.1)",
-    "reshard_after_forward": "frees parameters after forward, so that backward gathers them again (A10.3)",
-    "forward_prefetch": "units that each one prefetches in forward; 0: implicitly the next (A10.2)",
-    "backward_prefetch": "units that each one prefetches in backward; 0: implicitly the next (A10.3)",
-    "param_dtype": "MixedPrecisionPolicy: what parameters are gathered and computed in (A10.5)",
-    "reduce_dtype": "MixedPrecisionPolicy: what gradients travel in (A10.5)",
-    "accumulation_steps": "micro-batches a step; the last one reduces (A10.6)",
-    "replicas": "ranks of the mesh's replicate dimension (HSDP); 1: all ranks share (A10.7)",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +53,30 @@ class Fsdp2Settings:
     numbered in a list, the outermost ones. Dtypes are torch's names, None the parameters' own.
     """
 
-    units: str = BLOCKS
-    reshard_after_forward: bool = True
-    forward_prefetch: int = 0
-    backward_prefetch: int = 0
-    param_dtype: str | None = None
-    reduce_dtype: str | None = None
-    accumulation_steps: int = 1
-    replicas: int = 1
+    units: str = setting(  # A10.1
+        BLOCKS,
+        "Modules to wrap beside the root, with commas between: h.* is each of them, h.0+h.1 "
+        "both together. blocks: what is numbered in a list. Empty: the root alone.",
+    )
+    reshard_after_forward: bool = setting(  # A10.3
+        True, "Frees parameters after forward; backward gathers them again."
+    )
+    backward_prefetch: int = setting(  # A10.3
+        0, "How many units each one prefetches in backward; 0: implicitly the next."
+    )
+    forward_prefetch: int = setting(  # A10.2
+        0, "How many units each one prefetches in forward; 0: implicitly the next."
+    )
+    replicas: int = setting(  # A10.7
+        1, "HSDP: how many groups of ranks hold all parameters each. 1: all ranks share them.", least=1
+    )
+    param_dtype: str | None = setting(  # A10.5
+        None, "MixedPrecisionPolicy: what parameters are gathered and computed in.", choices=FLOATS
+    )
+    reduce_dtype: str | None = setting(  # A10.5
+        None, "MixedPrecisionPolicy: what gradients travel in.", choices=FLOATS
+    )
+    accumulation_steps: int = micro_batches()  # A10.6
 
     def gathered_dtype(self, dtype: str) -> str:
         """What parameters of ``dtype`` are gathered in."""
@@ -103,7 +103,7 @@ def read_fsdp2_settings(settings: Mapping[str, Any], workload: Workload) -> Fsdp
         InputError: a value that is not legal.
         NotModelledError: a name that is not modelled, or a gradient on which torch stops.
     """
-    made = Fsdp2Settings(**read_settings(POLICY, settings, MODELLED_FSDP2_SETTINGS, _READERS))
+    made = read(Fsdp2Settings, POLICY, settings)
     for gradient in workload.gradients:
         what = workload.label(gradient)
         if gradient.sparse or gradient.uses > 1 or gradient.ready_ns is None:
@@ -114,30 +114,6 @@ def read_fsdp2_settings(settings: Mapping[str, Any], workload: Workload) -> Fsdp
             raise NotModelledError(f"{what} is a scalar, which {POLICY} refuses")
     check_backward(workload)
     return made
-
-
-def _text(system: str, name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise refuse(system, name, value, "names of modules with commas between, such as h.*, or blocks")
-    return value
-
-
-def _dtype(system: str, name: str, value: Any) -> str:
-    if value not in FLOATS:
-        raise refuse(system, name, value, f"one of {', '.join(FLOATS)}")
-    return str(value)
-
-
-_READERS: dict[str, Reader] = {
-    **{one.name: read_flag for one in fields(Fsdp2Settings) if one.type is bool},
-    "units": _text,
-    "forward_prefetch": read_count(0),
-    "backward_prefetch": read_count(0),
-    "param_dtype": _dtype,
-    "reduce_dtype": _dtype,
-    "accumulation_steps": read_micro_batches,
-    "replicas": read_count(1),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,7 +305,7 @@ def write(
     check_units(workload, assignment)
     units = plan(workload, settings, settings.shards(hardware.world_size))
     writer = _Writer(workload, hardware, settings, units)
-    return micro_batches(settings.accumulation_steps, writer.micro_batch)
+    return write_micro_batches(settings.accumulation_steps, writer.micro_batch)
 
 
 @dataclass(slots=True, eq=False)

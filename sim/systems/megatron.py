@@ -7,7 +7,7 @@ the first iteration differs, which sends everything after backward.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -19,26 +19,20 @@ from sim.nouns.assignment import Assignment, assigned
 from sim.nouns.collective import Collective, CollectiveKind, Phase
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import Holding
+from sim.nouns.settings import micro_batches, read, setting, settings_of
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.bucketing import Caps
 from sim.systems.micro_batch import (
     ForwardModule,
     LaneWriter,
+    check_backward,
+    check_wire_bytes,
     forward_modules,
-    micro_batches,
     shared_optimizer_ns,
     told_of_forward,
+    write_micro_batches,
 )
-from sim.systems.setting_readers import (
-    Reader,
-    check_wire_bytes,
-    read_count,
-    read_flag,
-    read_micro_batches,
-    read_settings,
-)
-from sim.systems.switches import check_backward
 from sim.units import transfer_ns
 
 SYSTEM = "megatron"
@@ -46,26 +40,6 @@ _PARAMETER_ALIGNMENT = 64  # elements, of a parameter's start under the distribu
 _BUCKET_ALIGNMENT = 128  # and of a bucket's end
 _BUSBW_ALIGNMENT = 1 << 16
 _NORM_NOTE = "what Megatron's optimizer sends itself (the norm, one number) is not counted"
-# By setting, in the order in which they are told. A flag that is off is left out.
-_FLAGS = {
-    "overlap_grad_reduce": "--overlap-grad-reduce",
-    "bucket_size": "--ddp-bucket-size",
-    "grad_reduce_in_fp32": "--accumulate-allreduce-grads-in-fp32",
-    "use_distributed_optimizer": "--use-distributed-optimizer",
-    "overlap_param_gather": "--overlap-param-gather",
-    "pad_buckets_for_high_nccl_busbw": "--ddp-pad-buckets-for-high-nccl-busbw",
-    "average_in_collective": "--ddp-average-in-collective",
-}
-MODELLED_MEGATRON_SETTINGS = {
-    "bucket_size": "elements at which a bucket is closed, max(40e6, 1e6 x ranks) (A9.2)",
-    "overlap_grad_reduce": "sends buckets from hooks; off: one bucket a dtype, after backward (A9.4)",
-    "grad_reduce_in_fp32": "buffers, and what travels, are float32 whatever the parameters are (A9.1)",
-    "use_distributed_optimizer": "reduce-scatter, padding, the optimizer on a share, all-gather (A9.3)",
-    "overlap_param_gather": "gathers a bucket's parameters from forward's hooks (A9.6)",
-    "pad_buckets_for_high_nccl_busbw": "ends of buckets at multiples of 2^16, too (A9.3)",
-    "average_in_collective": "no pass over the bucket before it is sent (A9.5)",
-    "num_microbatches": "micro-batches a step; the last one reduces (A9.4)",
-}
 _FEWEST_DEFAULT = 40_000_000
 _DEFAULT_A_RANK = 1_000_000
 
@@ -74,17 +48,46 @@ _DEFAULT_A_RANK = 1_000_000
 class MegatronSettings:
     """How a job uses Megatron-Core's DistributedDataParallel; its defaults where nothing is said.
 
-    ``bucket_size`` is in elements, None its default, which the number of ranks decides.
+    ``bucket_size`` None is Megatron's default, which the number of ranks decides. ``flag`` is that of
+    Megatron-LM's training script; a flag that is off is left out.
     """
 
-    bucket_size: int | None = None
-    overlap_grad_reduce: bool = False
-    grad_reduce_in_fp32: bool = False
-    use_distributed_optimizer: bool = False
-    overlap_param_gather: bool = False
-    pad_buckets_for_high_nccl_busbw: bool = False
-    average_in_collective: bool = False
-    num_microbatches: int = 1
+    overlap_grad_reduce: bool = setting(  # A9.4
+        False,
+        "Sends buckets during backward; off: all gradients of a dtype at once, after it.",
+        flag="--overlap-grad-reduce",
+    )
+    bucket_size: int | None = setting(  # A9.2
+        None,
+        "Elements (not bytes) at which a bucket is closed. Empty: Megatron's default.",
+        flag="--ddp-bucket-size",
+    )
+    grad_reduce_in_fp32: bool = setting(  # A9.1
+        False,
+        "Gradients are kept and sent as float32, whatever the parameters are.",
+        flag="--accumulate-allreduce-grads-in-fp32",
+    )
+    use_distributed_optimizer: bool = setting(  # A9.3
+        False,
+        "Reduce-scatter, each rank optimises its share, then all-gather.",
+        flag="--use-distributed-optimizer",
+    )
+    overlap_param_gather: bool = setting(  # A9.6
+        False,
+        "Gathers parameters during forward; needs overlap_grad_reduce and use_distributed_optimizer.",
+        flag="--overlap-param-gather",
+    )
+    num_microbatches: int = micro_batches()  # A9.4
+    pad_buckets_for_high_nccl_busbw: bool = setting(  # A9.3
+        False,
+        "Ends buckets at multiples of 2^16 elements.",
+        flag="--ddp-pad-buckets-for-high-nccl-busbw",
+    )
+    average_in_collective: bool = setting(  # A9.5
+        False,
+        "Averages while reducing, without a pass over each bucket before.",
+        flag="--ddp-average-in-collective",
+    )
 
     def grad_dtype(self, dtype: str) -> str:
         """What gradients of parameters of ``dtype`` are kept in, and travel as (A9.1)."""
@@ -117,7 +120,7 @@ def read_megatron_settings(settings: Mapping[str, Any], workload: Workload) -> M
         InputError: a value or combination that Megatron refuses, too.
         NotModelledError: a name that is not modelled, or a gradient on which Megatron stops.
     """
-    made = MegatronSettings(**read_settings(SYSTEM, settings, MODELLED_MEGATRON_SETTINGS, _READERS))
+    made = read(MegatronSettings, SYSTEM, settings)
     shards, overlaps = made.use_distributed_optimizer, made.overlap_grad_reduce
     if made.overlap_param_gather and not (shards and overlaps):
         raise InputError(
@@ -148,13 +151,6 @@ def _check_gradients(workload: Workload) -> None:
         if gradient.num_bytes % DTYPE_BYTES[gradient.dtype]:
             raise NotModelledError(f"{what} has {gradient.num_bytes} bytes, no whole {gradient.dtype}s")
     check_backward(workload)
-
-
-_READERS: dict[str, Reader] = {
-    **{one.name: read_flag for one in fields(MegatronSettings) if one.type is bool},
-    "bucket_size": read_count(0),
-    "num_microbatches": read_micro_batches,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +258,9 @@ def write(
     buckets = check_cut(workload, assignment, hardware.world_size)
     _check_complete(workload, settings, buckets)
     writer = _Writer(workload, hardware, settings, buckets)
-    return micro_batches(settings.num_microbatches, lambda number: writer.micro_batch(number, iteration))
+    return write_micro_batches(
+        settings.num_microbatches, lambda number: writer.micro_batch(number, iteration)
+    )
 
 
 def check_cut(
@@ -536,12 +534,14 @@ def megatron_flags(assignment: Assignment, workload: Workload) -> str:
     settings = assignment.settings
     made_for = assignment.made_for
     check_cut(workload, assignment, None if made_for is None else made_for.world_size)
+    rows = settings_of(MegatronSettings)
+    flags = {name: one.metadata["flag"] for name, one in rows.items() if "flag" in one.metadata}
     lines = [
         f"# Set elsewhere, and part of this assignment: {name}={value!r}"
         for name, value in settings.items()
-        if name not in _FLAGS
+        if name not in flags
     ]
-    for name, flag in _FLAGS.items():
+    for name, flag in flags.items():
         value = settings.get(name)
         if value is True:
             lines.append(flag)

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sim.clock.program import LaneItem, Launch, Program, Work, works
+from sim.errors import InputError, NotModelledError
 from sim.nouns.collective import Collective
 from sim.nouns.timeline import SpanKind
-from sim.nouns.workload import Workload
+from sim.nouns.workload import Gradient, Workload
 from sim.units import divide_half_even, format_ms
 
 _SHARED_OUT = (
@@ -41,7 +42,22 @@ class LaneWriter:
         return number
 
 
-def micro_batches(count: int, write: Callable[[int], Program]) -> tuple[Program, ...]:
+def check_backward(workload: Workload) -> None:
+    """Raise ``InputError`` where no gradient ever becomes ready."""
+    if all(gradient.ready_ns is None for gradient in workload.gradients):
+        raise InputError(f"workload {workload.name!r}: no gradient ever becomes ready; there is no backward")
+
+
+def check_wire_bytes(gradient: Gradient, label: str, system: str, decides: str) -> None:
+    """Raise ``NotModelledError`` if ``gradient`` has its own ``wire_bytes``: the setting ``decides`` them."""
+    if gradient.on_wire != gradient.num_bytes:
+        raise NotModelledError(
+            f"{label} has wire_bytes {gradient.on_wire}; what {system} sends follows from num_bytes "
+            f"and {decides}"
+        )
+
+
+def write_micro_batches(count: int, write: Callable[[int], Program]) -> tuple[Program, ...]:
     """The programs of ``count`` micro-batches; those between the first and the last are alike."""
     before = [write(number) for number in range(min(count - 1, 2))]
     return (*before, *before[1:] * (count - 3), write(count - 1))

@@ -6,16 +6,25 @@ from typing import Any
 
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
-from sim.nouns.ddp_switches import ARGUMENTS, LIST_SINCE, OLDEST, SUPPORTED_SINCE, ZERO_CAP_SINCE, Version
+from sim.nouns.ddp_switches import (
+    ARGUMENTS,
+    HOOKS,
+    LIST_SINCE,
+    OLDEST,
+    SUPPORTED_SINCE,
+    ZERO_CAP_SINCE,
+    Version,
+)
 from sim.nouns.workload import Workload
 from sim.systems import fsdp2
-from sim.systems.comm_hooks import HOOKS, read_comm_hook
 from sim.systems.ddp_assignment import check_reaches, first_torches, torch_needed
 from sim.units import format_size
 
 _CAP_IS_FIRST_SINCE: Version = (2, 4)  # before, an explicit cap has the first bucket of 1 MiB, too (A2.1)
 # The versions of torch from which on the lines may be others, in order.
-_MARKS = sorted({LIST_SINCE, _CAP_IS_FIRST_SINCE, ZERO_CAP_SINCE} | {one.since for one in ARGUMENTS})
+_MARKS = sorted(
+    {LIST_SINCE, _CAP_IS_FIRST_SINCE, ZERO_CAP_SINCE} | {one.metadata["since"] for one in ARGUMENTS.values()}
+)
 
 
 def snippet(assignment: Assignment, workload: Workload, torch: str | None = None) -> str:
@@ -79,8 +88,9 @@ def check_code(assignment: Assignment) -> None:
         for name in names:
             if not isinstance(name, str) or not name.isidentifier():
                 raise InputError(f"{field}: {name!r} is not legal; give names of DistributedDataParallel's")
-    if (hook := assignment.settings.get("comm_hook")) is not None:
-        read_comm_hook(hook)
+    hook = assignment.settings.get("comm_hook")
+    if hook is not None and hook not in list(HOOKS):
+        raise InputError(f"settings: comm_hook={hook!r} is not legal; give one of {', '.join(HOOKS)}")
     if not isinstance(assignment.requires.get("environment", {}), dict):
         raise InputError("requires.environment: not legal; give an object of names and values")
 

@@ -6,7 +6,7 @@ iteration differs from another (A5.3).
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sim.clock.program import BackwardEnd, CopyBack, Launch, Program, Ready, Wait, effects_of, tail_ns, works
@@ -16,41 +16,21 @@ from sim.nouns.assignment import Assignment, assigned
 from sim.nouns.collective import Collective, CollectiveKind, Phase
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import Holding
+from sim.nouns.settings import micro_batches, read, setting
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.bucketing import Caps
-from sim.systems.micro_batch import LaneWriter, micro_batches, shared_optimizer_ns
-from sim.systems.setting_readers import (
-    Reader,
+from sim.systems.micro_batch import (
+    LaneWriter,
+    check_backward,
     check_wire_bytes,
-    read_count,
-    read_flag,
-    read_micro_batches,
-    read_settings,
-    refuse,
+    shared_optimizer_ns,
+    write_micro_batches,
 )
-from sim.systems.switches import check_backward
 from sim.units import transfer_ns
 
 STAGES = {"zero1": 1, "zero2": 2}
-MODELLED_ZERO_SETTINGS = {
-    "reduce_bucket_size": "elements after which a bucket is flushed, 5e8 (A5.1)",
-    "overlap_comm": "reduces on a stream of its own, during backward (A5.6)",
-    "contiguous_gradients": "copies gradients into one buffer as they arrive (A5.5)",
-    "reduce_scatter": "divides first, and keeps what is owned (A5.7)",
-    "compute_grad_norm": "the norm's all-reduce a group in step() (A5.11)",
-    "cpu_offload": "gradients to the host, optimizer there (A8.8)",
-    "gradient_accumulation_steps": "micro-batches a step (A5.9)",
-    "gradient_clipping": "DeepSpeed's default is 1.0; needs the norm",
-    "gradient_predivide_factor": "one more kernel without reduce_scatter (A8.8)",
-    "prescale_gradients": "divides before reducing, without reduce_scatter (A8.8)",
-    "communication_data_type": "what gradients travel as: fp32, fp16 or bf16 (A8.8)",
-    "check_grad_overflow": "bf16's overflow check in step(), true",
-    "accelerator": "cuda, or cpu (DS_ACCELERATOR=cpu), where collectives block the host",
-    "offload_bytes_per_s": "between device and host, for cpu_offload on cuda",
-}
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-_ACCELERATORS = ("cuda", "cpu")
 _FP32, _FP64 = DTYPE_BYTES["float32"], DTYPE_BYTES["float64"]
 
 
@@ -58,26 +38,45 @@ _FP32, _FP64 = DTYPE_BYTES["float32"], DTYPE_BYTES["float64"]
 class ZeroSettings:
     """How a job uses ZeRO-1 or ZeRO-2; DeepSpeed's defaults where nothing is said.
 
-    Sizes are in elements. ``dtype`` is the parameters'; ``communication_data_type`` is torch's name, by
-    default the parameters' dtype.
+    ``dtype`` is the parameters'. ``offload_bytes_per_s`` is between device and host, for ``cpu_offload`` on
+    cuda.
     """
 
     stage: int
     dtype: str
-    communication_data_type: str
-    reduce_bucket_size: int = 500_000_000
-    overlap_comm: bool = False
-    contiguous_gradients: bool = True
-    reduce_scatter: bool = True
-    compute_grad_norm: bool = True
-    cpu_offload: bool = False
-    gradient_accumulation_steps: int = 1
-    gradient_clipping: float = 1.0
-    gradient_predivide_factor: float = 1.0
-    prescale_gradients: bool = False
-    check_grad_overflow: bool = True
-    accelerator: str = "cuda"
-    offload_bytes_per_s: float | None = None
+    reduce_bucket_size: int = setting(  # A5.1
+        500_000_000, "Elements (not bytes) after which a bucket is sent.", least=1
+    )
+    overlap_comm: bool = setting(False, "Reduces on a stream of its own, during backward.")  # A5.6
+    contiguous_gradients: bool = setting(True, "Copies gradients into one buffer as they arrive.")  # A5.5
+    reduce_scatter: bool = setting(  # A5.7
+        True, "Divides first, and keeps what this rank owns; off: one plain all-reduce a bucket."
+    )
+    gradient_accumulation_steps: int = micro_batches()  # A5.9
+    communication_data_type: str | None = setting(  # A8.8
+        None, "The dtype in which gradients travel.", choices=tuple(_DTYPES)
+    )
+    cpu_offload: bool = setting(False, "Gradients go to the host, and the optimizer runs there.")  # A8.8
+    gradient_clipping: float = setting(1.0, "The largest norm; 0 switches clipping off.")
+    compute_grad_norm: bool = setting(  # A5.11
+        True, "The norm of all gradients in step(); needed by gradient_clipping."
+    )
+    prescale_gradients: bool = setting(  # A8.8
+        False, "Divides before reducing; not with reduce_scatter in stage 2."
+    )
+    gradient_predivide_factor: float = setting(  # A8.8
+        1.0, "Divides before reducing; not with reduce_scatter in stage 2.", above=0
+    )
+    check_grad_overflow: bool = setting(True, "With bf16 parameters: whether step() looks for overflow.")
+    accelerator: str = setting(
+        "cuda", "On cpu every collective blocks the host (DS_ACCELERATOR=cpu).", choices=("cuda", "cpu")
+    )
+    offload_bytes_per_s: float | None = setting(None, above=0)
+
+    @property
+    def sent_dtype(self) -> str:
+        """What gradients travel as: torch's name."""
+        return _DTYPES[self.communication_data_type] if self.communication_data_type else self.dtype
 
     @property
     def reduces_in_hooks(self) -> bool:
@@ -112,9 +111,9 @@ def read_zero_settings(settings: Mapping[str, Any], stage: int, workload: Worklo
         InputError: a value or combination that DeepSpeed refuses, too.
         NotModelledError: a name or gradient that is not modelled.
     """
-    given = read_settings(f"zero{stage}", settings, MODELLED_ZERO_SETTINGS, _READERS)
     first = workload.gradients[0]
     dtype = first.dtype
+    made = read(ZeroSettings, f"zero{stage}", settings, stage=stage, dtype=dtype)
     for gradient in workload.gradients:
         what = workload.label(gradient)
         if gradient.key != first.key or dtype not in _DTYPES.values():
@@ -133,7 +132,6 @@ def read_zero_settings(settings: Mapping[str, Any], stage: int, workload: Worklo
     check_backward(workload)
     if "check_grad_overflow" in settings and dtype != "bfloat16":
         raise InputError(f"zero{stage}: check_grad_overflow is a setting of bf16; the parameters are {dtype}")
-    made = ZeroSettings(stage=stage, dtype=dtype, **({"communication_data_type": dtype} | given))
     scales = made.gradient_predivide_factor != 1.0 or made.prescale_gradients
     if stage == 2 and made.reduce_scatter and scales:
         raise InputError(
@@ -146,42 +144,6 @@ def read_zero_settings(settings: Mapping[str, Any], stage: int, workload: Worklo
             f"and no cpu_offload"
         )
     return made
-
-
-def _number(positive: bool) -> Reader:
-    """A reader of finite numbers above 0, or from 0 on."""
-
-    def read(system: str, name: str, value: Any) -> float:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not 0 <= value < float("inf") or (positive and value == 0):
-            raise refuse(system, name, value, f"a finite number {'> 0' if positive else '>= 0'}")
-        return float(value)
-
-    return read
-
-
-def _dtype(system: str, name: str, value: Any) -> str:
-    if not isinstance(value, str) or value not in _DTYPES:
-        raise refuse(system, name, value, f"one of {', '.join(_DTYPES)}")
-    return _DTYPES[value]
-
-
-def _accelerator(system: str, name: str, value: Any) -> str:
-    if not isinstance(value, str) or value not in _ACCELERATORS:
-        raise refuse(system, name, value, f"one of {', '.join(_ACCELERATORS)}")
-    return str(value)
-
-
-_READERS: dict[str, Reader] = {
-    **{one.name: read_flag for one in fields(ZeroSettings) if one.type is bool},
-    "reduce_bucket_size": read_count(1),
-    "gradient_accumulation_steps": read_micro_batches,
-    "gradient_clipping": _number(positive=False),
-    "gradient_predivide_factor": _number(positive=True),
-    "communication_data_type": _dtype,
-    "accelerator": _accelerator,
-    "offload_bytes_per_s": _number(positive=True),
-}
 
 
 class Slice(NamedTuple):
@@ -342,9 +304,9 @@ def _arrival_bytes(elements: int, settings: ZeroSettings) -> int:
 
 def _message_bytes(message: Message, settings: ZeroSettings, world_size: int) -> int:
     """Flattening, casts, scaling without ``reduce_scatter``, copies back, of one collective."""
-    buffer, wire = DTYPE_BYTES[settings.dtype], DTYPE_BYTES[settings.communication_data_type]
+    buffer, wire = DTYPE_BYTES[settings.dtype], DTYPE_BYTES[settings.sent_dtype]
     elements = elements_of(message)
-    casts = settings.communication_data_type != settings.dtype
+    casts = settings.sent_dtype != settings.dtype
     moved = 2 * (buffer + wire) * casts * elements  # there and back
     if settings.fills_buffers and not settings.reduce_scatter:
         factor = settings.gradient_predivide_factor
@@ -480,7 +442,7 @@ def write(
             f"buckets follow from reduce_bucket_size and the order of gradients (A5.2)"
         )
     writer = _Writer(workload, hardware, settings, flushes)
-    return micro_batches(settings.gradient_accumulation_steps, writer.micro_batch)
+    return write_micro_batches(settings.gradient_accumulation_steps, writer.micro_batch)
 
 
 class _Writer:
@@ -679,7 +641,7 @@ class _Backward(LaneWriter):
             self.writer.collective(
                 "all_reduce",
                 elements_of(message),
-                self.settings.communication_data_type,
+                self.settings.sent_dtype,
                 phase=flush.phase,
                 gradient=flush.gradient,
                 bucket=bucket,
@@ -735,8 +697,8 @@ def hold(timeline: Timeline) -> tuple[Holding, ...]:
 
 def _copies_bytes(message: Message, settings: ZeroSettings) -> int:
     """Several slices are flattened, unless the buffer travels as it is; another dtype on the wire is cast."""
-    buffer, wire = DTYPE_BYTES[settings.dtype], DTYPE_BYTES[settings.communication_data_type]
+    buffer, wire = DTYPE_BYTES[settings.dtype], DTYPE_BYTES[settings.sent_dtype]
     travels_as_it_is = settings.fills_buffers and not settings.reduce_scatter
     flattens = len(message) > 1 and not travels_as_it_is
-    casts = settings.communication_data_type != settings.dtype
+    casts = settings.sent_dtype != settings.dtype
     return elements_of(message) * (buffer * flattens + wire * casts)

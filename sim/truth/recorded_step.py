@@ -28,13 +28,13 @@ from sim.errors import InputError
 from sim.metrics.intervals import union
 from sim.nouns.anchored import MeasuredStep
 from sim.nouns.assignment import Assignment
+from sim.nouns.ddp_switches import Switches, read_switches
 from sim.nouns.hardware import RATES, Hardware
 from sim.nouns.measurement import MeasuredIteration, Measurement
 from sim.nouns.own_step import UNMEASURED_COSTS, OwnFactor, OwnStep, OwnTime
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate, simulated_step_ns
-from sim.systems.switches import Switches, read_switches
 from sim.truth.anchor import AT_BOUND, MISSED, MOST_SLOWDOWN, link_that_explains
 from sim.units import NS_PER_S, format_ms
 

@@ -11,10 +11,8 @@ from app.views.tune_knobs import (
     ALL,
     DDP,
     DEFAULTS,
-    FSDP2_PICKS,
     FULLY_SHARD,
     MEGATRON,
-    MEGATRON_PICKS,
     SIZED_PICKS,
     ZERO,
     ZERO_PICKS,
@@ -100,9 +98,9 @@ def at_once(pick: Pick) -> set[str]:
         names |= {one.name for one in DDP}
     if pick in ZERO_PICKS:
         names |= {one.name for one in ZERO}
-    if pick in MEGATRON_PICKS:
+    if pick == "megatron":
         names |= {one.name for one in MEGATRON}
-    if pick in FSDP2_PICKS:
+    if pick == "fully_shard":
         names |= {one.name for one in FULLY_SHARD}
     if pick in SIZED_PICKS:
         names.add("bucket_cap_mb")

@@ -104,7 +104,7 @@ def test_settings_of_zero_are_played_or_refused(ask: Ask, pick: Pick) -> None:
 @QUICK
 @given(asked(MEGATRON))
 def test_settings_of_megatron_are_played_or_refused(ask: Ask) -> None:
-    options = tune_knobs.megatron_options(ask)
+    options = tune_knobs.read("megatron", ask)
     made = plays_or_is_refused(Choice(pick="megatron", options=options))
     if made is not None:
         assert made.settings == dict(options)
@@ -113,7 +113,7 @@ def test_settings_of_megatron_are_played_or_refused(ask: Ask) -> None:
 @QUICK
 @given(asked(FULLY_SHARD))
 def test_settings_of_fsdp2_are_played_or_refused(ask: Ask) -> None:
-    options = tune_knobs.fsdp2_options(ask)
+    options = tune_knobs.read("fully_shard", ask)
     made = plays_or_is_refused(Choice(pick="fully_shard", options=options))
     if made is not None:
         assert made.settings == dict(options)

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 import sim
 from sim.nouns.assignment import Assignment
+from sim.nouns.ddp_switches import HOOKS
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
-from sim.systems.comm_hooks import HOOKS
 from tests.handmade import handmade
 from tests.strategies import REAL, TINY, Draw, Scale, hardwares
 

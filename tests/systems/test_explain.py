@@ -112,5 +112,5 @@ def test_illegal_arguments_are_named(arguments: dict[str, Any], words: str) -> N
 def test_unknown_policies_and_switches_are_refused() -> None:
     with pytest.raises(NotModelledError, match="policy: 'fsdp' is not modelled; give one of ddp, "):
         sim.explain(WORKLOAD, "fsdp")
-    with pytest.raises(NotModelledError, match="ddp: sharding=True is not modelled; modelled switches: "):
+    with pytest.raises(NotModelledError, match="ddp: sharding=True is not modelled; modelled settings: "):
         sim.explain(WORKLOAD, sharding=True)

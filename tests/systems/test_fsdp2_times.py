@@ -8,8 +8,9 @@ import pytest
 
 import sim
 from sim.errors import AssignmentError, InputError, NotModelledError, SimError
+from sim.nouns.settings import settings_of
 from sim.nouns.timeline import Timeline
-from sim.systems.fsdp2 import MODELLED_FSDP2_SETTINGS
+from sim.systems.fsdp2 import Fsdp2Settings
 from sim.systems.registry import write
 from sim.tuner.reach.unit_family import find_units, unit_choices
 from tests.systems.four_gradients import HARDWARE, four_gradients
@@ -133,7 +134,7 @@ def test_units_are_named_by_module(units: str, indices: tuple[tuple[int, ...], .
     assert sim.assign(WORKLOAD, "fully_shard", units=units).bucket_indices == indices
 
 
-@pytest.mark.parametrize("name", MODELLED_FSDP2_SETTINGS)
+@pytest.mark.parametrize("name", settings_of(Fsdp2Settings))
 def test_every_setting_refuses_what_it_cannot_be(name: str) -> None:
     with pytest.raises(SimError, match=f"{name}=-1 is not legal"):
         sim.assign(WORKLOAD, "fully_shard", **{name: -1})

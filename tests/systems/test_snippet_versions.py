@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import Assignment
+from sim.nouns.ddp_switches import HOOKS, CommHook
 from sim.nouns.workload import Workload
-from sim.systems.comm_hooks import HOOKS, CommHook
 from sim.systems.snippets import read_version
 from tests.strategies import workloads
 

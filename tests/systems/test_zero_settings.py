@@ -8,10 +8,11 @@ import pytest
 from sim.errors import InputError, NotModelledError, SimError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.settings import settings_of
 from sim.nouns.workload import Workload
 from sim.systems import zero
 from sim.systems.bucketing import Caps
-from sim.systems.zero import MODELLED_ZERO_SETTINGS, read_zero_settings
+from sim.systems.zero import ZeroSettings, read_zero_settings
 from tests.systems.test_zero_vectors import m1_workload
 
 WORKLOAD = m1_workload()
@@ -29,10 +30,10 @@ def test_defaults_are_deepspeeds() -> None:
         True,
     )
     assert (read.reduce_scatter, read.gradient_clipping) == (True, 1.0)
-    assert read.communication_data_type == "float32"
+    assert read.sent_dtype == "float32"
 
 
-@pytest.mark.parametrize("name", MODELLED_ZERO_SETTINGS)
+@pytest.mark.parametrize("name", settings_of(ZeroSettings))
 def test_every_setting_refuses_what_it_cannot_be(name: str) -> None:
     with pytest.raises(InputError, match=f"{name}(=|.* is a setting of)"):
         assign(WORKLOAD, "zero1", {name: "no such value"})

@@ -25,13 +25,13 @@ from sim.importer.recorded.recorded_workload import (
     workload_of,
 )
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
+from sim.nouns.ddp_switches import ARGUMENTS, SETTINGS
 from sim.nouns.devices import link_source
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.imported import MEASURED, Imported, ImportOptions
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.recording import RecordedBackward, RecordedStep, Recording
 from sim.nouns.workload import Workload
-from sim.systems.switches import MODELLED_DDP_KWARGS, MODELLED_SETTINGS
 from sim.units import NS_PER_S, format_ms, format_ranks, format_size, median_ns
 
 # ---- the job's own step
@@ -67,8 +67,8 @@ def as_run(recording: Recording, workload: Workload) -> Measurement | str:
         policy="explicit",
         bucket_indices=buckets,
         bucket_bytes=bucket_bytes(workload, buckets),
-        ddp_kwargs={name: value for name, value in job.switches.items() if name in MODELLED_DDP_KWARGS},
-        settings={name: value for name, value in job.switches.items() if name in MODELLED_SETTINGS},
+        ddp_kwargs={name: value for name, value in job.switches.items() if name in ARGUMENTS},
+        settings={name: value for name, value in job.switches.items() if name in SETTINGS},
         made_for=made_for(workload, recording.world_size),
         provenance={"source": "sim.record", "recording": recording.name},
     )

@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 from sim.errors import InputError, NotModelledError
 from sim.importer.quiet_steps import left_out, quiet_numbers
 from sim.metrics.noise import median_interval
-from sim.nouns.ddp_switches import ARGUMENTS
+from sim.nouns.ddp_switches import ARGUMENTS, HOOKS
 from sim.nouns.devices import serialised_by
 from sim.nouns.recording import RecordedBackward, RecordedRank, RecordedStep, Recording
 from sim.nouns.workload import AsRun, Gradient, ReadyIncludes, Workload
-from sim.systems.comm_hooks import HOOKS
 from sim.systems.compile_cuts import AS_RECORDED
 from sim.units import format_ms, format_ranks, median_ns
 
@@ -213,7 +212,7 @@ def _apart(ones: Sequence[int], others: Sequence[int], least: float) -> bool:
 
 # ---- how the job ran
 
-_HOOKS = {f"{one.name}_hook": one.name for one in HOOKS.values() if one.recorded}
+_HOOKS = {f"{one.name}_hook": one.name for one in HOOKS.values() if one.sends}
 _MANY = 0.2  # of all steps
 
 
@@ -258,10 +257,10 @@ def accumulation(kept: Sequence[Kept]) -> tuple[int, int]:
 def switches_told(ddp: Mapping[str, Any], hook: str | None) -> dict[str, Any]:
     """Switches that DDP told of itself, where not at their defaults, each by one name; a hook if modelled."""
     found: dict[str, Any] = {}
-    for one in ARGUMENTS:
-        value = ddp.get(one.name)
-        if (one.recorded or one.logged) and value is not None and value != one.default:
-            found[one.alias_of or one.name] = value
+    for name, one in ARGUMENTS.items():
+        value = ddp.get(name)
+        if one.metadata["recorded"] and value is not None and value != one.default:
+            found[one.metadata["alias_of"] or name] = value
     return found | ({"comm_hook": _HOOKS[hook]} if hook in _HOOKS else {})
 
 

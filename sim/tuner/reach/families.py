@@ -7,10 +7,11 @@ from functools import partial
 import numpy as np
 
 from sim.errors import InputError, NotModelledError
+from sim.nouns.ddp_switches import Switches
 from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES, DEFAULT_FIRST_BUCKET_BYTES
 from sim.systems.cut import NO_LIMIT
+from sim.systems.ddp_assignment import check_used
 from sim.systems.registry import assign
-from sim.systems.switches import Switches, check_used
 from sim.systems.zero import STAGES
 from sim.tuner.progress import tell
 from sim.tuner.reach.cap_layouts import (

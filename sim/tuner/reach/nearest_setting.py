@@ -9,7 +9,7 @@ import numpy as np
 from sim.errors import NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
 from sim.nouns.checks import one_of
-from sim.nouns.ddp_switches import SWITCHES
+from sim.nouns.ddp_switches import SWITCHES, read_switches
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Setting
 from sim.nouns.workload import Workload
@@ -17,7 +17,6 @@ from sim.systems.framework_table import FRAMEWORKS, Framework
 from sim.systems.registry import assign
 from sim.systems.simulate import simulated_step_ns
 from sim.systems.snippets import check_code
-from sim.systems.switches import read_switches
 from sim.tuner.reach.cap_layouts import Walk, find_intervals, make_walk, round_cap_mb
 from sim.units import format_ms, format_percent
 

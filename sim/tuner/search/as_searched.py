@@ -4,13 +4,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from sim.nouns.assignment import DDP_POLICIES, Assignment
+from sim.nouns.ddp_switches import Switches, read_switches, split_switches
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import DTYPE_BYTES, ReadyTimes, Workload
-from sim.systems.ddp_assignment import as_compiled, as_the_job
+from sim.systems.ddp_assignment import as_compiled, as_the_job, check_used
 from sim.systems.registry import assign
 from sim.systems.simulate import Engine, simulate
-from sim.systems.switches import MODELLED_SETTINGS, Switches, check_used, read_switches
 from sim.tuner.search.score import Scorer
 from sim.units import transfer_ns
 
@@ -82,12 +82,9 @@ class Searched:
 
     @property
     def _any_buckets(self) -> Assignment:
-        switches = self.workload.switches
-        return Assignment(
-            bucket_indices=(tuple(range(len(self.workload.gradients))),),
-            ddp_kwargs={name: one for name, one in switches.items() if name not in MODELLED_SETTINGS},
-            settings={name: one for name, one in switches.items() if name in MODELLED_SETTINGS},
-        )
+        kwargs, settings = split_switches(self.workload.switches)
+        everything = tuple(range(len(self.workload.gradients)))
+        return Assignment(bucket_indices=(everything,), ddp_kwargs=kwargs, settings=settings)
 
     @cached_property
     def equivalent(self) -> tuple[Workload, Hardware]:
@@ -109,7 +106,7 @@ class Searched:
             hardware.mark_used_ns if switches.searches else 0,
             hardware.accumulate_bytes_per_s if adds else None,
         )
-        hook = switches.comm_hook
+        hook = switches.hook
         dtype = switches.reduce_dtype if hook is None else hook.dtype
         into = None if switches.keeps_views and hook is not None else hardware.copy_in_bytes_per_s
         back = None if switches.gradient_as_bucket_view else hardware.copy_out_bytes_per_s

@@ -8,12 +8,12 @@ from sim.clock.program import Effects, effects_of
 from sim.costs.service_time import all_reduce_ns
 from sim.metrics.step import overlap_ratio, step_ns
 from sim.nouns.assignment import Assignment
+from sim.nouns.ddp_switches import read_switches
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.ddp import before_forward
 from sim.systems.registry import assign, write
 from sim.systems.simulate import Engine, simulate
-from sim.systems.switches import read_switches
 from sim.tuner.sweeps.axes import Point
 
 

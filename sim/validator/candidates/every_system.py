@@ -4,10 +4,9 @@ from typing import Any
 
 from sim.errors import SimError
 from sim.nouns.assignment import Assignment
-from sim.nouns.ddp_switches import SWITCHES
+from sim.nouns.ddp_switches import HOOKS
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.systems.comm_hooks import HOOKS
 from sim.systems.last_hook import early_launches
 from sim.systems.registry import assign, write
 from sim.validator.candidates.candidate import Candidate
@@ -16,15 +15,25 @@ from sim.validator.candidates.replayable import TEXTBOOK, check_replayable
 _LAST_HOOK_CAPS_MB = (25, 10, 4, 1)
 
 
-# By name: policy and options of ``sim.assign``.
+_VIEW = {"gradient_as_bucket_view": True}
+_FINDS = {"find_unused_parameters": True}
+# By name: options of ``sim.assign``, for DDP: every switch that ranks can be asked for.
+_SWITCHES: dict[str, dict[str, Any]] = {
+    "DDP default": {},
+    "gradient_as_bucket_view": _VIEW,
+    "batched_grad_copy": {"batched_grad_copy": True},
+    "set_to_none=False": {"set_to_none": False},
+    "view, set_to_none=False": _VIEW | {"set_to_none": False},
+    "find_unused_parameters": _FINDS,
+    "skip_all_reduce_unused_params": _FINDS | {"skip_all_reduce_unused_params": True},
+    "static_graph": {"static_graph": True},
+    "accumulation_steps=2": {"accumulation_steps": 2},
+    "DDP_SET_LAST_BUCKET_CAP=1": {"set_last_bucket_cap": True},
+    **{f"comm_hook={one.name}": {"comm_hook": one.name} for one in HOOKS.values() if not one.needs_nccl},
+}
+# By name: policy and options.
 _SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
-    "DDP default": ("ddp", {}),
-    **{name: ("ddp", {**options}) for one in SWITCHES.values() for name, options in one.tried.items()},
-    **{
-        f"comm_hook={one.name}": ("ddp", {"comm_hook": one.name})
-        for one in HOOKS.values()
-        if not one.needs_nccl
-    },
+    **{name: ("ddp", options) for name, options in _SWITCHES.items()},
     **{policy: (policy, {}) for policy in ("per-parameter", "single", *TEXTBOOK)},
 }
 

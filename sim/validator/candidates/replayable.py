@@ -5,12 +5,12 @@ from math import prod
 
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import DDP_POLICIES, Assignment
+from sim.nouns.ddp_switches import Switches, read_switches
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import Mode
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.systems.ddp_assignment import check_reaches
+from sim.systems.ddp_assignment import check_reaches, check_used
 from sim.systems.registry import assign, write
-from sim.systems.switches import Switches, check_used, read_switches
 from sim.systems.textbook import STYLES
 from sim.validator.candidates.candidate import Candidate
 from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier
@@ -94,7 +94,7 @@ def _check_candidate(workload: Workload, candidate: Candidate, mode: Mode, carri
 def _refused(assignment: Assignment, switches: Switches, mode: Mode, carrier: Carrier) -> dict[str, str]:
     """What of a candidate cannot be run, and why."""
     found, device = {}, carrier.device
-    hook = switches.comm_hook
+    hook = switches.hook
     if switches.reduce_dtype is not None:
         found["mixed_precision"] = "DDP needs GPUs for it, and its casts are in no recorded schedule"
     if switches.optimize_ddp is not None:

@@ -76,7 +76,7 @@ def fixed_reducer(
         "expect_sparse_gradients": expect_sparse_gradient,
         "bucket_bytes_cap": ddp.bucket_bytes_cap,
         "param_to_name_mapping": param_to_name_mapping,
-        **{switch.name: getattr(ddp, switch.name, switch.default) for switch in ARGUMENTS},
+        **{name: getattr(ddp, name, one.default) for name, one in ARGUMENTS.items()},
     }
     known = {name: value for name, value in offered.items() if _takes(name)}
     reducer = FixedReducer(clears=not ddp.find_unused_parameters, **known)

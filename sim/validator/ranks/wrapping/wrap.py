@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from sim.systems.comm_hooks import HOOKS
+from sim.nouns.ddp_switches import HOOKS
 from sim.validator.ranks.pacing.replay_lane import Manner
 from sim.validator.ranks.systems.catalogue import SYSTEMS, build_system
 from sim.validator.ranks.wrapping.building import build, observed_buckets
