@@ -1,7 +1,8 @@
 """Models written down as lists of layers, for real runs of DistributedDataParallel.
 
-A layer is a dict. ``kind`` is "linear", "norm", "conv", "batch_norm", "encoder" or "embedding"; ``width``
-is what comes in, ``out`` what goes out (linear and conv). Further keys, all optional:
+A layer is a dict. ``kind`` is "linear", "norm", "conv", "batch_norm", "encoder", "embedding" or "nothing" (a
+parameter without elements); ``width`` is what comes in, ``out`` what goes out (linear and conv). Further
+keys, all optional:
 
 - ``rows``, ``sparse``: of an embedding, whose output is added to what comes in;
 - ``bias``: False for none; ``dtype``: of parameters and buffers;
@@ -55,6 +56,17 @@ class Net(nn.Module):
         return in_iteration and self._rank in spec.get("ranks", [self._rank])
 
 
+class Nothing(nn.Module):
+    """A parameter without elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nothing = nn.Parameter(torch.empty(0))
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values + self.nothing.sum()
+
+
 def batch(layers: list[Layer], generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Random values of the first layer's width, and rows for embeddings."""
     rows = min((layer["rows"] for layer in layers if layer["kind"] == "embedding"), default=1)
@@ -80,6 +92,8 @@ def _layer(spec: Layer) -> nn.Module:
             layer = nn.TransformerEncoderLayer(width, 1, 2 * width, dropout=0.0, batch_first=True)
         case "embedding":
             layer = nn.Embedding(spec["rows"], width, sparse=spec.get("sparse", False))
+        case "nothing":
+            layer = Nothing()
         case kind:
             raise ValueError(f"no layer of kind {kind!r}")
     layer.to(getattr(torch, spec.get("dtype", "float32")))

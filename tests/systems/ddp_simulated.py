@@ -42,9 +42,9 @@ def workload_of(answer: Answer, iteration: int = 1) -> Workload:
 
 
 def options_of(case: Case) -> dict[str, Any]:
-    """The case's settings, as ``sim.assign`` and ``sim.explain`` take them."""
+    """The case's settings as ``sim.assign`` takes them: ``asked``, where torch says it otherwise."""
     options = {
-        **case.get("ddp", {}),
+        **case.get("asked", case.get("ddp", {})),
         "accumulation_steps": case.get("accumulation", 1),
         "set_to_none": case.get("zero_grad_to_none", True),
     }

@@ -5,7 +5,7 @@ a rank go to ``ANSWERS.<rank>``, a line each. A case is a dict:
 
 - ``layers``: the model (ddp_models);
 - ``ddp``: keywords of DistributedDataParallel;
-- ``hook``: {"name": ...} (ddp_hooks), or absent;
+- ``hook``: {"name": ...} (ddp_hooks), or absent; ``snippet``: lines to run in place of wrapping ``model``;
 - ``iterations`` (4), each a step of ``accumulation`` (1) micro-batches, all but the last under no_sync, or
   with ``no_sync`` (True) False none;
 - ``zero_grad_to_none`` (True), ``create_graph`` (False).
@@ -17,6 +17,7 @@ and ``error``: None, or what was raised and where.
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,6 +76,10 @@ class Run:
                     "iteration": last.iteration,
                     "micro_batch": last.micro_batch,
                 }
+        if "snippet" in self.case:
+            os.environ.pop(
+                "DDP_SET_LAST_BUCKET_CAP", None
+            )  # which some lines set, and the next case is not to see
         sparse = {id(m.weight) for m in self.net.modules() if isinstance(m, nn.Embedding) and m.sparse}
         facts = [
             {"order": order, "needs_gradient": p.requires_grad, "sparse": id(p) in sparse, **_facts(name, p)}
@@ -91,7 +96,12 @@ class Run:
         }
 
     def _wrap(self) -> DistributedDataParallel:
-        ddp = DistributedDataParallel(self.net, **self.case.get("ddp", {}))
+        if "snippet" in self.case:
+            names: dict[str, Any] = {"model": self.net}
+            exec(compile(self.case["snippet"], "snippet", "exec"), names)
+            ddp = names["ddp_model"]
+        else:
+            ddp = DistributedDataParallel(self.net, **self.case.get("ddp", {}))
         if "hook" in self.case:
             register(ddp, **self.case["hook"])
         self.net.register_forward_pre_hook(lambda *_: self.diary.at("forward"))

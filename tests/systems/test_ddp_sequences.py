@@ -1,17 +1,26 @@
 """Simulation against real DistributedDataParallel: every collective of construction and of four iterations.
 
-Kind, elements, dtype, phase, gradient, root and order are compared exactly. A workload knows no frozen
-parameters, which DDP's constructor sends along with the others: they are taken out of what was sent.
+Kind, elements, dtype, phase, gradient, root and order are compared exactly, and the rebuilt buckets with
+those that DDP logs. A workload knows no frozen parameters, which DDP's constructor sends along with the
+others: they are taken out of what was sent. The vectors of RULES.md are written down besides.
 """
 
 import itertools
 from collections import Counter
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pytest
 
 import sim
 from sim.errors import SimError
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.workload import Workload
+from sim.systems.registry import write
+from sim.units import MIB
+from tests.handmade import handmade, wired
 from tests.systems.ddp_cases import random_case
 from tests.systems.ddp_ranks import run_cases
 from tests.systems.ddp_simulated import expected_events, options_of, workload_of
@@ -21,13 +30,20 @@ pytestmark = pytest.mark.dist
 
 Case = dict[str, Any]
 Answers = list[dict[str, Any]]
-SAMPLE = range(10)
+SAMPLE = range(16)
 MANY = range(1000, 1120)
 CAP = {"bucket_cap_mb": 0.001}
+M1 = (64, 128, 96, 80, 112, 32)
+LARGE = (256, 512, 700, 640, 64)
+VIEWS = {"bucket_cap_mb": 0.05, "gradient_as_bucket_view": True}
 
 
-def linears(*dims: int) -> list[dict[str, Any]]:
-    return [{"kind": "linear", "width": a, "out": b} for a, b in itertools.pairwise(dims)]
+def linears(*dims: int, dtypes: Sequence[str] = ()) -> list[dict[str, Any]]:
+    kinds = [*dtypes, *["float32"] * len(dims)]
+    return [
+        {"kind": "linear", "width": a, "out": b, "dtype": dtype}
+        for (a, b), dtype in zip(itertools.pairwise(dims), kinds, strict=False)
+    ]
 
 
 def with_extra(**extra: Any) -> list[dict[str, Any]]:
@@ -36,6 +52,8 @@ def with_extra(**extra: Any) -> list[dict[str, Any]]:
 
 
 NORMS = [*linears(8, 12), {"kind": "batch_norm", "width": 12}, *linears(12, 6)]
+EMPTY = [*linears(8, 8), {"kind": "nothing", "width": 8}, *linears(8, 8)]
+SPARSE = [{"kind": "embedding", "width": 64, "rows": 1000, "sparse": True}, *linears(64, 256, 64)]
 MIXED = [*linears(8, 12), {"kind": "batch_norm", "width": 12, "dtype": "bfloat16"}, *linears(12, 6)]
 
 # One case for each thing that changes the sequence.
@@ -67,6 +85,92 @@ NAMED: dict[str, Case] = {
         "ddp": {**CAP, "static_graph": True},
     },
     "compressed": {"layers": linears(20, 12, 9), "ddp": CAP, "hook": {"name": "fp16_compress"}},
+    "a cap of 25": {"layers": linears(*LARGE), "ddp": {"bucket_cap_mb": 25}},
+    "a cap of 1": {"layers": linears(*LARGE), "ddp": {"bucket_cap_mb": 1}},
+    "a small model": {"layers": linears(*M1), "ddp": {}},
+    "two dtypes": {
+        "layers": linears(*M1, dtypes=("float32", "bfloat16", "float32", "bfloat16")),
+        "ddp": {"bucket_cap_mb": 0.03},
+    },
+    "two dtypes, caps of DDP's own": {"layers": linears(*M1, dtypes=("float32", "bfloat16")), "ddp": {}},
+    "sparse, caps of DDP's own": {"layers": SPARSE, "ddp": {}},
+    "an empty parameter": {"layers": EMPTY, "ddp": {"bucket_cap_mb_list": [40 / MIB, 256 / MIB]}},
+    "an empty parameter, cap 0": {"layers": EMPTY, "ddp": {"bucket_cap_mb": 0}},
+    "a first bucket": {
+        "layers": linears(*M1),
+        "ddp": {"bucket_cap_mb_list": [0.01, 25]},
+        "asked": {"first_bucket_mb": 0.01},
+    },
+    "a first bucket and a cap": {
+        "layers": linears(*M1),
+        "ddp": {"bucket_cap_mb_list": [0.01, 0.06]},
+        "asked": {"first_bucket_mb": 0.01, "bucket_cap_mb": 0.06},
+    },
+    "per-parameter": {
+        "layers": linears(*M1),
+        "ddp": {"bucket_cap_mb": 0},
+        "asked": {"policy": "per-parameter"},
+    },
+    "single": {"layers": linears(*M1), "ddp": {"bucket_cap_mb": 1000}, "asked": {"policy": "single"}},
+}
+T5: Case = {"layers": linears(256, 512, 700, 640, 2000, 512, 64), "ddp": {}}
+VECTORS: dict[str, Case] = {
+    "T1": {"layers": linears(*M1), "ddp": {"bucket_cap_mb": 0.05}},
+    "T2": {"layers": linears(*M1), "ddp": {"bucket_cap_mb": 0.05, "find_unused_parameters": True}},
+    "T3": {"layers": linears(*M1), "ddp": {"bucket_cap_mb": 0.05, "static_graph": True}},
+    "T4": {
+        "layers": linears(17, 33, 65, 29, 51, 7),
+        "ddp": {"bucket_cap_mb_list": [size / MIB for size in (1660, 13832, 10956)]},
+    },
+    "T10": {"layers": SPARSE, "ddp": {"bucket_cap_mb_list": [70e3 / MIB, 1.0]}},
+}
+NAMED |= VECTORS
+Line = list[tuple[str, int, str, int | None]]
+
+
+def sent(*buckets: tuple[int, int]) -> Line:
+    """All-reduces from the hooks of gradients."""
+    return [("all_reduce", elements, "backward", gradient) for elements, gradient in buckets]
+
+
+def afterwards(*elements: int) -> Line:
+    return [("all_reduce", each, "end of backward", None) for each in elements]
+
+
+def rebuilt(parameters: int, *buckets: tuple[int, int]) -> list[Line]:
+    """The iteration that rebuilds, and the next one."""
+    told: Line = [("broadcast", each, "before forward", None) for each in (parameters + 1, len(buckets))]
+    return [[*told, *sent(*buckets)], sent(*buckets)]
+
+
+# The vectors of RULES.md by hand: (kind, elements, phase, gradient) of each collective, a line an iteration.
+WRITTEN: dict[str, list[Line]] = {
+    "T1": [sent((41152, 0)), *rebuilt(10, (20448, 4), (20704, 0))],
+    "T2": [sent((3728, 7), (16816, 3), (20608, 0), (10, 0))] * 3,
+    "T3": [afterwards(10, 41152), sent((41152, 0)), *rebuilt(10, (20448, 4), (20704, 0))],
+    "T4": [sent((1923, 5), (4128, 1), (561, 0)), *rebuilt(10, (415, 7), (3458, 3), (2739, 0))],
+    "T5": [sent((3278668, 0)), *rebuilt(12, (2788684, 3), (489984, 0))],
+    "T10": [sent((64, 4), (33024, 1), (64000, 0)), *rebuilt(5, (33088, 1), (64000, 0))],
+}
+# Arguments of ``sim.assign`` on M1, whose lines to paste are run on a real model.
+SNIPPETS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "cap": {"bucket_cap_mb": 0.05},
+    "list": {"bucket_cap_mb_list": [0.01, 0.05]},
+    "first bucket": {"first_bucket_mb": 0.02},
+    "first bucket and cap": {"first_bucket_mb": 0.02, "bucket_cap_mb": 0.05},
+    "per-parameter": {"policy": "per-parameter"},
+    "single": {"policy": "single"},
+    "views": VIEWS,
+    "last bucket cap": {"bucket_cap_mb": 0.05, "set_last_bucket_cap": True},
+}
+EACH_REDUCES: dict[str, dict[str, Any]] = {  # micro-batches without no_sync (A3.12, A3.16)
+    "plain": {},
+    "views": {"gradient_as_bucket_view": True},
+    "batched": {"batched_grad_copy": True},
+    "searched": {"find_unused_parameters": True},
+    "static": {"static_graph": True},
+    "no buffers": {"broadcast_buffers": False},
 }
 THREE_RANKS: dict[str, Case] = {
     "plain": {"layers": NORMS, "ddp": CAP},
@@ -77,6 +181,12 @@ LAST_CAP: dict[str, Case] = {
     "static": {"layers": linears(20, 12, 15, 9), "ddp": {**CAP, "static_graph": True}},
     "searched": {"layers": linears(20, 12, 15, 9), "ddp": {**CAP, "find_unused_parameters": True}},
     "list": {"layers": NORMS, "ddp": {"bucket_cap_mb_list": [2e-4, 1e-3]}},
+    "two dtypes": {
+        "layers": linears(*M1, dtypes=("float32", "bfloat16")),
+        "ddp": {"bucket_cap_mb": 0.02},
+    },
+    "sparse": {"layers": SPARSE, "ddp": {"bucket_cap_mb_list": [70e3 / MIB, 1.0]}},
+    "T5": T5,
 }
 # name -> (case, what torch raises, in which phase and iteration)
 REFUSED: dict[str, tuple[Case, str, tuple[str, int]]] = {
@@ -141,8 +251,44 @@ def real() -> dict[Any, Answers]:
             **{seed: random_case(seed) for seed in SAMPLE},
             **{name: case for name, (case, _, _) in REFUSED.items()},
             "create_graph": CREATE_GRAPH,
+            **{f"snippet: {name}": snippet_case(assignment) for name, assignment in pasted().items()},
+            **{f"each reduces: {name}": each_reduces(name) for name in EACH_REDUCES},
+            "under no_sync": each_reduces("plain") | {"no_sync": True},
         }
     )
+
+
+@cache
+def pasted() -> dict[str, Assignment]:
+    """By name, what is pasted: each of ``SNIPPETS``, and what is recommended for M1."""
+    model = by_hand(VECTORS["T1"])
+    asked = {name: sim.assign(model, **arguments) for name, arguments in SNIPPETS.items()}
+    return asked | {"tuned": sim.tune(model, wired({0: 1, 1 << 20: 90})).assignment}
+
+
+def snippet_case(assignment: Assignment) -> Case:
+    text = sim.snippet(assignment, by_hand(VECTORS["T1"]))
+    return {"layers": linears(*M1), "ddp": assignment.ddp_kwargs, "snippet": text}
+
+
+def each_reduces(name: str) -> Case:
+    return {
+        "layers": [*linears(8, 12), {"kind": "batch_norm", "width": 12}, *linears(12, 6)],
+        "ddp": {"bucket_cap_mb": 0.0004, **EACH_REDUCES[name]},
+        "accumulation": 3,
+        "no_sync": False,
+    }
+
+
+def by_hand(case: Case) -> Workload:
+    """The gradients of a case, each ready before those that come earlier in the model."""
+    shapes: list[tuple[int, ...]] = []
+    for layer in case["layers"]:
+        embeds = layer["kind"] == "embedding"
+        shapes += [(layer["rows"], layer["width"])] if embeds else []
+        shapes += [] if embeds else [(layer["out"], layer["width"]), (layer["out"],)]
+    sparse = (0,) if case["layers"][0].get("sparse", False) else ()
+    return handmade(range(len(shapes), 0, -1), shapes=shapes, sparse=sparse)
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -157,6 +303,12 @@ def test_random_sequence(seed: int, real: dict[Any, Answers]) -> None:
     compare(random_case(seed), real[seed])
 
 
+def logged(answer: dict[str, Any]) -> list[list[int]]:
+    """The buckets that DDP says it has rebuilt, in order."""
+    said = answer["log"]["rebuilt_per_bucket_param_indices"]
+    return [[int(place) for place in bucket.split()] for bucket in said.split(",")]
+
+
 def test_sequence_is_what_ddp_logs(real: dict[Any, Answers]) -> None:
     """A2.4: the steady iteration's buckets are those that DDP says it has rebuilt, in order."""
     for name, case in NAMED.items():
@@ -164,12 +316,71 @@ def test_sequence_is_what_ddp_logs(real: dict[Any, Answers]) -> None:
             continue  # not of this torch, or never rebuilt
         answer = real[name][0]
         made = sim.assign(workload_of(answer, len(answer["ready"])), **options_of(case))
-        said = [
-            [int(place) for place in bucket.split()]
-            for bucket in answer["log"]["rebuilt_per_bucket_param_indices"].split(",")
-        ]
-        assert [list(bucket) for bucket in made.bucket_indices] == said, name
+        assert [list(bucket) for bucket in made.bucket_indices] == logged(answer), name
         assert ", ".join(map(str, made.bucket_bytes or ())) == answer["log"]["rebuilt_bucket_sizes"], name
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_vectors_are_simulated_as_written(name: str) -> None:
+    """T1-T5, T10; ``test_sequence`` has the real ones, which are ready in this order."""
+    case = VECTORS.get(name, T5)
+    explained = sim.explain(
+        by_hand(case), iterations=len(WRITTEN[name]), **case["ddp"], set_last_bucket_cap=name == "T5"
+    )
+    told = [
+        [(e.kind, e.elements, e.phase, e.gradient) for e in iteration.events]
+        for iteration in explained.iterations
+    ]
+    assert told == WRITTEN[name]
+
+
+def test_vectors_are_ready_from_the_last_gradient_to_the_first(real: dict[Any, Answers]) -> None:
+    for name in VECTORS:
+        if name in real:
+            (answer, *_) = real[name]
+            assert answer["ready"][0][-1] == list(range(len(answer["parameters"])))[::-1]
+
+
+@pytest.mark.parametrize("name", [*SNIPPETS, "tuned"])
+def test_lines_to_paste_give_the_buckets(name: str, real: dict[Any, Answers]) -> None:
+    """B(i): they do what they say, on a real model."""
+    assert logged(real[f"snippet: {name}"][0]) == [list(each) for each in pasted()[name].bucket_indices]
+
+
+def of_batch(answer: dict[str, Any], micro_batch: int) -> list[tuple[Any, ...]]:
+    """What is sent in the fourth iteration."""
+    return [
+        (event["kind"], event["elements"], event["dtype"], event["phase"], event["gradient"])
+        for event in answer["events"]
+        if (event["iteration"], event["micro_batch"]) == (4, micro_batch)
+    ]
+
+
+@pytest.mark.parametrize("name", EACH_REDUCES)
+def test_micro_batches_that_each_reduce(name: str, real: dict[Any, Answers]) -> None:
+    """Every micro-batch of a steady step sends its buffers, its buckets, and its map where one is due."""
+    answer = real[f"each reduces: {name}"][0]
+    workload, free = workload_of(answer, 4), (CurvePoint(num_bytes=0, duration_ns=0),)
+    options = {**options_of(each_reduces(name)), "no_sync": False}
+    hardware = Hardware(name="free", world_size=2, all_reduce=free, broadcast=free)
+    programs = write(workload, hardware, sim.assign(workload, **options))
+    assert [
+        [
+            (c.kind, c.elements, c.dtype, c.phase, c.gradient)
+            for c in (*program.before_forward, *program.collectives)
+        ]
+        for program in programs
+    ] == [of_batch(answer, number) for number in (1, 2, 3)]
+
+
+def test_the_same_buckets_under_no_sync_travel_once_a_step(real: dict[Any, Answers]) -> None:
+    each, once = (
+        [event[:3] for number in (1, 2, 3) for event in of_batch(real[name][0], number)]
+        for name in ("each reduces: plain", "under no_sync")
+    )
+    reduced = [[event for event in told if event[0] == "all_reduce"] for told in (each, once)]
+    assert len(reduced[1]) > 1
+    assert reduced[0] == reduced[1] * 3
 
 
 @pytest.mark.parametrize("name", REFUSED)
