@@ -46,7 +46,11 @@ class ByFile(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
-        together = {"tests/systems/test_zero_": "deepspeed", "tests/app/browser/": "browser"}
+        together = {
+            "tests/systems/test_zero_memory": "deepspeed",
+            "tests/systems/test_sharded_": "deepspeed",
+            "tests/app/browser/": "browser",
+        }
         return next((name for start, name in together.items() if file.startswith(start)), file)
 
 

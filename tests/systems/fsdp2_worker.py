@@ -8,9 +8,9 @@ of a rank go to ``ANSWERS.<rank>``, a line each. A case is a dict:
 - ``wrapped``: modules by unit, the root apart; ``settings``: reshard_after_forward, forward_prefetch,
   backward_prefetch, param_dtype, reduce_dtype, accumulation_steps, replicas, as the simulation takes them.
 
-An answer is a dict: ``parameters`` (name, shape, dtype), ``ready`` (gradients in the order in which the same
-model makes them ready without FSDP), ``events`` (step, micro_batch, phase, kind, elements, dtype), ``groups``
-(the ranks of each event's group), ``error``.
+An answer is a dict: ``parameters`` (name, shape, bytes, dtype), ``ready`` (gradients in the order in which
+the same model makes them ready without FSDP), ``events`` (iteration, micro_batch, phase, kind, elements,
+dtype), ``groups`` (the ranks of each event's group), ``error``.
 """
 
 import contextlib
@@ -82,22 +82,22 @@ class Run:
         self.settings = case["settings"]
         self.events: list[dict[str, Any]] = []
         self.groups: list[list[int]] = []
-        self.where: dict[str, Any] = {"step": 0, "micro_batch": 1, "phase": "construction"}
+        self.where: dict[str, Any] = {"iteration": 0, "micro_batch": 1, "phase": "construction"}
         self.dtype = getattr(torch, case["dtype"])
 
     def answer(self) -> Answer:
         """Train, and tell."""
         net, error = self._net(), None
         parameters = [
-            {"name": name, "shape": list(p.shape), "dtype": self.case["dtype"]}
+            {"name": name, "shape": list(p.shape), "num_bytes": p.nbytes, "dtype": self.case["dtype"]}
             for name, p in net.named_parameters()
         ]
         ready = self._ready()
         with self._noted():
             try:
                 self._wrap(net)
-                for step in (1, 2):
-                    self._train(net, step)
+                for iteration in (1, 2):
+                    self._train(net, iteration)
             except (AssertionError, RuntimeError, ValueError) as caught:
                 error = [type(caught).__name__, str(caught)]
         return {
@@ -143,11 +143,11 @@ class Run:
             if ahead and kind == "backward":
                 net.set_modules_to_backward_prefetch(ordered[:ahead])
 
-    def _train(self, net: Net, step: int) -> None:
+    def _train(self, net: Net, iteration: int) -> None:
         count = self.settings.get("accumulation_steps", 1)
         for number in range(1, count + 1):
             net.set_requires_gradient_sync(number == count)
-            self.where = {"step": step, "micro_batch": number, "phase": "forward"}
+            self.where = {"iteration": iteration, "micro_batch": number, "phase": "forward"}
             loss = net(self._input())
             self.where["phase"] = "backward"
             loss.backward()

@@ -3,14 +3,14 @@
 Usage: ``python -m tests.systems.megatron_worker CASES ANSWERS STORE`` with RANK and WORLD_SIZE set; the
 answers of a rank go to ``ANSWERS.<rank>``, a line each. A case is a dict:
 
-- ``model``: modules in the order in which forward uses them, and ``declared``, the order of their attributes
-  (``build``); ``dtypes``: by module, the dtype of its parameters;
-- ``config``: arguments of DistributedDataParallelConfig; ``num_microbatches`` (1); ``steps`` (3).
+- ``layers``: modules in the order in which forward uses them, with ``declared``, the order of their
+  attributes, and ``dtype``; ``width`` of all;
+- ``config``: arguments of DistributedDataParallelConfig; ``num_microbatches`` (1).
 
-An answer is a dict: ``parameters`` (name, elements, dtype, in the order of named_parameters()), ``buckets``
-(by group: the parameters' positions and the elements of the buffer's part), ``ready`` (for each step the
-gradients whose hooks fired in the last micro-batch, in order), ``events`` (every collective: step, phase,
-the gradient in whose hook it was launched, kind, elements, dtype), and ``error``.
+An answer is a dict: ``parameters`` (in the order of named_parameters()), ``buckets`` (by group: the
+parameters' positions and the elements of the buffer's part), ``ready`` (the gradients whose hooks fired in
+the last micro-batch, in order), ``events`` (every collective of three steps: iteration, phase, the gradient
+in whose hook it was launched, kind, elements, dtype), and ``error``.
 
 What asks for CUDA is put aside: buffers are made where ``torch.cuda.current_device()`` says, which is the CPU
 here. Collectives are noted where Megatron calls them, by torch.distributed's own functions.
@@ -104,12 +104,17 @@ class Run:
         self.net = Net(case["layers"], case["width"])
         self.names = {id(p): index for index, (_, p) in enumerate(self.net.named_parameters())}
         self.parameters = [
-            {"name": name, "elements": p.numel(), "dtype": str(p.dtype).removeprefix("torch.")}
+            {
+                "name": name,
+                "shape": list(p.shape),
+                "num_bytes": p.nbytes,
+                "dtype": str(p.dtype).removeprefix("torch."),
+            }
             for name, p in self.net.named_parameters()
         ]
         self.events: list[dict[str, Any]] = []
-        self.ready: list[list[int]] = []
-        self.where: dict[str, Any] = {"step": 0, "phase": "construction", "gradient": None}
+        self.ready: list[int] = []
+        self.where: dict[str, Any] = {"iteration": 0, "phase": "construction", "gradient": None}
         self.alone = alone
 
     def answer(self) -> Answer:
@@ -122,8 +127,8 @@ class Run:
                     [[[self.names[id(p)] for p in b.params_list], b.grad_data.numel()] for b in group.buckets]
                     for group in ddp.bucket_groups
                 ]
-                for step in range(1, self.case.get("steps", 3) + 1):
-                    self._train(ddp, step)
+                for iteration in (1, 2, 3):
+                    self._train(ddp, iteration)
             except (AssertionError, RuntimeError, ValueError) as caught:
                 error = [type(caught).__name__, str(caught)]
         return {
@@ -134,18 +139,17 @@ class Run:
             "error": error,
         }
 
-    def _train(self, ddp: DistributedDataParallel, step: int) -> None:
+    def _train(self, ddp: DistributedDataParallel, iteration: int) -> None:
         """One step as Megatron-LM's schedule without pipelining makes it; the optimizer is left out."""
         ddp.zero_grad_buffer()
         count = self.case.get("num_microbatches", 1)
         for number in range(count):
-            self.ready.append([])
+            self.ready.clear()
             with contextlib.nullcontext() if number == count - 1 else ddp.no_sync():
-                self.where = {"step": step, "phase": "forward", "gradient": None}
+                self.where = {"iteration": iteration, "phase": "forward", "gradient": None}
                 loss = ddp(torch.ones(4, self.case["width"]))
                 self.where["phase"] = "backward"
                 loss.backward()
-        self.ready = [*self.ready[: step - 1], self.ready[-1]]
         self.where |= {"phase": "after backward", "gradient": None}
         ddp.finish_grad_sync()
         self.where["phase"] = "step"
@@ -175,7 +179,7 @@ class Run:
 
             def hooking(*unused: Any) -> None:
                 run.where["gradient"] = index
-                run.ready[-1].append(index)
+                run.ready.append(index)
                 hook(*unused)
 
             return hooking

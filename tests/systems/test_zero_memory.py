@@ -8,9 +8,8 @@ import sim
 from sim.metrics.bucket_memory import buffer_memory
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.memory import Holding
-from tests.systems.test_zero_vectors import m1_workload
-from tests.systems.zero_cases import REFUSED, everyday_cases
-from tests.systems.zero_ranks import everyday_answers, settings_of, workload_of
+from tests.systems.sharded import SYSTEMS, everyday_answers, workload_of
+from tests.systems.sharded_cases import REFUSED, ZERO, m1_workload
 
 FLAT = (CurvePoint(num_bytes=0, duration_ns=3),)
 HARDWARE = Hardware(name="any", world_size=2, all_reduce=FLAT, all_gather=FLAT)
@@ -22,11 +21,11 @@ def holdings(workload: Any, policy: str, settings: dict[str, Any]) -> tuple[Hold
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("name", [name for name in everyday_cases() if name not in REFUSED])
+@pytest.mark.parametrize("name", [name for name in ZERO if name not in REFUSED])
 def test_contiguous_buffers_are_those_that_deepspeed_allocates(name: str) -> None:
     """A5.5: reduce_bucket_size elements each, full or not; two of them with overlap_comm."""
-    for answer in everyday_answers()[name]:
-        policy, settings = settings_of(everyday_cases()[name])
+    for answer in everyday_answers("zero")[name]:
+        policy, settings = SYSTEMS["zero"].asked(ZERO[name])
         held = holdings(workload_of(answer), policy, settings)
         buffers = sum(one.num_bytes for one in held if one.what == "contiguous buffers")
         assert buffers == answer["buffers_bytes"]

@@ -13,7 +13,7 @@ from sim.nouns.workload import Workload
 from sim.systems import zero
 from sim.systems.bucketing import Caps
 from sim.systems.zero import ZeroSettings, read_zero_settings
-from tests.systems.test_zero_vectors import m1_workload
+from tests.systems.sharded_cases import m1_workload
 
 WORKLOAD = m1_workload()
 

@@ -3,14 +3,15 @@
 Usage: ``python -m tests.systems.zero_worker CASES ANSWERS STORE`` with RANK, WORLD_SIZE and
 DS_ACCELERATOR=cpu set; the answers of a rank go to ``ANSWERS.<rank>``, a line each. A case is a dict:
 
-- ``model`` (zero_models) and ``config``, DeepSpeed's own, without batch sizes;
+- ``model``: ``layers`` (ddp_models), or ``sizes`` and ``used`` of a chain; ``config``, DeepSpeed's own,
+  without batch sizes;
 - ``groups``: None, or for each optimizer group the positions of its parameters; ``frozen``: positions;
 - ``iterations`` (2), each an optimizer step of gradient_accumulation_steps micro-batches.
 
 An answer is a dict: ``parameters`` (those that need a gradient, in the order of module.parameters()),
-``events`` (ddp_observing), ``ready`` (for each iteration and micro-batch the gradients whose hooks fired, in
-order), ``buffers_bytes`` (of the contiguous buffers at the end of a backward), and ``error`` (None, or the
-type and text of what DeepSpeed raised).
+``events`` (ddp_observing), ``ready`` (the gradients whose hooks fired in the last micro-batch, in order),
+``buffers_bytes`` (of the contiguous buffers at the end of a backward), and ``error`` (None, or the type and
+text of what DeepSpeed raised).
 """
 
 import contextlib
@@ -21,11 +22,11 @@ from typing import Any
 import deepspeed
 import torch
 from deepspeed.accelerator import get_accelerator
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.systems.answering import answer_each, meet
+from tests.systems.ddp_models import Net, batch
 from tests.systems.ddp_observing import Diary
-from tests.systems.zero_models import build
 
 Case = dict[str, Any]
 Answer = dict[str, Any]
@@ -44,6 +45,28 @@ def main() -> None:
     answer_each(lambda case: Run(case).answer())
 
 
+class Chain(nn.Module):
+    """Parameters of any size, used one after the other: the one used last is ready first."""
+
+    def __init__(self, sizes: list[int], used: list[int]) -> None:
+        super().__init__()
+        self.pieces = nn.ParameterList(nn.Parameter(torch.full((size,), 0.01)) for size in sizes)
+        self.used = used
+
+    def forward(self, x: Tensor) -> tuple[Tensor]:
+        for place in self.used:
+            x = x * (1 + self.pieces[place].sum() / 1000)
+        return (x,)
+
+
+def build(spec: dict[str, Any]) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """The model of a case and an input for it, the same on all ranks."""
+    torch.manual_seed(0)
+    if "layers" in spec:
+        return Net(spec["layers"], 0), batch(spec["layers"], torch.default_generator)
+    return Chain(**spec), (torch.ones(1),)
+
+
 class Run:
     """One case on one rank."""
 
@@ -53,7 +76,7 @@ class Run:
         self.everything = list(self.net.parameters())
         for place in case.get("frozen", []):
             self.everything[place].requires_grad_(False)
-        self.ready: list[list[list[int]]] = []
+        self.ready: list[int] = []
         self.diary = Diary()
         self.gathered: list[int] = []
         self.buffers_bytes = 0
@@ -77,7 +100,7 @@ class Run:
             "parameters": [
                 {
                     "name": name,
-                    "elements": parameter.numel(),
+                    "shape": list(parameter.shape),
                     "num_bytes": parameter.numel() * parameter.element_size(),
                     "dtype": str(parameter.dtype).removeprefix("torch."),
                     "group": group_of[id(parameter)],
@@ -113,13 +136,11 @@ class Run:
         optimizer = torch.optim.SGD([dict(group) for group in self.groups], lr=1e-3)
         engine, *_ = deepspeed.initialize(model=self.net, optimizer=optimizer, config=config | fixed)
         self.buckets = list(engine.optimizer.ipg_buckets.values())
-        batch = self.batch.to(next(engine.module.parameters()).dtype)
         for iteration in range(1, self.case.get("iterations", 2) + 1):
-            self.ready.append([])
             for micro_batch in range(1, config.get("gradient_accumulation_steps", 1) + 1):
-                self.ready[-1].append([])
+                self.ready.clear()
                 self.diary.enter("before forward", iteration, micro_batch)
-                loss = engine(batch)
+                loss = engine(*self.batch)[0].float().square().mean()
                 loss.register_hook(lambda _: self._queue_end())
                 self.diary.at("backward")
                 engine.backward(loss)
@@ -128,7 +149,7 @@ class Run:
         engine.destroy()
 
     def _hook_began(self, gradient: int) -> None:
-        self.ready[-1][-1].append(gradient)
+        self.ready.append(gradient)
         self.diary.at("backward", gradient=gradient)
 
     def _queue_end(self) -> None:
