@@ -26,8 +26,8 @@ from sim.nouns.rows import SweepRow
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.truth.recorded_job import held_to
+from sim.tuner.gain import DEFAULT_WORDS
 from sim.tuner.setting import find_setting
-from sim.tuner.spread.gain import DEFAULT_WORDS
 
 Progress = Callable[[str], None]
 

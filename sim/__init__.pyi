@@ -48,11 +48,11 @@ from sim.truth.differences import difference
 from sim.truth.in_box import as_measured
 from sim.truth.record import agreement, error_limit
 from sim.truth.recorded_step import own_step
-from sim.tuner.reach.nearest_setting import nearest_setting
+from sim.tuner.frameworks import nearest_setting
+from sim.tuner.others import best_of
 from sim.tuner.recommend import best, gain, tune
 from sim.tuner.spread.cap_band import step_band
 from sim.tuner.sweeps.grid import sweep
-from sim.tuner.sweeps.pareto import pareto_front
 from sim.tuner.sweeps.usual_caps import round_cap
 from sim.validator.applying import apply
 
@@ -64,6 +64,7 @@ __all__ = [
     "assign",
     "autotune",
     "best",
+    "best_of",
     "bucket_indices_json",
     "calibrate_live",
     "cluster",
@@ -98,7 +99,6 @@ __all__ = [
     "megatron_flags",
     "nearest_setting",
     "own_step",
-    "pareto_front",
     "parse_cluster",
     "parse_hardware",
     "parse_workload",

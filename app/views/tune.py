@@ -53,9 +53,8 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.band import BandPoint
 from sim.nouns.comparison import Agreement, CandidateAgreement
 from sim.nouns.path import PathKind, PathSpan
-from sim.nouns.recommendation import Recommendation
+from sim.nouns.recommendation import Gain, Recommendation
 from sim.nouns.records import Record
-from sim.nouns.robust import Robust
 from sim.nouns.workload import Workload
 from sim.units import format_ms, format_number
 
@@ -290,7 +289,7 @@ def _code(assignment: Assignment, inputs: Inputs) -> None:
     st.code(lines, language="python", wrap_lines=True)
 
 
-_COMPARED = ("default", "bucket_cap_mb", "per-parameter", "single")
+_COMPARED = ("default", "bucket_cap_mb")
 
 
 def _families(inputs: Inputs, shown: Played | None, found: Recommendation, choice: Choice) -> None:
@@ -309,8 +308,6 @@ def _families(inputs: Inputs, shown: Played | None, found: Recommendation, choic
         for name, family in sorted(found.families.items(), key=lambda item: item[1].regret_ns)
     ]
     st.dataframe(rows, hide_index=True, column_config=_columns(rows[0]))
-    if found.absent:
-        st.caption(plain(absent_words(found.absent)))
     reports = {}
     if shown is not None and choice.pick == "cap":
         reports[f"shown: {choice.words}"] = shown.report
@@ -354,8 +351,7 @@ def _reasons(found: Recommendation, answer: Answer, under: str) -> None:
     """
     folded("Why: the critical path", "folded_why", partial(_why, answer))
     without = plain(f", without {under}") if under else ""
-    if found.robust is not None:
-        folded(f"Does it show? Steps as they vary{without}", "folded_robust", partial(_robust, found.robust))
+    folded(f"Does it show? Steps as they vary{without}", "folded_varies", partial(_varies, found.gain))
 
 
 def _why(answer: Answer) -> None:
@@ -385,21 +381,8 @@ def _columns(names: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def _robust(robust: Robust) -> None:
-    if robust.draws > 1:
-        rows = [
-            {
-                "candidate": family_words(row.name),
-                "mean, ms": row.mean_step_ns / 1e6,
-                "95th percentile, ms": row.p95_step_ns / 1e6,
-                "gain, ms": row.gain_ns / 1e6,
-                "at least, ms": row.gain_low_ns / 1e6,
-                "at most, ms": row.gain_high_ns / 1e6,
-            }
-            for row in sorted(robust.rows, key=lambda row: row.mean_step_ns)
-        ]
-        st.dataframe(rows, hide_index=True, column_config=_columns(rows[0]))
-    st.caption(plain(robust_sentence(robust)))
+def _varies(gain: Gain) -> None:
+    st.caption(plain(varies_sentence(gain)))
 
 
 def _is_it_true(
@@ -779,15 +762,6 @@ def measured_sentence(row: CandidateAgreement, default: CandidateAgreement | Non
     return f"Measured on real ranks: {format_ms(row.measured_step_ns)} a step{shown}{against}."
 
 
-def absent_words(absent: Mapping[str, str]) -> str:
-    """Which knobs are not in the table, and why; those with one reason together."""
-    by_reason: dict[str, list[str]] = {}
-    for family, why in absent.items():
-        by_reason.setdefault(why.removeprefix(f"{family.split()[0]}: "), []).append(family_words(family))
-    told = "; ".join(f"{' and '.join(names)} ({why})" for why, names in by_reason.items())
-    return f"Not in the table: {told}."
-
-
 def reasoned(answer: Answer) -> dict[str, Played]:
     """By name, the assignments whose critical path is told: first what is recommended, last what it is held
     against."""
@@ -823,16 +797,8 @@ def significance_words(found: Recommendation) -> str | None:
 FAMILY_WORDS: dict[str, str] = {
     "default": "DDP's default",
     "bucket_cap_mb": "bucket_cap_mb, one number",
-    "first_bucket_mb+bucket_cap_mb": "bucket_cap_mb_list=[first, cap]",
-    "DDP_SET_LAST_BUCKET_CAP": "DDP_SET_LAST_BUCKET_CAP=1 and a cap",
     "bucket_cap_mb_list": "bucket_cap_mb_list, one a bucket",
     "bucket_indices": "any buckets in ready order",
-    "per-parameter": "one bucket per parameter",
-    "single": "one bucket in all",
-    "zero1 reduce_bucket_size": "DeepSpeed ZeRO-1, reduce_bucket_size",
-    "zero2 reduce_bucket_size": "DeepSpeed ZeRO-2, reduce_bucket_size",
-    "ddp-bucket-size": "Megatron-Core, --ddp-bucket-size",
-    "fully_shard units": "FSDP2 fully_shard, what to wrap",
 }
 PATH_WORDS: dict[str, str] = {
     "backward": "backward",
@@ -895,20 +861,18 @@ def _lane_words(spans: Sequence[PathSpan]) -> str:
     return "; ".join(words)
 
 
-def robust_sentence(robust: Robust) -> str:
-    """What was drawn, how much steps vary, and what was not known."""
+def varies_sentence(gain: Gain) -> str:
+    """What the gain is over steps as they vary, by how much they do, and what was not known."""
     words = "One step, as given: nothing that varies was recorded."
-    if robust.draws > 1:
+    if gain.low_ns is not None and gain.high_ns is not None and gain.mean_ns is not None:
         words = (
-            f"{robust.draws} steps with seed {robust.seed}, the same for every candidate: "
-            f"{robust.calibrations} machine{'s' if robust.calibrations > 1 else ''} that calibration and "
-            f"estimate allow, each with {robust.draws // robust.calibrations} steps; "
-            f"{robust.recorded_iterations} iterations were recorded."
+            f"Over steps as they vary, the same for both, it saves {format_ms(gain.mean_ns)} "
+            f"in the mean, {format_ms(gain.low_ns)} to {format_ms(gain.high_ns)}."
         )
-    if robust.noise_ns is not None:
-        words += f" One step of DDP's default varies by {format_ms(robust.noise_ns)}."
-    if robust.not_known:
-        words += f" Not known, and taken as exact: {'; '.join(robust.not_known)}."
+    if gain.noise_ns is not None:
+        words += f" One step of DDP's default varies by {format_ms(gain.noise_ns)}."
+    if gain.not_known:
+        words += f" Not known, and taken as exact: {'; '.join(gain.not_known)}."
     return words
 
 

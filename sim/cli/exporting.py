@@ -13,10 +13,10 @@ from sim.cli.own_job import Parts, load_inputs, tell_doubtful
 from sim.cli.printing import emit, note
 from sim.cli.simulating import WorkloadFile
 from sim.costs.doubts import doubts_about_buckets
-from sim.errors import InputError, NotModelledError
+from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
-from sim.nouns.recommendation import Recommendation, Setting
+from sim.nouns.recommendation import Setting
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job
 
@@ -75,8 +75,11 @@ def export(
         assignment.check_fits(workload)
         assignment = as_the_job(workload, assignment)
     elif hardware is not None:
-        found = sim.tune(workload, hardware)
-        assignment, setting = _best(found, target), found.setting
+        if target is Target.MEGATRON_FLAGS:
+            assignment = sim.best_of(workload, hardware, "megatron").assignment
+        else:
+            found = sim.tune(workload, hardware)
+            assignment, setting = found.assignment, found.setting
     else:
         raise InputError("export: give --hardware to export the best assignment, or --assignment")
     if hardware is not None:
@@ -92,19 +95,6 @@ def export(
         suggest("open the trace in https://ui.perfetto.dev")
     elif assignment_file is not None or target is not Target.MEGATRON_FLAGS:  # that best one is in no file
         suggest(to_replay(workload_file, hardware_file, hardware, assignment_file))
-
-
-def _best(found: Recommendation, target: Target) -> Assignment:
-    """The assignment to take home: DDP's, or the best ``--ddp-bucket-size`` for Megatron-LM's flags."""
-    if target is not Target.MEGATRON_FLAGS:
-        return found.assignment
-    from sim.tuner.reach.megatron_family import (
-        BUCKET_SIZE,  # with numba, which the start of a command is spared
-    )
-
-    if BUCKET_SIZE not in found.families:
-        raise NotModelledError(f"export: {found.absent[BUCKET_SIZE]}")
-    return found.families[BUCKET_SIZE].assignment
 
 
 def _exported(

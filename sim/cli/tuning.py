@@ -1,5 +1,6 @@
 """tune: the best assignment, its proof, what each knob reaches, and whether it matters."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -13,12 +14,20 @@ from sim.cli.panels import PREDICTING
 from sim.cli.printing import emit_noun, progress, say, table
 from sim.cli.simulating import AsJson, DdpSwitches, HardwareFile, WorkloadFile, ddp_switches
 from sim.nouns.recommendation import Recommendation
-from sim.nouns.robust import Robust
 from sim.tuner.setting import tell_setting
 from sim.units import format_ms, format_size, in_ms
 
-ROBUST_ROWS = 8
 MOST_SIZES = 8  # of buckets, that are told one by one
+
+
+class Policy(StrEnum):
+    """Whose buckets are tuned."""
+
+    DDP = "ddp"
+    ZERO1 = "zero1"
+    ZERO2 = "zero2"
+    MEGATRON = "megatron"
+    FULLY_SHARD = "fully_shard"
 
 
 def tune(
@@ -33,12 +42,18 @@ def tune(
             help="How many steps are drawn, for the interval of the gain.", min=1, rich_help_panel=PREDICTING
         ),
     ] = 400,
+    policy: Annotated[
+        Policy, typer.Option(help="Of another system than DDP the best size of its own buckets alone.")
+    ] = Policy.DDP,
     ddp: DdpSwitches = None,
     parts: Parts = False,
     output: Annotated[Path | None, file_option("Write the assignment here.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the best buckets, what they gain and how surely, and what each setting of DDP reaches."""
+    if policy is not Policy.DDP:
+        _tune_other(workload_file, hardware_file, policy, output, as_json)
+        return
     job = load_job(workload_file, hardware_file, ddp_switches(ddp), parts=parts)
     workload, hardware = job.workload, job.hardware
     with progress("tuning") as report:
@@ -64,6 +79,28 @@ def tune(
         suggest(to_find_slower_links(workload_file, hardware_file))
     else:
         suggest(to_export(workload_file, hardware_file, output))
+
+
+def _tune_other(
+    workload_file: Path, hardware_file: Path, policy: Policy, output: Path | None, as_json: bool
+) -> None:
+    """The best size of another system's buckets, against that system's default."""
+    workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
+    found = sim.best_of(workload, hardware, policy.value)
+    report = sim.summarize(sim.simulate(workload, hardware, found.assignment))
+    if output is not None:
+        write(output, sim.to_text(found.assignment))
+    if as_json:
+        emit_noun(report)
+        return
+    plain = sim.simulate(workload, hardware, sim.assign(workload, policy.value))
+    sizes = ", ".join(f"{name}={value}" for name, value in found.assignment.settings.items())
+    say(f"{workload.name} on {hardware.name}, {policy.value}")
+    say(f"best: {sizes or 'as it is'}: {len(report.buckets)} bucket(s), {format_ms(report.step_ns)} a step")
+    say(f"its default: {format_ms(plain.step_ns)} a step; tried: {found.how}")
+    say(f"why: {report.verdict}")
+    for line in report.notes:
+        say(f"note: {line}")
 
 
 def print_answer(answer: Recommendation, title: str) -> None:
@@ -105,11 +142,11 @@ def _print_below(answer: Recommendation, least_bytes: int) -> None:
 
 
 def _print_tables(answer: Recommendation) -> None:
-    """What stands behind the answer: every knob, the steps that were drawn."""
+    """What stands behind the answer: every knob, and how steps vary."""
     say("")
     table(
-        "what each knob or rule reaches",
-        ["knob or rule", "buckets", "step ms", "exposed ms", "regret ms", "buffers"],
+        "what each knob reaches",
+        ["knob", "buckets", "step ms", "exposed ms", "regret ms", "buffers"],
         [
             [
                 name,
@@ -125,36 +162,7 @@ def _print_tables(answer: Recommendation) -> None:
     for name, family in answer.families.items():
         if not family.complete and name not in ("bucket_indices", "bucket_cap_mb_list"):
             say(f"{name}: not all there are, but {family.how}")
-    missing: dict[str, list[str]] = {}  # by reason, which begins with the system's name
-    for name, why in answer.absent.items():
-        missing.setdefault(why.removeprefix(f"{name.split()[0]}: "), []).append(name)
-    for why, names in missing.items():
-        say(f"not among them: {', '.join(names)}: {why}")
-    if answer.robust is not None and answer.robust.draws > 1:
-        _print_robust(answer.robust)
-
-
-def _print_robust(robust: Robust) -> None:
-    rows = sorted(robust.rows, key=lambda row: row.mean_step_ns)[:ROBUST_ROWS]
-    table(
-        f"over {robust.draws} steps drawn with seed {robust.seed}, the best {len(rows)} by their mean",
-        ["candidate", "mean ms", "p95 ms", "gain ms", "interval" if robust.rests_on else "95 % interval"],
-        [
-            [
-                row.name,
-                in_ms(row.mean_step_ns),
-                in_ms(row.p95_step_ns),
-                in_ms(row.gain_ns),
-                f"{in_ms(row.gain_low_ns)} to {in_ms(row.gain_high_ns)}",
-            ]
-            for row in rows
-        ],
-    )
-    say(
-        f"chosen by mean: {robust.mean_choice}; by 95th percentile: {robust.p95_choice} "
-        f"(a shorter one only where it is surely shorter)"
-    )
-    if robust.noise_ns is not None:
-        say(f"one step of DDP's default varies by {format_ms(robust.noise_ns)}")
-    for line in robust.not_known:
+    if answer.gain.noise_ns is not None:
+        say(f"one step of DDP's default varies by {format_ms(answer.gain.noise_ns)}")
+    for line in answer.gain.not_known:
         say(f"not known, and taken as exact: {line}")

@@ -6,7 +6,6 @@ from typing import Any, Literal
 from sim.nouns.assignment import Assignment
 from sim.nouns.path import PathSpan
 from sim.nouns.report import Report
-from sim.nouns.robust import Robust
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +112,10 @@ class Recommendation:
     contiguous in ready order within each dtype and device; ``proved_optimal`` is over the same, to within
     one ns a gradient where copies back are rounded one by one (``lower_bound_ns`` then says how far).
 
-    ``free_lower_bound_ns`` is the part of that certificate that needs no search. ``absent`` says why a
-    family is not among ``families``. ``critical_path`` and ``baseline_path`` are the spans that decide the
-    end of the recommended step and of DDP's default. ``memory`` is what a limit on the largest bucket costs,
-    where it was asked for. ``notes`` say what the search could not know, and how to let it. ``setting`` is
-    what to set of all this; None where limits bar what a sweep finds. ``against`` is what ``baseline`` and
-    the gain are of: DDP's default, or the buckets that a recorded job had.
+    ``free_lower_bound_ns`` is the part of that certificate that needs no search. ``critical_path`` and
+    ``baseline_path`` are the spans that decide the end of the recommended step and of DDP's default.
+    ``notes`` say what the search could not know, and how to let it. ``setting`` is what to set of all this.
+    ``against`` is what ``baseline`` and the gain are of: DDP's default, or the buckets that a job had.
     """
 
     assignment: Assignment
@@ -131,8 +128,6 @@ class Recommendation:
     gain: Gain
     plateau: Plateau
     free_lower_bound_ns: int = 0
-    absent: dict[str, str] = field(default_factory=dict)
-    robust: Robust | None = None
     critical_path: tuple[PathSpan, ...] = ()
     baseline_path: tuple[PathSpan, ...] = ()
     setting: Setting | None = None

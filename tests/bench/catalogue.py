@@ -10,8 +10,7 @@ import numpy as np
 from sim.clock import analytic
 from sim.clock import simpy_clock as lanes
 from sim.systems.registry import assign, write
-from sim.tuner.reach.cap_layouts import find_intervals, make_walk
-from sim.tuner.reach.layout_scores import LayoutScores, score_layouts
+from sim.tuner.caps import cap_curve
 from sim.tuner.recommend import tune
 from sim.tuner.search.exact import exact_optimum
 from sim.tuner.search.optimum import Optimum, find_optimum
@@ -147,12 +146,7 @@ def _all_caps(name: str) -> Entry:
     def prepare(count: int) -> Timed:
         problem = _scorer(name, count).problem
 
-        def run() -> LayoutScores:
-            walk = make_walk(problem.workload)
-            caps = find_intervals(walk).low_bytes
-            return score_layouts(problem, walk, caps, caps)
-
-        return run
+        return partial(cap_curve, problem)
 
     return Entry(
         table="Every distinct layout of bucket_cap_mb: found and scored",

@@ -107,8 +107,6 @@ def test_the_loop_of_the_readme(here: Path) -> None:
     assert answer["baseline"]["step_ns"] == pytest.approx(step, rel=0.03)
     simulated = ran("simulate", *files)
     assert simulated["step_ns"] == pytest.approx(step, rel=0.03)
-    lines = [one for one in bucketsim("tune", *files).out.splitlines() if one.startswith("not among them")]
-    assert len({one.rpartition(": ")[2] for one in lines}) == len(lines) < len(answer["absent"])
     rows = ran("sweep", *files, "--caps", "1,25", "--bandwidth", "1,2")
     assert len(rows["rows"] if isinstance(rows, dict) else rows) == 6  # DDP's default is one of them
     snippet = bucketsim("export", files[0], "--assignment", here / "best.json", "--as", "snippet")

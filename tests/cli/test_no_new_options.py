@@ -57,7 +57,7 @@ FROZEN = {
             "--backward --bandwidth --caps --ddp --engine --hardware --jobs --json --latency --max-rows "
             "--output --parts --precision --world-size -o workload_file"
         ),
-        "tune": "--ddp --draws --hardware --json --output --parts --seed -o workload_file",
+        "tune": "--ddp --draws --hardware --json --output --parts --policy --seed -o workload_file",
         "validate": (
             "--ab --arg --assignment --backend --box --caps --device --dtype --hardware --json --link "
             "--max-error --mode --model --output --parts --prepare --ranks --rate --rounds --samples "

@@ -7,7 +7,7 @@ from typing import Any
 import sim
 from sim.clusters.machines import preset
 from sim.clusters.nccl.fabric import fabric_of
-from sim.clusters.scaling.cap_steps import CapSteps, caps_of, tune_caps
+from sim.clusters.scaling.cap_steps import tune_caps
 from sim.clusters.scaling.carried import Carried
 from sim.clusters.scaling.reasons import Reason, Side, find_reason, side_of
 from sim.nouns.cluster import Cluster
@@ -41,17 +41,16 @@ def affine(bucket_ms: float, mib_ms: float, ranks: int = 2) -> Hardware:
     return measured({0: bucket_ms, 1024: bucket_ms + 1024 * mib_ms}, ranks)
 
 
-def side(caps: CapSteps, hardware: Hardware) -> Side:
+def side(workload: Workload, hardware: Hardware) -> Side:
     """A measured machine; its fabric only says how many ranks there are."""
     fabric = fabric_of(hosts_of(hardware.world_size))
     carried = Carried(fabric=fabric, hardware=hardware, source="measured")
-    return side_of(tune_caps(caps, hardware), carried)
+    return side_of(tune_caps(workload, hardware), carried)
 
 
 def reason_of(workload: Workload, before: Hardware, after: Hardware) -> Reason | None:
     """Between two measured machines."""
-    caps = caps_of(workload, None)
-    return find_reason(workload, side(caps, before), side(caps, after))
+    return find_reason(workload, side(workload, before), side(workload, after))
 
 
 def step_ns(workload: Workload, hardware: Hardware, cap_mb: float) -> int:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sim.clusters.nccl.computed import hardware_of
 from sim.clusters.nccl.fabric import fabric_of
-from sim.clusters.scaling.cap_steps import caps_of, tune_caps
+from sim.clusters.scaling.cap_steps import tune_caps
 from sim.clusters.scaling.carried import Carried
 from sim.clusters.scaling.reasons import cost_of_a_bucket, find_reason, side_of
 from sim.costs.service_time import service_ns
@@ -58,8 +58,7 @@ def test_where_a_curve_bends_no_bucket_has_a_cost(
 ) -> None:
     """Both caps' buckets are told with what they take, and the old all-reduces are played as a whole."""
     workload = workload_of(*model)
-    caps = caps_of(workload, None)
-    sides = side(caps, measured(before)), side(caps, measured(after, ranks=4))
+    sides = side(workload, measured(before)), side(workload, measured(after, ranks=4))
     reason = find_reason(workload, *sides)
     assert cost_of_a_bucket(*sides, *(bucket_bytes(workload, one.best_mb) for one in sides)) is None
     assert reason is not None
@@ -98,8 +97,7 @@ def test_on_any_curve_a_cost_of_a_bucket_is_one_that_could_be(data: st.DataObjec
         )
         for ranks, cost in zip((2, 4), launches, strict=True)
     ]
-    caps = caps_of(workload, None)
-    before, after = (side(caps, each) for each in machines)
+    before, after = (side(workload, each) for each in machines)
     lost = step_ns(workload, machines[1], before.best_mb) - step_ns(workload, machines[1], after.best_mb)
     reason = find_reason(workload, before, after)
     assert (reason is not None) == (lost > 0.001 * after.best_ns)
@@ -129,9 +127,7 @@ def test_where_only_launches_differ_no_all_reduce_is_blamed() -> None:
     reason = reason_of(workload, before, after)
     assert reason is not None
     assert reason.code == "all-reduces"
-    lost = step_ns(workload, after, side(caps_of(workload, None), before).best_mb) - step_ns(
-        workload, after, 25
-    )
+    lost = step_ns(workload, after, side(workload, before).best_mb) - step_ns(workload, after, 25)
     assert f"with all-reduces as at 2 GPUs it would lose {lost / MS:.2f} ms" in reason.sentence
 
 
@@ -155,7 +151,7 @@ def test_nccl_methods_that_differ_between_buckets_leave_no_cost_of_a_bucket() ->
     mixed = 0
     for sizes in product((0.01, 1, 64), repeat=2):
         workload = workload_of([10, 20], list(sizes))
-        told = side_of(tune_caps(caps_of(workload, None), carried.hardware), carried)
+        told = side_of(tune_caps(workload, carried.hardware), carried)
         each, whole = replace(told, best_mb=0), replace(told, best_mb=1000)
         sides = [bucket_bytes(workload, one.best_mb) for one in (each, whole)]
         if len({carried.method(size) for side_sizes in sides for size in side_sizes}) > 1:

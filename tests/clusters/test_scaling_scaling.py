@@ -9,12 +9,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.clusters.scaling.cap_steps import caps_of
 from sim.costs.own_costs import without_own_costs
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.ranks import Ranks
 from sim.nouns.workload import Workload
+from sim.tuner.caps import find_intervals, make_walk
 from sim.units import cap_bytes
 from tests import strategies
 from tests.clusters.scaling_cases import (
@@ -132,7 +132,7 @@ def test_stretches_that_are_as_good_are_counted(workload: Workload, hosts: int) 
     hardware = sim.cluster_hardware(sim.cluster("pcie_hosts", hosts=hosts, gpus=2, gbit_per_s=10))
     steps = [
         sim.summarize(sim.simulate(workload, hardware, sim.assign(workload, bucket_cap_mb=low / MIB))).step_ns
-        for low in caps_of(workload, None).intervals.low_bytes.tolist()
+        for low in find_intervals(make_walk(workload)).low_bytes.tolist()
     ]
     limit = row.cap_step_ns * 1.001
     assume(all(abs(step - limit) > 4 for step in steps))
@@ -247,8 +247,7 @@ def test_every_cause_is_one(data: st.DataObject) -> None:
     workload = workload_of(list(ready), list(sizes))
     latencies, rates = data.draw(st.tuples(some_ms, some_ms)), data.draw(st.tuples(some_ms, some_ms))
     before, after = affine(latencies[0], rates[0]), affine(latencies[1], rates[1], ranks=4)
-    caps = caps_of(workload, None)
-    old_mb, new_mb = side(caps, before).best_mb, side(caps, after).best_mb
+    old_mb, new_mb = side(workload, before).best_mb, side(workload, after).best_mb
     best = step_ns(workload, after, new_mb)
 
     def matters(hardware: Hardware) -> bool:

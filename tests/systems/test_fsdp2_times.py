@@ -12,7 +12,7 @@ from sim.nouns.settings import settings_of
 from sim.nouns.timeline import Timeline
 from sim.systems.fsdp2 import Fsdp2Settings
 from sim.systems.registry import write
-from sim.tuner.reach.unit_family import find_units, unit_choices
+from sim.tuner.others import best_of, unit_choices
 from tests.systems.four_gradients import HARDWARE, four_gradients
 
 WORKLOAD = four_gradients("tokens", "h.0", "h.1", "head")
@@ -179,7 +179,7 @@ def test_hardware_without_a_curve_is_refused_by_name() -> None:
 
 def test_the_best_units_are_the_best_of_those_tried() -> None:
     assert unit_choices(WORKLOAD) == ["", "tokens,h.0,h.1,head", "h.0,h.1", "h.0+h.1"]
-    found = find_units(WORKLOAD, HARDWARE)
+    found = best_of(WORKLOAD, HARDWARE, "fully_shard")
     tried = [sim.assign(WORKLOAD, "fully_shard", units=units) for units in unit_choices(WORKLOAD)]
     assert found.step_ns == min(sim.summarize(sim.simulate(WORKLOAD, HARDWARE, one)).step_ns for one in tried)
     assert not found.complete

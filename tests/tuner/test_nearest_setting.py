@@ -14,7 +14,7 @@ from sim.errors import InputError, NotModelledError
 from sim.metrics.step import step_ns
 from sim.nouns.assignment import Assignment
 from sim.systems.framework_table import FRAMEWORKS
-from sim.tuner.reach.cap_layouts import round_cap_mb
+from sim.tuner.caps import round_cap_mb
 from sim.units import MIB, cap_bytes
 from tests.commands import bucketsim
 from tests.effort import tries

@@ -13,13 +13,14 @@ import sim
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.tuner import recommend
-from sim.tuner.reach.families import Families, find_ddp_families
+from sim.tuner.caps import CapCurve, cap_curve
 from sim.tuner.search import kernels
 from sim.tuner.search.optimum import Optimum, find_optimum
+from sim.tuner.search.problem import Problem
 from sim.tuner.search.score import Scorer
 from tests.bench.machines import machine, model
 from tests.effort import tries
-from tests.tuner.cases import Case, anything, link, resnet50, transformer
+from tests.tuner.cases import MIB, Case, anything, link, resnet50, transformer
 
 CAPS: tuple[float | None, ...] = (None, 0.0, 4.0)
 
@@ -42,18 +43,21 @@ def test_where_the_search_is_exact_little_else_is_scored(
     assert len(played) <= most
 
 
-def from_all_families(scorer: Scorer) -> Optimum:
-    """The search that sets out from the best of every family, whether it needs them or not."""
-    families = [reach.assignment.bucket_indices for reach in find_ddp_families(scorer).reached.values()]
-    return find_optimum(scorer, [*families, tuple((index,) for index in scorer.problem.order)])
+def from_all(scorer: Scorer) -> Optimum:
+    """The search that sets out from the best cap and one bucket in all, whether it needs them or not."""
+    problem = scorer.problem
+    curve = cap_curve(problem)
+    caps = [curve.cap_mb(curve.best), 1 + problem.workload.total_bytes // MIB]
+    known = [sim.assign(problem.asked, bucket_cap_mb=cap).bucket_indices for cap in caps]
+    return find_optimum(scorer, [*known, sim.assign(problem.asked).bucket_indices, problem.singles()])
 
 
 @settings(max_examples=tries(60))
 @given(anything(max_gradients=25))
-def test_without_families_the_best_is_as_good(case: Case) -> None:
+def test_without_caps_the_best_is_as_good(case: Case) -> None:
     """Never worse; as good where there is a proof; and the same buckets where there is none."""
     scorer = Scorer(*case)
-    before, found = from_all_families(scorer), sim.best(*case).bucket_indices
+    before, found = from_all(scorer), sim.best(*case).bucket_indices
     assert scorer.sync_end_ns(found) <= before.sync_end_ns
     if before.is_proved:
         assert scorer.sync_end_ns(found) == before.sync_end_ns
@@ -63,20 +67,20 @@ def test_without_families_the_best_is_as_good(case: Case) -> None:
 
 @pytest.mark.parametrize("name", ["affine", "concave", "measured"])
 @pytest.mark.parametrize("count", [161, pytest.param(1000, marks=pytest.mark.slow)])
-def test_families_are_not_searched_where_there_is_a_proof_without_them(
+def test_caps_are_not_searched_where_there_is_a_proof_without_them(
     count: int, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workload, hardware = model(count, name), machine(name)
     scorer = Scorer(workload, hardware)
-    before = from_all_families(scorer)
+    before = from_all(scorer)
     assert before.is_proved
 
-    def search(scorer: Scorer) -> Families:
-        raise AssertionError("families are searched")
+    def search(problem: Problem) -> CapCurve:
+        raise AssertionError("caps are searched")
 
-    monkeypatch.setattr(recommend, "find_ddp_families", search)
+    monkeypatch.setattr(recommend, "cap_curve", search)
     assert scorer.sync_end_ns(sim.best(workload, hardware).bucket_indices) == before.sync_end_ns
-    with pytest.raises(AssertionError, match="families are searched"):
+    with pytest.raises(AssertionError, match="caps are searched"):
         sim.best(workload, replace(hardware, comm_slowdown=1.2))
 
 
@@ -138,13 +142,12 @@ def test_the_band_holds_the_nominal_step_and_grows_with_the_noise(share: float, 
 
 
 def test_the_band_is_that_of_the_draws_of_tune() -> None:
-    """The default's mean step of ``robust`` lies in its band, and its 95th percentile below the upper end."""
+    """The default's noise of a step, as ``tune`` tells it, is narrower than its band."""
     workload = symmetric(resnet50(), 0.1)
-    robust = sim.tune(workload, link(4), draws=100).robust
-    assert robust is not None
+    noise_ns = sim.tune(workload, link(4), draws=100).gain.noise_ns
+    assert noise_ns is not None
     (point,) = sim.step_band(workload, link(4), [None])
-    row = robust.row("default")
-    assert point.low_ns < row.mean_step_ns < row.p95_step_ns <= point.high_ns
+    assert 0 < noise_ns < point.high_ns - point.low_ns
 
 
 # The band against a known truth: of steps that nobody recorded, 95 of 100 lie in it.

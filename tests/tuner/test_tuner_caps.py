@@ -1,4 +1,4 @@
-"""Every layout of a cap is found, once, with the caps that make it."""
+"""Every layout of a cap is found, once, with the caps that make it, and scored."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,19 +12,20 @@ from hypothesis import strategies as st
 import sim
 from sim.nouns.workload import Workload
 from sim.systems.bucketing import rebuilt_buckets
-from sim.tuner.reach import cap_layouts as caps
+from sim.tuner import caps
+from sim.tuner.search.problem import Problem
+from sim.tuner.search.score import Scorer
 from sim.units import MIB, cap_bytes
 from tests.handmade import handmade
-from tests.strategies import DTYPES, REAL, TINY, workloads
-from tests.tuner.cases import resnet50
+from tests.strategies import DTYPES, REAL, TINY, hardwares, workloads
+from tests.tuner.cases import Case, link, resnet50, simulated
 
 SCALES = st.sampled_from([TINY, TINY, REAL])
 CASES = SCALES.flatmap(lambda scale: workloads(scale, max_gradients=14))
-VARIED = st.sampled_from([caps.ONE_LIMIT, caps.LATER_LIMIT])
 
 
-def laid_out(workload: Workload, limits: list[int], last: bool) -> list[tuple[int, ...]]:
-    return [tuple(bucket) for bucket in rebuilt_buckets(workload, limits, last)]
+def laid_out(workload: Workload, limits: list[int]) -> list[tuple[int, ...]]:
+    return [tuple(bucket) for bucket in rebuilt_buckets(workload, limits)]
 
 
 def sized(*sizes: int, dtypes: Sequence[str] | None = None, sparse: int | None = None) -> Workload:
@@ -34,83 +35,55 @@ def sized(*sizes: int, dtypes: Sequence[str] | None = None, sparse: int | None =
     )
 
 
-@given(CASES, st.booleans(), st.data())
-def test_a_walk_makes_the_layout_of_the_rebuild(workload, last, data):
+@given(CASES, st.data())
+def test_a_walk_makes_the_layout_of_the_rebuild(workload, data):
     sizes = st.integers(0, workload.total_bytes + 2)
     first, later = data.draw(sizes), data.draw(sizes)
-    made = caps.make_layout(caps.make_walk(workload, last), first, later)
-    assert list(made) == laid_out(workload, [first, later], last)
+    made = caps.make_layout(caps.make_walk(workload), first, later)
+    assert list(made) == laid_out(workload, [first, later])
 
 
-@given(workloads(TINY, max_gradients=8), st.booleans(), st.integers(0, 50))
-def test_unused_gradients_are_walked_last(workload, last, cap):
+@given(workloads(TINY, max_gradients=8), st.integers(0, 50))
+def test_unused_gradients_are_walked_last(workload, cap):
     first = replace(workload.gradients[0], dtype="float32", num_bytes=3, ready_ns=None, sparse=False)
     unused = replace(workload, gradients=(first, *workload.gradients[1:]), ready_order=None)
-    made = caps.make_layout(caps.make_walk(unused, last), cap, cap)
-    assert list(made) == laid_out(unused, [cap], last)
+    made = caps.make_layout(caps.make_walk(unused), cap, cap)
+    assert list(made) == laid_out(unused, [cap])
 
 
-@given(CASES, st.booleans(), VARIED, st.integers(0, 60), st.data())
-def test_intervals_tile_all_caps_and_each_is_one_layout(workload, last, varied, fixed, data):
-    walk = caps.make_walk(workload, last)
-    found = caps.find_intervals(walk, varied, fixed)
+@given(CASES, st.data())
+def test_intervals_tile_all_caps_and_each_is_one_layout(workload, data):
+    found = caps.find_intervals(caps.make_walk(workload))
     lows, highs = found.low_bytes.tolist(), found.high_bytes.tolist()
     assert found.complete
     assert lows[0] == 0
     assert highs[-1] == caps.NO_LIMIT
     assert all(after == before + 1 for before, after in zip(highs, lows[1:], strict=False))
-
-    def layout(cap: int) -> list[tuple[int, ...]]:
-        limits = [cap] if varied == caps.ONE_LIMIT else [fixed, cap]
-        return laid_out(workload, limits, last)
-
-    ends = [(layout(low), layout(high)) for low, high in zip(lows, highs, strict=True)]
+    ends = [
+        (laid_out(workload, [low]), laid_out(workload, [high])) for low, high in zip(lows, highs, strict=True)
+    ]
     assert all(low == high for low, high in ends)
     assert all(before != after for (before, _), (after, _) in pairwise(ends))
     cap = data.draw(st.integers(0, workload.total_bytes + 2))
     at = int(np.searchsorted(found.low_bytes, cap, side="right")) - 1
-    assert layout(cap) == ends[at][0]
+    assert laid_out(workload, [cap]) == ends[at][0]
 
 
-@given(workloads(TINY, max_gradients=9), st.booleans())
-def test_no_cap_makes_a_layout_of_its_own(workload, last):
-    found = caps.find_intervals(caps.make_walk(workload, last))
-    every = {tuple(laid_out(workload, [cap], last)) for cap in range(workload.total_bytes + 2)}
-    assert {tuple(laid_out(workload, [low], last)) for low in found.low_bytes.tolist()} == every
+@given(workloads(TINY, max_gradients=9))
+def test_no_cap_makes_a_layout_of_its_own(workload):
+    found = caps.find_intervals(caps.make_walk(workload))
+    every = {tuple(laid_out(workload, [cap])) for cap in range(workload.total_bytes + 2)}
+    assert {tuple(laid_out(workload, [low])) for low in found.low_bytes.tolist()} == every
 
 
-@given(workloads(TINY, max_gradients=9), st.integers(0, 60), st.integers(0, 60))
-def test_first_limits_of_one_interval_cut_alike_whatever_the_cap(workload, fixed, later):
-    found = caps.find_intervals(caps.make_walk(workload), caps.FIRST_LIMIT, fixed)
-    lows, highs = found.low_bytes.tolist(), found.high_bytes.tolist()
-    assert (lows[0], highs[-1]) == (0, caps.NO_LIMIT)
-    assert all(after == before + 1 for before, after in zip(highs, lows[1:], strict=False))
-    for low, high in zip(lows, highs, strict=True):
-        assert laid_out(workload, [low, later], False) == laid_out(workload, [high, later], False)
-
-
-def test_first_limits_that_differ_under_a_large_cap_only():
-    """One dtype has 4 and 4 bytes, another 10 and 3 between them. A first bucket of 8 is closed by the last
-    gradient, one of 9 is left over: no difference while 3 bytes are a bucket. Left over, they are of the
-    dtype seen later, and go ahead of what else is left over, but not of a closed bucket."""
-    sizes, dtypes = (4, 10, 3, 4), ("float32", "bfloat16", "bfloat16", "float32")
-    workload = sized(*sizes, dtypes=dtypes)
-    found = caps.find_intervals(caps.make_walk(workload), caps.FIRST_LIMIT, 0)
-    assert {8, 9} <= {*found.high_bytes.tolist(), *found.low_bytes.tolist()}
+@given(CASES, st.data())
+def test_the_shown_cap_gives_ddp_the_layout(workload, data):
     walk = caps.make_walk(workload)
-    assert caps.make_layout(walk, 8, 0) == caps.make_layout(walk, 9, 0) == ((1,), (2,), (0, 3))
-    assert caps.make_layout(walk, 8, 100) == ((1,), (0, 3), (2,))
-    assert caps.make_layout(walk, 9, 100) == ((1,), (2,), (0, 3))
-
-
-@given(CASES, st.booleans(), st.data())
-def test_the_shown_cap_gives_ddp_the_layout(workload, last, data):
-    walk = caps.make_walk(workload, last)
     found = caps.find_intervals(walk)
     at = data.draw(st.integers(0, len(found.low_bytes) - 1))
     low, high = int(found.low_bytes[at]), int(found.high_bytes[at])
     shown = caps.round_cap_mb(low, high)
-    assignment = sim.assign(workload, bucket_cap_mb=shown, set_last_bucket_cap=last)
+    assignment = sim.assign(workload, bucket_cap_mb=shown)
     assert assignment.bucket_indices == caps.make_layout(walk, low, low)
 
 
@@ -179,8 +152,8 @@ def test_resnet50_has_as_many_layouts_as_a_fine_grid_finds_at_most():
     workload = resnet50()
     found = caps.find_intervals(caps.make_walk(workload))
     grid = np.geomspace(1, workload.total_bytes, 400).astype(int).tolist()
-    assert {len(laid_out(workload, [cap], False)) for cap in grid} <= {
-        len(laid_out(workload, [low], False)) for low in found.low_bytes.tolist()
+    assert {len(laid_out(workload, [cap])) for cap in grid} <= {
+        len(laid_out(workload, [low])) for low in found.low_bytes.tolist()
     }
     assert len(found.low_bytes) > 500
 
@@ -188,3 +161,48 @@ def test_resnet50_has_as_many_layouts_as_a_fine_grid_finds_at_most():
 def test_an_empty_gradient_is_a_bucket_for_itself_under_no_cap_only():
     found = caps.find_intervals(caps.make_walk(sized(0, 4)))
     assert found.low_bytes.tolist() == [0, 1]
+
+
+# The curve on one machine: what each layout takes.
+
+
+@st.composite
+def plain(draw: st.DrawFn, max_gradients: int = 6) -> Case:
+    """Nothing stretches; dtypes, devices, sparse and empty gradients."""
+    return draw(workloads(TINY, max_gradients=max_gradients)), draw(hardwares(TINY, stretches=False))
+
+
+def end(case: Case, cap_mb: float) -> int:
+    workload, hardware = case
+    return simulated(workload, hardware, sim.assign(workload, bucket_cap_mb=cap_mb).bucket_indices)
+
+
+@given(plain() | st.tuples(workloads(TINY, max_gradients=6), hardwares(TINY)))
+def test_no_cap_is_better_than_the_best_of_the_curve(case):
+    """Also where work stretches."""
+    curve = caps.cap_curve(Problem(*case))
+    assert curve.how.startswith("all ")
+    every = [end(case, size / MIB) for size in range(case[0].total_bytes + 2)]
+    assert end(case, curve.cap_mb(curve.best)) == curve.sync_end_ns[curve.best] == min(every)
+
+
+@given(workloads(TINY, max_gradients=8), hardwares(TINY))
+def test_rows_are_all_layouts_of_the_cap_and_their_scores(workload, hardware):
+    scorer, walk = Scorer(workload, hardware), caps.make_walk(workload)
+    curve = caps.cap_curve(scorer.problem)
+    for row, low in enumerate(curve.low_bytes.tolist()):
+        made = sim.assign(workload, bucket_cap_mb=curve.cap_mb(row)).bucket_indices
+        assert made == caps.make_layout(walk, low, low)
+        assert len(made) == curve.num_buckets[row]
+        assert simulated(workload, hardware, made) == scorer.sync_end_ns(made) == curve.sync_end_ns[row]
+    ends = (sim.assign(workload, name).bucket_indices for name in ("per-parameter", "single"))
+    assert [len(one) for one in ends] == curve.num_buckets[[0, -1]].tolist()
+
+
+def test_given_caps_have_a_row_each():
+    curve, problem = caps.cap_curve(Problem(resnet50(), link(4))), Problem(resnet50(), link(4))
+    given_bytes = [MIB, 2 * MIB, 2 * MIB + 1]
+    found = caps.cap_curve(problem, given_bytes)
+    at = np.searchsorted(curve.low_bytes, given_bytes, side="right") - 1
+    assert found.sync_end_ns.tolist() == curve.sync_end_ns[at].tolist()
+    assert found.num_buckets.tolist() == curve.num_buckets[at].tolist()

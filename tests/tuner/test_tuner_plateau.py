@@ -13,14 +13,10 @@ from sim.nouns.recommendation import Plateau
 from sim.nouns.rows import SweepRow
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
-from sim.tuner.reach import plateau as plateaus
-from sim.tuner.reach.families import find_families
-from sim.tuner.reach.plateau import find_plateau
+from sim.tuner import gain as gains
+from sim.tuner.caps import cap_curve
 from sim.tuner.search.score import Scorer
-from sim.tuner.spread.assessment import Pool, assess
 from sim.tuner.spread.draws import draw
-from sim.tuner.spread.gain import judge_gain
-from sim.tuner.spread.judgement import Judge
 from tests.effort import tries
 from tests.strategies import TINY, hardwares, workloads
 from tests.tuner.cases import MIB, MS, Case, link, simulated, transformer
@@ -33,23 +29,15 @@ def found(workload: Workload, hardware: Hardware, rest_ns: int) -> Plateau:
     """The plateau as ``tune`` asks for it, were the best cap what it recommends."""
     scorer = Scorer(workload, hardware)
     default = assign(workload)
+    curve = cap_curve(scorer.problem)
+    best = assign(workload, bucket_cap_mb=curve.cap_mb(curve.best))
+    default_ns = scorer.sync_end_ns(default.bucket_indices) + rest_ns
+    step_ns = int(curve.sync_end_ns[curve.best]) + rest_ns
     draws = draw(scorer.problem, 400, seed=0)
-    rows = find_families(scorer).cap_rows
-    best_row = min(rows, key=lambda row: row.sync_end_ns)
-    best = assign(workload, bucket_cap_mb=best_row.cap_mb)
-    robust = assess(Pool({"default": default, "best": best}, "default", "best"), draws, rest_ns=rest_ns)
-    default_step_ns = scorer.sync_end_ns(default.bucket_indices) + rest_ns
-    step_ns = best_row.sync_end_ns + rest_ns
-    return find_plateau(
-        rows,
-        Judge(draws, robust, best, step_ns=step_ns, rest_ns=rest_ns),
-        judge_gain(
-            robust,
-            "best",
-            step_ns=step_ns,
-            default_step_ns=default_step_ns,
-        ),
-        default_step_ns=default_step_ns,
+    paired = gains.Paired(draws, default, default_ns=default_ns, rest_ns=rest_ns)
+    gain = gains.judge_gain(paired, best, step_ns=step_ns)
+    return gains.find_plateau(
+        curve, paired, best, step_ns, gain, times=1, rest_ns=rest_ns, default_step_ns=default_ns
     )
 
 
@@ -126,7 +114,7 @@ def test_what_is_not_played_is_judged_by_its_nominal_step(monkeypatch: pytest.Mo
     rows = tuple(tuple(round(p * (g.ready_ns or 0)) for g in workload.gradients) for p in (0.97, 1, 1.03))
     noisy = replace(workload, samples=rows)
     played = found(noisy, hardware, 0)
-    monkeypatch.setattr(plateaus, "MOST_PLAYED", 1)
+    monkeypatch.setattr(gains, "MOST_PLAYED", 1)
     nominal = found(noisy, hardware, 0)
     assert nominal.stretches_mb == played.stretches_mb
     assert played.alike_mb[0][0] / 3 <= nominal.alike_mb[0][0] <= 3 * played.alike_mb[0][0]

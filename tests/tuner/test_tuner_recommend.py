@@ -39,32 +39,24 @@ from tests.tuner.cases import (
 # Families.
 
 
-OTHERS = ("zero", "ddp-", "fully_shard")  # families of other systems than DDP
-
-
 @settings(max_examples=tries(60))
 @given(anything(max_gradients=7))
 def test_no_family_is_better(case: Case) -> None:
-    """Regret is a family's step minus the recommended step; only other systems may be ahead."""
+    """Regret is a family's step minus the recommended step; no cap is ahead, 0 or what holds everything."""
     workload, hardware = case
     recommendation = sim.tune(workload, hardware)
     families = recommendation.families
-    assert {"default", "bucket_cap_mb", "per-parameter", "single", "bucket_indices"} <= set(families)
-    assert {"first_bucket_mb+bucket_cap_mb", "DDP_SET_LAST_BUCKET_CAP"} <= set(families)
-    for policy in ("zero1", "zero2"):
-        name = f"{policy} reduce_bucket_size"
-        assert (name in families) != (name in recommendation.absent)
-    for name in ("ddp-bucket-size", "fully_shard units"):
-        assert (name in families) != (name in recommendation.absent)
+    assert {"default", "bucket_cap_mb", "bucket_indices"} <= set(families)
     for name, family in families.items():
         report = sim.summarize(sim.simulate(workload, hardware, family.assignment, "analytic"))
         assert replace(family.report, engine="") == replace(report, engine=""), name
         assert family.regret_ns == report.step_ns - recommendation.report.step_ns
-        assert family.regret_ns >= 0 or name.startswith(OTHERS), name
+        assert family.regret_ns >= 0, name
     assert families["default"].assignment == sim.assign(workload)
     assert replace(families["default"].report, engine="simpy") == recommendation.baseline
-    assert families["per-parameter"].assignment == sim.assign(workload, "per-parameter")
-    assert families["single"].assignment == sim.assign(workload, "single")
+    for policy in ("per-parameter", "single"):
+        played = sim.simulate(workload, hardware, sim.assign(workload, policy), "analytic")
+        assert played.step_ns >= recommendation.report.step_ns
     assert families["bucket_indices"].assignment == recommendation.assignment
     assert replace(families["bucket_indices"].report, engine="simpy") == recommendation.report
     assert families["bucket_indices"].regret_ns == 0
@@ -200,15 +192,16 @@ def test_a_gain_that_comes_and_goes_is_not_significant() -> None:
     gains = gains_by_hand(replace(recommendation, assignment=cut_off), workload)
     assert max(gains) == 10 * MS
     assert min(gains) == -1 * MS
-    assert recommendation.robust is not None
-    row = recommendation.robust.row("bucket_indices")
-    assert row.gain_ns == 4.5 * MS
-    assert row.gain_low_ns < 0
+    cut_gain = sim.gain(workload, WIRE, cut_off)
+    assert cut_gain.mean_ns == 4.5 * MS
+    assert cut_gain.low_ns is not None
+    assert cut_gain.high_ns is not None
+    assert cut_gain.low_ns < 0
     gain = recommendation.gain
     assert (gain.gain_ns, gain.significant) == (0, False)  # what is recommended is the default
     assert gain.sentence == (
         f"no significant difference: the gain of the buckets that are best by the times as given is "
-        f"{row.gain_low_ns / 1e6:.2f} ms to {row.gain_high_ns / 1e6:.2f} ms with 95% confidence; "
+        f"{cut_gain.low_ns / 1e6:.2f} ms to {cut_gain.high_ns / 1e6:.2f} ms with 95% confidence; "
         "keep the default"
     )
 

@@ -15,7 +15,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
 from sim.nouns.step_distribution import CollectiveWait, RankPart, StepDistribution
 from sim.nouns.workload import Workload
-from sim.tuner.spread.crossed import student
+from sim.tuner.gain import student
 from sim.tuner.spread.draws import NO_SCATTER
 from sim.units import format_number
 

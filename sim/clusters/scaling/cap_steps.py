@@ -14,56 +14,25 @@ from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import assign
-from sim.tuner.reach.cap_layouts import Intervals, Walk, find_intervals, make_walk, round_cap_mb
-from sim.tuner.reach.cap_search import Search
-from sim.tuner.reach.layout_scores import score_layouts
+from sim.tuner.caps import CapCurve, cap_curve
+from sim.tuner.gain import NOTHING
 from sim.tuner.search.as_searched import Searched
 from sim.tuner.search.score import Scorer
-from sim.tuner.spread.gain import NOTHING
 from sim.units import MIB, cap_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CapSteps:
-    """The caps of a workload that are tried, as intervals that cut alike: all, or the given ones alone."""
-
-    workload: Workload
-    walk: Walk
-    intervals: Intervals
-    are_given: bool
-
-    def cap_mb(self, at: int) -> float:
-        """The cap (MiB) that stands for interval ``at``: a round one of it, or the given one."""
-        low, high = int(self.intervals.low_bytes[at]), int(self.intervals.high_bytes[at])
-        return low / MIB if self.are_given else round_cap_mb(low, high)
-
-    def at(self, cap_mb: float) -> int:
-        """The interval of a cap that ``cap_mb`` gave."""
-        return int(np.searchsorted(self.intervals.low_bytes, cap_bytes(cap_mb), side="right")) - 1
-
-
-def caps_of(workload: Workload, caps_mb: Sequence[float] | None) -> CapSteps:
-    """All caps that cut ``workload`` differently, or these (MiB). Raises ``InputError`` for a cap below 0."""
-    walk = make_walk(workload)
-    if caps_mb is None:
-        return CapSteps(workload=workload, walk=walk, intervals=find_intervals(walk), are_given=False)
-    sizes = np.array(sorted({cap_bytes(cap) for cap in caps_mb}), dtype=np.int64)
-    intervals = Intervals(low_bytes=sizes, high_bytes=sizes, complete=False)
-    return CapSteps(workload=workload, walk=walk, intervals=intervals, are_given=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tuned:
-    """The caps on one machine: the step of each in ns, one entry an interval, and the best's place.
+    """The caps on one machine (MiB; None: all that cut differently), and the step of each in ns.
 
     Of equal steps the best is that of the fewest buckets. ``default``: the timeline of DDP's own caps;
     ``rest_ns``: the step without ``sync_end``.
     """
 
-    caps: CapSteps
     asked: Searched
+    caps_mb: Sequence[float] | None
+    curve: CapCurve
     steps_ns: Ints
-    best: int
     default: Timeline
     rest_ns: int
 
@@ -74,13 +43,14 @@ class Tuned:
 
     @property
     def best_mb(self) -> float:
-        """The best cap, in MiB."""
-        return self.caps.cap_mb(self.best)
+        """The best cap, in MiB: a round one of its interval, or the given one."""
+        at = self.curve.best
+        return self.curve.cap_mb(at) if self.caps_mb is None else int(self.curve.low_bytes[at]) / MIB
 
     @property
     def best_ns(self) -> int:
         """Its step."""
-        return int(self.steps_ns[self.best])
+        return int(self.steps_ns[self.curve.best])
 
     @property
     def default_regret_ns(self) -> int:
@@ -89,7 +59,8 @@ class Tuned:
 
     def regret_ns(self, cap_mb: float) -> int:
         """What a cap loses against the best one."""
-        return int(self.steps_ns[self.caps.at(cap_mb)]) - self.best_ns
+        at = int(np.searchsorted(self.curve.low_bytes, cap_bytes(cap_mb), side="right")) - 1
+        return int(self.steps_ns[at]) - self.best_ns
 
     def is_alike(self, regret_ns: int) -> bool:
         """Whether so much is nothing: 0.1 % of the best step at most."""
@@ -113,39 +84,40 @@ class Tuned:
     def stretch_mb(self) -> tuple[float, float | None]:
         """First and last cap (MiB) of the unbroken stretch around the best that is as good; None: no end."""
         good = self._good
-        first = last = self.best
+        first = last = self.curve.best
         while first > 0 and good[first - 1]:
             first -= 1
         while last + 1 < len(good) and good[last + 1]:
             last += 1
-        high = int(self.caps.intervals.high_bytes[last])
-        return int(self.caps.intervals.low_bytes[first]) / MIB, None if high == NO_LIMIT else high / MIB
+        high = int(self.curve.high_bytes[last])
+        return int(self.curve.low_bytes[first]) / MIB, None if high == NO_LIMIT else high / MIB
 
     def assignment(self, cap_mb: float) -> Assignment:
         """DDP's buckets under a cap."""
-        return assign(self.caps.workload, bucket_cap_mb=cap_mb)
+        return assign(self.asked.workload, bucket_cap_mb=cap_mb)
 
     def timeline(self, assignment: Assignment) -> Timeline:
         """The step under an assignment, by the analytic engine."""
         return self.asked.simulate(self.asked.as_used(assignment), "analytic")
 
 
-def tune_caps(caps: CapSteps, hardware: Hardware) -> Tuned:
-    """Score all of ``caps`` on ``hardware``.
+def tune_caps(workload: Workload, hardware: Hardware, caps_mb: Sequence[float] | None = None) -> Tuned:
+    """All caps that cut ``workload`` differently, or these (MiB), on ``hardware``.
 
     Raises:
-        InputError, NotModelledError: DDP does not train this workload as it is.
+        InputError, NotModelledError: DDP does not train this workload as it is, or a cap below 0.
     """
-    asked = Searched(caps.workload, hardware)
-    scorer = asked.scorer
-    lows = caps.intervals.low_bytes
-    scores = score_layouts(scorer.problem, caps.walk, lows, lows)
-    search = Search(scorer=scorer, walk=caps.walk)
-    best = search.best_scored(lows, lows, scores)
-    bare = assign(caps.workload)
+    asked = Searched(workload, hardware)
+    given = None if caps_mb is None else sorted({cap_bytes(cap) for cap in caps_mb})
+    curve = cap_curve(asked.scorer.problem, given)
+    bare = assign(workload)
     default = asked.simulate(bare, "analytic")
     rest_ns = asked.rest_ns(step_ns(default), bare)
-    steps = asked.times * scores.sync_end_ns + rest_ns
-    at = int(np.searchsorted(lows, best.later_bytes))
-    steps[at] = asked.times * best.sync_end_ns + rest_ns  # to the ns
-    return Tuned(caps=caps, asked=asked, steps_ns=steps, best=at, default=default, rest_ns=rest_ns)
+    return Tuned(
+        asked=asked,
+        caps_mb=caps_mb,
+        curve=curve,
+        steps_ns=asked.times * curve.sync_end_ns + rest_ns,
+        default=default,
+        rest_ns=rest_ns,
+    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sim.clusters.ranks.distribution import compare_assignments
-from sim.clusters.scaling.cap_steps import Tuned, caps_of, tune_caps
+from sim.clusters.scaling.cap_steps import Tuned, tune_caps
 from sim.clusters.scaling.carried import Carried, at_end
 from sim.clusters.scaling.machines import SizedMachine
 from sim.clusters.scaling.reasons import Reason, Side, find_reason, side_of
@@ -45,8 +45,7 @@ class Question:
 def play(question: Question, machine: SizedMachine) -> Played:
     """Tune the caps for one machine of the series."""
     carried = machine.carried()
-    caps = caps_of(question.workload, question.caps_mb)
-    tuned = tune_caps(caps, carried.hardware)
+    tuned = tune_caps(question.workload, carried.hardware, question.caps_mb)
     row = _row(tuned, machine, carried)
     if question.ranks is not None:
         row = replace(row, **_among_ranks(question, question.ranks, tuned))
@@ -59,7 +58,7 @@ def explain(question: Question, pair: tuple[Side, Side]) -> Reason | None:
 
 
 def _row(tuned: Tuned, machine: SizedMachine, carried: Carried) -> ScalingRow:
-    workload, hardware = tuned.caps.workload, carried.hardware
+    workload, hardware = tuned.asked.workload, carried.hardware
     best = tuned.assignment(tuned.best_mb)
     timeline = tuned.timeline(best)
     report = summarize(timeline)
@@ -113,7 +112,8 @@ def _row(tuned: Tuned, machine: SizedMachine, carried: Carried) -> ScalingRow:
 
 def _ends(carried: Carried, tuned: Tuned) -> dict[str, Any]:
     """At both ends of the curve's range: the best cap, and the step, regret and gain of the row's cap."""
-    low, high = (tune_caps(tuned.caps, at_end(carried.hardware, end)) for end in ("min_ns", "max_ns"))
+    ends = [at_end(carried.hardware, end) for end in ("min_ns", "max_ns")]
+    low, high = (tune_caps(tuned.asked.workload, one, tuned.caps_mb) for one in ends)
     regrets = low.regret_ns(tuned.best_mb), high.regret_ns(tuned.best_mb)
     gains = low.default_regret_ns - regrets[0], high.default_regret_ns - regrets[1]
     return {

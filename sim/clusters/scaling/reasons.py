@@ -15,8 +15,8 @@ from sim.costs.service_time import service_ns
 from sim.nouns.hardware import Curve
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
+from sim.tuner.gain import NOTHING
 from sim.tuner.search.as_searched import Searched
-from sim.tuner.spread.gain import NOTHING
 from sim.units import divide_half_even, format_ms, format_number, format_percent
 
 

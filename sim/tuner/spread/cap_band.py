@@ -16,9 +16,9 @@ from sim.tuner.progress import listened_to, tell
 from sim.tuner.search.as_searched import Searched
 from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.problem import Problem
-from sim.tuner.spread.assessment import LEVELS
 from sim.tuner.spread.draws import FEWEST_IN_RANGES, Draws, draw
 
+LEVELS = (0.025, 0.975)
 # A further step lies between the shortest and the longest of n recorded ones (n - 1) times in n + 1. So 39
 # steps are the fewest whose shortest and longest enclose 95 of 100 further ones.
 ENOUGH_ITERATIONS = 39

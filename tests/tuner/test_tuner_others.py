@@ -1,10 +1,10 @@
-"""The best ``reduce_bucket_size``: as good as trying every size there is."""
+"""The best sizes of other systems' buckets: as good as trying every size there is."""
 
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
@@ -13,8 +13,10 @@ from sim.metrics.step import step_ns
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.cut import NO_LIMIT
+from sim.systems.registry import assign
 from sim.systems.zero import read_zero_settings
-from sim.tuner.reach.zero_family import find_zero, size_intervals
+from sim.tuner.others import best_of, megatron_intervals, megatron_settings, zero_intervals
+from tests.effort import tries
 from tests.strategies import TINY, curves, hardwares, workloads
 from tests.tuner.cases import link, resnet50
 
@@ -57,7 +59,7 @@ def elements(workload: Workload) -> int:
 @given(cases(), POLICIES)
 def test_no_size_is_better(case, policy):
     workload, hardware = case
-    found = find_zero(workload, hardware, policy)
+    found = best_of(workload, hardware, policy)
     every = [step(workload, hardware, policy, size) for size in range(1, elements(workload) + 2)]
     assert found.complete
     assert found.step_ns == min(every)
@@ -69,7 +71,7 @@ def test_no_size_is_better(case, policy):
 def test_sizes_of_one_interval_take_the_same_step(case, policy):
     workload, hardware = case
     settings = read_zero_settings({}, 1 if policy == "zero1" else 2, workload)
-    intervals, complete = size_intervals(workload, settings, hardware.world_size, 10_000)
+    intervals, complete = zero_intervals(workload, settings, hardware.world_size, 10_000)
     assert complete
     assert (intervals[0][0], intervals[-1][1]) == (1, NO_LIMIT)
     assert all(after[0] == before[1] + 1 for before, after in pairwise(intervals))
@@ -84,7 +86,7 @@ def equipped() -> Hardware:
 
 
 def test_too_many_sizes_are_thinned_out_and_say_so():
-    few = find_zero(resnet50(), equipped(), "zero2", most=8)
+    few = best_of(resnet50(), equipped(), "zero2", most=8)
     assert not few.complete
     assert few.how.endswith("sizes on a logarithmic grid")
     assert few.step_ns <= step(resnet50(), equipped(), "zero2", 500_000_000)
@@ -95,7 +97,7 @@ def test_a_thinned_grid_holds_deepspeeds_default():
     large = tuple(replace(gradient, num_bytes=100 * gradient.num_bytes) for gradient in small.gradients)
     workload = replace(small, gradients=large)
     zero2 = read_zero_settings({}, 2, workload)
-    thinned, complete = size_intervals(workload, zero2, 2, 8)
+    thinned, complete = zero_intervals(workload, zero2, 2, 8)
     assert not complete
     assert len(thinned) <= 8
     assert any(low <= zero2.reduce_bucket_size <= high for low, high in thinned[:-1])
@@ -103,10 +105,49 @@ def test_a_thinned_grid_holds_deepspeeds_default():
 
 def test_what_cannot_be_trained_or_timed_says_why():
     with pytest.raises(NotModelledError, match="no all_gather curve"):
-        find_zero(resnet50(), link(10), "zero1")
+        best_of(resnet50(), link(10), "zero1")
     workload = resnet50()
     sparse = replace(
         workload, gradients=(replace(workload.gradients[0], sparse=True), *workload.gradients[1:])
     )
     with pytest.raises((InputError, NotModelledError), match="sparse"):
-        find_zero(sparse, equipped(), "zero1")
+        best_of(sparse, equipped(), "zero1")
+
+
+@settings(max_examples=tries(20))
+@given(cases(max_gradients=6))
+def test_no_size_of_megatron_is_better(case: tuple[Workload, Hardware]) -> None:
+    workload, hardware = case
+    found = best_of(workload, hardware, "megatron")
+    total = workload.total_bytes // DTYPE_BYTES[workload.gradients[0].dtype]
+
+    def step(**size: int) -> int:
+        made = assign(workload, "megatron", **megatron_settings(workload), **size)
+        return step_ns(sim.simulate(workload, hardware, made, "analytic"))
+
+    assert found.complete
+    assert found.step_ns == min(step(bucket_size=size) for size in range(total + 2))
+
+
+@settings(max_examples=tries(30))
+@given(cases(max_gradients=6))
+def test_intervals_hold_every_size_once_and_cut_alike(case: tuple[Workload, Hardware]) -> None:
+    workload, _ = case
+    intervals, complete = megatron_intervals(workload, 2, 1000)
+    assert complete
+    assert (intervals[0][0], intervals[-1][1]) == (0, NO_LIMIT)
+    for (_, high), (low, _) in pairwise(intervals):
+        assert low == high + 1
+    for low, high in intervals:
+        ends = [
+            assign(workload, "megatron", **megatron_settings(workload), bucket_size=size).bucket_indices
+            for size in (low, high)
+        ]
+        assert ends[0] == ends[1]
+
+
+def test_many_sizes_are_thinned() -> None:
+    found = best_of(resnet50(), link(10), "megatron", most=4)
+    assert not found.complete
+    assert "logarithmic grid" in found.how
+    assert found.assignment.settings["overlap_grad_reduce"] is True

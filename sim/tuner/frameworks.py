@@ -17,7 +17,7 @@ from sim.systems.framework_table import FRAMEWORKS, Framework
 from sim.systems.registry import assign
 from sim.systems.simulate import simulated_step_ns
 from sim.systems.snippets import check_code
-from sim.tuner.reach.cap_layouts import Walk, find_intervals, make_walk, round_cap_mb
+from sim.tuner.caps import Walk, find_intervals, make_walk, round_cap_mb
 from sim.units import format_ms, format_percent
 
 

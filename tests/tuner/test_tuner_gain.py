@@ -1,4 +1,4 @@
-"""Candidates over the draws: common random numbers, choices, intervals that hold the truth, verdicts."""
+"""Gains over the draws: common random numbers, choices, intervals that hold the truth, verdicts."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,31 +11,16 @@ from hypothesis import strategies as st
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
+from sim.tuner.gain import Paired, Steps, choose, estimate_mean, judge_gain, noise_between_steps, student
 from sim.tuner.search.problem import Problem
-from sim.tuner.spread.assessment import Pool, assess, play_steps, widen
-from sim.tuner.spread.crossed import (
-    Steps,
-    estimate_mean,
-    noise_between_steps,
-    percentile_95,
-    resampled_p95,
-    student,
-)
+from sim.tuner.search.score import Scorer
 from sim.tuner.spread.draws import NO_ITERATIONS, NO_SCATTER, draw
-from sim.tuner.spread.gain import judge_gain
 from tests.tuner.cases import MS, Buckets
 from tests.tuner.test_tuner_draws import WIRE, scattered, three, with_spread
 
 SPLIT: Buckets = ((2,), (1,), (0,))
 JOINED: Buckets = ((2, 1), (0,))
 WHOLE: Buckets = ((2, 1, 0),)
-
-
-def pool(**buckets: Buckets) -> Pool:
-    """Candidates by name; the first is DDP's default, the last the nominal optimum."""
-    names = list(buckets)
-    made = {name: Assignment(bucket_indices=value) for name, value in buckets.items()}
-    return Pool(made, default=names[0], nominal=names[-1])
 
 
 def tail_case(samples: tuple[tuple[float | None, ...], ...] = ()) -> tuple[Workload, Hardware]:
@@ -47,20 +32,25 @@ def tail_case(samples: tuple[tuple[float | None, ...], ...] = ()) -> tuple[Workl
 # One step, many steps.
 
 
+def compared(
+    workload: Workload, hardware: Hardware, default: Buckets, *, count: int = 400, rest_ns: int = 0
+) -> Paired:
+    """Draws of this job, over which ``default`` is what others are held against."""
+    problem = Problem(workload, hardware)
+    default_ns = Scorer(workload, hardware).sync_end_ns(default) + rest_ns
+    draws = draw(problem, count, seed=0)
+    return Paired(draws, Assignment(bucket_indices=default), default_ns=default_ns, rest_ns=rest_ns)
+
+
 def test_without_records_figures_are_nominal_and_intervals_have_no_width() -> None:
     """Default: all in one bucket, 42 ms (tail_ms 2), 40 + 31 = 71. Split: 40 + 11 = 51."""
-    workload, hardware = tail_case()
-    robust = assess(
-        pool(default=WHOLE, split=SPLIT), draw(Problem(workload, hardware), 400, seed=0), rest_ns=11 * MS
-    )
-    assert (robust.draws, robust.calibrations, robust.recorded_iterations) == (1, 1, 0)
-    assert robust.noise_ns is None
-    row = robust.row("split")
-    assert {row.mean_step_ns, row.mean_low_ns, row.mean_high_ns} == {62 * MS}
-    assert {row.p95_step_ns, row.p95_low_ns, row.p95_high_ns} == {62 * MS}
-    assert {row.gain_ns, row.gain_low_ns, row.gain_high_ns} == {20 * MS}
-    assert robust.not_known == (NO_ITERATIONS, NO_SCATTER)
-    gain = judge_gain(robust, "split", step_ns=62 * MS, default_step_ns=82 * MS)
+    paired = compared(*tail_case(), WHOLE, rest_ns=11 * MS)
+    split = Assignment(bucket_indices=SPLIT)
+    assert (len(paired.draws), paired.varies, paired.noise_ns) == (1, False, None)
+    assert paired.default_ns == 82 * MS
+    assert paired.gain(split) == (20 * MS, 20 * MS, 20 * MS)
+    assert paired.draws.not_known == (NO_ITERATIONS, NO_SCATTER)
+    gain = judge_gain(paired, split, step_ns=62 * MS)
     assert (gain.gain_ns, gain.low_ns, gain.high_ns, gain.mean_ns, gain.noise_ns) == (20 * MS,) + (None,) * 4
     assert gain.significant is None
     assert gain.sentence == (
@@ -69,18 +59,14 @@ def test_without_records_figures_are_nominal_and_intervals_have_no_width() -> No
     )
 
 
-def test_rows_are_means_and_percentiles_of_the_draws() -> None:
+def test_gains_are_means_over_the_draws() -> None:
     rows = tuple((10 + k / 7, 20 + k / 5, 40 + k / 3) for k in range(6))
     workload, hardware = tail_case(rows)
-    draws = draw(Problem(workload, with_spread(hardware, 0.2)), 200, seed=1)
-    robust = assess(pool(default=WHOLE, split=SPLIT), draws, rest_ns=7 * MS)
-    one, other = (draws.sync_ends(buckets) + 7 * MS for buckets in (WHOLE, SPLIT))
-    row = robust.row("split")
-    assert row.mean_step_ns == round(other.mean())
-    assert row.p95_step_ns == round(np.quantile(other, 0.95))
-    assert row.gain_ns == round((one - other).mean())
-    assert row.gain_low_ns < row.gain_ns < row.gain_high_ns
-    assert row.p95_low_ns < row.p95_step_ns < row.p95_high_ns
+    paired = compared(workload, with_spread(hardware, 0.2), WHOLE, count=200, rest_ns=7 * MS)
+    one, other = (paired.draws.sync_ends(buckets) for buckets in (WHOLE, SPLIT))
+    gain = paired.gain(Assignment(bucket_indices=SPLIT))
+    assert gain.value == round((one - other).mean())
+    assert gain.low < gain.value < gain.high
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -101,38 +87,21 @@ def cliff(late: int, of: int) -> tuple[Workload, Hardware]:
     return replace(base, gradients=gradients, samples=samples), WIRE
 
 
-@pytest.mark.parametrize(
-    ("late", "by_mean", "by_p95"), [(0, "joined", "joined"), (10, "joined", "split"), (30, "split", "split")]
-)
-def test_off_the_cliff(late: int, by_mean: str, by_p95: str) -> None:
-    """Joined is better by 0.5 ms, or worse by 1.5: with a quarter of iterations late, alike in the mean."""
+@pytest.mark.parametrize(("late", "chosen"), [(0, JOINED), (10, SPLIT), (30, SPLIT)])
+def test_off_the_cliff(late: int, chosen: Buckets) -> None:
+    """Joined is better by 0.5 ms, or worse by 1.5: with a quarter of iterations late its gain over one bucket
+    may be nothing, and that of split is sure."""
     workload, hardware = cliff(late, 40)
     exact = replace(hardware, spread={"ranges": {"all_reduce": {"low": 1.0, "high": 1.0}}})
-    draws = draw(Problem(workload, exact), 1600, seed=0)
-    robust = assess(pool(default=WHOLE, split=SPLIT, joined=JOINED), draws, rest_ns=0)
-    assert robust.mean_choice == by_mean
-    assert robust.p95_choice == by_p95
-    assert robust.by_mean.bucket_indices == {"joined": JOINED, "split": SPLIT}[by_mean]
-    assert robust.by_p95.bucket_indices == {"joined": JOINED, "split": SPLIT}[by_p95]
-
-
-def test_the_pool_is_widened_by_optima_of_single_draws() -> None:
-    """The optimiser is given iterations as they were, once with the cliff and once without."""
-    draws = draw(Problem(*cliff(1, 2)), 400, seed=0)
-    seen = []
-
-    def optimise(workload: Workload, hardware: Hardware) -> Assignment:
-        assert len(hardware.all_reduce) == len(WIRE.all_reduce)
-        seen.append(workload.gradients[1].ready_ns)
-        return Assignment(bucket_indices=SPLIT if seen[-1] == 17 * MS else JOINED)
-
-    wider = widen(pool(default=JOINED, whole=WHOLE), draws, optimise, count=2)
-    assert sorted(seen) == [15 * MS, 17 * MS]
-    *known, name = wider.candidates
-    assert known == ["default", "whole"]
-    assert wider.candidates[name].bucket_indices == SPLIT
-    assert (wider.default, wider.nominal) == ("default", "whole")
-    assert len(widen(pool(default=WHOLE, joined=JOINED), draws, optimise, count=50).candidates) == 3
+    paired = compared(workload, exact, JOINED, count=1600)
+    split, joined = Assignment(bucket_indices=SPLIT), Assignment(bucket_indices=JOINED)
+    gain = paired.gain(split)
+    assert gain.value == pytest.approx((1.5 * late - 0.5 * (40 - late)) / 40 * MS, abs=1000)
+    is_better = paired.shortfall(gain, gain.value, paired.default_ns) is None
+    assert is_better == (late == 30)
+    paired = compared(workload, exact, WHOLE, count=1600)
+    found = choose(paired, {"split": split, "joined": joined}, "joined", step_ns=40 * MS)
+    assert found.bucket_indices == {0: JOINED, 10: JOINED, 30: JOINED}[late]
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -201,10 +170,8 @@ def test_the_interval_of_the_gain_holds_the_truth(gap_ms: float, share: float, i
         )
         problem = Problem(replace(workload, gradients=gradients), hardware)
         draws = draw(problem, 400, experiment)
-        default, apart = (
-            play_steps(draws, Assignment(bucket_indices=buckets), 0) for buckets in (WHOLE, ((2,), (1, 0)))
-        )
-        gain = estimate_mean(default.minus(apart))
+        default, apart = (Assignment(bucket_indices=buckets) for buckets in (WHOLE, ((2,), (1, 0))))
+        gain = Paired(draws, default, default_ns=0, rest_ns=0).gain(apart)
         hits += gain.low <= truth <= gain.high
         widths.append(gain.high - gain.low)
     assert hits / EXPERIMENTS >= 0.95 - SLACK
@@ -225,16 +192,13 @@ def test_the_interval_of_the_gain_holds_the_truth(gap_ms: float, share: float, i
 def test_scatter_alone_can_deny_a_gain() -> None:
     """Where no iteration is recorded: steps vary by at least what their collectives do."""
     known = {"all_reduce": {str(p.num_bytes): scattered(p.duration_ns, 0.5, 40) for p in WIRE.all_reduce}}
-    problem = Problem(three(10, 20, 40), replace(WIRE, spread=known))
-    robust = assess(pool(default=((2,), (1, 0)), joined=JOINED), draw(problem, 400, seed=0), rest_ns=0)
-    assert robust.noise_ns is not None
-    assert robust.row("joined").gain_ns > 0
-    gain = judge_gain(
-        robust,
-        "joined",
-        step_ns=500 * MS - robust.row("joined").gain_ns // 8,
-        default_step_ns=500 * MS,
-    )
+    case = three(10, 20, 40), replace(WIRE, spread=known)
+    paired = compared(*case, ((2,), (1, 0)), rest_ns=400 * MS)
+    joined = Assignment(bucket_indices=JOINED)
+    assert paired.noise_ns is not None
+    mean = paired.gain(joined).value
+    assert mean > 0
+    gain = judge_gain(paired, joined, step_ns=paired.default_ns - round(mean) // 8)
     assert gain.significant in (False, None)
 
 
@@ -302,14 +266,3 @@ def test_noise_is_that_of_steps_on_one_machine() -> None:
     table[0, 0] = 1e6
     assert noise_between_steps(Steps(table, table)) == pytest.approx(3, rel=0.1)
     assert noise_between_steps(Steps(table[:, :1], table[:, :1])) is None
-
-
-def test_percentiles_are_resampled_alike_for_all_candidates() -> None:
-    generator = np.random.default_rng(0)
-    table = generator.standard_normal((20, 20))
-    tables = np.stack([table, table, table + 1])
-    made = resampled_p95(tables, np.random.default_rng(5))
-    assert (made[:, 0] == made[:, 1]).all()
-    assert made[:, 2] == pytest.approx(made[:, 0] + 1)
-    assert made[:, 0].min() < percentile_95(tables)[0] < made[:, 0].max()
-    assert (made == resampled_p95(tables, np.random.default_rng(5))).all()

@@ -1,0 +1,406 @@
+"""Is it real: what one assignment saves against another over the same draws, and whether anybody notices.
+
+All assignments play the same draws, so that they differ by what they are. A table of steps has a row for each
+machine that the calibration allows, a column an iteration; a cell is a step, or a paired difference of steps.
+What is the same in a whole row is an error of the calibration: a training run has one machine, and no number
+of steps averages it out. What is the same in a whole column belongs to an iteration: more recorded iterations
+would make the average over a long run better known. Jitter is new in every cell, and averages out.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from sim.clock.arrays import Flags, Floats
+from sim.costs.doubts import doubts_about, doubts_about_step
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import Hardware
+from sim.nouns.recommendation import Gain, Plateau
+from sim.nouns.workload import Workload
+from sim.systems.cut import NO_LIMIT
+from sim.systems.registry import assign
+from sim.tuner.caps import CapCurve
+from sim.tuner.progress import tell
+from sim.tuner.search.partitions import Buckets
+from sim.tuner.spread.draws import NO_ITERATIONS, Draws
+from sim.units import MIB, format_mib_range, format_ms, format_number, format_percent
+
+NOTHING = 0.001  # of the step: no gain worth a change, whatever is proved about it
+# Of the step, where neither the machine nor any step is measured: by this much predictions are off where both
+# are (median of paced records).
+NOTHING_UNMEASURED = 0.005
+SMALL = 0.01  # of the step: below it a gain has to show beside the noise of a step
+
+DEFAULT_WORDS = "DDP's default"
+
+_NORMAL = 1.4826  # standard deviation over median absolute deviation, of a normal distribution
+# Student's t, two-sided 95 %, by degrees of freedom; linear in 1 / freedom between them.
+_FREEDOM = (1, 1.5, 2, 3, 4, 5, 7, 10, 15, 30, 1e9)
+_STUDENT = (12.7062, 6.0167, 4.3027, 3.1824, 2.7764, 2.5706, 2.3646, 2.2281, 2.1314, 2.0423, 1.96)
+
+TOLERANCE = 0.01  # of the best cap's step: caps within it are on the plateau
+MOST_PLAYED = 1 << 22  # draws times gradients, of all caps that are played
+_MOST_STRETCHES = 4
+_BYTE_MB = 2.0**-20
+_TOUCHES = 1.005  # the same number, told to three digits
+
+Shortfall = Literal["nothing", "uncertain", "noise", "little"]
+
+
+class Steps(NamedTuple):
+    """Steps or their differences in ns, [machines, iterations]; ``still`` are the same without jitter.
+
+    ``is_ranged``: machines lie in ranges, any of which may be the real one.
+    """
+
+    played: Floats
+    still: Floats
+    is_ranged: bool = False
+
+    def minus(self, other: "Steps") -> "Steps":
+        """The differences, cell by cell: all candidates play the same draws."""
+        return Steps(self.played - other.played, self.still - other.still, self.is_ranged)
+
+
+class Estimate(NamedTuple):
+    """A value and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def student(freedom: float) -> float:
+    """The factor of a standard error that makes a 95 % interval, by degrees of freedom (>= 1)."""
+    inverse = [1 / each for each in reversed(_FREEDOM)]
+    return float(np.interp(1 / freedom, inverse, _STUDENT[::-1]))
+
+
+def estimate_mean(steps: Steps) -> Estimate:
+    """The mean of a long run on the real machine, in ns.
+
+    Its variance is that between the means of rows, without jitter, times (1 + 1 / number of rows), plus that
+    between the means of columns over their number. Degrees of freedom are Satterthwaite's. If all steps are
+    equal, the interval has no width. Of machines that lie in ranges, which may be skewed or apart, it holds
+    all, and what few iterations leave open.
+    """
+    machines, iterations = steps.played.shape
+    center = float(steps.played.mean())
+    systematic = sampled = spent = 0.0
+    if machines > 1 and not steps.is_ranged:
+        systematic = float(steps.still.mean(axis=1).var(ddof=1)) * (1 + 1 / machines)
+        spent += systematic**2 / (machines - 1)
+    if iterations > 1:
+        sampled = float(steps.played.mean(axis=0).var(ddof=1)) / iterations
+        spent += sampled**2 / (iterations - 1)
+    variance = systematic + sampled
+    half = student(variance**2 / spent) * variance**0.5 if spent else 0.0
+    if not steps.is_ranged:
+        return Estimate(center, center - half, center + half)
+    means = steps.still.mean(axis=1) + (center - steps.still.mean())
+    return Estimate(center, float(means.min()) - half, float(means.max()) + half)
+
+
+def noise_between_steps(steps: Steps) -> float | None:
+    """A robust standard deviation in ns of a step from iteration to iteration on one machine.
+
+    None if there is only one iteration.
+    """
+    table, iterations = steps.played, steps.played.shape[1]
+    if iterations == 1:
+        return None
+    rest = table - np.median(table, axis=1, keepdims=True)
+    return float(_NORMAL * np.median(np.abs(rest)) * (iterations / (iterations - 1)) ** 0.5)
+
+
+class Paired:
+    """Assignments over the same draws, each played once, and held against the one that ``default`` is.
+
+    ``default_ns`` is its nominal step; ``noise_ns`` by how much one step of it varies on one machine, None
+    where nothing that varies was recorded.
+
+    Args:
+        draws: the steps that may happen.
+        rest_ns: the nominal step without ``sync_end``.
+    """
+
+    def __init__(self, draws: Draws, default: Assignment, *, default_ns: int, rest_ns: int) -> None:
+        self.draws, self.default, self.default_ns = draws, default, default_ns
+        self._rest = (draws.paces * rest_ns).reshape(draws.machines, draws.iterations)
+        self._played: dict[Buckets, Steps] = {}
+        noise = noise_between_steps(self.steps(default))
+        self.noise_ns = None if noise is None else round(noise)
+
+    def steps(self, assignment: Assignment) -> Steps:
+        """The step in ns under every draw."""
+        buckets, draws = assignment.bucket_indices, self.draws
+        if buckets not in self._played:
+            tell("playing steps as they vary")
+            played = still = draws.sync_ends(buckets) + self._rest
+            if draws.luck is not None:
+                still = draws.sync_ends(buckets, jitters=False) + self._rest
+            self._played[buckets] = Steps(played, still, draws.is_ranged)
+        return self._played[buckets]
+
+    def gain(self, one: Assignment, than: Assignment | None = None) -> Estimate:
+        """What ``one`` saves against ``than`` (None: the default), the mean over the draws, in whole ns."""
+        other = self.steps(self.default if than is None else than)
+        return Estimate(*map(round, estimate_mean(other.minus(self.steps(one)))))
+
+    @property
+    def varies(self) -> bool:
+        """Whether anything varies at all."""
+        return len(self.draws) > 1
+
+    @property
+    def least(self) -> float:
+        """Share of the step that a gain has to be more than."""
+        return NOTHING_UNMEASURED if self.draws.rests_on and self.noise_ns is None else NOTHING
+
+    def shortfall(self, gain: Estimate, nominal_ns: float, step_ns: float) -> Shortfall | None:
+        """What a gain lacks to be significant; None where it lacks nothing. All sentences rest on this.
+
+        A gain is significant if its whole 95 % interval is above 0 and if it is more than 0.1 % of the step,
+        or 0.5 % where it rests on what nobody measured and no step tells its noise. Below 1 % of the step it
+        also has to be more than one step of DDP's default varies by (``noise_ns``), since predictions are
+        themselves off by some tenths of a percent.
+
+        Args:
+            gain: what one assignment saves against another.
+            nominal_ns: what it saves in the nominal step.
+            step_ns: the nominal step of the other assignment.
+        """
+        figure = told_ns(gain, nominal_ns)
+        fraction = figure / step_ns if step_ns else 0.0
+        if nominal_ns == figure == 0:
+            return "nothing"
+        if self.varies and gain.low <= 0:
+            return "uncertain"
+        if fraction < SMALL and figure <= (self.noise_ns or 0):
+            return "noise"
+        return "little" if fraction < self.least else None
+
+    def is_as_good(self, other: Assignment, other_ns: int, best: Assignment, best_ns: int) -> bool:
+        """Whether ``best`` is not significantly better than ``other``, whose nominal steps these are."""
+        return self.shortfall(self.gain(best, than=other), other_ns - best_ns, other_ns) is not None
+
+
+def told_ns(gain: Estimate, nominal_ns: float) -> float:
+    """The gain to tell and judge: the nominal one, or the mean over the draws where the nominal lies outside
+    of that mean's interval."""
+    return nominal_ns if gain.low <= nominal_ns <= gain.high else gain.value
+
+
+def choose(paired: Paired, candidates: Mapping[str, Assignment], name: str, *, step_ns: int) -> Assignment:
+    """What to recommend: candidate ``name``, whose nominal step this is, unless its gain is in doubt.
+
+    The candidate whose gain is surest, where one is significant; else the default, where on some machine that
+    explains what was measured ``name`` costs more than noise.
+    """
+    best, default_ns = candidates[name], paired.default_ns
+    gain = paired.gain(best)
+    if paired.shortfall(gain, default_ns - step_ns, default_ns) is None:
+        return best
+    gains = [(paired.gain(one), one) for one in candidates.values()]
+    sure = [pair for pair in gains if paired.shortfall(pair[0], pair[0].value, default_ns) is None]
+    if sure:
+        return max(sure, key=lambda pair: pair[0].low)[1]
+    noise_ns = max(paired.noise_ns or 0, NOTHING * default_ns)
+    return paired.default if gain.low < -noise_ns else best
+
+
+def judge_gain(
+    paired: Paired,
+    best: Assignment,
+    *,
+    step_ns: int,
+    against: str = DEFAULT_WORDS,
+    instead_of: Assignment | None = None,
+) -> Gain:
+    """The gain of ``best``, whose nominal step this is, over what it is held against, with its verdict.
+
+    ``against`` says in words what that is.
+
+    The gain is significant where nothing lacks. With fewer than two recorded iterations ``significant`` is
+    then None, since nobody knows how much steps vary. Where the default is recommended ``instead_of`` another
+    assignment, the sentence says what that one might gain.
+    """
+    kept = "the default" if against == DEFAULT_WORDS else against
+    default_ns, draws, noise_ns = paired.default_ns, paired.draws, paired.noise_ns or 0
+    gain = paired.gain(best)
+    gain_ns = default_ns - step_ns
+    figure = round(told_ns(gain, gain_ns))
+    lacks = paired.shortfall(gain, gain_ns, default_ns)
+    significant: bool | None = NO_ITERATIONS not in draws.not_known or None
+    fraction = figure / default_ns if default_ns else 0.0
+    size = f"{_amount(figure)} ({format_percent(fraction)})"
+    if instead_of is not None or lacks is not None:
+        significant = False
+        if instead_of is not None:
+            why = (
+                "the gain of the buckets that are best by the times as given is "
+                f"{_interval(paired.gain(instead_of), draws)}"
+            )
+        elif lacks == "uncertain":
+            why = f"the gain is {_interval(gain, draws)}"
+        elif lacks == "noise":
+            why = f"{size} is less than steps vary by ({_amount(noise_ns)})"
+        else:
+            unmeasured = ", on a machine that nobody measured" if paired.least > NOTHING else ""
+            why = f"{_amount(figure)} a step is less than {paired.least:.1%} of it{unmeasured}"
+        sentence = f"no significant difference: {why}; keep {kept}"
+        if instead_of is None and lacks == "nothing":
+            sentence = f"no contiguous assignment that was found is better than {against}; keep it"
+    else:
+        sentence = f"saves {_amount(figure)} a step against {against} ({format_percent(fraction)})"
+        if figure != gain_ns:
+            sentence += " in the mean of steps as they vary"
+        if paired.varies:
+            sentence += f", {_interval(gain, draws)}"
+        if figure <= noise_ns:
+            sentence += f"; one step varies by more ({_amount(noise_ns)}), so it shows in the mean of many"
+        if draws.not_known:
+            sentence += f"; not recorded, so not known: {' and '.join(draws.not_known)}"
+    return Gain(
+        gain_ns=gain_ns,
+        fraction=gain_ns / default_ns if default_ns else 0.0,
+        low_ns=round(gain.low) if paired.varies else None,
+        high_ns=round(gain.high) if paired.varies else None,
+        significant=significant,
+        sentence=sentence,
+        mean_ns=round(gain.value) if paired.varies else None,
+        noise_ns=paired.noise_ns,
+        not_known=draws.not_known,
+        rests_on=draws.rests_on,
+    )
+
+
+def _interval(gain: Estimate, draws: Draws) -> str:
+    how = f"over {'; '.join(draws.rests_on)}" if draws.rests_on else "with 95% confidence"
+    return f"{_amount(round(gain.low))} to {_amount(round(gain.high))} {how}"
+
+
+def _amount(ns: int) -> str:
+    """A time for people: ``9.87 ms``, or ``26 us`` where that is next to nothing."""
+    return format_ms(ns) if abs(ns) >= 100_000 or ns == 0 else f"{format_number(ns / 1000)} us"
+
+
+def doubted(gain: Gain, workload: Workload, hardware: Hardware) -> Gain:
+    """``gain`` for what its inputs are: none on a link that cannot have given a measured step of the job; not
+    for certain, where it is significant, if they are doubtful otherwise."""
+    if why := doubts_about_step(hardware):
+        return replace(gain, significant=False, refuted=True, sentence=f"no gain can be told: {why[0]}")
+    if gain.significant is not True or not doubts_about(workload, hardware):
+        return gain
+    return replace(
+        gain, significant=None, sentence=f"{gain.sentence}; what it rests on is doubtful, see the notes"
+    )
+
+
+def find_plateau(
+    curve: CapCurve,
+    paired: Paired,
+    best: Assignment,
+    best_ns: int,
+    gain: Gain,
+    *,
+    times: int,
+    rest_ns: int,
+    default_step_ns: int,
+) -> Plateau:
+    """The plateau of the curve of caps, whose steps are ``times`` its ends and ``rest_ns``.
+
+    A cap is as good as what is recommended (``best``) unless that is significantly better; DDP's default is
+    judged by ``gain``, in the same way. With fewer than two recorded iterations nothing is significant: then
+    a cap is as good if its step is within 1 % of the best cap's. With very many layouts of very many
+    gradients only those nearest to the best are played; the others are judged by their nominal step.
+    """
+    draws = paired.draws
+    steps = times * curve.sync_end_ns.astype(np.float64) + rest_ns
+    top = int(steps.argmin())
+    near = steps <= steps[top] * (1 + TOLERANCE)
+    default_is_near = bool(default_step_ns <= steps[top] * (1 + TOLERANCE))
+    decided_by_noise = NO_ITERATIONS not in draws.not_known
+    alike = near
+    if decided_by_noise:
+        nominal = [
+            (Estimate(step - best_ns, step - best_ns, step - best_ns), step) for step in steps.tolist()
+        ]
+        alike = np.array([paired.shortfall(one, one.value, step) is not None for one, step in nominal])
+        affordable = max(1, MOST_PLAYED // (len(draws) * max(1, len(draws.problem))))
+        for at in np.argsort(steps, kind="stable")[:affordable].tolist():
+            made = assign(draws.problem.asked, bucket_cap_mb=curve.cap_mb(at))
+            alike[at] = paired.is_as_good(made, round(steps[at]), best, best_ns)
+    stretches = _stretches(curve, near, draws)
+    around = next(one for one in stretches if one[0] <= top <= one[1])
+    plateau = Plateau(
+        tolerance=TOLERANCE,
+        caps_mb=tuple(map(curve.cap_mb, np.flatnonzero(near).tolist())),
+        stretches_mb=tuple((low, high) for _, _, low, high in stretches),
+        low_mb=around[2],
+        high_mb=around[3],
+        holds_default=default_is_near,
+        is_flat=bool(near.all()),
+        decided_by="noise" if decided_by_noise else "tolerance",
+        alike_mb=tuple((low, high) for _, _, low, high in _stretches(curve, alike, draws)),
+        alike_holds_default=gain.significant is False or (default_is_near and not decided_by_noise),
+        alike_is_flat=bool(alike.all()),
+    )
+    return replace(plateau, sentence=tell_plateau(plateau))
+
+
+def _stretches(curve: CapCurve, good: Flags, draws: Draws) -> list[tuple[int, int, float, float]]:
+    """Unbroken stretches of good rows: first and last row, first and last cap in MiB."""
+    all_of_it = draws.problem.workload.total_bytes + 1
+    lows, highs = curve.low_bytes.tolist(), curve.high_bytes.tolist()
+    made = []
+    for is_good, group in groupby(range(len(lows)), key=good.tolist().__getitem__):
+        members = list(group)
+        if is_good:
+            first, last = members[0], members[-1]
+            high = all_of_it if highs[last] == NO_LIMIT else highs[last]
+            made.append((first, last, lows[first] / MIB, high / MIB))
+    return made
+
+
+def tell_plateau(plateau: Plateau) -> str:
+    """What the flat part of the curve means for the reader."""
+    if plateau.decided_by == "noise":
+        if not plateau.alike_mb:
+            best = _stretches_words([(plateau.low_mb, plateau.high_mb)])
+            default = "cannot be told apart from it" if plateau.alike_holds_default else "is not either"
+            none = f"No cap is as good as what is recommended, the best ({best}) included"
+            return f"{none}; DDP's default {default}."
+        alike, stretches = "cannot be told apart from what is recommended", plateau.alike_mb
+        is_flat, inside = plateau.alike_is_flat, plateau.alike_holds_default
+    else:
+        alike, stretches = f"are within {plateau.tolerance:.0%} of the best cap", plateau.stretches_mb
+        is_flat, inside = plateau.is_flat, plateau.holds_default
+    where = "is among them" if inside else "is not among them"
+    if plateau.alike_holds_default and not inside:
+        where = "is not among them, but the difference is not significant"
+    start = "The curve is flat: caps" if is_flat else "Caps"
+    return f"{start} of {_stretches_words(stretches)} {alike}; DDP's default {where}."
+
+
+def _stretches_words(stretches_mb: Sequence[tuple[float, float]]) -> str:
+    """Stretches of caps in words; of many the widest, by how many times its first cap the last is."""
+    widest = sorted(_merged(stretches_mb), key=lambda ends: (ends[0] + _BYTE_MB) / (ends[1] + _BYTE_MB))
+    words = [format_mib_range(low, high) for low, high in sorted(widest[:_MOST_STRETCHES])]
+    more = len(widest) - len(words)
+    if more:
+        return f"{', '.join(words)} MiB and {more} narrower stretch{'es' if more > 1 else ''}"
+    return (", ".join(words[:-1]) + " and " if len(words) > 1 else "") + f"{words[-1]} MiB"
+
+
+def _merged(stretches_mb: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Stretches between which nobody sets a cap told as one."""
+    merged: list[tuple[float, float]] = []
+    for low, high in stretches_mb:
+        if merged and low <= merged[-1][1] * _TOUCHES:
+            low = merged.pop()[0]
+        merged.append((low, high))
+    return merged

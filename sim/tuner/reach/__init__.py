@@ -1,1 +1,0 @@
-"""What each knob can reach: caps, families of systems, limits of memory."""
