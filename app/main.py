@@ -1,12 +1,11 @@
 """The dashboard's door: ``streamlit run app/main.py``, or ``bucketsim dash``."""
 
 import sys
-from contextlib import nullcontext
 
 import pandas  # noqa: F401 - plotly takes a pandas that another visitor is still importing for a whole one
 import streamlit as st
 
-from app import addresses, garbage, launch, library, sidebar_last, sources
+from app import launch, library, sources
 from app.views import cluster, compare, live, manual, tune, tune_knobs, validate
 from app.widgets import told
 
@@ -30,29 +29,12 @@ _STYLE = """<style>
 [data-testid=stSidebarNavLink]:focus-visible {
   outline: 2px solid currentColor !important; outline-offset: -2px; }
 </style>"""
-# Streamlit adds an entry to the browser's history whenever the server writes into the address, so that one
-# had to go back several times to leave a page. Here a page is one entry, wherever its knobs stand. What the
-# next page writes may come before its path: that is not left in the address of the page before.
-_ONE_ENTRY = """<script>
-window.bucketsimPush ??= (push => {
-  let here = location.href;  // when the visitor last clicked
-  const isThisPage = url => new URL(url ?? "", location.href).pathname === location.pathname;
-  for (const kind of ["click", "popstate"]) addEventListener(kind, () => { here = location.href; }, true);
-  history.pushState = (state, unused, url) => {
-    if (isThisPage(url)) return history.replaceState(state, unused, url);
-    if (isThisPage(here)) history.replaceState(history.state, unused, here);
-    push.call(history, state, unused, url);
-  };
-  return push;
-})(history.pushState);
-</script>"""
 
 
 def main() -> None:
     """Choose the page and show it; an error of ours becomes one line."""
     st.set_page_config(page_title="bucketsim", page_icon="🪣", layout="wide")
     st.html(_STYLE)
-    st.html(_ONE_ENTRY, unsafe_allow_javascript=True)
     settings = launch.settings(sys.argv[1:])
     found = library.find(settings)
 
@@ -89,24 +71,14 @@ def main() -> None:
     if _opens_on_live(settings, found) and page is first:
         st.switch_page(validated)
     tune_knobs.take_slider()
-    addresses.keep()
-    doubts = st.empty()
     asked = sources.Asked()
-    is_whole = False
-    with sidebar_last.kept() if page is first else nullcontext():
-        if page in (first, compared):
-            # Drawn here, they are the same widgets on both pages: what one page shows, the other shows.
-            with st.sidebar:
-                asked = sources.ask(found)
-                st.divider()
-            addresses.doubt(doubts)
-        with told():
-            page.run()
-            is_whole = True
-    addresses.doubt(doubts, is_whole=is_whole)
-    addresses.tell()
-    addresses.link()
-    garbage.collect()
+    if page in (first, compared):
+        # Drawn here, they are the same widgets on both pages: what one page shows, the other shows.
+        with st.sidebar:
+            asked = sources.ask(found)
+            st.divider()
+    with told():
+        page.run()
 
 
 def _opens_on_live(settings: launch.Settings, found: library.Library) -> bool:

@@ -6,7 +6,9 @@ and each heap keeps most of what was ever freed in it.
 """
 
 import ctypes
+import gc
 import os
+import pkgutil
 import platform
 import runpy
 import signal
@@ -26,21 +28,33 @@ def _leave(number: int, frame: FrameType | None) -> None:
     os._exit(130)
 
 
-def share_heaps() -> None:
-    """Let all threads that are started from now on share ``_HEAPS`` heaps, where malloc is glibc's."""
-    if platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _HEAPS)
-
-
 def _warm_up() -> None:
-    import_module("app.warming").warm_up()
+    """Import what needs no server that runs, as caches and components do, and play a step.
+
+    What is there then is no garbage: to look through it takes 0.1 s each time.
+    """
+    import_module("pandas")  # first, as in main
+    import sim
+    from app import figures
+    from sim.nouns.hardware import CurvePoint, Hardware
+    from sim.nouns.workload import Gradient, Workload
+
+    for module in pkgutil.iter_modules(figures.__path__, f"{figures.__name__}."):
+        import_module(module.name)
+    gradient = Gradient(index=0, name="any", shape=(4,), dtype="float32", num_bytes=16, ready_ns=1)
+    workload = Workload(name="any", gradients=(gradient,), forward_ns=1, backward_ns=2, optimizer_ns=1)
+    hardware = Hardware(name="any", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=1),))
+    played = sim.simulate(workload, hardware, sim.assign(workload), "analytic")
+    sim.summarize(played)
+    sim.critical_path(played)
+    gc.freeze()
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, _leave)
-    share_heaps()
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _HEAPS)
     sys.setswitchinterval(_TURN_S)
     import_module("streamlit.web.cli")  # before another thread imports parts of it
-    import_module("app.one_lock").share()
     threading.Thread(target=_warm_up, name="warm-up", daemon=True).start()
     runpy.run_module("streamlit", run_name="__main__", alter_sys=True)

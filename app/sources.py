@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import streamlit as st
 
 import sim
-from app import playing, sidebar_last
+from app import playing
 from app.library import Library
 from app.memo import memo, one
 from app.playing import Inputs
@@ -526,7 +526,6 @@ def _hardware(library: Library, machine: Machine) -> Hardware:
         return playing.load_hardware(library.hardware[machine])
     if isinstance(machine, Hardware):
         return machine
-    sidebar_last.send()
     return cluster_hardware(make_cluster(machine) if isinstance(machine, Preset) else machine)
 
 

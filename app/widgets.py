@@ -12,7 +12,6 @@ import plotly.graph_objects as go
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import sidebar_last
 from app.playing import Progress
 from app.words import plain
 from sim.errors import SimError
@@ -57,7 +56,6 @@ def wait_for(search: Callable[[Progress], Value]) -> Value:
     not in the middle of a computation: so the search has a thread of its own. A search that is no longer
     awaited ends when it tells its next words.
     """
-    sidebar_last.send()
     place = st.empty()
     words, shown = "searching", ""
     left = threading.Event()
@@ -141,6 +139,22 @@ def chart(
 ) -> None:
     """Draw a figure; ``alt`` says what it shows to those who do not see it."""
     st.plotly_chart(figure, key=key, config={"displaylogo": False, **(config or {})}, alt=alt, **more)
+
+
+def take_name(key: str, words: Mapping[str, str]) -> None:
+    """Let the address name an option of a select box by its bare name, before that box is drawn.
+
+    ``bind="query-params"`` writes the words that a select box shows (``?pick=DeepSpeed+ZeRO-1``), and reads
+    nothing else. A bare name (``?pick=zero1``) is put into words here, and the page starts again with them.
+    """
+    named = st.query_params.get(key, "")
+    if named not in words or named in words.values():
+        return
+    if key in st.session_state:  # drawn before, as after "back" in the browser: the box owns its parameter
+        st.session_state[key] = named
+        return
+    st.query_params[key] = words[named]
+    st.rerun()
 
 
 def factor(

@@ -7,7 +7,7 @@ import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
 import sim
-from app import addresses, playing, sources
+from app import playing, sources
 from app.choosing import WhatIf
 from app.figures.cluster import CurveRow, curve_rows, distribution_figure, draw_curve, scaling_figure
 from app.library import Library
@@ -15,7 +15,7 @@ from app.memo import digest, memo, one
 from app.playing import Inputs
 from app.provenance import tool_version
 from app.sources import PRESETS, Preset, UploadedFile
-from app.widgets import Card, chart, download, draw_card, factor, told
+from app.widgets import Card, chart, download, draw_card, factor, take_name, told
 from app.words import MACHINE_WORDS, device_sentence, estimated_sentence, file_safe, plain, sentence
 from sim.nouns.cluster import Cluster, split_name
 from sim.nouns.hardware import Hardware
@@ -56,7 +56,7 @@ class Asked:
 
 def _ask(library: Library, looked_at: str | None) -> Asked:
     """Draw the sidebar and read it; ``looked_at`` is the workload that the visitor was turned to last."""
-    addresses.take_name("machine", MACHINE_WORDS)
+    take_name("machine", MACHINE_WORDS)
     with st.sidebar:
         machine = st.selectbox(
             "Machine",

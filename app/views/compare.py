@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import streamlit as st
 
 import sim
-from app import addresses, playing, sources
+from app import playing, sources
 from app.choosing import Choice, WhatIf, micro_batches
 from app.figures.breakdown import breakdown_data, draw_breakdown
 from app.figures.compare import (
@@ -31,7 +31,7 @@ from app.sources import PRESETS, Asked, Given, Preset
 from app.views.tune_knobs import FACTORS, ask_caps, ask_switches, standing
 from app.views.tune_knobs import caps as caps_of
 from app.views.validate import judge, row_of, rule_words
-from app.widgets import chart, download, factor, mib, told
+from app.widgets import chart, download, factor, mib, take_name, told
 from app.words import (
     CARRIED,
     HELP,
@@ -403,7 +403,7 @@ def _ask(library: Library) -> tuple[Candidate, ...]:
 
 def _candidate(letter: str, first_pick: str, library: Library) -> Candidate:
     prefix = f"{letter.lower()}_"
-    addresses.take_name(f"{prefix}pick", ALL_PICK_WORDS)
+    take_name(f"{prefix}pick", ALL_PICK_WORDS)
     with st.container(border=True):
         pick: Any = st.selectbox(
             f"{letter}{', the base' if letter == LETTERS[0] else ''}",

@@ -9,8 +9,8 @@ from urllib.parse import quote_plus
 
 import streamlit as st
 
-from app import addresses
 from app.provenance import tool_version
+from app.widgets import take_name
 from app.words import plain
 
 HOME = Path(__file__).parents[1] / "manual"
@@ -59,7 +59,7 @@ class Part(NamedTuple):
 
 def show() -> None:
     """Draw the page that the address names."""
-    addresses.take_name("page", PAGES)
+    take_name("page", PAGES)
     with st.sidebar:
         page = st.radio("Page", list(PAGES), format_func=PAGES.__getitem__, key="page", bind="query-params")
     st.html(_TABLES)

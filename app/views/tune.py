@@ -15,7 +15,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 import sim
-from app import playing, sidebar_last, sources
+from app import playing, sources
 from app.choosing import Choice
 from app.drag.follow import follow
 from app.drag.states import State
@@ -104,9 +104,7 @@ def show(library: Library, source: Asked, validation: st.Page) -> None:
     default = playing.play(inputs, choice.default_for(inputs.workload))
     possible = None
     draw_card(gain_place, gain_card(shown, default, possible))
-    sidebar_last.headline_is_there()
     step_timeline(state, shown, measured_as)
-    sidebar_last.send()
 
     search_place = st.container()
     measured = _is_it_true(

@@ -4,17 +4,17 @@ machine were another.
 It only asks; reading files comes after, so that an error in one leaves every knob in its place.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
-from app import addresses
+from app import drag
 from app.choosing import KEYS, Choice, Options, WhatIf
-from app.drag import hand
 from app.sources import Asked
-from app.widgets import factor, mib
+from app.widgets import factor, mib, take_name
 from app.words import DDP_PICKS, HELP, PICK_WORDS, PICKS, Pick, plain
 from sim.errors import InputError
 from sim.nouns.ddp_switches import MixedPrecision, Switches
@@ -314,7 +314,7 @@ def _take_preset() -> None:
 
 
 def _factor(label: str, field: str) -> float:
-    # A move is told by app.drag.hand.
+    # A move is told by hand.js.
     return factor(label, SLIDERS[field], KEYS[field], HELP[field], on_change="ignore")
 
 
@@ -323,6 +323,13 @@ CAP_STOPS = (
     *(25, 32, 40, 50, 64, 100, 128, 200, 256, 512),
 )
 _SLIDER, _SHOWN = "cap_slider", "cap_slider_shown"
+_DRAG = Path(drag.__path__[0])
+_HAND = st.components.v2.component(
+    "bucketsim_hand",
+    js="".join((_DRAG / name).read_text(encoding="utf-8") for name in ("hand.js", "sliders.js")),
+    css=".st-key-hand { display: none; }",
+    isolate_styles=False,
+)
 
 
 # By key, where every knob of the sidebar stands at first; what is looked at is no knob.
@@ -347,11 +354,11 @@ class Knobs:
 
 def show(source: Asked) -> Knobs:
     """Draw the sidebar and read it, below what is looked at."""
-    addresses.take_name("pick", PICK_WORDS)
+    take_name("pick", PICK_WORDS)
     with st.sidebar:
         choice = _choice(source)
         what_if = _what_ifs()
-        hand.listen([_SLIDER, *(KEYS[field] for field in SLIDERS)])
+        _listen([_SLIDER, *(KEYS[field] for field in SLIDERS)])
         st.button(
             "Reset all knobs",
             key="reset",
@@ -361,6 +368,15 @@ def show(source: Asked) -> Knobs:
             help="Back to DDP's default on the machine as measured.",
         )
     return Knobs(source=source, choice=choice, what_if=what_if)
+
+
+def _listen(sliders: Iterable[str]) -> None:
+    """Run the page anew once the hand has let go of one of the ``sliders`` (``hand.js``).
+
+    They are keys of select sliders that were drawn in this run with ``on_change="ignore"``.
+    """
+    at = {slider: f"{st.session_state[slider]:g}" for slider in sliders}
+    _HAND(key="hand", data={"at": at}, on_moved_change=lambda: None)
 
 
 def take_slider() -> None:
@@ -421,7 +437,7 @@ def _choice(source: Asked) -> Choice:
         CAP_STOPS,
         format_func=lambda stop: f"{stop:g}",
         key=_SLIDER,
-        on_change="ignore",  # of it tells app.drag.hand
+        on_change="ignore",  # of it tells hand.js
         label_visibility="collapsed",
     )
     first = mib("First bucket, MiB", "first", None, HELP["first"], on_change=_pick_cap)

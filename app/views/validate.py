@@ -15,7 +15,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 import sim
-from app import addresses, sources
+from app import sources
 from app.figures.records import (
     OrderData,
     ParityPoint,
@@ -206,7 +206,6 @@ def _records(library: Library) -> None:
             _claim(names, cards, scores)
         _records_table(worst_first(names, cards, scores), cards, scores)
         name = _chosen(names)
-        addresses.tell()  # the record's name is in it before its figures are drawn
         with told():
             _record(open_record(found[name]), name)
     else:

@@ -9,9 +9,8 @@ import pytest
 import sim
 from app import playing, words
 from app.choosing import Choice, WhatIf
-from app.drag import frames
-from app.drag.frames import part
-from app.drag.raster import CELLS, PATTERNS, lane_runs
+from app.drag import follow
+from app.drag.follow import CELLS, PATTERNS, lane_runs, part
 from app.drag.states import CAP, SLIDERS, Slider, State, mark
 from app.figures.timeline import Span, timeline_data
 from app.playing import Inputs, Played
@@ -46,7 +45,7 @@ def payload(state: State, slider: Slider) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def _nothing_played() -> None:
-    frames._made._kept.clear()
+    follow._made._kept.clear()
 
 
 @pytest.fixture
