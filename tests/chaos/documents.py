@@ -23,8 +23,7 @@ from sim.nouns.workload import Workload
 from tests.chaos.senseless import senseless
 from tests.cli import cheap
 from tests.commands import bucketsim
-from tests.importer.damage import damaged
-from tests.importer.mutations import JUNK, places
+from tests.importer.damage import JUNK, damaged, places
 
 LONGEST_MESSAGE, MOST_SECONDS = 500, 10.0
 _PRINTED = {  # a command whose --json is of this kind

@@ -261,43 +261,22 @@ def text(kind: str) -> str:
 BAD: dict[str, Bad] = {
     # not JSON at all
     "empty file": raw("", "not JSON at line 1", "empty"),
-    "blank file": raw(" \n\n", "not JSON", "empty"),
     "truncated": raw(text("workload")[:300], "not JSON at line 1, column 301", "ends early"),
-    "truncated inside a string": raw(text("workload")[:50], "not JSON at line 1", "ends early"),
-    "not JSON": raw("name: x", "not JSON at line 1, column 1"),
-    "something behind it": raw(text("workload") + "x", "not JSON", "Extra data"),
     "not UTF-8": raw(b'{"name": "\xe9"}', "not UTF-8 text", "byte 10"),
-    "UTF-16": raw(text("workload").encode("utf-16"), "not UTF-8 text"),
     "a list": raw("[]", "[]", "object of kind 'workload'"),
-    "null": raw("null", "None", "object of kind 'workload'"),
-    "a number": raw("17", "17", "object of kind 'workload'"),
     "nested too deeply": edit("workload", "extensions", {"a": [[]]}, "nested too deeply"),
     "nested beyond the parser": raw("[" * 100_000, "nested too deeply"),
     # the frame
     "no schema_version": edit("workload", "schema_version", GONE, "schema_version: missing", "1"),
-    "schema_version 2": edit("workload", "schema_version", 2, "schema_version: 2", "must be 1"),
-    "schema_version as text": edit("workload", "schema_version", "1", "schema_version: '1'", "must be 1"),
     "schema_version 1.0": edit("workload", "schema_version", 1.0, "schema_version: 1.0", "must be 1"),
-    "schema_version true": edit("workload", "schema_version", True, "schema_version: True", "must be 1"),
-    "no kind": edit("workload", "kind", GONE, "kind: missing", "'workload'"),
     "wrong kind": edit("workload", "kind", "hardware", "kind: 'hardware'", "must be 'workload'"),
-    "hardware for workload": raw(text("hardware"), "kind: 'hardware'", "must be 'workload'"),
     "no provenance": edit("workload", "provenance", GONE, "provenance: missing"),
-    "provenance a list": edit("workload", "provenance", [], "provenance: []"),
-    "unknown key": edit("workload", "batch_size", 8, "batch_size: unknown key", "extensions"),
     "unknown key inside": edit("workload", "gradients.2.size", 8, "gradients.2.size: unknown key"),
-    "key twice": raw('{"kind": "workload",' + text("workload")[1:], "'kind' occurs twice"),
     "key twice inside": raw(
         text("workload").replace('"sparse": false', '"sparse": false, "sparse": true', 1), "'sparse'", "twice"
     ),
     "NaN": raw(
         text("workload").replace('"forward_ns": 20000000', '"forward_ns": NaN'), "forward_ns: NaN", "finite"
-    ),
-    "Infinity": raw(
-        text("hardware").replace('"comm_slowdown": 1.0', '"comm_slowdown": Infinity'),
-        "comm_slowdown: Infinity",
-        "finite",
-        kind="hardware",
     ),
     "beyond a float": raw(
         text("hardware").replace('"comm_slowdown": 1.0', '"comm_slowdown": 1e999'),
@@ -307,97 +286,43 @@ BAD: dict[str, Bad] = {
     ),
     "lone surrogate": edit("workload", "gradients.1.name", "\ud800", "gradients.1.name", "surrogate"),
     # the workload
-    "no gradients": edit("workload", "gradients", GONE, "gradients: missing"),
     "gradients empty": edit("workload", "gradients", [], "gradients: an empty list"),
-    "gradients an object": edit("workload", "gradients", {}, "gradients: {}"),
-    "a gradient of null": edit("workload", "gradients.1", None, "gradients.1: None"),
-    "no ready_ns": edit("workload", "gradients.1.ready_ns", GONE, "gradients.1.ready_ns: missing"),
     "index twice": edit("workload", "gradients.0.index", 1, "index: 1", "twice"),
     "index with a gap": edit("workload", "gradients.0.index", 7, "index 7", "0 to 3"),
-    "negative index": edit("workload", "gradients.0.index", -1, "gradients.0.index: -1", ">= 0"),
     "unknown dtype": edit(
         "workload", "gradients.0.dtype", "float33", "gradients.0.dtype: 'float33'", "float32"
     ),
-    "negative time": edit("workload", "gradients.3.ready_ns", -5, "gradients.3.ready_ns: -5", ">= 0"),
     "ready after backward": edit(
         "workload", "gradients.0.ready_ns", 40_000_001, "gradients.0.ready_ns: 40000001", "40000000"
     ),
     "negative size": edit("workload", "gradients.3.num_bytes", -5, "gradients.3.num_bytes: -5"),
-    "negative wire size": edit("workload", "gradients.3.wire_bytes", -5, "gradients.3.wire_bytes: -5"),
-    "uses of 0": edit("workload", "gradients.3.uses", 0, "gradients.3.uses: 0", ">= 1"),
-    "sparse as a number": edit("workload", "gradients.3.sparse", 0, "gradients.3.sparse: 0", "boolean"),
-    "shape of floats": edit("workload", "gradients.3.shape", [1.5], "gradients.3.shape.0: 1.5"),
-    "negative shape": edit("workload", "gradients.3.shape", [-1], "gradients.3.shape: -1"),
-    "float for int": edit("workload", "forward_ns", 1.0, "forward_ns: 1.0", "integer"),
     "bool for int": edit("workload", "forward_ns", True, "forward_ns: True", "integer"),
     "text for int": edit("workload", "forward_ns", "1", "forward_ns: '1'", "integer"),
-    "null for int": edit("workload", "forward_ns", None, "forward_ns: None", "integer"),
-    "beyond a float, in digits": edit(
-        "workload", "band", [1.0, 10**400], "1000000000", "is not legal; give a finite number"
-    ),
-    "a long unknown key": edit("workload", "x" * 5000, 1, "unknown key"),
     "beyond reason": edit("workload", "backward_ns", 10**30, f"backward_ns: {10**30}", "2**62"),
-    "negative backward": edit("workload", "backward_ns", -1, "backward_ns: -1"),
-    "number for text": edit("workload", "name", 5, "name: 5"),
     "order short": edit("workload", "ready_order", [3, 2, 1], "ready_order", "[0]", "4 gradients"),
-    "order with a stranger": edit("workload", "ready_order", [3, 2, 1, 9], "ready_order", "[0, 9]"),
     "order twice": edit("workload", "ready_order", [3, 3, 2, 1], "ready_order: 3 occurs twice"),
     "order against time": edit(
         "workload", "ready_order", [0, 1, 2, 3], "ready_order: gradient 1", "30000000"
     ),
-    "order of bools": edit("workload", "ready_order", [3, 2, True, 0], "ready_order.2: True"),
     "unknown effect": edit("workload", "ready_includes", ["wire"], "ready_includes.0: 'wire'", "copy_in"),
-    "effect twice": edit(
-        "workload", "ready_includes", ["launch", "launch"], "ready_includes", "launch", "twice"
-    ),
     "shape against bytes": edit(
         "workload", "gradients.3.shape", [7], "gradients.3.num_bytes: ", "[7] of float32 are 28 bytes"
     ),
     "sample short": edit("workload", "samples", [[1]], "samples.0: 1 ready times", "4 gradients"),
-    "sample negative": edit("workload", "samples", [[1, 2, 3, -4]], "samples.0: -4"),
-    "sample float": edit("workload", "samples", [[1, 2, 3, 4.5]], "samples.0.3: 4.5"),
-    "band of one": edit("workload", "band", [1.0], "band.1: missing"),
     "band upside down": edit("workload", "band", [2.0, 1.0], "band: [2.0, 1.0]", "low <= high"),
-    "buffer of no dtype": edit("workload", "buffers", [{"num_bytes": 1}], "buffers.0.dtype: missing"),
     # the hardware
-    "no curve": edit("hardware", "all_reduce", GONE, "all_reduce: missing"),
     "curve empty": edit("hardware", "all_reduce", [], "all_reduce: an empty list"),
     "curve falling in size": edit(
         "hardware", "all_reduce.2.num_bytes", 5, "all_reduce.2.num_bytes: 5", "ascend"
     ),
-    "curve size twice": edit(
-        "hardware", "all_reduce.1.num_bytes", 0, "all_reduce.1.num_bytes: 0", "without repeats"
-    ),
-    "curve negative": edit("hardware", "all_reduce.1.duration_ns", -1, "all_reduce.1.duration_ns: -1"),
-    "other curve empty": edit("hardware", "broadcast", [], "broadcast: an empty list"),
-    "other curve half": edit("hardware", "broadcast", [{"num_bytes": 1}], "broadcast.0.duration_ns: missing"),
     "no ranks": edit("hardware", "world_size", 0, "world_size: 0", ">= 1"),
-    "no channels": edit("hardware", "comm_channels", 0, "comm_channels: 0", ">= 1"),
     "speed-up": edit("hardware", "compute_slowdown", 0.5, "compute_slowdown: 0.5", ">= 1"),
-    "channel speed-up": edit("hardware", "channel_slowdown", 0.99, "channel_slowdown: 0.99", ">= 1"),
-    "slow-down of text": edit("hardware", "comm_slowdown", "2", "comm_slowdown: '2'"),
-    "slow-down of bool": edit("hardware", "comm_slowdown", True, "comm_slowdown: True"),
-    "rate of 0": edit("hardware", "copy_in_bytes_per_s", 0, "copy_in_bytes_per_s: 0", ">= 1"),
     "rate of next to 0": edit(
         "hardware", "copy_in_bytes_per_s", 1e-300, "copy_in_bytes_per_s: 1e-300", ">= 1"
     ),
-    "negative rate": edit("hardware", "copy_out_bytes_per_s", -1.5, "copy_out_bytes_per_s: -1.5", ">= 1"),
     "slower than any": edit("hardware", "compute_slowdown", 1e300, "compute_slowdown: 1e+300", "2**62"),
-    "more channels than any": edit("hardware", "comm_channels", 10**9, "comm_channels: 1000000000", "65536"),
-    "negative launch": edit("hardware", "launch_cost_ns", -1, "launch_cost_ns: -1"),
-    "blocking 1": edit("hardware", "launch_blocks_compute", 1, "launch_blocks_compute: 1", "boolean"),
     "scatter of a number": edit("hardware", "spread", {"all_reduce": 7}, "spread.all_reduce: 7", "an object"),
-    "scatter below 0": scattered({"p10_ns": -1}, "p10_ns: -1", ">= 0"),
-    "scatter of nothing": scattered({"min_ns": None}, "min_ns: None", ">= 0"),
-    "scatter of halves": scattered({"p10_ns": 1.5}, "p10_ns: 1.5", "integer"),
-    "scatter of a size a number": scattered(7, "7 is not legal", "an object"),
     "min above median": scattered({"min_ns": 9, "median_ns": 8}, "min_ns: 9", "median_ns is 8"),
-    "p10 above p90": scattered({"p10_ns": 9, "p90_ns": 8}, "p10_ns: 9", "p90_ns is 8"),
-    "p90 above max": scattered({"p90_ns": 9, "max_ns": 8}, "p90_ns: 9", "max_ns is 8"),
-    "range upside down": scattered({"low_ns": 9, "high_ns": 8}, "low_ns: 9", "high_ns is 8"),
-    "scatter of a launch": edit(
-        "hardware", "spread", {"launch_cost_ns": {"p10_ns": 2, "p90_ns": 1}}, "launch_cost_ns.p10_ns: 2"
-    ),
     "scatter of words": edit(
         "hardware",
         "spread",
@@ -407,19 +332,11 @@ BAD: dict[str, Bad] = {
     ),
     "misspelt": edit("hardware", "comm_chanels", 2, "comm_chanels: unknown key"),
     # the assignment
-    "no buckets": edit("assignment", "bucket_indices", GONE, "bucket_indices: missing"),
-    "bucket list empty": edit("assignment", "bucket_indices", [], "bucket_indices: an empty list"),
     "bucket empty": edit("assignment", "bucket_indices", [[3], [], [2, 1, 0]], "bucket_indices.1", "empty"),
     "index in two buckets": edit(
         "assignment", "bucket_indices", [[3, 2], [2, 1, 0]], "bucket_indices.1: index 2", "twice"
     ),
-    "index twice in a bucket": edit(
-        "assignment", "bucket_indices", [[3, 3], [2, 1, 0]], "bucket_indices.0: index 3", "twice"
-    ),
-    "buckets flat": edit("assignment", "bucket_indices", [3, 2, 1, 0], "bucket_indices.0: 3"),
     "negative bucket index": edit("assignment", "bucket_indices", [[-1]], "bucket_indices.0: -1"),
-    "bool index": edit("assignment", "bucket_indices", [[True]], "bucket_indices.0.0: True"),
-    "negative bucket size": edit("assignment", "bucket_bytes", [-1, 5], "bucket_bytes: -1", ">= 0"),
     "unknown policy": edit("assignment", "policy", "best", "policy: 'best'", "'ddp'"),
     "sizes short": edit("assignment", "bucket_bytes", [1], "bucket_bytes: 1 sizes for 2 buckets"),
     # the assignment against the workload (A8.3)

@@ -1,6 +1,9 @@
 """Files of several formats, put together."""
 
 import json
+import os
+import time
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +16,14 @@ from sim.errors import InputError
 from sim.formats.documents import save
 from sim.formats.record_files import load_record
 from sim.importer.auto import read_auto
-from sim.importer.readers import reader
-from sim.nouns.hardware import CurvePoint
+from sim.importer.readers import DOCUMENTS, READABLE, reader, recognise
+from sim.importer.writing import SUMMARY, write_imported
+from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.imported import Imported, ImportOptions, RankRow
 from tests.handmade import handmade
+from tests.importer.corpus import corpus
 from tests.importer.link_texts import Line, today
+from tests.public_data import DATA, needs_data
 
 RECORD = Path(__file__).parents[2] / "traces" / "measured" / "gpt-loopback-2"
 LINES = [Line(num_bytes=1 << power, in_us=10.0 * 2 ** (power - 20), out_us=900.0) for power in range(20, 28)]
@@ -160,3 +166,87 @@ def test_a_directory_is_its_files(tmp_path: Path) -> None:
     (folder / "link-4.txt").unlink()
     with pytest.raises(InputError, match="no file in it is recognised"):
         read_auto([folder], ImportOptions())
+
+
+# Formats told by content.
+
+
+def test_the_corpus_holds_every_format() -> None:
+    """From it begin the tests of damage, of anonymising and of wrong formats."""
+    assert {case.form for case in corpus()} == set(READABLE)
+
+
+def test_each_file_is_of_its_format(tmp_path: Path) -> None:
+    for number, case in enumerate(case for case in corpus() if not case.is_public):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        found = {recognise(path) for path in case.write(folder)}
+        assert found == ({case.form} if case.form != "auto" else set(DOCUMENTS)), case.files.keys()
+
+
+def test_a_directory_of_ranks_is_a_recording(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a directory without"):
+        recognise(tmp_path)
+    (tmp_path / "rank-3.jsonl").write_text("")
+    assert recognise(tmp_path) == "recording"
+
+
+def test_a_file_of_300_mb_is_told_by_its_head(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    path.write_text('{"schemaVersion": 1, "traceEvents": [')
+    with path.open("ab") as stream:
+        stream.truncate(300 << 20)  # sparse
+    tracemalloc.start()
+    before = time.process_time()
+    assert recognise(path) == "kineto"
+    assert time.process_time() - before < 2
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 << 20
+
+
+@needs_data
+def test_every_public_file() -> None:
+    root = DATA
+    for folder, form in (("nccl_tests", "nccl-tests"), ("traces/hta", "kineto"), ("traces/kineto", "kineto")):
+        for path in sorted(root.glob(f"{folder}/**/*.*")):
+            if path.is_file():
+                assert recognise(path) == form, path
+    for path in sorted((root / "traces/param").glob("*.pt.trace.json.gz")):
+        assert recognise(path) == "kineto", path
+    for path in sorted((root / "link_calibration").glob("*.[cj]s*")):
+        assert recognise(path) == "nccl-tests", path
+
+
+# An import on disk: all of it, or nothing.
+
+
+HARDWARE = Hardware(name="link", world_size=2, all_reduce=(CurvePoint(num_bytes=1, duration_ns=1),))
+IMPORTED = Imported(format="kineto", name="x", workload=MODEL, hardware=(HARDWARE,))
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, OSError])
+def test_an_import_that_is_cut_short_leaves_nothing_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: type[BaseException]
+) -> None:
+    real = os.replace
+
+    def cut(source: Path, target: Path) -> None:
+        if target.name == "hardware.json":
+            raise fault
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", cut)
+    with pytest.raises(KeyboardInterrupt if fault is KeyboardInterrupt else InputError):
+        write_imported(IMPORTED, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+    monkeypatch.undo()
+    written = write_imported(IMPORTED, tmp_path / "out")
+    assert [path.name for path in written] == ["workload.json", "hardware.json"]
+    assert (tmp_path / "out" / SUMMARY).exists()
+
+
+def test_what_an_earlier_import_left_is_replaced(tmp_path: Path) -> None:
+    write_imported(IMPORTED, tmp_path)
+    write_imported(Imported(format="kineto", name="x", workload=MODEL), tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"workload.json", SUMMARY}

@@ -3,14 +3,12 @@
 import gzip
 import json
 import os
-import pickle
 import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -29,10 +27,8 @@ from tests.effort import PATIENCE_S, tries
 from tests.importer import link_texts
 from tests.importer.built_traces import Dialect, Job, build
 from tests.importer.corpus import JOB, LINES, MODEL, WIRE, Case, corpus
-from tests.importer.damage import damaged
-from tests.importer.judging import MOST_SECONDS, Tally, judge, no_constant
-from tests.importer.link_texts import head, today
-from tests.importer.mutations import JUNK
+from tests.importer.damage import JUNK, MOST_SECONDS, Tally, damaged, judge
+from tests.importer.link_texts import today
 from tests.importer.test_kineto_built import built
 
 FAST, MANY = 24, 10_000
@@ -185,28 +181,6 @@ def test_documents_as_full_as_are_read_take_less_than_a_gigabyte(tmp_path: Path)
     assert "no row in it" in said
     assert peak < MOST_MEMORY
     assert seconds < MOST_SECONDS
-
-
-@pytest.mark.slow
-def test_real_processes_end_as_they_should(tmp_path: Path) -> None:
-    """0 and files, or 1 and one red line; never a traceback."""
-    codes = Counter[int]()
-    for number in range(40):
-        draw = random.Random(f"process {number}")
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        form, paths, what = _damage(draw, draw.choice(corpus()), folder)
-        said = process("-m", "sim", "import", form, *paths, "-o", folder / "made", "--json")
-        codes[said.code] += 1
-        assert said.code in (0, 1), (what, said.err)
-        assert "Traceback" not in said.err, (what, said.err)
-        if said.code:
-            assert len(said.err.strip().splitlines()) == 1, (what, said.err)
-            assert not (folder / "made").exists()
-        else:
-            json.loads(said.out, parse_constant=no_constant)
-    assert codes[0] > 3
-    assert codes[1] > 3
 
 
 # What must not change an import, and what must change it in one way only.
@@ -425,27 +399,7 @@ def test_a_links_rows_in_any_order_among_any_lines(write: Any, draw: random.Rand
 
 # What people give by mistake: each is answered by a line that says what to do.
 
-FAILURE = "node0: Test NCCL failure common.cu:1006 'unhandled cuda error'\n .. node0 pid 1: Test failure\n"
 TABLE = "\n".join(today(LINES, 8)[:-6]) + "\n"
-# What a file holds, and what import auto says of it.
-GIVEN: dict[bytes, str] = {
-    b"": "the file is empty",
-    b"<!DOCTYPE html>\n<html lang='en'>": "a web page in place of the file; download the raw file",
-    b"\n\n<HTML><body>404": "a web page",
-    b"version https://git-lfs.github.com/spec/v1\noid sha256:a": "a Git LFS pointer",
-    b"\x28\xb5\x2f\xfd1234": "compressed with zstd; unpack it",
-    b"\xfd7zXZ\x001234": "compressed with xz; unpack it",
-    b"BZh91AY": "compressed with bzip2; unpack it",
-    b"SQLite format 3\x00": "an SQLite database",
-    pickle.dumps({"entries": []}): "a pickle, which could run code when it is read; give JSON",
-    b"\x13\x00\x00NVTX": "a binary file",
-    b"hello": "not recognised; give a Kineto trace",
-    ("\n".join(head(8)) + "\n").encode(): "first lines without its table: the run ended before its first",
-    ("\n".join(head(8)) + "\n" + FAILURE).encode(): "first size (Test NCCL failure common.cu:1006 'unhandled",
-    b"size_B time_us nranks\n": "a header, but no whole row below it (truncated?)",
-    b'{"schema_version": 1, "kind": "report", "provenance": {}}': "give a workload or hardware",
-    b'{"traceEvents": []}': "traceEvents: no events; give a trace that torch.profiler exported",
-}
 
 
 def refused(said: Said) -> str:
@@ -454,22 +408,6 @@ def refused(said: Said) -> str:
     (line,) = said.err.strip().splitlines()
     assert len(line) < 500
     return line
-
-
-@pytest.mark.parametrize("content", GIVEN, ids=lambda content: GIVEN[content][:30])
-def test_what_is_not_what_it_should_be(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "given.json").write_bytes(content)
-    line = refused(bucketsim("import", "auto", tmp_path / "given.json", "-o", tmp_path / "made"))
-    assert GIVEN[content] in line
-    assert "given.json" in line
-    assert not (tmp_path / "made").exists()
-
-
-def test_a_run_that_failed_gives_what_it_measured_and_says_so(tmp_path: Path) -> None:
-    (tmp_path / "crash.txt").write_text(TABLE + FAILURE)
-    said = bucketsim("import", "auto", tmp_path / "crash.txt", "-o", tmp_path / "made")
-    assert said.code == 0
-    assert "dropped: crash.txt: what follows a failure (Test NCCL failure common.cu:1006" in said.out
 
 
 def test_a_rank_of_another_job_and_a_rank_twice(tmp_path: Path) -> None:

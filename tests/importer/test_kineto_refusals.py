@@ -176,27 +176,6 @@ def test_calls_without_a_kernel_are_counted(tmp_path: Path) -> None:
     assert unseen(unknown) == 6
 
 
-def test_metrics_after_the_optimizer_are_no_activations(tmp_path: Path) -> None:
-    trace = events()
-    added(trace, NCCL % "AllReduce_Sum_f32_RING_LL", 6, "Optimizer.step")
-    found = read(trace, tmp_path)
-    assert [row["num_elements"] for row in found.details["buckets"]] == [65_792, 65_792]
-    assert any("6 other collectives a step (all_reduce)" in line for line in found.found)
-
-
-def test_optimizers_within_another_or_after_it_end_the_same_step(tmp_path: Path) -> None:
-    """As ZeroRedundancyOptimizer's, where no profiler's step tells."""
-    trace = events(Dialect(steps=False))
-    alone = read(trace, tmp_path).details["steps"]
-    for event in [event for event in trace if event["name"].startswith("Optimizer.step")]:
-        for start, length in ((0, 0.1), (1, 0.3)):
-            at = round(event["ts"] + start * event["dur"], 3)
-            trace.append(
-                event | {"ts": at, "dur": round(length * event["dur"], 3), "name": "Optimizer.step#A"}
-            )
-    assert read(trace, tmp_path).details["steps"] == alone
-
-
 def test_a_sharded_optimizers_reduce_scatter_is_declined(tmp_path: Path) -> None:
     trace = [event for event in events() if "AllReduce" not in event["name"]]
     added(trace, NCCL % "ReduceScatter_Sum_f32_RING_LL", 1, "AddmmBackward1")

@@ -32,6 +32,7 @@ from tests.effort import tries
 from tests.importer.built_traces import Dialect, build
 from tests.importer.corpus import JOB, MODEL, WIRE, Case, corpus
 from tests.importer.damage import damaged
+from tests.importer.link_texts import head
 from tests.strategies import NOUNS, TINY, hardwares, workloads
 
 RECORD = Path(__file__).parents[2] / "traces" / "measured" / "gpt-loopback-2"
@@ -342,6 +343,7 @@ class Evil:
         return (os.system, ("false",))
 
 
+FAILED = "\n".join([*head(8), "node0: Test NCCL failure common.cu:1006 'unhandled cuda error'", ""])
 HOSTILE = {
     "empty": (b"", "the file is empty"),
     "spaces": (b" \n" * 100, "the file is empty"),
@@ -351,7 +353,19 @@ HOSTILE = {
     "a zip": (zipped(), "a zip archive"),
     "a page": (b"<!DOCTYPE html><script>alert(1)</script>", "a web page"),
     "an image": (b"\x89PNG\r\n\x1a\n" + b"\0" * 64, "a binary file"),
-    "zstd": (b"\x28\xb5\x2f\xfd1234", "zstd"),
+    "zstd": (b"\x28\xb5\x2f\xfd1234", "compressed with zstd; unpack it"),
+    "xz": (b"\xfd7zXZ\x001234", "compressed with xz; unpack it"),
+    "bzip2": (b"BZh91AY", "compressed with bzip2; unpack it"),
+    "SQLite": (b"SQLite format 3\x00", "an SQLite database"),
+    "Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:a", "a Git LFS pointer"),
+    "text": (b"hello", "not recognised; give a Kineto trace"),
+    "a run that failed": (FAILED.encode(), r"first size \(Test NCCL failure common.cu:1006 'unhandled"),
+    "a header alone": (b"size_B time_us nranks\n", r"a header, but no whole row below it \(truncated\?\)"),
+    "no events": (
+        b'{"traceEvents": []}',
+        "traceEvents: no events; give a trace that torch.profiler exported",
+    ),
+    "a report": (b'{"schema_version": 1, "kind": "report", "provenance": {}}', "kind: 'report' is not legal"),
     "cut gzip": (gzip.compress(content(MODEL))[:40], "damaged gzip"),
     "gzip twice": (gzip.compress(gzip.compress(content(MODEL))), "compressed twice"),
     "a zip in gzip": (gzip.compress(zipped()), "a zip archive"),

@@ -1,23 +1,39 @@
 """The nouns check themselves, whoever makes them."""
 
 import dataclasses
+import json
 import pickle
 from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.errors import AssignmentError, InputError
+from sim.formats import documents
 from sim.formats.documents import KINDS
 from sim.nouns.assignment import Assignment, bucket_bytes
+from sim.nouns.cluster import Cluster, HostKind, Hosts, Network, Step, check_ranks, split_name
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredIteration
 from sim.nouns.path import PathSpan
 from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
 from sim.nouns.timeline import BucketTimes, ComputeSpan, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
+from sim.units import (
+    cap_bytes,
+    format_mib_range,
+    format_number,
+    format_percent,
+    format_size,
+    parse_cap_mb,
+    parse_rate_bits,
+    parse_size,
+)
+from tests.cluster_strategies import clusters
+from tests.effort import tries
 from tests.strategies import assignments, hardwares, workloads
 
 NOUNS = [
@@ -236,3 +252,252 @@ def test_a_stall_has_a_probability_and_a_length(probability: float, stall: int) 
 def test_a_pace_is_a_factor_within_reason(pace: float) -> None:
     with pytest.raises(InputError, match=r"pace: .* is not legal; give a factor, 0.001 to 1000"):
         SlowRanks(first=0, pace=pace)
+
+
+# A cluster checks itself, and goes into a file and comes back.
+
+
+STEP = Step(kind="pcie", bytes_per_s=12e9)
+SLOTS = {"gpu_slot_bytes_per_s": 12e9, "nic_slot_bytes_per_s": 12e9}
+KIND = HostKind(name="t", gpus=2, generation="ampere", between_gpus=(STEP,), nics=1, **SLOTS)  # type: ignore[arg-type]
+NETWORK = Network(bytes_per_s=1e9, hosts_per_leaf=2)
+CLUSTER = Cluster(name="c", kinds=(KIND,), hosts=(Hosts(kind="t", count=2),), network=NETWORK)
+
+
+@given(clusters())
+@settings(max_examples=tries(60), deadline=None)
+def test_a_cluster_comes_back_from_its_file_as_it_went(cluster: Cluster) -> None:
+    text = documents.to_text(cluster)
+    assert json.loads(text)["kind"] == "cluster"
+    assert documents.parse_text(text, Cluster, "c.json") == cluster
+
+
+@given(clusters())
+@settings(max_examples=tries(30), deadline=None)
+def test_all_gpus_are_legal_ranks(cluster: Cluster) -> None:
+    gpus = tuple(cluster.all_gpus())
+    assert len(gpus) == cluster.gpu_count == sum(kind.gpus for kind in cluster.owners())
+    check_ranks(cluster, gpus, "ranks")
+    with pytest.raises(InputError, match=f"ranks.{len(gpus)}: 'host0.gpu0' occurs twice"):
+        check_ranks(cluster, (*gpus, "host0.gpu0"), "ranks")
+
+
+HUGE = 10**400  # no float holds it
+DIGITS = "9" * 5000  # no int is read from so many
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: replace(STEP, kind="wire"), "kind: 'wire' is not legal; give one of nvlink, "),
+        *(
+            (lambda rate=rate: replace(STEP, bytes_per_s=rate), f"bytes_per_s: {said}")
+            for rate, said in (
+                (0.0, "0.0 is not legal; give bytes/s >= 1"),
+                (0.5, "0.5 is not legal"),
+                (-1.0, "-1.0 is not legal"),
+                (float("inf"), "inf is not legal"),
+                (float("nan"), "nan is not legal"),
+                (True, "True is not legal"),
+                ("3", "'3' is not legal"),
+                (HUGE, "a number of more than 40 digits"),
+            )
+        ),
+        (lambda: replace(KIND, gpus=577), "gpus: 577 is not legal; give an integer 1 to 576"),
+        (
+            lambda: replace(KIND, parts=2),
+            "parts: 2 is not legal; give a divisor of the 2 gpus and the 1 nics",
+        ),
+        (lambda: replace(KIND, nvls=True), "nvls: true is not legal with ampere; it takes hopper or later"),
+        (
+            lambda: replace(KIND, gpu_slot_bytes_per_s=None),
+            "gpu_slot_bytes_per_s: null is not legal with 1 nics; give bytes/s",
+        ),
+        (
+            lambda: replace(KIND, between_gpus=()),
+            "between_gpus: an empty list is not legal with 2 gpus; give what lies between them",
+        ),
+        (
+            lambda: Hosts(kind="t", count=10**7),
+            "count: 10000000 is not legal; give an integer 1 to 1000000",
+        ),
+        (lambda: replace(NETWORK, oversubscription=0.0), "oversubscription: 0.0 is not legal"),
+        (lambda: replace(CLUSTER, kinds=(KIND, KIND)), "kinds.1.name: 't' occurs twice"),
+        (
+            lambda: replace(CLUSTER, hosts=(Hosts(kind="u", count=1),)),
+            "hosts.0.kind: 'u' is not legal; give one of t",
+        ),
+        (
+            lambda: replace(CLUSTER, placement=("host2.gpu0",)),
+            "placement.0: 'host2.gpu0' is not legal; 'c' has host0 to host1",
+        ),
+        (
+            lambda: replace(CLUSTER, placement=("host1.gpu2",)),
+            "placement.0: 'host1.gpu2' is not legal; kind 't' has gpu0 to gpu1",
+        ),
+        (
+            lambda: check_ranks(CLUSTER, "host0.gpu0", "ranks"),
+            "ranks: 'host0.gpu0' is not legal; give a list",
+        ),
+        (lambda: split_name(f"host{DIGITS}.gpu0"), "'host999"),
+    ],
+)
+def test_what_is_not_legal_is_named(make: Any, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        make()
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 250
+
+
+def test_names_are_taken_apart() -> None:
+    assert split_name("host12.gpu3") == (12, 3)
+    for wrong in ("", "host.gpu0", "host1gpu0", "node1.gpu0", "host-1.gpu0", "host1.nic0", "host01.gpu0"):
+        with pytest.raises(InputError, match="is not legal; give a GPU such as "):
+            split_name(wrong)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("kinds", 0, "between_gpus", 0, "bytes_per_s"), 0, "bytes_per_s: 0.* is not legal"),
+        (("network", "bytes_per_s"), "fast", "bytes_per_s"),
+        (("network", "spines"), 2, r"network\.spines: unknown key"),
+        (("kinds",), [], "kind: 't' is not legal"),
+        (("templates",), [], "templates: hosts told device by device are read no more; give 'kinds' with"),
+    ],
+)
+def test_files_that_are_wrong_say_where(tmp_path: Path, path: tuple[Any, ...], value: Any, said: str) -> None:
+    whole = documents.to_document(CLUSTER)
+    part: Any = whole
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
+    (tmp_path / "c.json").write_text(json.dumps(whole))
+    with pytest.raises(InputError, match=said) as caught:
+        documents.load(tmp_path / "c.json", Cluster)
+    assert "c.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# The only conversions.
+
+
+MIB = 1 << 20
+
+
+@given(st.integers(0, 2**50))
+def test_a_cap_of_bytes_over_mib_gives_the_bytes_back(size: int) -> None:
+    """B(i): division by 2**20 is exact, so int(mb * 2**20) restores the bytes."""
+    assert cap_bytes(size / MIB) == size
+
+
+@given(st.floats(0, 1e9))
+def test_caps_are_cut_as_torch_cuts_them(cap: float) -> None:
+    """A2.1: int(mb * 2**20)."""
+    assert cap_bytes(cap) == int(cap * 1024 * 1024)
+
+
+@pytest.mark.parametrize("cap", [-1.0, -1e-9, float("nan"), float("inf")])
+def test_caps_that_are_not_legal(cap: float) -> None:
+    with pytest.raises(InputError, match="bucket cap"):
+        cap_bytes(cap)
+
+
+@pytest.mark.parametrize(
+    ("text", "mb"),
+    [
+        ("25", 25.0),
+        ("0.05", 0.05),
+        ("25MiB", 25.0),
+        ("25 mib", 25.0),
+        ("1GiB", 1024.0),
+        ("512KiB", 0.5),
+        ("1048576B", 1.0),
+        ("1e3KiB", 1000 / 1024),
+        ("1MB", 10**6 / MIB),
+        (" 7 ", 7.0),
+        ("0", 0.0),
+    ],
+)
+def test_caps_accept_sizes(text: str, mb: float) -> None:
+    """CONTRACT, Command line: sizes accept 25MiB; a bare bucket_cap_mb is MiB."""
+    assert parse_cap_mb(text) == mb
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4096", 4096), ("4KiB", 4096), ("256MiB", 256 * MIB), ("1.5KB", 1500), ("2gb", 2 * 10**9)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"),
+    [("4gbit", 4 * 10**9), ("500mbit", 5 * 10**8), ("1.5Gbit", 15 * 10**8), ("10kbit", 10**4)],
+)
+def test_rates(text: str, bits: int) -> None:
+    assert parse_rate_bits(text) == bits
+
+
+@pytest.mark.parametrize("parse", [parse_cap_mb, parse_size, parse_rate_bits])
+@pytest.mark.parametrize("text", ["", "MiB", "-1", "1 2", "5apples", "0x10", "nan", "inf", "1,5", "²"])
+def test_what_is_no_size_is_refused_by_value(parse, text: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InputError) as caught:
+        parse(text)
+    assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["1e999", "1e308GiB"])
+def test_sizes_beyond_a_float_are_refused(text: str) -> None:
+    with pytest.raises(InputError):
+        parse_size(text)
+    with pytest.raises(InputError):
+        cap_bytes(parse_cap_mb(text))
+
+
+def test_a_rate_of_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match="above 0"):
+        parse_rate_bits("0gbit")
+
+
+@given(st.integers(0, 1 << 60))
+def test_no_size_is_told_in_powers_of_ten_or_as_1024_of_a_smaller_unit(size: int) -> None:
+    number, unit = format_size(size).split()
+    assert "e" not in number
+    assert unit == "GiB" or float(number) < 1024
+    assert parse_size(format_size(size).replace(" ", "")) == pytest.approx(size, rel=6e-3, abs=0.5)
+
+
+@given(st.floats(0, 1e6), st.floats(1, 1e3))
+def test_the_ends_of_a_range_lie_in_it(low: float, factor: float) -> None:
+    low, high = round(low, 6), round(low * factor + 1e-6, 6)
+    ends = [float(end) for end in format_mib_range(low, high).split(" to ")]
+    assert all(low <= end <= high for end in ends)
+    assert low <= float(format_mib_range(low, None).removesuffix(" up"))
+
+
+def test_ranges_read_as_people_write_them() -> None:
+    ranges = [(25.015, 282.4), (25, 25), (24.99, 25.2), (0.25, 1024), (1000.4, 1000.6)]
+    assert [format_mib_range(*one) for one in ranges] == [
+        *("25.1 to 282", "25", "25 to 25.2", "0.25 to 1020", "1000.4 to 1000.6")
+    ]
+
+
+@given(st.floats(-2, 2), st.integers(0, 2), st.booleans())
+def test_what_is_not_quite_nothing_or_all_does_not_read_so(share: float, digits: int, sign: bool) -> None:
+    text = format_percent(share, digits, sign=sign)
+    figure = text.removeprefix("more than ").removeprefix("less than ")
+    is_edge = abs(float(figure.rstrip("%"))) in (0, 100)
+    assert "e" not in figure
+    assert not is_edge or share in (-1, 0, 1) or text == "more than 100%" or abs(share) > 1
+    if text == figure and not is_edge:
+        assert float(figure.rstrip("%")) / 100 == pytest.approx(share, abs=0.51 * 10.0 ** -(digits + 2))
+
+
+@given(st.floats(1e-12, 1e15), st.integers(1, 6))
+def test_no_number_is_told_in_powers_of_ten(value: float, digits: int) -> None:
+    text = format_number(value, digits)
+    assert "e" not in text
+    assert float(text) == pytest.approx(value, rel=0.51 * 10.0 ** (1 - digits), abs=0)
