@@ -1,70 +1,44 @@
 """A step as a program: what the compute lane does, in order, and the collectives that it launches.
 
-Every system writes programs (one file each), and both engines play any program. What is decided by the order
+Every system writes programs (one file each), and both clocks play any program. What is decided by the order
 of the gradients alone (which bucket is complete when, what may be launched where) is decided when the program
-is written; what depends on time (channels, waits, slow-downs) is the engines'.
+is written; what depends on time (channels, waits, slow-downs) is the clocks'.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from math import prod
+from math import ceil, prod
+from statistics import median
 from typing import NamedTuple
 
-from sim.clock.small_messages import small_messages
 from sim.errors import InputError
 from sim.nouns.collective import Collective
 from sim.nouns.early_launch import EarlyLaunch
-from sim.nouns.hardware import Hardware
-from sim.nouns.timeline import SpanKind
+from sim.nouns.hardware import Curve, Hardware
 from sim.nouns.workload import Workload
-from sim.units import format_number
+from sim.units import MIB, format_number
 
 FULL_SPEED = 1 << 20  # of work that nothing slows down, in 2**-20 ns a ns
 MOST_NS = 1 << 42  # of work in a step, 73 minutes: in 2**-20 ns it fits an int64
 _MOST_SLOWED = 1 << 19  # times: what takes so much longer than ``MOST_NS`` fits an int64, too
 
+# What the lane is at, and its items: work, of which backward's own alone takes longer on a slower rank; a
+# launch, on the lane or beside it; standing still until a collective's result can be used; copying a bucket's
+# result back to its gradients; marks, which take no time: the bucket is complete, backward is over. It may
+# have nothing to do, or stand still for some time, which slows nothing and is not slowed down.
+BACKWARD, HOOK, COPY_IN, LAUNCH, WAIT, COPY_BACK, READY, BACKWARD_END, IDLE, STALLED = range(10)
 
-class Work(NamedTuple):
-    """The lane is busy for ``duration_ns``."""
 
-    kind: SpanKind
-    duration_ns: int
+class Item(NamedTuple):
+    """One item of the lane. ``collective``: of a launch or a wait; ``bucket``: of a copy back or a mark."""
+
+    kind: int
+    duration_ns: int = 0
+    collective: int = -1
     gradient: int | None = None
     bucket: int | None = None
-
-
-class Ready(NamedTuple):
-    """From here on the bucket is complete: nothing that it holds is missing."""
-
-    bucket: int
-
-
-class Launch(NamedTuple):
-    """The lane has come to where the collective is launched: on the lane, or beside it."""
-
-    collective: int
-
-
-class Wait(NamedTuple):
-    """The lane stands still until the collective's result can be used."""
-
-    collective: int
-
-
-class CopyBack(NamedTuple):
-    """The lane copies a bucket's result back to its gradients, which are available then."""
-
-    bucket: int
-    duration_ns: int
-
-
-class BackwardEnd(NamedTuple):
-    """Backward is over: what follows is waiting and copying back, or what a system does after backward."""
-
-
-LaneItem = Work | Ready | Launch | Wait | CopyBack | BackwardEnd
 
 
 class Rates(NamedTuple):
@@ -83,14 +57,12 @@ class Rates(NamedTuple):
 _FULL = Rates()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effects:
+class Machine(NamedTuple):
     """What the machine does to any program: channels, the cost of a launch in ns, and how fast work goes
-    while the lane is ``idle``, ``computing``, ``copying_in`` and ``copying_out``.
+    while the lane is ``idle`` (or stands still), ``computing``, ``copying_in`` and ``copying_out``.
 
     Collectives of fewer than ``small_bytes`` are small messages. The defaults are no effect. What is added
-    here needs its value in ``effects_of``, and in ``variants.machine_of`` for the compiled clock;
-    ``in_force`` then keeps faster clocks and searches that do not know it away.
+    here needs its value in ``machine_of``; ``in_force`` then keeps searches that do not know it away.
     """
 
     channels: int = 1
@@ -105,12 +77,7 @@ class Effects:
     @property
     def in_force(self) -> frozenset[str]:
         """Names of the fields that can make any program end at another time than without effects."""
-        return frozenset(one.name for one in fields(self) if getattr(self, one.name) != one.default)
-
-    @property
-    def stretches(self) -> bool:
-        """Whether any work can be slowed down."""
-        return bool(self.in_force & {"idle", "computing", "copying_in", "copying_out"})
+        return frozenset(name for name in self._fields if getattr(self, name) != self._field_defaults[name])
 
 
 @lru_cache(maxsize=1024)
@@ -129,7 +96,7 @@ def rate_of(*slow_downs: float) -> int:
     return round(FULL_SPEED / slowed)
 
 
-def effects_of(workload: Workload, hardware: Hardware, small_by: Hardware | None = None) -> Effects:
+def machine_of(workload: Workload, hardware: Hardware, small_by: Hardware | None = None) -> Machine:
     """What ``hardware`` does, without what the recorded times of ``workload`` contain already.
 
     ``small_by``: whose curve says which messages are small; None: that of ``hardware``.
@@ -142,7 +109,7 @@ def effects_of(workload: Workload, hardware: Hardware, small_by: Hardware | None
     def rates(comm: float, *lane: float) -> Rates:
         return Rates(rate_of(*lane), rate_of(comm), rate_of(comm, channel), rate_of(comm, small))
 
-    return Effects(
+    return Machine(
         channels=hardware.comm_channels,
         launch_cost_ns=hardware.launch_cost_ns,
         launch_blocks_compute=hardware.launch_blocks_compute
@@ -154,6 +121,48 @@ def effects_of(workload: Workload, hardware: Hardware, small_by: Hardware | None
         copying_out=rates(hardware.comm_copy_out_slowdown, hardware.copy_out_slowdown),
         small_bytes=small_bytes,
     )
+
+
+# Small messages on channels that share one connection, as gloo's do: they wait, and slow nothing. Gloo cuts
+# an all-reduce into segments, of which two are in flight in each of its two halves, and all channels send
+# through the one connection that two ranks have. A small message that is sent beside a larger one waits
+# behind those segments, in either half, and the larger one does not notice. On average 1.5 of the 2 in flight
+# in each half are still to be sent; a message up to 4 MiB has 4.
+_WAITED = Fraction(3, 4)
+_MOST_WIRE = Fraction(1, 4)  # of a small message's time
+_USUAL_BYTES = 2 * MIB  # of what a small message waits behind: a gradient of a layer
+_NONE = (0, 1.0)
+
+
+def small_messages(hardware: Hardware) -> tuple[int, float]:
+    """From how many bytes on a message is not small, and how much longer a small one takes beside others.
+
+    A message is small where less than a quarter of its time is the wire's, at the best rate of the all-reduce
+    curve; 0 bytes and a factor of 1 where nothing is.
+    """
+    if not hardware.shared_connection or hardware.comm_channels == 1 or hardware.world_size == 1:
+        return _NONE
+    return _by_curve(hardware.all_reduce)
+
+
+@lru_cache(maxsize=256)
+def _by_curve(curve: Curve) -> tuple[int, float]:
+    rates = [Fraction(point.duration_ns, point.num_bytes) for point in curve if point.num_bytes]
+    edge = min(rates, default=Fraction(0)) / _MOST_WIRE  # ns a byte of a message that is just not small
+    small = []
+    for point in curve:
+        if edge * point.num_bytes >= point.duration_ns:
+            break
+        small.append(point)
+    if not small or len(small) == len(curve):
+        return _NONE
+    before, after = curve[len(small) - 1], curve[len(small)]
+    slope = Fraction(after.duration_ns - before.duration_ns, after.num_bytes - before.num_bytes)
+    num_bytes = ceil((before.duration_ns - slope * before.num_bytes) / (edge - slope))
+    longest = max(_USUAL_BYTES, after.num_bytes)
+    waits = _WAITED * [point.duration_ns for point in curve if point.num_bytes <= longest][-1]
+    usual = median(point.duration_ns for point in small)
+    return num_bytes, round(1 + float(waits) / usual, 4)
 
 
 def check_length(whose: str, work_ns: float) -> None:
@@ -170,18 +179,19 @@ def check_length(whose: str, work_ns: float) -> None:
 class Program:
     """One micro-batch, from before its forward to the end of what follows its backward; times in ns.
 
-    ``lane`` starts with backward. ``carriers`` holds, for each bucket, the collectives that carry it: none
-    where it is not sent, several where they follow each other. ``before_forward`` and ``after_sync`` are
+    ``lane`` starts with backward. ``collectives`` are in the order of their launches on the lane; those that
+    follow another stand anywhere between. ``carriers`` holds, for each bucket, the collectives that carry it:
+    none where it is not sent, several where they follow each other. ``before_forward`` and ``after_sync`` are
     blocking collectives, one after the other; ``before_forward_ns`` (for ``before_forward_for``) and
     ``after_sync_ns`` what else is done there. ``hidden_ns`` is how much of ``before_forward`` runs beside
     forward. ``optimizer_ns`` is the optimizer's step, 0 in a micro-batch that has none. ``early_launches``
     are buckets that are sent before all of their gradients are ready.
     """
 
-    lane: tuple[LaneItem, ...]
+    lane: tuple[Item, ...]
     collectives: tuple[Collective, ...]
     carriers: tuple[tuple[int, ...], ...]
-    effects: Effects
+    machine: Machine
     before_forward: tuple[Collective, ...] = ()
     before_forward_ns: int = 0
     before_forward_for: str = "parameters"
@@ -194,10 +204,15 @@ class Program:
 
     def check_length(self, whose: str, services_ns: Sequence[int] | None = None) -> None:
         """Raise ``InputError`` if it is longer than can be played, where its collectives take so long."""
-        lane = sum(item.duration_ns for item in self.lane if isinstance(item, (Work, CopyBack)))
-        launches = len(self.collectives) * self.effects.launch_cost_ns
+        lane = sum(item.duration_ns for item in self.lane)
+        launches = len(self.collectives) * self.machine.launch_cost_ns
         sent = [one.service_ns for one in self.collectives] if services_ns is None else services_ns
         check_length(whose, lane + launches + sum(sent))
+
+    @property
+    def follows(self) -> bool:
+        """Whether any collective follows another, so that time alone orders them."""
+        return any(one.after is not None for one in self.collectives)
 
     @property
     def pre_forward_ns(self) -> int:
@@ -221,18 +236,43 @@ class Program:
         return self.after_sync_ns + sum(collective.service_ns for collective in self.after_sync)
 
 
-def works(workload: Workload) -> list[tuple[int, int]]:
-    """Backward cut at its gradients: (gradient, its own work in ns), in ready order; the tail is left out."""
-    cut, before = [], 0
-    for index in workload.order():
-        ready = workload.gradients[index].ready_ns
-        assert ready is not None
-        cut.append((index, ready - before))
-        before = ready
-    return cut
+def check_ranks(programs: Sequence[Program], begins_ns: Sequence[int]) -> None:
+    """Raise ``InputError`` unless there is a program a rank, each alike the first."""
+    if len(programs) != len(begins_ns) or not programs:
+        raise InputError(
+            f"begins_ns: {len(begins_ns)} instants for {len(programs)} programs; give one a rank"
+        )
+    for rank, program in enumerate(programs):
+        if program is not programs[0]:
+            check_alike(programs[0], program, 0, f"rank {rank}")
 
 
-def tail_ns(workload: Workload) -> int:
-    """Backward's work after the last gradient."""
-    order = workload.order()
-    return workload.backward_ns - ((workload.gradients[order[-1]].ready_ns or 0) if order else 0)
+def check_alike(mine: Program, theirs: Program, micro_batch: int, whose: str = "slowest") -> None:
+    """Raise ``InputError`` unless both launch the same in one order; the error calls ``theirs`` ``whose``."""
+    ours, others = _launched(mine), _launched(theirs)
+    for place, (one, two) in enumerate(zip(ours, others, strict=False)):
+        if one != two:
+            raise InputError(
+                f"{whose}: its collective {place} of micro-batch {micro_batch} is {_words(two)}, and "
+                f"{_words(one)} here; give the same model under the same assignment"
+            )
+    if len(ours) != len(others):
+        raise InputError(
+            f"{whose}: it sends {len(others)} collectives in micro-batch {micro_batch}, and {len(ours)} are "
+            f"sent here; give the same model under the same assignment"
+        )
+
+
+def _launched(program: Program) -> list[Collective]:
+    """What travels, in the order of launches; chained collectives, which time alone orders, come last."""
+    return [_travels(one) for one in sorted(program.collectives, key=lambda one: one.after is not None)]
+
+
+def _travels(collective: Collective) -> Collective:
+    """The collective without its times, its phase and its gradient, in which ranks may differ."""
+    return replace(collective, service_ns=0, settle_ns=0, phase="backward", gradient=None)
+
+
+def _words(collective: Collective) -> str:
+    bucket = "" if collective.bucket is None else f", bucket {collective.bucket}"
+    return f"{collective.kind} of {collective.elements} {collective.dtype}{bucket}"

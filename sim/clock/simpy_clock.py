@@ -1,22 +1,37 @@
-"""The SimPy engine: a compute lane, communication channels, and the rules that tie them.
+"""The SimPy clock: compute lanes, communication channels, and the rules that tie them.
 
 Every process here is one sentence of CONTRACT's "How time runs": the compute lane runs its program, the
 launcher launches one after the other, channels serve first come first served, a chained collective follows
-another. Stretching (interference) lives in ``Stretch`` alone.
+another. Stretching (interference) lives in ``Stretch`` alone. Ranks of one job run side by side in one
+environment: a rank comes to a collective once it has launched it and has a channel for it. There it waits for
+the last one, as a kernel that spins does: its channel is taken, nothing moves, and nothing is slowed down.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import simpy
 
-from sim.clock.outcome import Ledger, Outcome
-from sim.clock.program import FULL_SPEED, CopyBack, Effects, Launch, Program, Rates, Ready, Wait, Work
-from sim.nouns.collective import Collective
-from sim.nouns.timeline import ComputeSpan, SpanKind
+from sim.clock.program import (
+    BACKWARD,
+    COPY_BACK,
+    COPY_IN,
+    FULL_SPEED,
+    LAUNCH,
+    STALLED,
+    WAIT,
+    Machine,
+    Program,
+    check_ranks,
+)
+from sim.clock.timeline import Outcome
+from sim.errors import NotModelledError
 
-Kind = Literal["lane", "copy_in", "copy_out", "collective", "small"]  # "small": a small message
+# What work is, for its rate: the lane's own of three kinds (as ``BACKWARD``, whatever else it computes), or
+# a collective, a small message or a larger one.
+SENT, SMALL = "sent", "small"
+Kind = int | str
 
 # SimPy's priorities are URGENT 0 and NORMAL 1; these come last in an instant, rates behind all launches.
 CHAINED, RATES = 2, 3
@@ -53,27 +68,21 @@ class Stretch:
     take effect together however often rates are settled in it.
     """
 
-    def __init__(self, env: simpy.Environment, effects: Effects) -> None:
+    def __init__(self, env: simpy.Environment, machine: Machine) -> None:
         self._env = env
-        self._effects = effects
+        self._machine = machine
         self._active: list[Task] = []
         self._settling = False
-        self._stretches = effects.stretches
+        self._stretches = bool(machine.in_force & {"idle", "computing", "copying_in", "copying_out"})
 
-    def work(self, duration_ns: int, kind: Kind, collective: Collective | None = None) -> simpy.Event:
+    def work(self, duration_ns: int, kind: Kind) -> simpy.Event:
         """An event that fires when ``duration_ns`` of work is done, however long that takes."""
         if not self._stretches or duration_ns == 0:
             return self._env.timeout(duration_ns)
-        if collective is not None and collective.num_bytes < self._effects.small_bytes:
-            kind = "small"
-        task = Task(self._env.event(), duration_ns * FULL_SPEED, kind, self._now)
+        task = Task(self._env.event(), duration_ns * FULL_SPEED, kind, int(self._env.now))
         self._active.append(task)
         self._request_settle()
         return task.done
-
-    @property
-    def _now(self) -> int:
-        return int(self._env.now)
 
     def _request_settle(self) -> None:
         if self._settling:
@@ -84,7 +93,7 @@ class Stretch:
 
     def _settle(self, _: simpy.Event) -> None:
         self._settling = False
-        now, rates, is_moved = self._now, self._rates(), False
+        now, rates, is_moved = int(self._env.now), self._rates(), False
         for task in self._active:
             rate = rates[task.kind]
             if rate != task.rate:
@@ -99,17 +108,19 @@ class Stretch:
 
     def _rates(self) -> dict[Kind, int]:
         """How fast each kind of work goes beside what is active now."""
-        effects, under_way = self._effects, [task.kind for task in self._active]
-        larger, small = under_way.count("collective"), under_way.count("small")
-        lane: dict[Kind, Rates] = {
-            "lane": effects.computing,
-            "copy_in": effects.copying_in,
-            "copy_out": effects.copying_out,
+        machine, under_way = self._machine, [task.kind for task in self._active]
+        larger, small = under_way.count(SENT), under_way.count(SMALL)
+        lane = {
+            BACKWARD: machine.computing,
+            COPY_IN: machine.copying_in,
+            COPY_BACK: machine.copying_out,
         }
-        beside = next((lane[kind] for kind in under_way if kind in lane), effects.idle)
-        made = {kind: rates.lane if larger or small else FULL_SPEED for kind, rates in lane.items()}
-        made["collective"] = beside.shared if larger > 1 else beside.alone
-        made["small"] = beside.small if larger else beside.shared if small > 1 else beside.alone
+        beside = next((lane[kind] for kind in under_way if isinstance(kind, int)), machine.idle)
+        made: dict[Kind, int] = {
+            kind: rates.lane if larger or small else FULL_SPEED for kind, rates in lane.items()
+        }
+        made[SENT] = beside.shared if larger > 1 else beside.alone
+        made[SMALL] = beside.small if larger else beside.shared if small > 1 else beside.alone
         return made
 
     def _finish(self, alarm: simpy.Event) -> None:
@@ -122,16 +133,31 @@ class Stretch:
         self._request_settle()
 
 
-class Player:
-    """One program being played: the processes and what they write down."""
+class _Meeting:
+    """One collective of all ranks: how many are still missing, and what fires when the last has come."""
 
-    def __init__(self, env: simpy.Environment, program: Program) -> None:
+    def __init__(self, env: simpy.Environment, ranks: int) -> None:
+        self.missing = ranks
+        self.all_here = env.event()
+
+
+class Rank:
+    """One rank's program, from its own start of backward: its processes and what they write down."""
+
+    def __init__(
+        self, env: simpy.Environment, program: Program, begin_ns: int, meetings: Sequence[_Meeting]
+    ) -> None:
         self.env = env
         self.program = program
-        self.stretch = Stretch(env, program.effects)
-        self.channels = simpy.Resource(env, capacity=program.effects.channels)
+        self.begin_ns = begin_ns
+        self.meetings = meetings
+        self.stretch = Stretch(env, program.machine)
+        self.channels = simpy.Resource(env, capacity=program.machine.channels)
         self.launches = simpy.Store(env)
-        self.ledger = Ledger(program)
+        self.ended: list[int] = []
+        self.launch, self.taken, self.start, self.end, self.usable_ns = (
+            [0] * len(program.collectives) for _ in range(5)
+        )
         self.usable = [env.event() for _ in program.collectives]
         self.chained: list[int] = []
         self.followers: dict[int, list[int]] = {}
@@ -141,76 +167,64 @@ class Player:
 
     @property
     def now(self) -> int:
-        """The instant in ns, on this player's clock."""
-        return int(self.env.now)
-
-    def _occupy(
-        self, kind: SpanKind, duration_ns: int, gradient: int | None = None, bucket: int | None = None
-    ) -> Step:
-        start = self.now
-        yield self.stretch.work(duration_ns, "copy_in" if kind == "copy_in" else "lane")
-        if duration_ns:
-            self.ledger.compute.append(
-                ComputeSpan(kind=kind, start_ns=start, end_ns=self.now, gradient=gradient, bucket=bucket)
-            )
+        """The instant in ns, on this rank's clock."""
+        return int(self.env.now) - self.begin_ns
 
     def lane(self) -> Step:
-        """Run the compute lane, item by item."""
-        ledger, effects = self.ledger, self.program.effects
-        for item in self.program.lane:
-            if isinstance(item, Work):
-                yield from self._occupy(*item)
-            elif isinstance(item, Ready):
-                ledger.ready[item.bucket] = self.now
-            elif isinstance(item, Launch):
-                if effects.launch_blocks_compute:
-                    bucket = self.program.collectives[item.collective].bucket
-                    yield from self._occupy("launch", effects.launch_cost_ns, bucket=bucket)
-                    self._launched(item.collective)
-                else:
-                    self.launches.put(item.collective)
-            elif isinstance(item, Wait):
-                yield self.usable[item.collective]
-            elif isinstance(item, CopyBack):
-                ledger.copy_out_start[item.bucket] = self.now
-                yield self.stretch.work(item.duration_ns, "copy_out")
-                ledger.available[item.bucket] = self.now
-            else:
-                ledger.backward_end = self.now
+        """Run the compute lane, item by item, once backward starts; launches go on beside it."""
+        machine = self.program.machine
+        yield self.env.timeout(-self.now)
+        if not machine.launch_blocks_compute:
+            self.env.process(self.launcher())
+        for kind, duration_ns, number, *_ in self.program.lane:
+            if kind == WAIT:
+                yield self.usable[number]
+            elif kind == STALLED:
+                yield self.env.timeout(duration_ns)
+            elif kind == LAUNCH and machine.launch_blocks_compute:
+                yield self.stretch.work(machine.launch_cost_ns, BACKWARD)
+                self._launched(number)
+            elif kind == LAUNCH:
+                self.launches.put(number)
+            elif duration_ns:
+                yield self.stretch.work(duration_ns, kind if kind in (COPY_IN, COPY_BACK) else BACKWARD)
+            self.ended.append(self.now)
 
     def launcher(self) -> Step:
         """Launch collectives beside the compute lane, one after the other."""
         while True:
             number = yield self.launches.get()
-            if self.program.effects.launch_cost_ns:
-                yield self.env.timeout(self.program.effects.launch_cost_ns)
+            if self.program.machine.launch_cost_ns:
+                yield self.env.timeout(self.program.machine.launch_cost_ns)
             self._launched(number)
 
     def _launched(self, number: int) -> None:
-        self.ledger.launch[number] = self.now
+        self.launch[number] = self.now
         self.env.process(self._collective(number, self.channels.request()))
 
     def _collective(self, number: int, channel: simpy.resources.resource.Request) -> Step:
-        collective = self.program.collectives[number]
+        collective, meeting = self.program.collectives[number], self.meetings[number]
         yield channel
-        yield from self._await_others(number)
-        self.ledger.start[number] = self.now
-        yield self.stretch.work(collective.service_ns, "collective", collective)
-        self.ledger.end[number] = self.now
+        self.taken[number] = self.now
+        meeting.missing -= 1
+        if meeting.missing:
+            yield meeting.all_here
+        else:
+            meeting.all_here.succeed()
+        self.start[number] = self.now
+        is_small = collective.num_bytes < self.program.machine.small_bytes
+        yield self.stretch.work(collective.service_ns, SMALL if is_small else SENT)
+        self.end[number] = self.now
         if not collective.holds_channel:
             self.channels.release(channel)
         if collective.settle_ns:
             yield self.env.timeout(collective.settle_ns)
         if collective.holds_channel:
             self.channels.release(channel)
-        self.ledger.usable[number] = self.now
+        self.usable_ns[number] = self.now
         self.usable[number].succeed()
         for follower in self.followers.get(number, ()):
             self.env.process(self._follow(follower))
-
-    def _await_others(self, number: int) -> Step:
-        """Wait for ranks that have not come yet, which slows nothing; here, with one rank, for none."""
-        yield from ()
 
     def _follow(self, number: int) -> Step:
         """Launch a chained collective, as a callback does, after all else that happens in that instant."""
@@ -221,15 +235,46 @@ class Player:
             for follower in due:
                 self._launched(follower)
 
+    def outcome(self) -> Outcome:
+        """All that was written down, once the lane has come to its end."""
+        return Outcome(
+            program=self.program,
+            ended_ns=tuple(self.ended),
+            launch_ns=tuple(self.launch),
+            taken_ns=tuple(self.taken),
+            start_ns=tuple(self.start),
+            end_ns=tuple(self.end),
+            usable_ns=tuple(self.usable_ns),
+        )
+
 
 def play(program: Program) -> Outcome:
     """Play a program in SimPy."""
-    env = simpy.Environment()
-    player = Player(env, program)
-    lane = env.process(player.lane())
-    if not program.effects.launch_blocks_compute:
-        env.process(player.launcher())
-    env.run(until=lane)
-    sync_end = int(env.now)
-    env.run()  # collectives that nothing waits for are played to their end, too
-    return player.ledger.outcome(sync_end)
+    return play_together((program,), (0,))[0]
+
+
+def play_together(programs: Sequence[Program], begins_ns: Sequence[int]) -> tuple[Outcome, ...]:
+    """What becomes of each rank's micro-batch; its backward starts at ``begins_ns`` on one clock.
+
+    Outcomes count from the start of the rank's own backward. What follows a backward is the rank's own: to
+    chain micro-batches and steps, begin the next one where this one, and what the rank does after it, ends.
+
+    Raises:
+        InputError: programs that do not launch the same collectives in the same order, or not one a rank.
+        NotModelledError: ranks that wait for each other for ever.
+    """
+    check_ranks(programs, begins_ns)
+    env = simpy.Environment(min(begins_ns))
+    meetings = [_Meeting(env, len(programs)) for _ in programs[0].collectives]
+    ranks = [Rank(env, *of, meetings) for of in zip(programs, begins_ns, strict=True)]
+    for rank in ranks:
+        env.process(rank.lane())
+    env.run()
+    if any(meeting.missing for meeting in meetings):
+        orders = "they reach their collectives in different orders and wait for each other for ever"
+        if programs[0].follows:
+            raise NotModelledError(
+                f"ranks: collectives that follow each other are not modelled of ranks that differ: {orders}"
+            )
+        raise NotModelledError(f"ranks: {orders}")
+    return tuple(rank.outcome() for rank in ranks)

@@ -4,19 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sim.clock.program import (
-    BackwardEnd,
-    CopyBack,
-    LaneItem,
-    Program,
-    Ready,
-    Wait,
-    Work,
-    effects_of,
-    tail_ns,
-    works,
-)
-from sim.costs.service_time import all_reduce_ns, service_ns
+from sim.clock.program import COPY_IN, HOOK, Program
+from sim.costs.service_time import service_ns
 from sim.errors import AssignmentError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, CollectiveKind, Phase
@@ -28,7 +17,7 @@ from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
 from sim.systems.bucketing import compute_bucket_assignment_by_size
 from sim.systems.compile_cuts import AS_RECORDED
 from sim.systems.ddp_assignment import check_used, constructed_in
-from sim.systems.micro_batch import LaneWriter, write_micro_batches
+from sim.systems.step_writer import StepWriter, write_micro_batches
 from sim.units import transfer_ns
 
 _COALESCED_BYTES = 250 << 20  # DDP's broadcast_bucket_size
@@ -62,8 +51,11 @@ def write(
     switches = read_switches(assignment)
     check_used(workload, switches)
     _check_iteration(workload, assignment, switches, iteration)
-    writer = _Writer(workload, hardware, assignment, switches, iteration)
-    return write_micro_batches(switches.accumulation_steps, writer.micro_batch)
+
+    def write_one(number: int) -> Program:
+        return _MicroBatch(workload, hardware, assignment, switches, iteration, number).write()
+
+    return write_micro_batches(switches.accumulation_steps, write_one)
 
 
 def _check_iteration(
@@ -128,79 +120,67 @@ def message(
     )
 
 
-@dataclass(slots=True, eq=False)
-class _Writer:
-    workload: Workload
-    hardware: Hardware
-    assignment: Assignment
-    switches: Switches
-    iteration: Iteration
+class _MicroBatch(StepWriter):
+    """Micro-batch ``number`` (from 0), as it is written (A3)."""
 
-    def micro_batch(self, number: int) -> Program:
-        """Micro-batch ``number`` (from 0)."""
-        if number == self.switches.accumulation_steps - 1:
-            return self._synchronised(number)
-        if self.switches.no_sync:
-            return self._unsynchronised(number)
-        return replace(self._synchronised(number), optimizer_ns=0)
+    def __init__(
+        self,
+        workload: Workload,
+        hardware: Hardware,
+        assignment: Assignment,
+        switches: Switches,
+        iteration: Iteration,
+        number: int,
+    ) -> None:
+        self.is_last = number == switches.accumulation_steps - 1
+        self.buckets = assignment.bucket_indices
+        self.reduces = self.is_last or not switches.no_sync
+        super().__init__(workload, hardware, "ddp", len(self.buckets) if self.reduces else 0)
+        self.assignment, self.switches = assignment, switches
+        self.iteration, self.number = iteration, number
+        first_views = number == 0 and switches.set_to_none  # gradients are None when it begins
+        self.keeps_views = switches.keeps_views and not first_views
+        self.home = {index: number for number, bucket in enumerate(self.buckets) for index in bucket}
+        self.pending = [len(bucket) for bucket in self.buckets]
+        self.next_bucket = 0
+        self.map: int | None = None
+        self.unused = {g.index for g in workload.gradients if g.ready_ns is None}
+        self.copy_out_rate = hardware.copy_out_bytes_per_s
 
-    def _unsynchronised(self, number: int) -> Program:
-        """A micro-batch under ``no_sync``: gradients accumulate, nothing is copied or sent (A3.12)."""
-        before, notes = self._before_forward(number)
-        cut = [(index, work + self.addition_ns(index, number)) for index, work in works(self.workload)]
-        lane: list[LaneItem] = [Work("backward", work, index) for index, work in cut if work]
-        return Program(
-            lane=(*lane, Work("backward", tail_ns(self.workload)), BackwardEnd()),
-            collectives=(),
-            carriers=(),
-            effects=effects_of(self.workload, self.hardware),
-            before_forward=before,
-            notes=notes,
-        )
-
-    def _synchronised(self, number: int) -> Program:
-        """A micro-batch that reduces: the last one, or each where none is under ``no_sync``."""
+    def write(self) -> Program:
+        """The whole of it; under ``no_sync`` gradients accumulate, nothing is copied or sent (A3.12)."""
         workload, switches = self.workload, self.switches
-        before, notes = self._before_forward(number)
-        backward = _Backward(self, number)
+        unsynchronised_before = 0 if switches.syncs_each else self.number
+        before, notes = before_forward(
+            workload, self.hardware, self.assignment, switches, self.iteration, unsynchronised_before
+        )
+        if not self.reduces:
+            for _ in self.backward(self.addition_ns):
+                pass
+            return self.program(before_forward=before, notes=notes)
         if switches.static_graph and self.iteration == 1:
-            backward.reduce_afterwards()
+            self.reduce_afterwards()
         else:
-            backward.reduce_while_ready()
-        backward.finalize()
-        return Program(
-            lane=tuple(backward.lane),
-            collectives=tuple(backward.collectives),
-            carriers=tuple(backward.carriers),
-            effects=effects_of(workload, self.hardware),
+            self.reduce_while_ready()
+        self.finalize()
+        return self.program(
             before_forward=before,
             before_forward_ns=search_ns(workload, self.hardware, switches),
             before_forward_for="unused parameters",
-            optimizer_ns=workload.optimizer_ns,
+            optimizer_ns=workload.optimizer_ns if self.is_last else 0,
             notes=(*notes, *self._notes()),
         )
 
-    def addition_ns(self, index: int, number: int) -> int:
+    def addition_ns(self, index: int) -> int:
         """What AccumulateGrad takes to add one gradient to that of the micro-batches before (A3.12).
 
         The first micro-batch of a step has nothing to add to; without ``set_to_none`` it adds to zeros, and
         recorded times are then taken to contain additions.
         """
         gradient = self.workload.gradients[index]
-        if number == 0 or gradient.sparse or not self.switches.set_to_none:
+        if self.number == 0 or gradient.sparse or not self.switches.set_to_none:
             return 0
         return transfer_ns(gradient.num_bytes, self.hardware.accumulate_bytes_per_s)
-
-    def _before_forward(self, number: int) -> tuple[tuple[Collective, ...], tuple[str, ...]]:
-        unsynchronised_before = 0 if self.switches.syncs_each else number
-        return before_forward(
-            self.workload,
-            self.hardware,
-            self.assignment,
-            self.switches,
-            self.iteration,
-            unsynchronised_before,
-        )
 
     def _notes(self) -> tuple[str, ...]:
         switches, notes = self.switches, []
@@ -224,54 +204,22 @@ class _Writer:
             )
         return tuple(notes)
 
-
-class _Backward(LaneWriter):
-    """The lane of one synchronised backward, as it is written (A3)."""
-
-    def __init__(self, writer: _Writer, number: int) -> None:
-        super().__init__()
-        self.writer = writer
-        self.number = number
-        self.workload = writer.workload
-        self.hardware = writer.hardware
-        self.switches = writer.switches
-        first_views = number == 0 and writer.switches.set_to_none  # gradients are None when it begins
-        self.keeps_views = writer.switches.keeps_views and not first_views
-        self.buckets = writer.assignment.bucket_indices
-        self.home = {index: number for number, bucket in enumerate(self.buckets) for index in bucket}
-        self.pending = [len(bucket) for bucket in self.buckets]
-        self.next_bucket = 0
-        self.carriers: list[tuple[int, ...]] = [
-            () for _ in self.buckets
-        ]  # of a bucket that is not sent, none
-        self.map: int | None = None
-        self.unused = {g.index for g in self.workload.gradients if g.ready_ns is None}
-        included = self.workload.ready_includes
-        self.copy_in_rate = None if "copy_in" in included else self.hardware.copy_in_bytes_per_s
-        self.hook_ns = 0 if "copy_in" in included else self.hardware.hook_cost_ns
-        self.copy_out_rate = self.hardware.copy_out_bytes_per_s
-
     def reduce_while_ready(self) -> None:
         """Copies in at each hook, launches in bucket order as soon as the next bucket is complete (A3.5).
 
         The first hook marks every unused parameter ready ahead of its own (A3.3).
         """
-        marks = self.hardware.mark_used_ns * self.switches.searches
-        for number, (index, work) in enumerate(works(self.workload)):
-            self.work("backward", work + self.writer.addition_ns(index, self.number), gradient=index)
-            self.work("hook", marks, gradient=index)
-            for unused in sorted(self.unused) if number == 0 else ():
-                self._arrive(unused, index)
+        marks, unused = self.hardware.mark_used_ns * self.switches.searches, sorted(self.unused)
+        for index in self.backward(self.addition_ns):
+            self.compute(HOOK, marks, gradient=index)
+            while unused:
+                self._arrive(unused.pop(0), index)
             self._arrive(index, index)
-        self.work("backward", tail_ns(self.workload))
-        self.lane.append(BackwardEnd())
 
     def reduce_afterwards(self) -> None:
         """Iteration 1 of a static graph: map, copies in index order, all buckets, after backward (A3.15)."""
-        for index, work in works(self.workload):
-            self.work("backward", work, gradient=index)
-        self.work("backward", tail_ns(self.workload))
-        self.lane.append(BackwardEnd())
+        for _ in self.backward():
+            pass
         self._launch_map("end of backward", None)
         for gradient in self.workload.gradients:
             self._copy_in(gradient.index)
@@ -288,13 +236,13 @@ class _Backward(LaneWriter):
         waits_for_map = self.map is not None
         for number, bucket in enumerate(self.buckets):
             for carrier in self.carriers[number]:
-                self.lane.append(Wait(carrier))
+                self.wait(carrier)
             if waits_for_map and self.map is not None and not self.unused.isdisjoint(bucket):
-                self.lane.append(Wait(self.map))
+                self.wait(self.map)
                 waits_for_map = False
-            self.lane.append(CopyBack(number, self._copy_out_ns(bucket)))
+            self.copy_back(number, self._copy_out_ns(bucket))
         if waits_for_map and self.map is not None:
-            self.lane.append(Wait(self.map))
+            self.wait(self.map)
 
     def _arrive(self, index: int, trigger: int) -> None:
         """A gradient is ready; ``trigger`` is the one whose hook says so."""
@@ -325,7 +273,7 @@ class _Backward(LaneWriter):
             size, hook_ns = size // 2, 0  # written, not read; no hook of its own
         elif self.keeps_views and switches.comm_hook is not None:
             size = 0
-        self.work("copy_in", hook_ns + transfer_ns(size, self.copy_in_rate), gradient=index)
+        self.compute(COPY_IN, hook_ns + transfer_ns(size, self.copy_in_rate), gradient=index)
 
     def _complete(self, bucket: int) -> None:
         """All gradients are in; batched copies are made now, then the division (A3.4)."""
@@ -333,8 +281,8 @@ class _Backward(LaneWriter):
         if switches.batched_grad_copy:
             size = sum(copied_bytes(self.workload.gradients[index]) for index in self.buckets[bucket])
             passes = (not self.keeps_views) + (switches.comm_hook is None)
-            self.work("copy_in", transfer_ns(passes * size, self.copy_in_rate), bucket=bucket)
-        self.lane.append(Ready(bucket))
+            self.compute(COPY_IN, transfer_ns(passes * size, self.copy_in_rate), bucket=bucket)
+        self.ready(bucket)
 
     def _launch(self, bucket: int, phase: Phase, gradient: int | None) -> None:
         members = [self.workload.gradients[index] for index in self.buckets[bucket]]
@@ -352,38 +300,25 @@ class _Backward(LaneWriter):
         sent = message(hook, members, size, dtype)
         if sent is None:
             return
-        self.work("hook", transfer_ns(sent.before_bytes // 2, self.copy_in_rate), bucket=bucket)
-        self.carriers[bucket] = (
-            self.launch(
-                Collective(
-                    kind="all_reduce",
-                    elements=sent.elements,
-                    dtype=sent.dtype,
-                    num_bytes=sent.num_bytes,
-                    service_ns=all_reduce_ns(self.hardware, sent.num_bytes),
-                    phase=phase,
-                    gradient=gradient,
-                    bucket=bucket,
-                    settle_ns=transfer_ns(sent.after_bytes // 2, self.copy_out_rate),
-                )
-            ),
+        self.compute(HOOK, transfer_ns(sent.before_bytes // 2, self.copy_in_rate), bucket=bucket)
+        self.send(
+            self.collective(
+                "all_reduce",
+                sent.elements,
+                sent.dtype,
+                phase,
+                num_bytes=sent.num_bytes,
+                gradient=gradient,
+                bucket=bucket,
+                settle_ns=transfer_ns(sent.after_bytes // 2, self.copy_out_rate),
+            )
         )
 
     def _launch_map(self, phase: Phase, gradient: int | None) -> None:
         """The all-reduce of int32[P] that says which parameters any rank used (A3.9)."""
-        elements = len(self.workload.gradients)
-        size = elements * DTYPE_BYTES["int32"]
-        self.map = self.launch(
-            Collective(
-                kind="all_reduce",
-                elements=elements,
-                dtype="int32",
-                num_bytes=size,
-                service_ns=all_reduce_ns(self.hardware, size),
-                phase=phase,
-                gradient=gradient,
-                purpose="used parameters",
-            )
+        elements, purpose = len(self.workload.gradients), "used parameters"
+        self.map = self.send(
+            self.collective("all_reduce", elements, "int32", phase, gradient=gradient, purpose=purpose)
         )
 
     def _copy_out_ns(self, bucket: tuple[int, ...]) -> int:

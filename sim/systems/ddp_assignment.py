@@ -21,7 +21,7 @@ from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
 from sim.systems.bucketing import Caps, ddp_limits, initial_buckets, initial_limits, rebuilt_buckets
 from sim.systems.compile_cuts import torch_compiled
-from sim.systems.micro_batch import check_backward
+from sim.systems.step_writer import check_backward
 from sim.units import MIB
 
 

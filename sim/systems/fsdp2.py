@@ -12,12 +12,10 @@ from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import Any
 
-from sim.clock.program import BackwardEnd, CopyBack, Program, Ready, Wait, effects_of, tail_ns, works
-from sim.costs.doubts import missing_curve
-from sim.costs.service_time import collective_ns
+from sim.clock.program import COPY_IN, HOOK, Program, machine_of
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import Assignment, assigned
-from sim.nouns.collective import Collective, CollectiveKind, Phase
+from sim.nouns.collective import Collective, Phase
 from sim.nouns.ddp_switches import FLOATS
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import Holding
@@ -25,9 +23,9 @@ from sim.nouns.settings import micro_batches, read, setting
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.bucketing import Caps
-from sim.systems.micro_batch import (
+from sim.systems.step_writer import (
     ForwardModule,
-    LaneWriter,
+    StepWriter,
     check_backward,
     check_wire_bytes,
     forward_modules,
@@ -304,42 +302,117 @@ def write(
     assignment.check_fits(workload)
     check_units(workload, assignment)
     units = plan(workload, settings, settings.shards(hardware.world_size))
-    writer = _Writer(workload, hardware, settings, units)
-    return write_micro_batches(settings.accumulation_steps, writer.micro_batch)
+
+    def write_one(number: int) -> Program:
+        return _MicroBatch(workload, hardware, settings, units, number).write()
+
+    return write_micro_batches(settings.accumulation_steps, write_one)
 
 
-@dataclass(slots=True, eq=False)
-class _Writer:
-    """What all micro-batches of a step share."""
+class _MicroBatch(StepWriter):
+    """Micro-batch ``number`` (from 0), as it is written."""
 
-    workload: Workload
-    hardware: Hardware
-    settings: Fsdp2Settings
-    units: UnitPlan
+    def __init__(
+        self, workload: Workload, hardware: Hardware, settings: Fsdp2Settings, units: UnitPlan, number: int
+    ) -> None:
+        self.settings, self.units, self.number = settings, units, number
+        self.is_last = number == settings.accumulation_steps - 1
+        super().__init__(workload, hardware, POLICY, len(units.reduced) if self.is_last else 0)
+        self.gathered: dict[str, int] = {}  # by unit, its gather of this backward
+        self.under_way: int | None = None  # the last reduce-scatter, for which the next one waits
 
     @property
     def gathers(self) -> bool:
         """Whether parameters are gathered: not where there is one rank, which has them all."""
         return self.hardware.world_size > 1
 
-    def micro_batch(self, number: int) -> Program:
-        """Micro-batch ``number`` (from 0)."""
-        is_last = number == self.settings.accumulation_steps - 1
-        backward = _Backward(self, number, reduces=is_last)
-        backward.run()
+    def write(self) -> Program:
+        """The whole of it."""
+        self.reduce()
         gathers, waited_ns = self._forward()
         services = sum(one.service_ns for one in gathers)
-        return Program(
-            lane=tuple(backward.lane),
-            collectives=tuple(backward.collectives),
-            carriers=tuple(backward.sent[n] for n in range(len(backward.sent))),
-            effects=effects_of(self.workload, replace(self.hardware, comm_channels=1)),  # one communicator
+        return self.program(
+            machine=machine_of(self.workload, replace(self.hardware, comm_channels=1)),  # one communicator
             before_forward=gathers,
             before_forward_ns=max(0, waited_ns - services),
             hidden_ns=max(0, services - waited_ns),
-            optimizer_ns=self._optimizer_ns() if is_last else 0,
+            optimizer_ns=self._optimizer_ns() if self.is_last else 0,
             notes=(_STREAMS, *self._of_replicas(), *self._root_alone(), *told_of_forward(gathers, waited_ns)),
         )
+
+    def reduce(self) -> None:
+        """Units as backward comes to them: gathered and copied out, computed, reduced (A10.3, A10.4)."""
+        units, order = self.units, self.workload.order()
+        home = {index: number for number, unit in enumerate(units.reduced) for index in unit.indices}
+        missing = [set(unit.indices) for unit in units.reduced]
+        begun: set[int] = set()
+
+        def come_to(bucket: int) -> None:
+            if bucket not in begun:
+                begun.add(bucket)
+                self._pre_backward(units.reduced[bucket])
+
+        for bucket, unit in enumerate(units.reduced):
+            if unit.is_root:
+                come_to(bucket)
+        come_to(home[order[0]])
+        for index, following in zip(self.backward(self._addition_ns), (*order[1:], None), strict=True):
+            bucket = home[index]
+            missing[bucket].remove(index)
+            if not missing[bucket] and units.reduced[bucket].name not in units.late:
+                self._reduce(bucket, "backward")
+            if following is not None:
+                come_to(home[following])
+        for bucket, unit in enumerate(units.reduced):
+            if unit.name in units.late:
+                self._reduce(bucket, "end of backward")
+        for bucket, carriers in enumerate(self.carriers):
+            self.wait(carriers[-1])
+            self.copy_back(bucket)
+
+    def _addition_ns(self, index: int) -> int:
+        """From the second micro-batch on gradients are added to those of the ones before (A3.12)."""
+        size = self.workload.gradients[index].num_bytes * bool(self.number)
+        return transfer_ns(size, self.hardware.accumulate_bytes_per_s)
+
+    def _pre_backward(self, unit: Unit) -> None:
+        """Wait for the unit's gather, copy it out, and prefetch what backward comes to next (A10.3)."""
+        settings, units = self.settings, self.units
+        if not self.gathers or not settings.reshard_after_forward:
+            return
+        self._gather(unit)
+        if unit.name in self.gathered:
+            self.wait(self.gathered[unit.name])
+            self.compute(HOOK, self.copy_out_ns(unit))
+        before = [one for one in units.forward if not one.is_root]  # as lists for prefetching are written
+        if not settings.backward_prefetch:
+            before = list(units.finished)
+        place = len(before) if unit.is_root else before.index(unit)
+        ahead = max(1, settings.backward_prefetch)
+        is_queued = False
+        for target in before[max(place - ahead, 0) : place][::-1]:
+            is_queued |= self._gather(target, is_queued=is_queued)
+
+    def _gather(self, unit: Unit, *, is_queued: bool = False) -> bool:
+        """Launch a unit's gather, unless it was before; the root needs none. Returns whether it did."""
+        if unit.is_root or unit.name in self.gathered:
+            return False
+        self.gathered[unit.name] = self.send(self.gather(unit, "backward", is_queued=is_queued))
+        return True
+
+    def _reduce(self, bucket: int, phase: Phase) -> None:
+        """Wait for the reduce-scatter before, copy in, and send, in the last micro-batch alone (A10.4)."""
+        if not self.is_last:
+            return
+        unit = self.units.reduced[bucket]
+        if self.under_way is not None:
+            self.wait(self.under_way)
+        sent = self.reduction(unit, bucket, phase)
+        self.compute(COPY_IN, transfer_ns(sent.num_bytes, self.hardware.copy_in_bytes_per_s), bucket=bucket)
+        self.ready(bucket)
+        self.under_way = self.send(sent)
+        if (behind := self.replicas_reduction(sent, self.under_way)) is not None:
+            self.send(behind)
 
     def _of_replicas(self) -> tuple[str, ...]:
         """Notes under HSDP: whose curves are taken, and that its two groups share a channel (A10.7)."""
@@ -383,7 +456,7 @@ class _Writer:
     def gather(self, unit: Unit, phase: Phase, *, is_queued: bool = False) -> Collective:
         """The all-gather of a unit's parameters; ``is_queued``: it begins as another one ends (A10.8)."""
         dtype = self.settings.gathered_dtype(unit.dtype)
-        made = self._collective("all_gather", unit.numel, dtype, phase, purpose="parameters")
+        made = self.collective("all_gather", unit.numel, dtype, phase, purpose="parameters")
         if not is_queued:
             return made
         factor = Fraction(self.hardware.queued_gather_factor)
@@ -392,31 +465,14 @@ class _Writer:
     def reduction(self, unit: Unit, bucket: int, phase: Phase) -> Collective:
         """The reduce-scatter of a unit's gradients (A10.4)."""
         dtype = self.settings.sent_dtype(unit.dtype)
-        return self._collective("reduce_scatter", unit.numel, dtype, phase, bucket=bucket)
+        return self.collective("reduce_scatter", unit.numel, dtype, phase, bucket=bucket)
 
     def replicas_reduction(self, sent: Collective, number: int) -> Collective | None:
         """The all-reduce of a rank's share over the replicas, behind collective ``number`` (A10.7)."""
         if self.settings.replicas == 1:
             return None
         share = sent.elements * self.settings.replicas // self.hardware.world_size
-        return self._collective("all_reduce", share, sent.dtype, sent.phase, bucket=sent.bucket, after=number)
-
-    def _collective(
-        self, kind: CollectiveKind, elements: int, dtype: str, phase: Phase, **more: Any
-    ) -> Collective:
-        num_bytes = elements * DTYPE_BYTES[dtype]
-        duration_ns = collective_ns(self.hardware, kind, num_bytes)
-        if duration_ns is None:
-            raise NotModelledError(f"{POLICY}: {missing_curve(self.hardware, kind)}")
-        return Collective(
-            kind=kind,
-            elements=elements,
-            dtype=dtype,
-            num_bytes=num_bytes,
-            service_ns=duration_ns,
-            phase=phase,
-            **more,
-        )
+        return self.collective("all_reduce", share, sent.dtype, sent.phase, bucket=sent.bucket, after=number)
 
     def _optimizer_ns(self) -> int:
         """The optimizer works on one rank's share, padding included (A10.6)."""
@@ -461,92 +517,6 @@ def _play_prefetched(
         now += duration_ns
     computed = sum(module.duration_ns for module in modules)
     return tuple(begun), now - computed, queued
-
-
-class _Backward(LaneWriter):
-    """The lane of one micro-batch, as it is written."""
-
-    def __init__(self, writer: _Writer, number: int, *, reduces: bool) -> None:
-        super().__init__()
-        self.writer, self.number, self.reduces = writer, number, reduces
-        self.sent: dict[int, tuple[int, ...]] = {}  # by bucket, its collectives
-        self.gathered: dict[str, int] = {}  # by unit, its gather of this backward
-        self.under_way: int | None = None  # the last reduce-scatter, for which the next one waits
-
-    def run(self) -> None:
-        """Units as backward comes to them: gathered and copied out, computed, reduced (A10.3, A10.4)."""
-        units, workload = self.writer.units, self.writer.workload
-        home = {index: number for number, unit in enumerate(units.reduced) for index in unit.indices}
-        missing = [set(unit.indices) for unit in units.reduced]
-        begun: set[int] = set()
-        for number, unit in enumerate(units.reduced):
-            if unit.is_root:
-                begun.add(number)
-                self._pre_backward(unit)
-        for index, work in works(workload):
-            bucket = home[index]
-            unit = units.reduced[bucket]
-            if bucket not in begun:
-                begun.add(bucket)
-                self._pre_backward(unit)
-            self.work("backward", work + self._addition_ns(index), gradient=index)
-            missing[bucket].remove(index)
-            if not missing[bucket] and unit.name not in units.late:
-                self._reduce(bucket, "backward")
-        self.work("backward", tail_ns(workload))
-        self.lane.append(BackwardEnd())
-        for bucket, unit in enumerate(units.reduced):
-            if unit.name in units.late:
-                self._reduce(bucket, "end of backward")
-        for bucket, carriers in sorted(self.sent.items()):
-            self.lane += [Wait(carriers[-1]), CopyBack(bucket, 0)]
-
-    def _addition_ns(self, index: int) -> int:
-        """From the second micro-batch on gradients are added to those of the ones before (A3.12)."""
-        size = self.writer.workload.gradients[index].num_bytes * bool(self.number)
-        return transfer_ns(size, self.writer.hardware.accumulate_bytes_per_s)
-
-    def _pre_backward(self, unit: Unit) -> None:
-        """Wait for the unit's gather, copy it out, and prefetch what backward comes to next (A10.3)."""
-        settings, units = self.writer.settings, self.writer.units
-        if not self.writer.gathers or not settings.reshard_after_forward:
-            return
-        self._gather(unit)
-        if unit.name in self.gathered:
-            self.lane.append(Wait(self.gathered[unit.name]))
-            self.work("hook", self.writer.copy_out_ns(unit))
-        before = [one for one in units.forward if not one.is_root]  # as lists for prefetching are written
-        if not settings.backward_prefetch:
-            before = list(units.finished)
-        place = len(before) if unit.is_root else before.index(unit)
-        ahead = max(1, settings.backward_prefetch)
-        is_queued = False
-        for target in before[max(place - ahead, 0) : place][::-1]:
-            is_queued |= self._gather(target, is_queued=is_queued)
-
-    def _gather(self, unit: Unit, *, is_queued: bool = False) -> bool:
-        """Launch a unit's gather, unless it was before; the root needs none. Returns whether it did."""
-        if unit.is_root or unit.name in self.gathered:
-            return False
-        self.gathered[unit.name] = self.launch(self.writer.gather(unit, "backward", is_queued=is_queued))
-        return True
-
-    def _reduce(self, bucket: int, phase: Phase) -> None:
-        """Wait for the reduce-scatter before, copy in, and send, in the last micro-batch alone (A10.4)."""
-        if not self.reduces:
-            return
-        writer = self.writer
-        unit = writer.units.reduced[bucket]
-        if self.under_way is not None:
-            self.lane.append(Wait(self.under_way))
-        sent = writer.reduction(unit, bucket, phase)
-        self.work("copy_in", transfer_ns(sent.num_bytes, writer.hardware.copy_in_bytes_per_s), bucket=bucket)
-        self.lane.append(Ready(bucket))
-        number = self.under_way = self.launch(sent)
-        self.sent[bucket] = (number,)
-        if (behind := writer.replicas_reduction(sent, number)) is not None:
-            self.sent[bucket] = (number, len(self.collectives))
-            self.collectives.append(behind)
 
 
 def hold(timeline: Timeline) -> tuple[Holding, ...]:

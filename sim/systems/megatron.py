@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sim.clock.program import BackwardEnd, CopyBack, Program, Ready, Wait, effects_of, tail_ns, works
-from sim.costs.doubts import missing_curve
-from sim.costs.service_time import collective_ns
+from sim.clock.program import HOOK, Program
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import Assignment, assigned
 from sim.nouns.collective import Collective, CollectiveKind, Phase
@@ -23,14 +21,15 @@ from sim.nouns.settings import micro_batches, read, setting, settings_of
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.bucketing import Caps
-from sim.systems.micro_batch import (
+from sim.systems.step_writer import (
     ForwardModule,
-    LaneWriter,
+    StepWriter,
     check_backward,
     check_wire_bytes,
     forward_modules,
     shared_optimizer_ns,
     told_of_forward,
+    works,
     write_micro_batches,
 )
 from sim.units import transfer_ns
@@ -257,10 +256,11 @@ def write(
     assignment.check_fits(workload)
     buckets = check_cut(workload, assignment, hardware.world_size)
     _check_complete(workload, settings, buckets)
-    writer = _Writer(workload, hardware, settings, buckets)
-    return write_micro_batches(
-        settings.num_microbatches, lambda number: writer.micro_batch(number, iteration)
-    )
+
+    def write_one(number: int) -> Program:
+        return _MicroBatch(workload, hardware, settings, buckets, number, iteration).write()
+
+    return write_micro_batches(settings.num_microbatches, write_one)
 
 
 def check_cut(
@@ -299,35 +299,70 @@ def _check_complete(
             )
 
 
-@dataclass(eq=False)
-class _Writer:
-    """What all micro-batches of a step share."""
+class _MicroBatch(StepWriter):
+    """Micro-batch ``number`` (from 0), as it is written."""
 
-    workload: Workload
-    hardware: Hardware
-    settings: MegatronSettings
-    buckets: tuple[MegatronBucket, ...]
+    def __init__(
+        self,
+        workload: Workload,
+        hardware: Hardware,
+        settings: MegatronSettings,
+        buckets: tuple[MegatronBucket, ...],
+        number: int,
+        iteration: Iteration,
+    ) -> None:
+        self.settings, self.buckets, self.is_first = settings, buckets, number == 0
+        self.is_last = number == settings.num_microbatches - 1
+        self.in_hooks = self.is_last and settings.overlap_grad_reduce and iteration != 1
+        super().__init__(workload, hardware, SYSTEM, len(buckets) if self.is_last else 0)
 
-    def micro_batch(self, number: int, iteration: Iteration) -> Program:
-        """Micro-batch ``number`` (from 0)."""
-        settings, hardware = self.settings, self.hardware
-        is_last = number == settings.num_microbatches - 1
-        backward = _Backward(self, reduces=is_last, in_hooks=settings.overlap_grad_reduce and iteration != 1)
-        backward.run()
-        gathers, hidden_ns = self._forward if number == 0 else ((), 0)
-        return Program(
-            lane=tuple(backward.lane),
-            collectives=tuple(backward.collectives),
-            carriers=backward.sent,
-            effects=effects_of(self.workload, hardware),
+    def write(self) -> Program:
+        """The whole of it."""
+        self.reduce()
+        gathers, hidden_ns = self._forward if self.is_first else ((), 0)
+        return self.program(
             before_forward=gathers,
-            before_forward_ns=self._zeroing_ns() if number == 0 else 0,
+            before_forward_ns=self._zeroing_ns() if self.is_first else 0,
             before_forward_for="zeroed gradients",
             hidden_ns=hidden_ns,
-            after_sync=self._step_gathers() if is_last else (),
-            optimizer_ns=self._optimizer_ns() if is_last else 0,
-            notes=self._notes() if is_last else (),
+            after_sync=self._step_gathers() if self.is_last else (),
+            optimizer_ns=self._optimizer_ns() if self.is_last else 0,
+            notes=self._notes() if self.is_last else (),
         )
+
+    def reduce(self) -> None:
+        """Backward with each gradient's addition; what hooks send, and what is sent or waited for after."""
+        used = {index for index, _ in works(self.workload)}
+        pending = [used.intersection(one.members) for one in self.buckets if self.in_hooks]
+        home = {index: number for number, missing in enumerate(pending) for index in missing}
+        for index in self.backward():
+            self.compute(HOOK, self.hook_ns + self._addition_ns(index), gradient=index)
+            if (number := home.get(index)) is not None:
+                pending[number].remove(index)
+                if not pending[number]:
+                    self._start(number, "backward", index)
+        for number, sent in enumerate(self.carriers):
+            if not sent:  # no hook has sent it (A9.4)
+                self._start(number, "after backward", None)
+            self.wait(self.carriers[number][0])
+            self.copy_back(number)
+
+    def _addition_ns(self, index: int) -> int:
+        """ns of ``main_grad.add_(grad)`` in every micro-batch: it reads two tensors and writes one (A9.5)."""
+        dtype = self.workload.gradients[index].dtype
+        narrow, wide = DTYPE_BYTES[dtype], DTYPE_BYTES[self.settings.grad_dtype(dtype)]
+        moved = self.workload.gradients[index].elements * (narrow + 2 * wide)
+        return transfer_ns(moved // 3, self.hardware.accumulate_bytes_per_s)
+
+    def _start(self, number: int, phase: Phase, gradient: int | None) -> None:
+        """Divide a bucket in place, then send it (A9.5)."""
+        settings, hardware, bucket = self.settings, self.hardware, self.buckets[number]
+        self.ready(number)
+        if hardware.world_size > 1 and not settings.average_in_collective:
+            self.compute(HOOK, transfer_ns(bucket.num_bytes, hardware.copy_in_bytes_per_s), bucket=number)
+        kind: CollectiveKind = "reduce_scatter" if settings.use_distributed_optimizer else "all_reduce"
+        elements, dtype = bucket.elements, bucket.grad_dtype
+        self.send(self.collective(kind, elements, dtype, phase, gradient=gradient, bucket=number))
 
     def _zeroing_ns(self) -> int:
         """ns to zero the buffers at the start of a step: they are written, not read (A9.5)."""
@@ -355,25 +390,9 @@ class _Writer:
 
     def gather(self, bucket: MegatronBucket, phase: Phase) -> Collective:
         """The all-gather of a bucket's parameters."""
-        num_bytes = bucket.elements * DTYPE_BYTES[bucket.dtype]
-        return Collective(
-            kind="all_gather",
-            elements=bucket.elements,
-            dtype=bucket.dtype,
-            num_bytes=num_bytes,
-            service_ns=self.service_ns("all_gather", num_bytes),
-            phase=phase,
-            purpose="parameters",
+        return self.collective(
+            "all_gather", bucket.elements, bucket.dtype, phase, purpose="parameters", is_counted=False
         )
-
-    def service_ns(self, kind: CollectiveKind, num_bytes: int) -> int:
-        """ns of a collective; without a curve an all-gather counts 0, and other collectives are refused."""
-        duration_ns = collective_ns(self.hardware, kind, num_bytes)
-        if duration_ns is None and kind != "all_gather":
-            raise NotModelledError(
-                f"{SYSTEM}: use_distributed_optimizer: {missing_curve(self.hardware, kind)}"
-            )
-        return duration_ns or 0
 
     def _optimizer_ns(self) -> int:
         """ns of the optimizer; the distributed one works on one rank's share of the buffers (A9.6)."""
@@ -434,70 +453,6 @@ def _play_chained(
         now += module.duration_ns
     computed = sum(module.duration_ns for module in modules)
     return tuple(ends), now - computed
-
-
-class _Backward(LaneWriter):
-    """The lane of one micro-batch, as it is written."""
-
-    def __init__(self, writer: _Writer, *, reduces: bool, in_hooks: bool) -> None:
-        super().__init__()
-        self.writer = writer
-        self.workload, self.settings, self.buckets = writer.workload, writer.settings, writer.buckets
-        self.reduces, self.in_hooks = reduces, reduces and in_hooks
-        included = "copy_in" in self.workload.ready_includes
-        self._hook_ns = 0 if included else writer.hardware.hook_cost_ns
-        self.carriers: dict[int, int] = {}  # by bucket
-
-    @property
-    def sent(self) -> tuple[tuple[int, ...], ...]:
-        """The collective of each bucket, in order; nothing in a micro-batch that sends none."""
-        return tuple((self.carriers[number],) for number in sorted(self.carriers))
-
-    def run(self) -> None:
-        """Backward with each gradient's addition; what hooks send, and what is sent or waited for after."""
-        used = {index for index, _ in works(self.workload)}
-        pending = [used.intersection(one.members) for one in self.buckets if self.in_hooks]
-        home = {index: number for number, missing in enumerate(pending) for index in missing}
-        for index, work in works(self.workload):
-            self.work("backward", work, gradient=index)
-            self.work("hook", self._hook_ns + self._addition_ns(index), gradient=index)
-            if (number := home.get(index)) is not None:
-                pending[number].remove(index)
-                if not pending[number]:
-                    self._start(number, "backward", index)
-        self.work("backward", tail_ns(self.workload))
-        self.lane.append(BackwardEnd())
-        for number in range(len(self.buckets) if self.reduces else 0):
-            if number not in self.carriers:  # no hook has sent it (A9.4)
-                self._start(number, "after backward", None)
-            self.lane += [Wait(self.carriers[number]), CopyBack(number, 0)]
-
-    def _addition_ns(self, index: int) -> int:
-        """ns of ``main_grad.add_(grad)`` in every micro-batch: it reads two tensors and writes one (A9.5)."""
-        dtype = self.workload.gradients[index].dtype
-        narrow, wide = DTYPE_BYTES[dtype], DTYPE_BYTES[self.settings.grad_dtype(dtype)]
-        moved = self.workload.gradients[index].elements * (narrow + 2 * wide)
-        return transfer_ns(moved // 3, self.writer.hardware.accumulate_bytes_per_s)
-
-    def _start(self, number: int, phase: Phase, gradient: int | None) -> None:
-        """Divide a bucket in place, then send it (A9.5)."""
-        settings, hardware, bucket = self.settings, self.writer.hardware, self.buckets[number]
-        self.lane.append(Ready(number))
-        if hardware.world_size > 1 and not settings.average_in_collective:
-            self.work("hook", transfer_ns(bucket.num_bytes, hardware.copy_in_bytes_per_s), bucket=number)
-        kind: CollectiveKind = "reduce_scatter" if settings.use_distributed_optimizer else "all_reduce"
-        self.carriers[number] = self.launch(
-            Collective(
-                kind=kind,
-                elements=bucket.elements,
-                dtype=bucket.grad_dtype,
-                num_bytes=bucket.num_bytes,
-                service_ns=self.writer.service_ns(kind, bucket.num_bytes),
-                phase=phase,
-                gradient=gradient,
-                bucket=number,
-            )
-        )
 
 
 def hold(timeline: Timeline) -> tuple[Holding, ...]:

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, get_args
 
-from sim.clock import simpy_clock, simpy_ranks
-from sim.clock.likeness import check_alike
-from sim.clock.outcome import Outcome, Play, PlayTogether, make_timeline
-from sim.clock.program import Program
+from sim.clock import simpy_clock
+from sim.clock.program import Program, check_alike
+from sim.clock.timeline import Outcome, Play, PlayTogether, make_timeline
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
@@ -56,7 +55,7 @@ def simulate(
         others = _write_slowest(slowest, hardware, assignment, iteration)
         outcomes = _play_beside(workload, programs, slowest, others, play_together)
     batches: list[Timeline] = []
-    for number, (program, outcome) in enumerate(zip(programs, outcomes, strict=True)):
+    for number, outcome in enumerate(outcomes):
         if number and outcome is outcomes[number - 1] and number < len(programs) - 1:
             batches.append(batches[-1])  # alike micro-batches are one
             continue
@@ -64,7 +63,6 @@ def simulate(
             as_compiled(workload, assignment),
             hardware,
             assignment,
-            program,
             outcome,
             earlier=tuple(batches) if number == len(programs) - 1 else (),
             engine=engine,
@@ -97,10 +95,10 @@ def _write_slowest(
 def _clock(engine: Engine) -> tuple[Play, PlayTogether]:
     """What plays one rank, and what plays ranks that meet."""
     if engine == "simpy":
-        return simpy_clock.play, simpy_ranks.play_world
-    from sim.clock import analytic  # numba, which SimPy does without
+        return simpy_clock.play, simpy_clock.play_together
+    from sim.clock import play  # numba, which SimPy does without
 
-    return analytic.play, analytic.play_together
+    return play.play, play.play_together
 
 
 def _play_beside(

@@ -7,17 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sim.clock.program import BackwardEnd, CopyBack, Program, Ready, Wait, effects_of, tail_ns, works
-from sim.costs.service_time import all_reduce_ns
+from sim.clock.program import COPY_IN, Program
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment, assigned
-from sim.nouns.collective import Collective, Phase
+from sim.nouns.collective import Phase
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import Holding
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES, Caps
-from sim.systems.micro_batch import LaneWriter
+from sim.systems.step_writer import StepWriter
 from sim.units import cap_bytes, transfer_ns
 
 
@@ -152,80 +151,60 @@ def write_program(
         notes: what the reader of a report should know.
     """
     step = _Step(workload, hardware, assignment, style)
-    for index, work in works(workload):
-        step.work("backward", work, gradient=index)
+    for index in step.backward():
         if style.copies == "arrival":
-            step.work("copy_in", step.hook_ns + step.copy_in_ns(index), gradient=index)
+            step.compute(COPY_IN, step.hook_ns + step.copy_in_ns(index), gradient=index)
         if style.overlaps and index in triggers:
-            step.send(triggers[index], "backward", index)
-    step.work("backward", tail_ns(workload))
-    step.lane.append(BackwardEnd())
-    everything = range(len(assignment.bucket_indices))
+            step.reduce(triggers[index], "backward", index)
     if style.overlaps:
-        for number in step.sent:
+        sent = [one.bucket for one in step.collectives if one.bucket is not None]
+        for number in sent:
             step.collect(number)
-        step.lane += [item for n in everything if n not in step.sent for item in (Ready(n), CopyBack(n, 0))]
+        for number in range(len(assignment.bucket_indices)):
+            if number not in sent:
+                step.ready(number)
+                step.copy_back(number)
     else:
-        for number in everything:
-            step.send(number, "end of backward", None)
+        for number in range(len(assignment.bucket_indices)):
+            step.reduce(number, "end of backward", None)
             step.collect(number)
-    return Program(
-        lane=tuple(step.lane),
-        collectives=tuple(step.collectives),
-        carriers=tuple((step.sent[number],) if number in step.sent else () for number in everything),
-        effects=effects_of(workload, hardware),
-        optimizer_ns=workload.optimizer_ns,
-        notes=notes,
-    )
+    return step.program(optimizer_ns=workload.optimizer_ns, notes=notes)
 
 
-class _Step(LaneWriter):
-    """The lane of a step, as it is written; ``sent``: each bucket's collective, in the order of launches."""
+class _Step(StepWriter):
+    """The lane of a step, as it is written."""
 
     def __init__(self, workload: Workload, hardware: Hardware, assignment: Assignment, style: Style) -> None:
-        super().__init__()
-        self._workload = workload
-        self._hardware = hardware
+        super().__init__(workload, hardware, assignment.policy, len(assignment.bucket_indices))
         self._buckets = assignment.bucket_indices
         self._style = style
-        self.hook_ns = 0 if "copy_in" in workload.ready_includes else hardware.hook_cost_ns
-        self.sent: dict[int, int] = {}
 
     def copy_in_ns(self, *indices: int) -> int:
         """How long these gradients take to be copied at once."""
-        included = "copy_in" in self._workload.ready_includes
-        return transfer_ns(self._size(indices), None if included else self._hardware.copy_in_bytes_per_s)
+        return transfer_ns(self._size(indices), self.copy_in_rate)
 
-    def send(self, bucket: int, phase: Phase, gradient: int | None) -> None:
+    def reduce(self, bucket: int, phase: Phase, gradient: int | None) -> None:
         """Flatten the bucket, where the style does, and send it."""
         members = self._buckets[bucket]
         if self._style.copies == "launch":
-            self.work("copy_in", self.copy_in_ns(*members), bucket=bucket)
-        size, dtype = self._size(members), self._workload.gradients[members[0]].dtype
-        self.lane.append(Ready(bucket))
-        self.sent[bucket] = self.launch(
-            Collective(
-                kind="all_reduce",
-                elements=size // DTYPE_BYTES[dtype],
-                dtype=dtype,
-                num_bytes=size,
-                service_ns=all_reduce_ns(self._hardware, size),
-                phase=phase,
-                gradient=gradient,
-                bucket=bucket,
+            self.compute(COPY_IN, self.copy_in_ns(*members), bucket=bucket)
+        size, dtype = self._size(members), self.workload.gradients[members[0]].dtype
+        self.ready(bucket)
+        elements = size // DTYPE_BYTES[dtype]
+        self.send(
+            self.collective(
+                "all_reduce", elements, dtype, phase, num_bytes=size, gradient=gradient, bucket=bucket
             )
         )
 
     def collect(self, bucket: int) -> None:
         """Wait for the bucket's sum and divide it: in place, or on the way back into its gradients."""
         size = self._size(self._buckets[bucket])
-        self.lane += [
-            Wait(self.sent[bucket]),
-            CopyBack(bucket, transfer_ns(size, self._hardware.copy_out_bytes_per_s)),
-        ]
+        self.wait(self.carriers[bucket][0])
+        self.copy_back(bucket, transfer_ns(size, self.hardware.copy_out_bytes_per_s))
 
     def _size(self, indices: tuple[int, ...]) -> int:
-        return sum(self._workload.gradients[index].on_wire for index in indices)
+        return sum(self.workload.gradients[index].on_wire for index in indices)
 
 
 def hold(timeline: Timeline) -> tuple[Holding, ...]:

@@ -9,19 +9,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sim.clock.program import BackwardEnd, CopyBack, Launch, Program, Ready, Wait, effects_of, tail_ns, works
-from sim.costs.service_time import collective_ns
+from sim.clock.program import COPY_IN, Program
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import Assignment, assigned
-from sim.nouns.collective import Collective, CollectiveKind, Phase
+from sim.nouns.collective import Collective, Phase
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import Holding
 from sim.nouns.settings import micro_batches, read, setting
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.bucketing import Caps
-from sim.systems.micro_batch import (
-    LaneWriter,
+from sim.systems.step_writer import (
+    StepWriter,
     check_backward,
     check_wire_bytes,
     shared_optimizer_ns,
@@ -441,27 +440,39 @@ def write(
             f"bucket_indices: not the buckets that {assignment.policy} flushes with these settings; ZeRO's "
             f"buckets follow from reduce_bucket_size and the order of gradients (A5.2)"
         )
-    writer = _Writer(workload, hardware, settings, flushes)
-    return write_micro_batches(settings.gradient_accumulation_steps, writer.micro_batch)
+    count = len(assignment.bucket_indices)
+
+    def write_one(number: int) -> Program:
+        return _MicroBatch(workload, hardware, settings, flushes, count, number).write()
+
+    return write_micro_batches(settings.gradient_accumulation_steps, write_one)
 
 
-class _Writer:
-    """What all micro-batches of a step share."""
+class _MicroBatch(StepWriter):
+    """Micro-batch ``number`` (from 0), as it is written."""
 
     def __init__(
-        self, workload: Workload, hardware: Hardware, settings: ZeroSettings, flushes: tuple[Flush, ...]
+        self,
+        workload: Workload,
+        hardware: Hardware,
+        settings: ZeroSettings,
+        flushes: tuple[Flush, ...],
+        buckets: int,
+        number: int,
     ) -> None:
-        self.workload = workload
-        self.hardware = hardware
-        self.settings = settings
-        self.flushes = flushes
+        self.is_last = number == settings.gradient_accumulation_steps - 1
+        reduces = settings.stage == 2 or self.is_last
+        super().__init__(workload, hardware, f"zero{settings.stage}", buckets if reduces else 0)
+        self.settings, self.number = settings, number
+        self.flushes = flushes if reduces else ()
         self.groups = lay_out(workload, hardware.world_size)
-        self.messages = tuple(plan_messages(workload, flush, settings, self.groups) for flush in flushes)
-        self.bucket_count = len(_buckets(workload, flushes))
-        self.copy_in_rate = None if "copy_in" in workload.ready_includes else hardware.copy_in_bytes_per_s
-        self.hook_ns = 0 if "copy_in" in workload.ready_includes else hardware.hook_cost_ns
         self.copy_out_rate = hardware.copy_out_bytes_per_s
         self.offload_rate = self._offload_rate()
+        self.copies_on_stream = not settings.waits_on_host
+        self.home = {index: k for k, flush in enumerate(self.flushes) for index in flush.members}
+        self.pending = [len(flush.members) for flush in self.flushes]
+        self.next_flush = 0
+        self.under_way: int | None = None  # the last collective that the lane has not waited for
 
     def _offload_rate(self) -> float | None:
         settings = self.settings
@@ -475,25 +486,18 @@ class _Writer:
             "or accelerator=cpu"
         )
 
-    def micro_batch(self, number: int) -> Program:
-        """Micro-batch ``number`` (from 0)."""
-        settings = self.settings
-        is_last = number == settings.gradient_accumulation_steps - 1
-        backward = _Backward(self, number, reduces=settings.stage == 2 or is_last)
-        backward.run()
-        after_sync = self._step() if is_last else ()
-        owned = sum(group.partition_elements for group in self.groups.values()) * is_last
+    def write(self) -> Program:
+        """The whole of it: backward, what is reduced during it and after it, and what step() does."""
+        self.reduce()
+        settings, after_sync = self.settings, self._step() if self.is_last else ()
+        owned = sum(group.partition_elements for group in self.groups.values()) * self.is_last
         returned = DTYPE_BYTES[settings.dtype] * owned * settings.cpu_offload  # updated partitions
-        return Program(
-            lane=tuple(backward.lane),
-            collectives=tuple(backward.collectives),
-            carriers=tuple(map(tuple, backward.carriers)),
-            effects=effects_of(self.workload, self.hardware),
+        return self.program(
             after_sync=after_sync,
             after_sync_ns=transfer_ns(owned * _step_bytes(settings) // 2, self.copy_out_rate)
             + transfer_ns(returned, self.offload_rate),
             optimizer_ns=shared_optimizer_ns(self.workload, owned),  # one rank's partitions (A5.11)
-            notes=self._notes(after_sync) if is_last else (),
+            notes=self._notes(after_sync) if self.is_last else (),
         )
 
     def _step(self) -> tuple[Collective, ...]:
@@ -504,18 +508,20 @@ class _Writer:
         settings, groups = self.settings, self.groups.values()
         sent = []
         if settings.checks_overflow:
-            sent.append(self.collective("all_reduce", 1, "uint8", phase="step", purpose="overflow"))
+            sent.append(self.collective("all_reduce", 1, "uint8", "step", purpose="overflow"))
         if settings.compute_grad_norm:
-            sent += [
-                self.collective("all_reduce", 1, "float32", phase="step", purpose="norm") for _ in groups
-            ]
-        if self.hardware.world_size > 1:
-            sent += [
+            sent += [self.collective("all_reduce", 1, "float32", "step", purpose="norm") for _ in groups]
+        for group in groups if self.hardware.world_size > 1 else ():
+            sent.append(
                 self.collective(
-                    "all_gather", group.elements, settings.dtype, phase="step", purpose="parameters"
+                    "all_gather",
+                    group.elements,
+                    settings.dtype,
+                    "step",
+                    purpose="parameters",
+                    is_counted=False,  # without a curve, as ``_notes`` tells
                 )
-                for group in groups
-            ]
+            )
         return tuple(sent)
 
     def _notes(self, sent: tuple[Collective, ...]) -> tuple[str, ...]:
@@ -535,49 +541,13 @@ class _Writer:
             )
         return tuple(notes)
 
-    def collective(
-        self, kind: CollectiveKind, elements: int, dtype: str, *, phase: Phase, **more: Any
-    ) -> Collective:
-        """A collective, with its time; an all-gather without a curve takes 0, which ``_notes`` tells."""
-        num_bytes = elements * DTYPE_BYTES[dtype]
-        return Collective(
-            kind=kind,
-            elements=elements,
-            dtype=dtype,
-            num_bytes=num_bytes,
-            service_ns=collective_ns(self.hardware, kind, num_bytes) or 0,
-            phase=phase,
-            **more,
-        )
-
-
-class _Backward(LaneWriter):
-    """The lane of one micro-batch, as it is written."""
-
-    def __init__(self, writer: _Writer, number: int, *, reduces: bool) -> None:
-        super().__init__()
-        self.writer = writer
-        self.workload = writer.workload
-        self.settings = writer.settings
-        self.number = number
-        self.copies_on_stream = not writer.settings.waits_on_host
-        self.flushes = writer.flushes if reduces else ()
-        self.home = {index: k for k, flush in enumerate(self.flushes) for index in flush.members}
-        self.pending = [len(flush.members) for flush in self.flushes]
-        self.next_flush = 0
-        self.carriers: list[list[int]] = [[] for _ in range(writer.bucket_count if reduces else 0)]
-        self.under_way: int | None = None  # the last collective that the lane has not waited for
-
-    def run(self) -> None:
+    def reduce(self) -> None:
         """Backward, what is reduced during it and after it, and the device's synchronisation at its end."""
         hooks = self.settings.reduces_in_hooks
-        for index, work in works(self.workload):
-            self.work("backward", work, gradient=index)
-            self.work("copy_in", self.writer.hook_ns, gradient=index)
+        for index in self.backward():
+            self.compute(COPY_IN, self.hook_ns, gradient=index)
             if hooks:
                 self._arrive(index)
-        self.work("backward", tail_ns(self.workload))
-        self.lane.append(BackwardEnd())
         if not hooks:
             for flush in self.flushes:
                 for index in flush.members:
@@ -588,8 +558,8 @@ class _Backward(LaneWriter):
         self._wait()
         for bucket in range(0 if self.copies_on_stream else len(self.flushes), len(self.carriers)):
             if bucket >= len(self.flushes):
-                self.lane.append(Ready(bucket))
-            self.lane.append(CopyBack(bucket, 0))
+                self.ready(bucket)
+            self.copy_back(bucket)
 
     def _arrive(self, index: int) -> None:
         """Append a gradient to its bucket, after flushing the one before it if that is open (A5.2)."""
@@ -599,10 +569,10 @@ class _Backward(LaneWriter):
         if bucket > self.next_flush:
             self._flush()
         copied = _arrival_bytes(self.workload.gradients[index].elements, self.settings)
-        self.work("copy_in", transfer_ns(copied, self.writer.copy_in_rate), gradient=index)
+        self.compute(COPY_IN, transfer_ns(copied, self.copy_in_rate), gradient=index)
         self.pending[bucket] -= 1
         if self.pending[bucket] == 0:
-            self.lane.append(Ready(bucket))
+            self.ready(bucket)
 
     def _flush(self) -> None:
         """Reduce the open bucket (A5.6 to A5.8).
@@ -611,23 +581,24 @@ class _Backward(LaneWriter):
         under way. Where the host waits, as it does without such a stream, the lane stands still until the
         flush is done, and does the last copies itself.
         """
-        bucket, settings, writer = self.next_flush, self.settings, self.writer
+        bucket, settings = self.next_flush, self.settings
         self.next_flush += 1
-        flush, messages = self.flushes[bucket], writer.messages[bucket]
-        whole = _flush_bytes(self.workload, flush, settings, writer.groups)
-        offloaded = _offloaded_bytes(self.workload, flush, settings, writer.groups, self.number)
-        at_the_end = transfer_ns(whole, writer.copy_out_rate) + transfer_ns(offloaded, writer.offload_rate)
+        flush = self.flushes[bucket]
+        messages = plan_messages(self.workload, flush, settings, self.groups)
+        whole = _flush_bytes(self.workload, flush, settings, self.groups)
+        offloaded = _offloaded_bytes(self.workload, flush, settings, self.groups, self.number)
+        at_the_end = transfer_ns(whole, self.copy_out_rate) + transfer_ns(offloaded, self.offload_rate)
         self._wait()
         for place, message in enumerate(messages):
-            moved = _message_bytes(message, settings, writer.hardware.world_size)
-            copies = transfer_ns(moved, writer.copy_out_rate)
+            moved = _message_bytes(message, settings, self.hardware.world_size)
+            copies = transfer_ns(moved, self.copy_out_rate)
             is_last = place == len(messages) - 1
             if is_last:
                 copies += at_the_end
             self._send(message, bucket, flush, copies if self.copies_on_stream or not is_last else 0)
         if not self.copies_on_stream:
             self._wait()
-            self.lane.append(CopyBack(bucket, copies))
+            self.copy_back(bucket, copies)
 
     def _send(self, message: Message, bucket: int, flush: Flush, copies_ns: int) -> None:
         """Launch one collective; what is copied around it follows it on its stream.
@@ -636,13 +607,12 @@ class _Backward(LaneWriter):
         """
         if not self.settings.fills_buffers or not self.copies_on_stream:
             self._wait()
-        number = len(self.collectives)
-        self.collectives.append(
-            self.writer.collective(
+        self.under_way = self.send(
+            self.collective(
                 "all_reduce",
                 elements_of(message),
                 self.settings.sent_dtype,
-                phase=flush.phase,
+                flush.phase,
                 gradient=flush.gradient,
                 bucket=bucket,
                 after=self.under_way,
@@ -650,14 +620,10 @@ class _Backward(LaneWriter):
                 holds_channel=True,
             )
         )
-        self.carriers[bucket].append(number)
-        if self.under_way is None:
-            self.lane.append(Launch(number))
-        self.under_way = number
 
     def _wait(self) -> None:
         if self.under_way is not None:
-            self.lane.append(Wait(self.under_way))
+            self.wait(self.under_way)
             self.under_way = None
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from sim.clock.arrays import Ints
 from sim.clock.machine_code import compiled
-from sim.clock.sheet import Machine
+from sim.clock.program import Machine
 from sim.nouns.workload import Workload
 from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES, rebuild_order
 from sim.systems.cut import NO_LIMIT, PER_KEY, cut, limits_for, number_keys

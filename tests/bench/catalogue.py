@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.clock import analytic
-from sim.clock import simpy_clock as lanes
+from sim.clock import play, simpy_clock
 from sim.systems.registry import assign, write
 from sim.tuner.caps import cap_curve
 from sim.tuner.recommend import tune
@@ -172,14 +171,14 @@ def _engines(name: str) -> Iterator[Entry]:
         return lambda: Scorer(workload, hardware).sync_end_ns(buckets)
 
     ends = [
-        ("SimPy engine", lanes.play, False),
-        ("analytic engine", analytic.play, True),
+        ("SimPy engine", simpy_clock.play, False),
+        ("analytic engine", play.play, True),
     ]
-    for row, play, is_reference in ends:
+    for row, clock, is_reference in ends:
         yield Entry(
             **common,
             row=row,
-            prepare=engine(play),
+            prepare=engine(clock),
             judge=lambda _, outcome: f"{outcome.sync_end_ns} ns",
             is_reference=is_reference,
         )

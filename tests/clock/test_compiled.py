@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.clock import instants, simpy_clock
-from sim.clock.analytic import play_on_machines
-from sim.clock.program import MOST_NS, effects_of
+from sim.clock import simpy_clock
+from sim.clock.play import COMM, END, OVERLAPPED, advance, play_on_machines
+from sim.clock.program import MOST_NS, machine_of
 from sim.errors import InputError
 from sim.metrics.intervals import intersection_length, length, union
 from sim.systems.registry import write
@@ -31,16 +31,16 @@ def test_figures_are_the_engines(case: strategies.Case, data: st.DataObject) -> 
     services = data.draw(st.lists(st.lists(time, min_size=count, max_size=count), min_size=1, max_size=3))
     (program,) = write(case.workload, case.hardware, case.assignment)
     played = play_on_machines(program, services)
-    for machine, times in enumerate(services):
+    for state, times in zip(played, services, strict=True):
         collectives = tuple(
             replace(one, service_ns=time) for one, time in zip(program.collectives, times, strict=True)
         )
         outcome = simpy_clock.play(replace(program, collectives=collectives))
         spans = list(zip(outcome.start_ns, outcome.end_ns, strict=True))
         compute = [(span.start_ns, span.end_ns) for span in outcome.compute]
-        assert played.sync_ends[machine] == outcome.sync_end_ns
-        assert played.comm[machine] == length(union(spans))
-        assert played.overlapped[machine] == intersection_length(compute, spans)
+        assert state[END] == outcome.sync_end_ns
+        assert state[COMM] == length(union(spans))
+        assert state[OVERLAPPED] == intersection_length(compute, spans)
 
 
 @pytest.mark.parametrize("slow", [{}, {"compute_slowdown": 512.0, "comm_slowdown": 512.0}])
@@ -58,7 +58,7 @@ def test_the_longest_step_that_may_be_played(slow: dict[str, float]) -> None:
 
 def test_slow_downs_beyond_what_rates_can_tell_are_refused() -> None:
     with pytest.raises(InputError, match=r"slow-downs: 1000000 times as long is not legal"):
-        effects_of(resnet50(), link(4, comm_channels=2, comm_slowdown=1e6, channel_slowdown=1e6))
+        machine_of(resnet50(), link(4, comm_channels=2, comm_slowdown=1e6, channel_slowdown=1e6))
 
 
 def test_the_clock_is_compiled_once() -> None:
@@ -67,7 +67,7 @@ def test_the_clock_is_compiled_once() -> None:
     (program,) = write(*case, sim.assign(case[0]))
     play_on_machines(program, [[one.service_ns for one in program.collectives]] * 2)
     sim.simulate(*case, sim.assign(case[0]), "analytic")
-    assert len(instants.advance.signatures) == 1  # type: ignore[attr-defined]
+    assert len(advance.signatures) == 1  # type: ignore[attr-defined]
 
 
 def test_longer_service_is_never_earlier() -> None:
@@ -75,7 +75,7 @@ def test_longer_service_is_never_earlier() -> None:
     assignment = sim.assign(workload, bucket_cap_mb=5)
     (program,) = write(workload, hardware, assignment)
     services = [[k * 300_000] * len(program.collectives) for k in range(50)]
-    ends = play_on_machines(program, services).sync_ends
+    ends = play_on_machines(program, services)[:, END]
     assert all(a <= b for a, b in pairwise(ends.tolist()))
     assert ends[0] == workload.backward_ns
     assert np.unique(ends).size > 40

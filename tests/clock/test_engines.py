@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -11,8 +11,7 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.clock.program import Effects, effects_of
-from sim.clock.small_messages import small_messages
+from sim.clock.program import Machine, machine_of, small_messages
 from sim.errors import NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import SLOWDOWNS
@@ -37,11 +36,11 @@ def _connected(case: Case, is_shared: bool) -> Case:
 EVERYTHING = st.builds(_connected, cases(), st.booleans())
 
 
-@pytest.mark.parametrize("name", [one.name for one in fields(Effects)])
+@pytest.mark.parametrize("name", Machine._fields)
 def test_every_effect_of_a_machine_is_drawn(name: str) -> None:
     """Otherwise the engines and the oracle agree on nothing new."""
     search = settings(max_examples=2000, database=None, phases=[Phase.generate])
-    find(EVERYTHING, lambda case: name in effects_of(case.workload, case.hardware).in_force, settings=search)
+    find(EVERYTHING, lambda case: name in machine_of(case.workload, case.hardware).in_force, settings=search)
 
 
 @settings(max_examples=tries(700))

@@ -5,20 +5,20 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.clock import analytic
-from sim.clock import simpy_clock as lanes
+from sim.clock import play, simpy_clock
 from sim.clock.program import (
+    BACKWARD,
+    BACKWARD_END,
+    COPY_BACK,
+    COPY_IN,
     FULL_SPEED,
-    BackwardEnd,
-    CopyBack,
-    Effects,
-    LaneItem,
-    Launch,
+    LAUNCH,
+    READY,
+    WAIT,
+    Item,
+    Machine,
     Program,
     Rates,
-    Ready,
-    Wait,
-    Work,
     rate_of,
 )
 from sim.nouns.collective import Collective
@@ -30,9 +30,9 @@ speeds = st.sampled_from(SLOWDOWNS).map(rate_of) | st.integers(2, FULL_SPEED)
 
 
 @st.composite
-def effects(draw: Draw) -> Effects:
+def machines(draw: Draw) -> Machine:
     names = ("computing", "copying_in", "copying_out") if draw(st.booleans()) else ()
-    return Effects(
+    return Machine(
         channels=draw(st.integers(1, 3)),
         launch_cost_ns=draw(st.integers(0, 3)),
         launch_blocks_compute=draw(st.booleans()),
@@ -65,7 +65,7 @@ def programs(draw: Draw) -> Program:
         )
     to_launch = [number for number, one in enumerate(collectives) if one.after is None]
     launched: list[int] = []
-    lane: list[LaneItem] = []
+    lane: list[Item] = []
 
     def will_be_launched(number: int) -> bool:
         after = collectives[number].after
@@ -76,30 +76,31 @@ def programs(draw: Draw) -> Program:
         what = draw(st.sampled_from(["work", "copy_in", "launch", "launch", "wait", "copy_back", "ready"]))
         number = draw(st.integers(0, max(0, len(collectives) - 1)))
         if what in ("work", "copy_in"):
-            lane.append(Work("backward" if what == "work" else "copy_in", draw(durations), gradient=number))
+            kind = BACKWARD if what == "work" else COPY_IN
+            lane.append(Item(kind, draw(durations), gradient=number))
         elif what == "launch" and to_launch:
             launched.append(to_launch.pop(0))
-            lane.append(Launch(launched[-1]))
+            lane.append(Item(LAUNCH, collective=launched[-1]))
         elif what == "wait" and collectives and will_be_launched(number):
-            lane.append(Wait(number))
+            lane.append(Item(WAIT, collective=number))
         elif what == "copy_back" and number < len(collectives) and number not in copied:
             copied.add(number)
-            lane.append(CopyBack(number, draw(durations)))
+            lane.append(Item(COPY_BACK, draw(durations), bucket=number))
         elif what == "ready" and number < len(collectives):
-            lane.append(Ready(number))
-    lane.insert(draw(st.integers(0, len(lane))), BackwardEnd())
+            lane.append(Item(READY, bucket=number))
+    lane.insert(draw(st.integers(0, len(lane))), Item(BACKWARD_END))
     return Program(
         lane=tuple(lane),
         collectives=tuple(collectives),
         carriers=tuple((number,) for number in range(len(collectives))),
-        effects=draw(effects()),
+        machine=draw(machines()),
     )
 
 
 @settings(max_examples=tries(1500, 80), deadline=None)
 @given(programs())
 def test_engines_agree_on_any_program(program: Program) -> None:
-    assert lanes.play(program) == analytic.play(program)
+    assert simpy_clock.play(program) == play.play(program)
 
 
 def test_a_chained_launch_counts_from_its_own_instant_on() -> None:
@@ -109,18 +110,18 @@ def test_a_chained_launch_counts_from_its_own_instant_on() -> None:
         kind="all_reduce", elements=1, dtype="float32", num_bytes=4, service_ns=8, phase="backward", bucket=0
     )
     program = Program(
-        lane=(Launch(0), Work("backward", 5), BackwardEnd()),
+        lane=(Item(LAUNCH, collective=0), Item(BACKWARD, 5), Item(BACKWARD_END)),
         collectives=(first, replace(first, service_ns=5, after=0)),
         carriers=((0, 1),),
-        effects=Effects(launch_blocks_compute=True, computing=Rates(lane=FULL_SPEED // 2)),
+        machine=Machine(launch_blocks_compute=True, computing=Rates(lane=FULL_SPEED // 2)),
     )
-    assert lanes.play(program).backward_end_ns == analytic.play(program).backward_end_ns == 10
+    assert simpy_clock.play(program).backward_end_ns == play.play(program).backward_end_ns == 10
 
 
 @settings(max_examples=tries(400), deadline=None)
 @given(programs())
 def test_no_work_is_lost_and_nothing_comes_too_early(program: Program) -> None:
-    outcome = analytic.play(program)
+    outcome = play.play(program)
     for number, collective in enumerate(program.collectives):
         launch, start = outcome.launch_ns[number], outcome.start_ns[number]
         end, usable = outcome.end_ns[number], outcome.usable_ns[number]
@@ -130,7 +131,7 @@ def test_no_work_is_lost_and_nothing_comes_too_early(program: Program) -> None:
         if collective.after is not None:
             assert launch == outcome.usable_ns[collective.after]
     busy = sum(span.end_ns - span.start_ns for span in outcome.compute)
-    asked = sum(item.duration_ns for item in program.lane if isinstance(item, Work))
+    asked = sum(item.duration_ns for item in program.lane if item.kind in (BACKWARD, COPY_IN))
     assert busy >= asked
     assert outcome.backward_end_ns <= outcome.sync_end_ns
     overlapping = sorted(  # a channel is held while other ranks are waited for
@@ -139,4 +140,4 @@ def test_no_work_is_lost_and_nothing_comes_too_early(program: Program) -> None:
     active = 0
     for _, change in sorted(overlapping):
         active += change
-        assert active <= program.effects.channels
+        assert active <= program.machine.channels

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.clock import analytic
-from sim.clock.outcome import Outcome, PlayTogether
+from sim.clock import play, simpy_clock
 from sim.clock.program import Program
-from sim.clock.simpy_ranks import play_world
+from sim.clock.timeline import Outcome, PlayTogether
 from sim.errors import InputError, NotModelledError, SimError
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign, write
@@ -46,8 +45,8 @@ def play_chained(
 
 def check_together(workloads: list[Workload], chains: list[tuple[Program, ...]]) -> None:
     """Every field of every outcome, to the nanosecond."""
-    expected = play_chained(workloads, chains, play_world)
-    assert play_chained(workloads, chains, analytic.play_together) == expected
+    expected = play_chained(workloads, chains, simpy_clock.play_together)
+    assert play_chained(workloads, chains, play.play_together) == expected
 
 
 @settings(max_examples=tries(200), deadline=None)
@@ -67,7 +66,7 @@ def test_two_ranks_of_every_system_are_played_alike(case: Case) -> None:
     try:
         check_together(pair, programs_of(case, *pair))
     except SimError:
-        for play_together in (play_world, analytic.play_together):
+        for play_together in (simpy_clock.play_together, play.play_together):
             with pytest.raises((InputError, NotModelledError), match=r"^(rank 1|ranks|\w+_indices)\b"):
                 play_chained(pair, programs_of(case, *pair), play_together)
 
@@ -76,8 +75,8 @@ def test_two_ranks_of_every_system_are_played_alike(case: Case) -> None:
 @given(paired_cases(), st.integers(1, 4), st.integers(0, 10**6))
 def test_ranks_alike_are_one_rank(case: Case, count: int, begin: int) -> None:
     ((program,),) = programs_of(case, case.workload)
-    alone = analytic.play(program)
-    assert play_world([program] * count, [begin] * count) == (alone,) * count
+    alone = play.play(program)
+    assert simpy_clock.play_together([program] * count, [begin] * count) == (alone,) * count
 
 
 @settings(max_examples=tries(60), deadline=None)
@@ -88,12 +87,12 @@ def test_the_order_of_ranks_is_no_matter(case: Case, data: st.DataObject) -> Non
     programs = [program for (program,) in programs_of(case, case.workload, case.slowest, other)]
     begins = data.draw(st.lists(st.integers(0, 20), min_size=3, max_size=3))
     order = data.draw(st.permutations(range(3)))
-    moved = play_world([programs[k] for k in order], [begins[k] for k in order])
-    told = play_world(programs, begins)
+    moved = simpy_clock.play_together([programs[k] for k in order], [begins[k] for k in order])
+    told = simpy_clock.play_together(programs, begins)
     assert [told[k] for k in order] == list(moved)
 
 
-@pytest.mark.parametrize("play_together", [play_world, analytic.play_together])
+@pytest.mark.parametrize("play_together", [simpy_clock.play_together, play.play_together])
 def test_ranks_that_send_in_another_order_are_refused(play_together: PlayTogether) -> None:
     """Where all of it takes no time, too, and one order would do as well as the other."""
     mine = handmade([0] * 3, 4)
@@ -106,4 +105,4 @@ def test_ranks_that_send_in_another_order_are_refused(play_together: PlayTogethe
 
 def test_as_many_begins_as_programs() -> None:
     with pytest.raises(InputError, match=r"begins_ns: 2 instants for 0 programs"):
-        play_world([], [0, 0])
+        simpy_clock.play_together([], [0, 0])

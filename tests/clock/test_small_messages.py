@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from sim.clock import analytic, simpy_clock
-from sim.clock.outcome import Outcome
-from sim.clock.program import BackwardEnd, Launch, Program, effects_of
-from sim.clock.small_messages import small_messages
+from sim.clock import play, simpy_clock
+from sim.clock.program import BACKWARD_END, LAUNCH, Item, Program, machine_of, small_messages
+from sim.clock.timeline import Outcome
 from sim.nouns.collective import Collective
 from sim.nouns.hardware import CurvePoint
 from tests.handmade import handmade, wired
@@ -39,7 +38,7 @@ def played(*sizes: int) -> Outcome:
     """Collectives of so many bytes, all launched at 0 ns, on two channels."""
     times = {1000: 1000, 1_000_000: 10_000}
     program = Program(
-        lane=(*(Launch(number) for number in range(len(sizes))), BackwardEnd()),
+        lane=(*(Item(LAUNCH, collective=number) for number in range(len(sizes))), Item(BACKWARD_END)),
         collectives=tuple(
             Collective(
                 kind="all_reduce",
@@ -53,10 +52,10 @@ def played(*sizes: int) -> Outcome:
             for number, size in enumerate(sizes)
         ),
         carriers=tuple((number,) for number in range(len(sizes))),
-        effects=effects_of(handmade([0]), LINK),
+        machine=machine_of(handmade([0]), LINK),
     )
     outcome = simpy_clock.play(program)
-    assert outcome == analytic.play(program)
+    assert outcome == play.play(program)
     return outcome
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.clock import rank_play as playing
+from sim.clock import ranks as playing
 from sim.clusters.ranks import step_chain as job
 from sim.clusters.ranks.crew import make_crew
 from sim.clusters.ranks.step_chain import JobSteps, VariedStep, play_job, play_jobs

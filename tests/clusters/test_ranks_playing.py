@@ -1,15 +1,14 @@
 """Many ranks in compiled loops against the same ranks in SimPy: to the nanosecond."""
 
-from dataclasses import replace
 from unittest import mock
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.clock import compiled
-from sim.clock.rank_play import Met, Together, play, play_by_simpy
-from sim.clock.variants import BACKWARD, Lanes, make_lanes
+from sim.clock import play as compiled
+from sim.clock.program import BACKWARD
+from sim.clock.ranks import Lanes, Met, Together, make_lanes, play, play_by_simpy
 from sim.errors import SimError
 from sim.nouns.workload import Workload
 from sim.systems.registry import write
@@ -53,9 +52,9 @@ def same(one: Met, other: Met) -> None:
 
 
 @st.composite
-def worlds(draw: st.DrawFn, stretches: bool) -> tuple[Lanes, Together]:
+def worlds(draw: st.DrawFn) -> tuple[Lanes, Together]:
     scale = draw(SCALES)
-    case = draw(cases(st.just(scale), stretches=stretches, max_gradients=8))
+    case = draw(cases(st.just(scale), max_gradients=8))
     workloads = [case.workload]
     for _ in range(draw(st.integers(0, 2))):
         workloads.append(draw(other_ranks(case.workload, scale)))
@@ -64,15 +63,8 @@ def worlds(draw: st.DrawFn, stretches: bool) -> tuple[Lanes, Together]:
 
 
 @settings(max_examples=tries(120), deadline=None)
-@given(worlds(stretches=False))
-def test_without_slow_downs_loops_do_what_simpy_does(world: tuple[Lanes, Together]) -> None:
-    lanes, ranks = world
-    same(play(lanes, ranks), play_by_simpy(lanes, ranks))
-
-
-@settings(max_examples=tries(120), deadline=None)
-@given(worlds(stretches=True))
-def test_with_slow_downs_loops_do_what_simpy_does(world: tuple[Lanes, Together]) -> None:
+@given(worlds())
+def test_loops_do_what_simpy_does(world: tuple[Lanes, Together]) -> None:
     lanes, ranks = world
     same(play(lanes, ranks), play_by_simpy(lanes, ranks))
 
@@ -93,24 +85,13 @@ def test_every_system_is_played_as_simpy_does(case: Case, data: st.DataObject) -
         try:
             oracle = play_by_simpy(lanes, ranks)
         except SimError:
-            assert not lanes.is_compiled
+            assert lanes.programs[0].follows
             continue
         same(play(lanes, ranks), oracle)
 
 
-@settings(max_examples=tries(60), deadline=None)
-@given(cases(stretches=False), st.data())
-def test_the_loop_for_slow_downs_does_without_them_what_the_other_does(
-    case: Case, data: st.DataObject
-) -> None:
-    """Two kernels that have nothing in common."""
-    (lanes,) = lanes_of(case, [case.workload])
-    ranks = data.draw(crews(lanes, 1, TINY))
-    same(play(lanes, ranks), play(replace(lanes, is_plain=False), ranks))
-
-
 @settings(max_examples=tries(40), deadline=None)
-@given(worlds(stretches=True))
+@given(worlds())
 def test_ranks_shared_out_to_threads_do_the_same(world: tuple[Lanes, Together]) -> None:
     lanes, ranks = world
     alone = play(lanes, ranks)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 import sim
+from sim.clock.program import COPY_IN
 from sim.errors import InputError, NotModelledError
 from sim.nouns.hardware import SLOWDOWNS
 from sim.systems.registry import write
@@ -77,7 +78,7 @@ def test_views_stay_from_one_micro_batch_to_the_next() -> None:
     """A3.4: with a hook nothing is copied into a bucket in which the gradient lies already."""
     options = {"bucket_cap_mb": 25, "gradient_as_bucket_view": True, "comm_hook": "allreduce"}
     programs = write(TWO, HARDWARE, sim.assign(TWO, **options, **EACH))
-    copies = [sum(getattr(item, "kind", "") == "copy_in" for item in program.lane) for program in programs]
+    copies = [sum(item.kind == COPY_IN for item in program.lane) for program in programs]
     assert copies == [2, 0, 0]
 
 

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.clock import analytic
-from sim.clock import simpy_clock as lanes
-from sim.clock.outcome import Outcome
-from sim.clock.program import CopyBack, Program
+from sim.clock import play, simpy_clock
+from sim.clock.program import COPY_BACK, Item, Program
+from sim.clock.timeline import Outcome
 from sim.errors import AssignmentError, NotModelledError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import DTYPE_BYTES, Workload
@@ -45,8 +44,8 @@ def played(
 ) -> Outcome:
     """The only micro-batch of a step, on which both engines agree."""
     (program,) = programs(workload, hardware, policy, **options)
-    outcome = lanes.play(program)
-    assert outcome == analytic.play(program)
+    outcome = simpy_clock.play(program)
+    assert outcome == play.play(program)
     return outcome
 
 
@@ -149,7 +148,7 @@ def test_a_cast_to_the_wire_and_back_is_paid_where_it_is_made() -> None:
     (program,) = programs(gradients(1), replace(COPYING, all_reduce=curve), communication_data_type="fp16")
     (sent,) = program.collectives
     assert (sent.num_bytes, sent.dtype, sent.service_ns) == (20, "float16", 20)
-    assert program.lane[-1] == CopyBack(0, 10)
+    assert program.lane[-1] == Item(COPY_BACK, 10, bucket=0)
 
 
 def test_step_sends_norms_and_parameters_and_works_on_its_share() -> None:
@@ -220,7 +219,7 @@ def test_accumulation_reduces_in_every_micro_batch_of_stage_2_and_in_the_last_of
         assert [bool(program.after_sync) for program in step] == [False, True]
         assert [program.optimizer_ns for program in step] == [0, 533]
     first = programs(gradients(), HARDWARE, "zero1", gradient_accumulation_steps=2)[0]
-    assert lanes.play(first).sync_end_ns == 40
+    assert simpy_clock.play(first).sync_end_ns == 40
 
 
 def test_offloading_copies_to_the_host_at_each_flush_and_back_in_step() -> None:
@@ -228,7 +227,7 @@ def test_offloading_copies_to_the_host_at_each_flush_and_back_in_step() -> None:
     options = {"reduce_bucket_size": 10, "cpu_offload": True, "offload_bytes_per_s": 1e9}
     (program,) = programs(gradients(), HARDWARE, **options)
     assert program.after_sync_ns == 64
-    outcome = lanes.play(program)
+    outcome = simpy_clock.play(program)
     assert outcome.available_ns == (85, 144, 219)  # the second straddles: its busier owner has 6, 24 B
     with pytest.raises(NotModelledError, match="give offload_bytes_per_s, or accelerator=cpu"):
         programs(gradients(), HARDWARE, cpu_offload=True)
@@ -280,7 +279,7 @@ def test_both_engines_play_every_program_alike(
     workload: Workload, hardware: Hardware, policy: str, options: dict[str, Any]
 ) -> None:
     for program in programs(workload, hardware, policy, **options):
-        assert lanes.play(program) == analytic.play(program)
+        assert simpy_clock.play(program) == play.play(program)
 
 
 @given(zero_workloads, hardwares(TINY), policies, zero_options)
@@ -313,5 +312,5 @@ def test_a_reduction_stream_never_makes_a_step_longer(
     ):
         options |= {"overlap_comm": overlap, "accelerator": accelerator}
         (*_, program) = programs(workload, hardware, "zero2", **options)
-        ends[name] = lanes.play(program).sync_end_ns
+        ends[name] = simpy_clock.play(program).sync_end_ns
     assert ends["stream"] <= ends["serial"] == ends["cpu"]

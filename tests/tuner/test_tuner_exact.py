@@ -1,6 +1,6 @@
 """The search with deadlines: the optimum on one FIFO channel, and a bound on any machine."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.clock.program import Effects, Rates
+from sim.clock.program import Machine, Rates
 from sim.nouns.hardware import CurvePoint
 from sim.nouns.workload import ReadyIncludes
 from sim.systems.cut import NO_LIMIT
@@ -123,12 +123,12 @@ def test_launches_that_outlast_an_all_reduce_are_beyond_it(changes: dict[str, An
     assert not covers(Problem(resnet50(), replace(link(4, latency_us=50), **changes)))
 
 
-@pytest.mark.parametrize("name", [one.name for one in fields(Effects)])
+@pytest.mark.parametrize("name", Machine._fields)
 def test_any_effect_but_a_launch_is_beyond_it(name: str) -> None:
     """So that none is forgotten: what is not known to the search is not called proved."""
     problem = Problem(resnet50(), link(4, latency_us=50))
     value = {"launch_blocks_compute": True, "channels": 2, "launch_cost_ns": 2, "small_bytes": 2}
-    problem.effects = Effects(**{"launch_cost_ns": 1, name: value.get(name, Rates(alone=2))})
+    problem.machine = Machine(**{"launch_cost_ns": 1, name: value.get(name, Rates(alone=2))})
     assert covers(problem) == (name == "launch_cost_ns")
 
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from sim.clock.arrays import Floats, Ints
 from sim.clock.program import MOST_NS
-from sim.clock.rank_play import Met, Together, check_times, play
-from sim.clock.variants import Lanes, make_lanes
+from sim.clock.ranks import Lanes, Met, Together, check_times, make_lanes, play
 from sim.clusters.ranks.crew import Brought, Crew, Dice
 from sim.clusters.ranks.tally import tally
 from sim.errors import InputError
@@ -76,7 +75,7 @@ class VariedStep:
     @property
     def cells(self) -> int:
         """Ranks times collectives, of the largest micro-batch."""
-        return len(self.crew) * max(1, *(len(lanes.order) for lanes in self.batches))
+        return len(self.crew) * max(1, *(lanes.count for lanes in self.batches))
 
     def stalls(self, brought: Brought) -> list[Ints]:
         """The interrupted item of each rank's lane in each micro-batch, -1 where none is."""
@@ -114,8 +113,7 @@ def _works(lanes: Lanes) -> Ints:
 
 
 def _wires(lanes: Lanes) -> Ints:
-    collectives = lanes.programs[0].collectives
-    return np.array([collectives[number].num_bytes for number in lanes.order], dtype=np.int64)
+    return np.array([one.num_bytes for one in lanes.programs[0].collectives], dtype=np.int64)
 
 
 def _places(lanes: Lanes, workload: Workload, assignment: Assignment) -> Ints:
@@ -125,8 +123,7 @@ def _places(lanes: Lanes, workload: Workload, assignment: Assignment) -> Ints:
     """
     place = {index: at for at, index in enumerate(workload.order())}
     made = []
-    for number in lanes.order:
-        one = lanes.programs[0].collectives[number]
+    for one in lanes.programs[0].collectives:
         is_known = one.kind == "all_reduce" and one.bucket is not None
         members = assignment.bucket_indices[one.bucket] if is_known and one.bucket is not None else ()
         made.append(max((place.get(index, 0) for index in members), default=-1))
@@ -152,7 +149,7 @@ def play_job(
         shape = (steps + 1, len(step.batches), gradients)
         luck = np.random.default_rng(lucky).standard_normal(shape)
     services = step.services(luck)
-    count = sum(len(lanes.order) for lanes in step.batches)
+    count = sum(lanes.count for lanes in step.batches)
     waited, longest, stragglers = np.zeros((3, count), np.int64)
     rank_waited, rank_last = np.zeros(len(crew), np.int64), np.zeros(len(crew))
     ends, finished = np.zeros(len(crew), np.int64), [0]
@@ -173,10 +170,10 @@ def play_job(
             if number:
                 computed += brought.paces @ step.works_ns[batch][bringing.variants]
                 added = tally(met.came_ns, met.last_ns, rank_waited, rank_last)
-                here = slice(at, at + len(lanes.order))
+                here = slice(at, at + lanes.count)
                 for sums, more in zip((waited, longest, stragglers), added, strict=True):
                     sums[here] += more
-            at += len(lanes.order)
+            at += lanes.count
         finished.append(int(ends.max()))
         if number:
             rank_paces += brought.paces

@@ -146,8 +146,7 @@ def _collectives(step: VariedStep, jobs: Sequence[JobSteps]) -> tuple[Collective
     steps, at, rows = sum(len(job.steps_ns) for job in jobs), 0, []
     ranks = len(step.crew)
     for lanes in step.batches:
-        for number in lanes.order:
-            one = lanes.programs[0].collectives[number]
+        for one in lanes.programs[0].collectives:
             rows.append(
                 CollectiveWait(
                     bucket=one.bucket,

@@ -90,7 +90,7 @@ def lower_bound_ns(problem: Problem) -> int:
     """
     machine, count, keys = problem.machine, len(problem), int(problem.run.max()) + 1
     copy_out = int(problem.copy_back.sum())
-    lane_end = problem.lane_end + (machine.launch_cost_ns * keys if machine.blocks else 0)
+    lane_end = problem.lane_end + (machine.launch_cost_ns * keys if machine.launch_blocks_compute else 0)
     bound = lane_end + copy_out
     if problem.curve_ns.any():
         # Copies are in bucket order: with a single run, the last follows every collective.
@@ -112,7 +112,7 @@ def _shared(
     In ``beside`` ns of the lane's time with a collective under way ``beside * slow`` of the work is done, and
     of the lane's ``beside * own``. Between its corners the end is linear in ``beside``.
     """
-    rates = problem.effects.computing
+    rates = problem.machine.computing
     free = problem.together / FULL_SPEED
     slow = max(rates.alone, problem.machine.channels * rates.shared) / FULL_SPEED
     own = rates.lane / FULL_SPEED

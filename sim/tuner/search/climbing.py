@@ -4,7 +4,7 @@ import numpy as np
 
 from sim.clock.arrays import Flags
 from sim.clock.machine_code import compiled
-from sim.clock.sheet import Machine
+from sim.clock.program import Machine
 from sim.tuner.search.kernels import score
 from sim.tuner.search.problem import Tables
 

@@ -43,8 +43,8 @@ class Found:
 def covers(problem: Problem) -> bool:
     """Whether what is found is the optimum: one channel, nothing that stretches or blocks, and launches that
     take no longer than the all-reduces they start, so that none waits for another's launch."""
-    short = problem.effects.launch_cost_ns <= int(problem.curve_ns.min())
-    return short and problem.effects.in_force <= _KNOWN
+    short = problem.machine.launch_cost_ns <= int(problem.curve_ns.min())
+    return short and problem.machine.in_force <= _KNOWN
 
 
 class _Runs:
@@ -76,7 +76,7 @@ class _Search:
     def __init__(self, problem: Problem, runs: _Runs, curve_bytes: Ints, curve_ns: Ints) -> None:
         self.problem, self.runs = problem, runs
         self.curve = (curve_bytes, curve_ns)
-        self.first = problem.ready + problem.effects.launch_cost_ns
+        self.first = problem.ready + problem.machine.launch_cost_ns
 
     def ends(self, target: int) -> Ints:
         """The earliest end in ns of each prefix if all is to be synchronised by ``target``."""

@@ -6,10 +6,9 @@ Times are int64 ns and sizes int64 bytes. A step is played by the compiled clock
 import numpy as np
 
 from sim.clock.arrays import Flags, Ints
-from sim.clock.compiled import play_alone
 from sim.clock.machine_code import compiled
-from sim.clock.program import FULL_SPEED
-from sim.clock.sheet import BACKWARD, COPY_BACK, COPY_IN, LAUNCH, OWN, WAIT, Machine
+from sim.clock.play import play_alone
+from sim.clock.program import BACKWARD, COPY_BACK, COPY_IN, FULL_SPEED, LAUNCH, WAIT, Machine
 from sim.tuner.search.problem import Tables
 
 NEVER = 1 << 62
@@ -85,7 +84,7 @@ def play_step(
     """``sync_end_ns`` of one DDP step.
 
     Args:
-        machine: see ``sheet.Machine``.
+        machine: see ``program.Machine``.
         work: ns of backward before each place; ``copy_in``: ns of its copy.
         tail: ns of backward after the last place.
         stops: per bucket in launch order, the place it waits for; the last is the last place.
@@ -94,7 +93,7 @@ def play_step(
     """
     count, places = stops.size, work.size
     # The lane, item by item where collectives stretch it, else as one item for each bucket.
-    fine = machine.rates[BACKWARD, OWN] != FULL_SPEED or machine.rates[COPY_IN, OWN] != FULL_SPEED
+    fine = machine.computing.lane != FULL_SPEED or machine.copying_in.lane != FULL_SPEED
     most = 3 * count + 1 + 2 * places
     kinds, durations, numbers = np.empty(most, np.int64), np.zeros(most, np.int64), np.zeros(most, np.int64)
     item = place = computing = 0

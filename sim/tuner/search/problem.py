@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.clock.arrays import Ints
-from sim.clock.program import FULL_SPEED, MOST_NS, check_length, effects_of
-from sim.clock.variants import machine_of
+from sim.clock.program import FULL_SPEED, MOST_NS, check_length, machine_of
 from sim.costs.service_time import rise_beyond
 from sim.errors import InputError
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
@@ -57,7 +56,7 @@ class Problem:
     ``dense``: its bytes on the wire, by DDP's caps; ``work``, ``copy_in``: ns of the compute lane for it,
     with its hook; ``copy_back``: ns of copying it out of its bucket; ``ready``: ns at which it is copied in
     if nothing stretches or blocks the lane; ``tail``: ns of backward after the last; ``lane_end``: ns, the
-    end of that lane; ``effects``, ``machine``: what the machine does; ``asked``: the workload with its job's
+    end of that lane; ``machine``: what the machine does; ``asked``: the workload with its job's
     switches that DDP cuts, where ``workload`` stands for it. ``curve``, and as arrays ``curve_bytes``,
     ``curve_ns``: the all-reduce curve, zero for world size 1.
 
@@ -88,8 +87,7 @@ class Problem:
         sizes, times = ([p.num_bytes for p in self.curve], [p.duration_ns for p in self.curve])
         self.curve_bytes = _ints("all_reduce.num_bytes", sizes, MOST_BYTES)
         self.curve_ns = _ints("all_reduce.duration_ns", times, MOST_NS)
-        self.effects = effects_of(workload, hardware)
-        self.machine = machine_of(self.effects)
+        self.machine = machine_of(workload, hardware)
 
     def __len__(self) -> int:
         return len(self.order)
@@ -111,7 +109,7 @@ class Problem:
     @property
     def together(self) -> int:
         """The rate at which all channels pass work together, at most; ``FULL_SPEED`` is that of one alone."""
-        return max(FULL_SPEED, self.machine.channels * self.effects.idle.shared)
+        return max(FULL_SPEED, self.machine.channels * self.machine.idle.shared)
 
     @property
     def has_one_run(self) -> bool:

@@ -10,9 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sim.clock.arrays import Floats, Ints
-from sim.clock.program import MOST_NS, effects_of
-from sim.clock.sheet import Machine
-from sim.clock.variants import machine_of
+from sim.clock.program import MOST_NS, Machine, machine_of
 from sim.errors import InputError
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
@@ -259,7 +257,7 @@ def _machine(problem: Problem, hardware: Hardware) -> Machine:
     """A drawn machine; what counts as a small message is taken from the nominal curve."""
     if hardware == replace(problem.hardware, all_reduce=hardware.all_reduce, spread={}):
         return problem.machine
-    return machine_of(effects_of(problem.workload, hardware, problem.hardware))
+    return machine_of(problem.workload, hardware, problem.hardware)
 
 
 def _not_known(workload: Workload, hardware: Hardware, scatter: Scatter, recorded: int) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sim.clock.program import Effects, effects_of
+from sim.clock.program import Machine, machine_of
 from sim.costs.service_time import all_reduce_ns
 from sim.metrics.step import overlap_ratio, step_ns
 from sim.nouns.assignment import Assignment
@@ -71,9 +71,9 @@ def play_task(
 
 def _alike(workload: Workload, machines: Sequence[Hardware]) -> list[list[int]]:
     """Places of machines in groups, each of which differs in service times only, not in what is small."""
-    found: dict[Effects, list[int]] = {}
+    found: dict[Machine, list[int]] = {}
     for place, machine in enumerate(machines):
-        found.setdefault(effects_of(workload, machine), []).append(place)
+        found.setdefault(machine_of(workload, machine), []).append(place)
     return list(found.values())
 
 
@@ -89,7 +89,7 @@ def _play(workload: Workload, hardware: Hardware, assignment: Assignment, engine
 
 
 def _play_compiled(workload: Workload, machines: Sequence[Hardware], assignment: Assignment) -> list[Figures]:
-    from sim.clock.analytic import play_on_machines  # numba, which SimPy does without
+    from sim.clock.play import COMM, END, OVERLAPPED, play_on_machines  # numba, which SimPy does without
 
     program, *more = write(workload, machines[0], assignment)
     if more:  # micro-batches
@@ -99,10 +99,10 @@ def _play_compiled(workload: Workload, machines: Sequence[Hardware], assignment:
     ]
     for machine, times in zip(machines, services, strict=True):
         program.check_length(machine.name, times)
-    played = play_on_machines(program, services)
+    states = play_on_machines(program, services)
     switches = read_switches(assignment)
     made = []
-    columns = (played.sync_ends.tolist(), played.comm.tolist(), played.overlapped.tolist())
+    columns = (states[:, column].tolist() for column in (END, COMM, OVERLAPPED))
     for machine, sync_end, comm, overlapped in zip(machines, *columns, strict=True):
         ahead, _ = before_forward(workload, machine, assignment, switches, "steady", 0)
         before = program.before_forward_ns + sum(collective.service_ns for collective in ahead)

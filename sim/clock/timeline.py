@@ -1,0 +1,179 @@
+"""What a clock hands back, and the timeline made of it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from sim.clock.program import BACKWARD, BACKWARD_END, COPY_BACK, COPY_IN, HOOK, LAUNCH, READY, Program
+from sim.nouns.assignment import Assignment
+from sim.nouns.collective import CollectiveTimes
+from sim.nouns.hardware import Hardware
+from sim.nouns.timeline import BucketTimes, ComputeSpan, Iteration, SpanKind, Timeline
+from sim.nouns.workload import Workload
+
+_SPANS: dict[int, SpanKind] = {BACKWARD: "backward", HOOK: "hook", COPY_IN: "copy_in", LAUNCH: "launch"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of ``program``, in ns from the start of backward.
+
+    ``ended_ns``: when the lane was through with each of its items; the next one begins in that instant. Per
+    collective: ``launch_ns``, ``taken_ns`` (it had a channel: from then on it waits for other ranks, if for
+    anything), ``start_ns``, ``end_ns`` and ``usable_ns``.
+    """
+
+    program: Program
+    ended_ns: tuple[int, ...]
+    launch_ns: tuple[int, ...]
+    taken_ns: tuple[int, ...]
+    start_ns: tuple[int, ...]
+    end_ns: tuple[int, ...]
+    usable_ns: tuple[int, ...]
+
+    @cached_property
+    def compute(self) -> tuple[ComputeSpan, ...]:
+        """The lane's spans, without copies back."""
+        spans, start = [], 0
+        for item, end in zip(self.program.lane, self.ended_ns, strict=True):
+            if item.kind in _SPANS and end > start:
+                of_launch = item.kind == LAUNCH
+                bucket = self.program.collectives[item.collective].bucket if of_launch else item.bucket
+                spans.append(
+                    ComputeSpan(
+                        kind=_SPANS[item.kind],
+                        start_ns=start,
+                        end_ns=end,
+                        gradient=item.gradient,
+                        bucket=bucket,
+                    )
+                )
+            start = end
+        return tuple(spans)
+
+    @property
+    def ready_ns(self) -> tuple[int, ...]:
+        """When each bucket was complete."""
+        return self._of_buckets(READY, self.ended_ns)
+
+    @property
+    def copy_out_start_ns(self) -> tuple[int, ...]:
+        """When the lane began to copy each bucket back."""
+        return self._of_buckets(COPY_BACK, (0, *self.ended_ns[:-1]))
+
+    @property
+    def available_ns(self) -> tuple[int, ...]:
+        """When each bucket was copied back."""
+        return self._of_buckets(COPY_BACK, self.ended_ns)
+
+    @property
+    def backward_end_ns(self) -> int:
+        """When backward was over."""
+        at = next(place for place, item in enumerate(self.program.lane) if item.kind == BACKWARD_END)
+        return self.ended_ns[at]
+
+    @property
+    def sync_end_ns(self) -> int:
+        """When the lane has come to its end."""
+        return self.ended_ns[-1]
+
+    def _of_buckets(self, kind: int, times_ns: Sequence[int]) -> tuple[int, ...]:
+        made = [0] * len(self.program.carriers)
+        for item, time in zip(self.program.lane, times_ns, strict=True):
+            if item.kind == kind and item.bucket is not None:
+                made[item.bucket] = time
+        return tuple(made)
+
+
+Play = Callable[[Program], Outcome]
+PlayTogether = Callable[[Sequence[Program], Sequence[int]], tuple[Outcome, ...]]
+
+
+def _channels(outcome: Outcome) -> list[int]:
+    """The lowest channel free when each collective takes one: a label, the same whatever the engine."""
+    program = outcome.program
+    free = [0] * program.machine.channels
+    labels = [0] * len(program.collectives)
+    taken = outcome.taken_ns
+    until = [
+        outcome.usable_ns[k] if collective.holds_channel else outcome.end_ns[k]
+        for k, collective in enumerate(program.collectives)
+    ]
+    # Of several that take one in the same instant, those that take no time have left it for the others.
+    for number in sorted(range(len(labels)), key=lambda k: (taken[k], until[k], outcome.launch_ns[k], k)):
+        channel = next(place for place, time in enumerate(free) if time <= taken[number])
+        free[channel] = until[number]
+        labels[number] = channel
+    return labels
+
+
+def _buckets(outcome: Outcome, labels: list[int]) -> tuple[BucketTimes, ...]:
+    program = outcome.program
+    lives = zip(outcome.ready_ns, outcome.copy_out_start_ns, outcome.available_ns, strict=True)
+    made = []
+    for k, (carriers, (ready, copied, available)) in enumerate(zip(program.carriers, lives, strict=True)):
+        collectives = [program.collectives[number] for number in carriers]
+        made.append(
+            BucketTimes(
+                index=k,
+                num_bytes=sum(collective.num_bytes for collective in collectives),
+                ready_ns=ready,
+                launch_ns=min((outcome.launch_ns[number] for number in carriers), default=ready),
+                start_ns=min((outcome.start_ns[number] for number in carriers), default=ready),
+                end_ns=max((outcome.end_ns[number] for number in carriers), default=ready),
+                available_ns=available,
+                service_ns=sum(collective.service_ns for collective in collectives),
+                copy_out_start_ns=copied,
+                channel=labels[carriers[0]] if carriers else 0,
+                late_ns=sum(outcome.start_ns[number] - outcome.taken_ns[number] for number in carriers),
+            )
+        )
+    return tuple(made)
+
+
+def make_timeline(
+    workload: Workload,
+    hardware: Hardware,
+    assignment: Assignment,
+    outcome: Outcome,
+    *,
+    earlier: tuple[Timeline, ...],
+    engine: str,
+    iteration: Iteration,
+    slowest: Workload | None,
+) -> Timeline:
+    """The timeline of one played program, a micro-batch that follows ``earlier`` ones of its step."""
+    program, labels = outcome.program, _channels(outcome)
+    return Timeline(
+        workload=workload,
+        hardware=hardware,
+        assignment=assignment,
+        iteration=iteration,
+        engine=engine,
+        pre_forward_ns=program.pre_forward_ns,
+        before_forward=program.before_forward_parts,
+        earlier=earlier,
+        before=program.before_forward,
+        after=program.after_sync,
+        compute=outcome.compute,
+        buckets=_buckets(outcome, labels),
+        collectives=tuple(
+            CollectiveTimes(
+                collective=collective,
+                launch_ns=outcome.launch_ns[number],
+                start_ns=outcome.start_ns[number],
+                end_ns=outcome.end_ns[number],
+                usable_ns=outcome.usable_ns[number],
+                channel=labels[number],
+                late_ns=outcome.start_ns[number] - outcome.taken_ns[number],
+            )
+            for number, collective in enumerate(program.collectives)
+        ),
+        backward_end_ns=outcome.backward_end_ns,
+        sync_end_ns=outcome.sync_end_ns,
+        optimizer_ns=program.optimizer_ns,
+        post_sync_ns=program.post_sync_ns,
+        early_launches=program.early_launches,
+        notes=program.notes,
+        slowest=slowest,
+    )

@@ -1,0 +1,215 @@
+"""What systems share in writing a step: its lane, micro-batches, a shared optimizer, modules in forward.
+
+A workload has forward's time as one number. It is shared out over modules as backward's is over their
+gradients, and modules are run in the order in which backward comes to them, from its end to its beginning.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sim.clock.program import (
+    BACKWARD,
+    BACKWARD_END,
+    COPY_BACK,
+    LAUNCH,
+    READY,
+    WAIT,
+    Item,
+    Program,
+    machine_of,
+)
+from sim.costs.doubts import missing_curve
+from sim.costs.service_time import collective_ns
+from sim.errors import InputError, NotModelledError
+from sim.nouns.collective import Collective, CollectiveKind, Phase
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
+from sim.units import divide_half_even, format_ms
+
+_SHARED_OUT = (
+    "how long forward takes (forward_ns) is one number: it is shared out over modules as backward's time is "
+    "over their gradients, and what gathers hide behind forward follows from that"
+)
+
+
+class StepWriter:
+    """The lane of one micro-batch, as a system writes it, and the collectives that it launches.
+
+    ``carriers``: of each bucket the collectives that carry it, once they are sent.
+    """
+
+    def __init__(self, workload: Workload, hardware: Hardware, system: str, buckets: int) -> None:
+        self.workload = workload
+        self.hardware = hardware
+        self.system = system
+        self.lane: list[Item] = []
+        self.collectives: list[Collective] = []
+        self.carriers: list[tuple[int, ...]] = [()] * buckets
+        included = "copy_in" in workload.ready_includes
+        self.copy_in_rate = None if included else hardware.copy_in_bytes_per_s
+        self.hook_ns = 0 if included else hardware.hook_cost_ns
+
+    def compute(
+        self, kind: int, duration_ns: int, *, gradient: int | None = None, bucket: int | None = None
+    ) -> None:
+        """The lane is busy for ``duration_ns``; for 0 nothing is written."""
+        if duration_ns:
+            self.lane.append(Item(kind, duration_ns, gradient=gradient, bucket=bucket))
+
+    def backward(self, added_ns: Callable[[int], int] = lambda index: 0) -> Iterator[int]:
+        """Backward's own work: each gradient, once what it takes is written, then the tail and the end.
+
+        ``added_ns``: of a gradient, what AccumulateGrad adds.
+        """
+        for index, work_ns in works(self.workload):
+            self.compute(BACKWARD, work_ns + added_ns(index), gradient=index)
+            yield index
+        order = self.workload.order()
+        last = self.workload.gradients[order[-1]].ready_ns if order else 0
+        self.compute(BACKWARD, self.workload.backward_ns - (last or 0))
+        self.lane.append(Item(BACKWARD_END))
+
+    def ready(self, bucket: int) -> None:
+        """From here on the bucket is complete: nothing that it holds is missing."""
+        self.lane.append(Item(READY, bucket=bucket))
+
+    def collective(
+        self,
+        kind: CollectiveKind,
+        elements: int,
+        dtype: str,
+        phase: Phase,
+        *,
+        num_bytes: int | None = None,
+        is_counted: bool = True,
+        **more: Any,
+    ) -> Collective:
+        """A collective with its time; ``num_bytes`` where they are not those of its elements.
+
+        ``is_counted``: its time is needed; else one without a curve takes 0.
+
+        Raises:
+            NotModelledError: the hardware has no curve of its kind.
+        """
+        sent_bytes = elements * DTYPE_BYTES[dtype] if num_bytes is None else num_bytes
+        duration_ns = collective_ns(self.hardware, kind, sent_bytes)
+        if duration_ns is None and is_counted:
+            raise NotModelledError(f"{self.system}: {missing_curve(self.hardware, kind)}")
+        return Collective(
+            kind=kind,
+            elements=elements,
+            dtype=dtype,
+            num_bytes=sent_bytes,
+            service_ns=duration_ns or 0,
+            phase=phase,
+            **more,
+        )
+
+    def send(self, collective: Collective) -> int:
+        """The lane launches ``collective`` here, unless it follows another; its number is returned."""
+        number = len(self.collectives)
+        self.collectives.append(collective)
+        if collective.after is None:
+            self.lane.append(Item(LAUNCH, collective=number))
+        if collective.bucket is not None:
+            self.carriers[collective.bucket] += (number,)
+        return number
+
+    def wait(self, number: int) -> None:
+        """The lane stands still until the collective's result can be used."""
+        self.lane.append(Item(WAIT, collective=number))
+
+    def copy_back(self, bucket: int, duration_ns: int = 0) -> None:
+        """The lane copies a bucket's result back to its gradients, which are available then."""
+        self.lane.append(Item(COPY_BACK, duration_ns, bucket=bucket))
+
+    def program(self, **more: Any) -> Program:
+        """What was written; ``more`` are fields of ``Program``."""
+        return Program(
+            lane=tuple(self.lane),
+            collectives=tuple(self.collectives),
+            carriers=tuple(self.carriers),
+            **{"machine": machine_of(self.workload, self.hardware)} | more,
+        )
+
+
+def works(workload: Workload) -> list[tuple[int, int]]:
+    """Backward cut at its gradients: (gradient, its own work in ns), in ready order; the tail is left out."""
+    cut, before = [], 0
+    for index in workload.order():
+        ready = workload.gradients[index].ready_ns
+        assert ready is not None
+        cut.append((index, ready - before))
+        before = ready
+    return cut
+
+
+def check_backward(workload: Workload) -> None:
+    """Raise ``InputError`` where no gradient ever becomes ready."""
+    if all(gradient.ready_ns is None for gradient in workload.gradients):
+        raise InputError(f"workload {workload.name!r}: no gradient ever becomes ready; there is no backward")
+
+
+def check_wire_bytes(gradient: Gradient, label: str, system: str, decides: str) -> None:
+    """Raise ``NotModelledError`` if ``gradient`` has its own ``wire_bytes``: the setting ``decides`` them."""
+    if gradient.on_wire != gradient.num_bytes:
+        raise NotModelledError(
+            f"{label} has wire_bytes {gradient.on_wire}; what {system} sends follows from num_bytes "
+            f"and {decides}"
+        )
+
+
+def write_micro_batches(count: int, write: Callable[[int], Program]) -> tuple[Program, ...]:
+    """The programs of ``count`` micro-batches; those between the first and the last are alike."""
+    before = [write(number) for number in range(min(count - 1, 2))]
+    return (*before, *before[1:] * (count - 3), write(count - 1))
+
+
+def shared_optimizer_ns(workload: Workload, owned: int) -> int:
+    """The optimizer's time on a rank that owns ``owned`` elements, padding included."""
+    total = sum(gradient.elements for gradient in workload.gradients)
+    return divide_half_even(workload.optimizer_ns * owned, total) if total else 0
+
+
+def told_of_forward(gathers: Sequence[Collective], waited_ns: int) -> tuple[str, ...]:
+    """What the reader of a report should know where forward gathers parameters, if that takes time."""
+    if not any(one.service_ns for one in gathers):
+        return ()
+    waits = (
+        f"forward waits {format_ms(waited_ns)} for gathers of parameters and their copies; exposed "
+        f"communication counts backward only"
+    )
+    return waits, _SHARED_OUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardModule:
+    """A module in forward: its own parameters' indices, and its time."""
+
+    indices: tuple[int, ...]
+    duration_ns: int
+
+
+def forward_modules(workload: Workload) -> tuple[ForwardModule, ...]:
+    """Modules that hold parameters themselves, in the order in which forward runs them.
+
+    A parameter's module is its name up to the last dot. What has no dot belongs to the root, which comes
+    first whenever its gradients are ready; gradients that stand for whole buckets are modules of their own.
+    """
+    members: dict[str, list[int]] = {}
+    work: dict[str, int] = {}
+    if not workload.is_of_whole_buckets and any("." not in g.name for g in workload.gradients):
+        members[""] = []
+    for index, duration_ns in reversed(works(workload)):
+        name = workload.gradients[index].name
+        module = name if workload.is_of_whole_buckets else name.rpartition(".")[0]
+        members.setdefault(module, []).append(index)
+        work[module] = work.get(module, 0) + duration_ns
+    total, done, modules = sum(work.values()), 0, []
+    for module, indices in members.items():
+        before = divide_half_even(workload.forward_ns * done, total) if total else 0
+        done += work.get(module, 0)
+        after = divide_half_even(workload.forward_ns * done, total) if total else 0
+        modules.append(ForwardModule(indices=tuple(sorted(indices)), duration_ns=after - before))
+    return tuple(modules)
