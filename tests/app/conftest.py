@@ -15,7 +15,6 @@ from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
 import sim
-from app import sidebar_last
 from app.memo import Memo
 from app.playing import Inputs
 from sim.formats import documents
@@ -218,13 +217,6 @@ def _installed_components_are_looked_for_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         once = cache(manifest_scanner.scan_component_manifests)
         patch.setattr(manifest_scanner, "scan_component_manifests", once)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _no_browser_paints_first() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sidebar_last, "_FIRST_S", 0)
         yield
 
 
