@@ -51,9 +51,9 @@ from sim.truth.recorded_step import own_step
 from sim.tuner.frameworks import nearest_setting
 from sim.tuner.others import best_of
 from sim.tuner.recommend import best, gain, tune
+from sim.tuner.setting import round_cap
 from sim.tuner.spread.cap_band import step_band
-from sim.tuner.sweeps.grid import sweep
-from sim.tuner.sweeps.usual_caps import round_cap
+from sim.tuner.sweep import sweep
 from sim.validator.applying import apply
 
 __all__ = [

@@ -7,7 +7,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pytest
 
-from sim.tuner.sweeps.workers import process_pool
+from sim.tuner.sweep import process_pool
 
 EXECUTORS = ("threads", "processes", "dask")
 

@@ -27,9 +27,7 @@ from sim.cli.simulating import (
 )
 from sim.costs.doubts import doubts_about
 from sim.errors import InputError
-from sim.nouns.rows import SweepRow
-from sim.tuner.sweeps.axes import WHAT_IFS
-from sim.tuner.sweeps.workers import process_pool
+from sim.nouns.rows import WHAT_IFS, SweepRow
 from sim.units import format_number, format_percent, format_size, in_ms, parse_cap_mb
 
 MOST_LINES = 60
@@ -73,7 +71,7 @@ def sweep(
         int | None,
         typer.Option(
             min=1,
-            help="Processes, at most one a core; default: 1, or all for a large grid.",
+            help="Processes, at most one a core, over which what-ifs are spread; default: 1.",
             rich_help_panel=PREDICTING,
         ),
     ] = None,
@@ -195,4 +193,6 @@ def values_of(option: str, text: str, read: Callable[[str], Value]) -> list[Valu
 
 def executor_of(jobs: int) -> Executor:
     """``jobs`` processes; one job is a thread of this process, which starts at once."""
+    from sim.tuner.sweep import process_pool  # with what simulates, which other commands are spared
+
     return ThreadPoolExecutor(1) if jobs == 1 else process_pool(jobs)

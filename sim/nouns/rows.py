@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+WHAT_IFS = ("world_size", "precision", "bandwidth", "latency", "backward")  # fields of a row
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRow:

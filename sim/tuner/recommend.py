@@ -26,7 +26,7 @@ from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.problem import Problem
 from sim.tuner.setting import find_setting
 from sim.tuner.spread.draws import Draws, draw
-from sim.tuner.sweeps.grid import sweep
+from sim.tuner.sweep import sweep
 from sim.units import format_percent
 
 DEFAULT = "default"

@@ -16,7 +16,7 @@ from sim.tuner.search.optimum import Optimum, find_optimum
 from sim.tuner.search.partitions import Buckets
 from sim.tuner.search.problem import Problem
 from sim.tuner.search.score import Scorer
-from sim.tuner.sweeps.grid import sweep
+from sim.tuner.sweep import sweep
 from sim.units import format_ms
 from tests.bench.machines import MACHINES, machine, model
 from tests.bench.plain_dp import earliest_finish

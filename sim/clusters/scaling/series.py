@@ -13,7 +13,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.ranks import Ranks
 from sim.nouns.scaling_row import ScalingRow
 from sim.nouns.workload import Workload
-from sim.tuner.sweeps.workers import spread
+from sim.tuner.sweep import spread
 
 MAX_ROWS = 10_000
 

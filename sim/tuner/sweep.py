@@ -1,0 +1,253 @@
+"""Sweeps: one workload on one machine under many caps and what-ifs, as tidy rows."""
+
+import multiprocessing
+import operator
+import os
+import signal
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from math import prod
+from numbers import Real
+from typing import Any, TypeVar
+
+from sim.costs.what_if import check_factor, check_precision, check_ranks, scale
+from sim.errors import InputError, MachineError, SimError
+from sim.metrics.step import overlap_ratio
+from sim.nouns.hardware import Hardware
+from sim.nouns.rows import SweepRow
+from sim.nouns.timeline import Timeline
+from sim.nouns.workload import Workload
+from sim.systems.registry import assign
+from sim.systems.simulate import Engine, simulate
+from sim.units import MIB, cap_bytes, format_number
+
+MAX_ROWS = 100_000
+CAPS_MB = (
+    *(0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.25, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9, 10),
+    *(12.5, 14, 16, 18, 20, 22.5, 25, 28, 32, 36, 40, 45, 50, 56, 64, 72, 80, 90, 100),
+    *(112, 128, 150, 175, 200, 225, 256, 300, 350, 400, 450, 512, 600, 700, 800, 900, 1024),
+)
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+def sweep(
+    workload: Workload,
+    hardware: Hardware,
+    caps_mb: Sequence[float] | None = None,
+    engine: Engine = "analytic",
+    *,
+    bandwidth: Sequence[float] = (1.0,),
+    latency: Sequence[float] = (1.0,),
+    backward: Sequence[float] = (1.0,),
+    world_size: Sequence[int] | None = None,
+    precision: Sequence[str | None] | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    max_rows: int = MAX_ROWS,
+) -> tuple[SweepRow, ...]:
+    """DDP's default and each explicit ``bucket_cap_mb`` under every combination of what-ifs: a row each.
+
+    Rows come in the order of the product of world size, precision, bandwidth, latency, backward and cap, the
+    default ahead of the caps. Caps that cut alike are simulated once. ``sim.scale`` says what each what-if
+    does, and where it ends.
+
+    Args:
+        workload: what backward makes ready.
+        hardware: what the machine carries.
+        caps_mb: MiB; None is a range of round ones from 0.25 to what holds everything. May be empty.
+        engine: ``analytic`` or ``simpy``; equal to the ns.
+        bandwidth: factors on the wire's bandwidth.
+        latency: factors on its latency.
+        backward: factors on backward's duration.
+        world_size: numbers of ranks in a ring; None is the measured one.
+        precision: torch dtypes of all gradients, or None among them: as recorded.
+        executor: any ``concurrent.futures.Executor`` (threads, processes, dask's ``client.get_executor()``),
+            over which combinations of what-ifs are spread; rows are the same. None: this process.
+        progress: called with (rows done, rows in all), in this thread.
+        max_rows: more rows are refused.
+
+    Raises:
+        InputError: an axis that is empty, a value that is not legal or occurs twice, too many rows.
+        MachineError: a worker of the executor died.
+    """
+    caps = [None, *_axis("caps_mb", default_caps(workload) if caps_mb is None else caps_mb, _cap)]
+
+    def ranks(value: Any) -> int:
+        try:
+            number = operator.index(value)
+        except TypeError:
+            number = value
+        check_ranks(hardware.world_size, number)
+        return number
+
+    def dtype(value: str | None) -> str | None:
+        if value is not None:
+            check_precision(workload, value)
+        return value
+
+    axes: dict[str, list[Any]] = {
+        "world_size": [None] if world_size is None else _axis("world_size", world_size, ranks),
+        "precision": [None] if precision is None else _axis("precision", precision, dtype),
+        "bandwidth": _axis("bandwidth", bandwidth, partial(_factor, "bandwidth")),
+        "latency": _axis("latency", latency, partial(_factor, "latency")),
+        "backward": _axis("backward", backward, partial(_factor, "backward")),
+    }
+    lengths = {**{name: len(values) for name, values in axes.items()}, "caps and the default": len(caps)}
+    total = prod(lengths.values())
+    if total > max_rows:
+        words = " x ".join(f"{length} {name}" for name, length in lengths.items() if length > 1)
+        raise InputError(
+            f"sweep: {total} rows ({words}) are more than {max_rows}; give fewer, or max_rows={total}"
+        )
+    points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    # What no engine reads is not sent to workers.
+    lean = replace(workload, samples=(), provenance={}, extensions={})
+    play = partial(_rows, lean, hardware, caps, engine)
+    results: Generator[Iterable[SweepRow], None, None] = (
+        (play(point) for point in points)
+        if executor is None
+        else spread(partial(_listed, play), points, executor)
+    )
+    rows: list[SweepRow] = []
+    with closing(results):
+        for part in results:
+            for row in part:
+                rows.append(row)
+                if progress is not None:
+                    progress(len(rows), total)
+    return tuple(rows)
+
+
+def _rows(
+    workload: Workload,
+    hardware: Hardware,
+    caps_mb: Sequence[float | None],
+    engine: Engine,
+    what_ifs: Mapping[str, Any],
+) -> Iterator[SweepRow]:
+    """The rows under one combination of what-ifs (arguments of ``scale``), each layout simulated once."""
+    scaled, machine = scale(workload, hardware, **what_ifs)
+    played: dict[tuple[tuple[int, ...], ...], Timeline] = {}
+    for cap in caps_mb:
+        assignment = assign(scaled, bucket_cap_mb=cap)
+        timeline = played.get(assignment.bucket_indices)
+        if timeline is None:
+            timeline = played[assignment.bucket_indices] = simulate(scaled, machine, assignment, engine)
+        yield SweepRow(
+            label="DDP default" if cap is None else f"bucket_cap_mb={format_number(cap, 6)}",
+            bucket_cap_mb=cap,
+            **{**what_ifs, "world_size": machine.world_size},
+            num_buckets=len(assignment.bucket_indices),
+            largest_bucket_bytes=max(assignment.bucket_bytes or (0,)),
+            step_ns=timeline.step_ns,
+            sync_end_ns=timeline.sync_end_ns,
+            exposed_comm_ns=timeline.exposed_ns,
+            overlap_ratio=overlap_ratio(timeline),
+        )
+
+
+def _listed(
+    play: Callable[[Mapping[str, Any]], Iterator[SweepRow]], what_ifs: Mapping[str, Any]
+) -> list[SweepRow]:
+    """The rows as one task for a worker."""
+    return list(play(what_ifs))
+
+
+def default_caps(workload: Workload) -> list[float]:
+    """Caps in MiB from 0.25 to what holds everything."""
+    largest = float(max(1, -(-workload.total_bytes // MIB) + 1))
+    caps = [float(cap) for cap in CAPS_MB]
+    while caps[-1] < largest:
+        caps.append(caps[-1] * 1.25)
+    return [*(cap for cap in caps if cap < largest), largest]
+
+
+def _axis(name: str, values: Iterable[Any], read: Callable[[Any], Any]) -> list[Any]:
+    """The values of an axis, checked: none but ``caps_mb`` may be empty, and each occurs once."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InputError(f"{name}: {values!r} is not legal; give a sequence of values, such as [{values!r}]")
+    made: dict[Any, None] = {}
+    for value in map(read, values):
+        if value in made:
+            raise InputError(f"{name}: {value!r} occurs twice; each value may occur once")
+        made[value] = None
+    if not made and name != "caps_mb":
+        raise InputError(f"{name}: an empty axis is not legal; give at least one value")
+    return list(made)
+
+
+def _factor(name: str, value: Any) -> float:
+    check_factor(name, value)
+    return float(value)
+
+
+def _cap(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InputError(f"caps_mb: {value!r} is not legal; give numbers of MiB")
+    cap_bytes(float(value))
+    return float(value)
+
+
+def process_pool(most: int | None = None) -> ProcessPoolExecutor:
+    """A pool of spawned processes: ``most`` at most, and no more than there are cores.
+
+    Spawned, since a fork of a process with threads (torch's, streamlit's) may hang. A spawned process imports
+    the script that started it: what the script runs belongs under ``if __name__ == "__main__":``.
+    """
+    cores = os.cpu_count() or 1
+    return ProcessPoolExecutor(
+        max_workers=cores if most is None else max(1, min(most, cores)),
+        mp_context=multiprocessing.get_context("spawn"),
+    )
+
+
+@contextmanager
+def _for_the_parent(executor: Executor) -> Iterator[None]:
+    """What ``executor`` starts here never gets Ctrl-C, which is for the parent: it shuts the pool down.
+
+    Blocked for a moment, the parent gets it afterwards. A worker ended by Ctrl-C while starting breaks the
+    pool, and a pool that breaks after its tasks were cancelled hangs in CPython 3.11 (gh-107219).
+    """
+    if not isinstance(executor, ProcessPoolExecutor) or not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def spread(
+    function: Callable[[Task], Result], tasks: Sequence[Task], executor: Executor
+) -> Generator[Result, None, None]:
+    """``function`` of each task, in order, as results come in; on any error the rest is cancelled.
+
+    Raises:
+        SimError: as a worker raised it.
+        MachineError: a worker died, or raised anything else.
+    """
+    futures: list[Future[Result]] = []
+    try:
+        with _for_the_parent(executor):
+            futures.extend(executor.submit(function, task) for task in tasks)
+        for future in futures:
+            yield future.result()
+    except SimError:
+        raise
+    except BrokenExecutor as error:
+        raise MachineError(
+            f"sweep: a worker process died ({error}); a script that sweeps needs its own lines under "
+            'if __name__ == "__main__":, as each worker imports it'
+        ) from error
+    except Exception as error:
+        raise MachineError(f"sweep: a worker of {type(executor).__name__} failed: {error!r}") from error
+    finally:
+        for future in futures:
+            future.cancel()

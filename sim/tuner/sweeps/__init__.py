@@ -1,1 +1,0 @@
-"""Sweeps over caps and what-ifs, as tidy rows."""
