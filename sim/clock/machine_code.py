@@ -27,11 +27,20 @@ def compiled(function: Kernel) -> Kernel:
         made: Any = numba.njit(cache=True, nogil=True)(function)
         kept = made._cache._cache_file
         kept._source_stamp = (kept._source_stamp, digest)
+        kept._load_index = functools.partial(_read_index, kept._load_index)
     except (RuntimeError, AttributeError):
         # No directory to keep it in, or another numba, that keeps it otherwise: compiled anew each time.
         made = numba.njit(nogil=True)(function)
     made.bucketsim_digest = digest
     return cast(Kernel, made)
+
+
+def _read_index(read: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
+    """What is kept of a kernel; nothing where it was compiled for a type that has moved to another module."""
+    try:
+        return read()
+    except (ImportError, AttributeError):
+        return {}
 
 
 def _digest(function: Callable[..., object]) -> str:
