@@ -12,8 +12,8 @@ a rank go to ``ANSWERS.<rank>``, a line each. A case is a dict:
 
 An answer is a dict: ``parameters`` (those that need a gradient, in the order that DDP gives them),
 ``frozen``, ``buffers``, ``events`` (ddp_observing), ``ready`` (for each iteration and micro-batch the
-gradients whose hooks fired, in order, a gradient twice where its hook fired twice), ``log`` (what DDP logs),
-and ``error``: None, or what was raised and where.
+gradients whose hooks fired, in order, a gradient twice where its hook fired twice), ``logs`` (what DDP logs
+after each iteration), and ``error``: None, or what was raised and where.
 """
 
 import contextlib
@@ -50,6 +50,7 @@ class Run:
         self.net = Net(case["layers"], rank)
         self.learned = [p for p in self.net.parameters() if p.requires_grad]
         self.ready: list[list[list[int]]] = []
+        self.logs: list[dict[str, Any]] = []
         self.diary = Diary()
         self.inputs = torch.Generator().manual_seed(rank)
         # At AccumulateGrad, not after: DDP's hook fires for an undefined gradient too, others do not.
@@ -59,14 +60,13 @@ class Run:
 
     def answer(self) -> Answer:
         """Train, and tell."""
-        error, log = None, {}
+        error = None
         self.diary.start()
         self.diary.enter("construction", 0, 0)
         with _roots_noted(self.diary):
             try:
                 ddp = self._wrap()
                 self._train(ddp)
-                log = dict(ddp._get_ddp_logging_data())
             except (RuntimeError, ValueError, TypeError, AssertionError) as caught:
                 last = self.diary.marks[-1]
                 error = {
@@ -91,7 +91,7 @@ class Run:
             "buffers": [_facts(name, buffer) for name, buffer in self.net.named_buffers()],
             "events": self.diary.events(),
             "ready": self.ready,
-            "log": log,
+            "logs": self.logs,
             "error": error,
         }
 
@@ -111,6 +111,7 @@ class Run:
         optimizer = torch.optim.SGD(self.learned, lr=1e-3)
         for iteration in range(1, self.case.get("iterations", 4) + 1):
             self._step(ddp, iteration)
+            self.logs.append(dict(ddp._get_ddp_logging_data()))
             self.diary.at("step")
             optimizer.step()
             optimizer.zero_grad(set_to_none=self.case.get("zero_grad_to_none", True))
