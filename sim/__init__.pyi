@@ -49,10 +49,10 @@ from sim.truth.in_box import as_measured
 from sim.truth.record import agreement, error_limit
 from sim.truth.recorded_step import own_step
 from sim.tuner.frameworks import nearest_setting
+from sim.tuner.gain import step_band
 from sim.tuner.others import best_of
 from sim.tuner.recommend import best, gain, tune
 from sim.tuner.setting import round_cap
-from sim.tuner.spread.cap_band import step_band
 from sim.tuner.sweep import sweep
 from sim.validator.applying import apply
 

@@ -112,10 +112,9 @@ class Recommendation:
     contiguous in ready order within each dtype and device; ``proved_optimal`` is over the same, to within
     one ns a gradient where copies back are rounded one by one (``lower_bound_ns`` then says how far).
 
-    ``free_lower_bound_ns`` is the part of that certificate that needs no search. ``critical_path`` and
-    ``baseline_path`` are the spans that decide the end of the recommended step and of DDP's default.
-    ``notes`` say what the search could not know, and how to let it. ``setting`` is what to set of all this.
-    ``against`` is what ``baseline`` and the gain are of: DDP's default, or the buckets that a job had.
+    ``critical_path`` and ``baseline_path`` are the spans that decide the end of the recommended step and of
+    DDP's default. ``notes`` say what the search could not know, and how to let it. ``setting`` is what to
+    set. ``against`` is what ``baseline`` and the gain are of: DDP's default, or the buckets that a job had.
     """
 
     assignment: Assignment
@@ -127,7 +126,6 @@ class Recommendation:
     families: dict[str, Family]
     gain: Gain
     plateau: Plateau
-    free_lower_bound_ns: int = 0
     critical_path: tuple[PathSpan, ...] = ()
     baseline_path: tuple[PathSpan, ...] = ()
     setting: Setting | None = None

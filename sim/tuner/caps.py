@@ -19,10 +19,8 @@ from sim.nouns.workload import Workload
 from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES, rebuild_order
 from sim.systems.cut import NO_LIMIT, PER_KEY, cut, limits_for, number_keys
 from sim.systems.ddp_assignment import is_never_rebuilt
+from sim.tuner.problem import Buckets, Problem, Tables, gather, play_step, services
 from sim.tuner.progress import tell
-from sim.tuner.search.kernels import play_step, service
-from sim.tuner.search.partitions import Buckets, gather
-from sim.tuner.search.problem import Problem, Tables
 from sim.units import MIB
 
 WORK = 20_000_000  # tensors walked, in all layouts of one enumeration
@@ -206,7 +204,6 @@ def _score_caps(
         np.empty(PER_KEY * num_keys, np.int64),
     )
     stops, wires, back = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
-    services, small = np.empty(count, np.int64), np.empty(count, np.int64)
     for row in range(caps.shape[0]):
         limits[0] = caps[row]
         made = _cut(sizes, keys, limits, bucket_of, bounds, emitted, opened)
@@ -220,8 +217,6 @@ def _score_caps(
             back[bucket] += tables.copy_back[place]
         for bucket in range(made):
             stops[bucket] = max(stops[bucket], stops[max(0, bucket - 1)])
-            services[bucket] = service(tables.curve_bytes, tables.curve_ns, wires[bucket])
-            small[bucket] = wires[bucket] < machine.small_bytes
         counts[row] = made
         ends[row] = play_step(
             machine,
@@ -229,8 +224,8 @@ def _score_caps(
             tables.copy_in,
             tables.tail,
             stops[:made],
-            services[:made],
-            small[:made],
+            wires[:made],
+            services(tables.curve_bytes, tables.curve_ns, wires[:made]),
             back[:made],
         )
 

@@ -17,17 +17,15 @@ from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES, DEFAULT_FIRST_BUCKET
 from sim.systems.ddp_assignment import check_used
 from sim.systems.registry import assign
 from sim.tuner.caps import CapCurve, cap_curve, find_cap_list, make_layout, walk_of
+from sim.tuner.draws import Draws, draw
 from sim.tuner.gain import DEFAULT_WORDS, Paired, choose, doubted, find_plateau, judge_gain
+from sim.tuner.optimum import Optimum, find_optimum
+from sim.tuner.problem import Buckets, Problem
 from sim.tuner.progress import listened_to, tell
-from sim.tuner.search.as_searched import Searched
-from sim.tuner.search.merges import bounded, notes_on, over_merges
-from sim.tuner.search.optimum import Optimum, find_optimum
-from sim.tuner.search.partitions import Buckets
-from sim.tuner.search.problem import Problem
+from sim.tuner.searched import Searched
 from sim.tuner.setting import find_setting
-from sim.tuner.spread.draws import Draws, draw
 from sim.tuner.sweep import sweep
-from sim.units import format_percent
+from sim.units import format_ms, format_percent
 
 DEFAULT = "default"
 CAP = "bucket_cap_mb"
@@ -164,7 +162,6 @@ def _recommend(asked: Searched, seed: int, draws: int) -> Recommendation:
         report=report,
         baseline=baseline,
         lower_bound_ns=optimum.at_least_ns,
-        free_lower_bound_ns=optimum.free_at_least_ns,
         proved_optimal=optimum.is_proved and report.sync_end_ns == optimum.sync_end_ns,
         proof=("" if best is nominal else "not what is recommended, but of the step as given: ")
         + _tell_proof(problem, optimum)
@@ -251,15 +248,37 @@ def _drawn(asked: Searched, draws: int, seed: int) -> Draws:
 
 
 def _tell_proof(problem: Problem, optimum: Optimum) -> str:
-    """How the answer is known, what the proof leaves out, and how far both lower bounds are."""
+    """How the answer is known, what the proof leaves out, and how far the lower bound is."""
     end, words = optimum.sync_end_ns, optimum.proof
     if problem.run.any():
         words += ", buckets launched in the order in which they are ready"
     words += over_merges(problem.workload)
     if not optimum.is_proved and optimum.at_least_ns:
         words += f"; at most {format_percent(end / optimum.at_least_ns - 1, 2)} above the optimum"
-    free = optimum.free_at_least_ns
+    return words
+
+
+def over_merges(workload: Workload) -> str:
+    """The end of a sentence on what is best, if only merges of whole buckets were searched; else empty."""
+    if not workload.is_of_whole_buckets:
+        return ""
+    return f" (over merges of the {len(workload.gradients)} buckets as recorded only)"
+
+
+def bounded(gain: Gain, workload: Workload) -> Gain:
+    """``gain`` with ``over_merges`` at the end of its sentence."""
+    return replace(gain, sentence=gain.sentence + over_merges(workload))
+
+
+def notes_on(workload: Workload, exposed_ns: int) -> tuple[str, ...]:
+    """What the search could not try, and how to let it; ``exposed_ns`` is what the best step exposes."""
+    if not workload.is_of_whole_buckets:
+        return ()
+    left = (
+        f", which might hide some of the {format_ms(exposed_ns)} that stay exposed," if exposed_ns > 0 else ""
+    )
     return (
-        f"{words}; {format_percent(end / free - 1 if free else 0.0, 2)} above the lower bound that needs no "
-        f"search"
+        f"gradients are not told apart: each of the {len(workload.gradients)} here is a whole bucket as it "
+        f"ran, so that buckets were merged and never divided, and smaller ones{left} were not tried; to name "
+        f"the gradients, profile with record_shapes=True, or import with --model",
     )

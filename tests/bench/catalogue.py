@@ -10,12 +10,10 @@ import numpy as np
 from sim.clock import play, simpy_clock
 from sim.systems.registry import assign, write
 from sim.tuner.caps import cap_curve
+from sim.tuner.exact import exact_optimum
+from sim.tuner.optimum import Optimum, find_optimum
+from sim.tuner.problem import Buckets, Problem, Scorer
 from sim.tuner.recommend import tune
-from sim.tuner.search.exact import exact_optimum
-from sim.tuner.search.optimum import Optimum, find_optimum
-from sim.tuner.search.partitions import Buckets
-from sim.tuner.search.problem import Problem
-from sim.tuner.search.score import Scorer
 from sim.tuner.sweep import sweep
 from sim.units import format_ms
 from tests.bench.machines import MACHINES, machine, model

@@ -5,8 +5,7 @@ from numpy.typing import NDArray
 
 from sim.costs.service_time import rise_beyond
 from sim.nouns.hardware import CurvePoint
-from sim.tuner.search.partitions import Buckets
-from sim.tuner.search.problem import Problem
+from sim.tuner.problem import Buckets, Problem
 
 
 def earliest_finish(problem: Problem) -> Buckets:

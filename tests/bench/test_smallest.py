@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from sim.tuner.search.problem import Problem
-from sim.tuner.search.score import Scorer
+from sim.tuner.problem import Problem, Scorer
 from tests.bench.catalogue import ENTRIES, Entry, best
 from tests.bench.conftest import Tables
 from tests.bench.machines import MACHINES, machine, model

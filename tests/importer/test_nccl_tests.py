@@ -13,7 +13,7 @@ from sim.formats.documents import parse_text, to_text
 from sim.importer.links.link_hardware import read_nccl_tests
 from sim.nouns.hardware import Curve, Hardware
 from sim.nouns.imported import ImportOptions
-from sim.tuner.spread.scatter import read_scatter
+from sim.tuner.machines import read_scatter
 from tests.effort import tries
 from tests.importer.link_texts import Line, body, bus, comma, head, named, old, report, spaced, today
 from tests.public_data import DATA, needs_data

@@ -14,8 +14,8 @@ import sim
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.tuner.search import kernels
-from sim.tuner.search.problem import Problem
+from sim.tuner import problem as kernels
+from sim.tuner.problem import Problem
 from tests.handmade import handmade, wired
 from tests.oracle.stepper import copy, service
 from tests.strategies import REAL, TINY, Scale, hardwares, workloads

@@ -7,7 +7,7 @@ Our own code for published rules. What is taken over is which gradients travel t
 
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.tuner.search.partitions import Buckets, run_keys
+from sim.tuner.problem import Buckets, run_keys
 from sim.units import MIB, NS_PER_MS
 
 # Horovod's own (its documentation of 0.28; 64 MiB up to 0.21).

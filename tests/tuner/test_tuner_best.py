@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 import sim
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
+from sim.tuner import problem as kernels
 from sim.tuner import recommend
 from sim.tuner.caps import CapCurve, cap_curve
-from sim.tuner.search import kernels
-from sim.tuner.search.optimum import Optimum, find_optimum
-from sim.tuner.search.problem import Problem
-from sim.tuner.search.score import Scorer
+from sim.tuner.optimum import Optimum, find_optimum
+from sim.tuner.problem import Problem, Scorer
 from tests.bench.machines import machine, model
 from tests.effort import tries
 from tests.tuner.cases import MIB, Case, anything, link, resnet50, transformer

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from sim.costs.service_time import service_ns
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
-from sim.tuner.search.bound import affine_minorants, least_service_ns, least_services_ns, lower_bound_ns
-from sim.tuner.search.optimum import find_optimum
-from sim.tuner.search.problem import Problem
-from sim.tuner.search.score import Scorer
+from sim.tuner.exact import Line, affine_minorants, least_services_ns, lower_bound_ns
+from sim.tuner.optimum import find_optimum
+from sim.tuner.problem import Problem, Scorer
 from tests.effort import tries
 from tests.handmade import handmade, wired
 from tests.strategies import SLOWDOWNS, curves
@@ -38,6 +37,14 @@ from tests.tuner.cases import (
 )
 
 HALF = Fraction(1, 2)
+
+
+def least_service_ns(lines: list[Line], num_bytes: int, at_most: int) -> Fraction:
+    """Least total service time in ns of any buckets that hold ``num_bytes`` in at most ``at_most``, in
+    exact fractions. A real service time is rounded, so that the bound is half a ns lower for each bucket."""
+    rounded = [HALF if latency >= HALF else HALF * at_most for latency, _ in lines]
+    every = zip(lines, rounded, strict=True)
+    return max(Fraction(0), *(latency + slope * num_bytes - less for (latency, slope), less in every))
 
 
 def bound_of(workload: Workload, hardware: Hardware) -> int:

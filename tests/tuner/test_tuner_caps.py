@@ -13,8 +13,7 @@ import sim
 from sim.nouns.workload import Workload
 from sim.systems.bucketing import rebuilt_buckets
 from sim.tuner import caps
-from sim.tuner.search.problem import Problem
-from sim.tuner.search.score import Scorer
+from sim.tuner.problem import Problem, Scorer
 from sim.units import MIB, cap_bytes
 from tests.handmade import handmade
 from tests.strategies import DTYPES, REAL, TINY, hardwares, workloads

@@ -15,10 +15,10 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.registry import write
-from sim.tuner.search.problem import Problem
-from sim.tuner.spread import draws as drawing
-from sim.tuner.spread.draws import NO_ITERATIONS, NO_SCATTER, Draws, draw
-from sim.tuner.spread.scatter import read_scatter
+from sim.tuner import draws as drawing
+from sim.tuner.draws import NO_ITERATIONS, NO_SCATTER, Draws, draw
+from sim.tuner.machines import read_scatter
+from sim.tuner.problem import Problem
 from tests.effort import tries
 from tests.handmade import handmade, wired
 from tests.tuner.cases import MS, Buckets, Case, anything, contiguous_partitions, one_run, simulated

@@ -12,11 +12,9 @@ from sim.clock.program import Machine, Rates
 from sim.nouns.hardware import CurvePoint
 from sim.nouns.workload import ReadyIncludes
 from sim.systems.cut import NO_LIMIT
-from sim.tuner.search import climbing
-from sim.tuner.search.bound import lower_bound_ns
-from sim.tuner.search.exact import covers, exact_optimum
-from sim.tuner.search.problem import Problem
-from sim.tuner.search.score import Scorer
+from sim.tuner import optimum as climbing
+from sim.tuner.exact import covers, exact_optimum, lower_bound_ns
+from sim.tuner.problem import Problem, Scorer
 from tests.effort import tries
 from tests.tuner.cases import (
     Case,

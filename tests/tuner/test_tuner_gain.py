@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
+from sim.tuner.draws import NO_ITERATIONS, NO_SCATTER, draw
 from sim.tuner.gain import Paired, Steps, choose, estimate_mean, judge_gain, noise_between_steps, student
-from sim.tuner.search.problem import Problem
-from sim.tuner.search.score import Scorer
-from sim.tuner.spread.draws import NO_ITERATIONS, NO_SCATTER, draw
+from sim.tuner.problem import Problem, Scorer
 from tests.tuner.cases import MS, Buckets
 from tests.tuner.test_tuner_draws import WIRE, scattered, three, with_spread
 

@@ -15,8 +15,9 @@ from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint
 from sim.systems.registry import write
-from sim.tuner.search import climbing, kernels
-from sim.tuner.search.problem import Problem
+from sim.tuner import optimum as climbing
+from sim.tuner import problem as kernels
+from sim.tuner.problem import Problem
 from tests import strategies
 from tests.effort import tries
 from tests.tuner.cases import (

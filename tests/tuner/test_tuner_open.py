@@ -15,9 +15,9 @@ from sim.costs.in_step import scaled
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
-from sim.tuner.search.problem import Problem
-from sim.tuner.spread.draws import draw
-from sim.tuner.spread.machines import draw_machines
+from sim.tuner.draws import draw
+from sim.tuner.machines import draw_machines
+from sim.tuner.problem import Problem
 from sim.units import MIB
 from sim.validator.calibrate import CalibrationStory
 from sim.validator.hosts.launch import Place

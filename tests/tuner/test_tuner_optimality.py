@@ -10,13 +10,10 @@ from hypothesis import strategies as st
 
 import sim
 from sim.nouns.workload import Workload
-from sim.tuner.search import exact, optimum
-from sim.tuner.search.bound import lower_bound_ns
-from sim.tuner.search.exact import covers
-from sim.tuner.search.optimum import Optimum, find_optimum
-from sim.tuner.search.partitions import Buckets
-from sim.tuner.search.problem import Problem
-from sim.tuner.search.score import Scorer
+from sim.tuner import exact, optimum
+from sim.tuner.exact import covers, lower_bound_ns
+from sim.tuner.optimum import Optimum, find_optimum
+from sim.tuner.problem import Buckets, Problem, Scorer
 from tests.effort import tries
 from tests.tuner.cases import (
     Case,
@@ -239,7 +236,7 @@ def test_climbing_finds_what_the_exact_search_finds(workload: Workload, hardware
     """Where both work they can be compared: within 0.05 % from the families alone."""
     scorer = Scorer(workload, hardware)
     assert covers(scorer.problem)
-    climbed = optimum._climb(scorer, by_families(workload), effort=1.0)
+    climbed = optimum._climb(scorer, by_families(workload))
     reached = min(map(scorer.sync_end_ns, climbed))
     best = found_from((workload, hardware))
     assert best.is_proved

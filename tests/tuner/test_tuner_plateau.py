@@ -15,8 +15,8 @@ from sim.nouns.workload import Workload
 from sim.systems.registry import assign
 from sim.tuner import gain as gains
 from sim.tuner.caps import cap_curve
-from sim.tuner.search.score import Scorer
-from sim.tuner.spread.draws import draw
+from sim.tuner.draws import draw
+from sim.tuner.problem import Scorer
 from tests.effort import tries
 from tests.strategies import TINY, hardwares, workloads
 from tests.tuner.cases import MIB, MS, Case, link, simulated, transformer

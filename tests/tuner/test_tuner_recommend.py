@@ -16,9 +16,9 @@ import sim
 from sim.errors import InputError
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.workload import Workload
-from sim.tuner.search.bound import lower_bound_ns
-from sim.tuner.search.optimum import find_optimum
-from sim.tuner.search.score import Scorer
+from sim.tuner.exact import lower_bound_ns
+from sim.tuner.optimum import find_optimum
+from sim.tuner.problem import Scorer
 from tests.effort import tries
 from tests.handmade import handmade, wired
 from tests.strategies import TINY, hardwares, workloads

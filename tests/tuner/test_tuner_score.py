@@ -7,8 +7,8 @@ from hypothesis import given, settings
 
 import sim
 from sim.nouns.assignment import Assignment
-from sim.tuner.search import score
-from sim.tuner.search.score import Scorer
+from sim.tuner import problem as score
+from sim.tuner.problem import Scorer
 from tests import strategies
 from tests.effort import tries
 from tests.tuner.cases import Case, anything, contiguous_partitions, link, resnet50, simulated
@@ -47,8 +47,8 @@ def test_only_a_search_puts_small_messages_aside() -> None:
 def test_scorer_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lists or tuples: one step is played."""
     steps = []
-    play = score.kernels.play_step
-    monkeypatch.setattr(score.kernels, "play_step", lambda *arguments: steps.append(1) or play(*arguments))
+    play = score.play_step
+    monkeypatch.setattr(score, "play_step", lambda *arguments: steps.append(1) or play(*arguments))
     workload = resnet50()
     scorer = Scorer(workload, link(4))
     buckets = sim.assign(workload).bucket_indices

@@ -19,7 +19,7 @@ from sim.nouns.collective import Collective
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.registry import write
-from sim.tuner.spread.scatter import read_scatter
+from sim.tuner.machines import read_scatter
 
 MOST_CELLS = 1 << 27  # ranks times collectives: 1 GiB an array
 MOST_BYTES = 1 << 30  # of arrays that jobs which run at once may hold

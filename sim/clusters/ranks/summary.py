@@ -15,8 +15,8 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
 from sim.nouns.step_distribution import CollectiveWait, RankPart, StepDistribution
 from sim.nouns.workload import Workload
+from sim.tuner.draws import NO_SCATTER
 from sim.tuner.gain import student
-from sim.tuner.spread.draws import NO_SCATTER
 from sim.units import format_number
 
 _WORST = 5

@@ -16,8 +16,8 @@ from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import assign
 from sim.tuner.caps import CapCurve, cap_curve
 from sim.tuner.gain import NOTHING
-from sim.tuner.search.as_searched import Searched
-from sim.tuner.search.score import Scorer
+from sim.tuner.problem import Scorer
+from sim.tuner.searched import Searched
 from sim.units import MIB, cap_bytes
 
 

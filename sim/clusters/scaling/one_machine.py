@@ -16,7 +16,7 @@ from sim.metrics.step import step_ns, summarize
 from sim.nouns.ranks import Ranks
 from sim.nouns.scaling_row import ScalingRow
 from sim.nouns.workload import Workload
-from sim.tuner.search.optimum import find_optimum
+from sim.tuner.optimum import find_optimum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

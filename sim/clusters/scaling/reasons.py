@@ -16,7 +16,7 @@ from sim.nouns.hardware import Curve
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
 from sim.tuner.gain import NOTHING
-from sim.tuner.search.as_searched import Searched
+from sim.tuner.searched import Searched
 from sim.units import divide_half_even, format_ms, format_number, format_percent
 
 

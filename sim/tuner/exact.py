@@ -4,40 +4,43 @@ To finish by F with copies back in order, a bucket's all-reduce must end before 
 of all later buckets: a deadline that depends on the bucket's first gradient. For a given F the earliest end
 of each prefix then decides, and the least F for which there is one is found by bisection. Without copies one
 pass is enough. On any other machine the same search gives a bound: slow-downs and blocked launches only add,
-and several channels together pass no more than one that is as fast as all of them.
+and several channels together pass no more than one that is as fast as all of them. ``lower_bound_ns`` needs
+no search, and knows what slow-downs add.
 """
 
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.clock.arrays import Ints
+from sim.clock.arrays import Floats, Ints
 from sim.clock.machine_code import compiled
 from sim.clock.program import FULL_SPEED
-from sim.tuner.search import kernels
-from sim.tuner.search.bound import lower_bound_ns
-from sim.tuner.search.kernels import NEVER, rise_beyond, service
-from sim.tuner.search.partitions import Buckets
-from sim.tuner.search.problem import Problem
+from sim.costs import service_time
+from sim.nouns.hardware import CurvePoint
+from sim.tuner.problem import NEVER, Buckets, Problem, rise_beyond, service, services
 
 # Effects of a machine with which this search is exact.
 _KNOWN = frozenset({"launch_cost_ns"})
 MOST_STEPS = 500_000_000  # of the search, some two seconds
 MOST_POINTS = 20_000_000
-_NEAR = 1 / 64  # ns: a float of up to 2**43 ns is off by less
+_HALF = Fraction(1, 2)  # ns, by which a service time may be rounded
+
+Line = tuple[Fraction, Fraction]  # (ns per collective, ns per byte)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """What the search found: buckets in launch order, and the ns before which no partition is synchronised.
 
-    Where it ``covers`` the problem, these buckets are. ``free_at_least_ns`` is known without the search.
+    Where it ``covers`` the problem, these buckets are.
     """
 
     buckets: Buckets
     at_least_ns: int
-    free_at_least_ns: int
 
 
 def covers(problem: Problem) -> bool:
@@ -113,13 +116,13 @@ class _Search:
             closes[lasts[owner]] = True
             start, count = int(runs.starts[owner]) + owner, int(taken[owner])
             begins = slice(start, start + count)
-            services = kernels.services(*self.curve, runs.wire[start + count] - runs.wire[begins])
+            sent = services(*self.curve, runs.wire[start + count] - runs.wire[begins])
             others = sum(
                 runs.copied[s + r + t] for r, (s, t) in enumerate(zip(runs.starts, taken, strict=False))
             )
             others -= runs.copied[start + count]
             before = int(taken @ strides) - strides[owner] * np.arange(count, 0, -1)
-            latest = np.minimum(deadline, target - (total - others - runs.copied[begins])) - services
+            latest = np.minimum(deadline, target - (total - others - runs.copied[begins])) - sent
             in_time = np.maximum(ends[before], self.first[lasts[owner]]) <= latest
             in_time[-1] = True
             chosen = int(np.argmax(in_time))
@@ -148,7 +151,6 @@ def exact_optimum(problem: Problem, upper_ns: int) -> Found | None:
     return Found(
         buckets=problem.buckets(search.closes(least, ends)),
         at_least_ns=max(known, least - slack_ns),
-        free_at_least_ns=known,
     )
 
 
@@ -166,7 +168,7 @@ def _as_one_channel(problem: Problem) -> tuple[Ints, Ints, int]:
         return sizes, curve, 0
     whole = np.array([problem.wire.sum()])
     if whole[0] > sizes[-1]:
-        curve = np.append(curve, kernels.services(sizes, curve, whole))
+        curve = np.append(curve, services(sizes, curve, whole))
         sizes = np.append(sizes, whole)
     curve = curve * FULL_SPEED // together - 2
     slack_ns = 2 * len(problem) if (curve < 0).any() else 0
@@ -238,33 +240,128 @@ def _earliest(
         last = start + digits[owner]
         ready = first[latest]
         left = target - (total - (sent - copied[last]))  # when copies must begin, but for the owner's own
-        # What ends first before it is rounded does so after it, too: floats tell which, but near half a ns.
-        best, choice, segment, stop = np.inf, -1, 0, start
+        # What cannot end sooner by floats, which are off by less than a ns, is not counted in whole ns.
+        best, segment = NEVER, 0
         for at in range(last - 1, start - 1, -1):
             size, limit = wire[last] - wire[at], left + copied[at]
             while segment < sizes and size >= curve_bytes[segment]:
                 segment += 1
             known = max(segment - 1, 0)
-            about = curve_ns[known] + slope[segment] * (size - curve_bytes[known])
-            soonest = ready + min(about, least_later[segment]) - 1.0
+            about = curve_ns[known] + slope[segment] * (size - curve_bytes[known]) - 1.0
+            soonest = ready + min(about, least_later[segment] - 1.0)
             if soonest > best or soonest > limit:
-                stop = at + 1
                 break  # a longer bucket takes no less, and leaves no more time for copies
             begin = max(ends[point - (last - at) * strides[owner]], ready)
-            end = begin + about
-            if end >= best or end > limit + (0.5 + _NEAR):
+            if begin >= best or begin + about > min(best, limit):
                 continue
-            if end < limit + (0.5 - _NEAR) or begin + service(curve_bytes, curve_ns, size) <= limit:
-                best, choice = end, at
-        if choice < 0:
-            continue
-        begin = max(ends[point - (last - choice) * strides[owner]], ready)
-        ends[point] = begin + service(curve_bytes, curve_ns, wire[last] - wire[choice])
-        if abs(best - np.floor(best) - 0.5) < _NEAR:
-            for at in range(last - 1, stop - 1, -1):
-                begin = max(ends[point - (last - at) * strides[owner]], ready)
-                if begin < ends[point]:
-                    counted = begin + service(curve_bytes, curve_ns, wire[last] - wire[at])
-                    if counted <= left + copied[at]:
-                        ends[point] = min(ends[point], counted)
+            end = begin + service(curve_bytes, curve_ns, size)
+            if end < best and end <= limit:
+                best = end
+        ends[point] = best
     return ends
+
+
+def affine_minorants(curve: tuple[CurvePoint, ...]) -> list[Line]:
+    """Lines alpha + beta * num_bytes that no collective beats at any size, alpha and beta >= 0.
+
+    As alpha >= 0, buckets that hold S bytes in all cost at least alpha + beta * S, however they are
+    cut. The curve need not be monotone or concave: constant below its first point, and beyond its
+    last as ``rise_beyond`` says.
+    """
+    points = [(0, curve[0].duration_ns), *((p.num_bytes, p.duration_ns) for p in curve)]
+    end_slope = Fraction(*service_time.rise_beyond(curve))
+    slopes = {Fraction(0), end_slope}
+    for (x0, y0), (x1, y1) in pairwise(_lower_hull(points)):
+        slopes.add(min(end_slope, max(Fraction(0), Fraction(y1 - y0, x1 - x0))))
+    lines = []
+    for slope in slopes:
+        intercept = min(y - slope * x for x, y in points)
+        if intercept >= 0:
+            lines.append((intercept, slope))
+    ratios = [Fraction(y, x) for x, y in points if x > 0]
+    lines.append((Fraction(0), min([*ratios, end_slope])))
+    return lines
+
+
+def _lower_hull(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    hull: list[tuple[int, int]] = []
+    for x, y in sorted(set(points)):
+        if hull and hull[-1][0] == x:
+            continue  # sorted: the lower one came first
+        while len(hull) >= 2:
+            (x0, y0), (x1, y1) = hull[-2], hull[-1]
+            if (y1 - y0) * (x - x0) < (y - y0) * (x1 - x0):
+                break
+            hull.pop()
+        hull.append((x, y))
+    return hull
+
+
+def least_services_ns(problem: Problem) -> Floats:
+    """Least total service time in ns of all gradients from each place on, however they are cut; 0 at the end.
+
+    A real service time is rounded to the nearest ns, so that the bound is half a ns lower for each bucket.
+    """
+    rest = np.append(np.cumsum(problem.wire[::-1])[::-1], 0).astype(np.float64)
+    at_most = np.arange(len(problem), -1, -1)
+    best = np.zeros(len(problem) + 1)
+    for per_collective, per_byte in affine_minorants(problem.curve):
+        rounding = 0.5 if per_collective >= _HALF else 0.5 * at_most
+        best = np.maximum(best, float(per_collective) + float(per_byte) * rest - rounding)
+    best[-1] = 0.0
+    return best * (1 - 1e-12)
+
+
+def lower_bound_ns(problem: Problem) -> int:
+    """No contiguous partition synchronises before this, in ns from the start of backward; needs no search.
+
+    Of a machine without small messages, as a ``Scorer`` has it, and as is true of ``exact_optimum``.
+
+    For every gradient i: what is ready from i on cannot start before i is ready and copied in, and
+    must all be sent; the last of it must be copied back. And: nothing ends before the compute lane
+    and all copies back. With several channels, work passes at most at the rate of all channels together.
+    Where backward and collectives slow each other down, what is sent beside backward makes it longer and
+    takes longer: the bound takes the best share of both. Other slow-downs only add, and are left out; so do
+    ends that are rounded up.
+    """
+    machine, count, keys = problem.machine, len(problem), int(problem.run.max()) + 1
+    copy_out = int(problem.copy_back.sum())
+    lane_end = problem.lane_end + (machine.launch_cost_ns * keys if machine.launch_blocks_compute else 0)
+    bound = lane_end + copy_out
+    if problem.curve_ns.any():
+        # Copies are in bucket order: with a single run, the last follows every collective.
+        last = np.zeros(count) if keys > 1 else np.full(count, float(problem.copy_back[-1]))
+        last[-1] = float(problem.copy_back[-1])
+        start = problem.ready + machine.launch_cost_ns
+        ends = _shared(problem, start, least_services_ns(problem)[:-1], lane_end, last, copy_out)
+        bound = max(bound, ceil(float(np.max(ends)) - 1e-3))
+    return bound
+
+
+def _shared(
+    problem: Problem, start: Ints, work: Floats, lane_end: int, last: Floats, copy_out: int
+) -> Floats:
+    """When ``work`` ns of collectives that begin at ``start`` can at the earliest be over and copied back.
+
+    Some of them run beside what is left of the lane, which may slow both down.
+
+    In ``beside`` ns of the lane's time with a collective under way ``beside * slow`` of the work is done, and
+    of the lane's ``beside * own``. Between its corners the end is linear in ``beside``.
+    """
+    rates = problem.machine.computing
+    free = problem.together / FULL_SPEED
+    slow = max(rates.alone, problem.machine.channels * rates.shared) / FULL_SPEED
+    own = rates.lane / FULL_SPEED
+    lane = np.maximum(0.0, lane_end - start)
+    most = np.minimum(lane / own, work / slow)
+
+    def over(beside: Floats) -> Floats:
+        longer = beside * (1 - own)
+        left = work - beside * slow
+        sent = np.where(left > 1e-9 * work, start + lane + longer + left / free, start + beside)
+        return np.maximum(sent + last, lane_end + longer + copy_out)
+
+    # Where the two lines of the maximum cross, as far as that is within reach.
+    cross = np.clip((start + lane + work / free + last - lane_end - copy_out) * free / slow, 0.0, most)
+    corners = [over(beside) for beside in (np.zeros_like(most), most, cross)]
+    return np.asarray(np.min(corners, axis=0))

@@ -11,7 +11,7 @@ from sim.nouns.workload import DTYPE_BYTES, ReadyTimes, Workload
 from sim.systems.ddp_assignment import as_compiled, as_the_job, check_used
 from sim.systems.registry import assign
 from sim.systems.simulate import Engine, simulate
-from sim.tuner.search.score import Scorer
+from sim.tuner.problem import Scorer
 from sim.units import transfer_ns
 
 

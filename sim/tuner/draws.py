@@ -14,11 +14,8 @@ from sim.clock.program import MOST_NS, Machine, machine_of
 from sim.errors import InputError
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.tuner.search import kernels
-from sim.tuner.search.partitions import Buckets
-from sim.tuner.search.problem import Problem
-from sim.tuner.spread.machines import Machines, draw_machines, is_ranged, levels
-from sim.tuner.spread.scatter import Scatter, read_scatter
+from sim.tuner.machines import Machines, Scatter, draw_machines, is_ranged, levels, read_scatter
+from sim.tuner.problem import Buckets, Problem, play_many, services
 from sim.units import format_number
 
 FEWEST_MACHINES = 20  # fewer say too little of how machines differ for an interval
@@ -80,7 +77,7 @@ class Draws:
         """
         if self.problem.hardware.world_size == 1:
             return np.zeros((len(self), len(wires)), np.int64)
-        alone = np.stack([kernels.services(*curve, wires) for curve in self.curves])
+        alone = np.stack([services(*curve, wires) for curve in self.curves])
         by_step = np.repeat(alone, self.iterations, axis=0)
         if self.luck is None or not jitters:
             return by_step
@@ -93,17 +90,17 @@ class Draws:
         """
         problem = self.problem
         stops, wires, _ = problem.stops(buckets)
-        services, small = self.services(stops, wires, jitters=jitters), problem.small(wires)
+        sent = self.services(stops, wires, jitters=jitters)
         each = len(self) if self.drawn.are_alike else self.iterations  # steps that are played in one go
         ends = [
-            kernels.play_many(
+            play_many(
                 machine,
                 self.works[begin : begin + each],
                 copy_in,
                 self.tails[begin : begin + each],
                 stops,
-                services[begin : begin + each],
-                small,
+                wires,
+                sent[begin : begin + each],
                 problem.copies_back(buckets, copy_back),
             )
             for begin, (machine, copy_in, copy_back) in zip(

@@ -1,1 +1,0 @@
-"""The best contiguous partition of one workload on one machine, and its proof."""

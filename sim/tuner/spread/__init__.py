@@ -1,1 +1,0 @@
-"""How steps may vary, and which parts of an answer hold all the same."""
