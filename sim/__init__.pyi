@@ -38,11 +38,10 @@ from sim.recorder.live_recording import record
 from sim.systems.compile_cuts import torch_compiled
 from sim.systems.ddp_assignment import with_switches
 from sim.systems.ddp_logging import ddp_logging_data
-from sim.systems.megatron import megatron_flags
 from sim.systems.registry import assign
 from sim.systems.sequences import collectives, explain
 from sim.systems.simulate import simulate
-from sim.systems.snippets import bucket_indices_json, snippet
+from sim.systems.snippets import bucket_indices_json, megatron_flags, snippet
 from sim.truth.anchor import anchor
 from sim.truth.differences import difference
 from sim.truth.in_box import as_measured

@@ -16,8 +16,8 @@ from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
 from sim.systems.bucketing import compute_bucket_assignment_by_size
 from sim.systems.compile_cuts import AS_RECORDED
-from sim.systems.ddp_assignment import check_used, constructed_in
-from sim.systems.step_writer import StepWriter, write_micro_batches
+from sim.systems.ddp_assignment import as_compiled, check_used, constructed_in
+from sim.systems.step_writer import Plan, StepWriter
 from sim.units import transfer_ns
 
 _COALESCED_BYTES = 250 << 20  # DDP's broadcast_bucket_size
@@ -34,49 +34,106 @@ def search_ns(workload: Workload, hardware: Hardware, switches: Switches) -> int
     return hardware.search_unused_ns * len(workload.gradients) if switches.searches else 0
 
 
-def write(
-    workload: Workload, hardware: Hardware, assignment: Assignment, iteration: Iteration
-) -> tuple[Program, ...]:
-    """The programs of one step, one a micro-batch; all but the last run under ``no_sync`` (A3.12).
-
-    With the setting ``no_sync=false`` each of them reduces. From the second one on, a gradient is added to
-    what is there already.
+def plan(workload: Workload, assignment: Assignment, world_size: int | None) -> "DdpPlan":
+    """What DDP does with any buckets, under the switches of ``assignment``.
 
     Raises:
-        AssignmentError: the assignment does not fit the workload (A8.3).
         InputError, NotModelledError: a switch that is not legal or not modelled, or a parameter on which DDP
             itself would stop.
     """
-    assignment.check_fits(workload)
     switches = read_switches(assignment)
     check_used(workload, switches)
-    _check_iteration(workload, assignment, switches, iteration)
+    return DdpPlan(
+        workload=as_compiled(workload, assignment),
+        buckets=assignment.bucket_indices,
+        micro_batches=switches.accumulation_steps,
+        assignment=assignment,
+        switches=switches,
+    )
 
-    def write_one(number: int) -> Program:
-        return _MicroBatch(workload, hardware, assignment, switches, iteration, number).write()
 
-    return write_micro_batches(switches.accumulation_steps, write_one)
+@dataclass(frozen=True, kw_only=True)
+class DdpPlan(Plan):
+    """All micro-batches but the last run under ``no_sync``; with ``no_sync=false`` each reduces (A3.12).
 
+    From the second one on, a gradient is added to what is there already.
+    """
 
-def _check_iteration(
-    workload: Workload, assignment: Assignment, switches: Switches, iteration: Iteration
-) -> None:
-    """Raise unless the iteration exists, and its buckets are those that DDP has by then (A2.2, A2.6)."""
-    rebuilt_from = switches.rebuilt_from
-    if iteration == "steady":
-        return
-    if switches.syncs_each:
-        raise NotModelledError(
-            f"iteration: {iteration} is not modelled with accumulation_steps={switches.accumulation_steps} "
-            f"and no_sync=false, where DDP rebuilds its buckets within a step; give steady"
-        )
-    if assignment.by_keywords and rebuilt_from is not None and iteration < rebuilt_from:
-        constructed = constructed_in(workload, assignment)
-        if [set(bucket) for bucket in constructed] != [set(b) for b in assignment.bucket_indices]:
-            raise AssignmentError(
-                f"bucket_indices: in iteration {iteration} DDP still has the {len(constructed)} bucket(s) of "
-                f"its constructor; give the policy and its caps, or iteration {rebuilt_from}"
+    assignment: Assignment
+    switches: Switches
+
+    def write(self, hardware: Hardware, iteration: Iteration) -> tuple[Program, ...]:
+        """The programs of a step, one a micro-batch.
+
+        Raises:
+            AssignmentError: the buckets are not those that DDP has by then (A2.2, A2.6).
+            NotModelledError: an iteration that is not modelled.
+        """
+        if iteration == "steady":
+            return super().write(hardware, iteration)
+        if self.switches.syncs_each:
+            raise NotModelledError(
+                f"iteration: {iteration} is not modelled with accumulation_steps={self.micro_batches} and "
+                f"no_sync=false, where DDP rebuilds its buckets within a step; give steady"
             )
+        rebuilt_from = self.switches.rebuilt_from
+        if self.assignment.by_keywords and rebuilt_from is not None and iteration < rebuilt_from:
+            constructed = constructed_in(self.workload, self.assignment)
+            if [set(bucket) for bucket in constructed] != [set(bucket) for bucket in self.buckets]:
+                raise AssignmentError(
+                    f"bucket_indices: in iteration {iteration} DDP still has the {len(constructed)} "
+                    f"bucket(s) of its constructor; give the policy and its caps, or iteration {rebuilt_from}"
+                )
+        return super().write(hardware, iteration)
+
+    def _micro_batch(self, hardware: Hardware, iteration: Iteration, number: int) -> Program:
+        return _MicroBatch(self, hardware, iteration, number).write()
+
+    def before_forward(
+        self, hardware: Hardware, iteration: Iteration, number: int
+    ) -> tuple[tuple[Collective, ...], tuple[str, ...]]:
+        """What precedes the forward of micro-batch ``number`` (from 0), and notes on what has no curve.
+
+        The rebuild's two broadcasts of int32 (A2.7) come in the first forward after the recording backward,
+        then buffers, one broadcast a dtype (A3.16), in a forward that follows a synchronised one.
+        """
+        sent: list[Collective] = []
+        if number and not self.switches.syncs_each:
+            return (), ()
+        if self.assignment.by_keywords and iteration == self.switches.rebuilt_from and number == 0:
+            words = len(self.workload.gradients) + 1, len(self.buckets)
+            sent += [_broadcast(hardware, 4 * count, "int32", "rebuilt buckets") for count in words]
+        if self.switches.syncs_buffers and self.workload.buffers:
+            sent += _buffers(self.workload, hardware, self.switches)
+        if not sent or hardware.broadcast is not None or hardware.world_size == 1:
+            return tuple(sent), ()
+        return tuple(sent), (
+            f"{len(sent)} broadcast(s) before forward are not counted: hardware {hardware.name!r} has no "
+            f"broadcast curve",
+        )
+
+    def construct(self) -> tuple[Collective, ...]:
+        """What the constructor sends (A2.8): a count, shapes and strides, then parameters and buffers.
+
+        Frozen parameters, which the real one sends too, are in no workload.
+        """
+        if not self.switches.init_sync:
+            return ()
+        words = 2 * sum(len(gradient.shape) for gradient in self.workload.gradients)
+        return (
+            _message("all_gather", 1, "int64", "construction", "number of parameters"),
+            _message("broadcast", words, "int64", "construction", "shapes", root=0),
+            *_states(self.workload, self.switches.sends_buffers),
+        )
+
+    def hold(self, timeline: Timeline) -> tuple[Holding, ...]:
+        """Flat buffers, gradients beside them under ``gradient_as_bucket_view``, and what hooks allocate.
+
+        A flat buffer for every bucket is there from the constructor on, with room for all of its gradients:
+        the cap decides how many there are, not how much they hold. A sparse gradient has none.
+        """
+        each = _flat_buffers, _gradients, _hooked
+        return tuple(held for of in each for held in of(timeline, self.switches))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,20 +180,12 @@ def message(
 class _MicroBatch(StepWriter):
     """Micro-batch ``number`` (from 0), as it is written (A3)."""
 
-    def __init__(
-        self,
-        workload: Workload,
-        hardware: Hardware,
-        assignment: Assignment,
-        switches: Switches,
-        iteration: Iteration,
-        number: int,
-    ) -> None:
-        self.is_last = number == switches.accumulation_steps - 1
-        self.buckets = assignment.bucket_indices
+    def __init__(self, plan: DdpPlan, hardware: Hardware, iteration: Iteration, number: int) -> None:
+        switches = plan.switches
+        self.is_last = number == plan.micro_batches - 1
         self.reduces = self.is_last or not switches.no_sync
-        super().__init__(workload, hardware, "ddp", len(self.buckets) if self.reduces else 0)
-        self.assignment, self.switches = assignment, switches
+        super().__init__(plan.workload, hardware, "ddp", len(plan.buckets) if self.reduces else 0)
+        self.plan, self.buckets, self.switches = plan, plan.buckets, switches
         self.iteration, self.number = iteration, number
         first_views = number == 0 and switches.set_to_none  # gradients are None when it begins
         self.keeps_views = switches.keeps_views and not first_views
@@ -144,16 +193,13 @@ class _MicroBatch(StepWriter):
         self.pending = [len(bucket) for bucket in self.buckets]
         self.next_bucket = 0
         self.map: int | None = None
-        self.unused = {g.index for g in workload.gradients if g.ready_ns is None}
+        self.unused = {g.index for g in plan.workload.gradients if g.ready_ns is None}
         self.copy_out_rate = hardware.copy_out_bytes_per_s
 
     def write(self) -> Program:
         """The whole of it; under ``no_sync`` gradients accumulate, nothing is copied or sent (A3.12)."""
         workload, switches = self.workload, self.switches
-        unsynchronised_before = 0 if switches.syncs_each else self.number
-        before, notes = before_forward(
-            workload, self.hardware, self.assignment, switches, self.iteration, unsynchronised_before
-        )
+        before, notes = self.plan.before_forward(self.hardware, self.iteration, self.number)
         if not self.reduces:
             for _ in self.backward(self.addition_ns):
                 pass
@@ -328,22 +374,6 @@ class _MicroBatch(StepWriter):
         return sum(transfer_ns(copied_bytes(one), self.copy_out_rate) for one in used)  # one by one (A3.4)
 
 
-def construct(workload: Workload, assignment: Assignment) -> tuple[Collective, ...]:
-    """What the constructor sends (A2.8): a count, shapes and strides, then parameters and buffers.
-
-    Frozen parameters, which the real one sends too, are in no workload.
-    """
-    switches = read_switches(assignment)
-    if not switches.init_sync:
-        return ()
-    words = 2 * sum(len(gradient.shape) for gradient in workload.gradients)
-    return (
-        _message("all_gather", 1, "int64", "construction", "number of parameters"),
-        _message("broadcast", words, "int64", "construction", "shapes", root=0),
-        *_states(workload, switches.sends_buffers),
-    )
-
-
 def _message(
     kind: CollectiveKind, elements: int, dtype: str, phase: Phase, purpose: str, root: int | None = None
 ) -> Collective:
@@ -376,33 +406,6 @@ def _states(workload: Workload, with_buffers: bool) -> list[Collective]:
     return sent
 
 
-def before_forward(
-    workload: Workload,
-    hardware: Hardware,
-    assignment: Assignment,
-    switches: Switches,
-    iteration: Iteration,
-    number: int,
-) -> tuple[tuple[Collective, ...], tuple[str, ...]]:
-    """What precedes the forward of micro-batch ``number`` (from 0), and notes on what has no curve.
-
-    The rebuild's two broadcasts of int32 (A2.7) come in the first forward after the recording backward,
-    then buffers, one broadcast a dtype (A3.16), in a forward that follows a synchronised one.
-    """
-    sent: list[Collective] = []
-    if assignment.by_keywords and iteration == switches.rebuilt_from and number == 0:
-        words = len(workload.gradients) + 1, len(assignment.bucket_indices)
-        sent += [_broadcast(hardware, 4 * count, "int32", "rebuilt buckets") for count in words]
-    if switches.syncs_buffers and workload.buffers and number == 0:
-        sent += _buffers(workload, hardware, switches)
-    if not sent or hardware.broadcast is not None or hardware.world_size == 1:
-        return tuple(sent), ()
-    return tuple(sent), (
-        f"{len(sent)} broadcast(s) before forward are not counted: hardware {hardware.name!r} has no "
-        f"broadcast curve",
-    )
-
-
 def _broadcast(hardware: Hardware, num_bytes: int, dtype: str, purpose: str) -> Collective:
     elements = num_bytes // DTYPE_BYTES[dtype]
     message = _message("broadcast", elements, dtype, "before forward", purpose, 0)
@@ -421,16 +424,6 @@ def _buffers(workload: Workload, hardware: Hardware, switches: Switches) -> list
             dtype = switches.buffer_dtype
         by_dtype[dtype] = by_dtype.get(dtype, 0) + size
     return [_broadcast(hardware, size, dtype, "buffers") for dtype, size in by_dtype.items()]
-
-
-def hold(timeline: Timeline) -> tuple[Holding, ...]:
-    """Flat buffers, gradients beside them under ``gradient_as_bucket_view``, and what hooks allocate.
-
-    A flat buffer for every bucket is there from the constructor on, with room for all of its gradients: the
-    cap decides how many there are, not how much they hold. A sparse gradient has none.
-    """
-    switches = read_switches(timeline.assignment)
-    return (*_flat_buffers(timeline, switches), *_gradients(timeline, switches), *_hooked(timeline, switches))
 
 
 def _is_views(switches: Switches) -> bool:

@@ -13,8 +13,8 @@ from fractions import Fraction
 from typing import Any
 
 from sim.clock.program import COPY_IN, HOOK, Program, machine_of
-from sim.errors import AssignmentError, InputError, NotModelledError
-from sim.nouns.assignment import Assignment, assigned
+from sim.errors import InputError, NotModelledError
+from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, Phase
 from sim.nouns.ddp_switches import FLOATS
 from sim.nouns.hardware import Hardware
@@ -22,16 +22,15 @@ from sim.nouns.memory import Holding
 from sim.nouns.settings import micro_batches, read, setting
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.systems.bucketing import Caps
 from sim.systems.step_writer import (
     ForwardModule,
+    Plan,
     StepWriter,
     check_backward,
     check_wire_bytes,
     forward_modules,
     shared_optimizer_ns,
     told_of_forward,
-    write_micro_batches,
 )
 from sim.units import transfer_ns
 
@@ -224,43 +223,19 @@ def _matches(name: str, pattern: str) -> bool:
     return len(ours) == len(theirs) and all(fnmatchcase(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-def assign(
-    workload: Workload, policy: str, caps: Caps, options: dict[str, Any], iteration: Iteration
-) -> Assignment:
-    """The units of ``fully_shard``, in the order in which backward reduces them (A10.4).
+def plan(workload: Workload, assignment: Assignment, world_size: int | None) -> "Fsdp2Plan":
+    """Which units there are, and when each is reduced (A10.2, A10.4).
 
-    Args:
-        options: settings, by torch's names, and ``units``.
+    A unit is reduced by the hook on its inputs' gradient. The root has none, nor has a unit before which no
+    parameter is used: they are reduced in autograd's final callback, the root first, then as declared.
+    Without ``world_size`` their padding is that of one rank.
 
     Raises:
         InputError, NotModelledError: a setting that is not legal or not modelled, or a parameter that torch
             refuses.
     """
-    units = plan(workload, read_fsdp2_settings(options, workload), 1).reduced
-    return assigned(workload, policy, tuple(unit.indices for unit in units), options)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitPlan:
-    """Units in the order of forward, and in that of reductions; ``late`` are reduced after backward.
-
-    ``finished``: all but the root in the order in which forward is done with them. That differs from
-    ``forward`` if a unit's modules are used both before and after another unit.
-    """
-
-    forward: tuple[Unit, ...]
-    finished: tuple[Unit, ...]
-    reduced: tuple[Unit, ...]
-    late: frozenset[str]
-
-
-def plan(workload: Workload, settings: Fsdp2Settings, ranks: int) -> UnitPlan:
-    """Which units there are, and when each is reduced (A10.2, A10.4).
-
-    A unit is reduced by the hook on its inputs' gradient. The root has none, nor has a unit before which no
-    parameter is used: they are reduced in autograd's final callback, the root first, then as declared.
-    """
-    units = cut_units(workload, settings, ranks)
+    settings = read_fsdp2_settings(assignment.settings, workload)
+    units = cut_units(workload, settings, 1 if world_size is None else settings.shards(world_size))
     home = {index: unit for unit in units for index in unit.indices}
     place = {index: number for number, index in enumerate(workload.order())}
     last = {unit.name: max(place[index] for index in unit.indices) for unit in units}
@@ -272,52 +247,118 @@ def plan(workload: Workload, settings: Fsdp2Settings, ranks: int) -> UnitPlan:
     for unit in used:
         finished.pop(unit, None)
         finished[unit] = None
-    return UnitPlan(
+    reduced = (*by_hook, *(unit for unit in units if unit.name in late))
+    return Fsdp2Plan(
+        workload=workload,
+        buckets=tuple(unit.indices for unit in reduced),
+        micro_batches=settings.accumulation_steps,
+        why=" (A10.1)",
+        settings=settings,
+        units=units,
         forward=tuple(forward),
         finished=tuple(unit for unit in finished if not unit.is_root),
-        reduced=(*by_hook, *(unit for unit in units if unit.name in late)),
+        reduced=reduced,
         late=frozenset(late),
     )
 
 
-def check_units(workload: Workload, assignment: Assignment) -> None:
-    """Raise ``AssignmentError`` unless the buckets are the units that the settings make (A10.1)."""
-    settings = read_fsdp2_settings(assignment.settings, workload)
-    if assignment.bucket_indices != tuple(unit.indices for unit in plan(workload, settings, 1).reduced):
-        raise AssignmentError(
-            f"bucket_indices: not the units that {POLICY} makes with these settings (A10.1)"
+@dataclass(frozen=True, kw_only=True)
+class Fsdp2Plan(Plan):
+    """Units as declared, in the order of forward, and in that of reductions, of which the last micro-batch
+    alone has any; ``late`` are reduced after backward.
+
+    ``finished``: all but the root in the order in which forward is done with them. That differs from
+    ``forward`` if a unit's modules are used both before and after another unit.
+    """
+
+    settings: Fsdp2Settings
+    units: tuple[Unit, ...]
+    forward: tuple[Unit, ...]
+    finished: tuple[Unit, ...]
+    reduced: tuple[Unit, ...]
+    late: frozenset[str]
+
+    def _micro_batch(self, hardware: Hardware, iteration: Iteration, number: int) -> Program:
+        return _MicroBatch(self, hardware, number).write()
+
+    def hold(self, timeline: Timeline) -> tuple[Holding, ...]:
+        """The buffers of all-gathers in backward, until they can be used, and those that gradients are copied
+        into, until they are reduced (A10.4). Unsharded parameters of units that compute are not counted. An
+        all-reduce over replicas needs no buffer, since it works in a rank's own gradients."""
+        return tuple(
+            Holding(
+                what="gathered" if played.collective.bucket is None else "gradients to send",
+                num_bytes=played.collective.num_bytes,
+                start_ns=played.launch_ns,
+                end_ns=played.usable_ns,
+            )
+            for played in timeline.collectives
+            if played.collective.after is None
         )
 
-
-def write(
-    workload: Workload, hardware: Hardware, assignment: Assignment, iteration: Iteration
-) -> tuple[Program, ...]:
-    """The programs of one step, one a micro-batch; the last one reduces.
-
-    Raises:
-        AssignmentError: the buckets are not the units of these settings.
-        InputError, NotModelledError: as ``assign``, or a curve that the hardware does not have.
-    """
-    settings = read_fsdp2_settings(assignment.settings, workload)
-    assignment.check_fits(workload)
-    check_units(workload, assignment)
-    units = plan(workload, settings, settings.shards(hardware.world_size))
-
-    def write_one(number: int) -> Program:
-        return _MicroBatch(workload, hardware, settings, units, number).write()
-
-    return write_micro_batches(settings.accumulation_steps, write_one)
+    def lines(self) -> str:
+        """Python that wraps ``model``: each unit, then the root."""
+        settings = self.settings
+        units = [unit.name.split("+") for unit in self.units if not unit.is_root]
+        arguments, lines = "", ["from torch.distributed.fsdp import fully_shard"]
+        dtypes = {"param_dtype": settings.param_dtype, "reduce_dtype": settings.reduce_dtype}
+        if any(dtypes.values()):
+            told = ", ".join(f"{name}=torch.{dtype}" for name, dtype in dtypes.items() if dtype)
+            lines = ["import torch", *lines, "from torch.distributed.fsdp import MixedPrecisionPolicy", ""]
+            lines.append(f"mp_policy = MixedPrecisionPolicy({told})")
+            arguments = ", mp_policy=mp_policy"
+        if settings.replicas > 1:
+            lines = ["import torch.distributed as dist", *lines]
+            lines += [
+                "from torch.distributed.device_mesh import init_device_mesh",
+                "",
+                f"shape = ({settings.replicas}, dist.get_world_size() // {settings.replicas})",
+                'mesh = init_device_mesh("cuda", shape, mesh_dim_names=("replicate", "shard"))',
+            ]
+            arguments += ", mesh=mesh"
+        own = "" if settings.reshard_after_forward else ", reshard_after_forward=False"
+        lines.append("")
+        if units:
+            lines += [
+                f"units = {units!r}",
+                "wrapped = []",
+                "for names in units:",
+                "    modules = [model.get_submodule(name) for name in names]",
+                f"    fully_shard(modules if len(modules) > 1 else modules[0]{own}{arguments})",
+                "    wrapped.append(modules[0])",
+            ]
+        lines.append(f"fully_shard(model{arguments})")
+        for kind, ahead, order in (
+            ("forward", settings.forward_prefetch, "wrapped"),
+            ("backward", settings.backward_prefetch, "wrapped[::-1]"),
+        ):
+            if ahead and units:
+                lines += [
+                    f"order = {order}",
+                    "for place, module in enumerate(order):",
+                    f"    module.set_modules_to_{kind}_prefetch(order[place + 1 : place + {1 + ahead}])",
+                ]
+                if kind == "backward":
+                    lines.append(f"model.set_modules_to_backward_prefetch(order[:{ahead}])")
+        if settings.accumulation_steps > 1:
+            lines.append(
+                f"# model.set_requires_gradient_sync(False) in all but the last of "
+                f"{settings.accumulation_steps} micro-batches"
+            )
+        title = (
+            f"# bucketsim: {len(self.buckets)} unit(s) for {self.workload.name!r}; "
+            f"torch {'.'.join(map(str, FSDP2_SINCE))} or newer"
+        )
+        return "\n".join([title, *lines]) + "\n"
 
 
 class _MicroBatch(StepWriter):
     """Micro-batch ``number`` (from 0), as it is written."""
 
-    def __init__(
-        self, workload: Workload, hardware: Hardware, settings: Fsdp2Settings, units: UnitPlan, number: int
-    ) -> None:
-        self.settings, self.units, self.number = settings, units, number
-        self.is_last = number == settings.accumulation_steps - 1
-        super().__init__(workload, hardware, POLICY, len(units.reduced) if self.is_last else 0)
+    def __init__(self, plan: Fsdp2Plan, hardware: Hardware, number: int) -> None:
+        self.settings, self.units, self.number = plan.settings, plan, number
+        self.is_last = number == plan.micro_batches - 1
+        super().__init__(plan.workload, hardware, POLICY, len(plan.buckets) * self.is_last)
         self.gathered: dict[str, int] = {}  # by unit, its gather of this backward
         self.under_way: int | None = None  # the last reduce-scatter, for which the next one waits
 
@@ -517,82 +558,3 @@ def _play_prefetched(
         now += duration_ns
     computed = sum(module.duration_ns for module in modules)
     return tuple(begun), now - computed, queued
-
-
-def hold(timeline: Timeline) -> tuple[Holding, ...]:
-    """The buffers of all-gathers in backward, until they can be used, and those that gradients are copied
-    into, until they are reduced (A10.4). Unsharded parameters of units that compute are not counted. An
-    all-reduce over replicas needs no buffer, since it works in a rank's own gradients."""
-    return tuple(
-        Holding(
-            what="gathered" if played.collective.bucket is None else "gradients to send",
-            num_bytes=played.collective.num_bytes,
-            start_ns=played.launch_ns,
-            end_ns=played.usable_ns,
-        )
-        for played in timeline.collectives
-        if played.collective.after is None
-    )
-
-
-def fsdp2_snippet(assignment: Assignment, workload: Workload) -> str:
-    """Python that wraps ``model``: each unit, then the root.
-
-    Raises:
-        AssignmentError: the assignment does not fit ``workload``, or its buckets are not the units.
-        InputError, NotModelledError: settings that are not legal or not modelled.
-    """
-    assignment.check_fits(workload)
-    settings = read_fsdp2_settings(assignment.settings, workload)
-    check_units(workload, assignment)
-    units = [unit.name.split("+") for unit in cut_units(workload, settings, 1) if not unit.is_root]
-    arguments, lines = "", ["from torch.distributed.fsdp import fully_shard"]
-    dtypes = {"param_dtype": settings.param_dtype, "reduce_dtype": settings.reduce_dtype}
-    if any(dtypes.values()):
-        told = ", ".join(f"{name}=torch.{dtype}" for name, dtype in dtypes.items() if dtype)
-        lines = ["import torch", *lines, "from torch.distributed.fsdp import MixedPrecisionPolicy", ""]
-        lines.append(f"mp_policy = MixedPrecisionPolicy({told})")
-        arguments = ", mp_policy=mp_policy"
-    if settings.replicas > 1:
-        lines = ["import torch.distributed as dist", *lines]
-        lines += [
-            "from torch.distributed.device_mesh import init_device_mesh",
-            "",
-            f"shape = ({settings.replicas}, dist.get_world_size() // {settings.replicas})",
-            'mesh = init_device_mesh("cuda", shape, mesh_dim_names=("replicate", "shard"))',
-        ]
-        arguments += ", mesh=mesh"
-    own = "" if settings.reshard_after_forward else ", reshard_after_forward=False"
-    lines.append("")
-    if units:
-        lines += [
-            f"units = {units!r}",
-            "wrapped = []",
-            "for names in units:",
-            "    modules = [model.get_submodule(name) for name in names]",
-            f"    fully_shard(modules if len(modules) > 1 else modules[0]{own}{arguments})",
-            "    wrapped.append(modules[0])",
-        ]
-    lines.append(f"fully_shard(model{arguments})")
-    for kind, ahead, order in (
-        ("forward", settings.forward_prefetch, "wrapped"),
-        ("backward", settings.backward_prefetch, "wrapped[::-1]"),
-    ):
-        if ahead and units:
-            lines += [
-                f"order = {order}",
-                "for place, module in enumerate(order):",
-                f"    module.set_modules_to_{kind}_prefetch(order[place + 1 : place + {1 + ahead}])",
-            ]
-            if kind == "backward":
-                lines.append(f"model.set_modules_to_backward_prefetch(order[:{ahead}])")
-    if settings.accumulation_steps > 1:
-        lines.append(
-            f"# model.set_requires_gradient_sync(False) in all but the last of "
-            f"{settings.accumulation_steps} micro-batches"
-        )
-    title = (
-        f"# bucketsim: {len(assignment.bucket_indices)} unit(s) for {workload.name!r}; "
-        f"torch {'.'.join(map(str, FSDP2_SINCE))} or newer"
-    )
-    return "\n".join([title, *lines]) + "\n"

@@ -12,17 +12,17 @@ from functools import cached_property
 from typing import Any
 
 from sim.clock.program import HOOK, Program
-from sim.errors import AssignmentError, InputError, NotModelledError
-from sim.nouns.assignment import Assignment, assigned
+from sim.errors import InputError, NotModelledError
+from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, CollectiveKind, Phase
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import Holding
 from sim.nouns.settings import micro_batches, read, setting, settings_of
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.systems.bucketing import Caps
 from sim.systems.step_writer import (
     ForwardModule,
+    Plan,
     StepWriter,
     check_backward,
     check_wire_bytes,
@@ -30,7 +30,6 @@ from sim.systems.step_writer import (
     shared_optimizer_ns,
     told_of_forward,
     works,
-    write_micro_batches,
 )
 from sim.units import transfer_ns
 
@@ -225,66 +224,6 @@ def _pad(elements: int, divisor: int) -> int:
     return -(-elements // divisor) * divisor
 
 
-def assign(
-    workload: Workload, policy: str, caps: Caps, options: dict[str, Any], iteration: Iteration
-) -> Assignment:
-    """The buckets of ``megatron``, as it numbers them; the same in every iteration (A9.2).
-
-    Args:
-        options: settings, by Megatron's names.
-
-    Raises:
-        InputError, NotModelledError: a setting that is not legal or not modelled, or a gradient on which
-            Megatron itself would stop.
-    """
-    settings = read_megatron_settings(options, workload)
-    buckets = lay_out_buffers(workload, settings, None)
-    _check_complete(workload, settings, buckets)
-    return assigned(workload, policy, tuple(bucket.members for bucket in buckets), options)
-
-
-def write(
-    workload: Workload, hardware: Hardware, assignment: Assignment, iteration: Iteration
-) -> tuple[Program, ...]:
-    """The programs of one step, one a micro-batch; the last one reduces.
-
-    Raises:
-        AssignmentError: the buckets are not those of these settings on as many ranks.
-        InputError, NotModelledError: as ``assign``, or a curve that the hardware does not have.
-    """
-    settings = read_megatron_settings(assignment.settings, workload)
-    assignment.check_fits(workload)
-    buckets = check_cut(workload, assignment, hardware.world_size)
-    _check_complete(workload, settings, buckets)
-
-    def write_one(number: int) -> Program:
-        return _MicroBatch(workload, hardware, settings, buckets, number, iteration).write()
-
-    return write_micro_batches(settings.num_microbatches, write_one)
-
-
-def check_cut(
-    workload: Workload, assignment: Assignment, world_size: int | None
-) -> tuple[MegatronBucket, ...]:
-    """The buckets that the settings of ``assignment`` cut on ``world_size`` ranks (None: at most 40).
-
-    Raises:
-        AssignmentError: they are not those of ``assignment`` (A9.2).
-        InputError, NotModelledError: as ``assign``.
-    """
-    settings = read_megatron_settings(assignment.settings, workload)
-    buckets = lay_out_buffers(workload, settings, world_size)
-    if assignment.bucket_indices != tuple(bucket.members for bucket in buckets):
-        why = ""
-        if world_size and settings.overlap_grad_reduce and settings.bucket_size is None:
-            size = default_bucket_size(world_size)
-            why = f"; on {world_size} ranks the default is bucket_size={size}: give it"
-        raise AssignmentError(
-            f"bucket_indices: not the buckets that Megatron-Core cuts with these settings{why} (A9.2)"
-        )
-    return buckets
-
-
 def _check_complete(
     workload: Workload, settings: MegatronSettings, buckets: tuple[MegatronBucket, ...]
 ) -> None:
@@ -299,22 +238,80 @@ def _check_complete(
             )
 
 
+def plan(workload: Workload, assignment: Assignment, world_size: int | None) -> "MegatronPlan":
+    """The buckets of ``megatron`` on ``world_size`` ranks (None: at most 40), as it numbers them (A9.2).
+
+    Raises:
+        InputError, NotModelledError: a setting that is not legal or not modelled, or a gradient on which
+            Megatron itself would stop.
+    """
+    settings, why = read_megatron_settings(assignment.settings, workload), ""
+    parts = lay_out_buffers(workload, settings, world_size)
+    _check_complete(workload, settings, parts)
+    if world_size and settings.overlap_grad_reduce and settings.bucket_size is None:
+        size = default_bucket_size(world_size)
+        why = f"; on {world_size} ranks the default is bucket_size={size}: give it"
+    return MegatronPlan(
+        workload=workload,
+        buckets=tuple(part.members for part in parts),
+        micro_batches=settings.num_microbatches,
+        why=f"{why} (A9.2)",
+        settings=settings,
+        parts=parts,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MegatronPlan(Plan):
+    """The last micro-batch reduces. ``parts`` are the buckets with their padding."""
+
+    settings: MegatronSettings
+    parts: tuple[MegatronBucket, ...]
+
+    def _micro_batch(self, hardware: Hardware, iteration: Iteration, number: int) -> Program:
+        return _MicroBatch(self, hardware, number, iteration).write()
+
+    def hold(self, timeline: Timeline) -> tuple[Holding, ...]:
+        """What is held besides the gradients, which lie in the buffers. That is the buffers' padding, what
+        fp32 adds, and each gradient that backward makes, until its hook has added it to its buffer."""
+        workload = self.workload
+        beyond = sum(part.num_bytes for part in self.parts) - workload.total_bytes
+        spans = [span for span in timeline.compute if span.gradient is not None]
+        done = {(span.kind, span.gradient): span.end_ns for span in spans}
+        held, now = [Holding(what="gradient buffers", num_bytes=max(0, beyond))], 0
+        for index in workload.order():
+            start = max(now, done.get(("backward", index), now))
+            now = max(start, done.get(("hook", index), start))
+            size = workload.gradients[index].num_bytes
+            held.append(Holding(what="gradients to add", num_bytes=size, start_ns=start, end_ns=now))
+        return tuple(held)
+
+    def lines(self) -> str:
+        """Flags to add to Megatron-LM's training script; what is set elsewhere is told in a comment."""
+        lines: list[str] = []
+        for name, one in settings_of(MegatronSettings).items():
+            value, flag = getattr(self.settings, name), one.metadata.get("flag")
+            if value == one.default:
+                continue
+            if flag is None:
+                lines.insert(0, f"# Set elsewhere, and part of this assignment: {name}={value!r}")
+            else:
+                lines.append(flag if value is True else f"{flag} {value}")
+        if is_all_bf16(self.workload) and not self.settings.grad_reduce_in_fp32:
+            lines.append("--grad-reduce-in-bf16")  # Megatron-LM reduces in fp32 under --bf16 unless told
+        if not any(line.startswith("--") for line in lines):
+            lines.append("# No flags: Megatron-LM's own defaults.")
+        return "\n".join(lines) + "\n"
+
+
 class _MicroBatch(StepWriter):
     """Micro-batch ``number`` (from 0), as it is written."""
 
-    def __init__(
-        self,
-        workload: Workload,
-        hardware: Hardware,
-        settings: MegatronSettings,
-        buckets: tuple[MegatronBucket, ...],
-        number: int,
-        iteration: Iteration,
-    ) -> None:
-        self.settings, self.buckets, self.is_first = settings, buckets, number == 0
-        self.is_last = number == settings.num_microbatches - 1
-        self.in_hooks = self.is_last and settings.overlap_grad_reduce and iteration != 1
-        super().__init__(workload, hardware, SYSTEM, len(buckets) if self.is_last else 0)
+    def __init__(self, plan: MegatronPlan, hardware: Hardware, number: int, iteration: Iteration) -> None:
+        self.settings, self.buckets, self.is_first = plan.settings, plan.parts, number == 0
+        self.is_last = number == plan.micro_batches - 1
+        self.in_hooks = self.is_last and plan.settings.overlap_grad_reduce and iteration != 1
+        super().__init__(plan.workload, hardware, SYSTEM, len(plan.parts) * self.is_last)
 
     def write(self) -> Program:
         """The whole of it."""
@@ -453,57 +450,3 @@ def _play_chained(
         now += module.duration_ns
     computed = sum(module.duration_ns for module in modules)
     return tuple(ends), now - computed
-
-
-def hold(timeline: Timeline) -> tuple[Holding, ...]:
-    """What is held besides the gradients, which lie in the buffers. That is the buffers' padding, what fp32
-    adds, and each gradient that backward makes, until its hook has added it to its buffer."""
-    workload = timeline.workload
-    settings = read_megatron_settings(timeline.assignment.settings, workload)
-    buckets = lay_out_buffers(workload, settings, timeline.hardware.world_size)
-    beyond = sum(bucket.num_bytes for bucket in buckets) - workload.total_bytes
-    done = {(span.kind, span.gradient): span.end_ns for span in timeline.compute if span.gradient is not None}
-    held, now = [Holding(what="gradient buffers", num_bytes=max(0, beyond))], 0
-    for index in workload.order():
-        start = max(now, done.get(("backward", index), now))
-        now = max(start, done.get(("hook", index), start))
-        size = workload.gradients[index].num_bytes
-        held.append(Holding(what="gradients to add", num_bytes=size, start_ns=start, end_ns=now))
-    return tuple(held)
-
-
-def megatron_flags(assignment: Assignment, workload: Workload) -> str:
-    """Flags to add to Megatron-LM's training script; what is set elsewhere is told in a comment.
-
-    Raises:
-        AssignmentError: the assignment does not fit ``workload``, or its buckets are not these settings'.
-        InputError: a setting that is not legal.
-        NotModelledError: an assignment of another system than Megatron-Core's, or a setting not modelled.
-    """
-    if assignment.policy != "megatron":
-        raise NotModelledError(
-            f"policy: {assignment.policy!r} is no system of Megatron-Core, whose flags these are; they are "
-            f"written for megatron"
-        )
-    assignment.check_fits(workload)
-    settings = assignment.settings
-    made_for = assignment.made_for
-    check_cut(workload, assignment, None if made_for is None else made_for.world_size)
-    rows = settings_of(MegatronSettings)
-    flags = {name: one.metadata["flag"] for name, one in rows.items() if "flag" in one.metadata}
-    lines = [
-        f"# Set elsewhere, and part of this assignment: {name}={value!r}"
-        for name, value in settings.items()
-        if name not in flags
-    ]
-    for name, flag in flags.items():
-        value = settings.get(name)
-        if value is True:
-            lines.append(flag)
-        elif value is not None and value is not False:
-            lines.append(f"{flag} {int(value)}")
-    if is_all_bf16(workload) and not settings.get("grad_reduce_in_fp32"):
-        lines.append("--grad-reduce-in-bf16")  # Megatron-LM reduces in fp32 under --bf16 unless told
-    if not any(line.startswith("--") for line in lines):
-        lines.append("# No flags: Megatron-LM's own defaults.")
-    return "\n".join(lines) + "\n"

@@ -1,8 +1,8 @@
 """Every system that reduces gradients, by policy: how it cuts buckets, and what a step under it does.
 
-``assign`` says which buckets a system makes of a workload, in which order; ``write`` what a step with them
-is, as programs, one a micro-batch; ``construct`` what it sends before the first step; ``hold`` what its
-buckets hold in memory.
+``assign`` says which buckets a system makes of a workload, in which order; ``plan`` reads an assignment's
+settings, once, to what a step with them is: programs, one a micro-batch, what is sent before the first step,
+what buckets hold in memory, and the lines to paste.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,80 +10,41 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sim.clock.program import Program
-from sim.errors import InputError, NotModelledError
-from sim.nouns.assignment import Assignment
-from sim.nouns.collective import Collective
+from sim.errors import AssignmentError, InputError, NotModelledError
+from sim.nouns.assignment import DDP_POLICIES, Assignment, assigned
 from sim.nouns.hardware import Hardware
-from sim.nouns.memory import Holding
-from sim.nouns.timeline import Iteration, Timeline
+from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
-from sim.systems import (
-    ddp,
-    ddp_assignment,
-    fsdp2,
-    last_hook,
-    megatron,
-    textbook,
-    zero,
-)
+from sim.systems import ddp, ddp_assignment, fsdp2, megatron, textbook, zero
 from sim.systems.bucketing import Caps
-from sim.systems.ddp_assignment import job_switches
-
-Assign = Callable[[Workload, str, Caps, dict[str, Any], Iteration], Assignment]
-Write = Callable[[Workload, Hardware, Assignment, Iteration], tuple[Program, ...]]
-Construct = Callable[[Workload, Assignment], tuple[Collective, ...]]
-Hold = Callable[[Timeline], tuple[Holding, ...]]
-
-
-def _nothing(workload: Workload, assignment: Assignment) -> tuple[Collective, ...]:
-    return ()
+from sim.systems.step_writer import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """One system; the module says what each function does. ``takes_caps``: it takes the sizes in ``Caps``."""
+    """One system. ``assign``: how it cuts by other than its settings; None: its plan says. ``takes_caps``: it
+    takes the sizes in ``Caps``."""
 
-    assign: Assign
-    write: Write
-    hold: Hold
-    construct: Construct = _nothing
+    plan: Callable[[Workload, Assignment, int | None], Plan]
+    assign: Callable[[Workload, str, Caps, dict[str, Any], Iteration], Assignment] | None = None
     takes_caps: bool = False
 
 
-_DDP = System(
-    assign=ddp_assignment.assign,
-    write=ddp.write,
-    hold=ddp.hold,
-    construct=ddp.construct,
-)
-_LAST_HOOK = System(assign=last_hook.assign, write=last_hook.write, hold=textbook.hold, takes_caps=True)
+_DDP = System(plan=ddp.plan, assign=ddp_assignment.assign)
 SYSTEMS = {
     "ddp": replace(_DDP, takes_caps=True),
     "per-parameter": _DDP,
     "single": _DDP,
     **{
-        policy: System(
-            assign=textbook.assign,
-            write=textbook.write,
-            hold=textbook.hold,
-            takes_caps=style.by_size,
-        )
+        policy: System(plan=textbook.plan, assign=textbook.assign, takes_caps=style.by_size)
         for policy, style in textbook.STYLES.items()
     },
-    "last-hook": _LAST_HOOK,
-    "last-hook-safe": _LAST_HOOK,
-    **{
-        policy: System(assign=zero.assign, write=zero.write, hold=zero.hold, construct=zero.construct)
-        for policy in zero.STAGES
-    },
-    "megatron": System(assign=megatron.assign, write=megatron.write, hold=megatron.hold),
-    fsdp2.POLICY: System(assign=fsdp2.assign, write=fsdp2.write, hold=fsdp2.hold),
-}
-_WRITERS: dict[str, Write] = {
-    "explicit": ddp.write,
-    **{name: system.write for name, system in SYSTEMS.items()},
+    **{policy: System(plan=zero.plan) for policy in zero.STAGES},
+    megatron.SYSTEM: System(plan=megatron.plan),
+    fsdp2.POLICY: System(plan=fsdp2.plan),
 }
 POLICIES = tuple(SYSTEMS)
+_PLANNED = {"explicit": _DDP, **SYSTEMS}
 
 
 def assign(
@@ -134,10 +95,34 @@ def assign(
             f"policy: {policy!r} takes no bucket caps; "
             f"{', '.join(name for name, system in SYSTEMS.items() if system.takes_caps)} do"
         )
-    if SYSTEMS[policy].assign is ddp_assignment.assign:
-        options = job_switches(workload, options) | options
-    made = SYSTEMS[policy].assign(workload, policy, caps, options, iteration)
+    if policy in DDP_POLICIES:
+        options = ddp_assignment.job_switches(workload, options) | options
+    if (cut := SYSTEMS[policy].assign) is not None:
+        made = cut(workload, policy, caps, options, iteration)
+    else:
+        proposed = Assignment(policy=policy, bucket_indices=((0,),), settings=options)  # type: ignore[arg-type]
+        made = assigned(workload, policy, SYSTEMS[policy].plan(workload, proposed, None).buckets, options)
     return replace(made, provenance={"source": "sim.assign", "workload": workload.name})
+
+
+def plan(workload: Workload, assignment: Assignment, world_size: int | None) -> Plan:
+    """What the system of ``assignment`` does with ``workload`` on so many ranks; None where it is not known.
+
+    Raises:
+        AssignmentError: the assignment does not fit the workload (A8.3), or has other buckets than its
+            settings make.
+        InputError, NotModelledError: a policy or switch that is not legal or not modelled.
+    """
+    policy = assignment.policy
+    if policy not in _PLANNED:
+        raise NotModelledError(f"policy: {policy!r} is not modelled; give one of {', '.join(_PLANNED)}")
+    assignment.check_fits(workload)
+    made = _PLANNED[policy].plan(workload, assignment, world_size)
+    if made.buckets != assignment.bucket_indices:
+        raise AssignmentError(
+            f"bucket_indices: not the buckets that {policy} makes with these settings{made.why}"
+        )
+    return made
 
 
 def write(
@@ -146,21 +131,14 @@ def write(
     """The programs of one step under ``assignment``, one a micro-batch, in order.
 
     Raises:
-        AssignmentError: the assignment does not fit the workload (A8.3).
-        InputError, NotModelledError: a policy or switch that is not legal or not modelled, or a step that is
-            too long to be played.
+        AssignmentError, InputError, NotModelledError: as ``plan``, or a step that is too long to be played.
     """
-    if assignment.policy not in _WRITERS:
-        raise NotModelledError(
-            f"policy: {assignment.policy!r} is not modelled; give one of {', '.join(_WRITERS)}"
-        )
-    seen = ddp_assignment.as_compiled(workload, assignment)
-    programs = _WRITERS[assignment.policy](seen, hardware, assignment, iteration)
+    return write_plan(plan(workload, assignment, hardware.world_size), hardware, iteration)
+
+
+def write_plan(made: Plan, hardware: Hardware, iteration: Iteration) -> tuple[Program, ...]:
+    """The programs of one step of a plan. Raises ``InputError`` for one that is too long to be played."""
+    programs = made.write(hardware, iteration)
     for program in (programs[0], *programs[-2:]):  # others are like the last but one
         program.check_length(hardware.name)
     return programs
-
-
-def hold(timeline: Timeline) -> tuple[Holding, ...]:
-    """What the buckets of a timeline hold in memory on one rank, and when."""
-    return SYSTEMS.get(timeline.assignment.policy, _DDP).hold(timeline)

@@ -10,7 +10,7 @@ from sim.nouns.explanation import Event, ExplainedIteration, Explanation
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
-from sim.systems.registry import SYSTEMS, assign, write
+from sim.systems.registry import assign, plan, write
 
 MAX_ITERATIONS = 1000
 
@@ -52,7 +52,7 @@ def explain(
         workload=workload.name,
         world_size=world_size,
         options={name: value for name, value in options.items() if value is not None},
-        construction=tuple(_events(workload, SYSTEMS[policy].construct(workload, first), 1)),
+        construction=tuple(_events(workload, plan(workload, first, world_size).construct(), 1)),
         iterations=tuple(told),
         provenance={"source": "sim.explain", "workload": workload.name},
     )

@@ -12,8 +12,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import Workload
-from sim.systems.ddp_assignment import as_compiled
-from sim.systems.registry import hold, write
+from sim.systems.registry import plan, write, write_plan
 
 Engine = Literal["simpy", "analytic"]
 ENGINES = get_args(Engine)
@@ -48,7 +47,8 @@ def simulate(
     if engine not in ENGINES:
         raise InputError(f"engine: {engine!r} is not legal; give 'simpy' or 'analytic'")
     play, play_together = _clock(engine)
-    programs = write(workload, hardware, assignment, iteration)
+    planned = plan(workload, assignment, hardware.world_size)
+    programs = write_plan(planned, hardware, iteration)
     if slowest is None:
         outcomes = _play_each(programs, play)
     else:
@@ -60,7 +60,7 @@ def simulate(
             batches.append(batches[-1])  # alike micro-batches are one
             continue
         timeline = make_timeline(
-            as_compiled(workload, assignment),
+            planned.workload,
             hardware,
             assignment,
             outcome,
@@ -70,7 +70,7 @@ def simulate(
             slowest=slowest,
         )
         batches.append(timeline)
-    return replace(batches[-1], holdings=hold(batches[-1]))
+    return replace(batches[-1], holdings=planned.hold(batches[-1]))
 
 
 def simulated_step_ns(workload: Workload, hardware: Hardware, assignment: Assignment) -> int:

@@ -14,10 +14,12 @@ from sim.nouns.ddp_switches import (
     SUPPORTED_SINCE,
     ZERO_CAP_SINCE,
     Version,
+    read_switches,
 )
 from sim.nouns.workload import Workload
 from sim.systems import fsdp2
 from sim.systems.ddp_assignment import check_reaches, first_torches, torch_needed
+from sim.systems.registry import plan
 from sim.units import format_size
 
 _CAP_IS_FIRST_SINCE: Version = (2, 4)  # before, an explicit cap has the first bucket of 1 MiB, too (A2.1)
@@ -47,7 +49,7 @@ def snippet(assignment: Assignment, workload: Workload, torch: str | None = None
             raise InputError(
                 f"torch: {torch} is not legal; the lines for {assignment.policy} need 2.13 or newer"
             )
-        return fsdp2.fsdp2_snippet(assignment, workload)
+        return plan(workload, assignment, None).lines()
     if assignment.policy not in DDP_POLICIES:
         raise NotModelledError(
             f"policy: {assignment.policy!r} is no system of DistributedDataParallel, whose lines these are; "
@@ -76,21 +78,12 @@ def snippet(assignment: Assignment, workload: Workload, torch: str | None = None
 
 
 def check_code(assignment: Assignment) -> None:
-    """Raise ``InputError`` for what would not be a name in the lines: files may hold anything."""
-    kwargs = assignment.ddp_kwargs
-    precision = kwargs.get("mixed_precision")
-    named: dict[str, list[Any]] = {
-        "ddp_kwargs": list(kwargs),
-        "settings": list(assignment.settings),
-        "mixed_precision": [*precision, *precision.values()] if isinstance(precision, dict) else [],
-    }
-    for field, names in named.items():
-        for name in names:
-            if not isinstance(name, str) or not name.isidentifier():
-                raise InputError(f"{field}: {name!r} is not legal; give names of DistributedDataParallel's")
-    hook = assignment.settings.get("comm_hook")
-    if hook is not None and hook not in list(HOOKS):
-        raise InputError(f"settings: comm_hook={hook!r} is not legal; give one of {', '.join(HOOKS)}")
+    """Raise for what no line should hold: files may hold anything, and lines names and values of switches.
+
+    Raises:
+        InputError, NotModelledError: a switch or a value that is not legal or not modelled.
+    """
+    read_switches(assignment)
     if not isinstance(assignment.requires.get("environment", {}), dict):
         raise InputError("requires.environment: not legal; give an object of names and values")
 
@@ -210,6 +203,23 @@ def hook_call(name: str) -> tuple[str, str]:
     """The import of a communication hook of torch's, and the hook, as Python."""
     module = HOOKS[name].module
     return f"from torch.distributed.algorithms.ddp_comm_hooks import {module}", f"{module}.{name}_hook"
+
+
+def megatron_flags(assignment: Assignment, workload: Workload) -> str:
+    """Flags to add to Megatron-LM's training script; what is set elsewhere is told in a comment.
+
+    Raises:
+        AssignmentError: the assignment does not fit ``workload``, or its buckets are not these settings'.
+        InputError: a setting that is not legal.
+        NotModelledError: an assignment of another system than Megatron-Core's, or a setting not modelled.
+    """
+    if assignment.policy != "megatron":
+        raise NotModelledError(
+            f"policy: {assignment.policy!r} is no system of Megatron-Core, whose flags these are; they are "
+            f"written for megatron"
+        )
+    made_for = assignment.made_for
+    return plan(workload, assignment, None if made_for is None else made_for.world_size).lines()
 
 
 def bucket_indices_json(assignment: Assignment, workload: Workload) -> str:

@@ -24,6 +24,8 @@ from sim.costs.service_time import collective_ns
 from sim.errors import InputError, NotModelledError
 from sim.nouns.collective import Collective, CollectiveKind, Phase
 from sim.nouns.hardware import Hardware
+from sim.nouns.memory import Holding
+from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
 from sim.units import divide_half_even, format_ms
 
@@ -31,6 +33,45 @@ _SHARED_OUT = (
     "how long forward takes (forward_ns) is one number: it is shared out over modules as backward's time is "
     "over their gradients, and what gathers hide behind forward follows from that"
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a system does with a workload: its settings read, its buckets cut; ``buckets`` as it numbers them.
+
+    ``why``: what to say where an assignment has other buckets, with the rule that makes these.
+    """
+
+    workload: Workload
+    buckets: tuple[tuple[int, ...], ...]
+    micro_batches: int = 1
+    why: str = ""
+
+    def write(self, hardware: Hardware, iteration: Iteration) -> tuple[Program, ...]:
+        """The programs of a step, one a micro-batch; those between the first and the last are alike.
+
+        Raises:
+            NotModelledError: an iteration that is not modelled, or a curve that the hardware does not have.
+        """
+        last = self.micro_batches - 1
+        before = [self._micro_batch(hardware, iteration, number) for number in range(min(last, 2))]
+        return (*before, *before[1:] * (last - 2), self._micro_batch(hardware, iteration, last))
+
+    def _micro_batch(self, hardware: Hardware, iteration: Iteration, number: int) -> Program:
+        """The program of micro-batch ``number`` (from 0)."""
+        raise NotImplementedError
+
+    def construct(self) -> tuple[Collective, ...]:
+        """What the system sends before the first step."""
+        return ()
+
+    def hold(self, timeline: Timeline) -> tuple[Holding, ...]:
+        """What the buckets hold in memory on one rank, and when."""
+        raise NotImplementedError
+
+    def lines(self) -> str:
+        """What to paste where the job is started; of systems that have such lines."""
+        raise NotImplementedError
 
 
 class StepWriter:
@@ -158,12 +199,6 @@ def check_wire_bytes(gradient: Gradient, label: str, system: str, decides: str) 
             f"{label} has wire_bytes {gradient.on_wire}; what {system} sends follows from num_bytes "
             f"and {decides}"
         )
-
-
-def write_micro_batches(count: int, write: Callable[[int], Program]) -> tuple[Program, ...]:
-    """The programs of ``count`` micro-batches; those between the first and the last are alike."""
-    before = [write(number) for number in range(min(count - 1, 2))]
-    return (*before, *before[1:] * (count - 3), write(count - 1))
 
 
 def shared_optimizer_ns(workload: Workload, owned: int) -> int:

@@ -1,23 +1,24 @@
-"""The textbook systems (A7): a message for each parameter or bucket, after backward or from a hook.
+"""The textbook systems (A6, A7): a message for each parameter or bucket, after backward or from a hook.
 
 Buckets are cut once, from the last parameter to the first, and stay the same in every iteration.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sim.clock.program import COPY_IN, Program
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment, assigned
 from sim.nouns.collective import Phase
+from sim.nouns.early_launch import EarlyLaunch, LateGradient
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import Holding
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES, Caps
-from sim.systems.step_writer import StepWriter
-from sim.units import cap_bytes, transfer_ns
+from sim.systems.step_writer import Plan, StepWriter
+from sim.units import cap_bytes, format_ms, transfer_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +28,14 @@ class Style:
     ``by_size``: buckets by size, else one a parameter. ``copies``: gradients are copied into the bucket one
     by one as they come (``arrival``), all at once before it is sent (``launch``), or not at all.
     ``overlaps``: sent from a hook during backward and waited for at its end; else one after the other
-    after backward, each waited for before the next.
+    after backward, each waited for before the next. ``by_last``: that hook is the one of the bucket's last
+    parameter, as published, and dtypes are not told apart (A6); else of whichever is ready last.
     """
 
     by_size: bool
     copies: Literal["arrival", "launch"] | None
     overlaps: bool
+    by_last: bool = False
 
 
 STYLES: Mapping[str, Style] = {
@@ -41,6 +44,8 @@ STYLES: Mapping[str, Style] = {
     "after-backward": Style(by_size=True, copies="launch", overlaps=False),
     "arrival-counted": Style(by_size=True, copies="arrival", overlaps=True),
     "flat-views": Style(by_size=True, copies=None, overlaps=True),
+    "last-hook": Style(by_size=True, copies="launch", overlaps=True, by_last=True),
+    "last-hook-safe": Style(by_size=True, copies="launch", overlaps=True),
 }
 _ADDS_INTO_VIEWS = (
     "flat-views adds every gradient to its view of the flat storage, zeroed in each step; that work is part "
@@ -53,74 +58,46 @@ def assign(
 ) -> Assignment:
     """The buckets of a textbook system, numbered as it cuts them; the same in every iteration.
 
+    By size it walks from the last parameter to the first; a bucket closes once it has ``bucket_cap_mb``
+    (A6.1). Every dtype and device has an open bucket of its own, except under ``last-hook`` (A7.5). Closed
+    buckets come first, as they closed, then open ones as they were opened.
+
     Args:
         policy: a name of ``STYLES``.
         caps: ``bucket_cap_mb`` alone, where the system has buckets by size; None is 25.
         options: none is legal.
     """
-    if STYLES[policy].by_size:
-        return assign_by_size(workload, policy, caps, options, keyed=True)
-    refuse_options(policy, options)
-    count = len(workload.gradients)
-    return assigned(workload, policy, tuple((index,) for index in range(count)), {})
-
-
-def assign_by_size(
-    workload: Workload, policy: str, caps: Caps, options: dict[str, Any], *, keyed: bool
-) -> Assignment:
-    """Walk from the last parameter to the first; a bucket closes once it has ``bucket_cap_mb`` (A6.1).
-
-    With ``keyed`` every dtype and device has an open bucket of its own (A7.5). Closed buckets come first,
-    as they closed, then open ones as they were opened.
-    """
-    refuse_options(policy, options)
+    for name, value in options.items():
+        raise InputError(f"policy: {policy!r} has no switch {name}={value!r}; it takes none")
     if caps != Caps(bucket_cap_mb=caps.bucket_cap_mb):
         raise InputError(f"policy: {policy!r} takes one bucket cap; give bucket_cap_mb alone")
-    cap = DEFAULT_BUCKET_CAP_BYTES if caps.bucket_cap_mb is None else cap_bytes(caps.bucket_cap_mb)
+    _check_dense(workload, policy)
+    style, cap_mb = STYLES[policy], caps.bucket_cap_mb
+    if not style.by_size:
+        return assigned(workload, policy, tuple((one.index,) for one in workload.gradients), {})
+    cap = DEFAULT_BUCKET_CAP_BYTES if cap_mb is None else cap_bytes(cap_mb)
     closed: list[tuple[int, ...]] = []
     opened: dict[object, list[int]] = {}
     sizes: dict[object, int] = {}
     for gradient in reversed(workload.gradients):
-        key = gradient.key if keyed else None
+        key = None if style.by_last else gradient.key
         opened.setdefault(key, []).append(gradient.index)
         sizes[key] = sizes.get(key, 0) + gradient.num_bytes
         if sizes[key] >= cap:
             closed.append(tuple(opened.pop(key)))
             sizes[key] = 0
-    settings = {} if caps.bucket_cap_mb is None else {"bucket_cap_mb": caps.bucket_cap_mb}
-    return assigned(workload, policy, (*closed, *map(tuple, opened.values())), settings)
-
-
-def refuse_options(policy: str, options: dict[str, Any]) -> None:
-    """Raise ``InputError`` for any switch: these systems have none."""
-    for name, value in options.items():
-        raise InputError(f"policy: {policy!r} has no switch {name}={value!r}; it takes none")
-
-
-def write(
-    workload: Workload, hardware: Hardware, assignment: Assignment, iteration: Iteration
-) -> tuple[Program, ...]:
-    """The one program of a step.
-
-    Raises:
-        AssignmentError: the assignment does not fit the workload (A8.3).
-        NotModelledError: a gradient on which the system itself would stop.
-    """
-    check_dense(workload, assignment.policy)
-    for gradient in workload.gradients:
-        if gradient.ready_ns is None:
+    buckets = (*closed, *map(tuple, opened.values()))
+    for number, bucket in enumerate(buckets):
+        keys = {workload.gradients[index].key for index in bucket}
+        if len(keys) > 1:
             raise NotModelledError(
-                f"{workload.label(gradient)} is never ready; "
-                f"{assignment.policy} has no average for it and stops"
+                f"policy: {policy!r} puts {len(keys)} dtypes or devices into bucket {number}, and fails or "
+                f"casts there (A7.5); give 'last-hook-safe'"
             )
-    assignment.check_fits(workload)
-    style = STYLES[assignment.policy]
-    triggers = completing(workload, assignment) if style.overlaps else {}
-    notes = (_ADDS_INTO_VIEWS,) if assignment.policy == "flat-views" else ()
-    return (write_program(workload, hardware, assignment, style, triggers, notes),)
+    return assigned(workload, policy, buckets, {} if cap_mb is None else {"bucket_cap_mb": cap_mb})
 
 
-def check_dense(workload: Workload, policy: str) -> None:
+def _check_dense(workload: Workload, policy: str) -> None:
     """Raise ``NotModelledError`` for a gradient that is sparse or ready twice in a backward (A8.5)."""
     for gradient in workload.gradients:
         if gradient.sparse or gradient.uses > 1:
@@ -128,56 +105,108 @@ def check_dense(workload: Workload, policy: str) -> None:
             raise NotModelledError(f"{workload.label(gradient)} {what}; {policy} cannot average that")
 
 
-def completing(workload: Workload, assignment: Assignment) -> dict[int, int]:
-    """By gradient, the bucket that it completes: of every bucket, the gradient that is ready last (A7.3)."""
-    place = {index: number for number, index in enumerate(workload.order())}
-    return {
-        max(bucket, key=place.__getitem__): number for number, bucket in enumerate(assignment.bucket_indices)
-    }
+def plan(workload: Workload, assignment: Assignment, world_size: int | None) -> "TextbookPlan":
+    """What a textbook system does with any buckets.
 
-
-def write_program(
-    workload: Workload,
-    hardware: Hardware,
-    assignment: Assignment,
-    style: Style,
-    triggers: Mapping[int, int],
-    notes: tuple[str, ...] = (),
-) -> Program:
-    """The program of a system that works in ``style``.
-
-    Args:
-        triggers: by gradient, the bucket that its hook sends; unused where nothing overlaps.
-        notes: what the reader of a report should know.
+    Raises:
+        NotModelledError: a gradient on which the system itself would stop: sparse or ready twice (A8.5), or
+            never ready. If a bucket's hook is that of its last parameter, and this is never ready, it is
+            never sent instead (A6.4).
     """
-    step = _Step(workload, hardware, assignment, style)
-    for index in step.backward():
-        if style.copies == "arrival":
-            step.compute(COPY_IN, step.hook_ns + step.copy_in_ns(index), gradient=index)
-        if style.overlaps and index in triggers:
-            step.reduce(triggers[index], "backward", index)
-    if style.overlaps:
-        sent = [one.bucket for one in step.collectives if one.bucket is not None]
-        for number in sent:
-            step.collect(number)
-        for number in range(len(assignment.bucket_indices)):
-            if number not in sent:
-                step.ready(number)
-                step.copy_back(number)
-    else:
-        for number in range(len(assignment.bucket_indices)):
-            step.reduce(number, "end of backward", None)
-            step.collect(number)
-    return step.program(optimizer_ns=workload.optimizer_ns, notes=notes)
+    policy = assignment.policy
+    by_last = STYLES[policy].by_last
+    hooked = {bucket[-1] for bucket in assignment.bucket_indices} if by_last else ()
+    _check_dense(workload, policy)
+    for gradient in workload.gradients:
+        if gradient.ready_ns is None and gradient.index not in hooked:
+            raise NotModelledError(
+                f"{workload.label(gradient)} is never ready; {policy} has no average for it and stops (A6.4)"
+            )
+    return TextbookPlan(
+        workload=workload,
+        buckets=assignment.bucket_indices,
+        policy=policy,
+        early=early_launches(workload, assignment) if by_last else (),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextbookPlan(Plan):
+    """The one micro-batch of a step. ``early``: whose hooked parameter is not the last to be ready (A6.2)."""
+
+    policy: str
+    early: tuple[EarlyLaunch, ...]
+
+    @property
+    def style(self) -> Style:
+        """How it works."""
+        return STYLES[self.policy]
+
+    def _micro_batch(self, hardware: Hardware, iteration: Iteration, number: int) -> Program:
+        step, style = _Step(self, hardware), self.style
+        place = {index: number for number, index in enumerate(self.workload.order())}
+        triggers = {  # by gradient, the bucket that its hook sends (A6.1, A7.3)
+            bucket[-1] if style.by_last else max(bucket, key=place.__getitem__): number
+            for number, bucket in enumerate(self.buckets)
+        }
+        for index in step.backward():
+            if style.copies == "arrival":
+                step.compute(COPY_IN, step.hook_ns + step.copy_in_ns(index), gradient=index)
+            if style.overlaps and index in triggers:
+                step.reduce(triggers[index], "backward", index)
+        if style.overlaps:
+            sent = [one.bucket for one in step.collectives if one.bucket is not None]
+            for bucket in sent:
+                step.collect(bucket)
+            for bucket in range(len(self.buckets)):
+                if bucket not in sent:
+                    step.ready(bucket)
+                    step.copy_back(bucket)
+        else:
+            for bucket in range(len(self.buckets)):
+                step.reduce(bucket, "end of backward", None)
+                step.collect(bucket)
+        notes = _early_in_words(self) if style.by_last else ()
+        if self.policy == "flat-views":
+            notes = (_ADDS_INTO_VIEWS,)
+        made = step.program(optimizer_ns=self.workload.optimizer_ns, notes=notes)
+        return replace(made, early_launches=self.early)
+
+    def hold(self, timeline: Timeline) -> tuple[Holding, ...]:
+        """Storage that gradients are copied into as they come, or what is flattened until it is copied back.
+
+        Nothing where gradients are sent in place or are views of their bucket (A7.1, A7.4), and nothing for a
+        bucket of one gradient that is flattened: torch gives back a view of it.
+        """
+        if self.style.copies is None:
+            return ()
+        if self.style.copies == "arrival":
+            total = sum(gradient.on_wire for gradient in self.workload.gradients)
+            return (Holding(what="flat storage", num_bytes=total),)
+        sent = {played.collective.bucket: played for played in timeline.collectives}
+        flattened = {
+            span.bucket: span.start_ns
+            for span in timeline.compute
+            if span.kind == "copy_in" and span.bucket is not None
+        }
+        return tuple(
+            Holding(
+                what="flattened buckets",
+                num_bytes=sent[number].collective.num_bytes,
+                start_ns=flattened.get(number, timeline.buckets[number].ready_ns),
+                end_ns=timeline.buckets[number].available_ns,
+            )
+            for number, bucket in enumerate(self.buckets)
+            if number in sent and len(bucket) > 1
+        )
 
 
 class _Step(StepWriter):
     """The lane of a step, as it is written."""
 
-    def __init__(self, workload: Workload, hardware: Hardware, assignment: Assignment, style: Style) -> None:
-        super().__init__(workload, hardware, assignment.policy, len(assignment.bucket_indices))
-        self._buckets = assignment.bucket_indices
-        self._style = style
+    def __init__(self, plan: TextbookPlan, hardware: Hardware) -> None:
+        super().__init__(plan.workload, hardware, plan.policy, len(plan.buckets))
+        self._buckets, self._style = plan.buckets, plan.style
 
     def copy_in_ns(self, *indices: int) -> int:
         """How long these gradients take to be copied at once."""
@@ -207,32 +236,54 @@ class _Step(StepWriter):
         return sum(self.workload.gradients[index].on_wire for index in indices)
 
 
-def hold(timeline: Timeline) -> tuple[Holding, ...]:
-    """Storage that gradients are copied into as they come, or what is flattened until it is copied back.
+def early_launches(workload: Workload, assignment: Assignment) -> tuple[EarlyLaunch, ...]:
+    """The buckets whose last parameter is not the last to be ready, and by how much the others are late.
 
-    Nothing where gradients are sent in place or are views of their bucket (A7.1, A7.4), and nothing for a
-    bucket of one gradient that is flattened: torch gives back a view of it.
+    Ready times are those of the workload; among gradients ready in the same ns its ready order decides.
     """
-    gradients, buckets = timeline.workload.gradients, timeline.assignment.bucket_indices
-    style = STYLES.get(timeline.assignment.policy)
-    if style is not None and style.copies is None:
-        return ()
-    if style is not None and style.copies == "arrival":
-        total = sum(gradient.on_wire for gradient in gradients)
-        return (Holding(what="flat storage", num_bytes=total),)
-    sent = {played.collective.bucket: played for played in timeline.collectives}
-    flattened = {
-        span.bucket: span.start_ns
-        for span in timeline.compute
-        if span.kind == "copy_in" and span.bucket is not None
-    }
-    return tuple(
-        Holding(
-            what="flattened buckets",
-            num_bytes=sent[number].collective.num_bytes,
-            start_ns=flattened.get(number, timeline.buckets[number].ready_ns),
-            end_ns=timeline.buckets[number].available_ns,
+    gradients = workload.gradients
+    place = {index: number for number, index in enumerate(workload.order())}
+    found = []
+    for number, bucket in enumerate(assignment.bucket_indices):
+        hooked = gradients[bucket[-1]]
+        late = tuple(
+            LateGradient(
+                index=index,
+                name=gradients[index].name,
+                late_ns=(gradients[index].ready_ns or 0) - (hooked.ready_ns or 0),
+            )
+            for index in bucket
+            if hooked.index in place and place[index] > place[hooked.index]
         )
-        for number, bucket in enumerate(buckets)
-        if number in sent and len(bucket) > 1
-    )
+        if late or hooked.ready_ns is None:
+            found.append(
+                EarlyLaunch(
+                    bucket=number,
+                    hooked=hooked.index,
+                    hooked_name=hooked.name,
+                    late=late,
+                    is_sent=hooked.ready_ns is not None,
+                )
+            )
+    return tuple(found)
+
+
+def _early_in_words(plan: TextbookPlan) -> tuple[str, ...]:
+    """Both failures in words, each with its first example."""
+    count = len(plan.buckets)
+    early = [launch for launch in plan.early if launch.is_sent]
+    unsent = [launch for launch in plan.early if not launch.is_sent]
+    notes = []
+    if early:
+        first, worst = early[0], max(early[0].late, key=lambda late: late.late_ns)
+        notes.append(
+            f"wrong gradients: {len(early)} of {count} buckets are sent before all of their gradients are "
+            f"there; bucket {first.bucket} when {first.hooked_name} is ready, without {worst.name}, which "
+            f"comes {format_ms(worst.late_ns)} later (A6.2)"
+        )
+    if unsent:
+        notes.append(
+            f"wrong gradients: {len(unsent)} of {count} buckets are never sent; {unsent[0].hooked_name}, "
+            f"which bucket {unsent[0].bucket} waits for, is not used (A6.4)"
+        )
+    return tuple(notes)

@@ -10,21 +10,20 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sim.clock.program import COPY_IN, Program
-from sim.errors import AssignmentError, InputError, NotModelledError
-from sim.nouns.assignment import Assignment, assigned
+from sim.errors import InputError, NotModelledError
+from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, Phase
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import Holding
 from sim.nouns.settings import micro_batches, read, setting
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.systems.bucketing import Caps
 from sim.systems.step_writer import (
+    Plan,
     StepWriter,
     check_backward,
     check_wire_bytes,
     shared_optimizer_ns,
-    write_micro_batches,
 )
 from sim.units import transfer_ns
 
@@ -376,96 +375,102 @@ def _step_bytes(settings: ZeroSettings) -> int:
     return moved + 2 * _FP32 * (settings.gradient_clipping > 0 or settings.dtype == "float16")
 
 
-def assign(
-    workload: Workload, policy: str, caps: Caps, options: dict[str, Any], iteration: Iteration
-) -> Assignment:
+def plan(workload: Workload, assignment: Assignment, world_size: int | None) -> "ZeroPlan":
     """The buckets of ``zero1`` or ``zero2``, in the order in which they are flushed in every iteration.
 
     Gradients that are never ready or have no elements are never sent; they come last, in a bucket of their
     own.
 
-    Args:
-        options: settings, by DeepSpeed's names.
-
     Raises:
         InputError, NotModelledError: a setting that is not legal or not modelled, or a gradient on which
             DeepSpeed itself would stop.
     """
-    settings = read_zero_settings(options, STAGES[policy], workload)
-    return assigned(workload, policy, _buckets(workload, plan_flushes(workload, settings)), options)
-
-
-def _buckets(workload: Workload, flushes: tuple[Flush, ...]) -> tuple[tuple[int, ...], ...]:
-    sent = [flush.members for flush in flushes]
+    settings = read_zero_settings(assignment.settings, STAGES[assignment.policy], workload)
+    flushes = plan_flushes(workload, settings)
+    sent = tuple(flush.members for flush in flushes)
     left = {gradient.index for gradient in workload.gradients}.difference(*sent)
-    return (*sent, tuple(sorted(left))) if left else tuple(sent)
-
-
-def construct(workload: Workload, assignment: Assignment) -> tuple[Collective, ...]:
-    """What the engine's constructor sends: every parameter, one by one, as bytes.
-
-    Frozen parameters, which the real one sends too, are in no workload.
-    """
-    return tuple(
-        Collective(
-            kind="broadcast",
-            elements=gradient.num_bytes,
-            dtype="uint8",
-            num_bytes=gradient.num_bytes,
-            service_ns=0,
-            phase="construction",
-            root=0,
-            purpose="parameters",
-        )
-        for gradient in workload.gradients
+    return ZeroPlan(
+        workload=workload,
+        buckets=(*sent, tuple(sorted(left))) if left else sent,
+        micro_batches=settings.gradient_accumulation_steps,
+        why="; ZeRO's buckets follow from reduce_bucket_size and the order of gradients (A5.2)",
+        settings=settings,
+        flushes=flushes,
     )
 
 
-def write(
-    workload: Workload, hardware: Hardware, assignment: Assignment, iteration: Iteration
-) -> tuple[Program, ...]:
-    """The programs of one step, one a micro-batch; the last ends in DeepSpeed's ``step()``.
+@dataclass(frozen=True, kw_only=True)
+class ZeroPlan(Plan):
+    """Stage 2 reduces in every micro-batch, stage 1 in the last one, which ends in ``step()`` (A5.9)."""
 
-    Stage 2 reduces in every micro-batch, stage 1 in the last one (A5.9).
+    settings: ZeroSettings
+    flushes: tuple[Flush, ...]
 
-    Raises:
-        AssignmentError: the buckets are not those of these settings.
-        InputError, NotModelledError: as ``assign``.
-    """
-    settings = read_zero_settings(assignment.settings, STAGES[assignment.policy], workload)
-    flushes = plan_flushes(workload, settings)
-    assignment.check_fits(workload)
-    if assignment.bucket_indices != _buckets(workload, flushes):
-        raise AssignmentError(
-            f"bucket_indices: not the buckets that {assignment.policy} flushes with these settings; ZeRO's "
-            f"buckets follow from reduce_bucket_size and the order of gradients (A5.2)"
+    def _micro_batch(self, hardware: Hardware, iteration: Iteration, number: int) -> Program:
+        return _MicroBatch(self, hardware, number).write()
+
+    def construct(self) -> tuple[Collective, ...]:
+        """What the engine's constructor sends: every parameter, one by one, as bytes.
+
+        Frozen parameters, which the real one sends too, are in no workload.
+        """
+        return tuple(
+            Collective(
+                kind="broadcast",
+                elements=gradient.num_bytes,
+                dtype="uint8",
+                num_bytes=gradient.num_bytes,
+                service_ns=0,
+                phase="construction",
+                root=0,
+                purpose="parameters",
+            )
+            for gradient in self.workload.gradients
         )
-    count = len(assignment.bucket_indices)
 
-    def write_one(number: int) -> Program:
-        return _MicroBatch(workload, hardware, settings, flushes, count, number).write()
+    def hold(self, timeline: Timeline) -> tuple[Holding, ...]:
+        """The contiguous buffers of a backward, offloading's staging, and copies made for each collective.
 
-    return write_micro_batches(settings.gradient_accumulation_steps, write_one)
+        Buffers have ``reduce_bucket_size`` elements, full or not, two of them with ``overlap_comm``; a
+        gradient larger than that is reduced where it is (A5.4). The gradients of one's own partition are not
+        counted.
+        """
+        settings, workload = self.settings, self.workload
+        groups = lay_out(workload, timeline.hardware.world_size)
+        width, held = DTYPE_BYTES[settings.dtype], []
+        if settings.fills_buffers:
+            one = settings.reduce_bucket_size * width
+            held.append(Holding(what="contiguous buffers", num_bytes=one * (1 + settings.overlap_comm)))
+        if settings.cpu_offload:
+            largest = max(gradient.elements for gradient in workload.gradients)
+            held.append(Holding(what="offloading", num_bytes=largest * width))
+        messages = [
+            message for flush in self.flushes for message in plan_messages(workload, flush, settings, groups)
+        ]
+        played = [one for one in timeline.collectives if one.collective.bucket is not None]
+        held += [
+            Holding(
+                what="copies to send",
+                num_bytes=_copies_bytes(message, settings),
+                start_ns=times.launch_ns,
+                end_ns=times.usable_ns,
+            )
+            for message, times in zip(messages, played, strict=True)
+        ]
+        return tuple(held)
 
 
 class _MicroBatch(StepWriter):
     """Micro-batch ``number`` (from 0), as it is written."""
 
-    def __init__(
-        self,
-        workload: Workload,
-        hardware: Hardware,
-        settings: ZeroSettings,
-        flushes: tuple[Flush, ...],
-        buckets: int,
-        number: int,
-    ) -> None:
+    def __init__(self, plan: ZeroPlan, hardware: Hardware, number: int) -> None:
+        settings = plan.settings
         self.is_last = number == settings.gradient_accumulation_steps - 1
         reduces = settings.stage == 2 or self.is_last
-        super().__init__(workload, hardware, f"zero{settings.stage}", buckets if reduces else 0)
+        super().__init__(plan.workload, hardware, f"zero{settings.stage}", len(plan.buckets) * reduces)
         self.settings, self.number = settings, number
-        self.flushes = flushes if reduces else ()
-        self.groups = lay_out(workload, hardware.world_size)
+        self.flushes = plan.flushes if reduces else ()
+        self.groups = lay_out(plan.workload, hardware.world_size)
         self.copy_out_rate = hardware.copy_out_bytes_per_s
         self.offload_rate = self._offload_rate()
         self.copies_on_stream = not settings.waits_on_host
@@ -625,40 +630,6 @@ class _MicroBatch(StepWriter):
         if self.under_way is not None:
             self.wait(self.under_way)
             self.under_way = None
-
-
-def hold(timeline: Timeline) -> tuple[Holding, ...]:
-    """The contiguous buffers of a backward, offloading's staging, and copies made for each collective.
-
-    Buffers have ``reduce_bucket_size`` elements, full or not, two of them with ``overlap_comm``; a gradient
-    larger than that is reduced where it is (A5.4). The gradients of one's own partition are not counted.
-    """
-    workload, policy = timeline.workload, timeline.assignment.policy
-    settings = read_zero_settings(timeline.assignment.settings, STAGES[policy], workload)
-    groups = lay_out(workload, timeline.hardware.world_size)
-    width, held = DTYPE_BYTES[settings.dtype], []
-    if settings.fills_buffers:
-        one = settings.reduce_bucket_size * width
-        held.append(Holding(what="contiguous buffers", num_bytes=one * (1 + settings.overlap_comm)))
-    if settings.cpu_offload:
-        largest = max(gradient.elements for gradient in workload.gradients)
-        held.append(Holding(what="offloading", num_bytes=largest * width))
-    messages = [
-        message
-        for flush in plan_flushes(workload, settings)
-        for message in plan_messages(workload, flush, settings, groups)
-    ]
-    played = [one for one in timeline.collectives if one.collective.bucket is not None]
-    held += [
-        Holding(
-            what="copies to send",
-            num_bytes=_copies_bytes(message, settings),
-            start_ns=times.launch_ns,
-            end_ns=times.usable_ns,
-        )
-        for message, times in zip(messages, played, strict=True)
-    ]
-    return tuple(held)
 
 
 def _copies_bytes(message: Message, settings: ZeroSettings) -> int:

@@ -192,7 +192,7 @@ def test_lines_wrap_the_units() -> None:
     assert "units = [['h.0', 'h.1']]" in lines
     assert "fully_shard(model, mp_policy=mp_policy)" in lines
     assert "set_modules_to_backward_prefetch(order[place + 1 : place + 2])" in lines
-    with pytest.raises(AssignmentError, match="not the units that fully_shard makes"):
+    with pytest.raises(AssignmentError, match="not the buckets that fully_shard makes"):
         sim.snippet(replace(made, bucket_indices=made.bucket_indices[::-1], bucket_bytes=None), WORKLOAD)
     lines = sim.snippet(sim.assign(WORKLOAD, "fully_shard", replicas=2), WORKLOAD)
     ast.parse(lines)

@@ -79,7 +79,7 @@ def test_a_bucket_whose_hooked_parameter_is_unused_is_never_sent() -> None:
 
 def test_another_unused_parameter_stops_it() -> None:
     """A6.4: flattening meets a gradient that is None."""
-    with pytest.raises(NotModelledError, match=r"gradient 1 \(p1\) is never ready; last-hook cannot flatten"):
+    with pytest.raises(NotModelledError, match=r"gradient 1 \(p1\) is never ready; last-hook has no average"):
         simulate("last-hook", without(three(30, 20, 10), 1))
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from sim.errors import NotModelledError, SimError
-from sim.systems import zero
 from sim.systems.megatron import lay_out_buffers, read_megatron_settings
+from sim.systems.registry import plan
 from tests.systems.sharded import (
     SYSTEMS,
     assigned,
@@ -62,7 +62,7 @@ def check(system: str, case: Case, by_rank: list[Any], world_size: int) -> None:
 def check_construction(case: Case, answer: Any) -> None:
     """Frozen parameters the real one sends too: such a case is not compared."""
     workload = workload_of(answer)
-    made = zero.construct(workload, assigned("zero", case, workload))
+    made = plan(workload, assigned("zero", case, workload), None).construct()
     facts = ("kind", "elements", "dtype", "phase", "gradient", "root")
     sent = [{fact: event[fact] for fact in facts} for event in told("zero", answer, 0)]
     assert case.get("frozen") or sent == [{fact: getattr(one, fact) for fact in facts} for one in made], case

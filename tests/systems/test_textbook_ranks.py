@@ -13,8 +13,8 @@ import pytest
 import sim
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
-from sim.systems.last_hook import early_launches
 from sim.systems.registry import write
+from sim.systems.textbook import early_launches
 from tests.handmade import handmade
 from tests.systems.ddp_models import Layer, Net
 from tests.systems.ddp_ranks import run_cases

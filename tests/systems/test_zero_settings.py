@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+import sim
 from sim.errors import InputError, NotModelledError, SimError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.settings import settings_of
 from sim.nouns.workload import Workload
-from sim.systems import zero
-from sim.systems.bucketing import Caps
+from sim.systems.registry import write
 from sim.systems.zero import ZeroSettings, read_zero_settings
 from tests.systems.sharded_cases import m1_workload
 
@@ -19,7 +19,7 @@ WORKLOAD = m1_workload()
 
 
 def assign(workload: Workload, policy: str, options: dict[str, Any]) -> Assignment:
-    return zero.assign(workload, policy, Caps(), options, "steady")
+    return sim.assign(workload, policy, **options)
 
 
 def test_defaults_are_deepspeeds() -> None:
@@ -93,4 +93,4 @@ def test_an_optimizer_group_without_elements_is_refused() -> None:
     assignment = assign(workload, "zero2", {})
     hardware = Hardware(name="h", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=0),))
     with pytest.raises(NotModelledError, match="optimizer group 1 has no elements"):
-        zero.write(workload, hardware, assignment, "steady")
+        write(workload, hardware, assignment, "steady")

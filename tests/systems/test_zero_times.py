@@ -13,8 +13,7 @@ from sim.clock.timeline import Outcome
 from sim.errors import AssignmentError, NotModelledError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.systems import zero
-from sim.systems.bucketing import Caps
+from sim.systems.registry import assign, write
 from tests.effort import tries
 from tests.handmade import handmade
 from tests.strategies import TINY, hardwares, workloads
@@ -35,8 +34,8 @@ def programs(
     workload: Workload, hardware: Hardware, policy: str = "zero2", **options: Any
 ) -> tuple[Program, ...]:
     """One step's programs."""
-    assignment = zero.assign(workload, policy, Caps(), options, "steady")
-    return zero.write(workload, hardware, assignment, "steady")
+    assignment = assign(workload, policy, **options)
+    return write(workload, hardware, assignment, "steady")
 
 
 def played(
@@ -80,7 +79,7 @@ def test_stage_1_without_overlap_reduces_after_backward_in_parameter_order() -> 
     assert outcome.launch_ns == (40, 65, 90)
     (program,) = programs(gradients(), HARDWARE, "zero1", reduce_bucket_size=10)
     assert [collective.gradient for collective in program.collectives] == [None] * 3
-    assert zero.assign(gradients(), "zero1", Caps(), {"reduce_bucket_size": 10}, 1).bucket_indices == (
+    assert assign(gradients(), "zero1", reduce_bucket_size=10).bucket_indices == (
         (0,),
         (1,),
         (2,),
@@ -240,7 +239,7 @@ def test_an_unused_gradient_is_never_sent_but_has_its_place() -> None:
         workload,
         gradients=tuple(replace(g, ready_ns=None) if g.index == 1 else g for g in workload.gradients),
     )
-    assert zero.assign(workload, "zero2", Caps(), {}, "steady").bucket_indices == ((2, 0), (1,))
+    assert assign(workload, "zero2").bucket_indices == ((2, 0), (1,))
     (program,) = programs(workload, HARDWARE)
     assert [collective.elements for collective in program.collectives] == [20]
     assert program.carriers == ((0,), ())
@@ -248,9 +247,9 @@ def test_an_unused_gradient_is_never_sent_but_has_its_place() -> None:
 
 
 def test_buckets_that_the_settings_do_not_give_are_refused() -> None:
-    assignment = zero.assign(gradients(), "zero2", Caps(), {"reduce_bucket_size": 10}, "steady")
-    with pytest.raises(AssignmentError, match="not the buckets that zero2 flushes"):
-        zero.write(gradients(), HARDWARE, replace(assignment, settings={}), "steady")
+    assignment = assign(gradients(), "zero2", reduce_bucket_size=10)
+    with pytest.raises(AssignmentError, match="not the buckets that zero2 makes"):
+        write(gradients(), HARDWARE, replace(assignment, settings={}), "steady")
 
 
 zero_workloads = workloads(TINY, dtypes=("float32",), devices=(None,), sparse=False).map(
@@ -288,7 +287,7 @@ def test_every_element_of_a_bucket_travels_once(
 ) -> None:
     """A5.2, A5.4, A5.7: buckets do not exceed the size but for single gradients; messages make up buckets."""
     (*_, program) = programs(workload, hardware, policy, **options)
-    assignment = zero.assign(workload, policy, Caps(), options, "steady")
+    assignment = assign(workload, policy, **options)
     for bucket, carriers in zip(assignment.bucket_indices, program.carriers, strict=True):
         elements = sum(workload.gradients[index].num_bytes // 4 for index in bucket)
         assert elements == sum(program.collectives[number].elements for number in carriers)

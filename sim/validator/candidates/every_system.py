@@ -7,8 +7,8 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.ddp_switches import HOOKS
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.systems.last_hook import early_launches
 from sim.systems.registry import assign, write
+from sim.systems.textbook import early_launches
 from sim.validator.candidates.candidate import Candidate
 from sim.validator.candidates.replayable import TEXTBOOK, check_replayable
 
