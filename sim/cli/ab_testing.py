@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import sim
-from sim.cli.keeping import telling_what_is_kept
+from sim.cli.next_steps import telling_what_is_kept
 from sim.cli.placing import tell_commands
 from sim.cli.printing import emit, note, progress, say, table
 from sim.errors import InputError

@@ -3,16 +3,22 @@
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 import sim
 from sim.cli.next_steps import suggest, to_tune_written
-from sim.cli.output_options import file_option, write
-from sim.cli.panels import FITTING
+from sim.cli.options import (
+    FITTING,
+    AsJson,
+    WorkloadFile,
+    caps_of,
+    file_option,
+    flag,
+    key_value,
+    option,
+    write,
+)
 from sim.cli.printing import emit, say, table
-from sim.cli.simulating import AsJson, WorkloadFile, caps_of, key_value
 from sim.costs.in_step import in_step_times
 from sim.costs.memory_traffic import with_memory_bandwidth
 from sim.errors import AssignmentError, InputError
@@ -50,53 +56,35 @@ class _Row:
 
 def anchor(
     workload_file: WorkloadFile,
-    hardware_file: Annotated[
-        Path, typer.Option("--hardware", help="A hardware file: a link measured beside the step.")
-    ],
-    measured: Annotated[
-        list[str],
-        typer.Option(
-            help="A step as it runs now: bucket_cap_mb=25,step_ms=159.6 and, where known, backward_ms, "
-            "noise_ms and DDP's switches. The first corrects the hardware; others are compared with it."
-        ),
-    ],
-    in_step: Annotated[
-        str | None,
-        typer.Option(
-            help="Durations of that step's all-reduces in ms, in launch order, comma-separated; or the "
-            "measurement that import made of a trace, whose buckets are the step's where it names none.",
-            rich_help_panel=FITTING,
-        ),
-    ] = None,
-    after_backward_ms: Annotated[
-        float | None,
-        typer.Option(
-            help="How much of these durations lies after the end of backward, ms.", rich_help_panel=FITTING
-        ),
-    ] = None,
-    factor: Annotated[
-        FactorName | None,
-        typer.Option(
-            help="The factor to determine; default: the slow-down that is not known.", rich_help_panel=FITTING
-        ),
-    ] = None,
-    launch_cost: Annotated[
-        bool,
-        typer.Option(
-            "--launch-cost",
-            help="Also determine the fixed cost of a collective, from the second --measured.",
-            rich_help_panel=FITTING,
-        ),
-    ] = False,
-    memory_bandwidth: Annotated[
-        float | None,
-        typer.Option(
-            help="Bandwidth of the GPU's memory, GB/s: what copies cost, where the file has no cost.",
-            rich_help_panel=FITTING,
-        ),
-    ] = None,
-    caps: Annotated[str | None, typer.Option(help="Further caps to predict, MiB, comma-separated.")] = None,
-    output: Annotated[Path | None, file_option("Write the hardware here.")] = None,
+    hardware_file: Path = option(
+        "A hardware file: a link measured beside the step.", "--hardware", default=...
+    ),
+    measured: list[str] = option(
+        "A step as it runs now: bucket_cap_mb=25,step_ms=159.6 and, where known, backward_ms, "
+        "noise_ms and DDP's switches. The first corrects the hardware; others are compared with it.",
+        default=...,
+    ),
+    in_step: str | None = option(
+        "Durations of that step's all-reduces in ms, in launch order, comma-separated; or the "
+        "measurement that import made of a trace, whose buckets are the step's where it names none.",
+        panel=FITTING,
+    ),
+    after_backward_ms: float | None = option(
+        "How much of these durations lies after the end of backward, ms.", panel=FITTING
+    ),
+    factor: FactorName | None = option(
+        "The factor to determine; default: the slow-down that is not known.", panel=FITTING
+    ),
+    launch_cost: bool = flag(
+        "Also determine the fixed cost of a collective, from the second --measured.",
+        "--launch-cost",
+        panel=FITTING,
+    ),
+    memory_bandwidth: float | None = option(
+        "Bandwidth of the GPU's memory, GB/s: what copies cost, where the file has no cost.", panel=FITTING
+    ),
+    caps: str | None = option("Further caps to predict, MiB, comma-separated."),
+    output: Path | None = file_option("Write the hardware here.", default=None),
     as_json: AsJson = False,
 ) -> None:
     """Fit a hardware file to one measured step: how much link and computing slow each other down."""

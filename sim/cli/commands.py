@@ -8,25 +8,21 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from sim.cli import (
     anchoring,
-    boxing,
-    clustering,
-    demonstrating,
     diagnosing,
     estimating,
     exporting,
     importing,
     judging,
+    machines,
     measuring,
-    ranking,
+    predicting,
+    running,
     scaling,
-    showing,
-    simulating,
     spreading,
-    sweeping,
     tuning,
     validating,
 )
-from sim.cli.loop_steps import CALIBRATE, RECORD, REPLAY, TUNE
+from sim.cli.diagnosing import CALIBRATE, RECORD, REPLAY, TUNE
 
 EXPORT = "bucketsim export workload.json --assignment assignment.json --as snippet"
 _LOOP = (
@@ -100,17 +96,17 @@ def _options(
 
 
 _PANELS = {
-    "Start": (demonstrating.demo, diagnosing.doctor, showing.dash),
+    "Start": (running.demo, diagnosing.doctor, running.dash),
     "The loop": (measuring.record, measuring.calibrate, tuning.tune, exporting.export, validating.validate),
-    "Instead of measuring": (importing.import_, estimating.estimate, clustering.cluster, anchoring.anchor),
+    "Instead of measuring": (importing.import_, estimating.estimate, machines.cluster, anchoring.anchor),
     "What if": (
-        simulating.simulate,
-        simulating.explain,
-        sweeping.sweep,
+        predicting.simulate,
+        predicting.explain,
+        predicting.sweep,
         scaling.scaling,
-        ranking.ranks,
+        scaling.ranks,
     ),
-    "Real ranks": (judging.agree, spreading.gather, boxing.box),
+    "Real ranks": (judging.agree, spreading.gather, running.box),
 }
 for panel, commands in _PANELS.items():
     for command in commands:

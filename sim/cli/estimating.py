@@ -2,16 +2,11 @@
 
 import math
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 import sim
 from sim.cli.next_steps import suggest, to_calibrate
-from sim.cli.output_options import file_option, write
-from sim.cli.panels import MODEL, TIMES
+from sim.cli.options import MODEL, TIMES, AsJson, argument, file_option, option, write
 from sim.cli.printing import emit_noun, note, say
-from sim.cli.simulating import AsJson
 from sim.errors import InputError
 from sim.nouns.gpus import GPUS
 from sim.nouns.workload import Workload
@@ -19,71 +14,35 @@ from sim.units import NS_PER_MS, format_ms
 
 
 def estimate(
-    factory: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:FACTORY", help="An importable function that returns (model, batch), or a step."
-        ),
-    ],
-    output: Annotated[Path, file_option("Write the workload here.")],
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Arguments of the factory.")
-    ] = None,
-    arg: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--arg",
-            metavar="KEY=VALUE",
-            help="An argument for the factory, as record has it.",
-            rich_help_panel=MODEL,
-        ),
-    ] = None,
-    backward_ms: Annotated[
-        float | None, typer.Option(help="Backward without communication, as measured, ms.")
-    ] = None,
-    forward_ms: Annotated[
-        float | None,
-        typer.Option(
-            help="Forward, ms; left out: computed from backward by their FLOPs and bytes.",
-            rich_help_panel=TIMES,
-        ),
-    ] = None,
-    optimizer_ms: Annotated[
-        float | None,
-        typer.Option(
-            help="Optimizer, ms; left out: computed from the bytes of a fused AdamW.", rich_help_panel=TIMES
-        ),
-    ] = None,
-    step_ms: Annotated[
-        float | None,
-        typer.Option(
-            help="A whole step on one device, ms: what is left of it goes to the times that are not given.",
-            rich_help_panel=TIMES,
-        ),
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option(help=f"The GPU, for the weights of operators, one of {', '.join(GPUS)}; v100, rtx4090."),
-    ] = None,
-    device_flops: Annotated[
-        float | None,
-        typer.Option(
-            help="Matrix FLOP/s of another device; with --device-bytes-per-s.", rich_help_panel=TIMES
-        ),
-    ] = None,
-    device_bytes_per_s: Annotated[
-        float | None, typer.Option(help="Memory bandwidth of that device, byte/s.", rich_help_panel=TIMES)
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="Cast model and batch, such as bfloat16.", rich_help_panel=MODEL)
-    ] = None,
-    autocast: Annotated[
-        str | None, typer.Option(help="Forward under autocast: bfloat16 or float16.", rich_help_panel=MODEL)
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(help="Name of the workload; default: the class of the model.", rich_help_panel=MODEL),
-    ] = None,
+    factory: str = argument(
+        "An importable function that returns (model, batch), or a step.", "MODULE:FACTORY", default=...
+    ),
+    output: Path = file_option("Write the workload here."),
+    words: list[str] | None = argument("Arguments of the factory.", "[KEY=VALUE]..."),
+    arg: list[str] | None = option(
+        "An argument for the factory, as record has it.", panel=MODEL, metavar="KEY=VALUE"
+    ),
+    backward_ms: float | None = option("Backward without communication, as measured, ms."),
+    forward_ms: float | None = option(
+        "Forward, ms; left out: computed from backward by their FLOPs and bytes.", panel=TIMES
+    ),
+    optimizer_ms: float | None = option(
+        "Optimizer, ms; left out: computed from the bytes of a fused AdamW.", panel=TIMES
+    ),
+    step_ms: float | None = option(
+        "A whole step on one device, ms: what is left of it goes to the times that are not given.",
+        panel=TIMES,
+    ),
+    gpu: str | None = option(
+        f"The GPU, for the weights of operators, one of {', '.join(GPUS)}; v100, rtx4090."
+    ),
+    device_flops: float | None = option(
+        "Matrix FLOP/s of another device; with --device-bytes-per-s.", panel=TIMES
+    ),
+    device_bytes_per_s: float | None = option("Memory bandwidth of that device, byte/s.", panel=TIMES),
+    dtype: str | None = option("Cast model and batch, such as bfloat16.", panel=MODEL),
+    autocast: str | None = option("Forward under autocast: bfloat16 or float16.", panel=MODEL),
+    name: str | None = option("Name of the workload; default: the class of the model.", panel=MODEL),
     as_json: AsJson = False,
 ) -> None:
     """Estimate when backward makes each gradient ready, from a model's code and one known time."""

@@ -4,14 +4,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 import sim
 from sim.cli.next_steps import suggest, to_replay
-from sim.cli.output_options import file_option, write
+from sim.cli.options import WorkloadFile, file_option, option, write
 from sim.cli.own_job import Parts, load_inputs, tell_doubtful
 from sim.cli.printing import emit, note
-from sim.cli.simulating import WorkloadFile
 from sim.costs.doubts import doubts_about_buckets
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
@@ -44,19 +41,13 @@ _WITHOUT_TIMES = (Target.BUCKET_INDICES, Target.SNIPPET, Target.ASSIGNMENT, Targ
 
 def export(
     workload_file: WorkloadFile,
-    hardware_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--hardware",
-            help="The hardware file to tune for, and to take times from.",
-        ),
-    ] = None,
-    assignment_file: Annotated[
-        Path | None, typer.Option("--assignment", help="Export this assignment instead of the best.")
-    ] = None,
-    target: Annotated[
-        Target, typer.Option("--as", help="What to export, or the framework that you train with.")
-    ] = Target.BUCKET_INDICES,
+    hardware_file: Path | None = option(
+        "The hardware file to tune for, and to take times from.", "--hardware"
+    ),
+    assignment_file: Path | None = option("Export this assignment instead of the best.", "--assignment"),
+    target: Target = option(
+        "What to export, or the framework that you train with.", "--as", default=Target.BUCKET_INDICES
+    ),
     parts: Parts = False,
     output: Output = None,
 ) -> None:

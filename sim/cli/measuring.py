@@ -10,11 +10,9 @@ import typer
 import sim
 from sim.cli.next_steps import WORKLOAD, suggest, to_calibrate, to_tune
 from sim.cli.on_device import Device, device_of_model
-from sim.cli.output_options import file_option, write_measured
-from sim.cli.panels import MEASURING
+from sim.cli.options import MEASURING, AsJson, file_option, write_measured
 from sim.cli.placing import Box, Prepare, Ranks, Rate, place_of, tell_commands
 from sim.cli.printing import emit_noun, note, progress, say
-from sim.cli.simulating import AsJson
 from sim.formats.files import check_directory, check_writable
 from sim.nouns.hardware import Hardware
 from sim.units import format_ms, format_size, parse_size

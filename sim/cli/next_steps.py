@@ -7,8 +7,10 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from sim.cli.printing import note
-from sim.formats.record_files import box_in
+from sim.errors import SimError
+from sim.formats import documents, record_files
 from sim.nouns.hardware import Hardware
+from sim.nouns.measurement import Measurement
 
 TO_CLUSTER_PAGE = "bucketsim dash (its page Cluster draws this)"
 WORKLOAD, HARDWARE = Path("WORKLOAD.json"), Path("HARDWARE.json")  # where the user has yet to name them
@@ -119,7 +121,7 @@ def _line(*words: str | Path) -> str:
 
 def _where(hardware: Hardware) -> tuple[str, ...]:
     """validate's options for the ranks that ``hardware`` is of."""
-    box = box_in(hardware.provenance, hardware.name)
+    box = record_files.box_in(hardware.provenance, hardware.name)
     is_whole = box is not None and box.uplink_bits is None and box.hosts == tuple(range(len(box.rates_bits)))
     if box is None or not is_whole or "carried" in hardware.provenance:  # carried: computed for another wire
         ranks = ("--ranks", str(hardware.world_size))
@@ -132,3 +134,30 @@ def _where(hardware: Hardware) -> tuple[str, ...]:
 def _rate(bits: int) -> str:
     """A rate as ``--rate`` reads it."""
     return f"{bits / 10**9:.12g}gbit" if bits >= 10**9 else f"{bits / 10**6:.12g}mbit"
+
+
+@contextmanager
+def telling_what_is_kept(directory: Path | None) -> Iterator[None]:
+    """Where the block is stopped or fails, say what it left in ``directory``, and how to go on from there."""
+    try:
+        yield
+    except BaseException as end:
+        if directory is not None:
+            _tell(directory, was_stopped=isinstance(end, KeyboardInterrupt))
+        raise
+
+
+def _tell(directory: Path, *, was_stopped: bool) -> None:
+    try:
+        kept = [documents.load(path, Measurement) for path in sorted(directory.glob("measurement-*.json"))]
+    except SimError:
+        return  # what ended the command is the one thing to tell
+    if not kept:
+        if was_stopped:
+            note("nothing was measured yet: the same command begins anew")
+        return
+    counts = sorted(len(one.iterations) for one in kept)
+    rounds = f"{counts[0]}" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
+    note(f"kept in {directory}, marked incomplete: {rounds} rounds of {', '.join(one.name for one in kept)}")
+    anew = "to measure all rounds: the same command with another -o"
+    suggest(f"{to_agree(directory)}; {anew}" if (directory / record_files.WORKLOAD).exists() else anew)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from sim.cli.panels import WHERE
+from sim.cli.options import WHERE
 from sim.cli.printing import note
 from sim.errors import MachineError
 from sim.nouns.devices import device_of_job

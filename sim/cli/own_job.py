@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import sim
-from sim.cli.panels import PREDICTING
+from sim.cli.options import PREDICTING
 from sim.cli.printing import note, say, table
 from sim.formats.record_files import AS_RUN
 from sim.nouns.hardware import Hardware

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sim.cli.panels import WHERE
+from sim.cli.options import WHERE
 from sim.cli.printing import emit, note
 from sim.formats.record_files import box_in
 from sim.nouns.assignment import Assignment

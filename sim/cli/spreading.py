@@ -1,15 +1,15 @@
 """Ranks that torchrun or srun starts, on one host or many: --prepare before, gather after."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from sim.cli.ab_testing import gather_ab_test
 from sim.cli.judging import MaxError, check_threshold, judge
 from sim.cli.measuring import tell_hardware
+from sim.cli.options import AsJson, argument, option
 from sim.cli.placing import tell_commands
-from sim.cli.simulating import AsJson
 from sim.formats.files import check_writable
 from sim.formats.record_files import start_record
 from sim.nouns.hardware import Hardware
@@ -52,17 +52,12 @@ def prepare_job(
 
 
 def gather(
-    directory: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIRECTORY",
-            help="What validate or calibrate --prepare wrote, after it ran.",
-        ),
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="Write the hardware that calibrate's ranks measured here."),
-    ] = None,
+    directory: Path = argument(
+        "What validate or calibrate --prepare wrote, after it ran.", "DIRECTORY", default=...
+    ),
+    output: Path | None = option(
+        "Write the hardware that calibrate's ranks measured here.", "-o", "--output"
+    ),
     max_error: MaxError = None,
     as_json: AsJson = False,
 ) -> None:

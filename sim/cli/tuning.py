@@ -2,17 +2,22 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 import sim
 from sim.cli.next_steps import suggest, to_export, to_find_slower_links
-from sim.cli.output_options import file_option, write
+from sim.cli.options import (
+    PREDICTING,
+    AsJson,
+    DdpSwitches,
+    HardwareFile,
+    WorkloadFile,
+    ddp_switches,
+    file_option,
+    option,
+    write,
+)
 from sim.cli.own_job import Parts, load_job, tell_held
-from sim.cli.panels import PREDICTING
 from sim.cli.printing import emit_noun, progress, say, table
-from sim.cli.simulating import AsJson, DdpSwitches, HardwareFile, WorkloadFile, ddp_switches
 from sim.nouns.recommendation import Recommendation
 from sim.tuner.setting import tell_setting
 from sim.units import format_ms, format_size, in_ms
@@ -33,21 +38,16 @@ class Policy(StrEnum):
 def tune(
     workload_file: WorkloadFile,
     hardware_file: HardwareFile,
-    seed: Annotated[
-        int, typer.Option(help="Seed of the steps that are drawn.", min=0, rich_help_panel=PREDICTING)
-    ] = 0,
-    draws: Annotated[
-        int,
-        typer.Option(
-            help="How many steps are drawn, for the interval of the gain.", min=1, rich_help_panel=PREDICTING
-        ),
-    ] = 400,
-    policy: Annotated[
-        Policy, typer.Option(help="Of another system than DDP the best size of its own buckets alone.")
-    ] = Policy.DDP,
+    seed: int = option("Seed of the steps that are drawn.", panel=PREDICTING, min=0, default=0),
+    draws: int = option(
+        "How many steps are drawn, for the interval of the gain.", panel=PREDICTING, min=1, default=400
+    ),
+    policy: Policy = option(
+        "Of another system than DDP the best size of its own buckets alone.", default=Policy.DDP
+    ),
     ddp: DdpSwitches = None,
     parts: Parts = False,
-    output: Annotated[Path | None, file_option("Write the assignment here.")] = None,
+    output: Path | None = file_option("Write the assignment here.", default=None),
     as_json: AsJson = False,
 ) -> None:
     """Find the best buckets, what they gain and how surely, and what each setting of DDP reaches."""

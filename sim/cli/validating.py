@@ -8,13 +8,11 @@ import typer
 import sim
 from sim.cli.ab_testing import AbOrder, prepare_ab_test, print_ab, recommended_of, run_ab_test
 from sim.cli.judging import MaxError, check_threshold, judge
-from sim.cli.keeping import telling_what_is_kept
 from sim.cli.measuring import LinkKind, ReplayMode
-from sim.cli.next_steps import HARDWARE, WORKLOAD, suggest, to_apply, to_tune
+from sim.cli.next_steps import HARDWARE, WORKLOAD, suggest, telling_what_is_kept, to_apply, to_tune
 from sim.cli.on_device import Device, device_of_model, device_of_pacing
-from sim.cli.output_options import directory_option
+from sim.cli.options import CANDIDATES, MEASURING, MODEL, WHERE, AsJson, caps_of, directory_option
 from sim.cli.own_job import Parts, tell_doubtful, tell_held
-from sim.cli.panels import CANDIDATES, MEASURING, MODEL, WHERE
 from sim.cli.placing import (
     Box,
     Prepare,
@@ -25,7 +23,6 @@ from sim.cli.placing import (
     tell_other_ranks,
 )
 from sim.cli.printing import note, progress
-from sim.cli.simulating import AsJson, caps_of
 from sim.cli.spreading import prepare_job
 from sim.errors import InputError
 from sim.formats.record_files import recorded_step, start_record

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import sim
-from sim.cli import demonstrating
+from sim.cli import running
 from sim.nouns.diagnosis import Diagnosis
 from tests.cli import cheap
 from tests.cli.test_doctor import ALL
@@ -22,13 +22,13 @@ NO_RANKS = replace(ALL, platform="darwin", box_obstacle="needs Linux")
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, where everything is cheap."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(demonstrating, "_RECORDING", cheap.W)
+    monkeypatch.setattr(running, "_RECORDING", cheap.W)
     cheap.without_ranks(monkeypatch)
     return tmp_path
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, machine: Diagnosis, *words: object) -> Said:
-    monkeypatch.setattr(demonstrating, "diagnose", lambda: machine)
+    monkeypatch.setattr(running, "diagnose", lambda: machine)
     said = bucketsim("demo", *words)
     assert said.code == 0, said.err
     return said
@@ -64,7 +64,7 @@ def test_every_line_that_it_shows_runs_by_itself(empty: Path, monkeypatch: pytes
 
 
 def test_without_ranks_it_shows_what_is_bundled(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demonstrating, "_RECORDING", Path("workloads", "gpt-13.8M-cpu.json"))
+    monkeypatch.setattr(running, "_RECORDING", Path("workloads", "gpt-13.8M-cpu.json"))
     said = shown(monkeypatch, NO_RANKS, "--no-dash")
     assert [words[0] for words in lines(said)] == ["tune", "agree"]
     assert "No ranks can run here (real ranks need Linux, not darwin)" in said.err

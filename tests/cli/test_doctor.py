@@ -15,7 +15,7 @@ import typer.main
 
 import sim.cli.commands
 from sim.cli import diagnosing
-from sim.cli.loop_steps import cautions, loop_obstacle, loop_steps
+from sim.cli.diagnosing import cautions, loop_obstacle, loop_steps
 from sim.machine import usable_threads
 from sim.nouns.diagnosis import Diagnosis, Gpu, TorchFacts
 from tests.commands import bucketsim, process

@@ -1,70 +1,51 @@
 """cluster: the hardware of a machine that nobody measured, computed from published figures."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import Any
 
 import sim
-from sim.cli.clustering_tables import print_curve, print_loads
 from sim.cli.next_steps import WORKLOAD, suggest, to_tune_written
-from sim.cli.output_options import file_option, write
-from sim.cli.printing import emit_noun, note, say
-from sim.cli.simulating import AsJson, key_values
+from sim.cli.options import AsJson, argument, file_option, flag, key_values, option, write
+from sim.cli.printing import emit_noun, note, say, table
 from sim.clusters.machines import check_preset
 from sim.errors import InputError
 from sim.formats.documents import load, to_text
 from sim.nouns.checks import one_of
 from sim.nouns.cluster import Cluster, check_ranks
 from sim.nouns.hardware import CURVES, MAX_RANKS, Hardware
-from sim.units import format_number
+from sim.nouns.link_load import LinkLoad
+from sim.units import NS_PER_S, format_number, format_size, format_time
 
 _LEAST, _MOST = 1 << 20, 32 << 20  # where DDP's buckets lie
 _RANKS = "GPUs such as host0.gpu0,host1.gpu0, or how many of the first"
 
 
 def cluster(
-    machine: Annotated[str, typer.Argument(metavar="PRESET|C.json", help="A preset's name, or a cluster.")],
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings of the preset, such as hosts=4."),
-    ] = None,
-    ranks: Annotated[
-        str | None, typer.Option("--ranks", help=f"Where the job's ranks are: {_RANKS}. Default: all.")
-    ] = None,
-    beside: Annotated[
-        list[str] | None,
-        typer.Option("--beside", help="The GPUs of another job that runs at the same time; may be repeated."),
-    ] = None,
-    algorithm: Annotated[
-        str,
-        typer.Option(
-            "--algorithm",
-            help="How all-reduces run: auto (NCCL's choice), ring, tree, nvls, nvls_tree, collnet_direct, "
-            "collnet_chain.",
-        ),
-    ] = "auto",
-    collective: Annotated[
-        str, typer.Option("--collective", help=f"The collective whose curve is printed: {', '.join(CURVES)}.")
-    ] = "all_reduce",
-    measured: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--measured",
-            metavar="H.json@KEY=VALUE,...|H.json@C.json",
-            help="Hardware measured on the preset with other settings (hosts=2; ranks=4 for the first 4 "
-            "GPUs) or on another cluster; may be repeated. Its curves are taken to this cluster.",
-        ),
-    ] = None,
-    loads: Annotated[
-        bool, typer.Option("--loads", help="Print also what one all-reduce puts on each link between hosts.")
-    ] = False,
-    output: Annotated[Path | None, file_option("Write the hardware here.")] = None,
-    save: Annotated[
-        Path | None, file_option("Write the cluster here, to be changed by hand.", "--save-cluster")
-    ] = None,
+    machine: str = argument("A preset's name, or a cluster.", "PRESET|C.json", default=...),
+    settings: list[str] | None = argument("Settings of the preset, such as hosts=4.", "[KEY=VALUE]..."),
+    ranks: str | None = option(f"Where the job's ranks are: {_RANKS}. Default: all."),
+    beside: list[str] | None = option("The GPUs of another job that runs at the same time; may be repeated."),
+    algorithm: str = option(
+        "How all-reduces run: auto (NCCL's choice), ring, tree, nvls, nvls_tree, collnet_direct, "
+        "collnet_chain.",
+        default="auto",
+    ),
+    collective: str = option(
+        f"The collective whose curve is printed: {', '.join(CURVES)}.", default="all_reduce"
+    ),
+    measured: list[str] | None = option(
+        "Hardware measured on the preset with other settings (hosts=2; ranks=4 for the first 4 "
+        "GPUs) or on another cluster; may be repeated. Its curves are taken to this cluster.",
+        metavar="H.json@KEY=VALUE,...|H.json@C.json",
+    ),
+    loads: bool = flag("Print also what one all-reduce puts on each link between hosts.", "--loads"),
+    output: Path | None = file_option("Write the hardware here.", default=None),
+    save: Path | None = file_option(
+        "Write the cluster here, to be changed by hand.", "--save-cluster", default=None
+    ),
     as_json: AsJson = False,
 ) -> None:
     """Compute a cluster's collectives by NCCL's own cost model, from data sheets: nothing is measured."""
@@ -213,3 +194,69 @@ def _how_far_off(hardware: Hardware, collective: str, what: str, advice: str) ->
         ),
         *(f"not known: {line}" for line in told.get("not_known", ())),
     ]
+
+
+_SHOWN = tuple(1 << power for power in range(10, 34, 2))
+_MOST_LOADS = 16
+
+
+def print_curve(hardware: Hardware, collective: str) -> None:
+    """Times, where they may lie, and bus bandwidths (as nccl-tests count them) at powers of four."""
+    methods: dict[str, Any] = hardware.provenance.get("methods", {}) if collective == "all_reduce" else {}
+    expected: dict[str, Any] = hardware.spread.get(collective, {})
+    factor = bus_factor(collective, hardware.world_size)
+    rows = [
+        {
+            "size": format_size(point.num_bytes),
+            "time": format_time(point.duration_ns),
+            "expected": _range(expected.get(str(point.num_bytes))),
+            "bus bandwidth": f"{factor * point.num_bytes * NS_PER_S / point.duration_ns / 1e9:.1f} GB/s"
+            if point.duration_ns
+            else "-",
+            "by": str(methods.get(str(point.num_bytes), "-")),
+        }
+        for point in getattr(hardware, collective) or ()
+        if point.num_bytes in _SHOWN
+    ]
+    left_out = {*(() if methods else ("by",)), *(() if expected else ("expected",))}
+    columns = [name for name in ("size", "time", "expected", "bus bandwidth", "by") if name not in left_out]
+    table(
+        f"{hardware.name}: {collective.replace('_', '-')}",
+        columns,
+        [[row[name] for name in columns] for row in rows],
+        words=["by"],
+    )
+
+
+def _range(known: dict[str, Any] | None) -> str:
+    """Where a time may lie; of a measured point nothing is open."""
+    return (
+        "measured" if known is None else f"{format_time(known['min_ns'])} to {format_time(known['max_ns'])}"
+    )
+
+
+def print_loads(loads: Sequence[LinkLoad], algorithm: str) -> None:
+    """The links between hosts that are busy longest, for 1 GiB of message; equal figures in one row."""
+    rows: dict[tuple[str, ...], list[LinkLoad]] = {}
+    for one in loads:
+        key = (
+            f"{format_number(one.bytes_per_s / 1e9, 4)} GB/s",
+            format_number(one.share, 4),
+            format_time(round(one.s_per_byte * (1 << 30) * NS_PER_S)),
+        )
+        rows.setdefault(key, []).append(one)
+    table(
+        f"links between hosts by the time that 1 GiB by {algorithm} keeps them busy",
+        ["link", "of", "carries", "bytes per byte", "busy"],
+        [
+            [f"{alike[0].a} > {alike[0].b}", str(len(alike)), *key]
+            for key, alike in list(rows.items())[:_MOST_LOADS]
+        ],
+    )
+
+
+def bus_factor(collective: str, world_size: int) -> float:
+    """What nccl-tests multiply the message's rate by (nccl-tests doc/PERFORMANCE.md)."""
+    if collective == "broadcast":
+        return 1.0
+    return (2 if collective == "all_reduce" else 1) * (world_size - 1) / world_size

@@ -1,20 +1,21 @@
-"""demo: the whole loop on a bundled recording, command by command, and the dashboard at its end."""
+"""demo, dash, box: the loop on a bundled recording, the dashboard, and any command in a box of hosts."""
 
+import os
 import shlex
 import shutil
+import socket
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from sim.cli.diagnosing import diagnose
-from sim.cli.loop_steps import loop_steps
+import sim
+from sim.cli.diagnosing import diagnose, loop_steps
 from sim.cli.next_steps import suggest, to_look, without_suggestions
-from sim.cli.output_options import directory_option
-from sim.cli.printing import note
-from sim.cli.showing import port_obstacle
+from sim.cli.options import argument, directory_option, flag, option
+from sim.cli.placing import place_of
+from sim.cli.printing import fail, note
 from sim.errors import InputError, MachineError
 
 FOLDER = "bucketsim-demo"
@@ -34,20 +35,14 @@ class _Phase:
 
 def demo(
     context: typer.Context,
-    output: Annotated[
-        Path | None,
-        directory_option(f"New directory for what is made; default: {FOLDER}, or {FOLDER}-2 and so on."),
-    ] = None,
-    files: Annotated[
-        bool,
-        typer.Option(
-            "--files", help="Only copy what is bundled to -o: workloads, hardware files, measured records."
-        ),
-    ] = False,
-    no_dash: Annotated[bool, typer.Option("--no-dash", help="End without opening the dashboard.")] = False,
-    port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Port of the dashboard on 127.0.0.1.")
-    ] = None,
+    output: Path | None = directory_option(
+        f"New directory for what is made; default: {FOLDER}, or {FOLDER}-2 and so on.", default=None
+    ),
+    files: bool = flag(
+        "Only copy what is bundled to -o: workloads, hardware files, measured records.", "--files"
+    ),
+    no_dash: bool = flag("End without opening the dashboard.", "--no-dash"),
+    port: int | None = option("Port of the dashboard on 127.0.0.1.", min=1, max=65535),
 ) -> None:
     """Measure a link, tune a bundled recording, replay it on local ranks, and open the dashboard."""
     from app.launch import default_traces
@@ -127,3 +122,65 @@ def _run(context: typer.Context, place: str, phase: _Phase) -> None:
     bucketsim = context.find_root().command
     with bucketsim.make_context("bucketsim", list(phase.words)) as inner:
         bucketsim.invoke(inner)
+
+
+def dash(
+    traces: Path | None = option("Directory of recordings; default: the bundled ones."),
+    watch: Path | None = option("Directory that a job writes to with sim.record, or of further records."),
+    hardware: Path | None = option("The machine of the watched job, as calibrate writes it."),
+    port: int | None = option("Port on 127.0.0.1.", min=1, max=65535),
+) -> None:
+    """Open the dashboard on 127.0.0.1."""
+    from app.launch import command
+
+    for folder in (traces, watch):
+        if folder is not None and not folder.is_dir():
+            raise InputError(f"{folder}: not a directory")
+    if hardware is not None:
+        sim.load_hardware(hardware)
+    if port is not None and (obstacle := port_obstacle(port)) is not None:
+        raise InputError(f"--port: {port} is not legal: {obstacle}; give one that is free, or none")
+    port = port or _free_port(8501)
+    argv = command(port=port, traces=traces, watch=watch, hardware=hardware)
+    note(f"dashboard: http://127.0.0.1:{port} (Ctrl-C ends it)")
+    os.execv(argv[0], argv)
+
+
+def _free_port(first: int) -> int:
+    """The first port from ``first`` on that nothing listens on."""
+    for port in range(first, first + 100):
+        if port_obstacle(port) is None:
+            return port
+    raise MachineError(f"dash: ports {first} to {first + 99} are all taken; name one with --port")
+
+
+def port_obstacle(port: int) -> str | None:
+    """Why nobody can listen on a port; None where one can."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was just left is free
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            return error.strerror or str(error)
+    return None
+
+
+def box(
+    hosts: int = argument("How many hosts, each with one rank; 2 to 64.", "HOSTS", default=...),
+    command: list[str] = argument(
+        "What runs on each, such as -- python train.py --lr 1. Rank 0 has the terminal; what other "
+        "ranks say goes to stderr, marked.",
+        "-- COMMAND",
+        default=...,
+    ),
+    rate: str = option("The wire, such as 500mbit; or one a host: 4gbit,1gbit.", default=...),
+) -> None:
+    """Run your own command in a cluster in a box: a rank on each host, with torchrun's environment (root)."""
+    from sim.validator.hosts.boxed import run_in_box
+
+    place = place_of(hosts, hosts, rate)
+    note(f"{place.describe()}: {shlex.join(command)}")
+    failure = run_in_box(place, command)
+    if failure is not None:
+        fail(f"box: {failure.describe()}; whatever still ran was ended")
+        raise typer.Exit(failure.exit_code)
