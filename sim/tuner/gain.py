@@ -45,7 +45,7 @@ _FREEDOM = (1, 1.5, 2, 3, 4, 5, 7, 10, 15, 30, 1e9)
 _STUDENT = (12.7062, 6.0167, 4.3027, 3.1824, 2.7764, 2.5706, 2.3646, 2.2281, 2.1314, 2.0423, 1.96)
 
 TOLERANCE = 0.01  # of the best cap's step: caps within it are on the plateau
-MOST_PLAYED = 1 << 22  # draws times gradients, of all caps that are played
+MOST_PLAYED = 1 << 21  # draws times gradients, of all caps that are played
 _MOST_STRETCHES = 4
 _BYTE_MB = 2.0**-20
 _TOUCHES = 1.005  # the same number, told to three digits
@@ -122,8 +122,8 @@ def noise_between_steps(steps: Steps) -> float | None:
     table, iterations = steps.played, steps.played.shape[1]
     if iterations == 1:
         return None
-    rest = table - np.median(table, axis=1, keepdims=True)
-    return float(_NORMAL * np.median(np.abs(rest)) * (iterations / (iterations - 1)) ** 0.5)
+    rest = table - np.quantile(table, 0.5, axis=1, keepdims=True)
+    return float(_NORMAL * np.quantile(np.abs(rest), 0.5) * (iterations / (iterations - 1)) ** 0.5)
 
 
 class Paired:

@@ -14,7 +14,7 @@ from sim.tuner.problem import Buckets, Scorer, Tables, score, score_all
 from sim.tuner.progress import tell
 
 EXHAUSTIVE_PLACES = 15  # 32,768 partitions
-CLIMBS = 3
+CLIMBS = 2
 _PLACES_PLAYED = 1_000_000  # by a climb: evaluations x gradients
 
 
