@@ -10,7 +10,6 @@ from sim.clusters.ranks.distribution import compare_assignments, step_distributi
 from sim.clusters.ranks.rank_files import load_ranks
 from sim.clusters.scaling.series import scaling
 from sim.costs.what_if import scale
-from sim.formats.deepspeed_config import deepspeed_config
 from sim.formats.documents import (
     digest,
     load_assignment,
@@ -41,7 +40,7 @@ from sim.systems.ddp_logging import ddp_logging_data
 from sim.systems.registry import assign
 from sim.systems.sequences import collectives, explain
 from sim.systems.simulate import simulate
-from sim.systems.snippets import bucket_indices_json, megatron_flags, snippet
+from sim.systems.snippets import bucket_indices_json, deepspeed_config, megatron_flags, snippet
 from sim.truth.anchor import anchor
 from sim.truth.differences import difference
 from sim.truth.in_box import as_measured

@@ -1,15 +1,14 @@
 """DistributedDataParallel: what its constructor sends, what a step under it does, what its buckets hold."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from sim.clock.program import COPY_IN, HOOK, Program
-from sim.costs.service_time import service_ns
 from sim.errors import AssignmentError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, CollectiveKind, Phase
-from sim.nouns.ddp_switches import FLOATS, CommHook, Switches, read_switches
+from sim.nouns.ddp_switches import FLOATS, Switches, read_switches
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import Holding
 from sim.nouns.timeline import Iteration, Timeline
@@ -89,29 +88,6 @@ class DdpPlan(Plan):
     def _micro_batch(self, hardware: Hardware, iteration: Iteration, number: int) -> Program:
         return _MicroBatch(self, hardware, iteration, number).write()
 
-    def before_forward(
-        self, hardware: Hardware, iteration: Iteration, number: int
-    ) -> tuple[tuple[Collective, ...], tuple[str, ...]]:
-        """What precedes the forward of micro-batch ``number`` (from 0), and notes on what has no curve.
-
-        The rebuild's two broadcasts of int32 (A2.7) come in the first forward after the recording backward,
-        then buffers, one broadcast a dtype (A3.16), in a forward that follows a synchronised one.
-        """
-        sent: list[Collective] = []
-        if number and not self.switches.syncs_each:
-            return (), ()
-        if self.assignment.by_keywords and iteration == self.switches.rebuilt_from and number == 0:
-            words = len(self.workload.gradients) + 1, len(self.buckets)
-            sent += [_broadcast(hardware, 4 * count, "int32", "rebuilt buckets") for count in words]
-        if self.switches.syncs_buffers and self.workload.buffers:
-            sent += _buffers(self.workload, hardware, self.switches)
-        if not sent or hardware.broadcast is not None or hardware.world_size == 1:
-            return tuple(sent), ()
-        return tuple(sent), (
-            f"{len(sent)} broadcast(s) before forward are not counted: hardware {hardware.name!r} has no "
-            f"broadcast curve",
-        )
-
     def construct(self) -> tuple[Collective, ...]:
         """What the constructor sends (A2.8): a count, shapes and strides, then parameters and buffers.
 
@@ -136,47 +112,6 @@ class DdpPlan(Plan):
         return tuple(held for of in each for held in of(timeline, self.switches))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """The all-reduce of a bucket: what travels, and what is computed around it.
-
-    ``before_bytes`` is memory traffic before the launch, bytes read plus bytes written: a copy of N bytes
-    counts 2 N. ``after_bytes`` is the traffic from the end of the all-reduce until its result can be used.
-    """
-
-    num_bytes: int
-    elements: int
-    dtype: str
-    before_bytes: int = 0
-    after_bytes: int = 0
-
-
-def message(
-    hook: CommHook | None, gradients: Sequence[Gradient], num_bytes: int, dtype: str
-) -> Message | None:
-    """What is sent of a bucket with ``gradients``, whose buffer has ``num_bytes`` of ``dtype`` on the wire.
-
-    A sparse gradient sends indices and values (A3.18). None: nothing is sent. Without a hook DDP divides
-    while it copies in. A hook divides the bucket in place before, and one with a dtype of its own casts it
-    before, and back after.
-    """
-    elements = sum(one.num_bytes // DTYPE_BYTES[one.dtype] for one in gradients)
-    if hook is None:
-        return Message(num_bytes=num_bytes, elements=elements, dtype=dtype)
-    if not hook.sends:
-        return None
-    if hook.dtype is None:
-        return Message(num_bytes=num_bytes, elements=elements, dtype=dtype, before_bytes=2 * num_bytes)
-    narrow = num_bytes * DTYPE_BYTES[hook.dtype] // DTYPE_BYTES[dtype]
-    return Message(
-        num_bytes=narrow,
-        elements=elements,
-        dtype=hook.dtype,
-        before_bytes=num_bytes + 3 * narrow,
-        after_bytes=narrow + num_bytes,
-    )
-
-
 class _MicroBatch(StepWriter):
     """Micro-batch ``number`` (from 0), as it is written (A3)."""
 
@@ -198,8 +133,15 @@ class _MicroBatch(StepWriter):
 
     def write(self) -> Program:
         """The whole of it; under ``no_sync`` gradients accumulate, nothing is copied or sent (A3.12)."""
-        workload, switches = self.workload, self.switches
-        before, notes = self.plan.before_forward(self.hardware, self.iteration, self.number)
+        workload, hardware, switches = self.workload, self.hardware, self.switches
+        before = tuple(self._before_forward())
+        if before and hardware.broadcast is None and hardware.world_size > 1:
+            notes: tuple[str, ...] = (
+                f"{len(before)} broadcast(s) before forward are not counted: hardware {hardware.name!r} has "
+                f"no broadcast curve",
+            )
+        else:
+            notes = ()
         if not self.reduces:
             for _ in self.backward(self.addition_ns):
                 pass
@@ -211,10 +153,44 @@ class _MicroBatch(StepWriter):
         self.finalize()
         return self.program(
             before_forward=before,
-            before_forward_ns=search_ns(workload, self.hardware, switches),
+            before_forward_ns=search_ns(workload, hardware, switches),
             before_forward_for="unused parameters",
             optimizer_ns=workload.optimizer_ns if self.is_last else 0,
             notes=(*notes, *self._notes()),
+        )
+
+    def _before_forward(self) -> Iterator[Collective]:
+        """What precedes the forward.
+
+        The rebuild's two broadcasts of int32 (A2.7) come in the first forward after the recording backward,
+        then buffers, one broadcast a dtype (A3.16), in a forward that follows a synchronised one.
+        """
+        plan, switches = self.plan, self.switches
+        if self.number and not switches.syncs_each:
+            return
+        if plan.assignment.by_keywords and self.iteration == switches.rebuilt_from:
+            for words in (len(self.workload.gradients) + 1, len(self.buckets)):
+                yield self._broadcast(4 * words, "int32", "rebuilt buckets")
+        by_dtype: dict[str, int] = {}
+        for buffer in self.workload.buffers if switches.syncs_buffers else ():
+            dtype, size = buffer.dtype, buffer.num_bytes
+            if switches.buffer_dtype is not None and dtype in FLOATS:
+                size = size * DTYPE_BYTES[switches.buffer_dtype] // DTYPE_BYTES[dtype]
+                dtype = switches.buffer_dtype
+            by_dtype[dtype] = by_dtype.get(dtype, 0) + size
+        for dtype, size in by_dtype.items():
+            yield self._broadcast(size, dtype, "buffers")
+
+    def _broadcast(self, num_bytes: int, dtype: str, purpose: str) -> Collective:
+        return self.collective(
+            "broadcast",
+            num_bytes // DTYPE_BYTES[dtype],
+            dtype,
+            "before forward",
+            num_bytes=num_bytes,
+            is_counted=False,
+            root=0,
+            purpose=purpose,
         )
 
     def addition_ns(self, index: int) -> int:
@@ -331,32 +307,35 @@ class _MicroBatch(StepWriter):
         self.ready(bucket)
 
     def _launch(self, bucket: int, phase: Phase, gradient: int | None) -> None:
+        """Send a bucket, with what its hook computes around that (A3.17).
+
+        A sparse gradient sends indices and values (A3.18). Without a hook DDP divides while it copies in. A
+        hook divides the bucket in place before, and one with a dtype of its own casts it before, and back
+        after; one that sends nothing does nothing.
+        """
         members = [self.workload.gradients[index] for index in self.buckets[bucket]]
-        hook, reduce_dtype = self.switches.hook, self.switches.reduce_dtype
-        dtype, size = members[0].dtype, sum(member.on_wire for member in members)
-        narrows = hook is not None and hook.dtype is not None
-        if narrows and not members[0].sparse:
-            # A wire_bytes that is given is narrow already: a hook narrows the dense size.
-            size = sum(member.num_bytes for member in members)
-        if reduce_dtype is not None and not members[0].sparse:
-            size = (
-                sum(member.num_bytes for member in members) * DTYPE_BYTES[reduce_dtype] // DTYPE_BYTES[dtype]
-            )
-            dtype = reduce_dtype
-        sent = message(hook, members, size, dtype)
-        if sent is None:
+        hook, own, is_sparse = self.switches.hook, members[0].dtype, members[0].sparse
+        if hook is not None and not hook.sends:
             return
-        self.compute(HOOK, transfer_ns(sent.before_bytes // 2, self.copy_in_rate), bucket=bucket)
+        dtype = hook.dtype if hook is not None else None if is_sparse else self.switches.reduce_dtype
+        # A wire_bytes that is given is narrow already: what is cast is the dense size.
+        is_cast = dtype is not None and not is_sparse
+        size = sum(one.num_bytes if is_cast else one.on_wire for one in members)
+        sent = size if dtype is None else size * DTYPE_BYTES[dtype] // DTYPE_BYTES[own]
+        before = after = 0  # bytes that are read, and bytes that are written
+        if hook is not None:
+            before, after = (2 * size, 0) if dtype is None else (size + 3 * sent, sent + size)
+        self.compute(HOOK, transfer_ns(before // 2, self.copy_in_rate), bucket=bucket)
         self.send(
             self.collective(
                 "all_reduce",
-                sent.elements,
-                sent.dtype,
+                sum(one.num_bytes // DTYPE_BYTES[one.dtype] for one in members),
+                dtype or own,
                 phase,
-                num_bytes=sent.num_bytes,
+                num_bytes=sent,
                 gradient=gradient,
                 bucket=bucket,
-                settle_ns=transfer_ns(sent.after_bytes // 2, self.copy_out_rate),
+                settle_ns=transfer_ns(after // 2, self.copy_out_rate),
             )
         )
 
@@ -404,26 +383,6 @@ def _states(workload: Workload, with_buffers: bool) -> list[Collective]:
         elements = sum(sizes[place][1] for place in chunk) // DTYPE_BYTES[dtype]
         sent.append(_message("broadcast", elements, dtype, "construction", "parameters and buffers", 0))
     return sent
-
-
-def _broadcast(hardware: Hardware, num_bytes: int, dtype: str, purpose: str) -> Collective:
-    elements = num_bytes // DTYPE_BYTES[dtype]
-    message = _message("broadcast", elements, dtype, "before forward", purpose, 0)
-    message = replace(message, num_bytes=num_bytes)
-    if hardware.broadcast is None or hardware.world_size == 1:
-        return message
-    return replace(message, service_ns=service_ns(hardware.broadcast, num_bytes))
-
-
-def _buffers(workload: Workload, hardware: Hardware, switches: Switches) -> list[Collective]:
-    by_dtype: dict[str, int] = {}
-    for buffer in workload.buffers:
-        dtype, size = buffer.dtype, buffer.num_bytes
-        if switches.buffer_dtype is not None and dtype in FLOATS:
-            size = size * DTYPE_BYTES[switches.buffer_dtype] // DTYPE_BYTES[dtype]
-            dtype = switches.buffer_dtype
-        by_dtype[dtype] = by_dtype.get(dtype, 0) + size
-    return [_broadcast(hardware, size, dtype, "buffers") for dtype, size in by_dtype.items()]
 
 
 def _is_views(switches: Switches) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from sim.errors import InputError, NotModelledError
@@ -17,7 +18,7 @@ from sim.nouns.ddp_switches import (
     read_switches,
 )
 from sim.nouns.workload import Workload
-from sim.systems import fsdp2
+from sim.systems import fsdp2, megatron, zero
 from sim.systems.ddp_assignment import check_reaches, first_torches, torch_needed
 from sim.systems.registry import plan
 from sim.units import format_size
@@ -50,11 +51,7 @@ def snippet(assignment: Assignment, workload: Workload, torch: str | None = None
                 f"torch: {torch} is not legal; the lines for {assignment.policy} need 2.13 or newer"
             )
         return plan(workload, assignment, None).lines()
-    if assignment.policy not in DDP_POLICIES:
-        raise NotModelledError(
-            f"policy: {assignment.policy!r} is no system of DistributedDataParallel, whose lines these are; "
-            f"they are written for {', '.join(DDP_POLICIES)}"
-        )
+    _check_policy(assignment, "DistributedDataParallel", DDP_POLICIES)
     check_code(assignment)
     if assignment.by_keywords:
         check_reaches(workload, assignment)
@@ -213,13 +210,31 @@ def megatron_flags(assignment: Assignment, workload: Workload) -> str:
         InputError: a setting that is not legal.
         NotModelledError: an assignment of another system than Megatron-Core's, or a setting not modelled.
     """
-    if assignment.policy != "megatron":
-        raise NotModelledError(
-            f"policy: {assignment.policy!r} is no system of Megatron-Core, whose flags these are; they are "
-            f"written for megatron"
-        )
+    _check_policy(assignment, "Megatron-Core", (megatron.SYSTEM,))
     made_for = assignment.made_for
     return plan(workload, assignment, None if made_for is None else made_for.world_size).lines()
+
+
+def deepspeed_config(assignment: Assignment, workload: Workload) -> str:
+    """The JSON text to merge into DeepSpeed's configuration; batch size and optimizer are yours to add.
+
+    ``accelerator`` (``DS_ACCELERATOR``) and ``offload_bytes_per_s`` (the machine's) are no part of it.
+
+    Raises:
+        AssignmentError: the assignment does not fit ``workload``, or its buckets are not these settings'.
+        InputError: a setting that is not legal.
+        NotModelledError: an assignment of another system than ZeRO, or a setting that is not modelled.
+    """
+    _check_policy(assignment, "DeepSpeed", tuple(zero.STAGES))
+    return plan(workload, assignment, None).lines()
+
+
+def _check_policy(assignment: Assignment, whose: str, policies: Sequence[str]) -> None:
+    if assignment.policy not in policies:
+        raise NotModelledError(
+            f"policy: {assignment.policy!r} is no system of {whose}, whose lines these are; they are written "
+            f"for {', '.join(policies)}"
+        )
 
 
 def bucket_indices_json(assignment: Assignment, workload: Workload) -> str:

@@ -4,9 +4,11 @@ Checked against DeepSpeed 0.19.8: what it refuses itself is an ``InputError`` he
 iteration differs from another (A5.3).
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from sim.clock.program import COPY_IN, Program
@@ -15,7 +17,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, Phase
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import Holding
-from sim.nouns.settings import micro_batches, read, setting
+from sim.nouns.settings import micro_batches, read, setting, settings_of
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.step_writer import (
@@ -37,7 +39,7 @@ class ZeroSettings:
     """How a job uses ZeRO-1 or ZeRO-2; DeepSpeed's defaults where nothing is said.
 
     ``dtype`` is the parameters'. ``offload_bytes_per_s`` is between device and host, for ``cpu_offload`` on
-    cuda.
+    cuda. ``place`` is where DeepSpeed's configuration has a setting, if not in ``zero_optimization``.
     """
 
     stage: int
@@ -50,31 +52,41 @@ class ZeroSettings:
     reduce_scatter: bool = setting(  # A5.7
         True, "Divides first, and keeps what this rank owns; off: one plain all-reduce a bucket."
     )
-    gradient_accumulation_steps: int = micro_batches()  # A5.9
+    gradient_accumulation_steps: int = micro_batches(place="beside")  # A5.9
     communication_data_type: str | None = setting(  # A8.8
-        None, "The dtype in which gradients travel.", choices=tuple(_DTYPES)
+        None, "The dtype in which gradients travel.", choices=tuple(_DTYPES), place="beside"
     )
     cpu_offload: bool = setting(False, "Gradients go to the host, and the optimizer runs there.")  # A8.8
-    gradient_clipping: float = setting(1.0, "The largest norm; 0 switches clipping off.")
+    gradient_clipping: float = setting(1.0, "The largest norm; 0 switches clipping off.", place="beside")
     compute_grad_norm: bool = setting(  # A5.11
         True, "The norm of all gradients in step(); needed by gradient_clipping."
     )
     prescale_gradients: bool = setting(  # A8.8
-        False, "Divides before reducing; not with reduce_scatter in stage 2."
+        False, "Divides before reducing; not with reduce_scatter in stage 2.", place="beside"
     )
     gradient_predivide_factor: float = setting(  # A8.8
-        1.0, "Divides before reducing; not with reduce_scatter in stage 2.", above=0
+        1.0, "Divides before reducing; not with reduce_scatter in stage 2.", above=0, place="beside"
     )
-    check_grad_overflow: bool = setting(True, "With bf16 parameters: whether step() looks for overflow.")
-    accelerator: str = setting(
-        "cuda", "On cpu every collective blocks the host (DS_ACCELERATOR=cpu).", choices=("cuda", "cpu")
+    check_grad_overflow: bool = setting(
+        True, "With bf16 parameters: whether step() looks for overflow.", place="bf16"
     )
-    offload_bytes_per_s: float | None = setting(None, above=0)
+    accelerator: str = setting(  # the environment's
+        "cuda",
+        "On cpu every collective blocks the host (DS_ACCELERATOR=cpu).",
+        choices=("cuda", "cpu"),
+        place="elsewhere",
+    )
+    offload_bytes_per_s: float | None = setting(None, above=0, place="elsewhere")  # the machine's
 
     @property
     def sent_dtype(self) -> str:
         """What gradients travel as: torch's name."""
         return _DTYPES[self.communication_data_type] if self.communication_data_type else self.dtype
+
+    @property
+    def casts(self) -> bool:
+        """Whether they travel as another dtype than they are."""
+        return self.sent_dtype != self.dtype
 
     @property
     def reduces_in_hooks(self) -> bool:
@@ -290,91 +302,6 @@ def _most(parts: Iterable[Slice]) -> int:
     return max(owned.values(), default=0)
 
 
-# What is moved in memory beside collectives, in bytes (A5.5, A5.7, A5.8, A8.8), read from DeepSpeed 0.19.8. A
-# pass over N bytes that reads and writes each counts N: what a copy of N bytes moves.
-
-
-def _arrival_bytes(elements: int, settings: ZeroSettings) -> int:
-    """A gradient's copy into the contiguous buffer; 0 if it does not fit (A5.4), unless ``cpu_offload``."""
-    is_copied = settings.cpu_offload or elements <= settings.reduce_bucket_size
-    return elements * DTYPE_BYTES[settings.dtype] * (settings.fills_buffers and is_copied)
-
-
-def _message_bytes(message: Message, settings: ZeroSettings, world_size: int) -> int:
-    """Flattening, casts, scaling without ``reduce_scatter``, copies back, of one collective."""
-    buffer, wire = DTYPE_BYTES[settings.dtype], DTYPE_BYTES[settings.sent_dtype]
-    elements = elements_of(message)
-    casts = settings.sent_dtype != settings.dtype
-    moved = 2 * (buffer + wire) * casts * elements  # there and back
-    if settings.fills_buffers and not settings.reduce_scatter:
-        factor = settings.gradient_predivide_factor
-        scalings = 1 if settings.prescale_gradients else (factor != 1.0) + (factor != world_size)
-        return (moved + 2 * wire * elements * scalings) // 2
-    flattens = len(message) > 1
-    kept = _most(message) if settings.fills_buffers else elements
-    moved += 2 * buffer * elements * flattens + (buffer + wire) * kept * (flattens or casts)
-    if not settings.fills_buffers:
-        moved += 2 * wire * elements  # the division; if gradients fill buffers, ``_flush_bytes`` counts it
-    return moved // 2
-
-
-def _flush_bytes(
-    workload: Workload, flush: Flush, settings: ZeroSettings, groups: Mapping[int, FlatGroup]
-) -> int:
-    """Once a flush: the division, and the copy of owned gradients into the partition's buffer."""
-    size, moved = DTYPE_BYTES[settings.dtype], 0
-    if settings.fills_buffers and settings.reduce_scatter:
-        moved += size * sum(workload.gradients[index].elements for index in flush.members)
-    if settings.fills_buffers and not settings.cpu_offload:
-        moved += size * _most(_whole(workload, flush, groups))
-    return moved
-
-
-def _whole(workload: Workload, flush: Flush, groups: Mapping[int, FlatGroup]) -> Iterable[Slice]:
-    """Of each part of a flush's gradients its owner, with the elements of the whole gradient."""
-    for index in flush.members:
-        gradient = workload.gradients[index]
-        yield from (Slice(part.owner, gradient.elements) for part in groups[gradient.group].slices(index))
-
-
-def _offloaded_bytes(
-    workload: Workload,
-    flush: Flush,
-    settings: ZeroSettings,
-    groups: Mapping[int, FlatGroup],
-    micro_batch: int,
-) -> int:
-    """What a flush moves between device and host under ``cpu_offload`` (A8.8).
-
-    Owned parts go to the host as fp32 in the last micro-batch. If there are several micro-batches, whole
-    gradients go to the host in each, and from the second on come back to be added to.
-    """
-    if not settings.cpu_offload:
-        return 0
-    moved = 0
-    if micro_batch == settings.gradient_accumulation_steps - 1:
-        moved += _FP32 * _most(_slices(workload, flush, groups))
-    if settings.gradient_accumulation_steps > 1:
-        whole = _most(_whole(workload, flush, groups))
-        moved += DTYPE_BYTES[settings.dtype] * whole * (2 if micro_batch else 1)
-    return moved
-
-
-def _step_bytes(settings: ZeroSettings) -> int:
-    """What step() does with an element of this rank's partitions around the optimizer, read and written
-    (A5.12): overflow check, norm, flattening, clipping, and the updated partition back into the parameters.
-
-    Nothing under ``cpu_offload``: norms are taken in the flushes.
-    """
-    if settings.cpu_offload:
-        return 0
-    held = DTYPE_BYTES[settings.dtype]
-    moved = _FP32 + held + 2 * held * settings.checks_overflow
-    moved += (held + 2 * _FP64) * settings.compute_grad_norm
-    moved += 2 * held + (held + _FP32) * (held != _FP32)
-    return moved + 2 * _FP32 * (settings.gradient_clipping > 0 or settings.dtype == "float16")
-
-
 def plan(workload: Workload, assignment: Assignment, world_size: int | None) -> "ZeroPlan":
     """The buckets of ``zero1`` or ``zero2``, in the order in which they are flushed in every iteration.
 
@@ -395,7 +322,9 @@ def plan(workload: Workload, assignment: Assignment, world_size: int | None) -> 
         micro_batches=settings.gradient_accumulation_steps,
         why="; ZeRO's buckets follow from reduce_bucket_size and the order of gradients (A5.2)",
         settings=settings,
+        given=tuple(assignment.settings),
         flushes=flushes,
+        world_size=world_size,
     )
 
 
@@ -404,7 +333,22 @@ class ZeroPlan(Plan):
     """Stage 2 reduces in every micro-batch, stage 1 in the last one, which ends in ``step()`` (A5.9)."""
 
     settings: ZeroSettings
+    given: tuple[str, ...]
     flushes: tuple[Flush, ...]
+    world_size: int | None
+
+    @cached_property
+    def groups(self) -> dict[int, FlatGroup]:
+        """The flat groups of the job, by optimizer group."""
+        assert self.world_size is not None
+        return lay_out(self.workload, self.world_size)
+
+    @cached_property
+    def messages(self) -> tuple[tuple[Message, ...], ...]:
+        """The all-reduces of each flush."""
+        return tuple(
+            plan_messages(self.workload, flush, self.settings, self.groups) for flush in self.flushes
+        )
 
     def _micro_batch(self, hardware: Hardware, iteration: Iteration, number: int) -> Program:
         return _MicroBatch(self, hardware, number).write()
@@ -435,29 +379,38 @@ class ZeroPlan(Plan):
         gradient larger than that is reduced where it is (A5.4). The gradients of one's own partition are not
         counted.
         """
-        settings, workload = self.settings, self.workload
-        groups = lay_out(workload, timeline.hardware.world_size)
-        width, held = DTYPE_BYTES[settings.dtype], []
+        settings = self.settings
+        width, wire, held = DTYPE_BYTES[settings.dtype], DTYPE_BYTES[settings.sent_dtype], []
         if settings.fills_buffers:
             one = settings.reduce_bucket_size * width
             held.append(Holding(what="contiguous buffers", num_bytes=one * (1 + settings.overlap_comm)))
         if settings.cpu_offload:
-            largest = max(gradient.elements for gradient in workload.gradients)
+            largest = max(gradient.elements for gradient in self.workload.gradients)
             held.append(Holding(what="offloading", num_bytes=largest * width))
-        messages = [
-            message for flush in self.flushes for message in plan_messages(workload, flush, settings, groups)
-        ]
         played = [one for one in timeline.collectives if one.collective.bucket is not None]
-        held += [
-            Holding(
-                what="copies to send",
-                num_bytes=_copies_bytes(message, settings),
-                start_ns=times.launch_ns,
-                end_ns=times.usable_ns,
-            )
-            for message, times in zip(messages, played, strict=True)
-        ]
+        messages = [message for flush in self.messages for message in flush]
+        travels_as_it_is = settings.fills_buffers and not settings.reduce_scatter
+        for message, times in zip(messages, played, strict=True):
+            flattened = width * (len(message) > 1 and not travels_as_it_is)  # several slices are flattened
+            size = elements_of(message) * (flattened + wire * settings.casts)
+            start, end = times.launch_ns, times.usable_ns
+            held.append(Holding(what="copies to send", num_bytes=size, start_ns=start, end_ns=end))
         return tuple(held)
+
+    def lines(self) -> str:
+        """The JSON text to merge into DeepSpeed's configuration, with the settings that are given."""
+        rows, dtype = settings_of(ZeroSettings), self.settings.dtype
+        config: dict[str, Any] = {}
+        section: dict[str, Any] = {"enabled": True}
+        zero: dict[str, Any] = {"stage": self.settings.stage}
+        places = {"beside": config, "bf16": section, "elsewhere": {}}
+        for name in self.given:
+            places.get(rows[name].metadata.get("place", ""), zero)[name] = getattr(self.settings, name)
+        if zero.pop("cpu_offload", False):
+            zero["offload_optimizer"] = {"device": "cpu"}
+        if dtype != "float32":
+            config["bf16" if dtype == "bfloat16" else "fp16"] = section
+        return json.dumps(config | {"zero_optimization": zero}, indent=2) + "\n"
 
 
 class _MicroBatch(StepWriter):
@@ -470,7 +423,7 @@ class _MicroBatch(StepWriter):
         super().__init__(plan.workload, hardware, f"zero{settings.stage}", len(plan.buckets) * reduces)
         self.settings, self.number = settings, number
         self.flushes = plan.flushes if reduces else ()
-        self.groups = lay_out(plan.workload, hardware.world_size)
+        self.groups, self.messages = plan.groups, plan.messages
         self.copy_out_rate = hardware.copy_out_bytes_per_s
         self.offload_rate = self._offload_rate()
         self.copies_on_stream = not settings.waits_on_host
@@ -499,7 +452,7 @@ class _MicroBatch(StepWriter):
         returned = DTYPE_BYTES[settings.dtype] * owned * settings.cpu_offload  # updated partitions
         return self.program(
             after_sync=after_sync,
-            after_sync_ns=transfer_ns(owned * _step_bytes(settings) // 2, self.copy_out_rate)
+            after_sync_ns=transfer_ns(owned * self._step_bytes() // 2, self.copy_out_rate)
             + transfer_ns(returned, self.offload_rate),
             optimizer_ns=shared_optimizer_ns(self.workload, owned),  # one rank's partitions (A5.11)
             notes=self._notes(after_sync) if self.is_last else (),
@@ -573,8 +526,7 @@ class _MicroBatch(StepWriter):
         bucket = self.home[index]
         if bucket > self.next_flush:
             self._flush()
-        copied = _arrival_bytes(self.workload.gradients[index].elements, self.settings)
-        self.compute(COPY_IN, transfer_ns(copied, self.copy_in_rate), gradient=index)
+        self.compute(COPY_IN, transfer_ns(self._arrival_bytes(index), self.copy_in_rate), gradient=index)
         self.pending[bucket] -= 1
         if self.pending[bucket] == 0:
             self.ready(bucket)
@@ -586,20 +538,16 @@ class _MicroBatch(StepWriter):
         under way. Where the host waits, as it does without such a stream, the lane stands still until the
         flush is done, and does the last copies itself.
         """
-        bucket, settings = self.next_flush, self.settings
+        bucket = self.next_flush
         self.next_flush += 1
-        flush = self.flushes[bucket]
-        messages = plan_messages(self.workload, flush, settings, self.groups)
-        whole = _flush_bytes(self.workload, flush, settings, self.groups)
-        offloaded = _offloaded_bytes(self.workload, flush, settings, self.groups, self.number)
-        at_the_end = transfer_ns(whole, self.copy_out_rate) + transfer_ns(offloaded, self.offload_rate)
+        flush, messages = self.flushes[bucket], self.messages[bucket]
         self._wait()
         for place, message in enumerate(messages):
-            moved = _message_bytes(message, settings, self.hardware.world_size)
-            copies = transfer_ns(moved, self.copy_out_rate)
+            copies = transfer_ns(self._message_bytes(message), self.copy_out_rate)
             is_last = place == len(messages) - 1
             if is_last:
-                copies += at_the_end
+                copies += transfer_ns(self._flush_bytes(flush), self.copy_out_rate)
+                copies += transfer_ns(self._offloaded_bytes(flush), self.offload_rate)
             self._send(message, bucket, flush, copies if self.copies_on_stream or not is_last else 0)
         if not self.copies_on_stream:
             self._wait()
@@ -631,11 +579,74 @@ class _MicroBatch(StepWriter):
             self.wait(self.under_way)
             self.under_way = None
 
+    # What is moved in memory beside collectives, in bytes (A5.5, A5.7, A5.8, A8.8), read from DeepSpeed
+    # 0.19.8. A pass over N bytes that reads and writes each counts N: what a copy of N bytes moves.
 
-def _copies_bytes(message: Message, settings: ZeroSettings) -> int:
-    """Several slices are flattened, unless the buffer travels as it is; another dtype on the wire is cast."""
-    buffer, wire = DTYPE_BYTES[settings.dtype], DTYPE_BYTES[settings.sent_dtype]
-    travels_as_it_is = settings.fills_buffers and not settings.reduce_scatter
-    flattens = len(message) > 1 and not travels_as_it_is
-    casts = settings.sent_dtype != settings.dtype
-    return elements_of(message) * (buffer * flattens + wire * casts)
+    def _arrival_bytes(self, index: int) -> int:
+        """A gradient's copy into the buffer; 0 if it does not fit (A5.4) and nothing is offloaded."""
+        settings, elements = self.settings, self.workload.gradients[index].elements
+        is_copied = settings.cpu_offload or elements <= settings.reduce_bucket_size
+        return elements * DTYPE_BYTES[settings.dtype] * (settings.fills_buffers and is_copied)
+
+    def _message_bytes(self, message: Message) -> int:
+        """Flattening, casts, scaling without ``reduce_scatter``, copies back, of one collective."""
+        settings, elements = self.settings, elements_of(message)
+        buffer, wire = DTYPE_BYTES[settings.dtype], DTYPE_BYTES[settings.sent_dtype]
+        moved = 2 * (buffer + wire) * settings.casts * elements  # there and back
+        if settings.fills_buffers and not settings.reduce_scatter:
+            factor, ranks = settings.gradient_predivide_factor, self.hardware.world_size
+            scalings = 1 if settings.prescale_gradients else (factor != 1.0) + (factor != ranks)
+            return (moved + 2 * wire * elements * scalings) // 2
+        flattens = len(message) > 1
+        kept = _most(message) if settings.fills_buffers else elements
+        moved += 2 * buffer * elements * flattens + (buffer + wire) * kept * (flattens or settings.casts)
+        if not settings.fills_buffers:
+            moved += 2 * wire * elements  # the division, which else ``_flush_bytes`` counts
+        return moved // 2
+
+    def _flush_bytes(self, flush: Flush) -> int:
+        """Once a flush: the division, and the copy of owned gradients into the partition's buffer."""
+        settings, moved = self.settings, 0
+        if settings.fills_buffers and settings.reduce_scatter:
+            moved += sum(self.workload.gradients[index].elements for index in flush.members)
+        if settings.fills_buffers and not settings.cpu_offload:
+            moved += _most(self._whole(flush))
+        return moved * DTYPE_BYTES[settings.dtype]
+
+    def _whole(self, flush: Flush) -> Iterable[Slice]:
+        """Of each part of a flush's gradients its owner, with the elements of the whole gradient."""
+        for index in flush.members:
+            gradient = self.workload.gradients[index]
+            parts = self.groups[gradient.group].slices(index)
+            yield from (Slice(part.owner, gradient.elements) for part in parts)
+
+    def _offloaded_bytes(self, flush: Flush) -> int:
+        """What a flush moves between device and host under ``cpu_offload`` (A8.8).
+
+        Owned parts go to the host as fp32 in the last micro-batch. If there are several micro-batches, whole
+        gradients go to the host in each, and from the second on come back to be added to.
+        """
+        settings, moved = self.settings, 0
+        if not settings.cpu_offload:
+            return 0
+        if self.is_last:
+            moved += _FP32 * _most(_slices(self.workload, flush, self.groups))
+        if settings.gradient_accumulation_steps > 1:
+            there_and_back = 2 if self.number else 1
+            moved += DTYPE_BYTES[settings.dtype] * _most(self._whole(flush)) * there_and_back
+        return moved
+
+    def _step_bytes(self) -> int:
+        """What step() does with an element of this rank's partitions around the optimizer, read and written
+        (A5.12): overflow check, norm, flattening, clipping, and the updated partition back into the
+        parameters.
+
+        Nothing under ``cpu_offload``: norms are taken in the flushes.
+        """
+        settings, held = self.settings, DTYPE_BYTES[self.settings.dtype]
+        if settings.cpu_offload:
+            return 0
+        moved = _FP32 + held + 2 * held * settings.checks_overflow
+        moved += (held + 2 * _FP64) * settings.compute_grad_norm
+        moved += 2 * held + (held + _FP32) * (held != _FP32)
+        return moved + 2 * _FP32 * (settings.gradient_clipping > 0 or settings.dtype == "float16")
