@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sim.autotuner.unison import Unison, backend_of
 from sim.nouns.hardware import CurvePoint
 from sim.recorder.clocks import clock_for
-from sim.validator.ranks.pacing.cuda_pacing import spin_cycles
+from sim.validator.ranks.pacing.spinning import keep_busy
 
 BUDGET_S = 2.0
 _SMALLEST = 16 << 10
@@ -90,7 +90,7 @@ class LinkProbe:
         device = self._memory.device
         if device.type == "cuda":
             with torch.cuda.device(device):
-                spin_cycles(_HEAD_START_CYCLES)
+                keep_busy(_HEAD_START_CYCLES)
 
 
 def measure_link(probe: LinkProbe) -> JobLink:

@@ -11,14 +11,14 @@ from torch.nn.parallel import DistributedDataParallel
 from sim.autotuner.boundary import OwnHook
 from sim.autotuner.switch import BucketSwitch
 from sim.importer.recorded.recorded_workload import warmup_by
-from sim.recorder.clocks import live_clock_for
+from sim.recorder.clocks import clock_for
 from sim.recorder.live_recording import LiveRecording, record
 from sim.recorder.tap import can_round_alike, forget
 
 
 def warmup_steps(ddp: DistributedDataParallel) -> int:
     """Steps of a recording that are dropped from its start."""
-    return warmup_by(live_clock_for(ddp.device).name)
+    return warmup_by(clock_for(ddp.device).name)
 
 
 @contextmanager

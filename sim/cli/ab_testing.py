@@ -21,6 +21,7 @@ from sim.nouns.workload import Workload
 from sim.units import format_percent, in_ms
 
 if TYPE_CHECKING:
+    from sim.validator.candidates.carriers import Carrier
     from sim.validator.candidates.replay_jobs import UserModel
     from sim.validator.hosts.launch import Place
 
@@ -32,6 +33,7 @@ class AbOrder:
     """What is compared with DDP's default, in which model, and how often."""
 
     model: "UserModel"
+    carrier: "Carrier"
     recommended: Assignment
     rounds: int
     seed: int
@@ -72,6 +74,7 @@ def run_ab_test(
             order.model,
             order.recommended,
             place,
+            carrier=order.carrier,
             workload=workload,
             directory=directory,
             rounds=order.rounds,
@@ -104,6 +107,7 @@ def prepare_ab_test(
         order.recommended,
         directory,
         place.world_size,
+        carrier=order.carrier,
         workload=workload,
         rounds=order.rounds,
         seed=order.seed,

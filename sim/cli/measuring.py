@@ -3,19 +3,22 @@
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import sim
 from sim.cli.next_steps import WORKLOAD, suggest, to_calibrate, to_tune
-from sim.cli.on_device import Device, device_of_model
+from sim.cli.on_device import Backend, Device, device_of_link, device_of_model
 from sim.cli.options import MEASURING, AsJson, file_option, write_measured
 from sim.cli.placing import Box, Prepare, Ranks, Rate, place_of, tell_commands
 from sim.cli.printing import emit_noun, note, progress, say
 from sim.formats.files import check_directory, check_writable
 from sim.nouns.hardware import Hardware
 from sim.units import format_ms, format_size, parse_size
+
+if TYPE_CHECKING:
+    from sim.validator.candidates.carriers import Carrier
 
 
 class ReplayMode(StrEnum):
@@ -121,27 +124,27 @@ def calibrate(
         ),
     ] = ReplayMode.PACED,
     prepare: Prepare = False,
+    device: Device = None,
+    backend: Backend = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what a link carries: how long all-reduces of each size take between ranks over gloo."""
+    """Measure what a link carries: how long collectives of each size take, between GPUs where they are."""
     from sim.validator.calibrate import calibrate as measure
     from sim.validator.calibrate import measure_again
-    from sim.validator.capabilities import gpus_here
+    from sim.validator.candidates.carriers import Carrier
 
-    if gpus := gpus_here():
-        note(
-            f"this measures gloo between CPU tensors, not NCCL between the {gpus} GPUs that torch sees here, "
-            f"and says nothing of a job that trains on them. For its link run all_reduce_perf of nccl-tests "
-            f"with as many ranks as the job has, and give its output to: bucketsim import auto"
-        )
-
+    if again and (device or backend):
+        raise typer.BadParameter("--again: on the device that the file was measured on; leave out --device")
+    if box is not None and device not in (None, "cpu"):
+        raise typer.BadParameter("--box: its wires carry the CPU's tensors; leave out --device")
     if prepare:
         if box is not None or rate is not None or as_json or again:
             raise typer.BadParameter(
                 "--prepare: torchrun or srun starts the ranks; leave out --box, --rate, --again, --json"
             )
         check_directory(output, "--output")
-        _prepare(output, ranks, parse_size(largest), rounds, budget, mode)
+        carrier = Carrier(device=device_of_link(device, ranks, elsewhere=True, boxed=False), backend=backend)
+        _prepare(output, ranks, parse_size(largest), rounds, budget, mode, carrier)
         return
     check_writable(output, "--output")
     place = place_of(ranks, box, rate)
@@ -150,8 +153,10 @@ def calibrate(
         if again:
             hardware = measure_again(place, sim.load_hardware(output), budget_s=budget, progress=report)
         else:
+            on = device_of_link(device, place.world_size, elsewhere=False, boxed=box is not None)
             hardware = measure(
                 place,
+                carrier=Carrier(device=on, backend=backend),
                 largest=parse_size(largest),
                 rounds=rounds,
                 budget_s=budget,
@@ -176,12 +181,24 @@ def _announced(report: Callable[..., None]) -> Callable[[int, int, str], None]:
 
 
 def _prepare(
-    directory: Path, world_size: int, largest: int, rounds: int, budget_s: float, mode: ReplayMode
+    directory: Path,
+    world_size: int,
+    largest: int,
+    rounds: int,
+    budget_s: float,
+    mode: ReplayMode,
+    carrier: "Carrier",
 ) -> None:
     from sim.validator.prepared_calibration import prepare_calibration
 
     job_file = prepare_calibration(
-        directory, world_size, largest=largest, rounds=rounds, budget_s=budget_s, mode=mode.value
+        directory,
+        world_size,
+        largest=largest,
+        rounds=rounds,
+        budget_s=budget_s,
+        mode=mode.value,
+        carrier=carrier,
     )
     tell_commands(job_file, f"bucketsim gather {directory} -o wire.json")
 

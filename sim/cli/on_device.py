@@ -19,6 +19,31 @@ Device = Annotated[
     ),
 ]
 
+Backend = Annotated[
+    str | None,
+    typer.Option(help="gloo or nccl; default: gloo on cpu, nccl on cuda.", rich_help_panel=WHERE),
+]
+
+
+def device_of_link(asked: str | None, ranks: int, *, elsewhere: bool, boxed: bool) -> str:
+    """Between what tensors a link is measured, ``asked`` or those of GPUs where each rank can have one.
+
+    ``elsewhere``: somebody else starts the ranks, on machines that need not be like this one. ``boxed``: in
+    network namespaces, whose wires only the CPU's tensors take.
+    """
+    gpus = 0 if asked is not None or boxed else _gpus_here()
+    if gpus and (elsewhere or gpus >= ranks):
+        return _said("cuda", "NCCL's link, as torch sees GPUs here")
+    if gpus:
+        return _said(
+            "cpu",
+            f"{ranks} ranks need a GPU each, of which torch sees {gpus} here: this is gloo between CPU "
+            f"tensors, and says nothing of a job that trains on GPUs",
+        )
+    if elsewhere and asked is None:
+        return _said("cpu", "torch sees no GPU here; for ranks that have one give --device cuda")
+    return asked or "cpu"
+
 
 def device_of_model(asked: str | None, workload: Workload | None, *, elsewhere: bool = False) -> str:
     """Where the user's own model runs, ``asked`` or that of the job; said where it could be another.

@@ -10,7 +10,7 @@ from sim.cli.ab_testing import AbOrder, prepare_ab_test, print_ab, recommended_o
 from sim.cli.judging import MaxError, check_threshold, judge
 from sim.cli.measuring import LinkKind, ReplayMode
 from sim.cli.next_steps import HARDWARE, WORKLOAD, suggest, telling_what_is_kept, to_apply, to_tune
-from sim.cli.on_device import Device, device_of_model, device_of_pacing
+from sim.cli.on_device import Backend, Device, device_of_model, device_of_pacing
 from sim.cli.options import CANDIDATES, MEASURING, MODEL, WHERE, AsJson, caps_of, directory_option
 from sim.cli.own_job import Parts, tell_doubtful, tell_held
 from sim.cli.placing import (
@@ -98,12 +98,7 @@ def validate(
         ),
     ] = None,
     device: Device = None,
-    backend: Annotated[
-        str | None,
-        typer.Option(
-            help="gloo or nccl, in paced mode; default: gloo on cpu, nccl on cuda.", rich_help_panel=WHERE
-        ),
-    ] = None,
+    backend: Backend = None,
     link: Annotated[
         LinkKind,
         typer.Option(
@@ -153,13 +148,11 @@ def validate(
         raise typer.BadParameter("--model: give it with --mode model or with --ab, and these only with it")
     if model is None and (arg or dtype):
         raise typer.BadParameter("--arg and --dtype belong to --model")
-    if model is not None and backend is not None:
-        raise typer.BadParameter("--backend belongs to paced mode; a model takes gloo on cpu, NCCL on cuda")
     is_emulated = link is LinkKind.EMULATED
-    if is_emulated and (model is not None or box is not None or prepare or _is_given(context, "ranks")):
-        raise typer.BadParameter(
-            "--link emulated: one rank in paced mode; leave out --model, --box, --prepare, --ranks"
-        )
+    if is_emulated and (box is not None or prepare or _is_given(context, "ranks")):
+        raise typer.BadParameter("--link emulated: one rank; leave out --box, --prepare, --ranks")
+    if is_emulated and (workload_file is None or hardware_file is None):
+        raise typer.BadParameter("--link emulated: give WORKLOAD.json and the link's --hardware")
     if systems and (
         model is not None or is_emulated or device not in (None, "cpu") or _is_given(context, "caps")
     ):
@@ -185,7 +178,7 @@ def validate(
     if model is not None:
         device = device_of_model(device, workload, elsewhere=prepare)
         arguments = parse_arguments(arg or [])
-        user_model = UserModel(factory=model, arguments=arguments, device=device, dtype=dtype)
+        user_model = UserModel(factory=model, arguments=arguments, dtype=dtype)
     else:
         only_cpu = systems or box is not None or backend == "gloo"
         device = device_of_pacing(device, workload, place.world_size, elsewhere=prepare, only_cpu=only_cpu)
@@ -204,16 +197,20 @@ def validate(
         rounds = 30 if ab else 10
     job = None
     if workload_file is not None and workload is not None and hardware is not None:
-        if user_model is not None and not parts:
+        if user_model is not None and not parts and not is_emulated:
             from sim.truth.recorded_job import job_in_files
 
             job = job_in_files(workload_file, workload, hardware)
         tell_doubtful(*((workload, hardware) if job is None else (job.workload, job.hardware)))
+        if is_emulated:
+            note("measuring copies and launches of this machine")
+            hardware = measure_machine(workload, hardware, device)
     if ab:
         assert user_model is not None
         if job is not None:
             workload, hardware = job.workload, job.hardware
-        order = AbOrder(user_model, recommended_of(assignments, workload, hardware), rounds, seed, samples)
+        recommended = recommended_of(assignments, workload, hardware)
+        order = AbOrder(user_model, carrier, recommended, rounds, seed, samples)
         if prepare:
             prepare_ab_test(order, place, workload, hardware, output)
             return
@@ -224,9 +221,6 @@ def validate(
         return
     if workload_file is None or workload is None or hardware is None or output is None:
         raise typer.BadParameter("give WORKLOAD.json, --hardware and -o (only --ab needs none of them)")
-    if is_emulated:
-        note("measuring copies and launches of this machine")
-        hardware = measure_machine(workload, hardware, device)
     there, expected = hardware_there(hardware, workload, place), workload
     measured = None
     if job is not None:

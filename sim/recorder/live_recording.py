@@ -32,7 +32,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from sim.errors import InputError
 from sim.formats.files import check_directory
 from sim.nouns.devices import serialised_by
-from sim.recorder.clocks import LiveClock, Stamp, is_captured, live_clock_for, stream_of
+from sim.recorder.clocks import LiveClock, Stamp, clock_for, is_captured, stream_of
 from sim.recorder.live_header import live_header, log_buckets, trained_parameters
 from sim.recorder.surroundings import environment, restart
 from sim.recorder.tap import BucketStamps, CommHook, Tap, attach
@@ -113,13 +113,6 @@ class BackwardStamps:
             ],
         }
 
-    def stamps(self) -> Iterator[Stamp]:
-        """All stamps of a complete backward."""
-        yield from (self.started, self.forward_start, self.forward_end, self.end, self.sync_end)
-        yield from (stamp for _, stamp in self.firings)
-        for row in self.buckets:
-            yield from (row.ready, row.launch, row.end)
-
 
 @dataclass(slots=True, kw_only=True)
 class StepStamps:
@@ -175,14 +168,6 @@ class StepStamps:
             **({"compiled": True} if self.compiled else {}),
             **({"aside": True} if self.aside else {}),
         }
-
-    def stamps(self) -> Iterator[Stamp]:
-        """All stamps of the step; that of its start is the first backward's own."""
-        for backward in self.backwards:
-            yield from backward.stamps()
-        yield from self.optimizer_ends
-        if self.end is not None:
-            yield self.end
 
 
 class Journal:
@@ -313,7 +298,7 @@ def _recording(
         raise InputError(f"directory: {directory!r:.60} is not legal; give the path of a directory")
     place = ddp_model.device
     named = trained_parameters(ddp_model)
-    clock = live_clock_for(place)
+    clock = clock_for(place)
     rank = dist.get_rank(ddp_model.process_group)
     told = environment(place)
     for why in serialised_by(told):
@@ -608,7 +593,6 @@ class LiveRecording:
             self._unread.popleft()
             self._write_layout(step)
             self._journal.write(line)
-            clock.release(step.stamps())
 
     def _write_layout(self, step: StepStamps) -> None:
         """A line with the buckets wherever they differ from the last one written."""

@@ -13,7 +13,7 @@ from sim.nouns.recommendation import Gain
 from sim.nouns.workload import Workload
 from sim.truth.turns import Turns, judge_turns
 from sim.validator.candidates.candidate import Candidate
-from sim.validator.candidates.carriers import Carrier
+from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier
 from sim.validator.candidates.replay_jobs import (
     MIN_WARMUP,
     MODEL_TIMEOUT_S,
@@ -35,6 +35,7 @@ def run_ab(
     recommended: Assignment,
     place: Place,
     *,
+    carrier: Carrier = GLOO_ON_HOST,
     workload: Workload | None = None,
     directory: Path | None = None,
     rounds: int = 30,
@@ -50,6 +51,7 @@ def run_ab(
         model: the user's.
         recommended: must fit the model; with ``workload`` that is checked before any rank starts.
         place: where the ranks run.
+        carrier: on what device, and what sums up the buckets.
         workload: what the model's parameters must match.
         directory: keeps the measurements, after a failure or Ctrl-C those that there are.
         rounds: how often each is measured.
@@ -63,16 +65,16 @@ def run_ab(
         ReplayError: a rank failed, or DDP did not use the buckets asked for.
         InputError: an assignment that does not fit, or an illegal argument.
     """
-    warmup = MIN_WARMUP[model.device] if warmup is None else warmup
+    warmup = MIN_WARMUP[carrier.device] if warmup is None else warmup
     _check_samples(samples_per_rank)
-    candidates, job = _ordered(model, recommended, rounds, warmup, seed, workload)
+    candidates, job = _ordered(model, recommended, rounds, warmup, seed, carrier, workload)
     collected = Collected(candidates, lanes=3, rounds=rounds, warmup=warmup, progress=progress)
     complete = False
     try:
         run_ranks(place, job, collected.take, MODEL_TIMEOUT_S)
         complete = True
     finally:
-        measurements = collected.measurements(place, "model", model.backend, complete)
+        measurements = collected.measurements(place, "model", carrier.name, complete)
         if directory is not None:
             save_measurements(directory, measurements)
     return _judged(measurements, samples_per_rank, predicted)
@@ -84,6 +86,7 @@ def prepare_ab(
     directory: Path,
     world_size: int,
     *,
+    carrier: Carrier = GLOO_ON_HOST,
     workload: Workload | None = None,
     rounds: int = 30,
     seed: int = 0,
@@ -95,8 +98,8 @@ def prepare_ab(
         InputError: as ``run_ab``.
     """
     _check_samples(samples_per_rank)
-    warmup = MIN_WARMUP[model.device]
-    candidates, job = _ordered(model, recommended, rounds, warmup, seed, workload)
+    warmup = MIN_WARMUP[carrier.device]
+    candidates, job = _ordered(model, recommended, rounds, warmup, seed, carrier, workload)
     job["ab"] = {"samples_per_rank": samples_per_rank}
     return write_prepared(directory, candidates, job, world_size)
 
@@ -131,17 +134,20 @@ def _ordered(
     rounds: int,
     warmup: int,
     seed: int,
+    carrier: Carrier,
     workload: Workload | None,
 ) -> tuple[list[Candidate], dict[str, Any]]:
     """The candidates and the job of the ranks."""
-    check_rounds(rounds, warmup, model.device)
+    check_rounds(rounds, warmup, carrier.device)
     candidates = [
         Candidate(name=_DEFAULT, assignment=None),
         Candidate(name=_RECOMMENDED, assignment=recommended),
     ]
     if workload is not None:
-        check_replayable(workload, candidates, "model", Carrier(device=model.device))
-    return candidates, model_job(model, candidates, rounds, warmup, seed, workload=workload, probed=False)
+        check_replayable(workload, candidates, "model", carrier)
+    return candidates, model_job(
+        model, candidates, rounds, warmup, seed, carrier, workload=workload, probed=False
+    )
 
 
 def _check_samples(samples_per_rank: int | None) -> None:

@@ -14,6 +14,7 @@ from sim.errors import InputError, ReplayError
 from sim.nouns.hardware import GLOO_CHANNELS, CurvePoint, Hardware
 from sim.nouns.measurement import Mode
 from sim.units import MIB
+from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier
 from sim.validator.hosts.launch import Place, run_ranks
 from sim.validator.ranks.probes.settling import FEWEST_ROUNDS, figure_ns, interval_ns, modes
 
@@ -98,12 +99,14 @@ def calibrate(
     budget_s: float = BUDGET_S,
     small_repeats: int = 30,
     mode: Mode = "paced",
+    carrier: Carrier = GLOO_ON_HOST,
     progress: Progress | None = None,
 ) -> Hardware:
-    """Measure curves, channel sharing, copies, launches and what slows what, over gloo.
+    """Measure curves, channel sharing, copies, launches and what slows what, on the device of ``carrier``.
 
     ``mode`` says what computes beside the collectives: ``"paced"`` nothing, the host is as free as under
-    an accelerator; ``"model"`` a matrix multiplication on each rank, as when real models train there.
+    an accelerator; ``"model"`` a matrix multiplication on each rank, as when real models train there. On a
+    GPU it always multiplies beside.
     Every size is measured in each of ``rounds``, and what stands for it is the mean without the slowest third
     of them (``sim.validator.ranks.probes.settling``). All-reduces whose figure is not known to 3 % then are
     measured on, for ``budget_s`` seconds at most. The scatter is kept in ``spread``; points that cannot be
@@ -120,10 +123,11 @@ def calibrate(
         budget_s=budget_s,
         small_repeats=small_repeats,
         mode=mode,
+        carrier=carrier,
     )
-    told = CalibrationStory(progress)
+    told = CalibrationStory(job, progress)
     run_ranks(place, job, told.take, _TIMEOUT_S)
-    return told.hardware(place, mode)
+    return told.hardware(place)
 
 
 def calibration_job(
@@ -134,6 +138,7 @@ def calibration_job(
     budget_s: float = BUDGET_S,
     small_repeats: int = 30,
     mode: Mode = "paced",
+    carrier: Carrier = GLOO_ON_HOST,
 ) -> dict[str, Any]:
     """What the ranks of a calibration are told to do; the arguments are those of ``calibrate``."""
     if world_size < 2:
@@ -144,7 +149,7 @@ def calibration_job(
     if not sizes:
         raise InputError(f"largest: {largest} bytes is not legal; give at least 4KiB")
     return {
-        **_curve_job(sizes, budget_s, small_repeats),
+        **_curve_job(sizes, budget_s, small_repeats, carrier),
         "broadcast_sizes": [size for size in sizes if size <= MIB][::4],
         "zero_sizes": [size for size in sizes if size <= _LARGEST_ZERO_BYTES][::2],
         "pair_sizes": [size for size in (4 * MIB, 8 * MIB, 16 * MIB) if size <= largest] or sizes[-1:],
@@ -152,7 +157,7 @@ def calibration_job(
         "rounds": rounds,
         "copies_per_round": 4,
         "copy_repeats": 12,
-        "computes": mode == "model",
+        "computes": mode == "model" or carrier.device != "cpu",
     }
 
 
@@ -162,10 +167,12 @@ class CalibrationStory:
     ``rounds`` are the samples of each curve.
 
     Args:
+        job: what the ranks were told to do.
         progress: told how far the ranks are, at whatever they tell.
     """
 
-    def __init__(self, progress: Progress | None = None) -> None:
+    def __init__(self, job: Mapping[str, Any], progress: Progress | None = None) -> None:
+        self._job = job
         self._progress = progress
         self._at: tuple[int, int, str] | None = None
 
@@ -194,22 +201,80 @@ class CalibrationStory:
         if self._progress is not None and self._at is not None:
             self._progress(*self._at)  # each event is a sign of life: a round alone takes long
 
-    def hardware(self, place: Place, mode: Mode) -> Hardware:
+    def hardware(self, place: Place) -> Hardware:
         """The machine at ``place``. Raises ``ReplayError`` where the ranks did not measure all."""
         missing = {"started", "launches", "copies out", "additions", "gathers", "search", "host"}
+        if self._job["device"] != "cpu":
+            missing = {"started", "local", "compute"}
         missing -= set(self._found)
         if missing:
             raise ReplayError(f"calibrate: the ranks ended before {', '.join(sorted(missing))} were measured")
-        return told_doubtful(_hardware(place, mode, self.rounds, self._pairs, self._found))
+        job, found = self._job, self._found
+        fields, spread = (_host_fields if job["device"] == "cpu" else _device_fields)(found)
+        ratios = {size: median(both) / median(alone) for size, (alone, both) in sorted(self._pairs.items())}
+        if ratios:  # gloo's worker threads send through one connection (A3.8)
+            fields["comm_channels"], fields["shared_connection"] = GLOO_CHANNELS, True
+            fields["channel_slowdown"] = max(1.0, round(median(ratios.values()), 4))
+            spread["channel_slowdown"] = {str(size): round(ratio, 4) for size, ratio in ratios.items()}
+        curves = {name: _points(self.rounds[name]) for name in _CURVES}
+        hardware = Hardware(
+            name=place.describe(),
+            world_size=place.world_size,
+            **{name: points for name, points in curves.items() if points},  # type: ignore[arg-type]
+            **fields,
+            spread={**{name: _scatter(curve) for name, curve in self.rounds.items()}, **spread},
+            provenance={
+                "source": "bucketsim calibrate",
+                "date": datetime.now(UTC).isoformat(timespec="seconds"),
+                "backend": "nccl" if "nccl" in job["backend"] else "gloo",
+                "device": job["device"],
+                "world_size": place.world_size,
+                "place": place.describe(),
+                "mode": "model" if job["computes"] else "paced",
+                **place.document(),
+                **found["started"]["environment"],
+            },
+        )
+        return told_doubtful(hardware)
 
 
-def _hardware(
-    place: Place,
-    mode: Mode,
-    curves: Rounds,
-    pairs: dict[int, tuple[list[int], list[int]]],
-    found: dict[str, Any],
-) -> Hardware:
+def _device_fields(found: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fields of a Hardware and their scatter, of what was measured on GPUs; the host is ahead of them."""
+    local, compute = found["local"], found["compute"]
+    slowed = _slowed_by_computing(compute)
+    return (
+        {
+            "launch_cost_ns": max(0, round(median(local["launch_ns"]))),
+            "launch_blocks_compute": False,
+            "copy_in_bytes_per_s": _rate(local["copy_bytes"], local["copy_in_ns"]),
+            "copy_out_bytes_per_s": _rate(local["copy_bytes"], local["copy_out_ns"]),
+            **slowed,
+        },
+        {
+            "launch_cost_ns": _spread(local["launch_ns"]),
+            "copy_in_ns": {"num_bytes": local["copy_bytes"], **_spread(local["copy_in_ns"])},
+            "copy_out_ns": {"num_bytes": local["copy_bytes"], **_spread(local["copy_out_ns"])},
+            **_beside_computing(compute),
+        },
+    )
+
+
+def _slowed_by_computing(compute: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        "compute_slowdown": slowdown(compute["compute_ns"], compute["compute_beside_ns"]),
+        "comm_slowdown": slowdown(compute["comm_ns"], compute["comm_beside_ns"]),
+    }
+
+
+def _beside_computing(compute: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "compute_slowdown": _pairs(compute["compute_ns"], compute["compute_beside_ns"]),
+        "comm_slowdown": _pairs(compute["comm_ns"], compute["comm_beside_ns"]),
+    }
+
+
+def _host_fields(found: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fields of a Hardware and their scatter, of what was measured on hosts that compute and send at once."""
     copies, launches, out = found["copies"], found["launches"]["samples_ns"], found["copies out"]
     added, gathers = found["additions"], found["gathers"]
     extra = [beside - alone for beside, alone in zip(out["comm_beside_ns"], out["comm_ns"], strict=True)]
@@ -220,33 +285,23 @@ def _hardware(
     }
     interference: dict[str, Any] = {}
     if "compute" in found:
-        compute = found["compute"]
-        interference["compute_slowdown"] = _pairs(compute["compute_ns"], compute["compute_beside_ns"])
-        interference["comm_slowdown"] = _pairs(compute["comm_ns"], compute["comm_beside_ns"])
-        slowed["compute_slowdown"] = slowdown(compute["compute_ns"], compute["compute_beside_ns"])
-        slowed["comm_slowdown"] = slowdown(compute["comm_ns"], compute["comm_beside_ns"])
-    ratios = {size: median(both) / median(alone) for size, (alone, both) in sorted(pairs.items())}
-    return Hardware(
-        name=place.describe(),
-        world_size=place.world_size,
-        **{name: points for name in _CURVES if (points := _points(curves[name]))},  # type: ignore[arg-type]
-        comm_channels=GLOO_CHANNELS,
-        channel_slowdown=max(1.0, round(median(ratios.values()), 4)),
-        shared_connection=True,
-        launch_cost_ns=max(0, round(median(launches))),
-        launch_blocks_compute=True,
-        copy_in_bytes_per_s=_rate(copies["copy_bytes"], copies["copy_in_ns"]),
-        copy_out_bytes_per_s=_rate(copies["copy_bytes"], copies["copy_out_ns"]),
-        accumulate_bytes_per_s=_rate(added["num_bytes"], added["samples_ns"]),
-        queued_gather_factor=_queued(gathers["alone_ns"], gathers["queued_ns"]),
-        **slowed,
-        search_unused_ns=max(0, round(median(found["search"]["search_ns"]))),
-        mark_used_ns=max(0, round(median(found["search"]["mark_ns"]))),
-        spread={
-            **{name: _scatter(curve) for name, curve in curves.items()},
+        interference = _beside_computing(found["compute"])
+        slowed |= _slowed_by_computing(found["compute"])
+    return (
+        {
+            "launch_cost_ns": max(0, round(median(launches))),
+            "launch_blocks_compute": True,
+            "copy_in_bytes_per_s": _rate(copies["copy_bytes"], copies["copy_in_ns"]),
+            "copy_out_bytes_per_s": _rate(copies["copy_bytes"], copies["copy_out_ns"]),
+            "accumulate_bytes_per_s": _rate(added["num_bytes"], added["samples_ns"]),
+            "queued_gather_factor": _queued(gathers["alone_ns"], gathers["queued_ns"]),
+            **slowed,
+            "search_unused_ns": max(0, round(median(found["search"]["search_ns"]))),
+            "mark_used_ns": max(0, round(median(found["search"]["mark_ns"]))),
+        },
+        {
             "host_share": _by_size(found["host"]["shares"]),
             "comm_beside_compute": _by_size(found["host"]["slowdowns"]),
-            "channel_slowdown": {str(size): round(ratio, 4) for size, ratio in ratios.items()},
             "launch_cost_ns": _spread(launches),
             "copy_in_ns": {"num_bytes": copies["copy_bytes"], **_spread(copies["copy_in_ns"])},
             "copy_out_ns": {"num_bytes": copies["copy_bytes"], **_spread(copies["copy_out_ns"])},
@@ -262,24 +317,13 @@ def _hardware(
             "mark_used_ns": _spread(found["search"]["mark_ns"]),
             **interference,
         },
-        provenance={
-            "source": "bucketsim calibrate",
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "backend": "gloo",
-            "device": "cpu",
-            "world_size": place.world_size,
-            "place": place.describe(),
-            "mode": mode,
-            **place.document(),
-            **found["started"]["environment"],
-        },
     )
 
 
-def _curve_job(sizes: Sequence[int], budget_s: float, small_repeats: int) -> dict[str, Any]:
+def _curve_job(sizes: Sequence[int], budget_s: float, small_repeats: int, carrier: Carrier) -> dict[str, Any]:
     return {
         "task": "calibrate",
-        "backend": "gloo",
+        **carrier.order_to_ranks(),
         "sizes": list(sizes),
         "everything": False,
         "computes": False,
@@ -313,8 +357,11 @@ def measure_again(
             f"{hardware.name}: measured on {hardware.provenance.get('place')}, not on {place.describe()}; "
             f"give the options that it was calibrated with"
         )
-    told = CalibrationStory(progress)
-    run_ranks(place, _curve_job(sizes, budget_s, small_repeats), told.take, _TIMEOUT_S)
+    known = hardware.provenance
+    carrier = Carrier(device=known.get("device", "cpu"), backend=known.get("backend", "gloo"))
+    job = _curve_job(sizes, budget_s, small_repeats, carrier)
+    told = CalibrationStory(job, progress)
+    run_ranks(place, job, told.take, _TIMEOUT_S)
     curve = told.rounds["all_reduce"]
     anew = {point.num_bytes: point for point in _points(curve)}
     return told_doubtful(

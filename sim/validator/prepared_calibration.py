@@ -9,6 +9,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Mode
 from sim.units import MIB
 from sim.validator.calibrate import BUDGET_S, CalibrationStory, calibration_job
+from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier
 from sim.validator.prepared import JOB, events, place_of, read_job, why_unfinished, write_job
 from sim.validator.ranks.probes.settling import FEWEST_ROUNDS
 
@@ -23,6 +24,7 @@ def prepare_calibration(
     rounds: int = FEWEST_ROUNDS,
     budget_s: float = BUDGET_S,
     mode: Mode = "paced",
+    carrier: Carrier = GLOO_ON_HOST,
 ) -> Path:
     """Write the job of ``world_size`` ranks into ``directory``, which is made; returns the job's path.
 
@@ -31,7 +33,9 @@ def prepare_calibration(
     Raises:
         InputError: fewer than two ranks, an illegal argument, or a directory that holds a job already.
     """
-    job = calibration_job(world_size, largest=largest, rounds=rounds, budget_s=budget_s, mode=mode)
+    job = calibration_job(
+        world_size, largest=largest, rounds=rounds, budget_s=budget_s, mode=mode, carrier=carrier
+    )
     make_directory(directory)
     if (directory / JOB).exists():
         raise InputError(f"{directory}: holds a job already; give a new or empty directory")
@@ -46,14 +50,14 @@ def gather_calibration(directory: Path) -> Hardware:
         ReplayError: a rank failed (named), or the run has not finished.
     """
     job = read_job(directory)
-    told = CalibrationStory()
+    told = CalibrationStory(job)
     last: dict[str, dict[str, Any]] = {}
     for event in events(directory, job):
         told.take(event)
         last[event["event"]] = event
     if "finished" not in last:
         raise ReplayError(f"{directory}: {why_unfinished(directory)}{_how_far(last)}; no hardware is written")
-    return told.hardware(place_of(job, last["started"]), "model" if job["computes"] else "paced")
+    return told.hardware(place_of(job, last["started"]))
 
 
 def is_calibration(directory: Path) -> bool:

@@ -31,10 +31,10 @@ def replay(
 ) -> list[Measurement]:
     """Replay candidates on real ranks, interleaved with plain and noop runs.
 
-    Without ``model`` the replay is paced: backward keeps the recorded schedule, and ``carrier`` says on what
-    device, and what sums up the buckets. With ``model`` the user's own model computes for real, and its
-    parameters must be those of ``workload``. If ``probed`` is False, a replay of a model has neither the
-    lanes that stamp buckets nor the noop lane.
+    Without ``model`` the replay is paced: backward keeps the recorded schedule. With ``model`` the user's own
+    model computes for real, and its parameters must be those of ``workload``. ``carrier`` says on what
+    device, and what sums up the buckets. If ``probed`` is False, a replay of a model has neither the lanes
+    that stamp buckets nor the noop lane.
 
     Measurements are written to ``directory`` when they are complete; after a failure or Ctrl-C what
     was measured so far is written too, marked incomplete.
@@ -60,12 +60,11 @@ def replay(
         warmup=job["warmup"],
         progress=progress,
     )
-    backend = carrier.name if model is None else model.backend
     complete = False
     try:
         run_ranks(place, job, collected.take, _TIMEOUT_S if model is None else MODEL_TIMEOUT_S)
         complete = True
     finally:
-        measurements = collected.measurements(place, job["mode"], backend, complete)
+        measurements = collected.measurements(place, job["mode"], carrier.name, complete)
         save_measurements(directory, measurements)
     return measurements

@@ -210,6 +210,7 @@ def _about(rank: Rank, seat: Seat) -> dict[str, Any]:
             "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
             "python": platform.python_version(),
             "torch": torch.__version__,
+            **({"gpu": torch.cuda.get_device_name()} if rank.job.get("device") == "cuda" else {}),
         },
     }
 

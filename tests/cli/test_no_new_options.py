@@ -19,7 +19,8 @@ FROZEN = {
         "agree": "--json --markdown --max-error directories",
         "box": "--rate command hosts",
         "calibrate": (
-            "--again --box --budget --json --largest --mode --output --prepare --ranks --rate --rounds -o"
+            "--again --backend --box --budget --device --json --largest --mode --output --prepare --ranks "
+            "--rate --rounds -o"
         ),
         "cluster": (
             "--algorithm --beside --collective --json --loads --measured --output --ranks --save-cluster "

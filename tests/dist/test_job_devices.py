@@ -16,7 +16,6 @@ from sim.nouns.workload import Workload
 from sim.recorder import load_factory
 from sim.recorder import record as record_step
 from sim.validator import abtest, replay
-from sim.validator.capabilities import gpus_here
 from tests.commands import Said, bucketsim
 from tests.dist.starting import forked_to_their_ends
 
@@ -184,14 +183,29 @@ def test_a_job_for_other_hosts_says_its_device_and_asks_for_their_gpus(
     assert ("--gpus-per-node" in said.out) == bool(asked)
 
 
-@pytest.mark.parametrize("here", [0, 8])
-def test_calibrate_says_first_what_it_does_not_measure(
-    here: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("here", "asked", "ordered"),
+    [
+        (8, (), NCCL),
+        (0, (), GLOO),
+        (0, ("--device", "cuda"), NCCL),
+        (8, ("--device", "cpu"), GLOO),
+        (8, ("--backend", "gloo"), ("cuda", "gloo")),
+    ],
+)
+def test_calibrate_measures_between_gpus_where_they_are(
+    here: int,
+    asked: tuple[str, ...],
+    ordered: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gpus(here, monkeypatch)
-    said = bucketsim("calibrate", "--ranks", "16", "--prepare", "-o", tmp_path / "link")
-    assert said.code == 0
-    assert (gpus_here(), "all_reduce_perf" in said.err.splitlines()[0]) == (here, here > 0)
+    said = bucketsim("calibrate", "--ranks", "16", "--prepare", "-o", tmp_path / "link", *asked)
+    assert said.code == 0, said.err
+    job = json.loads((tmp_path / "link" / "job.json").read_text())
+    assert (job["device"], job["backend"]) == ordered
+    assert ("device:" in said.err) == (asked in ((), ("--backend", "gloo")))
 
 
 @pytest.mark.dist

@@ -15,6 +15,7 @@ from sim.nouns.workload import Workload
 from sim.recorder import load_factory
 from sim.recorder import record as record_step
 from sim.validator.candidates.candidate import Candidate
+from sim.validator.candidates.carriers import Carrier
 from sim.validator.candidates.replay_jobs import UserModel, model_job, paced_job
 from sim.validator.ranks.lanes import model_lanes, paced_lanes
 from sim.validator.ranks.pacing.replay_lane import Lane
@@ -90,7 +91,7 @@ def held_beside_buckets(models: list[Any]) -> int:
 
 @pytest.mark.dist
 def test_lanes_of_a_model(alone: None, workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = model_job(MODEL, candidates(workload), 1, 3, 0, workload=workload, probed=True)
+    job = model_job(MODEL, candidates(workload), 1, 3, 0, Carrier(), workload=workload, probed=True)
     models = run(model_lanes, "model_lanes", job, monkeypatch)
     assert len(models) >= 10
     assert held_beside_buckets(models) <= GRADIENTS
@@ -109,7 +110,7 @@ def test_lanes_that_do_not_fit_are_told_before_the_first_step(
     workload: Workload, monkeypatch: pytest.MonkeyPatch, probed: bool, lanes: int
 ) -> None:
     """With what there is: a copy of the gradients for each lane that has a DDP, and one beside."""
-    job = model_job(MODEL, candidates(workload), 1, 3, 0, workload=workload, probed=probed)
+    job = model_job(MODEL, candidates(workload), 1, 3, 0, Carrier(), workload=workload, probed=probed)
     model = load_factory(MODEL.factory, arguments=MODEL.arguments)[0]
     gpu = torch.device("cuda", 3)
     free = (lanes + 1) * GRADIENTS

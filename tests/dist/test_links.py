@@ -1,5 +1,6 @@
 """Emulated links: in time as the simulator says, under real DDP, on the host and on a GPU."""
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -160,11 +161,60 @@ def test_validate_over_an_emulated_link_gives_an_agreed_record(
                 assert row.end_ns is not None
                 assert row.ready_ns is not None
                 service = all_reduce_ns(LINK, len(bucket) << 20)
+                # a GPU's kernels last as long as they are told within 10 us
+                service -= 10_000 if device == "cuda" else 0
                 assert row.end_ns >= max(row.ready_ns, free) + service
                 free = row.ready_ns + service
     agreement = sim.agreement(measured)
     assert agreement.median_step_error < 0.10
     assert agreement.order_right == agreement.order_pairs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=(pytest.mark.gpu, ON_A_GPU))])
+def test_a_model_of_ones_own_meets_a_wire_that_is_not_there(tmp_path: Path, device: str) -> None:
+    """Bound on a GPU: what is exposed of the communication, within 3 % at the median."""
+    model = ["sim.examples.train:model_and_batch", *("--arg", "width=1024", "--arg", "layers=12")]
+    model += ["--arg", "batch=4096" if device == "cuda" else "batch=32", "--device", device]
+    runner, workload, hardware = CliRunner(), tmp_path / "w.json", tmp_path / "h.json"
+    hardware.write_text(sim.to_text(LINK))
+    assert runner.invoke(app, ["record", *model, "-o", str(workload)]).exit_code == 0
+    words = ["validate", str(workload), "--hardware", str(hardware), "--link", "emulated", "--model", *model]
+    done = runner.invoke(
+        app, [*words, "--mode", "model", "--caps", "2,25", "--rounds", "3", "-o", str(tmp_path / "r")]
+    )
+    assert done.exit_code == 0, done.output
+    record = load_record(tmp_path / "r")
+    assert {(one.mode, one.backend, one.complete) for one in record.measurements} == {
+        ("model", "emulated", True)
+    }
+    if device == "cuda":
+        assert sim.agreement(record).median_exposed_error < 0.03
+    tested = runner.invoke(app, [*words, "--ab", "--rounds", "3", "-o", str(tmp_path / "ab"), "--json"])
+    assert tested.exit_code == 0, tested.output
+    assert json.loads(tested.stdout)["world_size"] == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param("gloo", marks=ON_A_GPU),
+        pytest.param(
+            "nccl", marks=pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+        ),
+    ],
+)
+def test_the_link_of_gpus_is_measured_between_gpus(backend: str, tmp_path: Path) -> None:
+    """Over gloo two ranks share one GPU. Bound: copies within the GPU at 20 GB/s or more."""
+    words = ["calibrate", "--device", "cuda", "--backend", backend, "--largest", "4MiB", "--rounds", "1"]
+    done = CliRunner().invoke(app, [*words, "--budget", "0", "-o", str(tmp_path / "h.json")])
+    assert done.exit_code == 0, done.output
+    found = sim.load_hardware(tmp_path / "h.json")
+    assert (found.provenance["device"], found.provenance["backend"]) == ("cuda", backend)
+    assert found.all_reduce[-1].duration_ns > found.all_reduce[0].duration_ns
+    assert (found.copy_in_bytes_per_s or 0) > 2e10
+    assert not found.launch_blocks_compute
 
 
 def test_slow_downs_of_the_link_s_machine_are_not_this_machine_s() -> None:

@@ -16,6 +16,7 @@ from sim.recorder import load_factory
 from sim.recorder import record as record_step
 from sim.validator.abtest import run_ab
 from sim.validator.candidates.candidate import Candidate, standing_candidates
+from sim.validator.candidates.carriers import Carrier
 from sim.validator.candidates.replay_jobs import UserModel, model_job
 from sim.validator.hosts.launch import Place
 from sim.validator.ranks.lanes.model_lanes import _check_parameters, model_lanes
@@ -95,7 +96,8 @@ def test_a_model_that_cannot_be_replayed_is_refused_with_its_reason(
 ) -> None:
     model = UserModel(factory=f"{HERE}:{factory}", arguments=arguments)
     known = workload if factory == "regression" else None
-    job = model_job(model, [Candidate(name="d", assignment=None)], 1, 3, 0, workload=known, probed=False)
+    candidates = [Candidate(name="d", assignment=None)]
+    job = model_job(model, candidates, 1, 3, 0, Carrier(), workload=known, probed=False)
     with pytest.raises(InputError, match=words):
         model_lanes(AloneRank(job))
 
@@ -157,11 +159,6 @@ def test_ab_through_the_command_line(tmp_path: Path) -> None:
 )
 def test_options_that_do_not_go_together_are_a_matter_of_usage(arguments: list[str]) -> None:
     assert bucketsim(*arguments).code == 2
-
-
-def test_an_unknown_device_is_refused() -> None:
-    with pytest.raises(InputError, match="give cpu or cuda"):
-        UserModel(factory="m:f", device="tpu")
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from sim.errors import InputError, NotModelledError
 from sim.importer.recorded.recorded_run import read_recording
 from sim.nouns.imported import ImportOptions
 from sim.recorder import live_recording as live
-from sim.recorder.clocks import HostClock, LiveCudaClock, live_clock_for
+from sim.recorder.clocks import EventClock, HostClock, clock_for
 from sim.recorder.live_recording import Journal, record
 from sim.recorder.tap import attach
 from tests.handmade import wired
@@ -305,7 +305,6 @@ class PaperGpu:
     def __init__(self, lag: int) -> None:
         self.lag = lag
         self.recorded = 0
-        self.made = 0
         self.waits = 0
 
     @property
@@ -316,12 +315,10 @@ class PaperGpu:
 class PaperEvent:
     gpu: PaperGpu
 
-    def __init__(self, *, enable_timing: bool) -> None:
-        assert enable_timing
-        self.gpu.made += 1
+    def __init__(self, device: torch.device, *, enable_timing: bool) -> None:
+        assert (device, enable_timing) == (CUDA, True)
 
-    def record(self, stream: str) -> None:
-        assert stream == "stream of cuda:0"
+    def record(self) -> None:
         self.gpu.recorded += 1
         self.at = self.gpu.recorded
 
@@ -342,9 +339,8 @@ class PaperEvent:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> PaperGpu:
     paper = PaperGpu(lag=0)
     monkeypatch.setattr(PaperEvent, "gpu", paper, raising=False)
-    monkeypatch.setattr(torch.cuda, "Event", PaperEvent)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
-    monkeypatch.setattr(live, "live_clock_for", lambda _: LiveCudaClock(CUDA))
+    monkeypatch.setattr(torch, "Event", PaperEvent)
+    monkeypatch.setattr(live, "clock_for", lambda _: EventClock(CUDA))
     return paper
 
 
@@ -415,8 +411,8 @@ def test_after_an_error_only_what_has_been_reached_is_written(
 
 
 def test_clocks_by_device() -> None:
-    assert isinstance(live_clock_for(torch.device("cpu")), HostClock)
-    assert isinstance(live_clock_for(CUDA), LiveCudaClock)
+    assert isinstance(clock_for(torch.device("cpu")), HostClock)
+    assert isinstance(clock_for(CUDA), EventClock)
     clock = HostClock()
     first = clock.stamp()
     assert clock.between_ns(first, clock.stamp()) >= 0

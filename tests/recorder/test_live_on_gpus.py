@@ -71,7 +71,7 @@ class LateClock:
 @pytest.fixture
 def late(monkeypatch: pytest.MonkeyPatch) -> LateClock:
     clock = LateClock()
-    monkeypatch.setattr(live, "live_clock_for", lambda _: clock)
+    monkeypatch.setattr(live, "clock_for", lambda _: clock)
     monkeypatch.setattr(live, "is_captured", lambda _: clock.captures)
     return clock
 
@@ -103,7 +103,7 @@ def test_no_stamp_is_traced_into_a_graph(
             traced.append(torch.compiler.is_compiling())
             return super().stamp()
 
-    monkeypatch.setattr(live, "live_clock_for", lambda _: Seeing())
+    monkeypatch.setattr(live, "clock_for", lambda _: Seeing())
     graphs: list[list[str]] = []
 
     def backend(graph: torch.fx.GraphModule, _: object) -> Any:

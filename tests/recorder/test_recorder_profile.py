@@ -16,7 +16,7 @@ from sim.errors import InputError, MachineError
 from sim.formats.documents import parse_text, to_text
 from sim.nouns.workload import Workload
 from sim.recorder import models, record
-from sim.recorder.clocks import CudaClock, HostClock, clock_for, find_device
+from sim.recorder.clocks import EventClock, HostClock, clock_for, find_device
 from sim.recorder.instruments import Iteration, Parameter, Survey
 from sim.recorder.profile import build_workload
 from sim.units import median_ns
@@ -512,4 +512,4 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_device("cuda:0") == torch.device("cuda:0")
     with pytest.raises(MachineError, match="'cuda:2' is not here"):
         find_device("cuda:2")
-    assert isinstance(clock_for(find_device("cuda:0")), CudaClock)
+    assert isinstance(clock_for(find_device("cuda:0")), EventClock)

@@ -191,7 +191,7 @@ SIZES = [4096 << power for power in range(15)]
 
 def calibrated(burst_rounds: Sequence[int]) -> Hardware:
     """What ranks would tell of a wire of 60 MB/s, the 16 MiB of some rounds beside something else."""
-    told = CalibrationStory()
+    told = CalibrationStory({"device": "cpu", "backend": "gloo", "computes": False})
     for number in range(9):
         for size in SIZES:
             clean = 400_000 + size * 17
@@ -219,7 +219,7 @@ def calibrated(burst_rounds: Sequence[int]) -> Hardware:
     told.take({"event": "products", "num_bytes": MIB, "samples_ns": [MS]})
     told.take({"event": "search", "search_ns": [1], "mark_ns": [1]})
     told.take({"event": "host", "shares": {str(16 * MIB): 0.2}, "slowdowns": {str(16 * MIB): 1.1}})
-    return told.hardware(Place(), "paced")
+    return told.hardware(Place())
 
 
 def test_a_burst_in_one_round_is_left_out_and_one_in_most_is_named() -> None:

@@ -1,4 +1,4 @@
-"""What carries the buckets of a paced replay, as the one who orders it says it."""
+"""What carries the buckets of a replay, as the one who orders it says it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -48,11 +48,16 @@ class Carrier:
             return EMULATED
         return self.backend or ("nccl" if self.device == "cuda" else "gloo")
 
+    @property
+    def _uses_nccl(self) -> bool:
+        """Beside an emulated link too: gloo would take the buffers that DDP broadcasts by way of the host."""
+        return self.device == "cuda" and self.backend != "gloo"
+
     def order_to_ranks(self) -> dict[str, Any]:
         """What the ranks are told; objects and the common start travel over gloo, on the host."""
         return {
             "device": self.device,
-            "backend": "cpu:gloo,cuda:nccl" if self.name == "nccl" else "gloo",
+            "backend": "cpu:gloo,cuda:nccl" if self._uses_nccl else "gloo",
             "link": None if self.emulated is None else _describe(self.emulated),
         }
 
@@ -68,9 +73,10 @@ def emulating_place(hardware: Hardware) -> Place:
 def measure_machine(workload: Workload, hardware: Hardware, device: str) -> Hardware:
     """``hardware``'s link with this machine's copies and launches, measured on one rank.
 
-    Slow-downs beside collectives go, since an emulated one takes nothing away from anybody;
-    ``channel_slowdown`` stays, as it belongs to the link; ``shared_connection`` does not, since an emulated
-    message waits behind no other. Broadcasts go too: one rank has none.
+    Slow-downs beside collectives go, since an emulated one takes nothing away from anybody. A gradient's hook
+    is free: on the CPU the copies hold it, and on a GPU the host is ahead. ``channel_slowdown`` stays, as it
+    belongs to the link; ``shared_connection`` does not, since an emulated message waits behind no other.
+    Broadcasts go too: one rank has none.
 
     Raises:
         ReplayError: the rank failed.
@@ -113,6 +119,7 @@ def with_local_costs(hardware: Hardware, found: dict[str, Any]) -> Hardware:
         launch_blocks_compute=found["launch_blocks_compute"],
         copy_in_bytes_per_s=rate(found["copy_in_ns"]),
         copy_out_bytes_per_s=rate(found["copy_out_ns"]),
+        hook_cost_ns=0,
         compute_slowdown=1.0,
         comm_slowdown=1.0,
         copy_in_slowdown=1.0,

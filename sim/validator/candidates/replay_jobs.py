@@ -18,25 +18,14 @@ MODEL_TIMEOUT_S = 600  # a model may load weights or compile before its first st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserModel:
-    """The user's own model: a factory that returns ``(model, batch)``, and where to run it.
+    """The user's own model: a factory that returns ``(model, batch)``.
 
-    ``device`` is ``cpu`` (gloo) or ``cuda`` (NCCL, one GPU a rank); ``dtype`` casts model and batch as
-    ``bucketsim record --dtype`` does.
+    ``dtype`` casts model and batch as ``bucketsim record --dtype`` does.
     """
 
     factory: str
     arguments: dict[str, Any] = field(default_factory=dict)
-    device: str = "cpu"
     dtype: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.device not in MIN_WARMUP:
-            raise InputError(f"device: {self.device!r} is not legal; give cpu or cuda (one GPU a rank)")
-
-    @property
-    def backend(self) -> str:
-        """The backend that carries the gradients."""
-        return "nccl" if self.device == "cuda" else "gloo"
 
 
 def replay_job(
@@ -50,19 +39,17 @@ def replay_job(
     seed: int,
     probed: bool = True,
 ) -> dict[str, Any]:
-    """The job of a replay: paced on ``carrier``, or ``model`` for real; ``warmup`` None: the device's least.
+    """The job of a replay on ``carrier``, paced, or ``model`` for real; ``warmup`` None: the device's least.
 
     Raises:
         NotModelledError: a candidate that cannot be run. InputError: illegal rounds.
     """
-    if model is not None:
-        carrier = Carrier(device=model.device)
     warmup = MIN_WARMUP[carrier.device] if warmup is None else warmup
     check_replayable(workload, candidates, "paced" if model is None else "model", carrier)
     check_rounds(rounds, warmup, carrier.device)
     if model is None:
         return paced_job(workload, candidates, rounds, warmup, seed, carrier)
-    return model_job(model, candidates, rounds, warmup, seed, workload=workload, probed=probed)
+    return model_job(model, candidates, rounds, warmup, seed, carrier, workload=workload, probed=probed)
 
 
 def paced_job(
@@ -100,6 +87,7 @@ def model_job(
     rounds: int,
     warmup: int,
     seed: int,
+    carrier: Carrier,
     *,
     workload: Workload | None,
     probed: bool,
@@ -112,11 +100,9 @@ def model_job(
     return {
         **_rounds(candidates, rounds, warmup, seed),
         "mode": "model",
-        # Objects and the common start travel over gloo, on the host, whatever carries the gradients.
-        "backend": "gloo" if model.device == "cpu" else f"cpu:gloo,cuda:{model.backend}",
+        **carrier.order_to_ranks(),
         "timeout_s": MODEL_TIMEOUT_S,
         "quiet_s": MODEL_TIMEOUT_S,
-        "device": model.device,
         "dtype": model.dtype,
         "factory": model.factory,
         "arguments": model.arguments,

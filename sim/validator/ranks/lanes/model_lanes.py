@@ -32,6 +32,7 @@ from sim.recorder.training_step import (
 )
 from sim.units import format_size
 from sim.validator.ranks.pacing.cuda_pacing import keep_logger_from_waiting
+from sim.validator.ranks.pacing.emulated_link import link_of
 from sim.validator.ranks.pacing.paced_module import sleep_until
 from sim.validator.ranks.pacing.replay_lane import Lane, Manner
 from sim.validator.ranks.pacing.stepping import (
@@ -56,6 +57,9 @@ _COMPILED = "_orig_mod."  # what torch.compile puts before a parameter's name
 def model_lanes(rank: RankLike) -> list[Lane]:
     """The lanes: plain and each candidate; where the job says ``probed`` also noop, and traced candidates.
 
+    An emulated link is a communication hook of every candidate: DDP, model and optimizer are the user's, and
+    only the wire is a curve.
+
     Raises:
         InputError: the factory's model is not that of the workload, is wrapped or sharded, or is
             another one at each call.
@@ -70,6 +74,7 @@ def model_lanes(rank: RankLike) -> list[Lane]:
     _check_parameters(parameters, job["parameters"])
     rank.tell("model", about=_about(job, owner))
     _check_room(job, owner.model, device)
+    link = None if job["link"] is None else link_of(job["link"], device)
     lanes = [_lane("plain", owner, partial(run_model_step, owner, owner, clock), 0)]
 
     def add(name: str, candidate: dict[str, Any], recorder: Recorder | None) -> Any:
@@ -80,18 +85,25 @@ def model_lanes(rank: RankLike) -> list[Lane]:
         keep_logger_from_waiting(wrapped.model)
         if recorder is not None:
             wrapped.model.register_comm_hook(None, recorder.hook)
+        elif link is not None and name != "noop":
+            wrapped.model.register_comm_hook(None, link.hook)
         lane = ModelStep(wrapped.model, owner.batch)
         step = partial(run_model_step, lane, owner, clock, recorder, manner_of(candidate))
         lanes.append(_lane(name, mine, step, len(lanes), wrapped.observe, recorder is not None))
         rank.tell("built", lane=name)
         return wrapped.model
 
+    def recorder() -> Recorder:
+        if link is None:
+            return Recorder(clock.stamp, rank.world_size)
+        return Recorder(clock.stamp, launch=link.launch)
+
     if job["probed"]:
         add("noop", stock_ddp("noop"), None).register_comm_hook(None, noop_hook)
     for candidate in job["candidates"]:
         add(candidate["name"], candidate, None)
         if job["probed"] and candidate["traced"]:
-            add(candidate["name"], candidate, Recorder(clock.stamp, rank.world_size))
+            add(candidate["name"], candidate, recorder())
     return lanes
 
 

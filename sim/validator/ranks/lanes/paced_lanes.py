@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
-from sim.validator.ranks.pacing.cuda_pacing import CudaPacer, check_sums, spin_cycles
+from sim.validator.ranks.pacing.cuda_pacing import CudaPacer, check_sums
 from sim.validator.ranks.pacing.paced_module import PacedModule
 from sim.validator.ranks.pacing.pacers import HostPacer, Pacer
 from sim.validator.ranks.pacing.replay_lane import Lane, Manner
+from sim.validator.ranks.pacing.spinning import keep_busy
 from sim.validator.ranks.pacing.stepping import PLAIN, Recorder
 from sim.validator.ranks.process.processes import keep_freed_memory
 from sim.validator.ranks.process.rank_like import RankLike
@@ -110,7 +111,7 @@ def pacer_for(rank: RankLike) -> Pacer:
     device = torch.device("cuda", torch.cuda.current_device())
     backend = "nccl" if "nccl" in rank.job["backend"] else "gloo"
     if rank.world_size > 1 and backend == "gloo":
-        check_sums(rank.rank, rank.world_size, device, lambda: spin_cycles(_DELAY_CYCLES))
+        check_sums(rank.rank, rank.world_size, device, lambda: keep_busy(_DELAY_CYCLES))
     return CudaPacer(device, rank.rank, rank.world_size, backend)
 
 

@@ -7,9 +7,7 @@ it: the plain backward is then longer than recorded, which ``CudaPacer.state`` t
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
@@ -17,94 +15,23 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from sim.errors import InputError, MachineError
-from sim.recorder.clocks import Clock, CudaClock, Stamp
-from sim.units import NS_PER_MS
-from sim.validator.ranks.pacing.emulated_link import CudaLink, EmulatedLink, curve_from
+from sim.recorder.clocks import Clock, EventClock, Stamp
+from sim.validator.ranks.pacing.emulated_link import EmulatedLink, link_of
 from sim.validator.ranks.pacing.paced_module import PacedModule
 from sim.validator.ranks.pacing.replay_lane import Manner
+from sim.validator.ranks.pacing.spinning import Spin
 from sim.validator.ranks.pacing.stepping import PLAIN, Recorder, drop_gradients
 
 # The host's head start in each step: enough to be ahead of the GPU from the first kernel on.
 _HEAD_START_NS = 3_000_000
-_WARM_UP_CYCLES = 100_000_000  # some 50 ms, in which the clock comes up
-_SHORT_CYCLES, _LONG_CYCLES = 20_000, 2_000_000
-_CHAIN = 32
-_REPEATS = 7
 _NEVER = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpinRate:
-    """What ``torch.cuda._sleep`` takes on one GPU, as measured.
-
-    A kernel of ``c`` cycles, one behind the other, takes ``overhead_ns + c * ns_per_cycle``.
-    """
-
-    overhead_ns: float
-    ns_per_cycle: float
-
-    def cycles(self, duration_ns: int) -> int:
-        """Cycles of a kernel that lasts ``duration_ns``, overhead included; 0 where none is short enough."""
-        return max(0, round((duration_ns - self.overhead_ns) / self.ns_per_cycle))
-
-    def lasts_ns(self, cycles: int) -> int:
-        """How long a kernel of ``cycles`` lasts, ns."""
-        return round(self.overhead_ns + cycles * self.ns_per_cycle)
-
-
-def measure_spin_rate(device: torch.device) -> SpinRate:
-    """Time kernels of known cycles by events, medians of a few.
-
-    Raises:
-        MachineError: longer kernels did not take longer.
-    """
-    spin_cycles(_WARM_UP_CYCLES)
-    short = [_time_spins(device, _SHORT_CYCLES, _CHAIN) / _CHAIN for _ in range(_REPEATS)]
-    long = [_time_spins(device, _LONG_CYCLES, 1) for _ in range(_REPEATS)]
-    ns_per_cycle = (median(long) - median(short)) / (_LONG_CYCLES - _SHORT_CYCLES)
-    if ns_per_cycle <= 0:
-        raise MachineError(
-            f"{device}: {_LONG_CYCLES} cycles took {median(long):.0f} ns, {_SHORT_CYCLES} took "
-            f"{median(short):.0f} ns; time cannot be kept by kernels here"
-        )
-    return SpinRate(
-        overhead_ns=max(0.0, median(short) - _SHORT_CYCLES * ns_per_cycle), ns_per_cycle=ns_per_cycle
-    )
-
-
-def _time_spins(device: torch.device, cycles: int, count: int) -> float:
-    """Device time of ``count`` kernels, ns; one ahead of them keeps the GPU busy while they are enqueued."""
-    start, end = _timing_event(), _timing_event()
-    spin_cycles(_LONG_CYCLES)
-    start.record(torch.cuda.current_stream(device))
-    for _ in range(count):
-        spin_cycles(cycles)
-    end.record(torch.cuda.current_stream(device))
-    torch.cuda.synchronize(device)
-    elapsed_ms: float = start.elapsed_time(end)
-    return elapsed_ms * NS_PER_MS
-
-
-def spin_cycles(cycles: int) -> None:
-    """Enqueue a kernel on the current stream that does nothing for so many cycles of the GPU's clock."""
-    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
-
-
-def _timing_event() -> torch.cuda.Event:
-    event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    return event
-
-
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    return stream
 
 
 class CudaPacedModule(PacedModule):
     """A paced module whose forward and backward enqueue kernels instead of sleeping.
 
     Args as of ``PacedModule``, with tensors on the GPU, and:
-        rate: how long kernels last here.
+        spin: enqueues a kernel of so many ns.
         clock: where the end of backward is stamped.
     """
 
@@ -117,36 +44,27 @@ class CudaPacedModule(PacedModule):
         forward_ns: int,
         buffers: Sequence[torch.Tensor],
         *,
-        rate: SpinRate,
+        spin: Spin,
         clock: Clock,
     ) -> None:
         super().__init__(parameters, gradients, order, due_ns, forward_ns, buffers)
         self.backward_end: Stamp = None
-        self._rate = rate
+        self._spin = spin
         self._clock = clock
         self._enqueued_ns = 0
 
     def forward(self, carry: torch.Tensor) -> torch.Tensor:
         """One kernel for all of forward, enqueued first, so that the GPU is busy while the chain is made."""
-        spin(self._rate, self.forward_ns)
+        self._spin(self.forward_ns)
         self._enqueued_ns = 0
         return self.chain(carry)
 
     def keep(self, position: int) -> None:
         """Enqueue what is left up to the node at ``position``; what no kernel is short enough for waits."""
         due_ns = self.schedule.due_ns
-        self._enqueued_ns += spin(self._rate, due_ns[position] - self._enqueued_ns)
+        self._enqueued_ns += self._spin(due_ns[position] - self._enqueued_ns)
         if position == len(due_ns) - 1:
             self.backward_end = self._clock.stamp()
-
-
-def spin(rate: SpinRate, duration_ns: int) -> int:
-    """Enqueue a kernel of ``duration_ns`` on the current stream; returns how long it lasts, 0: none fits."""
-    cycles = rate.cycles(duration_ns)
-    if not cycles:
-        return 0
-    spin_cycles(cycles)
-    return rate.lasts_ns(cycles)
 
 
 def keep_logger_from_waiting(model: Any) -> None:
@@ -172,9 +90,9 @@ class CudaPacer:
         self.device = device
         self._world_size = world_size
         self._backend = backend
-        self._clock = clock or CudaClock(device)
-        self._rate = _in_turn(rank, world_size, lambda: measure_spin_rate(device))
-        self._ends = _stream(device) if backend == "gloo" else None
+        self._clock = clock or EventClock(device)
+        self._spin = _in_turn(rank, world_size, lambda: Spin(device))
+        self._ends = torch.Stream(device) if backend == "gloo" else None
         self._pulse = torch.zeros(1, device=device)
 
     def module(
@@ -188,18 +106,12 @@ class CudaPacer:
     ) -> PacedModule:
         """A module that enqueues kernels."""
         return CudaPacedModule(
-            parameters, gradients, order, due_ns, forward_ns, buffers, rate=self._rate, clock=self._clock
+            parameters, gradients, order, due_ns, forward_ns, buffers, spin=self._spin, clock=self._clock
         )
 
     def link(self, described: dict[str, Any]) -> EmulatedLink:
         """A link of kernels on side streams."""
-        return CudaLink(
-            curve_from(described["points"]),
-            described["channels"],
-            described["channel_slowdown"],
-            self.device,
-            lambda duration_ns: spin(self._rate, duration_ns),
-        )
+        return link_of(described, self.device, self._spin)
 
     def recorder(self, link: EmulatedLink | None) -> Recorder:
         """Stamps by events: ready and launch on the compute stream, the end where the collective ends.
@@ -247,7 +159,7 @@ class CudaPacer:
         backward = clock.stamp()
         loss.backward()
         synchronised = clock.stamp()
-        spin(self._rate, optimizer_ns)
+        self._spin(optimizer_ns)
         end = clock.stamp()
         clock.settle()
         drop_gradients(module, model, set_to_none=True)
@@ -262,30 +174,25 @@ class CudaPacer:
         return row
 
     def state(self) -> dict[str, Any]:
-        """How long kernels last now, against how long they lasted when the schedule was laid out."""
-        now = measure_spin_rate(self.device)
-        return {
-            "spin_overhead_ns": round(self._rate.overhead_ns, 1),
-            "spin_ns_per_cycle": self._rate.ns_per_cycle,
-            "spin_drift": round(now.ns_per_cycle / self._rate.ns_per_cycle - 1, 5),
-        }
+        """What a kernel takes beside the time that it is to last."""
+        return {"spin_overhead_ns": self._spin.overhead_ns}
 
     def _start(self) -> Stamp:
         """A stamp that the streams of all ranks reach together, some time after the host goes on."""
         self._clock.begin()
         if self._world_size > 1:
             dist.all_reduce(self._pulse)  # no rank's stream goes on before all have come here
-        spin(self._rate, _HEAD_START_NS)
+        self._spin(_HEAD_START_NS)
         return self._clock.stamp()
 
     def _stamp_beside(self) -> Stamp:
-        event = _timing_event()
         assert self._ends is not None
+        event = torch.Event(self.device, enable_timing=True)
         event.record(self._ends)
         return event
 
 
-def _in_turn(rank: int, world_size: int, measure: Callable[[], SpinRate]) -> SpinRate:
+def _in_turn(rank: int, world_size: int, measure: Callable[[], Spin]) -> Spin:
     """What ``measure`` returns, called on one rank after the other."""
     rates = []
     for turn in range(world_size):

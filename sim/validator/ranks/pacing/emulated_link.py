@@ -9,7 +9,7 @@ through Python; the noop hook pays for both too, so the noop lane is the one to 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from sim.costs.service_time import service_ns
 from sim.errors import NotModelledError
 from sim.nouns.hardware import Curve, CurvePoint
 from sim.validator.ranks.pacing.paced_module import sharpen_sleep
+from sim.validator.ranks.pacing.spinning import Spin
 
 _HALF_NS = 0.5
 _NS_PER_S = 1e9
@@ -169,7 +170,7 @@ class CudaLink:
         channels: number of side streams.
         channel_slowdown: must be 1 with several channels.
         device: the GPU.
-        spin: enqueues a kernel of so many ns on the current stream.
+        spin: enqueues a kernel of so many ns on the current stream; None: one is made.
 
     Raises:
         NotModelledError: channels that share a wire.
@@ -181,7 +182,7 @@ class CudaLink:
         channels: int,
         channel_slowdown: float,
         device: torch.device,
-        spin: Callable[[int], object],
+        spin: Spin | None,
     ) -> None:
         if channels > 1 and channel_slowdown > 1:
             raise NotModelledError(
@@ -190,7 +191,7 @@ class CudaLink:
             )
         self._curve = curve
         self._device = device
-        self._spin = spin
+        self._spin = spin or Spin(device)
         self._streams: list[torch.cuda.Stream] = [
             torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             for _ in range(channels)
@@ -216,3 +217,12 @@ class CudaLink:
             self._spin(service_ns(self._curve, num_bytes))
             future.set_result(value)  # the future is complete when this stream gets here
         return future
+
+
+def link_of(described: Mapping[str, Any], device: torch.device, spin: Spin | None = None) -> EmulatedLink:
+    """The link that a job describes, for tensors on ``device``; ``spin``: the GPU's, where it is made."""
+    curve = curve_from(described["points"])
+    channels, slowdown = described["channels"], described["channel_slowdown"]
+    if device.type == "cuda":
+        return CudaLink(curve, channels, slowdown, device, spin)
+    return HostLink(curve, channels, slowdown)

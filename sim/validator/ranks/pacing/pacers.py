@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import torch
 
-from sim.validator.ranks.pacing.emulated_link import EmulatedLink, HostLink, curve_from
+from sim.validator.ranks.pacing.emulated_link import EmulatedLink, link_of
 from sim.validator.ranks.pacing.paced_module import PacedModule
 from sim.validator.ranks.pacing.replay_lane import Manner
 from sim.validator.ranks.pacing.stepping import (
@@ -85,7 +85,7 @@ class HostPacer:
 
     def link(self, described: dict[str, Any]) -> EmulatedLink:
         """A link kept by a thread."""
-        return HostLink(curve_from(described["points"]), described["channels"], described["channel_slowdown"])
+        return link_of(described, self.device)
 
     def recorder(self, link: EmulatedLink | None) -> Recorder:
         """Stamps on the host's clock."""

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from sim.validator.ranks.pacing.stepping import gather
-from sim.validator.ranks.probes.curve_probes import time_all_reduces
+from sim.validator.ranks.probes.curve_probes import bench_of, time_all_reduces
 from sim.validator.ranks.process.rank_like import RankLike
 
 _SHARE_NS = 300_000_000  # about how long a turn of all-reduces lasts
@@ -34,7 +34,7 @@ def beside_compute(rank: RankLike) -> dict[str, dict[int, float]]:
     with _Multiplying() as multiplying:
         for size in rank.job["pair_sizes"]:
             tensor = torch.zeros(size // 4)
-            repeats = max(1, round(_SHARE_NS / max(time_all_reduces(size, 2, rank))))
+            repeats = max(1, round(_SHARE_NS / max(time_all_reduces(size, 2, rank, bench_of(rank)))))
             rates, times = [], []
             for _ in range(_SHARE_TURNS):
                 begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""How long one collective of a given size lasts on real ranks, alone and back to back."""
+"""How long one collective of a given size lasts on real ranks, alone and back to back, on any device."""
 
 import random
 import time
@@ -9,6 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from sim.recorder.clocks import LiveClock, Stamp, clock_for
+from sim.validator.ranks.pacing.spinning import keep_busy
 from sim.validator.ranks.pacing.stepping import gather
 from sim.validator.ranks.probes.settling import is_settled
 from sim.validator.ranks.process.one_channel import one_channel
@@ -18,6 +20,51 @@ from sim.validator.ranks.process.rank_like import RankLike
 _FEW = 4  # most repeats of a collective that only sharded systems send
 _APART_S = 0.002  # longer than gloo's notice that a receive is posted travels from rank to rank
 _IN_A_ROW = 4
+_HEAD_START_CYCLES = 2_000_000  # of a GPU: a millisecond or a little more
+
+
+class Bench:
+    """Where collectives are timed: on this rank's device, by its clock.
+
+    On an accelerator its stream times them, as that of a training has them: it is kept busy until the host
+    has launched what is timed, so that what the host takes for it is no part of a time.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.clock: LiveClock = clock_for(device)
+
+    def zeros(self, num_bytes: int) -> torch.Tensor:
+        """A float32 tensor of so many bytes, at least one element: ``[max(1, num_bytes // 4)]``."""
+        return torch.zeros(max(1, num_bytes // 4), device=self.device)
+
+    def run(self, *work: Callable[[], object]) -> list[Stamp]:
+        """Do ``work``, one after the other; stamps before it and after each, which have been reached."""
+        self.clock.begin()
+        if self.device.type == "cuda":
+            keep_busy(_HEAD_START_CYCLES)
+        stamps = [self.clock.stamp()]
+        for one in work:
+            one()
+            stamps.append(self.clock.stamp())
+        self.clock.settle()
+        return stamps
+
+    def time(self, work: Callable[[], object]) -> int:
+        """ns that ``work`` takes."""
+        return self.clock.between_ns(*self.run(work))
+
+
+def bench_of(rank: RankLike) -> Bench:
+    """That of the device that the job gives its ranks."""
+    if rank.job.get("device", "cpu") == "cuda":
+        return Bench(torch.device("cuda", torch.cuda.current_device()))
+    return Bench(torch.device("cpu"))
+
+
+def meet() -> None:
+    """All ranks come here, whatever carries the tensors of their devices."""
+    dist.all_reduce(torch.zeros(1))
 
 
 def repeats_of(size: int, job: dict[str, Any]) -> int:
@@ -34,13 +81,14 @@ class ReduceCurve:
 
     def __init__(self, rank: RankLike) -> None:
         self._rank = rank
+        self._bench = bench_of(rank)
         self._rounds: dict[int, list[list[int]]] = {size: [] for size in rank.job["sizes"]}
         self._order = random.Random(0)
 
     def measure(self, sizes: Sequence[int]) -> None:
         """Time each of ``sizes`` in one round."""
         for size in self._order.sample(sizes, len(sizes)):
-            samples = time_all_reduces(size, repeats_of(size, self._rank.job), self._rank)
+            samples = time_all_reduces(size, repeats_of(size, self._rank.job), self._rank, self._bench)
             self._rounds[size].append(samples)
             self._rank.tell("all_reduce", num_bytes=size, samples_ns=samples)
 
@@ -59,8 +107,9 @@ class ReduceCurve:
 
 def tell_broadcasts(rank: RankLike) -> None:
     """Time a round of broadcasts, as of DDP's buffers; tell an event for each size, with samples in ns."""
+    bench = bench_of(rank)
     for size in rank.job["broadcast_sizes"]:
-        samples = time_broadcasts(size, repeats_of(size, rank.job), rank)
+        samples = time_broadcasts(size, repeats_of(size, rank.job), rank, bench)
         rank.tell("broadcast", num_bytes=size, samples_ns=samples)
 
 
@@ -75,52 +124,50 @@ def tell_zero_curves(rank: RankLike) -> None:
     Tells an event for each kind and size, with its samples in ns.
     """
     keep_freed_memory()
+    bench = bench_of(rank)
     for size in rank.job["zero_sizes"]:
         few = few_of(size, rank.job)
-        rank.tell("all_gather", num_bytes=size, samples_ns=time_all_gathers(size, few, rank))
-        rank.tell("reduce_scatter", num_bytes=size, samples_ns=time_reduce_scatters(size, few, rank))
+        rank.tell("all_gather", num_bytes=size, samples_ns=time_all_gathers(size, few, rank, bench))
+        rank.tell("reduce_scatter", num_bytes=size, samples_ns=time_reduce_scatters(size, few, rank, bench))
 
 
-def time_all_reduces(size: int, repeats: int, rank: RankLike) -> list[int]:
+def time_all_reduces(size: int, repeats: int, rank: RankLike, bench: Bench) -> list[int]:
     """All-reduces of ``size`` bytes, ns each; if there are several, one before them warms up."""
-    tensor = torch.full((max(1, size // 4),), 0.5)
-    samples = []
+    tensor = bench.zeros(size)
     if repeats > 1:
         dist.all_reduce(tensor)
-    for _ in range(repeats):
-        samples.append(_took_ns(lambda: dist.all_reduce(tensor, async_op=True).wait()))
-        tensor.mul_(0.5)
+    samples = [bench.time(lambda: dist.all_reduce(tensor, async_op=True).wait()) for _ in range(repeats)]
     return shortest(samples, rank)
 
 
-def time_broadcasts(size: int, repeats: int, rank: RankLike) -> list[int]:
+def time_broadcasts(size: int, repeats: int, rank: RankLike, bench: Bench) -> list[int]:
     """Broadcasts of ``size`` bytes from rank 0, ns each: of the slowest rank, as rank 0 may return before
     others have their data."""
-    tensor = torch.full((max(1, size // 4),), 0.5)
+    tensor = bench.zeros(size)
     dist.broadcast(tensor, src=0)
     samples = []
     for _ in range(repeats):
-        dist.barrier()
-        samples.append(_took_ns(lambda: dist.broadcast(tensor, src=0)))
+        meet()
+        samples.append(bench.time(lambda: dist.broadcast(tensor, src=0)))
     return [max(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
 
 
-def time_all_gathers(size: int, repeats: int, rank: RankLike) -> list[int]:
+def time_all_gathers(size: int, repeats: int, rank: RankLike, bench: Bench) -> list[int]:
     """All-gathers that leave ``size`` bytes on every rank, ns each; each time one rank comes late on purpose.
 
     Of two ranks the late one sends half of its part before its notice that the other may send, so that the
     other starts late. In a job ranks always come far enough apart for that; in a loop of all-gathers they
     may or may not (A10.8).
     """
-    part = torch.full((max(1, size // 4 // rank.world_size),), 0.5)
-    whole = torch.empty(part.numel() * rank.world_size)
+    part = bench.zeros(size // rank.world_size)
+    whole = bench.zeros(part.nbytes * rank.world_size)
     dist.all_gather_into_tensor(whole, part)
-    return _time_apart(lambda: dist.all_gather_into_tensor(whole, part), repeats, rank)
+    return _time_apart(lambda: dist.all_gather_into_tensor(whole, part), repeats, rank, bench)
 
 
 def queued_gathers(rank: RankLike) -> dict[str, list[int]]:
     """Time one all-gather, and several queued on one channel: ns of the first, and of each further one."""
-    group, found = one_channel(), dict[str, list[int]](alone_ns=[], queued_ns=[])
+    bench, group, found = bench_of(rank), one_channel(), dict[str, list[int]](alone_ns=[], queued_ns=[])
     keep_freed_memory()
     for size in rank.job["pair_sizes"][:2]:
         parts = [torch.full((max(1, size // 4 // rank.world_size),), 0.5) for _ in range(_IN_A_ROW)]
@@ -134,7 +181,7 @@ def queued_gathers(rank: RankLike) -> dict[str, list[int]]:
         gathers(_IN_A_ROW)
         for _ in range(_FEW // 2):
             one, row = (
-                _time_apart(partial(gathers, count), rank.world_size, rank) for count in (1, _IN_A_ROW)
+                _time_apart(partial(gathers, count), rank.world_size, rank, bench) for count in (1, _IN_A_ROW)
             )
             found["alone_ns"] += one
             found["queued_ns"] += [
@@ -143,28 +190,23 @@ def queued_gathers(rank: RankLike) -> dict[str, list[int]]:
     return found
 
 
-def time_reduce_scatters(size: int, repeats: int, rank: RankLike) -> list[int]:
+def time_reduce_scatters(size: int, repeats: int, rank: RankLike, bench: Bench) -> list[int]:
     """Reduce-scatters of ``size`` bytes on every rank, ns each."""
-    part = torch.empty(max(1, size // 4 // rank.world_size))
-    whole = torch.zeros(part.numel() * rank.world_size)
+    part = bench.zeros(size // rank.world_size)
+    whole = bench.zeros(part.nbytes * rank.world_size)
     dist.reduce_scatter_tensor(part, whole)
-    return shortest([_took_ns(lambda: dist.reduce_scatter_tensor(part, whole)) for _ in range(repeats)], rank)
+    samples = [bench.time(lambda: dist.reduce_scatter_tensor(part, whole)) for _ in range(repeats)]
+    return shortest(samples, rank)
 
 
-def _took_ns(collective: Callable[[], object]) -> int:
-    start = time.monotonic_ns()
-    collective()
-    return time.monotonic_ns() - start
-
-
-def _time_apart(collective: Callable[[], object], repeats: int, rank: RankLike) -> list[int]:
+def _time_apart(collective: Callable[[], object], repeats: int, rank: RankLike, bench: Bench) -> list[int]:
     """ns of a collective on the rank that comes to it late; in each repeat another rank does."""
     samples = []
     for repeat in range(repeats):
-        dist.barrier()
+        meet()
         if rank.rank == repeat % rank.world_size:
             time.sleep(_APART_S)
-        samples.append(_took_ns(collective))
+        samples.append(bench.time(collective))
     rows = gather(samples, rank.world_size)
     return [rows[repeat % rank.world_size][repeat] for repeat in range(repeats)]
 

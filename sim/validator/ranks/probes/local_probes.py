@@ -27,14 +27,18 @@ def probe_machine(rank: RankLike) -> None:
     """Measure copies into and out of buckets, and launches: one event, ``local``, of samples in ns."""
     sharpen_sleep()
     gc.disable()
-    pacer = pacer_for(rank)
-    repeats: int = rank.job["repeats"] + _DROPPED
-    rank.tell(
-        "local",
-        **_copies(pacer, rank.job["shapes"], rank.job["dtypes"], repeats),
-        launch_ns=_launches(pacer, repeats),
-        launch_blocks_compute=pacer.device.type == "cpu",
-    )
+    job = rank.job
+    rank.tell("local", **local_costs(pacer_for(rank), job["shapes"], job["dtypes"], job["repeats"]))
+
+
+def local_costs(pacer: Pacer, shapes: list[list[int]], dtypes: list[str], repeats: int) -> dict[str, Any]:
+    """Copies of these gradients and launches: samples in ns, and whether launches hold up what computes."""
+    repeats += _DROPPED
+    return {
+        **_copies(pacer, shapes, dtypes, repeats),
+        "launch_ns": _launches(pacer, repeats),
+        "launch_blocks_compute": pacer.device.type == "cpu",
+    }
 
 
 def _module(pacer: Pacer, tensors: list[torch.Tensor], gradients: list[torch.Tensor]) -> PacedModule:

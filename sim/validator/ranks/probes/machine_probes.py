@@ -1,24 +1,31 @@
 """Micro-runs on real ranks that measure the machine: what ``bucketsim calibrate`` runs on each rank.
 
-None of them replays a candidate: the curve comes from bare all-reduces, copies and launches from
-small paced modules of their own.
+None of them replays a candidate: the curve comes from bare all-reduces, copies and launches from small paced
+modules of their own. Collectives are timed alike on every device; what a host's processor and memory share
+with gloo is measured on the CPU alone.
 """
 
 import gc
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
+from sim.recorder.clocks import Stamp
+from sim.validator.ranks.lanes.paced_lanes import pacer_for
 from sim.validator.ranks.pacing.paced_module import PacedModule, sharpen_sleep, sleep_until
 from sim.validator.ranks.pacing.stepping import common_start, run_step, set_baseline
 from sim.validator.ranks.probes.beside_compute import beside_compute
 from sim.validator.ranks.probes.curve_probes import (
     ReduceCurve,
+    bench_of,
     few_of,
     mean_over_ranks,
+    meet,
     queued_gathers,
     repeats_of,
     shortest,
@@ -26,6 +33,7 @@ from sim.validator.ranks.probes.curve_probes import (
     tell_zero_curves,
     time_all_reduces,
 )
+from sim.validator.ranks.probes.local_probes import local_costs
 from sim.validator.ranks.probes.unused_probe import time_search
 from sim.validator.ranks.process.rank_like import RankLike
 from sim.validator.ranks.wrapping.building import build
@@ -42,6 +50,7 @@ _SEARCHED_SPACING_NS = 400_000
 _FRESH_BUCKETS = 2  # iterations whose buckets were never touched: the first, and the first after the rebuild
 _HEAD_STARTS = 4
 _LARGEST_BESIDE_BYTES = 256 * _MIB
+_SIDE = 2048  # of matrices on a GPU, of bfloat16: a product takes some 20 to 200 us
 _PAIRED = (2, *(1, 2, 2, 1) * 2)  # numbers of all-reduces at once, one after the other; the first warms up
 _COPIES_S, _OTHERS_S = 12.0, 20.0  # about what copies take in each round, and all that follows the rounds
 
@@ -51,10 +60,12 @@ def calibrate(rank: RankLike) -> None:
     sharpen_sleep()
     gc.disable()
     job = rank.job
-    measure = {
+    measure: dict[str, Callable[[RankLike], dict[str, Any]]] = {
         **{"launches": _launches, "copies out": _copies_out, "additions": _additions},
         **{"gathers": queued_gathers, "search": _search, "host": beside_compute, "compute": _compute},
     }
+    if job["device"] == "cuda":
+        measure = {"local": _local, "compute": _compute_on_stream}
     last = [what for what in measure if what != "compute" or job["computes"]]
     curve = ReduceCurve(rank)
     if job["everything"]:
@@ -76,7 +87,7 @@ def _estimated_s(rank: RankLike) -> float:
     """About how long all rounds will take, from a few all-reduces; the same on every rank."""
     job = rank.job
     pilot = 4 * _MIB
-    took_s = min(time_all_reduces(pilot, 3, rank)) / 1e9
+    took_s = min(time_all_reduces(pilot, 3, rank, bench_of(rank))) / 1e9
     rounds: int = job["rounds"]
     curve = sum(size * repeats_of(size, job) for size in job["sizes"])
     zero = _ZERO_ROUNDS * sum(size * few_of(size, job) for size in job["zero_sizes"])
@@ -91,23 +102,25 @@ def _round(rank: RankLike, curve: ReduceCurve, index: int) -> None:
     tell_broadcasts(rank)
     if index < _ZERO_ROUNDS:
         tell_zero_curves(rank)
-    for size in job["pair_sizes"]:
-        rank.tell("pair", num_bytes=size, **_time_pairs(size, rank))
-    rank.tell("copies", **_copies(rank))
+    if job["backend"] == "gloo":
+        for size in job["pair_sizes"]:
+            rank.tell("pair", num_bytes=size, **_time_pairs(size, rank))
+    if job["device"] == "cpu":
+        rank.tell("copies", **_copies(rank))
 
 
 def _time_pairs(size: int, rank: RankLike) -> dict[str, list[int]]:
     """One all-reduce alone and two at once, interleaved, warm; ns from first launch to last end."""
-    tensors = [torch.full((size // 4,), 0.5) for _ in range(2)]
+    bench = bench_of(rank)
+    tensors = [bench.zeros(size) for _ in range(2)]
     times: dict[int, list[int]] = {1: [], 2: []}
-    for count in _PAIRED:
-        start = time.monotonic_ns()
-        works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors[:count]]
-        for work in works:
+
+    def reduce(count: int) -> None:
+        for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors[:count]]:
             work.wait()
-        times[count].append(time.monotonic_ns() - start)
-        for tensor in tensors:
-            tensor.mul_(0.5)
+
+    for count in _PAIRED:
+        times[count].append(bench.time(partial(reduce, count)))
     del times[2][0]  # the first warms up
     return {"alone_ns": shortest(times[1], rank), "both_ns": shortest(times[2], rank)}
 
@@ -128,12 +141,12 @@ def _excess(row: dict[str, Any], module: PacedModule) -> list[int]:
 
 def _lasting(duration_ns: int, rank: RankLike) -> torch.Tensor:
     """A tensor whose all-reduce lasts some ``duration_ns``; the same size on every rank."""
-    pilot = torch.full((8 * _MIB // 4,), 0.5)
-    took = min(time_all_reduces(pilot.numel() * 4, 4, rank))
-    size = min(_LARGEST_BESIDE_BYTES, pilot.numel() * 4 * duration_ns // max(1, took))
+    bench, pilot = bench_of(rank), 8 * _MIB
+    took = min(time_all_reduces(pilot, 4, rank, bench))
+    size = min(_LARGEST_BESIDE_BYTES, pilot * duration_ns // max(1, took))
     agreed = torch.tensor([size])
     dist.broadcast(agreed, src=0)
-    return torch.zeros(int(agreed.item()) // 4)
+    return bench.zeros(int(agreed.item()))
 
 
 def _begin_reducing(tensor: torch.Tensor) -> torch.futures.Future[int]:
@@ -301,4 +314,57 @@ def _compute(rank: RankLike) -> dict[str, Any]:
         if repeat >= 2:
             for name, value in zip(found, (alone, undisturbed, slowed, disturbed), strict=True):
                 found[name].append(value)
+    return {f"{name}_ns": mean_over_ranks(samples, rank) for name, samples in found.items()}
+
+
+def _local(rank: RankLike) -> dict[str, Any]:
+    """Copies of DDP's and launches on a GPU, as ``local_costs`` tells them."""
+    shapes = [[size // 4] for size in _MODEL_BYTES]
+    return local_costs(pacer_for(rank), shapes, ["float32"] * len(shapes), rank.job["copy_repeats"])
+
+
+def _compute_on_stream(rank: RankLike) -> dict[str, Any]:
+    """Matrix products on a GPU's stream and an all-reduce: each alone, and both at once; as ``_compute``.
+
+    Beside an all-reduce run as many products as last half of it, so that each of them is slowed; beside
+    products that last three times as long runs an all-reduce.
+    """
+    bench, reduced = bench_of(rank), _lasting(_SPACING_NS * 10, rank)
+    left = torch.randn(_SIDE, _SIDE, device=bench.device, dtype=torch.bfloat16)
+    out, side = torch.empty_like(left), torch.cuda.Stream(bench.device)  # type: ignore[no-untyped-call]
+
+    def once(count: int, reduces: bool) -> tuple[int, int]:
+        """ns of ``count`` products and of the all-reduce, 0 of what does not run."""
+        works: list[Any] = []
+        ends: list[Stamp] = []
+
+        def launch() -> None:
+            if reduces:
+                works.append(dist.all_reduce(reduced, async_op=True))
+
+        def multiply() -> None:
+            for _ in range(count):
+                torch.mm(left, left, out=out)
+
+        def finish() -> None:
+            with torch.cuda.stream(side):
+                for work in works:
+                    work.wait()
+                    ends.append(bench.clock.stamp())
+
+        meet()
+        begun, _, computed, _ = bench.run(launch, multiply, finish)
+        took = [bench.clock.between_ns(begun, end) for end in ends]
+        return bench.clock.between_ns(begun, computed) if count else 0, sum(took)
+
+    once(1, True)
+    product_ns, alone_ns = once(8, False)[0] // 8, once(0, True)[1]
+    few = max(1, alone_ns // (2 * product_ns))
+    found: dict[str, list[int]] = {"compute": [], "comm": [], "compute_beside": [], "comm_beside": []}
+    for repeat in range(rank.job["copy_repeats"] + 2):
+        computing, undisturbed = once(few, False)[0], once(0, True)[1]
+        slowed, disturbed = once(few, True)[0], once(6 * few, True)[1]
+        if repeat >= 2:
+            for name, value in zip(found, (computing, undisturbed, slowed, disturbed), strict=True):
+                found[name].append(value // (few if name.startswith("compute") else 1))
     return {f"{name}_ns": mean_over_ranks(samples, rank) for name, samples in found.items()}
