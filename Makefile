@@ -49,7 +49,7 @@ fix: .venv/installed  ## Let ruff fix and format
 	$(BIN)/ruff format .
 
 chaos: .venv/installed  ## Hurt what starts processes, ROUNDS=20 times: kills, pauses, full disks, slow ranks
-	$(BIN)/python -m tests.chaos.rounds --rounds $(ROUNDS) --seed $(SEED)
+	ROUNDS=$(ROUNDS) SEED=$(SEED) $(BIN)/python -m pytest tests/chaos/test_rounds.py -m slow
 
 bench: .venv/installed  ## Benchmarks: writes tests/bench/README.md, row by row
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/bench -m bench --table=tests/bench/README.md \
