@@ -7,7 +7,7 @@ from urllib.parse import unquote_plus
 import pytest
 
 from app.views.manual import PAGES, PICTURES, anchor, parts
-from tests.manual.pages import MANUAL, README, ROOT, prose
+from tests.manual.pages import HOME, MANUAL, README, ROOT, prose
 
 WRITTEN = [README, *MANUAL]
 _LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"")
@@ -62,3 +62,18 @@ def test_every_page_is_listed_with_its_title() -> None:
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
 def test_no_page_names_a_place_on_somebodys_machine(page: Path) -> None:
     assert not re.findall(r"(?<![\w.…-])/(?:home|root|tmp|work|Users|usr|opt|mnt)/\S*", page.read_text())
+
+
+# Every cause that a sentence of the tuner may begin with stands in the manual's table of causes.
+
+
+WITHOUT_COLON = {"backward stands still", "head-of-line blocked"}
+
+
+def test_every_cause_is_explained() -> None:
+    source = (ROOT / "sim" / "metrics" / "bottleneck.py").read_text()
+    causes = set(re.findall(r'"([a-z][a-z -]+): ', source)) | WITHOUT_COLON
+    assert {"interference-bound", "no overlap", "tail exposed"} < causes
+    assert all(f'"{cause}' in source for cause in causes)
+    told = (HOME / "answer.md").read_text()
+    assert [cause for cause in sorted(causes) if f"\n| {cause} |" not in told] == []

@@ -176,27 +176,15 @@ def test_nouns_may_be_pickled_and_not_changed(made: Workload, machine: Hardware)
 @pytest.mark.parametrize(
     ("spread", "message"),
     [
-        ({"ranges": []}, "spread.ranges: .* is not legal"),
         ({"ranges": {"name": {"low": 1, "high": 2}}}, "spread.ranges.name: not a field with a range"),
-        ({"ranges": {"launch_cost_ns": {"low": 1}}}, "spread.ranges.launch_cost_ns: .* low and high"),
         ({"ranges": {"launch_cost_ns": {"low": 9, "high": 2}}}, "spread.ranges.launch_cost_ns.low: 9"),
-        ({"ranges": {"launch_cost_ns": {"low": 0.5, "high": 2}}}, "launch_cost_ns.low: 0.5 is not legal"),
         ({"ranges": {"comm_slowdown": {"low": 0.5, "high": 2}}}, "comm_slowdown.low: 0.5 is not legal"),
-        ({"ranges": {"copy_in_bytes_per_s": {"low": 0, "high": 2}}}, "copy_in_bytes_per_s.low: 0 is not"),
         ({"ranges": {"all_reduce": {"low": 0, "high": 2}}}, "spread.ranges.all_reduce.low: 0 is not legal"),
-        ({"ranges": {"all_reduce": {"low": True, "high": 2}}}, "spread.ranges.all_reduce.low: True"),
-        ({"readings": {}}, "spread.readings: .* is not legal"),
-        ({"readings": [{"weight": 1}]}, "spread.readings.0: .* is not legal"),
         ({"readings": [{"what": "interference", "weight": 0.5}]}, "spread.readings: weights of 0.5"),
         ({"readings": [{"what": "link", "weight": 1, "curve": 2}]}, "spread.readings.0: the first"),
-        ({"readings": [{"what": "link", "weight": 1, "cap": 2}]}, "spread.readings.0: cap is not known"),
         (
             {"readings": [{"what": "a", "weight": 0.5}, {"what": "b", "weight": 0.5, "set": {"name": "x"}}]},
             "spread.readings.1.set.name: not a field",
-        ),
-        (
-            {"readings": [{"what": "a", "weight": 0.5}, {"what": "b", "weight": 0.5, "curve": -1}]},
-            "spread.readings.1.curve: -1 is not legal",
         ),
     ],
 )

@@ -9,12 +9,16 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+import sim
+from sim.nouns.workload import Workload
 from sim.recorder import models, record
 from sim.recorder.estimate import estimate
 from sim.recorder.training_step import ModelStep
-from tests.convolutional import resnet, resnet50, vgg13
+from tests.contracts.clusters import a40
+from tests.convolutional import Pair, resnet, resnet50, vgg13
 from tests.effort import tries
 from tests.packages import needs_package
+from tests.published.figures import figures
 
 TINY = {"layers": 2, "width": 16, "heads": 2, "vocab": 32, "context": 8, "batch": 2}
 TEXT = {"batch": 2, "tokens": 8, "vocab_size": 32}
@@ -246,3 +250,35 @@ def test_all_that_is_no_time_is_what_record_finds(name: str) -> None:
 def test_models_of_the_traces_at_their_true_size(pair: Any) -> None:
     made = pair()
     assert estimate(made, name="full", backward_ns=10**9).order() == real_order(*made)
+
+
+# Bucket sizes that others observed, from an estimated ready order and nothing else (A1, A2).
+
+
+def workload(pair: Pair) -> Workload:
+    return estimate(pair, backward_ns=10**8)
+
+
+def test_gpt_at_4_and_16_mib() -> None:
+    log = figures("layouts")["gpt"]
+    gpt = a40().workload
+    assert len(gpt.gradients) == log["param_tensors"]
+    assert gpt.total_bytes == 4 * log["params"]
+    assert list(log["bucket_bytes"]) == ["4", "16"]
+    for cap_mb, seen in log["bucket_bytes"].items():
+        assert list(sim.assign(gpt, bucket_cap_mb=int(cap_mb)).bucket_bytes) == seen
+
+
+def test_resnet50_by_default() -> None:
+    buckets = sim.assign(workload(resnet50()))
+    assert list(buckets.bucket_bytes) == figures("layouts")["resnet50"]["bucket_bytes"]["25"]
+
+
+def test_resnet18_at_25_and_35_with_a_small_first_bucket() -> None:
+    """An older torch kept the first bucket at 1 MiB beside an explicit cap."""
+    cases = figures("layouts")["resnet18"]["bucket_bytes"]
+    assert list(cases) == ["25", "35"]
+    resnet18 = workload(resnet([2, 2, 2, 2], bottleneck=False))
+    for cap_mb, seen in cases.items():
+        buckets = sim.assign(resnet18, bucket_cap_mb=int(cap_mb), first_bucket_mb=1)
+        assert list(buckets.bucket_bytes) == seen

@@ -3,12 +3,16 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from sim.errors import InputError
-from sim.recorder import load_factory, parse_arguments
+from sim.recorder import load_factory, models, parse_arguments, record
+from tests.packages import needs_package
+from tests.recorder.test_estimate_order import TINY, small
 
 Write = Callable[[str, str], None]
 
@@ -139,3 +143,143 @@ def test_a_module_that_fails_to_import_is_not_called_missing(write: Write, body:
     write("own_import", body)
     with pytest.raises(InputError, match=message):
         load_factory("own_import:make")
+
+
+# The ready-made models are what they say, and transformers' and torchvision's are those packages' own.
+
+
+HUGGINGFACE, TORCHVISION = "models:huggingface", "models:torchvision"
+LLAMA_8B = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+}
+
+# Parameters and tensors, as their publishers state them
+PUBLISHED: list[tuple[str, dict[str, Any], int, int]] = [
+    (HUGGINGFACE, {"model_type": "gpt2"}, 124_439_808, 148),
+    (HUGGINGFACE, {"model_type": "gpt2", "n_layer": 36, "n_embd": 1280, "n_head": 20}, 774_030_080, 436),
+    (HUGGINGFACE, {"model_type": "bert"}, 109_514_298, 202),
+    (HUGGINGFACE, {"model_type": "llama", **LLAMA_8B}, 8_030_261_248, 291),
+    (HUGGINGFACE, {"model_type": "vit", "num_labels": 1000}, 86_567_656, 200),
+    (HUGGINGFACE, {"model_type": "t5"}, 60_506_624, 131),
+    (TORCHVISION, {"name": "resnet18"}, 11_689_512, 62),
+    (TORCHVISION, {"name": "resnet50"}, 25_557_032, 161),
+    (TORCHVISION, {"name": "vgg13"}, 133_047_848, 26),
+    (TORCHVISION, {"name": "vit_b_16"}, 86_567_656, 152),
+]
+
+
+@pytest.mark.parametrize(
+    ("spec", "arguments", "elements", "tensors"),
+    [pytest.param(*row, id=" ".join(map(str, row[1].values()))) for row in PUBLISHED],
+)
+def test_published_sizes(spec: str, arguments: dict[str, Any], elements: int, tensors: int) -> None:
+    needs_package("transformers" if spec == HUGGINGFACE else "torchvision")
+    with torch.device("meta"):
+        model, _ = load_factory(spec, arguments=arguments)
+    parameters = list(model.parameters())
+    assert (sum(parameter.numel() for parameter in parameters), len(parameters)) == (elements, tensors)
+
+
+def test_gpt_has_55_megabytes_by_default() -> None:
+    model, (tokens, targets) = models.gpt()
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    assert 13_000_000 * 4 <= size <= 14_000_000 * 4
+    assert tokens.shape == targets.shape == (8, 128)
+    assert torch.equal(tokens[:, 1:], targets[:, :-1])
+
+
+def test_a_tied_gpt_has_one_tensor_less() -> None:
+    loose, _ = models.gpt(**TINY)
+    tied, _ = models.gpt(**TINY, tied=True)
+    assert len(list(loose.parameters())) - len(list(tied.parameters())) == 1
+    assert tied.head.weight is tied.tokens.weight
+
+
+def test_gpt_does_not_see_the_future() -> None:
+    model, (tokens, _) = models.gpt(**TINY)
+    logits = []
+    model.head.register_forward_hook(lambda _, __, out: logits.append(out))
+    changed = tokens.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % TINY["vocab"]
+    model(tokens, tokens)
+    model(changed, tokens)
+    torch.testing.assert_close(logits[0][:, :-1], logits[1][:, :-1])
+    assert not torch.allclose(logits[0][:, -1], logits[1][:, -1])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["gpt", "torchvision's mobilenet_v3_small"]
+    + [f"transformers' {model_type}" for model_type in ("gpt2", "bert", "llama", "t5", "vit", "resnet")],
+)
+def test_each_is_the_same_every_time_and_trains(name: str) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    model, batch = small(name)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(6)
+    again, same = small(name)
+    values = [list(one.values()) if isinstance(one, dict) else list(one) for one in (batch, same)]
+    assert all(torch.equal(a, b) for a, b in zip(*values, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    recorded = record((model, batch), name=name, warmup=1, repeats=1)
+    assert all(gradient.ready_ns is not None for gradient in recorded.gradients)
+
+
+def test_auxiliary_heads_count() -> None:
+    class TwoHeads(nn.Linear):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return super().forward(x), super().forward(2 * x)
+
+    head, labels = TwoHeads(3, 5), torch.zeros(2, dtype=torch.long)
+    loss = models.Classifier(head)(torch.ones(2, 3), labels)
+    one, two = (nn.functional.cross_entropy(out, labels) for out in head(torch.ones(2, 3)))
+    assert loss == one + two
+
+
+@pytest.mark.parametrize(
+    ("spec", "arguments", "message"),
+    [
+        ("sim.recorder.models:gpt", {"width": 100}, "heads: 6 is not legal; it must divide width, 100"),
+        (HUGGINGFACE, {}, "missing a required argument: 'model_type'; it takes"),
+        (HUGGINGFACE, {"model_type": "gtp2"}, "model_type: 'gtp2' is not legal; near it: gpt2"),
+        (
+            HUGGINGFACE,
+            {"model_type": "gpt2", "n_layers": 3},
+            "setting: 'n_layers' is not legal; near it: n_layer",
+        ),
+        (
+            HUGGINGFACE,
+            {"model_type": "gpt2", "tokens": 2000},
+            "tokens: 2000 .* max_position_embeddings is 1024",
+        ),
+        (TORCHVISION, {"name": "resnet18", "layer": 3}, "resnet18: .*unexpected keyword argument 'layer'"),
+    ],
+)
+def test_what_is_not_legal_is_said_in_one_line(spec: str, arguments: dict[str, Any], message: str) -> None:
+    if spec.startswith("models:"):
+        needs_package("transformers" if spec == HUGGINGFACE else "torchvision")
+    with torch.device("meta"), pytest.raises(InputError, match=message) as caught:
+        load_factory(spec, arguments=arguments)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "package", "arguments"),
+    [
+        (HUGGINGFACE, "transformers", {"model_type": "gpt2"}),
+        (TORCHVISION, "torchvision.models", {"name": "resnet50"}),
+    ],
+)
+def test_a_missing_package_is_named_with_how_to_install_it(
+    spec: str, package: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(
+        InputError, match=rf"{package} cannot be imported .*pip install 'bucketsim\[models\]'"
+    ):
+        load_factory(spec, arguments=arguments)
