@@ -43,9 +43,8 @@ from sim.systems.simulate import simulate
 from sim.systems.snippets import bucket_indices_json, deepspeed_config, megatron_flags, snippet
 from sim.truth.anchor import anchor
 from sim.truth.differences import difference
-from sim.truth.in_box import as_measured
-from sim.truth.record import agreement, error_limit
 from sim.truth.recorded_step import own_step
+from sim.truth.scoring import agreement, as_measured, error_limit
 from sim.tuner.frameworks import nearest_setting
 from sim.tuner.gain import step_band
 from sim.tuner.others import best_of

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,18 +18,15 @@ from streamlit.delta_generator import DeltaGenerator
 import sim
 from app import sources
 from app.figures.records import (
-    OrderData,
     ParityPoint,
     attribution_data,
     draw_all,
     draw_attribution,
-    draw_order,
     draw_overlay,
     draw_parity,
     draw_steps,
     draw_strips,
     end_points,
-    order_data,
     overlay_data,
     step_points,
     steps_data,
@@ -74,7 +72,6 @@ MODE_WORDS: dict[Mode, str] = {
 LOOKS: dict[str, str] = {
     "steps": "Steps",
     "buckets": "Buckets",
-    "order": "Order",
     "parity": "Parity",
     "ends": "Parity of bucket ends",
     "iterations": "Iterations",
@@ -566,21 +563,12 @@ def _candidate(agreement: Agreement) -> CandidateAgreement:
 def _picture(look: str, record: Record, agreement: Agreement) -> None:
     if look == "steps":
         steps(agreement)
+        st.caption(
+            f"Fastest at the top. {plain(order_sentence(agreement))} A pair counts only where the measured "
+            f"95 % intervals are apart: of the others the measurement itself cannot tell which is faster."
+        )
     elif look == "why":
         attribution(agreement)
-    elif look == "order":
-        order = order_data(agreement)
-        st.markdown(plain(order_sentence(order)))
-        chart(
-            draw_order(order),
-            "order",
-            "Candidates ranked by measured and by predicted step",
-            config={"displayModeBar": False},
-        )
-        st.caption(
-            "Fastest at the top. A pair counts only where the measured 95 % intervals are apart: "
-            "of the others the measurement itself cannot tell which is faster."
-        )
     elif look == "parity":
         figure = draw_parity(step_points(agreement), sim.error_limit(record), "step")
         chart(figure, "parity", "Predicted step over measured step of each candidate")
@@ -917,16 +905,26 @@ def _minute(date: datetime) -> str:
     return f"{date:%Y-%m-%d %H:%M} UTC"
 
 
-def order_sentence(data: OrderData) -> str:
+def wrong_pairs(agreement: Agreement) -> list[tuple[str, str]]:
+    """Candidates that measurement tells apart and the prediction does not so, the faster one first."""
+    rows = sorted(agreement.rows, key=lambda row: row.measured_step_ns)
+    return [
+        (fast.name, slow.name)
+        for fast, slow in combinations(rows, 2)
+        if fast.step_high_ns < slow.step_low_ns and fast.predicted_step_ns >= slow.predicted_step_ns
+    ]
+
+
+def order_sentence(agreement: Agreement) -> str:
     """What the order of all pairs came to, with the pairs that are wrong by name."""
-    apart = len(data.right) + len(data.wrong)
-    noise = f"; {counted(len(data.within_noise), 'pair')} within noise" if data.within_noise else ""
-    if not apart:
+    within = agreement.order_within_noise
+    noise = f"; {counted(within, 'pair')} within noise" if within else ""
+    if not agreement.order_pairs:
         return f"No pair of candidates can be told apart by measurement{noise}."
-    words = f"{len(data.right)} of {counted(apart, 'pair')} in the right order{noise}."
-    if data.wrong:
-        named = "; ".join(f"{fast} was faster than {slow}" for fast, slow in data.wrong[:3])
-        more = f"; and {len(data.wrong) - 3} more" if len(data.wrong) > 3 else ""
+    words = f"{agreement.order_right} of {counted(agreement.order_pairs, 'pair')} in the right order{noise}."
+    if wrong := wrong_pairs(agreement):
+        named = "; ".join(f"{fast} was faster than {slow}" for fast, slow in wrong[:3])
+        more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         words += f" Not in the predicted order: {named}{more}."
     return words
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -18,7 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 from sim.autotuner import cache as kept
 from sim.autotuner.boundary import Boundary
 from sim.autotuner.job_link import LinkProbe, measure_link
-from sim.autotuner.live_file import LiveFile
 from sim.autotuner.modes import check_even, check_switchable, unwrapped
 from sim.autotuner.own_recording import recorded, warmup_steps
 from sim.autotuner.prediction import Prediction, predict
@@ -27,9 +26,12 @@ from sim.autotuner.switch import BucketSwitch, TriedBuckets
 from sim.autotuner.unison import FailedSomewhereError, Unison
 from sim.autotuner.verdict import Verdict, is_candidate_turn, judge, looks
 from sim.errors import InputError, NotModelledError, SimError
+from sim.formats.documents import save
 from sim.formats.files import scratch_directory
+from sim.formats.recordings import AUTOTUNE
+from sim.nouns.ab import AbTest
 from sim.nouns.assignment import Assignment
-from sim.nouns.autotune import Autotuned, Outcome, tell_undecided
+from sim.nouns.autotune import Autotuned, AutotuneProgress, Outcome, Phase, TrialLook, tell_undecided
 from sim.nouns.checks import at_least
 
 SETTLING_STEPS = 3  # after which DDP has rebuilt its buckets (A2.6)
@@ -204,6 +206,50 @@ class Autotune:
         if self._live is not None:
             self._live.tell(phase="ended", outcome=outcome, why=why, seconds=seconds)
         self.result = Autotuned(outcome=outcome, why=why, steps=self._steps, seconds=seconds, **found)
+
+
+class LiveFile:
+    """The file in ``directory``, written anew at each change by the first rank; None: nothing is written.
+
+    ``count`` says how many steps there were. A disk that is full ends the telling, never the training.
+    """
+
+    def __init__(
+        self, directory: Path | None, ddp: DistributedDataParallel, count: Callable[[], int]
+    ) -> None:
+        is_first = ddp.process_group.rank() == 0
+        self._path = directory / AUTOTUNE if directory is not None and is_first else None
+        self._count = count
+        self._told = AutotuneProgress(
+            name=type(ddp.module).__name__,
+            world_size=ddp.process_group.size(),
+            provenance={"source": "sim.autotune"},
+        )
+        self.tell()
+
+    @property
+    def phase(self) -> Phase:
+        """What is under way."""
+        return self._told.phase
+
+    def tell(self, **changes: Any) -> None:
+        """Fields of ``AutotuneProgress`` that have changed."""
+        self._told = replace(self._told, steps=self._count(), **changes)
+        if self._path is None:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            save(self._path, self._told)
+        except (InputError, OSError) as error:
+            _log.warning("autotune: no longer telling %s: %s", self._path, error)
+            self._path = None
+
+    def look(self, steps: int, ab: AbTest) -> None:
+        """What the trial says after so many steps of it."""
+        said = TrialLook(
+            steps=steps, gain=ab.gain_fraction, low=ab.gain_low_fraction, high=ab.gain_high_fraction
+        )
+        self.tell(looks=(*self._told.looks, said))
 
 
 class _Tuning:

@@ -20,7 +20,7 @@ from sim.cli.options import (
 )
 from sim.cli.printing import emit, say, table
 from sim.costs.in_step import in_step_times
-from sim.costs.memory_traffic import with_memory_bandwidth
+from sim.costs.own_costs import with_memory_bandwidth
 from sim.errors import AssignmentError, InputError
 from sim.formats.documents import json_text, load
 from sim.nouns.anchored import Anchored, InStepTimes, MeasuredStep

@@ -78,7 +78,7 @@ def tell_other_ranks(assignments: dict[str, Assignment], world_size: int) -> Non
 
 def hardware_there(hardware: Hardware, workload: Workload, place: "Place") -> Hardware:
     """``hardware`` as predicted for ``place``: what cannot be predicted is told before it is measured."""
-    from sim.truth.in_box import as_measured
+    from sim.truth.scoring import as_measured
 
     record = Record(
         name=place.describe(),

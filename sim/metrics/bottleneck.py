@@ -7,10 +7,10 @@ from itertools import chain, pairwise
 from sim.costs.not_measured import not_measured
 from sim.costs.service_time import service_ns
 from sim.metrics.evidence import Evidence, length_of, services_ns
-from sim.metrics.head_of_line import find_blocked
+from sim.metrics.intervals import intersection_length
 from sim.nouns.collective import Collective, CollectiveTimes
 from sim.nouns.path import PathSpan
-from sim.nouns.timeline import Timeline
+from sim.nouns.timeline import BucketTimes, Timeline
 from sim.nouns.workload import Gradient
 from sim.units import format_ms, format_percent, format_size
 
@@ -379,3 +379,32 @@ def _name(evidence: Evidence) -> str:
 
 def _count(count: int, one: str, many: str | None = None) -> str:
     return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def find_blocked(timeline: Timeline) -> tuple[BucketTimes, BucketTimes, int] | None:
+    """The bucket that waited longest for an earlier one to become ready while the link was idle.
+
+    Returns the bucket that waited, the bucket that it waited for, and for how many ns the link was idle
+    meanwhile; None where no bucket waited so. A system that does not launch in DDP's order (A3.5) launches
+    the first before the second is ready, so that nothing is blocked. While a collective waits for another
+    rank, its link is not idle.
+    """
+    worst: tuple[BucketTimes, BucketTimes, int] | None = None
+    taken = [(played.start_ns - played.late_ns, played.end_ns) for played in timeline.collectives]
+    latest: BucketTimes | None = None  # of those before, the one that was ready last
+    for k, waiting in enumerate(timeline.buckets):
+        blocking = latest
+        if blocking is not None and blocking.ready_ns > waiting.launch_ns:  # without DDP's order
+            earlier = [other for other in timeline.buckets[:k] if other.ready_ns <= waiting.launch_ns]
+            blocking = max(earlier, key=lambda bucket: bucket.ready_ns, default=None)
+        if latest is None or waiting.ready_ns > latest.ready_ns:
+            latest = waiting
+        if blocking is None or blocking.ready_ns <= waiting.ready_ns:
+            continue
+        waited = blocking.ready_ns - waiting.ready_ns
+        if worst is not None and waited <= worst[2]:
+            continue
+        idle = waited - intersection_length([(waiting.ready_ns, blocking.ready_ns)], taken)
+        if worst is None or idle > worst[2]:
+            worst = (waiting, blocking, idle)
+    return worst

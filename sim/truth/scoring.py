@@ -1,18 +1,64 @@
-"""How well prediction and measurement agree, by a rule that is stated beforehand."""
+"""A measured record against what the model of today predicts for it, by a rule that is stated beforehand."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from statistics import median
 
+from sim.clusters.machines import boxed_cluster
+from sim.clusters.neighbours import hardware_on
+from sim.costs.what_if import scale
 from sim.errors import InputError
 from sim.metrics.noise import difference_interval, median_interval
+from sim.metrics.step import summarize
+from sim.nouns.box import Box
+from sim.nouns.cluster import Cluster
 from sim.nouns.comparison import Agreement, Attribution, BucketEnd, CandidateAgreement, Regret
+from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.records import Record
 from sim.nouns.report import BucketRow, Report
-from sim.truth.rule import RULE, TARGETS, Limits, check_targets, trace_rule
+from sim.systems.simulate import simulate
+from sim.truth.attribution import attribute
+from sim.truth.recorded_step import own_step
+from sim.truth.rule import CONTENDED, RULE, TARGETS, TRAINED, Limits, check_targets, trace_rule
 
 _RECOMMENDED = "recommended"
+
+
+def agreement(record: Record, copies: bool = True, attributed: bool = True) -> Agreement:
+    """A measured record against what the model of today predicts for it.
+
+    ``copies`` False switches the copies into and out of buckets off in the model, to show their effect. A
+    record of another box than its hardware's, or of slow ranks, is predicted as it was measured, from the
+    hardware in its own box. ``attributed`` False leaves out where the error
+    of each candidate comes from, which is most of the work.
+    """
+    if not copies:
+        record = replace(
+            record, hardware=replace(record.hardware, copy_in_bytes_per_s=None, copy_out_bytes_per_s=None)
+        )
+    limits = limits_of(record)
+    record = as_measured(record)
+    predictions, attributions = {}, {}
+    for candidate in record.candidates:
+        assert candidate.asked is not None
+        predictions[candidate.name] = summarize(
+            simulate(record.workload, record.hardware, candidate.asked, "analytic")
+        )
+        if candidate.iterations and attributed:
+            attributions[candidate.name] = attribute(record, candidate)
+    return agree(record, predictions, attributions, limits)
+
+
+def error_limit(record: Record) -> float | None:
+    """The largest step error that the rule allows, as a share of the measured step; None for a trace.
+
+    A step that is predicted from a trace of itself neither passes nor fails.
+    """
+    if any(measured.mode == "trace" for measured in record.candidates):
+        return None
+    return limits_of(record).worst_step
 
 
 def _median_bucket(index: int, iterations: Sequence[MeasuredIteration]) -> MeasuredBucket:
@@ -215,3 +261,45 @@ def agree(
         if mode == "paced" and limits is RULE
         else (),
     )
+
+
+def as_measured(record: Record) -> Record:
+    """``record`` with its hardware carried to the box it was measured in, the slowest rank's workload, and
+    both held to the job's own step where there is one.
+
+    Hardware stays if it was calibrated in the same box, or does not say where. A measurement takes the
+    slowest rank of each step, whose collectives wait for no other rank: its own workload tells its step.
+
+    Raises:
+        AssignmentError, NotModelledError: as ``simulate``.
+    """
+    workload, hardware = record.workload, record.hardware
+    if record.box is not None and record.calibrated_in is not None:
+        hardware = carried_to(hardware, record.calibrated_in, record.box)
+    if record.slow:
+        workload, _ = scale(workload, hardware, backward=max(factor for _, factor in record.slow))
+    if record.own_step is not None:
+        own = own_step(workload, hardware, record.own_step)
+        workload, hardware = own.workload, own.hardware
+    return replace(record, workload=workload, hardware=hardware)
+
+
+def limits_of(record: Record) -> Limits:
+    """``CONTENDED`` for what is predicted from the links of a box or of slow ranks, ``TRAINED`` for models
+    that compute for real, else ``RULE``.
+    """
+    if any(measured.mode == "model" for measured in record.measurements):
+        return TRAINED
+    is_carried = None not in (record.box, record.calibrated_in) and record.box != record.calibrated_in
+    return CONTENDED if record.slow or is_carried else RULE
+
+
+def carried_to(hardware: Hardware, calibrated_in: Box, box: Box) -> Hardware:
+    """``hardware`` as it is in ``box``: itself, where that is the box it was calibrated in."""
+    if box == calibrated_in:
+        return hardware
+    return hardware_on(hardware, _cluster(calibrated_in), calibrated_in.ranks, _cluster(box), box.ranks)
+
+
+def _cluster(box: Box) -> Cluster:
+    return boxed_cluster(box.rates_bits, box.uplink_bits)

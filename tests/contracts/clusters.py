@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 import sim
-from sim.costs.memory_traffic import with_memory_bandwidth
+from sim.costs.own_costs import with_memory_bandwidth
 from sim.errors import InputError
 from sim.nouns.anchored import Anchored, Factor, InStepTimes, MeasuredStep
 from sim.nouns.gpus import find_gpu

@@ -16,7 +16,7 @@ from sim.formats.record_files import box_in
 from sim.nouns.box import Box, gpus_of
 from sim.nouns.hardware import Hardware
 from sim.nouns.records import Record
-from sim.truth.in_box import as_measured, carried_to
+from sim.truth.scoring import as_measured, carried_to
 from tests.commands import bucketsim
 from tests.manual.pages import TRUTH, assert_holds
 from tests.scoring import scored, scored_once

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import InputError
 from sim.formats.documents import parse_body
-from sim.metrics.bucket_memory import buffer_memory, peak_bytes
+from sim.metrics.step import buffer_memory, peak_bytes
 from sim.nouns.memory import Holding, Memory
 from sim.nouns.workload import Workload
 from tests.handmade import handmade, wired

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import sim
-from sim.metrics.bucket_memory import buffer_memory
+from sim.metrics.step import buffer_memory
 from sim.nouns.memory import Memory
 from sim.units import MIB
 from tests.effort import IS_WHOLE

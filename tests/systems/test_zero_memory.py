@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import sim
-from sim.metrics.bucket_memory import buffer_memory
+from sim.metrics.step import buffer_memory
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.memory import Holding
 from tests.systems.sharded import SYSTEMS, everyday_answers, workload_of

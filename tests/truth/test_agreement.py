@@ -23,7 +23,7 @@ from sim.nouns.recommendation import Gain
 from sim.nouns.records import Record
 from sim.nouns.report import Report
 from sim.nouns.workload import Workload
-from sim.truth import in_box
+from sim.truth import scoring
 from sim.truth.rule import TARGETS, Limits
 from sim.truth.scoring import agree, compare
 from sim.truth.turns import MIN_ROUNDS, Turns, judge_turns
@@ -456,15 +456,15 @@ def test_a_slow_port_slows_the_whole_ring() -> None:
     slow = Box(rates_bits=(GBIT, GBIT, GBIT, GBIT // 2), uplink_bits=None, hosts=(0, 1, 2, 3))
     calibrated = hardware_of(GBIT, ranks=4)
     record = record_of(calibrated, slow, calibrated_in=even)
-    carried = in_box.as_measured(record).hardware
+    carried = scoring.as_measured(record).hardware
     wanted = hardware_of(GBIT // 2, ranks=4)
     for point, right in zip(carried.all_reduce, wanted.all_reduce, strict=True):
         assert point.duration_ns == pytest.approx(right.duration_ns, abs=2)
-    assert in_box.limits_of(record).worst_step == 0.1
+    assert scoring.limits_of(record).worst_step == 0.1
     there = record_of(calibrated, even, calibrated_in=even)
-    assert in_box.as_measured(there).hardware is calibrated
-    assert in_box.as_measured(record_of(calibrated, slow)).hardware is calibrated, "it does not say where"
-    assert in_box.limits_of(there).worst_step == 0.05
+    assert scoring.as_measured(there).hardware is calibrated
+    assert scoring.as_measured(record_of(calibrated, slow)).hardware is calibrated, "it does not say where"
+    assert scoring.limits_of(there).worst_step == 0.05
 
 
 def test_a_slow_rank_s_own_schedule_is_what_the_slowest_rank_is_held_against() -> None:

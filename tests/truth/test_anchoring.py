@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import sim
 from sim.costs.doubts import is_refuted
 from sim.costs.in_step import in_step_curve, in_step_times, with_in_step
-from sim.costs.memory_traffic import with_memory_bandwidth
+from sim.costs.own_costs import with_memory_bandwidth
 from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.nouns.anchored import Factor, InStepTimes, MeasuredStep
