@@ -29,18 +29,11 @@ SOCKETS_5 = 22 * GB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """A file, which of its systems, its fabric, and where the fabric's figures come from.
-
-    ``small_bytes``: messages up to this size are kept beside those of 1 MiB to 1 GiB.
-    """
+    """A system, its fabric, and where the fabric's figures come from."""
 
     name: str
-    path: str
     fabric: Fabric
     source: str
-    ranks: int | None = None
-    place: str = ""
-    small_bytes: int = 0
 
 
 def nccl_time_ns(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> int:
@@ -123,109 +116,67 @@ def hkbu(net: float) -> Fabric:
     )
 
 
-TESTS, LINKS = "nccl_tests", "link_calibration"
 DATA_SHEET_A100 = "A100 data sheet: NVLink 600 GB/s; topo.h SM80_NVLINK_BW"
-ALPS = TESTS + "/alps_gh200/ofi1.13.0_job-n-{:05}-N-{:04}.csv"
-DOMINATOR = TESTS + "/dominator_rtxpro6000_pcie_allreduce_n2_n4_n8.csv"
-DGX, PAIRS = (
-    LINKS + "/vidur_a100_dgx_all_reduce.csv.gz",
-    LINKS + "/vidur_a100_pairwise_nvlink_all_reduce.csv.gz",
-)
 
 SYSTEMS = (
-    System(
-        name="thanos, 8 A100",
-        path=TESTS + "/thanos_8xA100_80G_nvlink_mpirun.txt",
-        fabric=dgx_a100(8),
-        source=DATA_SHEET_A100,
-        ranks=8,
-    ),
-    System(
-        name="stas00, 8 A100, one process",
-        path=TESTS + "/stas00_a100_8gpu_nvlink3.txt",
-        fabric=dgx_a100(8),
-        source=DATA_SHEET_A100,
-        ranks=8,
-    ),
+    System(name="thanos, 8 A100", fabric=dgx_a100(8), source=DATA_SHEET_A100),
+    System(name="stas00, 8 A100, one process", fabric=dgx_a100(8), source=DATA_SHEET_A100),
     System(
         name="p4de, 2 hosts of 8 A100, EFA",
-        path=TESTS + "/aws_p4de_2node_16xA100_80G_EFA400.txt",
         fabric=p4de(2),
         source="AWS instance types: 4 x 100 Gbit/s EFA; aws-ofi-nccl platform-aws.c: latency 75",
-        ranks=16,
-        small_bytes=8 << 10,
     ),
     *(
         System(
             name=f"alps, {4 * hosts} GH200",
-            path=ALPS.format(4 * hosts, hosts),
             fabric=alps(hosts),
             source="CSCS: 4 x 200 Gbit/s Slingshot-11; GH200 data sheet: NVLink 900 GB/s; SM90_NVLINK_BW",
-            ranks=4 * hosts,
         )
         for hosts in (1, 2, 4, 8)
     ),
     System(
         name="hkbu, 32 2080 Ti, 100G IB",
-        path=TESTS + "/hkbu_32gpu_8node_100gIB_pow2.txt",
         fabric=hkbu(12 * GB),
         source="topo.h NET_BW, PCI_BW; bus ids of the file",
-        ranks=32,
     ),
     System(
         name="hkbu, 32 2080 Ti, 10 GbE",
-        path=TESTS + "/hkbu_32gpu_8node_10gbe_pow2.txt",
         fabric=hkbu(1.2 * GB),
         source="search.cc: 1.2 GB/s; bus ids of the file",
-        ranks=32,
     ),
     System(
         name="vidur, bridged pair of A100",
-        path=PAIRS,
         fabric=box(2, "nvlink", A100_NVLINK, "ampere", 12),
         source=DATA_SHEET_A100,
-        ranks=2,
     ),
     System(
         name="vidur, 4 A100 in bridged pairs",
-        path=PAIRS,
         fabric=box(4, "pcie", PCIE_4, "ampere", 1),
         source="A100 PCIe data sheet: PCIe 4.0 x16 between pairs; topo.h PCI_BW x 2",
-        ranks=4,
     ),
     *(
         System(
             name=f"vidur, {ranks} A100 of a DGX",
-            path=DGX,
             fabric=dgx_a100(ranks),
             source=DATA_SHEET_A100,
-            ranks=ranks,
-            place=f"devices_per_node {ranks},",
-            small_bytes=128 << 10,
         )
         for ranks in (2, 4, 8)
     ),
     System(
         name="kopernik, 2 L4",
-        path=TESTS + "/kopernik_2xL4_pcie_allreduce.txt",
         fabric=box(2, "pcie", PCIE_4, "ampere", 1),
         source="L4 data sheet: PCIe 4.0 x16",
-        ranks=2,
     ),
     System(
         name="kopernik, 4 A40, SHM",
-        path=TESTS + "/kopernik_4xA40_shm_partial.txt",
         fabric=box(4, "shm", PCIE_4, "ampere", 1),
         source="A40 data sheet: PCIe 4.0 x16",
-        ranks=4,
     ),
     *(
         System(
             name=f"dominator, {ranks} RTX PRO 6000",
-            path=DOMINATOR,
             fabric=box(ranks, *(("pcie", PCIE_5) if ranks < 8 else ("qpi", SOCKETS_5)), "blackwell", 1),
             source="RTX PRO 6000 Blackwell data sheet: PCIe 5.0 x16; topo.h SRP_QPI_BW",
-            ranks=ranks,
         )
         for ranks in (2, 4, 8)
     ),
@@ -234,7 +185,7 @@ SYSTEMS = (
 
 BY_NAME = {system.name: system for system in SYSTEMS}
 
-# What the model lacks where figures alone are further off than the aim; test_nccl_published shows it.
+# What the model lacks where figures alone are further off than the aim.
 AIM = 15.0
 ONE_RANK = "kernels of one rank by a profiler, which wait for the others too"
 EFA = "steps over EFA up to 32 MiB take up to twice as long"
@@ -271,19 +222,7 @@ def median_error(durations_ns: Iterable[float], points: Curve) -> float:
 
 
 @cache
-def kept(system: System) -> Curve:
-    """What is kept of its curve; of one of hundreds of sizes a sample (``tests.published.take``)."""
-    return curve(figures("fabrics")[system.name]["points"])
-
-
-def is_sampled(system: System) -> bool:
-    return "of" in figures("fabrics")[system.name]
-
-
 def measured(system: System) -> Curve:
-    """The kept points of 1 MiB to 1 GiB."""
-    return between_mib_and_gib(kept(system))
-
-
-def between_mib_and_gib(points: Curve) -> Curve:
+    """What is kept of its curve of 1 MiB to 1 GiB; of one of hundreds of sizes it is a sample."""
+    points = curve(figures("fabrics")[system.name]["points"])
     return tuple(point for point in points if MIB <= point.num_bytes <= GIB)

@@ -1,11 +1,10 @@
 """Systems that others measured, predicted from published figures, from three points, and from fewer ranks.
 
-``python -m tests.contracts.fabrics`` prints the manual's tables: from whole curves where ``BUCKETSIM_DATA``
-names the measurements, else from what is kept of them: of curves with hundreds of sizes a sample.
+``python -m tests.contracts.fabrics`` prints the manual's tables, from figures in ``tests/published``.
 Errors are medians of |predicted / measured - 1| over the sizes of 1 MiB to 1 GiB that were not given.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from sim.clusters.extrapolation.other_size import EstimatedPoint, extrapolate
 from sim.clusters.extrapolation.ratios import MeasuredCurve
@@ -22,23 +21,20 @@ from tests.clusters.published_fabrics import (
     median_error,
     three_of,
 )
-from tests.public_data import HAS_DATA
-from tests.published.take import whole
 
-Points = Callable[[System], Curve]
 FEWER = ("alps, 4 GH200", "alps, 8 GH200", "alps, 16 GH200")
 MORE = "alps, 32 GH200"
 
 
-def by_figures(system: System, points_of: Points = measured) -> float:
+def by_figures(system: System) -> float:
     """The error from data sheets alone."""
-    points = points_of(system)
+    points = measured(system)
     return median_error((collective_ns(system.fabric, "all_reduce", p.num_bytes) for p in points), points)
 
 
-def by_three_points(system: System, points_of: Points = measured) -> tuple[float, float]:
+def by_three_points(system: System) -> tuple[float, float]:
     """The error at the other sizes when three are measured, and the share of them within the stated range."""
-    points = points_of(system)
+    points = measured(system)
     three = three_of(points)
     rest = tuple(point for point in points if point not in three)
     return _scored([MeasuredCurve(fabric=system.fabric, curve=three)], system, rest)
@@ -51,12 +47,12 @@ def by_fewer_ranks() -> tuple[float, float]:
     return _scored(known, BY_NAME[MORE], measured(BY_NAME[MORE]))
 
 
-def within(system: System, points_of: Points = measured) -> float:
+def within(system: System) -> float:
     """The share of sizes that lie within the range stated without any measurement."""
     low, high = uncertainty(system.fabric)
     ratios = [
         point.duration_ns / collective_ns(system.fabric, "all_reduce", point.num_bytes)
-        for point in points_of(system)
+        for point in measured(system)
     ]
     return sum(low <= ratio <= high for ratio in ratios) / len(ratios)
 
@@ -71,15 +67,15 @@ def _holds(estimate: EstimatedPoint, duration_ns: int) -> bool:
     return estimate.least_ns <= duration_ns <= estimate.greatest_ns
 
 
-def fabric_rows(points_of: Points = measured) -> Iterator[str]:
+def fabric_rows() -> Iterator[str]:
     """Each system: its error by figures alone and by three points, and what is missing beyond the aims."""
     yield (
         "| system | figures alone | in its range | three points | in its range | what figures alone lack |"
     )
     yield "|---" * 6 + "|"
     for system in SYSTEMS:
-        alone, sizes = by_figures(system, points_of), within(system, points_of)
-        three, inside = by_three_points(system, points_of)
+        alone, sizes = by_figures(system), within(system)
+        three, inside = by_three_points(system)
         yield (
             f"| {system.name} | {alone:.1f} % | {sizes:.0%} | {three:.1f} % | {inside:.0%} | "
             f"{MISSING.get(system.name, '')} |"
@@ -97,10 +93,10 @@ def preset_rows() -> Iterator[str]:
         yield f"| {machine.name} | {machine.error():.1f} % | {sizes[0]} MiB to {sizes[-1]} MiB |"
 
 
-def summary(points_of: Points = measured) -> str:
+def summary() -> str:
     """How many systems meet each aim, and the means."""
-    alone = [by_figures(system, points_of) for system in SYSTEMS]
-    three = [by_three_points(system, points_of)[0] for system in SYSTEMS]
+    alone = [by_figures(system) for system in SYSTEMS]
+    three = [by_three_points(system)[0] for system in SYSTEMS]
     near, nearer = (sum(error <= aim for error in alone) for aim in (20, 15))
     return (
         f"Of {len(SYSTEMS)} systems {nearer} are within 15 % by figures alone ({near} within 20 %), and "
@@ -109,8 +105,7 @@ def summary(points_of: Points = measured) -> str:
 
 
 if __name__ == "__main__":
-    best = whole if HAS_DATA else measured
-    for rows in (fabric_rows(best), preset_rows()):
+    for rows in (fabric_rows(), preset_rows()):
         print("\n".join(rows))
         print()
-    print(summary(best))
+    print(summary())

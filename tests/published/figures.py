@@ -1,4 +1,4 @@
-"""Figures that are kept of public measurements: ``python -m tests.published.take`` writes the files here.
+"""Figures that are kept of public measurements, in the files here.
 
 Each entry names its source and licence; a curve's points are [bytes, ns]. Where they are a sample of more,
 ``of`` says of how many.
