@@ -13,14 +13,18 @@ from typing import Any, Literal, get_args
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, Assignment
 from sim.nouns.settings import micro_batches, read, setting, settings_of
+from sim.units import MIB
 
 Version = tuple[int, int]
 OLDEST: Version = (2, 0)  # for which lines are written
 SUPPORTED_SINCE: Version = (2, 9)  # with which bucketsim runs
 LIST_SINCE: Version = (2, 11)  # bucket_cap_mb_list
 ZERO_CAP_SINCE: Version = (2, 12)  # bucket_cap_mb=0 (A2.1)
+DEFAULT_FIRST_BUCKET_BYTES = MIB  # dist._DEFAULT_FIRST_BUCKET_BYTES (A2.1)
+DEFAULT_BUCKET_CAP_BYTES = 25 * MIB
 OptimizeDdp = Literal["ddp_optimizer", "no_optimization"]
 FLOATS = ("float32", "bfloat16", "float16", "float64")
+LAST_CAP = "set_last_bucket_cap"  # DDP_SET_LAST_BUCKET_CAP=1, the one switch in the environment (A2.5)
 # Arguments that change no step while they are off.
 _OFF = ("check_reduction", "delay_all_reduce_named_params", "param_to_hook_all_reduce")
 _NO_LOW_RANK = "its all-reduces are launched by callbacks, with products of matrices between them (A3.17)"
@@ -248,7 +252,7 @@ def read_switches(assignment: Assignment) -> Switches:
     ):
         for name in (one for one in given if one in others):
             raise NotModelledError(f"{field}: {name}={given[name]!r} is not modelled; it is set elsewhere")
-    environment = {"set_last_bucket_cap": True} if "environment" in assignment.requires else {}
+    environment = {LAST_CAP: True} if "environment" in assignment.requires else {}
     broadcasts = kwargs.get("broadcast_buffers", True)
     switches = read(
         Switches,

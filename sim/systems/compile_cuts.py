@@ -5,10 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sim.errors import InputError, NotModelledError
-from sim.nouns.ddp_switches import OptimizeDdp, Switches
+from sim.nouns.ddp_switches import DEFAULT_FIRST_BUCKET_BYTES, OptimizeDdp, Switches
 from sim.nouns.settings import read
 from sim.nouns.workload import ReadyTimes, Workload
-from sim.systems.bucketing import DEFAULT_FIRST_BUCKET_BYTES
 from sim.units import cap_bytes
 
 MARK = "torch_compile"  # in the extensions of a workload whose gradients are those of a compiled module

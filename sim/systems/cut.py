@@ -1,6 +1,6 @@
 """The cut: which tensors share a bucket (A1). The one place of the rule and of its inverses.
 
-``bucketing`` calls it on lists for a step's buckets, ``ddp`` for those of buffers, and
+``ddp_assignment`` calls it on lists for a step's buckets, ``ddp`` for those of buffers, and
 ``tuner.caps`` compiles it and tries every cap on arrays. So ``cut`` may call nothing that is not
 compiled. Another rule of when a bucket closes changes three places, all here: the comparison in ``cut``,
 ``bounds`` on both sides of it, and ``limits_for``.

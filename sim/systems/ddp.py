@@ -13,9 +13,13 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.memory import Holding
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
-from sim.systems.bucketing import compute_bucket_assignment_by_size
 from sim.systems.compile_cuts import AS_RECORDED
-from sim.systems.ddp_assignment import as_compiled, check_used, constructed_in
+from sim.systems.ddp_assignment import (
+    as_compiled,
+    check_used,
+    compute_bucket_assignment_by_size,
+    constructed_in,
+)
 from sim.systems.step_writer import Plan, StepWriter
 from sim.units import transfer_ns
 

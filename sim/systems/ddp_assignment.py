@@ -1,6 +1,8 @@
-"""DDP's assignments: buckets that switches and caps make of a workload, and buckets under other switches."""
+"""DDP's assignments: buckets that switches and caps make of a workload (A1, A2), and buckets under other
+switches."""
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +10,9 @@ from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment, bucket_bytes, made_for
 from sim.nouns.ddp_switches import (
     ARGUMENTS,
+    DEFAULT_BUCKET_CAP_BYTES,
+    DEFAULT_FIRST_BUCKET_BYTES,
+    LAST_CAP,
     LIST_SINCE,
     OLDEST,
     SUPPORTED_SINCE,
@@ -17,12 +22,104 @@ from sim.nouns.ddp_switches import (
     read_switches,
     split_switches,
 )
+from sim.nouns.settings import read
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
-from sim.systems.bucketing import Caps, ddp_limits, initial_buckets, initial_limits, rebuilt_buckets
 from sim.systems.compile_cuts import torch_compiled
+from sim.systems.cut import PER_KEY, cut, number_keys
 from sim.systems.step_writer import check_backward
-from sim.units import MIB
+from sim.units import MIB, cap_bytes
+
+
+def compute_bucket_assignment_by_size(
+    sizes: Sequence[int],
+    keys: Sequence[object],
+    limits: Sequence[int],
+    sparse: Sequence[bool] = (),
+    order: Sequence[int] = (),
+) -> list[list[int]]:
+    """Buckets of tensor indices, as torch's function of this name makes them (A1).
+
+    Args:
+        sizes: bytes of each tensor, in the sequence walked.
+        keys: (dtype, device) of each tensor, in the same sequence (A1.3).
+        limits: bytes; every key starts at the first, the last repeats for ever (A1.3, A1.4).
+        sparse: whether a gradient is sparse, looked up by tensor index (A1.1, A1.2).
+        order: tensor index of each element walked; empty: its own position.
+
+    Leftover buckets of three or more keys have no defined order in torch (A1.5); here the key seen
+    last comes first.
+    """
+    if not limits:
+        raise InputError("bucket limits: an empty list is not legal; give at least one limit")
+    tensors = order or range(len(sizes))
+    is_sparse = [bool(sparse) and sparse[index] for index in tensors]
+    numbers, num_keys = number_keys(zip(keys, is_sparse, strict=True))
+    bucket_of, emitted = [0] * len(sizes), [0] * len(sizes)
+    bounds, opened = [0] * 2 * len(limits), [0] * PER_KEY * num_keys
+    buckets: list[list[int]] = [
+        [] for _ in range(cut(sizes, numbers, limits, bucket_of, bounds, emitted, opened))
+    ]
+    for index, bucket in zip(tensors, bucket_of, strict=True):
+        buckets[bucket].append(index)
+    return buckets if order else sorted(buckets, key=min)
+
+
+def ddp_limits(kwargs: Mapping[str, Any]) -> list[int]:
+    """DDP's size limits in bytes for the rebuilt buckets under these keywords (A2.1, A2.4).
+
+    Without any they are DDP's default, [1 MiB, 25 MiB]; an explicit ``bucket_cap_mb`` has no small first
+    bucket.
+    """
+    cap_mb, caps_mb = kwargs.get("bucket_cap_mb"), kwargs.get("bucket_cap_mb_list")
+    if caps_mb is None:
+        default = [DEFAULT_FIRST_BUCKET_BYTES, DEFAULT_BUCKET_CAP_BYTES]
+        return default if cap_mb is None else [cap_bytes(cap_mb)]
+    if not caps_mb:
+        raise InputError("bucket_cap_mb_list: an empty list is not legal; give at least one cap")
+    if cap_mb is not None:
+        raise InputError("bucket_cap_mb_list: give it alone, without bucket_cap_mb or first_bucket_mb")
+    return [cap_bytes(cap) for cap in caps_mb]
+
+
+def _cut(workload: Workload, walked: Sequence[int], limits: Sequence[int], ordered: bool) -> list[list[int]]:
+    gradients = [workload.gradients[index] for index in walked]
+    return compute_bucket_assignment_by_size(
+        [gradient.num_bytes for gradient in gradients],
+        [gradient.key for gradient in gradients],
+        limits,
+        [gradient.sparse for gradient in workload.gradients],
+        walked if ordered else (),
+    )
+
+
+def initial_limits(limits: Sequence[int], given_as_list: bool, searches: bool) -> list[int]:
+    """The limits of the constructor's buckets: one bucket per dtype and device where they will be rebuilt.
+
+    ``limits`` themselves where they are given as a list, or where a search for unused parameters rules a
+    rebuild out (A2.2).
+    """
+    return list(limits) if given_as_list or searches else [sys.maxsize]
+
+
+def initial_buckets(workload: Workload, limits: Sequence[int]) -> list[list[int]]:
+    """The buckets that DDP's constructor makes: cut in parameter order, the list reversed (A2.3)."""
+    return _cut(workload, range(len(workload.gradients)), limits, ordered=False)[::-1]
+
+
+def rebuilt_buckets(
+    workload: Workload, limits: Sequence[int], set_last_bucket_cap: bool = False
+) -> list[list[int]]:
+    """The buckets that DDP rebuilds from ready order (A2.4, A2.5); unused parameters come last (A8.1)."""
+    buckets = _cut(workload, rebuild_order(workload, set_last_bucket_cap), limits, ordered=True)
+    return buckets[::-1] if set_last_bucket_cap else buckets
+
+
+def rebuild_order(workload: Workload, set_last_bucket_cap: bool = False) -> tuple[int, ...]:
+    """The gradients as the rebuild walks them: in ready order, unused ones last, or all from the end."""
+    unused = [gradient.index for gradient in workload.gradients if gradient.ready_ns is None]
+    order = (*workload.order(), *unused)
+    return order[::-1] if set_last_bucket_cap else order
 
 
 def first_torches(kwargs: Mapping[str, Any]) -> dict[str, Version]:
@@ -46,10 +143,9 @@ def as_compiled(workload: Workload, assignment: Assignment) -> Workload:
         return workload
     switches = read_switches(assignment)
     assert switches.optimize_ddp is not None
-    cap_mb, kwargs = switches.compile_cap_mb, assignment.ddp_kwargs
+    cap_mb = switches.compile_cap_mb
     if cap_mb is None:  # DDP's own, but at least 1 MiB (A11.1)
-        limits = ddp_limits(kwargs.get("bucket_cap_mb"), None, kwargs.get("bucket_cap_mb_list"))
-        cap_mb = max(MIB, *limits) / MIB
+        cap_mb = max(MIB, *ddp_limits(assignment.ddp_kwargs)) / MIB
     return torch_compiled(workload, switches.optimize_ddp, cap_mb)
 
 
@@ -76,11 +172,7 @@ def check_used(workload: Workload, switches: Switches) -> None:
 
 
 def assign(
-    workload: Workload,
-    policy: str,
-    caps: Caps,
-    options: dict[str, Any],
-    iteration: Iteration,
+    workload: Workload, policy: str, caps: Mapping[str, Any], options: dict[str, Any], iteration: Iteration
 ) -> Assignment:
     """DDP's buckets in launch order in a given iteration, and what makes DDP use them.
 
@@ -91,55 +183,55 @@ def assign(
 
     Args:
         policy: ``ddp``; ``per-parameter`` (``bucket_cap_mb=0``); ``single`` (one bucket per key).
+        caps: in MiB, by torch's names; ``first_bucket_mb`` is short for ``bucket_cap_mb_list=[first, cap]``,
+            as the last limit repeats (A1.4).
         options: switches, by torch's names.
     """
-    if policy == "per-parameter":
-        caps = replace(caps, bucket_cap_mb=0)
-    elif policy == "single":
-        caps = replace(caps, bucket_cap_mb=-(-workload.total_bytes // MIB) + 1)
     kwargs, settings = split_switches(options)
-    needed = torch_needed(kwargs)
-    limits = ddp_limits(caps.bucket_cap_mb, caps.first_bucket_mb, caps.bucket_cap_mb_list)
-    cap_list = caps.bucket_cap_mb_list
-    if caps.first_bucket_mb is not None:
-        cap_list = [limit / MIB for limit in limits]
-    if cap_list is not None:
-        kwargs["bucket_cap_mb_list"] = list(cap_list)
-        needed = max(needed, LIST_SINCE)
-    elif caps.bucket_cap_mb is not None:
-        kwargs["bucket_cap_mb"] = caps.bucket_cap_mb
-        if limits == [0]:  # an AssertionError before 2.12 (A2.1)
-            needed = max(needed, ZERO_CAP_SINCE)
+    environment = {name: kwargs.pop(name) for name in [LAST_CAP] if name in kwargs}
+    is_last_capped = read(Switches, "ddp", environment).set_last_bucket_cap
+    caps = dict(caps)
+    if policy == "per-parameter":
+        caps["bucket_cap_mb"] = 0
+    elif policy == "single":
+        caps["bucket_cap_mb"] = -(-workload.total_bytes // MIB) + 1
+    if (first_mb := caps.pop("first_bucket_mb", None)) is not None:
+        if "bucket_cap_mb_list" in caps:
+            raise InputError("bucket_cap_mb_list: give it alone, without bucket_cap_mb or first_bucket_mb")
+        limits = [cap_bytes(first_mb), ddp_limits(caps)[-1]]
+        caps = {"bucket_cap_mb_list": [limit / MIB for limit in limits]}
+    limits, is_list = ddp_limits(caps), "bucket_cap_mb_list" in caps
+    needed = max(torch_needed(kwargs), LIST_SINCE if is_list else OLDEST)
+    if not is_list and limits == [0]:  # an AssertionError before 2.12 (A2.1)
+        needed = max(needed, ZERO_CAP_SINCE)
     requires: dict[str, Any] = torch_requirement(needed)
-    if caps.set_last_bucket_cap:
+    if is_last_capped:
         requires["environment"] = {"DDP_SET_LAST_BUCKET_CAP": "1"}
-    proposed = Assignment(bucket_indices=((0,),), ddp_kwargs=kwargs, settings=settings)
+    proposed = Assignment(
+        policy=policy,  # type: ignore[arg-type]
+        bucket_indices=((0,),),
+        ddp_kwargs=kwargs | caps,
+        settings=settings,
+        requires=requires,
+        made_for=made_for(workload),
+    )
     switches = read_switches(proposed)
     check_used(workload, switches)
     rebuilt = switches.rebuilt_from
     if rebuilt is None or (iteration != "steady" and iteration < rebuilt):
-        buckets = initial_buckets(workload, initial_limits(limits, cap_list is not None, switches.searches))
+        buckets = initial_buckets(workload, initial_limits(limits, is_list, switches.searches))
     else:
-        buckets = rebuilt_buckets(as_compiled(workload, proposed), limits, caps.set_last_bucket_cap)
+        buckets = rebuilt_buckets(as_compiled(workload, proposed), limits, is_last_capped)
     indices = tuple(map(tuple, buckets))
-    return replace(
-        proposed,
-        policy=policy,  # type: ignore[arg-type]
-        bucket_indices=indices,
-        bucket_bytes=bucket_bytes(workload, indices),
-        requires=requires,
-        made_for=made_for(workload),
-    )
+    return replace(proposed, bucket_indices=indices, bucket_bytes=bucket_bytes(workload, indices))
 
 
 def check_reaches(workload: Workload, assignment: Assignment) -> None:
     """Raise ``AssignmentError`` unless stock DDP, given ``assignment.ddp_kwargs``, rebuilds its buckets."""
     options = {**assignment.ddp_kwargs, **assignment.settings}
-    caps = Caps(
-        bucket_cap_mb=options.pop("bucket_cap_mb", None),
-        bucket_cap_mb_list=options.pop("bucket_cap_mb_list", None),
-        set_last_bucket_cap="environment" in assignment.requires,
-    )
+    caps = {name: options.pop(name) for name in CAP_KWARGS if name in options}
+    if "environment" in assignment.requires:
+        options[LAST_CAP] = True
     made = assign(workload, "ddp", caps, options, "steady")
     if [set(bucket) for bucket in made.bucket_indices] != [set(b) for b in assignment.bucket_indices]:
         raise AssignmentError(
@@ -150,10 +242,9 @@ def check_reaches(workload: Workload, assignment: Assignment) -> None:
 
 def constructed_in(workload: Workload, assignment: Assignment) -> list[list[int]]:
     """The buckets of DDP's constructor under the arguments of ``assignment`` (A2.2)."""
-    kwargs = assignment.ddp_kwargs
-    limits = ddp_limits(kwargs.get("bucket_cap_mb"), None, kwargs.get("bucket_cap_mb_list"))
+    limits, is_list = ddp_limits(assignment.ddp_kwargs), "bucket_cap_mb_list" in assignment.ddp_kwargs
     searches = read_switches(assignment).searches
-    return initial_buckets(workload, initial_limits(limits, "bucket_cap_mb_list" in kwargs, searches))
+    return initial_buckets(workload, initial_limits(limits, is_list, searches))
 
 
 def with_switches(workload: Workload, assignment: Assignment, **options: Any) -> Assignment:
@@ -179,7 +270,7 @@ def with_switches(workload: Workload, assignment: Assignment, **options: Any) ->
             f"policy: {assignment.policy!r} is a system of its own, and takes no switches of "
             f"DistributedDataParallel such as {next(iter(options))}"
         )
-    for name in (*CAP_KWARGS, "first_bucket_mb", "set_last_bucket_cap"):
+    for name in (*CAP_KWARGS, "first_bucket_mb", LAST_CAP):
         if name in options:
             raise InputError(
                 f"{name}: {options[name]!r} is not legal; the assignment says what the buckets are"

@@ -6,9 +6,8 @@ from sim.errors import NotModelledError
 from sim.nouns.assignment import DDP_POLICIES, bucket_bytes
 from sim.nouns.ddp_switches import Switches, read_switches
 from sim.nouns.timeline import Timeline
-from sim.systems.bucketing import ddp_limits
 from sim.systems.ddp import search_ns
-from sim.systems.ddp_assignment import constructed_in
+from sim.systems.ddp_assignment import constructed_in, ddp_limits
 
 
 def ddp_logging_data(timeline: Timeline) -> dict[str, Any]:
@@ -80,8 +79,7 @@ def _num_reduced(timeline: Timeline, switches: Switches, unused: set[int]) -> in
 def _buckets(timeline: Timeline, switches: Switches) -> dict[str, Any]:
     """The constructor's buckets, and the rebuilt ones once there are any (A2.6); injected ones stay."""
     workload, assignment = timeline.workload, timeline.assignment
-    kwargs = assignment.ddp_kwargs
-    limits = ddp_limits(kwargs.get("bucket_cap_mb"), None, kwargs.get("bucket_cap_mb_list"))
+    limits = ddp_limits(assignment.ddp_kwargs)
     used, since = assignment.bucket_indices, switches.rebuilt_from
     is_rebuilt = (
         assignment.by_keywords

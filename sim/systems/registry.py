@@ -5,7 +5,7 @@ settings, once, to what a step with them is: programs, one a micro-batch, what i
 what buckets hold in memory, and the lines to paste.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,17 +16,16 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
 from sim.systems import ddp, ddp_assignment, fsdp2, megatron, textbook, zero
-from sim.systems.bucketing import Caps
 from sim.systems.step_writer import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
     """One system. ``assign``: how it cuts by other than its settings; None: its plan says. ``takes_caps``: it
-    takes the sizes in ``Caps``."""
+    takes sizes in MiB."""
 
     plan: Callable[[Workload, Assignment, int | None], Plan]
-    assign: Callable[[Workload, str, Caps, dict[str, Any], Iteration], Assignment] | None = None
+    assign: Callable[[Workload, str, Mapping[str, Any], dict[str, Any], Iteration], Assignment] | None = None
     takes_caps: bool = False
 
 
@@ -54,7 +53,6 @@ def assign(
     *,
     first_bucket_mb: float | None = None,
     bucket_cap_mb_list: Sequence[float] | None = None,
-    set_last_bucket_cap: bool = False,
     iteration: Iteration = "steady",
     **options: Any,
 ) -> Assignment:
@@ -68,7 +66,6 @@ def assign(
         bucket_cap_mb: MiB, torch's name; None is DDP's default with its 1 MiB first bucket (A2.1).
         first_bucket_mb: MiB, cap of the first bucket: short for ``bucket_cap_mb_list=[first, cap]``.
         bucket_cap_mb_list: MiB, one cap a bucket (torch >= 2.11).
-        set_last_bucket_cap: ``DDP_SET_LAST_BUCKET_CAP=1`` (A2.5).
         iteration: ``"steady"``, or the number of a training step (A2.2-A2.6).
         options: switches of the system, by its own names: ``DistributedDataParallel``'s, DeepSpeed's. DDP's
             that are not given are those of the job that the workload was recorded from.
@@ -80,17 +77,15 @@ def assign(
     is_number = isinstance(iteration, int) and not isinstance(iteration, bool) and iteration >= 1
     if iteration != "steady" and not is_number:
         raise InputError(f"iteration: {iteration!r} is not legal; give 'steady', 1, 2 or 3")
-    if not isinstance(set_last_bucket_cap, bool):
-        raise InputError(f"set_last_bucket_cap: {set_last_bucket_cap!r} is not legal; give true or false")
     if policy not in SYSTEMS:
         raise NotModelledError(f"policy: {policy!r} is not modelled; give one of {', '.join(POLICIES)}")
-    caps = Caps(
-        bucket_cap_mb=bucket_cap_mb,
-        first_bucket_mb=first_bucket_mb,
-        bucket_cap_mb_list=bucket_cap_mb_list,
-        set_last_bucket_cap=set_last_bucket_cap,
-    )
-    if not SYSTEMS[policy].takes_caps and caps != Caps():
+    sizes = {
+        "bucket_cap_mb": bucket_cap_mb,
+        "first_bucket_mb": first_bucket_mb,
+        "bucket_cap_mb_list": None if bucket_cap_mb_list is None else list(bucket_cap_mb_list),
+    }
+    caps = {name: size for name, size in sizes.items() if size is not None}
+    if caps and not SYSTEMS[policy].takes_caps:
         raise InputError(
             f"policy: {policy!r} takes no bucket caps; "
             f"{', '.join(name for name, system in SYSTEMS.items() if system.takes_caps)} do"

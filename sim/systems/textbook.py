@@ -11,12 +11,12 @@ from sim.clock.program import COPY_IN, Program
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment, assigned
 from sim.nouns.collective import Phase
+from sim.nouns.ddp_switches import DEFAULT_BUCKET_CAP_BYTES
 from sim.nouns.early_launch import EarlyLaunch, LateGradient
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import Holding
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES, Caps
 from sim.systems.step_writer import Plan, StepWriter
 from sim.units import cap_bytes, format_ms, transfer_ns
 
@@ -54,7 +54,7 @@ _ADDS_INTO_VIEWS = (
 
 
 def assign(
-    workload: Workload, policy: str, caps: Caps, options: dict[str, Any], iteration: Iteration
+    workload: Workload, policy: str, caps: Mapping[str, Any], options: dict[str, Any], iteration: Iteration
 ) -> Assignment:
     """The buckets of a textbook system, numbered as it cuts them; the same in every iteration.
 
@@ -69,10 +69,10 @@ def assign(
     """
     for name, value in options.items():
         raise InputError(f"policy: {policy!r} has no switch {name}={value!r}; it takes none")
-    if caps != Caps(bucket_cap_mb=caps.bucket_cap_mb):
+    if not set(caps) <= {"bucket_cap_mb"}:
         raise InputError(f"policy: {policy!r} takes one bucket cap; give bucket_cap_mb alone")
     _check_dense(workload, policy)
-    style, cap_mb = STYLES[policy], caps.bucket_cap_mb
+    style, cap_mb = STYLES[policy], caps.get("bucket_cap_mb")
     if not style.by_size:
         return assigned(workload, policy, tuple((one.index,) for one in workload.gradients), {})
     cap = DEFAULT_BUCKET_CAP_BYTES if cap_mb is None else cap_bytes(cap_mb)
@@ -94,7 +94,7 @@ def assign(
                 f"policy: {policy!r} puts {len(keys)} dtypes or devices into bucket {number}, and fails or "
                 f"casts there (A7.5); give 'last-hook-safe'"
             )
-    return assigned(workload, policy, buckets, {} if cap_mb is None else {"bucket_cap_mb": cap_mb})
+    return assigned(workload, policy, buckets, caps)
 
 
 def _check_dense(workload: Workload, policy: str) -> None:

@@ -15,10 +15,10 @@ import numpy as np
 from sim.clock.arrays import Ints
 from sim.clock.machine_code import compiled
 from sim.clock.program import Machine
+from sim.nouns.ddp_switches import DEFAULT_BUCKET_CAP_BYTES
 from sim.nouns.workload import Workload
-from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES, rebuild_order
 from sim.systems.cut import NO_LIMIT, PER_KEY, cut, limits_for, number_keys
-from sim.systems.ddp_assignment import is_never_rebuilt
+from sim.systems.ddp_assignment import is_never_rebuilt, rebuild_order
 from sim.tuner.problem import Buckets, Problem, Tables, gather, play_step, services
 from sim.tuner.progress import tell
 from sim.units import MIB
@@ -267,7 +267,7 @@ def cap_curve(problem: Problem, caps_bytes: Sequence[int] | None = None) -> CapC
 
 
 def make_layout(walk: Walk, *limits: int) -> Buckets:
-    """The buckets under these limits in bytes, as ``bucketing.rebuilt_buckets`` makes them."""
+    """The buckets under these limits in bytes, as ``ddp_assignment.rebuilt_buckets`` makes them."""
     count = len(walk.sizes)
     bucket_of, emitted = np.empty(count, np.int64), np.empty(count, np.int64)
     bounds, opened = np.empty(2 * len(limits), np.int64), np.empty(PER_KEY * walk.num_keys, np.int64)

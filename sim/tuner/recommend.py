@@ -9,11 +9,10 @@ from sim.metrics.critical_path import critical_path
 from sim.metrics.step import summarize
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.checks import at_least
-from sim.nouns.ddp_switches import Switches
+from sim.nouns.ddp_switches import DEFAULT_BUCKET_CAP_BYTES, DEFAULT_FIRST_BUCKET_BYTES, Switches
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Family, Gain, Recommendation
 from sim.nouns.workload import Workload
-from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES, DEFAULT_FIRST_BUCKET_BYTES
 from sim.systems.ddp_assignment import check_used
 from sim.systems.registry import assign
 from sim.tuner.caps import CapCurve, cap_curve, find_cap_list, make_layout, walk_of

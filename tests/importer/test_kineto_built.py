@@ -17,7 +17,7 @@ from sim.importer.matching import match_buckets
 from sim.nouns.assignment import bucket_bytes
 from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.workload import Gradient, Workload
-from sim.systems.bucketing import initial_buckets, rebuilt_buckets
+from sim.systems.ddp_assignment import initial_buckets, rebuilt_buckets
 from sim.units import median_ns
 from tests.effort import tries
 from tests.handmade import handmade

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.systems.bucketing import compute_bucket_assignment_by_size
+from sim.systems.ddp_assignment import compute_bucket_assignment_by_size
 from tests.effort import tries
 
 DTYPES = (torch.float32, torch.float16, torch.float64, torch.bfloat16, torch.int8)

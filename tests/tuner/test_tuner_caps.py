@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import sim
 from sim.nouns.workload import Workload
-from sim.systems.bucketing import rebuilt_buckets
+from sim.systems.ddp_assignment import rebuilt_buckets
 from sim.tuner import caps
 from sim.tuner.problem import Problem, Scorer
 from sim.units import MIB, cap_bytes

@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 
 from sim.errors import InputError
-from sim.systems.bucketing import DEFAULT_BUCKET_CAP_BYTES
+from sim.nouns.ddp_switches import DEFAULT_BUCKET_CAP_BYTES
 from sim.units import cap_bytes
 from sim.validator.ranks.systems.bucketed import AfterBackward, ArrivalCounted, FlatViews
 from sim.validator.ranks.systems.last_hook_buckets import LastHook, LastHookSafe
