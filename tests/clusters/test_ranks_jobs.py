@@ -50,7 +50,7 @@ def same(one: JobSteps, two: JobSteps) -> None:
         assert np.array_equal(getattr(one, field.name), getattr(two, field.name)), field.name
 
 
-@settings(max_examples=tries(80), deadline=None)
+@settings(max_examples=tries(160), deadline=None)
 @given(st.data())
 def test_jobs_are_what_simpy_makes_of_them(data: st.DataObject) -> None:
     """Every step, every wait and every last arriver of 1 to 8 ranks over several steps, to the nanosecond."""

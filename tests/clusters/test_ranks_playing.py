@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 from sim.clock import play as compiled
 from sim.clock.program import BACKWARD
 from sim.clock.ranks import Lanes, Met, Together, make_lanes, play, play_by_simpy
-from sim.errors import SimError
 from sim.nouns.workload import Workload
 from sim.systems.registry import write
 from tests.effort import tries
-from tests.strategies import SCALES, TINY, Case, Scale, cases, other_ranks
-from tests.systems.any_system import system_cases
+from tests.strategies import SCALES, Case, Scale, cases, other_ranks
 
 
 def lanes_of(case: Case, workloads: list[Workload]) -> list[Lanes]:
@@ -67,27 +65,6 @@ def worlds(draw: st.DrawFn) -> tuple[Lanes, Together]:
 def test_loops_do_what_simpy_does(world: tuple[Lanes, Together]) -> None:
     lanes, ranks = world
     same(play(lanes, ranks), play_by_simpy(lanes, ranks))
-
-
-@settings(max_examples=tries(80), deadline=None)
-@given(system_cases(), st.data())
-def test_every_system_is_played_as_simpy_does(case: Case, data: st.DataObject) -> None:
-    """Lanes that wait in their middle, several micro-batches, and chained collectives, which are SimPy's."""
-    workloads = [case.workload] if case.slowest is None else [case.workload, case.slowest]
-    try:
-        batches = lanes_of(case, workloads)
-    except SimError:
-        assert len(workloads) == 2
-        batches = lanes_of(case, workloads[:1])
-        workloads = workloads[:1]
-    for lanes in batches:
-        ranks = data.draw(crews(lanes, len(workloads), TINY))
-        try:
-            oracle = play_by_simpy(lanes, ranks)
-        except SimError:
-            assert lanes.programs[0].follows
-            continue
-        same(play(lanes, ranks), oracle)
 
 
 @settings(max_examples=tries(40), deadline=None)

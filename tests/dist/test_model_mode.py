@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 import sim
-from sim.errors import InputError, ReplayError
+from sim.errors import InputError
 from sim.formats.record_files import load_record, start_record
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.recorder import load_factory
 from sim.recorder import record as record_step
-from sim.validator.abtest import run_ab
 from sim.validator.candidates.candidate import Candidate, standing_candidates
 from sim.validator.candidates.carriers import Carrier
 from sim.validator.candidates.replay_jobs import UserModel, model_job
@@ -110,24 +109,6 @@ def test_a_module_around_the_model_is_no_other_model() -> None:
     _check_parameters(recorded, around)
     with pytest.raises(InputError, match=r"parameter 2 is layers.3.weight .* workload layers.2.weight"):
         _check_parameters([*recorded[:2], ["layers.3.weight", [2, 2], "float32"]], recorded)
-
-
-@pytest.mark.slow
-def test_default_against_recommendation(tmp_path: Path) -> None:
-    """No workload is needed; six pairs are compared and the measurements kept."""
-    result = run_ab(MODEL, FREE, Place(), directory=tmp_path, rounds=6)
-    assert (result.rounds, result.world_size, result.samples_per_step) == (6, 2, 24)
-    assert result.gain_ns == result.default_step_ns - result.recommended_step_ns
-    assert result.default_samples_per_s == pytest.approx(24e9 / result.default_step_ns)
-    assert result.environment["model"]["factory"] == MODEL.factory
-    assert len(list(tmp_path.glob("measurement-*.json"))) == 3
-
-
-@pytest.mark.slow
-def test_buckets_of_another_model_are_refused_in_an_ab_run() -> None:
-    other = Assignment(bucket_indices=((9, 8), (7, 6, 5, 4), (3, 2, 1, 0)))
-    with pytest.raises(ReplayError, match="not those of this model, which trains 8 parameters"):
-        run_ab(MODEL, other, Place(), rounds=1)
 
 
 @pytest.mark.slow  # with another model: test_user_path

@@ -107,16 +107,3 @@ def test_record_import_tune_apply_and_compare(
     assert result["samples_per_step"] == 64
     assert result["predicted_gain_ns"] == (None if is_refuted else tuned["gain"]["mean_ns"])
     assert result["environment"]["model"]["arguments"] == {"width": 128, "layers": 4, "amp": True}
-
-
-@pytest.mark.slow
-def test_torch_compile_changes_when_and_in_which_order_gradients_are_ready() -> None:
-    """A8.10: within a compiled graph gradients are ready together, in an order of their own."""
-    said = torchrun("tests.dist.compiled_order", cwd=Path(__file__).parents[2])
-    found = json.loads(next(line for line in said.splitlines() if line.startswith('{"eager"')))
-    eager, split, whole = (found[name] for name in ("eager", "split", "whole"))
-    assert sorted(eager["order"]) == sorted(split["order"]) == sorted(whole["order"])
-    assert eager["order"] != split["order"] != whole["order"]
-    # One graph for the whole backward leaves nothing to hide communication behind.
-    assert whole["first_ready"] > split["first_ready"]
-    assert whole["first_ready"] > eager["first_ready"]

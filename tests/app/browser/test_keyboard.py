@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.app.browser.harness import PAGES, UNMEASURED, Site, go, metric, rerun
+from tests.app.browser.harness import PAGES, UNMEASURED, Site, go, rerun
 
 pytestmark = pytest.mark.browser
 
@@ -64,29 +64,6 @@ def test_the_first_stop_skips_menu_and_sidebar(site: Site, page: Any) -> None:
     with rerun(page):
         page.get_by_role("button", name="Got it").click()
     page.wait_for_url(lambda url: "guide" not in url)
-
-
-@pytest.mark.slow
-def test_arrow_keys_move_the_slider_and_the_number_follows(site: Site, page: Any) -> None:
-    from playwright.sync_api import expect
-
-    go(page, site.url)
-    before = metric(page, "Step time").inner_text()
-    slider = page.get_by_test_id("stSidebar").get_by_role("slider").first
-    slider.focus()
-    with rerun(page):
-        page.keyboard.press("ArrowLeft")
-        page.keyboard.press("ArrowLeft")
-        page.keyboard.press("ArrowLeft")
-    expect(page.get_by_label("Cap, MiB", exact=True)).to_have_value("12.5")
-    assert metric(page, "Step time").inner_text() != before
-    cap = page.get_by_label("Cap, MiB", exact=True)
-    cap.focus()
-    page.keyboard.press("Control+a")
-    page.keyboard.type("2")
-    with rerun(page):
-        page.keyboard.press("Enter")
-    expect(slider).to_have_attribute("aria-valuetext", "2")
 
 
 @pytest.mark.slow
