@@ -16,9 +16,12 @@ from sim.cli.options import (
     option,
     write,
 )
-from sim.cli.own_job import Parts, load_job, tell_held
+from sim.cli.own_job import Parts, load_inputs, load_job, tell_held
 from sim.cli.printing import emit_noun, progress, say, table
+from sim.errors import InputError
+from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Recommendation
+from sim.nouns.workload import Workload
 from sim.tuner.setting import tell_setting
 from sim.units import format_ms, format_size, in_ms
 
@@ -52,7 +55,10 @@ def tune(
 ) -> None:
     """Find the best buckets, what they gain and how surely, and what each setting of DDP reaches."""
     if policy is not Policy.DDP:
-        _tune_other(workload_file, hardware_file, policy, output, as_json)
+        if ddp:
+            raise InputError("tune: --ddp sets switches of DistributedDataParallel; leave it or --policy out")
+        workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json)
+        _tune_other(workload, hardware, policy.value, output, as_json)
         return
     job = load_job(workload_file, hardware_file, ddp_switches(ddp), parts=parts)
     workload, hardware = job.workload, job.hardware
@@ -82,20 +88,19 @@ def tune(
 
 
 def _tune_other(
-    workload_file: Path, hardware_file: Path, policy: Policy, output: Path | None, as_json: bool
+    workload: Workload, hardware: Hardware, policy: str, output: Path | None, as_json: bool
 ) -> None:
     """The best size of another system's buckets, against that system's default."""
-    workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
-    found = sim.best_of(workload, hardware, policy.value)
+    found = sim.best_of(workload, hardware, policy)
     report = sim.summarize(sim.simulate(workload, hardware, found.assignment))
     if output is not None:
         write(output, sim.to_text(found.assignment))
     if as_json:
         emit_noun(report)
         return
-    plain = sim.simulate(workload, hardware, sim.assign(workload, policy.value))
+    plain = sim.simulate(workload, hardware, sim.assign(workload, policy))
     sizes = ", ".join(f"{name}={value}" for name, value in found.assignment.settings.items())
-    say(f"{workload.name} on {hardware.name}, {policy.value}")
+    say(f"{workload.name} on {hardware.name}, {policy}")
     say(f"best: {sizes or 'as it is'}: {len(report.buckets)} bucket(s), {format_ms(report.step_ns)} a step")
     say(f"its default: {format_ms(plain.step_ns)} a step; tried: {found.how}")
     say(f"why: {report.verdict}")

@@ -6,9 +6,10 @@ of bytes. The next layout begins one byte above it. The first row is that of one
 that of one bucket for each dtype and device.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
+from typing import Any
 
 import numpy as np
 
@@ -81,15 +82,15 @@ class CapCurve(Intervals):
         return round_cap_mb(int(self.low_bytes[at]), int(self.high_bytes[at]))
 
 
-def make_walk(workload: Workload) -> Walk:
-    """The walk of DDP's rebuild over the gradients of ``workload``, unused ones last.
+def make_walk(workload: Workload, switches: Mapping[str, Any] | None = None) -> Walk:
+    """The walk of DDP's rebuild over the gradients of ``workload``, unused ones last, under its switches.
 
     Where a search for unused parameters rules a rebuild out, that of its constructor, in parameter order
     (A2.2, A2.3).
     """
     unused = [gradient.index for gradient in workload.gradients if gradient.ready_ns is None]
     ready = (*reversed(unused), *workload.order())  # as DDP marks them (A3.13)
-    is_static = is_never_rebuilt(workload.switches)
+    is_static = is_never_rebuilt(workload.switches if switches is None else switches)
     order = tuple(range(len(ready))) if is_static else rebuild_order(workload)
     gradients = [workload.gradients[index] for index in order]
     keys, num_keys = number_keys((gradient.key, gradient.sparse) for gradient in gradients)

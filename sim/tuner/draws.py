@@ -45,7 +45,6 @@ class Draws:
     """
 
     problem: Problem
-    seed: int
     iterations: int
     works: Ints
     tails: Ints
@@ -57,7 +56,6 @@ class Draws:
     luck: Floats | None
     recorded: int
     not_known: tuple[str, ...]
-    notes: tuple[str, ...]
     is_ranged: bool
     rests_on: tuple[str, ...]
     times: int = 1
@@ -109,23 +107,6 @@ class Draws:
         ]
         return self.times * np.concatenate(ends).reshape(self.machines, self.iterations)
 
-    def one(self, number: int) -> tuple[Workload, Hardware]:
-        """One of the steps as a workload and a hardware, without jitter of single collectives."""
-        problem = self.problem
-        ready = np.cumsum(self.works[number])
-        times = dict(zip(problem.order, ready.tolist(), strict=True))
-        workload = problem.workload
-        return (
-            replace(
-                workload,
-                gradients=tuple(replace(g, ready_ns=times.get(g.index)) for g in workload.gradients),
-                ready_order=problem.order,
-                backward_ns=int(ready[-1] + self.tails[number]),
-                samples=(),
-            ),
-            self.drawn.hardwares[number // self.iterations],
-        )
-
 
 def draw(problem: Problem, count: int, seed: int) -> Draws:
     """About ``count`` steps: 20 machines or more (40 in ranges), each with the same iterations. Where a job's
@@ -157,7 +138,7 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
     has_scatter = scatter.known > 0 and has_link
     band = workload.band if workload.estimated else None
     sent = (int(problem.wire[problem.wire > 0].min()), int(problem.wire.sum())) if has_link else (0, 0)
-    works, notes = _recorded(problem)
+    works = _recorded(problem)
     recorded = len(works) if len(works) >= 2 else 0
     varies = recorded > 0 or band is not None
     lies_in_ranges = band is not None or (has_link and is_ranged(hardware, sent, varies=varies))
@@ -170,7 +151,6 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
         works = np.repeat(problem.work[None, :], repeats, axis=0)
     elif recorded > most:
         works, recorded = works[np.sort(choosing.choice(recorded, size=most, replace=False))], most
-        notes.append(f"{most} of the recorded iterations were drawn")
     iterations = len(works)
     machines = max(fewest, count // iterations) if fewest > 1 else 1
     if has_link and "own_step" in hardware.spread:  # more of them, and as many iterations on each
@@ -202,7 +182,6 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
     longest_ns = int((lanes.sum(axis=1) + tails).max())
     return Draws(
         problem=problem,
-        seed=seed,
         iterations=iterations,
         works=lanes,
         tails=tails,
@@ -217,7 +196,6 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
         luck=jittering.standard_normal((machines * iterations, places)) if has_scatter else None,
         recorded=recorded,
         not_known=_not_known(workload, hardware, scatter, recorded),
-        notes=tuple(notes),
         is_ranged=lies_in_ranges,
         rests_on=rests_on,
     )
@@ -268,23 +246,13 @@ def _not_known(workload: Workload, hardware: Hardware, scatter: Scatter, recorde
     return tuple(unknown)
 
 
-def _recorded(problem: Problem) -> tuple[Ints, list[str]]:
-    """Work of the compute lane in each recorded iteration [iterations, places], and what was done to them."""
-    samples = problem.workload.samples
-    rows = [[sample[index] for index in problem.order] for sample in samples]
+def _recorded(problem: Problem) -> Ints:
+    """Work of the compute lane in each recorded iteration that saw every gradient: [iterations, places]."""
+    rows = [[sample[index] for index in problem.order] for sample in problem.workload.samples]
     whole = [row for row in rows if None not in row]
-    notes = []
-    if len(whole) < len(rows):
-        notes.append(
-            f"{len(rows) - len(whole)} of {len(rows)} recorded iterations left out: a gradient missed"
-        )
     ready = np.array(whole, dtype=np.int64).reshape(len(whole), len(problem.order))
     if ready.size and ready.max() > MOST_NS:
         raise InputError(
             f"samples: {ready.max()} ns is more than the tuner can count with; give at most {MOST_NS}"
         )
-    sorted_ready = np.maximum.accumulate(ready, axis=1)
-    moved = int((sorted_ready != ready).any(axis=1).sum())
-    if moved:
-        notes.append(f"{moved} recorded iterations had another order; taken in the nominal one")
-    return np.diff(sorted_ready, axis=1, prepend=0), notes
+    return np.diff(np.maximum.accumulate(ready, axis=1), axis=1, prepend=0)

@@ -50,41 +50,32 @@ def covers(problem: Problem) -> bool:
     return short and problem.machine.in_force <= _KNOWN
 
 
-class _Runs:
-    """The lattice of a problem, how many gradients of each run are sent: places and running sums, by run."""
+class _Search:
+    """Tells whether all gradients can be sent by a given time, and in which buckets.
+
+    It goes over a lattice, how many gradients of each run are sent: places and running sums, by run.
+    ``fits``: every lattice point can be visited, some 30 times where there are copies back.
+    """
 
     def __init__(self, problem: Problem) -> None:
+        self.problem = problem
         runs = [np.flatnonzero(problem.run == number) for number in range(int(problem.run.max()) + 1)]
         self.places = np.concatenate(runs)
         self.starts = np.cumsum([0, *map(len, runs)])
-        self.wire = self._sums(problem.wire, runs)
-        self.copied = self._sums(problem.copy_back, runs)
-        lengths = [len(run) for run in runs]
-        self.points = int(np.prod([float(length + 1) for length in lengths]))
-        self.steps = self.points * max(lengths) / 2
-        self.count = len(runs)
-
-    def fit(self, copies: bool) -> bool:
-        """Whether every lattice point can be visited, some 30 times where there are copies back."""
-        return self.points <= MOST_POINTS and self.steps * (30 if copies else 1) <= MOST_STEPS
-
-    @staticmethod
-    def _sums(values: Ints, runs: list[NDArray[np.intp]]) -> Ints:
-        return np.concatenate([np.concatenate([[0], np.cumsum(values[run])]) for run in runs])
-
-
-class _Search:
-    """Tells whether all gradients can be sent by a given time, and in which buckets, by the curve given."""
-
-    def __init__(self, problem: Problem, runs: _Runs, curve_bytes: Ints, curve_ns: Ints) -> None:
-        self.problem, self.runs = problem, runs
-        self.curve = (curve_bytes, curve_ns)
+        self.wire, self.copied = (
+            np.concatenate([np.append(0, np.cumsum(values[run])) for run in runs])
+            for values in (problem.wire, problem.copy_back)
+        )
+        points = float(np.prod([len(run) + 1.0 for run in runs]))
+        steps = points * max(map(len, runs)) / 2 * (30 if problem.copies_out else 1)
+        self.fits = points <= MOST_POINTS and steps <= MOST_STEPS
+        sizes, times, self.slack_ns = _as_one_channel(problem)
+        self.curve = (sizes, times)
         self.first = problem.ready + problem.machine.launch_cost_ns
 
     def ends(self, target: int) -> Ints:
         """The earliest end in ns of each prefix if all is to be synchronised by ``target``."""
-        runs = self.runs
-        return _earliest(self.first, runs.places, runs.starts, runs.wire, runs.copied, *self.curve, target)
+        return _earliest(self.first, self.places, self.starts, self.wire, self.copied, *self.curve, target)
 
     def least(self, low_ns: int, high_ns: int) -> tuple[int, Ints]:
         """The least ns by which all can be synchronised, ``high_ns`` at most, and each prefix's end."""
@@ -104,25 +95,23 @@ class _Search:
 
     def closes(self, target: int, ends: Ints) -> NDArray[np.bool_]:
         """Which places end a bucket if all is synchronised by ``target``: long buckets, from the last."""
-        runs, problem = self.runs, self.problem
-        taken = np.diff(runs.starts)
+        starts, copied = self.starts, self.copied
+        taken = np.diff(starts)
         strides = np.append(np.cumprod(taken[:0:-1] + 1)[::-1], 1)
-        closes = np.zeros(len(problem), dtype=np.bool_)
+        closes = np.zeros(len(self.problem), dtype=np.bool_)
         deadline = target
-        total = sum(runs.copied[start + run - 1] for run, start in enumerate(runs.starts[1:], start=1))
+        total = sum(copied[start + run - 1] for run, start in enumerate(starts[1:], start=1))
         while taken.any():
-            lasts = np.where(taken > 0, runs.places[runs.starts[:-1] + taken - 1], -1)
+            lasts = np.where(taken > 0, self.places[starts[:-1] + taken - 1], -1)
             owner = int(np.argmax(lasts))
             closes[lasts[owner]] = True
-            start, count = int(runs.starts[owner]) + owner, int(taken[owner])
+            start, count = int(starts[owner]) + owner, int(taken[owner])
             begins = slice(start, start + count)
-            sent = services(*self.curve, runs.wire[start + count] - runs.wire[begins])
-            others = sum(
-                runs.copied[s + r + t] for r, (s, t) in enumerate(zip(runs.starts, taken, strict=False))
-            )
-            others -= runs.copied[start + count]
+            sent = services(*self.curve, self.wire[start + count] - self.wire[begins])
+            others = sum(copied[s + r + t] for r, (s, t) in enumerate(zip(starts, taken, strict=False)))
+            others -= copied[start + count]
             before = int(taken @ strides) - strides[owner] * np.arange(count, 0, -1)
-            latest = np.minimum(deadline, target - (total - others - runs.copied[begins])) - sent
+            latest = np.minimum(deadline, target - (total - others - copied[begins])) - sent
             in_time = np.maximum(ends[before], self.first[lasts[owner]]) <= latest
             in_time[-1] = True
             chosen = int(np.argmax(in_time))
@@ -141,16 +130,14 @@ def exact_optimum(problem: Problem, upper_ns: int) -> Found | None:
     Returns:
         None where there are too many gradients.
     """
-    runs = _Runs(problem)
-    if not runs.fit(problem.copies_out):
+    search = _Search(problem)
+    if not search.fits:
         return None
-    sizes, curve, slack_ns = _as_one_channel(problem)
     known = lower_bound_ns(problem)
-    search = _Search(problem, runs, sizes, curve)
-    least, ends = search.least(known, upper_ns + slack_ns)
+    least, ends = search.least(known, upper_ns + search.slack_ns)
     return Found(
         buckets=problem.buckets(search.closes(least, ends)),
-        at_least_ns=max(known, least - slack_ns),
+        at_least_ns=max(known, least - search.slack_ns),
     )
 
 

@@ -4,12 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from sim.errors import NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
 from sim.nouns.checks import one_of
-from sim.nouns.ddp_switches import SWITCHES, read_switches
+from sim.nouns.ddp_switches import SWITCHES
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Setting
 from sim.nouns.workload import Workload
@@ -17,7 +15,7 @@ from sim.systems.framework_table import FRAMEWORKS, Framework
 from sim.systems.registry import assign
 from sim.systems.simulate import simulated_step_ns
 from sim.systems.snippets import check_code
-from sim.tuner.caps import Walk, find_intervals, make_walk, round_cap_mb
+from sim.tuner.caps import find_intervals, make_walk, round_cap_mb
 from sim.units import format_ms, format_percent
 
 
@@ -75,9 +73,7 @@ def nearest_setting(
             f"policy: {assignment.policy!r} is no system of DistributedDataParallel, which {framework} sets"
         )
     check_code(assignment)
-    workload = replace(
-        workload, job=None
-    )  # what a framework cannot set is not set: the assignment says what is
+    workload = replace(workload, job=None)  # what a framework cannot set is not set
     row = FRAMEWORKS[framework]
     search = _Search(workload, hardware, assignment, row)
     asked_ns = simulated_step_ns(workload, hardware, assignment)
@@ -148,21 +144,12 @@ class _Search:
         is_whole = switches == self.switches and not self.lacks
         if is_whole and self.asked.by_keywords and framework.can_cap(self.asked.ddp_kwargs):
             yield self.asked
-        walk = make_walk(self.workload)
-        if read_switches(replace(self.asked, ddp_kwargs=dict(switches), settings={})).rebuilt_from is None:
-            walk = _in_parameter_order(walk)
-        intervals = find_intervals(walk)
+        intervals = find_intervals(make_walk(self.workload, switches))
         self.is_complete = self.is_complete and intervals.complete
         for low, high in zip(intervals.low_bytes.tolist(), intervals.high_bytes.tolist(), strict=True):
             cap = framework.cap_between(low, high, round_cap_mb)
             if cap is not None:
                 yield assign(self.workload, bucket_cap_mb=cap, **options)
-
-
-def _in_parameter_order(walk: Walk) -> Walk:
-    """The walk of DDP's constructor, whose buckets stay where unused parameters are searched (A2.2)."""
-    places = np.argsort(walk.order)
-    return replace(walk, order=walk.order[places], sizes=walk.sizes[places], keys=walk.keys[places])
 
 
 def _said(kwargs: Mapping[str, Any], framework: Framework, workload: Workload) -> dict[str, Any]:

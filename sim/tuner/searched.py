@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from sim.nouns.assignment import DDP_POLICIES, Assignment
+from sim.nouns.assignment import Assignment
 from sim.nouns.ddp_switches import Switches, read_switches, split_switches
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Timeline
@@ -63,18 +63,12 @@ class Searched:
         return self.as_used(Assignment(bucket_indices=job.bucket_indices))
 
     def as_used(self, found: Assignment) -> Assignment:
-        """An assignment that a search found, with the job's switches; other systems' as they are."""
+        """An assignment that a search found, with the job's switches."""
         return as_the_job(self.workload, found)
-
-    def inputs_for(self, assignment: Assignment) -> tuple[Workload, Hardware]:
-        """What an assignment is played on: other systems, without such switches, play the equivalent."""
-        if assignment.policy in DDP_POLICIES:
-            return self.workload, self.hardware
-        return self.scorer.problem.workload, self.scorer.problem.hardware
 
     def simulate(self, assignment: Assignment, engine: Engine = "simpy") -> Timeline:
         """A step of the job."""
-        return simulate(*self.inputs_for(assignment), assignment, engine)
+        return simulate(self.workload, self.hardware, assignment, engine)
 
     def rest_ns(self, step_ns: int, assignment: Assignment) -> int:
         """What a step holds beside its backwards with ``assignment`` that reduce."""

@@ -1,6 +1,7 @@
 """What to set: one round cap, the best buckets that were found, or nothing: one rule for all who tell it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sim.nouns.recommendation import Gain, Plateau, Setting
 from sim.nouns.rows import SweepRow
@@ -56,13 +57,12 @@ def find_setting(
         gain: of these very steps, where it is known.
         plateau: the caps that can be told apart from the best buckets, where that is known.
     """
+    nothing = found = Setting(pick="default", step_ns=default_ns)
     if gain is not None and gain.significant is False:
-        return Setting(pick="default", step_ns=default_ns)
+        return nothing
     row = round_cap(rows, plateau)
-    found = Setting(pick="default", step_ns=default_ns)
     if row is not None and row.bucket_cap_mb is not None and row.step_ns < default_ns:
         cap_mb = row.bucket_cap_mb
-        behind_ns = None if best_ns is None else row.step_ns - best_ns
         is_far = best_ns is not None and row.step_ns > best_ns * (1 + FAR)
         is_alike = (
             is_far
@@ -70,28 +70,20 @@ def find_setting(
             and plateau.decided_by == "noise"
             and any(low <= cap_mb <= high for low, high in plateau.alike_mb)
         )
-        capped = Setting(
+        found = Setting(
             pick="cap",
             step_ns=row.step_ns,
             saved_ns=default_ns - row.step_ns,
             cap_mb=cap_mb,
             cap_step_ns=row.step_ns,
-            behind_ns=behind_ns,
+            behind_ns=None if best_ns is None else row.step_ns - best_ns,
             is_alike=is_alike,
         )
         if not is_far or is_alike:
-            return capped
-        found = capped
-    if best_ns is not None and best_ns < default_ns:
-        return Setting(
-            pick="recommended",
-            step_ns=best_ns,
-            saved_ns=default_ns - best_ns,
-            cap_mb=found.cap_mb,
-            cap_step_ns=found.cap_step_ns,
-            behind_ns=found.behind_ns,
-        )
-    return Setting(pick="default", step_ns=default_ns)
+            return found
+    if best_ns is None or best_ns >= default_ns:
+        return nothing
+    return replace(found, pick="recommended", step_ns=best_ns, saved_ns=default_ns - best_ns)
 
 
 def tell_setting(setting: Setting, against: str) -> str:

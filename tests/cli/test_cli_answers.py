@@ -103,6 +103,18 @@ def test_it_ends_with_what_to_do_next(name: str, at: Path) -> None:
         assert "/" not in written
 
 
+def test_another_systems_best_size_is_told_against_its_default(at: Path) -> None:
+    inputs = ("tune", cheap.W, "--hardware", cheap.H, "--policy", "megatron")
+    said = bucketsim(*inputs, "-o", at / "best.json")
+    best = sim.load_assignment(at / "best.json")
+    assert f"best: bucket_size={best.settings['bucket_size']}" in said.out
+    assert "its default: " in said.out
+    assert json.loads(bucketsim(*inputs, "--json").out)["policy"] == "megatron"
+    refused = bucketsim(*inputs, "--ddp", "static_graph=true")
+    assert refused.code == 1
+    assert "leave it or --policy out" in refused.err
+
+
 def test_no_figure_is_cut_where_no_terminal_sets_the_width(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
