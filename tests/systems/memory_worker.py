@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.validator.ranks.systems.catalogue import build_system
+from sim.validator.ranks.textbook import build_system
 from tests.systems import ddp_hooks
 
 STEPS = 4  # buckets are rebuilt before the second

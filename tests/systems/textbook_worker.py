@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from sim.validator.ranks.pacing.paced_module import PacedModule, sharpen_sleep
 from sim.validator.ranks.pacing.stepping import Recorder, run_step
-from sim.validator.ranks.systems.catalogue import build_system
-from sim.validator.ranks.systems.reduced import ReducedBucket
+from sim.validator.ranks.textbook import ReducedBucket, build_system
 from tests.systems.answering import answer_each, meet
 from tests.systems.ddp_models import Layer, Net, batch
 from tests.systems.ddp_observing import Diary

@@ -9,8 +9,9 @@ from typing import Any
 from torch import nn
 
 from sim.nouns.ddp_switches import HOOKS
+from sim.systems.textbook import STYLES
 from sim.validator.ranks.pacing.replay_lane import Manner
-from sim.validator.ranks.systems.catalogue import SYSTEMS, build_system
+from sim.validator.ranks.textbook import build_system
 from sim.validator.ranks.wrapping.building import build, observed_buckets
 
 _ADDING = "flat-views"  # its gradients are in place before backward, which adds to them (A7.4)
@@ -40,7 +41,7 @@ def stock_ddp(name: str) -> dict[str, Any]:
 def wrap(module: nn.Module, candidate: dict[str, Any]) -> Wrapped:
     """The system of a candidate as the job describes it, its communication hook registered."""
     settings = candidate["settings"]
-    if candidate["policy"] in SYSTEMS:
+    if candidate["policy"] in STYLES:
         system = build_system(candidate["policy"], module, settings)
         return Wrapped(model=system, observe=lambda: system.bucket_indices)
     ddp = build(module, candidate["ddp_kwargs"], candidate["bucket_indices"])
