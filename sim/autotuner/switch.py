@@ -13,8 +13,8 @@ from torch._C._distributed_c10d import _register_comm_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from sim.autotuner.modes import check_switchable
-from sim.validator.ranks.wrapping.building import observed_buckets
 from sim.validator.ranks.wrapping.injection import fixed_reducer
+from sim.validator.ranks.wrapping.wrap import observed_buckets
 
 Buckets = tuple[tuple[int, ...], ...]
 

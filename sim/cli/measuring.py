@@ -189,7 +189,7 @@ def _prepare(
     mode: ReplayMode,
     carrier: "Carrier",
 ) -> None:
-    from sim.validator.prepared_calibration import prepare_calibration
+    from sim.validator.calibrate import prepare_calibration
 
     job_file = prepare_calibration(
         directory,

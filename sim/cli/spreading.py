@@ -63,8 +63,8 @@ def gather(
 ) -> None:
     """Read what ranks of torchrun or srun measured: a hardware file, or a scored record."""
     from sim.validator.abtest import is_ab
+    from sim.validator.calibrate import gather_calibration, is_calibration
     from sim.validator.gathering import gather_record
-    from sim.validator.prepared_calibration import gather_calibration, is_calibration
 
     check_threshold(max_error)
     measures = is_calibration(directory)

@@ -268,8 +268,7 @@ def _candidates(
     carrier: "Carrier",
     caps: list[float] | None,
 ) -> "list[Candidate]":
-    from sim.validator.candidates.candidate import Candidate, standing_candidates
-    from sim.validator.candidates.replayable import check_replayable
+    from sim.validator.candidates.candidate import Candidate, check_replayable, standing_candidates
 
     candidates = standing_candidates(workload, caps or [], sim.tune(workload, hardware).assignment)
     candidates += [Candidate(name=name, assignment=one) for name, one in assignments.items()]
@@ -278,9 +277,7 @@ def _candidates(
 
 
 def _systems(assignments: dict[str, Assignment], workload: Workload, hardware: Hardware) -> "list[Candidate]":
-    from sim.validator.candidates.candidate import Candidate
-    from sim.validator.candidates.every_system import every_system
-    from sim.validator.candidates.replayable import check_replayable
+    from sim.validator.candidates.candidate import Candidate, check_replayable, every_system
 
     candidates, left_out = every_system(workload, hardware)
     for reason in dict.fromkeys(left_out.values()):

@@ -12,7 +12,7 @@ from sim.nouns.measurement import Measurement
 from sim.nouns.recommendation import Gain
 from sim.nouns.workload import Workload
 from sim.truth.turns import Turns, judge_turns
-from sim.validator.candidates.candidate import Candidate
+from sim.validator.candidates.candidate import Candidate, check_replayable
 from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier
 from sim.validator.candidates.replay_jobs import (
     MIN_WARMUP,
@@ -21,7 +21,6 @@ from sim.validator.candidates.replay_jobs import (
     check_rounds,
     model_job,
 )
-from sim.validator.candidates.replayable import check_replayable
 from sim.validator.collecting import Collected, Progress
 from sim.validator.gathering import gather_record, prepared_assignment, write_prepared
 from sim.validator.hosts.launch import Place, run_ranks

@@ -1,9 +1,10 @@
-"""Measures a machine on local ranks and writes it down as a Hardware."""
+"""Measures a machine on ranks started here, or by somebody else on real hosts, as a Hardware."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -11,11 +12,13 @@ import numpy as np
 
 from sim.costs.curve_checks import DoubtfulPoint, doubtful_points
 from sim.errors import InputError, ReplayError
+from sim.formats.files import make_directory
 from sim.nouns.hardware import GLOO_CHANNELS, CurvePoint, Hardware
 from sim.nouns.measurement import Mode
 from sim.units import MIB
 from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier
 from sim.validator.hosts.launch import Place, run_ranks
+from sim.validator.prepared import JOB, events, place_of, read_job, why_unfinished, write_job
 from sim.validator.ranks.probes.settling import FEWEST_ROUNDS, figure_ns, interval_ns, modes
 
 Progress = Callable[[int, int, str], None]
@@ -26,6 +29,7 @@ _CURVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 _LARGEST_ZERO_BYTES = 64 * MIB  # of the collectives that only sharded systems send
 _MOST_HELD_UP = 20
 BUDGET_S = 120.0
+TASK = "calibrate"
 
 
 def default_sizes(largest: int = 256 * MIB) -> list[int]:
@@ -322,7 +326,7 @@ def _host_fields(found: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, An
 
 def _curve_job(sizes: Sequence[int], budget_s: float, small_repeats: int, carrier: Carrier) -> dict[str, Any]:
     return {
-        "task": "calibrate",
+        "task": TASK,
         **carrier.order_to_ranks(),
         "sizes": list(sizes),
         "everything": False,
@@ -395,3 +399,59 @@ def told_doubtful(hardware: Hardware) -> Hardware:
 
 def _doubtful(hardware: Hardware) -> tuple[DoubtfulPoint, ...]:
     return doubtful_points(hardware.all_reduce, hardware.spread.get("all_reduce"))
+
+
+def prepare_calibration(
+    directory: Path,
+    world_size: int,
+    *,
+    largest: int = 256 * MIB,
+    rounds: int = FEWEST_ROUNDS,
+    budget_s: float = BUDGET_S,
+    mode: Mode = "paced",
+    carrier: Carrier = GLOO_ON_HOST,
+) -> Path:
+    """Write the job of ``world_size`` ranks into ``directory``, which is made; returns the job's path.
+
+    They measure what ``calibrate`` measures on local ranks. ``largest`` is the largest message in bytes.
+
+    Raises:
+        InputError: fewer than two ranks, an illegal argument, or a directory that holds a job already.
+    """
+    job = calibration_job(
+        world_size, largest=largest, rounds=rounds, budget_s=budget_s, mode=mode, carrier=carrier
+    )
+    make_directory(directory)
+    if (directory / JOB).exists():
+        raise InputError(f"{directory}: holds a job already; give a new or empty directory")
+    return write_job(directory, job, world_size)
+
+
+def gather_calibration(directory: Path) -> Hardware:
+    """The Hardware that the ranks of a prepared calibration measured.
+
+    Raises:
+        InputError: no job or no events there, or those of another number of ranks.
+        ReplayError: a rank failed (named), or the run has not finished.
+    """
+    job = read_job(directory)
+    told = CalibrationStory(job)
+    last: dict[str, dict[str, Any]] = {}
+    for event in events(directory, job):
+        told.take(event)
+        last[event["event"]] = event
+    if "finished" not in last:
+        raise ReplayError(f"{directory}: {why_unfinished(directory)}{_how_far(last)}; no hardware is written")
+    return told.hardware(place_of(job, last["started"]))
+
+
+def is_calibration(directory: Path) -> bool:
+    """Whether ``directory`` holds a job that measures a machine."""
+    return (directory / JOB).is_file() and read_job(directory)["task"] == TASK
+
+
+def _how_far(last: dict[str, dict[str, Any]]) -> str:
+    if "progress" not in last:
+        return ""
+    at = last["progress"]
+    return f" (at {at['what']}, {at['done']} of {at['total']} parts done)"

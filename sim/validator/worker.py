@@ -31,10 +31,9 @@ from sim.validator.ranks.pacing.stepping import gather
 from sim.validator.ranks.probes.local_probes import probe_machine
 from sim.validator.ranks.probes.machine_probes import calibrate
 from sim.validator.ranks.process import notices
-from sim.validator.ranks.process.beats import Fault
+from sim.validator.ranks.process.beats import Fault, Progress, start_pulse
 from sim.validator.ranks.process.peers import Parent, Peers
 from sim.validator.ranks.process.processes import die_with_parent
-from sim.validator.ranks.process.pulse import Progress, start_pulse
 from sim.validator.ranks.process.seats import Seat, find_seat
 from sim.validator.ranks.process.unanimity import Disagreement, check_unanimous, tell_all
 from sim.validator.ranks.replaying import replay

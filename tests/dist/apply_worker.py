@@ -31,8 +31,8 @@ from torch.nn.parallel import DistributedDataParallel
 import sim
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.workload import Gradient, Workload
-from sim.validator.ranks.wrapping.building import observed_buckets
 from sim.validator.ranks.wrapping.injection import InjectedDataParallel
+from sim.validator.ranks.wrapping.wrap import observed_buckets
 
 WORLD = 2
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)

@@ -16,7 +16,7 @@ from sim.formats.record_files import start_record
 from sim.nouns.workload import Workload
 from sim.validator.candidates.candidate import Candidate
 from sim.validator.gathering import prepare
-from sim.validator.hosts import elastic_launch
+from sim.validator.hosts import launch
 from sim.validator.hosts.boxed_hosts import Host
 from sim.validator.hosts.launch import _free_port
 from sim.validator.ranks.process.processes import holding, kill
@@ -174,7 +174,7 @@ def forks_ranks(patch: pytest.MonkeyPatch) -> None:
         assert (host.interface, number, ranks) == ("lo", 0, 2)
         return ForkedLauncher(job, port)
 
-    patch.setattr(elastic_launch, "_start", fork)
+    patch.setattr(launch, "_start", fork)
 
 
 def forked_to_their_ends(folders: Sequence[Path]) -> list[tuple[int, str]]:

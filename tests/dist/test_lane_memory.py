@@ -18,7 +18,7 @@ from sim.validator.candidates.candidate import Candidate
 from sim.validator.candidates.carriers import Carrier
 from sim.validator.candidates.replay_jobs import UserModel, model_job, paced_job
 from sim.validator.ranks.lanes import model_lanes, paced_lanes
-from sim.validator.ranks.pacing.replay_lane import Lane
+from sim.validator.ranks.pacing.stepping import Lane
 
 MODEL = UserModel(factory="tests.dist.factories:regression", arguments={"width": 32})
 GRADIENTS = 4 * 33 * 32 * 4  # bytes

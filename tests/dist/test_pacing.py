@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.validator.ranks.pacing.paced_module import PacedModule, Schedule, sharpen_sleep, sleep_until
-from sim.validator.ranks.pacing.replay_lane import Manner
-from sim.validator.ranks.pacing.stepping import clear_gradients
+from sim.validator.ranks.pacing.stepping import Manner, clear_gradients
 from sim.validator.ranks.probes.settling import FEWEST_ROUNDS, figure_ns, interval_ns, is_settled, modes
 
 MS = 1_000_000

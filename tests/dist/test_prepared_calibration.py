@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import ReplayError
 from sim.nouns.hardware import Hardware
-from sim.validator.calibrate import calibrate
+from sim.validator.calibrate import calibrate, gather_calibration, prepare_calibration
 from sim.validator.hosts.launch import Place, _free_port
-from sim.validator.prepared_calibration import gather_calibration, prepare_calibration
 from sim.validator.ranks.process import notices
 from tests.commands import bucketsim
 from tests.dist.starting import forked_to_their_ends

@@ -13,10 +13,8 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Buffer, Workload
-from sim.validator.candidates.candidate import Candidate
+from sim.validator.candidates.candidate import TEXTBOOK, Candidate, check_replayable, every_system
 from sim.validator.candidates.carriers import Carrier
-from sim.validator.candidates.every_system import every_system
-from sim.validator.candidates.replayable import TEXTBOOK, check_replayable
 from sim.validator.hosts.launch import Place
 from sim.validator.replay import replay
 from tests.dist.families import families

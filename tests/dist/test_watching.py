@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from sim.errors import ReplayError
 from sim.validator import worker
 from sim.validator.hosts.watch import Launched, watch
-from sim.validator.ranks.process.beats import SILENCE_S, Beat, Fault, Observer
-from sim.validator.ranks.process.pulse import Progress
+from sim.validator.ranks.process.beats import SILENCE_S, Beat, Fault, Observer, Progress
 from sim.validator.ranks.process.unanimity import Disagreement, check_unanimous
 from tests.effort import PATIENCE_S
 

@@ -1,16 +1,43 @@
-"""Which assignments are replayed, and what the ranks are told about each."""
+"""Which assignments are replayed, which cannot be, and why, and what the ranks are told about each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
+from sim.errors import InputError, NotModelledError, SimError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment, bucket_bytes, made_for
-from sim.nouns.workload import Workload
-from sim.systems.ddp_assignment import as_the_job
-from sim.systems.registry import assign
+from sim.nouns.ddp_switches import HOOKS, Switches, read_switches
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.measurement import Mode
+from sim.nouns.workload import DTYPE_BYTES, Workload
+from sim.systems.ddp_assignment import as_the_job, check_reaches, check_used
+from sim.systems.registry import assign, write
+from sim.systems.textbook import STYLES, early_launches
 from sim.units import MIB, format_number
+from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier
 
 _SMALL_BYTES = 64 << 10
+_LAST_HOOK_CAPS_MB = (25, 10, 4, 1)
+_VIEW = {"gradient_as_bucket_view": True}
+_FINDS = {"find_unused_parameters": True}
+# By name: options of ``sim.assign``, for DDP: every switch that ranks can be asked for.
+_SWITCHES: dict[str, dict[str, Any]] = {
+    "DDP default": {},
+    "gradient_as_bucket_view": _VIEW,
+    "batched_grad_copy": {"batched_grad_copy": True},
+    "set_to_none=False": {"set_to_none": False},
+    "view, set_to_none=False": _VIEW | {"set_to_none": False},
+    "find_unused_parameters": _FINDS,
+    "skip_all_reduce_unused_params": _FINDS | {"skip_all_reduce_unused_params": True},
+    "static_graph": {"static_graph": True},
+    "accumulation_steps=2": {"accumulation_steps": 2},
+    "DDP_SET_LAST_BUCKET_CAP=1": {"set_last_bucket_cap": True},
+    **{f"comm_hook={one.name}": {"comm_hook": one.name} for one in HOOKS.values() if not one.needs_nccl},
+}
+TEXTBOOK = tuple(STYLES)  # ranks run these, beside DDP
+_FREE = (CurvePoint(num_bytes=0, duration_ns=0),)
+_ANY_HARDWARE = Hardware(name="any", world_size=2, all_reduce=_FREE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,3 +135,130 @@ def _small_last(workload: Workload, recommended: Assignment) -> Assignment | Non
         made_for=made_for(workload),
         provenance={"source": "small gradients last", "workload": workload.name},
     )
+
+
+# By name: policy and options.
+_SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: ("ddp", options) for name, options in _SWITCHES.items()},
+    **{policy: (policy, {}) for policy in ("per-parameter", "single", *TEXTBOOK)},
+}
+
+
+def every_system(workload: Workload, hardware: Hardware) -> tuple[list[Candidate], dict[str, str]]:
+    """A candidate for each switch and hook of DDP and each textbook system, and why others are left out.
+
+    Left out, by name, is what cannot be run on ``workload``, or what ``hardware`` has no curve for: there is
+    nothing to hold it against.
+    """
+    found, left_out = [], {}
+    for name, (policy, options) in _SYSTEMS.items():
+        try:
+            made = _assignment(workload, policy, options)
+            candidate = Candidate(name=name, assignment=made)
+            check_replayable(workload, [candidate])
+            write(workload, hardware, made)
+            found.append(candidate)
+        except SimError as error:
+            left_out[name] = str(error)
+    return found, left_out
+
+
+def _assignment(workload: Workload, policy: str, options: dict[str, Any]) -> Assignment:
+    """Of ``last-hook`` the first of some caps by which no bucket is sent too early, or the last of them."""
+    if policy != "last-hook":
+        return assign(workload, policy, **options)
+    made = [assign(workload, policy, cap) for cap in _LAST_HOOK_CAPS_MB]
+    return next((one for one in made if not early_launches(workload, one)), made[-1])
+
+
+def check_replayable(
+    workload: Workload,
+    candidates: Sequence[Candidate],
+    mode: Mode = "paced",
+    carrier: Carrier = GLOO_ON_HOST,
+) -> None:
+    """Raise unless every candidate can be run on this workload, for real, over ``carrier``.
+
+    Raises:
+        InputError: no candidates, or a name twice.
+        AssignmentError: an assignment that does not fit, or keywords that reach other buckets.
+        NotModelledError: a workload, a policy or a switch that cannot be run.
+    """
+    if not candidates:
+        raise InputError("candidates: none given; give at least one")
+    names = [candidate.name for candidate in candidates]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"candidates: {name!r} is given twice; every name may occur once")
+        if name in ("plain", "noop"):
+            raise InputError(f"candidates: {name!r} is not legal; it names the run without communication")
+    if mode == "paced":
+        _check_paced(workload)
+    for candidate in candidates:
+        _check_candidate(workload, candidate, mode, carrier)
+
+
+def _check_paced(workload: Workload) -> None:
+    """Raise unless tensors of the recorded shapes and a slept schedule can stand for this workload."""
+    for gradient in workload.gradients:
+        what = f"workload {workload.name!r}: gradient {gradient.index} ({gradient.name})"
+        if gradient.sparse:
+            raise NotModelledError(f"{what} is sparse; paced replay takes dense gradients (--mode model)")
+        num_bytes = prod(gradient.shape) * DTYPE_BYTES[gradient.dtype]
+        if num_bytes != gradient.num_bytes or gradient.on_wire != gradient.num_bytes:
+            raise NotModelledError(
+                f"{what}: shape {list(gradient.shape)} of {gradient.dtype} must hold num_bytes, "
+                f"{gradient.num_bytes}, and wire_bytes, {gradient.on_wire}, must not differ from it; paced "
+                f"replay sends real tensors"
+            )
+    if workload.ready_includes:
+        raise NotModelledError(
+            f"workload {workload.name!r}: ready_includes {list(workload.ready_includes)} is not replayed; "
+            f"the real DDP would pay for these effects a second time"
+        )
+
+
+def _check_candidate(workload: Workload, candidate: Candidate, mode: Mode, carrier: Carrier) -> None:
+    assignment = candidate.assignment or assign(workload)
+    assignment.check_fits(workload)
+    if assignment.policy in DDP_POLICIES:
+        switches = read_switches(assignment)
+        check_used(workload, switches)
+        if candidate.assignment is not None and not candidate.is_injected:
+            check_reaches(workload, assignment)
+    elif assignment.policy not in TEXTBOOK:
+        raise NotModelledError(
+            f"candidate {candidate.name!r}: {assignment.policy} is not replayed, only predicted; ranks run "
+            f"DDP, and {', '.join(TEXTBOOK)}"
+        )
+    else:
+        switches = Switches()
+        program = write(workload, _ANY_HARDWARE, assignment)[-1]
+        if program.early_launches:
+            raise NotModelledError(
+                f"candidate {candidate.name!r}: {program.notes[0]}; replay takes what averages rightly"
+            )
+    for what, why in _refused(assignment, switches, mode, carrier).items():
+        raise NotModelledError(f"candidate {candidate.name!r}: {what} is not replayed: {why}")
+
+
+def _refused(assignment: Assignment, switches: Switches, mode: Mode, carrier: Carrier) -> dict[str, str]:
+    """What of a candidate cannot be run, and why."""
+    found, device = {}, carrier.device
+    hook = switches.hook
+    if switches.reduce_dtype is not None:
+        found["mixed_precision"] = "DDP needs GPUs for it, and its casts are in no recorded schedule"
+    if switches.optimize_ddp is not None:
+        found["optimize_ddp"] = (
+            "a replay compiles nothing; replay what sim.torch_compiled makes of the workload, without it"
+        )
+    if switches.syncs_each:
+        found["no_sync=false"] = "a replay accumulates under no_sync"
+    if hook is not None and hook.needs_nccl and device == "cpu":
+        found[f"comm_hook {hook.name}"] = "torch refuses it without NCCL"
+    if hook is not None and carrier.emulated is not None:
+        found["comm_hook"] = "an emulated link is a communication hook itself, and DDP takes one"
+    adds = switches.accumulation_steps > 1 or not switches.set_to_none or assignment.policy == "flat-views"
+    if mode == "paced" and device == "cuda" and adds:
+        found["adding to gradients"] = "on a GPU it takes kernels, which are in no recorded schedule"
+    return found

@@ -6,9 +6,8 @@ from typing import Any
 
 from sim.errors import InputError
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.validator.candidates.candidate import Candidate
+from sim.validator.candidates.candidate import Candidate, check_replayable
 from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier
-from sim.validator.candidates.replayable import check_replayable
 
 # The Reducer rebuilds its buckets before iteration 2 (A2.6); on CUDA iterations 2 to 11 wait for the
 # host, because DDP's logger reads its events there (A4.3).

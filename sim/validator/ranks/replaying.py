@@ -6,8 +6,7 @@ import random
 from sim.validator.ranks.lanes.model_lanes import model_lanes
 from sim.validator.ranks.lanes.paced_lanes import paced_lanes
 from sim.validator.ranks.pacing.paced_module import sharpen_sleep
-from sim.validator.ranks.pacing.replay_lane import Lane
-from sim.validator.ranks.pacing.stepping import gather
+from sim.validator.ranks.pacing.stepping import Lane, gather
 from sim.validator.ranks.process.rank_like import RankLike
 
 _LANES = {"paced": paced_lanes, "model": model_lanes}

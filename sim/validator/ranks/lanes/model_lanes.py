@@ -10,16 +10,18 @@ A compiled model is compiled anew in each lane, since DDP's buckets decide how i
 """
 
 import random
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
-from sim.errors import AssignmentError, InputError, MachineError
+from sim.errors import AssignmentError, InputError, MachineError, NotModelledError
 from sim.recorder.clocks import Clock, Stamp, clock_for, find_device
 from sim.recorder.factory import load_factory
 from sim.recorder.training_step import (
@@ -34,21 +36,16 @@ from sim.units import format_size
 from sim.validator.ranks.pacing.cuda_pacing import keep_logger_from_waiting
 from sim.validator.ranks.pacing.emulated_link import link_of
 from sim.validator.ranks.pacing.paced_module import sleep_until
-from sim.validator.ranks.pacing.replay_lane import Lane, Manner
 from sim.validator.ranks.pacing.stepping import (
     PLAIN,
+    Lane,
+    Manner,
     Recorder,
     clear_gradients,
     common_start,
     drop_gradients,
 )
 from sim.validator.ranks.process.rank_like import RankLike
-from sim.validator.ranks.wrapping.compiling import (
-    check_compiled_anew,
-    give_own_code,
-    graphs_compiled,
-    is_compiled,
-)
 from sim.validator.ranks.wrapping.wrap import manner_of, stock_ddp, wrap
 
 _COMPILED = "_orig_mod."  # what torch.compile puts before a parameter's name
@@ -293,3 +290,50 @@ def _about(job: dict[str, Any], owner: ModelStep) -> dict[str, Any]:
         "samples": count_samples(owner.batch),
         "threads": torch.get_num_threads(),
     }
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether ``model`` or a part of it went through torch.compile."""
+    dynamo: Any = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is None:
+        return False
+    return any(
+        isinstance(module, dynamo.OptimizedModule) or module._compiled_call_impl is not None
+        for module in model.modules()
+    )
+
+
+def give_own_code(model: nn.Module, number: int) -> None:
+    """Let every module of the user's own classes run a copy of its ``forward``; ``number`` is the lane's."""
+    classes: dict[type[nn.Module], type[nn.Module]] = {}
+    for module in model.modules():
+        kind = type(module)
+        if kind.__module__.partition(".")[0] == "torch" or not isinstance(kind.forward, FunctionType):
+            continue
+        if kind not in classes:
+            classes[kind] = type(kind.__name__, (kind,), {"forward": _copied(kind.forward, number)})
+        module.__class__ = classes[kind]
+
+
+def _copied(function: FunctionType, number: int) -> FunctionType:
+    code = function.__code__.replace(co_name=f"{function.__code__.co_name}_{number}")
+    copy = FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+def graphs_compiled() -> int:
+    """How many graphs Dynamo has captured in this process."""
+    utils: Any = sys.modules.get("torch._dynamo.utils")
+    return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])
+
+
+def check_compiled_anew(before: int, lane: str) -> None:
+    """Raise ``NotModelledError`` unless graphs were compiled since ``before``."""
+    if graphs_compiled() == before:
+        raise NotModelledError(
+            f"model: torch.compile gave lane {lane!r} the graph of another lane; replay the model without "
+            f"torch.compile"
+        )

@@ -18,9 +18,8 @@ from sim.errors import InputError, MachineError
 from sim.recorder.clocks import Clock, EventClock, Stamp
 from sim.validator.ranks.pacing.emulated_link import EmulatedLink, link_of
 from sim.validator.ranks.pacing.paced_module import PacedModule
-from sim.validator.ranks.pacing.replay_lane import Manner
 from sim.validator.ranks.pacing.spinning import Spin
-from sim.validator.ranks.pacing.stepping import PLAIN, Recorder, drop_gradients
+from sim.validator.ranks.pacing.stepping import PLAIN, Manner, Recorder, drop_gradients
 
 # The host's head start in each step: enough to be ahead of the GPU from the first kernel on.
 _HEAD_START_NS = 3_000_000

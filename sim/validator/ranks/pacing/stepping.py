@@ -1,8 +1,12 @@
-"""One paced step on this rank, and a common start for all ranks."""
+"""One paced step on this rank, how lanes of steps are described, and a common start for all ranks."""
 
+import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,12 +15,80 @@ from torch._C._distributed_c10d import GradBucket
 
 from sim.recorder.clocks import Stamp
 from sim.validator.ranks.pacing.paced_module import PacedModule, sleep_until
-from sim.validator.ranks.pacing.replay_lane import Manner
-from sim.validator.ranks.process.common_clock import lead_ns
 
 _HEAD_START_NS = 2_000_000
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PINGS = 30
 
 Launch = Callable[[torch.Tensor], torch.futures.Future[list[torch.Tensor]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """How a lane's steps go.
+
+    ``accumulation_steps`` micro-batches, all but the last under ``no_sync`` (A3.12); ``set_to_none`` is
+    ``zero_grad``'s argument between steps; ``environment`` is set while a step is under way, for what DDP
+    reads when it rebuilds its buckets (A2.5).
+    """
+
+    accumulation_steps: int = 1
+    set_to_none: bool = True
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @contextmanager
+    def surroundings(self) -> Iterator[None]:
+        """Set ``environment`` for the block, and put back what was there before."""
+        before = {name: os.environ.get(name) for name in self.environment}
+        os.environ.update(self.environment)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """The plain backward, DDP without communication (noop), or a candidate (stock or traced).
+
+    ``step`` runs one step and returns its times in ns: ``step`` from a common start, ``backward_end`` and
+    ``sync_end`` from the start of backward, and in a traced lane ``buckets``. ``observe`` reads back the
+    buckets that are really used, in launch order, by parameter index; None in the plain lane.
+    """
+
+    name: str
+    step: Callable[[], dict[str, Any]]
+    observe: Callable[[], list[list[int]]] | None = None
+    is_traced: bool = False
+
+
+@cache
+def lead_ns() -> int:
+    """This rank's monotonic clock less rank 0's, in ns; all ranks must make the first call together.
+
+    Ranks on one machine share the clock: 0. Elsewhere it is the smallest difference seen between rank 0's
+    time and the moment at which it arrives here, which is too large by the shortest journey (some 0.1 ms).
+    """
+    boots: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(boots, _BOOT_ID.read_text() if _BOOT_ID.exists() else None)
+    if boots[0] is not None and len(set(boots)) == 1:
+        return 0
+    return smallest_lead_ns(_PINGS)
+
+
+def smallest_lead_ns(pings: int) -> int:
+    """The smallest of ``pings`` differences between this clock and the time that rank 0 sends."""
+    leads = []
+    for _ in range(pings):
+        dist.barrier()
+        sent = torch.tensor([time.monotonic_ns()])
+        dist.broadcast(sent, src=0)
+        leads.append(time.monotonic_ns() - int(sent.item()))
+    return 0 if dist.get_rank() == 0 else min(leads)
 
 
 def common_start() -> int:

@@ -1,5 +1,6 @@
 """How long one collective of a given size lasts on real ranks, alone and back to back, on any device."""
 
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -8,12 +9,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 
 from sim.recorder.clocks import LiveClock, Stamp, clock_for
 from sim.validator.ranks.pacing.spinning import keep_busy
 from sim.validator.ranks.pacing.stepping import gather
 from sim.validator.ranks.probes.settling import is_settled
-from sim.validator.ranks.process.one_channel import one_channel
 from sim.validator.ranks.process.processes import keep_freed_memory
 from sim.validator.ranks.process.rank_like import RankLike
 
@@ -219,3 +220,30 @@ def shortest(samples: list[int], rank: RankLike) -> list[int]:
 def mean_over_ranks(samples: list[int], rank: RankLike) -> list[int]:
     """For each repeat, the mean over ranks."""
     return [sum(column) // len(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
+
+
+_made: dict[tuple[tuple[int, ...], ...], Any] = {}
+
+
+def one_channel(groups: Sequence[Sequence[int]] = ()) -> Any:
+    """The group of all ranks, or of ``groups`` the one with this rank, with one worker thread.
+
+    It is made once, by all ranks together; each rank is in one of ``groups``.
+    """
+    parts = tuple(map(tuple, groups)) or (tuple(range(dist.get_world_size())),)
+    if parts not in _made:
+        by_ranks = {part: dist.new_group(list(part), backend="gloo") for part in parts}
+        ranks = next(part for part in parts if dist.get_rank() in part)
+        group: Any = by_ranks[ranks]
+        interface = os.environ.get("GLOO_SOCKET_IFNAME")
+        gloo: Any = dist.ProcessGroupGloo
+        options = gloo._Options()
+        options._threads = 1
+        options._devices = [
+            gloo.create_device(interface=interface) if interface else gloo.create_default_device()
+        ]
+        store = PrefixStore(f"one channel of {ranks}", dist.distributed_c10d._get_default_store())
+        made = gloo(store, ranks.index(dist.get_rank()), len(ranks), options)
+        group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, made)
+        _made[parts] = group
+    return _made[parts]
