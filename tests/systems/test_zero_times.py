@@ -274,14 +274,6 @@ policies = st.sampled_from(["zero1", "zero2"])
 
 
 @given(zero_workloads, hardwares(TINY), policies, zero_options)
-def test_both_engines_play_every_program_alike(
-    workload: Workload, hardware: Hardware, policy: str, options: dict[str, Any]
-) -> None:
-    for program in programs(workload, hardware, policy, **options):
-        assert simpy_clock.play(program) == play.play(program)
-
-
-@given(zero_workloads, hardwares(TINY), policies, zero_options)
 def test_every_element_of_a_bucket_travels_once(
     workload: Workload, hardware: Hardware, policy: str, options: dict[str, Any]
 ) -> None:
