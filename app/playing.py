@@ -18,12 +18,11 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.band import BandPoint
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
-from sim.nouns.path import PathSpan
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.records import Record
 from sim.nouns.report import Report
 from sim.nouns.rows import SweepRow
-from sim.nouns.timeline import Timeline
+from sim.nouns.timeline import PathSpan, Timeline
 from sim.nouns.workload import Workload
 from sim.truth.recorded_job import held_to
 from sim.tuner.gain import DEFAULT_WORDS

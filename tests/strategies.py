@@ -16,7 +16,6 @@ from sim.nouns.autotune import AutotuneProgress
 from sim.nouns.explanation import Explanation
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
-from sim.nouns.path import PathSpan
 from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.report import Report
@@ -24,6 +23,7 @@ from sim.nouns.step_distribution import (
     AssignmentComparison,
     StepDistribution,
 )
+from sim.nouns.timeline import PathSpan
 from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
 from tests.cluster_strategies import clusters
 

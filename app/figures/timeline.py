@@ -22,8 +22,7 @@ from app.figures.style import (
     safe,
 )
 from sim.nouns.collective import CollectiveTimes
-from sim.nouns.path import PathSpan
-from sim.nouns.timeline import BucketTimes, ComputeSpan, Timeline
+from sim.nouns.timeline import BucketTimes, ComputeSpan, PathSpan, Timeline
 from sim.units import MIB, format_number
 
 MAX_SPANS = 1000  # beyond, a browser plots for longer than one waits: 4,000 take it two seconds

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from sim.clock.program import BACKWARD, BACKWARD_END, COPY_BACK, COPY_IN, HOOK, LAUNCH, READY, Program
+from sim.clock.program import BACKWARD, BACKWARD_END, COPY_BACK, COPY_IN, HOOK, LAUNCH, READY, WAIT, Program
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import CollectiveTimes
 from sim.nouns.hardware import Hardware
-from sim.nouns.timeline import BucketTimes, ComputeSpan, Iteration, SpanKind, Timeline
+from sim.nouns.timeline import BucketTimes, ComputeSpan, Iteration, Link, PathKind, SpanKind, Timeline
 from sim.nouns.workload import Workload
 
 _SPANS: dict[int, SpanKind] = {BACKWARD: "backward", HOOK: "hook", COPY_IN: "copy_in", LAUNCH: "launch"}
@@ -89,16 +89,19 @@ Play = Callable[[Program], Outcome]
 PlayTogether = Callable[[Sequence[Program], Sequence[int]], tuple[Outcome, ...]]
 
 
+def _given_back(outcome: Outcome) -> list[int]:
+    """When each collective left its channel."""
+    ends = zip(outcome.program.collectives, outcome.end_ns, outcome.usable_ns, strict=True)
+    return [usable if one.holds_channel else end for one, end, usable in ends]
+
+
 def _channels(outcome: Outcome) -> list[int]:
     """The lowest channel free when each collective takes one: a label, the same whatever the engine."""
     program = outcome.program
     free = [0] * program.machine.channels
     labels = [0] * len(program.collectives)
     taken = outcome.taken_ns
-    until = [
-        outcome.usable_ns[k] if collective.holds_channel else outcome.end_ns[k]
-        for k, collective in enumerate(program.collectives)
-    ]
+    until = _given_back(outcome)
     # Of several that take one in the same instant, those that take no time have left it for the others.
     for number in sorted(range(len(labels)), key=lambda k: (taken[k], until[k], outcome.launch_ns[k], k)):
         channel = next(place for place, time in enumerate(free) if time <= taken[number])
@@ -131,6 +134,69 @@ def _buckets(outcome: Outcome, labels: list[int]) -> tuple[BucketTimes, ...]:
     return tuple(made)
 
 
+def _links(outcome: Outcome) -> tuple[tuple[Link, ...], int]:
+    """Every span with what released it, and the number of the one that the lane's end came with.
+
+    A collective is launched by the lane, by the launch before it or by the collective that it follows; where
+    it had no channel then, another one left it to it. What the lane does next is released by what it did
+    last, or by the collective that it waited for.
+    """
+    program = outcome.program
+    machine, collectives = program.machine, program.collectives
+    cost = 0 if machine.launch_blocks_compute else machine.launch_cost_ns
+    # The spans of a collective, one behind the other: each is numbered before what released it is known.
+    spans: list[tuple[PathKind, int, int, int | None, int | None, int | None]] = []
+    causes: list[int] = []
+    first, sent, done = [], [], []
+    times = zip(
+        outcome.launch_ns,
+        outcome.taken_ns,
+        outcome.start_ns,
+        outcome.end_ns,
+        outcome.usable_ns,
+        strict=True,
+    )
+    for number, (one, (launch, taken, start, end, usable)) in enumerate(zip(collectives, times, strict=True)):
+        first.append(len(spans))
+        if cost and one.after is None:
+            spans.append(("launch", launch - cost, launch, one.bucket, None, number))
+        if start > taken:
+            spans.append(("straggler", taken, start, one.bucket, None, number))
+        sent.append(len(spans))
+        spans.append((one.kind, start, end, one.bucket, None, number))
+        if usable > end:
+            spans.append(("settle", end, usable, one.bucket, None, number))
+        done.append(len(spans) - 1)
+        causes += range(first[-1] - 1, len(spans) - 1)
+
+    lane, now, launcher = -1, 0, -1
+    for item, ended in zip(program.lane, outcome.ended_ns, strict=True):
+        if item.kind == WAIT and ended > now:
+            lane = done[item.collective]
+        elif ended > now:
+            bucket = collectives[item.collective].bucket if item.kind == LAUNCH else item.bucket
+            kind: PathKind = "copy_out" if item.kind == COPY_BACK else _SPANS[item.kind]
+            spans.append((kind, now, ended, bucket, item.gradient, None))
+            causes.append(lane)
+            lane = len(spans) - 1
+        if item.kind == LAUNCH:
+            at, begun = first[item.collective], outcome.launch_ns[item.collective] - cost
+            causes[at] = lane if begun == ended else launcher
+            launcher = at
+        now = ended
+
+    held = zip(outcome.taken_ns, _given_back(outcome), strict=True)
+    left = {until: number for number, (taken, until) in enumerate(held) if until > taken}
+    for number, one in enumerate(collectives):
+        if one.after is not None:
+            causes[first[number]] = done[one.after]
+        if outcome.taken_ns[number] > outcome.launch_ns[number]:
+            by = left[outcome.taken_ns[number]]
+            channel = done[by] if collectives[by].holds_channel else sent[by]
+            causes[first[number] + (cost > 0 and one.after is None)] = channel
+    return tuple(Link(*span, cause) for span, cause in zip(spans, causes, strict=True)), lane
+
+
 def make_timeline(
     workload: Workload,
     hardware: Hardware,
@@ -144,6 +210,7 @@ def make_timeline(
 ) -> Timeline:
     """The timeline of one played program, a micro-batch that follows ``earlier`` ones of its step."""
     program, labels = outcome.program, _channels(outcome)
+    links, released_by = _links(outcome)
     return Timeline(
         workload=workload,
         hardware=hardware,
@@ -176,4 +243,6 @@ def make_timeline(
         early_launches=program.early_launches,
         notes=program.notes,
         slowest=slowest,
+        links=links,
+        released_by=released_by,
     )

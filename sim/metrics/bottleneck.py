@@ -9,8 +9,7 @@ from sim.costs.service_time import service_ns
 from sim.metrics.evidence import Evidence, length_of, services_ns
 from sim.metrics.intervals import intersection_length
 from sim.nouns.collective import Collective, CollectiveTimes
-from sim.nouns.path import PathSpan
-from sim.nouns.timeline import BucketTimes, Timeline
+from sim.nouns.timeline import BucketTimes, PathSpan, Timeline
 from sim.nouns.workload import Gradient
 from sim.units import format_ms, format_percent, format_size
 

@@ -11,8 +11,7 @@ from sim.metrics.critical_path import critical_path
 from sim.metrics.intervals import intersection_length
 from sim.nouns.collective import Collective, CollectiveKind
 from sim.nouns.hardware import SLOWDOWNS
-from sim.nouns.path import PathSpan
-from sim.nouns.timeline import Timeline
+from sim.nouns.timeline import PathSpan, Timeline
 from sim.units import format_ms
 
 _SENT = get_args(CollectiveKind)

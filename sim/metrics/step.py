@@ -9,9 +9,8 @@ from sim.metrics.curve_reach import outside_curves
 from sim.metrics.intervals import intersection_length, length, union
 from sim.nouns.assignment import bucket_bytes
 from sim.nouns.memory import Holding, Memory
-from sim.nouns.path import PathSpan
 from sim.nouns.report import BucketRow, Report
-from sim.nouns.timeline import Timeline
+from sim.nouns.timeline import PathSpan, Timeline
 
 EXPOSED = "exposed communication"
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sim.nouns.assignment import Assignment
-from sim.nouns.path import PathSpan
 from sim.nouns.report import Report
+from sim.nouns.timeline import PathSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,17 @@
 """What happens: the spans of one simulated step, from the start of backward."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sim.nouns.assignment import Assignment
-from sim.nouns.collective import Collective, CollectiveTimes
+from sim.nouns.collective import Collective, CollectiveKind, CollectiveTimes
 from sim.nouns.early_launch import EarlyLaunch
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import Holding
 from sim.nouns.workload import Workload
 
 SpanKind = Literal["backward", "copy_in", "launch", "hook"]
+PathKind = SpanKind | CollectiveKind | Literal["copy_out", "settle", "straggler"]
 Iteration = Literal["steady"] | int
 
 
@@ -26,6 +27,36 @@ class ComputeSpan:
     end_ns: int
     gradient: int | None = None
     bucket: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathSpan:
+    """One link of the critical path, ns from the start of backward.
+
+    ``settle`` is what a callback computes between collectives, or between one and the use of its result;
+    ``straggler`` what a collective that has its channel waits for the last rank to come to it.
+    ``collective`` is the place among the timeline's: those of a chain may be alike but for it.
+    """
+
+    kind: PathKind
+    start_ns: int
+    end_ns: int
+    bucket: int | None = None
+    gradient: int | None = None
+    collective: int | None = None
+
+
+class Link(NamedTuple):
+    """A span of the step (``PathSpan``) and what released it: ``cause``, the number of the link that it began
+    at the end of; -1: the start of backward."""
+
+    kind: PathKind
+    start_ns: int
+    end_ns: int
+    bucket: int | None
+    gradient: int | None
+    collective: int | None
+    cause: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +92,8 @@ class Timeline:
     ``before_forward`` are the parts of ``pre_forward_ns``, by what they are for. ``optimizer_ns`` is the
     optimizer's step as this system runs it, ``post_sync_ns`` what else follows (ZeRO's all-gather).
     ``slowest`` is the workload as the slowest other rank ran it; None: no rank was later than this one.
-    ``holdings`` are what buckets hold in memory.
+    ``holdings`` are what buckets hold in memory. ``links`` are all spans with what released each, and
+    ``released_by`` the number of the one that synchronisation ends with; -1 where it takes no time.
     """
 
     workload: Workload
@@ -85,6 +117,8 @@ class Timeline:
     notes: tuple[str, ...] = ()
     slowest: Workload | None = None
     holdings: tuple[Holding, ...] = ()
+    links: tuple[Link, ...] = ()
+    released_by: int = -1
 
     @property
     def micro_batches(self) -> tuple["Timeline", ...]:

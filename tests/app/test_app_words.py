@@ -18,7 +18,7 @@ from app.memo import digest
 from app.playing import Inputs
 from app.provenance import origin_words, provenance, signed, signed_csv, signed_html, signed_snippet
 from app.views.tune import PATH_WORDS
-from sim.nouns.path import PathKind
+from sim.nouns.timeline import PathKind
 
 
 def test_plain_text_is_no_markup() -> None:

@@ -12,13 +12,12 @@ import sim
 from sim.costs.not_measured import FAR
 from sim.errors import SimError
 from sim.formats.documents import parse_body
-from sim.metrics.critical_path import critical_path, dependencies
+from sim.metrics.critical_path import critical_path
 from sim.metrics.intervals import Interval, intersection_length, length, union
 from sim.metrics.step import overlap_ratio, step_ns
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.path import PathSpan
-from sim.nouns.timeline import Timeline
+from sim.nouns.timeline import Link, PathSpan, Timeline
 from sim.nouns.workload import Workload
 from tests.effort import tries
 from tests.handmade import handmade, wired
@@ -140,7 +139,7 @@ def check_exists(span: PathSpan, timeline: Timeline) -> None:
             assert span.end_ns - span.start_ns == timeline.hardware.launch_cost_ns
 
 
-def check_cause(before: PathSpan, after: PathSpan, timeline: Timeline) -> None:
+def check_cause(before: Link, after: Link, timeline: Timeline) -> None:
     """The second span did wait for the first; that one ends when the other starts is not enough."""
     lane = timeline.compute
     on_lane = before.bucket is None or any(span.bucket == before.bucket for span in lane)
@@ -188,9 +187,9 @@ def test_path_is_gapless_and_real(case: Case, engine: str) -> None:
         check_exists(span, timeline)
     assert now == timeline.sync_end_ns
     if all(bucket.start_ns < bucket.end_ns for bucket in timeline.buckets):  # no links through empty spans
-        graph, spans = dependencies(timeline)
-        for before, after in graph.edges:
-            check_cause(spans[before], spans[after], timeline)
+        for link in timeline.links:
+            if link.cause >= 0:
+                check_cause(timeline.links[link.cause], link, timeline)
 
 
 @settings(max_examples=tries(300), deadline=None)

@@ -18,9 +18,8 @@ from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.cluster import Cluster, HostKind, Hosts, Network, Step, check_ranks, split_name
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredIteration
-from sim.nouns.path import PathSpan
 from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
-from sim.nouns.timeline import BucketTimes, ComputeSpan, Timeline
+from sim.nouns.timeline import BucketTimes, ComputeSpan, PathSpan, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
 from sim.units import (
     cap_bytes,
