@@ -1,17 +1,17 @@
 """Who said so: versions and digests, for the screen and for every export."""
 
-import csv
 import html
-import io
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from typing import Any, TypeVar
 
 from app.memo import digest
 from app.playing import Inputs
+from sim.formats.documents import csv_text
 from sim.nouns.assignment import Assignment
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.report import Report
@@ -73,15 +73,10 @@ def signed(noun: Noun, where_from: Mapping[str, Any]) -> Noun:
     return replace(noun, provenance={**noun.provenance, **where_from})
 
 
-def signed_csv(text: str, where_from: Mapping[str, Any]) -> str:
-    """CSV with the origin in columns of its own, so that any reader of CSV still reads it."""
-    origin = _short(where_from, "scaled", "switches")
-    header, *rows = csv.reader(io.StringIO(text))
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*header, *origin])
-    writer.writerows([*row, *origin.values()] for row in rows)
-    return out.getvalue()
+def signed_csv(rows: Iterable[Mapping[str, Any]], where_from: Mapping[str, Any]) -> str:
+    """Rows as CSV with the origin in columns of its own, behind theirs."""
+    told, origin = list(rows), _short(where_from, "scaled", "switches")
+    return csv_text([{**row, **origin} for row in told], [*dict.fromkeys(chain.from_iterable(told)), *origin])
 
 
 def signed_snippet(text: str, where_from: Mapping[str, Any]) -> str:

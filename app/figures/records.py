@@ -242,15 +242,6 @@ class BucketPair:
     error_ns: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverlayData:
-    """The buckets of one candidate, and where backward ends in each."""
-
-    pairs: tuple[BucketPair, ...]
-    predicted_backward_end_ns: int
-    measured_backward_end_ns: int
-
-
 def steps_data(agreement: Agreement) -> tuple[ParityPoint, ...]:
     """All candidates, the fastest measured first."""
     return tuple(sorted(step_points(agreement), key=lambda point: point.measured_ns))
@@ -328,16 +319,12 @@ def draw_attribution(rows: tuple[tuple[str, Attribution], ...]) -> go.Figure:
     return framed(figure, 110 + 30 * len(rows), barmode="relative", showlegend=True)
 
 
-def overlay_data(row: CandidateAgreement) -> OverlayData:
+def overlay_data(row: CandidateAgreement) -> list[BucketPair]:
     """A candidate's buckets, each predicted beside measured."""
-    return OverlayData(
-        pairs=tuple(
-            _pair(bucket, row.buckets[place] if place < len(row.buckets) else None)
-            for place, bucket in enumerate(row.predicted.buckets)
-        ),
-        predicted_backward_end_ns=row.predicted.backward_end_ns,
-        measured_backward_end_ns=row.measured_backward_end_ns,
-    )
+    return [
+        _pair(bucket, row.buckets[place] if place < len(row.buckets) else None)
+        for place, bucket in enumerate(row.predicted.buckets)
+    ]
 
 
 def _pair(bucket: BucketRow, seen: MeasuredBucket | None) -> BucketPair:
@@ -370,12 +357,12 @@ def _pair_text(pair: BucketPair) -> str:
     return "<br>".join(rows)
 
 
-def draw_overlay(data: OverlayData) -> go.Figure:
+def draw_overlay(row: CandidateAgreement) -> go.Figure:
     """A row a bucket: predicted above, measured (outlined, hatched) below, on one axis of time."""
-    figure = go.Figure()
+    figure, pairs = go.Figure(), overlay_data(row)
     halves = (
-        ("predicted", -0.4, "", [(pair, pair.predicted) for pair in data.pairs]),
-        ("measured", 0.0, "/", [(pair, pair.measured) for pair in data.pairs if pair.measured is not None]),
+        ("predicted", -0.4, "", [(pair, pair.predicted) for pair in pairs]),
+        ("measured", 0.0, "/", [(pair, pair.measured) for pair in pairs if pair.measured is not None]),
     )
     for name, offset, pattern, rows in halves:
         figure.add_bar(
@@ -391,20 +378,20 @@ def draw_overlay(data: OverlayData) -> go.Figure:
             hovertemplate="%{customdata}<extra></extra>",
         )
     for name, end_ns, top, dash in (
-        ("predicted", data.predicted_backward_end_ns, -1.4, "dot"),
-        ("measured", data.measured_backward_end_ns, -1.0, "solid"),
+        ("predicted", row.predicted.backward_end_ns, -1.4, "dot"),
+        ("measured", row.measured_backward_end_ns, -1.0, "solid"),
     ):
         _backward(figure, f"backward ends, {name}", end_ns, top, dash)
-    shown = range(0, len(data.pairs), max(1, len(data.pairs) // 20))
+    shown = range(0, len(pairs), max(1, len(pairs) // 20))
     figure.update_yaxes(
         title="bucket",
-        range=[len(data.pairs) - 0.5, -1.5],
-        tickvals=[-1, *(data.pairs[place].index for place in shown)],
-        ticktext=["backward", *(str(data.pairs[place].index) for place in shown)],
+        range=[len(pairs) - 0.5, -1.5],
+        tickvals=[-1, *(pairs[place].index for place in shown)],
+        ticktext=["backward", *(str(pairs[place].index) for place in shown)],
         showgrid=False,
     )
     figure.update_xaxes(title=TIME_AXIS, rangemode="tozero")
-    height = min(900, 174 + 34 * len(data.pairs))
+    height = min(900, 174 + 34 * len(pairs))
     return framed(figure, height, barmode="overlay", showlegend=True)
 
 

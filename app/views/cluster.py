@@ -96,10 +96,8 @@ def _ask(library: Library, looked_at: str | None) -> Asked:
             "Computing ×",
             COMPUTING,
             "computing",
-            (
-                "Multiplies forward, loss, backward and optimizer: 0.1 is a GPU ten times as fast as "
-                "the device that the workload was recorded on."
-            ),
+            "Multiplies forward, loss, backward and optimizer: 0.1 is a GPU ten times as fast as "
+            "the device that the workload was recorded on.",
         )
         most = st.select_slider(
             "Scale up to, hosts",

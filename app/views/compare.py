@@ -1,7 +1,5 @@
 """The Compare page: several assignments, systems or machines on one axis, and what sets them apart."""
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -356,7 +354,7 @@ def _take_home(
     where_from = provenance(inputs, {})
     download(
         "Comparison CSV",
-        lambda: signed_csv(csv_text(candidates, results, errors), where_from),
+        lambda: signed_csv(csv_rows(candidates, results, errors), where_from),
         f"{file_safe(inputs.workload.name)}-compare.csv",
         "A row a candidate, times in ns and sizes in bytes",
     )
@@ -412,10 +410,8 @@ def _candidate(letter: str, first_pick: str, library: Library) -> Candidate:
             format_func=ALL_PICK_WORDS.__getitem__,
             key=f"{prefix}pick",
             bind="query-params",
-            help=(
-                "How the gradients are cut. `best buckets found` and `best round bucket_cap_mb` are "
-                "searched for on the candidate's own machine."
-            ),
+            help="How the gradients are cut. `best buckets found` and `best round bucket_cap_mb` are "
+            "searched for on the candidate's own machine.",
         )
         is_best_cap = pick == BEST_CAP
         told: dict[str, Any] = {"pick": "cap" if is_best_cap else pick}
@@ -576,7 +572,9 @@ def numbers(result: Result) -> dict[str, Any]:
     }
 
 
-def csv_text(candidates: Sequence[Candidate], results: Sequence[Result], errors: Mapping[str, str]) -> str:
+def csv_rows(
+    candidates: Sequence[Candidate], results: Sequence[Result], errors: Mapping[str, str]
+) -> list[dict[str, Any]]:
     """A row a candidate in ns and bytes, with the machine that it was played on and what is changed in it."""
     played = {one.candidate.letter: one for one in results}
     base = played.get(candidates[0].letter)
@@ -604,12 +602,7 @@ def csv_text(candidates: Sequence[Candidate], results: Sequence[Result], errors:
             "what_if": json.dumps(what_if, sort_keys=True) if what_if else "",
         }
         rows.append(row)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return rows
 
 
 def _is_it_true(given: Given, library: Library, results: Sequence[Result]) -> None:

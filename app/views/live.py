@@ -30,6 +30,10 @@ from sim.units import format_ms, format_percent, format_ranks
 _EVERY = {"1 s": 1.0, "2 s": 2.0, "5 s": 5.0, "10 s": 10.0, "paused": None}
 _STEPS = (10, 20, 50, 100)
 _UPLOAD = "upload a hardware"
+_NO_STEPS = (
+    "No steps yet: waiting for `rank-<r>.jsonl` in this directory. A job writes them "
+    "with `with sim.record(ddp_model, DIR):` around its training loop, on every rank."
+)
 _READ_S = 1.0  # of one refresh: a long file is caught up with over several
 
 
@@ -85,13 +89,7 @@ def _wait(watch: Path) -> None:
         st.rerun()
     if _autotune(watch):
         return
-    st.info(
-        (
-            "No steps yet: waiting for `rank-<r>.jsonl` in this directory. A job writes them "
-            "with `with sim.record(ddp_model, DIR):` around its training loop, on every rank."
-        ),
-        icon=":material/hourglass_empty:",
-    )
+    st.info(_NO_STEPS, icon=":material/hourglass_empty:")
     st.caption(plain(str(watch)))
 
 
@@ -137,9 +135,7 @@ def _controls(watch: Path, found: list[Path], library: Library) -> tuple[Wanted,
             step=1,
             key="live_samples",
             bind="query-params",
-            help=(
-                "Samples in one step, over all ranks: batch per rank x ranks x micro-batches. 0: not known."
-            ),
+            help="Samples in one step, over all ranks: batch per rank x ranks x micro-batches. 0: not known.",
         )
         to_go = four.number_input(
             "Steps still to go",
@@ -330,11 +326,9 @@ def _cards(report: LiveReport, calibration: Calibration) -> None:
         (
             "Step, latest 50",
             recent,
-            (
-                "Measured: median of the last 50 steps, of the rank that is slowest in each. From "
-                "the start of the first forward to the end of the optimizer; loading data is not in "
-                "it."
-            ),
+            "Measured: median of the last 50 steps, of the rank that is slowest in each. From "
+            "the start of the first forward to the end of the optimizer; loading data is not in "
+            "it.",
         ),
         (
             "Predicted",
@@ -344,30 +338,24 @@ def _cards(report: LiveReport, calibration: Calibration) -> None:
         (
             "Unseen steps",
             share_card(report.unseen),
-            (
-                "Median of measured over predicted, minus 1, over all steps after the calibration "
-                "window that ran with the buckets in use: +5 % took 5 % longer than predicted "
-                "(elsewhere errors are predicted over measured). None of these steps was used to "
-                "predict. "
-            ),
+            "Median of measured over predicted, minus 1, over all steps after the calibration "
+            "window that ran with the buckets in use: +5 % took 5 % longer than predicted "
+            "(elsewhere errors are predicted over measured). None of these steps was used to "
+            "predict. ",
         ),
         (
             "Calibration steps",
             share_card(report.window),
-            (
-                "The same of the calibration steps, those that the prediction was made from. What is "
-                "as large here is noise, or the model's own error, and nothing that came later."
-            ),
+            "The same of the calibration steps, those that the prediction was made from. What is "
+            "as large here is noise, or the model's own error, and nothing that came later.",
         ),
         (
             "Drift",
             drift_card(report),
-            (
-                "A lasting change of how long steps take, by Pettitt's test on medians of five "
-                "steps, and by the rank sum against the calibration steps: at most one false alarm "
-                "in a thousand looks at steps that do not drift. A few long steps (checkpoint, "
-                "evaluation) are no drift. Changes below 1 % are not told."
-            ),
+            "A lasting change of how long steps take, by Pettitt's test on medians of five "
+            "steps, and by the rank sum against the calibration steps: at most one false alarm "
+            "in a thousand looks at steps that do not drift. A few long steps (checkpoint, "
+            "evaluation) are no drift. Changes below 1 % are not told.",
         ),
     ]
     if report.lateness:
@@ -375,11 +363,9 @@ def _cards(report: LiveReport, calibration: Calibration) -> None:
             (
                 "Last rank",
                 last_card(report.lateness),
-                (
-                    "The rank that ends its backward last in so many of the latest 200 steps that it is "
-                    "no chance (one in a thousand, were all ranks alike): others wait for it. By the "
-                    "hosts' clocks; on GPUs by each rank's own time since the step began."
-                ),
+                "The rank that ends its backward last in so many of the latest 200 steps that it is "
+                "no chance (one in a thousand, were all ranks alike): others wait for it. By the "
+                "hosts' clocks; on GPUs by each rank's own time since the step began.",
             )
         )
     for column, (label, value, help_) in zip(st.columns(len(cards)), cards, strict=True):
@@ -483,10 +469,8 @@ def _show_gain(
         (
             "Gain a step, predicted",
             format_ms(gain.gain_ns),
-            (
-                "Predicted, not measured: the step of the buckets in use minus that of the "
-                "recommended ones, on the same workload and machine."
-            ),
+            "Predicted, not measured: the step of the buckets in use minus that of the "
+            "recommended ones, on the same workload and machine.",
         )
     ]
     if report.period_ns is not None and report.period_ns > gain.gain_ns:
@@ -495,11 +479,9 @@ def _show_gain(
             (
                 f"{hours} a day, less",
                 f"{saved:,.2f}",
-                (
-                    "World size x predicted gain x steps a day, at the measured time from one step to "
-                    "the next (median of the latest 200, loading data included): what the same training "
-                    "takes less, each day."
-                ),
+                "World size x predicted gain x steps a day, at the measured time from one step to "
+                "the next (median of the latest 200, loading data included): what the same training "
+                "takes less, each day.",
             )
         )
         if samples:
@@ -508,11 +490,9 @@ def _show_gain(
                 (
                     "Samples a second",
                     f"{now:,.1f} → {then:,.1f}",
-                    (
-                        "Now: samples a step over the measured time from the start of one step to that of "
-                        "the next (median of the latest 200, loading data included; pauses such as "
-                        "checkpoints are not). Then: the same time without the predicted gain."
-                    ),
+                    "Now: samples a step over the measured time from the start of one step to that of "
+                    "the next (median of the latest 200, loading data included; pauses such as "
+                    "checkpoints are not). Then: the same time without the predicted gain.",
                 )
             )
     if to_go:
@@ -603,12 +583,7 @@ def quiet_after_s(followed: Followed) -> float:
 def state_sentences(followed: Followed, now_s: float) -> list[str]:
     """What the job is doing, as far as its files say; the first sentence is the state."""
     if not followed.step_count:
-        return [
-            (
-                "No steps yet: waiting for `rank-<r>.jsonl` in this directory. A job writes them "
-                "with `with sim.record(ddp_model, DIR):` around its training loop, on every rank."
-            )
-        ]
+        return [_NO_STEPS]
     limit = quiet_after_s(followed)
     ages = {rank.header.rank: now_s - rank.written_at_s for rank in followed.ranks}
     newest, last = min(ages.values()), max(rank.steps.step[-1] for rank in followed.ranks if len(rank.steps))

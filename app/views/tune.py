@@ -6,7 +6,7 @@ not wait for it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -451,10 +451,8 @@ def _compare(record: Record, shown: Played, warning: DeltaGenerator) -> Candidat
     same = row_of(whole, shown)
     if same is None:
         st.info(
-            (
-                "The assignment shown, with its switches, is not among those that were measured. "
-                "What follows judges the model by others, on the same workload and hardware."
-            ),
+            "The assignment shown, with its switches, is not among those that were measured. "
+            "What follows judges the model by others, on the same workload and hardware.",
             icon=":material/visibility_off:",
         )
     validate.verdict(agreement)
@@ -499,7 +497,7 @@ def export(inputs: Inputs, turned: Knobs, shown: Played, measured: CandidateAgre
     def sweep() -> str:
         options = turned.choice.options_under_ddp
         swept_from = provenance(inputs, turned.what_if.told(), switches=dict(options))
-        return signed_csv(sim.sweep_csv(playing.sweep(inputs, options)), swept_from)
+        return signed_csv(map(asdict, playing.sweep(inputs, options)), swept_from)
 
     def recommendation() -> str:
         # The search knows neither the choice, nor its switches, nor a slowest rank.
@@ -571,10 +569,8 @@ def ask_torch() -> str | None:
         TORCH_VERSIONS,
         key="torch",
         bind="query-params",
-        help=(
-            "The torch where it trains. Older ones lack keywords; the lines then give DDP the "
-            "buckets with sim.apply, and say why."
-        ),
+        help="The torch where it trains. Older ones lack keywords; the lines then give DDP the "
+        "buckets with sim.apply, and say why.",
         width=150,
     )
     return None if version == NEWEST else version

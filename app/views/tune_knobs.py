@@ -422,10 +422,8 @@ def _choice(source: Asked) -> Choice:
         format_func=PICK_WORDS.__getitem__,
         key="pick",
         bind="query-params",
-        help=(
-            "Which assignment the page shows. DDP's default is not `bucket_cap_mb=25`: it has a "
-            "small first bucket of 1 MiB, which `bucket_cap_mb` set to any number has not."
-        ),
+        help="Which assignment the page shows. DDP's default is not `bucket_cap_mb=25`: it has a "
+        "small first bucket of 1 MiB, which `bucket_cap_mb` set to any number has not.",
     )
     cap = mib("Cap, MiB", "cap", 25.0, HELP["cap"], on_change=_pick_cap) or 0.0
     # The slider follows the number, and the number the slider: one knob, exact and quick.

@@ -24,29 +24,23 @@ def step_cards(shown: Played, as_measured: Played | None = None) -> tuple[Card, 
         Card(
             label="Step time",
             value=format_ms(report.step_ns),
-            told=(
-                "Forward + loss + backward with synchronisation + optimizer, and what comes before forward."
-            ),
+            told="Forward + loss + backward with synchronisation + optimizer, and what comes before forward.",
             below=before,
         ),
         Card(
             label="Exposed communication",
             value=format_ms(report.exposed_comm_ns),
-            told=(
-                "End of synchronisation minus a plain backward: all that synchronising gradients "
-                "adds, be it waiting, copies, launches or interference. Of several micro-batches it "
-                "is that of the last; where the others synchronise as well, what all of them add is "
-                "told below."
-            ),
+            told="End of synchronisation minus a plain backward: all that synchronising gradients "
+            "adds, be it waiting, copies, launches or interference. Of several micro-batches it "
+            "is that of the last; where the others synchronise as well, what all of them add is "
+            "told below.",
             below=_exposed_words(shown),
         ),
         Card(
             label="Overlap",
             value=format_percent(report.overlap_ratio),
-            told=(
-                "Time in which the compute lane and at least one collective are busy, over the time "
-                "in which at least one collective is busy; of several micro-batches, in the last."
-            ),
+            told="Time in which the compute lane and at least one collective are busy, over the time "
+            "in which at least one collective is busy; of several micro-batches, in the last.",
         ),
     )
 
@@ -103,10 +97,8 @@ def _gain_card(value: str, below: str) -> Card:
     return Card(
         label="Gain against DDP's default",
         value=value,
-        told=(
-            "Step under DDP's default minus step under the assignment shown, with as many "
-            "micro-batches. Possible: with what is recommended, under the switches set."
-        ),
+        told="Step under DDP's default minus step under the assignment shown, with as many "
+        "micro-batches. Possible: with what is recommended, under the switches set.",
         below=below,
     )
 
@@ -126,11 +118,9 @@ def step_timeline(state: State, shown: Played, as_measured: Played | None = None
         value=True,
         key="path",
         bind="query-params",
-        help=(
-            "The chain of work, transfers and copies that decides when the last gradient is "
-            "available: shortening anything else would not shorten the step. It runs as a thin "
-            "band above the bars of a lane."
-        ),
+        help="The chain of work, transfers and copies that decides when the last gradient is "
+        "available: shortening anything else would not shorten the step. It runs as a thin "
+        "band above the bars of a lane.",
     )
     data = timeline_data(shown.timeline)
     marks = path_marks(shown.timeline, shown.path) if marked else ()

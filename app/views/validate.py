@@ -1,11 +1,9 @@
 """The Validate page: is the prediction true? Measured records, and a job that is running now."""
 
-import csv
-import io
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import combinations
 from pathlib import Path
@@ -18,7 +16,6 @@ from streamlit.delta_generator import DeltaGenerator
 import sim
 from app import sources
 from app.figures.records import (
-    ParityPoint,
     attribution_data,
     draw_all,
     draw_attribution,
@@ -35,7 +32,7 @@ from app.figures.records import (
 from app.library import LIVE, Library
 from app.memo import memo
 from app.playing import Inputs, Played
-from app.provenance import origin_words, provenance
+from app.provenance import origin_words, provenance, signed_csv
 from app.sources import Source, open_record
 from app.views import live
 from app.widgets import chart, download, told
@@ -97,24 +94,9 @@ _COLUMN_HELP = {
 UPLOADED = "upload: "  # what the name of an uploaded record begins with
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """How well a record was predicted; errors as shares of the measured step.
-
-    ``passed`` is None for a trace, whose steps are predicted from its own parts.
-    """
-
-    median_step_error: float
-    worst_step_error: float
-    order_right: int
-    order_pairs: int
-    passed: bool | None
-    points: tuple[ParityPoint, ...]
-
-
 Card = dict[str, Any]  # what the files of a record say of it, by column of the table
 Cards = Mapping[str, Card | str]  # or why they cannot be read
-Scores = Mapping[str, Score | str]
+Scores = Mapping[str, Agreement | str]
 CHOSEN = "run"
 
 
@@ -153,10 +135,8 @@ def show(library: Library, watch: Path | None) -> None:
         format_func=str.capitalize,
         key=_SHOWN,
         bind="query-params",
-        help=(
-            "Records: runs that are finished, against the model. Live: a job that writes into "
-            "the directory given to `bucketsim dash --watch DIR`."
-        ),
+        help="Records: runs that are finished, against the model. Live: a job that writes into "
+        "the directory given to `bucketsim dash --watch DIR`.",
         label_visibility="collapsed",
     )
     if what == "live":
@@ -188,7 +168,7 @@ def _records(library: Library) -> None:
         if CHOSEN not in st.query_params:
             st.session_state[CHOSEN] = looked_at
     cards = {name: card(source) for name, source in found.items()}
-    scores = {name: made for name in found if (made := score.known(name, found[name])) is not None}
+    scores = {name: made for name in found if (made := score.known(found[name])) is not None}
     st.caption(
         "Every point is one candidate: its step on real ranks, and what the model says of it "
         "from hardware that was calibrated apart. Each record tells below whether the model "
@@ -230,10 +210,10 @@ def judge(record: Record, copies: bool = True) -> Agreement:
 
 
 @memo(1024)
-def score(name: str, source: Source) -> Score | str:
+def score(source: Source) -> Agreement | str:
     """Score one record, which takes longest of all here, or say why that cannot be."""
     try:  # without where its errors come from: all that a score needs, in a fifth of the time
-        return score_of(sim.agreement(open_record(source), attributed=False), name)
+        return sim.agreement(open_record(source), attributed=False)
     except SimError as error:
         return str(error)
 
@@ -244,10 +224,8 @@ def _uploaded() -> dict[str, Record]:
         files = sources.kept_files(
             "All files of one record",
             "up_record",
-            (
-                "workload.json, hardware.json and every measurement-*.json of a directory that "
-                "`bucketsim validate` wrote. Uploads are not in the URL."
-            ),
+            "workload.json, hardware.json and every measurement-*.json of a directory that "
+            "`bucketsim validate` wrote. Uploads are not in the URL.",
             accept_multiple_files=True,
         )
         if not files:
@@ -277,11 +255,16 @@ def _claim(names: Sequence[str], cards: Cards, scores: Scores) -> None:
         done = f"{len(names) - left} of {len(names)}"
         st.caption(f"{done} records are scored; the totals are told when all are.")
         return
-    found = [score for name in names if isinstance(score := scores.get(name), Score)]
-    points = [point for score in found if score.passed is not None for point in score.points]
+    found = {name: score for name in names if isinstance(score := scores.get(name), Agreement)}
+    judged = {name: score for name, score in found.items() if score.passed is not None}
+    points = [
+        point
+        for name, score in judged.items()
+        for point in step_points(score, record=name, kind=kind_of(name))
+    ]
     if not points:
         return
-    st.markdown(f"**{plain(claim_sentence(found))}**")
+    st.markdown(f"**{plain(claim_sentence([*found.values()]))}**")
     chart(
         draw_all(points, KINDS),
         _ALL_KEY,
@@ -315,7 +298,7 @@ def _score_more(found: Mapping[str, Source], cards: Cards, scores: Scores, place
         bar.progress(
             done / (len(scores) + len(left)), f"Scored {done} of {len(scores) + len(left)} records …"
         )
-        score(name, found[name])
+        score(found[name])
         if time.monotonic() - begun > _STEP_S:
             break
     st.rerun()
@@ -348,18 +331,6 @@ def card_of(record: Record) -> Card:
         "date": _text(first.provenance.get("date"))[:10],
         "torch": _text(first.environment.get("torch")),
     }
-
-
-def score_of(agreement: Agreement, name: str) -> Score:
-    """An agreement, boiled down; ``name`` is that of the record in the library."""
-    return Score(
-        median_step_error=agreement.median_step_error,
-        worst_step_error=agreement.worst_step_error,
-        order_right=agreement.order_right,
-        order_pairs=agreement.order_pairs,
-        passed=agreement.passed,
-        points=step_points(agreement, record=name, kind=kind_of(name)),
-    )
 
 
 def _text(said: object) -> str:
@@ -426,11 +397,11 @@ def _has(name: str, card: Card | str, text: str) -> bool:
     return all(word in " ".join(own).lower() for word in text.lower().split())
 
 
-def _fits(card: Card | str, score: Score | str | None, picked: Mapping[str, list[str]]) -> bool:
+def _fits(card: Card | str, score: Agreement | str | None, picked: Mapping[str, list[str]]) -> bool:
     """Whether every filter that is set lets a record through; one that is broken passes none."""
     if isinstance(card, str):
         return not any(picked.values())
-    has = card | {"verdict": VERDICTS[score.passed] if isinstance(score, Score) else ""}
+    has = card | {"verdict": VERDICTS[score.passed] if isinstance(score, Agreement) else ""}
     return all(not wanted or str(has[column]) in wanted for column, wanted in picked.items())
 
 
@@ -470,7 +441,7 @@ def table_rows(names: Sequence[str], cards: Cards, scores: Scores) -> list[dict[
         card, score = cards[name], scores.get(name)
         row: dict[str, Any] = {"record": name, "verdict": _verdict(card, score)}
         row |= dict.fromkeys(("median error, %", "worst, %", "order", "tests"))
-        if isinstance(score, Score):
+        if isinstance(score, Agreement):
             row["median error, %"], row["worst, %"] = (
                 score.median_step_error * 100,
                 score.worst_step_error * 100,
@@ -481,7 +452,7 @@ def table_rows(names: Sequence[str], cards: Cards, scores: Scores) -> list[dict[
     return rows
 
 
-def _verdict(card: Card | str, score: Score | str | None) -> str:
+def _verdict(card: Card | str, score: Agreement | str | None) -> str:
     if isinstance(card, str):
         return "cannot be read"
     if isinstance(score, str):
@@ -498,10 +469,8 @@ def _chosen(names: Sequence[str]) -> str:
         names,
         key=CHOSEN,
         bind="query-params",
-        help=(
-            "A record holds a workload, the hardware calibrated before it, and what real ranks "
-            "did with each candidate assignment. Click a row above, or a point, to choose it too."
-        ),
+        help="A record holds a workload, the hardware calibrated before it, and what real ranks "
+        "did with each candidate assignment. Click a row above, or a point, to choose it too.",
     )
 
 
@@ -644,14 +613,8 @@ def agreement_json(agreement: Agreement, where_from: Mapping[str, Any]) -> str:
 
 def rows_csv(agreement: Agreement, where_from: Mapping[str, Any]) -> str:
     """A row a candidate; times in ns, errors as shares, the digests of the inputs in each row."""
-    digests = ("tool", "workload_sha256", "hardware_sha256")
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["record", *_COLUMNS, *digests])
-    for row in agreement.rows:
-        figures = (getattr(row, name) for name in _COLUMNS)
-        writer.writerow([agreement.name, *figures, *(where_from[name] for name in digests)])
-    return out.getvalue()
+    figures = ({name: getattr(row, name) for name in _COLUMNS} for row in agreement.rows)
+    return signed_csv([{"record": agreement.name, **row} for row in figures], where_from)
 
 
 def ask_copies() -> bool:
@@ -783,9 +746,8 @@ def overlay(row: CandidateAgreement) -> None:
     if not row.buckets:
         st.info("This candidate was measured without a trace of its buckets.")
         return
-    data = overlay_data(row)
-    chart(draw_overlay(data), "overlay_chart", "Measured and predicted buckets of one candidate")
-    st.caption(overlay_caption({pair.since for pair in data.pairs}))
+    chart(draw_overlay(row), "overlay_chart", "Measured and predicted buckets of one candidate")
+    st.caption(overlay_caption({pair.since for pair in overlay_data(row)}))
 
 
 def verdict_words(agreement: Agreement) -> str:
@@ -836,10 +798,10 @@ def overlay_caption(since: set[str]) -> str:
     )
 
 
-def claim_sentence(scores: Sequence[Score]) -> str:
+def claim_sentence(scores: Sequence[Agreement]) -> str:
     """All records in one sentence: how many, how far off, how many passed."""
     judged = [score for score in scores if score.passed is not None]
-    errors = [abs(point.error) for score in judged for point in score.points]
+    errors = [abs(row.step_error) for score in judged for row in score.rows]
     traces = len(scores) - len(judged)
     left_out = f" {counted(traces, 'record')} read from traces left out: no verdict." if traces else ""
     if not errors:

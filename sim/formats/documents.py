@@ -7,7 +7,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any, TypeVar
 
@@ -362,17 +362,18 @@ def digest(noun: Any) -> str:
 
 def sweep_csv(rows: Iterable[SweepRow]) -> str:
     """A sweep as CSV: one row a candidate, times in ns; DDP's default has an empty ``bucket_cap_mb``."""
-    return _csv(SweepRow, rows)
+    return csv_text(map(asdict, rows), [field.name for field in fields(SweepRow)])
 
 
 def scaling_csv(rows: Iterable[ScalingRow]) -> str:
     """A scaling view as CSV: one row a machine, times in ns; what is None is empty."""
-    return _csv(ScalingRow, rows)
+    return csv_text(map(asdict, rows), [field.name for field in fields(ScalingRow)])
 
 
-def _csv(kind: type[Any], rows: Iterable[Any]) -> str:
+def csv_text(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> str:
+    """Rows as CSV with the columns ``names``; what is None or missing is empty."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, [field.name for field in fields(kind)], lineterminator="\n")
+    writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(map(asdict, rows))
+    writer.writerows(rows)
     return text.getvalue()

@@ -194,13 +194,12 @@ def test_the_bars_of_an_attribution_add_up_to_the_error(agreement: Agreement) ->
 
 def test_the_overlay_compares_like_with_like(agreement: Agreement) -> None:
     row = next(row for row in agreement.rows if row.name == "cap 4")
-    data = overlay_data(row)
-    for pair, bucket, seen in zip(data.pairs, row.predicted.buckets, row.buckets, strict=True):
+    for pair, bucket, seen in zip(overlay_data(row), row.predicted.buckets, row.buckets, strict=True):
         assert pair.since == "launch"  # the made-up backend cannot tell starts
         assert pair.predicted == (bucket.launch_ns, bucket.end_ns)
         assert pair.measured == (seen.launch_ns, seen.end_ns)
         assert pair.error_ns == bucket.end_ns - (seen.end_ns or 0)
-    figure = draw_overlay(data)
+    figure = draw_overlay(row)
     assert [trace.name for trace in figure.data] == ["predicted", "measured"]
     assert list(figure.data[0].marker.color) == list(figure.data[1].marker.color)
     assert {shape.name for shape in figure.layout.shapes} == {

@@ -64,7 +64,7 @@ def test_exports_say_where_they_come_from(inputs: Inputs) -> None:
     assignment = signed(sim.assign(inputs.workload), origin)
     assert assignment.provenance["workload_sha256"] == digest(inputs.workload)
     assert assignment.provenance["source"] == "sim.assign"
-    rows = list(csv.DictReader(io.StringIO(signed_csv("a,b\n1,2\n", origin))))
+    rows = list(csv.DictReader(io.StringIO(signed_csv([{"a": 1, "b": 2}], origin))))
     assert rows[0]["b"] == "2"
     assert rows[0]["hardware_sha256"] == digest(inputs.hardware)
     assert digest(inputs.workload) in signed_snippet("x = 1\n", origin)
@@ -83,7 +83,7 @@ def test_exports_say_what_was_turned(inputs: Inputs) -> None:
     lines = signed_snippet("x = 1\n", origin)
     assert [line for line in lines.splitlines() if not line.startswith("#")] == ["x = 1"]
     assert '"bucket_cap_mb": 4.0' in lines
-    (row,) = csv.DictReader(io.StringIO(signed_csv("a\n1\n", origin)))
+    (row,) = csv.DictReader(io.StringIO(signed_csv([{"a": 1}], origin)))
     assert json.loads(row["scaled"]) == what_if.told()
     page = signed_html("<html><head></head></html>", origin | {"workload": '"><script>'})
     assert "<script>" not in page

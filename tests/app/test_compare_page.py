@@ -18,9 +18,10 @@ import sim
 from app.choosing import Choice, WhatIf
 from app.library import Library
 from app.playing import Inputs
+from app.provenance import provenance, signed_csv
 from app.sources import open_record
 from app.views import tune_step, validate
-from app.views.compare import Candidate, Machine, Result, csv_text, numbers, table_rows, truth_rows
+from app.views.compare import Candidate, Machine, Result, csv_rows, numbers, table_rows, truth_rows
 from app.views.compare import play_candidate as play
 from app.words import plain
 from sim.nouns.hardware import Hardware
@@ -196,7 +197,8 @@ def test_the_csv_is_exact_and_names_what_was_played(inputs: Inputs) -> None:
     bad = Candidate(letter="C", choice=Choice(pick="single"), machine=Machine(hardware="gone"))
     candidates = [A, Candidate(letter="B", choice=Choice(pick="per-parameter")), bad]
     played = results(inputs, *candidates[:2])
-    rows = list(csv.DictReader(io.StringIO(csv_text(candidates, played, {"C": "there is none"}))))
+    text = signed_csv(csv_rows(candidates, played, {"C": "there is none"}), provenance(inputs, {}))
+    rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["candidate"] for row in rows] == ["A", "B", "C"]
     assert int(rows[1]["step_ns"]) == played[1].step_ns
     assert int(rows[1]["gain_ns"]) == played[0].step_ns - played[1].step_ns

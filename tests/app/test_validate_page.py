@@ -194,10 +194,10 @@ def test_a_trace_is_left_out_of_the_claim(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_a_changed_record_is_scored_again(tmp_path: Path) -> None:
     made = make_traces(tmp_path / "traces") / "measured" / "made-up"
-    validate.score("x", made)
-    assert validate.score.known("x", made) is not None
+    validate.score(made)
+    assert validate.score.known(made) is not None
     save_measurement(made, 9, replace(load_record(made).candidates[0], name="again"))
-    assert validate.score.known("x", made) is None
+    assert validate.score.known(made) is None
 
 
 def test_exports_hold_the_figures_and_where_they_come_from(traces: Path) -> None:
