@@ -37,8 +37,7 @@ from sim.recorder.live_recording import record
 from sim.systems.compile_cuts import torch_compiled
 from sim.systems.ddp_assignment import with_switches
 from sim.systems.ddp_logging import ddp_logging_data
-from sim.systems.registry import assign
-from sim.systems.sequences import collectives, explain
+from sim.systems.registry import assign, collectives, explain
 from sim.systems.simulate import simulate
 from sim.systems.snippets import bucket_indices_json, deepspeed_config, megatron_flags, snippet
 from sim.truth.anchor import anchor

@@ -15,8 +15,12 @@ from sim.cli.printing import note
 from sim.errors import InputError
 from sim.formats import files
 from sim.formats.files import check_directory, check_writable, write_atomically
-from sim.nouns.ddp_switches import ARGUMENTS, SETTINGS
+from sim.nouns.ddp_switches import Switches
+from sim.nouns.settings import settings_of
+from sim.systems.fsdp2 import Fsdp2Settings
+from sim.systems.megatron import MegatronSettings
 from sim.systems.registry import POLICIES
+from sim.systems.zero import ZeroSettings
 from sim.units import parse_cap_mb
 
 MODEL = "The model"
@@ -103,41 +107,22 @@ FirstBucket = Annotated[str | None, typer.Option(help="Cap of the first bucket, 
 BucketCapList = Annotated[
     str | None, typer.Option(help="DDP's bucket_cap_mb_list: a cap for each bucket, MiB, comma-separated.")
 ]
-_DDP_NAMES = ", ".join((*ARGUMENTS, *SETTINGS))
-DdpSwitches = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KEY=VALUE", help=f"A switch of DDP; repeatable: {_DDP_NAMES}.", rich_help_panel=SYSTEM
-    ),
-]
-ZeroSwitches = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KEY=VALUE",
-        help="A setting of DeepSpeed, by its own name; repeatable.",
-        rich_help_panel=SYSTEM,
-    ),
-]
+
+
+def _settings(cls: type, whose: str, *names: str) -> Any:
+    """The option that gives settings of one system, which its help lists."""
+    told = ", ".join(settings_of(cls))
+    words = f"A setting of {whose}, by its own name; repeatable: {told}."
+    return typer.Option(*names, metavar="KEY=VALUE", help=words, rich_help_panel=SYSTEM)
+
+
+DdpSwitches = Annotated[list[str] | None, _settings(Switches, "DDP")]
+ZeroSwitches = Annotated[list[str] | None, _settings(ZeroSettings, "DeepSpeed")]
 ReduceBucketSize = Annotated[
     int | None, typer.Option(help="ZeRO's reduce_bucket_size, elements.", rich_help_panel=SYSTEM)
 ]
-MegatronSwitches = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KEY=VALUE",
-        help="A setting of Megatron-Core, by its own name; repeatable.",
-        rich_help_panel=SYSTEM,
-    ),
-]
-Fsdp2Switches = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fsdp",
-        metavar="KEY=VALUE",
-        help="A setting of fully_shard, by its own name; repeatable.",
-        rich_help_panel=SYSTEM,
-    ),
-]
+MegatronSwitches = Annotated[list[str] | None, _settings(MegatronSettings, "Megatron-Core")]
+Fsdp2Switches = Annotated[list[str] | None, _settings(Fsdp2Settings, "fully_shard", "--fsdp")]
 
 
 class Engine(StrEnum):

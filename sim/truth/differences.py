@@ -11,7 +11,7 @@ from sim.nouns.collective import Collective
 from sim.nouns.difference import Cause, Change, Difference, Part, PartName
 from sim.nouns.hardware import CURVES, SLOWDOWNS, Curve, CurvePoint, Hardware
 from sim.nouns.timeline import Timeline
-from sim.systems.sequences import collectives
+from sim.systems.registry import collectives
 from sim.systems.simulate import simulate
 from sim.units import format_ms, format_size
 

@@ -13,8 +13,8 @@ from sim.cli.exporting import Target
 from sim.errors import InputError, NotModelledError
 from sim.metrics.step import step_ns
 from sim.nouns.assignment import Assignment
-from sim.systems.framework_table import FRAMEWORKS
 from sim.tuner.caps import round_cap_mb
+from sim.tuner.frameworks import FRAMEWORKS
 from sim.units import MIB, cap_bytes
 from tests.commands import bucketsim
 from tests.effort import tries
