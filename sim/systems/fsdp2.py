@@ -26,8 +26,7 @@ from sim.systems.step_writer import (
     ForwardModule,
     Plan,
     StepWriter,
-    check_backward,
-    check_wire_bytes,
+    check_gradients,
     forward_modules,
     shared_optimizer_ns,
     told_of_forward,
@@ -103,13 +102,11 @@ def read_fsdp2_settings(settings: Mapping[str, Any], workload: Workload) -> Fsdp
     made = read(Fsdp2Settings, POLICY, settings)
     for gradient in workload.gradients:
         what = workload.label(gradient)
-        if gradient.sparse or gradient.uses > 1 or gradient.ready_ns is None:
-            why = "is sparse" if gradient.sparse else "is never ready, or more than once in a backward"
-            raise NotModelledError(f"{what} {why}; {POLICY} is modelled without")
-        check_wire_bytes(gradient, what, POLICY, "reduce_dtype")
+        if gradient.ready_ns is None:
+            raise NotModelledError(f"{what} is never ready; {POLICY} is modelled without")
         if gradient.num_bytes == DTYPE_BYTES[gradient.dtype] and gradient.shape == ():
             raise NotModelledError(f"{what} is a scalar, which {POLICY} refuses")
-    check_backward(workload)
+    check_gradients(workload, POLICY, "reduce_dtype", f"{POLICY} is modelled without")
     return made
 
 

@@ -24,8 +24,7 @@ from sim.systems.step_writer import (
     ForwardModule,
     Plan,
     StepWriter,
-    check_backward,
-    check_wire_bytes,
+    check_gradients,
     forward_modules,
     shared_optimizer_ns,
     told_of_forward,
@@ -125,22 +124,9 @@ def read_megatron_settings(settings: Mapping[str, Any], workload: Workload) -> M
             f"{SYSTEM}: overlap_param_gather=True is not legal alone; Megatron-LM takes it with "
             f"use_distributed_optimizer and overlap_grad_reduce"
         )
-    _check_gradients(workload)
-    return made
-
-
-def _check_gradients(workload: Workload) -> None:
     first = workload.gradients[0]
     for gradient in workload.gradients:
         what = workload.label(gradient)
-        if gradient.sparse:
-            raise NotModelledError(f"{what} is sparse; Megatron-Core's buffers hold dense gradients")
-        if gradient.uses > 1:
-            raise NotModelledError(
-                f"{what} becomes ready {gradient.uses} times in one backward; when its last time is, the "
-                f"workload does not tell"
-            )
-        check_wire_bytes(gradient, what, "Megatron-Core", "grad_reduce_in_fp32")
         if gradient.device != first.device:
             raise NotModelledError(
                 f"{what} is on {gradient.device or 'no device'}, others on {first.device or 'no device'}; "
@@ -148,7 +134,9 @@ def _check_gradients(workload: Workload) -> None:
             )
         if gradient.num_bytes % DTYPE_BYTES[gradient.dtype]:
             raise NotModelledError(f"{what} has {gradient.num_bytes} bytes, no whole {gradient.dtype}s")
-    check_backward(workload)
+    twice = "when its last time is, the workload does not tell"
+    check_gradients(workload, "Megatron-Core", "grad_reduce_in_fp32", twice)
+    return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from sim.nouns.collective import Collective, CollectiveKind, Phase
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import Holding
 from sim.nouns.timeline import Iteration, Timeline
-from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
+from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.units import divide_half_even, format_ms
 
 _SHARED_OUT = (
@@ -192,13 +192,29 @@ def check_backward(workload: Workload) -> None:
         raise InputError(f"workload {workload.name!r}: no gradient ever becomes ready; there is no backward")
 
 
-def check_wire_bytes(gradient: Gradient, label: str, system: str, decides: str) -> None:
-    """Raise ``NotModelledError`` if ``gradient`` has its own ``wire_bytes``: the setting ``decides`` them."""
-    if gradient.on_wire != gradient.num_bytes:
-        raise NotModelledError(
-            f"{label} has wire_bytes {gradient.on_wire}; what {system} sends follows from num_bytes "
-            f"and {decides}"
-        )
+def check_gradients(workload: Workload, whose: str, decides: str, twice: str) -> None:
+    """Raise unless each gradient is dense, ready once in a backward and as wide on the wire as in memory.
+
+    Args:
+        whose: the system that takes no others.
+        decides: the setting that decides what travels in place of ``wire_bytes``.
+        twice: why none may be ready twice.
+
+    Raises:
+        NotModelledError: a gradient that is not so. InputError: none ever becomes ready.
+    """
+    for gradient in workload.gradients:
+        what = workload.label(gradient)
+        if gradient.sparse:
+            raise NotModelledError(f"{what} is sparse; {whose} takes dense gradients")
+        if gradient.uses > 1:
+            raise NotModelledError(f"{what} becomes ready {gradient.uses} times in one backward; {twice}")
+        if gradient.on_wire != gradient.num_bytes:
+            raise NotModelledError(
+                f"{what} has wire_bytes {gradient.on_wire}; what {whose} sends follows from num_bytes and "
+                f"{decides}"
+            )
+    check_backward(workload)
 
 
 def shared_optimizer_ns(workload: Workload, owned: int) -> int:

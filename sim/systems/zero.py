@@ -23,8 +23,7 @@ from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.step_writer import (
     Plan,
     StepWriter,
-    check_backward,
-    check_wire_bytes,
+    check_gradients,
     shared_optimizer_ns,
 )
 from sim.units import transfer_ns
@@ -125,21 +124,13 @@ def read_zero_settings(settings: Mapping[str, Any], stage: int, workload: Worklo
     dtype = first.dtype
     made = read(ZeroSettings, f"zero{stage}", settings, stage=stage, dtype=dtype)
     for gradient in workload.gradients:
-        what = workload.label(gradient)
         if gradient.key != first.key or dtype not in _DTYPES.values():
             raise NotModelledError(
-                f"{what} is {gradient.dtype} on {gradient.device or 'no device'}; under zero{stage} all "
-                f"parameters have one device and one dtype of {', '.join(_DTYPES.values())}"
+                f"{workload.label(gradient)} is {gradient.dtype} on {gradient.device or 'no device'}; under "
+                f"zero{stage} all parameters have one device and one dtype of {', '.join(_DTYPES.values())}"
             )
-        if gradient.sparse:
-            raise NotModelledError(f"{what} is sparse; ZeRO cannot flatten it")
-        check_wire_bytes(gradient, what, "ZeRO", "communication_data_type")
-        if gradient.uses > 1:
-            raise NotModelledError(
-                f"{what} becomes ready {gradient.uses} times in one backward; DeepSpeed raises 'Gradient "
-                f"computed twice for this partition' (A8.8)"
-            )
-    check_backward(workload)
+    twice = "DeepSpeed raises 'Gradient computed twice for this partition' (A8.8)"
+    check_gradients(workload, "ZeRO", "communication_data_type", twice)
     if "check_grad_overflow" in settings and dtype != "bfloat16":
         raise InputError(f"zero{stage}: check_grad_overflow is a setting of bf16; the parameters are {dtype}")
     scales = made.gradient_predivide_factor != 1.0 or made.prescale_gradients

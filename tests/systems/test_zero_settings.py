@@ -69,7 +69,7 @@ def test_a_setting_that_is_not_legal_is_refused_by_name(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"sparse": True}, "is sparse; ZeRO cannot flatten it"),
+        ({"sparse": True}, "is sparse; ZeRO takes dense gradients"),
         ({"uses": 2}, "Gradient computed twice for this partition"),
         ({"dtype": "float64"}, "is float64 on no device"),
     ],
