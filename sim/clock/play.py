@@ -478,7 +478,7 @@ def play_ranks(
 
 def play(program: Program) -> Outcome:
     """The outcome of a program, to the nanosecond what ``simpy_clock.play`` says."""
-    return _play([program], [0], meet=False)[0]
+    return play_together((program,), (0,))[0]
 
 
 def play_together(programs: Sequence[Program], begins_ns: Sequence[int]) -> tuple[Outcome, ...]:
@@ -488,9 +488,19 @@ def play_together(programs: Sequence[Program], begins_ns: Sequence[int]) -> tupl
         InputError, NotModelledError: as there.
     """
     check_ranks(programs, begins_ns)
-    if programs[0].follows:  # in an order that time alone decides
+    meet = len(programs) > 1
+    if meet and programs[0].follows:  # in an order that time alone decides
         return simpy_clock.play_together(programs, begins_ns)
-    return _play(programs, begins_ns, meet=True)
+    sheet = make_sheet(programs, [[one.service_ns for one in of.collectives] for of in programs])
+    order, begins = np.arange(len(programs)), np.array(begins_ns, np.int64)
+    ranks, _ = play_ranks(sheet, order, np.ones(order.size), order * 0 - 1, 0, begins, meet=meet, logs=True)
+    assert (ranks.states[:, END] >= begins).all(), "a lane waits for what is never launched"
+    columns = (ranks.passed, *ranks.log.transpose(1, 0, 2), ranks.ends, ranks.usables)
+    told = zip(programs, *((column - begins[:, None]).tolist() for column in columns), strict=True)
+    return tuple(
+        Outcome(program, tuple(passed[: len(program.lane)]), *map(tuple, times))
+        for program, passed, *times in told
+    )
 
 
 def play_on_machines(program: Program, services_ns: Sequence[Sequence[int]]) -> Ints:
@@ -508,24 +518,3 @@ def play_on_machines(program: Program, services_ns: Sequence[Sequence[int]]) -> 
     sheet = make_sheet([program], services_ns)
     ranks, _ = play_ranks(sheet, still, np.ones(still.size), still - 1, 0, still, meet=False)
     return ranks.states
-
-
-def _play(programs: Sequence[Program], begins_ns: Sequence[int], *, meet: bool) -> tuple[Outcome, ...]:
-    sheet = make_sheet(programs, [[one.service_ns for one in of.collectives] for of in programs])
-    order, begins = np.arange(len(programs)), np.array(begins_ns, np.int64)
-    ranks, _ = play_ranks(sheet, order, np.ones(order.size), order * 0 - 1, 0, begins, meet=meet, logs=True)
-    assert (ranks.states[:, END] >= begins).all(), "a lane waits for what is never launched"
-    columns = (ranks.passed, *ranks.log.transpose(1, 0, 2), ranks.ends, ranks.usables)
-    passed, *times = ((column - begins[:, None]).tolist() for column in columns)
-    return tuple(
-        Outcome(
-            program=program,
-            ended_ns=tuple(passed[rank][: len(program.lane)]),
-            launch_ns=tuple(times[0][rank]),
-            taken_ns=tuple(times[1][rank]),
-            start_ns=tuple(times[2][rank]),
-            end_ns=tuple(times[3][rank]),
-            usable_ns=tuple(times[4][rank]),
-        )
-        for rank, program in enumerate(programs)
-    )

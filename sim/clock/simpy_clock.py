@@ -33,6 +33,9 @@ from sim.errors import NotModelledError
 SENT, SMALL = "sent", "small"
 Kind = int | str
 
+# What is written down of each collective, in the order of ``Outcome``: when it was what.
+LAUNCHED, TAKEN, STARTED, ENDED, USABLE = range(5)
+
 # SimPy's priorities are URGENT 0 and NORMAL 1; these come last in an instant, rates behind all launches.
 CHAINED, RATES = 2, 3
 
@@ -155,9 +158,7 @@ class Rank:
         self.channels = simpy.Resource(env, capacity=program.machine.channels)
         self.launches = simpy.Store(env)
         self.ended: list[int] = []
-        self.launch, self.taken, self.start, self.end, self.usable_ns = (
-            [0] * len(program.collectives) for _ in range(5)
-        )
+        self.log = [[0] * len(program.collectives) for _ in range(5)]
         self.usable = [env.event() for _ in program.collectives]
         self.chained: list[int] = []
         self.followers: dict[int, list[int]] = {}
@@ -199,29 +200,29 @@ class Rank:
             self._launched(number)
 
     def _launched(self, number: int) -> None:
-        self.launch[number] = self.now
+        self.log[LAUNCHED][number] = self.now
         self.env.process(self._collective(number, self.channels.request()))
 
     def _collective(self, number: int, channel: simpy.resources.resource.Request) -> Step:
         collective, meeting = self.program.collectives[number], self.meetings[number]
         yield channel
-        self.taken[number] = self.now
+        self.log[TAKEN][number] = self.now
         meeting.missing -= 1
         if meeting.missing:
             yield meeting.all_here
         else:
             meeting.all_here.succeed()
-        self.start[number] = self.now
+        self.log[STARTED][number] = self.now
         is_small = collective.num_bytes < self.program.machine.small_bytes
         yield self.stretch.work(collective.service_ns, SMALL if is_small else SENT)
-        self.end[number] = self.now
+        self.log[ENDED][number] = self.now
         if not collective.holds_channel:
             self.channels.release(channel)
         if collective.settle_ns:
             yield self.env.timeout(collective.settle_ns)
         if collective.holds_channel:
             self.channels.release(channel)
-        self.usable_ns[number] = self.now
+        self.log[USABLE][number] = self.now
         self.usable[number].succeed()
         for follower in self.followers.get(number, ()):
             self.env.process(self._follow(follower))
@@ -234,18 +235,6 @@ class Rank:
             due, self.chained = sorted(self.chained), []
             for follower in due:
                 self._launched(follower)
-
-    def outcome(self) -> Outcome:
-        """All that was written down, once the lane has come to its end."""
-        return Outcome(
-            program=self.program,
-            ended_ns=tuple(self.ended),
-            launch_ns=tuple(self.launch),
-            taken_ns=tuple(self.taken),
-            start_ns=tuple(self.start),
-            end_ns=tuple(self.end),
-            usable_ns=tuple(self.usable_ns),
-        )
 
 
 def play(program: Program) -> Outcome:
@@ -277,4 +266,4 @@ def play_together(programs: Sequence[Program], begins_ns: Sequence[int]) -> tupl
                 f"ranks: collectives that follow each other are not modelled of ranks that differ: {orders}"
             )
         raise NotModelledError(f"ranks: {orders}")
-    return tuple(rank.outcome() for rank in ranks)
+    return tuple(Outcome(rank.program, tuple(rank.ended), *map(tuple, rank.log)) for rank in ranks)

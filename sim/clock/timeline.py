@@ -14,7 +14,7 @@ from sim.nouns.workload import Workload
 _SPANS: dict[int, SpanKind] = {BACKWARD: "backward", HOOK: "hook", COPY_IN: "copy_in", LAUNCH: "launch"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Outcome:
     """What became of ``program``, in ns from the start of backward.
 
@@ -85,7 +85,6 @@ class Outcome:
         return tuple(made)
 
 
-Play = Callable[[Program], Outcome]
 PlayTogether = Callable[[Sequence[Program], Sequence[int]], tuple[Outcome, ...]]
 
 

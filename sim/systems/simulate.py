@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from sim.clock import simpy_clock
 from sim.clock.program import Program, check_alike
-from sim.clock.timeline import Outcome, Play, PlayTogether, make_timeline
+from sim.clock.timeline import Outcome, make_timeline
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
@@ -46,14 +46,12 @@ def simulate(
     """
     if engine not in ENGINES:
         raise InputError(f"engine: {engine!r} is not legal; give 'simpy' or 'analytic'")
-    play, play_together = _clock(engine)
     planned = plan(workload, assignment, hardware.world_size)
     programs = write_plan(planned, hardware, iteration)
-    if slowest is None:
-        outcomes = _play_each(programs, play)
-    else:
-        others = _write_slowest(slowest, hardware, assignment, iteration)
-        outcomes = _play_beside(workload, programs, slowest, others, play_together)
+    ranks = [(workload, programs)]
+    if slowest is not None:
+        ranks.append((slowest, _write_slowest(slowest, hardware, assignment, iteration)))
+    outcomes, _ = _play_step(ranks, engine)
     batches: list[Timeline] = []
     for number, outcome in enumerate(outcomes):
         if number and outcome is outcomes[number - 1] and number < len(programs) - 1:
@@ -75,9 +73,8 @@ def simulate(
 
 def simulated_step_ns(workload: Workload, hardware: Hardware, assignment: Assignment) -> int:
     """How long the whole step is, in ns, by the analytic engine; in less time than ``simulate`` takes."""
-    play, _ = _clock("analytic")
     programs = write(workload, hardware, assignment)
-    micro_batches_ns = _micro_batches_ns(workload, programs, _play_each(programs, play))
+    _, micro_batches_ns = _play_step([(workload, programs)], "analytic")
     return micro_batches_ns + programs[-1].optimizer_ns
 
 
@@ -92,56 +89,37 @@ def _write_slowest(
         raise AssignmentError(f"slowest: {error}") from None
 
 
-def _clock(engine: Engine) -> tuple[Play, PlayTogether]:
-    """What plays one rank, and what plays ranks that meet."""
-    if engine == "simpy":
-        return simpy_clock.play, simpy_clock.play_together
-    from sim.clock import play  # numba, which SimPy does without
+def _play_step(
+    ranks: Sequence[tuple[Workload, Sequence[Program]]], engine: Engine
+) -> tuple[list[Outcome], int]:
+    """What becomes of the first rank's micro-batches beside the others', and when they are over.
 
-    return play.play, play.play_together
-
-
-def _play_beside(
-    workload: Workload,
-    programs: Sequence[Program],
-    slowest: Workload,
-    others: Sequence[Program],
-    play_together: PlayTogether,
-) -> list[Outcome]:
-    """What becomes of ``programs``, a step's micro-batches, beside a rank that runs ``others``.
-
-    Both ranks begin the step in the same instant; what the other one takes longer before a backward makes it
+    All ranks begin the step in the same instant; what another one takes longer before a backward makes it
     late there, micro-batch by micro-batch. Collectives before forward and after synchronisation do not wait.
     """
-    outcomes = []
-    begin = theirs_begin = 0
-    for number, (mine, theirs) in enumerate(zip(programs, others, strict=True)):
-        check_alike(mine, theirs, number)
-        begin += mine.pre_forward_ns + workload.forward_ns + workload.loss_ns
-        theirs_begin += theirs.pre_forward_ns + slowest.forward_ns + slowest.loss_ns
-        try:
-            outcome, other = play_together((mine, theirs), (begin, theirs_begin))
-        except NotModelledError as error:
-            raise NotModelledError(f"slowest: {error}") from None
-        begin += outcome.sync_end_ns + mine.post_sync_ns
-        theirs_begin += other.sync_end_ns + theirs.post_sync_ns
-        outcomes.append(outcome)
-    return outcomes
+    play_together = simpy_clock.play_together
+    if engine == "analytic":
+        from sim.clock.play import play_together  # numba, which SimPy does without
 
-
-def _play_each(programs: Sequence[Program], play: Play) -> list[Outcome]:
-    """Outcomes one a program; equal neighbours are played once."""
     outcomes: list[Outcome] = []
-    for number, program in enumerate(programs):
-        known = number > 0 and program == programs[number - 1]
-        outcomes.append(outcomes[-1] if known else play(program))
-    return outcomes
-
-
-def _micro_batches_ns(workload: Workload, programs: Sequence[Program], outcomes: Sequence[Outcome]) -> int:
-    """What micro-batches take, without the optimizer's step."""
-    each = workload.forward_ns + workload.loss_ns
-    return sum(
-        program.pre_forward_ns + each + outcome.sync_end_ns + program.post_sync_ns
-        for program, outcome in zip(programs, outcomes, strict=True)
-    )
+    ends = [0] * len(ranks)
+    for number, programs in enumerate(zip(*(written for _, written in ranks), strict=True)):
+        begins = [
+            end + program.pre_forward_ns + workload.forward_ns + workload.loss_ns
+            for end, program, (workload, _) in zip(ends, programs, ranks, strict=True)
+        ]
+        if len(ranks) == 1 and outcomes and programs[0] == outcomes[-1].program:
+            played: tuple[Outcome, ...] = (outcomes[-1],)  # equal neighbours are played once
+        else:
+            for theirs in programs[1:]:
+                check_alike(programs[0], theirs, number)
+            try:
+                played = play_together(programs, begins)
+            except NotModelledError as error:
+                raise NotModelledError(f"slowest: {error}") from None
+        ends = [
+            begin + outcome.sync_end_ns + outcome.program.post_sync_ns
+            for begin, outcome in zip(begins, played, strict=True)
+        ]
+        outcomes.append(played[0])
+    return outcomes, ends[0]
