@@ -647,12 +647,6 @@ COLUMN_HELP = {
     "from, ms": "From the start of backward.",
     "to, ms": "From the start of backward.",
     "takes, ms": "Its length.",
-    "candidate": "The assignment, by the knob that makes it.",
-    "mean, ms": "Mean step over the draws.",
-    "95th percentile, ms": "The step that 1 draw in 20 exceeds.",
-    "gain, ms": "Mean of DDP's default step minus this one's, draw by draw.",
-    "at least, ms": "Lower end of the interval of that gain.",
-    "at most, ms": "Upper end of the interval of that gain.",
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.clock.arrays import Ints
+from sim.clock.arrays import Flags, Ints
 from sim.clock.machine_code import compiled
 from sim.clock.program import Machine
 from sim.nouns.ddp_switches import DEFAULT_BUCKET_CAP_BYTES
@@ -80,6 +80,11 @@ class CapCurve(Intervals):
     def cap_mb(self, at: int) -> float:
         """A round cap (MiB) of row ``at``."""
         return round_cap_mb(int(self.low_bytes[at]), int(self.high_bytes[at]))
+
+    def stretches(self, good: Flags) -> list[tuple[int, int]]:
+        """Unbroken stretches of good rows: the first and the last row of each."""
+        edges = np.flatnonzero(np.diff(good.astype(np.int8), prepend=0, append=0)).tolist()
+        return [(first, stop - 1) for first, stop in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def make_walk(workload: Workload, switches: Mapping[str, Any] | None = None) -> Walk:

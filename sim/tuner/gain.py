@@ -9,12 +9,11 @@ would make the average over a long run better known. Jitter is new in every cell
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from sim.clock.arrays import Flags, Floats
+from sim.clock.arrays import Floats
 from sim.costs.doubts import doubts_about, doubts_about_step
 from sim.nouns.assignment import Assignment
 from sim.nouns.band import BandPoint
@@ -344,36 +343,28 @@ def find_plateau(
         for at in np.argsort(steps, kind="stable")[:affordable].tolist():
             made = assign(draws.problem.asked, bucket_cap_mb=curve.cap_mb(at))
             alike[at] = paired.is_as_good(made, round(steps[at]), best, best_ns)
-    stretches = _stretches(curve, near, draws)
-    around = next(one for one in stretches if one[0] <= top <= one[1])
+    all_of_it = draws.problem.workload.total_bytes + 1
+
+    def in_mb(stretch: tuple[int, int]) -> tuple[float, float]:
+        high = int(curve.high_bytes[stretch[1]])
+        return int(curve.low_bytes[stretch[0]]) / MIB, (all_of_it if high == NO_LIMIT else high) / MIB
+
+    stretches = curve.stretches(near)
+    low_mb, high_mb = in_mb(next(one for one in stretches if one[0] <= top <= one[1]))
     plateau = Plateau(
         tolerance=TOLERANCE,
         caps_mb=tuple(map(curve.cap_mb, np.flatnonzero(near).tolist())),
-        stretches_mb=tuple((low, high) for _, _, low, high in stretches),
-        low_mb=around[2],
-        high_mb=around[3],
+        stretches_mb=tuple(map(in_mb, stretches)),
+        low_mb=low_mb,
+        high_mb=high_mb,
         holds_default=default_is_near,
         is_flat=bool(near.all()),
         decided_by="noise" if decided_by_noise else "tolerance",
-        alike_mb=tuple((low, high) for _, _, low, high in _stretches(curve, alike, draws)),
+        alike_mb=tuple(map(in_mb, curve.stretches(alike))),
         alike_holds_default=gain.significant is False or (default_is_near and not decided_by_noise),
         alike_is_flat=bool(alike.all()),
     )
     return replace(plateau, sentence=tell_plateau(plateau))
-
-
-def _stretches(curve: CapCurve, good: Flags, draws: Draws) -> list[tuple[int, int, float, float]]:
-    """Unbroken stretches of good rows: first and last row, first and last cap in MiB."""
-    all_of_it = draws.problem.workload.total_bytes + 1
-    lows, highs = curve.low_bytes.tolist(), curve.high_bytes.tolist()
-    made = []
-    for is_good, group in groupby(range(len(lows)), key=good.tolist().__getitem__):
-        members = list(group)
-        if is_good:
-            first, last = members[0], members[-1]
-            high = all_of_it if highs[last] == NO_LIMIT else highs[last]
-            made.append((first, last, lows[first] / MIB, high / MIB))
-    return made
 
 
 def tell_plateau(plateau: Plateau) -> str:

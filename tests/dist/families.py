@@ -5,7 +5,6 @@ from pathlib import Path
 
 import sim
 from sim.formats.record_files import start_record
-from sim.nouns.assignment import DDP_POLICIES
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import parse_rate_bits
@@ -17,11 +16,11 @@ _NAMES = {"default": "DDP default", "bucket_indices": "recommended"}
 
 
 def families(workload: Workload, hardware: Hardware) -> list[Candidate]:
-    """The recommendation, and what each knob of DDP's and each rule of other systems reaches."""
+    """The recommendation, and what each knob of DDP's reaches."""
     return [
         Candidate(name=_NAMES.get(name, name), assignment=family.assignment)
         for name, family in sim.tune(workload, hardware).families.items()
-        if family.assignment.policy in DDP_POLICIES and name != "bucket_cap_mb_list"  # the recommended ones
+        if name != "bucket_cap_mb_list"  # the recommended ones
     ]
 
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sim.clock.arrays import Ints
 from sim.metrics.step import step_ns
@@ -72,23 +71,13 @@ class Tuned:
         return self.is_alike(int(self.steps_ns.max()) - self.best_ns)
 
     @property
-    def _good(self) -> NDArray[np.bool_]:
-        return self.steps_ns <= self.best_ns * (1 + NOTHING)
-
-    @property
-    def stretch_count(self) -> int:
-        """How many unbroken stretches of caps are as good as the best, its own among them."""
-        good = self._good
-        return int(good[0]) + int((good[1:] & ~good[:-1]).sum())
+    def stretches(self) -> list[tuple[int, int]]:
+        """Unbroken stretches of caps, by first and last interval, that are as good as the best."""
+        return self.curve.stretches(self.steps_ns <= self.best_ns * (1 + NOTHING))
 
     def stretch_mb(self) -> tuple[float, float | None]:
-        """First and last cap (MiB) of the unbroken stretch around the best that is as good; None: no end."""
-        good = self._good
-        first = last = self.curve.best
-        while first > 0 and good[first - 1]:
-            first -= 1
-        while last + 1 < len(good) and good[last + 1]:
-            last += 1
+        """First and last cap (MiB) of the stretch around the best; None: no end."""
+        first, last = next(one for one in self.stretches if one[0] <= self.curve.best <= one[1])
         high = int(self.curve.high_bytes[last])
         return int(self.curve.low_bytes[first]) / MIB, None if high == NO_LIMIT else high / MIB
 

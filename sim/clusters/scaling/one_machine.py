@@ -92,7 +92,7 @@ def _row(tuned: Tuned, machine: SizedMachine, carried: Carried) -> ScalingRow:
         bucket_cap_mb=tuned.best_mb,
         cap_low_mb=low,
         cap_high_mb=high,
-        cap_num_stretches=tuned.stretch_count,
+        cap_num_stretches=len(tuned.stretches),
         cap_step_ns=report.step_ns,
         cap_exposed_comm_ns=report.exposed_comm_ns,
         cap_efficiency=_over(single_ns, report.step_ns),
