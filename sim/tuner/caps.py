@@ -9,7 +9,7 @@ that of one bucket for each dtype and device.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,8 +29,7 @@ FEWEST = 400  # layouts, however many tensors there are
 _PLAYED_AT_ONCE = 256  # layouts: some milliseconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Walk:
+class Walk(NamedTuple):
     """The tensors as DDP's rebuild walks them, one entry a position (A2.4, A8.1).
 
     ``order``: gradient indices; ``places``: theirs in the ready order, of unused ones first;
@@ -125,7 +124,7 @@ _cut = compiled(cut)
 
 
 @compiled
-def enumerate_intervals(sizes: Ints, keys: Ints, num_keys: int, grid: Ints, lows: Ints, highs: Ints) -> int:
+def enumerate_intervals(walk: Walk, grid: Ints, lows: Ints, highs: Ints) -> int:
     """Fill ``lows`` and ``highs`` with the intervals of a cap, ascending.
 
     ``grid``: ascending caps in bytes, of which each one's interval is wanted; empty: all intervals.
@@ -134,18 +133,18 @@ def enumerate_intervals(sizes: Ints, keys: Ints, num_keys: int, grid: Ints, lows
     Returns:
         How many there are, or -1 when they do not fit.
     """
-    count = sizes.shape[0]
+    count = walk.sizes.size
     limits, bounds, opened = (
         np.empty(1, np.int64),
         np.empty(2, np.int64),
-        np.empty(PER_KEY * num_keys, np.int64),
+        np.empty(PER_KEY * walk.num_keys, np.int64),
     )
     emitted, layout, before = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
     rows = at = 0
     cap = 0 if grid.shape[0] == 0 else grid[0]
     while True:
         limits[0] = cap
-        _cut(sizes, keys, limits, layout, bounds, emitted, opened)
+        _cut(walk.sizes, walk.keys, limits, layout, bounds, emitted, opened)
         low, high = bounds[0], bounds[1]
         if rows and low == highs[rows - 1] + 1 and np.array_equal(layout, before):
             highs[rows - 1] = high
@@ -175,13 +174,13 @@ def find_intervals(walk: Walk, most: int | None = None) -> Intervals:
     limit = max(FEWEST, WORK // len(walk.sizes)) if most is None else most
     lows, highs = np.empty(limit, np.int64), np.empty(limit, np.int64)
     every = np.empty(0, np.int64)
-    rows = enumerate_intervals(walk.sizes, walk.keys, walk.num_keys, every, lows, highs)
+    rows = enumerate_intervals(walk, every, lows, highs)
     complete = rows >= 0
     if not complete:
         # None, without end, and evenly spaced on a logarithmic axis between.
         between = np.geomspace(1, int(walk.sizes.sum()) + 1, limit - 2)
         grid = np.unique(np.concatenate(([0], between.astype(np.int64), [NO_LIMIT])))
-        rows = enumerate_intervals(walk.sizes, walk.keys, walk.num_keys, grid, lows, highs)
+        rows = enumerate_intervals(walk, grid, lows, highs)
     return Intervals(low_bytes=lows[:rows].copy(), high_bytes=highs[:rows].copy(), complete=complete)
 
 
@@ -189,11 +188,7 @@ def find_intervals(walk: Walk, most: int | None = None) -> Intervals:
 def _score_caps(
     machine: Machine,
     tables: Tables,
-    sizes: Ints,
-    keys: Ints,
-    num_keys: int,
-    places: Ints,
-    is_reversed: bool,
+    walk: Walk,
     caps: Ints,
     counts: Ints,
     ends: Ints,
@@ -202,21 +197,21 @@ def _score_caps(
 
     A bucket waits for those before it, too (A3.5).
     """
-    count = sizes.shape[0]
+    count = walk.sizes.size
     emitted, bucket_of = np.empty(count, np.int64), np.empty(count, np.int64)
     limits, bounds, opened = (
         np.empty(1, np.int64),
         np.empty(2, np.int64),
-        np.empty(PER_KEY * num_keys, np.int64),
+        np.empty(PER_KEY * walk.num_keys, np.int64),
     )
     stops, wires, back = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
     for row in range(caps.shape[0]):
         limits[0] = caps[row]
-        made = _cut(sizes, keys, limits, bucket_of, bounds, emitted, opened)
+        made = _cut(walk.sizes, walk.keys, limits, bucket_of, bounds, emitted, opened)
         stops[:made], wires[:made], back[:made] = 0, 0, 0
         for position in range(count):
-            place, bucket = places[position], bucket_of[position]
-            if is_reversed:
+            place, bucket = walk.places[position], bucket_of[position]
+            if walk.is_reversed:
                 bucket = made - 1 - bucket
             stops[bucket] = max(stops[bucket], place)
             wires[bucket] += tables.wire[place]
@@ -254,11 +249,7 @@ def cap_curve(problem: Problem, caps_bytes: Sequence[int] | None = None) -> CapC
         _score_caps(
             problem.machine,
             problem.tables,
-            walk.sizes,
-            walk.keys,
-            walk.num_keys,
-            walk.places,
-            walk.is_reversed,
+            walk,
             found.low_bytes[some],
             counts[some],
             ends[some],

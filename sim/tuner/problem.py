@@ -130,16 +130,7 @@ class Problem:
     @property
     def tables(self) -> Tables:
         """The arrays, for a kernel."""
-        return Tables(
-            run=self.run,
-            wire=self.wire,
-            work=self.work,
-            copy_in=self.copy_in,
-            copy_back=self.copy_back,
-            tail=self.tail,
-            curve_bytes=self.curve_bytes,
-            curve_ns=self.curve_ns,
-        )
+        return Tables(*(getattr(self, name) for name in Tables._fields))
 
     @property
     def together(self) -> int:
