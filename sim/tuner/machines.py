@@ -28,7 +28,6 @@ from sim.nouns.own_step import FACTORS
 # median (one sigma), and the worst of their points to 8 %.
 UNRECORDED = (0.95, 1.05)
 FEWEST_OF_A_READING = 8
-_GRAIN = 1024  # slow-downs are drawn in such parts, which the exact engine counts with fast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -183,9 +182,7 @@ def _between(name: str, value: float | None, known: dict[str, float], level: Flo
         own = 0.0 if value is None else 1 / value
         return [1 / one for one in _spread(own, 1 / high, 1 / low, level)]
     drawn = _spread(value or 0.0, low, high, level)
-    if name in COSTS:
-        return [round(one) for one in drawn]
-    return [max(1.0, round(one * _GRAIN) / _GRAIN) for one in drawn]
+    return [round(one) if name in COSTS else max(1.0, one) for one in drawn]
 
 
 def _spread(value: float, low: float, high: float, level: Floats) -> list[float]:
