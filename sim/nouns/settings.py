@@ -45,7 +45,7 @@ def micro_batches(**more: Any) -> Any:
     return setting(1, words, least=1, most=MAX_ACCUMULATION_STEPS, **more)
 
 
-def settings_of(cls: Any) -> dict[str, Field[Any]]:
+def settings_of(cls: Any) -> Mapping[str, Field[Any]]:
     """The settings of a dataclass by name, in order; its other fields are none."""
     return {one.name: one for one in fields(cls) if one.metadata}
 

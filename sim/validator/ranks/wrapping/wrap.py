@@ -56,7 +56,7 @@ def manner_of(candidate: dict[str, Any]) -> Manner:
     """How a candidate's steps go."""
     settings = candidate["settings"]
     return Manner(
-        accumulation_steps=settings.get("accumulation_steps", 1),
+        accumulation_steps=int(settings.get("accumulation_steps", 1)),
         set_to_none=settings.get("set_to_none", True),
         environment=candidate["environment"],
     )
