@@ -59,13 +59,12 @@ def origin_words(where_from: Mapping[str, Any]) -> str:
     for noun in ("workload", "hardware"):
         words.append(f"{noun} {where_from[noun]} (sha256 {where_from[f'{noun}_sha256'][:12]})")
     if "scaled" in where_from:
-        words.append("scaled " + ", ".join(_scaled_words(*item) for item in where_from["scaled"].items()))
+        told = (
+            f"{name} x{format_number(value, 6)}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in where_from["scaled"].items()
+        )
+        words.append(f"scaled {', '.join(told)}")
     return " · ".join(words)
-
-
-def _scaled_words(name: str, value: Any) -> str:
-    """A factor, or a value in place of the measured one."""
-    return f"{name} x{format_number(value, 6)}" if isinstance(value, float) else f"{name} {value}"
 
 
 def signed(noun: Noun, where_from: Mapping[str, Any]) -> Noun:

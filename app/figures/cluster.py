@@ -448,7 +448,8 @@ def distribution_figure(distribution: StepDistribution | AssignmentComparison) -
     Of one assignment also, below, which ranks came last; of several a curve each.
     """
     shown = named(distribution)
-    parts = shown[0][1].parts if len(shown) == 1 else ()
+    first = shown[0][1]
+    parts = first.parts if len(shown) == 1 else ()
     with_parts = len(parts) > 1
     rows = 2 if with_parts else 1
     share = 0.62 if len(parts) < 8 else 0.45
@@ -479,7 +480,9 @@ def distribution_figure(distribution: StepDistribution | AssignmentComparison) -
         margin={"l": 8, "r": 8, "t": 104, "b": 8},
         legend={"orientation": "h", "yanchor": "bottom", "y": 1.05, "x": 0},
         title={
-            "text": title_words(shown[0][1]),
+            "text": f"<b>{safe(first.workload)} on {safe(first.hardware)}</b><br>"
+            f"<sup>{first.world_size:,} ranks ({safe(first.ranks)}), {first.samples:,} steps, "
+            f"seed {first.seed}</sup>",
             "x": 0,
             "xanchor": "left",
             "y": 1,
@@ -502,14 +505,6 @@ def named(distribution: StepDistribution | AssignmentComparison) -> list[Named]:
     if isinstance(distribution, AssignmentComparison):
         return [(row.name, row.distribution) for row in distribution.rows]
     return [(distribution.policy, distribution)]
-
-
-def title_words(one: StepDistribution) -> str:
-    """What was played: the job, its ranks, how many steps."""
-    return (
-        f"<b>{safe(one.workload)} on {safe(one.hardware)}</b><br>"
-        f"<sup>{one.world_size:,} ranks ({safe(one.ranks)}), {one.samples:,} steps, seed {one.seed}</sup>"
-    )
 
 
 def _assignment(name: str, one: StepDistribution) -> str:
@@ -575,11 +570,6 @@ def _nominal_text(one: StepDistribution) -> str:
     )
 
 
-def _part_label(part: RankPart) -> str:
-    """With the first rank, which tells apart what is called the same."""
-    return f"{safe(part.name, 30)} ({part.count:,} from rank {part.first:,})"
-
-
 def _parts(figure: go.Figure, parts: Sequence[RankPart]) -> None:
     """For each part of the ranks, in how many collectives the last to come was one of it."""
     figure.add_bar(
@@ -588,7 +578,8 @@ def _parts(figure: go.Figure, parts: Sequence[RankPart]) -> None:
         orientation="h",
         showlegend=False,
         name="last to come",
-        y=[_part_label(part) for part in parts],
+        # With the first rank, which tells apart what is called the same.
+        y=[f"{safe(part.name, 30)} ({part.count:,} from rank {part.first:,})" for part in parts],
         x=[100 * part.last_share for part in parts],
         marker={"color": LINE},
         customdata=[

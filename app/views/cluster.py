@@ -390,11 +390,6 @@ def _ranks_that_differ(workload: Workload, hardware: Hardware) -> None:
     )
 
 
-def samples_for(world_size: int) -> int:
-    """How many steps are played: 400, and fewer of very many ranks."""
-    return max(20, min(400, _RANK_STEPS // world_size))
-
-
 def words_of(jitter: float, spread: float, pace: float) -> str:
     """How ranks differ, in a few words."""
     words = [f"jitter {_percent(jitter)}"] if jitter else []
@@ -453,7 +448,7 @@ def _differing(
             pace_spread=spread,
             slow=(SlowRanks(first=0, pace=pace),) if pace != 1.0 else (),
         )
-        samples = samples_for(hardware.world_size)
+        samples = max(20, min(400, _RANK_STEPS // hardware.world_size))  # fewer of very many ranks
         return sim.compare_assignments(workload, hardware, assignments, ranks, samples=samples)
 
 

@@ -230,7 +230,10 @@ def show(library: Library, asked: Asked) -> None:
     for one in results:
         for note in one.played.report.notes:
             if lacks_a_part(note):
-                st.warning(plain(lacking_sentence(one.candidate.name, note, one.uncounted_bytes)))
+                told = f"{one.candidate.name} takes longer than it says here: {note}. "
+                sent = format_size(one.uncounted_bytes)
+                told += f"{sent} of what it sends are theirs, which are in no timeline."
+                st.warning(plain(told))
             else:
                 st.caption(plain(f"{one.candidate.name}: {note}."))
     if results:
@@ -266,7 +269,9 @@ def show(library: Library, asked: Asked) -> None:
     for one in results:
         exposed_ns = one.played.report.exposed_by_micro_batch_ns
         if len(exposed_ns) > 1:
-            st.info(plain(syncs_each_sentence(one.candidate.name, exposed_ns)))
+            told = f"{one.candidate.name} reduces in {len(exposed_ns)} micro-batches: "
+            told += f"{format_ms(sum(exposed_ns))} are exposed, {format_ms(exposed_ns[-1])} in the last, "
+            st.info(plain(f"{told}of which the timeline and the overlap are."))
     has_base = candidates[0].letter not in errors
     if has_base and len(results) > 1:
         _what_changed(results)
@@ -758,22 +763,6 @@ def fastest_sentence(names: Sequence[str], steps_ns: Sequence[int]) -> str:
     if best == 0 or steps_ns[best] == steps_ns[0]:
         return f"None is faster than {names[0]}."
     return f"{names[best]} is fastest: {gain_words(steps_ns[0] - steps_ns[best], steps_ns[0])}."
-
-
-def lacking_sentence(name: str, note: str, uncounted_bytes: int) -> str:
-    """That a candidate's step is longer than told, and what travels in the part that it lacks."""
-    return (
-        f"{name} takes longer than it says here: {note}. {format_size(uncounted_bytes)} of what it sends are "
-        "theirs, which are in no timeline."
-    )
-
-
-def syncs_each_sentence(name: str, exposed_ns: Sequence[int]) -> str:
-    """Of how many micro-batches the exposed communication of a candidate is."""
-    return (
-        f"{name} reduces in {len(exposed_ns)} micro-batches: {format_ms(sum(exposed_ns))} are exposed, "
-        f"{format_ms(exposed_ns[-1])} in the last, of which the timeline and the overlap are."
-    )
 
 
 def unlike_sentence(names: Sequence[str], steps_ns: Sequence[int], micro_batches: Sequence[int]) -> str:

@@ -247,7 +247,10 @@ def _judged(wanted: Wanted, followed: Followed) -> None:
             f"window is no longer than that."
         )
     if chosen_first and calibration.first_step > followed.warmup_steps + 1:
-        st.caption(settling_sentence(followed.warmup_steps + 1, calibration.first_step - 1))
+        st.caption(
+            f"Steps {followed.warmup_steps + 1:,} to {calibration.first_step - 1:,} took longer than those "
+            f"after them: warm-up, not predicted from."
+        )
     _cards(report, calibration)
     _sentences(report, calibration)
     chart(
@@ -306,17 +309,18 @@ def _recalibrate(followed: Followed, wanted: Wanted) -> None:
         args=(followed, wanted.steps),
     )
     if _chosen(followed) is not None:
-        right.button("Predict from the first steps again", key="live_first", on_click=_choose_first)
+        right.button(
+            "Predict from the first steps again",
+            key="live_first",
+            on_click=st.session_state.pop,
+            args=("live_window", None),
+        )
 
 
 def _choose_latest(followed: Followed, steps: int) -> None:
     window = sim.latest_window(followed, min(steps, followed.whole_steps))
     if window is not None:
         st.session_state["live_window"] = (followed.run, window)
-
-
-def _choose_first() -> None:
-    st.session_state.pop("live_window", None)
 
 
 def _cards(report: LiveReport, calibration: Calibration) -> None:
@@ -362,7 +366,7 @@ def _cards(report: LiveReport, calibration: Calibration) -> None:
         cards.append(
             (
                 "Last rank",
-                last_card(report.lateness),
+                "none" if report.lateness[0].is_chance else str(report.lateness[0].rank),
                 "The rank that ends its backward last in so many of the latest 200 steps that it is "
                 "no chance (one in a thousand, were all ranks alike): others wait for it. By the "
                 "hosts' clocks; on GPUs by each rank's own time since the step began.",
@@ -522,7 +526,7 @@ def _autotune(watch: Path) -> bool:
 
 
 def _show_tuning(name: str, told: AutotuneProgress) -> None:
-    st.subheader(plain(autotune_title(name, told)))
+    st.subheader(plain(f"{told.name} on {told.world_size} ranks tunes its buckets ({name})"))
     sentence = plain(autotune_sentence(told))
     if told.outcome == "kept":
         st.success(sentence, icon=":material/check:")
@@ -764,16 +768,6 @@ def lateness_sentence(rows: Sequence[Lateness]) -> str | None:
     )
 
 
-def last_card(rows: Sequence[Lateness]) -> str:
-    """The rank that the others wait for, where it is no chance."""
-    return "none" if rows[0].is_chance else str(rows[0].rank)
-
-
-def settling_sentence(first: int, last: int) -> str:
-    """Which steps are warm-up because those after them are shorter."""
-    return f"Steps {first:,} to {last:,} took longer than those after them: warm-up, not predicted from."
-
-
 def gain_sentence(gain: LiveGain) -> str:
     """What the recommended buckets would gain, honestly."""
     if gain.why_none:
@@ -852,11 +846,6 @@ _PHASES: dict[str, str] = {
     "prediction": "It predicts the best buckets while it goes on.",
     "trial": "It trains with both buckets in turns.",
 }
-
-
-def autotune_title(name: str, told: AutotuneProgress) -> str:
-    """Which job it is."""
-    return f"{told.name} on {told.world_size} ranks tunes its buckets ({name})"
 
 
 def autotune_sentence(told: AutotuneProgress) -> str:

@@ -349,7 +349,11 @@ def _reasons(found: Recommendation, answer: Answer, under: str) -> None:
     """
     folded("Why: the critical path", "folded_why", partial(_why, answer))
     without = plain(f", without {under}") if under else ""
-    folded(f"Does it show? Steps as they vary{without}", "folded_varies", partial(_varies, found.gain))
+    folded(
+        f"Does it show? Steps as they vary{without}",
+        "folded_varies",
+        partial(st.caption, plain(varies_sentence(found.gain))),
+    )
 
 
 def _why(answer: Answer) -> None:
@@ -377,10 +381,6 @@ def _columns(names: Iterable[str]) -> dict[str, Any]:
         else st.column_config.Column(help=COLUMN_HELP[name])
         for name in names
     }
-
-
-def _varies(gain: Gain) -> None:
-    st.caption(plain(varies_sentence(gain)))
 
 
 def _is_it_true(

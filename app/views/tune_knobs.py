@@ -4,7 +4,7 @@ machine were another.
 It only asks; reading files comes after, so that an error in one leaves every knob in its place.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -277,7 +277,9 @@ def _what_ifs() -> WhatIf:
             slowest_rank=slowest_rank,
         )
         # The preset follows the knobs, and the knobs the preset: it names where they stand.
-        st.session_state["preset"] = preset_of(what_if)
+        st.session_state["preset"] = next(
+            (name for name, preset in PRESETS.items() if preset == what_if), CUSTOM
+        )
         above.selectbox(
             "Preset",
             [*PRESETS, CUSTOM],
@@ -293,11 +295,6 @@ def standing() -> WhatIf:
     found = {name: st.session_state.get(key) for name, key in KEYS.items()}
     found["precision"] = None if found["precision"] == AS_RECORDED else found["precision"]
     return WhatIf(**{name: value for name, value in found.items() if value is not None})
-
-
-def preset_of(what_if: WhatIf) -> str:
-    """The name of the preset at which the knobs stand; ``custom`` where they stand at none."""
-    return next((name for name, preset in PRESETS.items() if preset == what_if), CUSTOM)
 
 
 def positions(what_if: WhatIf) -> dict[str, Any]:
@@ -427,7 +424,9 @@ def _choice(source: Asked) -> Choice:
     )
     cap = mib("Cap, MiB", "cap", 25.0, HELP["cap"], on_change=_pick_cap) or 0.0
     # The slider follows the number, and the number the slider: one knob, exact and quick.
-    st.session_state[_SHOWN] = _nearest(cap, CAP_STOPS)
+    st.session_state[_SHOWN] = min(
+        CAP_STOPS, key=lambda stop: max(stop, cap) / max(min(stop, cap), 1e-9)
+    )  # in ratio
     if st.session_state.get(_SLIDER) != st.session_state[_SHOWN]:  # else it would be drawn over a hand's move
         st.session_state[_SLIDER] = st.session_state[_SHOWN]
     st.select_slider(
@@ -479,8 +478,3 @@ def _reset() -> None:
 
 def _pick_cap() -> None:
     st.session_state["pick"] = "cap"
-
-
-def _nearest(value: float, stops: Sequence[float]) -> float:
-    """The stop nearest in ratio, as one sees it on a slider of ratios."""
-    return min(stops, key=lambda stop: max(stop, value) / max(min(stop, value), 1e-9))

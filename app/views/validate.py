@@ -181,7 +181,9 @@ def _records(library: Library) -> None:
     if names:
         with claim:
             _claim(names, cards, scores)
-        _records_table(worst_first(names, cards, scores), cards, scores)
+        # Records that did not pass, or cannot be read or scored, ahead of the others.
+        worst_first = sorted(names, key=lambda name: _verdict(cards[name], scores.get(name)) in _GOOD)
+        _records_table(worst_first, cards, scores)
         name = _chosen(names)
         with told():
             _record(open_record(found[name]), name)
@@ -338,11 +340,6 @@ def _text(said: object) -> str:
 
 
 _GOOD = (VERDICTS[True], VERDICTS[None], "…")
-
-
-def worst_first(names: Sequence[str], cards: Cards, scores: Scores) -> list[str]:
-    """Records that did not pass, or cannot be read or scored, ahead of the others; else the order is kept."""
-    return sorted(names, key=lambda name: _verdict(cards[name], scores.get(name)) in _GOOD)
 
 
 def _filtered(cards: Cards, scores: Scores) -> list[str]:

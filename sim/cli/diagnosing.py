@@ -257,13 +257,9 @@ def _torch_obstacle(machine: Diagnosis) -> tuple[str, str] | None:
     if machine.torch is None:
         installed = machine.versions["torch"] is not None
         return machine.torch_obstacle or "no torch", REINSTALL_TORCH if installed else INSTALL_TORCH
-    if _release(machine.torch) < OLDEST_TORCH:
+    if tuple(map(int, machine.torch.version.split(".")[:2])) < OLDEST_TORCH:
         return f"torch {machine.torch.version} is too old", INSTALL_TORCH
     return None
-
-
-def _release(torch: TorchFacts) -> tuple[int, ...]:
-    return tuple(int(part) for part in torch.version.split(".")[:2])
 
 
 def _gloo_obstacle(machine: Diagnosis) -> tuple[str, str] | None:

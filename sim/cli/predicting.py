@@ -59,29 +59,6 @@ def _iteration(text: str) -> Iteration:
     raise InputError(f"--iteration: {text!r} is not legal; give steady, 1, 2 or 3")
 
 
-def _options(
-    ddp: list[str] | None,
-    zero: list[str] | None,
-    reduce_bucket_size: int | None,
-    megatron: list[str] | None,
-    fsdp: list[str] | None,
-) -> dict[str, Any]:
-    """Switches of the system, from the options that give them."""
-    options = {
-        **ddp_switches(ddp),
-        **_switches("--zero", zero or []),
-        **_switches("--megatron", megatron or []),
-        **_switches("--fsdp", fsdp or []),
-    }
-    if (units := options.get("units")) is not None:
-        options["units"] = str(units)  # names of modules, some of which are numbers
-    if reduce_bucket_size is not None:
-        if "reduce_bucket_size" in options:
-            raise InputError("--zero: reduce_bucket_size has an option of its own: --reduce-bucket-size")
-        options["reduce_bucket_size"] = reduce_bucket_size
-    return options
-
-
 def _given(
     policy: str,
     bucket_cap_mb: str | None,
@@ -104,12 +81,21 @@ def _given(
     own = "--zero" if is_zero else {"megatron": "--megatron", "fully_shard": "--fsdp"}.get(policy)
     if ddp and own:
         raise InputError(f"--ddp: belongs to DistributedDataParallel, not to {policy!r}; give {own}")
+    options = ddp_switches(ddp)
+    for option_name, pairs in (("--zero", zero), ("--megatron", megatron), ("--fsdp", fsdp)):
+        options |= _switches(option_name, pairs or [])
+    if (units := options.get("units")) is not None:
+        options["units"] = str(units)  # names of modules, some of which are numbers
+    if reduce_bucket_size is not None:
+        if "reduce_bucket_size" in options:
+            raise InputError("--zero: reduce_bucket_size has an option of its own: --reduce-bucket-size")
+        options["reduce_bucket_size"] = reduce_bucket_size
     return {
         "policy": policy,
         "bucket_cap_mb": None if bucket_cap_mb is None else parse_cap_mb(bucket_cap_mb),
         "first_bucket_mb": None if first_bucket_mb is None else parse_cap_mb(first_bucket_mb),
         "bucket_cap_mb_list": caps_of(bucket_cap_mb_list, "--bucket-cap-mb-list"),
-        **_options(ddp, zero, reduce_bucket_size, megatron, fsdp),
+        **options,
     }
 
 

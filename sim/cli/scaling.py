@@ -424,7 +424,9 @@ def _print_distribution(told: StepDistribution) -> None:
         ["figure", "value"],
         [
             ["mean step", _with_interval(told.mean_step_ns, told.mean_low_ns, told.mean_high_ns)],
-            *_quantile_rows(told),
+            ["median", format_ms(told.median_step_ns)],
+            ["5th and 95th percentile", f"{format_ms(told.p5_step_ns)}, {format_ms(told.p95_step_ns)}"],
+            ["99th percentile", format_ms(told.p99_step_ns)],
             ["if all ranks were the workload", format_ms(told.nominal_step_ns)],
             ["the slowest costs", _cost(told.slowest_cost_ns, told.mean_step_ns)],
             [
@@ -465,14 +467,6 @@ def _print_distribution(told: StepDistribution) -> None:
             for one in told.collectives
         ],
     )
-
-
-def _quantile_rows(told: StepDistribution) -> list[list[str]]:
-    return [
-        ["median", format_ms(told.median_step_ns)],
-        ["5th and 95th percentile", f"{format_ms(told.p5_step_ns)}, {format_ms(told.p95_step_ns)}"],
-        ["99th percentile", format_ms(told.p99_step_ns)],
-    ]
 
 
 def _print_comparison(compared: AssignmentComparison) -> None:

@@ -3,9 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.errors import InputError
-from sim.nouns.checks import at_least
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbTest:
@@ -50,12 +47,3 @@ class AbTest:
         if self.predicted_low_ns is None or self.predicted_high_ns is None:
             return None
         return self.gain_low_ns <= self.predicted_high_ns and self.predicted_low_ns <= self.gain_high_ns
-
-    def __post_init__(self) -> None:
-        at_least("world_size", self.world_size, 1)
-        at_least("rounds", self.rounds, 1)
-        at_least("default_step_ns", self.default_step_ns, 1)
-        at_least("recommended_step_ns", self.recommended_step_ns, 1)
-        at_least("samples_per_step", self.samples_per_step, 1)
-        if self.gain_low_ns > self.gain_high_ns:
-            raise InputError(f"gain_low_ns: {self.gain_low_ns} is not legal; at most {self.gain_high_ns}")

@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 from sim.nouns.ab import AbTest
 from sim.nouns.assignment import Assignment
-from sim.nouns.checks import at_least
 
 Outcome = Literal["kept", "reverted", "refused"]
 Phase = Literal["settling", "recording", "link", "prediction", "trial", "ended"]
@@ -81,9 +80,6 @@ class Autotuned:
     predicted_low_ns: int | None = None
     predicted_high_ns: int | None = None
     ab: AbTest | None = None
-
-    def __post_init__(self) -> None:
-        at_least("steps", self.steps, 0)
 
     def __str__(self) -> str:
         return f"{self.outcome}: {self.why} ({self.steps} steps, {self.seconds:.1f} s)"
