@@ -11,7 +11,7 @@ no search, and knows what slow-downs add.
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from math import ceil
+from math import ceil, floor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,10 +135,27 @@ def exact_optimum(problem: Problem, upper_ns: int) -> Found | None:
         return None
     known = lower_bound_ns(problem)
     least, ends = search.least(known, upper_ns + search.slack_ns)
+    sent = int(search.ends(NEVER)[-1]) if problem.copies_out else least
     return Found(
         buckets=problem.buckets(search.closes(least, ends)),
-        at_least_ns=max(known, least - search.slack_ns),
+        at_least_ns=max(known, least - search.slack_ns, _copied_ns(problem, sent - search.slack_ns)),
     )
+
+
+def _copied_ns(problem: Problem, sent_ns: int) -> int:
+    """When all can be copied back at the earliest, in ns, if nothing is sent before ``sent_ns``.
+
+    Copies begin when backward has ended, and from then on something is being sent until all is. What is
+    copied meanwhile takes longer, and holds up what is sent; the rest comes behind it. The bucket that ends
+    last is copied behind it in any case.
+    """
+    machine, total = problem.machine, int(problem.copy_back.sum())
+    last = int(problem.copy_back[-1]) if problem.has_one_run else 0
+    rates = machine.copying_out
+    passes = max(rates.alone, machine.channels * rates.shared) / problem.together
+    held_up = min(1.0, (1 - min(1.0, passes)) * FULL_SPEED / rates.lane)  # ns for each ns of copies
+    waits = 0 if machine.launch_blocks_compute else machine.launch_cost_ns  # for the last launch, and copies
+    return floor(sent_ns + last + (total - last) * held_up) - waits - 1
 
 
 def _as_one_channel(problem: Problem) -> tuple[Ints, Ints, int]:

@@ -88,7 +88,7 @@ PRESETS = (
     "pcie_hosts gpus=2 gbit_per_s=10",
 )
 EXPORTS = ("bucket-indices", "snippet", "assignment", "transformers", "accelerate", "lightning", "ray")
-_WHILE_WAITING = re.compile(r"^compiling loops|: after \d+ s$")  # on stderr, and only where it takes long
+_WHILE_WAITING = re.compile(r"^compiling loops|\bafter \d+ s$")  # on stderr, and only where it takes long
 
 
 def said(line: str) -> tuple[str, Any]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sim.costs.service_time import service_ns
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
-from sim.tuner.exact import Line, affine_minorants, least_services_ns, lower_bound_ns
+from sim.tuner.exact import Line, affine_minorants, exact_optimum, least_services_ns, lower_bound_ns
 from sim.tuner.optimum import find_optimum
 from sim.tuner.problem import Problem, Scorer
 from tests.effort import tries
@@ -151,11 +151,26 @@ def test_bound_holds_beside_interference(case: Case) -> None:
     assert bound_of(*case) <= compiled_minimum(Problem(*case))
 
 
+@settings(max_examples=tries(500))
+@given(disturbed() | crowded())
+def test_what_a_search_bounds_is_never_above_the_optimum(case: Case) -> None:
+    """Copies back hold up what is sent, and come behind it where they do not."""
+    problem = Problem(*case)
+    least = compiled_minimum(problem)
+    found = exact_optimum(problem, least)
+    assert found is not None
+    assert found.at_least_ns <= least
+
+
 @pytest.mark.slow
 @settings(max_examples=20_000)
 @given(disturbed())
 def test_bound_holds_beside_interference_often(case: Case) -> None:
-    assert bound_of(*case) <= compiled_minimum(Problem(*case))
+    problem = Problem(*case)
+    least = compiled_minimum(problem)
+    found = exact_optimum(problem, least)
+    assert found is not None
+    assert bound_of(*case) <= found.at_least_ns <= least
 
 
 def test_bound_beside_interference_takes_the_best_share() -> None:
