@@ -6,14 +6,12 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from statistics import median
 
-import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from sim.autotuner.unison import Unison, backend_of
 from sim.nouns.hardware import CurvePoint
-from sim.recorder.clocks import clock_for
-from sim.validator.ranks.pacing.spinning import keep_busy
+from sim.validator.ranks.probes.curve_probes import Bench
 
 BUDGET_S = 2.0
 _SMALLEST = 16 << 10
@@ -21,7 +19,6 @@ _GROWTH = 4
 _MOST_ROUNDS = 7
 _PAIRED_BYTES = 1 << 20, 16 << 20  # sizes timed two at once; an idle wire passes small ones too fast
 _PAIRS = 3
-_HEAD_START_CYCLES = 2_000_000  # of a GPU: a millisecond or a little more
 _GLOO_CHANNELS = 2  # worker threads per process group: two collectives at once (A3.8)
 
 
@@ -48,12 +45,11 @@ class LinkProbe:
     """
 
     def __init__(self, ddp: DistributedDataParallel, ranks: Unison) -> None:
-        self._group, self._ranks = ddp.process_group, ranks
-        self._clock = clock_for(ddp.device)
+        self._group, self._ranks, self._bench = ddp.process_group, ranks, Bench(ddp.device)
         self.is_gloo = backend_of(ddp) == "gloo"
         self.total_bytes = sum(p.numel() * p.element_size() for p in ddp.parameters() if p.requires_grad)
         self.processor_share: dict[int, float] = {}
-        self._memory = torch.zeros(max(self.total_bytes, 2 * _PAIRED_BYTES[0]) // 4 + 1, device=ddp.device)
+        self._memory = self._bench.zeros(max(self.total_bytes, 2 * _PAIRED_BYTES[0]) + 4)
 
     def time(self, size: int) -> int:
         """One all-reduce of ``size`` bytes, ns."""
@@ -74,23 +70,14 @@ class LinkProbe:
 
     def _time(self, size: int, count: int) -> int:
         tensors = self._memory[: count * max(1, size // 4)].chunk(count)
-        with self._ranks.collective():
-            self._clock.begin()
-            self._let_host_ahead()
-            start = self._clock.stamp()
+
+        def reduce() -> None:
             works = [dist.all_reduce(tensor, group=self._group, async_op=True) for tensor in tensors]
             for work in works:
                 work.wait()
-            end = self._clock.stamp()
-            self._clock.settle()
-        return self._clock.between_ns(start, end)
 
-    def _let_host_ahead(self) -> None:
-        """Keep the GPU busy until the host has launched what is timed."""
-        device = self._memory.device
-        if device.type == "cuda":
-            with torch.cuda.device(device):
-                keep_busy(_HEAD_START_CYCLES)
+        with self._ranks.collective():
+            return self._bench.time(reduce)
 
 
 def measure_link(probe: LinkProbe) -> JobLink:

@@ -43,7 +43,8 @@ class Bench:
         """Do ``work``, one after the other; stamps before it and after each, which have been reached."""
         self.clock.begin()
         if self.device.type == "cuda":
-            keep_busy(_HEAD_START_CYCLES)
+            with torch.cuda.device(self.device):  # a script of somebody else's may have set no device
+                keep_busy(_HEAD_START_CYCLES)
         stamps = [self.clock.stamp()]
         for one in work:
             one()
