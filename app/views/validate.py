@@ -54,6 +54,7 @@ KINDS: dict[str, str] = {
     "systems": "switches and other systems",
     "claims": "small and large models",
     "training": "real models, trained",
+    "gpu": "one GPU, an emulated wire",
     "live": "your directory",
     "upload": "uploaded",
 }

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 import sim
 from sim.cli.next_steps import WORKLOAD, suggest, to_calibrate, to_tune
 from sim.cli.on_device import Backend, Device, device_of_link, device_of_model
-from sim.cli.options import MEASURING, AsJson, file_option, write_measured
+from sim.cli.options import MEASURING, AsJson, argument, file_option, flag, option, write_measured
 from sim.cli.placing import Box, Prepare, Ranks, Rate, place_of, tell_commands
 from sim.cli.printing import emit_noun, note, progress, say
 from sim.formats.files import check_directory, check_writable
@@ -36,26 +36,19 @@ class LinkKind(StrEnum):
 
 
 def record(
-    factory: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:FACTORY",
-            help="An importable function that returns (model, batch), with model(*batch) a scalar loss, or a "
-            "callable that runs one training step; such as my.module:factory.",
-        ),
-    ],
-    output: Annotated[Path, file_option("Write the workload here.")],
-    arg: Annotated[
-        list[str] | None,
-        typer.Option("--arg", metavar="KEY=VALUE", help="An argument for the factory; repeatable."),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Name of the workload; default: the class of the model.")
-    ] = None,
+    factory: str = argument(
+        "An importable function that returns (model, batch), with model(*batch) a scalar loss, or a callable "
+        "that runs one training step; such as my.module:factory.",
+        "MODULE:FACTORY",
+        default=...,
+    ),
+    output: Path = file_option("Write the workload here."),
+    arg: list[str] | None = option("An argument for the factory; repeatable.", "--arg", metavar="KEY=VALUE"),
+    name: str | None = option("Name of the workload; default: the class of the model."),
     device: Device = None,
-    dtype: Annotated[str | None, typer.Option(help="Cast model and batch, such as bfloat16.")] = None,
-    repeats: Annotated[int, typer.Option(help="Iterations that are recorded.")] = 10,
-    warmup: Annotated[int, typer.Option(help="Iterations before these, which are not.")] = 3,
+    dtype: str | None = option("Cast model and batch, such as bfloat16."),
+    repeats: int = option("Iterations that are recorded.", default=10),
+    warmup: int = option("Iterations before these, which are not.", default=3),
     as_json: AsJson = False,
 ) -> None:
     """Run a real model and write down when backward makes each gradient ready."""
@@ -89,40 +82,25 @@ def record(
 
 
 def calibrate(
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="Write the hardware here; with --prepare a directory.")
-    ],
+    output: Path = option(
+        "Write the hardware here; with --prepare a directory.", "-o", "--output", default=...
+    ),
     ranks: Ranks = 2,
     box: Box = None,
     rate: Rate = None,
-    largest: Annotated[
-        str, typer.Option(help="Largest message; smaller is faster.", rich_help_panel=MEASURING)
-    ] = "256MiB",
-    rounds: Annotated[
-        int, typer.Option(help="Rounds; each measures every size once.", rich_help_panel=MEASURING)
-    ] = 5,
-    budget: Annotated[
-        float,
-        typer.Option(
-            help="Seconds for further rounds of the sizes that still scatter.",
-            min=0,
-            rich_help_panel=MEASURING,
-        ),
-    ] = 120,
-    again: Annotated[
-        bool,
-        typer.Option(
-            "--again",
-            help="Measure only the doubtful sizes of the file that -o names again, and replace them.",
-        ),
-    ] = False,
-    mode: Annotated[
-        ReplayMode,
-        typer.Option(
-            help="paced: collectives alone; model: also how they and computing slow each other down.",
-            rich_help_panel=MEASURING,
-        ),
-    ] = ReplayMode.PACED,
+    largest: str = option("Largest message; smaller is faster.", panel=MEASURING, default="256MiB"),
+    rounds: int = option("Rounds; each measures every size once.", panel=MEASURING, default=5),
+    budget: float = option(
+        "Seconds for further rounds of the sizes that still scatter.", panel=MEASURING, min=0, default=120
+    ),
+    again: bool = flag(
+        "Measure only the doubtful sizes of the file that -o names again, and replace them.", "--again"
+    ),
+    mode: ReplayMode = option(
+        "paced: collectives alone; model: also how they and computing slow each other down.",
+        panel=MEASURING,
+        default=ReplayMode.PACED,
+    ),
     prepare: Prepare = False,
     device: Device = None,
     backend: Backend = None,

@@ -18,7 +18,6 @@ Device = Annotated[
         rich_help_panel=WHERE,
     ),
 ]
-
 Backend = Annotated[
     str | None,
     typer.Option(help="gloo or nccl; default: gloo on cpu, nccl on cuda.", rich_help_panel=WHERE),

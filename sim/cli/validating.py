@@ -1,7 +1,7 @@
 """validate: assignments on real ranks, against the prediction or against each other."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -11,7 +11,18 @@ from sim.cli.judging import MaxError, check_threshold, judge
 from sim.cli.measuring import LinkKind, ReplayMode
 from sim.cli.next_steps import HARDWARE, WORKLOAD, suggest, telling_what_is_kept, to_apply, to_tune
 from sim.cli.on_device import Backend, Device, device_of_model, device_of_pacing
-from sim.cli.options import CANDIDATES, MEASURING, MODEL, WHERE, AsJson, caps_of, directory_option
+from sim.cli.options import (
+    CANDIDATES,
+    MEASURING,
+    MODEL,
+    WHERE,
+    AsJson,
+    argument,
+    caps_of,
+    directory_option,
+    flag,
+    option,
+)
 from sim.cli.own_job import Parts, tell_doubtful, tell_held
 from sim.cli.placing import (
     Box,
@@ -40,99 +51,56 @@ if TYPE_CHECKING:
 
 def validate(
     context: typer.Context,
-    workload_file: Annotated[
-        Path | None, typer.Argument(metavar="WORKLOAD.json", help="A recorded workload; --ab needs none.")
-    ] = None,
-    hardware_file: Annotated[
-        Path | None, typer.Option("--hardware", help="A calibrated hardware file; --ab needs none.")
-    ] = None,
-    output: Annotated[Path | None, directory_option("Directory of the record; --ab needs none.")] = None,
+    workload_file: Path | None = argument("A recorded workload; --ab needs none.", "WORKLOAD.json"),
+    hardware_file: Path | None = option("A calibrated hardware file; --ab needs none.", "--hardware"),
+    output: Path | None = directory_option("Directory of the record; --ab needs none.", default=None),
     ranks: Ranks = 2,
     box: Box = None,
     rate: Rate = None,
-    caps: Annotated[
-        str, typer.Option(help="Values of bucket_cap_mb to replay, MiB.", rich_help_panel=CANDIDATES)
-    ] = "1,4,10,25",
-    assignment_file: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--assignment", help="An assignment file to replay too; repeatable. With --ab: the one to test."
-        ),
-    ] = None,
-    systems: Annotated[
-        bool,
-        typer.Option(
-            "--systems",
-            help="Replay each switch and hook of DDP and each textbook system, in place of caps.",
-            rich_help_panel=CANDIDATES,
-        ),
-    ] = False,
-    mode: Annotated[
-        ReplayMode,
-        typer.Option(
-            help="paced: backward sleeps through the recorded schedule; model: your --model computes.",
-            rich_help_panel=MODEL,
-        ),
-    ] = ReplayMode.PACED,
-    ab: Annotated[
-        bool,
-        typer.Option(
-            "--ab",
-            help="Compare DDP's default with --assignment in your own model (--model).",
-            rich_help_panel=MODEL,
-        ),
-    ] = False,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:FACTORY", help="Your model: returns (model, batch).", rich_help_panel=MODEL
-        ),
-    ] = None,
-    arg: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--arg",
-            metavar="KEY=VALUE",
-            help="An argument for the factory; repeatable.",
-            rich_help_panel=MODEL,
-        ),
-    ] = None,
+    caps: str = option(
+        "Values of bucket_cap_mb to replay, MiB.", "--caps", panel=CANDIDATES, default="1,4,10,25"
+    ),
+    assignment_file: list[Path] | None = option(
+        "An assignment file to replay too; repeatable. With --ab: the one to test.", "--assignment"
+    ),
+    systems: bool = flag(
+        "Replay each switch and hook of DDP and each textbook system, in place of caps.",
+        "--systems",
+        panel=CANDIDATES,
+    ),
+    mode: ReplayMode = option(
+        "paced: backward sleeps through the recorded schedule; model: your --model computes.",
+        panel=MODEL,
+        default=ReplayMode.PACED,
+    ),
+    ab: bool = flag(
+        "Compare DDP's default with --assignment in your own model (--model).", "--ab", panel=MODEL
+    ),
+    model: str | None = option("Your model: returns (model, batch).", panel=MODEL, metavar="MODULE:FACTORY"),
+    arg: list[str] | None = option(
+        "An argument for the factory; repeatable.", "--arg", panel=MODEL, metavar="KEY=VALUE"
+    ),
     device: Device = None,
     backend: Backend = None,
-    link: Annotated[
-        LinkKind,
-        typer.Option(
-            help="real: between ranks; emulated: one rank, whose all-reduces wait as long as the curve says.",
-            rich_help_panel=WHERE,
-        ),
-    ] = LinkKind.REAL,
-    dtype: Annotated[
-        str | None, typer.Option(help="Cast model and batch, such as bfloat16.", rich_help_panel=MODEL)
-    ] = None,
-    samples: Annotated[
-        int | None,
-        typer.Option(
-            help="Samples per rank and step; default: the batch's leading dimension.", rich_help_panel=MODEL
-        ),
-    ] = None,
+    link: LinkKind = option(
+        "real: between ranks; emulated: one rank, whose all-reduces wait as long as the curve says.",
+        panel=WHERE,
+        default=LinkKind.REAL,
+    ),
+    dtype: str | None = option("Cast model and batch, such as bfloat16.", panel=MODEL),
+    samples: int | None = option(
+        "Samples per rank and step; default: the batch's leading dimension.", panel=MODEL
+    ),
     prepare: Prepare = False,
-    rounds: Annotated[
-        int | None,
-        typer.Option(
-            help="Rounds; each runs every candidate. Default: 10, with --ab 30.", rich_help_panel=MEASURING
-        ),
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(help="Order of candidates within rounds.", rich_help_panel=MEASURING)
-    ] = 0,
-    steps_only: Annotated[
-        bool,
-        typer.Option(
-            "--steps-only",
-            help="With --model: measure steps alone, not the times of buckets; takes half the time.",
-            rich_help_panel=MODEL,
-        ),
-    ] = False,
+    rounds: int | None = option(
+        "Rounds; each runs every candidate. Default: 10, with --ab 30.", panel=MEASURING
+    ),
+    seed: int = option("Order of candidates within rounds.", panel=MEASURING, default=0),
+    steps_only: bool = flag(
+        "With --model: measure steps alone, not the times of buckets; takes half the time.",
+        "--steps-only",
+        panel=MODEL,
+    ),
     parts: Parts = False,
     max_error: MaxError = None,
     as_json: AsJson = False,
