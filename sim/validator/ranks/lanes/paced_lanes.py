@@ -3,129 +3,27 @@
 Who keeps it is a pacer: the host by sleeping, or a GPU by timed kernels.
 """
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
 from sim.validator.ranks.pacing.cuda_pacing import CudaPacer, check_sums
-from sim.validator.ranks.pacing.emulated_link import EmulatedLink, link_of
 from sim.validator.ranks.pacing.paced_module import PacedModule
 from sim.validator.ranks.pacing.spinning import keep_busy
 from sim.validator.ranks.pacing.stepping import (
     PLAIN,
     Lane,
     Manner,
+    Pacer,
     Recorder,
-    all_reduce,
-    run_step,
-    set_baseline,
 )
 from sim.validator.ranks.process.processes import keep_freed_memory
 from sim.validator.ranks.process.rank_like import RankLike
 from sim.validator.ranks.wrapping.wrap import adds_to_gradients, build, manner_of, observed_buckets, wrap
 
-_BASELINE_REPEATS = 5
 _DELAY_CYCLES = 20_000_000  # some 10 ms, so that a sum comes out wrong if it does not wait for the stream
-
-
-class Pacer(Protocol):
-    """One way to run paced steps on this rank."""
-
-    device: torch.device
-
-    def module(
-        self,
-        parameters: Sequence[torch.Tensor],
-        gradients: Sequence[torch.Tensor],
-        order: Sequence[int],
-        due_ns: Sequence[int],
-        forward_ns: int,
-        buffers: Sequence[torch.Tensor] = (),
-    ) -> PacedModule:
-        """A module that keeps the schedule in this way; arguments as of ``PacedModule``."""
-
-    def link(self, described: dict[str, Any]) -> EmulatedLink:
-        """The emulated link that a job describes."""
-
-    def recorder(self, link: EmulatedLink | None) -> Recorder:
-        """A communication hook that reduces, over ``link`` where there is one, and stamps what it sees."""
-
-    def prepare(self, model: Any) -> None:
-        """Switch off what would disturb the steps of a new ``model``, if that is a DDP."""
-
-    def settle(
-        self, modules: Sequence[PacedModule], plain: PacedModule, optimizer_ns: int, adds: bool = False
-    ) -> None:
-        """Make ready for steps once every DDP is built; ``plain`` is not under DDP.
-
-        ``adds``: some module adds to gradients that are there already.
-        """
-
-    def step(
-        self,
-        model: Any,
-        module: PacedModule,
-        optimizer_ns: int,
-        recorder: Recorder | None = None,
-        manner: Manner = PLAIN,
-    ) -> dict[str, Any]:
-        """One step from a common start of all ranks, as a lane returns it."""
-
-    def state(self) -> dict[str, Any]:
-        """What is known now of how well the schedule is kept; empty where nothing drifts."""
-
-
-class HostPacer:
-    """Backward sleeps on the host, which is then as free as under an accelerator."""
-
-    device = torch.device("cpu")
-
-    def module(
-        self,
-        parameters: Sequence[torch.Tensor],
-        gradients: Sequence[torch.Tensor],
-        order: Sequence[int],
-        due_ns: Sequence[int],
-        forward_ns: int,
-        buffers: Sequence[torch.Tensor] = (),
-    ) -> PacedModule:
-        """A module that sleeps."""
-        return PacedModule(parameters, gradients, order, due_ns, forward_ns, buffers)
-
-    def link(self, described: dict[str, Any]) -> EmulatedLink:
-        """A link kept by a thread."""
-        return link_of(described, self.device)
-
-    def recorder(self, link: EmulatedLink | None) -> Recorder:
-        """Stamps on the host's clock."""
-        return Recorder(launch=all_reduce if link is None else link.launch)
-
-    def prepare(self, model: Any) -> None:
-        """Nothing disturbs: DDP's logger reads the host's clock."""
-
-    def settle(
-        self, modules: Sequence[PacedModule], plain: PacedModule, optimizer_ns: int, adds: bool = False
-    ) -> None:
-        """Measure what autograd's nodes cost without DDP, and count DDP's hooks from now on."""
-        set_baseline(modules, plain, optimizer_ns, repeats=_BASELINE_REPEATS, adds=adds)
-
-    def step(
-        self,
-        model: Any,
-        module: PacedModule,
-        optimizer_ns: int,
-        recorder: Recorder | None = None,
-        manner: Manner = PLAIN,
-    ) -> dict[str, Any]:
-        """One slept step; it also returns ``hooks``, processor time of each AccumulateGrad."""
-        return run_step(model, module, optimizer_ns, recorder, manner=manner)
-
-    def state(self) -> dict[str, Any]:
-        """The host's clock does not drift."""
-        return {}
 
 
 def paced_lanes(rank: RankLike) -> list[Lane]:
@@ -215,7 +113,7 @@ def pacer_for(rank: RankLike) -> Pacer:
         MachineError: the backend sums wrongly on this GPU, or its kernels keep no time.
     """
     if rank.job.get("device", "cpu") != "cuda":
-        return HostPacer()
+        return Pacer()
     device = torch.device("cuda", torch.cuda.current_device())
     backend = "nccl" if "nccl" in rank.job["backend"] else "gloo"
     if rank.world_size > 1 and backend == "gloo":

@@ -6,7 +6,7 @@ host does not get ahead, because nodes and hooks cost it more than the schedule 
 it: the plain backward is then longer than recorded, which ``CudaPacer.state`` tells beside the schedule.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from sim.recorder.clocks import Clock, EventClock, Stamp
 from sim.validator.ranks.pacing.emulated_link import EmulatedLink, link_of
 from sim.validator.ranks.pacing.paced_module import PacedModule
 from sim.validator.ranks.pacing.spinning import Spin
-from sim.validator.ranks.pacing.stepping import PLAIN, Manner, Recorder, drop_gradients
+from sim.validator.ranks.pacing.stepping import PLAIN, Manner, Pacer, Recorder, drop_gradients
 
 # The host's head start in each step: enough to be ahead of the GPU from the first kernel on.
 _HEAD_START_NS = 3_000_000
@@ -72,7 +72,7 @@ def keep_logger_from_waiting(model: Any) -> None:
         model._set_ddp_runtime_logging_sample_rate(_NEVER)  # type: ignore[no-untyped-call]
 
 
-class CudaPacer:
+class CudaPacer(Pacer):
     """Paced steps on one GPU, timed by events on its streams.
 
     Args:
@@ -108,7 +108,7 @@ class CudaPacer:
             parameters, gradients, order, due_ns, forward_ns, buffers, spin=self._spin, clock=self._clock
         )
 
-    def link(self, described: dict[str, Any]) -> EmulatedLink:
+    def link(self, described: Mapping[str, Any]) -> EmulatedLink:
         """A link of kernels on side streams."""
         return link_of(described, self.device, self._spin)
 

@@ -14,11 +14,13 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
 from sim.recorder.clocks import Stamp
+from sim.validator.ranks.pacing.emulated_link import EmulatedLink, link_of
 from sim.validator.ranks.pacing.paced_module import PacedModule, sleep_until
 
 _HEAD_START_NS = 2_000_000
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PINGS = 30
+_BASELINE_REPEATS = 5
 
 Launch = Callable[[torch.Tensor], torch.futures.Future[list[torch.Tensor]]]
 
@@ -256,3 +258,60 @@ def set_baseline(
     for module in modules:
         module.schedule.baseline_ns = baseline_ns
         module.schedule.adding_ns = adding_ns
+
+
+class Pacer:
+    """Keeps the schedule of paced steps on this rank.
+
+    On the CPU backward sleeps, and the host is as free as under an accelerator; ``CudaPacer`` is a GPU's.
+    """
+
+    device = torch.device("cpu")
+
+    def module(
+        self,
+        parameters: Sequence[torch.Tensor],
+        gradients: Sequence[torch.Tensor],
+        order: Sequence[int],
+        due_ns: Sequence[int],
+        forward_ns: int,
+        buffers: Sequence[torch.Tensor] = (),
+    ) -> PacedModule:
+        """A module that keeps the schedule; arguments as of ``PacedModule``."""
+        return PacedModule(parameters, gradients, order, due_ns, forward_ns, buffers)
+
+    def link(self, described: Mapping[str, Any]) -> EmulatedLink:
+        """The emulated link that a job describes."""
+        return link_of(described, self.device)
+
+    def recorder(self, link: EmulatedLink | None) -> Recorder:
+        """A communication hook that reduces, over ``link`` where there is one, and stamps what it sees."""
+        return Recorder(launch=all_reduce if link is None else link.launch)
+
+    def prepare(self, model: Any) -> None:
+        """Switch off what would disturb the steps of a new ``model``, if that is a DDP."""
+
+    def settle(
+        self, modules: Sequence[PacedModule], plain: PacedModule, optimizer_ns: int, adds: bool = False
+    ) -> None:
+        """Make ready for steps once every DDP is built: count DDP's hooks, less what nodes cost without.
+
+        ``plain`` is not under DDP; ``adds``: some module adds to gradients that are there already.
+        """
+        set_baseline(modules, plain, optimizer_ns, repeats=_BASELINE_REPEATS, adds=adds)
+
+    def step(
+        self,
+        model: Any,
+        module: PacedModule,
+        optimizer_ns: int,
+        recorder: Recorder | None = None,
+        manner: Manner = PLAIN,
+    ) -> dict[str, Any]:
+        """One step from a common start of all ranks, as a lane returns it, with ``hooks``: processor time of
+        each AccumulateGrad."""
+        return run_step(model, module, optimizer_ns, recorder, manner=manner)
+
+    def state(self) -> dict[str, Any]:
+        """What is known now of how well the schedule is kept; empty where nothing drifts."""
+        return {}

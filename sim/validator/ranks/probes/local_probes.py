@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
-from sim.validator.ranks.lanes.paced_lanes import Pacer, pacer_for
+from sim.validator.ranks.lanes.paced_lanes import pacer_for
 from sim.validator.ranks.pacing.paced_module import PacedModule, sharpen_sleep
+from sim.validator.ranks.pacing.stepping import Pacer
 from sim.validator.ranks.process.rank_like import RankLike
 from sim.validator.ranks.wrapping.wrap import build
 
