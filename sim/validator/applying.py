@@ -185,7 +185,7 @@ def _check_world_size(made_for: MadeFor | None, switches: dict[str, Any]) -> Non
         warnings.warn(
             f"bucketsim: this assignment was tuned for {tuned} ranks and runs on {here}; gradients are "
             f"right, but other buckets may be faster: tune for {here}",
-            stacklevel=4,
+            stacklevel=3,
         )
 
 

@@ -3,7 +3,6 @@
 ``python -m tests.autotune.autotune_worker RANK FOLDER``: every function of ``CASES`` is called once.
 """
 
-import gc
 import json
 import os
 import pickle
@@ -12,11 +11,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import asdict
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -27,15 +28,18 @@ import sim
 from sim.autotuner import loop
 from sim.autotuner.prediction import Prediction
 from sim.autotuner.switch import BucketSwitch
+from sim.errors import InputError
 from sim.formats.recordings import find_autotunes
 from sim.nouns.assignment import Assignment, MadeFor
 from sim.nouns.recommendation import Setting
 from sim.validator.ranks.wrapping import injection
 from sim.validator.ranks.wrapping.injection import FixedReducer
+from tests.checked import check_each
 
 STEP_NS, NOISE_NS, SLOW_NS = 10_000_000, 200_000, 1_000_000  # on the planted clock
 STEPS = 120
-
+NO_HOOKS = [0, 0, 0, 0]
+REVERTED = {"modules_buffers", "named_module_buffers", "_has_rebuilt_buckets", "_lazy_init_ran"}
 
 made: weakref.WeakSet[Any] = weakref.WeakSet()  # Reducers of ours that live
 
@@ -72,6 +76,20 @@ def made_for(ddp: DistributedDataParallel) -> MadeFor:
     )
 
 
+def prediction(ddp: DistributedDataParallel, gain_ns: int = 10) -> Prediction:
+    """Odd and even parameters apart, as if it were worth a trial."""
+    count = len(list(ddp.parameters()))
+    buckets = (tuple(range(1, count, 2)), tuple(range(0, count, 2)))
+    best_ns, pick = 100 - gain_ns, "recommended" if gain_ns else "default"
+    return Prediction(
+        assignment=Assignment(bucket_indices=buckets, made_for=made_for(ddp)),
+        in_use_ns=100,
+        best_ns=best_ns,
+        plain_step_ns=50,
+        setting=Setting(pick=pick, step_ns=best_ns, saved_ns=gain_ns),
+    )
+
+
 class Run:
     """A training with a prediction that is planted: odd and even parameters apart."""
 
@@ -103,28 +121,16 @@ class Run:
                     path.write_text(f"{named}\n{rest}")
             if self.predicts in ("really", "as of one host"):
                 return predict(folder, link, in_use)
-            count = len(list(self.ddp.parameters()))
-            buckets = (tuple(range(1, count, 2)), tuple(range(0, count, 2)))
-            assignment = Assignment(bucket_indices=buckets, made_for=made_for(self.ddp))
-            gain = 0 if self.predicts == "nothing" else 10
-            return Prediction(
-                assignment=assignment,
-                in_use_ns=100,
-                best_ns=100 - gain,
-                plain_step_ns=50,
-                setting=Setting(pick="recommended" if gain else "default", step_ns=100 - gain, saved_ns=gain),
-            )
+            return prediction(self.ddp, 0 if self.predicts == "nothing" else 10)
 
-        predict, loop.predict = loop.predict, planted
-        drawn, loop.Random = loop.Random, partial(random.Random, 0)  # type: ignore[assignment, misc]
-        now, loop._Tuning._now = loop._Tuning._now, lambda _: self.clock_ns  # type: ignore[method-assign]
-        try:
+        predict = loop.predict
+        with (
+            mock.patch.object(loop, "predict", planted),
+            mock.patch.object(loop, "Random", partial(random.Random, 0)),
+            mock.patch.object(loop._Tuning, "_now", lambda _: self.clock_ns),  # noqa: PT008
+        ):
             self.tuner = sim.autotune(self.ddp, record_steps=4, **options)
             self.train(STEPS)
-        finally:
-            loop.predict = predict
-            loop.Random = drawn  # type: ignore[misc]
-            loop._Tuning._now = now  # type: ignore[method-assign]
 
     def train(self, most: int) -> None:
         """Steps of both, until the tuning has ended and one more."""
@@ -153,9 +159,9 @@ class Run:
         return self.ddp.reducer is self.reducer
 
     def answer(self) -> dict[str, Any]:
+        """How it ended, and what is otherwise than before it."""
         result = self.tuner.result
         after = dict(self.ddp.__dict__)
-        changed = sorted(name for name in after if after[name] is not self.dict.get(name))
         return {
             "outcome": result and result.outcome,
             "why": result and result.why,
@@ -169,7 +175,7 @@ class Run:
                 sum(len(p._post_accumulate_grad_hooks or ()) for p in self.ddp.parameters()),
                 len(self.ddp._comm_hooks),
             ],
-            "changed": changed,
+            "changed": sorted(name for name in after if after[name] is not self.dict.get(name)),
             "threads": threading.active_count(),
             "reducers": len(made),
             # Of what is pickled only the names: a storage's address is in it, of 14 digits or of 15.
@@ -178,89 +184,108 @@ class Run:
         }
 
 
-def kept() -> dict[str, Any]:
-    """The model's own buckets are slowed down on one rank only: the slowest rank counts, both keep."""
+def ended(run: Run, outcome: str, why: str = "", steps: int | None = None) -> dict[str, Any]:
+    """Check how it ended, and that gradients were those without us."""
+    answer = run.answer()
+    assert answer["outcome"] == outcome, answer
+    assert answer["why"].startswith(why), answer
+    assert steps in (None, answer["steps"]), answer
+    assert answer["differs"] == []
+    return answer
+
+
+def ended_as_before(run: Run, outcome: str, why: str, steps: int | None = None) -> dict[str, Any]:
+    """And here the very Reducer, no hook, no thread, no attribute that was not there."""
+    answer = ended(run, outcome, why, steps)
+    assert answer["own"]
+    assert set(answer["changed"]) <= REVERTED
+    assert (answer["hooks"], answer["threads"], answer["reducers"]) == (NO_HOOKS, 1, 0)
+    assert answer["pickles"]
+    return answer
+
+
+def kept() -> None:
+    """The model's own buckets are slowed down on one rank only: the slowest rank counts, both keep, and the
+    first one tells what it does."""
     run = Run()
     run.slows = lambda: run.is_own and dist.get_rank() == 1
     live = Path(os.environ["TMPDIR"]) / f"live-{dist.get_rank()}"
     run.tune(max_verify_steps=80, live=live)
-    told = [asdict(one) for one in find_autotunes(live).values()]
-    return {**run.answer(), "told": told, "joins": joins(run)}
+    answer = ended(run, "kept", "faster by +")
+    assert answer["rounds"] == 10
+    gain = float(answer["why"].removeprefix("faster by +").partition("%")[0])
+    assert abs(gain - 9.1) < 4  # of 11 planted ms 1 goes, beside a scatter of 0.2
+    assert not answer["own"]
+    assert set(answer["changed"]) == REVERTED | {"reducer", "logger"}
+    assert (answer["hooks"], answer["threads"], answer["reducers"]) == (NO_HOOKS, 1, 1)
+    assert answer["pickles"]
+    joins(run)
+    told = list(find_autotunes(live).values())
+    assert len(told) == (dist.get_rank() == 0)
+    for one in told:
+        assert (one.phase, one.outcome) == ("ended", "kept")
+        assert (one.why, one.steps) == (answer["why"], answer["steps"])
+        assert (one.in_use_ns, one.best_ns, one.buckets_tried) == (100, 90, 2)
+        (look,) = one.looks
+        assert look.steps == 20
+        assert 0 < look.low < look.gain < look.high
 
 
-def reverted() -> dict[str, Any]:
+def reverted() -> None:
     run = Run(gradient_as_bucket_view=True)
     run.slows = lambda: not run.is_own
     run.tune(verify_steps=12, max_verify_steps=40)
-    return {**run.answer(), "joins": joins(run)}
+    assert ended_as_before(run, "reverted", "no gain worth having: -")["rounds"] == 6
+    joins(run)
 
 
-def joins(run: Run) -> bool:
-    """Whether ``join()`` is afterwards what it is without us: rank 1 has two batches more."""
+def joins(run: Run) -> None:
+    """``join()`` is afterwards what it is without us: rank 1 has two batches more."""
     for ddp in (run.ddp, run.plain):
         with ddp.join():
             for number in range(2 + 2 * dist.get_rank()):
                 ddp.zero_grad()
                 ddp(torch.full((1, 16), 0.1 * number)).backward()
     pairs = zip(run.ddp.parameters(), run.plain.parameters(), strict=True)
-    return all(torch.equal(a.grad, b.grad) for a, b in pairs)
+    assert all(torch.equal(a.grad, b.grad) for a, b in pairs)
 
 
-def hooked() -> dict[str, Any]:
+def hooked() -> None:
     """The user's hook is back on whatever is in use."""
     run = Run()
     run.ddp.register_comm_hook(None, allreduce_hook)
     run.plain.register_comm_hook(None, allreduce_hook)
     run.slows = lambda: run.is_own
     run.tune(max_verify_steps=80)
-    logged = run.ddp._get_ddp_logging_data().get("comm_hook")
-    return {**run.answer(), "comm_hook": logged}
+    assert run.ddp._get_ddp_logging_data().get("comm_hook") == "allreduce_hook"
+    assert ended(run, "kept")["hooks"] == [0, 0, 0, 1]
 
 
-def nothing_predicted() -> dict[str, Any]:
+def nothing_predicted() -> None:
     run = Run(predicts="nothing")
     run.tune()
-    return run.answer()
+    ended_as_before(run, "reverted", "nothing to gain is predicted", 14)
 
 
-def prediction_fails() -> dict[str, Any]:
+def prediction_fails() -> None:
     """On the first rank alone, and with an error that nobody expects."""
     run = Run(predicts=TypeError("planted"))
     run.tune()
-    return run.answer()
+    ended_as_before(run, "refused", "rank 0: RuntimeError: no prediction: TypeError: planted", 14)
 
 
-def memory_lacks() -> dict[str, Any]:
-    """One rank has no room: both go on as they were."""
-    run = Run()
-    check = loop.Room.check
-    if dist.get_rank() == 1:
-        loop.Room.check = raise_memory  # type: ignore[method-assign]
-    try:
-        run.tune()
-    finally:
-        loop.Room.check = check  # type: ignore[method-assign]
-    return run.answer()
+def memory_lacks() -> None:
+    """One rank has no room: both go on as they were; nor does a rank wait for another that has no room for
+    what the link is measured with."""
+    for place, name, steps in ((loop.Room, "check", 3), (loop, "LinkProbe", 9)):
+        run = Run()
+        fails = mock.patch.object(place, name, side_effect=MemoryError("planted"))
+        with fails if dist.get_rank() == 1 else nullcontext():
+            run.tune()
+        ended_as_before(run, "refused", "rank 1: MemoryError: planted", steps)
 
 
-def raise_memory(_: object) -> None:
-    raise MemoryError("planted")
-
-
-def link_lacks_memory() -> dict[str, Any]:
-    """One rank has no room for what the link is measured with; no rank waits for it."""
-    run = Run()
-    probe = loop.LinkProbe
-    if dist.get_rank() == 1:
-        loop.LinkProbe = lambda *_: raise_memory(_)  # type: ignore[assignment, misc]
-    try:
-        run.tune()
-    finally:
-        loop.LinkProbe = probe  # type: ignore[misc]
-    return run.answer()
-
-
-def make_fails() -> dict[str, Any]:
+def make_fails() -> None:
     """One rank cannot make the candidate's Reducer; the other one's goes again."""
     run = Run()
     make = BucketSwitch.make
@@ -270,47 +295,39 @@ def make_fails() -> dict[str, Any]:
             raise RuntimeError("planted")
         return make(self, buckets, **options)
 
-    BucketSwitch.make = failing  # type: ignore[method-assign]
-    try:
+    with mock.patch.object(BucketSwitch, "make", failing):
         run.tune()
-    finally:
-        BucketSwitch.make = make  # type: ignore[method-assign]
-    return run.answer()
+    ended_as_before(run, "refused", "rank 1: RuntimeError: planted", 14)
 
 
-def stopped() -> dict[str, Any]:
+def stopped() -> None:
     """In the middle of the recording, and between forward and backward not at all."""
     run = Run()
     run.tuner = sim.autotune(run.ddp)
     run.train(7)
     loss = run.ddp(torch.ones(1, 16))
-    said = ""
-    try:
+    with pytest.raises(InputError, match="stop: not legal here: a forward waits for its backward"):
         run.tuner.stop()
-    except sim.errors.InputError as error:
-        said = str(error)
     loss.backward()
     run.plain(torch.ones(1, 16)).backward()
     run.tuner.stop()
     run.train(3)
-    return {**run.answer(), "said": said}
+    ended_as_before(run, "refused", "stopped before it was decided", 7)
 
 
-def loop_raises() -> dict[str, Any]:
+def loop_raises() -> None:
     """An exception between forward and backward, in the middle of the recording; then training goes on."""
     run = Run()
     run.tuner = sim.autotune(run.ddp, record_steps=4)
-    try:
+    with suppress(ZeroDivisionError):
         run.train(6)
         raise ZeroDivisionError
-    except ZeroDivisionError:
-        reducer = type(run.ddp.reducer).__name__
     run.train(4)
     run.tuner.stop()
-    return {**run.answer(), "while": reducer}
+    ended_as_before(run, "refused", "stopped before it was decided", 10)
 
 
-def joined() -> dict[str, Any]:
+def joined() -> None:
     """Rank 1 has two batches more: refused before any collective of ours."""
     run = Run()
     run.tuner = sim.autotune(run.ddp)
@@ -318,10 +335,11 @@ def joined() -> dict[str, Any]:
         for _ in range(2 + 2 * dist.get_rank()):
             run.ddp(torch.ones(1, 16)).backward()
             run.tuner.step()
-    return run.answer()
+    answer = ended(run, "refused", "join: a rank that ran out of inputs", 1)
+    assert (answer["own"], answer["hooks"]) == (True, NO_HOOKS)
 
 
-def misplaced() -> dict[str, Any]:
+def misplaced() -> None:
     """``step`` between forward and backward: nothing is switched there."""
     run = Run()
     run.tuner = sim.autotune(run.ddp)
@@ -336,51 +354,59 @@ def misplaced() -> dict[str, Any]:
             loss = run.ddp(torch.ones(1, 16))
             run.tuner.step()
             loss.backward()
-    return run.answer()
+    ended_as_before(run, "refused", "step: never called between two steps: a forward waits", 103)
 
 
-def cached(folder: Path) -> list[dict[str, Any]]:
+def cached() -> None:
     """Kept; then tried at once, and again with nothing to gain; a file of another model is not used."""
-    file = folder / "best.json"
-    answers = []
-    for slows_own in (True, True, False):
+    file = Path(os.environ["TMPDIR"]) / "best.json"
+
+    def steps(outcome: str, slows_own: bool) -> int:
         run = Run()
-        run.slows = lambda run=run, slows_own=slows_own: run.is_own == slows_own
+        run.slows = lambda: run.is_own == slows_own
         run.tune(max_verify_steps=40, cache=str(file))
-        answers.append(run.answer())
+        return int(ended(run, outcome)["steps"])
+
+    first = steps("kept", slows_own=True)
+    assert steps("kept", slows_own=True) == first - 11  # no recording, no prediction
+    assert steps("reverted", slows_own=False) > first  # tried, then predicted anew
     if dist.get_rank() == 0:
         text = file.read_text()
-        answers.append({"file": json.loads(text)["provenance"]})
+        written = json.loads(text)["provenance"]
+        assert written["source"] == "sim.autotune"
+        assert set(written["machine"]) == {"cpu", "device_name", "backend"}
         file.write_text(text.replace("layers.0.0.weight", "other"))
     dist.barrier()
-    run = Run()
-    run.slows = lambda: run.is_own
-    run.tune(max_verify_steps=40, cache=str(file))
-    return [*answers, run.answer()]
+    assert steps("kept", slows_own=True) == first
 
 
-def really() -> dict[str, Any]:
+def really() -> None:
     """Nothing planted: whatever it says, gradients were plain DDP's and nothing is left."""
     run = Run(predicts="really")
     run.tune(verify_steps=12, max_verify_steps=20)
-    return run.answer()
+    answer = ended(run, "kept" if run.tuner.result.outcome == "kept" else "reverted")
+    assert (answer["hooks"], answer["threads"]) == (NO_HOOKS, 1)
 
 
-def of_one_host() -> dict[str, Any]:
+def of_one_host() -> None:
     """As ``really``, with a recording as several GPUs of one host write it."""
     run = Run(predicts="as of one host")
     run.tune(verify_steps=12, max_verify_steps=20)
-    return run.answer()
+    assert run.tuner.result.outcome in ("kept", "reverted"), run.tuner.result.why
 
 
-CASES: tuple[Callable[..., Any], ...] = (
+def nothing_is_left() -> None:
+    dist.barrier()
+    assert not list(Path(os.environ["TMPDIR"]).glob("bucketsim-*"))
+
+
+CASES: tuple[Callable[[], None], ...] = (
     kept,
     reverted,
     hooked,
     nothing_predicted,
     prediction_fails,
     memory_lacks,
-    link_lacks_memory,
     make_fails,
     stopped,
     loop_raises,
@@ -388,24 +414,10 @@ CASES: tuple[Callable[..., Any], ...] = (
     really,
     of_one_host,
     joined,
+    cached,
+    nothing_is_left,
 )
 
-
-def main() -> None:
-    rank, folder = int(sys.argv[1]), Path(sys.argv[2])
-    os.environ["TMPDIR"] = str(folder)
-    store = dist.FileStore(str(folder / "store"), 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    answers: dict[str, Any] = {}
-    for case in CASES:
-        answers[case.__name__] = case()
-    answers["cached"] = cached(folder)
-    answers["left"] = sorted(path.name for path in folder.glob("bucketsim-*"))
-    (folder / f"{rank}.json").write_text(json.dumps(answers))
-    gc.collect()
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    os.environ["TMPDIR"] = sys.argv[2]
+    check_each(int(sys.argv[1]), Path(sys.argv[2]), {case.__name__: case for case in CASES})

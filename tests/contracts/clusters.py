@@ -165,15 +165,14 @@ def anchored(cluster: Callable[[], Cluster], *, on_two: bool = False) -> Anchore
     return cluster().anchor(second=cluster().second if on_two else None)
 
 
-def nanogpt(**known: int) -> Workload:
-    """The single GPU's step of 122.18 ms, split by the estimate; ``known`` parts in ns go before it."""
+def nanogpt() -> Workload:
+    """The single GPU's step of 122.18 ms, split by the estimate."""
     return estimate(
         gpt(**NANOGPT),
         name="nanoGPT 124M",
         step_ns=122_180_000,
         gpu="rtx-pro-6000-blackwell",
         autocast="bfloat16",
-        **known,
     )
 
 
@@ -240,34 +239,7 @@ def worst(cluster: Cluster, hardware: Hardware, left_out: Row) -> tuple[float, s
     return max(errors, key=lambda found: abs(found[0]))
 
 
-# Splits of the single GPU's 122.18 ms: parts in ns.
-SPLITS: dict[str, dict[str, int]] = {
-    "as estimated": {},
-    "optimizer at the memory's peak": {"optimizer_ns": 1_945_000},
-    "no optimizer": {"optimizer_ns": 0},
-    "forward a tenth shorter": {"forward_ns": 37_930_000},
-    "forward a tenth longer": {"forward_ns": 46_360_000},
-}
-
-
-def split_rows() -> Iterator[str]:
-    """The second cluster's errors under other splits of its single GPU's step."""
-    cluster = rtx()
-    labels = [row.label.removeprefix("25 MiB, ") for row in cluster.rows]
-    yield f"| forward, backward, optimizer, ms | {' | '.join(labels)} |"
-    yield "|---" * (1 + len(labels)) + "|"
-    for name, known in SPLITS.items():
-        workload = nanogpt(**known)
-        other = replace(cluster, workload=workload)
-        parts = workload.forward_ns, workload.backward_ns, workload.optimizer_ns
-        errors = other.errors(other.anchor().hardware)
-        yield (
-            f"| {name}: {', '.join(f'{part / NS_PER_MS:.1f}' for part in parts)} | "
-            f"{' | '.join(map(percent, errors.values()))} |"
-        )
-
-
-TABLES = (prediction_rows, anchor_rows, split_rows)
+TABLES = (prediction_rows, anchor_rows)
 
 if __name__ == "__main__":
     print("\n\n".join("\n".join(rows()) for rows in TABLES))

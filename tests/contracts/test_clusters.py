@@ -197,7 +197,6 @@ def test_the_null_case_stays_one(model: str, link: Callable[[], Hardware]) -> No
     [
         (clusters.prediction_rows, TRUTH),
         pytest.param(clusters.anchor_rows, ROOT / "traces" / "README.md", marks=pytest.mark.slow),
-        pytest.param(clusters.split_rows, ROOT / "traces" / "README.md", marks=pytest.mark.slow),
     ],
 )
 def test_the_pages_have_the_tables(rows: Callable[[], Iterator[str]], page: Path) -> None:

@@ -4,15 +4,12 @@ Every function of ``CASES`` is called once; how it failed, if it did, goes to a 
 """
 
 import copy
-import gc
 import inspect
 import json
-import os
 import pickle
 import random
 import re
 import sys
-import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -35,6 +32,7 @@ from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.workload import Gradient, Workload
 from sim.validator.ranks.wrapping.injection import InjectedDataParallel
 from sim.validator.ranks.wrapping.wrap import observed_buckets
+from tests.checked import check_each
 
 WORLD = 2
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
@@ -525,23 +523,5 @@ CASES: tuple[Callable[[], None], ...] = (
 )
 
 
-def main(rank: int, folder: Path) -> None:
-    """Run every case and write what failed."""
-    torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / "store"), WORLD)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
-    failed: dict[str, str] = {}
-    for case in CASES:
-        try:
-            case()
-        except (AssertionError, ValueError, RuntimeError, TypeError, pytest.fail.Exception):
-            failed[case.__name__] = traceback.format_exc()
-    (folder / f"failed-{rank}.json").write_text(json.dumps(failed))
-    # gloo's threads must not hold Python callbacks when the interpreter ends.
-    dist.barrier()
-    gc.collect()
-    os._exit(0)
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    check_each(int(sys.argv[1]), Path(sys.argv[2]), {case.__name__: case for case in CASES})
