@@ -16,12 +16,16 @@ from tests.ranks import run_together
 
 
 def check_each(
-    rank: int, folder: Path, cases: Mapping[str, Callable[[], None]], *, timeout: timedelta | None = None
+    rank: int,
+    folder: Path,
+    cases: Mapping[str, Callable[[], None]],
+    world_size: int = 2,
+    timeout: timedelta | None = None,
 ) -> None:
-    """Call every case on one of two gloo ranks, and end the process: how cases failed is in a JSON file."""
+    """Call every case on one of some gloo ranks, and end the process: how cases failed is in a JSON file."""
     torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / "store"), 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timeout)
+    store = dist.FileStore(str(folder / "store"), world_size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
     failed: dict[str, str] = {}
     for name, case in cases.items():
         try:
@@ -35,9 +39,9 @@ def check_each(
     os._exit(0)  # gloo's threads may crash the interpreter's own exit
 
 
-def assert_nothing_fails(worker: str, folder: Path, *words: str) -> None:
-    """Every case of two ranks of ``python -m worker RANK FOLDER WORD…``, which check themselves."""
-    ended = run_together(worker, folder, *words)
-    assert [code for code, _ in ended] == [0, 0], "".join(errors[-2000:] for _, errors in ended)
-    failed = [json.loads((folder / f"failed-{rank}.json").read_text()) for rank in (0, 1)]
-    assert failed == [{}, {}], "\n".join(said for one in failed for said in one.values())
+def assert_nothing_fails(worker: str, folder: Path, *words: str, world_size: int = 2) -> None:
+    """Every case of ranks of ``python -m worker RANK FOLDER WORD…``, which check themselves."""
+    ended = run_together(worker, folder, *words, world_size=world_size)
+    assert not any(code for code, _ in ended), "".join(errors[-2000:] for _, errors in ended)
+    failed = [json.loads((folder / f"failed-{rank}.json").read_text()) for rank in range(world_size)]
+    assert not any(failed), "\n".join(said for one in failed for said in one.values())

@@ -3,7 +3,6 @@
 ``python -m tests.autotune.unison_worker RANK FOLDER WORLD_SIZE``: every function of ``CASES`` is called once.
 """
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -11,8 +10,8 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
@@ -21,9 +20,11 @@ from sim.autotuner.job_link import LinkProbe
 from sim.autotuner.switch import BucketSwitch
 from sim.autotuner.unison import FailedSomewhereError, Unison
 from sim.recorder.live_recording import LiveRecording
-from tests.autotune.autotune_worker import Net, Run
+from tests.autotune.autotune_worker import NO_HOOKS, Net, Run
+from tests.checked import check_each
 
-LAST = int(sys.argv[3]) - 1 if len(sys.argv) > 3 else 1  # the rank on which things fail
+RANK, FOLDER, WORLD = int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+LAST = WORLD - 1  # the rank on which things fail
 
 
 class Counted:
@@ -59,88 +60,86 @@ class Counted:
         setattr(place, name, noting)
 
 
-def says() -> dict[str, Any]:
-    """Each method, with what each rank gets."""
+def says() -> None:
+    """All ranks hear the same, and nothing of it is asked of the job's group, or for the current device:
+    ``_get_object_coll_device`` is where torch's object collectives take the current GPU."""
     ranks = Unison(DistributedDataParallel(Net()))
-    me = ranks.rank
+    assert ranks.rank == RANK
     with Counted() as counted:
-        answer = {
-            "from_first": ranks.from_first({"rank": me, "more": [1, 2.5]}),
-            "gather": ranks.gather("x" * me),
-            "slowest": ranks.slowest([me, -me]),
-            "quickest": ranks.quickest([me, -me]),
-            "no_reason": ranks.first_reason(None),
-            "all_reasons": ranks.first_reason("same"),
-            "one_reason": ranks.first_reason("mine" if me == LAST else None),
-            "many_reasons": ranks.first_reason(f"{me}" if me else None),
-        }
-    return {**answer, "called": counted.called}
+        assert ranks.from_first({"rank": RANK, "more": [1, 2.5]}) == {"rank": 0, "more": [1, 2.5]}
+        assert ranks.gather("x" * RANK) == (["x" * k for k in range(WORLD)] if RANK == 0 else [])
+        assert ranks.slowest([RANK, -RANK]) == [LAST, 0]
+        assert ranks.quickest([RANK, -RANK]) == [0, -LAST]
+        assert ranks.first_reason(None) is None
+        assert ranks.first_reason("same") == "same"
+        assert ranks.first_reason("mine" if RANK == LAST else None) == f"rank {LAST}: mine"
+        assert ranks.first_reason(f"{RANK}" if RANK else None) == "rank 1: 1"
+    assert counted.called == {}
 
 
-def fails() -> dict[str, Any]:
-    """The last rank fails in place of each call that the others are in."""
-    said = {}
-    for name, call in {
-        "agree": Unison.agree,
-        "first_reason": lambda ranks: ranks.first_reason("obstacle"),
-        "from_first": lambda ranks: ranks.from_first(1),
-        "gather": lambda ranks: ranks.gather(1),
-        "slowest": lambda ranks: ranks.slowest([1, 2, 3]),
-    }.items():
+def fails() -> None:
+    """The last rank fails in place of each call that the others are in; all hear of it, whatever they call."""
+    calls: tuple[Callable[[Unison], Any], ...] = (
+        Unison.agree,
+        lambda ranks: ranks.first_reason("obstacle"),
+        lambda ranks: ranks.from_first(1),
+        lambda ranks: ranks.gather(1),
+        lambda ranks: ranks.slowest([1, 2, 3]),
+    )
+    for call in calls:
         ranks = Unison(DistributedDataParallel(Net()))
         try:
-            said[name] = ranks.fail("planted") if ranks.rank == LAST else str(call(ranks))
+            said = ranks.fail("planted") if RANK == LAST else str(call(ranks))
         except FailedSomewhereError as error:
-            said[name] = str(error)
+            said = str(error)
         ranks.close()
-    return said
+        assert said == f"rank {LAST}: planted"
 
 
-def comes_and_goes() -> int:
+def comes_and_goes() -> None:
     """Many tunings one after the other, that part as soon as the last word is said."""
     ddp = DistributedDataParallel(Net())
-    total = 0
     for number in range(50):
         ranks = Unison(ddp)
-        total += ranks.from_first(number) + len(ranks.gather(b"x" * 100_000))
+        assert ranks.from_first(number) == number
+        assert len(ranks.gather(b"x" * 100_000)) == (WORLD if RANK == 0 else 0)
         ranks.close()
-    return total
 
 
-def unreachable() -> list[Any]:
+def unreachable() -> None:
     """The last rank has no address; all hear of it, and a tuning is refused while training goes on."""
-    kept, unison._CONNECTING = unison._CONNECTING, timedelta(seconds=2)
-    if dist.get_rank() == LAST:
-        os.environ["GLOO_SOCKET_IFNAME"] = "nosuch0"
-    try:
-        run = Run()
+    run = Run()
+    without = {"GLOO_SOCKET_IFNAME": "nosuch0"} if RANK == LAST else {}
+    with mock.patch.object(unison, "_CONNECTING", timedelta(seconds=2)), mock.patch.dict(os.environ, without):
         run.tune()
-    finally:
-        unison._CONNECTING = kept
-        os.environ.pop("GLOO_SOCKET_IFNAME", None)
-    return [run.tuner.result.outcome, run.tuner.result.why, run.tuner.result.steps, run.is_own]
+    result = run.tuner.result
+    assert (result.outcome, result.steps, run.is_own) == ("refused", 1, True)
+    assert result.why.startswith(f"rank {LAST}: no connection over gloo")
+    assert "GLOO_SOCKET_IFNAME" in result.why
 
 
-def of_some() -> list[Any]:
+def of_some() -> None:
     """The model's group has the last two ranks only; no other rank takes part."""
     group = dist.new_group([LAST - 1, LAST])
-    if dist.get_rank() < LAST - 1:
-        return []
-    ranks = Unison(DistributedDataParallel(Net(), process_group=group))
-    return [ranks.rank, ranks.from_first(dist.get_rank()), ranks.slowest([dist.get_rank()])]
+    if RANK >= LAST - 1:
+        ranks = Unison(DistributedDataParallel(Net(), process_group=group))
+        assert ranks.rank == RANK - (LAST - 1)
+        assert (ranks.from_first(RANK), ranks.slowest([RANK])) == (LAST - 1, [LAST])
 
 
-def only_probes() -> dict[str, Any]:
-    """Of a whole tuning, what goes over the group of the gradients besides DDP's own."""
+def only_probes() -> None:
+    """Of a whole tuning, only the link's probes go over the group of the gradients besides DDP's own."""
     run = Run()
     run.slows = lambda: run.is_own
     with Counted() as counted:
         run.tune(max_verify_steps=40)
-    return {"outcome": run.tuner.result.outcome, "called": counted.called}
+    assert run.tuner.result.outcome == "kept"
+    assert set(counted.called) == {"job_link.py: all_reduce"}
 
 
-def fail_at(place: Any, name: str, *, at: int = 0, rank: int = LAST, **options: Any) -> dict[str, Any]:
-    """A tuning in which ``place.name`` raises on one rank, at its call number ``at``, what nobody expects."""
+def fail_at(place: Any, name: str, *, at: int = 0, rank: int = LAST, **options: Any) -> None:
+    """A tuning in which ``place.name`` raises on one rank, at its call number ``at``, what nobody expects: it
+    ends on all in the same step, and training goes on with DDP's own buckets."""
     run = Run()
     run.slows = lambda: run.is_own
     act = getattr(place, name)
@@ -148,72 +147,49 @@ def fail_at(place: Any, name: str, *, at: int = 0, rank: int = LAST, **options: 
 
     def failing(*given: Any, **more: Any) -> Any:
         calls.append(run.number)
-        if len(calls) == at + 1 and dist.get_rank() == rank:
+        if len(calls) == at + 1 and rank == RANK:
             raise AttributeError("planted")
         return act(*given, **more)
 
-    setattr(place, name, failing)
-    try:
+    with mock.patch.object(place, name, failing):
         run.tune(max_verify_steps=40, **options)
-    finally:
-        setattr(place, name, act)
-    result = run.tuner.result
-    return {
-        **run.answer(),
-        "late": None if len(calls) <= at or dist.get_rank() != rank else result.steps - calls[at],
-        "ended": result.steps,
-    }
+    steps = [0] * WORLD
+    dist.all_gather_object(steps, run.tuner.result.steps)
+    assert len(set(steps)) == 1, steps
+    answer = run.answer()
+    assert answer["outcome"] == "refused", answer
+    assert answer["why"].endswith("AttributeError: planted")
+    assert answer["why"].startswith(("rank 0: ", f"rank {LAST}: "))
+    assert (answer["own"], answer["hooks"], answer["reducers"], answer["threads"]) == (True, NO_HOOKS, 0, 1)
+    assert WORLD > 2 or answer["differs"] == []  # with more, sums of other buckets round otherwise
+    assert rank != RANK or calls[at] == steps[0]  # not late
 
 
-FAILING: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "room at the start": lambda _: fail_at(loop.Room, "look"),
-    "room": lambda _: fail_at(loop.Room, "check"),
-    "switch": lambda _: fail_at(BucketSwitch, "__init__"),
-    "known": lambda folder: fail_at(cache, "load_kept", rank=0, cache=put(folder)),
-    "scratch": lambda _: fail_at(loop, "scratch_directory", at=1),
-    "recorded": lambda _: fail_at(loop, "recorded"),
-    "recording's step": lambda _: fail_at(LiveRecording, "step", at=3),
-    "recording's file": lambda _: fail_at(Path, "read_bytes"),
-    "probe": lambda _: fail_at(LinkProbe, "__init__"),
-    "link": lambda _: fail_at(loop, "measure_link"),
-    "amid the link": lambda _: fail_at(job_link, "_sizes"),
-    "amid the link's sizes": lambda _: fail_at(LinkProbe, "time", at=3),
-    "prediction": lambda _: fail_at(loop, "_answer", rank=0),
-    "second Reducer": lambda _: fail_at(BucketSwitch, "make", at=1),
-    "use": lambda _: fail_at(BucketSwitch, "use", at=6),
-    "turn": lambda _: fail_at(loop, "is_candidate_turn", at=4),
-    "look": lambda _: fail_at(loop, "judge", rank=0),
-    "file of what is kept": lambda folder: fail_at(cache, "save_kept", rank=0, cache=put(folder)),
+BEST = FOLDER / "best.json"
+FAILING: dict[str, Callable[[], None]] = {
+    "room at the start": partial(fail_at, loop.Room, "look"),
+    "room": partial(fail_at, loop.Room, "check"),
+    "switch": partial(fail_at, BucketSwitch, "__init__"),
+    "known": partial(fail_at, cache, "load_kept", rank=0, cache=BEST),
+    "scratch": partial(fail_at, loop, "scratch_directory", at=1),
+    "recorded": partial(fail_at, loop, "recorded"),
+    "recording's step": partial(fail_at, LiveRecording, "step", at=3),
+    "recording's file": partial(fail_at, Path, "read_bytes"),
+    "probe": partial(fail_at, LinkProbe, "__init__"),
+    "link": partial(fail_at, loop, "measure_link"),
+    "amid the link": partial(fail_at, job_link, "_sizes"),
+    "amid the link's sizes": partial(fail_at, LinkProbe, "time", at=3),
+    "prediction": partial(fail_at, loop, "_answer", rank=0),
+    "second Reducer": partial(fail_at, BucketSwitch, "make", at=1),
+    "use": partial(fail_at, BucketSwitch, "use", at=6),
+    "turn": partial(fail_at, loop, "is_candidate_turn", at=4),
+    "look": partial(fail_at, loop, "judge", rank=0),
+    "file of what is kept": partial(fail_at, cache, "save_kept", rank=0, cache=BEST),
 }
 
 
-def put(folder: Path) -> Path:
-    return folder / "best.json"
-
-
-CASES: dict[str, Callable[[Path], Any]] = {
-    "says": lambda _: says(),
-    "fails": lambda _: fails(),
-    "comes_and_goes": lambda _: comes_and_goes(),
-    "of_some": lambda _: of_some(),
-    "unreachable": lambda _: unreachable(),
-}
-
-
-def main() -> None:
-    rank, folder = int(sys.argv[1]), Path(sys.argv[2])
-    store = dist.FileStore(str(folder / "store"), LAST + 1)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=LAST + 1)
-    torch.set_num_threads(1)
-    cases = {**CASES}
-    if LAST < 3:
-        cases |= {"only_probes": lambda _: only_probes()}
-        cases |= {f"failing {name}": partial(case) for name, case in FAILING.items()}
-    answers = {name: case(folder) for name, case in cases.items()}
-    (folder / f"{rank}.json").write_text(json.dumps(answers))
-    dist.barrier()
-    dist.destroy_process_group()
-
+CASES = (says, fails, comes_and_goes, of_some, unreachable)
 
 if __name__ == "__main__":
-    main()
+    cases: dict[str, Callable[[], None]] = {case.__name__: case for case in CASES}
+    check_each(RANK, FOLDER, cases if LAST == 3 else {**cases, "only_probes": only_probes, **FAILING}, WORLD)

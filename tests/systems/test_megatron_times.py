@@ -128,11 +128,9 @@ def test_the_default_size_grows_with_the_ranks() -> None:
 
 
 @given(workloads(TINY, sparse=False, dtypes=("float32",), devices=(None,), empty=False), hardwares(TINY))
-def test_both_engines_agree_and_nothing_is_lost(workload: Workload, hardware: Hardware) -> None:
+def test_nothing_is_lost(workload: Workload, hardware: Hardware) -> None:
     whole = tuple(replace(g, wire_bytes=None, num_bytes=4 * g.num_bytes) for g in workload.gradients)
     workload = replace(workload, gradients=whole)
     assignment = sim.assign(workload, "megatron", bucket_size=5)
-    one, other = (sim.simulate(workload, hardware, assignment, engine) for engine in ("simpy", "analytic"))
-    assert replace(one, engine="") == replace(other, engine="")
-    sent = sum(played.collective.num_bytes for played in one.collectives)
-    assert sent == workload.total_bytes
+    timeline = sim.simulate(workload, hardware, assignment)
+    assert sum(one.collective.num_bytes for one in timeline.collectives) == workload.total_bytes
