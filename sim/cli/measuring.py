@@ -88,7 +88,10 @@ def calibrate(
     ranks: Ranks = 2,
     box: Box = None,
     rate: Rate = None,
-    largest: str = option("Largest message; smaller is faster.", panel=MEASURING, default="256MiB"),
+    workload: Path | None = option("Measure no larger messages than this workload sends: faster."),
+    largest: str | None = option(
+        "Largest message. Default: what --workload sends at most, else 256MiB.", panel=MEASURING
+    ),
     rounds: int = option("Rounds; each measures every size once.", panel=MEASURING, default=5),
     budget: float = option(
         "Seconds for further rounds of the sizes that still scatter.", panel=MEASURING, min=0, default=120
@@ -115,6 +118,7 @@ def calibrate(
         raise typer.BadParameter("--again: on the device that the file was measured on; leave out --device")
     if box is not None and device not in (None, "cpu"):
         raise typer.BadParameter("--box: its wires carry the CPU's tensors; leave out --device")
+    largest_bytes = _largest_bytes(largest, workload)
     if prepare:
         if box is not None or rate is not None or as_json or again:
             raise typer.BadParameter(
@@ -122,7 +126,7 @@ def calibrate(
             )
         check_directory(output, "--output")
         carrier = Carrier(device=device_of_link(device, ranks, elsewhere=True, boxed=False), backend=backend)
-        _prepare(output, ranks, parse_size(largest), rounds, budget, mode, carrier)
+        _prepare(output, ranks, largest_bytes, rounds, budget, mode, carrier)
         return
     check_writable(output, "--output")
     place = place_of(ranks, box, rate)
@@ -135,13 +139,20 @@ def calibrate(
             hardware = measure(
                 place,
                 carrier=Carrier(device=on, backend=backend),
-                largest=parse_size(largest),
+                largest=largest_bytes,
                 rounds=rounds,
                 budget_s=budget,
                 mode=mode.value,
                 progress=report,
             )
     tell_hardware(hardware, output, as_json)
+
+
+def _largest_bytes(asked: str | None, workload: Path | None) -> int:
+    """What is asked for, or the power of two in which all gradients of the workload together fit."""
+    if asked is not None or workload is None:
+        return parse_size(asked or "256MiB")
+    return max(4096, 1 << (sim.load_workload(workload).total_bytes - 1).bit_length())
 
 
 def _announced(report: Callable[..., None]) -> Callable[[int, int, str], None]:

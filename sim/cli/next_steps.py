@@ -36,7 +36,7 @@ def without_suggestions() -> Iterator[None]:
 
 def to_calibrate(workload: Path, ranks: int = 2) -> str:
     """From a workload to its first answer, where no link has been measured."""
-    measure = _line("calibrate", "--ranks", str(ranks), "-o", _HARDWARE)
+    measure = _line("calibrate", "--ranks", str(ranks), "--workload", workload, "-o", _HARDWARE)
     return f"{measure}; then: {to_tune(workload, _HARDWARE)}"
 
 

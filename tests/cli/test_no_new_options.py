@@ -20,7 +20,7 @@ FROZEN = {
         "box": "--rate command hosts",
         "calibrate": (
             "--again --backend --box --budget --device --json --largest --mode --output --prepare --ranks "
-            "--rate --rounds -o"
+            "--rate --rounds --workload -o"
         ),
         "cluster": (
             "--algorithm --beside --collective --json --loads --measured --output --ranks --save-cluster "

@@ -183,6 +183,13 @@ def test_a_job_for_other_hosts_says_its_device_and_asks_for_their_gpus(
     assert ("--gpus-per-node" in said.out) == bool(asked)
 
 
+def test_calibrate_measures_no_more_than_a_workload_sends(files: Path, recorded: Workload) -> None:
+    said = bucketsim("calibrate", "--prepare", "--workload", files / "gpu.json", "-o", files / "link")
+    assert said.code == 0, said.err
+    (*_, largest) = json.loads((files / "link" / "job.json").read_text())["sizes"]
+    assert recorded.total_bytes <= largest < max(2 * recorded.total_bytes, 4097)
+
+
 @pytest.mark.parametrize(
     ("here", "asked", "ordered"),
     [
