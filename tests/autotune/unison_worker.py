@@ -78,7 +78,7 @@ def says() -> None:
 
 
 def fails() -> None:
-    """The last rank fails in place of each call that the others are in; all hear of it, whatever they call."""
+    """The last rank fails in place of each call that the others are in: all hear of it, whatever it is."""
     calls: tuple[Callable[[Unison], Any], ...] = (
         Unison.agree,
         lambda ranks: ranks.first_reason("obstacle"),
