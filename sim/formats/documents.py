@@ -254,7 +254,8 @@ def _check_shapes(workload: Workload, source: str) -> None:
         if shape and size != gradient.num_bytes:
             raise InputError(
                 f"{source}: gradients.{gradient.index}.num_bytes: {gradient.num_bytes} is not legal; "
-                f"{list(shape)} of {gradient.dtype} are {size} bytes (an empty shape is an unknown one)"
+                f"{list(shape)!s:.100} of {gradient.dtype} are {size!s:.30} bytes (an empty shape is an "
+                f"unknown one)"
             )
 
 

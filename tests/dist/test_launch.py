@@ -81,7 +81,7 @@ def test_seats() -> None:
     assert not find_seat(torchrun | {"TORCHELASTIC_USE_AGENT_STORE": "True"}).keeps_store
 
 
-SRUN = {
+STEP = {
     **{"SLURM_PROCID": "9", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"},
     **{"SLURM_JOB_NODELIST": "gpu[1-2]", "SLURM_JOB_ID": "77"},
 }
@@ -91,13 +91,13 @@ POD = {"RANK": "9", "WORLD_SIZE": "16", "MASTER_ADDR": "h", "MASTER_PORT": "1"}
 @pytest.mark.parametrize(
     ("environment", "visible", "local_world_size", "gpu"),
     [
-        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "8(x2)"}, 8, 8, 1),  # the line that --prepare prints
-        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "8(x2)"}, 1, 8, 0),  # with --gpus-per-task 1
-        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "12,4", "SLURM_NTASKS_PER_NODE": "8"}, 8, 4, 1),
-        (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "4(x2),8", "SLURM_NODEID": "2"}, 8, 8, 1),
-        (SRUN | {"SLURM_TASKS_PER_NODE": "8(x2)"}, 4, 8, 1),
-        (SRUN | {"SLURM_NTASKS_PER_NODE": "8"}, 8, 8, 1),
-        (SRUN, 8, 16, 1),
+        (STEP | {"SLURM_STEP_TASKS_PER_NODE": "8(x2)"}, 8, 8, 1),  # the line that --prepare prints
+        (STEP | {"SLURM_STEP_TASKS_PER_NODE": "8(x2)"}, 1, 8, 0),  # with --gpus-per-task 1
+        (STEP | {"SLURM_STEP_TASKS_PER_NODE": "12,4", "SLURM_NTASKS_PER_NODE": "8"}, 8, 4, 1),
+        (STEP | {"SLURM_STEP_TASKS_PER_NODE": "4(x2),8", "SLURM_NODEID": "2"}, 8, 8, 1),
+        (STEP | {"SLURM_TASKS_PER_NODE": "8(x2)"}, 4, 8, 1),
+        (STEP | {"SLURM_NTASKS_PER_NODE": "8"}, 8, 8, 1),
+        (STEP, 8, 16, 1),
         (POD, 1, 16, 0),  # a GPU in a pod of its own
         (POD, 8, 16, 1),  # all of a host's
         (POD | {"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, 4, 4, 3),  # torchrun
