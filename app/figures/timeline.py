@@ -310,7 +310,7 @@ def draw_timeline(data: TimelineData, path: Sequence[Mark] = (), meta: object = 
         shapes.append(instant(sync, "all gradients available", dash="dot"))
     return built(
         traces,
-        90 + 62 * len(data.lanes),
+        100 + 62 * len(data.lanes),
         xaxis={"title": {"text": TIME_AXIS}, "range": [0, sync * 1.01]},
         yaxis={"categoryorder": "array", "categoryarray": list(data.lanes[::-1]), "showgrid": False},
         shapes=shapes,
