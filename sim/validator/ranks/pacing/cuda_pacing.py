@@ -19,7 +19,7 @@ from sim.recorder.clocks import Clock, EventClock, Stamp
 from sim.validator.ranks.pacing.emulated_link import EmulatedLink, link_of
 from sim.validator.ranks.pacing.paced_module import PacedModule
 from sim.validator.ranks.pacing.spinning import Spin
-from sim.validator.ranks.pacing.stepping import PLAIN, Manner, Pacer, Recorder, drop_gradients
+from sim.validator.ranks.pacing.stepping import PLAIN, Manner, Pacer, Recorder, drop_gradients, meet
 
 # The host's head start in each step: enough to be ahead of the GPU from the first kernel on.
 _HEAD_START_NS = 3_000_000
@@ -198,7 +198,7 @@ def _in_turn(rank: int, world_size: int, measure: Callable[[], Spin]) -> Spin:
         if turn == rank:
             rates.append(measure())
         if world_size > 1:
-            dist.barrier()
+            meet()
     return rates[0]
 
 

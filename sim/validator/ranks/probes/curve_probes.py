@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import PrefixStore
 
 from sim.recorder.clocks import LiveClock, Stamp, clock_for
 from sim.validator.ranks.pacing.spinning import keep_busy
-from sim.validator.ranks.pacing.stepping import gather
+from sim.validator.ranks.pacing.stepping import gather, meet
 from sim.validator.ranks.probes.settling import is_settled
 from sim.validator.ranks.process.processes import keep_freed_memory
 from sim.validator.ranks.process.rank_like import RankLike
@@ -62,11 +62,6 @@ def bench_of(rank: RankLike) -> Bench:
     if rank.job.get("device", "cpu") == "cuda":
         return Bench(torch.device("cuda", torch.cuda.current_device()))
     return Bench(torch.device("cpu"))
-
-
-def meet() -> None:
-    """All ranks come here, whatever carries the tensors of their devices."""
-    dist.all_reduce(torch.zeros(1))
 
 
 def repeats_of(size: int, job: dict[str, Any]) -> int:

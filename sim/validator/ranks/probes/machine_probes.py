@@ -20,13 +20,12 @@ from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hoo
 from sim.recorder.clocks import Stamp
 from sim.validator.ranks.lanes.paced_lanes import pacer_for
 from sim.validator.ranks.pacing.paced_module import PacedModule, sharpen_sleep, sleep_until
-from sim.validator.ranks.pacing.stepping import common_start, gather, run_step, set_baseline
+from sim.validator.ranks.pacing.stepping import common_start, gather, meet, run_step, set_baseline
 from sim.validator.ranks.probes.curve_probes import (
     ReduceCurve,
     bench_of,
     few_of,
     mean_over_ranks,
-    meet,
     queued_gathers,
     repeats_of,
     shortest,
