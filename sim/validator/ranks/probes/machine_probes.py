@@ -92,7 +92,8 @@ def _estimated_s(rank: RankLike) -> float:
     zero = _ZERO_ROUNDS * sum(size * few_of(size, job) for size in job["zero_sizes"])
     pairs: int = sum(_PAIRED) * sum(job["pair_sizes"])
     sent = rounds * (curve + pairs) + 3 * zero
-    return float(sent / pilot * took_s + rounds * _COPIES_S + _OTHERS_S)
+    copies_s = rounds * _COPIES_S if job["device"] == "cpu" else 0.0
+    return float(sent / pilot * took_s + copies_s + _OTHERS_S)
 
 
 def _round(rank: RankLike, curve: ReduceCurve, index: int) -> None:
