@@ -47,9 +47,11 @@ def test_buckets_and_ready_order_are_ddps_own(case: str, ranks: int) -> None:
     elements = [sum(math.prod(shapes[index]) for index in bucket) for bucket in buckets]
     assert [row["num_elements"] for row in found.details["buckets"]] == elements
     # Steps that nobody numbered are laid over each other where collectives end alike: where the machine is
-    # busy and steps take less than a millisecond, that may be a step or two away.
-    fewest = 2 if (case, ranks) == ("no-steps", 2) else STEPS
-    assert fewest <= len(found.details["steps"]) <= STEPS
+    # busy and steps take less than a millisecond, that may be a step or two away. A step that the machine
+    # made manifold as long is left out, and named.
+    named = any(f" of {STEPS} left out" in one for one in found.doubtful)
+    fewest = 2 if named or (case, ranks) == ("no-steps", 2) else STEPS
+    assert fewest <= len(found.details["steps"]) <= STEPS - named
     workload = found.workload
     assert workload is not None
     order = workload.ready_order
