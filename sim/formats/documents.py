@@ -102,7 +102,7 @@ def _no_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise ValueError(f"key {key!r} occurs twice in one object")
+                raise ValueError(f"key {key!r:.80} occurs twice in one object")
             seen.add(key)
     return document
 
