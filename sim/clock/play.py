@@ -501,20 +501,3 @@ def play_together(programs: Sequence[Program], begins_ns: Sequence[int]) -> tupl
         Outcome(program, tuple(passed[: len(program.lane)]), *map(tuple, times))
         for program, passed, *times in told
     )
-
-
-def play_on_machines(program: Program, services_ns: Sequence[Sequence[int]]) -> Ints:
-    """``program`` with other service times of its collectives: [machine][collective], in ns.
-
-    No collective may follow another.
-
-    Returns:
-        The states of the machines' ranks [machines, columns], of which ``END`` is when they have their
-        gradients, ``COMM`` for how long any collective was under way, and ``OVERLAPPED`` for how long beside
-        the computing lane.
-    """
-    assert not program.follows, "collectives that follow others differ in more than their service"
-    still = np.zeros(len(services_ns), np.int64)
-    sheet = make_sheet([program], services_ns)
-    ranks, _ = play_ranks(sheet, still, np.ones(still.size), still - 1, 0, still, meet=False)
-    return ranks.states

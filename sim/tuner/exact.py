@@ -135,11 +135,10 @@ def exact_optimum(problem: Problem, upper_ns: int) -> Found | None:
         return None
     known = lower_bound_ns(problem)
     least, ends = search.least(known, upper_ns + search.slack_ns)
-    sent = int(search.ends(NEVER)[-1]) if problem.copies_out else least
-    return Found(
-        buckets=problem.buckets(search.closes(least, ends)),
-        at_least_ns=max(known, least - search.slack_ns, _copied_ns(problem, sent - search.slack_ns)),
-    )
+    at_least = max(known, least - search.slack_ns)
+    if problem.copies_out and not covers(problem):
+        at_least = max(at_least, _copied_ns(problem, int(search.ends(NEVER)[-1]) - search.slack_ns))
+    return Found(buckets=problem.buckets(search.closes(least, ends)), at_least_ns=at_least)
 
 
 def _copied_ns(problem: Problem, sent_ns: int) -> int:

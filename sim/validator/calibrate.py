@@ -16,7 +16,7 @@ from sim.formats.files import make_directory
 from sim.nouns.hardware import GLOO_CHANNELS, CurvePoint, Hardware
 from sim.nouns.measurement import Mode
 from sim.units import MIB
-from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier
+from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier, local_fields
 from sim.validator.hosts.launch import Place, run_ranks
 from sim.validator.prepared import JOB, events, place_of, read_job, why_unfinished, write_job
 from sim.validator.ranks.probes.settling import FEWEST_ROUNDS, figure_ns, interval_ns, modes
@@ -245,15 +245,8 @@ class CalibrationStory:
 def _device_fields(found: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fields of a Hardware and their scatter, of what was measured on GPUs; the host is ahead of them."""
     local, compute = found["local"], found["compute"]
-    slowed = _slowed_by_computing(compute)
     return (
-        {
-            "launch_cost_ns": max(0, round(median(local["launch_ns"]))),
-            "launch_blocks_compute": False,
-            "copy_in_bytes_per_s": _rate(local["copy_bytes"], local["copy_in_ns"]),
-            "copy_out_bytes_per_s": _rate(local["copy_bytes"], local["copy_out_ns"]),
-            **slowed,
-        },
+        {**local_fields(local), **_slowed_by_computing(compute)},
         {
             "launch_cost_ns": _spread(local["launch_ns"]),
             "copy_in_ns": {"num_bytes": local["copy_bytes"], **_spread(local["copy_in_ns"])},

@@ -1,5 +1,6 @@
 """One program on many machines, compiled, against SimPy: to the nanosecond."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 
 import sim
 from sim.clock import simpy_clock
-from sim.clock.play import COMM, END, OVERLAPPED, advance, play_on_machines
-from sim.clock.program import MOST_NS, machine_of
+from sim.clock.arrays import Ints
+from sim.clock.play import COMM, END, OVERLAPPED, advance, make_sheet, play_ranks
+from sim.clock.program import MOST_NS, Program, machine_of
 from sim.errors import InputError
 from sim.metrics.intervals import intersection_length, length, union
 from sim.systems.registry import write
@@ -22,6 +24,14 @@ from tests.handmade import handmade, wired
 from tests.tuner.cases import link, resnet50
 
 
+def on_machines(program: Program, services_ns: Sequence[Sequence[int]]) -> Ints:
+    """``program`` with other service times of its collectives: [machine][collective], in ns."""
+    still = np.zeros(len(services_ns), np.int64)
+    sheet = make_sheet([program], services_ns)
+    ranks, _ = play_ranks(sheet, still, np.ones(still.size), still - 1, 0, still, meet=False)
+    return ranks.states
+
+
 @settings(max_examples=tries(400))
 @given(strategies.cases(), st.data())
 def test_figures_are_the_engines(case: strategies.Case, data: st.DataObject) -> None:
@@ -30,7 +40,7 @@ def test_figures_are_the_engines(case: strategies.Case, data: st.DataObject) -> 
     time = st.integers(0, data.draw(st.sampled_from([9, 1000, 40_000_000])))
     services = data.draw(st.lists(st.lists(time, min_size=count, max_size=count), min_size=1, max_size=3))
     (program,) = write(case.workload, case.hardware, case.assignment)
-    played = play_on_machines(program, services)
+    played = on_machines(program, services)
     for state, times in zip(played, services, strict=True):
         collectives = tuple(
             replace(one, service_ns=time) for one, time in zip(program.collectives, times, strict=True)
@@ -65,7 +75,7 @@ def test_the_clock_is_compiled_once() -> None:
     """However what it is given lies in memory: whoever simulates first waits for each compilation."""
     case = resnet50(), link(10)
     (program,) = write(*case, sim.assign(case[0]))
-    play_on_machines(program, [[one.service_ns for one in program.collectives]] * 2)
+    on_machines(program, [[one.service_ns for one in program.collectives]] * 2)
     sim.simulate(*case, sim.assign(case[0]), "analytic")
     assert len(advance.signatures) == 1  # type: ignore[attr-defined]
 
@@ -75,15 +85,7 @@ def test_longer_service_is_never_earlier() -> None:
     assignment = sim.assign(workload, bucket_cap_mb=5)
     (program,) = write(workload, hardware, assignment)
     services = [[k * 300_000] * len(program.collectives) for k in range(50)]
-    ends = play_on_machines(program, services)[:, END]
+    ends = on_machines(program, services)[:, END]
     assert all(a <= b for a, b in pairwise(ends.tolist()))
     assert ends[0] == workload.backward_ns
     assert np.unique(ends).size > 40
-
-
-def test_collectives_that_follow_others_are_one_rank_s_own() -> None:
-    workload, curve = resnet50(), link(4).all_reduce
-    hardware = replace(link(4), world_size=4, reduce_scatter=curve, all_gather=curve)
-    chained = sim.assign(workload, "fully_shard", replicas=2)
-    with pytest.raises(AssertionError, match="that follow others"):
-        play_on_machines(write(workload, hardware, chained)[-1], [])

@@ -1,6 +1,6 @@
 """What carries the buckets of a replay, as the one who orders it says it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -104,21 +104,12 @@ def probe_job(workload: Workload, carrier: Carrier) -> dict[str, Any]:
 
 
 def with_local_costs(hardware: Hardware, found: dict[str, Any]) -> Hardware:
-    """``hardware`` with what the event ``local`` of a probe job measured; copies too fast to see are free."""
-
-    def rate(samples_ns: list[int]) -> float | None:
-        middle = _middle(samples_ns)
-        return round(found["copy_bytes"] * 1e9 / middle, 0) if middle > 0 else None
-
-    launches = found["launch_ns"]
+    """``hardware`` with what the event ``local`` of a probe job measured."""
     return replace(
         hardware,
         name=f"emulated {hardware.name}",
         shared_connection=False,
-        launch_cost_ns=max(0, _middle(launches)),
-        launch_blocks_compute=found["launch_blocks_compute"],
-        copy_in_bytes_per_s=rate(found["copy_in_ns"]),
-        copy_out_bytes_per_s=rate(found["copy_out_ns"]),
+        **local_fields(found),
         hook_cost_ns=0,
         compute_slowdown=1.0,
         comm_slowdown=1.0,
@@ -130,10 +121,25 @@ def with_local_costs(hardware: Hardware, found: dict[str, Any]) -> Hardware:
             **{key: value for key, value in hardware.spread.items() if key == "all_reduce"},
             "copy_in_ns": _scatter(found["copy_in_ns"]),
             "copy_out_ns": _scatter(found["copy_out_ns"]),
-            "launch_cost_ns": _scatter(launches),
+            "launch_cost_ns": _scatter(found["launch_ns"]),
         },
         provenance={"source": "bucketsim, emulated link", "link": hardware.provenance},
     )
+
+
+def local_fields(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies and launches of an event ``local``, as fields of a Hardware; copies too fast to see are free."""
+
+    def rate(samples_ns: list[int]) -> float | None:
+        middle = _middle(samples_ns)
+        return round(found["copy_bytes"] * 1e9 / middle, 0) if middle > 0 else None
+
+    return {
+        "launch_cost_ns": max(0, _middle(found["launch_ns"])),
+        "launch_blocks_compute": found["launch_blocks_compute"],
+        "copy_in_bytes_per_s": rate(found["copy_in_ns"]),
+        "copy_out_bytes_per_s": rate(found["copy_out_ns"]),
+    }
 
 
 def _middle(samples: Sequence[int]) -> int:

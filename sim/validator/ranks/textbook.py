@@ -130,12 +130,15 @@ class TextbookModule(nn.Module):
             return [[index] for index in range(len(self.trained))]
         closed: list[list[int]] = []
         opened: dict[object, list[int]] = {}
+        sizes: dict[object, int] = {}
         for index in reversed(range(len(self.trained))):
             parameter = self.trained[index]
             key = None if self._style.by_last else (parameter.dtype, parameter.device)
             opened.setdefault(key, []).append(index)
-            if sum(self.trained[one].nbytes for one in opened[key]) >= cap_bytes:
+            sizes[key] = sizes.get(key, 0) + parameter.nbytes
+            if sizes[key] >= cap_bytes:
                 closed.append(opened.pop(key))
+                del sizes[key]
         return [*closed, *opened.values()]
 
     @property

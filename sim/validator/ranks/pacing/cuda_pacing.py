@@ -34,19 +34,8 @@ class CudaPacedModule(PacedModule):
         clock: where the end of backward is stamped.
     """
 
-    def __init__(
-        self,
-        parameters: Sequence[torch.Tensor],
-        gradients: Sequence[torch.Tensor],
-        order: Sequence[int],
-        due_ns: Sequence[int],
-        forward_ns: int,
-        buffers: Sequence[torch.Tensor],
-        *,
-        spin: Spin,
-        clock: Clock,
-    ) -> None:
-        super().__init__(parameters, gradients, order, due_ns, forward_ns, buffers)
+    def __init__(self, *arguments: Any, spin: Spin, clock: Clock) -> None:
+        super().__init__(*arguments)
         self.backward_end: Stamp = None
         self._spin = spin
         self._clock = clock
@@ -94,19 +83,9 @@ class CudaPacer(Pacer):
         self._ends = torch.Stream(device) if backend == "gloo" else None
         self._pulse = torch.zeros(1, device=device)
 
-    def module(
-        self,
-        parameters: Sequence[torch.Tensor],
-        gradients: Sequence[torch.Tensor],
-        order: Sequence[int],
-        due_ns: Sequence[int],
-        forward_ns: int,
-        buffers: Sequence[torch.Tensor] = (),
-    ) -> PacedModule:
+    def module(self, *arguments: Any) -> PacedModule:
         """A module that enqueues kernels."""
-        return CudaPacedModule(
-            parameters, gradients, order, due_ns, forward_ns, buffers, spin=self._spin, clock=self._clock
-        )
+        return CudaPacedModule(*arguments, spin=self._spin, clock=self._clock)
 
     def link(self, described: Mapping[str, Any]) -> EmulatedLink:
         """A link of kernels on side streams."""

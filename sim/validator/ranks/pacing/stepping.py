@@ -273,17 +273,9 @@ class Pacer:
 
     device = torch.device("cpu")
 
-    def module(
-        self,
-        parameters: Sequence[torch.Tensor],
-        gradients: Sequence[torch.Tensor],
-        order: Sequence[int],
-        due_ns: Sequence[int],
-        forward_ns: int,
-        buffers: Sequence[torch.Tensor] = (),
-    ) -> PacedModule:
+    def module(self, *arguments: Any) -> PacedModule:
         """A module that keeps the schedule; arguments as of ``PacedModule``."""
-        return PacedModule(parameters, gradients, order, due_ns, forward_ns, buffers)
+        return PacedModule(*arguments)
 
     def link(self, described: Mapping[str, Any]) -> EmulatedLink:
         """The emulated link that a job describes."""

@@ -424,11 +424,11 @@ def beside_compute(rank: RankLike) -> dict[str, dict[int, float]]:
                 begun = time.monotonic()
                 _all_reduces(tensor, repeats)
                 alone_s = time.monotonic() - begun
-                dist.barrier()
+                meet()
                 both_s, both_rate = multiplying.beside(_all_reduces, tensor, repeats)
-                dist.barrier()
+                meet()
                 _, alone_rate = multiplying.beside(time.sleep, both_s)
-                dist.barrier()
+                meet()
                 rates.append((alone_rate, both_rate))
                 times.append((alone_s, both_s))
             (alone_rate, both_rate), (alone_s, both_s) = (
