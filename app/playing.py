@@ -15,18 +15,17 @@ from app.choosing import Choice, Options, WhatIf
 from app.memo import memo, one
 from sim.errors import SimError
 from sim.nouns.assignment import Assignment
-from sim.nouns.band import BandPoint
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.records import Record
 from sim.nouns.report import Report
-from sim.nouns.rows import SweepRow
 from sim.nouns.timeline import PathSpan, Timeline
 from sim.nouns.workload import Workload
 from sim.truth.recorded_job import held_to
-from sim.tuner.gain import DEFAULT_WORDS
+from sim.tuner.gain import DEFAULT_WORDS, BandPoint
 from sim.tuner.setting import find_setting
+from sim.tuner.sweep import SweepRow
 
 Progress = Callable[[str], None]
 

@@ -8,6 +8,7 @@ from sim.clusters.nccl.computed import cluster_hardware
 from sim.clusters.neighbours import hardware_beside, hardware_on
 from sim.clusters.ranks.distribution import compare_assignments, step_distribution
 from sim.clusters.ranks.rank_files import load_ranks
+from sim.clusters.scaling.one_machine import scaling_csv
 from sim.clusters.scaling.series import scaling
 from sim.costs.what_if import scale
 from sim.formats.documents import (
@@ -19,8 +20,6 @@ from sim.formats.documents import (
     parse_cluster,
     parse_hardware,
     parse_workload,
-    scaling_csv,
-    sweep_csv,
     to_text,
 )
 from sim.formats.perfetto import perfetto_json
@@ -49,7 +48,7 @@ from sim.tuner.gain import step_band
 from sim.tuner.others import best_of
 from sim.tuner.recommend import best, gain, tune
 from sim.tuner.setting import round_cap
-from sim.tuner.sweep import sweep
+from sim.tuner.sweep import sweep, sweep_csv
 from sim.validator.applying import apply
 
 __all__ = [

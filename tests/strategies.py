@@ -11,18 +11,16 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
+from sim.autotuner.progress import AutotuneProgress
+from sim.clusters.ranks.distribution import AssignmentComparison
+from sim.clusters.ranks.summary import StepDistribution
 from sim.nouns.assignment import Assignment, bucket_bytes
-from sim.nouns.autotune import AutotuneProgress
 from sim.nouns.explanation import Explanation
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.report import Report
-from sim.nouns.step_distribution import (
-    AssignmentComparison,
-    StepDistribution,
-)
 from sim.nouns.timeline import PathSpan
 from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
 from tests.cluster_strategies import clusters

@@ -21,9 +21,10 @@ from app.figures.style import (
     ms,
     safe,
 )
+from sim.clusters.ranks.distribution import AssignmentComparison
+from sim.clusters.ranks.summary import RankPart, StepDistribution
+from sim.clusters.scaling.one_machine import ScalingRow
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.scaling_row import ScalingRow
-from sim.nouns.step_distribution import AssignmentComparison, RankPart, StepDistribution
 from sim.units import NS_PER_S, format_mib_range, format_ms, format_number, format_percent, format_size
 
 _SIZE_TICKS = tuple(1 << power for power in range(10, 34, 5))

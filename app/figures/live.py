@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from app.figures.style import ACCENT, ALARM, BUCKETS, LINE, NEUTRAL, framed, ms
-from sim.nouns.autotune import AutotuneProgress
+from sim.autotuner.progress import AutotuneProgress
 from sim.nouns.live import PARTS, Lateness, LiveReport
 from sim.units import format_ms, format_percent
 

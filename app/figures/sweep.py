@@ -7,9 +7,9 @@ from typing import Any
 import plotly.graph_objects as go
 
 from app.figures.style import ACCENT, ALARM, GOOD, GRID, LINE, MIB_TICKS, built, mib_text, ms
-from sim.nouns.band import BandPoint
 from sim.nouns.recommendation import Plateau
-from sim.nouns.rows import SweepRow
+from sim.tuner.gain import BandPoint
+from sim.tuner.sweep import SweepRow
 from sim.units import format_ms, format_number, format_percent, format_size
 
 DEFAULT, ZERO = "default", "0"  # the column left of the axis: what a logarithm cannot hold

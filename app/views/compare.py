@@ -50,8 +50,8 @@ from app.words import (
 )
 from sim.errors import InputError, NotModelledError, SimError
 from sim.nouns.comparison import Agreement, CandidateAgreement
-from sim.nouns.difference import Change, Difference, PartName
 from sim.nouns.timeline import Timeline
+from sim.truth.differences import Change, Difference, PartName
 from sim.units import MIB, format_ms, format_number, format_size
 
 BEST_CAP = "best-cap"

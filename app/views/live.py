@@ -18,9 +18,8 @@ from app.library import LIVE, Library
 from app.memo import memo, one
 from app.widgets import chart, told
 from app.words import capital, plain
+from sim.autotuner.progress import AutotuneProgress, find_autotunes
 from sim.errors import NotModelledError, SimError
-from sim.formats.recordings import find_autotunes
-from sim.nouns.autotune import AutotuneProgress
 from sim.nouns.hardware import Hardware
 from sim.nouns.live import Calibration, Drift, Followed, Lateness, LiveGain, LiveReport, Unseen
 from sim.nouns.recording import RecordedLayout, Recording, RecordingHeader

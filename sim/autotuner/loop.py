@@ -21,6 +21,15 @@ from sim.autotuner.job_link import LinkProbe, measure_link
 from sim.autotuner.modes import check_even, check_switchable, unwrapped
 from sim.autotuner.own_recording import recorded, warmup_steps
 from sim.autotuner.prediction import Prediction, predict
+from sim.autotuner.progress import (
+    AUTOTUNE,
+    Autotuned,
+    AutotuneProgress,
+    Outcome,
+    Phase,
+    TrialLook,
+    tell_undecided,
+)
 from sim.autotuner.reducer_room import Room
 from sim.autotuner.switch import BucketSwitch, TriedBuckets
 from sim.autotuner.unison import FailedSomewhereError, Unison
@@ -28,11 +37,9 @@ from sim.autotuner.verdict import Verdict, is_candidate_turn, judge, looks
 from sim.errors import InputError, NotModelledError, SimError
 from sim.formats.documents import save
 from sim.formats.files import scratch_directory
-from sim.formats.recordings import AUTOTUNE
-from sim.nouns.ab import AbTest
 from sim.nouns.assignment import Assignment
-from sim.nouns.autotune import Autotuned, AutotuneProgress, Outcome, Phase, TrialLook, tell_undecided
 from sim.nouns.checks import at_least
+from sim.truth.turns import AbTest
 
 SETTLING_STEPS = 3  # after which DDP has rebuilt its buckets (A2.6)
 PREDICTION_STEPS = 5  # that ranks train on while the first one predicts

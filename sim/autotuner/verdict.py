@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from sim.nouns.ab import AbTest
-from sim.truth.turns import Turns, judge_turns
+from sim.truth.turns import AbTest, Turns, judge_turns
 from sim.units import format_percent
 
 # Two-sided levels of each of so many looks that together leave 5 % (Pocock 1977).

@@ -14,13 +14,13 @@ from sim.errors import InputError
 from sim.formats.documents import json_text
 from sim.formats.files import make_directory, write_atomically
 from sim.formats.record_files import HARDWARE, WORKLOAD, start_record
-from sim.nouns.ab import AbTest
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_percent, in_ms
 
 if TYPE_CHECKING:
+    from sim.truth.turns import AbTest
     from sim.validator.candidates.carriers import Carrier
     from sim.validator.candidates.replay_jobs import UserModel
     from sim.validator.hosts.launch import Place
@@ -60,7 +60,7 @@ def run_ab_test(
     workload: Workload | None,
     hardware: Hardware | None,
     output: Path | None,
-) -> AbTest:
+) -> "AbTest":
     """Measure, write down where ``output`` says so, and return what was found."""
     from sim.validator.abtest import run_ab
 
@@ -129,7 +129,7 @@ def gather_ab_test(directory: Path, as_json: bool) -> None:
     print_ab(result, as_json)
 
 
-def _write(directory: Path, result: AbTest) -> None:
+def _write(directory: Path, result: "AbTest") -> None:
     write_atomically(directory / AB_FILE, json_text(_ab_document(result)))
 
 
@@ -143,7 +143,7 @@ def _ab_directory(output: Path, workload: Workload | None, hardware: Hardware | 
     return output
 
 
-def _predicted_words(result: AbTest) -> str:
+def _predicted_words(result: "AbTest") -> str:
     """The predicted gain, its interval, and whether what was measured is in it."""
     assert result.predicted_gain_ns is not None
     said = f"{result.predicted_gain_ns / 1e6:+.2f} ms a step"
@@ -160,11 +160,11 @@ def _predicted_words(result: AbTest) -> str:
     )
 
 
-def _ab_document(result: AbTest) -> dict[str, Any]:
+def _ab_document(result: "AbTest") -> dict[str, Any]:
     return {"schema_version": 1, "kind": "ab", **asdict(result)}
 
 
-def print_ab(result: AbTest, as_json: bool) -> None:
+def print_ab(result: "AbTest", as_json: bool) -> None:
     """For people, or as one JSON document."""
     if as_json:
         emit(json_text(_ab_document(result)))

@@ -4,11 +4,11 @@ import os
 import platform
 import shutil
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sim.cli.next_steps import suggest
 from sim.cli.options import flag
@@ -16,8 +16,10 @@ from sim.cli.printing import emit, say, table
 from sim.errors import MachineError
 from sim.formats.documents import json_text
 from sim.machine import cpu_model, is_root, load_average, physical_cores, usable_threads
-from sim.nouns.diagnosis import Diagnosis, LoopStep, TorchFacts
 from sim.units import format_ms, format_size
+
+if TYPE_CHECKING:
+    from sim.validator.capabilities import TorchFacts
 
 PACKAGES = (
     "bucketsim",
@@ -31,6 +33,49 @@ PACKAGES = (
 )
 _OPTIONAL = ("playwright",)
 _PROBE_BITS = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """A machine as far as bucketsim depends on it.
+
+    ``versions`` holds every package looked for, None where it is missing. ``torch`` is None where
+    ``torch_obstacle`` says why. ``cores`` counts physical cores (None: unknown), ``threads`` the logical ones
+    that this process may use, ``load`` those that wanted to run in the last minute (None: unknown).
+    ``box_obstacle`` says why no cluster in a box can be made; None: one was. ``chromium`` is the browser that
+    the tests drive, looked for only where playwright is installed.
+    """
+
+    platform: str
+    versions: dict[str, str | None]
+    torch: "TorchFacts | None"
+    torch_obstacle: str | None
+    cpu: str
+    cores: int | None
+    threads: int
+    load: float | None
+    root: bool
+    iproute2: bool
+    box_obstacle: str | None
+    nvidia_driver: bool
+    chromium: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopStep:
+    """One step of the loop: whether it is possible, and what to run, or what to install or run instead.
+
+    ``reason`` is why not; None where it is possible.
+    """
+
+    name: str
+    reason: str | None
+    run: str
+
+    @property
+    def possible(self) -> bool:
+        """Whether this machine can make the step."""
+        return self.reason is None
 
 
 def doctor(
@@ -99,7 +144,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _torch() -> tuple[TorchFacts | None, str | None]:
+def _torch() -> "tuple[TorchFacts | None, str | None]":
     """What torch can do, or why nobody can say."""
     if find_spec("torch") is None:
         return None, "torch is not installed"
@@ -166,7 +211,7 @@ def _rows(machine: Diagnosis) -> list[list[str]]:
     return rows
 
 
-def _torch_rows(torch: TorchFacts) -> list[list[str]]:
+def _torch_rows(torch: "TorchFacts") -> list[list[str]]:
     injection = ", ".join(torch.missing_for_injection)
     rows = [
         ["bucket_cap_mb_list", _yes(torch.bucket_cap_mb_list, "needs torch 2.11")],

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sim
 from sim.cli.next_steps import WORKLOAD, suggest, to_tune_written
@@ -16,8 +16,11 @@ from sim.formats.documents import load, to_text
 from sim.nouns.checks import one_of
 from sim.nouns.cluster import Cluster, check_ranks
 from sim.nouns.hardware import CURVES, MAX_RANKS, Hardware
-from sim.nouns.link_load import LinkLoad
 from sim.units import NS_PER_S, format_number, format_size, format_time
+
+if TYPE_CHECKING:
+    from sim.clusters.links import LinkLoad
+
 
 _LEAST, _MOST = 1 << 20, 32 << 20  # where DDP's buckets lie
 _RANKS = "GPUs such as host0.gpu0,host1.gpu0, or how many of the first"
@@ -235,7 +238,7 @@ def _range(known: dict[str, Any] | None) -> str:
     )
 
 
-def print_loads(loads: Sequence[LinkLoad], algorithm: str) -> None:
+def print_loads(loads: "Sequence[LinkLoad]", algorithm: str) -> None:
     """The links between hosts that are busy longest, for 1 GiB of message; equal figures in one row."""
     rows: dict[tuple[str, ...], list[LinkLoad]] = {}
     for one in loads:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sim
 from sim.cli.next_steps import suggest, to_replay, to_simulate, to_tune
@@ -44,11 +44,13 @@ from sim.errors import InputError
 from sim.nouns.explanation import Event, ExplainedIteration, Explanation
 from sim.nouns.hardware import Hardware
 from sim.nouns.report import Report
-from sim.nouns.rows import WHAT_IFS, SweepRow
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job
 from sim.units import format_ms, format_number, format_percent, format_size, in_ms, parse_cap_mb
+
+if TYPE_CHECKING:
+    from sim.tuner.sweep import SweepRow
 
 
 def _iteration(text: str) -> Iteration:
@@ -347,8 +349,10 @@ def sweep(
         suggest(to_tune(workload_file, hardware_file))
 
 
-def print_rows(title: str, rows: tuple[SweepRow, ...]) -> None:
+def print_rows(title: str, rows: "tuple[SweepRow, ...]") -> None:
     """A sweep for people: what-ifs that vary as columns; where it is long, the default and the best only."""
+    from sim.tuner.sweep import WHAT_IFS
+
     best = _best(rows)
     lines = rows
     if len(rows) > MOST_LINES:
@@ -386,11 +390,13 @@ def print_rows(title: str, rows: tuple[SweepRow, ...]) -> None:
         say(f"{len(rows)} rows; shown are DDP's default and the best cap{cut}; -o FILE writes all as CSV")
 
 
-def _what_ifs(row: SweepRow) -> tuple[object, ...]:
+def _what_ifs(row: "SweepRow") -> tuple[object, ...]:
+    from sim.tuner.sweep import WHAT_IFS
+
     return tuple(getattr(row, name) for name in WHAT_IFS)
 
 
-def _best(rows: tuple[SweepRow, ...]) -> dict[tuple[object, ...], SweepRow]:
+def _best(rows: "tuple[SweepRow, ...]") -> "dict[tuple[object, ...], SweepRow]":
     """The fastest row under each combination of what-ifs, the first of equals."""
     best: dict[tuple[object, ...], SweepRow] = {}
     for row in rows:

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sim
 from sim.cli.machines import preset_or_file
@@ -40,8 +40,6 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import Hardware
 from sim.nouns.ranks import Ranks, SlowRanks
-from sim.nouns.scaling_row import ScalingRow
-from sim.nouns.step_distribution import AssignmentComparison, RankPart, StepDistribution
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job
 from sim.units import (
@@ -54,6 +52,11 @@ from sim.units import (
     in_ms,
     parse_cap_mb,
 )
+
+if TYPE_CHECKING:
+    from sim.clusters.ranks.distribution import AssignmentComparison
+    from sim.clusters.ranks.summary import RankPart, StepDistribution
+    from sim.clusters.scaling.one_machine import ScalingRow
 
 
 def scaling(
@@ -127,7 +130,7 @@ def scaling(
         suggest(TO_CLUSTER_PAGE)
 
 
-def print_rows(workload: str, rows: Sequence[ScalingRow]) -> None:
+def print_rows(workload: str, rows: "Sequence[ScalingRow]") -> None:
     """Two tables for each series, and below them why caps change, and how sure it all is."""
     for (machine, settings), series in groupby(rows, key=lambda row: (row.machine, row.settings)):
         lines = tuple(series)
@@ -163,7 +166,7 @@ def print_rows(workload: str, rows: Sequence[ScalingRow]) -> None:
         )
 
 
-def _print_steps(title: str, rows: Sequence[ScalingRow]) -> None:
+def _print_steps(title: str, rows: "Sequence[ScalingRow]") -> None:
     table(
         f"{title}: ms, {rows[0].source} all-reduces",
         ["GPUs", "all-reduce", "default", "best cap", "best buckets", "exposed", "efficiency"],
@@ -182,7 +185,7 @@ def _print_steps(title: str, rows: Sequence[ScalingRow]) -> None:
     )
 
 
-def _print_caps(rows: Sequence[ScalingRow]) -> None:
+def _print_caps(rows: "Sequence[ScalingRow]") -> None:
     table(
         "bucket_cap_mb, MiB",
         ["GPUs", "best", "as good around it", "saves", "in range", "all-reduce of the model"],
@@ -202,14 +205,14 @@ def _print_caps(rows: Sequence[ScalingRow]) -> None:
     )
 
 
-def around_words(row: ScalingRow) -> str:
+def around_words(row: "ScalingRow") -> str:
     """The caps around the best that are as good, and how many stretches of others are."""
     more = row.cap_num_stretches - 1
     ends = format_mib_range(row.cap_low_mb, row.cap_high_mb)
     return f"{ends}, {more} more" if more else ends
 
 
-def _print_ranks(rows: Sequence[ScalingRow]) -> None:
+def _print_ranks(rows: "Sequence[ScalingRow]") -> None:
     """What steps are where ranks differ."""
     if not rows[0].jitter:
         return
@@ -277,7 +280,7 @@ def _measured(machine: str | Cluster, axes: dict[str, list[Any]], text: str) -> 
     return sized(machine, given, Size(hosts=hosts, world_size=ranks)), sim.load_hardware(file)
 
 
-def _draw(rows: Sequence[ScalingRow], path: Path) -> None:
+def _draw(rows: "Sequence[ScalingRow]", path: Path) -> None:
     from app.figures.cluster import scaling_figure  # plotly, which only a figure waits for
 
     write(path, scaling_figure(rows).to_html(include_plotlyjs=True), "--figure")
@@ -361,7 +364,7 @@ def ranks(
     suggest(TO_CLUSTER_PAGE)
 
 
-def _draw_steps(told: StepDistribution | AssignmentComparison, path: Path) -> None:
+def _draw_steps(told: "StepDistribution | AssignmentComparison", path: Path) -> None:
     from app.figures.cluster import distribution_figure  # plotly, which only a figure waits for
 
     write(path, distribution_figure(told).to_html(include_plotlyjs=True), "--figure")
@@ -418,7 +421,7 @@ def _assignments(
     return made
 
 
-def _print_distribution(told: StepDistribution) -> None:
+def _print_distribution(told: "StepDistribution") -> None:
     table(
         f"{told.workload}: {told.samples:,} steps, {told.world_size:,} ranks, {told.bucket_count} bucket(s)",
         ["figure", "value"],
@@ -469,7 +472,7 @@ def _print_distribution(told: StepDistribution) -> None:
     )
 
 
-def _print_comparison(compared: AssignmentComparison) -> None:
+def _print_comparison(compared: "AssignmentComparison") -> None:
     first = compared.rows[0].distribution
     table(
         f"{first.workload}: {first.samples:,} steps of {first.world_size:,} ranks, the same for every row",

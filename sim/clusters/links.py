@@ -18,13 +18,30 @@ from sim.errors import InputError
 from sim.nouns.checks import one_of
 from sim.nouns.cluster import NVLINKS, Cluster, HostKind, check_ranks, split_name
 from sim.nouns.hardware import MAX_RANKS
-from sim.nouns.link_load import LinkLoad
 
 LinkEnds = tuple[str, str]
 LinkName = TypeVar("LinkName", bound=Hashable)
 
 _SPINE = "spine"
 _ROUNDING = 1e-9  # rates are sums of a few floats, each to about 1e-16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkLoad:
+    """``share`` bytes cross the link from ``a`` to ``b`` for each byte of the message.
+
+    It carries ``bytes_per_s`` in that direction.
+    """
+
+    a: str
+    b: str
+    bytes_per_s: float
+    share: float
+
+    @property
+    def s_per_byte(self) -> float:
+        """How long the link is busy for each byte of the message: the greatest of all holds them up."""
+        return self.share / self.bytes_per_s
 
 
 class Wires:

@@ -8,25 +8,16 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
-from typing import Any, TypeVar
+from dataclasses import fields, is_dataclass
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from sim.errors import InputError
 from sim.formats.files import read_bytes, write_atomically
 from sim.nouns.assignment import Assignment
-from sim.nouns.autotune import AutotuneProgress
 from sim.nouns.cluster import Cluster
-from sim.nouns.explanation import Explanation
 from sim.nouns.hardware import Hardware
-from sim.nouns.measurement import Measurement
-from sim.nouns.ranks import Ranks
-from sim.nouns.recommendation import Recommendation
-from sim.nouns.report import Report
-from sim.nouns.rows import SweepRow
-from sim.nouns.scaling_row import ScalingRow
-from sim.nouns.step_distribution import AssignmentComparison, StepDistribution
 from sim.nouns.workload import DTYPE_BYTES, Workload
 
 SCHEMA_VERSION = 1
@@ -34,37 +25,12 @@ MAX_DEPTH = 64
 _LONGEST_MESSAGE = 360
 _MORE_THAN_A_FLOAT = re.compile(r"\d{309}")
 
-KINDS: dict[str, type[Any]] = {
-    "workload": Workload,
-    "hardware": Hardware,
-    "assignment": Assignment,
-    "report": Report,
-    "measurement": Measurement,
-    "recommendation": Recommendation,
-    "explanation": Explanation,
-    "cluster": Cluster,
-    "ranks": Ranks,
-    "step_distribution": StepDistribution,
-    "assignment_comparison": AssignmentComparison,
-    "autotune": AutotuneProgress,
-}
-_KIND_OF = {noun: kind for kind, noun in KINDS.items()}
 
-Noun = TypeVar(
-    "Noun",
-    Workload,
-    Hardware,
-    Assignment,
-    Report,
-    Measurement,
-    Recommendation,
-    Explanation,
-    Cluster,
-    Ranks,
-    StepDistribution,
-    AssignmentComparison,
-    AutotuneProgress,
-)
+class _Kinded(Protocol):
+    KIND: ClassVar[str]
+
+
+Noun = TypeVar("Noun", bound=_Kinded)
 Body = TypeVar("Body")
 
 
@@ -213,7 +179,7 @@ def _one_line(text: str) -> str:
 
 def parse_document(document: Any, noun: type[Noun], source: str) -> Noun:
     """A noun from parsed JSON. Raises ``InputError`` naming ``source``, field, value and what is legal."""
-    kind = _KIND_OF[noun]
+    kind = noun.KIND
     if not isinstance(document, dict):
         raise InputError(f"{source}: {_short(document)} is not legal; give a JSON object of kind {kind!r}")
     body: dict[str, Any] = dict(document)
@@ -289,7 +255,7 @@ def to_document(noun: Any) -> dict[str, Any]:
     """A noun as a JSON-ready object with ``schema_version`` and ``kind``; defaults of None left out."""
     body = _adapter(type(noun)).dump_python(noun, mode="json", exclude_none=False)
     assert isinstance(body, dict)
-    return {"schema_version": SCHEMA_VERSION, "kind": _KIND_OF[type(noun)], **body}
+    return {"schema_version": SCHEMA_VERSION, "kind": noun.KIND, **body}
 
 
 def to_text(noun: Any) -> str:
@@ -359,16 +325,6 @@ def parse_cluster(text: str | bytes, source: str) -> Cluster:
 def digest(noun: Any) -> str:
     """SHA-256 of a noun's JSON text, in hex: what tells two of them apart."""
     return hashlib.sha256(to_text(noun).encode()).hexdigest()
-
-
-def sweep_csv(rows: Iterable[SweepRow]) -> str:
-    """A sweep as CSV: one row a candidate, times in ns; DDP's default has an empty ``bucket_cap_mb``."""
-    return csv_text(map(asdict, rows), [field.name for field in fields(SweepRow)])
-
-
-def scaling_csv(rows: Iterable[ScalingRow]) -> str:
-    """A scaling view as CSV: one row a machine, times in ns; what is None is empty."""
-    return csv_text(map(asdict, rows), [field.name for field in fields(ScalingRow)])
 
 
 def csv_text(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> str:

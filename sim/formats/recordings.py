@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError
-from sim.formats.documents import SCHEMA_VERSION, load, parse_body, parse_json
+from sim.formats.documents import SCHEMA_VERSION, parse_body, parse_json
 from sim.formats.files import read_bytes
-from sim.nouns.autotune import AutotuneProgress
 from sim.nouns.devices import backend_of, device_type
 from sim.nouns.recording import (
     RecordedEnd,
@@ -21,7 +20,6 @@ from sim.nouns.recording import (
     RecordingHeader,
 )
 
-AUTOTUNE = "autotune.json"
 _FILE = re.compile(r"rank-([0-9]+)\.jsonl")
 _ALIKE = ("world_size", "level", "every", "device", "backend", "clock", "parameters")
 
@@ -159,15 +157,3 @@ def _checked_step(step: RecordedStep, header: RecordingHeader, source: str) -> R
                 f"parameters"
             )
     return step
-
-
-def find_autotunes(directory: str | os.PathLike[str]) -> dict[str, AutotuneProgress]:
-    """What tunings tell in ``directory`` and those in it, by their names; what cannot be read is left out."""
-    found: dict[str, AutotuneProgress] = {}
-    place = Path(directory)
-    for path in (place / AUTOTUNE, *sorted(place.glob(f"*/{AUTOTUNE}"))):
-        try:
-            found[path.parent.name] = load(path, AutotuneProgress)
-        except InputError:
-            continue  # not there, or not ours
-    return found

@@ -8,7 +8,7 @@ from lightning.pytorch.callbacks import Callback
 
 import sim
 from sim.autotuner.modes import unwrapped
-from sim.nouns.autotune import Autotuned
+from sim.autotuner.progress import Autotuned
 
 
 class BucketAutotune(Callback):  # type: ignore[misc]

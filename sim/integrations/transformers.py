@@ -8,7 +8,7 @@ from transformers import TrainerCallback
 
 import sim
 from sim.autotuner.modes import unwrapped
-from sim.nouns.autotune import Autotuned
+from sim.autotuner.progress import Autotuned
 
 
 class BucketAutotuneCallback(TrainerCallback):  # type: ignore[misc]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from sim.errors import AssignmentError
 from sim.nouns.checks import all_at_least, are_at_least, at_least
@@ -74,6 +74,7 @@ class Assignment:
     what ``sim.apply`` holds against the model that it is given.
     """
 
+    KIND: ClassVar[str] = "assignment"
     policy: Policy = "explicit"
     bucket_indices: tuple[tuple[int, ...], ...]
     bucket_bytes: tuple[int, ...] | None = None

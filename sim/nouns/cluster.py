@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from sim.errors import InputError
 from sim.nouns.checks import at_least, one_of
@@ -193,6 +193,7 @@ class Cluster:
     ``placement`` holds the GPU of each rank (``host3.gpu0``); None: all GPUs, host by host.
     """
 
+    KIND: ClassVar[str] = "cluster"
     name: str
     kinds: tuple[HostKind, ...]
     hosts: tuple[Hosts, ...]

@@ -1,7 +1,7 @@
 """What happens in the first iterations: every collective in order, what it carries and what launches it."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from sim.nouns.collective import CollectiveKind, Phase
 
@@ -41,6 +41,7 @@ class ExplainedIteration:
 class Explanation:
     """What a system does with a workload: when constructed, and in each iteration."""
 
+    KIND: ClassVar[str] = "explanation"
     policy: str
     workload: str
     world_size: int

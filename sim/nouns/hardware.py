@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 from sim.errors import InputError
 from sim.nouns.checks import at_least, curve_scatter, factor, number, rate, scatter
@@ -64,6 +64,7 @@ class Hardware:
     ``spread["readings"]`` other machines that explain the same measured step; see CONTRACT.
     """
 
+    KIND: ClassVar[str] = "hardware"
     name: str
     world_size: int
     all_reduce: Curve

@@ -1,7 +1,7 @@
 """What real ranks did with one candidate."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
@@ -56,6 +56,7 @@ class Measurement:
     itself, read from its trace). ``dropped_warmup`` iterations came before.
     """
 
+    KIND: ClassVar[str] = "measurement"
     name: str
     role: Role
     mode: Mode

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 from sim.errors import InputError
 from sim.nouns.checks import at_least
@@ -66,6 +66,7 @@ class Ranks:
     stall and it stretches nothing.
     """
 
+    KIND: ClassVar[str] = "ranks"
     name: str
     pace_jitter: float = 0.0
     pace_spread: float = 0.0

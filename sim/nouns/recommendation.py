@@ -1,7 +1,7 @@
 """What the tuner answers: an assignment, its proof, and what each knob can reach."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from sim.nouns.assignment import Assignment
 from sim.nouns.report import Report
@@ -117,6 +117,7 @@ class Recommendation:
     set. ``against`` is what ``baseline`` and the gain are of: DDP's default, or the buckets that a job had.
     """
 
+    KIND: ClassVar[str] = "recommendation"
     assignment: Assignment
     report: Report
     baseline: Report

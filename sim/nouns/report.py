@@ -1,7 +1,7 @@
 """What it means: the figures of one simulated or measured step."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from sim.nouns.early_launch import EarlyLaunch
 from sim.nouns.memory import Memory
@@ -40,6 +40,7 @@ class Report:
     proposes saves of it at most.
     """
 
+    KIND: ClassVar[str] = "report"
     policy: str
     iteration: Literal["steady", 1, 2, 3]
     pre_forward_ns: int

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from sim.errors import InputError
 from sim.nouns.checks import at_least, no_duplicates, one_of
@@ -125,6 +125,7 @@ class Workload:
     what ``sim.assign`` and all that asks it take its switches to be, unless others are given.
     """
 
+    KIND: ClassVar[str] = "workload"
     name: str
     gradients: tuple[Gradient, ...]
     forward_ns: int

@@ -8,7 +8,7 @@ would make the average over a long run better known. Jitter is new in every cell
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -16,7 +16,6 @@ import numpy as np
 from sim.clock.arrays import Floats
 from sim.costs.doubts import doubts_about, doubts_about_step
 from sim.nouns.assignment import Assignment
-from sim.nouns.band import BandPoint
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Gain, Plateau
 from sim.nouns.workload import Workload
@@ -57,6 +56,21 @@ FEWEST_ITERATIONS = 4  # Student's t of fewer has no variance: they show no rang
 MOST_ITERATIONS = 400  # so many are drawn of more: the band then holds 94 to 96 of 100 steps
 
 Shortfall = Literal["nothing", "uncertain", "noise", "little"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BandPoint:
+    """``low_ns`` to ``high_ns``: 95 of 100 steps under ``cap_mb`` (MiB; None is DDP's default) lie there.
+
+    It is read from ``draws`` drawn steps; ``iterations`` recorded ones are behind them, 0 where none were
+    recorded and all-reduces or an estimate alone vary.
+    """
+
+    cap_mb: float | None
+    low_ns: int
+    high_ns: int
+    draws: int = 0
+    iterations: int = 0
 
 
 class Steps(NamedTuple):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sim.nouns.recommendation import Gain, Plateau, Setting
-from sim.nouns.rows import SweepRow
+from sim.tuner.sweep import SweepRow
 from sim.units import format_ms, format_number, format_percent
 
 # MiB: the caps that people set most often, then others that they set.

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from itertools import product
 from math import prod
@@ -16,15 +16,16 @@ from typing import Any, TypeVar
 
 from sim.costs.what_if import check_factor, check_precision, check_ranks, scale
 from sim.errors import InputError, MachineError, SimError
+from sim.formats.documents import csv_text
 from sim.metrics.step import overlap_ratio
 from sim.nouns.hardware import Hardware
-from sim.nouns.rows import SweepRow
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
 from sim.systems.simulate import Engine, simulate
 from sim.units import MIB, cap_bytes, format_number
 
+WHAT_IFS = ("world_size", "precision", "bandwidth", "latency", "backward")  # fields of a row
 MAX_ROWS = 100_000
 CAPS_MB = (
     *(0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.25, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9, 10),
@@ -34,6 +35,31 @@ CAPS_MB = (
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRow:
+    """One candidate of a sweep: the assignment, the what-ifs it was played under, and its figures.
+
+    Flat and plain, so that rows are tidy: ``pandas.DataFrame(map(asdict, rows))``. ``label`` names the
+    assignment. ``bucket_cap_mb`` (MiB) is None for DDP's default, its own point (A2.1); ``precision`` is a
+    torch dtype of all gradients, None as they were recorded. ``bandwidth``, ``latency`` and ``backward`` are
+    factors. Times in ns; ``largest_bucket_bytes`` in parameter bytes.
+    """
+
+    label: str
+    bucket_cap_mb: float | None
+    world_size: int
+    precision: str | None
+    bandwidth: float
+    latency: float
+    backward: float
+    num_buckets: int
+    largest_bucket_bytes: int
+    step_ns: int
+    sync_end_ns: int
+    exposed_comm_ns: int
+    overlap_ratio: float
 
 
 def sweep(
@@ -251,3 +277,8 @@ def spread(
     finally:
         for future in futures:
             future.cancel()
+
+
+def sweep_csv(rows: Iterable[SweepRow]) -> str:
+    """A sweep as CSV: one row a candidate, times in ns; DDP's default has an empty ``bucket_cap_mb``."""
+    return csv_text(map(asdict, rows), [field.name for field in fields(SweepRow)])

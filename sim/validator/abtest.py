@@ -6,12 +6,11 @@ from typing import Any
 
 from sim.errors import InputError
 from sim.formats.record_files import save_measurements
-from sim.nouns.ab import AbTest
 from sim.nouns.assignment import Assignment
 from sim.nouns.measurement import Measurement
 from sim.nouns.recommendation import Gain
 from sim.nouns.workload import Workload
-from sim.truth.turns import Turns, judge_turns
+from sim.truth.turns import AbTest, Turns, judge_turns
 from sim.validator.candidates.candidate import Candidate, check_replayable
 from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier
 from sim.validator.candidates.replay_jobs import (

@@ -3,16 +3,50 @@
 import inspect
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.nouns.diagnosis import Gpu, TorchFacts
 from sim.validator.ranks.pacing.paced_module import sharpen_sleep, sleep_until
 
 _SLEEPS = 50
 _SLEEP_NS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU as torch names it."""
+
+    name: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchFacts:
+    """What the installed torch can do.
+
+    ``distributed``, ``gloo``, ``nccl`` and ``mpi`` are whether torch was built with them, ``nccl_version``
+    and ``cuda`` their versions. ``bucket_cap_mb_list`` (from 2.11) and ``batched_grad_copy`` (from 2.12) are
+    keywords of DistributedDataParallel, ``missing_for_injection`` what free ``bucket_indices`` lack (empty:
+    possible). ``sleep_late_median_ns`` and ``sleep_late_p90_ns`` are by how much short sleeps of the paced
+    replay end late.
+    """
+
+    version: str
+    distributed: bool
+    gloo: bool
+    nccl: bool
+    mpi: bool
+    nccl_version: str | None
+    cuda: str | None
+    gpus: tuple[Gpu, ...]
+    bucket_cap_mb_list: bool
+    batched_grad_copy: bool
+    missing_for_injection: tuple[str, ...]
+    sleep_late_median_ns: int
+    sleep_late_p90_ns: int
 
 
 def torch_facts() -> TorchFacts:

@@ -7,7 +7,7 @@ import pytest
 
 import sim
 from app.figures.cluster import curve_rows, draw_curve, scaling_figure
-from sim.nouns.scaling_row import ScalingRow
+from sim.clusters.scaling.one_machine import ScalingRow
 from tests.app.conftest import make_workload
 
 EVIL = "<script>alert(1)</script>"

@@ -12,9 +12,9 @@ from streamlit.testing.v1 import AppTest
 import sim
 from app import launch
 from app.views import live as words
+from sim.autotuner.progress import AutotuneProgress, TrialLook
 from sim.errors import InputError, NotModelledError
 from sim.formats.documents import save
-from sim.nouns.autotune import AutotuneProgress, TrialLook
 from sim.nouns.live import PARTS, Calibration, Followed, LiveReport
 from sim.nouns.recording import (
     RecordedBackward,

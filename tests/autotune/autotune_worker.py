@@ -27,9 +27,9 @@ from torch.nn.parallel import DistributedDataParallel
 import sim
 from sim.autotuner import loop
 from sim.autotuner.prediction import Prediction
+from sim.autotuner.progress import find_autotunes
 from sim.autotuner.switch import BucketSwitch
 from sim.errors import InputError
-from sim.formats.recordings import find_autotunes
 from sim.nouns.assignment import Assignment, MadeFor
 from sim.nouns.recommendation import Setting
 from sim.validator.ranks.wrapping import injection

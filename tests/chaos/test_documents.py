@@ -19,13 +19,14 @@ import app
 import sim
 from sim.clusters.machines import boxed_cluster
 from sim.errors import SimError
-from sim.formats.documents import KINDS, parse_text, to_document
+from sim.formats.documents import parse_text, to_document
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from tests.chaos.senseless import PROPERTIES, senseless, table
 from tests.cli import cheap
 from tests.commands import bucketsim
 from tests.importer.damage import JUNK, damaged, places
+from tests.kinds import KINDS
 
 LONGEST_MESSAGE, MOST_SECONDS = 500, 10.0
 _PRINTED = {  # a command whose --json is of this kind

@@ -21,9 +21,10 @@ from pathlib import Path
 
 import pytest
 
-from sim.formats.documents import KINDS, parse_text
+from sim.formats.documents import parse_text
 from tests.cli import cheap
 from tests.effort import PATIENCE_S
+from tests.kinds import KINDS
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow]
 

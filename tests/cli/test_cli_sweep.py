@@ -18,8 +18,7 @@ import sim
 import sim.validator.abtest
 from app import launch
 from sim.formats import documents
-from sim.nouns.ab import AbTest
-from sim.truth.turns import Turns, judge_turns
+from sim.truth.turns import AbTest, Turns, judge_turns
 from tests.cli import cheap
 from tests.commands import Said, bucketsim
 from tests.effort import PATIENCE_S

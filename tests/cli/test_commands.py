@@ -22,6 +22,7 @@ from sim.nouns.ranks import Ranks
 from tests.cli import cheap
 from tests.cli.cheap import save_measurements
 from tests.commands import Said, bucketsim, process, script
+from tests.kinds import KINDS
 
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
 W, H = EXAMPLES / "workload.json", EXAMPLES / "hardware.json"
@@ -146,7 +147,7 @@ def test_json_is_one_document_that_reads_back(words: list[Any], kind: str) -> No
     said = bucketsim(*words)
     document = one_document(said)
     assert document["kind"] == kind
-    documents.parse_document(document, documents.KINDS[kind], "stdout")
+    documents.parse_document(document, KINDS[kind], "stdout")
 
 
 def test_a_tuned_assignment_is_simulated_as_it_was_recommended(tmp_path: Path) -> None:

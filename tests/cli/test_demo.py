@@ -9,7 +9,7 @@ import pytest
 
 import sim
 from sim.cli import running
-from sim.nouns.diagnosis import Diagnosis
+from sim.cli.diagnosing import Diagnosis
 from tests.cli import cheap
 from tests.cli.test_doctor import ALL
 from tests.commands import Said, bucketsim

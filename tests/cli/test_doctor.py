@@ -15,9 +15,9 @@ import typer.main
 
 import sim.cli.commands
 from sim.cli import diagnosing
-from sim.cli.diagnosing import cautions, loop_obstacle, loop_steps
+from sim.cli.diagnosing import Diagnosis, cautions, loop_obstacle, loop_steps
 from sim.machine import usable_threads
-from sim.nouns.diagnosis import Diagnosis, Gpu, TorchFacts
+from sim.validator.capabilities import Gpu, TorchFacts
 from tests.commands import bucketsim, process
 
 COMMANDS = typer.main.get_command(sim.cli.commands.app).commands  # type: ignore[attr-defined]

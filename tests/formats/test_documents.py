@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import InputError, SimError
 from sim.formats import documents, files
-from sim.formats.documents import KINDS
 from sim.nouns.hardware import CurvePoint, Hardware
 from tests.commands import bucketsim
 from tests.effort import tries
+from tests.kinds import KINDS
 from tests.strategies import NOUNS
 
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"

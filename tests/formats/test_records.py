@@ -17,6 +17,7 @@ from sim.nouns.measurement import MeasuredIteration, Measurement
 from sim.nouns.workload import Workload
 from tests.effort import tries
 from tests.handmade import measurement
+from tests.kinds import KINDS
 from tests.saving import save_measurement
 from tests.strategies import hardwares, measurements, workloads
 
@@ -117,7 +118,7 @@ def test_names_with_slashes_stay_in_the_directory(made: Path) -> None:
     path = save_measurement(made, 7, replace(PLAIN, name="../../etc/x y"))
     assert path.parent == made
     assert path.name.startswith("measurement-07-")
-    assert documents.load(path, documents.KINDS["measurement"]).name == "../../etc/x y"
+    assert documents.load(path, KINDS["measurement"]).name == "../../etc/x y"
 
 
 def test_find_records_looks_below_and_sorts(made: Path) -> None:

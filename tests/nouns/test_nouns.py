@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from sim.errors import AssignmentError, InputError
 from sim.formats import documents
-from sim.formats.documents import KINDS
 from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.cluster import Cluster, HostKind, Hosts, Network, Step, check_ranks, split_name
 from sim.nouns.hardware import CurvePoint, Hardware
@@ -33,6 +32,7 @@ from sim.units import (
 )
 from tests.cluster_strategies import clusters
 from tests.effort import tries
+from tests.kinds import KINDS
 from tests.strategies import assignments, hardwares, workloads
 
 NOUNS = [

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import InputError
 from sim.metrics.noise import difference_interval, median_interval
-from sim.nouns.ab import AbTest
 from sim.nouns.assignment import Assignment
 from sim.nouns.box import Box
 from sim.nouns.hardware import CurvePoint, Hardware
@@ -26,7 +25,7 @@ from sim.nouns.workload import Workload
 from sim.truth import scoring
 from sim.truth.rule import TARGETS, Limits
 from sim.truth.scoring import agree, compare
-from sim.truth.turns import MIN_ROUNDS, Turns, judge_turns
+from sim.truth.turns import MIN_ROUNDS, AbTest, Turns, judge_turns
 from tests.effort import tries
 from tests.handmade import handmade, measurement, wired
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import SimError
 from sim.metrics.step import step_ns
-from sim.nouns.difference import Difference
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Buffer
+from sim.truth.differences import Difference
 from tests.effort import tries
 from tests.metrics.built import MS, hardware, workload
 from tests.strategies import REAL, TINY, Case, assignments, cases, hardwares, paired_cases

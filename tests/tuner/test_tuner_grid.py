@@ -22,11 +22,10 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import InputError, MachineError
 from sim.nouns.hardware import Hardware
-from sim.nouns.rows import WHAT_IFS, SweepRow
 from sim.nouns.workload import Workload
 from sim.systems.simulate import Engine
 from sim.tuner import sweep as sweeping
-from sim.tuner.sweep import default_caps, process_pool, spread
+from sim.tuner.sweep import WHAT_IFS, SweepRow, default_caps, process_pool, spread
 from sim.units import MIB
 from tests import strategies
 from tests.effort import PATIENCE_S, tries

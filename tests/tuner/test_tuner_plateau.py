@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 import sim
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Plateau
-from sim.nouns.rows import SweepRow
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
 from sim.tuner import gain as gains
 from sim.tuner.caps import cap_curve
 from sim.tuner.draws import draw
 from sim.tuner.problem import Scorer
+from sim.tuner.sweep import SweepRow
 from tests.effort import tries
 from tests.strategies import TINY, hardwares, workloads
 from tests.tuner.cases import MIB, MS, Case, link, simulated, transformer

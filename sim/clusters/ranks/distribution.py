@@ -1,14 +1,15 @@
 """How long steps are over many draws of a job's ranks, and what a bucket assignment makes of them."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from sim.clusters.ranks.summary import StepDistribution
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.ranks import Ranks
-from sim.nouns.step_distribution import AssignmentComparison, PairedRow, StepDistribution
 from sim.nouns.workload import Workload
 
 if TYPE_CHECKING:
@@ -21,6 +22,34 @@ _FEWEST_STEPS = 10  # in a job, so that the one that is not counted is no great 
 _MOST_LOTTERIES = 1000  # jobs, if a rank draws a pace once a job: more steps of one job then say little
 _STEPS_OF_A_LOTTERY = 2
 _MOST_RANKS = 1 << 23  # of all jobs together: what is kept of them takes 192 MiB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedRow:
+    """One assignment over the same draws as the first one, which ``gain_ns`` is measured against.
+
+    ``gain_ns``: by how much its mean step is shorter, with an interval where that of a mean step has one;
+    ``nominal_gain_ns`` the same with all ranks alike. Their difference is what it changes of the cost of the
+    slowest.
+    """
+
+    name: str
+    gain_ns: int
+    gain_low_ns: int | None
+    gain_high_ns: int | None
+    nominal_gain_ns: int
+    distribution: StepDistribution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentComparison:
+    """Several assignments on the same draws; the first row is what the others are measured against."""
+
+    KIND: ClassVar[str] = "assignment_comparison"
+    rows: tuple[PairedRow, ...]
+    best_by_mean: str
+    best_by_nominal: str
+    provenance: dict[str, Any] = field(default_factory=dict)
 
 
 def step_distribution(

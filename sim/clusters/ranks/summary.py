@@ -1,8 +1,9 @@
 """What drawn jobs say: the distribution of their steps, what the slowest rank costs, and which it is."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,6 @@ from sim.costs.doubts import doubts_about
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
-from sim.nouns.step_distribution import CollectiveWait, RankPart, StepDistribution
 from sim.nouns.workload import Workload
 from sim.tuner.draws import NO_SCATTER
 from sim.tuner.gain import student
@@ -22,6 +22,87 @@ from sim.units import format_number
 _WORST = 5
 _FEWEST_STALLS = 20  # a Poisson number of 20 has a standard deviation of less than a quarter of it
 _QUANTILES = np.linspace(0, 1, 101)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPart:
+    """``count`` ranks, of which ``first`` is the first, as one: how they came to collectives.
+
+    ``last_share`` is the share of all collectives to which they came last, split evenly where others came
+    with them, and without those to which all came together; ``waited_ns`` how long one of them waited for the
+    last in a step, in the mean; ``pace`` the mean of what they drew.
+    """
+
+    name: str
+    first: int
+    count: int
+    pace: float
+    last_share: float
+    waited_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveWait:
+    """One collective of a step: its ``bucket`` (None where it carries none) and how ranks waited there.
+
+    ``waited_ns`` is the mean over ranks and steps, ``longest_ns`` the mean over steps of how long the first
+    to come waited. ``straggler_share`` is in how many steps any rank waited: in the others all came together,
+    such as where the channel was busy until all had launched it.
+    """
+
+    bucket: int | None
+    num_bytes: int
+    waited_ns: int
+    longest_ns: int
+    straggler_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDistribution:
+    """Steps of a job of ``world_size`` ranks under one assignment; times in ns, intervals at 95 %.
+
+    A step is from where the last rank has ended one to where the last has ended the next. ``samples`` steps
+    in ``jobs`` chains, each of which drew its ranks anew; None for an interval of fewer than two jobs, or of
+    so few stalls that how jobs scatter does not tell it. Intervals leave out how few iterations were
+    recorded. ``quantiles_ns`` has 101: from the shortest step to the longest.
+
+    ``nominal_step_ns`` is the step if every rank were the workload as it is, ``slowest_cost_ns`` what the
+    mean step is longer. ``even_step_ns`` and ``imbalance_cost_ns`` are the same if each rank computed, before
+    backward, in it and in the optimizer, what all ranks did in the mean of all steps, stalls included: the
+    same work, evenly spread. ``mean_pace`` is all that over what the workload computes. ``waited_ns`` is how
+    long a rank's collectives waited for the last rank in a step, in the mean.
+    """
+
+    KIND: ClassVar[str] = "step_distribution"
+    workload: str
+    hardware: str
+    ranks: str
+    policy: str
+    bucket_count: int
+    world_size: int
+    samples: int
+    jobs: int
+    seed: int
+    mean_step_ns: int
+    mean_low_ns: int | None
+    mean_high_ns: int | None
+    p5_step_ns: int
+    median_step_ns: int
+    p95_step_ns: int
+    p99_step_ns: int
+    quantiles_ns: tuple[int, ...]
+    nominal_step_ns: int
+    slowest_cost_ns: int
+    mean_pace: float
+    even_step_ns: int
+    imbalance_cost_ns: int
+    waited_ns: int
+    parts: tuple[RankPart, ...] = ()
+    worst: tuple[RankPart, ...] = ()
+    collectives: tuple[CollectiveWait, ...] = ()
+    not_known: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    provenance: dict[str, Any] = field(default_factory=dict)
 
 
 def interval(tables: Sequence[NDArray[np.int64]], is_told: bool) -> tuple[int, int | None, int | None]:

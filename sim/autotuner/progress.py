@@ -1,11 +1,16 @@
-"""What became of a job that tuned its own buckets."""
+"""What becomes of a job that tunes its own buckets, and the file in which it tells."""
 
+import os
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
-from sim.nouns.ab import AbTest
+from sim.errors import InputError
+from sim.formats.documents import load
 from sim.nouns.assignment import Assignment
+from sim.truth.turns import AbTest
 
+AUTOTUNE = "autotune.json"
 Outcome = Literal["kept", "reverted", "refused"]
 Phase = Literal["settling", "recording", "link", "prediction", "trial", "ended"]
 
@@ -43,6 +48,7 @@ class AutotuneProgress:
     of the latest trial, of ``most_steps`` at most. ``outcome``, ``why`` and ``seconds``: once it ended.
     """
 
+    KIND: ClassVar[str] = "autotune"
     name: str
     world_size: int
     phase: Phase = "settling"
@@ -83,3 +89,15 @@ class Autotuned:
 
     def __str__(self) -> str:
         return f"{self.outcome}: {self.why} ({self.steps} steps, {self.seconds:.1f} s)"
+
+
+def find_autotunes(directory: str | os.PathLike[str]) -> dict[str, AutotuneProgress]:
+    """What tunings tell in ``directory`` and those in it, by their names; what cannot be read is left out."""
+    found: dict[str, AutotuneProgress] = {}
+    place = Path(directory)
+    for path in (place / AUTOTUNE, *sorted(place.glob(f"*/{AUTOTUNE}"))):
+        try:
+            found[path.parent.name] = load(path, AutotuneProgress)
+        except InputError:
+            continue  # not there, or not ours
+    return found
