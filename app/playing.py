@@ -16,9 +16,8 @@ from app.memo import memo, one
 from sim.errors import SimError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
-from sim.nouns.measurement import Measurement
+from sim.nouns.measurement import Measurement, Record
 from sim.nouns.recommendation import Recommendation
-from sim.nouns.records import Record
 from sim.nouns.report import Report
 from sim.nouns.timeline import PathSpan, Timeline
 from sim.nouns.workload import Workload

@@ -23,12 +23,11 @@ from app.playing import Inputs
 from app.words import MACHINE_WORDS, counted, plain
 from sim.errors import InputError, SimError
 from sim.formats.record_files import recorded_step
+from sim.importer.imported import ImportOptions, Uploaded
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import MAX_RANKS, Hardware
-from sim.nouns.imported import ImportOptions, Uploaded
-from sim.nouns.measurement import Measurement
-from sim.nouns.records import Record
+from sim.nouns.measurement import Measurement, Record
 from sim.nouns.workload import Workload
 from sim.units import format_ms, format_size
 

@@ -10,7 +10,7 @@ from sim.clusters.ranks.distribution import compare_assignments, step_distributi
 from sim.clusters.ranks.rank_files import load_ranks
 from sim.clusters.scaling.one_machine import scaling_csv
 from sim.clusters.scaling.series import scaling
-from sim.costs.what_if import scale
+from sim.costs.service_time import scale
 from sim.formats.documents import (
     digest,
     load_assignment,
@@ -22,7 +22,6 @@ from sim.formats.documents import (
     parse_workload,
     to_text,
 )
-from sim.formats.perfetto import perfetto_json
 from sim.formats.record_files import find_records, load_record
 from sim.importer.uploads import read_uploads
 from sim.live.calibration import calibrate_live, live_gain
@@ -41,6 +40,7 @@ from sim.systems.simulate import simulate
 from sim.systems.snippets import bucket_indices_json, deepspeed_config, megatron_flags, snippet
 from sim.truth.anchor import anchor
 from sim.truth.differences import difference
+from sim.truth.perfetto import perfetto_json
 from sim.truth.recorded_step import own_step
 from sim.truth.scoring import agreement, as_measured, error_limit
 from sim.tuner.frameworks import nearest_setting

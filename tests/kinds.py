@@ -4,13 +4,13 @@ from typing import Any
 
 from sim.autotuner.progress import AutotuneProgress
 from sim.clusters.ranks.distribution import AssignmentComparison
+from sim.clusters.ranks.rank_files import Ranks
 from sim.clusters.ranks.summary import StepDistribution
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
-from sim.nouns.explanation import Explanation
+from sim.nouns.collective import Explanation
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
-from sim.nouns.ranks import Ranks
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.report import Report
 from sim.nouns.workload import Workload

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import sim
-from sim.nouns.comparison import Agreement
-from sim.nouns.records import Record
+from sim.nouns.measurement import Record
+from sim.truth.scoring import Agreement
 
 _SCORE = sim.agreement
 

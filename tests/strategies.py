@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from sim.autotuner.progress import AutotuneProgress
 from sim.clusters.ranks.distribution import AssignmentComparison
+from sim.clusters.ranks.rank_files import RankGroup, Ranks, SlowRanks
 from sim.clusters.ranks.summary import StepDistribution
 from sim.nouns.assignment import Assignment, bucket_bytes
-from sim.nouns.explanation import Explanation
+from sim.nouns.collective import Explanation
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
-from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.report import Report
 from sim.nouns.timeline import PathSpan

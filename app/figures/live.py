@@ -11,7 +11,8 @@ from plotly.subplots import make_subplots
 
 from app.figures.style import ACCENT, ALARM, BUCKETS, LINE, NEUTRAL, framed, ms
 from sim.autotuner.progress import AutotuneProgress
-from sim.nouns.live import PARTS, Lateness, LiveReport
+from sim.live.held import Lateness, LiveReport
+from sim.truth.recorded_job import PARTS
 from sim.units import format_ms, format_percent
 
 PART_WORDS: dict[str, str] = {

@@ -23,10 +23,10 @@ from app.figures.style import (
     ms_text,
     safe,
 )
-from sim.nouns.comparison import Agreement, Attribution, CandidateAgreement
-from sim.nouns.measurement import MeasuredBucket
-from sim.nouns.records import Record
+from sim.nouns.measurement import MeasuredBucket, Record
 from sim.nouns.report import BucketRow
+from sim.truth.attribution import Attribution
+from sim.truth.scoring import Agreement, CandidateAgreement
 from sim.units import MIB, format_number, format_percent
 
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")

@@ -18,11 +18,11 @@ from app.sources import PRESETS, Preset, UploadedFile
 from app.widgets import Card, chart, download, draw_card, factor, take_name, told
 from app.words import MACHINE_WORDS, device_sentence, estimated_sentence, file_safe, plain, sentence
 from sim.clusters.ranks.distribution import AssignmentComparison, PairedRow
+from sim.clusters.ranks.rank_files import Ranks, SlowRanks
 from sim.clusters.ranks.summary import StepDistribution
 from sim.clusters.scaling.one_machine import ScalingRow
 from sim.nouns.cluster import Cluster, split_name
 from sim.nouns.hardware import Hardware
-from sim.nouns.ranks import Ranks, SlowRanks
 from sim.nouns.workload import Workload
 from sim.units import format_ms, format_number, format_percent, format_size, format_time
 

@@ -49,9 +49,9 @@ from app.words import (
     what_if_words,
 )
 from sim.errors import InputError, NotModelledError, SimError
-from sim.nouns.comparison import Agreement, CandidateAgreement
 from sim.nouns.timeline import Timeline
 from sim.truth.differences import Change, Difference, PartName
+from sim.truth.scoring import Agreement, CandidateAgreement
 from sim.units import MIB, format_ms, format_number, format_size
 
 BEST_CAP = "best-cap"

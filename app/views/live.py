@@ -20,8 +20,10 @@ from app.widgets import chart, told
 from app.words import capital, plain
 from sim.autotuner.progress import AutotuneProgress, find_autotunes
 from sim.errors import NotModelledError, SimError
+from sim.live.calibration import Calibration, LiveGain
+from sim.live.follower import Followed
+from sim.live.held import Drift, Lateness, LiveReport, Unseen
 from sim.nouns.hardware import Hardware
-from sim.nouns.live import Calibration, Drift, Followed, Lateness, LiveGain, LiveReport, Unseen
 from sim.nouns.recording import RecordedLayout, Recording, RecordingHeader
 from sim.tuner.setting import tell_setting
 from sim.units import format_ms, format_percent, format_ranks

@@ -50,11 +50,11 @@ from app.words import (
 )
 from sim.errors import SimError
 from sim.nouns.assignment import Assignment
-from sim.nouns.comparison import Agreement, CandidateAgreement
+from sim.nouns.measurement import Record
 from sim.nouns.recommendation import Gain, Recommendation
-from sim.nouns.records import Record
 from sim.nouns.timeline import PathKind, PathSpan
 from sim.nouns.workload import Workload
+from sim.truth.scoring import Agreement, CandidateAgreement
 from sim.tuner.gain import BandPoint
 from sim.units import format_ms, format_number
 

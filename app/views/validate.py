@@ -39,11 +39,11 @@ from app.widgets import chart, download, told
 from app.words import counted, file_safe, interval_words, plain
 from sim.errors import SimError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES
-from sim.nouns.comparison import Agreement, Attribution, CandidateAgreement, Regret
-from sim.nouns.measurement import Mode
-from sim.nouns.records import Record
+from sim.nouns.measurement import Mode, Record
 from sim.nouns.report import Report
 from sim.nouns.timeline import Timeline
+from sim.truth.attribution import Attribution
+from sim.truth.scoring import Agreement, CandidateAgreement, Regret
 from sim.units import format_ms, format_number, format_percent
 
 COPIES_NOTE = "Copies are switched off in the model: this is an ablation, not the prediction."

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sim
 from sim.cli.next_steps import suggest, to_tune_written
@@ -19,17 +19,20 @@ from sim.cli.options import (
     write,
 )
 from sim.cli.printing import emit, say, table
-from sim.costs.in_step import in_step_times
 from sim.costs.own_costs import with_memory_bandwidth
 from sim.errors import AssignmentError, InputError
 from sim.formats.documents import json_text, load
-from sim.nouns.anchored import Anchored, InStepTimes, MeasuredStep
 from sim.nouns.assignment import CAP_KWARGS, Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulated_step_ns
+from sim.truth.in_step import InStepTimes, in_step_times
 from sim.units import NS_PER_MS, format_ms, format_number, format_percent, in_ms, parse_cap_mb
+
+if TYPE_CHECKING:
+    from sim.truth.anchor import Anchored, MeasuredStep
+
 
 _TIMES = ("step_ms", "backward_ms", "noise_ms")
 _CAPS = ("bucket_cap_mb", "first_bucket_mb")
@@ -51,7 +54,7 @@ class _Row:
 
     label: str
     options: dict[str, Any]
-    measured: MeasuredStep
+    measured: "MeasuredStep"
 
 
 def anchor(
@@ -117,6 +120,8 @@ def anchor(
 
 def _row(workload: Workload, text: str, trace: Measurement | None) -> _Row:
     """One ``--measured``; of a step whose durations are a trace's, with the trace's buckets."""
+    from sim.truth.anchor import MeasuredStep
+
     given: dict[str, Any] = {}
     for pair in text.split(","):
         name, equals, value = (part.strip() for part in pair.partition("="))
@@ -212,7 +217,7 @@ def _seen(
 
 
 def _figures(
-    workload: Workload, hardware: Hardware, found: Anchored, assignment: Assignment
+    workload: Workload, hardware: Hardware, found: "Anchored", assignment: Assignment
 ) -> dict[str, Any]:
     """The step of one row: by the parts alone, anchored, and the least and most by any factor."""
     anchored = simulated_step_ns(workload, found.hardware, assignment)
@@ -228,7 +233,7 @@ def _figures(
     }
 
 
-def _check(workload: Workload, hardware: Hardware, found: Anchored, row: _Row) -> dict[str, Any]:
+def _check(workload: Workload, hardware: Hardware, found: "Anchored", row: _Row) -> dict[str, Any]:
     figures = _figures(workload, hardware, found, row.measured.assignment)
     measured_ns = row.measured.step_ns
     error = (figures["predicted_ns"] - measured_ns) / measured_ns
@@ -236,13 +241,13 @@ def _check(workload: Workload, hardware: Hardware, found: Anchored, row: _Row) -
 
 
 def _predict(
-    workload: Workload, hardware: Hardware, found: Anchored, row: _Row, cap: float
+    workload: Workload, hardware: Hardware, found: "Anchored", row: _Row, cap: float
 ) -> dict[str, Any]:
     assignment = sim.assign(workload, **{**row.options, "bucket_cap_mb": cap})
     return {"bucket_cap_mb": cap, **_figures(workload, hardware, found, assignment)}
 
 
-def _facts(found: Anchored) -> dict[str, Any]:
+def _facts(found: "Anchored") -> dict[str, Any]:
     return {
         "factor": found.factor,
         "value": found.value,
@@ -259,7 +264,7 @@ def _facts(found: Anchored) -> dict[str, Any]:
     }
 
 
-def _print(found: Anchored, checks: list[dict[str, Any]], predictions: list[dict[str, Any]]) -> None:
+def _print(found: "Anchored", checks: list[dict[str, Any]], predictions: list[dict[str, Any]]) -> None:
     for reason in found.reasons:
         say(reason)
     told = "step" if found.fitted == "step" else "backward"

@@ -1,7 +1,7 @@
 """import: what other tools and real training runs left behind, as our files."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sim
 from sim.cli import next_steps
@@ -12,6 +12,7 @@ from sim.cli.printing import emit, note, progress, say, table
 from sim.errors import InputError, SimError
 from sim.formats.documents import json_text
 from sim.formats.record_files import WORKLOAD
+from sim.importer.imported import MEASURED, SENTENCES, Imported, ImportOptions
 from sim.importer.readers import READABLE, reader, recognise
 from sim.importer.writing import (
     SUMMARY,
@@ -20,11 +21,13 @@ from sim.importer.writing import (
     summary_of,
     write_imported,
 )
-from sim.nouns.comparison import Agreement, CandidateAgreement
 from sim.nouns.hardware import Curve
-from sim.nouns.imported import MEASURED, SENTENCES, Imported, ImportOptions
 from sim.nouns.workload import Workload
 from sim.units import NS_PER_MS, format_ms, format_percent, format_size, format_time, in_ms
+
+if TYPE_CHECKING:
+    from sim.truth.scoring import Agreement, CandidateAgreement
+
 
 _FORMATS = f"{', '.join(READABLE)}. auto tells each file by its content, and puts several together."
 
@@ -148,7 +151,7 @@ def _document(
     }
 
 
-def _as_run(imported: Imported) -> Agreement | str | None:
+def _as_run(imported: Imported) -> "Agreement | str | None":
     """The step that was measured, predicted from its own parts; a sentence where that cannot be done."""
     record = imported.record
     try:
@@ -197,7 +200,7 @@ def bucket_rows(imported: Imported) -> list[dict[str, Any]]:
     ]
 
 
-def as_run_document(as_run: Agreement | str | None) -> dict[str, Any] | None:
+def as_run_document(as_run: "Agreement | str | None") -> dict[str, Any] | None:
     """The as-run check as JSON: measured and predicted steps, and ends of buckets."""
     if as_run is None:
         return None
@@ -225,7 +228,7 @@ def as_run_document(as_run: Agreement | str | None) -> dict[str, Any] | None:
     }
 
 
-def print_as_run(as_run: Agreement | str) -> None:
+def print_as_run(as_run: "Agreement | str") -> None:
     """Prediction over measurement: each bucket's end, exposed communication, and the step."""
     if isinstance(as_run, str):
         say(as_run)
@@ -257,7 +260,7 @@ def print_as_run(as_run: Agreement | str) -> None:
     say(as_run.rule)
 
 
-def _ends(row: CandidateAgreement) -> list[list[str]]:
+def _ends(row: "CandidateAgreement") -> list[list[str]]:
     shown = [
         _compared(
             f"bucket {end.index} ends",

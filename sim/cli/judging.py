@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,8 +15,11 @@ from sim.cli.options import AsJson, argument, flag, option
 from sim.cli.printing import emit, note, say, table
 from sim.errors import InputError
 from sim.formats.documents import json_text
-from sim.nouns.comparison import Agreement, BucketEnd, CandidateAgreement, Regret
 from sim.units import NS_PER_MS, format_ms, format_number, format_percent, in_ms
+
+if TYPE_CHECKING:
+    from sim.truth.scoring import Agreement, BucketEnd, CandidateAgreement, Regret
+
 
 MISSED = 3
 MaxError = Annotated[float | None, typer.Option(help="Largest step error in percent; beyond it exit 3.")]
@@ -26,8 +29,8 @@ MaxError = Annotated[float | None, typer.Option(help="Largest step error in perc
 class Scored:
     """One record scored by the model of today, with and without copies, and what was cut short in it."""
 
-    agreement: Agreement
-    without: Agreement
+    agreement: "Agreement"
+    without: "Agreement"
     incomplete: tuple[str, ...]
 
 
@@ -132,12 +135,12 @@ def score_document(scored: Scored) -> dict[str, Any]:
     }
 
 
-def bucket_end_document(end: BucketEnd) -> dict[str, Any]:
+def bucket_end_document(end: "BucketEnd") -> dict[str, Any]:
     """The end of a bucket as JSON; of too few iterations without an interval."""
     return asdict(end) | ({} if end.has_interval else {"low_ns": None, "high_ns": None})
 
 
-def _row_document(row: CandidateAgreement) -> dict[str, Any]:
+def _row_document(row: "CandidateAgreement") -> dict[str, Any]:
     facts = {**asdict(row), "bucket_ends": [bucket_end_document(end) for end in row.bucket_ends]}
     return facts if row.has_interval else facts | dict.fromkeys(_INTERVALS)
 
@@ -283,7 +286,7 @@ def markdown(scores: Sequence[Scored]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _print_gain(agreement: Agreement) -> None:
+def _print_gain(agreement: "Agreement") -> None:
     """What the recommendation saved, measured and predicted; nothing where one of the two did not run."""
     steps = {row.name: (row.measured_step_ns, row.predicted_step_ns) for row in agreement.rows}
     if not {"DDP default", "recommended"} <= steps.keys():
@@ -329,7 +332,7 @@ def _print_notes(scored: Scored) -> None:
     _note_incomplete([scored])
 
 
-def tested_words(agreement: Agreement) -> str:
+def tested_words(agreement: "Agreement") -> str:
     """How far exposed communication and the ends of buckets are off."""
     ends = ""
     if agreement.median_bucket_end_error_ns is not None and agreement.worst_bucket_end_error_ns is not None:
@@ -343,7 +346,7 @@ def tested_words(agreement: Agreement) -> str:
     )
 
 
-def _told_regret(regret: Regret) -> str:
+def _told_regret(regret: "Regret") -> str:
     if not regret.regret_ns:
         return "none, it was the fastest"
     return (
@@ -352,7 +355,7 @@ def _told_regret(regret: Regret) -> str:
     )
 
 
-def _regret_interval(regret: Regret) -> str:
+def _regret_interval(regret: "Regret") -> str:
     over = f"over {regret.paired_rounds} paired rounds"
     if not regret.has_interval:
         return f"{over}, too few for an interval"
@@ -366,7 +369,7 @@ def _note_incomplete(scores: Sequence[Scored]) -> None:
             say(f"{where}incomplete: {', '.join(scored.incomplete)}")
 
 
-def _bucket_cells(row: CandidateAgreement) -> list[str]:
+def _bucket_cells(row: "CandidateAgreement") -> list[str]:
     worst = max(row.bucket_ends, key=lambda end: abs(end.error_ns))
     return [
         row.name,
@@ -396,19 +399,19 @@ def _spaced(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{100 * value:.{digits}f} %"
 
 
-def _span(agreement: Agreement, between: str) -> str:
+def _span(agreement: "Agreement", between: str) -> str:
     steps = [row.measured_step_ns / NS_PER_MS for row in agreement.rows]
     return f"{min(steps):.1f}{between}{max(steps):.1f}"
 
 
-def _step_errors(agreement: Agreement) -> tuple[float | None, float | None]:
+def _step_errors(agreement: "Agreement") -> tuple[float | None, float | None]:
     """Median and worst; none of a step that is predicted from itself."""
     if agreement.passed is None:
         return None, None
     return agreement.median_step_error, agreement.worst_step_error
 
 
-def _verdict_cell(agreement: Agreement) -> str:
+def _verdict_cell(agreement: "Agreement") -> str:
     if agreement.passed is None:
         return "not judged"
     verdict = "passed" if agreement.passed else "missed"
@@ -417,20 +420,20 @@ def _verdict_cell(agreement: Agreement) -> str:
     return f"{verdict}, {sum(check.met is True for check in agreement.targets)} of {len(agreement.targets)}"
 
 
-def _ends_words(agreement: Agreement) -> str:
+def _ends_words(agreement: "Agreement") -> str:
     if agreement.median_bucket_end_error_ns is None:
         return "-"
     share = _spaced(agreement.median_bucket_end_error, 1)
     return f"{share}, {format_ms(agreement.median_bucket_end_error_ns)}"
 
 
-def _regret_cell(regret: Regret | None) -> str:
+def _regret_cell(regret: "Regret | None") -> str:
     if regret is None:
         return "-"
     return f"{'~' if regret.within_noise and regret.regret_ns else ''}{format_percent(regret.relative, 2)}"
 
 
-def _regret_words(regret: Regret | None) -> str:
+def _regret_words(regret: "Regret | None") -> str:
     if regret is None:
         return "-"
     if regret.regret_ns == 0:

@@ -10,12 +10,12 @@ from sim.cli.options import PREDICTING
 from sim.cli.printing import note, say, table
 from sim.formats.record_files import AS_RUN
 from sim.nouns.hardware import Hardware
-from sim.nouns.own_step import OwnStep
 from sim.nouns.workload import Workload
 from sim.units import format_percent, in_ms
 
 if TYPE_CHECKING:
     from sim.truth.recorded_job import RecordedJob
+    from sim.truth.recorded_step import OwnStep
 
 Parts = Annotated[
     bool,
@@ -64,7 +64,7 @@ def tell_held(job: "RecordedJob", with_table: bool = True) -> None:
         note(f"not held to the recorded step: {job.why_not}")
 
 
-def _print_own_step(own: OwnStep, with_table: bool) -> None:
+def _print_own_step(own: "OwnStep", with_table: bool) -> None:
     from sim.costs.doubts import doubts_about_step
 
     if with_table:
@@ -87,7 +87,7 @@ def _print_own_step(own: OwnStep, with_table: bool) -> None:
             note(f"doubtful: {line}")
 
 
-def _table(own: OwnStep) -> None:
+def _table(own: "OwnStep") -> None:
     def cells(measured_ns: int, predicted_ns: int) -> list[str]:
         error = (predicted_ns - measured_ns) / measured_ns if measured_ns else 0.0
         return [in_ms(predicted_ns), format_percent(error, sign=True)]

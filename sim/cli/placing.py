@@ -10,7 +10,7 @@ from sim.cli.printing import emit, note
 from sim.formats.record_files import box_in
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
-from sim.nouns.records import Record
+from sim.nouns.measurement import Record
 from sim.nouns.workload import Workload
 from sim.units import parse_rate_bits
 

@@ -41,7 +41,7 @@ from sim.cli.own_job import Parts, load_inputs
 from sim.cli.printing import emit, emit_noun, progress, say, table
 from sim.costs.doubts import doubts_about
 from sim.errors import InputError
-from sim.nouns.explanation import Event, ExplainedIteration, Explanation
+from sim.nouns.collective import Event, ExplainedIteration, Explanation
 from sim.nouns.hardware import Hardware
 from sim.nouns.report import Report
 from sim.nouns.timeline import Iteration

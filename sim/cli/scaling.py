@@ -34,12 +34,11 @@ from sim.cli.options import (
 from sim.cli.own_job import Parts, load_inputs
 from sim.cli.predicting import executor_of
 from sim.cli.printing import emit, emit_noun, progress, say, table
-from sim.clusters.ranks.rank_files import load_groups
+from sim.clusters.ranks.rank_files import Ranks, SlowRanks, load_groups
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import Hardware
-from sim.nouns.ranks import Ranks, SlowRanks
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job
 from sim.units import (

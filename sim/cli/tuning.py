@@ -22,7 +22,6 @@ from sim.errors import InputError
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.workload import Workload
-from sim.tuner.setting import tell_setting
 from sim.units import format_ms, format_size, in_ms
 
 MOST_SIZES = 8  # of buckets, that are told one by one
@@ -122,6 +121,8 @@ def print_answer(answer: Recommendation, title: str) -> None:
     gain = f"gain: {answer.gain.sentence}"
     for line in (gain, found) if answer.gain.refuted else (found, gain):
         say(line)
+    from sim.tuner.setting import tell_setting
+
     if answer.setting is not None:  # limits bar what a sweep finds
         say(f"set: {tell_setting(answer.setting, answer.against)}")
     say(f"proof: {'optimal' if answer.proved_optimal else 'not proved optimal'}; {answer.proof}")

@@ -14,8 +14,7 @@ from statistics import median
 from typing import NamedTuple
 
 from sim.errors import InputError
-from sim.nouns.collective import Collective
-from sim.nouns.early_launch import EarlyLaunch
+from sim.nouns.collective import Collective, EarlyLaunch
 from sim.nouns.hardware import Curve, Hardware
 from sim.nouns.workload import Workload
 from sim.units import MIB, format_number

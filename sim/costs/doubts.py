@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sim.costs.what_if import measured_ranks
+from sim.costs.service_time import measured_ranks
 from sim.nouns.assignment import Assignment
 from sim.nouns.devices import backend_of, device_type, devices_of_job, ranks_of_job
 from sim.nouns.hardware import Hardware

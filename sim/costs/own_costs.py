@@ -18,6 +18,9 @@ from sim.nouns.gpus import GPUS, GpuSheet
 from sim.nouns.hardware import Hardware
 from sim.units import format_number
 
+# What DDP itself takes on a GPU, where nobody measured it: a factor on each is fitted within its range.
+UNMEASURED_COSTS = ("hook_cost_ns", "launch_cost_ns", "copy_in_bytes_per_s", "copy_out_bytes_per_s")
+FACTORS = ("link", "tilt", *UNMEASURED_COSTS, "comm_slowdown", "compute_slowdown")
 # What is taken, and 95 % of where it lies. A hook, in ns: 10 to 27 us a gradient in that benchmark; at least
 # a kernel of a few us, which is all where the host is far ahead of the GPU.
 HOOK_NS = (3_000, 15_000, 30_000)

@@ -1,10 +1,22 @@
 """Service time of one collective, from a measured curve."""
 
 from bisect import bisect_right
+from dataclasses import replace
+from math import log
+from numbers import Real
+from typing import Any
 
+from sim.errors import InputError
+from sim.nouns.checks import one_of
 from sim.nouns.collective import CollectiveKind
-from sim.nouns.hardware import Curve, Hardware
+from sim.nouns.hardware import CURVES, MAX_RANKS, Curve, CurvePoint, Hardware
+from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
 from sim.units import divide_half_even
+
+LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6
+PRECISIONS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+
+_MEASURED_RANKS = "measured_ranks"  # in the provenance of hardware that was taken to another number
 
 
 def service_ns(curve: Curve, num_bytes: int) -> int:
@@ -52,3 +64,161 @@ def collective_ns(hardware: Hardware, kind: CollectiveKind, num_bytes: int) -> i
 def all_reduce_ns(hardware: Hardware, num_bytes: int) -> int:
     """Service time in ns of one all-reduce; world size 1 costs nothing."""
     return 0 if hardware.world_size == 1 else service_ns(hardware.all_reduce, num_bytes)
+
+
+def tilt_ratio(link: float, tilt: float, num_bytes: int, about_bytes: int) -> float:
+    """The factor on the time of a message of ``num_bytes``: ``link`` at ``about_bytes``, ``link * tilt`` at
+    16 times as many bytes, ``link * tilt**2`` at 256 times, and so on.
+    """
+    return float(link * tilt ** (log(max(1, num_bytes) / about_bytes) / log(16)))
+
+
+def scale(
+    workload: Workload,
+    hardware: Hardware,
+    *,
+    bandwidth: float = 1.0,
+    latency: float = 1.0,
+    backward: float = 1.0,
+    world_size: int | None = None,
+    precision: str | None = None,
+) -> tuple[Workload, Hardware]:
+    """Workload and hardware with what-ifs applied; factors of 1 and None change nothing.
+
+    Args:
+        workload: what backward makes ready.
+        hardware: what the machine carries.
+        bandwidth: divides what lies above the smallest duration of each curve (its bandwidth part).
+        latency: multiplies the smallest duration of each curve (its latency part).
+        backward: multiplies ready times and ``backward_ns``; forward and optimizer stay.
+        world_size: another number of ranks, in a ring (``ring_factors``). That small messages wait for larger
+            ones (``shared_connection``) holds for the measured number only, and is dropped.
+        precision: a torch dtype of all gradients, in buckets and on the wire (``narrowed``).
+
+    Raises:
+        InputError: a value beyond the range that it names.
+    """
+    for name, factor in (("bandwidth", bandwidth), ("latency", latency), ("backward", backward)):
+        check_factor(name, factor)
+    if precision is not None:
+        workload = narrowed(workload, precision)
+    if backward != 1.0:
+        workload = _with_backward(workload, backward)
+    changes: dict[str, Any] = {}
+    latencies, bandwidths = dict.fromkeys(CURVES, latency), dict.fromkeys(CURVES, bandwidth)
+    if world_size is not None:
+        check_ranks(hardware.world_size, world_size)
+        changes["world_size"] = world_size
+        if world_size != hardware.world_size:  # a ring of n sends n-th parts, so other messages are small
+            changes["shared_connection"] = False
+            changes["provenance"] = {**hardware.provenance, _MEASURED_RANKS: measured_ranks(hardware)}
+        for name in CURVES:
+            hops, volume = ring_factors(name, hardware.world_size, world_size)
+            latencies[name] *= hops
+            bandwidths[name] /= volume
+    for name in CURVES:
+        curve = hardware.curve(name)
+        if curve is not None and (latencies[name], bandwidths[name]) != (1, 1):
+            changes[name] = _scale_curve(curve, latencies[name], bandwidths[name])
+    return workload, replace(hardware, **changes) if changes else hardware
+
+
+def check_factor(name: str, factor: float) -> None:
+    """Raise ``InputError`` unless ``factor`` lies between 1e-6 and 1e6."""
+    is_number = isinstance(factor, Real) and not isinstance(factor, bool)
+    if not is_number or not LEAST_FACTOR <= factor <= MOST_FACTOR:
+        raise InputError(f"{name}: a factor of {factor!r} is not legal; give a number 1e-6 to 1e6")
+
+
+def measured_ranks(hardware: Hardware) -> int:
+    """How many ranks the link was measured with, also where it was taken to another number since."""
+    told = hardware.provenance.get(_MEASURED_RANKS)
+    return told if type(told) is int else hardware.world_size
+
+
+def check_ranks(measured: int, ranks: int) -> None:
+    """Raise ``InputError`` unless a curve of ``measured`` ranks can be taken to ``ranks``."""
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 2 <= ranks <= MAX_RANKS:
+        raise InputError(f"world_size: {ranks!r} is not legal; give an integer 2 to {MAX_RANKS}")
+    if measured == 1:
+        raise InputError(
+            f"world_size: {ranks} is out of reach; the hardware was measured with one rank, which "
+            "communicates nothing that could be scaled"
+        )
+
+
+def check_precision(workload: Workload, precision: str) -> None:
+    """Raise ``InputError`` unless the gradients of ``workload`` can be had in ``precision``."""
+    one_of("precision", precision, PRECISIONS)
+    for gradient in workload.gradients:
+        if gradient.dtype not in PRECISIONS:
+            raise InputError(
+                f"precision: {precision!r} is not legal here; gradient {gradient.index} ({gradient.name}) is "
+                f"{gradient.dtype}, and only {', '.join(PRECISIONS)} are cast"
+            )
+
+
+def ring_factors(collective: str, measured: int, ranks: int) -> tuple[float, float]:
+    """Factors on (latency part, bandwidth part) of a curve from ``measured`` ranks to ``ranks``, in a ring.
+
+    A ring all-reduce of S bytes on n ranks takes ``2 (n-1)`` hops and sends ``2 (n-1)/n S`` bytes over each
+    wire; reduce-scatter and all-gather take half of both, a broadcast ``n-1`` hops and S bytes
+    (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002; the bus-bandwidth factors of nccl-tests'
+    PERFORMANCE.md). So from m ranks to n the latency part grows by ``(n-1)/(m-1)``, the bandwidth part of the
+    first three by ``(n-1)/n : (m-1)/m``, that of a broadcast not at all.
+
+    The law ends where collectives are no rings of equal wires: trees and halving for small ones, hierarchies
+    of NVLink and network, wires that ranks share, stragglers. Ready times, launches and copies stay as they
+    are. From 2 to 4 hosts on 1 Gbit/s wires the all-reduces that were measured lie within 5 % of it from
+    1 MiB up; smaller ones took up to five times as long, as four hosts shared two cores.
+    """
+    if ranks == measured:
+        return 1.0, 1.0
+    hops = (ranks - 1) / (measured - 1)
+    volume = 1.0 if collective == "broadcast" else ((ranks - 1) * measured) / ((measured - 1) * ranks)
+    return hops, volume
+
+
+def narrowed(workload: Workload, precision: str) -> Workload:
+    """``workload`` with gradients of ``precision``, a torch dtype: as if the model's parameters had it.
+
+    Sizes follow the width of the dtype (elements x width): what DDP counts against its caps, what is copied
+    and what travels, ``wire_bytes`` too. Gradients of several dtypes become one run, as DDP keeps buckets
+    apart by dtype (A1.3). Compute does not change: recorded times are those of the recorded precision, with
+    the copies that they may contain (``ready_includes``), and buffers keep their dtype. The indices of a
+    sparse gradient are scaled with its values, which is too little.
+    """
+    check_precision(workload, precision)
+    if all(gradient.dtype == precision for gradient in workload.gradients):
+        return workload
+    return replace(workload, gradients=tuple(_narrow(gradient, precision) for gradient in workload.gradients))
+
+
+def _narrow(gradient: Gradient, precision: str) -> Gradient:
+    new, old = DTYPE_BYTES[precision], DTYPE_BYTES[gradient.dtype]
+    wire = gradient.wire_bytes
+    return replace(
+        gradient,
+        dtype=precision,
+        num_bytes=divide_half_even(gradient.num_bytes * new, old),
+        wire_bytes=None if wire is None else divide_half_even(wire * new, old),
+    )
+
+
+def _with_backward(workload: Workload, factor: float) -> Workload:
+    return workload.retimed(
+        lambda times: tuple(None if time is None else round(time * factor) for time in times),
+        backward_ns=round(workload.backward_ns * factor),
+    )
+
+
+def _scale_curve(curve: Curve, latency: float, bandwidth: float) -> Curve:
+    """The smallest duration times ``latency``, and what lies above it over ``bandwidth``."""
+    least = min(point.duration_ns for point in curve)
+    return tuple(
+        CurvePoint(
+            num_bytes=point.num_bytes,
+            duration_ns=round(least * latency + (point.duration_ns - least) / bandwidth),
+        )
+        for point in curve
+    )

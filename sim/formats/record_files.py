@@ -9,10 +9,8 @@ from typing import Any
 from sim.errors import InputError
 from sim.formats import documents
 from sim.formats.files import make_directory, write_files, write_measured
-from sim.nouns.box import Box
 from sim.nouns.hardware import Hardware
-from sim.nouns.measurement import Measurement
-from sim.nouns.records import Record
+from sim.nouns.measurement import Box, Measurement, Record
 from sim.nouns.workload import Workload
 
 WORKLOAD, HARDWARE = "workload.json", "hardware.json"

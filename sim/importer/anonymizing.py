@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
+from sim.importer.imported import Imported, RankRow, each_sentence
 from sim.importer.readers import FORMATS, READABLE
 from sim.nouns.assignment import Assignment, MadeFor
 from sim.nouns.ddp_switches import SWITCHES
 from sim.nouns.hardware import Hardware
-from sim.nouns.imported import Imported, RankRow, each_sentence
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
 

@@ -9,10 +9,10 @@ from typing import Any
 from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.formats.documents import load
+from sim.importer.imported import MEASURED, SENTENCES, Imported, ImportOptions
 from sim.importer.readers import AUTO, FORMATS, KINETO, NCCL_TESTS, RECORDING, reader, recognise
 from sim.importer.wording import Notes
 from sim.nouns.hardware import CURVES, Curve, Hardware
-from sim.nouns.imported import MEASURED, SENTENCES, Imported, ImportOptions
 from sim.nouns.workload import Workload
 from sim.units import format_ms, format_size
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError, SimError
+from sim.importer.imported import Imported, ImportOptions, each_sentence
 from sim.importer.links.columns import RANKS, named_collective
 from sim.importer.links.text_tables import has_table
 from sim.importer.opening import decoded, open_bytes
 from sim.importer.wording import LONGEST_LINE, plain
-from sim.nouns.imported import Imported, ImportOptions, each_sentence
 
 Reader = Callable[[Sequence[Path], ImportOptions], Imported]
 AUTO, KINETO, NCCL_TESTS, RECORDING = "auto", "kineto", "nccl-tests", "recording"

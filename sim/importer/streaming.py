@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from sim.errors import InputError
+from sim.importer.imported import Progress, no_progress
 from sim.importer.opening import MAX_INFLATED_BYTES, open_bytes
-from sim.nouns.imported import Progress, no_progress
 
 _CHUNK_BYTES = 4 << 20
 MAX_MEMBER_CHARS = 8 << 20

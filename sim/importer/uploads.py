@@ -16,16 +16,15 @@ from sim.errors import InputError, SimError
 from sim.formats.documents import Noun, parse_document, parse_json
 from sim.formats.files import scratch_directory
 from sim.formats.record_files import HARDWARE, WORKLOAD, load_record
+from sim.importer.imported import Imported, ImportOptions, Uploaded, each_sentence
 from sim.importer.opening import GZIP, MOST_VALUES, open_bytes
 from sim.importer.readers import AUTO, FORMATS, KINETO, RECORDING, reader, recognise
 from sim.importer.wording import plain
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import MAX_RANKS, Hardware
-from sim.nouns.imported import Imported, ImportOptions, Uploaded, each_sentence
-from sim.nouns.measurement import Measurement
+from sim.nouns.measurement import Measurement, Record
 from sim.nouns.recommendation import Recommendation
-from sim.nouns.records import Record
 from sim.nouns.workload import Workload
 
 MAX_FILES = 256

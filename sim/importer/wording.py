@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.nouns.imported import SENTENCES
+from sim.importer.imported import SENTENCES
 
 LONGEST_WORD, LONGEST_LINE = 120, 380
 

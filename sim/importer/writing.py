@@ -14,7 +14,7 @@ from sim.formats.documents import json_text, parse_json, to_text
 from sim.formats.files import check_directory as check_place
 from sim.formats.files import make_directory, read_bytes, write_files
 from sim.formats.record_files import HARDWARE, WORKLOAD, measurement_name
-from sim.nouns.imported import MEASURED, Imported, each_sentence
+from sim.importer.imported import MEASURED, Imported, each_sentence
 
 _OURS = re.compile(r"(workload|measured|hardware.*|measurement-.*)\.json")
 SUMMARY, MEASURED_FILE = "summary.json", "measured.json"

@@ -1,15 +1,91 @@
 """What a running job is predicted to do: its job from its first steps, the step of each layout, the gain."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from sim.errors import NotModelledError, SimError
 from sim.formats.documents import to_text
 from sim.nouns.hardware import Hardware
-from sim.nouns.live import Calibration, LayoutPrediction, LiveGain
+from sim.nouns.recommendation import Setting
 from sim.nouns.recording import RecordedLayout, Recording
+from sim.nouns.workload import Workload
 from sim.systems.snippets import snippet
-from sim.truth.recorded_job import RecordedJob, job_in_recording
+from sim.truth.recorded_job import RecordedJob, StepParts, job_in_recording
 from sim.units import format_ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutPrediction:
+    """What is predicted from ``step`` on, when the job has these buckets; None where ``why_not`` says why."""
+
+    step: int
+    bucket_indices: tuple[tuple[int, ...], ...]
+    parts: StepParts | None
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What the first steps of a job say: its workload, and what is predicted for each of its layouts.
+
+    ``accumulation`` is (micro-batches a step, how many of them reduce). ``hardware_is_own``: it was made of
+    the collectives of these very steps. ``switches`` are DDP's, ``settings`` those of the training loop, as
+    in ``Assignment``. ``notes`` say what was assumed.
+    """
+
+    first_step: int
+    last_step: int
+    workload: Workload
+    hardware: Hardware
+    hardware_is_own: bool
+    accumulation: tuple[int, int]
+    layouts: tuple[LayoutPrediction, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveGain:
+    """What the recommended buckets save against those in use, a step, in ns; predicted, not measured.
+
+    ``recommended_ns`` is the step of what is pasted: ``snippet`` and ``assignment_json`` are one assignment,
+    the job's switches among it. ``low_ns`` to ``high_ns`` is the 95 % interval of the mean
+    gain of a long run, None where nothing that varies was recorded. ``gain_ns`` is the gain that is told
+    (``Gain.told_ns``); ``significant`` is as in ``Gain``. ``setting`` is what to set, as ``tune`` has it,
+    compared with ``against``. ``why_none``: why no gain can be told; empty where one can.
+    """
+
+    in_use_ns: int
+    recommended_ns: int
+    gain_ns: int
+    low_ns: int | None
+    high_ns: int | None
+    significant: bool | None
+    not_known: tuple[str, ...]
+    world_size: int
+    in_use_buckets: int
+    recommended_buckets: int
+    setting: Setting | None
+    against: str
+    snippet: str
+    assignment_json: str
+    why_none: str = ""
+
+    def samples_per_s(self, samples: int, period_ns: int) -> tuple[float, float]:
+        """Samples a second now and with the gain, at ``samples`` a step of all ranks.
+
+        Args:
+            samples: in one step of all ranks.
+            period_ns: from one step to the next, as measured.
+        """
+        return samples * 1e9 / period_ns, samples * 1e9 / max(1, period_ns - self.gain_ns)
+
+    def gpu_hours_a_day(self, period_ns: int) -> float:
+        """Device-hours that a day of training in use would be shorter by, at a step each ``period_ns``."""
+        return self.gpu_hours(86_400 * 10**9 / period_ns)
+
+    def gpu_hours(self, steps: float) -> float:
+        """Device-hours that ``steps`` of training in use would be shorter by, over all ranks."""
+        return self.world_size * steps * self.gain_ns / (3_600 * 10**9)
 
 
 def calibrate_live(

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, fields
 from itertools import count
 from pathlib import Path
 from threading import Lock
+from typing import TypeAlias
 
 from sim.errors import InputError
 from sim.formats.recordings import check_one_run, rank_of, read_header, read_line
 from sim.importer.recorded.recorded_workload import warmup_steps
-from sim.nouns.live import Followed, FollowedRank, StepTable
 from sim.nouns.recording import (
     RecordedEnd,
     RecordedLayout,
@@ -27,6 +27,7 @@ from sim.nouns.recording import (
     RecordingHeader,
 )
 
+Column: TypeAlias = "array[int]"  # signed, 64 bits
 WHOLE_STEPS = 128  # of each rank, first and last; fewer where there are many ranks
 FEWEST_WHOLE_STEPS = 31  # 11 of warm-up on a GPU and 20 to predict from, however many ranks there are
 MOST_WHOLE_STEPS = 4096  # over all ranks, unless they are the fewest; one of 161 parameters takes about 8 KiB
@@ -43,6 +44,89 @@ _CHUNK_BYTES = 256 << 10
 _MARK_BYTES = 64
 
 _runs = count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepColumns:
+    """Steps in their parts, a column each, times in ns.
+
+    The parts are sums over a step's micro-batches: ``sync`` is what follows the end of backward until DDP's
+    finalize has ended, ``before`` all that is neither (buffer broadcasts, gaps between micro-batches).
+    ``optimizer`` is -1 where no optimizer step was seen.
+    """
+
+    step: Column
+    started_at: Column
+    step_ns: Column
+    before: Column
+    forward: Column
+    backward: Column
+    sync: Column
+    optimizer: Column
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTable(StepColumns):
+    """All steps of one rank. ``arrival`` is the end of the last backward since the step began.
+
+    ``backwards`` counts micro-batches, ``reduced`` those of them that were synchronised.
+    """
+
+    arrival: Column
+    backwards: Column
+    reduced: Column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowedRank:
+    """One rank's file so far. ``written_at_s`` is when it last grew (Unix epoch, the file system's clock).
+
+    ``unread_bytes`` are still to be read, ``torn_bytes`` of a last line that is not whole yet. ``end`` is
+    there once the job has closed the recording.
+    """
+
+    header: RecordingHeader
+    layouts: tuple[RecordedLayout, ...]
+    steps: StepTable
+    written_at_s: float
+    unread_bytes: int = 0
+    torn_bytes: int = 0
+    end: RecordedEnd | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """What was read of a recording so far; ``run`` changes when another run takes its place.
+
+    ``first`` and ``latest`` hold whole steps: the first ones of each rank and the last ones (None before the
+    first rank's header), so many that a window can have ``whole_steps`` after ``warmup_steps``. ``faults``
+    are lines or files that could not be used, the first few of
+    ``fault_count``; ``dropped`` says what was read and is not kept.
+    """
+
+    name: str
+    run: str
+    ranks: tuple[FollowedRank, ...] = ()
+    first: Recording | None = None
+    latest: Recording | None = None
+    whole_steps: int = 0
+    warmup_steps: int = 0
+    faults: tuple[str, ...] = ()
+    fault_count: int = 0
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def step_count(self) -> int:
+        """Steps of the rank that is furthest."""
+        return max((len(rank.steps) for rank in self.ranks), default=0)
+
+    @property
+    def unread_bytes(self) -> int:
+        """What is still to be read, over all ranks."""
+        return sum(rank.unread_bytes for rank in self.ranks)
 
 
 def find_recordings(directory: str | os.PathLike[str], most: int = 200) -> tuple[Path, ...]:

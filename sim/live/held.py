@@ -2,25 +2,16 @@
 
 import math
 from array import array
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.clock.arrays import Floats, Ints
+from sim.live.calibration import Calibration
 from sim.live.drift import find_change
-from sim.nouns.live import (
-    PARTS,
-    Calibration,
-    Column,
-    Drift,
-    Followed,
-    FollowedRank,
-    Lateness,
-    LiveReport,
-    StepParts,
-    StepSeries,
-    Unseen,
-)
+from sim.live.follower import Column, Followed, FollowedRank, StepColumns
+from sim.truth.recorded_job import PARTS, StepParts
 
 RECENT_STEPS = 50  # of the rolling median, and of what is called recent
 _LATENESS_STEPS = 200
@@ -28,6 +19,98 @@ _PERIOD_STEPS = 200
 _RARE = 0.001  # the chance of what is told of a rank, were all alike
 
 _COLUMNS = ("started_at", "step_ns", *PARTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSeries(StepColumns):
+    """The job's steps that every rank has finished.
+
+    Each step is told by the rank that is slowest in it: the one whose own work until the end of its backward
+    takes longest. ``late_by`` is how much later than the median of the others the last rank came to the end
+    of backward, ``last_rank`` which that was. ``predicted`` is the predicted step, -1 where there is none.
+    """
+
+    last_rank: Column
+    late_by: Column
+    predicted: Column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unseen:
+    """How some steps compare with their prediction: the ones that it was not made from, or its window's.
+
+    Errors are measured / predicted - 1, so that longer steps have larger ones; ``low`` and ``high`` hold nine
+    of ten steps between them.
+    """
+
+    count: int
+    measured_ns: int
+    predicted_ns: int
+    median_error: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """Steps became longer or shorter for good. Shares are of the predicted step.
+
+    ``before`` and ``after`` are median errors on either side of ``since_step``, ``shift`` their difference;
+    ``parts`` holds the shift of each of ``PARTS``. ``p_value`` is the chance that steps which do not drift
+    show as much, at one look.
+    """
+
+    since_step: int
+    before: float
+    after: float
+    shift: float
+    parts: dict[str, float]
+    p_value: float
+
+    @property
+    def largest_part(self) -> str:
+        """The part that moved furthest in the direction of the whole."""
+        sign = 1.0 if self.shift >= 0 else -1.0
+        return max(self.parts, key=lambda name: sign * self.parts[name])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lateness:
+    """How often one rank is the last to end its backward, and by how much in the median of those steps.
+
+    ``is_chance``: ranks that are alike would come last so often, too.
+    """
+
+    rank: int
+    share: float
+    behind_ns: int
+    is_chance: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveReport:
+    """Measured against predicted so far; ``calibrated`` is (first step, last step) of the window.
+
+    ``window`` holds the errors of the window's own steps: what the model is off by on what it was made from.
+    ``recent`` holds medians of the latest steps, ``left_out`` counts steps of other micro-batches.
+    ``period_ns`` is the median time from the start of one step to that of the next, by the wall clock: data
+    loading and all else between steps are in it.
+    """
+
+    series: StepSeries
+    calibrated: tuple[int, int]
+    unseen: Unseen | None
+    drift: Drift | None
+    lateness: tuple[Lateness, ...]
+    recent: StepParts | None
+    window: Unseen | None = None
+    left_out: int = 0
+    period_ns: int | None = None
+
+    @property
+    def window_error(self) -> float | None:
+        """The median error of the window's own steps."""
+        return None if self.window is None else self.window.median_error
 
 
 def judge(followed: Followed, calibration: Calibration) -> LiveReport:

@@ -6,7 +6,7 @@ from statistics import median
 
 from sim.errors import InputError
 from sim.importer.recorded.recorded_workload import FEWEST_BACKWARDS, warmup_steps
-from sim.nouns.live import Followed
+from sim.live.follower import Followed
 from sim.nouns.recording import Recording
 
 _FIRST = 5

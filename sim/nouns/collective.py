@@ -1,7 +1,7 @@
 """What ranks say to each other: one collective of a step, and what launches it."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 CollectiveKind = Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast"]
 
@@ -61,3 +61,72 @@ class CollectiveTimes:
     usable_ns: int
     channel: int
     late_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateGradient:
+    """A gradient that its bucket did not wait for; it is ready ``late_ns`` after the hooked one."""
+
+    index: int
+    name: str
+    late_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyLaunch:
+    """A bucket whose hooked parameter is not the last to be ready (A6.2): what is sent of ``late`` is stale.
+
+    ``is_sent`` False: the hooked parameter is never ready, so that the bucket is never sent and ranks drift
+    apart (A6.4); then ``late`` is empty.
+    """
+
+    bucket: int
+    hooked: int
+    hooked_name: str
+    late: tuple[LateGradient, ...] = ()
+    is_sent: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One collective: ``elements`` of ``dtype``, launched in ``phase`` of a micro-batch (from 1).
+
+    In phase ``backward`` the hook of ``gradient`` launches it; ``name`` is that parameter's. ``bucket`` is
+    the one that it carries, ``purpose`` what it is for, ``root`` the rank that sends or receives alone.
+    """
+
+    kind: CollectiveKind
+    elements: int
+    dtype: str
+    num_bytes: int
+    phase: Phase
+    purpose: str
+    micro_batch: int = 1
+    gradient: int | None = None
+    name: str | None = None
+    bucket: int | None = None
+    root: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedIteration:
+    """One training step: its buckets in launch order, by parameter index, and its collectives in order."""
+
+    iteration: int
+    bucket_indices: tuple[tuple[int, ...], ...]
+    events: tuple[Event, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What a system does with a workload: when constructed, and in each iteration."""
+
+    KIND: ClassVar[str] = "explanation"
+    policy: str
+    workload: str
+    world_size: int
+    options: dict[str, Any]
+    construction: tuple[Event, ...]
+    iterations: tuple[ExplainedIteration, ...]
+    provenance: dict[str, Any] = field(default_factory=dict)

@@ -6,6 +6,8 @@ from typing import Any, ClassVar, Literal
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.checks import at_least
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
 
 Mode = Literal["paced", "model", "trace"]
 Role = Literal["candidate", "plain", "noop"]
@@ -88,3 +90,59 @@ class Measurement:
     def is_of_recording(self) -> bool:
         """Whether these are the steps of a job that ``sim.record`` recorded."""
         return self.mode == "trace" and self.provenance.get("source") == "sim.record"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A cluster in a box, and the ``hosts`` of it that a job's ranks are on, in rank order.
+
+    ``rates_bits`` are the links of its hosts in bit/s, ``uplink_bits`` the link that the two halves share.
+    """
+
+    rates_bits: tuple[int, ...]
+    uplink_bits: int | None
+    hosts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.hosts:
+            raise InputError("hosts: an empty list is not legal; give those that the ranks are on")
+        for host in self.hosts:
+            if not 0 <= host < len(self.rates_bits):
+                raise InputError(
+                    f"hosts: {host} is not legal; the box has hosts 0 to {len(self.rates_bits) - 1}"
+                )
+
+    @property
+    def ranks(self) -> tuple[str, ...]:
+        """Where the ranks are in the box's Cluster."""
+        return gpus_of(self.hosts)
+
+
+def gpus_of(hosts: tuple[int, ...]) -> tuple[str, ...]:
+    """The one GPU of each host of a boxed Cluster."""
+    return tuple(f"host{host}.gpu0" for host in hosts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What ``bucketsim validate`` leaves in a directory: candidates, plain and noop runs, inputs.
+
+    ``box`` is where it was measured and ``calibrated_in`` where the hardware was, as far as they are boxes
+    and say so; ``slow`` are the ranks whose backward was so many times as long as the workload says.
+    ``own_step`` is what the job itself did when it was recorded, in another run than those measured here:
+    predictions are held to it first (``sim.own_step``).
+    """
+
+    name: str
+    workload: Workload
+    hardware: Hardware
+    measurements: tuple[Measurement, ...]
+    box: Box | None = None
+    calibrated_in: Box | None = None
+    slow: tuple[tuple[int, float], ...] = ()
+    own_step: Measurement | None = None
+
+    @property
+    def candidates(self) -> tuple[Measurement, ...]:
+        """The measurements of assignments, without the plain and noop runs."""
+        return tuple(m for m in self.measurements if m.role == "candidate")

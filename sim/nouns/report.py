@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from sim.nouns.early_launch import EarlyLaunch
+from sim.nouns.collective import EarlyLaunch
 from sim.nouns.memory import Memory
 
 

@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from sim.nouns.assignment import Assignment
-from sim.nouns.collective import Collective, CollectiveKind, CollectiveTimes
-from sim.nouns.early_launch import EarlyLaunch
+from sim.nouns.collective import Collective, CollectiveKind, CollectiveTimes, EarlyLaunch
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import Holding
 from sim.nouns.workload import Workload

@@ -13,8 +13,7 @@ from typing import Any
 from sim.clock.program import Program
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import DDP_POLICIES, Assignment, assigned
-from sim.nouns.collective import Collective
-from sim.nouns.explanation import Event, ExplainedIteration, Explanation
+from sim.nouns.collective import Collective, Event, ExplainedIteration, Explanation
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import Workload

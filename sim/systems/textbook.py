@@ -10,9 +10,8 @@ from typing import Any, Literal
 from sim.clock.program import COPY_IN, Program
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment, assigned
-from sim.nouns.collective import Phase
+from sim.nouns.collective import EarlyLaunch, LateGradient, Phase
 from sim.nouns.ddp_switches import DEFAULT_BUCKET_CAP_BYTES
-from sim.nouns.early_launch import EarlyLaunch, LateGradient
 from sim.nouns.hardware import Hardware
 from sim.nouns.memory import Holding
 from sim.nouns.timeline import Iteration, Timeline

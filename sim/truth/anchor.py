@@ -1,29 +1,26 @@
 """What a job's own step says of its machine: one measured step fixes one factor, whichever it is."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import exp, log
-from typing import Any
+from typing import Any, Literal
 
 from sim.costs.doubts import doubts_about, doubts_about_step
-from sim.costs.in_step import in_step_curve, scaled, with_in_step
 from sim.costs.own_costs import without_own_costs
 from sim.errors import InputError
 from sim.metrics.step import step_ns
-from sim.nouns.anchored import (
-    SLOWDOWN_FACTORS,
-    Anchored,
-    Factor,
-    InStepCurve,
-    InStepTimes,
-    MeasuredStep,
-    Reading,
-)
+from sim.nouns.assignment import Assignment
+from sim.nouns.checks import at_least
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate
+from sim.truth.in_step import InStepCurve, InStepTimes, in_step_curve, scaled, with_in_step
 from sim.units import format_ms, format_number
 
+Factor = Literal["mutual", "compute_slowdown", "comm_slowdown", "curve", "launch_cost_ns"]
+
+
+SLOWDOWN_FACTORS: tuple[Factor, ...] = ("mutual", "compute_slowdown", "comm_slowdown")
 FAIR_SLOWDOWN = 2.0  # of two that share one resource fairly
 MOST_SLOWDOWN = 4.0  # beyond it nothing is shared any more: one waits for the other
 FAIR_RATIO = 2.0  # a link that is off by more is another one, unless its stated range says otherwise
@@ -42,6 +39,73 @@ _UNLIKELY = 1e-3  # of the likeliest reading: what is less likely is left out
 USUAL_NOISE = 0.005
 _PRECISION = 1e-6  # of a factor: far below what a step can tell
 _COST_STEP_NS = 100  # of the cost of a collective: this is also far below what a step can tell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """A step as a dashboard shows it, in ns, and the assignment that it ran with.
+
+    ``sync_end_ns`` is from the start of backward until all gradients are available, where that was measured
+    too. ``noise_ns`` is by how much the measured figure may be off; None: by what steps of one job usually
+    differ from run to run.
+    """
+
+    assignment: Assignment
+    step_ns: int
+    sync_end_ns: int | None = None
+    noise_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least("step_ns", self.step_ns, 1)
+        at_least("sync_end_ns", self.sync_end_ns, 1)
+        at_least("noise_ns", self.noise_ns, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A machine that makes the measured step true by one factor at ``value``, and how likely it is.
+
+    ``weight``: its share among all readings of the step, by how far such factors usually are from what was
+    measured apart. ``launch_cost_ns`` is what each collective costs the compute lane.
+    """
+
+    what: Factor
+    value: float
+    weight: float
+    hardware: Hardware
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchored:
+    """Hardware that makes the prediction of one measured step true, and by how much it had to change.
+
+    ``hardware`` is the given one with ``factor`` set to ``value``. ``measured_ns`` is what was fitted: the
+    step, or ``sync_end`` where that was measured; ``plain_ns`` is its prediction without the factor,
+    ``predicted_ns`` with it.
+    ``fits``: whether that is a fit: not beyond what the link may be, not at a bound, and not off by more than
+    10 %; ``hardware`` says in ``spread.anchor`` where it is none.
+    ``readings`` are all machines that make the step true, this one first: one number fixes one factor, so
+    what differs between them is not known. ``hardware`` keeps them in ``spread.readings``.
+    ``notes`` says what of workload and hardware is doubtful.
+    """
+
+    hardware: Hardware
+    factor: Factor
+    value: float
+    fitted: Literal["step", "sync_end"]
+    measured_ns: int
+    plain_ns: int
+    predicted_ns: int
+    fits: bool = True
+    in_step: InStepCurve | None = None
+    readings: tuple[Reading, ...] = ()
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def residual_ns(self) -> int:
+        """Predicted minus measured, once anchored."""
+        return self.predicted_ns - self.measured_ns
 
 
 def anchor(

@@ -10,20 +10,38 @@ from sim.formats.record_files import recorded_step
 from sim.importer.recorded.recorded_run import as_run, hardware_of
 from sim.importer.recorded.recorded_workload import job_of, keep, workload_of
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
+from sim.nouns.checks import one_of
 from sim.nouns.devices import link_source
 from sim.nouns.hardware import Hardware
-from sim.nouns.live import StepParts
 from sim.nouns.measurement import Measurement
-from sim.nouns.own_step import OwnStep
 from sim.nouns.recommendation import Gain, Recommendation
 from sim.nouns.recording import Recording
 from sim.nouns.workload import AsRun, Workload
 from sim.systems.ddp_assignment import as_the_job
 from sim.systems.simulate import simulate
-from sim.truth.recorded_step import hooked, own_step
+from sim.truth.recorded_step import OwnStep, hooked, own_step
 from sim.units import format_sizes
 
+PARTS = ("before", "forward", "backward", "sync", "optimizer")
 Buckets = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepParts:
+    """One step in its parts, in ns; ``step_ns`` is their sum where it is predicted."""
+
+    before_ns: int
+    forward_ns: int
+    backward_ns: int
+    sync_ns: int
+    optimizer_ns: int
+    step_ns: int
+
+    def part_ns(self, name: str) -> int:
+        """The part of this name, one of ``PARTS``."""
+        one_of("part", name, PARTS)
+        value: int = getattr(self, f"{name}_ns")
+        return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,20 +21,20 @@ import numpy as np
 
 from sim.clock.arrays import Floats
 from sim.costs.doubts import doubts_about_step
-from sim.costs.in_step import rescaled, tilt_ratio
 from sim.costs.not_measured import open_ranges
+from sim.costs.own_costs import UNMEASURED_COSTS
+from sim.costs.service_time import tilt_ratio
 from sim.errors import InputError
 from sim.metrics.intervals import union
-from sim.nouns.anchored import MeasuredStep
 from sim.nouns.assignment import Assignment
 from sim.nouns.ddp_switches import Switches, read_switches
 from sim.nouns.hardware import RATES, Hardware
 from sim.nouns.measurement import MeasuredIteration, Measurement
-from sim.nouns.own_step import UNMEASURED_COSTS, OwnFactor, OwnStep, OwnTime
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate, simulated_step_ns
-from sim.truth.anchor import AT_BOUND, MISSED, MOST_SLOWDOWN, link_that_explains
+from sim.truth.anchor import AT_BOUND, MISSED, MOST_SLOWDOWN, MeasuredStep, link_that_explains
+from sim.truth.in_step import rescaled
 from sim.units import NS_PER_S, format_ms
 
 FEWEST_STEPS = 3
@@ -54,6 +54,56 @@ _MORE_BUCKETS = (
 )
 _FULL_LEVEL = "the ends of single buckets were not recorded; record at level full"
 _ALONG = 2.0  # sigmas that a range of 95 % lies from the middle, nearly
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnFactor:
+    """One thing that the parts leave open, with the range that the recorded steps leave it (95 %).
+
+    ``link`` multiplies every duration of the all-reduce curve, ``tilt`` those of messages 16 times larger
+    against those of others; ``comm_slowdown`` and ``compute_slowdown`` are the hardware's. Costs that are not
+    measured (``UNMEASURED_COSTS``) are told as how many times as much time as the hardware says.
+    """
+
+    name: str
+    before: float
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnTime:
+    """One time of the step, in ns from the start of backward (the step itself: from its own start).
+
+    ``measured_ns`` is the median over the recorded steps, ``parts_ns`` what the parts predict, measured
+    apart; ``anchored_ns`` what they predict with the factors.
+    """
+
+    what: str
+    measured_ns: int
+    parts_ns: int
+    anchored_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnStep:
+    """Workload and hardware that predict the recorded step, and how far their parts were from it.
+
+    ``rest_ns`` is what the step holds beside its parts; it is in the workload's optimizer step.
+    ``recorder_ns`` is what the recorder's own passes over the buckets take of the recorded step; workload and
+    hardware predict the job without them.
+    """
+
+    workload: Workload
+    hardware: Hardware
+    assignment: Assignment
+    steps: int
+    times: tuple[OwnTime, ...]
+    factors: tuple[OwnFactor, ...]
+    doubtful: tuple[str, ...] = ()
+    rest_ns: int = 0
+    recorder_ns: int = 0
 
 
 def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> OwnStep:

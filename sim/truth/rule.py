@@ -5,10 +5,19 @@ trace can be tested at all.
 from dataclasses import dataclass
 
 from sim.costs.own_costs import told_unmeasured
-from sim.nouns.comparison import TargetCheck
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetCheck:
+    """One figure held to its limit; ``value`` and ``met`` are None where the record cannot tell."""
+
+    name: str
+    limit: float
+    value: float | None
+    met: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from sim.clock.arrays import Floats, Ints
 from sim.clock.program import MOST_NS
-from sim.costs.in_step import tilt_ratio
 from sim.costs.not_measured import Guess, guesses, open_ranges, words_of
-from sim.costs.service_time import service_ns
+from sim.costs.own_costs import FACTORS
+from sim.costs.service_time import service_ns, tilt_ratio
 from sim.errors import InputError
 from sim.nouns.hardware import COSTS, RATES, SLOWDOWNS, CurvePoint, Hardware
-from sim.nouns.own_step import FACTORS
 
 # Of a curve of which no scatter is recorded: calibrations of the bundled machines know a point to 2 % at the
 # median (one sigma), and the worst of their points to 8 %.

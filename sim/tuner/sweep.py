@@ -14,7 +14,7 @@ from math import prod
 from numbers import Real
 from typing import Any, TypeVar
 
-from sim.costs.what_if import check_factor, check_precision, check_ranks, scale
+from sim.costs.service_time import check_factor, check_precision, check_ranks, scale
 from sim.errors import InputError, MachineError, SimError
 from sim.formats.documents import csv_text
 from sim.metrics.step import overlap_ratio

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from sim.costs.curve_checks import DoubtfulPoint, doubtful_points
 from sim.errors import InputError, ReplayError
 from sim.formats.files import make_directory
 from sim.nouns.hardware import GLOO_CHANNELS, CurvePoint, Hardware
 from sim.nouns.measurement import Mode
 from sim.units import MIB
 from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier, local_fields
+from sim.validator.curve_checks import DoubtfulPoint, doubtful_points
 from sim.validator.hosts.launch import Place, run_ranks
 from sim.validator.prepared import JOB, events, place_of, read_job, why_unfinished, write_job
 from sim.validator.ranks.probes.settling import FEWEST_ROUNDS, figure_ns, interval_ns, modes

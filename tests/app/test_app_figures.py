@@ -13,12 +13,12 @@ from app.figures.style import safe
 from app.figures.sweep import DEFAULT, draw_sweep, sweep_data
 from app.figures.timeline import Span, bucket_text, draw_timeline, path_marks, timeline_data
 from sim.metrics.intervals import length, union
-from sim.nouns.comparison import Agreement
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Plateau
 from sim.nouns.report import Report
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
+from sim.truth.scoring import Agreement
 from sim.tuner.gain import BandPoint
 from sim.tuner.sweep import SweepRow
 from tests.bench.machines import machine, model

@@ -15,7 +15,9 @@ from app.views import live as words
 from sim.autotuner.progress import AutotuneProgress, TrialLook
 from sim.errors import InputError, NotModelledError
 from sim.formats.documents import save
-from sim.nouns.live import PARTS, Calibration, Followed, LiveReport
+from sim.live.calibration import Calibration
+from sim.live.follower import Followed
+from sim.live.held import LiveReport
 from sim.nouns.recording import (
     RecordedBackward,
     RecordedBucket,
@@ -24,6 +26,7 @@ from sim.nouns.recording import (
     RecordedStep,
     RecordingHeader,
 )
+from sim.truth.recorded_job import PARTS
 from sim.units import transfer_ns
 from tests.app.conftest import MS, is_clean, make_hardware
 from tests.app.test_addresses import visit

@@ -16,8 +16,8 @@ from app.views import validate
 from app.words import is_computed
 from sim.formats import record_files as records
 from sim.formats.documents import to_text
+from sim.importer.imported import Uploaded
 from sim.nouns.hardware import Hardware
-from sim.nouns.imported import Uploaded
 from sim.nouns.workload import Workload
 from tests.app.conftest import make_hardware, make_traces, make_workload
 from tests.effort import PATIENCE_S

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 import sim
 from app.figures.records import draw_strips, step_points, strips_data
 from app.views.validate import order_sentence, wrong_pairs
-from sim.nouns.comparison import Agreement
-from sim.nouns.measurement import MeasuredIteration
-from sim.nouns.records import Record
+from sim.nouns.measurement import MeasuredIteration, Record
 from sim.truth import scoring
+from sim.truth.scoring import Agreement
 from tests.effort import tries
 
 MS = 1_000_000

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import sim
-from sim.nouns.ranks import RankGroup, Ranks
+from sim.clusters.ranks.rank_files import RankGroup, Ranks
 from tests.bench.machines import machine, model
 from tests.clusters.scaling_cases import hosts_of, measured, workload_of
 from tests.commands import Said, bucketsim

@@ -11,8 +11,8 @@ import sim
 import sim.cli.importing
 from sim.formats.documents import save
 from sim.formats.record_files import load_record
+from sim.importer.imported import Imported, ImportOptions
 from sim.nouns.hardware import CurvePoint
-from sim.nouns.imported import Imported, ImportOptions
 from tests.commands import bucketsim
 from tests.importer.link_texts import Line, today
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import sim
+from sim.clusters.ranks.rank_files import Ranks
 from sim.errors import InputError, SimError
 from sim.formats import documents
 from sim.formats import record_files as records
-from sim.nouns.ranks import Ranks
 from tests.cli import cheap
 from tests.cli.cheap import save_measurements
 from tests.commands import Said, bucketsim, process, script

@@ -12,9 +12,9 @@ import sim
 from sim.clock import ranks as playing
 from sim.clusters.ranks import step_chain as job
 from sim.clusters.ranks.crew import make_crew
+from sim.clusters.ranks.rank_files import RankGroup, Ranks, SlowRanks
 from sim.clusters.ranks.step_chain import JobSteps, VariedStep, play_job, play_jobs
 from sim.errors import InputError, NotModelledError
-from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
 from tests.bench.machines import machine, model
 from tests.effort import tries
 from tests.strategies import SCALES, Case, cases, other_ranks

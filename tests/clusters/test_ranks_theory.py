@@ -10,11 +10,11 @@ import pytest
 
 import sim
 from sim.clusters.ranks import step_chain as job
+from sim.clusters.ranks.rank_files import RankGroup, Ranks, SlowRanks
 from sim.clusters.ranks.summary import StepDistribution
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
-from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
 from sim.nouns.workload import Workload
 from tests.bench.machines import machine, model
 from tests.handmade import handmade, wired

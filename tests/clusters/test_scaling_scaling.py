@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import sim
 from sim.clusters.nccl.computed import hardware_of
 from sim.clusters.nccl.fabric import fabric_of
+from sim.clusters.ranks.rank_files import Ranks
 from sim.clusters.scaling.cap_steps import tune_caps
 from sim.clusters.scaling.carried import Carried
 from sim.clusters.scaling.reasons import cost_of_a_bucket, find_reason, side_of
@@ -18,7 +19,6 @@ from sim.costs.own_costs import without_own_costs
 from sim.costs.service_time import service_ns
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.ranks import Ranks
 from sim.nouns.workload import Workload
 from sim.tuner.caps import find_intervals, make_walk
 from sim.units import cap_bytes

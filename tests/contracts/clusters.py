@@ -13,12 +13,13 @@ from typing import Any
 import sim
 from sim.costs.own_costs import with_memory_bandwidth
 from sim.errors import InputError
-from sim.nouns.anchored import Anchored, Factor, InStepTimes, MeasuredStep
 from sim.nouns.gpus import find_gpu
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.recorder.estimate import estimate
 from sim.recorder.models import gpt
+from sim.truth.anchor import Anchored, Factor, MeasuredStep
+from sim.truth.in_step import InStepTimes
 from sim.units import NS_PER_MS
 from tests.published.figures import curve, figures
 

@@ -13,9 +13,8 @@ from sim.clusters.machines import boxed_cluster
 from sim.clusters.neighbours import hardware_beside
 from sim.costs.service_time import all_reduce_ns
 from sim.formats.record_files import box_in
-from sim.nouns.box import Box, gpus_of
 from sim.nouns.hardware import Hardware
-from sim.nouns.records import Record
+from sim.nouns.measurement import Box, Record, gpus_of
 from sim.truth.scoring import as_measured, carried_to
 from tests.commands import bucketsim
 from tests.manual.pages import TRUTH, assert_holds

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import sim
+from sim.importer.imported import ImportOptions
 from sim.importer.readers import reader
-from sim.nouns.imported import ImportOptions
-from sim.nouns.records import Record
+from sim.nouns.measurement import Record
 from sim.units import NS_PER_MS
 from tests.commands import bucketsim
 from tests.manual.pages import TRUTH, assert_holds

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sim
-from sim.nouns.records import Record
+from sim.nouns.measurement import Record
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulated_step_ns
 from sim.truth.recorded_step import own_step

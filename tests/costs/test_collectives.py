@@ -10,16 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.costs.curve_checks import doubtful_points
 from sim.costs.own_costs import told_unmeasured, with_measured, without_own_costs
-from sim.costs.service_time import all_reduce_ns, service_ns
-from sim.costs.what_if import ring_factors
+from sim.costs.service_time import all_reduce_ns, ring_factors, service_ns
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CURVES, Curve, CurvePoint, Hardware
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.recorder.estimate import estimate
 from sim.units import divide_half_even, transfer_ns
+from sim.validator.curve_checks import doubtful_points
 from tests.clusters.scaling_cases import measured
 from tests.convolutional import Pair, resnet
 from tests.effort import tries

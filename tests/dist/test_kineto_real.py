@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sim.errors import NotModelledError
+from sim.importer.imported import Imported, ImportOptions
 from sim.importer.kineto.trace_import import read_kineto
-from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.workload import Workload
 from tests.handmade import handmade
 from tests.importer.profiled_runs import SHAPES, STEPS, log, traces

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import sim
-from sim.nouns.live import Followed
+from sim.live.follower import Followed
 from tests.dist.live_dash_worker import SLOW_FROM, SLOW_S, STEPS
 from tests.effort import PATIENCE_S
 

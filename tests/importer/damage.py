@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from sim.errors import SimError
 from sim.formats.documents import parse_document, to_document
 from sim.importer.anonymizing import anonymize
+from sim.importer.imported import Imported, ImportOptions
 from sim.importer.readers import reader
 from sim.importer.writing import hardware_names, summary_of, write_imported
-from sim.nouns.imported import Imported, ImportOptions
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[A-Za-z_]+|[^\sA-Za-z_0-9]')
 _DEEP = 100_000

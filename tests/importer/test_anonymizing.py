@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from sim.errors import SimError
 from sim.formats.documents import parse_text, to_text
 from sim.importer.anonymizing import KEYS, anonymize
+from sim.importer.imported import Imported, ImportOptions, RankRow
 from sim.importer.readers import reader
 from sim.nouns.assignment import Assignment, MadeFor
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.imported import Imported, ImportOptions, RankRow
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
 from tests.effort import tries

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 import sim
 from sim.importer.auto import differences
+from sim.importer.imported import Imported, no_progress
 from sim.importer.kineto.rank import FEWEST_KERNELS, Interference, Kernel, find_interference, read_rank
 from sim.importer.kineto.several_ranks import CommSlowdown
 from sim.importer.kineto.telling import contradictions
-from sim.nouns.comparison import CandidateAgreement
 from sim.nouns.hardware import Curve, CurvePoint
-from sim.nouns.imported import Imported, no_progress
-from sim.nouns.records import Record
+from sim.nouns.measurement import Record
+from sim.truth.scoring import CandidateAgreement
 from tests.effort import tries
 from tests.importer.built_traces import Dialect, Job, build, write
 from tests.importer.test_kineto_built import built, imported

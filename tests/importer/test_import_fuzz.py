@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.formats.documents import save, to_document
+from sim.importer.imported import Imported, ImportOptions
 from sim.importer.opening import MOST_VALUES
 from sim.importer.readers import READABLE, reader
-from sim.nouns.imported import Imported, ImportOptions
 from tests.commands import Said, bucketsim, process
 from tests.effort import PATIENCE_S, tries
 from tests.importer import link_texts
@@ -48,7 +48,7 @@ resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 from sim.errors import SimError
 from sim.importer.readers import reader
 from sim.importer.readers import READABLE
-from sim.nouns.imported import ImportOptions
+from sim.importer.imported import ImportOptions
 begin = time.process_time()
 try:
     said = reader(sys.argv[1])([Path(sys.argv[2])], ImportOptions(world_size=4)).format

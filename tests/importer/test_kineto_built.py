@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from sim import simulate, summarize
 from sim.errors import InputError
+from sim.importer.imported import Imported, ImportOptions
 from sim.importer.kineto.trace_import import read_kineto
 from sim.importer.matching import match_buckets
 from sim.nouns.assignment import bucket_bytes
-from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.workload import Gradient, Workload
 from sim.systems.ddp_assignment import initial_buckets, rebuilt_buckets
 from sim.units import median_ns

@@ -6,10 +6,10 @@ from statistics import median
 import pytest
 
 from sim import agreement
+from sim.importer.imported import Imported, ImportOptions
 from sim.importer.kineto.trace_import import read_kineto
-from sim.nouns.comparison import Agreement
-from sim.nouns.imported import Imported, ImportOptions
-from sim.nouns.records import Record
+from sim.nouns.measurement import Record
+from sim.truth.scoring import Agreement
 from tests.public_data import DATA, needs_data
 
 pytestmark = needs_data

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sim.importer.imported import ImportOptions
 from sim.importer.kineto.trace_import import read_kineto
-from sim.nouns.imported import ImportOptions
 from tests.importer.built_traces import Dialect, Job, build, write
 from tests.public_data import DATA, needs_data
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from sim.errors import InputError, NotModelledError
+from sim.importer.imported import Imported, ImportOptions
 from sim.importer.kineto.collectives import unseen_calls
 from sim.importer.kineto.events import read_events
 from sim.importer.kineto.trace_import import read_kineto
-from sim.nouns.imported import Imported, ImportOptions
 from tests.importer.built_traces import Dialect, Job, build
 from tests.importer.test_kineto_steps import cpu_alone
 

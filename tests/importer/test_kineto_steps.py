@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sim.errors import InputError
+from sim.importer.imported import Imported, ImportOptions, no_progress
 from sim.importer.kineto.rank import read_rank
 from sim.importer.kineto.trace_import import read_kineto
-from sim.nouns.imported import Imported, ImportOptions, no_progress
 from tests.handmade import handmade
 from tests.importer.built_traces import Dialect, Job, build, write
 from tests.importer.test_kineto_built import imported

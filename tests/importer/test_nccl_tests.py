@@ -12,9 +12,9 @@ from sim.errors import InputError, SimError
 from sim.formats.documents import parse_text, to_text
 from sim.formats.record_files import load_record
 from sim.importer.auto import read_auto
+from sim.importer.imported import Imported, ImportOptions
 from sim.importer.links.link_hardware import read_nccl_tests
 from sim.nouns.hardware import Curve, Hardware
-from sim.nouns.imported import Imported, ImportOptions
 from sim.tuner.machines import read_scatter
 from tests.effort import tries
 from tests.importer.link_texts import Line, body, bus, comma, head, named, old, report, spaced, today

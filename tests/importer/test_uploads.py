@@ -21,12 +21,12 @@ import sim
 from sim.errors import InputError, SimError
 from sim.formats.documents import to_text
 from sim.importer import uploads
+from sim.importer.imported import ImportOptions, Uploaded
 from sim.importer.opening import GZIP
 from sim.importer.readers import reader
 from sim.importer.uploads import safe_name
 from sim.importer.writing import write_imported
 from sim.nouns.assignment import Assignment
-from sim.nouns.imported import ImportOptions, Uploaded
 from sim.nouns.workload import Gradient, Workload
 from tests.effort import tries
 from tests.importer.built_traces import Dialect, build

@@ -15,7 +15,6 @@ from app.views.live import gain_sentence
 from app.views.tune import answer_sentence
 from sim.autotuner import prediction
 from sim.autotuner.job_link import JobLink
-from sim.costs.in_step import scaled
 from sim.formats.record_files import recorded_step
 from sim.formats.recordings import load_recording
 from sim.nouns.assignment import Assignment
@@ -24,6 +23,7 @@ from sim.nouns.measurement import Measurement
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.workload import Gradient, Workload
 from sim.systems.ddp_assignment import as_the_job
+from sim.truth.in_step import scaled
 from sim.truth.recorded_job import RecordedJob, job_in_files, job_in_recording
 from sim.validator.candidates.candidate import standing_candidates
 from tests.app.conftest import MS, make_hardware

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.clusters.ranks.rank_files import RankGroup, Ranks, SlowRanks
 from sim.errors import AssignmentError, InputError
 from sim.formats import documents
 from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.cluster import Cluster, HostKind, Hosts, Network, Step, check_ranks, split_name
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredIteration
-from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
 from sim.nouns.timeline import BucketTimes, ComputeSpan, PathSpan, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
 from sim.units import (

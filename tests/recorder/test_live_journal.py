@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import sim
 from sim.errors import InputError, NotModelledError
+from sim.importer.imported import ImportOptions
 from sim.importer.recorded.recorded_run import read_recording
-from sim.nouns.imported import ImportOptions
 from sim.recorder import live_recording as live
 from sim.recorder.clocks import EventClock, HostClock, clock_for
 from sim.recorder.live_recording import Journal, record

@@ -3,7 +3,7 @@
 from typing import Any
 
 import sim
-from sim.nouns.explanation import Event, Explanation
+from sim.nouns.collective import Event, Explanation
 from sim.nouns.workload import Buffer, Gradient, Workload
 
 Case = dict[str, Any]

@@ -8,8 +8,8 @@ import pytest
 
 import sim
 from sim.errors import InputError, NotModelledError
+from sim.importer.imported import ImportOptions
 from sim.importer.recorded.recorded_run import read_recording
-from sim.nouns.imported import ImportOptions
 from sim.nouns.timeline import Timeline
 from sim.systems import compile_cuts
 from sim.systems.compile_cuts import AS_RECORDED, cut_operators, handed_out

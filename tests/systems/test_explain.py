@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 import sim
 from sim.errors import InputError, NotModelledError
-from sim.nouns.explanation import Event, Explanation
+from sim.nouns.collective import Event, Explanation
 from sim.systems.registry import MAX_ITERATIONS, SYSTEMS, write
 from tests.effort import tries
 from tests.systems.ddp_jobs import Job, jobs, mlp

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import sim
 from sim.errors import NotModelledError
-from sim.nouns.early_launch import EarlyLaunch, LateGradient
+from sim.nouns.collective import EarlyLaunch, LateGradient
 from sim.nouns.workload import Workload
 from tests.effort import tries
 from tests.strategies import SCALES, hardwares, workloads

@@ -14,13 +14,11 @@ from pathlib import Path
 import sim
 from sim.formats.record_files import load_record, recorded_step, save_measurements, start_record
 from sim.nouns.assignment import Assignment
-from sim.nouns.comparison import Agreement
-from sim.nouns.measurement import Measurement
-from sim.nouns.records import Record
+from sim.nouns.measurement import Measurement, Record
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.truth.recorded_step import hooked
-from sim.truth.scoring import agree
+from sim.truth.scoring import Agreement, agree
 from tests.training.compiled_train import CASES
 from tests.training.measure import run
 

@@ -8,9 +8,9 @@ from statistics import median
 
 import sim
 from sim.metrics.noise import difference_interval, median_interval
-from sim.nouns.comparison import Agreement
+from sim.nouns.measurement import Record
 from sim.nouns.recommendation import Gain
-from sim.nouns.records import Record
+from sim.truth.scoring import Agreement
 from tests.training.measure import AGAIN
 
 TRACES = Path(__file__).parents[2] / "traces" / "training"

@@ -15,11 +15,9 @@ import sim
 from sim.errors import InputError
 from sim.metrics.noise import difference_interval, median_interval
 from sim.nouns.assignment import Assignment
-from sim.nouns.box import Box
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
+from sim.nouns.measurement import Box, MeasuredBucket, MeasuredIteration, Measurement, Record
 from sim.nouns.recommendation import Gain
-from sim.nouns.records import Record
 from sim.nouns.report import Report
 from sim.nouns.workload import Workload
 from sim.truth import scoring

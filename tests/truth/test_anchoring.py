@@ -9,15 +9,14 @@ from hypothesis import strategies as st
 
 import sim
 from sim.costs.doubts import is_refuted
-from sim.costs.in_step import in_step_curve, in_step_times, with_in_step
 from sim.costs.own_costs import with_memory_bandwidth
 from sim.costs.service_time import service_ns
 from sim.errors import InputError
-from sim.nouns.anchored import Factor, InStepTimes, MeasuredStep
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import Workload
-from sim.truth.anchor import MOST_SLOWDOWN, apply_factor
+from sim.truth.anchor import MOST_SLOWDOWN, Factor, MeasuredStep, apply_factor
+from sim.truth.in_step import InStepTimes, in_step_curve, in_step_times, with_in_step
 from tests.effort import tries
 from tests.handmade import handmade, measurement, wired
 

@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 
 import sim
 from sim.nouns.assignment import Assignment
-from sim.nouns.comparison import Attribution
 from sim.nouns.hardware import Hardware
-from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
-from sim.nouns.records import Record
+from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement, Record
 from sim.nouns.workload import Workload
-from sim.truth.attribution import attribute
+from sim.truth.attribution import Attribution, attribute
 from sim.units import divide_half_even, transfer_ns
 from tests.effort import tries
 from tests.handmade import handmade, measurement, wired

@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 
 import sim
 from sim.costs.doubts import is_refuted
-from sim.costs.in_step import scaled
-from sim.costs.own_costs import with_own_costs
+from sim.costs.own_costs import UNMEASURED_COSTS, with_own_costs
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.gpus import GPUS
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
-from sim.nouns.own_step import UNMEASURED_COSTS
 from sim.nouns.workload import Workload
+from sim.truth.in_step import scaled
 from tests.effort import tries
 from tests.handmade import handmade, measurement, wired
 

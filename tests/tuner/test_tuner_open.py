@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import sim
 from sim.costs.doubts import doubts_about
-from sim.costs.in_step import scaled
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
+from sim.truth.in_step import scaled
 from sim.tuner.draws import draw
 from sim.tuner.machines import draw_machines
 from sim.tuner.problem import Problem

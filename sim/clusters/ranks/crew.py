@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sim.clock.arrays import Floats, Ints
+from sim.clusters.ranks.rank_files import LARGEST_PACE, SMALLEST_PACE, Ranks
 from sim.errors import InputError
-from sim.nouns.ranks import LARGEST_PACE, SMALLEST_PACE, Ranks
 from sim.nouns.workload import Workload
 from sim.units import format_number
 

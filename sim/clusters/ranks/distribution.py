@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from sim.clusters.ranks.rank_files import Ranks
 from sim.clusters.ranks.summary import StepDistribution
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
-from sim.nouns.ranks import Ranks
 from sim.nouns.workload import Workload
 
 if TYPE_CHECKING:

@@ -1,13 +1,121 @@
 """Files of ranks, and the workloads that they name."""
 
+import math
 import os
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, ClassVar
 
 from sim.errors import InputError
 from sim.formats import documents
-from sim.nouns.ranks import Ranks
+from sim.nouns.checks import at_least
 from sim.nouns.workload import Workload
+from sim.units import format_number
+
+LARGEST_SIGMA = 2.0  # of a lognormal factor: one rank in 40 is 50 times as slow as the median
+SMALLEST_PACE, LARGEST_PACE = 1e-3, 1e3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowRanks:
+    """Ranks ``first`` to ``first + count - 1``, all of whose compute takes ``pace`` times as long."""
+
+    first: int
+    count: int = 1
+    pace: float
+
+    def __post_init__(self) -> None:
+        _check_range(self.first, self.count)
+        if not SMALLEST_PACE <= self.pace <= LARGEST_PACE:
+            raise InputError(
+                f"pace: {self.pace} is not legal; give a factor, {format_number(SMALLEST_PACE, 6)} to "
+                f"{format_number(LARGEST_PACE, 6)}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankGroup:
+    """Ranks ``first`` to ``first + count - 1`` run the same model at the times of another ``workload``.
+
+    ``workload`` is what that one is called: in a file of ranks its file, as seen from that file's directory.
+    """
+
+    first: int
+    count: int = 1
+    workload: str
+
+    def __post_init__(self) -> None:
+        _check_range(self.first, self.count)
+        if not self.workload:
+            raise InputError("workload: an empty name is not legal; name another workload")
+
+
+def _check_range(first: int, count: int) -> None:
+    at_least("first", first, 0)
+    at_least("count", count, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """How the ranks of a job differ from each other and from step to step.
+
+    A pace is a factor on all that a rank computes in a step: forward, loss, backward and optimizer, not
+    copies, hooks or launches. ``pace_jitter`` is the sigma of a lognormal factor of mean 1 drawn for each
+    rank and step, ``pace_spread`` that of one drawn once for each rank (the GPU lottery). ``slow`` ranks are
+    known to be slow; where such ranges overlap, paces multiply, to a factor within the same limits.
+    ``groups`` run other workloads, and do not overlap. With ``stall_probability``, in each step, a rank
+    stands still for ``stall_ns`` somewhere in its backward: its lane is idle, so that nothing stretches the
+    stall and it stretches nothing.
+    """
+
+    KIND: ClassVar[str] = "ranks"
+    name: str
+    pace_jitter: float = 0.0
+    pace_spread: float = 0.0
+    slow: tuple[SlowRanks, ...] = ()
+    groups: tuple[RankGroup, ...] = ()
+    stall_probability: float = 0.0
+    stall_ns: int = 0
+    provenance: dict[str, Any] = field(default_factory=dict)
+    extensions: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, most in (
+            ("pace_jitter", LARGEST_SIGMA),
+            ("pace_spread", LARGEST_SIGMA),
+            ("stall_probability", 1.0),
+        ):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and 0 <= value <= most):
+                raise InputError(
+                    f"{name}: {value} is not legal; give a number from 0 to {format_number(most, 6)}"
+                )
+        at_least("stall_ns", self.stall_ns, 0)
+        if (self.stall_probability > 0) != (self.stall_ns > 0):
+            raise InputError(
+                f"stall_ns: {self.stall_ns} with stall_probability "
+                f"{format_number(self.stall_probability, 6)} is not legal; "
+                f"give both above 0, or neither"
+            )
+        for before, after in pairwise(sorted(self.groups, key=lambda group: group.first)):
+            if after.first < before.first + before.count:
+                raise InputError(f"groups: rank {after.first} is in two groups; it runs one workload")
+
+    def check_fits(self, world_size: int) -> None:
+        """Raise ``InputError`` where a range goes beyond the ranks that there are."""
+        parts: tuple[tuple[str, Sequence[SlowRanks | RankGroup]], ...] = (
+            ("slow", self.slow),
+            ("groups", self.groups),
+        )
+        for name, ranges in parts:
+            for number, one in enumerate(ranges):
+                if one.first + one.count > world_size:
+                    raise InputError(
+                        f"{name}.{number}: ranks {one.first} to {one.first + one.count - 1} are not legal; "
+                        f"the hardware has world_size {world_size}, ranks 0 to {world_size - 1}"
+                    )
 
 
 def load_ranks(path: str | os.PathLike[str]) -> Ranks:

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.clusters.ranks.crew import Crew, make_crew
+from sim.clusters.ranks.rank_files import RankGroup, Ranks, SlowRanks
 from sim.clusters.ranks.step_chain import JobSteps, VariedStep, play_even
 from sim.costs.doubts import doubts_about
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
-from sim.nouns.ranks import RankGroup, Ranks, SlowRanks
 from sim.nouns.workload import Workload
 from sim.tuner.draws import NO_SCATTER
 from sim.tuner.gain import student

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from sim.clusters.ranks.distribution import compare_assignments
+from sim.clusters.ranks.rank_files import Ranks
 from sim.clusters.scaling.cap_steps import Tuned, tune_caps
 from sim.clusters.scaling.carried import Carried, at_end
 from sim.clusters.scaling.machines import SizedMachine
@@ -14,7 +15,6 @@ from sim.costs.own_costs import told_uncounted, told_unmeasured
 from sim.costs.service_time import all_reduce_ns
 from sim.formats.documents import csv_text
 from sim.metrics.step import step_ns, summarize
-from sim.nouns.ranks import Ranks
 from sim.nouns.workload import Workload
 from sim.tuner.optimum import find_optimum
 

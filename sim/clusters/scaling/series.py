@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from sim.clusters.ranks.rank_files import Ranks
 from sim.clusters.scaling.one_machine import ScalingRow
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import Hardware
-from sim.nouns.ranks import Ranks
 from sim.nouns.workload import Workload
 from sim.tuner.sweep import spread
 

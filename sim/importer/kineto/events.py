@@ -10,8 +10,8 @@ from sys import intern
 from typing import Any
 
 from sim.errors import InputError
+from sim.importer.imported import Progress, no_progress
 from sim.importer.streaming import stream_members
-from sim.nouns.imported import Progress, no_progress
 from sim.nouns.workload import DTYPE_BYTES
 
 ARRAY = "traceEvents"

@@ -10,6 +10,7 @@ from statistics import median_low
 from typing import Any
 
 from sim.errors import InputError, NotModelledError
+from sim.importer.imported import Progress
 from sim.importer.kineto.backwards import find_accumulations
 from sim.importer.kineto.collectives import SeenCollective, find_collectives, unseen_calls
 from sim.importer.kineto.events import (
@@ -24,7 +25,6 @@ from sim.importer.kineto.steps import SeenStep, find_steps
 from sim.importer.wording import plain
 from sim.metrics.intervals import Interval, union
 from sim.nouns.devices import backend_of
-from sim.nouns.imported import Progress
 from sim.units import median_ns
 
 # ---- how much slower computation runs beside a collective: the same kernel of another step, alone

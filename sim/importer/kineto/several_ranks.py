@@ -11,10 +11,10 @@ from statistics import median
 from typing import NamedTuple
 
 from sim.errors import InputError
+from sim.importer.imported import RankRow
 from sim.importer.kineto.collectives import SeenCollective
 from sim.importer.kineto.rank import SeenRank
 from sim.importer.kineto.steps import SeenStep
-from sim.nouns.imported import RankRow
 from sim.units import median_ns
 
 # Collectives in which every rank waits for data of every other, so that they end together.

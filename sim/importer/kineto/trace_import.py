@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from sim.costs.sampled_curve import SHORTEST_OVER_RANKS, median_curve, scatter_by_size
 from sim.errors import InputError
+from sim.importer.imported import Imported, ImportOptions
 from sim.importer.kineto.layout import Layout, lay_out, size_of
 from sim.importer.kineto.rank import SeenRank, read_rank
 from sim.importer.kineto.several_ranks import (
@@ -26,11 +26,11 @@ from sim.importer.kineto.several_ranks import (
 from sim.importer.kineto.steps import SeenStep
 from sim.importer.kineto.telling import Told
 from sim.importer.quiet_steps import left_out, quiet_numbers
+from sim.importer.sampled_curve import SHORTEST_OVER_RANKS, median_curve, scatter_by_size
 from sim.metrics.intervals import intersection_length, union
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.devices import device_type
 from sim.nouns.hardware import GLOO_CHANNELS, Curve, CurvePoint, Hardware
-from sim.nouns.imported import Imported, ImportOptions
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import Gradient, ReadyIncludes, Workload
 from sim.systems.compile_cuts import AS_RECORDED

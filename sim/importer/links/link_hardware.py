@@ -9,6 +9,7 @@ from typing import Any
 
 from sim.costs.own_costs import with_own_costs
 from sim.errors import InputError
+from sim.importer.imported import Imported, ImportOptions
 from sim.importer.links.around_tables import COMMAND, WORDS
 from sim.importer.links.columns import LinkRow, LinkTable
 from sim.importer.links.link_checks import (
@@ -27,7 +28,6 @@ from sim.importer.opening import read_text
 from sim.importer.wording import Notes
 from sim.nouns.gpus import gpus_named
 from sim.nouns.hardware import CURVES, MAX_RANKS, Hardware
-from sim.nouns.imported import Imported, ImportOptions
 from sim.units import format_number, format_size
 
 FORMAT = "nccl-tests"

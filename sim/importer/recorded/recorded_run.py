@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from sim.costs.sampled_curve import SHORTEST_OVER_RANKS, median_curve, scatter_by_size
 from sim.errors import InputError
 from sim.formats.documents import SCHEMA_VERSION
 from sim.formats.recordings import load_recording
+from sim.importer.imported import MEASURED, Imported, ImportOptions
 from sim.importer.readers import RECORDING
 from sim.importer.recorded.recorded_workload import (
     Kept,
@@ -24,11 +24,11 @@ from sim.importer.recorded.recorded_workload import (
     warmup_steps,
     workload_of,
 )
+from sim.importer.sampled_curve import SHORTEST_OVER_RANKS, median_curve, scatter_by_size
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.ddp_switches import ARGUMENTS, SETTINGS
 from sim.nouns.devices import link_source
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.imported import MEASURED, Imported, ImportOptions
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.recording import RecordedBackward, RecordedStep, Recording
 from sim.nouns.workload import Workload

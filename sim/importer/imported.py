@@ -7,8 +7,7 @@ from typing import Any
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import Hardware
-from sim.nouns.measurement import Measurement
-from sim.nouns.records import Record
+from sim.nouns.measurement import Measurement, Record
 from sim.nouns.workload import Workload
 
 # The lists of sentences that an import has.

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sim.nouns.collective import CollectiveTimes
-from sim.nouns.comparison import CandidateAgreement
 from sim.nouns.measurement import MeasuredBucket
 from sim.nouns.timeline import BucketTimes, ComputeSpan, Timeline
+from sim.truth.scoring import CandidateAgreement
 
 PREDICTED, MEASURED = 0, 1
 COMPUTE, LAUNCH, COPY_BACK = 0, 1, 2

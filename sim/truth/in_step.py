@@ -2,20 +2,64 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from math import log
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from sim.costs.service_time import service_ns
 from sim.errors import InputError
-from sim.nouns.anchored import InStepCurve, InStepTimes, Place
+from sim.nouns.checks import at_least
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
 from sim.nouns.measurement import Measurement
 
+# Where a collective lies against the end of backward.
+Place = Literal["during", "across", "after"]
 # A collective counts as during backward, or as after it, if at most this share of it lies on the other side.
 # That changes its time by less than a step can tell, and the rounding of times does not decide where it lies.
 _SLIVER = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InStepTimes:
+    """How long each bucket's collective took in the step, in launch order, in ns.
+
+    ``after_backward_ns`` of them lie after the end of backward; None: it is not known. ``places`` says it of
+    each, where a profile shows it; None: it is told by ``after_backward_ns``, as of collectives that run one
+    after another.
+    """
+
+    durations_ns: tuple[int, ...]
+    after_backward_ns: int | None = None
+    places: tuple[Place, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.durations_ns:
+            raise InputError("durations_ns: an empty list is not legal; give one duration a bucket")
+        for duration in self.durations_ns:
+            at_least("durations_ns", duration, 1)
+        at_least("after_backward_ns", self.after_backward_ns, 0)
+        if self.places is not None and len(self.places) != len(self.durations_ns):
+            raise InputError(f"places: {len(self.places)} places for {len(self.durations_ns)} durations")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InStepCurve:
+    """A link as it is in the step, against the same link measured beside it.
+
+    ``ratio`` is duration in the step over duration beside it, of collectives that no computation slows
+    (``alone`` of them), else of all; ``low`` and ``high`` are the least and largest of a single one, all of
+    them counted. ``comm_slowdown`` is by how much longer the others took. ``least_bytes`` and
+    ``most_bytes`` are the sizes that were seen: beyond them the ratio is carried over.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    comm_slowdown: float
+    alone: int
+    count: int
+    least_bytes: int
+    most_bytes: int
 
 
 def in_step_curve(beside: Curve, sizes: Sequence[int], seen: InStepTimes) -> InStepCurve:
@@ -155,13 +199,6 @@ def rescaled(hardware: Hardware, ratio_at: Callable[[int], float]) -> Hardware:
         for point in hardware.all_reduce
     )
     return replace(hardware, all_reduce=curve, spread=spread)
-
-
-def tilt_ratio(link: float, tilt: float, num_bytes: int, about_bytes: int) -> float:
-    """The factor on the time of a message of ``num_bytes``: ``link`` at ``about_bytes``, ``link * tilt`` at
-    16 times as many bytes, ``link * tilt**2`` at 256 times, and so on.
-    """
-    return float(link * tilt ** (log(max(1, num_bytes) / about_bytes) / log(16)))
 
 
 def _times(value: Any, ratio: float, name: str = "") -> Any:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import sim
-from sim.formats.perfetto import COMMUNICATION, COMPUTE, COPY_BACK, LAUNCH, MEASURED, PREDICTED, perfetto_json
-from sim.nouns.comparison import CandidateAgreement
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket
 from sim.nouns.timeline import Timeline
+from sim.truth.perfetto import COMMUNICATION, COMPUTE, COPY_BACK, LAUNCH, MEASURED, PREDICTED, perfetto_json
+from sim.truth.scoring import CandidateAgreement
 from tests.handmade import handmade
 
 MIB = 1 << 20
