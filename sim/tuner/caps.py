@@ -15,13 +15,11 @@ import numpy as np
 
 from sim.clock.arrays import Flags, Ints
 from sim.clock.machine_code import compiled
-from sim.clock.program import Machine
 from sim.nouns.ddp_switches import DEFAULT_BUCKET_CAP_BYTES
 from sim.nouns.workload import Workload
-from sim.systems.cut import NO_LIMIT, PER_KEY, cut, limits_for, number_keys
+from sim.systems.cut import NO_LIMIT, PER_KEY, cut, number_keys
 from sim.systems.ddp_assignment import is_never_rebuilt, rebuild_order
-from sim.tuner.problem import Buckets, Problem, Tables, gather, play_step, services
-from sim.tuner.progress import tell
+from sim.tuner.problem import Problem, Tables, play_step, services, tell
 from sim.units import MIB
 
 WORK = 20_000_000  # tensors walked, in all layouts of one enumeration
@@ -110,16 +108,6 @@ def make_walk(workload: Workload, switches: Mapping[str, Any] | None = None) -> 
     )
 
 
-def walk_of(problem: Problem) -> Walk:
-    """``make_walk`` of a workload without unused gradients; of one run the arrays are there already."""
-    if not problem.has_one_run or problem.asked is not problem.workload:
-        return make_walk(problem.asked)
-    keys, places = problem.run, np.arange(len(problem))
-    return Walk(
-        order=problem.indices, places=places, sizes=problem.dense, keys=keys, num_keys=1, is_reversed=False
-    )
-
-
 _cut = compiled(cut)
 
 
@@ -186,7 +174,6 @@ def find_intervals(walk: Walk, most: int | None = None) -> Intervals:
 
 @compiled
 def _score_caps(
-    machine: Machine,
     tables: Tables,
     walk: Walk,
     caps: Ints,
@@ -220,7 +207,7 @@ def _score_caps(
             stops[bucket] = max(stops[bucket], stops[max(0, bucket - 1)])
         counts[row] = made
         ends[row] = play_step(
-            machine,
+            tables.machine,
             tables.work,
             tables.copy_in,
             tables.tail,
@@ -236,7 +223,7 @@ def cap_curve(problem: Problem, caps_bytes: Sequence[int] | None = None) -> CapC
 
     ``sync_end_ns`` is that of the workload that the problem searches on.
     """
-    walk = walk_of(problem)
+    walk = make_walk(problem.compiled)
     if caps_bytes is None:
         found = find_intervals(walk)
     else:
@@ -246,14 +233,7 @@ def cap_curve(problem: Problem, caps_bytes: Sequence[int] | None = None) -> CapC
     for first in range(0, len(counts), _PLAYED_AT_ONCE):
         tell("comparing caps")
         some = slice(first, first + _PLAYED_AT_ONCE)
-        _score_caps(
-            problem.machine,
-            problem.tables,
-            walk,
-            found.low_bytes[some],
-            counts[some],
-            ends[some],
-        )
+        _score_caps(problem.tables, walk, found.low_bytes[some], counts[some], ends[some])
     return CapCurve(
         low_bytes=found.low_bytes,
         high_bytes=found.high_bytes,
@@ -261,30 +241,6 @@ def cap_curve(problem: Problem, caps_bytes: Sequence[int] | None = None) -> CapC
         num_buckets=counts,
         sync_end_ns=ends,
     )
-
-
-def make_layout(walk: Walk, *limits: int) -> Buckets:
-    """The buckets under these limits in bytes, as ``ddp_assignment.rebuilt_buckets`` makes them."""
-    count = len(walk.sizes)
-    bucket_of, emitted = np.empty(count, np.int64), np.empty(count, np.int64)
-    bounds, opened = np.empty(2 * len(limits), np.int64), np.empty(PER_KEY * walk.num_keys, np.int64)
-    _cut(walk.sizes, walk.keys, np.array(limits, np.int64), bucket_of, bounds, emitted, opened)
-    buckets = gather(walk.order, bucket_of)
-    return buckets[::-1] if walk.is_reversed else buckets
-
-
-def find_cap_list(problem: Problem, buckets: Buckets, sizes: Sequence[int]) -> list[float] | None:
-    """``bucket_cap_mb_list`` that makes stock DDP (torch >= 2.11) rebuild these buckets, of ``sizes`` bytes.
-
-    None where no list can: several dtypes or devices, buckets that are not
-    contiguous in ready order, a bucket that ends in an empty tensor (B(i)).
-    """
-    walk = walk_of(problem)
-    limits = limits_for(sizes[::-1] if walk.is_reversed else sizes)
-    rebuilt = make_layout(walk, *limits)
-    same = rebuilt == buckets or list(map(sorted, rebuilt)) == list(map(sorted, buckets))
-    has_one_key = problem.has_one_run or len({gradient.key for gradient in problem.workload.gradients}) == 1
-    return [limit / MIB for limit in limits] if same and has_one_key else None
 
 
 def round_cap_mb(low_bytes: int, high_bytes: int) -> float:

@@ -15,7 +15,7 @@ from sim.errors import InputError
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.tuner.machines import Machines, Scatter, draw_machines, is_ranged, levels, read_scatter
-from sim.tuner.problem import Buckets, Problem, play_many, services
+from sim.tuner.problem import Buckets, Problem, curve_arrays, curve_of, play_many, services
 from sim.units import format_number
 
 FEWEST_MACHINES = 20  # fewer say too little of how machines differ for an interval
@@ -40,8 +40,7 @@ class Draws:
     with ns of copying each gradient in and back. ``luck`` [draws, places]: standard normal, by the place that
     a bucket waits for; None where there is no jitter. ``recorded``: iterations that went in, 0 where fewer
     than two were recorded. ``not_known``: what does not vary because nothing of it is recorded.
-    ``is_ranged``: whether machines or times lie in ranges; in words, these are ``rests_on``. ``times``: how
-    many backwards of a step reduce.
+    ``is_ranged``: whether machines or times lie in ranges; in words, these are ``rests_on``.
     """
 
     problem: Problem
@@ -58,7 +57,6 @@ class Draws:
     not_known: tuple[str, ...]
     is_ranged: bool
     rests_on: tuple[str, ...]
-    times: int = 1
 
     def __len__(self) -> int:
         return self.machines * self.iterations
@@ -73,8 +71,6 @@ class Draws:
 
         Buckets of two candidates that end at the same place have the same luck. ``jitters`` False: no jitter.
         """
-        if self.problem.hardware.world_size == 1:
-            return np.zeros((len(self), len(wires)), np.int64)
         alone = np.stack([services(*curve, wires) for curve in self.curves])
         by_step = np.repeat(alone, self.iterations, axis=0)
         if self.luck is None or not jitters:
@@ -105,7 +101,13 @@ class Draws:
                 range(0, len(self), each), self.played_on, strict=True
             )
         ]
-        return self.times * np.concatenate(ends).reshape(self.machines, self.iterations)
+        return problem.times * np.concatenate(ends).reshape(self.machines, self.iterations)
+
+    def steps(self, buckets: Buckets, rest_ns: int, *, jitters: bool = True) -> Floats:
+        """Every step in ns, [machines, iterations], if the nominal one has ``rest_ns`` beside backwards that
+        reduce."""
+        rest = (self.paces * rest_ns).reshape(self.machines, self.iterations)
+        return self.sync_ends(buckets, jitters=jitters) + rest
 
 
 def draw(problem: Problem, count: int, seed: int) -> Draws:
@@ -188,7 +190,7 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
         paces=paces,
         scatter=scatter,
         drawn=drawn,
-        curves=tuple(map(_curve, drawn.hardwares)),
+        curves=tuple(curve_arrays(curve_of(one), int(problem.wire.sum())) for one in drawn.hardwares),
         played_on=tuple(
             (_machine(problem, one), *problem.copies(one, longest_ns))
             for one in (drawn.hardwares[:1] if drawn.are_alike else drawn.hardwares)
@@ -220,12 +222,6 @@ def _stretches(
     middle = min(max(1.0, low), high)
     level = levels(drawn.shares, generator)
     return np.interp(level, (0.0, 0.5, 1.0), (low, middle, high))
-
-
-def _curve(hardware: Hardware) -> tuple[Ints, Ints]:
-    points = [(point.num_bytes, point.duration_ns) for point in hardware.all_reduce]
-    num_bytes, durations = np.array(points, np.int64).T.copy()
-    return num_bytes, durations
 
 
 def _machine(problem: Problem, hardware: Hardware) -> Machine:

@@ -9,8 +9,6 @@ no search, and knows what slow-downs add.
 """
 
 from dataclasses import dataclass
-from fractions import Fraction
-from itertools import pairwise
 from math import ceil, floor
 
 import numpy as np
@@ -19,17 +17,12 @@ from numpy.typing import NDArray
 from sim.clock.arrays import Floats, Ints
 from sim.clock.machine_code import compiled
 from sim.clock.program import FULL_SPEED
-from sim.costs import service_time
-from sim.nouns.hardware import CurvePoint
-from sim.tuner.problem import NEVER, Buckets, Problem, rise_beyond, service, services
+from sim.tuner.problem import NEVER, Buckets, Problem, service, services
 
 # Effects of a machine with which this search is exact.
 _KNOWN = frozenset({"launch_cost_ns"})
 MOST_STEPS = 500_000_000  # of the search, some two seconds
 MOST_POINTS = 20_000_000
-_HALF = Fraction(1, 2)  # ns, by which a service time may be rounded
-
-Line = tuple[Fraction, Fraction]  # (ns per collective, ns per byte)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,18 +154,13 @@ def _as_one_channel(problem: Problem) -> tuple[Ints, Ints, int]:
     """The curve of one channel that is as fast as all channels together: its sizes in bytes and times in ns;
     and ``slack_ns``, by how much a whole partition may be quicker than this curve says.
 
-    Every time on the curve is lowered by 2 ns, so that rounding cannot make it too long. Three roundings of
-    half a ns each meet there: of an all-reduce's time, of the line between two points, and of the point that
-    is added here for the size of all gradients together. With that point no size lies beyond
-    the curve. Times below 0 become 0, which is what ``slack_ns`` allows for.
+    Every time on the curve is lowered by 2 ns, so that rounding cannot make it too long: half a ns of an
+    all-reduce's time, and half of a line between two points. Times below 0 become 0, which is what
+    ``slack_ns`` allows for.
     """
     sizes, curve, together = problem.curve_bytes, problem.curve_ns, problem.together
     if together <= FULL_SPEED:
         return sizes, curve, 0
-    whole = np.array([problem.wire.sum()])
-    if whole[0] > sizes[-1]:
-        curve = np.append(curve, services(sizes, curve, whole))
-        sizes = np.append(sizes, whole)
     curve = curve * FULL_SPEED // together - 2
     slack_ns = 2 * len(problem) if (curve < 0).any() else 0
     return sizes, np.maximum(0, curve), slack_ns
@@ -213,14 +201,12 @@ def _earliest(
         strides[run] = points
         points *= run_starts[run + 1] - run_starts[run] + 1
         total += copied[run_starts[run + 1] + run]
-    # The curve as lines through points, one line more than these: the first is constant. ``least_later``: the
-    # least ns from a point on, which no larger message can beat.
+    # The curve as lines to points, and what no message reaches beyond the last. ``least_later``: the least ns
+    # from a point on, which no larger message can beat.
     sizes = curve_bytes.size
     slope, least_later = np.zeros(sizes + 1), np.full(sizes + 1, np.inf)
     for k in range(1, sizes):
         slope[k] = (curve_ns[k] - curve_ns[k - 1]) / (curve_bytes[k] - curve_bytes[k - 1])
-    rise, run = rise_beyond(curve_bytes, curve_ns)
-    slope[sizes] = rise / run
     for k in range(sizes - 1, -1, -1):
         least_later[k] = min(least_later[k + 1], curve_ns[k])
 
@@ -264,53 +250,26 @@ def _earliest(
     return ends
 
 
-def affine_minorants(curve: tuple[CurvePoint, ...]) -> list[Line]:
-    """Lines alpha + beta * num_bytes that no collective beats at any size, alpha and beta >= 0.
-
-    As alpha >= 0, buckets that hold S bytes in all cost at least alpha + beta * S, however they are
-    cut. The curve need not be monotone or concave: constant below its first point, and beyond its
-    last as ``rise_beyond`` says.
-    """
-    points = [(0, curve[0].duration_ns), *((p.num_bytes, p.duration_ns) for p in curve)]
-    end_slope = Fraction(*service_time.rise_beyond(curve))
-    slopes = {Fraction(0), end_slope}
-    for (x0, y0), (x1, y1) in pairwise(_lower_hull(points)):
-        slopes.add(min(end_slope, max(Fraction(0), Fraction(y1 - y0, x1 - x0))))
-    lines = []
-    for slope in slopes:
-        intercept = min(y - slope * x for x, y in points)
-        if intercept >= 0:
-            lines.append((intercept, slope))
-    ratios = [Fraction(y, x) for x, y in points if x > 0]
-    lines.append((Fraction(0), min([*ratios, end_slope])))
-    return lines
-
-
-def _lower_hull(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    hull: list[tuple[int, int]] = []
-    for x, y in sorted(set(points)):
-        if hull and hull[-1][0] == x:
-            continue  # sorted: the lower one came first
-        while len(hull) >= 2:
-            (x0, y0), (x1, y1) = hull[-2], hull[-1]
-            if (y1 - y0) * (x - x0) < (y - y0) * (x1 - x0):
-                break
-            hull.pop()
-        hull.append((x, y))
-    return hull
-
-
 def least_services_ns(problem: Problem) -> Floats:
     """Least total service time in ns of all gradients from each place on, however they are cut; 0 at the end.
 
-    A real service time is rounded to the nearest ns, so that the bound is half a ns lower for each bucket.
+    By lines alpha + beta * num_bytes, both >= 0, that no message is below: buckets that hold S bytes in all
+    cost at least alpha + beta * S, however many they are. They are steep as the lower hull of the curve, from
+    each point to the next, but no steeper than its cheapest byte. A real service time is rounded to the
+    nearest ns, so that the bound is half a ns lower for each bucket.
     """
+    sizes = np.append(0, problem.curve_bytes).astype(np.float64)
+    times = np.append(problem.curve_ns[0], problem.curve_ns).astype(np.float64)
+    run, rise = sizes - sizes[:, None], times - times[:, None]
+    to_right = np.divide(rise, run, out=np.full_like(run, np.inf), where=run > 0).min(axis=1)
+    with_bytes = sizes > 0
+    cheapest = float((times[with_bytes] / sizes[with_bytes]).min()) if with_bytes.any() else 0.0
     rest = np.append(np.cumsum(problem.wire[::-1])[::-1], 0).astype(np.float64)
     at_most = np.arange(len(problem), -1, -1)
     best = np.zeros(len(problem) + 1)
-    for per_collective, per_byte in affine_minorants(problem.curve):
-        rounding = 0.5 if per_collective >= _HALF else 0.5 * at_most
-        best = np.maximum(best, float(per_collective) + float(per_byte) * rest - rounding)
+    for slope in np.unique(np.clip(np.append(to_right, cheapest), 0.0, cheapest)):
+        each = max(0.0, float((times - slope * sizes).min()))
+        best = np.maximum(best, each + slope * rest - (0.5 if each >= 0.5 else 0.5 * at_most))
     best[-1] = 0.0
     return best * (1 - 1e-12)
 

@@ -21,12 +21,10 @@ from sim.nouns.recommendation import Gain, Plateau
 from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import assign
-from sim.systems.simulate import simulate
+from sim.systems.simulate import simulated_step_ns
 from sim.tuner.caps import CapCurve
 from sim.tuner.draws import FEWEST_IN_RANGES, NO_ITERATIONS, Draws, draw
-from sim.tuner.problem import Buckets, Problem
-from sim.tuner.progress import listened_to, tell
-from sim.tuner.searched import Searched
+from sim.tuner.problem import Buckets, Problem, listened_to, tell
 from sim.units import MIB, format_mib_range, format_ms, format_number, format_percent
 
 NOTHING = 0.001  # of the step: no gain worth a change, whatever is proved about it
@@ -142,29 +140,33 @@ def noise_between_steps(steps: Steps) -> float | None:
 class Paired:
     """Assignments over the same draws, each played once, and held against the one that ``default`` is.
 
-    ``default_ns`` is its nominal step; ``noise_ns`` by how much one step of it varies on one machine, None
-    where nothing that varies was recorded.
-
-    Args:
-        draws: the steps that may happen.
-        rest_ns: the nominal step without ``sync_end``.
+    ``noise_ns`` is by how much one step of the default varies on one machine, None where nothing that varies
+    was recorded; ``rest_ns`` the nominal step without its backwards that reduce.
     """
 
-    def __init__(self, draws: Draws, default: Assignment, *, default_ns: int, rest_ns: int) -> None:
-        self.draws, self.default, self.default_ns = draws, default, default_ns
-        self._rest = (draws.paces * rest_ns).reshape(draws.machines, draws.iterations)
+    def __init__(self, draws: Draws, default: Assignment) -> None:
+        self.draws, self.default = draws, default
         self._played: dict[Buckets, Steps] = {}
+        self._nominal: dict[Buckets, int] = {}
+        self.rest_ns = draws.problem.rest_ns(self.step_ns(default), default)
         noise = noise_between_steps(self.steps(default))
         self.noise_ns = None if noise is None else round(noise)
+
+    def step_ns(self, assignment: Assignment) -> int:
+        """The nominal step."""
+        problem, buckets = self.draws.problem, assignment.bucket_indices
+        if buckets not in self._nominal:
+            self._nominal[buckets] = simulated_step_ns(problem.job, problem.link, assignment)
+        return self._nominal[buckets]
 
     def steps(self, assignment: Assignment) -> Steps:
         """The step in ns under every draw."""
         buckets, draws = assignment.bucket_indices, self.draws
         if buckets not in self._played:
             tell("playing steps as they vary")
-            played = still = draws.sync_ends(buckets) + self._rest
+            played = still = draws.steps(buckets, self.rest_ns)
             if draws.luck is not None:
-                still = draws.sync_ends(buckets, jitters=False) + self._rest
+                still = draws.steps(buckets, self.rest_ns, jitters=False)
             self._played[buckets] = Steps(played, still, draws.is_ranged)
         return self._played[buckets]
 
@@ -206,9 +208,11 @@ class Paired:
             return "noise"
         return "little" if fraction < self.least else None
 
-    def is_as_good(self, other: Assignment, other_ns: int, best: Assignment, best_ns: int) -> bool:
-        """Whether ``best`` is not significantly better than ``other``, whose nominal steps these are."""
-        return self.shortfall(self.gain(best, than=other), other_ns - best_ns, other_ns) is not None
+    def is_as_good(self, other: Assignment, best: Assignment, other_ns: int | None = None) -> bool:
+        """Whether ``best`` is not significantly better than ``other``, whose nominal step is ``other_ns``."""
+        other_ns = self.step_ns(other) if other_ns is None else other_ns
+        nominal_ns = other_ns - self.step_ns(best)
+        return self.shortfall(self.gain(best, than=other), nominal_ns, other_ns) is not None
 
 
 def told_ns(gain: Estimate, nominal_ns: float) -> float:
@@ -217,15 +221,15 @@ def told_ns(gain: Estimate, nominal_ns: float) -> float:
     return nominal_ns if gain.low <= nominal_ns <= gain.high else gain.value
 
 
-def choose(paired: Paired, candidates: Mapping[str, Assignment], name: str, *, step_ns: int) -> Assignment:
-    """What to recommend: candidate ``name``, whose nominal step this is, unless its gain is in doubt.
+def choose(paired: Paired, candidates: Mapping[str, Assignment], name: str) -> Assignment:
+    """What to recommend: candidate ``name``, unless its gain is in doubt.
 
     The candidate whose gain is surest, where one is significant; else the default, where on some machine that
     explains what was measured ``name`` costs more than noise.
     """
-    best, default_ns = candidates[name], paired.default_ns
+    best, default_ns = candidates[name], paired.step_ns(paired.default)
     gain = paired.gain(best)
-    if paired.shortfall(gain, default_ns - step_ns, default_ns) is None:
+    if paired.shortfall(gain, default_ns - paired.step_ns(best), default_ns) is None:
         return best
     gains = [(paired.gain(one), one) for one in candidates.values()]
     sure = [pair for pair in gains if paired.shortfall(pair[0], pair[0].value, default_ns) is None]
@@ -236,25 +240,18 @@ def choose(paired: Paired, candidates: Mapping[str, Assignment], name: str, *, s
 
 
 def judge_gain(
-    paired: Paired,
-    best: Assignment,
-    *,
-    step_ns: int,
-    against: str = DEFAULT_WORDS,
-    instead_of: Assignment | None = None,
+    paired: Paired, best: Assignment, *, against: str = DEFAULT_WORDS, instead_of: Assignment | None = None
 ) -> Gain:
-    """The gain of ``best``, whose nominal step this is, over what it is held against, with its verdict.
-
-    ``against`` says in words what that is.
+    """The gain of ``best`` over what it is held against (in words: ``against``), with its verdict.
 
     The gain is significant where nothing lacks. With fewer than two recorded iterations ``significant`` is
     then None, since nobody knows how much steps vary. Where the default is recommended ``instead_of`` another
     assignment, the sentence says what that one might gain.
     """
     kept = "the default" if against == DEFAULT_WORDS else against
-    default_ns, draws, noise_ns = paired.default_ns, paired.draws, paired.noise_ns or 0
+    default_ns, draws, noise_ns = paired.step_ns(paired.default), paired.draws, paired.noise_ns or 0
     gain = paired.gain(best)
-    gain_ns = default_ns - step_ns
+    gain_ns = default_ns - paired.step_ns(best)
     figure = round(told_ns(gain, gain_ns))
     lacks = paired.shortfall(gain, gain_ns, default_ns)
     significant: bool | None = NO_ITERATIONS not in draws.not_known or None
@@ -323,41 +320,30 @@ def doubted(gain: Gain, workload: Workload, hardware: Hardware) -> Gain:
     )
 
 
-def find_plateau(
-    curve: CapCurve,
-    paired: Paired,
-    best: Assignment,
-    best_ns: int,
-    gain: Gain,
-    *,
-    times: int,
-    rest_ns: int,
-    default_step_ns: int,
-) -> Plateau:
-    """The plateau of the curve of caps, whose steps are ``times`` its ends and ``rest_ns``.
+def find_plateau(curve: CapCurve, paired: Paired, best: Assignment, default: Assignment) -> Plateau:
+    """The plateau of the curve of caps, against ``best``, which is recommended, and DDP's ``default``.
 
-    A cap is as good as what is recommended (``best``) unless that is significantly better; DDP's default is
-    judged by ``gain``, in the same way. With fewer than two recorded iterations nothing is significant: then
-    a cap is as good if its step is within 1 % of the best cap's. With very many layouts of very many
-    gradients only those nearest to the best are played; the others are judged by their nominal step.
+    A cap, or the default, is as good as what is recommended unless that is significantly better. With fewer
+    than two recorded iterations nothing is significant: then a cap is as good if its step is within 1 % of
+    the best cap's. With very many layouts of very many gradients only those nearest to the best are played;
+    the others are judged by their nominal step.
     """
-    draws = paired.draws
-    steps = times * curve.sync_end_ns.astype(np.float64) + rest_ns
+    draws, problem = paired.draws, paired.draws.problem
+    steps = problem.times * curve.sync_end_ns + paired.rest_ns
     top = int(steps.argmin())
     near = steps <= steps[top] * (1 + TOLERANCE)
-    default_is_near = bool(default_step_ns <= steps[top] * (1 + TOLERANCE))
+    default_is_near = bool(paired.step_ns(default) <= steps[top] * (1 + TOLERANCE))
     decided_by_noise = NO_ITERATIONS not in draws.not_known
     alike = near
     if decided_by_noise:
-        nominal = [
-            (Estimate(step - best_ns, step - best_ns, step - best_ns), step) for step in steps.tolist()
-        ]
-        alike = np.array([paired.shortfall(one, one.value, step) is not None for one, step in nominal])
-        affordable = max(1, MOST_PLAYED // (len(draws) * max(1, len(draws.problem))))
+        lost = (steps - paired.step_ns(best)).tolist()
+        nominal = zip(map(Estimate, lost, lost, lost), lost, steps.tolist(), strict=True)
+        alike = np.array([paired.shortfall(*one) is not None for one in nominal])
+        affordable = max(1, MOST_PLAYED // (len(draws) * max(1, len(problem))))
         for at in np.argsort(steps, kind="stable")[:affordable].tolist():
-            made = assign(draws.problem.asked, bucket_cap_mb=curve.cap_mb(at))
-            alike[at] = paired.is_as_good(made, round(steps[at]), best, best_ns)
-    all_of_it = draws.problem.workload.total_bytes + 1
+            made = assign(problem.compiled, bucket_cap_mb=curve.cap_mb(at))
+            alike[at] = paired.is_as_good(made, best, int(steps[at]))
+    all_of_it = problem.workload.total_bytes + 1
 
     def in_mb(stretch: tuple[int, int]) -> tuple[float, float]:
         high = int(curve.high_bytes[stretch[1]])
@@ -375,7 +361,7 @@ def find_plateau(
         is_flat=bool(near.all()),
         decided_by="noise" if decided_by_noise else "tolerance",
         alike_mb=tuple(map(in_mb, curve.stretches(alike))),
-        alike_holds_default=gain.significant is False or (default_is_near and not decided_by_noise),
+        alike_holds_default=paired.is_as_good(default, best) or (default_is_near and not decided_by_noise),
         alike_is_flat=bool(alike.all()),
     )
     return replace(plateau, sentence=tell_plateau(plateau))
@@ -434,66 +420,48 @@ def step_band(
 
     Steps vary as ``samples`` of the workload, its band and ``spread`` of the hardware say, as those that
     ``tune`` draws, at least ``draws`` of them and the same for every cap. All recorded iterations go in, or
-    400 of them if they are more; fewer than 39 do not show the range, and are taken to be normal.
+    400 of them if they are more; fewer than 39 do not show the range, and are taken to be normal; fewer than
+    4 count as none.
     ``progress`` as in ``tune``.
 
     Raises:
         InputError: an argument that is not legal, or samples or a spread that cannot be read.
     """
     with listened_to(progress):
-        return tuple(_points(workload, hardware, caps_mb, draws, seed))
-
-
-def _points(
-    workload: Workload, hardware: Hardware, caps_mb: Sequence[float | None], draws: int, seed: int
-) -> list[BandPoint]:
-    """A point for each cap: the range of a further step, on machines that the calibration allows.
-
-    With ``ENOUGH_ITERATIONS`` recorded or more, the further step falls with the same chance between any two
-    that follow each other by length. With fewer, steps are taken to be normal, and its distance from their
-    mean is drawn by Student's t. Fewer than ``FEWEST_ITERATIONS`` count as none.
-    """
-    recorded = sum(None not in sample for sample in workload.samples)
-    if recorded < FEWEST_ITERATIONS:
-        workload = replace(workload, samples=())
-    count = max(draws, FEWEST_IN_RANGES * min(recorded, MOST_ITERATIONS))
-    asked = Searched(workload, hardware)
-    drawn = replace(draw(Problem(*asked.equivalent), count, seed), times=asked.times)
-    if len(drawn) == 1:
-        return []
-    nominal = simulate(workload, hardware, assign(workload), "analytic")
-    rest = drawn.paces * (nominal.step_ns - asked.times * nominal.sync_end_ns)
-    repeats = -(-draws // len(drawn))
-    luck = _luck(drawn, repeats, seed) if drawn.recorded else None
-    known: dict[Buckets, tuple[int, int]] = {}
-    points = []
-    for cap in caps_mb:
-        buckets = assign(workload, bucket_cap_mb=cap).bucket_indices
-        if buckets not in known:
-            tell("playing steps as they vary")
-            steps = drawn.sync_ends(buckets) + rest.reshape(drawn.machines, drawn.iterations)
-            if luck is not None:
-                steps = _further(steps, luck)
-            low, high = np.quantile(steps, LEVELS).tolist()
-            known[buckets] = max(0, round(low)), round(high)
-        points.append(
-            BandPoint(
-                cap_mb=cap,
-                low_ns=known[buckets][0],
-                high_ns=known[buckets][1],
-                draws=len(drawn) if luck is None else luck.size,
-                iterations=drawn.recorded,
+        recorded = sum(None not in sample for sample in workload.samples)
+        if recorded < FEWEST_ITERATIONS:
+            workload = replace(workload, samples=())
+        problem = Problem(workload, hardware)
+        drawn = draw(problem, max(draws, FEWEST_IN_RANGES * min(recorded, MOST_ITERATIONS)), seed)
+        if len(drawn) == 1:
+            return ()
+        default = assign(workload)
+        rest_ns = problem.rest_ns(simulated_step_ns(workload, hardware, default), default)
+        luck = _luck(drawn, -(-draws // len(drawn)), seed) if drawn.recorded else None
+        known: dict[Buckets, tuple[int, int]] = {}
+        points = []
+        for cap in caps_mb:
+            buckets = assign(workload, bucket_cap_mb=cap).bucket_indices
+            if buckets not in known:
+                tell("playing steps as they vary")
+                steps: Floats = drawn.steps(buckets, rest_ns)
+                low, high = np.quantile(steps if luck is None else _further(steps, luck), LEVELS).tolist()
+                known[buckets] = max(0, round(low)), round(high)
+            low_ns, high_ns = known[buckets]
+            count = len(drawn) if luck is None else luck.size
+            points.append(
+                BandPoint(cap_mb=cap, low_ns=low_ns, high_ns=high_ns, draws=count, iterations=drawn.recorded)
             )
-        )
-    is_still = not drawn.recorded and all(point.low_ns == point.high_ns for point in points)
-    return [] if is_still else points
+        is_still = not drawn.recorded and all(low == high for low, high in known.values())
+        return () if is_still else tuple(points)
 
 
 def _luck(drawn: Draws, repeats: int, seed: int) -> Floats:
     """Where further iterations lie among those recorded: [repeats, machines, iterations].
 
-    A number is a position in their order, from 1; where few were recorded, a distance from their mean in
-    standard deviations.
+    With ``ENOUGH_ITERATIONS`` recorded or more, a further step falls with the same chance between any two
+    that follow each other by length: a number is a position in their order, from 1. With fewer, steps are
+    taken to be normal: it is a distance from their mean in standard deviations, by Student's t.
     """
     generator, count = np.random.default_rng([seed, drawn.recorded]), drawn.recorded
     shape = (repeats, drawn.machines, drawn.iterations)

@@ -7,11 +7,9 @@ import numpy as np
 
 from sim.clock.arrays import Flags
 from sim.clock.machine_code import compiled
-from sim.clock.program import Machine
 from sim.systems.cut import NO_LIMIT
 from sim.tuner.exact import covers, exact_optimum, lower_bound_ns
-from sim.tuner.problem import Buckets, Scorer, Tables, score, score_all
-from sim.tuner.progress import tell
+from sim.tuner.problem import Buckets, Problem, Tables, score, score_all, tell
 
 EXHAUSTIVE_PLACES = 15  # 32,768 partitions
 CLIMBS = 2
@@ -33,43 +31,52 @@ class Optimum:
 
 
 def find_optimum(
-    scorer: Scorer, known: Iterable[Buckets], further: Callable[[], Iterable[Buckets]] | None = None
+    problem: Problem, known: Iterable[Buckets], further: Callable[[], Iterable[Buckets]] | None = None
 ) -> Optimum:
     """The best partition that is contiguous in ready order within each dtype and device.
 
     Args:
-        scorer: of the workload on the machine.
+        problem: the job on the machine.
         known: such partitions, one at least; the answer is never worse than any.
         further: what else is known and takes long to find. It is asked for where the search does not prove
             its answer without it, and where gradients have several dtypes or devices, whose buckets it may
             launch in another order than the search does. The answer is then no worse than any of it either.
     """
     tell("searching for the best buckets")
-    problem = scorer.problem
     pool = list(known)
-    upper = min(map(scorer.sync_end_ns, pool)) if problem.copies_out else NO_LIMIT  # without copies not used
+    upper = min(map(problem.sync_end_ns, pool)) if problem.copies_out else NO_LIMIT  # without copies not used
     exact = exact_optimum(problem, upper)
     at_least = lower_bound_ns(problem) if exact is None else exact.at_least_ns
     is_exact = exact is not None and covers(problem)
-    is_small = int((~problem.run_ends()).sum()) <= EXHAUSTIVE_PLACES
+    places = np.flatnonzero(~problem.run_ends)
+    is_small = len(places) <= EXHAUSTIVE_PLACES
     if further is not None and not (problem.has_one_run and (is_exact or is_small)):
         pool = [*further(), *pool]
     if exact is not None:
         if is_exact and problem.has_one_run:  # none is sooner then, and one with more buckets is no better
             pool = [buckets for buckets in pool if len(buckets) <= len(exact.buckets)]
         pool.append(exact.buckets)
-    best = _best(scorer, pool)
+
+    def quality(buckets: Buckets) -> tuple[int, int]:
+        return problem.sync_end_ns(buckets), len(buckets)
+
+    best = min(pool, key=quality)
     if is_exact:
         proof = "exact search over all contiguous partitions"
     elif is_small:
-        best, count = _try_all(scorer, best)
-        proof = f"all {count} contiguous partitions simulated"
+        ends = score_all(problem.tables, places)
+        tried = problem.run_ends.copy()
+        tried[places] = np.argmin(ends) >> np.arange(len(places)) & 1
+        best = min(best, problem.buckets(tried), key=quality)
+        proof = f"all {len(ends)} contiguous partitions simulated"
     else:
-        best = _best(scorer, [best, *_climb(scorer, pool)])
+        best = min(best, *_climb(problem, sorted(set(pool), key=quality)), key=quality)
         proof = "refined by simulation; not proved by search"
-    if not (exact is not None and is_exact and best is exact.buckets):  # its buckets are as long as can be
-        best = _fewest(scorer, best)
-    end = scorer.sync_end_ns(best)
+    closes = problem.closes(best)
+    if closes is not None and not (exact is not None and is_exact and best is exact.buckets):
+        merge(problem.tables, closes, _budget(problem))  # the exact search's are as long as can be
+        best = min(problem.buckets(closes), best, key=quality)
+    end = problem.sync_end_ns(best)
     is_proved = is_exact or is_small
     if not is_proved and end <= at_least:
         is_proved, proof = True, "meets the lower bound"
@@ -82,51 +89,26 @@ def find_optimum(
     )
 
 
-def _best(scorer: Scorer, pool: Iterable[Buckets]) -> Buckets:
-    return min(pool, key=lambda buckets: (scorer.sync_end_ns(buckets), len(buckets)))
+def _budget(problem: Problem) -> int:
+    """How many evaluations a climb may make."""
+    return max(100, _PLACES_PLAYED // len(problem))
 
 
-def _try_all(scorer: Scorer, best: Buckets) -> tuple[Buckets, int]:
-    """The best of ``best`` and all partitions, and how many there are."""
-    problem = scorer.problem
-    closes, places = problem.run_ends(), np.flatnonzero(~problem.run_ends())
-    ends = score_all(problem.machine, problem.tables, problem.run_ends(), places)
-    number = int(np.argmin(ends))
-    closes[places] = [bool(number >> bit & 1) for bit in range(len(places))]
-    return _best(scorer, [best, problem.buckets(closes)]), len(ends)
-
-
-def _climb(scorer: Scorer, pool: Iterable[Buckets]) -> list[Buckets]:
-    """Partitions climbed to from the best of ``pool`` that are contiguous, launched in ready order."""
-    problem = scorer.problem
-    starts = sorted(set(pool), key=lambda buckets: (scorer.sync_end_ns(buckets), len(buckets)))
+def _climb(problem: Problem, starts: Iterable[Buckets]) -> list[Buckets]:
+    """Partitions climbed to from the first of ``starts`` that are contiguous, launched in ready order."""
     found: list[Buckets] = []
     for seed, start in enumerate(starts):
         closes = problem.closes(start)
         if closes is None or len(found) == CLIMBS:
             continue
         tell("improving buckets by simulation")
-        budget = max(100, _PLACES_PLAYED // len(problem))
-        climb(problem.machine, problem.tables, problem.run_ends(), closes, budget, seed)
+        climb(problem.tables, closes, _budget(problem), seed)
         found.append(problem.buckets(closes))
     return found
 
 
-def _fewest(scorer: Scorer, best: Buckets) -> Buckets:
-    """As few buckets as give the same ``sync_end_ns``: neighbours merged while nothing is lost."""
-    problem = scorer.problem
-    closes = problem.closes(best)
-    if closes is None:
-        return best
-    budget = max(100, _PLACES_PLAYED // len(problem))
-    merge(problem.machine, problem.tables, problem.run_ends(), closes, budget)
-    return _best(scorer, [problem.buckets(closes), best])
-
-
 @compiled
-def climb(
-    machine: Machine, tables: Tables, run_ends: Flags, closes: Flags, budget: int, seed: int
-) -> tuple[int, int]:
+def climb(tables: Tables, closes: Flags, budget: int, seed: int) -> tuple[int, int]:
     """Improve ``closes`` in place, then change ends at random and improve again, for ``budget`` evaluations.
 
     Moves: leave an end out (also where nothing is lost by it: fewer buckets), put one in, move one by 1, 2,
@@ -137,7 +119,7 @@ def climb(
     """
     np.random.seed(seed)
     places = closes.size
-    best = score(machine, tables, closes)
+    best = score(tables, closes)
     kept = closes.copy()
     spent, here, stuck = 1, best, 0
     while True:
@@ -145,10 +127,10 @@ def climb(
         while improved and spent < budget:
             improved = False
             for place in range(places):
-                if run_ends[place] or spent >= budget:
+                if tables.run_ends[place] or spent >= budget:
                     continue
                 closes[place] = not closes[place]
-                end = score(machine, tables, closes)
+                end = score(tables, closes)
                 spent += 1
                 if end < here or (end == here and not closes[place]):
                     here, improved = end, True
@@ -163,7 +145,7 @@ def climb(
                     if there < 0 or there >= places or closes[there]:
                         continue
                     closes[there] = True
-                    end = score(machine, tables, closes)
+                    end = score(tables, closes)
                     spent += 1
                     if end < here:
                         here, improved, moved = end, True, True
@@ -180,28 +162,28 @@ def climb(
             return best, spent
         for _ in range(2 + stuck % 3):
             place = np.random.randint(places)
-            if not run_ends[place]:
+            if not tables.run_ends[place]:
                 closes[place] = not closes[place]
-        here = score(machine, tables, closes)
+        here = score(tables, closes)
         spent += 1
 
 
 @compiled
-def merge(machine: Machine, tables: Tables, run_ends: Flags, closes: Flags, budget: int) -> int:
+def merge(tables: Tables, closes: Flags, budget: int) -> int:
     """Leave ends out of ``closes``, in place, while nothing is lost; at most ``budget`` are tried.
 
     Returns:
         The score, which is no more than it was.
     """
-    here = score(machine, tables, closes)
+    here = score(tables, closes)
     merging = True
     while merging and budget > 0:  # what could not be merged may be once others are
         merging = False
         for place in range(closes.size):
-            if run_ends[place] or not closes[place] or budget == 0:
+            if tables.run_ends[place] or not closes[place] or budget == 0:
                 continue
             closes[place] = False
-            end = score(machine, tables, closes)
+            end = score(tables, closes)
             budget -= 1
             if end <= here:
                 here, merging = end, True

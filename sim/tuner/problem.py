@@ -1,10 +1,13 @@
-"""One workload on one machine, as arrays; what one DDP step and any partition take on it, in 5 us.
+"""A job as the search plays it: one backward of DDP on a machine, as arrays; a partition is played in 5 us.
 
 Places are those of the ready order. Times are int64 ns and sizes int64 bytes. A step is played by the
-compiled clock.
+compiled clock. What the switches of a job change for all buckets alike is in these times and bytes; a found
+assignment is then simulated with the switches themselves.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import chain, pairwise
@@ -28,17 +31,43 @@ from sim.clock.program import (
     check_length,
     machine_of,
 )
-from sim.costs import service_time
+from sim.costs.service_time import rise_beyond
 from sim.errors import InputError
+from sim.nouns.assignment import Assignment
+from sim.nouns.ddp_switches import Switches, read_switches, split_switches
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.timeline import Timeline
+from sim.nouns.workload import DTYPE_BYTES, Gradient, ReadyTimes, Workload
 from sim.systems.ddp import copied_bytes
+from sim.systems.ddp_assignment import as_compiled, as_the_job, check_used
+from sim.systems.registry import assign
+from sim.systems.simulate import Engine, simulate
 from sim.units import transfer_ns
 
 MOST_BYTES = 1 << 52
 NEVER = 1 << 62
 
 Buckets = tuple[tuple[int, ...], ...]
+Listener = Callable[[str], None]
+
+_LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def listened_to(listener: Listener | None) -> Iterator[None]:
+    """In the block, and in this thread, ``tell`` calls ``listener``; what that raises ends the search."""
+    token = _LISTENER.set(listener)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
+
+
+def tell(words: str) -> None:
+    """Say what comes next: called between the parts of a search, of some milliseconds each."""
+    listener = _LISTENER.get()
+    if listener is not None:
+        listener(words)
 
 
 def run_keys(ordered: Sequence[Gradient]) -> list[int]:
@@ -57,9 +86,11 @@ def gather(indices: Ints, bucket_of: Ints) -> Buckets:
 
 
 class Tables(NamedTuple):
-    """A ``Problem``'s arrays, by the same names, as kernels take them."""
+    """What kernels take of a ``Problem``, by the same names."""
 
+    machine: Machine
     run: Ints
+    run_ends: Flags
     wire: Ints
     work: Ints
     copy_in: Ints
@@ -80,28 +111,43 @@ def _transfers_ns(sizes: tuple[int, ...], bytes_per_s: float | None) -> tuple[in
     return tuple(transfer_ns(size, bytes_per_s) for size in sizes)
 
 
-def _curve_of(hardware: Hardware) -> Curve:
+def curve_of(hardware: Hardware) -> Curve:
+    """The all-reduce curve; of one rank a point without bytes or time."""
     return hardware.all_reduce if hardware.world_size > 1 else (CurvePoint(num_bytes=0, duration_ns=0),)
 
 
-class Problem:
-    """One workload on one machine, one array entry for each place in the ready order.
+def curve_arrays(curve: Curve, most_bytes: int) -> tuple[Ints, Ints]:
+    """Sizes and times of a curve, and one point more, further on, if ``most_bytes`` lie beyond its last."""
+    sizes = _ints("all_reduce.num_bytes", [point.num_bytes for point in curve], MOST_BYTES)
+    times = _ints("all_reduce.duration_ns", [point.duration_ns for point in curve], MOST_NS)
+    if most_bytes > sizes[-1]:
+        rise, run = rise_beyond(curve)
+        count = -(-(most_bytes - int(sizes[-1])) // run)  # whole runs: the same slope, to the ns
+        sizes, times = np.append(sizes, sizes[-1] + count * run), np.append(times, times[-1] + count * rise)
+    return sizes, times
 
-    ``order``, ``indices``: index of the gradient; ``run``: number of its run (``run_keys``); ``wire``,
-    ``dense``: its bytes on the wire, by DDP's caps; ``work``, ``copy_in``: ns of the compute lane for it,
+
+class Problem:
+    """A job on a machine, one array entry for each place in the ready order.
+
+    ``job``, ``link``: as they are given; ``workload``, ``hardware``: those on which DDP without switches
+    takes as long with any buckets. ``order``, ``indices``: index of the gradient; ``run``: number of its run
+    (``run_keys``); ``wire``: its bytes on the wire; ``work``, ``copy_in``: ns of the compute lane for it,
     with its hook; ``copy_back``: ns of copying it out of its bucket; ``ready``: ns at which it is copied in
     if nothing stretches or blocks the lane; ``tail``: ns of backward after the last; ``lane_end``: ns, the
-    end of that lane; ``machine``: what the machine does; ``asked``: the workload with its job's
-    switches that DDP cuts, where ``workload`` stands for it. ``curve``, and as arrays ``curve_bytes``,
-    ``curve_ns``: the all-reduce curve, zero for world size 1.
+    end of that lane; ``machine``: what the machine does. ``curve``, and as arrays ``curve_bytes``,
+    ``curve_ns``: the all-reduce curve, as far as all bytes reach. ``times``: how many backwards of a step
+    reduce, each with the buckets.
 
     Raises:
         InputError: sizes beyond 2**52 bytes, or a step that is too long to be played.
+        NotModelledError: torch takes no buckets under the switches of the job.
     """
 
-    def __init__(self, workload: Workload, hardware: Hardware, asked: Workload | None = None) -> None:
-        self.workload, self.hardware = workload, hardware
-        self.asked = workload if asked is None else asked
+    def __init__(self, job: Workload, link: Hardware) -> None:
+        self.job, self.link = job, link
+        self.times = self.switches.accumulation_steps if self.switches.syncs_each else 1
+        self.workload, self.hardware = workload, hardware = self._equivalent()
         self.order = workload.order()
         self.indices = np.array(self.order, dtype=np.int64)
         self._place = np.full(len(workload.gradients), len(self))  # an unused gradient has none
@@ -109,20 +155,18 @@ class Problem:
         gradients = [workload.gradients[index] for index in self.order]
         ready = [gradient.ready_ns or 0 for gradient in gradients]
         self.run = np.array(run_keys(gradients), dtype=np.int64)
-        dense = [gradient.num_bytes for gradient in gradients]
-        wire = [gradient.on_wire for gradient in gradients]
-        _ints("num_bytes of all gradients", [max(sum(dense), sum(wire))], MOST_BYTES)
-        self.dense, self.wire = _ints("num_bytes", dense, MOST_BYTES), _ints("wire_bytes", wire, MOST_BYTES)
+        wire, dense = [one.on_wire for one in gradients], [one.num_bytes for one in gradients]
+        _ints("num_bytes of all gradients", [sum(wire), sum(dense)], MOST_BYTES)
+        self.wire = np.array(wire, dtype=np.int64)
         self.work = np.diff(_ints("ready_ns", ready, MOST_NS), prepend=0)
         self.copy_in, self.copy_back = self.copies(hardware, workload.backward_ns)
         self.ready = np.cumsum(self.work + self.copy_in)
         self.tail = workload.backward_ns - (ready[-1] if ready else 0)
         self.lane_end = int(self.ready[-1]) + self.tail if ready else self.tail
-        self.curve = _curve_of(hardware)
-        sizes, times = ([p.num_bytes for p in self.curve], [p.duration_ns for p in self.curve])
-        self.curve_bytes = _ints("all_reduce.num_bytes", sizes, MOST_BYTES)
-        self.curve_ns = _ints("all_reduce.duration_ns", times, MOST_NS)
+        self.curve = curve_of(hardware)
+        self.curve_bytes, self.curve_ns = curve_arrays(self.curve, sum(wire))
         self.machine = machine_of(workload, hardware)
+        self._known: dict[Buckets, int] = {}
 
     def __len__(self) -> int:
         return len(self.order)
@@ -146,6 +190,35 @@ class Problem:
     def copies_out(self) -> bool:
         """Whether copies back take time."""
         return bool(self.copy_back.any())
+
+    @cached_property
+    def run_ends(self) -> NDArray[np.bool_]:
+        """The last place of each run: there a bucket ends in every partition."""
+        ends = np.zeros(len(self), dtype=np.bool_)
+        ends[len(self) - 1 - np.unique(self.run[::-1], return_index=True)[1]] = True
+        return ends
+
+    @cached_property
+    def for_search(self) -> "Problem":
+        """What a search scores by: without the rule for small messages (``shared_connection``).
+
+        With it a search cuts dozens of tiny buckets off, for half a percent of a step, less than the rule is
+        known to. What is found, and all that it is compared with, is scored with the rule.
+        """
+        link = self.link
+        return Problem(self.job, replace(link, shared_connection=False)) if link.shared_connection else self
+
+    def sync_end_ns(self, buckets: Sequence[Sequence[int]]) -> int:
+        """When all gradients are available under these buckets, in ns from the start of backward."""
+        key = tuple(map(tuple, buckets))
+        end = self._known.get(key)
+        if end is None:
+            stops, wires, back = self.stops(key)
+            sent = services(self.curve_bytes, self.curve_ns, wires)
+            end = self._known[key] = play_step(
+                self.machine, self.work, self.copy_in, self.tail, stops, wires, sent, back
+            )
+        return end
 
     def stops(self, buckets: Buckets) -> tuple[Ints, Ints, Ints]:
         """Per bucket in launch order: the last place it waits for, its bytes on the wire, ns to copy it back.
@@ -174,8 +247,8 @@ class Problem:
         copies_in = [hook_ns + took for took in _transfers_ns(copied, into)]
         copies_back = _transfers_ns(copied, hardware.copy_out_bytes_per_s)
         # No message takes longer than by the line that lies on the curve, as steep as it goes on.
-        curve = _curve_of(hardware)
-        rise, run = service_time.rise_beyond(curve)
+        curve = curve_of(hardware)
+        rise, run = rise_beyond(curve)
         first = max(0, *(point.duration_ns - rise * point.num_bytes // run for point in curve))
         sent = len(self) * (first + 1) + rise * int(self.wire.sum()) // run
         lane = backward_ns + sum(copies_in) + len(self) * hardware.launch_cost_ns
@@ -196,73 +269,164 @@ class Problem:
 
     def buckets(self, closes: NDArray[Any]) -> Buckets:
         """The buckets that end at ``closes``, in launch order: by when their last gradient is ready."""
-        if self.has_one_run:
-            return gather(self.indices, np.cumsum(closes) - closes)
-        made: list[tuple[int, ...]] = []
-        open_buckets: dict[int, list[int]] = {}
-        for index, run, ends in zip(self.order, self.run.tolist(), closes.tolist(), strict=True):
-            open_buckets.setdefault(run, []).append(index)
-            if ends:
-                made.append(tuple(open_buckets.pop(run)))
-        assert not open_buckets, "a run's last gradient ends a bucket"
-        return tuple(made)
+        ends = np.empty(len(self), np.int64)  # the place at which each gradient's bucket ends
+        for run in range(int(self.run.max()) + 1):
+            places = np.flatnonzero(self.run == run)
+            closing = places[closes[places]]
+            ends[places] = closing[np.searchsorted(closing, places)]
+        return gather(self.indices, np.unique(ends, return_inverse=True)[1])
 
     def singles(self) -> Buckets:
         """One bucket a gradient."""
         return tuple(zip(self.order))
 
-    def run_ends(self) -> NDArray[np.bool_]:
-        """The last place of each run: there a bucket ends in every partition."""
-        ends = np.zeros(len(self.order), dtype=np.bool_)
-        ends[[int(np.flatnonzero(self.run == run)[-1]) for run in np.unique(self.run)]] = True
-        return ends
+    @cached_property
+    def switches(self) -> Switches:
+        """Those of the job."""
+        return read_switches(self._any_buckets)
+
+    @cached_property
+    def compiled(self) -> Workload:
+        """The job as DDP sees it, under torch.compile too."""
+        return as_compiled(self.job, self._any_buckets)
+
+    @cached_property
+    def in_use(self) -> Assignment | None:
+        """The buckets that the job had, where they are not those of DDP's default."""
+        job = self.job.job
+        if job is None or not job.bucket_indices:
+            return None
+        default = assign(self.job)
+        if set(map(frozenset, default.bucket_indices)) == set(map(frozenset, job.bucket_indices)):
+            return None
+        return self.as_used(Assignment(bucket_indices=job.bucket_indices))
+
+    def as_used(self, found: Assignment) -> Assignment:
+        """An assignment that a search found, with the job's switches."""
+        return as_the_job(self.job, found)
+
+    def simulate(self, assignment: Assignment, engine: Engine = "simpy") -> Timeline:
+        """A step of the job."""
+        return simulate(self.job, self.link, assignment, engine)
+
+    def rest_ns(self, step_ns: int, assignment: Assignment) -> int:
+        """What a step holds beside its backwards with ``assignment`` that reduce."""
+        return step_ns - self.times * self.sync_end_ns(assignment.bucket_indices)
+
+    @property
+    def _any_buckets(self) -> Assignment:
+        kwargs, settings = split_switches(self.job.switches)
+        everything = tuple(range(len(self.job.gradients)))
+        return Assignment(bucket_indices=(everything,), ddp_kwargs=kwargs, settings=settings)
+
+    def _equivalent(self) -> tuple[Workload, Hardware]:
+        """A workload and a machine on which DDP without switches takes as long with any buckets."""
+        workload, hardware, switches = self.job, self.link, self.switches
+        if not workload.switches:
+            return workload, hardware
+        check_used(workload, switches)
+        earlier_ns = 0
+        if switches.accumulation_steps > 1 and self.times == 1:
+            largest = assign(workload, "single")
+            earlier_ns = simulate(workload, hardware, largest, "analytic").accumulation_ns
+        seen = replace(self.compiled, job=None)
+        if switches.find_unused_parameters or switches.static_graph:
+            seen = _all_ready(seen)
+        adds = switches.accumulation_steps > 1 and switches.set_to_none
+        seen = _later(
+            seen,
+            hardware.mark_used_ns if switches.searches else 0,
+            hardware.accumulate_bytes_per_s if adds else None,
+        )
+        hook = switches.hook
+        dtype = switches.reduce_dtype if hook is None else hook.dtype
+        into = None if switches.keeps_views and hook is not None else hardware.copy_in_bytes_per_s
+        back = None if switches.gradient_as_bucket_view else hardware.copy_out_bytes_per_s
+        narrow = 1.0  # copies are counted by the bytes on the wire, and are of the gradients' own
+        if dtype is not None:
+            narrow = DTYPE_BYTES[dtype] / max(DTYPE_BYTES[one.dtype] for one in seen.gradients)
+        return replace(
+            _on_wire(seen, dtype),
+            forward_ns=seen.forward_ns + earlier_ns,
+            buffers=seen.buffers if switches.syncs_buffers else (),
+        ), replace(
+            hardware,
+            copy_in_bytes_per_s=None if into is None else into * narrow,
+            copy_out_bytes_per_s=None if back is None else back * narrow,
+        )
+
+
+def _all_ready(workload: Workload) -> Workload:
+    """With unused parameters ready as the first gradient is, when DDP marks them (A3.13), and ready once."""
+    unused = [one.index for one in workload.gradients if one.ready_ns is None]
+
+    def filled(times: ReadyTimes) -> ReadyTimes:
+        first = min((time for time in times if time is not None), default=None)
+        return tuple(first if time is None and index in missing else time for index, time in enumerate(times))
+
+    missing = set(unused)
+    order = (*sorted(unused, reverse=True), *workload.order())
+    made = workload.retimed(filled, ready_order=order) if unused else workload
+    return replace(made, gradients=tuple(replace(one, uses=1) for one in made.gradients))
+
+
+def _later(workload: Workload, mark_ns: int, add_bytes_per_s: float | None) -> Workload:
+    """With the time that each hook takes to mark its gradient as used (A3.13), and the time that it takes to
+    add the gradient to that of the micro-batches before (A3.12).
+    """
+    total, later = 0, {}
+    for index in workload.order():
+        gradient = workload.gradients[index]
+        total += mark_ns + (0 if gradient.sparse else transfer_ns(gradient.num_bytes, add_bytes_per_s))
+        later[index] = total
+
+    def moved(times: ReadyTimes) -> ReadyTimes:
+        return tuple(None if one is None else one + later.get(at, 0) for at, one in enumerate(times))
+
+    if not total:
+        return workload
+    return workload.retimed(moved, backward_ns=workload.backward_ns + total, ready_order=workload.order())
+
+
+def _on_wire(workload: Workload, dtype: str | None) -> Workload:
+    """With the bytes that gradients have on the wire, where another dtype is sent."""
+    if dtype is None:
+        return workload
+    width = DTYPE_BYTES[dtype]
+    return replace(
+        workload,
+        gradients=tuple(
+            one if one.sparse else replace(one, wire_bytes=one.num_bytes * width // DTYPE_BYTES[one.dtype])
+            for one in workload.gradients
+        ),
+    )
 
 
 @compiled
 def add_share(base: int, a: int, b: int, c: int) -> int:
-    """``base + a * b / c`` rounded half to even, for a, b >= 0 and 0 < c < 2**61, without overflow."""
-    if a < 1 << 31 and b < 1 << 31:
-        quotient, rest = base + a * b // c, a * b % c
-    else:
-        whole_a, part_a = a // c, a % c
-        whole_b, part_b = b // c, b % c
-        low, rest = 0, 0
-        for bit in range(61, -1, -1):
-            low, rest = 2 * low, 2 * rest + (part_a if part_b >> bit & 1 else 0)
-            while rest >= c:
-                low, rest = low + 1, rest - c
-        quotient = base + whole_a * b + whole_b * part_a + low
-    if 2 * rest > c or (2 * rest == c and quotient & 1):
-        quotient += 1
-    return quotient
+    """``base + a * b / c`` rounded half to even, for 0 <= b <= c < 2**53 and |a| < 2**45.
+
+    The products may wrap; their difference, of some ``c``, is right.
+    """
+    share = int(np.floor(a * (b / c)))  # by floats: off by one at most
+    rest = a * b - share * c
+    while rest < 0:
+        share, rest = share - 1, rest + c
+    while rest >= c:
+        share, rest = share + 1, rest - c
+    if 2 * rest > c or (2 * rest == c and (base + share) & 1):
+        share += 1
+    return base + share
 
 
 @compiled
 def service(curve_bytes: Ints, curve_ns: Ints, num_bytes: int) -> int:
-    """Service time of one all-reduce: ``costs.service_time.service_ns``, compiled."""
+    """Service time of one all-reduce on ``curve_arrays``: ``service_time.service_ns``, compiled."""
     at = int(np.searchsorted(curve_bytes, num_bytes, side="right"))
-    if at == 0:
-        return int(curve_ns[0])
-    if at == curve_bytes.size:
-        rise, run = rise_beyond(curve_bytes, curve_ns)
-    else:
-        rise, run = curve_ns[at] - curve_ns[at - 1], curve_bytes[at] - curve_bytes[at - 1]
-    if rise >= 0:
-        return add_share(curve_ns[at - 1], rise, num_bytes - curve_bytes[at - 1], run)
-    return add_share(curve_ns[at], -rise, curve_bytes[at] - num_bytes, run)
-
-
-@compiled
-def rise_beyond(curve_bytes: Ints, curve_ns: Ints) -> tuple[int, int]:
-    """By how many ns time rises in how many bytes beyond the curve: ``costs.service_time.rise_beyond``."""
-    last = curve_bytes.size - 1
-    empty_ns = curve_ns[0] if curve_bytes[0] == 0 else 0
-    rise, run = max(0, curve_ns[last] - empty_ns), max(1, curve_bytes[last])
-    if last > 0:
-        step_ns, step = curve_ns[last] - curve_ns[last - 1], curve_bytes[last] - curve_bytes[last - 1]
-        if step_ns / step >= rise / run:
-            return step_ns, step
-    return rise, run
+    if at == 0 or at == curve_bytes.size:
+        return int(curve_ns[max(0, at - 1)])
+    rise, run = curve_ns[at] - curve_ns[at - 1], curve_bytes[at] - curve_bytes[at - 1]
+    return add_share(curve_ns[at - 1], rise, num_bytes - curve_bytes[at - 1], run)
 
 
 @compiled
@@ -347,7 +511,7 @@ def play_many(
 
 
 @compiled
-def score(machine: Machine, tables: Tables, closes: Flags) -> int:
+def score(tables: Tables, closes: Flags) -> int:
     """``play_step`` of the partition whose buckets end at ``closes``: one accumulator a run, as in torch."""
     places = tables.run.size
     filled, held = np.zeros(places, np.int64), np.zeros(places, np.int64)  # of what is open, by run
@@ -365,49 +529,16 @@ def score(machine: Machine, tables: Tables, closes: Flags) -> int:
             filled[key] = held[key] = 0
             count += 1
     sent = services(tables.curve_bytes, tables.curve_ns, wires)
-    return play_step(machine, tables.work, tables.copy_in, tables.tail, stops, wires, sent, back)
+    return play_step(tables.machine, tables.work, tables.copy_in, tables.tail, stops, wires, sent, back)
 
 
 @compiled
-def score_all(machine: Machine, tables: Tables, run_ends: Flags, places: Ints) -> Ints:
+def score_all(tables: Tables, places: Ints) -> Ints:
     """``score`` of every partition: bit b of its number says that a bucket ends at ``places[b]``."""
     ends = np.empty(1 << places.size, np.int64)
-    closes = run_ends.copy()
+    closes = tables.run_ends.copy()
     for number in range(1 << places.size):
         for bit in range(places.size):
             closes[places[bit]] = number >> bit & 1
-        ends[number] = score(machine, tables, closes)
+        ends[number] = score(tables, closes)
     return ends
-
-
-class Scorer:
-    """Scores partitions for a search, remembering each."""
-
-    def __init__(self, workload: Workload, hardware: Hardware, asked: Workload | None = None) -> None:
-        self.problem = Problem(workload, hardware, asked)
-        self._known: dict[Buckets, int] = {}
-
-    @cached_property
-    def for_search(self) -> "Scorer":
-        """Scores what a search tries: without the rule for small messages (``shared_connection``).
-
-        With it a search cuts dozens of tiny buckets off, for half a percent of a step, less than the rule is
-        known to. What is found, and all that it is compared with, is scored with the rule.
-        """
-        problem = self.problem
-        if not problem.hardware.shared_connection:
-            return self
-        return Scorer(problem.workload, replace(problem.hardware, shared_connection=False), problem.asked)
-
-    def sync_end_ns(self, buckets: Sequence[Sequence[int]]) -> int:
-        """When all gradients are available under these buckets, in ns from the start of backward."""
-        key = tuple(map(tuple, buckets))
-        end = self._known.get(key)
-        if end is None:
-            problem = self.problem
-            stops, wires, back = problem.stops(key)
-            sent = services(problem.curve_bytes, problem.curve_ns, wires)
-            end = self._known[key] = play_step(
-                problem.machine, problem.work, problem.copy_in, problem.tail, stops, wires, sent, back
-            )
-        return end

@@ -9,22 +9,20 @@ from sim.metrics.critical_path import critical_path
 from sim.metrics.step import summarize
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.checks import at_least
-from sim.nouns.ddp_switches import DEFAULT_BUCKET_CAP_BYTES, DEFAULT_FIRST_BUCKET_BYTES, Switches
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Family, Gain, Recommendation
 from sim.nouns.workload import Workload
-from sim.systems.ddp_assignment import check_used
+from sim.systems.cut import limits_for
+from sim.systems.ddp_assignment import is_never_rebuilt
 from sim.systems.registry import assign
-from sim.tuner.caps import CapCurve, cap_curve, find_cap_list, make_layout, walk_of
-from sim.tuner.draws import Draws, draw
+from sim.tuner.caps import CapCurve, cap_curve
+from sim.tuner.draws import draw
 from sim.tuner.gain import DEFAULT_WORDS, Paired, choose, doubted, find_plateau, judge_gain
 from sim.tuner.optimum import Optimum, find_optimum
-from sim.tuner.problem import Buckets, Problem
-from sim.tuner.progress import listened_to, tell
-from sim.tuner.searched import Searched
+from sim.tuner.problem import Buckets, Problem, listened_to, tell
 from sim.tuner.setting import find_setting
 from sim.tuner.sweep import sweep
-from sim.units import format_ms, format_percent
+from sim.units import MIB, format_ms, format_percent
 
 DEFAULT = "default"
 CAP = "bucket_cap_mb"
@@ -34,18 +32,27 @@ IN_USE = "the buckets that the job had"  # where these are not DDP's default
 
 
 def as_assignment(problem: Problem, buckets: Buckets) -> Assignment:
-    """These buckets as an assignment, with the ``bucket_cap_mb_list`` that reaches them where one does."""
-    workload = problem.workload
+    """These buckets as an assignment under the job's switches, with the ``bucket_cap_mb_list`` that makes
+    stock DDP (torch >= 2.11) rebuild them where one does: of one dtype and device, contiguous in ready order,
+    none of which ends in an empty tensor (B(i))."""
+    workload = problem.compiled
     sizes = bucket_bytes(workload, buckets)
-    caps = find_cap_list(problem, buckets, sizes)
-    return Assignment(
+    caps = [
+        limit / MIB for limit in limits_for(sizes[::-1] if is_never_rebuilt(workload.switches) else sizes)
+    ]
+    reaches = False
+    if len({gradient.key for gradient in workload.gradients}) == 1:
+        rebuilt = assign(workload, bucket_cap_mb_list=caps).bucket_indices
+        reaches = list(map(sorted, rebuilt)) == list(map(sorted, buckets))
+    found = Assignment(
         bucket_indices=buckets,
         bucket_bytes=sizes,
-        ddp_kwargs={} if caps is None else {CAP_LIST: caps},
-        requires={} if caps is None else {"torch": ">=2.11"},
+        ddp_kwargs={CAP_LIST: caps} if reaches else {},
+        requires={"torch": ">=2.11"} if reaches else {},
         made_for=made_for(workload, problem.hardware.world_size),
         provenance={"source": "sim.tune", "workload": workload.name},
     )
+    return problem.as_used(found)
 
 
 def tune(
@@ -76,54 +83,41 @@ def tune(
         InputError: an argument that is not legal.
         NotModelledError: a workload that DDP does not train as it is.
     """
-    with listened_to(progress):
-        asked = Searched(workload, hardware)
-        return _recommend(asked, seed, draws)
-
-
-def _recommend(asked: Searched, seed: int, draws: int) -> Recommendation:
     at_least("seed", seed, 0)
     at_least("draws", draws, 1)
-    scorer, workload, hardware = asked.scorer, asked.workload, asked.hardware
-    problem = scorer.problem
-    plain = assign(problem.asked)
+    with listened_to(progress):
+        return _recommend(Problem(workload, hardware), seed, draws)
+
+
+def _recommend(problem: Problem, seed: int, draws: int) -> Recommendation:
+    workload, hardware = problem.job, problem.link
     curve = cap_curve(problem)
-    families = {DEFAULT: asked.as_used(plain), CAP: asked.as_used(_best_cap(problem, curve))}
-    default = asked.in_use or families[DEFAULT]
-    against = DEFAULT_WORDS if asked.in_use is None else IN_USE
-    optimum = _search(asked, curve)
-    nominal = families[ANY_BUCKETS] = asked.as_used(as_assignment(problem, optimum.buckets))
+    plain = problem.as_used(assign(problem.compiled))
+    families = {DEFAULT: plain, CAP: problem.as_used(_best_cap(problem, curve))}
+    default, against = compared_with(problem)
+    optimum = _search(problem, curve)
+    nominal = families[ANY_BUCKETS] = as_assignment(problem, optimum.buckets)
 
     tell("playing the answer")
-    timeline = asked.simulate(nominal)
+    timeline = problem.simulate(nominal)
     tell("playing what is compared with")
-    baseline_timeline = asked.simulate(default)
+    baseline_timeline = problem.simulate(default)
     baseline = summarize(baseline_timeline)
-    rest_ns = asked.rest_ns(baseline.step_ns, default)
-    paired = Paired(_drawn(asked, draws, seed), default, default_ns=baseline.step_ns, rest_ns=rest_ns)
+    paired = Paired(draw(problem, draws, seed), default)
     best = default  # where nothing is known of the machine that trains
     if not is_refuted(hardware):
-        candidates = {**families, against: default}
-        best = choose(paired, candidates, ANY_BUCKETS, step_ns=timeline.step_ns)
+        best = choose(paired, {**families, against: default}, ANY_BUCKETS)
     reports = {ANY_BUCKETS: summarize(timeline)}
-    if asked.in_use is None:
+    if problem.in_use is None:
         reports[DEFAULT] = baseline
     if best is not nominal:
-        timeline = asked.simulate(best)
+        timeline = problem.simulate(best)
     report = reports[ANY_BUCKETS] if best is nominal else summarize(timeline)
-
-    found_gain = judge_gain(
-        paired,
-        best,
-        step_ns=report.step_ns,
-        against=against,
-        instead_of=nominal if best is default else None,
-    )
-    gain = doubted(bounded(found_gain, workload), workload, hardware)
+    gain = _gain(paired, best, against, instead_of=nominal if best is default else None)
     told: dict[str, Family] = {}
     for name, assignment in families.items():
         tell(f"playing the best of {name}")
-        known = reports.get(name) or summarize(asked.simulate(assignment, "analytic"))
+        known = reports.get(name) or summarize(problem.simulate(assignment, "analytic"))
         told[name] = Family(
             assignment=assignment,
             report=known,
@@ -133,20 +127,7 @@ def _recommend(asked: Searched, seed: int, draws: int) -> Recommendation:
         )
     if CAP_LIST in nominal.ddp_kwargs:
         told[CAP_LIST] = told[ANY_BUCKETS]
-    default_ns, default_gain = told[DEFAULT].report.step_ns, gain
-    if asked.in_use is not None:
-        is_alike = paired.is_as_good(families[DEFAULT], default_ns, best, report.step_ns)
-        default_gain = replace(found_gain, significant=not is_alike)
-    plateau = find_plateau(
-        curve,
-        paired,
-        best,
-        report.step_ns,
-        default_gain,
-        times=asked.times,
-        rest_ns=rest_ns,
-        default_step_ns=default_ns,
-    )
+    plateau = find_plateau(curve, paired, best, plain)
     tell("sweeping caps")
     setting = find_setting(
         sweep(workload, hardware),
@@ -192,14 +173,25 @@ def gain(
         InputError: an argument that is not legal. AssignmentError: it is of another workload.
     """
     assignment.check_fits(workload)
-    asked = Searched(workload, hardware)
-    default, assignment = asked.in_use or assign(workload), asked.as_used(assignment)
-    default_ns, step_ns = (asked.simulate(one, "analytic").step_ns for one in (default, assignment))
-    rest_ns = asked.rest_ns(default_ns, default)
-    paired = Paired(_drawn(asked, draws, seed), default, default_ns=default_ns, rest_ns=rest_ns)
-    against = DEFAULT_WORDS if asked.in_use is None else IN_USE
-    found = judge_gain(paired, assignment, step_ns=step_ns, against=against)
-    return doubted(bounded(found, workload), workload, hardware)
+    problem = Problem(workload, hardware)
+    default, against = compared_with(problem)
+    paired = Paired(draw(problem, draws, seed), default)
+    return _gain(paired, problem.as_used(assignment), against)
+
+
+def compared_with(problem: Problem) -> tuple[Assignment, str]:
+    """What a gain is told against: DDP's default, or the buckets that the job had; and in words."""
+    if problem.in_use is not None:
+        return problem.in_use, IN_USE
+    return problem.as_used(assign(problem.compiled)), DEFAULT_WORDS
+
+
+def _gain(paired: Paired, best: Assignment, against: str, instead_of: Assignment | None = None) -> Gain:
+    """The verdict, with what the search left out and what is doubtful in it."""
+    problem = paired.draws.problem
+    found = judge_gain(paired, best, against=against, instead_of=instead_of)
+    found = replace(found, sentence=found.sentence + over_merges(problem.workload))
+    return doubted(found, problem.job, problem.link)
 
 
 def best(
@@ -211,39 +203,26 @@ def best(
         InputError, NotModelledError: as ``tune``.
     """
     with listened_to(progress):
-        asked = Searched(workload, hardware)
-        return asked.as_used(as_assignment(asked.scorer.problem, _search(asked).buckets))
+        problem = Problem(workload, hardware)
+        return as_assignment(problem, _search(problem).buckets)
 
 
-def _search(asked: Searched, curve: CapCurve | None = None) -> Optimum:
+def _search(problem: Problem, curve: CapCurve | None = None) -> Optimum:
     """The nominal optimum: at least as good as DDP's default and as one bucket a gradient.
 
     If it is not proved, at least as good as the best cap and one bucket in all, too.
     """
-    problem = asked.scorer.problem
 
     def further() -> list[Buckets]:
         best = _best_cap(problem, cap_curve(problem) if curve is None else curve)
-        return [one.bucket_indices for one in (best, assign(problem.asked, "single"))]
+        return [one.bucket_indices for one in (best, assign(problem.compiled, "single"))]
 
-    known = [_default_buckets(problem), problem.singles()]
-    return find_optimum(asked.scorer.for_search, known, further=further)
-
-
-def _default_buckets(problem: Problem) -> Buckets:
-    """The buckets of ``assign`` without arguments; raises what ``assign`` raises."""
-    if not problem.asked.switches:
-        check_used(problem.asked, Switches())
-    return make_layout(walk_of(problem), DEFAULT_FIRST_BUCKET_BYTES, DEFAULT_BUCKET_CAP_BYTES)
+    known = [assign(problem.compiled).bucket_indices, problem.singles()]
+    return find_optimum(problem.for_search, known, further=further)
 
 
 def _best_cap(problem: Problem, curve: CapCurve) -> Assignment:
-    return assign(problem.asked, bucket_cap_mb=curve.cap_mb(curve.best))
-
-
-def _drawn(asked: Searched, draws: int, seed: int) -> Draws:
-    """The steps that may happen, with all backwards of each that reduce."""
-    return replace(draw(asked.scorer.problem, draws, seed), times=asked.times)
+    return assign(problem.compiled, bucket_cap_mb=curve.cap_mb(curve.best))
 
 
 def _tell_proof(problem: Problem, optimum: Optimum) -> str:
@@ -262,11 +241,6 @@ def over_merges(workload: Workload) -> str:
     if not workload.is_of_whole_buckets:
         return ""
     return f" (over merges of the {len(workload.gradients)} buckets as recorded only)"
-
-
-def bounded(gain: Gain, workload: Workload) -> Gain:
-    """``gain`` with ``over_merges`` at the end of its sentence."""
-    return replace(gain, sentence=gain.sentence + over_merges(workload))
 
 
 def notes_on(workload: Workload, exposed_ns: int) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from sim.systems.registry import assign, write
 from sim.tuner.caps import cap_curve
 from sim.tuner.exact import exact_optimum
 from sim.tuner.optimum import Optimum, find_optimum
-from sim.tuner.problem import Buckets, Problem, Scorer
+from sim.tuner.problem import Buckets, Problem
 from sim.tuner.recommend import tune
 from sim.tuner.sweep import sweep
 from sim.units import format_ms
@@ -47,8 +47,8 @@ class Entry:
 
 
 @cache
-def _scorer(name: str, count: int) -> Scorer:
-    return Scorer(model(count, name), machine(name))
+def _problem(name: str, count: int) -> Problem:
+    return Problem(model(count, name), machine(name))
 
 
 @cache
@@ -61,13 +61,13 @@ def best(name: str, count: int) -> Optimum:
     """The best buckets, never worse than any baseline."""
     workload, hardware = model(count, name), machine(name)
     baselines = [merge_wisely(workload, *fit_alpha_beta(hardware)), fuse_in_cycles(workload)]
-    return find_optimum(_scorer(name, count), [_default(name, count), *baselines])
+    return find_optimum(_problem(name, count), [_default(name, count), *baselines])
 
 
 def _above_best(name: str, count: int, buckets: Buckets) -> str:
     """How much later all gradients are there than they could be."""
     least = best(name, count).sync_end_ns
-    above = _scorer(name, count).sync_end_ns(buckets) - least
+    above = _problem(name, count).sync_end_ns(buckets) - least
     return "the best" if above == 0 else f"{above / least:+.2%}, {_amount(above)}"
 
 
@@ -92,13 +92,13 @@ def _best_buckets(name: str) -> Iterator[Entry]:
     common = {"table": f"Best buckets: {MACHINES[name]}"}
 
     def search(count: int) -> Timed:
-        scorer = _scorer(name, count)
-        upper = scorer.sync_end_ns(_default(name, count))
-        return partial(exact_optimum, scorer.problem, upper)
+        problem = _problem(name, count)
+        upper = problem.sync_end_ns(_default(name, count))
+        return partial(exact_optimum, problem, upper)
 
     def whole(count: int) -> Timed:
         default = [_default(name, count)]
-        return lambda: find_optimum(Scorer(model(count, name), hardware), default)
+        return lambda: find_optimum(Problem(model(count, name), hardware), default)
 
     def plain(count: int) -> Timed:
         return partial(earliest_finish, Problem(model(count, name), hardware))
@@ -141,7 +141,7 @@ def _best_buckets(name: str) -> Iterator[Entry]:
 
 def _all_caps(name: str) -> Entry:
     def prepare(count: int) -> Timed:
-        problem = _scorer(name, count).problem
+        problem = _problem(name, count)
 
         return partial(cap_curve, problem)
 
@@ -166,7 +166,7 @@ def _engines(name: str) -> Iterator[Entry]:
 
     def score(count: int) -> Timed:
         workload, hardware, buckets = model(count, name), machine(name), _default(name, count)
-        return lambda: Scorer(workload, hardware).sync_end_ns(buckets)
+        return lambda: Problem(workload, hardware).sync_end_ns(buckets)
 
     ends = [
         ("SimPy engine", simpy_clock.play, False),
@@ -182,7 +182,7 @@ def _engines(name: str) -> Iterator[Entry]:
         )
     yield Entry(
         **common,
-        row="the tuner's scorer, from the workload on",
+        row="the tuner's problem, from the workload on",
         prepare=score,
         judge=lambda _, end: f"{end} ns",
     )

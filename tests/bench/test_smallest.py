@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sim.tuner.problem import Problem, Scorer
+from sim.tuner.problem import Problem
 from tests.bench.catalogue import ENTRIES, Entry, best
 from tests.bench.conftest import Tables
 from tests.bench.machines import machine, model
@@ -25,7 +25,7 @@ def test_an_entry_runs_and_judges_its_answer(entry: Entry) -> None:
 @pytest.mark.parametrize("count", [2, FEW, 161])
 def test_the_plain_programme_is_exact_without_copies(name: str, count: int) -> None:
     buckets = earliest_finish(Problem(model(count, name), machine(name)))
-    end = Scorer(model(count, name), machine(name)).sync_end_ns(buckets)
+    end = Problem(model(count, name), machine(name)).sync_end_ns(buckets)
     # The programme counts in floats, the engines round each all-reduce.
     assert end == pytest.approx(best(name, count).sync_end_ns, abs=len(buckets))
 

@@ -133,8 +133,8 @@ def is_contiguous(workload: Workload, buckets: Buckets) -> bool:
 def compiled_minimum(problem: Problem) -> int:
     """Least ``sync_end_ns`` over all contiguous partitions by the compiled step, which tries thousands in a
     moment."""
-    places = np.flatnonzero(~problem.run_ends())
-    arguments = (problem.machine, problem.tables, problem.run_ends(), places)
+    places = np.flatnonzero(~problem.run_ends)
+    arguments = (problem.tables, places)
     return int(kernels.score_all(*arguments).min())
 
 

@@ -16,7 +16,7 @@ from sim.tuner import problem as kernels
 from sim.tuner import recommend
 from sim.tuner.caps import CapCurve, cap_curve
 from sim.tuner.optimum import Optimum, find_optimum
-from sim.tuner.problem import Problem, Scorer
+from sim.tuner.problem import Problem
 from tests.bench.machines import machine, model
 from tests.effort import tries
 from tests.tuner.cases import MIB, Case, anything, link, resnet50, transformer
@@ -42,24 +42,23 @@ def test_where_the_search_is_exact_little_else_is_scored(
     assert len(played) <= most
 
 
-def from_all(scorer: Scorer) -> Optimum:
+def from_all(problem: Problem) -> Optimum:
     """The search that sets out from the best cap and one bucket in all, whether it needs them or not."""
-    problem = scorer.problem
     curve = cap_curve(problem)
     caps = [curve.cap_mb(curve.best), 1 + problem.workload.total_bytes // MIB]
-    known = [sim.assign(problem.asked, bucket_cap_mb=cap).bucket_indices for cap in caps]
-    return find_optimum(scorer, [*known, sim.assign(problem.asked).bucket_indices, problem.singles()])
+    known = [sim.assign(problem.compiled, bucket_cap_mb=cap).bucket_indices for cap in caps]
+    return find_optimum(problem, [*known, sim.assign(problem.compiled).bucket_indices, problem.singles()])
 
 
 @settings(max_examples=tries(60))
 @given(anything(max_gradients=25))
 def test_without_caps_the_best_is_as_good(case: Case) -> None:
     """Never worse; as good where there is a proof; and the same buckets where there is none."""
-    scorer = Scorer(*case)
-    before, found = from_all(scorer), sim.best(*case).bucket_indices
-    assert scorer.sync_end_ns(found) <= before.sync_end_ns
+    problem = Problem(*case)
+    before, found = from_all(problem), sim.best(*case).bucket_indices
+    assert problem.sync_end_ns(found) <= before.sync_end_ns
     if before.is_proved:
-        assert scorer.sync_end_ns(found) == before.sync_end_ns
+        assert problem.sync_end_ns(found) == before.sync_end_ns
     else:
         assert found == before.buckets
 
@@ -70,15 +69,15 @@ def test_caps_are_not_searched_where_there_is_a_proof_without_them(
     count: int, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workload, hardware = model(count, name), machine(name)
-    scorer = Scorer(workload, hardware)
-    before = from_all(scorer)
+    problem = Problem(workload, hardware)
+    before = from_all(problem)
     assert before.is_proved
 
     def search(problem: Problem) -> CapCurve:
         raise AssertionError("caps are searched")
 
     monkeypatch.setattr(recommend, "cap_curve", search)
-    assert scorer.sync_end_ns(sim.best(workload, hardware).bucket_indices) == before.sync_end_ns
+    assert problem.sync_end_ns(sim.best(workload, hardware).bucket_indices) == before.sync_end_ns
     with pytest.raises(AssertionError, match="caps are searched"):
         sim.best(workload, replace(hardware, comm_slowdown=1.2))
 

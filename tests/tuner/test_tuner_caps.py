@@ -1,7 +1,6 @@
 """Every layout of a cap is found, once, with the caps that make it, and scored."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +12,7 @@ import sim
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import rebuilt_buckets
 from sim.tuner import caps
-from sim.tuner.problem import Problem, Scorer
+from sim.tuner.problem import Problem
 from sim.units import MIB, cap_bytes
 from tests.handmade import handmade
 from tests.strategies import DTYPES, REAL, TINY, hardwares, workloads
@@ -32,22 +31,6 @@ def sized(*sizes: int, dtypes: Sequence[str] | None = None, sparse: int | None =
     return handmade(
         range(len(sizes)), sizes, dtypes=dtypes or "float32", sparse=(sparse,), backward_ns=len(sizes)
     )
-
-
-@given(CASES, st.data())
-def test_a_walk_makes_the_layout_of_the_rebuild(workload, data):
-    sizes = st.integers(0, workload.total_bytes + 2)
-    first, later = data.draw(sizes), data.draw(sizes)
-    made = caps.make_layout(caps.make_walk(workload), first, later)
-    assert list(made) == laid_out(workload, [first, later])
-
-
-@given(workloads(TINY, max_gradients=8), st.integers(0, 50))
-def test_unused_gradients_are_walked_last(workload, cap):
-    first = replace(workload.gradients[0], dtype="float32", num_bytes=3, ready_ns=None, sparse=False)
-    unused = replace(workload, gradients=(first, *workload.gradients[1:]), ready_order=None)
-    made = caps.make_layout(caps.make_walk(unused), cap, cap)
-    assert list(made) == laid_out(unused, [cap])
 
 
 @given(CASES, st.data())
@@ -77,13 +60,12 @@ def test_no_cap_makes_a_layout_of_its_own(workload):
 
 @given(CASES, st.data())
 def test_the_shown_cap_gives_ddp_the_layout(workload, data):
-    walk = caps.make_walk(workload)
-    found = caps.find_intervals(walk)
+    found = caps.find_intervals(caps.make_walk(workload))
     at = data.draw(st.integers(0, len(found.low_bytes) - 1))
     low, high = int(found.low_bytes[at]), int(found.high_bytes[at])
     shown = caps.round_cap_mb(low, high)
     assignment = sim.assign(workload, bucket_cap_mb=shown)
-    assert assignment.bucket_indices == caps.make_layout(walk, low, low)
+    assert list(assignment.bucket_indices) == laid_out(workload, [low])
 
 
 @given(st.integers(0, 1 << 50), st.integers(0, 1 << 50))
@@ -120,9 +102,8 @@ def test_sparse_gradients_and_dtypes_by_hand():
     """Sizes 4 4 | sparse 9 | 4 4 in two dtypes, interleaved: a limit each, leftovers newest first."""
     dtypes = ("float32", "bfloat16", "float32", "float32", "bfloat16")
     workload = sized(4, 4, 9, 4, 4, dtypes=dtypes, sparse=2)
-    walk = caps.make_walk(workload)
-    found = caps.find_intervals(walk)
-    layouts = [caps.make_layout(walk, low, low) for low in found.low_bytes.tolist()]
+    found = caps.find_intervals(caps.make_walk(workload))
+    layouts = [tuple(laid_out(workload, [low])) for low in found.low_bytes.tolist()]
     assert list(zip(found.low_bytes.tolist(), found.high_bytes.tolist(), layouts, strict=True)) == [
         (0, 4, ((0,), (1,), (2,), (3,), (4,))),
         (5, 8, ((2,), (0, 3), (1, 4))),
@@ -187,13 +168,13 @@ def test_no_cap_is_better_than_the_best_of_the_curve(case):
 
 @given(workloads(TINY, max_gradients=8), hardwares(TINY))
 def test_rows_are_all_layouts_of_the_cap_and_their_scores(workload, hardware):
-    scorer, walk = Scorer(workload, hardware), caps.make_walk(workload)
-    curve = caps.cap_curve(scorer.problem)
+    problem = Problem(workload, hardware)
+    curve = caps.cap_curve(problem)
     for row, low in enumerate(curve.low_bytes.tolist()):
         made = sim.assign(workload, bucket_cap_mb=curve.cap_mb(row)).bucket_indices
-        assert made == caps.make_layout(walk, low, low)
+        assert list(made) == laid_out(workload, [low])
         assert len(made) == curve.num_buckets[row]
-        assert simulated(workload, hardware, made) == scorer.sync_end_ns(made) == curve.sync_end_ns[row]
+        assert simulated(workload, hardware, made) == problem.sync_end_ns(made) == curve.sync_end_ns[row]
     ends = (sim.assign(workload, name).bucket_indices for name in ("per-parameter", "single"))
     assert [len(one) for one in ends] == curve.num_buckets[[0, -1]].tolist()
 

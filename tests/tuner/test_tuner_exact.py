@@ -14,7 +14,7 @@ from sim.nouns.workload import ReadyIncludes
 from sim.systems.cut import NO_LIMIT
 from sim.tuner import optimum as climbing
 from sim.tuner.exact import covers, exact_optimum, lower_bound_ns
-from sim.tuner.problem import Problem, Scorer
+from sim.tuner.problem import Problem
 from tests.effort import tries
 from tests.tuner.cases import (
     Case,
@@ -70,7 +70,7 @@ def test_without_copies_no_two_neighbours_can_be_merged_without_loss(case: Case)
     assert covers(problem)
     closes = problem.closes(found.buckets)
     assert closes is not None
-    climbing.merge(problem.machine, problem.tables, problem.run_ends(), closes, 1000)
+    climbing.merge(problem.tables, closes, 1000)
     assert problem.buckets(closes) == found.buckets
 
 
@@ -223,16 +223,15 @@ def test_free_copies_by_rounding_are_no_obstacle() -> None:
 def test_large_models_come_back_with_a_bound(count: int, gbit: float, further: dict[str, Any]) -> None:
     """What is found is within 1e-4 of what is proved, for a latency and a bandwidth."""
     workload, hardware = large(count), link(gbit, **further)
-    scorer = Scorer(workload, hardware)
-    problem = scorer.problem
+    problem = Problem(workload, hardware)
     one_each = tuple((index,) for index in problem.order)
-    found = exact_optimum(problem, scorer.sync_end_ns(one_each))
+    found = exact_optimum(problem, problem.sync_end_ns(one_each))
     assert found is not None
     assert is_contiguous(workload, found.buckets)
-    reached = scorer.sync_end_ns(found.buckets)
+    reached = problem.sync_end_ns(found.buckets)
     assert found.at_least_ns <= reached <= found.at_least_ns * (1 + 1e-4)
     assert lower_bound_ns(problem) <= found.at_least_ns
-    assert reached <= scorer.sync_end_ns(one_each) + count
+    assert reached <= problem.sync_end_ns(one_each) + count
 
 
 def test_a_curve_with_noise_at_4_000() -> None:
@@ -244,7 +243,7 @@ def test_a_curve_with_noise_at_4_000() -> None:
         for size in sizes
     )
     hardware = replace(link(100, copy_out_bytes_per_s=1e12), all_reduce=noisy)
-    scorer = Scorer(large(4_000), hardware)
-    found = exact_optimum(scorer.problem, scorer.sync_end_ns((scorer.problem.order,)))
+    problem = Problem(large(4_000), hardware)
+    found = exact_optimum(problem, problem.sync_end_ns((problem.order,)))
     assert found is not None
-    assert found.at_least_ns == scorer.sync_end_ns(found.buckets)
+    assert found.at_least_ns == problem.sync_end_ns(found.buckets)

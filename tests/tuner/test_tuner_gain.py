@@ -13,7 +13,7 @@ from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
 from sim.tuner.draws import NO_ITERATIONS, NO_SCATTER, draw
 from sim.tuner.gain import Paired, Steps, choose, estimate_mean, judge_gain, noise_between_steps, student
-from sim.tuner.problem import Problem, Scorer
+from sim.tuner.problem import Problem
 from tests.tuner.cases import MS, Buckets
 from tests.tuner.test_tuner_draws import WIRE, scattered, three, with_spread
 
@@ -31,25 +31,21 @@ def tail_case(samples: tuple[tuple[float | None, ...], ...] = ()) -> tuple[Workl
 # One step, many steps.
 
 
-def compared(
-    workload: Workload, hardware: Hardware, default: Buckets, *, count: int = 400, rest_ns: int = 0
-) -> Paired:
+def compared(workload: Workload, hardware: Hardware, default: Buckets, *, count: int = 400) -> Paired:
     """Draws of this job, over which ``default`` is what others are held against."""
-    problem = Problem(workload, hardware)
-    default_ns = Scorer(workload, hardware).sync_end_ns(default) + rest_ns
-    draws = draw(problem, count, seed=0)
-    return Paired(draws, Assignment(bucket_indices=default), default_ns=default_ns, rest_ns=rest_ns)
+    draws = draw(Problem(workload, hardware), count, seed=0)
+    return Paired(draws, Assignment(bucket_indices=default))
 
 
 def test_without_records_figures_are_nominal_and_intervals_have_no_width() -> None:
     """Default: all in one bucket, 42 ms (tail_ms 2), 40 + 31 = 71. Split: 40 + 11 = 51."""
-    paired = compared(*tail_case(), WHOLE, rest_ns=11 * MS)
+    paired = compared(*tail_case(), WHOLE)
     split = Assignment(bucket_indices=SPLIT)
     assert (len(paired.draws), paired.varies, paired.noise_ns) == (1, False, None)
-    assert paired.default_ns == 82 * MS
+    assert paired.step_ns(paired.default) == 82 * MS
     assert paired.gain(split) == (20 * MS, 20 * MS, 20 * MS)
     assert paired.draws.not_known == (NO_ITERATIONS, NO_SCATTER)
-    gain = judge_gain(paired, split, step_ns=62 * MS)
+    gain = judge_gain(paired, split)
     assert (gain.gain_ns, gain.low_ns, gain.high_ns, gain.mean_ns, gain.noise_ns) == (20 * MS,) + (None,) * 4
     assert gain.significant is None
     assert gain.sentence == (
@@ -61,7 +57,7 @@ def test_without_records_figures_are_nominal_and_intervals_have_no_width() -> No
 def test_gains_are_means_over_the_draws() -> None:
     rows = tuple((10 + k / 7, 20 + k / 5, 40 + k / 3) for k in range(6))
     workload, hardware = tail_case(rows)
-    paired = compared(workload, with_spread(hardware, 0.2), WHOLE, count=200, rest_ns=7 * MS)
+    paired = compared(workload, with_spread(hardware, 0.2), WHOLE, count=200)
     one, other = (paired.draws.sync_ends(buckets) for buckets in (WHOLE, SPLIT))
     gain = paired.gain(Assignment(bucket_indices=SPLIT))
     assert gain.value == round((one - other).mean())
@@ -96,10 +92,10 @@ def test_off_the_cliff(late: int, chosen: Buckets) -> None:
     split, joined = Assignment(bucket_indices=SPLIT), Assignment(bucket_indices=JOINED)
     gain = paired.gain(split)
     assert gain.value == pytest.approx((1.5 * late - 0.5 * (40 - late)) / 40 * MS, abs=1000)
-    is_better = paired.shortfall(gain, gain.value, paired.default_ns) is None
+    is_better = paired.shortfall(gain, gain.value, paired.step_ns(paired.default)) is None
     assert is_better == (late == 30)
     paired = compared(workload, exact, WHOLE, count=1600)
-    found = choose(paired, {"split": split, "joined": joined}, "joined", step_ns=40 * MS)
+    found = choose(paired, {"split": split, "joined": joined}, "joined")
     assert found.bucket_indices == {0: JOINED, 10: JOINED, 30: JOINED}[late]
 
 
@@ -170,7 +166,7 @@ def test_the_interval_of_the_gain_holds_the_truth(gap_ms: float, share: float, i
         problem = Problem(replace(workload, gradients=gradients), hardware)
         draws = draw(problem, 400, experiment)
         default, apart = (Assignment(bucket_indices=buckets) for buckets in (WHOLE, ((2,), (1, 0))))
-        gain = Paired(draws, default, default_ns=0, rest_ns=0).gain(apart)
+        gain = Paired(draws, default).gain(apart)
         hits += gain.low <= truth <= gain.high
         widths.append(gain.high - gain.low)
     assert hits / EXPERIMENTS >= 0.95 - SLACK
@@ -191,14 +187,14 @@ def test_the_interval_of_the_gain_holds_the_truth(gap_ms: float, share: float, i
 def test_scatter_alone_can_deny_a_gain() -> None:
     """Where no iteration is recorded: steps vary by at least what their collectives do."""
     known = {"all_reduce": {str(p.num_bytes): scattered(p.duration_ns, 0.5, 40) for p in WIRE.all_reduce}}
-    case = three(10, 20, 40), replace(WIRE, spread=known)
-    paired = compared(*case, ((2,), (1, 0)), rest_ns=400 * MS)
+    paired = compared(
+        replace(three(10, 20, 40), forward_ns=2000 * MS), replace(WIRE, spread=known), ((2,), (1, 0))
+    )
     joined = Assignment(bucket_indices=JOINED)
     assert paired.noise_ns is not None
     mean = paired.gain(joined).value
     assert mean > 0
-    gain = judge_gain(paired, joined, step_ns=paired.default_ns - round(mean) // 8)
-    assert gain.significant in (False, None)
+    assert paired.shortfall(paired.gain(joined), mean / 8, paired.step_ns(paired.default)) == "noise"
 
 
 # Tables of steps: intervals that hold the truth as often as they say.

@@ -13,7 +13,7 @@ from sim.nouns.workload import Workload
 from sim.tuner import exact, optimum
 from sim.tuner.exact import covers, lower_bound_ns
 from sim.tuner.optimum import Optimum, find_optimum
-from sim.tuner.problem import Buckets, Problem, Scorer
+from sim.tuner.problem import Buckets, Problem
 from tests.effort import tries
 from tests.tuner.cases import (
     Case,
@@ -37,14 +37,14 @@ SEARCHED = "exact search over all contiguous partitions"
 TRIED = r"all (\d+) contiguous partitions simulated"
 
 
-def one_each(scorer: Scorer) -> Buckets:
-    return tuple((index,) for index in scorer.problem.order)
+def one_each(problem: Problem) -> Buckets:
+    return tuple((index,) for index in problem.order)
 
 
 def found_from(case: Case, *known: Buckets) -> Optimum:
     """The optimum found from ``known``, or from a bucket for each gradient."""
-    scorer = Scorer(*case)
-    return find_optimum(scorer, known or [one_each(scorer)])
+    problem = Problem(*case)
+    return find_optimum(problem, known or [one_each(problem)])
 
 
 def check(case: Case, found: Optimum) -> None:
@@ -234,10 +234,10 @@ def test_climbed_is_near_the_bound(
 )
 def test_climbing_finds_what_the_exact_search_finds(workload: Workload, hardware: Any) -> None:
     """Where both work they can be compared: within 0.05 % from the families alone."""
-    scorer = Scorer(workload, hardware)
-    assert covers(scorer.problem)
-    climbed = optimum._climb(scorer, by_families(workload))
-    reached = min(map(scorer.sync_end_ns, climbed))
+    problem = Problem(workload, hardware)
+    assert covers(problem)
+    climbed = optimum._climb(problem, by_families(workload))
+    reached = min(map(problem.sync_end_ns, climbed))
     best = found_from((workload, hardware))
     assert best.is_proved
     assert best.sync_end_ns <= reached <= 1.0005 * best.sync_end_ns
@@ -254,11 +254,11 @@ def test_climbing_finds_what_the_exact_search_finds(workload: Workload, hardware
 def test_large_models_come_back(count: int, gbit: float, further: dict[str, Any], gap: float) -> None:
     """From one bucket and from DDP's default, with a certificate."""
     workload, hardware = large(count), link(gbit, **further)
-    scorer = Scorer(workload, hardware)
-    known = [(scorer.problem.order,), sim.assign(workload).bucket_indices]
-    found = find_optimum(scorer, known)
+    problem = Problem(workload, hardware)
+    known = [(problem.order,), sim.assign(workload).bucket_indices]
+    found = find_optimum(problem, known)
     assert is_contiguous(workload, found.buckets)
-    assert found.sync_end_ns <= min(map(scorer.sync_end_ns, known))
+    assert found.sync_end_ns <= min(map(problem.sync_end_ns, known))
     assert found.at_least_ns <= found.sync_end_ns <= found.at_least_ns * (1 + gap)
 
 

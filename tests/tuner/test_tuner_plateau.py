@@ -15,7 +15,7 @@ from sim.systems.registry import assign
 from sim.tuner import gain as gains
 from sim.tuner.caps import cap_curve
 from sim.tuner.draws import draw
-from sim.tuner.problem import Scorer
+from sim.tuner.problem import Problem
 from sim.tuner.sweep import SweepRow
 from tests.effort import tries
 from tests.strategies import TINY, hardwares, workloads
@@ -27,18 +27,10 @@ GPT = transformer(4, vocabulary=3000)
 
 def found(workload: Workload, hardware: Hardware, rest_ns: int) -> Plateau:
     """The plateau as ``tune`` asks for it, were the best cap what it recommends."""
-    scorer = Scorer(workload, hardware)
-    default = assign(workload)
-    curve = cap_curve(scorer.problem)
+    problem = Problem(replace(workload, forward_ns=rest_ns, loss_ns=0, optimizer_ns=0, buffers=()), hardware)
+    default, curve = assign(workload), cap_curve(problem)
     best = assign(workload, bucket_cap_mb=curve.cap_mb(curve.best))
-    default_ns = scorer.sync_end_ns(default.bucket_indices) + rest_ns
-    step_ns = int(curve.sync_end_ns[curve.best]) + rest_ns
-    draws = draw(scorer.problem, 400, seed=0)
-    paired = gains.Paired(draws, default, default_ns=default_ns, rest_ns=rest_ns)
-    gain = gains.judge_gain(paired, best, step_ns=step_ns)
-    return gains.find_plateau(
-        curve, paired, best, step_ns, gain, times=1, rest_ns=rest_ns, default_step_ns=default_ns
-    )
+    return gains.find_plateau(curve, gains.Paired(draw(problem, 400, seed=0), default), best, default)
 
 
 def holds(stretches: Stretches, cap_bytes: int) -> bool:

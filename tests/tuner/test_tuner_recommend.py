@@ -18,7 +18,7 @@ from sim.nouns.recommendation import Recommendation
 from sim.nouns.workload import Workload
 from sim.tuner.exact import lower_bound_ns
 from sim.tuner.optimum import find_optimum
-from sim.tuner.problem import Scorer
+from sim.tuner.problem import Problem
 from tests.effort import tries
 from tests.handmade import handmade, wired
 from tests.strategies import TINY, hardwares, workloads
@@ -323,10 +323,10 @@ def test_gaps_to_the_bounds() -> None:
         workload = sim.load_workload(path)
         known = [sim.assign(workload, bucket_cap_mb=cap).bucket_indices for cap in (1, 2, 4, 8, 16, 25, 1000)]
         for wire in files:
-            scorer = Scorer(workload, sim.load_hardware(wire))
-            optimum = find_optimum(scorer, known)
+            problem = Problem(workload, sim.load_hardware(wire))
+            optimum = find_optimum(problem, known)
             searched.append(optimum.sync_end_ns / optimum.at_least_ns - 1)
-            free.append(optimum.sync_end_ns / lower_bound_ns(scorer.problem) - 1)
+            free.append(optimum.sync_end_ns / lower_bound_ns(problem) - 1)
     assert len(searched) == 21
     assert max(searched) <= 0.030
     assert median(searched) <= 0.0075

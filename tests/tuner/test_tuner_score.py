@@ -8,7 +8,7 @@ from hypothesis import given, settings
 import sim
 from sim.nouns.assignment import Assignment
 from sim.tuner import problem as score
-from sim.tuner.problem import Scorer
+from sim.tuner.problem import Problem
 from tests import strategies
 from tests.effort import tries
 from tests.tuner.cases import Case, anything, contiguous_partitions, link, resnet50, simulated
@@ -22,8 +22,8 @@ def test_scorer_agrees_with_both_engines(case: strategies.Case) -> None:
     """Any legal assignment, in any order, on any machine, to the nanosecond. Bucket views (A3.4) are a
     matter of ``ddp_kwargs``, of which the scorer knows nothing."""
     buckets = case.assignment.bucket_indices
-    scorer = Scorer(case.workload, case.hardware)
-    end = scorer.sync_end_ns(buckets)
+    problem = Problem(case.workload, case.hardware)
+    end = problem.sync_end_ns(buckets)
     for engine in ENGINES:
         bare = Assignment(bucket_indices=buckets)
         assert end == sim.simulate(case.workload, case.hardware, bare, engine).sync_end_ns
@@ -32,16 +32,16 @@ def test_scorer_agrees_with_both_engines(case: strategies.Case) -> None:
 @settings(max_examples=tries(100))
 @given(anything(max_gradients=6))
 def test_scorer_agrees_on_every_contiguous_partition(case: Case) -> None:
-    scorer = Scorer(*case)
+    problem = Problem(*case)
     for buckets in contiguous_partitions(case[0]):
-        assert scorer.sync_end_ns(buckets) == simulated(*case, buckets)
+        assert problem.sync_end_ns(buckets) == simulated(*case, buckets)
 
 
 def test_only_a_search_puts_small_messages_aside() -> None:
     machine = link(4, comm_channels=2)
     shared = replace(machine, shared_connection=True)
-    scorer = Scorer(resnet50(), shared)
-    assert (scorer.problem.hardware, scorer.for_search.problem.hardware) == (shared, machine)
+    problem = Problem(resnet50(), shared)
+    assert (problem.hardware, problem.for_search.hardware) == (shared, machine)
 
 
 def test_scorer_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,7 @@ def test_scorer_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
     play = score.play_step
     monkeypatch.setattr(score, "play_step", lambda *arguments: steps.append(1) or play(*arguments))
     workload = resnet50()
-    scorer = Scorer(workload, link(4))
+    problem = Problem(workload, link(4))
     buckets = sim.assign(workload).bucket_indices
-    assert scorer.sync_end_ns(buckets) == scorer.sync_end_ns([list(bucket) for bucket in buckets])
+    assert problem.sync_end_ns(buckets) == problem.sync_end_ns([list(bucket) for bucket in buckets])
     assert len(steps) == 1

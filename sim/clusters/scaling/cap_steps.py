@@ -15,8 +15,7 @@ from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import assign
 from sim.tuner.caps import CapCurve, cap_curve
 from sim.tuner.gain import NOTHING
-from sim.tuner.problem import Scorer
-from sim.tuner.searched import Searched
+from sim.tuner.problem import Problem
 from sim.units import MIB, cap_bytes
 
 
@@ -28,17 +27,12 @@ class Tuned:
     ``rest_ns``: the step without ``sync_end``.
     """
 
-    asked: Searched
+    problem: Problem
     caps_mb: Sequence[float] | None
     curve: CapCurve
     steps_ns: Ints
     default: Timeline
     rest_ns: int
-
-    @property
-    def scorer(self) -> Scorer:
-        """What scores buckets."""
-        return self.asked.scorer
 
     @property
     def best_mb(self) -> float:
@@ -83,11 +77,11 @@ class Tuned:
 
     def assignment(self, cap_mb: float) -> Assignment:
         """DDP's buckets under a cap."""
-        return assign(self.asked.workload, bucket_cap_mb=cap_mb)
+        return assign(self.problem.job, bucket_cap_mb=cap_mb)
 
     def timeline(self, assignment: Assignment) -> Timeline:
         """The step under an assignment, by the analytic engine."""
-        return self.asked.simulate(self.asked.as_used(assignment), "analytic")
+        return self.problem.simulate(self.problem.as_used(assignment), "analytic")
 
 
 def tune_caps(workload: Workload, hardware: Hardware, caps_mb: Sequence[float] | None = None) -> Tuned:
@@ -96,17 +90,17 @@ def tune_caps(workload: Workload, hardware: Hardware, caps_mb: Sequence[float] |
     Raises:
         InputError, NotModelledError: DDP does not train this workload as it is, or a cap below 0.
     """
-    asked = Searched(workload, hardware)
+    problem = Problem(workload, hardware)
     given = None if caps_mb is None else sorted({cap_bytes(cap) for cap in caps_mb})
-    curve = cap_curve(asked.scorer.problem, given)
+    curve = cap_curve(problem, given)
     bare = assign(workload)
-    default = asked.simulate(bare, "analytic")
-    rest_ns = asked.rest_ns(step_ns(default), bare)
+    default = problem.simulate(bare, "analytic")
+    rest_ns = problem.rest_ns(step_ns(default), bare)
     return Tuned(
-        asked=asked,
+        problem=problem,
         caps_mb=caps_mb,
         curve=curve,
-        steps_ns=asked.times * curve.sync_end_ns + rest_ns,
+        steps_ns=problem.times * curve.sync_end_ns + rest_ns,
         default=default,
         rest_ns=rest_ns,
     )

@@ -156,17 +156,17 @@ def explain(question: Question, pair: tuple[Side, Side]) -> Reason | None:
 
 
 def _row(tuned: Tuned, machine: SizedMachine, carried: Carried) -> ScalingRow:
-    workload, hardware = tuned.asked.workload, carried.hardware
+    workload, hardware = tuned.problem.job, carried.hardware
     best = tuned.assignment(tuned.best_mb)
     timeline = tuned.timeline(best)
     report = summarize(timeline)
     every = tuple((index,) for index in workload.order())
     optimum = find_optimum(
-        tuned.scorer, [tuned.default.assignment.bucket_indices, best.bucket_indices, every]
+        tuned.problem, [tuned.default.assignment.bucket_indices, best.bucket_indices, every]
     )
     computing_ns = workload.forward_ns + workload.loss_ns + workload.backward_ns
-    single_ns = tuned.asked.switches.accumulation_steps * computing_ns + workload.optimizer_ns
-    times = tuned.asked.times
+    single_ns = tuned.problem.switches.accumulation_steps * computing_ns + workload.optimizer_ns
+    times = tuned.problem.times
     default_ns, optimum_ns = step_ns(tuned.default), times * optimum.sync_end_ns + tuned.rest_ns
     low, high = tuned.stretch_mb()
     total_bytes = sum(gradient.on_wire for gradient in workload.gradients)
@@ -211,7 +211,7 @@ def _row(tuned: Tuned, machine: SizedMachine, carried: Carried) -> ScalingRow:
 def _ends(carried: Carried, tuned: Tuned) -> dict[str, Any]:
     """At both ends of the curve's range: the best cap, and the step, regret and gain of the row's cap."""
     ends = [at_end(carried.hardware, end) for end in ("min_ns", "max_ns")]
-    low, high = (tune_caps(tuned.asked.workload, one, tuned.caps_mb) for one in ends)
+    low, high = (tune_caps(tuned.problem.job, one, tuned.caps_mb) for one in ends)
     regrets = low.regret_ns(tuned.best_mb), high.regret_ns(tuned.best_mb)
     gains = low.default_regret_ns - regrets[0], high.default_regret_ns - regrets[1]
     return {
@@ -235,7 +235,7 @@ def _among_ranks(question: Question, ranks: Ranks, tuned: Tuned) -> dict[str, An
     """The best cap and the default on the same draws of ranks that differ."""
     compared = compare_assignments(
         question.workload,
-        tuned.scorer.problem.hardware,
+        tuned.problem.link,
         {"cap": tuned.assignment(tuned.best_mb), "default": tuned.default.assignment},
         ranks,
         samples=question.samples,

@@ -16,7 +16,7 @@ from sim.nouns.hardware import Curve
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
 from sim.tuner.gain import NOTHING
-from sim.tuner.searched import Searched
+from sim.tuner.problem import Problem
 from sim.units import divide_half_even, format_ms, format_number, format_percent
 
 
@@ -44,7 +44,7 @@ class Side:
 def side_of(tuned: Tuned, carried: Carried) -> Side:
     """What is kept of a machine's caps for its neighbours."""
     return Side(
-        carried=replace(carried, hardware=tuned.scorer.problem.hardware),
+        carried=replace(carried, hardware=tuned.problem.link),
         best_mb=tuned.best_mb,
         best_ns=tuned.best_ns,
         all_are_alike=tuned.all_are_alike,
@@ -69,9 +69,9 @@ def find_reason(workload: Workload, before: Side, after: Side) -> Reason | None:
 
     def lost_ns(curve: Curve) -> int:
         """By how much the old cap's step is longer than the new one's, on the new machine with this curve."""
-        asked = Searched(workload, with_curve(after.carried.hardware, curve))
-        ends = [asked.scorer.sync_end_ns(one.bucket_indices) for one in made]
-        return asked.times * (ends[0] - ends[1])
+        problem = Problem(workload, with_curve(after.carried.hardware, curve))
+        ends = [problem.sync_end_ns(one.bucket_indices) for one in made]
+        return problem.times * (ends[0] - ends[1])
 
     def matters(lost: int) -> bool:
         return lost > NOTHING * after.best_ns
