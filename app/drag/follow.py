@@ -16,7 +16,7 @@ import streamlit as st
 from app import playing
 from app.drag.states import CAP, SLIDERS, Slider, State
 from app.figures.style import BUCKETS, EXPOSED, LINE, NEUTRAL, PATH, TIME_AXIS, ms
-from app.figures.timeline import Mark, Span, are_few, path_marks, pattern, timeline_data
+from app.figures.timeline import Mark, Span, path_marks, timeline_data
 from app.memo import memo
 from app.playing import Inputs, Played
 from app.views.tune_step import CARDS, SENTENCE, TIMELINE, step_cards
@@ -176,7 +176,7 @@ def frame(state: State, shown: Played, gain: GainCard, *, is_searched: bool) -> 
         "runs": [
             lane_runs((span for span in data.spans if span.lane == lane), until_ns) for lane in data.lanes
         ],
-        "few": are_few(data),
+        "few": data.are_few,
         "marks": mark_runs(marks, data.lanes, until_ns),
         "end": ms(data.backward_end_ns),
         "sync": ms(until_ns),
@@ -197,7 +197,7 @@ def lane_runs(spans: Iterable[Span], until_ns: int) -> list[int]:
         first = min(first, CELLS - 1)
         length = max(1, last - first)
         bucket = 0 if span.bucket is None else span.bucket + 1
-        style = bucket * len(PATTERNS) + PATTERNS.index(pattern(span))
+        style = bucket * len(PATTERNS) + PATTERNS.index(span.pattern)
         cells[first : first + length] = [style] * length
     runs = []
     for style, run in groupby(cells):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -14,13 +15,19 @@ from app.figures.style import (
     LINE,
     NEUTRAL,
     TIME_AXIS,
+    Trace,
     area,
+    bars,
     bucket_colour,
-    framed,
-    hatch,
-    mark_instant,
+    dots,
+    figure,
+    instant,
+    level,
+    line,
     ms,
     ms_text,
+    panel,
+    rows_axis,
     safe,
 )
 from sim.nouns.measurement import MeasuredBucket, Record
@@ -30,6 +37,7 @@ from sim.truth.scoring import Agreement, CandidateAgreement
 from sim.units import MIB, format_number, format_percent
 
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
+_EDGE = {"line": {"width": 1, "color": "#FFFFFF"}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +57,18 @@ class ParityPoint:
     bucket: int | None = None
     record: str = ""
     kind: str = ""
+
+    @property
+    def text(self) -> str:
+        """What a hover says."""
+        lines = [f"<b>{safe(self.name)}{'' if self.bucket is None else f', bucket {self.bucket}'}</b>"]
+        lines += [safe(self.record)] if self.record else []
+        between = (
+            f" ({ms(self.low_ns):,.2f} to {ms(self.high_ns):,.2f})" if self.low_ns < self.high_ns else ""
+        )
+        lines.append(f"measured {ms(self.measured_ns):,.2f} ms{between}")
+        lines.append(f"predicted {ms(self.predicted_ns):,.2f} ms")
+        return "<br>".join([*lines, f"error {format_percent(self.error, 2, sign=True)}"])
 
 
 def step_points(agreement: Agreement, *, record: str = "", kind: str = "") -> tuple[ParityPoint, ...]:
@@ -88,33 +108,27 @@ def end_points(agreement: Agreement) -> tuple[ParityPoint, ...]:
 
 def draw_parity(points: Sequence[ParityPoint], band: float | None, what: str) -> go.Figure:
     """One record: ``what`` measured against predicted, the line of no error, and the band of ``band``."""
-    figure = go.Figure()
-    low, high = _range(points)
-    ends = [low, high]
+    low, high = ends = _range(points)
+    traces = []
     if band is not None:
         lows, highs = [end * (1 - band) for end in ends], [end * (1 + band) for end in ends]
-        figure.add_scatter(**area(f"within {band:.0%}, as the rule asks of each", ends, lows, highs, GOOD))
-    line = {"color": NEUTRAL, "width": 2}
-    figure.add_scatter(name="no error", x=ends, y=ends, mode="lines", line=line, hoverinfo="skip")
-    figure.add_scatter(
-        name=what,
-        x=[ms(point.measured_ns) for point in points],
-        y=[ms(point.predicted_ns) for point in points],
-        mode="markers",
-        marker={
-            "size": 10 if points and points[0].bucket is None else 7,
-            "color": [ACCENT if point.bucket is None else bucket_colour(point.bucket) for point in points],
-            "line": {"width": 1, "color": "#FFFFFF"},
-        },
-        error_x=intervals(points),
-        customdata=[_point_text(point) for point in points],
-        hovertemplate="%{customdata}<extra></extra>",
+        traces.append(area(f"within {band:.0%}, as the rule asks of each", ends, lows, highs, GOOD))
+    traces.append(line("no error", ends, ends, NEUTRAL))
+    drawn = dots(
+        what,
+        [ms(point.measured_ns) for point in points],
+        [ms(point.predicted_ns) for point in points],
+        [ACCENT if point.bucket is None else bucket_colour(point.bucket) for point in points],
+        size=10 if points and points[0].bucket is None else 7,
+        hover=[point.text for point in points],
+        marker=_EDGE,
+        error_x=_intervals(points),
         showlegend=False,
     )
     # The data give the range: a scale anchor would make a narrow page a strip.
-    figure.update_xaxes(title=f"{what}, measured, ms", range=[low, high])
-    figure.update_yaxes(title=f"{what}, predicted, ms", range=[low, high])
-    return framed(figure, 460, showlegend=True)
+    across = {"xaxis": {"title": f"{what}, measured, ms", "range": [low, high]}}
+    up = {"yaxis": {"title": f"{what}, predicted, ms", "range": [low, high]}}
+    return figure([*traces, drawn], 460, **across, **up)
 
 
 def draw_all(points: Sequence[ParityPoint], words: Mapping[str, str]) -> go.Figure:
@@ -122,64 +136,51 @@ def draw_all(points: Sequence[ParityPoint], words: Mapping[str, str]) -> go.Figu
 
     Points carry the name of their record as ``customdata[1]``. ``words`` names the kinds.
     """
-    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.62, 0.38], vertical_spacing=0.06)
-    low, high = _range(points, wide=True)
-    figure.add_scatter(
-        name="no error",
-        x=[low, high],
-        y=[low, high],
-        mode="lines",
-        line={"color": LINE, "width": 1.5},
-        hoverinfo="skip",
-        row=1,
-        col=1,
-    )
+    low, high = ends = _range(points, wide=True)
+    traces = [line("no error", ends, ends, LINE, width=1.5)]
     for place, kind in enumerate(dict.fromkeys(point.kind for point in points)):
         own = [point for point in points if point.kind == kind]
-        look = {
-            "size": 9,
-            "color": BUCKETS[place % len(BUCKETS)],
-            "symbol": _SYMBOLS[place % len(_SYMBOLS)],
-            "line": {"width": 1, "color": "#FFFFFF"},
-            "opacity": 0.85,
-        }
-        for row, heights in (
+        symbol = _SYMBOLS[place % len(_SYMBOLS)]
+        for number, heights in (
             (1, [ms(one.predicted_ns) for one in own]),
             (2, [one.error * 100 for one in own]),
         ):
-            figure.add_scatter(
-                name=safe(words.get(kind, kind)),
+            drawn = dots(
+                safe(words.get(kind, kind)),
+                [ms(point.measured_ns) for point in own],
+                heights,
+                BUCKETS[place % len(BUCKETS)],
+                size=9,
+                symbol=symbol,
+                marker={**_EDGE, "opacity": 0.85},
+                hover={"%{customdata[0]}": [(point.text, point.record) for point in own]},
                 legendgroup=kind,
-                showlegend=row == 1,
-                x=[ms(point.measured_ns) for point in own],
-                y=heights,
-                mode="markers",
-                marker=look,
-                customdata=[(_point_text(point), point.record) for point in own],
-                hovertemplate="%{customdata[0]}<extra></extra>",
-                row=row,
-                col=1,
+                showlegend=number == 1,
+                **panel(number),
             )
-    figure.add_hline(y=0, line={"color": LINE, "width": 1.5}, row=2, col=1)
-    figure = framed(figure, 560, showlegend=True)
-    ticks = {"type": "log", "tickmode": "array", **_ticks(low, high)}
-    figure.update_xaxes(**ticks)
-    figure.update_xaxes(title="step measured, ms", row=2, col=1)
-    figure.update_yaxes(**ticks, title="step predicted, ms", row=1, col=1)
-    figure.update_yaxes(title="error, %", row=2, col=1)
-    return figure
+            traces.append(drawn)
+    marks = [lead * 10.0**power for power in range(-4, 8) for lead in (1, 2, 5)]
+    inside = [mark for mark in marks if low <= mark <= high]
+    texts = [f"{mark:,.0f}" if mark >= 1 else f"{mark:g}" for mark in inside]
+    ticks = {"type": "log", "tickmode": "array", "tickvals": inside, "ticktext": texts}
+    return figure(
+        traces,
+        560,
+        grid=make_subplots(rows=2, shared_xaxes=True, row_heights=[0.62, 0.38], vertical_spacing=0.06),
+        xaxis=ticks,
+        xaxis2=ticks | {"title": "step measured, ms"},
+        yaxis=ticks | {"title": "step predicted, ms"},
+        yaxis2={"title": "error, %"},
+        shapes=[level(0, axis="2")],
+    )
 
 
-def intervals(points: Sequence[ParityPoint]) -> dict[str, object]:
+def _intervals(points: Sequence[ParityPoint]) -> dict[str, Any]:
     """The measured interval of each point, to both sides of it."""
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [ms(max(0, point.high_ns - point.measured_ns)) for point in points],
-        "arrayminus": [ms(max(0, point.measured_ns - point.low_ns)) for point in points],
-        "color": ALARM,
-        "thickness": 1.5,
-    }
+    above = [ms(max(0, point.high_ns - point.measured_ns)) for point in points]
+    below = [ms(max(0, point.measured_ns - point.low_ns)) for point in points]
+    look = {"type": "data", "symmetric": False, "color": ALARM, "thickness": 1.5}
+    return {**look, "array": above, "arrayminus": below}
 
 
 def _range(points: Sequence[ParityPoint], *, wide: bool = False) -> tuple[float, float]:
@@ -192,27 +193,46 @@ def _range(points: Sequence[ParityPoint], *, wide: bool = False) -> tuple[float,
     return max(0.0, low - edge), high + edge
 
 
-def _ticks(low: float, high: float) -> dict[str, list[float] | list[str]]:
-    """1, 2 and 5 of each power of ten in range, written out."""
-    marks = [lead * 10.0**power for power in range(-4, 8) for lead in (1, 2, 5)]
-    inside = [mark for mark in marks if low <= mark <= high]
-    return {"tickvals": inside, "ticktext": [f"{mark:,.0f}" if mark >= 1 else f"{mark:g}" for mark in inside]}
+def fastest_first(agreement: Agreement) -> list[CandidateAgreement]:
+    """The candidates, the fastest measured first."""
+    return sorted(agreement.rows, key=lambda row: row.measured_step_ns)
 
 
-def _point_text(point: ParityPoint) -> str:
-    title = safe(point.name) if point.bucket is None else f"{safe(point.name)}, bucket {point.bucket}"
-    lines = [f"<b>{title}</b>"]
-    if point.record:
-        lines.append(safe(point.record))
-    interval = ""
-    if point.low_ns < point.high_ns:
-        interval = f" ({ms(point.low_ns):,.2f} to {ms(point.high_ns):,.2f})"
-    lines += [
-        f"measured {ms(point.measured_ns):,.2f} ms{interval}",
-        f"predicted {ms(point.predicted_ns):,.2f} ms",
-        f"error {format_percent(point.error, 2, sign=True)}",
-    ]
-    return "<br>".join(lines)
+def draw_steps(agreement: Agreement) -> go.Figure:
+    """A dumbbell a candidate: measured with its interval, predicted, and the gap between."""
+    points = sorted(step_points(agreement), key=lambda point: point.measured_ns)
+    names = [safe(point.name) for point in points]
+    measured, predicted = (
+        [ms(t) for t in times]
+        for times in zip(*[(point.measured_ns, point.predicted_ns) for point in points], strict=True)
+    )
+    gaps = [at for pair in zip(measured, predicted, [None] * len(names), strict=True) for at in pair]
+    rows = [row for name in names for row in (name, name, None)]
+    errors = [format_percent(point.error, 2, sign=True) for point in points]
+    of_error = {"%{y}<br>predicted %{x:.2f} ms, error %{customdata}": errors}
+    diamond: dict[str, Any] = {
+        "symbol": "diamond-open",
+        "size": 12,
+        "marker": {"line": {"width": 3, "color": ACCENT}},
+    }
+    return figure(
+        [
+            line(None, gaps, rows, ALARM, width=3, showlegend=False),
+            dots(
+                "measured, 95 % interval",
+                measured,
+                names,
+                ALARM,
+                size=11,
+                hover="%{y}<br>measured %{x:.2f} ms",
+                error_x=_intervals(points),
+            ),
+            dots("predicted", predicted, names, ACCENT, hover=of_error, **diamond),
+        ],
+        110 + 30 * len(points),
+        xaxis={"title": "step time, ms"},
+        yaxis=rows_axis(names) | {"showgrid": True},
+    )
 
 
 # Mechanisms of an attribution: in words, their colour.
@@ -223,6 +243,42 @@ MECHANISMS = {
     "communication_ns": ("communication", BUCKETS[3]),
     "wait_ns": ("waiting and the rest", NEUTRAL),
 }
+
+
+def attribution_data(agreement: Agreement) -> tuple[tuple[str, Attribution], ...]:
+    """Candidates whose error could be attributed, by name, the fastest measured first."""
+    rows = fastest_first(agreement)
+    return tuple((row.name, row.attribution) for row in rows if row.attribution is not None)
+
+
+def draw_attribution(rows: tuple[tuple[str, Attribution], ...]) -> go.Figure:
+    """A bar a candidate: what each mechanism adds to its error, too short to the left, and their sum."""
+    names = [safe(name) for name, _ in rows]
+    traces = [
+        bars(
+            words,
+            names,
+            [ms(getattr(parts, part)) for _, parts in rows],
+            colour,
+            hover=f"%{{y}}<br>{words} %{{x:+.2f}} ms",
+        )
+        for part, (words, colour) in MECHANISMS.items()
+    ]
+    totals = [ms(parts.total_ns) for _, parts in rows]
+    mark: dict[str, Any] = {
+        "size": 11,
+        "symbol": "diamond",
+        "marker": _EDGE,
+        "hover": "%{y}<br>error %{x:+.2f} ms",
+    }
+    title = "end of synchronisation, predicted minus measured, ms"
+    return figure(
+        [*traces, dots("error", totals, names, ALARM, **mark)],
+        110 + 30 * len(rows),
+        xaxis={"title": title, "zeroline": True},
+        yaxis=rows_axis(names),
+        barmode="relative",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,82 +297,18 @@ class BucketPair:
     measured: tuple[int, int] | None
     error_ns: int | None
 
-
-def steps_data(agreement: Agreement) -> tuple[ParityPoint, ...]:
-    """All candidates, the fastest measured first."""
-    return tuple(sorted(step_points(agreement), key=lambda point: point.measured_ns))
-
-
-def draw_steps(pairs: tuple[ParityPoint, ...]) -> go.Figure:
-    """A dumbbell a candidate: measured with its interval, predicted, and the gap between."""
-    names = [safe(pair.name) for pair in pairs]
-    figure = go.Figure()
-    gaps_x: list[float | None] = []
-    gaps_y: list[str | None] = []
-    for name, pair in zip(names, pairs, strict=True):
-        gaps_x += [ms(pair.measured_ns), ms(pair.predicted_ns), None]
-        gaps_y += [name, name, None]
-    figure.add_scatter(
-        x=gaps_x,
-        y=gaps_y,
-        mode="lines",
-        line={"color": ALARM, "width": 3},
-        hoverinfo="skip",
-        showlegend=False,
-    )
-    figure.add_scatter(
-        name="measured, 95 % interval",
-        x=[ms(pair.measured_ns) for pair in pairs],
-        y=names,
-        mode="markers",
-        marker={"size": 11, "color": ALARM},
-        error_x=intervals(pairs),
-        hovertemplate="%{y}<br>measured %{x:.2f} ms<extra></extra>",
-    )
-    figure.add_scatter(
-        name="predicted",
-        x=[ms(pair.predicted_ns) for pair in pairs],
-        y=names,
-        mode="markers",
-        marker={"size": 12, "color": ACCENT, "symbol": "diamond-open", "line": {"width": 3, "color": ACCENT}},
-        customdata=[format_percent(pair.error, 2, sign=True) for pair in pairs],
-        hovertemplate="%{y}<br>predicted %{x:.2f} ms, error %{customdata}<extra></extra>",
-    )
-    figure.update_yaxes(categoryorder="array", categoryarray=names[::-1])
-    figure.update_xaxes(title="step time, ms")
-    return framed(figure, 110 + 30 * len(pairs), showlegend=True)
-
-
-def attribution_data(agreement: Agreement) -> tuple[tuple[str, Attribution], ...]:
-    """Candidates whose error could be attributed, by name, the fastest measured first."""
-    rows = sorted(agreement.rows, key=lambda row: row.measured_step_ns)
-    return tuple((row.name, row.attribution) for row in rows if row.attribution is not None)
-
-
-def draw_attribution(rows: tuple[tuple[str, Attribution], ...]) -> go.Figure:
-    """A bar a candidate: what each mechanism adds to its error, too short to the left, and their sum."""
-    names = [safe(name) for name, _ in rows]
-    figure = go.Figure()
-    for part, (words, colour) in MECHANISMS.items():
-        figure.add_bar(
-            name=words,
-            orientation="h",
-            y=names,
-            x=[ms(getattr(parts, part)) for _, parts in rows],
-            marker={"color": colour},
-            hovertemplate=f"%{{y}}<br>{words} %{{x:+.2f}} ms<extra></extra>",
-        )
-    figure.add_scatter(
-        name="error",
-        x=[ms(parts.total_ns) for _, parts in rows],
-        y=names,
-        mode="markers",
-        marker={"size": 11, "color": ALARM, "symbol": "diamond", "line": {"width": 1, "color": "#FFFFFF"}},
-        hovertemplate="%{y}<br>error %{x:+.2f} ms<extra></extra>",
-    )
-    figure.update_yaxes(categoryorder="array", categoryarray=names[::-1], showgrid=False)
-    figure.update_xaxes(title="end of synchronisation, predicted minus measured, ms", zeroline=True)
-    return framed(figure, 110 + 30 * len(rows), barmode="relative", showlegend=True)
+    @property
+    def text(self) -> str:
+        """What a hover says."""
+        rows = [f"<b>bucket {self.index}</b>: {format_number(self.num_bytes / MIB)} MiB"]
+        for name, interval in (("predicted", self.predicted), ("measured", self.measured)):
+            if interval is not None:
+                rows.append(f"{name}: {self.since} {ms_text(interval[0])}, end {ms_text(interval[1])}")
+        if self.measured is not None and self.error_ns is not None:
+            end = self.measured[1]
+            share = f" ({format_percent(self.error_ns / end, 2, sign=True)})" if end else ""
+            rows.append(f"error of its end {ms(self.error_ns):+.3f} ms{share}")
+        return "<br>".join(rows)
 
 
 def overlay_data(row: CandidateAgreement) -> list[BucketPair]:
@@ -344,168 +336,85 @@ def _pair(bucket: BucketRow, seen: MeasuredBucket | None) -> BucketPair:
     )
 
 
-def _pair_text(pair: BucketPair) -> str:
-    rows = [f"<b>bucket {pair.index}</b>: {format_number(pair.num_bytes / MIB)} MiB"]
-    for name, interval in (("predicted", pair.predicted), ("measured", pair.measured)):
-        if interval is not None:
-            rows.append(f"{name}: {pair.since} {ms_text(interval[0])}, end {ms_text(interval[1])}")
-    if pair.measured is not None and pair.error_ns is not None:
-        share = (
-            f" ({format_percent(pair.error_ns / pair.measured[1], 2, sign=True)})" if pair.measured[1] else ""
-        )
-        rows.append(f"error of its end {ms(pair.error_ns):+.3f} ms{share}")
-    return "<br>".join(rows)
-
-
 def draw_overlay(row: CandidateAgreement) -> go.Figure:
     """A row a bucket: predicted above, measured (outlined, hatched) below, on one axis of time."""
-    figure, pairs = go.Figure(), overlay_data(row)
-    halves = (
-        ("predicted", -0.4, "", [(pair, pair.predicted) for pair in pairs]),
-        ("measured", 0.0, "/", [(pair, pair.measured) for pair in pairs if pair.measured is not None]),
-    )
-    for name, offset, pattern, rows in halves:
-        figure.add_bar(
-            name=name,
-            orientation="h",
-            y=[pair.index for pair, _ in rows],
-            base=[ms(interval[0]) for _, interval in rows if interval],
-            x=[ms(interval[1] - interval[0]) for _, interval in rows if interval],
-            offset=offset,
-            width=0.4,
-            marker={"color": [bucket_colour(pair.index) for pair, _ in rows], "pattern": hatch(pattern)},
-            customdata=[_pair_text(pair) for pair, _ in rows],
-            hovertemplate="%{customdata}<extra></extra>",
+    pairs = overlay_data(row)
+    traces, shapes = [], []
+    for name, offset, pattern in (("predicted", -0.4, ""), ("measured", 0.0, "/")):
+        seen = [(pair, interval) for pair in pairs if (interval := getattr(pair, name)) is not None]
+        traces.append(
+            bars(
+                name,
+                [pair.index for pair, _ in seen],
+                [ms(end - begin) for _, (begin, end) in seen],
+                [bucket_colour(pair.index) for pair, _ in seen],
+                pattern=pattern,
+                hover=[pair.text for pair, _ in seen],
+                base=[ms(begin) for _, (begin, _) in seen],
+                offset=offset,
+                width=0.4,
+            )
         )
     for name, end_ns, top, dash in (
         ("predicted", row.predicted.backward_end_ns, -1.4, "dot"),
         ("measured", row.measured_backward_end_ns, -1.0, "solid"),
-    ):
-        _backward(figure, f"backward ends, {name}", end_ns, top, dash)
-    shown = range(0, len(pairs), max(1, len(pairs) // 20))
-    figure.update_yaxes(
-        title="bucket",
-        range=[len(pairs) - 0.5, -1.5],
-        tickvals=[-1, *(pairs[place].index for place in shown)],
-        ticktext=["backward", *(str(pairs[place].index) for place in shown)],
-        showgrid=False,
+    ):  # half of backward's row, with its length written in it, and a line down where it ends
+        half = {"type": "rect", "x0": 0, "x1": ms(end_ns), "y0": top, "y1": top + 0.4, "fillcolor": NEUTRAL}
+        font = {"color": "#FFFFFF", "size": 11}
+        label = {"text": ms_text(end_ns), "font": font, "textposition": "middle right"}
+        shapes.append({**half, **_EDGE, "label": label})
+        shapes.append(instant(ms(end_ns), f"backward ends, {name}", dash=dash))
+    shown = [pairs[place].index for place in range(0, len(pairs), max(1, len(pairs) // 20))]
+    rows = {"tickvals": [-1, *shown], "ticktext": ["backward", *map(str, shown)]}
+    return figure(
+        traces,
+        min(900, 174 + 34 * len(pairs)),
+        xaxis={"title": TIME_AXIS, "rangemode": "tozero"},
+        yaxis={"title": "bucket", "range": [len(pairs) - 0.5, -1.5], "showgrid": False, **rows},
+        shapes=shapes,
+        barmode="overlay",
     )
-    figure.update_xaxes(title=TIME_AXIS, rangemode="tozero")
-    height = min(900, 174 + 34 * len(pairs))
-    return framed(figure, height, barmode="overlay", showlegend=True)
-
-
-def _backward(figure: go.Figure, name: str, end_ns: int, top: float, dash: str) -> None:
-    """Half of backward's row, with its length written in it, and a line down where it ends."""
-    figure.add_shape(
-        name=name,
-        type="rect",
-        x0=0,
-        x1=ms(end_ns),
-        y0=top,
-        y1=top + 0.4,
-        fillcolor=NEUTRAL,
-        line={"width": 1, "color": "#FFFFFF"},
-        label={
-            "text": ms_text(end_ns),
-            "font": {"color": "#FFFFFF", "size": 11},
-            "textposition": "middle right",
-        },
-    )
-    mark_instant(figure, ms(end_ns), name, dash=dash)
 
 
 _SPREAD = 0.6  # the share of a row that its iterations are spread over, in order
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strip:
-    """One candidate's steps in ns, in the order in which they ran; ``predicted_ns`` is the prediction.
+def draw_strips(record: Record, agreement: Agreement) -> go.Figure:
+    """A row a candidate, the fastest measured first: its iterations from top to bottom, their median, and the
+    prediction as a line.
 
-    ``steps_ns`` are of stock DDP, ``traced_ns`` with a hook that records buckets: it adds its own cost.
+    Iterations with the recording hook are marked apart: it adds its own cost.
     """
-
-    name: str
-    steps_ns: tuple[int, ...]
-    traced_ns: tuple[int, ...]
-    median_ns: int
-    predicted_ns: int
-
-
-def strips_data(record: Record, agreement: Agreement) -> tuple[Strip, ...]:
-    """All candidates that were compared, the fastest measured first."""
     measured = {one.name: one for one in record.candidates}
-    rows = sorted(agreement.rows, key=lambda row: row.measured_step_ns)
-    return tuple(
-        Strip(
-            name=row.name,
-            steps_ns=tuple(one.step_ns for one in measured[row.name].iterations),
-            traced_ns=tuple(one.step_ns for one in measured[row.name].traced),
-            median_ns=row.measured_step_ns,
-            predicted_ns=row.predicted_step_ns,
-        )
-        for row in rows
-    )
-
-
-def draw_strips(strips: Sequence[Strip]) -> go.Figure:
-    """A row a candidate: its iterations from top to bottom, their median, and the prediction as a line."""
-    figure = go.Figure()
-    for name, colour, symbol, pick in (
-        ("measured, one iteration", ALARM, "circle", "steps_ns"),
-        ("measured with the recording hook", NEUTRAL, "circle-open", "traced_ns"),
+    rows = fastest_first(agreement)
+    traces = []
+    for name, colour, symbol, kind in (
+        ("measured, one iteration", ALARM, "circle", "iterations"),
+        ("measured with the recording hook", NEUTRAL, "circle-open", "traced"),
     ):
-        points = [
-            (row, number, time, len(getattr(strip, pick)), strip)
-            for row, strip in enumerate(strips)
-            for number, time in enumerate(getattr(strip, pick))
-        ]
-        if not points:
-            continue
-        figure.add_scatter(
-            name=name,
-            x=[ms(time) for _, _, time, _, _ in points],
-            y=[row + _place(number, count) for row, number, _, count, _ in points],
-            mode="markers",
-            marker={"size": 7, "color": colour, "symbol": symbol, "opacity": 0.8},
-            customdata=[
-                f"{safe(strip.name)}<br>iteration {number + 1} of {count}: {ms(time):,.2f} ms, "
-                f"{format_percent(time / strip.median_ns - 1, 2, sign=True)} from the median"
-                for _, number, time, count, strip in points
-            ],
-            hovertemplate="%{customdata}<extra></extra>",
-        )
-    _uprights(figure, "median", ALARM, strips, [strip.median_ns for strip in strips], 2)
-    _uprights(figure, "predicted", ACCENT, strips, [strip.predicted_ns for strip in strips], 4)
-    figure.update_yaxes(
-        tickvals=list(range(len(strips))),
-        ticktext=[safe(strip.name, 30) for strip in strips],
-        range=[len(strips) - 0.4, -0.6],
-        showgrid=False,
-    )
-    figure.update_xaxes(title="step time, ms")
-    return framed(figure, 120 + 36 * len(strips), showlegend=True)
+        points = []
+        for place, row in enumerate(rows):
+            steps = [one.step_ns for one in getattr(measured[row.name], kind)]
+            for number, time in enumerate(steps):
+                off = format_percent(time / row.measured_step_ns - 1, 2, sign=True)
+                text = f"iteration {number + 1} of {len(steps)}: {ms(time):,.2f} ms, {off} from the median"
+                height = _SPREAD * (number / (len(steps) - 1) - 0.5) if len(steps) > 1 else 0.0
+                points.append((ms(time), place + height, f"{safe(row.name)}<br>{text}"))
+        if points:
+            xs, ys, texts = zip(*points, strict=True)
+            traces.append(dots(name, xs, ys, colour, symbol=symbol, hover=texts, marker={"opacity": 0.8}))
+    traces.append(_uprights("median", ALARM, [(row.name, row.measured_step_ns) for row in rows], 2))
+    traces.append(_uprights("predicted", ACCENT, [(row.name, row.predicted_step_ns) for row in rows], 4))
+    names = [safe(row.name, 30) for row in rows]
+    axis = {"tickvals": [*range(len(rows))], "ticktext": names, "range": [len(rows) - 0.4, -0.6]}
+    axes = {"xaxis": {"title": "step time, ms"}, "yaxis": axis | {"showgrid": False}}
+    return figure(traces, 120 + 36 * len(rows), **axes)
 
 
-def _place(number: int, count: int) -> float:
-    return 0.0 if count == 1 else _SPREAD * (number / (count - 1) - 0.5)
-
-
-def _uprights(
-    figure: go.Figure, name: str, colour: str, strips: Sequence[Strip], times: Sequence[int], width: int
-) -> None:
-    x: list[float | None] = []
-    y: list[float | None] = []
-    for row, time in enumerate(times):
-        x += [ms(time), ms(time), None]
-        y += [row - 0.42, row + 0.42, None]
-    words = [text for strip in strips for text in (safe(strip.name), safe(strip.name), "")]
-    figure.add_scatter(
-        name=name,
-        x=x,
-        y=y,
-        mode="lines",
-        line={"color": colour, "width": width},
-        customdata=words,
-        hovertemplate=f"%{{customdata}}<br>{name} %{{x:,.2f}} ms<extra></extra>",
-    )
+def _uprights(name: str, colour: str, times: Sequence[tuple[str, int]], width: int) -> Trace:
+    """A short upright line in each row."""
+    xs = [at for _, time in times for at in (ms(time), ms(time), None)]
+    ys = [at for row in range(len(times)) for at in (row - 0.42, row + 0.42, None)]
+    words = [text for row, _ in times for text in (safe(row), safe(row), "")]
+    hover = {f"%{{customdata}}<br>{name} %{{x:,.2f}} ms": words}
+    return line(name, xs, ys, colour, width=width, hover=hover)

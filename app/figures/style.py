@@ -1,12 +1,15 @@
-"""Colours, units and the frame that all figures share."""
+"""Colours, units, traces and the frame that all figures share."""
 
 import html
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 
 from sim.units import NS_PER_MS, format_number
+
+Trace = dict[str, Any]  # as plotly takes one
+Hover = Iterable[Any] | Mapping[str, Iterable[Any]] | str | None
 
 # Okabe and Ito's colours for all kinds of sight, without black and yellow: one vanishes on a dark
 # page, the other on a light one.
@@ -18,13 +21,22 @@ GOOD = "#009E73"
 ALARM = "#D55E00"
 PATH = "#D81B60"  # of no bucket, and reads on white and on near-black
 EXPOSED = "rgba(213,94,0,0.10)"  # the ground behind what backward does not hide
-GRID = "rgba(128,128,128,0.25)"
 TIME_AXIS = "time from the start of backward, ms"
 # In the container, plotly keeps room for all rows of a legend: above, the plot begins beneath it. Where
 # titles stand over the plot it goes below.
 LEGEND_ABOVE = {"orientation": "h", "yref": "container", "yanchor": "top", "y": 1.0, "x": 0}
 LEGEND_BELOW = LEGEND_ABOVE | {"yanchor": "bottom", "y": 0.0}
 MIB_TICKS = tuple(2.0**power for power in range(-10, 17))  # of a logarithmic axis
+_AXIS = {"automargin": True, "gridcolor": "rgba(128,128,128,0.25)", "zeroline": False}
+_FRAME = {
+    "margin": {"l": 8, "r": 8, "t": 32, "b": 8},
+    "paper_bgcolor": "rgba(0,0,0,0)",
+    "plot_bgcolor": "rgba(0,0,0,0)",
+    "hoverlabel": {"align": "left"},
+    "legend": LEGEND_ABOVE,
+    "showlegend": True,
+    "uniformtext": {"minsize": 8, "mode": "hide"},  # words on bars too small for them are left out
+}
 
 
 def bucket_colour(bucket: int | None) -> str:
@@ -42,9 +54,10 @@ def ms_text(ns: float) -> str:
     return f"{ns / NS_PER_MS:,.3f} ms"
 
 
-def mib_text(mib: float) -> str:
-    """What stands at a tick of ``MIB_TICKS``."""
-    return format_number(mib) if mib < 1 else f"{mib:.0f}"
+def mib_ticks(ticks: Sequence[float] = MIB_TICKS) -> dict[str, Any]:
+    """The settings of a logarithmic axis of MiB."""
+    texts = [format_number(mib) if mib < 1 else f"{mib:.0f}" for mib in ticks]
+    return {"type": "log", "tickvals": list(ticks), "ticktext": texts}
 
 
 def safe(text: str, limit: int = 60) -> str:
@@ -52,111 +65,149 @@ def safe(text: str, limit: int = 60) -> str:
     return html.escape(text if len(text) <= limit else text[: limit - 1] + "…")
 
 
-def framed(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
-    """The common frame: margins, transparent ground, a legend above."""
-    figure.update_layout(**{**frame(height), **layout})
-    figure.update_xaxes(automargin=True, gridcolor=GRID, zeroline=False)
-    figure.update_yaxes(automargin=True, gridcolor=GRID, zeroline=False)
-    return figure
-
-
-def frame(height: int) -> dict[str, Any]:
-    """The layout that all figures share."""
-    return {
-        "height": height,
-        "margin": {"l": 8, "r": 8, "t": 32, "b": 8},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "hoverlabel": {"align": "left"},
-        "legend": LEGEND_ABOVE,
-        "showlegend": False,
-        "uniformtext": {"minsize": 8, "mode": "hide"},  # words on bars too small for them are left out
-    }
-
-
-def built(
-    traces: list[dict[str, Any]],
-    height: int,
-    *,
-    xaxis: dict[str, Any],
-    yaxis: dict[str, Any],
-    shapes: Sequence[dict[str, Any]] = (),
-    **layout: Any,
+def figure(
+    traces: Iterable[Trace], height: int, *, grid: go.Figure | None = None, **layout: Any
 ) -> go.Figure:
-    """A figure with the common frame, made in one go and unchecked.
+    """The traces in the common frame: margins, transparent ground, a legend above.
 
-    Adding part by part takes plotly 35 ms for 161 gradients, all at once 11, without its checks 2; the page
-    waits for that at every move. So a test checks what is built here.
+    ``grid`` is an empty figure of several panels (``make_subplots``), whose traces say theirs (``panel``).
+    ``layout`` goes before all else; axes are named as plotly does (``xaxis2``). All is made in one go: adding
+    part by part takes plotly three times as long.
     """
-    axis = {"automargin": True, "gridcolor": GRID, "zeroline": False}
-    settings = {**frame(height), **layout, "xaxis": axis | xaxis, "yaxis": axis | yaxis}
-    return go.Figure(data=traces, layout={**settings, "shapes": list(shapes)}, _validate=False)
+    base = {} if grid is None else grid.layout.to_plotly_json()
+    axes = {name for name in ("xaxis", "yaxis", *base, *layout) if name[1:5] == "axis"}
+    settings = {**_FRAME, "height": height, **base, **layout}
+    settings |= {name: {**_AXIS, **base.get(name, {}), **layout.get(name, {})} for name in axes}
+    if grid is not None:  # titles of panels, on their left where one stands above the other
+        place = {"x": 0, "xanchor": "left"} if "xaxis2" in base and base["xaxis2"]["domain"][0] == 0 else {}
+        settings["annotations"] = [
+            {**one, "font": {"size": 13}, **place} for one in base.get("annotations", ())
+        ]
+    return go.Figure(data=list(traces), layout=settings)
 
 
-def instant(at_ms: float, name: str, *, dash: str) -> dict[str, Any]:
-    """A vertical line for ``built``, named in the legend, as ``mark_instant`` adds it."""
-    line = {"color": LINE, "width": 2, "dash": dash}
-    return {
-        "type": "line",
-        "xref": "x",
-        "x0": at_ms,
-        "x1": at_ms,
-        "yref": "y domain",
-        "y0": 0,
-        "y1": 1,
-        "line": line,
-        "name": name,
-        "showlegend": True,
-    }
+def panel(number: int) -> dict[str, Any]:
+    """The axes of a panel of the grid, from 1, row by row."""
+    return {"xaxis": f"x{number}", "yaxis": f"y{number}"} if number > 1 else {"xaxis": "x", "yaxis": "y"}
 
 
-def legend_entry(name: str, shape: str) -> dict[str, Any]:
-    """A trace for ``built`` that says in the legend what a pattern means."""
-    return {
-        "type": "bar",
-        "name": name,
-        "x": [None],
-        "y": [None],
-        "showlegend": True,
-        "marker": {"color": NEUTRAL, "pattern": hatch(shape)},
-    }
+def told(hover: Hover) -> dict[str, Any]:
+    """What a hover says: a text a point, a template of plotly's with data or without, or nothing."""
+    if hover is None:
+        return {"hoverinfo": "skip"}
+    if isinstance(hover, str):
+        return {"hovertemplate": f"{hover}<extra></extra>"}
+    (template, data), *_ = hover.items() if isinstance(hover, Mapping) else [("%{customdata}", hover)]
+    return {"customdata": list(data), "hovertemplate": f"{template}<extra></extra>"}
 
 
-def mark_instant(figure: go.Figure, at_ms: float, name: str, *, dash: str) -> None:
-    """A vertical line, named in the legend: words beside two near lines would cover each other."""
-    figure.add_vline(x=at_ms, line={"color": LINE, "width": 2, "dash": dash}, name=name, showlegend=True)
+def dots(
+    name: str | None,
+    xs: Iterable[Any],
+    ys: Iterable[Any],
+    colour: Any,
+    *,
+    size: int = 7,
+    symbol: str = "circle",
+    hover: Hover = None,
+    mode: str = "markers",
+    marker: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Trace:
+    """A scatter of points; with another ``mode`` also the line that joins them."""
+    look = {"color": colour, "size": size, "symbol": symbol, **(marker or {})}
+    points = {"type": "scatter", "name": name, "mode": mode, "x": list(xs), "y": list(ys), "marker": look}
+    return {**points, **told(hover), **more}
 
 
-def hatch(shape: str | list[str]) -> dict[str, Any]:
-    """A pattern drawn in white over a bar's own colour; an empty shape is none."""
-    return {
-        "shape": shape,
-        "fillmode": "overlay",
-        "fgcolor": "#FFFFFF",
-        "fgopacity": 0.8,
-        "size": 7,
-        "solidity": 0.25,
-    }
+def line(
+    name: str | None,
+    xs: Iterable[Any],
+    ys: Iterable[Any],
+    colour: str,
+    *,
+    width: float = 2,
+    dash: str = "solid",
+    hover: Hover = None,
+    **more: Any,
+) -> Trace:
+    """A line through points; None breaks it."""
+    look = {"color": colour, "width": width, "dash": dash, **more.pop("line", {})}
+    points = {"type": "scatter", "name": name, "mode": "lines", "x": list(xs), "y": list(ys), "line": look}
+    return {**points, **told(hover), **more}
 
 
-def explain(figure: go.Figure, name: str, shape: str) -> None:
-    """A legend entry that says what a pattern means."""
-    figure.add_bar(name=name, x=[None], y=[None], marker={"color": NEUTRAL, "pattern": hatch(shape)})
+def bars(
+    name: str | None,
+    labels: Iterable[Any],
+    lengths: Iterable[float | None],
+    colour: Any,
+    *,
+    pattern: str | list[str] = "",
+    hover: Hover = None,
+    marker: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Trace:
+    """Bars that lie, in the rows of their labels."""
+    look = {"color": colour, "pattern": _hatch(pattern), **(marker or {})}
+    drawn = {"type": "bar", "orientation": "h", "name": name, "y": list(labels), "x": list(lengths)}
+    return {**drawn, "marker": look, **told(hover), **more}
 
 
 def area(
     name: str, xs: Sequence[float], lows: Sequence[float], highs: Sequence[float], colour: str, **more: Any
-) -> dict[str, Any]:
-    """A scatter that fills what lies between two curves, in a pale ``colour``."""
+) -> Trace:
+    """What lies between two curves, in a pale ``colour``."""
     red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    fill = {"fill": "toself", "fillcolor": f"rgba({red},{green},{blue},0.15)"}
+    return line(name, [*xs, *reversed(xs)], [*lows, *reversed(highs)], colour, width=0, **fill, **more)
+
+
+def pattern_entry(name: str, pattern: str) -> Trace:
+    """A trace that says in the legend what a pattern means."""
+    return bars(name, [None], [None], NEUTRAL, pattern=pattern)
+
+
+def instant(at: Any, name: str, *, dash: str = "solid", colour: str = LINE, **more: Any) -> dict[str, Any]:
+    """A vertical line, named in the legend: words beside two near lines would cover each other."""
+    place = {"type": "line", "xref": "x", "x0": at, "x1": at, "yref": "y domain", "y0": 0, "y1": 1}
     return {
+        **place,
+        "line": {"color": colour, "width": 2, "dash": dash},
         "name": name,
-        "x": [*xs, *reversed(xs)],
-        "y": [*lows, *reversed(highs)],
-        "mode": "lines",
-        "fill": "toself",
-        "fillcolor": f"rgba({red},{green},{blue},0.15)",
-        "line": {"width": 0, "color": colour},
-        "hoverinfo": "skip",
+        "showlegend": True,
         **more,
     }
+
+
+def stretch(low: Any, high: Any, colour: str, **more: Any) -> dict[str, Any]:
+    """The ground of a plot from ``low`` to ``high``, in a colour."""
+    place = {"type": "rect", "xref": "x", "x0": low, "x1": high, "yref": "y domain", "y0": 0, "y1": 1}
+    return {**place, "fillcolor": colour, "line": {"width": 0}, "layer": "below", **more}
+
+
+def level(
+    at: float, *, colour: str = LINE, dash: str = "solid", axis: str = "", width: float = 1.5
+) -> dict[str, Any]:
+    """A level line across the plot of the axes of that number."""
+    place = {
+        "type": "line",
+        "xref": f"x{axis} domain",
+        "x0": 0,
+        "x1": 1,
+        "yref": f"y{axis}",
+        "y0": at,
+        "y1": at,
+    }
+    return {**place, "line": {"color": colour, "dash": dash, "width": width}}
+
+
+def rows_axis(names: Sequence[str]) -> dict[str, Any]:
+    """An axis of rows, the first on top."""
+    return {"categoryorder": "array", "categoryarray": list(names[::-1]), "showgrid": False}
+
+
+def _hatch(shape: str | list[str]) -> dict[str, Any]:
+    """A pattern drawn in white over a bar's own colour; an empty shape is none."""
+    look = {"shape": shape, "fillmode": "overlay", "fgcolor": "#FFFFFF", "fgopacity": 0.8}
+    return {**look, "size": 7, "solidity": 0.25}

@@ -218,11 +218,9 @@ def _headline(cluster: Cluster, hardware: Hardware) -> None:
 
 
 def _card_words(row: CurveRow) -> str:
-    if row.bytes_per_s is None:
+    if (rate := row.bytes_per_s(row.duration_ns)) is None:
         return "one rank sends nothing"
-    return (
-        f"{format_number(row.bytes_per_s / 1e9)} GB/s bus bandwidth{', ' + row.method if row.method else ''}"
-    )
+    return f"{format_number(rate / 1e9)} GB/s bus bandwidth{', ' + row.method if row.method else ''}"
 
 
 def _curve(hardware: Hardware) -> None:

@@ -11,16 +11,8 @@ import streamlit as st
 import sim
 from app import playing, sources
 from app.choosing import Choice, WhatIf, micro_batches
-from app.figures.breakdown import breakdown_data, draw_breakdown
-from app.figures.compare import (
-    delta_data,
-    draw_bars,
-    draw_map,
-    draw_stacked,
-    map_data,
-    parts_data,
-    stacked_data,
-)
+from app.figures.compare import draw_breakdown, draw_deltas, draw_map, draw_parts, map_data
+from app.figures.timeline import draw_stacked, stacked_data
 from app.library import Library
 from app.memo import digest, memo
 from app.playing import Inputs, Played, round_cap_mb
@@ -237,17 +229,17 @@ def show(library: Library, asked: Asked) -> None:
             else:
                 st.caption(plain(f"{one.candidate.name}: {note}."))
     if results:
-        data = stacked_data(
+        drawn, note = stacked_data(
             [(one.candidate.letter, one.candidate.words, one.played.timeline) for one in results]
         )
-        chart(draw_stacked(data), "stacked", "Timelines of all candidates on one axis")
+        chart(draw_stacked(drawn), "stacked", "Timelines of all candidates on one axis")
         st.caption(
             "All candidates on one axis. The same colour is the same bucket number of a "
             "candidate. Hatched: exposed, after its backward has ended. Hover for a bucket's "
             "life; drag to zoom, double-click to go back."
         )
-        if data.note:
-            st.info(data.note)
+        if note:
+            st.info(note)
     presets = [one.candidate.machine.preset for one in results]
     computed = sorted({MACHINE_WORDS[preset] for preset in presets if preset is not None})
     if any(is_computed(one.inputs.hardware) for one in results):
@@ -338,7 +330,7 @@ def _breakdown(results: Sequence[Result], *, with_delta: bool) -> None:
     reports = {short(one.candidate.name): one.played.report for one in results}
     timelines = {short(one.candidate.name): one.played.timeline for one in results}
     chart(
-        draw_breakdown(breakdown_data(reports, timelines)),
+        draw_breakdown(reports, timelines),
         "compare_breakdown",
         "Where a step's time goes, a candidate a bar",
     )
@@ -346,7 +338,7 @@ def _breakdown(results: Sequence[Result], *, with_delta: bool) -> None:
         return
     steps = {name: report.step_ns for name, report in reports.items()}
     chart(
-        draw_bars(delta_data(steps), "ms against A (left: faster)"),
+        draw_deltas(steps),
         "compare_delta",
         "Each candidate's step against A's",
     )
@@ -698,14 +690,11 @@ def _tell(found: Difference) -> None:
     if found.order:
         st.caption(found.order)
     chart(
-        draw_bars(
-            parts_data(
-                [
-                    (change.cause, [(PART_WORDS[part.name], part.change_ns) for part in change.parts])
-                    for change in found.changes
-                ]
-            ),
-            "change of the step, ms (left: shorter)",
+        draw_parts(
+            [
+                (change.cause, [(PART_WORDS[part.name], part.change_ns) for part in change.parts])
+                for change in found.changes
+            ]
         ),
         "parts",
         "The parts of the difference, which add up to it",

@@ -19,9 +19,9 @@ from app import playing, sources
 from app.choosing import Choice
 from app.drag.follow import follow
 from app.drag.states import State
-from app.figures.breakdown import breakdown_data, draw_breakdown
+from app.figures.compare import draw_breakdown
 from app.figures.records import attribution_data
-from app.figures.sweep import draw_sweep, sweep_data
+from app.figures.sweep import draw_sweep
 from app.figures.timeline import draw_timeline, timeline_data
 from app.library import Library
 from app.playing import Answer, Inputs, Played, Progress, find_answer
@@ -166,19 +166,19 @@ def _sweep(
     inputs: Inputs, choice: Choice, shown: Played, found: Recommendation, answer: Answer, under: str
 ) -> None:
     """The curve under the switches of what is shown; its plateau and its band are known without any only."""
-    data = sweep_data(
-        playing.sweep(inputs, choice.options_under_ddp),
-        None if under else found.plateau,
-        chosen_cap_mb=choice.cap_mb,
-        chosen_step_ns=shown.report.step_ns,
-        optimum_step_ns=None if answer.best is None else answer.best.report.step_ns,
-        recommended_cap_mb=answer.cap_mb,
-    )
     points = () if under else playing.banded(inputs)
     if points is None:
         points = wait_for(partial(playing.band, inputs))
     chart(
-        draw_sweep(data, points, star_words(answer)),
+        draw_sweep(
+            playing.sweep(inputs, choice.options_under_ddp),
+            None if under else found.plateau,
+            points,
+            shown=None if choice.cap_mb is None else (choice.cap_mb, shown.report.step_ns),
+            best_ns=None if answer.best is None else answer.best.report.step_ns,
+            star_mb=answer.cap_mb,
+            star=star_words(answer),
+        ),
         _SWEEP_KEY,
         "Step time over bucket_cap_mb, with DDP's default beside it",
         on_select=_take_click,
@@ -313,7 +313,7 @@ def _families(inputs: Inputs, shown: Played | None, found: Recommendation, choic
     reports |= {
         family_words(name): found.families[name].report for name in _COMPARED if name in found.families
     }
-    chart(draw_breakdown(breakdown_data(reports)), "breakdown", "Where a step's time goes, by assignment")
+    chart(draw_breakdown(reports), "breakdown", "Where a step's time goes, by assignment")
     _one_family(inputs.alike, found)
 
 

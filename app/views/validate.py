@@ -26,8 +26,6 @@ from app.figures.records import (
     end_points,
     overlay_data,
     step_points,
-    steps_data,
-    strips_data,
 )
 from app.library import LIVE, Library
 from app.memo import memo
@@ -544,7 +542,7 @@ def _picture(look: str, record: Record, agreement: Agreement) -> None:
             "of the measured median."
         )
     elif look == "iterations":
-        figure = draw_strips(strips_data(record, agreement))
+        figure = draw_strips(record, agreement)
         chart(figure, "iterations", "Every measured iteration of each candidate, and its prediction")
         st.caption(
             "A row a candidate; within it, iterations from top to bottom in the order in which "
@@ -691,7 +689,7 @@ def table(agreement: Agreement) -> None:
 
 def steps(agreement: Agreement) -> None:
     """All candidates: measured with its interval, and predicted."""
-    chart(draw_steps(steps_data(agreement)), "steps", "Measured and predicted step of each candidate")
+    chart(draw_steps(agreement), "steps", "Measured and predicted step of each candidate")
 
 
 def attribution(agreement: Agreement) -> None:

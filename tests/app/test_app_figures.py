@@ -1,32 +1,46 @@
 """Figures: the data exactly, and of the drawing what a reader would miss."""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import plotly.graph_objects as go
 import pytest
+from hypothesis import given, settings
 
 import sim
-from app.figures.breakdown import PARTS, Breakdown, breakdown, breakdown_data, draw_breakdown
-from app.figures.records import attribution_data, draw_attribution, draw_overlay, overlay_data, steps_data
+from app.figures.cluster import curve_rows, draw_curve, scaling_figure
+from app.figures.compare import breakdown, draw_map, draw_parts, map_data
+from app.figures.records import (
+    attribution_data,
+    draw_attribution,
+    draw_overlay,
+    draw_steps,
+    draw_strips,
+    overlay_data,
+    step_points,
+)
 from app.figures.style import safe
-from app.figures.sweep import DEFAULT, draw_sweep, sweep_data
-from app.figures.timeline import Span, bucket_text, draw_timeline, path_marks, timeline_data
+from app.figures.sweep import DEFAULT, draw_sweep
+from app.figures.timeline import bucket_text, draw_timeline, path_marks, stacked_data, timeline_data
+from sim.clusters.scaling.one_machine import ScalingRow
 from sim.metrics.intervals import length, union
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Plateau
-from sim.nouns.report import Report
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.truth.scoring import Agreement
 from sim.tuner.gain import BandPoint
 from sim.tuner.sweep import SweepRow
+from tests.app.conftest import make_workload
 from tests.bench.machines import machine, model
+from tests.effort import tries
+from tests.strategies import Case, cases
 from tests.tuner.test_tuner_plateau import ROW
 
 TRACES = Path(__file__).parents[2] / "traces"
-
 MS = 1_000_000
+EVIL = "<script>alert(1)</script>"
 
 
 @pytest.fixture
@@ -39,29 +53,28 @@ def agreement(traces: Path) -> Agreement:
     return sim.agreement(sim.load_record(traces / "measured" / "made-up"))
 
 
-def of_lane(spans: tuple[Span, ...], lane: str) -> list[Span]:
-    return [span for span in spans if span.lane == lane]
+def traces_of(figure: Any, name: str) -> list[Any]:
+    return [trace for trace in figure.data if trace.name == name]
 
 
-def test_collectives_are_cut_where_backward_ends(timeline: Timeline) -> None:
-    data = timeline_data(timeline)
-    cut = timeline.backward_end_ns
+@settings(max_examples=tries(30), deadline=None)
+@given(cases())
+def test_every_collective_is_drawn_whole_and_cut_where_backward_ends(case: Case) -> None:
+    timeline = sim.simulate(case.workload, case.hardware, case.assignment, "analytic")
+    (row, again), _ = stacked_data([("A", "a", timeline), ("B", "b", timeline)])
+    assert row.spans == again.spans
+    drawn: Counter[int | None] = Counter()
+    for span in row.spans:
+        if span.lane.startswith("communication") and span.kind != "straggler":
+            drawn[span.bucket] += span.end_ns - span.start_ns
+            assert span.exposed == (span.start_ns >= timeline.backward_end_ns)
     for bucket in timeline.buckets:
-        spans = [span for span in of_lane(data.spans, "communication") if span.bucket == bucket.index]
-        assert spans[0].start_ns == bucket.start_ns
-        assert spans[-1].end_ns == bucket.end_ns
-        assert [span.exposed for span in spans] == (
-            [False, True] if bucket.start_ns < cut < bucket.end_ns else [bucket.start_ns >= cut]
-        )
-    exposed = [span for span in of_lane(data.spans, "communication") if span.exposed]
-    assert sum(span.end_ns - span.start_ns for span in exposed) == sum(
-        max(0, bucket.end_ns - max(cut, bucket.start_ns)) for bucket in timeline.buckets
-    )
+        assert drawn[bucket.index] == bucket.end_ns - bucket.start_ns
 
 
 def test_the_compute_lane_is_whole_and_belongs_to_buckets(timeline: Timeline) -> None:
     data = timeline_data(timeline)
-    lane = of_lane(data.spans, "compute")
+    lane = data.of_lane("compute")
     assert [(span.kind, span.start_ns, span.end_ns) for span in lane] == [
         (span.kind, span.start_ns, span.end_ns) for span in timeline.compute
     ]
@@ -81,13 +94,12 @@ def test_the_wait_for_the_slowest_rank_is_drawn(workload: Workload, hardware: Ha
             if bucket.late_ns
         ]
         assert waits
-        bars = next(trace for trace in draw_timeline(data).data if trace.name == "communication")
-        spans = of_lane(data.spans, "communication")
-        patterns = dict(zip(spans, bars.marker.pattern.shape, strict=True))
+        (bars,) = traces_of(draw_timeline(data), "communication")
+        patterns = dict(zip(data.of_lane("communication"), bars.marker.pattern.shape, strict=True))
         assert {patterns[span] for span in waits} == {"-"}
     late = next(bucket for bucket in timeline.buckets if bucket.late_ns)
     assert f"for the slowest rank {late.late_ns / MS:,.3f} ms" in bucket_text(timeline, late)
-    assert "waits for the slowest rank" in {trace.name for trace in draw_timeline(data).data}
+    assert traces_of(draw_timeline(data), "waits for the slowest rank")
 
 
 def test_names_from_files_are_escaped(workload: Workload, hardware: Hardware) -> None:
@@ -95,6 +107,9 @@ def test_names_from_files_are_escaped(workload: Workload, hardware: Hardware) ->
     workload = replace(workload, gradients=(evil, *workload.gradients[1:]))
     data = timeline_data(sim.simulate(workload, hardware, sim.assign(workload, "single")))
     assert not any("<a" in span.text for span in data.spans)
+    (*_, last) = map_data([("<i>A</i>", workload, sim.assign(workload))])
+    assert not {"<a", "<i>"} & {last.text[place : place + 3] for place in range(len(last.text))}
+    assert "<i>" not in draw_map([last]).data[0].y[0]
     assert safe("<b>") == "&lt;b&gt;"
 
 
@@ -106,12 +121,36 @@ def test_of_2000_gradients_what_can_be_told_apart_is_drawn() -> None:
     whole, drawn = timeline_data(timeline, max_spans=100_000), timeline_data(timeline)
     assert len(whole.spans) > 4 * len(drawn.spans) > 4 * len(timeline.buckets)
     seen = timeline.sync_end_ns / 200
-    assert {span for span in whole.spans if span.end_ns - span.start_ns > seen} <= set(drawn.spans)
-    assert all(span in whole.spans for span in drawn.spans if span.end_ns - span.start_ns > seen)
+    assert {span for span in whole.spans if span.length_ns > seen} <= set(drawn.spans)
+    assert all(span in whole.spans for span in drawn.spans if span.length_ns > seen)
     for lane in whole.lanes:
-        length = [sum(s.end_ns - s.start_ns for s in of_lane(data.spans, lane)) for data in (whole, drawn)]
-        assert length[0] == length[1]
+        assert len({sum(span.length_ns for span in data.of_lane(lane)) for data in (whole, drawn)}) == 1
     assert len(draw_timeline(drawn).to_json()) < 250_000
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("cap", [None, 0.25, 4.0, 64.0])
+@pytest.mark.parametrize("blocks", [True, False])
+def test_what_is_marked_is_the_critical_path(
+    workload: Workload, hardware: Hardware, cap: float | None, channels: int, blocks: bool
+) -> None:
+    """As much is marked as the path has spans, and every mark lies over what its lane does."""
+    machine = replace(hardware, comm_channels=channels, launch_cost_ns=20_000, launch_blocks_compute=blocks)
+    timeline = sim.simulate(workload, machine, sim.assign(workload, bucket_cap_mb=cap))
+    path = sim.critical_path(timeline)
+    marks, data = path_marks(timeline, path), timeline_data(timeline)
+    assert {mark.lane for mark in marks} <= set(data.lanes)
+    assert sum(mark.end_ns - mark.start_ns for mark in marks) == sum(
+        span.end_ns - span.start_ns for span in path
+    )
+    assert [mark.start_ns for mark in marks] == sorted(mark.start_ns for mark in marks)
+    assert (marks[0].start_ns, marks[-1].end_ns) == (0, timeline.sync_end_ns)
+    for mark in marks:
+        covered = sum(
+            max(0, min(span.end_ns, mark.end_ns) - max(span.start_ns, mark.start_ns))
+            for span in data.of_lane(mark.lane)
+        )
+        assert covered == mark.end_ns - mark.start_ns
 
 
 def row(cap: float | None, step: int) -> SweepRow:
@@ -130,23 +169,26 @@ PLATEAU = Plateau(
 )
 
 
-def test_the_default_is_no_point_of_the_curve() -> None:
-    data = sweep_data(
-        ROWS,
-        PLATEAU,
-        chosen_cap_mb=2,
-        chosen_step_ns=85 * MS,
-        optimum_step_ns=78 * MS,
-        recommended_cap_mb=8,
-    )
-    assert [point.cap_mb for point in data.curve] == [1, 2, 8, 64]
-    assert [point.cap_mb for point in data.beside] == [None, 0]
-    assert data.recommended is not None
-    assert data.recommended.cap_mb == 8
-    assert data.zones_mb == ((1, 1), (8, 8))
-    assert data.chosen is not None
-    assert data.chosen.step_ms == 85
-    assert data.optimum_ms == 78
+def test_the_default_is_no_point_of_the_curve_and_a_band_lies_behind_it() -> None:
+    points = [
+        BandPoint(cap_mb=row.bucket_cap_mb, low_ns=row.step_ns - 2 * MS, high_ns=row.step_ns + 3 * MS)
+        for row in ROWS
+    ]
+    figure = draw_sweep(ROWS, PLATEAU, points, shown=(2, 85 * MS), best_ns=78 * MS, star_mb=8)
+    (curve,), (beside,) = traces_of(figure, "bucket_cap_mb"), traces_of(figure, "DDP's default")
+    assert (list(curve.x), list(curve.y)) == ([1, 2, 8, 64], [79, 85, 80, 110])
+    assert [cap for _, cap in curve.customdata] == [1, 2, 8, 64], "for clicks"
+    assert list(beside.x) == [DEFAULT, "0"]
+    assert [list(traces_of(figure, name)[0].x) for name in ("recommended cap", "shown")] == [[8], [2]]
+    zones = [shape for shape in figure.layout.shapes if shape.type == "rect"]
+    assert [zone.x0 < cap < zone.x1 for zone, cap in zip(zones, (1, 8), strict=True)] == [True, True]
+    assert {shape.y0 for shape in figure.layout.shapes if shape.type == "line"} == {98, 78}
+    area, *bars = [trace for trace in figure.data if trace.zorder == -1]
+    assert list(area.x) == [1, 2, 8, 64, 64, 8, 2, 1]
+    assert list(area.y) == [82, 88, 83, 113, 108, 78, 83, 77]
+    assert [list(bar.x) for bar in bars] == [[DEFAULT, DEFAULT], ["0", "0"]]
+    assert all(trace.hoverinfo == "skip" for trace in (area, *bars)), "clicks are for the points"
+    assert not draw_sweep(()).data
 
 
 @pytest.mark.parametrize("channels", [1, 2])
@@ -157,17 +199,12 @@ def test_the_parts_of_a_step_add_up(
     machine = replace(hardware, comm_channels=channels)
     timeline = sim.simulate(workload, machine, sim.assign(workload, bucket_cap_mb=cap))
     report = sim.summarize(timeline)
-    parts = assert_adds_up(report, timeline)
-    assert parts == breakdown("x", report), "of DDP its report is enough"
-    assert parts.overlapped / (parts.overlapped + parts.exposed) == pytest.approx(report.overlap_ratio)
-
-
-def assert_adds_up(report: Report, timeline: Timeline) -> Breakdown:
-    parts = breakdown("x", report, timeline)
-    found = [getattr(parts, name) for name in PARTS]
-    assert sum(found) == report.step_ns
-    assert min(found) >= 0
-    return parts
+    parts = breakdown(report, timeline)
+    assert parts == breakdown(report), "of DDP its report is enough"
+    assert sum(parts.values()) == report.step_ns
+    assert min(parts.values()) >= 0
+    shares = parts["overlapped"] / (parts["overlapped"] + parts["exposed"])
+    assert shares == pytest.approx(report.overlap_ratio)
 
 
 @pytest.mark.parametrize("policy", ["zero1", "zero2", "megatron", "fully_shard", "after-backward"])
@@ -176,15 +213,39 @@ def test_what_waits_for_parameters_is_no_computing(policy: str) -> None:
     workload = sim.load_workload(TRACES / "workloads" / "gpt-13.8M-cpu.json")
     machine = sim.load_hardware(TRACES / "hardware" / "box-2x1gbit-every-collective.json")
     timeline = sim.simulate(workload, machine, sim.assign(workload, policy))
-    report = sim.summarize(timeline)
-    parts = assert_adds_up(report, timeline)
-    assert parts.compute + parts.overlapped <= length(union((s.start_ns, s.end_ns) for s in timeline.compute))
-    assert parts.rest < 1.1 * (workload.forward_ns + workload.loss_ns + workload.optimizer_ns)
+    parts = breakdown(sim.summarize(timeline), timeline)
+    assert sum(parts.values()) == sim.summarize(timeline).step_ns
+    assert min(parts.values()) >= 0
+    lane = length(union((span.start_ns, span.end_ns) for span in timeline.compute))
+    assert parts["compute"] + parts["overlapped"] <= lane
+    assert parts["rest"] < 1.1 * (workload.forward_ns + workload.loss_ns + workload.optimizer_ns)
+
+
+@settings(max_examples=tries(30), deadline=None)
+@given(cases())
+def test_the_map_holds_every_gradient_once(case: Case) -> None:
+    blocks = map_data([("A", case.workload, case.assignment)])
+    reached = 0
+    sizes: Counter[int | None] = Counter()
+    for block in blocks:
+        assert block.start_bytes == reached
+        reached += block.num_bytes
+        sizes[block.bucket] += block.num_bytes
+    assert reached == case.workload.total_bytes
+    for number, bucket in enumerate(case.assignment.bucket_indices):
+        assert sizes[number] == sum(case.workload.gradients[index].num_bytes for index in bucket)
+
+
+def test_differences_begin_where_the_last_ended() -> None:
+    (bars,) = draw_parts([("assignment", [("latency", -70), ("bytes", 20), ("compute", 0)])]).data
+    assert list(bars.y) == ["latency", "bytes", "together"]
+    assert [round(base * MS) for base in bars.base] == [0, -70, 0]
+    assert [round(change * MS) for change in bars.x] == [-70, 20, -50]
 
 
 def test_the_bars_of_an_attribution_add_up_to_the_error(agreement: Agreement) -> None:
     rows = attribution_data(agreement)
-    assert [name for name, _ in rows] == [pair.name for pair in steps_data(agreement)]
+    assert [name for name, _ in rows] == list(draw_steps(agreement).data[1].y), "the fastest first"
     *bars, error = draw_attribution(rows).data
     assert len(bars) == 5
     for place, (_, parts) in enumerate(rows):
@@ -202,65 +263,75 @@ def test_the_overlay_compares_like_with_like(agreement: Agreement) -> None:
     figure = draw_overlay(row)
     assert [trace.name for trace in figure.data] == ["predicted", "measured"]
     assert list(figure.data[0].marker.color) == list(figure.data[1].marker.color)
-    assert {shape.name for shape in figure.layout.shapes} == {
-        "backward ends, predicted",
-        "backward ends, measured",
+    names = {shape.name for shape in figure.layout.shapes if shape.name}
+    assert names == {"backward ends, predicted", "backward ends, measured"}
+
+
+def test_every_iteration_is_a_point_in_its_order(traces: Path, agreement: Agreement) -> None:
+    record = sim.load_record(traces / "measured" / "made-up")
+    stock, traced, median, predicted = draw_strips(record, agreement).data
+    assert len(stock.x) == sum(len(one.iterations) for one in record.candidates)
+    assert len(traced.x) == 3 * len(agreement.rows)
+    fastest = min(agreement.rows, key=lambda row: row.measured_step_ns)
+    measured = next(one for one in record.candidates if one.name == fastest.name)
+    first = [(height, time) for height, time in zip(stock.y, stock.x, strict=True) if height < 0.5]
+    assert [time * MS for _, time in sorted(first)] == [one.step_ns for one in measured.iterations]
+    assert max(first)[0] < 0.5 - 0.1
+    assert (median.x[0] * MS, predicted.x[0] * MS) == (fastest.measured_step_ns, fastest.predicted_step_ns)
+
+
+def test_parity_points_have_the_errors_of_the_agreement(agreement: Agreement) -> None:
+    for row, point in zip(agreement.rows, step_points(agreement), strict=True):
+        assert point.predicted_ns == pytest.approx(point.measured_ns * (1 + point.error))
+        assert point.low_ns <= point.measured_ns <= point.high_ns
+        assert point.error == row.step_error
+
+
+@pytest.fixture(scope="module")
+def rows() -> tuple[ScalingRow, ...]:
+    return sim.scaling(
+        make_workload(), "pcie_hosts", hosts=[1, 2, 4, 8], settings={"gpus": [2], "gbit_per_s": [10]}
+    )
+
+
+def test_the_range_of_the_curve_is_a_band(rows: tuple[ScalingRow, ...]) -> None:
+    (band,) = traces_of(scaling_figure(rows), "best cap over the range of the curve")
+    assert band.y[0] == 100 * rows[0].single_step_ns / rows[0].cap_step_high_ns
+    assert band.y[-1] == 100 * rows[0].single_step_ns / rows[0].cap_step_low_ns
+    sure = [replace(row, cap_step_low_ns=row.cap_step_ns, cap_step_high_ns=row.cap_step_ns) for row in rows]
+    assert not traces_of(scaling_figure(sure), "best cap over the range of the curve")
+
+
+def test_a_change_of_the_best_cap_is_marked_with_its_reason(rows: tuple[ScalingRow, ...]) -> None:
+    """In whatever order sizes were asked for: from 8 GPUs to 2 the row of 2 is the first on the axis, too."""
+    quiet = [replace(row, reason="", reason_code="") for row in rows]
+    told = [*quiet[:2], replace(quiet[2], reason=f"latency grew {EVIL}", reason_code="latency"), quiet[3]]
+    assert not traces_of(scaling_figure(quiet), "best cap changes: hover for why")
+    for given_rows in (told, told[::-1], [told[3], told[2]]):
+        (marks,) = traces_of(scaling_figure(given_rows), "best cap changes: hover for why")
+        assert list(marks.x) == [8]
+        assert "latency grew &lt;script" in marks.customdata[0]
+
+
+def test_a_computed_curve_shows_its_range_and_methods() -> None:
+    hardware = sim.cluster_hardware(sim.cluster("dgx_h100", hosts=2))
+    rows = curve_rows(hardware)
+    assert [(row.num_bytes, row.duration_ns) for row in rows] == [
+        (point.num_bytes, point.duration_ns) for point in hardware.all_reduce
+    ]
+    for row in rows:
+        assert row.low_ns < row.duration_ns < row.high_ns
+        expected = 2 * 15 / 16 * row.num_bytes / row.duration_ns * 1e9
+        assert row.bytes_per_s(row.duration_ns) == pytest.approx(expected)
+    figure = draw_curve(rows)
+    legend = figure.layout.legend
+    assert (legend.yref, legend.yanchor) == ("container", "bottom"), "not upon the titles of both plots"
+    methods = set(hardware.provenance["methods"].values())
+    assert {trace.name for trace in figure.data} == {*methods, "stated range", None}
+    points = {
+        (x, y)
+        for trace in figure.data
+        if trace.name in methods and trace.xaxis == "x"
+        for x, y in zip(trace.x, trace.y, strict=True)
     }
-
-
-@pytest.mark.parametrize("channels", [1, 2])
-@pytest.mark.parametrize("cap", [None, 0.25, 4.0, 64.0])
-@pytest.mark.parametrize("blocks", [True, False])
-def test_what_is_marked_is_the_critical_path(
-    workload: Workload, hardware: Hardware, cap: float | None, channels: int, blocks: bool
-) -> None:
-    """As much is marked as the path has spans, and every mark lies over what its lane does."""
-    machine = replace(hardware, comm_channels=channels, launch_cost_ns=20_000, launch_blocks_compute=blocks)
-    timeline = sim.simulate(workload, machine, sim.assign(workload, bucket_cap_mb=cap))
-    path = sim.critical_path(timeline)
-    marks = path_marks(timeline, path)
-    lanes = {mark.lane for mark in marks}
-    data = timeline_data(timeline)
-    assert lanes <= set(data.lanes)
-    assert sum(mark.end_ns - mark.start_ns for mark in marks) == sum(
-        span.end_ns - span.start_ns for span in path
-    )
-    assert [mark.start_ns for mark in marks] == sorted(mark.start_ns for mark in marks)
-    assert marks[0].start_ns == 0
-    assert marks[-1].end_ns == timeline.sync_end_ns
-    for mark in marks:
-        there = of_lane(data.spans, mark.lane)
-        covered = sum(
-            max(0, min(span.end_ns, mark.end_ns) - max(span.start_ns, mark.start_ns)) for span in there
-        )
-        assert covered == mark.end_ns - mark.start_ns
-
-
-def band_points() -> tuple[BandPoint, ...]:
-    return tuple(
-        BandPoint(cap_mb=row.bucket_cap_mb, low_ns=row.step_ns - 2 * MS, high_ns=row.step_ns + 3 * MS)
-        for row in ROWS
-    )
-
-
-def test_the_band_lies_around_the_curve_and_behind_it() -> None:
-    band = band_points()
-    figure = draw_sweep(sweep_data(ROWS, PLATEAU), band)
-    area, *bars = [trace for trace in figure.data if trace.zorder == -1]
-    assert list(area.x) == [1, 2, 8, 64, 64, 8, 2, 1]
-    assert list(area.y) == [82, 88, 83, 113, 108, 78, 83, 77]
-    assert [list(bar.x) for bar in bars] == [[DEFAULT, DEFAULT], ["0", "0"]]
-    assert all(trace.hoverinfo == "skip" for trace in (area, *bars))  # clicks are for the points
-
-
-def test_figures_built_unchecked_are_legal(timeline: Timeline) -> None:
-    """``style.built`` leaves plotly's checks out; here they are."""
-    marks = path_marks(timeline, sim.critical_path(timeline))
-    report = sim.summarize(timeline)
-    for figure in (
-        draw_timeline(timeline_data(timeline), marks),
-        draw_sweep(sweep_data(ROWS, PLATEAU, optimum_step_ns=78 * MS), band_points()),
-        draw_sweep(sweep_data(())),
-        draw_breakdown(breakdown_data({"a": report})),
-    ):
-        go.Figure(figure.to_dict())
+    assert points == {(row.num_bytes, row.duration_ns / 1000) for row in rows}

@@ -1,4 +1,4 @@
-"""Figures of the Validate page, as data: parity, order, iterations."""
+"""The order of candidates that Validate tells, as the verdict counts it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import sim
-from app.figures.records import draw_strips, step_points, strips_data
 from app.views.validate import order_sentence, wrong_pairs
 from sim.nouns.measurement import MeasuredIteration, Record
 from sim.truth import scoring
@@ -62,18 +61,6 @@ def test_the_order_counts_as_the_verdict_does(
         assert times[fast].predicted_step_ns >= times[slow].predicted_step_ns
 
 
-@settings(max_examples=tries(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=STEPS)
-def test_parity_points_have_the_errors_of_the_agreement(
-    record: Record, agreement: Agreement, steps: list[list[int]]
-) -> None:
-    found = scored(record, agreement, steps)
-    for row, point in zip(found.rows, step_points(found), strict=True):
-        assert point.predicted_ns == pytest.approx(point.measured_ns * (1 + point.error))
-        assert point.low_ns <= point.measured_ns <= point.high_ns
-        assert point.error == row.step_error
-
-
 def test_wrong_pairs_are_named(agreement: Agreement) -> None:
     slowest = max(agreement.rows, key=lambda row: row.measured_step_ns)
     upside_down = replace(
@@ -83,18 +70,3 @@ def test_wrong_pairs_are_named(agreement: Agreement) -> None:
     assert {slow for _, slow in wrong_pairs(upside_down)} == {slowest.name}
     assert f"was faster than {slowest.name}" in order_sentence(upside_down)
     assert not wrong_pairs(agreement)
-
-
-def test_every_iteration_is_a_point_in_its_order(record: Record, agreement: Agreement) -> None:
-    strips = strips_data(record, agreement)
-    assert [strip.median_ns for strip in strips] == sorted(row.measured_step_ns for row in agreement.rows)
-    measured = {one.name: one for one in record.candidates}
-    for strip in strips:
-        assert strip.steps_ns == tuple(one.step_ns for one in measured[strip.name].iterations)
-        assert len(strip.traced_ns) == 3
-    figure = draw_strips(strips)
-    stock = figure.data[0]
-    assert len(stock.x) == sum(len(strip.steps_ns) for strip in strips)
-    first = [height for height in stock.y if height < 0.5]
-    assert first == sorted(first)  # within a row from top to bottom as they ran
-    assert max(first) < 0.5 - 0.1
