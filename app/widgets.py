@@ -1,8 +1,8 @@
-"""What pages draw alike: errors, what is folded away, a search that is waited for, cards, downloads."""
+"""What pages draw alike: errors, what is folded away, searches, cards, tables, downloads."""
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -109,6 +109,7 @@ class Card:
     value: str
     told: str | None = None
     below: str | None = None
+    colour: str = "off"  # of what stands below
 
 
 def draw_card(place: DeltaGenerator, card: Card) -> None:
@@ -117,7 +118,7 @@ def draw_card(place: DeltaGenerator, card: Card) -> None:
         card.label,
         card.value,
         card.below,
-        delta_color="off",
+        delta_color=card.colour,  # type: ignore[arg-type]  # one of streamlit's own
         delta_arrow="off",
         help=card.told,
         border=True,
@@ -125,13 +126,42 @@ def draw_card(place: DeltaGenerator, card: Card) -> None:
     )
 
 
+def draw_cards(cards: Sequence[Card]) -> None:
+    """A row of cards."""
+    for place, card in zip(st.columns(len(cards)), cards, strict=True):
+        draw_card(place, card)
+
+
+def table(
+    rows: Iterable[Mapping[str, Any]],
+    words: Mapping[str, str | None] | None = None,
+    *,
+    signed: Collection[str] = (),
+    pinned: str | None = None,
+    columns: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> None:
+    """A table: what has a unit stands to two places, with its sign where ``signed``.
+
+    ``words`` are the help by column, ``pinned`` names the one that stays in sight; ``columns`` has those that
+    are drawn in another way.
+    """
+    shown, config = list(rows), st.column_config
+    drawn: dict[str, Any] = {}
+    for name in dict.fromkeys(name for row in shown for name in row):
+        told = (words or {}).get(name)
+        drawn[name] = config.Column(help=told, pinned=name == pinned)
+        if name.endswith((", ms", ", %", ", MiB", " ms")):
+            drawn[name] = config.NumberColumn(format="%+.2f" if name in signed else "%.2f", help=told)
+    st.dataframe(shown, hide_index=True, column_config=drawn | dict(columns or {}), **more)
+
+
 def download(
     label: str, content: str | Callable[[], str], file: str, words: str, *, disabled: bool = False
 ) -> None:
     """A button that takes a file home without drawing the page again."""
-    st.download_button(
-        label, content, file, on_click="ignore", help=words, icon=":material/download:", disabled=disabled
-    )
+    look: dict[str, Any] = {"icon": ":material/download:", "disabled": disabled, "on_click": "ignore"}
+    st.download_button(label, content, file, help=words, **look)
 
 
 def chart(
@@ -139,6 +169,13 @@ def chart(
 ) -> None:
     """Draw a figure; ``alt`` says what it shows to those who do not see it."""
     st.plotly_chart(figure, key=key, config={"displaylogo": False, **(config or {})}, alt=alt, **more)
+
+
+def ask(
+    draw: Callable[..., Any], label: str, key: str, words: str | None = None, *of: Any, **more: Any
+) -> Any:
+    """Draw a widget that the address holds, and read it; ``words`` are its help, ``of`` its options."""
+    return draw(label, *of, key=key, bind="query-params", help=words, **more)
 
 
 def take_name(key: str, words: Mapping[str, str]) -> None:
@@ -157,39 +194,28 @@ def take_name(key: str, words: Mapping[str, str]) -> None:
     st.rerun()
 
 
+def keep_among(key: str, options: Collection[str]) -> None:
+    """Forget what was chosen with the box of ``key``, which is drawn next, where it is no option any more."""
+    if st.session_state.get(key) not in (None, *options):
+        del st.session_state[key]
+
+
 def factor(
     label: str,
     stops: Sequence[float],
     key: str,
-    help_text: str,
+    words: str,
     show: Callable[[float], str] = "{:g}".format,
     **more: Any,
 ) -> float:
     """A slider over a few numbers, at the first of them or at 1 where that is one."""
-    return st.select_slider(
-        label,
-        stops,
-        value=1.0 if 1.0 in stops else stops[0],
-        format_func=show,
-        key=key,
-        bind="query-params",
-        help=help_text,
-        **more,
-    )
+    first = 1.0 if 1.0 in stops else stops[0]
+    found: float = ask(st.select_slider, label, key, words, stops, value=first, format_func=show, **more)
+    return found
 
 
-def mib(label: str, key: str, value: float | None, help_text: str, **more: Any) -> float | None:
+def mib(label: str, key: str, value: float | None, words: str, **more: Any) -> float | None:
     """A number of MiB, as precise as one likes."""
-    return st.number_input(
-        label,
-        min_value=0.0,
-        max_value=65536.0,
-        value=value,
-        step=1.0,
-        format="%.6g",
-        key=key,
-        bind="query-params",
-        placeholder="none",
-        help=help_text,
-        **more,
-    )
+    look = {"step": 1.0, "format": "%.6g", "placeholder": "none"}
+    found: float | None = ask(st.number_input, label, key, words, 0.0, 65536.0, value, **look, **more)
+    return found

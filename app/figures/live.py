@@ -9,7 +9,6 @@ from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
-from sim.nouns.live import PARTS
 
 from app.figures.style import (
     ACCENT,
@@ -29,6 +28,7 @@ from app.figures.style import (
 )
 from sim.autotuner.progress import AutotuneProgress
 from sim.live.held import Lateness, LiveReport
+from sim.truth.recorded_job import PARTS
 from sim.units import format_ms, format_percent
 
 PART_WORDS: dict[str, str] = {
