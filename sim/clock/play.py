@@ -17,12 +17,12 @@ from sim.clock import simpy_clock
 from sim.clock.arrays import Floats, Ints
 from sim.clock.machine_code import compiled
 from sim.clock.program import (
-    BACKWARD,
     COPY_BACK,
     COPY_IN,
     FULL_SPEED,
     IDLE,
     LAUNCH,
+    OPTIMIZER,
     READY,
     STALLED,
     WAIT,
@@ -38,7 +38,7 @@ _FEWEST_RANKS = 8192  # that are worth a thread
 # A rank between turns: columns of its state, and of each of its tasks (the last is the lane), of which what
 # is left is in 2**-20 ns.
 _ITEM, _BUSY, _NOW, _LAST_LAUNCH, _QUEUED, _TAKEN, _SERVED, _AWAITED = range(8)
-_SETTLING, _FOLLOWING, _HELD, END, _PAUSE, COMM, OVERLAPPED = range(8, 15)
+_SETTLING, _FOLLOWING, _HELD, END, _PAUSE = range(8, 13)
 _NUMBER, _LEFT, _SINCE, _RATE, _DUE = range(5)
 # Of each collective what happened when.
 _LAUNCHED, _CAME, _STARTED = range(3)
@@ -49,11 +49,11 @@ class Sheet(NamedTuple):
 
     ``kinds``, ``durations``, ``numbers`` [variants, items]: of each item of the lane what it is, for how many
     ns, and the collective of a launch or a wait. ``services`` [rows, collectives]: in ns, one row for all
-    ranks or one a rank. ``small`` [collectives]: which are small messages, 1 or 0. ``settles``: ns from the
-    end of each until its result can be used. ``holds``: whether it keeps its channel until then, 1 or 0.
-    ``follower``: the first of the collectives that are launched because it ended. ``next``: of a collective
-    that follows another, the next one that follows the same; -1 is no collective. Where no result settles
-    later and no collective follows another, the last four are empty; where none follows, the last two are.
+    ranks or one a rank. Of each collective: ``small``: whether it is a small message, 1 or 0; ``roots``: the
+    rank that is waited for, -1: the last; ``queued``: its service if it waited for its channel, -1: the same;
+    ``settles``: ns from its end until its result can be used; ``holds``: whether it keeps its channel until
+    then, 1 or 0; ``follower``: the first that is launched because it ended; ``next``: of one that follows
+    another, the next that follows the same, -1: none. The last five are empty where there is no such thing.
     """
 
     machine: Machine
@@ -62,6 +62,8 @@ class Sheet(NamedTuple):
     numbers: Ints
     services: Ints
     small: Ints
+    roots: Ints
+    queued: Ints
     settles: Ints
     holds: Ints
     follower: Ints
@@ -71,13 +73,14 @@ class Sheet(NamedTuple):
 class Ranks(NamedTuple):
     """Ranks on their way; all arrays are by rank.
 
-    ``variants``: which variant each runs, ``rows``: with which row of services. ``paces``: factor on
-    backward's own work. ``stalled``: the item behind which the lane stands still; -1: none. ``queue`` holds
-    the times of launches, in their order; ``line`` the collectives that were launched, where they are not
-    simply one after the other; ``later`` the collectives that still settle, and those that are to follow,
-    with their times. ``came``: when it came to each collective (had launched it, and a channel for it), where
-    ranks meet; ``ends`` and ``usables``: when it ended there and its result could be used; ``passed`` and
-    ``log``, where they are kept: when each item was through, and what happened to each collective when.
+    ``variants``: which variant each runs, ``rows``: with which row of services. ``paces``: factor on the
+    model's own work. ``stalled``: the item behind which the lane stands still; -1: none. ``queue`` holds the
+    times of launches, in their order; ``line`` the collectives that were launched, where they are not simply
+    one after the other; ``later`` the collectives that still settle, and those that are to follow, with their
+    times; ``behind``: which waited for their channel, 1 or 0. ``came``: when it came to each collective (had
+    launched it, and a channel for it), where ranks meet; ``ends`` and ``usables``: when it ended there and
+    its result could be used; ``passed`` and ``log``, where they are kept: when each item was through, and
+    what happened to each collective when.
     """
 
     variants: Ints
@@ -90,6 +93,7 @@ class Ranks(NamedTuple):
     line: Ints
     waiting: Ints
     later: Ints
+    behind: Ints
     came: Ints
     ends: Ints
     usables: Ints
@@ -108,11 +112,11 @@ def assemble(
     meet: bool,
     logs: bool,
 ) -> Ranks:
-    """Ranks that stand where their backward starts, at ``begins`` ns; see ``play_ranks``."""
+    """Ranks that stand where their micro-batch begins, at ``begins`` ns; see ``play_ranks``."""
     ranks, count, items = begins.size, sheet.services.shape[1], sheet.kinds.shape[1]
     channels = min(sheet.machine.channels, max(count, 1))
     follows, settles = sheet.follower.size > 0, sheet.settles.size > 0
-    states = np.zeros((ranks, OVERLAPPED + 1), np.int64)
+    states = np.zeros((ranks, _PAUSE + 1), np.int64)
     rows = np.zeros(ranks, np.int64)
     for rank in range(ranks):
         state = states[rank]
@@ -131,6 +135,7 @@ def assemble(
         np.zeros((ranks, count if follows else 0), np.int64),
         np.zeros((ranks, channels), np.int64),
         np.zeros((ranks, 3, count if settles else 0), np.int64),
+        np.zeros((ranks, sheet.queued.size), np.int64),
         np.zeros((ranks, count if meet else 0), np.int64),
         ends,
         np.full((ranks, count), -1) if settles else ends,
@@ -181,16 +186,17 @@ def advance(sheet: Sheet, ranks: Ranks, last: Ints, until: int) -> None:
         sheet.holds,
     )
     tasks, queue, line, waiting, later = ranks.tasks, ranks.queue, ranks.line, ranks.waiting, ranks.later
-    ends, usables, passed, log = ranks.ends, ranks.usables, ranks.passed, ranks.log
+    behind, ends, usables, passed, log = ranks.behind, ranks.ends, ranks.usables, ranks.passed, ranks.log
     channels, items = tasks.shape[1] - 1, kinds.shape[1]
     lane = channels  # its row of ``tasks``, behind those of the channels
     has_sequels, can_follow, keeps = settles.size > 0, sheet.follower.size > 0, passed.shape[1] > 0
+    has_queued = sheet.queued.size > 0
     for rank in range(ranks.variants.size):
         variant, row, state = ranks.variants[rank], ranks.rows[rank], ranks.states[rank]
         item, busy, now, launched = state[_ITEM], state[_BUSY], state[_NOW], state[_LAST_LAUNCH]
         queued, taken, served, awaited = state[_QUEUED], state[_TAKEN], state[_SERVED], state[_AWAITED]
         settling, following, held = state[_SETTLING], state[_FOLLOWING], state[_HELD]
-        end, pause, comm_ns, overlapped_ns = state[END], state[_PAUSE], state[COMM], state[OVERLAPPED]
+        end, pause = state[END], state[_PAUSE]
         while True:
             # All that happens at this instant without taking time.
             has_come = settled = False
@@ -205,9 +211,12 @@ def advance(sheet: Sheet, ranks: Ranks, last: Ints, until: int) -> None:
                         continue
                     if keeps:
                         log[rank, _STARTED, number] = now
-                    if services[row, number] > 0:
+                    service = services[row, number]
+                    if has_queued and behind[rank, number] and sheet.queued[number] >= 0:
+                        service = sheet.queued[number]
+                    if service > 0:
                         tasks[rank, served, _NUMBER] = number
-                        tasks[rank, served, _LEFT] = services[row, number] * FULL_SPEED
+                        tasks[rank, served, _LEFT] = service * FULL_SPEED
                         tasks[rank, served, _RATE] = 0
                         served += 1
                     else:
@@ -231,7 +240,7 @@ def advance(sheet: Sheet, ranks: Ranks, last: Ints, until: int) -> None:
                     if kind == WAIT and usables[rank, numbers[variant, item]] < 0:
                         break
                     duration = durations[variant, item]
-                    if kind == BACKWARD:
+                    if kind <= OPTIMIZER:
                         duration = int(np.rint(duration * ranks.paces[rank]))
                     elif kind == LAUNCH:
                         if machine.launch_blocks_compute:
@@ -257,6 +266,8 @@ def advance(sheet: Sheet, ranks: Ranks, last: Ints, until: int) -> None:
                     number = line[rank, taken] if can_follow else taken
                     if keeps:
                         log[rank, _LAUNCHED, number], log[rank, _CAME, number] = queue[rank, taken], now
+                    if has_queued:
+                        behind[rank, number] = queue[rank, taken] < now
                     waiting[rank, awaited] = number
                     awaited += 1
                     taken += 1
@@ -339,10 +350,6 @@ def advance(sheet: Sheet, ranks: Ranks, last: Ints, until: int) -> None:
                 then = min(then, tasks[rank, task, _DUE])
             if then == NEVER:
                 break  # nothing is left, or the lane waits for what is never launched
-            if served > 0:
-                comm_ns += then - now
-                if busy < COPY_BACK:
-                    overlapped_ns += then - now
             now = then
             kept = 0
             for k in range(served):
@@ -371,7 +378,7 @@ def advance(sheet: Sheet, ranks: Ranks, last: Ints, until: int) -> None:
         state[_ITEM], state[_BUSY], state[_NOW], state[_LAST_LAUNCH] = item, busy, now, launched
         state[_QUEUED], state[_TAKEN], state[_SERVED], state[_AWAITED] = queued, taken, served, awaited
         state[_SETTLING], state[_FOLLOWING], state[_HELD] = settling, following, held
-        state[END], state[_PAUSE], state[COMM], state[OVERLAPPED] = end, pause, comm_ns, overlapped_ns
+        state[END], state[_PAUSE] = end, pause
         if until < ranks.came.shape[1]:
             ranks.came[rank, until] = now
 
@@ -396,6 +403,8 @@ def play_alone(
         none,
         none,
         none,
+        none,
+        none,
     )
     ranks = assemble(sheet, one, np.ones(1), one - 1, 0, one, False, False)
     advance(sheet, ranks, np.full(services.size, -NEVER), services.size)
@@ -410,7 +419,10 @@ def make_sheet(programs: Sequence[Program], services_ns: Sequence[Sequence[int]]
     for variant, program in enumerate(programs):
         items[:, variant, : len(program.lane)] = np.array([item[:3] for item in program.lane], np.int64).T
     sizes = np.array([one.num_bytes for one in first.collectives], np.int64)
-    settles, holds, follower, behind = (np.zeros(0, np.int64) for _ in range(4))
+    queued, settles, holds, follower, behind = (np.zeros(0, np.int64) for _ in range(5))
+    if any(one.queued_ns is not None for one in first.collectives):
+        waited = [-1 if one.queued_ns is None else one.queued_ns for one in first.collectives]
+        queued = np.array(waited, np.int64)
     if first.follows or any(one.settle_ns for one in first.collectives):
         settles = np.array([one.settle_ns for one in first.collectives])
         holds = np.array([one.settle_ns > 0 and one.holds_channel for one in first.collectives], np.int64)
@@ -426,6 +438,8 @@ def make_sheet(programs: Sequence[Program], services_ns: Sequence[Sequence[int]]
         items[2],
         np.array(services_ns, np.int64).reshape(len(services_ns), count),
         (sizes < first.machine.small_bytes).astype(np.int64),
+        np.array([-1 if one.root is None else one.root for one in first.collectives], np.int64),
+        queued,
         settles,
         holds,
         follower,
@@ -444,12 +458,12 @@ def play_ranks(
     meet: bool = True,
     logs: bool = False,
 ) -> tuple[Ranks, Ints]:
-    """One micro-batch of ranks whose backward starts at ``begins``, ns; all other arguments by rank too.
+    """One micro-batch of ranks that begin it at ``begins``, ns; all other arguments by rank too.
 
     Args:
         sheet: what they run; collectives that follow others are for ranks that do not ``meet``.
         variants: which variant each runs.
-        paces: factor on backward's own work.
+        paces: factor on the model's own work.
         stalled: the item after which the lane stands still for ``stall_ns``; -1: none.
         stall_ns: see there.
         begins: see above.
@@ -472,7 +486,8 @@ def play_ranks(
             else:
                 list(pool.map(lambda part, turn=turn: advance(sheet, part, last, turn), parts))
             if turn < count:
-                last[turn] = ranks.came[:, turn].max()
+                root = sheet.roots[turn]
+                last[turn] = ranks.came[:, turn].max() if root < 0 else ranks.came[root, turn]
     return ranks, last
 
 

@@ -23,11 +23,13 @@ FULL_SPEED = 1 << 20  # of work that nothing slows down, in 2**-20 ns a ns
 MOST_NS = 1 << 42  # of work in a step, 73 minutes: in 2**-20 ns it fits an int64
 _MOST_SLOWED = 1 << 19  # times: what takes so much longer than ``MOST_NS`` fits an int64, too
 
-# What the lane is at, and its items: work, of which backward's own alone takes longer on a slower rank; a
-# launch, on the lane or beside it; standing still until a collective's result can be used; copying a bucket's
-# result back to its gradients; marks, which take no time: the bucket is complete, backward is over. It may
-# have nothing to do, or stand still for some time, which slows nothing and is not slowed down.
-BACKWARD, HOOK, COPY_IN, LAUNCH, WAIT, COPY_BACK, READY, BACKWARD_END, IDLE, STALLED = range(10)
+# What the lane is at, and its items. The model's own work, which takes longer on a slower rank; then what a
+# system computes: around backward, in hooks, to fill a bucket; a launch, on the lane or beside it; standing
+# still until a collective's result can be used; copying a bucket's result back to its gradients. Marks, which
+# take no time: a bucket is complete; where backward begins and is over, and where gradients are synchronised.
+# The lane may have nothing to do, or stand still for some time, which slows nothing and is not slowed down.
+FORWARD, BACKWARD, OPTIMIZER, AROUND, HOOK, COPY_IN, LAUNCH, WAIT, COPY_BACK = range(9)
+READY, BACKWARD_BEGIN, BACKWARD_END, SYNC_END, IDLE, STALLED = range(9, 15)
 
 
 class Item(NamedTuple):
@@ -178,26 +180,17 @@ def check_length(whose: str, work_ns: float) -> None:
 class Program:
     """One micro-batch, from before its forward to the end of what follows its backward; times in ns.
 
-    ``lane`` starts with backward. ``collectives`` are in the order of their launches on the lane; those that
-    follow another stand anywhere between. ``carriers`` holds, for each bucket, the collectives that carry it:
-    none where it is not sent, several where they follow each other. ``before_forward`` and ``after_sync`` are
-    blocking collectives, one after the other; ``before_forward_ns`` (for ``before_forward_for``) and
-    ``after_sync_ns`` what else is done there. ``hidden_ns`` is how much of ``before_forward`` runs beside
-    forward. ``optimizer_ns`` is the optimizer's step, 0 in a micro-batch that has none. ``early_launches``
-    are buckets that are sent before all of their gradients are ready.
+    ``collectives`` are in the order of their launches on the lane; those that follow another stand anywhere
+    between. ``carriers`` holds, for each bucket, the collectives that carry it: none where it is not sent,
+    several where they follow each other. ``around_for`` says what is computed before backward, beside
+    forward. ``early_launches`` are buckets that are sent before all of their gradients are ready.
     """
 
     lane: tuple[Item, ...]
     collectives: tuple[Collective, ...]
     carriers: tuple[tuple[int, ...], ...]
     machine: Machine
-    before_forward: tuple[Collective, ...] = ()
-    before_forward_ns: int = 0
-    before_forward_for: str = "parameters"
-    hidden_ns: int = 0
-    after_sync: tuple[Collective, ...] = ()
-    after_sync_ns: int = 0
-    optimizer_ns: int = 0
+    around_for: str = "parameters"
     early_launches: tuple[EarlyLaunch, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -214,25 +207,23 @@ class Program:
         return any(one.after is not None for one in self.collectives)
 
     @property
-    def pre_forward_ns(self) -> int:
-        """All that a system does before the module's forward, or adds to it."""
-        gathered = sum(collective.service_ns for collective in self.before_forward) - self.hidden_ns
-        return self.before_forward_ns + gathered
+    def before(self) -> tuple[Collective, ...]:
+        """What is launched before backward begins."""
+        return tuple(one for one in self.collectives if one.phase in ("before forward", "forward"))
 
     @property
-    def before_forward_parts(self) -> tuple[tuple[str, int], ...]:
-        """``pre_forward_ns`` by what it is for."""
-        parts: dict[str, int] = {}
-        for collective in self.before_forward:
-            parts[collective.purpose] = parts.get(collective.purpose, 0) + collective.service_ns
-        parts["parameters"] = parts.get("parameters", 0) - self.hidden_ns
-        parts[self.before_forward_for] = parts.get(self.before_forward_for, 0) + self.before_forward_ns
-        return tuple((what, took) for what, took in parts.items() if took)
+    def after(self) -> tuple[Collective, ...]:
+        """What is launched once gradients are synchronised."""
+        return tuple(one for one in self.collectives if one.phase == "step")
 
     @property
-    def post_sync_ns(self) -> int:
-        """All that a system does once gradients are available, apart from the optimizer's step."""
-        return self.after_sync_ns + sum(collective.service_ns for collective in self.after_sync)
+    def of_backward(self) -> slice:
+        """The places of the collectives that are launched between."""
+        return slice(len(self.before), len(self.collectives) - len(self.after))
+
+    def place(self, mark: int, otherwise: int) -> int:
+        """The place of an item that occurs once in the lane; ``otherwise`` where it does not."""
+        return next((at for at, item in enumerate(self.lane) if item.kind == mark), otherwise)
 
 
 def check_ranks(programs: Sequence[Program], begins_ns: Sequence[int]) -> None:
@@ -269,7 +260,7 @@ def _launched(program: Program) -> list[Collective]:
 
 def _travels(collective: Collective) -> Collective:
     """The collective without its times, its phase and its gradient, in which ranks may differ."""
-    return replace(collective, service_ns=0, settle_ns=0, phase="backward", gradient=None)
+    return replace(collective, service_ns=0, queued_ns=None, settle_ns=0, phase="backward", gradient=None)
 
 
 def _words(collective: Collective) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from sim.clock import simpy_clock
 from sim.clock.arrays import Floats, Ints
 from sim.clock.play import END, Sheet, make_sheet, play_ranks
-from sim.clock.program import BACKWARD, STALLED, Item, Program, check_alike, check_length
+from sim.clock.program import BACKWARD, OPTIMIZER, STALLED, Item, Program, check_alike, check_length
 from sim.errors import NotModelledError
 from sim.nouns.workload import Workload
 
@@ -20,18 +20,12 @@ class Lanes:
     """One micro-batch as each *variant* runs it: the ranks that have a workload and an iteration in common.
 
     ``sheet``: what they run; one row of services. ``until_ns`` [variants, items]: the running sum of
-    backward's work at pace 1. ``paced_before_ns`` and ``paced_after_ns`` [variants]: what comes before
-    backward and after synchronisation and follows a rank's pace; ``before_ns`` and ``after_ns``: what does
-    not.
+    backward's work at pace 1.
     """
 
     programs: tuple[Program, ...]
     sheet: Sheet
     until_ns: Ints
-    paced_before_ns: Ints
-    before_ns: Ints
-    paced_after_ns: Ints
-    after_ns: Ints
 
     @property
     def count(self) -> int:
@@ -50,9 +44,8 @@ class Lanes:
 
     def work_ns(self, pace: float) -> float:
         """At least as much as any rank has to do in this micro-batch, at no more than ``pace``."""
-        around = self.paced_before_ns + self.before_ns + self.paced_after_ns + self.after_ns
         launches = self.sheet.kinds.shape[1] * self.sheet.machine.launch_cost_ns
-        lane = float((self.sheet.durations.sum(axis=1) + around).max())
+        lane = float(self.sheet.durations.sum(axis=1).max())
         return lane * max(1.0, pace) + float(launches + self.services_ns.sum())
 
 
@@ -77,17 +70,13 @@ def make_lanes(workloads: Sequence[Workload], programs: Sequence[Program], micro
         programs=tuple(programs),
         sheet=sheet,
         until_ns=np.where(sheet.kinds == BACKWARD, sheet.durations, 0).cumsum(axis=1),
-        paced_before_ns=np.array([one.forward_ns + one.loss_ns for one in workloads], np.int64),
-        before_ns=np.array([program.pre_forward_ns for program in programs], np.int64),
-        paced_after_ns=np.array([program.optimizer_ns for program in programs], np.int64),
-        after_ns=np.array([program.post_sync_ns for program in programs], np.int64),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Together:
     """What each rank brings into one micro-batch: its variant, its pace, the item of its lane that is
-    interrupted (-1: none), and when its backward starts, ns on one clock; all [ranks]."""
+    interrupted (-1: none), and when it begins, ns on one clock; all [ranks]."""
 
     variants: Ints
     paces: Floats
@@ -100,12 +89,12 @@ class Together:
 class Met:
     """What became of a micro-batch, in ns on the clock of ``Together``.
 
-    ``sync_ends_ns`` [ranks]: when a rank has its gradients. ``came_ns`` [ranks, collectives]: when a rank
+    ``lane_ends_ns`` [ranks]: when a rank is through with it. ``came_ns`` [ranks, collectives]: when a rank
     came to a collective, that is, had launched it and had a channel for it. ``last_ns`` [collectives]: when
     the last rank came to it. ``ends_ns`` [ranks, collectives]: when it ended on a rank.
     """
 
-    sync_ends_ns: Ints
+    lane_ends_ns: Ints
     came_ns: Ints
     last_ns: Ints
     ends_ns: Ints
@@ -130,7 +119,7 @@ def play(lanes: Lanes, ranks: Together) -> Met:
         lanes.sheet, ranks.variants, ranks.paces, ranks.stalled, ranks.stall_ns, ranks.begins_ns
     )
     return Met(
-        sync_ends_ns=played.states[:, END].copy(), came_ns=played.came, last_ns=last, ends_ns=played.ends
+        lane_ends_ns=played.states[:, END].copy(), came_ns=played.came, last_ns=last, ends_ns=played.ends
     )
 
 
@@ -142,15 +131,18 @@ def play_by_simpy(lanes: Lanes, ranks: Together) -> Met:
             f"ranks: collectives that follow each other are played one by one, and {items:,} items of "
             f"{ranks.begins_ns.size:,} ranks are too many for that; give at most {MOST_ITEMS:,}"
         )
+    roots = [one.root for one in lanes.programs[0].collectives]
     columns = (ranks.variants.tolist(), ranks.paces.tolist(), ranks.stalled.tolist())
     programs = [_as_run(lanes, *row, ranks.stall_ns) for row in zip(*columns, strict=True)]
     outcomes = simpy_clock.play_together(programs, ranks.begins_ns.tolist())
     begins, shape = ranks.begins_ns[:, None], (len(outcomes), lanes.count)
     came = begins + np.array([one.taken_ns for one in outcomes], np.int64).reshape(shape)
     return Met(
-        sync_ends_ns=ranks.begins_ns + np.array([one.sync_end_ns for one in outcomes]),
+        lane_ends_ns=ranks.begins_ns + np.array([one.lane_end_ns for one in outcomes]),
         came_ns=came,
-        last_ns=came.max(axis=0),
+        last_ns=np.array(
+            [of.max() if root is None else of[root] for of, root in zip(came.T, roots, strict=True)]
+        ),
         ends_ns=begins + np.array([one.end_ns for one in outcomes], np.int64).reshape(shape),
     )
 
@@ -159,7 +151,7 @@ def _as_run(lanes: Lanes, variant: int, pace: float, stalled: int, stall_ns: int
     """The program of one rank at its pace, with its interruption and the services of ``lanes``."""
     program = lanes.programs[variant]
     lane = [
-        item._replace(duration_ns=round(item.duration_ns * pace)) if item.kind == BACKWARD else item
+        item._replace(duration_ns=round(item.duration_ns * pace)) if item.kind <= OPTIMIZER else item
         for item in program.lane
     ]
     if stalled >= 0:

@@ -137,7 +137,8 @@ class Stretch:
 
 
 class _Meeting:
-    """One collective of all ranks: how many are still missing, and what fires when the last has come."""
+    """One collective of all ranks: how many are still missing, and what fires when none has to be waited for
+    any more: a broadcast waits for its root alone."""
 
     def __init__(self, env: simpy.Environment, ranks: int) -> None:
         self.missing = ranks
@@ -145,12 +146,18 @@ class _Meeting:
 
 
 class Rank:
-    """One rank's program, from its own start of backward: its processes and what they write down."""
+    """One rank's program, from its own start: its processes and what they write down."""
 
     def __init__(
-        self, env: simpy.Environment, program: Program, begin_ns: int, meetings: Sequence[_Meeting]
+        self,
+        env: simpy.Environment,
+        number: int,
+        program: Program,
+        begin_ns: int,
+        meetings: Sequence[_Meeting],
     ) -> None:
         self.env = env
+        self.number = number
         self.program = program
         self.begin_ns = begin_ns
         self.meetings = meetings
@@ -172,7 +179,7 @@ class Rank:
         return int(self.env.now) - self.begin_ns
 
     def lane(self) -> Step:
-        """Run the compute lane, item by item, once backward starts; launches go on beside it."""
+        """Run the compute lane, item by item; launches go on beside it."""
         machine = self.program.machine
         yield self.env.timeout(-self.now)
         if not machine.launch_blocks_compute:
@@ -208,13 +215,16 @@ class Rank:
         yield channel
         self.log[TAKEN][number] = self.now
         meeting.missing -= 1
-        if meeting.missing:
-            yield meeting.all_here
-        else:
+        if collective.root == self.number if collective.root is not None else not meeting.missing:
             meeting.all_here.succeed()
+        elif not meeting.all_here.triggered:
+            yield meeting.all_here
         self.log[STARTED][number] = self.now
         is_small = collective.num_bytes < self.program.machine.small_bytes
-        yield self.stretch.work(collective.service_ns, SMALL if is_small else SENT)
+        service_ns = collective.service_ns
+        if collective.queued_ns is not None and self.log[TAKEN][number] > self.log[LAUNCHED][number]:
+            service_ns = collective.queued_ns
+        yield self.stretch.work(service_ns, SMALL if is_small else SENT)
         self.log[ENDED][number] = self.now
         if not collective.holds_channel:
             self.channels.release(channel)
@@ -243,10 +253,10 @@ def play(program: Program) -> Outcome:
 
 
 def play_together(programs: Sequence[Program], begins_ns: Sequence[int]) -> tuple[Outcome, ...]:
-    """What becomes of each rank's micro-batch; its backward starts at ``begins_ns`` on one clock.
+    """What becomes of each rank's micro-batch, which begins at ``begins_ns`` on one clock.
 
-    Outcomes count from the start of the rank's own backward. What follows a backward is the rank's own: to
-    chain micro-batches and steps, begin the next one where this one, and what the rank does after it, ends.
+    Outcomes count from the rank's own begin. To chain micro-batches and steps, begin the next one where the
+    lane of this one ends.
 
     Raises:
         InputError: programs that do not launch the same collectives in the same order, or not one a rank.
@@ -255,7 +265,9 @@ def play_together(programs: Sequence[Program], begins_ns: Sequence[int]) -> tupl
     check_ranks(programs, begins_ns)
     env = simpy.Environment(min(begins_ns))
     meetings = [_Meeting(env, len(programs)) for _ in programs[0].collectives]
-    ranks = [Rank(env, *of, meetings) for of in zip(programs, begins_ns, strict=True)]
+    ranks = [
+        Rank(env, number, *of, meetings) for number, of in enumerate(zip(programs, begins_ns, strict=True))
+    ]
     for rank in ranks:
         env.process(rank.lane())
     env.run()

@@ -1,22 +1,38 @@
 """What a clock hands back, and the timeline made of it."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from sim.clock.program import BACKWARD, BACKWARD_END, COPY_BACK, COPY_IN, HOOK, LAUNCH, READY, WAIT, Program
+from sim.clock.program import (
+    AROUND,
+    BACKWARD,
+    BACKWARD_BEGIN,
+    BACKWARD_END,
+    COPY_BACK,
+    COPY_IN,
+    FORWARD,
+    HOOK,
+    LAUNCH,
+    OPTIMIZER,
+    READY,
+    SYNC_END,
+    WAIT,
+    Program,
+)
 from sim.nouns.assignment import Assignment
-from sim.nouns.collective import CollectiveTimes
+from sim.nouns.collective import Collective, CollectiveTimes
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import BucketTimes, ComputeSpan, Iteration, Link, PathKind, SpanKind, Timeline
 from sim.nouns.workload import Workload
+from sim.units import format_ms
 
 _SPANS: dict[int, SpanKind] = {BACKWARD: "backward", HOOK: "hook", COPY_IN: "copy_in", LAUNCH: "launch"}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of ``program``, in ns from the start of backward.
+    """What became of ``program``, in ns from its start.
 
     ``ended_ns``: when the lane was through with each of its items; the next one begins in that instant. Per
     collective: ``launch_ns``, ``taken_ns`` (it had a channel: from then on it waits for other ranks, if for
@@ -30,6 +46,49 @@ class Outcome:
     start_ns: tuple[int, ...]
     end_ns: tuple[int, ...]
     usable_ns: tuple[int, ...]
+
+    def in_backward(self) -> "Outcome":
+        """The part from the start of backward until gradients are synchronised, in ns from there."""
+        program = self.program
+        first = program.place(BACKWARD_BEGIN, -1) + 1
+        last, sent = program.place(SYNC_END, len(program.lane)), program.of_backward
+        if (first, last, sent) == (0, len(program.lane), slice(0, len(program.collectives))):
+            return self
+        shift, begin = sent.start, self.begin_ns
+        cut = replace(
+            program,
+            lane=tuple(
+                item._replace(collective=item.collective - shift) if item.collective >= 0 else item
+                for item in program.lane[first:last]
+            ),
+            collectives=tuple(
+                replace(one, after=one.after - shift) if one.after is not None and shift else one
+                for one in program.collectives[sent]
+            ),
+            carriers=tuple(tuple(number - shift for number in sent) for sent in program.carriers),
+        )
+        columns = (self.launch_ns, self.taken_ns, self.start_ns, self.end_ns, self.usable_ns)
+        times = (self.ended_ns[first:last], *(column[sent] for column in columns))
+        return Outcome(cut, *(tuple(time - begin for time in column) for column in times))
+
+    @property
+    def begin_ns(self) -> int:
+        """When backward began."""
+        at = self.program.place(BACKWARD_BEGIN, -1)
+        return self.ended_ns[at] if at >= 0 else 0
+
+    @property
+    def before_forward(self) -> dict[str, int]:
+        """What a system adds before backward to forward's own work, by what it is for; ns."""
+        parts: dict[str, int] = {}
+        start, until = 0, self.program.place(BACKWARD_BEGIN, 0)
+        for item, end in zip(self.program.lane[:until], self.ended_ns, strict=False):
+            what = self.program.around_for if item.kind == AROUND else "parameters"
+            if item.collective >= 0:
+                what = self.program.collectives[item.collective].purpose
+            parts[what] = parts.get(what, 0) + end - start - item.duration_ns * (item.kind == FORWARD)
+            start = end
+        return {what: took for what, took in parts.items() if took}
 
     @cached_property
     def compute(self) -> tuple[ComputeSpan, ...]:
@@ -69,12 +128,16 @@ class Outcome:
     @property
     def backward_end_ns(self) -> int:
         """When backward was over."""
-        at = next(place for place, item in enumerate(self.program.lane) if item.kind == BACKWARD_END)
-        return self.ended_ns[at]
+        return self.ended_ns[self.program.place(BACKWARD_END, -1)]
 
     @property
     def sync_end_ns(self) -> int:
-        """When the lane has come to its end."""
+        """When gradients were synchronised: at the lane's end where nothing follows."""
+        return self.ended_ns[self.program.place(SYNC_END, -1)]
+
+    @property
+    def lane_end_ns(self) -> int:
+        """When the lane came to its end."""
         return self.ended_ns[-1]
 
     def _of_buckets(self, kind: int, times_ns: Sequence[int]) -> tuple[int, ...]:
@@ -186,14 +249,27 @@ def _links(outcome: Outcome) -> tuple[tuple[Link, ...], int]:
 
     held = zip(outcome.taken_ns, _given_back(outcome), strict=True)
     left = {until: number for number, (taken, until) in enumerate(held) if until > taken}
+    # Who has left a channel is not among these where forward's gathers last into backward.
     for number, one in enumerate(collectives):
         if one.after is not None:
             causes[first[number]] = done[one.after]
         if outcome.taken_ns[number] > outcome.launch_ns[number]:
-            by = left[outcome.taken_ns[number]]
-            channel = done[by] if collectives[by].holds_channel else sent[by]
+            by = left.get(outcome.taken_ns[number], -1)
+            channel = -1 if by < 0 else done[by] if collectives[by].holds_channel else sent[by]
             causes[first[number] + (cost > 0 and one.after is None)] = channel
     return tuple(Link(*span, cause) for span, cause in zip(spans, causes, strict=True)), lane
+
+
+def _told_of_forward(gathers: Sequence[Collective], added: Mapping[str, int]) -> tuple[str, ...]:
+    """What the reader of a report should know where forward gathers parameters, if that takes time."""
+    if not any(one.service_ns for one in gathers if one.phase == "forward"):
+        return ()
+    return (
+        f"forward waits {format_ms(added.get('parameters', 0))} for gathers of parameters and their copies; "
+        f"exposed communication counts backward only",
+        "how long forward takes (forward_ns) is one number: it is shared out over modules as backward's time "
+        "is over their gradients, and what gathers hide behind forward follows from that",
+    )
 
 
 def make_timeline(
@@ -208,19 +284,22 @@ def make_timeline(
     slowest: Workload | None,
 ) -> Timeline:
     """The timeline of one played program, a micro-batch that follows ``earlier`` ones of its step."""
+    whole, outcome = outcome, outcome.in_backward()
     program, labels = outcome.program, _channels(outcome)
     links, released_by = _links(outcome)
+    added = whole.before_forward
+    optimizer_ns = sum(item.duration_ns for item in whole.program.lane if item.kind == OPTIMIZER)
     return Timeline(
         workload=workload,
         hardware=hardware,
         assignment=assignment,
         iteration=iteration,
         engine=engine,
-        pre_forward_ns=program.pre_forward_ns,
-        before_forward=program.before_forward_parts,
+        pre_forward_ns=sum(added.values()),
+        before_forward=tuple(added.items()),
         earlier=earlier,
-        before=program.before_forward,
-        after=program.after_sync,
+        before=whole.program.before,
+        after=whole.program.after,
         compute=outcome.compute,
         buckets=_buckets(outcome, labels),
         collectives=tuple(
@@ -237,10 +316,10 @@ def make_timeline(
         ),
         backward_end_ns=outcome.backward_end_ns,
         sync_end_ns=outcome.sync_end_ns,
-        optimizer_ns=program.optimizer_ns,
-        post_sync_ns=program.post_sync_ns,
+        optimizer_ns=optimizer_ns,
+        post_sync_ns=whole.lane_end_ns - whole.sync_end_ns - optimizer_ns,
         early_launches=program.early_launches,
-        notes=program.notes,
+        notes=(*program.notes, *_told_of_forward(whole.program.before, added)),
         slowest=slowest,
         links=links,
         released_by=released_by,

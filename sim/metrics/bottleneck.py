@@ -133,8 +133,9 @@ class Evidence:
         total = 0
         for batch in self.timeline.micro_batches:
             before = min(taken(batch.before), batch.pre_forward_ns)
-            if batch.hardware.queued_gather_factor != 1 and any(map(_is_of_parameters, batch.before)):
-                before = batch.pre_forward_ns  # gathers that are faster may also be queued
+            is_fixed = self.is_calm and batch.hardware.queued_gather_factor == 1
+            if not is_fixed and any(map(_is_of_parameters, batch.before)):
+                before = batch.pre_forward_ns  # gathers that are faster may also be queued, or slow forward
             total += before + min(taken(batch.after), batch.post_sync_ns)
         return total
 
@@ -351,6 +352,9 @@ def _straggler_bound(evidence: Evidence) -> Bottleneck | None:
         return None
     count = sum(span.kind == "straggler" for span in evidence.path)
     saves_ns = sum(map(min, evidence.waits_in(), (batch.own_exposed_ns for batch in timeline.reducing)))
+    for batch in timeline.micro_batches:  # others wait in gathers, too; a broadcast's root waits for nobody
+        saves_ns += batch.pre_forward_ns * any(one.root is None for one in batch.before)
+        saves_ns += batch.post_sync_ns * bool(batch.after)
     saved = _saving(saves_ns, evidence.is_additive)
     return Bottleneck(
         code="straggler-bound",
@@ -439,12 +443,14 @@ def _launch_bound(evidence: Evidence) -> Bottleneck | None:
     if not launches or launches < evidence.threshold_ns:
         return None
     count = sum(span.kind == "launch" for span in evidence.path)
+    batches = evidence.timeline.micro_batches
+    outside = sum(len(batch.before) + len(batch.after) for batch in batches)
     return Bottleneck(
         code="launch-bound",
         sentence=f"launch-bound: {_count(count, 'launch', 'launches')} x "
         f"{format_ms(launches / count)} = {format_ms(launches)} on the critical path, with "
         f"{evidence.exposed_words} exposed",
-        part_ns=launches,
+        part_ns=launches + outside * evidence.timeline.hardware.launch_cost_ns,
     )
 
 

@@ -24,7 +24,7 @@ class Collective:
     """One collective: what travels, and what launches it.
 
     ``num_bytes`` travel as ``elements`` of ``dtype``, for ``purpose``; ``service_ns`` is its time alone on a
-    channel.
+    channel, ``queued_ns`` that of one that waited for its channel; None: the same.
     ``gradient`` is the one in whose hook it is launched (phase ``backward``), ``bucket`` the one that it
     carries. ``after`` chains it behind another collective of the same step: it is launched once that one's
     result can be used, by a callback beside the compute lane. Its own result can be used ``settle_ns`` after
@@ -45,6 +45,7 @@ class Collective:
     holds_channel: bool = False
     root: int | None = None
     purpose: str = "gradients"
+    queued_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sim.clock.program import COPY_IN, HOOK, Program
+from sim.clock.program import AROUND, COPY_IN, HOOK, Program
 from sim.errors import AssignmentError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, CollectiveKind, Phase
@@ -139,6 +139,11 @@ class _MicroBatch(StepWriter):
         """The whole of it; under ``no_sync`` gradients accumulate, nothing is copied or sent (A3.12)."""
         workload, hardware, switches = self.workload, self.hardware, self.switches
         before = tuple(self._before_forward())
+        for sent in before:
+            self.block(sent)
+        if self.reduces:
+            self.compute(AROUND, search_ns(workload, hardware, switches))
+        self.forward()
         if before and hardware.broadcast is None and hardware.world_size > 1:
             notes: tuple[str, ...] = (
                 f"{len(before)} broadcast(s) before forward are not counted: hardware {hardware.name!r} has "
@@ -149,19 +154,15 @@ class _MicroBatch(StepWriter):
         if not self.reduces:
             for _ in self.backward(self.addition_ns):
                 pass
-            return self.program(before_forward=before, notes=notes)
+            self.synchronised()
+            return self.program(notes=notes)
         if switches.static_graph and self.iteration == 1:
             self.reduce_afterwards()
         else:
             self.reduce_while_ready()
         self.finalize()
-        return self.program(
-            before_forward=before,
-            before_forward_ns=search_ns(workload, hardware, switches),
-            before_forward_for="unused parameters",
-            optimizer_ns=workload.optimizer_ns if self.is_last else 0,
-            notes=(*notes, *self._notes()),
-        )
+        self.synchronised(workload.optimizer_ns * self.is_last)
+        return self.program(around_for="unused parameters", notes=(*notes, *self._notes()))
 
     def _before_forward(self) -> Iterator[Collective]:
         """What precedes the forward.

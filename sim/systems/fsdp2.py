@@ -6,13 +6,13 @@ the order in which backward reduces them. Iterations are alike.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import Any
 
-from sim.clock.program import COPY_IN, HOOK, Program, machine_of
+from sim.clock.program import AROUND, COPY_IN, FORWARD, HOOK, Program, machine_of
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, Phase
@@ -23,13 +23,11 @@ from sim.nouns.settings import micro_batches, read, setting
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.step_writer import (
-    ForwardModule,
     Plan,
     StepWriter,
     check_gradients,
     forward_modules,
     shared_optimizer_ns,
-    told_of_forward,
 )
 from sim.units import transfer_ns
 
@@ -366,16 +364,14 @@ class _MicroBatch(StepWriter):
 
     def write(self) -> Program:
         """The whole of it."""
+        if self.gathers:
+            self._gather_in_forward()
+        self.forward()
         self.reduce()
-        gathers, waited_ns = self._forward()
-        services = sum(one.service_ns for one in gathers)
+        self.synchronised(self._optimizer_ns() if self.is_last else 0)
         return self.program(
             machine=machine_of(self.workload, replace(self.hardware, comm_channels=1)),  # one communicator
-            before_forward=gathers,
-            before_forward_ns=max(0, waited_ns - services),
-            hidden_ns=max(0, services - waited_ns),
-            optimizer_ns=self._optimizer_ns() if self.is_last else 0,
-            notes=(_STREAMS, *self._of_replicas(), *self._root_alone(), *told_of_forward(gathers, waited_ns)),
+            notes=(_STREAMS, *self._of_replicas(), *self._root_alone()),
         )
 
     def reduce(self) -> None:
@@ -471,20 +467,37 @@ class _MicroBatch(StepWriter):
             return ()
         return ("no module of the workload is numbered in a list: all parameters are one unit, the root's",)
 
-    def _forward(self) -> tuple[tuple[Collective, ...], int]:
-        """Gathers of forward in order, and what forward waits for them and for copies (A10.2)."""
-        if not self.gathers:
-            return (), 0
-        forward = self.units.forward
-        copies = [self.copy_out_ns(unit) for unit in forward]
-        alone = [self.gather(unit, "forward") for unit in forward]
-        queued = [self.gather(unit, "forward", is_queued=True) for unit in forward]
-        home = {index: number for number, unit in enumerate(forward) for index in unit.indices}
-        alone_ns, queued_ns = ([one.service_ns for one in sent] for sent in (alone, queued))
-        ahead = max(1, self.settings.forward_prefetch)
-        modules = forward_modules(self.workload)
-        order, waited_ns, behind = _play_prefetched(modules, home, alone_ns, queued_ns, copies, ahead)
-        return tuple((queued if n in behind else alone)[n] for n in order), waited_ns
+    def _gather_in_forward(self) -> None:
+        """Units as forward comes to them, the root first of all: gathered, copied out, computed (A10.2).
+
+        The host runs ahead: a gather waits for the copy out of the unit that is ``ahead`` + 1 before it, and
+        for nothing else; those that wait for each other's channel are queued (A10.8).
+        """
+        units, ahead = self.units.forward, max(1, self.settings.forward_prefetch)
+        home = {index: unit for unit in units for index in unit.indices}
+        to_launch, launched = iter(units), []
+
+        def launch() -> None:
+            if (unit := next(to_launch, None)) is not None:
+                launched.append(self.send(self.gather(unit, "forward")))
+
+        begun: dict[Unit, None] = {}
+
+        def come_to(unit: Unit) -> None:
+            if unit in begun:
+                return
+            self.wait(launched[len(begun)])
+            begun[unit] = None
+            self.compute(AROUND, self.copy_out_ns(unit))
+            launch()
+
+        for _ in range(ahead + 1):
+            launch()
+        come_to(units[0])
+        for module in forward_modules(self.workload):
+            if module.indices:
+                come_to(home[module.indices[0]])
+            self.compute(FORWARD, module.duration_ns)
 
     def copy_out_ns(self, unit: Unit) -> int:
         """ns of copying gathered parameters out of one buffer."""
@@ -495,10 +508,11 @@ class _MicroBatch(StepWriter):
         """The all-gather of a unit's parameters; ``is_queued``: it begins as another one ends (A10.8)."""
         dtype = self.settings.gathered_dtype(unit.dtype)
         made = self.collective("all_gather", unit.numel, dtype, phase, purpose="parameters")
-        if not is_queued:
-            return made
         factor = Fraction(self.hardware.queued_gather_factor)
-        return replace(made, service_ns=round(made.service_ns * factor))
+        queued_ns = round(made.service_ns * factor)
+        if is_queued:
+            return replace(made, service_ns=queued_ns)
+        return replace(made, queued_ns=queued_ns) if phase == "forward" and factor != 1 else made
 
     def reduction(self, unit: Unit, bucket: int, phase: Phase) -> Collective:
         """The reduce-scatter of a unit's gradients (A10.4)."""
@@ -517,41 +531,3 @@ class _MicroBatch(StepWriter):
         shards = self.settings.shards(self.hardware.world_size)
         owned = sum(unit.numel for unit in self.units.reduced) // shards
         return shared_optimizer_ns(self.workload, owned)
-
-
-def _play_prefetched(
-    modules: Sequence[ForwardModule],
-    home: Mapping[int, int],
-    services_ns: Sequence[int],
-    queued_ns: Sequence[int],
-    copies_ns: Sequence[int],
-    ahead: int,
-) -> tuple[tuple[int, ...], int, set[int]]:
-    """Forward of units that each wait for their gather, then copy it out (A10.2); unit 0 comes first.
-
-    Gathers go one after the other, in the order in which forward comes to units. The host runs ahead: a
-    gather waits for the copy out of the unit that is ``ahead`` + 1 before it, and for nothing else. Nothing
-    stretches. Copies out count as waited for. A gather that finds the one before it under way takes
-    ``queued_ns``, another one ``services_ns`` (A10.8). Returned are units in the order of their gathers, for
-    how long forward waits in all, and which gathers began as the one before them ended.
-    """
-    now, channel_ns = 0, 0
-    copied: list[int] = []
-    queued: set[int] = set()
-    begun: dict[int, None] = {}
-    units = [(0, 0), *((home[module.indices[0]], module.duration_ns) for module in modules if module.indices)]
-    for unit, duration_ns in units:
-        if unit not in begun:
-            begun[unit] = None
-            before = len(copied) - ahead - 1
-            launched = copied[before] if before >= 0 else 0
-            if channel_ns > launched:
-                queued.add(unit)
-                channel_ns += queued_ns[unit]
-            else:
-                channel_ns = launched + services_ns[unit]
-            now = max(now, channel_ns) + copies_ns[unit]
-            copied.append(now)
-        now += duration_ns
-    computed = sum(module.duration_ns for module in modules)
-    return tuple(begun), now - computed, queued

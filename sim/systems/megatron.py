@@ -6,12 +6,11 @@ the first iteration differs, which sends everything after backward.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
-from sim.clock.program import HOOK, Program
+from sim.clock.program import AROUND, FORWARD, HOOK, Program
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, CollectiveKind, Phase
@@ -21,13 +20,11 @@ from sim.nouns.settings import micro_batches, read, setting, settings_of
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.step_writer import (
-    ForwardModule,
     Plan,
     StepWriter,
     check_gradients,
     forward_modules,
     shared_optimizer_ns,
-    told_of_forward,
     works,
 )
 from sim.units import transfer_ns
@@ -303,17 +300,21 @@ class _MicroBatch(StepWriter):
 
     def write(self) -> Program:
         """The whole of it."""
+        if self.is_first:
+            self.compute(AROUND, self._zeroing_ns())
+            if self.settings.overlap_param_gather:
+                self._gather_in_forward()
+        self.forward()
         self.reduce()
-        gathers, hidden_ns = self._forward if self.is_first else ((), 0)
-        return self.program(
-            before_forward=gathers,
-            before_forward_ns=self._zeroing_ns() if self.is_first else 0,
-            before_forward_for="zeroed gradients",
-            hidden_ns=hidden_ns,
-            after_sync=self._step_gathers() if self.is_last else (),
-            optimizer_ns=self._optimizer_ns() if self.is_last else 0,
-            notes=self._notes() if self.is_last else (),
-        )
+        self.synchronised(self._optimizer_ns() if self.is_last else 0)
+        if (
+            self.is_last
+            and self.settings.use_distributed_optimizer
+            and not self.settings.overlap_param_gather
+        ):
+            for bucket in self.buckets:  # one after the other (A9.6)
+                self.block(self.gather(bucket, "step"))
+        return self.program(around_for="zeroed gradients", notes=self._notes() if self.is_last else ())
 
     def reduce(self) -> None:
         """Backward with each gradient's addition; what hooks send, and what is sent or waited for after."""
@@ -354,24 +355,28 @@ class _MicroBatch(StepWriter):
         written = sum(bucket.num_bytes for bucket in self.buckets)
         return transfer_ns(written // 2, self.hardware.copy_in_bytes_per_s)
 
-    @cached_property
-    def _forward(self) -> tuple[tuple[Collective, ...], int]:
-        """Gathers that forward's hooks launch, in order, and how much of them forward hides (A9.6)."""
-        if not self.settings.overlap_param_gather:
-            return (), 0
-        home = {index: number for number, one in enumerate(self.buckets) for index in one.members}
-        sent = [self.gather(bucket, "forward") for bucket in self.buckets]
-        services = [one.service_ns for one in sent]
-        order, waited_ns = _play_chained(forward_modules(self.workload), home, services)
-        gathers = tuple(sent[number] for number in order)
-        hidden_ns = sum(one.service_ns for one in gathers) - waited_ns
-        return gathers, min(hidden_ns, self.workload.forward_ns)  # gathers may outlast forward
+    def _gather_in_forward(self) -> None:
+        """Modules of forward, whose hooks wait for their bucket's gather and launch that of the one before.
 
-    def _step_gathers(self) -> tuple[Collective, ...]:
-        """Gathers at the end of the optimizer's step, one after the other, in the order of buckets (A9.6)."""
-        if not self.settings.use_distributed_optimizer or self.settings.overlap_param_gather:
-            return ()
-        return tuple(self.gather(bucket, "step") for bucket in self.buckets)
+        Buckets are numbered as backward reduces them, so forward comes to the last one first (A9.6).
+        """
+        home = {index: number for number, one in enumerate(self.buckets) for index in one.members}
+        sent: dict[int, int] = {}
+        waited: set[int] = set()
+
+        def launch(bucket: int) -> None:
+            if bucket not in sent:
+                sent[bucket] = self.send(self.gather(self.buckets[bucket], "forward"))
+
+        for module in forward_modules(self.workload):
+            for bucket in dict.fromkeys(home[index] for index in module.indices):
+                launch(bucket)
+                if bucket not in waited:
+                    waited.add(bucket)
+                    self.wait(sent[bucket])
+                    if bucket:
+                        launch(bucket - 1)
+            self.compute(FORWARD, module.duration_ns)
 
     def gather(self, bucket: MegatronBucket, phase: Phase) -> Collective:
         """The all-gather of a bucket's parameters."""
@@ -395,46 +400,4 @@ class _MicroBatch(StepWriter):
                     f"all-gathers of parameters are not counted: hardware {hardware.name!r} has no "
                     f"all_gather curve"
                 )
-        if settings.overlap_param_gather:
-            gathers, hidden_ns = self._forward
-            notes += told_of_forward(gathers, sum(one.service_ns for one in gathers) - hidden_ns)
         return tuple(notes)
-
-
-def _play_chained(
-    modules: Sequence[ForwardModule], home: Mapping[int, int], services_ns: Sequence[int]
-) -> tuple[tuple[int, ...], int]:
-    """Forward under hooks that wait for their own group's gather, then launch the one before it (A9.6).
-
-    Groups are numbered as backward reduces them, so forward comes to the last one first. One gather is under
-    way at a time, whatever channels there are; nothing stretches. Returned are the groups in the order of
-    their gathers, and for how long forward waits in all.
-
-    Args:
-        modules: as forward runs them.
-        home: the group of each gradient.
-        services_ns: what each group's gather takes.
-    """
-    now, channel_ns = 0, 0
-    ends: dict[int, int] = {}
-    waited: set[int] = set()
-
-    def launch(group: int) -> None:
-        nonlocal channel_ns
-        channel_ns = max(now, channel_ns) + services_ns[group]
-        ends[group] = channel_ns
-
-    for module in modules:
-        for index in module.indices:
-            group = home[index]
-            if group not in ends:
-                launch(group)
-            if group in waited:
-                continue
-            waited.add(group)
-            now = max(now, ends[group])
-            if group and group - 1 not in ends:
-                launch(group - 1)
-        now += module.duration_ns
-    computed = sum(module.duration_ns for module in modules)
-    return tuple(ends), now - computed

@@ -169,7 +169,7 @@ def explain(
                 events=tuple(
                     event
                     for micro_batch, program in enumerate(programs, start=1)
-                    for event in _events(workload, _in_order(program), micro_batch)
+                    for event in _events(workload, program.collectives, micro_batch)
                 ),
                 notes=tuple(dict.fromkeys(note for program in programs for note in program.notes)),
             )
@@ -188,11 +188,7 @@ def explain(
 def collectives(timeline: Timeline) -> tuple[Collective, ...]:
     """All collectives of a timeline's step: of each micro-batch before forward, in backward and behind it."""
     programs = write(timeline.workload, timeline.hardware, timeline.assignment, timeline.iteration)
-    return tuple(collective for program in programs for collective in _in_order(program))
-
-
-def _in_order(program: Program) -> Iterable[Collective]:
-    return (*program.before_forward, *program.collectives, *program.after_sync)
+    return tuple(collective for program in programs for collective in program.collectives)
 
 
 def _events(workload: Workload, collectives: Iterable[Collective], micro_batch: int) -> Iterable[Event]:

@@ -48,9 +48,9 @@ def simulate(
         raise InputError(f"engine: {engine!r} is not legal; give 'simpy' or 'analytic'")
     planned = plan(workload, assignment, hardware.world_size)
     programs = write_plan(planned, hardware, iteration)
-    ranks = [(workload, programs)]
+    ranks = [programs]
     if slowest is not None:
-        ranks.append((slowest, _write_slowest(slowest, hardware, assignment, iteration)))
+        ranks.append(_write_slowest(slowest, hardware, assignment, iteration))
     outcomes, _ = _play_step(ranks, engine)
     batches: list[Timeline] = []
     for number, outcome in enumerate(outcomes):
@@ -74,8 +74,7 @@ def simulate(
 def simulated_step_ns(workload: Workload, hardware: Hardware, assignment: Assignment) -> int:
     """How long the whole step is, in ns, by the analytic engine; in less time than ``simulate`` takes."""
     programs = write(workload, hardware, assignment)
-    _, micro_batches_ns = _play_step([(workload, programs)], "analytic")
-    return micro_batches_ns + programs[-1].optimizer_ns
+    return _play_step([programs], "analytic")[1]
 
 
 def _write_slowest(
@@ -89,13 +88,10 @@ def _write_slowest(
         raise AssignmentError(f"slowest: {error}") from None
 
 
-def _play_step(
-    ranks: Sequence[tuple[Workload, Sequence[Program]]], engine: Engine
-) -> tuple[list[Outcome], int]:
+def _play_step(ranks: Sequence[Sequence[Program]], engine: Engine) -> tuple[list[Outcome], int]:
     """What becomes of the first rank's micro-batches beside the others', and when they are over.
 
-    All ranks begin the step in the same instant; what another one takes longer before a backward makes it
-    late there, micro-batch by micro-batch. Collectives before forward and after synchronisation do not wait.
+    All ranks begin the step in the same instant, and each micro-batch where they ended the one before.
     """
     play_together = simpy_clock.play_together
     if engine == "analytic":
@@ -103,23 +99,16 @@ def _play_step(
 
     outcomes: list[Outcome] = []
     ends = [0] * len(ranks)
-    for number, programs in enumerate(zip(*(written for _, written in ranks), strict=True)):
-        begins = [
-            end + program.pre_forward_ns + workload.forward_ns + workload.loss_ns
-            for end, program, (workload, _) in zip(ends, programs, ranks, strict=True)
-        ]
+    for number, programs in enumerate(zip(*ranks, strict=True)):
         if len(ranks) == 1 and outcomes and programs[0] == outcomes[-1].program:
             played: tuple[Outcome, ...] = (outcomes[-1],)  # equal neighbours are played once
         else:
             for theirs in programs[1:]:
                 check_alike(programs[0], theirs, number)
             try:
-                played = play_together(programs, begins)
+                played = play_together(programs, ends)
             except NotModelledError as error:
                 raise NotModelledError(f"slowest: {error}") from None
-        ends = [
-            begin + outcome.sync_end_ns + outcome.program.post_sync_ns
-            for begin, outcome in zip(begins, played, strict=True)
-        ]
+        ends = [end + outcome.lane_end_ns for end, outcome in zip(ends, played, strict=True)]
         outcomes.append(played[0])
     return outcomes, ends[0]

@@ -4,16 +4,20 @@ A workload has forward's time as one number. It is shared out over modules as ba
 gradients, and modules are run in the order in which backward comes to them, from its end to its beginning.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from sim.clock.program import (
     BACKWARD,
+    BACKWARD_BEGIN,
     BACKWARD_END,
     COPY_BACK,
+    FORWARD,
     LAUNCH,
+    OPTIMIZER,
     READY,
+    SYNC_END,
     WAIT,
     Item,
     Program,
@@ -27,12 +31,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.memory import Holding
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.units import divide_half_even, format_ms
-
-_SHARED_OUT = (
-    "how long forward takes (forward_ns) is one number: it is shared out over modules as backward's time is "
-    "over their gradients, and what gathers hide behind forward follows from that"
-)
+from sim.units import divide_half_even
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +96,12 @@ class StepWriter:
         """The lane is busy for ``duration_ns``; for 0 nothing is written."""
         if duration_ns:
             self.lane.append(Item(kind, duration_ns, gradient=gradient, bucket=bucket))
+
+    def forward(self) -> None:
+        """What of forward and the loss is left to be done; backward begins after it."""
+        done = sum(item.duration_ns for item in self.lane if item.kind == FORWARD)
+        self.compute(FORWARD, self.workload.forward_ns + self.workload.loss_ns - done)
+        self.lane.append(Item(BACKWARD_BEGIN))
 
     def backward(self, added_ns: Callable[[int], int] = lambda index: 0) -> Iterator[int]:
         """Backward's own work: each gradient, once what it takes is written, then the tail and the end.
@@ -165,6 +170,15 @@ class StepWriter:
         """The lane copies a bucket's result back to its gradients, which are available then."""
         self.lane.append(Item(COPY_BACK, duration_ns, bucket=bucket))
 
+    def block(self, collective: Collective) -> None:
+        """The lane sends ``collective`` and stands still until its result can be used."""
+        self.wait(self.send(collective))
+
+    def synchronised(self, optimizer_ns: int = 0) -> None:
+        """From here on gradients are synchronised; the optimizer may work on them."""
+        self.lane.append(Item(SYNC_END))
+        self.compute(OPTIMIZER, optimizer_ns)
+
     def program(self, **more: Any) -> Program:
         """What was written; ``more`` are fields of ``Program``."""
         return Program(
@@ -221,17 +235,6 @@ def shared_optimizer_ns(workload: Workload, owned: int) -> int:
     """The optimizer's time on a rank that owns ``owned`` elements, padding included."""
     total = sum(gradient.elements for gradient in workload.gradients)
     return divide_half_even(workload.optimizer_ns * owned, total) if total else 0
-
-
-def told_of_forward(gathers: Sequence[Collective], waited_ns: int) -> tuple[str, ...]:
-    """What the reader of a report should know where forward gathers parameters, if that takes time."""
-    if not any(one.service_ns for one in gathers):
-        return ()
-    waits = (
-        f"forward waits {format_ms(waited_ns)} for gathers of parameters and their copies; exposed "
-        f"communication counts backward only"
-    )
-    return waits, _SHARED_OUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

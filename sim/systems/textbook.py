@@ -4,7 +4,7 @@ Buckets are cut once, from the last parameter to the first, and stay the same in
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from sim.clock.program import COPY_IN, Program
@@ -148,6 +148,7 @@ class TextbookPlan(Plan):
             bucket[-1] if style.by_last else max(bucket, key=place.__getitem__): number
             for number, bucket in enumerate(self.buckets)
         }
+        step.forward()
         for index in step.backward():
             if style.copies == "arrival":
                 step.compute(COPY_IN, step.hook_ns + step.copy_in_ns(index), gradient=index)
@@ -168,8 +169,8 @@ class TextbookPlan(Plan):
         notes = _early_in_words(self) if style.by_last else ()
         if self.policy == "flat-views":
             notes = (_ADDS_INTO_VIEWS,)
-        made = step.program(optimizer_ns=self.workload.optimizer_ns, notes=notes)
-        return replace(made, early_launches=self.early)
+        step.synchronised(self.workload.optimizer_ns)
+        return step.program(early_launches=self.early, notes=notes)
 
     def hold(self, timeline: Timeline) -> tuple[Holding, ...]:
         """Storage that gradients are copied into as they come, or what is flattened until it is copied back.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from sim.clock.program import COPY_IN, Program
+from sim.clock.program import AROUND, COPY_IN, OPTIMIZER, Program
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, Phase
@@ -437,31 +437,33 @@ class _MicroBatch(StepWriter):
 
     def write(self) -> Program:
         """The whole of it: backward, what is reduced during it and after it, and what step() does."""
+        self.forward()
         self.reduce()
-        settings, after_sync = self.settings, self._step() if self.is_last else ()
-        owned = sum(group.partition_elements for group in self.groups.values()) * self.is_last
-        returned = DTYPE_BYTES[settings.dtype] * owned * settings.cpu_offload  # updated partitions
-        return self.program(
-            after_sync=after_sync,
-            after_sync_ns=transfer_ns(owned * self._step_bytes() // 2, self.copy_out_rate)
-            + transfer_ns(returned, self.offload_rate),
-            optimizer_ns=shared_optimizer_ns(self.workload, owned),  # one rank's partitions (A5.11)
-            notes=self._notes(after_sync) if self.is_last else (),
-        )
+        if self.is_last:
+            self._step()
+        else:
+            self.synchronised()
+        return self.program(notes=self._notes() if self.is_last else ())
 
-    def _step(self) -> tuple[Collective, ...]:
-        """What ``step()`` sends, one after the other and beside no work (A5.11, A8.8).
+    def _step(self) -> None:
+        """What ``step()`` does, one after the other (A5.11, A8.8).
 
-        The overflow flag, the norm of each group, then each group's parameters, unless one rank has them all.
+        The overflow flag, the norm of each group, the optimizer on one rank's partitions, then each group's
+        parameters, unless one rank has them all.
         """
         settings, groups = self.settings, self.groups.values()
-        sent = []
+        owned = sum(group.partition_elements for group in groups)
+        self.synchronised()
         if settings.checks_overflow:
-            sent.append(self.collective("all_reduce", 1, "uint8", "step", purpose="overflow"))
-        if settings.compute_grad_norm:
-            sent += [self.collective("all_reduce", 1, "float32", "step", purpose="norm") for _ in groups]
+            self.block(self.collective("all_reduce", 1, "uint8", "step", purpose="overflow"))
+        for _ in groups if settings.compute_grad_norm else ():
+            self.block(self.collective("all_reduce", 1, "float32", "step", purpose="norm"))
+        self.compute(OPTIMIZER, shared_optimizer_ns(self.workload, owned))
+        self.compute(AROUND, transfer_ns(owned * self._step_bytes() // 2, self.copy_out_rate))
+        returned = DTYPE_BYTES[settings.dtype] * owned * settings.cpu_offload  # updated partitions
+        self.compute(AROUND, transfer_ns(returned, self.offload_rate))
         for group in groups if self.hardware.world_size > 1 else ():
-            sent.append(
+            self.block(
                 self.collective(
                     "all_gather",
                     group.elements,
@@ -471,12 +473,11 @@ class _MicroBatch(StepWriter):
                     is_counted=False,  # without a curve, as ``_notes`` tells
                 )
             )
-        return tuple(sent)
 
-    def _notes(self, sent: tuple[Collective, ...]) -> tuple[str, ...]:
+    def _notes(self) -> tuple[str, ...]:
         settings, notes = self.settings, []
-        gathers = sum(collective.kind == "all_gather" for collective in sent)
-        if gathers and self.hardware.all_gather is None:
+        gathers = len(self.groups)
+        if self.hardware.world_size > 1 and self.hardware.all_gather is None:
             notes.append(
                 f"{gathers} all-gather(s) of parameters in step() are not counted: hardware "
                 f"{self.hardware.name!r} has no all_gather curve"

@@ -391,11 +391,12 @@ def test_broadcasts_come_before_forward(case: Case, iteration: Any) -> None:
     if iteration == 2:
         wanted += [4 * (len(case.workload.gradients) + 1), 4 * len(assignment.bucket_indices)]
     curve, ranks = case.hardware.broadcast, case.hardware.world_size
+    launches = case.hardware.launch_cost_ns * len(wanted)
     if curve is None:
-        assert timeline.pre_forward_ns == 0
+        assert timeline.pre_forward_ns == launches
         assert bool(timeline.notes) == (bool(wanted) and ranks > 1)  # said, not dropped in silence
     else:
-        assert timeline.pre_forward_ns == sum(service(curve, size, ranks) for size in wanted)
+        assert timeline.pre_forward_ns == launches + sum(service(curve, size, ranks) for size in wanted)
 
 
 def test_what_is_not_modelled_is_refused() -> None:

@@ -43,7 +43,7 @@ def crews(draw: st.DrawFn, lanes: Lanes, variants: int, scale: Scale, most: int 
 
 
 def same(one: Met, other: Met) -> None:
-    assert one.sync_ends_ns.tolist() == other.sync_ends_ns.tolist()
+    assert one.lane_ends_ns.tolist() == other.lane_ends_ns.tolist()
     assert one.came_ns.tolist() == other.came_ns.tolist()
     assert one.last_ns.tolist() == other.last_ns.tolist()
     assert one.ends_ns.tolist() == other.ends_ns.tolist()

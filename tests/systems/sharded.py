@@ -145,7 +145,7 @@ def simulated(
         for number, program in enumerate(
             write(workload, hardware, assigned(name, case, workload), iteration), start=1
         )
-        for sent in (*program.before_forward, *program.collectives, *program.after_sync)
+        for sent in program.collectives
     ]
 
 

@@ -367,10 +367,7 @@ def test_micro_batches_that_each_reduce(name: str, real: dict[Any, Answers]) -> 
     hardware = Hardware(name="free", world_size=2, all_reduce=free, broadcast=free)
     programs = write(workload, hardware, sim.assign(workload, **options))
     assert [
-        [
-            (c.kind, c.elements, c.dtype, c.phase, c.gradient)
-            for c in (*program.before_forward, *program.collectives)
-        ]
+        [(c.kind, c.elements, c.dtype, c.phase, c.gradient) for c in program.collectives]
         for program in programs
     ] == [of_batch(answer, number) for number in (1, 2, 3)]
 

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
+from sim.clock import play
+from sim.clock.program import OPTIMIZER
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.ddp_switches import ARGUMENTS, HOOKS, read_switches
@@ -135,10 +137,11 @@ def test_micro_batches_before_the_last_send_nothing(job: Job, iteration: Iterati
     steps = job.options.get("accumulation_steps", 1)
     assert len(programs) == steps
     for program in programs[:-1]:
-        assert program.collectives == program.carriers == ()
-        assert program.optimizer_ns == 0
+        assert program.collectives == program.before
+        assert program.carriers == ()
+        assert OPTIMIZER not in [item.kind for item in program.lane]
     plain = workload.forward_ns + workload.loss_ns + workload.backward_ns
-    ahead = sum(program.pre_forward_ns for program in programs[:-1])
+    ahead = sum(sum(play.play(program).before_forward.values()) for program in programs[:-1])
     adding = max(0, steps - 2) * sum(additions(job))
     assert job.simulate(iteration).accumulation_ns == (steps - 1) * plain + ahead + adding
 
@@ -158,7 +161,7 @@ def additions(job: Job) -> list[int]:
 def test_buffers_are_broadcast_in_the_first_micro_batch_alone(job: Job, iteration: Iteration) -> None:
     """A3.16, A3.12: in the forward that follows a synchronised one."""
     programs = write(job.workload, job.hardware, job.assign(iteration), iteration)
-    sent = [[c for c in program.before_forward if c.purpose == "buffers"] for program in programs]
+    sent = [[c for c in program.before if c.purpose == "buffers"] for program in programs]
     syncs = job.options.get("broadcast_buffers", True) and job.workload.buffers
     assert [len(one) for one in sent] == [int(bool(syncs))] + [0] * (len(programs) - 1)
 

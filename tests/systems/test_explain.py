@@ -65,7 +65,7 @@ def test_what_is_explained_is_what_is_simulated(job: Job) -> None:
         expected = [
             (number, c.kind, c.elements, c.dtype, c.num_bytes, c.phase, c.gradient, c.bucket)
             for number, program in enumerate(programs, start=1)
-            for c in (*program.before_forward, *program.collectives, *program.after_sync)
+            for c in program.collectives
         ]
         assert expected == [
             (e.micro_batch, e.kind, e.elements, e.dtype, e.num_bytes, e.phase, e.gradient, e.bucket)

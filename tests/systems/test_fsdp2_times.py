@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import sim
+from sim.clock import play, simpy_clock
 from sim.errors import AssignmentError, InputError, NotModelledError, SimError
 from sim.nouns.settings import settings_of
 from sim.nouns.timeline import Timeline
@@ -87,22 +88,34 @@ def test_a_gather_behind_another_takes_less() -> None:
     """
     hardware = replace(HARDWARE, queued_gather_factor=0.4)
     (program,) = write(WORKLOAD, hardware, sim.assign(WORKLOAD, "fully_shard", backward_prefetch=2))
-    assert [one.service_ns for one in program.before_forward] == [25, 10, 25]
-    assert (program.pre_forward_ns, program.hidden_ns) == (47, 13)
-    gathers = [one for one in program.collectives if one.kind == "all_gather"]
+    outcome = play.play(program)
+    assert outcome == simpy_clock.play(program)
+    spans = zip(program.before, outcome.start_ns, outcome.end_ns, strict=False)
+    assert [end - start for _, start, end in spans] == [25, 10, 25]
+    assert outcome.begin_ns == 87
+    gathers = [one for one in program.collectives if (one.kind, one.phase) == ("all_gather", "backward")]
     assert [one.service_ns for one in gathers] == [25, 10]
     (program,) = write(WORKLOAD, hardware, sim.assign(WORKLOAD, "fully_shard"))
-    gathers = [one for one in program.collectives if one.kind == "all_gather"]
+    gathers = [one for one in program.collectives if (one.kind, one.phase) == ("all_gather", "backward")]
     assert [one.service_ns for one in gathers] == [25, 25]
     with pytest.raises(InputError, match="queued_gather_factor: 0 is not legal; give a factor above 0"):
         replace(HARDWARE, queued_gather_factor=0)
 
 
+def test_forward_is_slowed_down_beside_gathers() -> None:
+    """Twice as long: the root's copy out 25 to 49, `h.0`'s gather beside it to 50; `tokens` to 69 beside that
+    of `h.1`, 50 to 75; `h.0` copied out to 75 and computed to 85, `h.1` copied out to 90; to 100 and 110."""
+    timeline = sim.simulate(
+        WORKLOAD, replace(HARDWARE, compute_slowdown=2.0), sim.assign(WORKLOAD, "fully_shard")
+    )
+    assert timeline.pre_forward_ns == 110 - WORKLOAD.forward_ns
+
+
 def test_only_the_last_micro_batch_reduces() -> None:
     assignment = sim.assign(WORKLOAD, "fully_shard", accumulation_steps=3)
     first, second, last = write(WORKLOAD, HARDWARE, assignment)
-    assert [len(program.before_forward) for program in (first, second, last)] == [3, 3, 3]
-    assert [len(program.collectives) for program in (first, second, last)] == [2, 2, 5]
+    assert [len(program.before) for program in (first, second, last)] == [3, 3, 3]
+    assert [len(program.collectives) for program in (first, second, last)] == [5, 5, 8]
     assert played(accumulation_steps=3).accumulation_ns > 0
 
 

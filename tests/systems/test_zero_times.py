@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.clock import play, simpy_clock
-from sim.clock.program import COPY_BACK, Item, Program
+from sim.clock.program import AROUND, COPY_BACK, OPTIMIZER, Item, Program
 from sim.clock.timeline import Outcome
 from sim.errors import AssignmentError, NotModelledError
 from sim.nouns.hardware import CurvePoint, Hardware
@@ -45,7 +45,17 @@ def played(
     (program,) = programs(workload, hardware, policy, **options)
     outcome = simpy_clock.play(program)
     assert outcome == play.play(program)
-    return outcome
+    return outcome.in_backward()
+
+
+def work(program: Program, kind: int) -> int:
+    return sum(item.duration_ns for item in program.lane if item.kind == kind)
+
+
+def following(program: Program) -> tuple[int, int]:
+    """What comes after synchronisation: besides the optimizer, and that."""
+    outcome, optimizer_ns = play.play(program), work(program, OPTIMIZER)
+    return outcome.lane_end_ns - outcome.sync_end_ns - optimizer_ns, optimizer_ns
 
 
 def test_under_overlap_comm_one_reduction_is_under_way_at_most() -> None:
@@ -78,7 +88,7 @@ def test_stage_1_without_overlap_reduces_after_backward_in_parameter_order() -> 
     assert outcome.backward_end_ns == 40
     assert outcome.launch_ns == (40, 65, 90)
     (program,) = programs(gradients(), HARDWARE, "zero1", reduce_bucket_size=10)
-    assert [collective.gradient for collective in program.collectives] == [None] * 3
+    assert [collective.gradient for collective in program.collectives[program.of_backward]] == [None] * 3
     assert assign(gradients(), "zero1", reduce_bucket_size=10).bucket_indices == (
         (0,),
         (1,),
@@ -123,7 +133,7 @@ def test_a_gradient_larger_than_the_bucket_is_not_copied() -> None:
     outcome = played(gradients(1), COPYING, reduce_bucket_size=5)
     assert outcome.ready_ns == (10,)
     (program,) = programs(gradients(1), HARDWARE, reduce_bucket_size=5)
-    assert [collective.elements for collective in program.collectives] == [6, 4]
+    assert [collective.elements for collective in program.collectives[program.of_backward]] == [6, 4]
 
 
 def test_without_contiguous_gradients_the_bucket_is_flattened_when_it_is_flushed() -> None:
@@ -145,28 +155,27 @@ def test_a_cast_to_the_wire_and_back_is_paid_where_it_is_made() -> None:
     """
     curve = (CurvePoint(num_bytes=20, duration_ns=20), CurvePoint(num_bytes=40, duration_ns=40))
     (program,) = programs(gradients(1), replace(COPYING, all_reduce=curve), communication_data_type="fp16")
-    (sent,) = program.collectives
+    (sent,) = program.collectives[program.of_backward]
     assert (sent.num_bytes, sent.dtype, sent.service_ns) == (20, "float16", 20)
-    assert program.lane[-1] == Item(COPY_BACK, 10, bucket=0)
+    assert Item(COPY_BACK, 10, bucket=0) in program.lane
 
 
 def test_step_sends_norms_and_parameters_and_works_on_its_share() -> None:
     """A5.11, A8.8: 30 elements are padded to 32, so that a rank optimises 16 of 30."""
     gathering = replace(HARDWARE, all_gather=(CurvePoint(num_bytes=128, duration_ns=77),))
     (program,) = programs(gradients(), gathering)
-    assert [(c.kind, c.elements, c.purpose) for c in program.after_sync] == [
+    assert [(c.kind, c.elements, c.purpose) for c in program.after] == [
         ("all_reduce", 1, "norm"),
         ("all_gather", 32, "parameters"),
     ]
-    assert program.post_sync_ns == 25 + 77
-    assert program.optimizer_ns == 533
+    assert following(program) == (25 + 77, 533)
     grouped = replace(
         gradients(), gradients=tuple(replace(g, group=g.index % 2) for g in gradients().gradients)
     )
     (program,) = programs(grouped, gathering)
-    assert [c.elements for c in program.after_sync] == [1, 1, 20, 12]
+    assert [c.elements for c in program.after] == [1, 1, 20, 12]
     (program,) = programs(gradients(), gathering, compute_grad_norm=False, gradient_clipping=0)
-    assert [c.elements for c in program.after_sync] == [32]
+    assert [c.elements for c in program.after] == [32]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +195,7 @@ def test_step_passes_over_its_partitions(dtype: str, options: dict[str, Any], by
     members = tuple(replace(g, dtype=dtype, num_bytes=size) for g in workload.gradients)
     hardware = replace(HARDWARE, copy_out_bytes_per_s=1e9)
     (program,) = programs(replace(workload, gradients=members), hardware, **options)
-    assert program.after_sync_ns == 16 * bytes_each // 2
+    assert work(program, AROUND) == 16 * bytes_each // 2
 
 
 def test_half_precision_checks_for_overflow() -> None:
@@ -195,18 +204,18 @@ def test_half_precision_checks_for_overflow() -> None:
         gradients=tuple(replace(g, dtype="bfloat16", num_bytes=20) for g in gradients().gradients),
     )
     (program,) = programs(halves, HARDWARE)
-    assert [(c.elements, c.dtype) for c in program.after_sync] == [
+    assert [(c.elements, c.dtype) for c in program.after] == [
         (1, "uint8"),
         (1, "float32"),
         (32, "bfloat16"),
     ]
     (program,) = programs(halves, HARDWARE, check_grad_overflow=False)
-    assert [c.dtype for c in program.after_sync] == ["float32", "bfloat16"]
+    assert [c.dtype for c in program.after] == ["float32", "bfloat16"]
 
 
 def test_an_all_gather_without_a_curve_is_said_not_guessed() -> None:
     (program,) = programs(gradients(), HARDWARE)
-    assert program.post_sync_ns == 25
+    assert following(program) == (25, 533)
     assert "1 all-gather(s) of parameters in step() are not counted" in program.notes[0]
 
 
@@ -214,19 +223,19 @@ def test_accumulation_reduces_in_every_micro_batch_of_stage_2_and_in_the_last_of
     """A5.9."""
     for policy, sent in (("zero2", (3, 3)), ("zero1", (0, 3))):
         step = programs(gradients(), HARDWARE, policy, reduce_bucket_size=10, gradient_accumulation_steps=2)
-        assert tuple(len(program.collectives) for program in step) == sent
-        assert [bool(program.after_sync) for program in step] == [False, True]
-        assert [program.optimizer_ns for program in step] == [0, 533]
+        assert tuple(len(program.collectives[program.of_backward]) for program in step) == sent
+        assert [bool(program.after) for program in step] == [False, True]
+        assert [work(program, OPTIMIZER) for program in step] == [0, 533]
     first = programs(gradients(), HARDWARE, "zero1", gradient_accumulation_steps=2)[0]
-    assert simpy_clock.play(first).sync_end_ns == 40
+    assert simpy_clock.play(first).in_backward().sync_end_ns == 40
 
 
 def test_offloading_copies_to_the_host_at_each_flush_and_back_in_step() -> None:
     """A8.8: 40 B to the host for each flush, and 16 elements, 64 B, back; at 1 byte a ns."""
     options = {"reduce_bucket_size": 10, "cpu_offload": True, "offload_bytes_per_s": 1e9}
     (program,) = programs(gradients(), HARDWARE, **options)
-    assert program.after_sync_ns == 64
-    outcome = simpy_clock.play(program)
+    assert work(program, AROUND) == 64
+    outcome = simpy_clock.play(program).in_backward()
     assert outcome.available_ns == (85, 144, 219)  # the second straddles: its busier owner has 6, 24 B
     with pytest.raises(NotModelledError, match="give offload_bytes_per_s, or accelerator=cpu"):
         programs(gradients(), HARDWARE, cpu_offload=True)
@@ -241,9 +250,9 @@ def test_an_unused_gradient_is_never_sent_but_has_its_place() -> None:
     )
     assert assign(workload, "zero2").bucket_indices == ((2, 0), (1,))
     (program,) = programs(workload, HARDWARE)
-    assert [collective.elements for collective in program.collectives] == [20]
+    assert [collective.elements for collective in program.collectives[program.of_backward]] == [20]
     assert program.carriers == ((0,), ())
-    assert program.after_sync[-1].elements == 32
+    assert program.after[-1].elements == 32
 
 
 def test_buckets_that_the_settings_do_not_give_are_refused() -> None:

@@ -10,12 +10,11 @@ import numpy as np
 
 from sim.clock.arrays import Floats, Ints
 from sim.clock.machine_code import compiled
-from sim.clock.program import MOST_NS
-from sim.clock.ranks import Lanes, Met, Together, check_times, make_lanes, play
+from sim.clock.program import BACKWARD, FORWARD, MOST_NS, OPTIMIZER
+from sim.clock.ranks import Lanes, Together, make_lanes, play
 from sim.clusters.ranks.crew import Brought, Crew, Dice
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
-from sim.nouns.collective import Collective
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.registry import write
@@ -23,6 +22,7 @@ from sim.tuner.machines import read_scatter
 
 MOST_CELLS = 1 << 27  # ranks times collectives: 1 GiB an array
 MOST_BYTES = 1 << 30  # of arrays that jobs which run at once may hold
+_PARTS = (FORWARD, BACKWARD, OPTIMIZER)  # of what a model computes in a step
 _BYTES_A_CELL = 64  # rank and collective: came and its kin
 
 
@@ -109,7 +109,8 @@ class VariedStep:
 
 def _works(lanes: Lanes) -> Ints:
     """What variants compute [variants, 3], ns at pace 1: before backward, in it, and in the optimizer."""
-    return np.stack([lanes.paced_before_ns, lanes.until_ns[:, -1], lanes.paced_after_ns], axis=1)
+    of = [np.where(lanes.sheet.kinds == kind, lanes.sheet.durations, 0).sum(axis=1) for kind in _PARTS]
+    return np.stack(of, axis=1)
 
 
 def _wires(lanes: Lanes) -> Ints:
@@ -149,7 +150,7 @@ def play_job(
         shape = (steps + 1, len(step.batches), gradients)
         luck = np.random.default_rng(lucky).standard_normal(shape)
     services = step.services(luck)
-    count = sum(lanes.count for lanes in step.batches)
+    count = sum(sent.stop - sent.start for sent in (one.programs[0].of_backward for one in step.batches))
     waited, longest, stragglers = np.zeros((3, count), np.int64)
     rank_waited, rank_last = np.zeros(len(crew), np.int64), np.zeros(len(crew))
     ends, finished = np.zeros(len(crew), np.int64), [0]
@@ -166,14 +167,14 @@ def play_job(
                 stall_ns=crew.ranks.stall_ns,
                 begins_ns=ends,
             )
-            ends, met = _through(lanes.with_services(times[batch]), bringing)
+            met = play(lanes.with_services(times[batch]), bringing)
+            ends, sent = met.lane_ends_ns, lanes.programs[0].of_backward
             if number:
                 computed += brought.paces @ step.works_ns[batch][bringing.variants]
-                added = tally(met.came_ns, met.last_ns, rank_waited, rank_last)
-                here = slice(at, at + lanes.count)
+                added = tally(met.came_ns[:, sent], met.last_ns[sent], rank_waited, rank_last)
                 for sums, more in zip((waited, longest, stragglers), added, strict=True):
-                    sums[here] += more
-            at += lanes.count
+                    sums[at : at + more.size] += more
+            at += sent.stop - sent.start
         finished.append(int(ends.max()))
         if number:
             rank_paces += brought.paces
@@ -194,37 +195,6 @@ def play_job(
     )
 
 
-def _through(lanes: Lanes, ranks: Together) -> tuple[Ints, Met]:
-    """All ranks through one micro-batch: when each has ended it, and what was between.
-
-    Here ``ranks.begins_ns`` is when each rank begins the micro-batch, before its forward.
-    """
-    check_times(lanes, ranks)
-    variants, paces, first = ranks.variants, ranks.paces, lanes.programs[0]
-    before = np.rint(lanes.paced_before_ns[variants] * paces).astype(np.int64) + lanes.before_ns[variants]
-    begins = _awaited(first.before_forward, ranks.begins_ns) + before
-    met = play(lanes, replace(ranks, begins_ns=begins))
-    ends = met.sync_ends_ns + np.rint(lanes.paced_after_ns[variants] * paces).astype(np.int64)
-    return _awaited(first.after_sync, ends) + lanes.after_ns[variants], met
-
-
-def _awaited(collectives: Sequence[Collective], came: Ints) -> Ints:
-    """When each rank is past the waiting for blocking collectives that follow one another.
-
-    ``came``: when it came to the first. A broadcast waits for its root alone, others for all ranks.
-    Collectives without a time are not waited for: either their time is not known, or ranks go on without
-    their result.
-    """
-    for one in collectives if came.size > 1 else ():
-        if not one.service_ns:
-            continue
-        if one.kind == "broadcast":
-            came = np.maximum(came, came[one.root or 0])
-        else:
-            came = np.full_like(came, came.max())
-    return came
-
-
 def play_even(step: VariedStep, means_ns: Floats) -> int:
     """The step in ns if every rank were the workload as it is, but computed ``means_ns`` [3] in a step:
     before backward, in it, and in the optimizer; no all-reduce varies."""
@@ -232,17 +202,13 @@ def play_even(step: VariedStep, means_ns: Floats) -> int:
     paces = np.where(works > 0, means_ns / np.maximum(works, 1), 1.0)
     end, variant = np.zeros(1, np.int64), np.zeros(1, np.int64)
     for lanes in step.batches:
-        early = np.rint(lanes.paced_before_ns * paces[0]).astype(np.int64)
-        late = np.rint(lanes.paced_after_ns * paces[2]).astype(np.int64)
-        own = replace(
-            lanes,
-            paced_before_ns=np.zeros_like(early),
-            before_ns=lanes.before_ns + early,
-            paced_after_ns=np.zeros_like(late),
-            after_ns=lanes.after_ns + late,
-        )
-        alone = Together(variants=variant, paces=paces[1:2], stalled=variant - 1, stall_ns=0, begins_ns=end)
-        end, _ = _through(own, alone)
+        durations = lanes.sheet.durations.copy()
+        for kind, pace in zip(_PARTS, paces, strict=True):
+            of = lanes.sheet.kinds == kind
+            durations[of] = np.rint(durations[of] * pace)
+        own = replace(lanes, sheet=lanes.sheet._replace(durations=durations))
+        alone = Together(variants=variant, paces=np.ones(1), stalled=variant - 1, stall_ns=0, begins_ns=end)
+        end = play(own, alone).lane_ends_ns
     return int(end[0]) + round(float(means_ns[works == 0].sum()))  # of which the workload has nothing
 
 

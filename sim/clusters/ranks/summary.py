@@ -227,7 +227,7 @@ def _collectives(step: VariedStep, jobs: Sequence[JobSteps]) -> tuple[Collective
     steps, at, rows = sum(len(job.steps_ns) for job in jobs), 0, []
     ranks = len(step.crew)
     for lanes in step.batches:
-        for one in lanes.programs[0].collectives:
+        for one in lanes.programs[0].collectives[lanes.programs[0].of_backward]:
             rows.append(
                 CollectiveWait(
                     bucket=one.bucket,
@@ -255,7 +255,7 @@ def _notes(crew: Crew, step: VariedStep, jobs: Sequence[JobSteps]) -> tuple[str,
         one
         for lanes in step.batches
         for program in lanes.programs[:1]
-        for one in (*program.before_forward, *program.after_sync)
+        for one in (*program.before, *program.after)
     ]
     if around and len(crew) > 1:
         notes.append(
