@@ -16,6 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from sim.errors import InputError
 from sim.formats.files import read_bytes, write_atomically
 from sim.nouns.assignment import Assignment
+from sim.nouns.checks import shown
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import DTYPE_BYTES, Workload
@@ -23,6 +24,7 @@ from sim.nouns.workload import DTYPE_BYTES, Workload
 SCHEMA_VERSION = 1
 MAX_DEPTH = 64
 _LONGEST_MESSAGE = 360
+_BOUNDS = {"greater_than_equal": ">= {ge}", "greater_than": "above {gt}", "less_than_equal": "<= {le}"}
 _MORE_THAN_A_FLOAT = re.compile(r"\d{309}")
 
 
@@ -147,11 +149,6 @@ def _is_broken_text(value: Any) -> bool:
     return isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value)
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
 def _explain(error: ValidationError, source: str) -> InputError:
     """The first fault as one line: file, field, value, what is legal."""
     first = error.errors(include_url=False)[0]
@@ -165,8 +162,11 @@ def _explain(error: ValidationError, source: str) -> InputError:
         text = f"{where}: missing; it is required"
     elif kind in ("unexpected_keyword_argument", "extra_forbidden"):
         text = f"{where}: unknown key; put additions under 'extensions'"
+    elif kind in _BOUNDS:
+        bound = _BOUNDS[kind].format(**first["ctx"])
+        text = f"{where}: {shown(first['input'])} is not legal; give a number {bound}"
     else:
-        text = f"{where}: {_short(first['input'])} is not legal: {first['msg']}"
+        text = f"{where}: {shown(first['input'])} is not legal: {first['msg']}"
     if len(text) > _LONGEST_MESSAGE:
         text = f"{text[: _LONGEST_MESSAGE // 2]} ... {text[-_LONGEST_MESSAGE // 2 :]}"
     return InputError(f"{source}: {_one_line(text)}{more}")
@@ -181,14 +181,14 @@ def parse_document(document: Any, noun: type[Noun], source: str) -> Noun:
     """A noun from parsed JSON. Raises ``InputError`` naming ``source``, field, value and what is legal."""
     kind = noun.KIND
     if not isinstance(document, dict):
-        raise InputError(f"{source}: {_short(document)} is not legal; give a JSON object of kind {kind!r}")
+        raise InputError(f"{source}: {shown(document)} is not legal; give a JSON object of kind {kind!r}")
     body: dict[str, Any] = dict(document)
     for key, legal in (("schema_version", SCHEMA_VERSION), ("kind", kind)):
         if key not in body:
             raise InputError(f"{source}: {key}: missing; it must be {legal!r}")
         value = body.pop(key)
         if value != legal or type(value) is not type(legal):
-            raise InputError(f"{source}: {key}: {_short(value)} is not legal; it must be {legal!r}")
+            raise InputError(f"{source}: {key}: {shown(value)} is not legal; it must be {legal!r}")
     if "provenance" not in body:
         raise InputError(f'{source}: provenance: missing; give an object, such as {{"source": "..."}}')
     if noun is Hardware:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from sim.errors import AssignmentError
-from sim.nouns.checks import all_at_least, are_at_least, at_least
+from sim.nouns.checks import Count, Positive, check, no_duplicates
 from sim.nouns.workload import Workload
 
 Policy = Literal[
@@ -40,16 +40,15 @@ class MadeFor:
 
     workload: str
     names: tuple[str, ...]
-    num_bytes: tuple[int, ...]
+    num_bytes: tuple[Count, ...]
     dtypes: tuple[str, ...]
-    world_size: int | None = None
+    world_size: Positive | None = None
 
     def __post_init__(self) -> None:
         for what, values in (("num_bytes", self.num_bytes), ("dtypes", self.dtypes)):
             if len(values) != len(self.names):
                 raise AssignmentError(f"{what}: {len(values)} values for {len(self.names)} names")
-        all_at_least("num_bytes", self.num_bytes, 0)
-        at_least("world_size", self.world_size, 1)
+        check(self)
 
 
 def made_for(workload: Workload, world_size: int | None = None) -> MadeFor:
@@ -76,8 +75,8 @@ class Assignment:
 
     KIND: ClassVar[str] = "assignment"
     policy: Policy = "explicit"
-    bucket_indices: tuple[tuple[int, ...], ...]
-    bucket_bytes: tuple[int, ...] | None = None
+    bucket_indices: tuple[tuple[Count, ...], ...]
+    bucket_bytes: tuple[Count, ...] | None = None
     ddp_kwargs: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     requires: dict[str, Any] = field(default_factory=dict)
@@ -86,28 +85,17 @@ class Assignment:
     extensions: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check(self)
         if not self.bucket_indices:
             raise AssignmentError("bucket_indices: an empty list is not legal; give at least one bucket")
-        members = [index for bucket in self.bucket_indices for index in bucket]
-        if not (all(self.bucket_indices) and are_at_least(members, 0) and len(set(members)) == len(members)):
-            self._refuse_indices()
+        if () in self.bucket_indices:
+            empty = self.bucket_indices.index(())
+            raise AssignmentError(f"bucket_indices.{empty}: an empty bucket is not legal")
+        no_duplicates("bucket_indices", [index for bucket in self.bucket_indices for index in bucket])
         if self.bucket_bytes is not None and len(self.bucket_bytes) != len(self.bucket_indices):
             raise AssignmentError(
                 f"bucket_bytes: {len(self.bucket_bytes)} sizes for {len(self.bucket_indices)} buckets"
             )
-        all_at_least("bucket_bytes", self.bucket_bytes or (), 0)
-
-    def _refuse_indices(self) -> None:
-        seen: set[int] = set()
-        for number, bucket in enumerate(self.bucket_indices):
-            where = f"bucket_indices.{number}"
-            if not bucket:
-                raise AssignmentError(f"{where}: an empty bucket is not legal")
-            for index in bucket:
-                at_least(where, index, 0)
-                if index in seen:
-                    raise AssignmentError(f"{where}: index {index} occurs twice; every index may occur once")
-                seen.add(index)
 
     @property
     def by_keywords(self) -> bool:

@@ -1,76 +1,144 @@
-"""Small checks that the nouns share; every message names the field, the value and what is legal."""
+"""What is legal: the range of a field is in its annotation, and is checked whenever a noun is made.
 
-import math
+Every message names the field, the value and what is legal. pydantic reads the same annotations in files.
+"""
+
 from collections.abc import Collection, Sequence
-from itertools import pairwise
-from typing import Any
+from dataclasses import dataclass, fields
+from functools import cache
+from itertools import chain, pairwise
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le
 
 from sim.errors import InputError
 
-_RISING = ("min_ns", "p10_ns", "median_ns", "p90_ns", "max_ns"), ("low_ns", "high_ns")
 MAX_INT = 2**62  # ns: 146 years; bytes: 4 EiB. Beyond it a number is a mistake, not a measurement.
+Count = Annotated[int, Ge(0), Le(MAX_INT)]  # of anything, of ns, of bytes
+Positive = Annotated[int, Ge(1), Le(MAX_INT)]
+Factor = Annotated[float, Ge(1), Le(MAX_INT)]
+Rate = Annotated[float, Ge(1), Le(MAX_INT)]  # bytes/s: slower than one is a mistake
+
+_RISING = ("min_ns", "p10_ns", "median_ns", "p90_ns", "max_ns"), ("low_ns", "high_ns")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Legal:
+    """What a field may be: one of ``words``, or without any a number of ``kind`` within ``least``, itself
+    legal unless ``is_open``, and ``most``."""
+
+    words: tuple[Any, ...] = ()
+    kind: type = int
+    least: float = 0
+    is_open: bool = False
+    most: float = MAX_INT
+
+    def holds(self, value: Any) -> bool:
+        """Whether ``value`` is legal."""
+        if self.words:
+            return value in self.words
+        is_number = type(value) is int or (self.kind is float and isinstance(value, float))
+        return is_number and self.least <= value <= self.most and not (self.is_open and value == self.least)
+
+    def __str__(self) -> str:
+        if self.words:
+            return f"one of {', '.join(map(str, self.words))}"
+        what, bound = "an integer" if self.kind is int else "a number", "above" if self.is_open else ">="
+        most = "2**62" if self.most == MAX_INT else f"{self.most:.7g}"
+        return f"{what} {bound} {self.least:.7g}, at most {most}"
+
+
+class Checked:
+    """A noun whose fields are legal; one with a ``__post_init__`` of its own calls ``check`` there."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def check(noun: Any) -> None:
+    """Raise ``InputError`` unless each field of a dataclass is what its annotation says."""
+    for name, legal in legal_fields(noun.__class__).items():
+        value = getattr(noun, name)
+        if value is None or (type(value) is legal.kind is int and legal.least <= value <= legal.most):
+            continue
+        check_value(name, value, legal)
+
+
+def check_value(field: str, value: Any, legal: Legal) -> None:
+    """Raise ``InputError`` unless ``value``, or all that a tuple holds, is legal or None."""
+    if type(value) is tuple:
+        if value and type(value[0]) is tuple:
+            value = tuple(chain.from_iterable(value))
+        is_whole = legal.kind is int and set(map(type, value)) == {int}  # of many numbers the ends will do
+        for item in (min(value), max(value)) if is_whole else value:
+            check_value(field, item, legal)
+    elif value is not None and not legal.holds(value):
+        raise InputError(f"{field}: {shown(value)} is not legal; give {legal}")
+
+
+@cache
+def legal_fields(noun: Any) -> dict[str, Legal]:
+    """What is legal for the fields of a dataclass that have a range or a choice of words."""
+    found = {one.name: _legal(one.type) for one in fields(noun)}
+    return {name: legal for name, legal in found.items() if legal is not None}
+
+
+def _legal(annotation: Any) -> Legal | None:
+    """The range in an annotation: of the value, of what a tuple holds, or of what may be None."""
+    parts = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return Legal(words=parts, kind=str)
+    if get_origin(annotation) is not Annotated:
+        return next((legal for part in parts if (legal := _legal(part)) is not None), None)
+    told: dict[str, Any] = {"kind": parts[0]}
+    for mark in parts[1:]:
+        if isinstance(mark, Le):
+            told["most"] = mark.le
+        elif isinstance(mark, Gt):
+            told |= {"least": mark.gt, "is_open": True}
+        elif isinstance(mark, Ge):
+            told["least"] = mark.ge
+    return Legal(**told)
 
 
 def at_least(field: str, value: int | None, least: int) -> None:
     """``value`` is None or an int in [least, 2**62]."""
-    if value is not None and not (type(value) is int and least <= value <= MAX_INT):
-        integer(field, value, least)
+    check_value(field, value, Legal(least=least))
 
 
-def are_at_least(values: Collection[int], least: int) -> bool:
-    """Whether each of ``values`` is an int in [least, 2**62], and none None."""
-    if not set(map(type, values)) <= {int}:
-        return False
-    return not values or (least <= min(values) and max(values) <= MAX_INT)
+def number(field: str, value: Any, legal: Legal | None = None) -> int | float:
+    """``value`` is a finite number, legal where that is said, and no truth value."""
+    legal = legal or Legal(kind=float, least=-MAX_INT)
+    if not legal.holds(value):
+        raise InputError(f"{field}: {shown(value)} is not legal; give {legal}")
+    return value  # type: ignore[no-any-return]
 
 
-def all_at_least(field: str, values: Collection[int], least: int) -> None:
-    """``at_least`` of each."""
-    if not are_at_least(values, least):
-        for value in values:
-            at_least(field, value, least)
-
-
-def integer(field: str, value: Any, least: int) -> None:
-    """``value`` is an int in [least, 2**62]."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{field}: {value!r} is not legal; give an integer >= {least}")
-    if not least <= value <= MAX_INT:
-        raise InputError(f"{field}: {value} is not legal; give an integer >= {least} (at most 2**62)")
-
-
-def number(field: str, value: Any) -> int | float:
-    """``value`` is a finite number, and no truth value."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InputError(f"{field}: {value!r:.60} is not legal; give a number")
-    return value
-
-
-def factor(field: str, value: float, least: float) -> None:
-    """``value`` is a finite float in [least, 2**62]."""
-    if not (math.isfinite(value) and least <= value <= MAX_INT):
-        raise InputError(f"{field}: {value} is not legal; give a finite number >= {least} (at most 2**62)")
-
-
-def rate(field: str, value: float | None) -> None:
-    """``value`` is None or a finite float >= 1: slower than a byte a second is a mistake."""
-    if value is not None and not (math.isfinite(value) and value >= 1):
-        raise InputError(f"{field}: {value} is not legal; give a finite number >= 1, or null for free")
-
-
-def one_of(field: str, value: object, legal: Collection[str]) -> None:
+def one_of(field: str, value: object, words: Collection[str]) -> None:
     """``value`` is one of these words."""
-    if value not in legal:
-        raise InputError(f"{field}: {value!r} is not legal; give one of {', '.join(legal)}")
+    if value not in words:
+        raise InputError(f"{field}: {shown(value)} is not legal; give {Legal(words=tuple(words))}")
 
 
-def no_duplicates(field: str, values: Sequence[int]) -> None:
+def no_duplicates(field: str, values: Sequence[Any]) -> None:
     """No value twice."""
-    seen: set[int] = set()
+    if len(set(values)) == len(values):
+        return
+    seen: set[Any] = set()
     for value in values:
         if value in seen:
-            raise InputError(f"{field}: {value} occurs twice; each may occur once")
+            raise InputError(f"{field}: {shown(value)} occurs twice; each may occur once")
         seen.add(value)
+
+
+def shown(value: object) -> str:
+    """A value for a message; of a very long one the beginning."""
+    if isinstance(value, int) and abs(value) > 10**40:
+        return "a number of more than 40 digits"
+    written = repr(value)
+    return written if len(written) <= 80 else f"{written[:60]}… ({len(written)} characters)"
 
 
 def scatter(field: str, known: Any) -> None:
@@ -80,10 +148,7 @@ def scatter(field: str, known: Any) -> None:
     for name, value in known.items():
         scatter(f"{field}.{name}", value)
     for names in _RISING:
-        told = [(name, known[name]) for name in names if name in known]
-        for name, value in told:
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise InputError(f"{field}.{name}: {value!r} is not legal; give a number")
+        told = [(name, number(f"{field}.{name}", known[name])) for name in names if name in known]
         for (below, low), (above, high) in pairwise(told):
             if low > high:
                 raise InputError(
@@ -93,13 +158,13 @@ def scatter(field: str, known: Any) -> None:
 
 def curve_scatter(field: str, known: Any) -> None:
     """``known`` is an object of objects, one a size: what is counted or a time is an integer >= 0."""
-    if not isinstance(known, dict):
-        raise InputError(f"{field}: {known!r} is not legal; give an object, one member a size")
-    for size, point in known.items():
+    points = known.items() if isinstance(known, dict) else [("", None)]
+    for size, point in points:
         if not isinstance(point, dict):
             raise InputError(
-                f"{field}.{size}: {point!r} is not legal; give an object with count, p10_ns and p90_ns"
+                f"{field}: {shown(known)} is not legal; give an object, one member a size: an object with "
+                f"count, p10_ns and p90_ns"
             )
         for name, value in point.items():
             if name == "count" or name.endswith("_ns"):
-                integer(f"{field}.{size}.{name}", value, 0)
+                number(f"{field}.{size}.{name}", value, Legal())

@@ -1,13 +1,14 @@
 """The machine as numbers: kinds of hosts, how many of each there are, and the network between them."""
 
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Le
 
 from sim.errors import InputError
-from sim.nouns.checks import at_least, one_of
+from sim.nouns.checks import Checked, Count, Rate, check, no_duplicates, one_of, shown
 
 StepKind = Literal["nvlink", "nvswitch", "pcie", "shm", "qpi"]
 Generation = Literal["volta", "turing", "ampere", "hopper", "blackwell"]
@@ -18,46 +19,13 @@ MAX_HOSTS = 1_000_000
 MAX_GPUS = 576  # in one host: the largest NVLink domain announced
 MAX_RINGS = 64  # MAXCHANNELS of NCCL (src/include/device.h)
 _MOST_RAILS = 65_536
+PerHost = Annotated[int, Ge(1), Le(MAX_GPUS)]
+HostCount = Annotated[int, Ge(1), Le(MAX_HOSTS)]
 _FULL_NAME = re.compile(r"host(0|[1-9]\d{0,8})\.gpu(0|[1-9]\d{0,8})", re.ASCII)
 
 
-def _short(value: object) -> str:
-    """A value for a message; of a very long one the beginning."""
-    if isinstance(value, int) and abs(value) > 10**40:
-        return "a number of more than 40 digits"
-    written = repr(value)
-    return written if len(written) <= 80 else f"{written[:60]}… ({len(written)} characters)"
-
-
-def _is_number(value: float, least: float, most: float) -> bool:
-    """Whether it is a finite number in [least, most]; integers are compared before they become floats."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most
-
-
-def _text(field_name: str, value: str) -> None:
-    if not isinstance(value, str):
-        raise InputError(f"{field_name}: {value!r} is not legal; give text")
-
-
-def _rate(field_name: str, value: float | None) -> None:
-    if value is not None and not _is_number(value, 1, sys.float_info.max):
-        raise InputError(f"{field_name}: {_short(value)} is not legal; give bytes/s >= 1")
-
-
-def _count(field_name: str, value: int, most: int, least: int = 1) -> None:
-    at_least(field_name, value, least)
-    if value > most:
-        raise InputError(f"{field_name}: {value} is not legal; give an integer {least} to {most}")
-
-
-def _flags(holder: object, *names: str) -> None:
-    for name in names:
-        if not isinstance(getattr(holder, name), bool):
-            raise InputError(f"{name}: {_short(getattr(holder, name))} is not legal; give true or false")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Checked):
     """A ring's step from GPU to GPU within a host, where it is worst and where it is slowest.
 
     ``kind`` is NCCL's: ``nvlink`` (from GPU to GPU), ``nvswitch``, ``pcie``, ``qpi`` (from socket to socket)
@@ -66,13 +34,8 @@ class Step:
     """
 
     kind: StepKind
-    bytes_per_s: float
-    rings: int = 1
-
-    def __post_init__(self) -> None:
-        one_of("kind", self.kind, get_args(StepKind))
-        _rate("bytes_per_s", self.bytes_per_s)
-        _count("rings", self.rings, MAX_RINGS)
+    bytes_per_s: Rate
+    rings: Annotated[int, Ge(1), Le(MAX_RINGS)] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,35 +51,28 @@ class HostKind:
     """
 
     name: str
-    gpus: int
+    gpus: PerHost
     generation: Generation
     between_gpus: tuple[Step, ...] = ()
-    nics: int = 0
-    parts: int = 1
-    gpu_slot_bytes_per_s: float | None = None
-    nic_slot_bytes_per_s: float | None = None
+    nics: Annotated[int, Ge(0), Le(MAX_GPUS)] = 0
+    parts: PerHost = 1
+    gpu_slot_bytes_per_s: Rate | None = None
+    nic_slot_bytes_per_s: Rate | None = None
     staged: bool = False
     nvls: bool = False
     ll128: bool = True
     cpu: CpuVendor = "intel"
 
     def __post_init__(self) -> None:
-        _text("name", self.name)
-        _count("gpus", self.gpus, MAX_GPUS)
-        one_of("generation", self.generation, get_args(Generation))
-        one_of("cpu", self.cpu, get_args(CpuVendor))
-        _count("nics", self.nics, MAX_GPUS, least=0)
-        _count("parts", self.parts, MAX_GPUS)
+        check(self)
         if self.gpus % self.parts or self.nics % self.parts:
             raise InputError(
                 f"parts: {self.parts} is not legal; give a divisor of the {self.gpus} gpus and the "
                 f"{self.nics} nics"
             )
         for name in ("gpu_slot_bytes_per_s", "nic_slot_bytes_per_s"):
-            _rate(name, getattr(self, name))
             if self.nics and getattr(self, name) is None:
                 raise InputError(f"{name}: null is not legal with {self.nics} nics; give bytes/s")
-        _flags(self, "staged", "nvls", "ll128")
         if self.nvls and self.generation in ("volta", "turing", "ampere"):
             raise InputError(f"nvls: true is not legal with {self.generation}; it takes hopper or later")
         if self.gpus > 1 and not self.between_gpus:
@@ -135,55 +91,39 @@ class HostKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hosts:
+class Hosts(Checked):
     """``count`` hosts of one kind; hosts are numbered on through the groups: ``host0``, ``host1``, …
 
     ``port_bytes_per_s`` is what each of their ports carries, where that is not what the network says.
     """
 
     kind: str
-    count: int
-    port_bytes_per_s: float | None = None
-
-    def __post_init__(self) -> None:
-        _count("count", self.count, MAX_HOSTS)
-        _rate("port_bytes_per_s", self.port_bytes_per_s)
+    count: HostCount
+    port_bytes_per_s: Rate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class Network(Checked):
     """A fat tree of two tiers, which every NIC is plugged into.
 
     NIC ``k`` of a host hangs on rail ``k % rails``; ``hosts_per_leaf`` hosts share the leaf switch of each
     rail (``rails`` 1: one leaf for all NICs of a host). A port carries ``bytes_per_s`` each way. What the
-    hosts of a leaf can send over ``oversubscription`` is what it has towards the spine, which stands for all
-    spine switches under adaptive routing. ``latency_ns`` is the one-way latency that the NIC's driver tells
-    NCCL (None: it tells none); ``switch_latency_ns`` that of one switch. ``sharp`` says that its switches
-    reduce in flight, ``ll`` and ``ll128`` that NCCL's protocols of these names may go through it.
+    hosts of a leaf can send over ``oversubscription`` (1: full bisection) is what it has towards the spine,
+    which stands for all spine switches under adaptive routing. ``latency_ns`` is the one-way latency that the
+    NIC's driver tells NCCL (None: it tells none); ``switch_latency_ns`` that of one switch. ``sharp`` says
+    that its switches reduce in flight, ``ll`` and ``ll128`` that NCCL's protocols of these names may go
+    through it.
     """
 
-    bytes_per_s: float
-    hosts_per_leaf: int
-    rails: int = 1
-    oversubscription: float = 1.0
-    latency_ns: int | None = None
-    switch_latency_ns: int = 0
+    bytes_per_s: Rate
+    hosts_per_leaf: HostCount
+    rails: Annotated[int, Ge(1), Le(_MOST_RAILS)] = 1
+    oversubscription: Annotated[float, Ge(1e-3), Le(1e6)] = 1.0
+    latency_ns: Count | None = None
+    switch_latency_ns: Count = 0
     sharp: bool = False
     ll128: bool = True
     ll: bool = True
-
-    def __post_init__(self) -> None:
-        _rate("bytes_per_s", self.bytes_per_s)
-        _count("hosts_per_leaf", self.hosts_per_leaf, MAX_HOSTS)
-        _count("rails", self.rails, _MOST_RAILS)
-        at_least("latency_ns", self.latency_ns, 0)
-        at_least("switch_latency_ns", self.switch_latency_ns, 0)
-        _flags(self, "sharp", "ll128", "ll")
-        if not _is_number(self.oversubscription, 1e-3, 1e6):
-            raise InputError(
-                f"oversubscription: {_short(self.oversubscription)} is not legal; give what leaves can take "
-                f"in over what they can pass up, 0.001 to 1e6 (1: full bisection)"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,9 +144,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         names = [kind.name for kind in self.kinds]
-        for number, name in enumerate(names):
-            if name in names[:number]:
-                raise InputError(f"kinds.{number}.name: {name!r} occurs twice; each may occur once")
+        no_duplicates("kinds: name", names)
         if not self.hosts:
             raise InputError("hosts: an empty list is not legal; give at least one group")
         for number, group in enumerate(self.hosts):
@@ -241,22 +179,21 @@ class Cluster:
 
 def split_name(name: str) -> tuple[int, int]:
     """Numbers of the host and of the GPU of a full name such as ``host3.gpu0``. Raises ``InputError``."""
-    found = _FULL_NAME.fullmatch(name)
+    found = _FULL_NAME.fullmatch(name) if isinstance(name, str) else None
     if found is None:
-        raise InputError(f"{_short(name)} is not legal; give a GPU such as host0.gpu0")
+        raise InputError(f"{shown(name)} is not legal; give a GPU such as host0.gpu0")
     return int(found[1]), int(found[2])
 
 
 def check_ranks(cluster: Cluster, ranks: Sequence[str], field_name: str) -> None:
     """Raise ``InputError`` unless ``ranks`` are different GPUs of ``cluster``, one at least."""
     if isinstance(ranks, str) or not isinstance(ranks, Sequence):
-        raise InputError(f"{field_name}: {_short(ranks)} is not legal; give a list such as ['host0.gpu0']")
+        raise InputError(f"{field_name}: {shown(ranks)} is not legal; give a list such as ['host0.gpu0']")
     if not ranks:
         raise InputError(f"{field_name}: an empty list is not legal; give the GPU of each rank")
     owners = cluster.owners()
     seen: set[tuple[int, int]] = set()
     for rank, name in enumerate(ranks):
-        _text(f"{field_name}.{rank}", name)
         try:
             host, gpu = split_name(name)
         except InputError as error:

@@ -2,24 +2,34 @@
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Ge, Gt, Le
 
 from sim.errors import InputError
-from sim.nouns.checks import at_least, curve_scatter, factor, number, rate, scatter
+from sim.nouns.checks import (
+    Checked,
+    Count,
+    Factor,
+    Legal,
+    Rate,
+    check,
+    curve_scatter,
+    legal_fields,
+    number,
+    scatter,
+    shown,
+)
 from sim.nouns.collective import CollectiveKind
 from sim.units import format_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CurvePoint:
+class CurvePoint(Checked):
     """Service time of one collective of ``num_bytes`` alone on its channel, back to back, warm."""
 
-    num_bytes: int
-    duration_ns: int
-
-    def __post_init__(self) -> None:
-        at_least("num_bytes", self.num_bytes, 0)
-        at_least("duration_ns", self.duration_ns, 0)
+    num_bytes: Count
+    duration_ns: Count
 
 
 Curve = tuple[CurvePoint, ...]
@@ -66,25 +76,25 @@ class Hardware:
 
     KIND: ClassVar[str] = "hardware"
     name: str
-    world_size: int
+    world_size: Annotated[int, Ge(1), Le(MAX_RANKS)]
     all_reduce: Curve
-    comm_channels: int = 1
-    channel_slowdown: float = 1.0
+    comm_channels: Annotated[int, Ge(1), Le(MAX_CHANNELS)] = 1
+    channel_slowdown: Factor = 1.0
     shared_connection: bool = False
-    launch_cost_ns: int = 0
+    launch_cost_ns: Count = 0
     launch_blocks_compute: bool = False
-    copy_in_bytes_per_s: float | None = None
-    copy_out_bytes_per_s: float | None = None
-    accumulate_bytes_per_s: float | None = None
-    queued_gather_factor: float = 1.0
-    compute_slowdown: float = 1.0
-    comm_slowdown: float = 1.0
-    copy_in_slowdown: float = 1.0
-    copy_out_slowdown: float = 1.0
-    comm_copy_out_slowdown: float = 1.0
-    search_unused_ns: int = 0
-    mark_used_ns: int = 0
-    hook_cost_ns: int = 0
+    copy_in_bytes_per_s: Rate | None = None
+    copy_out_bytes_per_s: Rate | None = None
+    accumulate_bytes_per_s: Rate | None = None
+    queued_gather_factor: Annotated[float, Gt(0), Le(1)] = 1.0
+    compute_slowdown: Factor = 1.0
+    comm_slowdown: Factor = 1.0
+    copy_in_slowdown: Factor = 1.0
+    copy_out_slowdown: Factor = 1.0
+    comm_copy_out_slowdown: Factor = 1.0
+    search_unused_ns: Count = 0
+    mark_used_ns: Count = 0
+    hook_cost_ns: Count = 0
     reduce_scatter: Curve | None = None
     all_gather: Curve | None = None
     broadcast: Curve | None = None
@@ -93,13 +103,7 @@ class Hardware:
     extensions: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, most in (("world_size", MAX_RANKS), ("comm_channels", MAX_CHANNELS)):
-            count = getattr(self, name)
-            at_least(name, count, 1)
-            if count > most:
-                raise InputError(f"{name}: {count} is not legal; give an integer 1 to {most}")
-        for name in SCALARS:
-            _scalar(name, name, getattr(self, name))
+        check(self)
         _ranges(self.spread.get("ranges", {}))
         _readings(self.spread.get("readings", []))
         for name in ("own_step", "anchor"):
@@ -127,49 +131,33 @@ class Hardware:
         return curve
 
 
-def _scalar(field: str, name: str, value: Any) -> None:
-    """``value`` is legal for the hardware's field ``name``; ``field`` is what a message calls it."""
-    if name in COSTS:
-        at_least(field, value, 0)
-    elif name in RATES:
-        rate(field, value)
-    elif name in SLOWDOWNS:
-        factor(field, value, 1.0)
-    elif not 0 < value <= 1:
-        raise InputError(f"{field}: {value} is not legal; give a factor above 0, at most 1")
+_SCALE = Legal(kind=float, is_open=True, most=MOST_FACTOR)  # on a whole curve
 
 
 def _ranges(said: Any) -> None:
     """``spread.ranges``: for a field its least and greatest value, for a curve such factors on all of it."""
     if not isinstance(said, dict):
-        raise InputError(f"spread.ranges: {said!r:.60} is not legal; give an object, one member a field")
+        raise InputError(f"spread.ranges: {shown(said)} is not legal; give an object, one member a field")
     for name, known in said.items():
         field = f"spread.ranges.{name}"
         if name not in (*SCALARS, *CURVES):
             raise InputError(f"{field}: not a field with a range; give {', '.join((*SCALARS, *CURVES))}")
         if not isinstance(known, dict) or not {"low", "high"} <= set(known):
-            raise InputError(f"{field}: {known!r:.60} is not legal; give an object with low and high")
-        for end in ("low", "high"):
-            value = number(f"{field}.{end}", known[end])
-            if name in SCALARS:
-                _scalar(f"{field}.{end}", name, value)
-            elif not 0 < value <= MOST_FACTOR:
-                raise InputError(
-                    f"{field}.{end}: {value} is not legal; give a factor above 0, at most "
-                    f"{format_number(MOST_FACTOR, 6)}"
-                )
-        if known["low"] > known["high"]:
-            raise InputError(f"{field}.low: {known['low']} is not legal; high is {known['high']}")
+            raise InputError(f"{field}: {shown(known)} is not legal; give an object with low and high")
+        legal = legal_fields(Hardware)[name] if name in SCALARS else _SCALE
+        low, high = (number(f"{field}.{end}", known[end], legal) for end in ("low", "high"))
+        if low > high:
+            raise InputError(f"{field}.low: {low} is not legal; high is {high}")
 
 
 def _held_to(field: str, said: Any) -> None:
     """What a measured step of the job said of the link: whether it fits, and which link would."""
     if not isinstance(said, dict):
         if said is not None:
-            raise InputError(f"{field}: {said!r:.60} is not legal; give an object")
+            raise InputError(f"{field}: {shown(said)} is not legal; give an object")
         return
     if not isinstance(said.get("fits", True), bool):
-        raise InputError(f"{field}.fits: {said['fits']!r:.60} is not legal; give true or false")
+        raise InputError(f"{field}.fits: {shown(said['fits'])} is not legal; give true or false")
     for name in {"explained_by", "value", "low", "high", "error"} & set(said):
         if said[name] is not None or name != "explained_by":
             number(f"{field}.{name}", said[name])
@@ -182,23 +170,19 @@ def _readings(said: Any) -> None:
     """``spread.readings``: machines by what they change of this one, which itself is the first of them."""
     legal = "give a list of objects with what, weight, set and curve"
     if not isinstance(said, list | tuple):
-        raise InputError(f"spread.readings: {said!r:.60} is not legal; {legal}")
+        raise InputError(f"spread.readings: {shown(said)} is not legal; {legal}")
     total = 0.0
     for place, reading in enumerate(said):
         field = f"spread.readings.{place}"
         if not isinstance(reading, dict) or not isinstance(reading.get("what"), str):
-            raise InputError(f"{field}: {reading!r:.60} is not legal; {legal}")
+            raise InputError(f"{field}: {shown(reading)} is not legal; {legal}")
         if unknown := set(reading) - {"what", "weight", "set", "curve"}:
             raise InputError(f"{field}: {min(unknown)} is not known; {legal}")
-        weight = number(f"{field}.weight", reading.get("weight"))
-        curve = number(f"{field}.curve", reading.get("curve", 1.0))
-        if not 0 < weight <= 1:
-            raise InputError(f"{field}.weight: {weight} is not legal; give a share above 0, at most 1")
-        if not 0 < curve <= MOST_FACTOR:
-            raise InputError(f"{field}.curve: {curve} is not legal; give a factor above 0")
+        total += number(f"{field}.weight", reading.get("weight"), Legal(kind=float, is_open=True, most=1))
+        curve = number(f"{field}.curve", reading.get("curve", 1.0), _SCALE)
         changed = reading.get("set", {})
         if not isinstance(changed, dict):
-            raise InputError(f"{field}.set: {changed!r:.60} is not legal; give an object, one member a field")
+            raise InputError(f"{field}.set: {shown(changed)} is not legal; give an object of fields")
         for name, value in changed.items():
             if name == "launch_blocks_compute" and isinstance(value, bool):
                 continue
@@ -208,10 +192,9 @@ def _readings(said: Any) -> None:
                     f"{', '.join((*SCALARS, 'launch_blocks_compute'))}"
                 )
             if value is not None or name not in RATES:
-                _scalar(f"{field}.set.{name}", name, number(f"{field}.set.{name}", value))
+                number(f"{field}.set.{name}", value, legal_fields(Hardware)[name])
         if not place and (changed or curve != 1):
             raise InputError(f"{field}: the first reading is the hardware itself; it changes nothing")
-        total += weight
     if said and abs(total - 1) > 1e-6:
         raise InputError(
             f"spread.readings: weights of {format_number(total, 6)} in all are not legal; they sum to 1"

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
-from sim.nouns.checks import at_least
+from sim.nouns.checks import Checked, Count, Positive, check
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 
@@ -14,35 +14,28 @@ Role = Literal["candidate", "plain", "noop"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredBucket:
+class MeasuredBucket(Checked):
     """One bucket in one iteration, ns from the start of backward, slowest rank; None: cannot be told."""
 
-    index: int
+    index: Count
     ready_ns: int | None
     launch_ns: int | None
     start_ns: int | None
     end_ns: int | None
 
-    def __post_init__(self) -> None:
-        at_least("index", self.index, 0)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredIteration:
+class MeasuredIteration(Checked):
     """One replayed step, slowest rank, in ns.
 
     ``backward_end_ns`` is the end of the compute lane, ``sync_end_ns`` the return of backward with
     all gradients available, both from the start of backward.
     """
 
-    step_ns: int
-    backward_end_ns: int
-    sync_end_ns: int
+    step_ns: Count
+    backward_end_ns: Count
+    sync_end_ns: Count
     buckets: tuple[MeasuredBucket, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("step_ns", "backward_end_ns", "sync_end_ns"):
-            at_least(name, getattr(self, name), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,24 +56,21 @@ class Measurement:
     role: Role
     mode: Mode
     backend: str
-    world_size: int
+    world_size: Positive
     asked: Assignment | None
     observed: tuple[tuple[int, ...], ...] | None
     iterations: tuple[MeasuredIteration, ...]
     traced: tuple[MeasuredIteration, ...] = ()
-    plain_backward_ns: int
-    plain_step_ns: int
-    dropped_warmup: int
+    plain_backward_ns: Count
+    plain_step_ns: Count
+    dropped_warmup: Count
     complete: bool = True
     environment: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
     extensions: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        at_least("world_size", self.world_size, 1)
-        at_least("plain_backward_ns", self.plain_backward_ns, 0)
-        at_least("plain_step_ns", self.plain_step_ns, 0)
-        at_least("dropped_warmup", self.dropped_warmup, 0)
+        check(self)
         if self.role == "candidate" and (self.asked is None or self.observed is None):
             raise InputError("asked, observed: null is not legal for a candidate; give its assignment")
         if self.complete and not self.iterations:

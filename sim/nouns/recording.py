@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sim.errors import InputError
-from sim.nouns.checks import at_least, no_duplicates
+from sim.nouns.checks import Checked, Count, Positive, check, no_duplicates
 from sim.nouns.devices import device_type
 from sim.nouns.workload import Buffer
 
@@ -12,18 +12,15 @@ Level = Literal["full", "light"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedParameter:
+class RecordedParameter(Checked):
     """A parameter that requires grad, in DDP's order; ``num_bytes`` is the dense size."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
-    num_bytes: int
+    num_bytes: Count
     device: str
     sparse: bool = False
-
-    def __post_init__(self) -> None:
-        at_least("num_bytes", self.num_bytes, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +39,10 @@ class RecordingHeader:
     has the variables that change how a GPU runs, where they are set.
     """
 
-    rank: int
-    world_size: int
+    rank: Count
+    world_size: Positive
     level: Level
-    every: int
+    every: Positive
     torch: str
     backend: str
     device: str
@@ -60,9 +57,7 @@ class RecordingHeader:
     extensions: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        at_least("world_size", self.world_size, 1)
-        at_least("rank", self.rank, 0)
-        at_least("every", self.every, 1)
+        check(self)
         if self.rank >= self.world_size:
             raise InputError(f"rank: {self.rank} is not legal; world_size is {self.world_size}")
         if not self.parameters:
@@ -75,37 +70,30 @@ class RecordingHeader:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedLayout:
+class RecordedLayout(Checked):
     """DDP's buckets from ``step`` on, in launch order, as indices of parameters.
 
     ``fired``: the order in which gradients came in that step, which times that are equal do not tell.
     """
 
-    step: int
+    step: Count
     bucket_indices: tuple[tuple[int, ...], ...]
     fired: tuple[int, ...] = ()
 
-    def __post_init__(self) -> None:
-        at_least("step", self.step, 0)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedBucket:
+class RecordedBucket(Checked):
     """One bucket of one backward, in ns from the end of forward (A3.1); ``index`` in launch order."""
 
-    index: int
-    num_bytes: int
+    index: Count
+    num_bytes: Count
     ready_ns: int
     launch_ns: int
     end_ns: int
 
-    def __post_init__(self) -> None:
-        at_least("index", self.index, 0)
-        at_least("num_bytes", self.num_bytes, 0)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedBackward:
+class RecordedBackward(Checked):
     """One forward and backward of a step.
 
     ``started_ns`` (DDP's forward called), ``forward_start_ns`` (the module's forward called, after
@@ -119,22 +107,15 @@ class RecordedBackward:
     """
 
     synchronised: bool
-    forwards: int
-    started_ns: int
-    forward_start_ns: int
-    forward_end_ns: int
-    backward_ns: int
-    sync_end_ns: int
-    ready_ns: tuple[int | None, ...]
+    forwards: Positive
+    started_ns: Count
+    forward_start_ns: Count
+    forward_end_ns: Count
+    backward_ns: Count
+    sync_end_ns: Count
+    ready_ns: tuple[Count | None, ...]
     buckets: tuple[RecordedBucket, ...] = ()
     uses: dict[int, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        at_least("forwards", self.forwards, 1)
-        for name in ("started_ns", "forward_start_ns", "forward_end_ns", "backward_ns", "sync_end_ns"):
-            at_least(name, getattr(self, name), 0)
-        for time in self.ready_ns:
-            at_least("ready_ns", time, 0)
 
     @property
     def forward_ns(self) -> int:
@@ -153,18 +134,16 @@ class RecordedStep:
     stream of the GPU than forward ran on.
     """
 
-    step: int
+    step: Positive
     started_at_ns: int
-    step_ns: int
-    optimizer_ns: int | None
+    step_ns: Count
+    optimizer_ns: Count | None
     backwards: tuple[RecordedBackward, ...]
     compiled: bool = False
     aside: bool = False
 
     def __post_init__(self) -> None:
-        at_least("step", self.step, 1)
-        at_least("step_ns", self.step_ns, 0)
-        at_least("optimizer_ns", self.optimizer_ns, 0)
+        check(self)
         if not self.backwards:
             raise InputError("backwards: an empty list is not legal; a step has at least one")
 

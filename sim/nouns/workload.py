@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from sim.errors import InputError
-from sim.nouns.checks import at_least, no_duplicates, one_of
+from sim.nouns.checks import Count, Positive, check, no_duplicates, one_of
 
 DTYPE_BYTES = {
     "float64": 8,
@@ -29,11 +29,7 @@ DTYPE_BYTES = {
 _WHOLE_BUCKET = re.compile(r"bucket \d+")
 ReadyIncludes = Literal["copy_in", "launch", "interference"]
 BandOn = Literal["ready", "length"]
-ReadyTimes = tuple[int | None, ...]  # ns by gradient index; None: it never becomes ready
-
-
-def _dtype(name: str, value: str) -> None:
-    one_of(name, value, DTYPE_BYTES)
+ReadyTimes = tuple[Count | None, ...]  # ns by gradient index; None: it never becomes ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,28 +42,21 @@ class Gradient:
     that it never becomes ready (an unused parameter).
     """
 
-    index: int
+    index: Count
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
     dtype: str
-    num_bytes: int
-    ready_ns: int | None
+    num_bytes: Count
+    ready_ns: Count | None
     sparse: bool = False
-    wire_bytes: int | None = None
+    wire_bytes: Count | None = None
     device: str | None = None
-    group: int = 0
-    uses: int = 1
+    group: Count = 0
+    uses: Positive = 1
 
     def __post_init__(self) -> None:
-        at_least("index", self.index, 0)
-        _dtype("dtype", self.dtype)
-        at_least("num_bytes", self.num_bytes, 0)
-        at_least("ready_ns", self.ready_ns, 0)
-        at_least("wire_bytes", self.wire_bytes, 0)
-        at_least("group", self.group, 0)
-        at_least("uses", self.uses, 1)
-        for size in self.shape:
-            at_least("shape", size, 0)
+        check(self)
+        one_of("dtype", self.dtype, DTYPE_BYTES)
 
     @property
     def elements(self) -> int:
@@ -90,11 +79,11 @@ class Buffer:
     """Module buffers of one dtype, broadcast before each synchronised forward (A3.16)."""
 
     dtype: str
-    num_bytes: int
+    num_bytes: Count
 
     def __post_init__(self) -> None:
-        _dtype("dtype", self.dtype)
-        at_least("num_bytes", self.num_bytes, 0)
+        check(self)
+        one_of("dtype", self.dtype, DTYPE_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,10 +117,10 @@ class Workload:
     KIND: ClassVar[str] = "workload"
     name: str
     gradients: tuple[Gradient, ...]
-    forward_ns: int
-    backward_ns: int
-    optimizer_ns: int
-    loss_ns: int = 0
+    forward_ns: Count
+    backward_ns: Count
+    optimizer_ns: Count
+    loss_ns: Count = 0
     ready_order: tuple[int, ...] | None = None
     ready_includes: tuple[ReadyIncludes, ...] = ()
     buffers: tuple[Buffer, ...] = ()
@@ -145,8 +134,7 @@ class Workload:
     extensions: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("forward_ns", "backward_ns", "optimizer_ns", "loss_ns"):
-            at_least(name, getattr(self, name), 0)
+        check(self)
         if not self.gradients:
             raise InputError("gradients: an empty list is not legal; give at least one gradient")
         no_duplicates("gradients: index", [gradient.index for gradient in self.gradients])
@@ -176,8 +164,6 @@ class Workload:
                 raise InputError(
                     f"samples.{number}: {len(sample)} ready times; there are {len(self.gradients)} gradients"
                 )
-            for time in sample:
-                at_least(f"samples.{number}", time, 0)
 
     def _check_order(self) -> None:
         if self.ready_order is None:

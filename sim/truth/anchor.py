@@ -10,7 +10,7 @@ from sim.costs.own_costs import without_own_costs
 from sim.errors import InputError
 from sim.metrics.step import step_ns
 from sim.nouns.assignment import Assignment
-from sim.nouns.checks import at_least
+from sim.nouns.checks import Checked, Count, Positive
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate
@@ -42,7 +42,7 @@ _COST_STEP_NS = 100  # of the cost of a collective: this is also far below what 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredStep:
+class MeasuredStep(Checked):
     """A step as a dashboard shows it, in ns, and the assignment that it ran with.
 
     ``sync_end_ns`` is from the start of backward until all gradients are available, where that was measured
@@ -51,14 +51,9 @@ class MeasuredStep:
     """
 
     assignment: Assignment
-    step_ns: int
-    sync_end_ns: int | None = None
-    noise_ns: int | None = None
-
-    def __post_init__(self) -> None:
-        at_least("step_ns", self.step_ns, 1)
-        at_least("sync_end_ns", self.sync_end_ns, 1)
-        at_least("noise_ns", self.noise_ns, 0)
+    step_ns: Positive
+    sync_end_ns: Positive | None = None
+    noise_ns: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

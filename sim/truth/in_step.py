@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from sim.costs.service_time import service_ns
 from sim.errors import InputError
-from sim.nouns.checks import at_least
+from sim.nouns.checks import Count, Positive, check
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
 from sim.nouns.measurement import Measurement
 
@@ -28,16 +28,14 @@ class InStepTimes:
     after another.
     """
 
-    durations_ns: tuple[int, ...]
-    after_backward_ns: int | None = None
+    durations_ns: tuple[Positive, ...]
+    after_backward_ns: Count | None = None
     places: tuple[Place, ...] | None = None
 
     def __post_init__(self) -> None:
+        check(self)
         if not self.durations_ns:
             raise InputError("durations_ns: an empty list is not legal; give one duration a bucket")
-        for duration in self.durations_ns:
-            at_least("durations_ns", duration, 1)
-        at_least("after_backward_ns", self.after_backward_ns, 0)
         if self.places is not None and len(self.places) != len(self.durations_ns):
             raise InputError(f"places: {len(self.places)} places for {len(self.durations_ns)} durations")
 

@@ -98,7 +98,7 @@ def test_a_gather_behind_another_takes_less() -> None:
     (program,) = write(WORKLOAD, hardware, sim.assign(WORKLOAD, "fully_shard"))
     gathers = [one for one in program.collectives if (one.kind, one.phase) == ("all_gather", "backward")]
     assert [one.service_ns for one in gathers] == [25, 25]
-    with pytest.raises(InputError, match="queued_gather_factor: 0 is not legal; give a factor above 0"):
+    with pytest.raises(InputError, match="queued_gather_factor: 0 is not legal; give a number above 0"):
         replace(HARDWARE, queued_gather_factor=0)
 
 

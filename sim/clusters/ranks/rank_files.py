@@ -1,38 +1,31 @@
 """Files of ranks, and the workloads that they name."""
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Ge, Le
 
 from sim.errors import InputError
 from sim.formats import documents
-from sim.nouns.checks import at_least
+from sim.nouns.checks import Checked, Count, Positive, check
 from sim.nouns.workload import Workload
 from sim.units import format_number
 
-LARGEST_SIGMA = 2.0  # of a lognormal factor: one rank in 40 is 50 times as slow as the median
 SMALLEST_PACE, LARGEST_PACE = 1e-3, 1e3
+Sigma = Annotated[float, Ge(0), Le(2)]  # of a lognormal factor: at 2, one rank in 40 is 50 times as slow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlowRanks:
+class SlowRanks(Checked):
     """Ranks ``first`` to ``first + count - 1``, all of whose compute takes ``pace`` times as long."""
 
-    first: int
-    count: int = 1
-    pace: float
-
-    def __post_init__(self) -> None:
-        _check_range(self.first, self.count)
-        if not SMALLEST_PACE <= self.pace <= LARGEST_PACE:
-            raise InputError(
-                f"pace: {self.pace} is not legal; give a factor, {format_number(SMALLEST_PACE, 6)} to "
-                f"{format_number(LARGEST_PACE, 6)}"
-            )
+    first: Count
+    count: Positive = 1
+    pace: Annotated[float, Ge(SMALLEST_PACE), Le(LARGEST_PACE)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,19 +35,14 @@ class RankGroup:
     ``workload`` is what that one is called: in a file of ranks its file, as seen from that file's directory.
     """
 
-    first: int
-    count: int = 1
+    first: Count
+    count: Positive = 1
     workload: str
 
     def __post_init__(self) -> None:
-        _check_range(self.first, self.count)
+        check(self)
         if not self.workload:
             raise InputError("workload: an empty name is not legal; name another workload")
-
-
-def _check_range(first: int, count: int) -> None:
-    at_least("first", first, 0)
-    at_least("count", count, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,27 +60,17 @@ class Ranks:
 
     KIND: ClassVar[str] = "ranks"
     name: str
-    pace_jitter: float = 0.0
-    pace_spread: float = 0.0
+    pace_jitter: Sigma = 0.0
+    pace_spread: Sigma = 0.0
     slow: tuple[SlowRanks, ...] = ()
     groups: tuple[RankGroup, ...] = ()
-    stall_probability: float = 0.0
-    stall_ns: int = 0
+    stall_probability: Annotated[float, Ge(0), Le(1)] = 0.0
+    stall_ns: Count = 0
     provenance: dict[str, Any] = field(default_factory=dict)
     extensions: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, most in (
-            ("pace_jitter", LARGEST_SIGMA),
-            ("pace_spread", LARGEST_SIGMA),
-            ("stall_probability", 1.0),
-        ):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and 0 <= value <= most):
-                raise InputError(
-                    f"{name}: {value} is not legal; give a number from 0 to {format_number(most, 6)}"
-                )
-        at_least("stall_ns", self.stall_ns, 0)
+        check(self)
         if (self.stall_probability > 0) != (self.stall_ns > 0):
             raise InputError(
                 f"stall_ns: {self.stall_ns} with stall_probability "

@@ -8,22 +8,16 @@ from typing import Any
 
 from sim.clusters.machines import PRESETS, preset
 from sim.errors import InputError
-from sim.nouns.checks import at_least
-from sim.nouns.cluster import MAX_HOSTS, Cluster, split_name
+from sim.nouns.checks import Checked, Positive
+from sim.nouns.cluster import MAX_HOSTS, Cluster, HostCount, split_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class Size(Checked):
     """How many hosts with all their GPUs, or how many ranks; neither: as many as there are."""
 
-    hosts: int | None = None
-    world_size: int | None = None
-
-    def __post_init__(self) -> None:
-        at_least("hosts", self.hosts, 1)
-        at_least("world_size", self.world_size, 1)
-        if self.hosts is not None and self.hosts > MAX_HOSTS:
-            raise InputError(f"hosts: {self.hosts} is not legal; give at most {MAX_HOSTS}")
+    hosts: HostCount | None = None
+    world_size: Positive | None = None
 
     def hosts_of(self, gpus: int) -> int | None:
         """How many hosts of so many GPUs it takes. Raises ``InputError`` where there cannot be as many."""
