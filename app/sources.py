@@ -20,7 +20,8 @@ from app import playing
 from app.library import Library
 from app.memo import memo, one
 from app.playing import Inputs
-from app.words import MACHINE_WORDS, counted, plain
+from app.widgets import ask as ask_for
+from app.words import CARRIED, MACHINE_WORDS, counted, option_words, plain
 from sim.errors import InputError, SimError
 from sim.formats.record_files import recorded_step
 from sim.importer.imported import ImportOptions, Uploaded
@@ -40,7 +41,7 @@ _MOST_LINES = 20
 _READING = threading.Lock()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Setting:
     """One setting of a ready-made cluster and its widget: a number, a switch, or one of ``choices``."""
 
@@ -52,52 +53,34 @@ class Setting:
     help: str | None = None
 
 
-def _hosts(default: int) -> Setting:
-    return Setting(name="hosts", label="Hosts", default=default, most=20_000)
-
-
-def _leaf(default: int) -> Setting:
-    words = "Hosts that share the leaf switches; traffic to others goes over the spines."
-    return Setting(name="hosts_per_leaf", label="Hosts per leaf switch", default=default, help=words)
-
-
-def _gpus(label: str) -> Setting:
-    return Setting(name="gpus", label=label, default=4, most=16)
-
-
-def _peer(*, default: bool) -> Setting:
-    words = "Off: data between GPUs without NVLink goes through host memory."
-    return Setting(name="peer_to_peer", label="GPUs reach each other over PCIe", default=default, help=words)
-
-
-def _one_of(name: str, label: str, default: Any, *choices: Any, words: str | None = None) -> Setting:
-    return Setting(name=name, label=label, default=default, choices=choices, help=words)
-
-
+_ON_LEAF = "Hosts that share the leaf switches; traffic to others goes over the spines."
 _FULL = "What a leaf's hosts can send, over what it can pass up: 1 is full bisection."
-_OVERSUBSCRIPTION = _one_of(
-    "oversubscription", "Oversubscription", 1.0, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0, words=_FULL
-)
-_PCIE = _one_of("pcie_gen", "PCIe generation", 4, 3, 4, 5)
-_SOCKETS = _one_of("sockets", "Sockets", 2, 1, 2)
-_GBIT = _one_of("gbit_per_s", "Network, Gbit/s", 10, 1, 10, 25, 40, 100, 200)
+_OFF = "Off: data between GPUs without NVLink goes through host memory."
+_HOSTS = Setting("hosts", "Hosts", 4, most=20_000)
+_LEAF = Setting("hosts_per_leaf", "Hosts per leaf switch", 32, help=_ON_LEAF)
+_GPUS = Setting("gpus", "GPUs", 4, most=16)
+_PEER = Setting("peer_to_peer", "GPUs reach each other over PCIe", True, help=_OFF)
+_OVER = Setting("oversubscription", "Oversubscription", 1.0, (1.0, 1.5, 2.0, 3.0, 4.0, 8.0), help=_FULL)
+_PCIE = Setting("pcie_gen", "PCIe generation", 4, (3, 4, 5))
+_SOCKETS = Setting("sockets", "Sockets", 2, (1, 2))
+_GBIT = Setting("gbit_per_s", "Network, Gbit/s", 10, (1, 10, 25, 40, 100, 200))
+_PROTOCOL = Setting("protocol", "Protocol", "tcp", ("tcp", "rdma"))
+_GENERATION = Setting("generation", "GPUs", "hopper", ("ampere", "hopper"))
+_EACH_GPUS = replace(_GPUS, label="GPUs per host")
 # What each ready-made cluster lets one set here; what is not listed keeps its own value.
 PRESETS: dict[str, tuple[Setting, ...]] = {
-    "dgx_h100": (_hosts(4), _leaf(32), _OVERSUBSCRIPTION),
-    "dgx_a100": (_hosts(4), _leaf(20), _OVERSUBSCRIPTION),
-    "dgx_v100": (_hosts(1), _leaf(24)),
-    "p5": (_hosts(4),),
-    "p4de": (_hosts(4),),
-    "gh200_slingshot": (_hosts(4), _leaf(4)),
-    "nvl72": (_hosts(1), _leaf(32), _OVERSUBSCRIPTION),
-    "pcie_box": (_gpus("GPUs"), _PCIE, _SOCKETS, _peer(default=True)),
+    "dgx_h100": (_HOSTS, _LEAF, _OVER),
+    "dgx_a100": (_HOSTS, replace(_LEAF, default=20), _OVER),
+    "dgx_v100": (replace(_HOSTS, default=1), replace(_LEAF, default=24)),
+    "p5": (_HOSTS,),
+    "p4de": (_HOSTS,),
+    "gh200_slingshot": (_HOSTS, replace(_LEAF, default=4)),
+    "nvl72": (replace(_HOSTS, default=1), _LEAF, _OVER),
+    "pcie_box": (_GPUS, _PCIE, _SOCKETS, _PEER),
     "pcie_hosts": (
-        *(_hosts(4), _gpus("GPUs per host"), _GBIT, _one_of("protocol", "Protocol", "tcp", "tcp", "rdma")),
-        *(_PCIE, _SOCKETS, _peer(default=False), _OVERSUBSCRIPTION),
+        *(_HOSTS, _EACH_GPUS, _GBIT, _PROTOCOL, _PCIE, _SOCKETS, replace(_PEER, default=False), _OVER),
     ),
-    "hgx_ethernet": (
-        *(_hosts(4), _GBIT, _one_of("generation", "GPUs", "hopper", "ampere", "hopper"), _OVERSUBSCRIPTION),
-    ),
+    "hgx_ethernet": (_HOSTS, _GBIT, _GENERATION, _OVER),
 }
 
 
@@ -178,18 +161,13 @@ def ask(library: Library) -> Asked:
         starts.insert(0, BUNDLED)
     if library.records:
         starts.insert(0, MEASURED)
-    start = st.selectbox(
-        "Start from",
-        starts,
-        format_func=_START_WORDS.__getitem__,
-        key="start",
-        bind="query-params",
-        help="Measured runs hold workload, hardware and what real ranks did. Uploads are not in the URL.",
-    )
+    words = "Measured runs hold workload, hardware and what real ranks did. Uploads are not in the URL."
+    named = {"format_func": _START_WORDS.__getitem__}
+    start = ask_for(st.selectbox, "Start from", "start", words, starts, **named)
     _stay(library, st.session_state.get(_BEFORE), start)
     st.session_state[_BEFORE] = start
     if start == MEASURED:
-        return Asked(record=_named("Record", "record", library.records))
+        return Asked(record=ask_for(st.selectbox, "Record", "record", None, list(library.records)))
     upload = _ask_upload() if start == UPLOAD else None
     if start == UPLOAD and upload is None:
         return Asked()  # nothing yet: bundled files are never shown in the place of an upload
@@ -197,7 +175,7 @@ def ask(library: Library) -> Asked:
     workload = None
     if library.workloads and (uploaded is None or uploaded.workload is None):
         words = "What each GPU computes in a step: gradients, and when backward makes them ready."
-        workload = _named("Workload", "workload", library.workloads, words)
+        workload = ask_for(st.selectbox, "Workload", "workload", words, list(library.workloads))
     return Asked(workload=workload, hardware=_machine(library, uploaded), upload=upload)
 
 
@@ -225,10 +203,6 @@ def _alike(files: Mapping[str, Path], load: Callable[[Path], Any], wanted: Path)
     return next((name for name, path in files.items() if load(path) == same), "")
 
 
-def _named(label: str, key: str, files: Mapping[str, Any], help_text: str | None = None) -> str | None:
-    return st.selectbox(label, list(files), key=key, bind="query-params", help=help_text)
-
-
 def _machine(library: Library, uploaded: Uploaded | None) -> Machine | None:
     """One of the upload's machines, a bundled one, or a ready-made cluster, in this order."""
     own = _machines_of(uploaded)
@@ -242,7 +216,7 @@ def _machine(library: Library, uploaded: Uploaded | None) -> Machine | None:
     if own:  # a key of its own, so that new files come with their own machine; they are not in the URL
         chosen = st.selectbox("Hardware", list(machines), key="up_hardware", help=words)
     else:
-        chosen = _named("Hardware", "hardware", machines, words)
+        chosen = ask_for(st.selectbox, "Hardware", "hardware", words, list(machines))
     if chosen is None or chosen not in presets:
         return None if chosen is None else machines[chosen]
     settings = settings_of(presets[chosen])
@@ -276,15 +250,12 @@ def settings_of(preset: str) -> dict[str, Any]:
 
 def ask_setting(key: str, setting: Setting) -> Any:
     """Draw one setting, where the caller stands, and read it."""
-    common: dict[str, Any] = {"key": key, "bind": "query-params", "help": setting.help}
+    label, first, words = setting.label, setting.default, setting.help
     if setting.choices:
-        place = setting.choices.index(setting.default)
-        return st.selectbox(setting.label, setting.choices, index=place, **common)
-    if isinstance(setting.default, bool):
-        return st.toggle(setting.label, value=setting.default, **common)
-    return st.number_input(
-        setting.label, min_value=1, max_value=setting.most, value=setting.default, step=1, **common
-    )
+        return ask_for(st.selectbox, label, key, words, setting.choices, setting.choices.index(first))
+    if isinstance(first, bool):
+        return ask_for(st.toggle, label, key, words, first)
+    return ask_for(st.number_input, label, key, words, 1, setting.most, first, 1)
 
 
 class UploadedFile(Protocol):
@@ -313,17 +284,10 @@ def _ask_upload() -> Outcome | None:
     if not files:
         return None
     with st.expander("Fill in what the files lack: ranks"):
-        ranks = st.number_input(
-            "World size, ranks",
-            min_value=1,
-            max_value=MAX_RANKS,
-            value=None,
-            step=1,
-            key="up_world_size",
-            bind="query-params",
-            placeholder="as the files say",
-            help="How many ranks the files are of, where they do not say it. Empty: as the files say.",
-        )
+        lacks = "How many ranks the files are of, where they do not say it. Empty: as the files say."
+        empty = {"placeholder": "as the files say"}
+        of = ("World size, ranks", "up_world_size", lacks, 1, MAX_RANKS, None, 1)
+        ranks: int | None = ask_for(st.number_input, *of, **empty)
     st.session_state[_TOLD] = ranks
     outcome = read_files(files, ranks)
     if outcome.uploaded is not None:
@@ -406,27 +370,25 @@ def _tell_read(uploaded: Uploaded) -> None:
         "Left out": uploaded.dropped,
         "Doubtful": uploaded.doubtful,
     }
-    if not any(titles.values()):
-        return
-    with st.expander("What was read", icon=":material/fact_check:"):
-        for title, sentences in titles.items():
-            if sentences:
-                st.markdown(f"**{title}**")
-                shown = [f"- {plain(sentence)}" for sentence in sentences[:_MOST_LINES]]
-                more = len(sentences) - _MOST_LINES
-                st.markdown("\n".join([*shown, f"- and {more} more"] if more > 0 else shown))
+    if any(titles.values()):
+        with st.expander("What was read", icon=":material/fact_check:"):
+            for title, sentences in titles.items():
+                if sentences:
+                    more = len(sentences) - _MOST_LINES
+                    shown = [
+                        *map(plain, sentences[:_MOST_LINES]),
+                        *([f"and {more} more"] if more > 0 else []),
+                    ]
+                    st.markdown(f"**{title}**")
+                    st.markdown("\n".join(f"- {line}" for line in shown))
 
 
 def summary(uploaded: Uploaded) -> str:
     """An upload in one line: ``kineto: 161 gradients, 44.6 MiB, backward 24.1 ms, from 8 ranks``."""
     words = []
-    if uploaded.workload is not None:
-        workload = uploaded.workload
-        words += [
-            counted(len(workload.gradients), "gradient"),
-            format_size(workload.total_bytes),
-            f"backward {format_ms(workload.backward_ns)}",
-        ]
+    if (workload := uploaded.workload) is not None:
+        words += [counted(len(workload.gradients), "gradient"), format_size(workload.total_bytes)]
+        words.append(f"backward {format_ms(workload.backward_ns)}")
     if len(uploaded.ranks) > 1:
         words.append(f"from {len(uploaded.ranks)} ranks")
     if uploaded.hardware:
@@ -548,25 +510,30 @@ def measured_run(library: Library, given: Given) -> Source | None:
     return None if given.record is None else library.records[given.record]
 
 
-def inputs_words(given: Given, asked: Asked) -> str:
-    """Workload, hardware and when it was calibrated, and their files: several may have one name."""
+def tell_inputs(given: Given, asked: Asked) -> None:
+    """Workload, hardware and when it was calibrated, and their files: several may have one name.
+
+    And that a part of what is shown was not uploaded: it is bundled, and nobody need have meant it.
+    """
     hardware = given.inputs.hardware
     when = hardware.provenance.get("date")
     calibrated = f", calibrated {when[:16].replace('T', ' ')}" if isinstance(when, str) else ""
     named = f"{given.inputs.workload.name} on {hardware.name}{calibrated}"
-    return " · ".join(filter(None, [named, given.record or asked.words]))
-
-
-def tell_chosen(asked: Asked) -> None:
-    """That a part of what is shown was not uploaded: it is bundled, and nobody need have meant it."""
+    st.caption(plain(" · ".join(filter(None, [named, given.record or asked.words]))))
     machine = asked.hardware.name if isinstance(asked.hardware, Preset) else asked.hardware
     for noun, name, which in (("workload", asked.workload, "of"), ("hardware", machine, "on")):
         if asked.uploaded is not None and isinstance(name, str):
-            words = (
-                f"The upload holds no {noun}. What is shown is {which} {name}, which is not yours: choose in "
-                f"the sidebar."
-            )
-            st.info(plain(words), icon=":material/info:")
+            lacks = f"The upload holds no {noun}. What is shown is {which} {name}, which is not yours"
+            st.info(plain(f"{lacks}: choose in the sidebar."), icon=":material/info:")
+
+
+def tell_as_run(given: Given) -> None:
+    """Where the inputs are those of a run, and under which switches a recorded job is asked about."""
+    if given.is_carried:
+        st.caption(CARRIED)
+    if given.inputs.workload.switches:
+        switches = ", ".join(map(option_words, given.inputs.workload.switches.items()))
+        st.caption(plain(f"As the job ran: {switches}. A switch that is set beside goes before its own."))
 
 
 def record_looked_at(library: Library) -> str | None:

@@ -1,7 +1,6 @@
 """What things are called on several pages, and sentences that several of them say."""
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
@@ -173,12 +172,6 @@ def switches_beyond(assignment: Assignment, default: Assignment) -> list[str]:
         return []
     own, base = ({**one.ddp_kwargs, **one.settings} for one in (assignment, default))
     return [option_words(one) for one in own.items() if one[0] not in {*CAP_KWARGS, *base}]
-
-
-def as_it_ran(switches: Mapping[str, Any]) -> str:
-    """That a recorded job is asked about with its own switches."""
-    told = ", ".join(map(option_words, switches.items()))
-    return f"As the job ran: {told}. A switch that is set beside goes before its own."
 
 
 def is_computed(hardware: Hardware) -> bool:

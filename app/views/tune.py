@@ -33,9 +33,7 @@ from app.views.tune_step import gain_card, headline, step_timeline
 from app.views.validate import CHOSEN, row_of
 from app.widgets import chart, download, draw_card, folded, told, wait_for
 from app.words import (
-    CARRIED,
     PICK_WORDS,
-    as_it_ran,
     capital,
     device_sentence,
     file_safe,
@@ -74,8 +72,7 @@ def show(library: Library, source: Asked, validation: st.Page) -> None:
     turned = replace(turned, what_if=turned.what_if.beside(as_given.workload, as_given.hardware))
     inputs = playing.scale(as_given, turned.what_if)
     choice = turned.choice.with_given(given.assignment)
-    st.caption(plain(sources.inputs_words(given, turned.source)))
-    sources.tell_chosen(turned.source)
+    sources.tell_inputs(given, turned.source)
     # Names of machines say only what was measured. There without any, too: what is below keeps its place.
     with st.container(horizontal=True, gap="small"):
         for name, value in turned.what_if.told().items():
@@ -83,10 +80,7 @@ def show(library: Library, source: Asked, validation: st.Page) -> None:
     unlike = device_sentence(inputs.workload, None) if is_computed(inputs.hardware) else None
     if unlike is not None:
         st.warning(plain(unlike))
-    if given.is_carried:
-        st.caption(CARRIED)
-    if inputs.workload.switches:
-        st.caption(plain(as_it_ran(inputs.workload.switches)))
+    sources.tell_as_run(given)
     if choice.pick == "recommended":  # which has to be found first
         wait_for(partial(playing.best, inputs))
     shown = playing.play(inputs, choice)
