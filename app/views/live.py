@@ -16,8 +16,8 @@ from app import launch, playing, sources
 from app.figures.live import PART_WORDS, lateness_figure, parts_figure, steps_figure, trial_figure
 from app.library import LIVE, Library
 from app.memo import memo, one
-from app.widgets import chart, told
-from app.words import capital, plain
+from app.widgets import ask, chart, told
+from app.words import capital, counted, plain
 from sim.autotuner.progress import AutotuneProgress, find_autotunes
 from sim.errors import NotModelledError, SimError
 from sim.live.calibration import Calibration, LiveGain
@@ -31,16 +31,66 @@ from sim.units import format_ms, format_percent, format_ranks
 _EVERY = {"1 s": 1.0, "2 s": 2.0, "5 s": 5.0, "10 s": 10.0, "paused": None}
 _STEPS = (10, 20, 50, 100)
 _UPLOAD = "upload a hardware"
+_WINDOW = "live_window"
 _NO_STEPS = (
     "No steps yet: waiting for `rank-<r>.jsonl` in this directory. A job writes them "
     "with `with sim.record(ddp_model, DIR):` around its training loop, on every rank."
 )
 _READ_S = 1.0  # of one refresh: a long file is caught up with over several
+_QUIET_S, _QUIET_STEPS = 30.0, 10  # without a new step; longer where steps themselves are long
+FEWEST_FOR_DRIFT = 40
+_WORTH_A_WORD = 0.01  # of the step
+_OFF = 0.1  # of the step: a prediction that is off by more does not say whether anything changed
+_ALIKE = 0.5  # of the unseen error: where the window's own is larger, most of it is no change
+_CAUSES: dict[str, str] = {
+    "before": "buffers that are broadcast before forward, or gaps between micro-batches",
+    "forward": "the compute lane",
+    "backward": "the compute lane",
+    "sync": "the network, or a rank that comes late",
+    "optimizer": "the optimizer and what runs before it, such as clipping",
+}
+_HOW_TO_GAIN = (
+    "For what other buckets would gain on this machine, measure its link: over gloo by "
+    "`bucketsim calibrate --ranks {0}`, over NCCL by nccl-tests and `bucketsim import auto`."
+)
+_PHASES: dict[str, str] = {
+    "settling": "It waits until DDP has rebuilt its buckets.",
+    "recording": "It records its own steps.",
+    "link": "It measures its link between two steps.",
+    "prediction": "It predicts the best buckets while it goes on.",
+    "trial": "It trains with both buckets in turns.",
+}
+_CARD_HELP = {
+    "Step, latest 50": "Measured: median of the last 50 steps, of the rank that is slowest in each. From "
+    "the start of the first forward to the end of the optimizer; loading data is not in it.",
+    "Predicted": "The step that the model predicts from the calibration window, for the buckets in use now.",
+    "Unseen steps": "Median of measured over predicted, minus 1, over all steps after the calibration "
+    "window that ran with the buckets in use: +5 % took 5 % longer than predicted (elsewhere errors are "
+    "predicted over measured). None of these steps was used to predict. ",
+    "Calibration steps": "The same of the calibration steps, those that the prediction was made from. What "
+    "is as large here is noise, or the model's own error, and nothing that came later.",
+    "Drift": "A lasting change of how long steps take, by Pettitt's test on medians of five "
+    "steps, and by the rank sum against the calibration steps: at most one false alarm "
+    "in a thousand looks at steps that do not drift. A few long steps (checkpoint, "
+    "evaluation) are no drift. Changes below 1 % are not told.",
+    "Last rank": "The rank that ends its backward last in so many of the latest 200 steps that it is "
+    "no chance (one in a thousand, were all ranks alike): others wait for it. By the "
+    "hosts' clocks; on GPUs by each rank's own time since the step began.",
+    "Gain a step, predicted": "Predicted, not measured: the step of the buckets in use minus that of the "
+    "recommended ones, on the same workload and machine.",
+    "a day, less": "World size x predicted gain x steps a day, at the measured time from one step to "
+    "the next (median of the latest 200, loading data included): what the same training takes less, "
+    "each day.",
+    "Samples a second": "Now: samples a step over the measured time from the start of one step to that of "
+    "the next (median of the latest 200, loading data included; pauses such as "
+    "checkpoints are not). Then: the same time without the predicted gain.",
+    "to the end, less": "World size x predicted gain x steps still to go.",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the controls ask for. ``hardware`` None: the job's own collectives."""
+    """What the controls ask for. ``hardware`` None: the job's own collectives; 0 samples: not known."""
 
     watch: Path
     found: tuple[Path, ...]
@@ -74,14 +124,8 @@ def is_first(watch: Path | None, library: Library) -> bool:
 
 def _refresh(place: DeltaGenerator) -> str:
     """How often to look again, one of ``_EVERY``."""
-    return place.selectbox(
-        "Refresh every",
-        list(_EVERY),
-        index=1,
-        key="live_every",
-        bind="query-params",
-        help="How often new lines are read. Only the figures below are drawn again.",
-    )
+    words = "How often new lines are read. Only the figures below are drawn again."
+    return str(ask(place.selectbox, "Refresh every", "live_every", words, list(_EVERY), index=1))
 
 
 def _wait(watch: Path) -> None:
@@ -95,75 +139,39 @@ def _wait(watch: Path) -> None:
 
 
 def _controls(watch: Path, found: list[Path], library: Library) -> tuple[Wanted, str]:
-    """Everything that can be chosen."""
-    names = {_name(watch, path): path for path in found}
+    """Everything that can be chosen, and how often to look again."""
+    names = {
+        path.name or str(path) if path == watch else str(path.relative_to(watch)): path for path in found
+    }
     left, middle, right = st.columns([3, 2, 2])
-    name = left.selectbox(
-        "Recording",
-        list(names),
-        key="recording",
-        bind="query-params",
-        help="Directories that `sim.record` wrote to, the last written first.",
-    )
-    machine = middle.selectbox(
-        "Machine",
-        list(_machines(names[name], library)),
-        key="live_machine",
-        bind="query-params",
-        help="What an all-reduce takes: a calibrated machine, or what the job's own buckets took.",
-    )
+    words = "Directories that `sim.record` wrote to, the last written first."
+    directory = names[ask(left.selectbox, "Recording", "recording", words, list(names))]
+    machines = _machines(directory, library)
+    words = "What an all-reduce takes: a calibrated machine, or what the job's own buckets took."
+    machine = ask(middle.selectbox, "Machine", "live_machine", words, list(machines))
     every = _refresh(right)
+    of_steps = "How many steps after warm-up make the workload. All later steps are predicted unseen."
+    of_axis = "Steps by their number, or by the wall clock at which they began."
+    of_samples = "Samples in one step, over all ranks: batch per rank x ranks x micro-batches. 0: not known."
+    of_rest = "Optimizer steps that are still to be trained. 0: not known."
     with st.expander("Window, axis, and your numbers", icon=":material/tune:"):
-        one, two, three, four = st.columns(4)
-        steps = one.selectbox(
-            "Calibration steps",
-            _STEPS,
-            index=1,
-            key="live_steps",
-            bind="query-params",
-            help="How many steps after warm-up make the workload. All later steps are predicted unseen.",
-        )
-        axis = two.selectbox(
-            "Axis",
-            ["step", "clock"],
-            key="live_axis",
-            bind="query-params",
-            help="Steps by their number, or by the wall clock at which they began.",
-        )
-        samples = three.number_input(
-            "Samples per step, all ranks",
-            min_value=0,
-            step=1,
-            key="live_samples",
-            bind="query-params",
-            help="Samples in one step, over all ranks: batch per rank x ranks x micro-batches. 0: not known.",
-        )
-        to_go = four.number_input(
-            "Steps still to go",
-            min_value=0,
-            step=1000,
-            key="live_to_go",
-            bind="query-params",
-            help="Optimizer steps that are still to be trained. 0: not known.",
-        )
-    hardware = _hardware(_machines(names[name], library)[machine])
-    return (
-        Wanted(
-            watch=watch,
-            found=tuple(sorted(found)),
-            directory=names[name],
-            steps=steps,
-            by_clock=axis == "clock",
-            hardware=hardware,
-            samples=int(samples),
-            to_go=int(to_go),
-        ),
-        every,
+        a, b, c, d = st.columns(4)
+        steps = ask(a.selectbox, "Calibration steps", "live_steps", of_steps, _STEPS, index=1)
+        axis = ask(b.selectbox, "Axis", "live_axis", of_axis, ["step", "clock"])
+        label = "Samples per step, all ranks"
+        samples = ask(c.number_input, label, "live_samples", of_samples, min_value=0, step=1)
+        to_go = ask(d.number_input, "Steps still to go", "live_to_go", of_rest, min_value=0, step=1000)
+    wanted = Wanted(
+        watch=watch,
+        found=tuple(sorted(found)),
+        directory=directory,
+        steps=steps,
+        by_clock=axis == "clock",
+        hardware=_hardware(machines[machine]),
+        samples=int(samples),
+        to_go=int(to_go),
     )
-
-
-def _name(watch: Path, path: Path) -> str:
-    return path.name or str(path) if path == watch else str(path.relative_to(watch))
+    return wanted, every
 
 
 def _machines(directory: Path, library: Library) -> dict[str, Path | None]:
@@ -173,10 +181,7 @@ def _machines(directory: Path, library: Library) -> dict[str, Path | None]:
     for folder in dict.fromkeys((directory, directory.parent)):
         for path in sorted(folder.glob("hardware*.json")):
             machines.setdefault(f"{path.stem} (beside the recording)", path)
-    machines["the job's own collectives"] = None
-    machines |= dict(library.hardware)
-    machines[_UPLOAD] = Path(_UPLOAD)
-    return machines
+    return {**machines, "the job's own collectives": None, **library.hardware, _UPLOAD: Path(_UPLOAD)}
 
 
 def _hardware(path: Path | None) -> Hardware | None:
@@ -189,6 +194,17 @@ def _hardware(path: Path | None) -> Hardware | None:
         elif path is not None:
             return playing.load_hardware(path)
     return None
+
+
+@memo(8)
+def _parse_hardware(same: str, name: str, content: Callable[[], bytes]) -> Hardware:
+    with st.spinner("Reading the upload …"):
+        return one(sim.parse_hardware(content(), name))
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _follower(directory: str) -> Any:
+    return sim.follow(directory)  # one reader a directory for all sessions, locked
 
 
 def _live(wanted: Wanted) -> None:
@@ -207,22 +223,22 @@ def _live(wanted: Wanted) -> None:
                 st.markdown(f"- {plain(fault)}")
     if not followed.ranks:
         return
+    ranks, hardware = followed.ranks[0].header.world_size, wanted.hardware
+    if hardware is not None and hardware.world_size != ranks:
+        words = (
+            f"{hardware.name} is a machine of {hardware.world_size:,} ranks, and the job has {ranks:,}: "
+            "nothing is predicted from it. What follows is predicted from the job's own collectives. "
+        )
+        st.warning(plain(words + _HOW_TO_GAIN.format(ranks)), icon=":material/warning:")
+        wanted = replace(wanted, hardware=None)
     with told():
-        _judged(_fitting(wanted, followed), followed)
-
-
-def _fitting(wanted: Wanted, followed: Followed) -> Wanted:
-    """``wanted`` by the job's own collectives where the machine is of another number of ranks, and a word."""
-    ranks = followed.ranks[0].header.world_size
-    if wanted.hardware is None or wanted.hardware.world_size == ranks:
-        return wanted
-    st.warning(plain(other_ranks_sentence(wanted.hardware, ranks)), icon=":material/warning:")
-    return replace(wanted, hardware=None)
+        _judged(wanted, followed)
 
 
 def _judged(wanted: Wanted, followed: Followed) -> None:
-    window = _window(wanted, followed)
-    chosen_first = window is not _chosen(followed)
+    # The steps to predict from: the first ones, or those that were latest when the button was pressed.
+    chosen = _chosen(followed)
+    window = chosen or sim.live_window(followed, min(wanted.steps, followed.whole_steps))
     layouts = followed.ranks[0].layouts
     if window is None:
         st.info(calibrating_sentence(followed, min(wanted.steps, followed.whole_steps)))
@@ -247,18 +263,16 @@ def _judged(wanted: Wanted, followed: Followed) -> None:
             f"Of {len(followed.ranks)} ranks {followed.whole_steps} whole steps are kept after warm-up: the "
             f"window is no longer than that."
         )
-    if chosen_first and calibration.first_step > followed.warmup_steps + 1:
+    first, warmup = calibration.first_step, followed.warmup_steps
+    if chosen is None and first > warmup + 1:
         st.caption(
-            f"Steps {followed.warmup_steps + 1:,} to {calibration.first_step - 1:,} took longer than those "
+            f"Steps {warmup + 1:,} to {first - 1:,} took longer than those "
             f"after them: warm-up, not predicted from."
         )
     _cards(report, calibration)
     _sentences(report, calibration)
-    chart(
-        steps_figure(report, by_clock=wanted.by_clock),
-        "live_steps_figure",
-        "Measured steps over their prediction, and the error of the prediction below",
-    )
+    words = "Measured steps over their prediction, and the error of the prediction below"
+    chart(steps_figure(report, by_clock=wanted.by_clock), "live_steps_figure", words)
     st.caption(
         "Points: measured steps. Line: their rolling median of 50. Dashed: predicted. "
         "Shaded: the steps that the prediction was made from; it has seen none of the others."
@@ -266,11 +280,8 @@ def _judged(wanted: Wanted, followed: Followed) -> None:
     _recalibrate(followed, wanted)
     _gain(wanted, calibration, layouts, report)
     st.subheader("Where does a step go?")
-    chart(
-        parts_figure(report, by_clock=wanted.by_clock),
-        "live_parts_figure",
-        "The parts of a step over time, on top of each other",
-    )
+    words = "The parts of a step over time, on top of each other"
+    chart(parts_figure(report, by_clock=wanted.by_clock), "live_parts_figure", words)
     st.caption(
         "Rolling medians of the parts of a step, all micro-batches together, of the rank "
         "that is slowest in it. Communication: from the end of backward to the end of DDP's "
@@ -278,103 +289,67 @@ def _judged(wanted: Wanted, followed: Followed) -> None:
     )
     if report.lateness:
         st.subheader("Who do the others wait for?")
-        st.markdown(plain(lateness_sentence(report.lateness) or ""))
-        chart(
-            lateness_figure(report.lateness), "live_late_figure", "How often each rank ends its backward last"
-        )
+        st.markdown(plain(lateness_sentence(report.lateness)))
+        words = "How often each rank ends its backward last"
+        chart(lateness_figure(report.lateness), "live_late_figure", words)
     _job(followed, calibration)
 
 
-def _window(wanted: Wanted, followed: Followed) -> Recording | None:
-    """The steps to predict from: the first ones, or those that were latest when the button was pressed."""
-    chosen = _chosen(followed)
-    if chosen is not None:
-        return chosen
-    return sim.live_window(followed, min(wanted.steps, followed.whole_steps))
+@memo(16)
+def _calibrate(
+    window: Sequence[object], machine: Hardware | None, make: Callable[[], Calibration]
+) -> Calibration:
+    return make()
 
 
 def _chosen(followed: Followed) -> Recording | None:
     """The latest steps as they were when the button was pressed, if it was."""
-    run, window = st.session_state.get("live_window", (None, None))
+    run, window = st.session_state.get(_WINDOW, (None, None))
     return window if run == followed.run else None
 
 
 def _recalibrate(followed: Followed, wanted: Wanted) -> None:
     """Take the latest steps as the window, or the first ones again."""
+
+    def choose_latest() -> None:
+        window = sim.latest_window(followed, min(wanted.steps, followed.whole_steps))
+        if window is not None:
+            st.session_state[_WINDOW] = (followed.run, window)
+
+    words = "Make the workload from the latest steps instead; only steps after them count as unseen."
+    label = "Predict from the latest steps"
     left, right = st.columns(2)
-    left.button(
-        "Predict from the latest steps",
-        key="live_again",
-        help="Make the workload from the latest steps instead; only steps after them count as unseen.",
-        on_click=_choose_latest,
-        args=(followed, wanted.steps),
-    )
+    left.button(label, key="live_again", help=words, on_click=choose_latest)
     if _chosen(followed) is not None:
-        right.button(
-            "Predict from the first steps again",
-            key="live_first",
-            on_click=st.session_state.pop,
-            args=("live_window", None),
+        label = "Predict from the first steps again"
+        right.button(label, key="live_first", on_click=st.session_state.pop, args=(_WINDOW, None))
+
+
+def _draw_cards(cards: dict[str, str]) -> None:
+    """Cards by what stands on them; help by how that ends."""
+    for column, (label, value) in zip(st.columns(len(cards)), cards.items(), strict=True):
+        column.metric(
+            label, value, help=next(words for key, words in _CARD_HELP.items() if label.endswith(key))
         )
-
-
-def _choose_latest(followed: Followed, steps: int) -> None:
-    window = sim.latest_window(followed, min(steps, followed.whole_steps))
-    if window is not None:
-        st.session_state["live_window"] = (followed.run, window)
 
 
 def _cards(report: LiveReport, calibration: Calibration) -> None:
-    recent = format_ms(report.recent.step_ns) if report.recent else "–"
     now = calibration.layouts[-1].parts if calibration.layouts else None
-    cards = [
-        (
-            "Step, latest 50",
-            recent,
-            "Measured: median of the last 50 steps, of the rank that is slowest in each. From "
-            "the start of the first forward to the end of the optimizer; loading data is not in "
-            "it.",
-        ),
-        (
-            "Predicted",
-            format_ms(now.step_ns) if now else "–",
-            "The step that the model predicts from the calibration window, for the buckets in use now.",
-        ),
-        (
-            "Unseen steps",
-            share_card(report.unseen),
-            "Median of measured over predicted, minus 1, over all steps after the calibration "
-            "window that ran with the buckets in use: +5 % took 5 % longer than predicted "
-            "(elsewhere errors are predicted over measured). None of these steps was used to "
-            "predict. ",
-        ),
-        (
-            "Calibration steps",
-            share_card(report.window),
-            "The same of the calibration steps, those that the prediction was made from. What is "
-            "as large here is noise, or the model's own error, and nothing that came later.",
-        ),
-        (
-            "Drift",
-            drift_card(report),
-            "A lasting change of how long steps take, by Pettitt's test on medians of five "
-            "steps, and by the rank sum against the calibration steps: at most one false alarm "
-            "in a thousand looks at steps that do not drift. A few long steps (checkpoint, "
-            "evaluation) are no drift. Changes below 1 % are not told.",
-        ),
-    ]
+
+    def share(steps: Unseen | None) -> str:  # how much longer than predicted, in the median
+        return "–" if steps is None else format_percent(steps.median_error, sign=True)
+
+    cards = {
+        "Step, latest 50": format_ms(report.recent.step_ns) if report.recent else "–",
+        "Predicted": format_ms(now.step_ns) if now else "–",
+        "Unseen steps": share(report.unseen),
+        "Calibration steps": share(report.window),
+        "Drift": drift_card(report),
+    }
     if report.lateness:
-        cards.append(
-            (
-                "Last rank",
-                "none" if report.lateness[0].is_chance else str(report.lateness[0].rank),
-                "The rank that ends its backward last in so many of the latest 200 steps that it is "
-                "no chance (one in a thousand, were all ranks alike): others wait for it. By the "
-                "hosts' clocks; on GPUs by each rank's own time since the step began.",
-            )
-        )
-    for column, (label, value, help_) in zip(st.columns(len(cards)), cards, strict=True):
-        column.metric(label, value, help=help_)
+        first = report.lateness[0]
+        cards["Last rank"] = "none" if first.is_chance else str(first.rank)
+    _draw_cards(cards)
 
 
 def _sentences(report: LiveReport, calibration: Calibration) -> None:
@@ -391,9 +366,10 @@ def _sentences(report: LiveReport, calibration: Calibration) -> None:
             st.warning(plain(f"No prediction for the buckets in use: {layout.why_not}"))
     if not calibration.layouts:
         st.warning("The job has not said yet which buckets it has, so that nothing can be predicted.")
-    for note in (*calibration.notes, summary_words(report)):
-        if note:
-            st.caption(plain(note))
+    for note in calibration.notes:
+        st.caption(plain(note))
+    if report.left_out:
+        st.caption(f"{report.left_out:,} steps have another number of micro-batches and are left out.")
 
 
 def _gain(
@@ -407,39 +383,8 @@ def _gain(
         gain = _gain_of(calibration, lambda: sim.live_gain(calibration, layouts[-1]))
         if isinstance(gain, str):
             st.info(plain(gain))
-            return
-        _show_gain(
-            gain,
-            report,
-            is_own_machine=calibration.hardware_is_own,
-            is_gpu=calibration.workload.provenance.get("clock") != "host",
-            samples=wanted.samples,
-            to_go=wanted.to_go,
-        )
-
-
-def _job(followed: Followed, calibration: Calibration | None) -> None:
-    with st.expander("The job", icon=":material/info:"):
-        for name, value in job_rows(followed.ranks[0].header, calibration):
-            st.markdown(f"**{name}**: {value}")
-
-
-@memo(8)
-def _parse_hardware(same: str, name: str, content: Callable[[], bytes]) -> Hardware:
-    with st.spinner("Reading the upload …"):
-        return one(sim.parse_hardware(content(), name))
-
-
-@st.cache_resource(max_entries=4, show_spinner=False)
-def _follower(directory: str) -> Any:
-    return sim.follow(directory)  # one reader a directory for all sessions, locked
-
-
-@memo(16)
-def _calibrate(
-    window: Sequence[object], machine: Hardware | None, make: Callable[[], Calibration]
-) -> Calibration:
-    return make()
+        else:
+            _show_gain(gain, report, calibration, wanted)
 
 
 @memo(16)
@@ -452,59 +397,28 @@ def _gain_of(calibration: Calibration, search: Callable[[], LiveGain]) -> LiveGa
         return str(error)
 
 
-def _show_gain(
-    gain: LiveGain, report: LiveReport, *, is_own_machine: bool, is_gpu: bool, samples: int, to_go: int
-) -> None:
-    """The gain a step and what it is worth, and what to paste; ``samples``, ``to_go``: 0 is unknown."""
-    if is_own_machine:
-        st.caption(
-            "A first guess: the machine is known only between the sizes of the buckets in use. "
-            + HOW_TO_GAIN.format(gain.world_size)
-        )
-    doubt = doubt_sentence(gain, report)
-    sentence = plain(gain_sentence(gain))
+def _show_gain(gain: LiveGain, report: LiveReport, calibration: Calibration, wanted: Wanted) -> None:
+    """The gain a step and what it is worth, and what to paste."""
+    if calibration.hardware_is_own:
+        words = "A first guess: the machine is known only between the sizes of the buckets in use. "
+        st.caption(words + _HOW_TO_GAIN.format(gain.world_size))
+    doubt, sentence = doubt_sentence(gain, report), plain(gain_sentence(gain))
     st.markdown(sentence if doubt else f"**{sentence}**")
     if doubt:
         st.warning(plain(doubt), icon=":material/warning:")
     if gain.setting is None or gain.setting.pick == "default":
         return
     st.markdown(f"Set: {plain(tell_setting(gain.setting, gain.against))}.")
-    hours = "GPU-hours" if is_gpu else "Rank-hours"
-    cards = [
-        (
-            "Gain a step, predicted",
-            format_ms(gain.gain_ns),
-            "Predicted, not measured: the step of the buckets in use minus that of the "
-            "recommended ones, on the same workload and machine.",
-        )
-    ]
+    hours = "Rank-hours" if calibration.workload.provenance.get("clock") == "host" else "GPU-hours"
+    cards = {"Gain a step, predicted": format_ms(gain.gain_ns)}
     if report.period_ns is not None and report.period_ns > gain.gain_ns:
-        saved = gain.gpu_hours_a_day(report.period_ns)
-        cards.append(
-            (
-                f"{hours} a day, less",
-                f"{saved:,.2f}",
-                "World size x predicted gain x steps a day, at the measured time from one step to "
-                "the next (median of the latest 200, loading data included): what the same training "
-                "takes less, each day.",
-            )
-        )
-        if samples:
-            now, then = gain.samples_per_s(samples, report.period_ns)
-            cards.append(
-                (
-                    "Samples a second",
-                    f"{now:,.1f} → {then:,.1f}",
-                    "Now: samples a step over the measured time from the start of one step to that of "
-                    "the next (median of the latest 200, loading data included; pauses such as "
-                    "checkpoints are not). Then: the same time without the predicted gain.",
-                )
-            )
-    if to_go:
-        less = f"{gain.gpu_hours(to_go):,.2f}"
-        cards.append((f"{hours} to the end, less", less, "World size x predicted gain x steps still to go."))
-    for column, (label, value, help_) in zip(st.columns(len(cards)), cards, strict=True):
-        column.metric(label, value, help=help_)
+        cards[f"{hours} a day, less"] = f"{gain.gpu_hours_a_day(report.period_ns):,.2f}"
+        if wanted.samples:
+            now, then = gain.samples_per_s(wanted.samples, report.period_ns)
+            cards["Samples a second"] = f"{now:,.1f} → {then:,.1f}"
+    if wanted.to_go:
+        cards[f"{hours} to the end, less"] = f"{gain.gpu_hours(wanted.to_go):,.2f}"
+    _draw_cards(cards)
     with st.expander("Take it home", icon=":material/content_copy:"):
         st.code(gain.snippet, language="python")
         st.download_button(
@@ -521,52 +435,55 @@ def _show_gain(
 def _autotune(watch: Path) -> bool:
     """Each tuning that is told in ``watch``: phase, prediction, trial, verdict. Whether there is one."""
     found = find_autotunes(watch)
-    for name, progress in found.items():
-        _show_tuning(name, progress)
+    for name, tuned in found.items():
+        st.subheader(plain(f"{tuned.name} on {tuned.world_size} ranks tunes its buckets ({name})"))
+        sentence = plain(autotune_sentence(tuned))
+        if tuned.outcome == "kept":
+            st.success(sentence, icon=":material/check:")
+        elif tuned.outcome is not None:
+            st.info(sentence, icon=":material/undo:")
+        else:
+            st.markdown(sentence)
+        if tuned.in_use_ns is not None and tuned.best_ns is not None:
+            now = f"{format_ms(tuned.in_use_ns)} a step with the {tuned.buckets_in_use} buckets in use"
+            st.caption(plain(f"Predicted: {now}, {format_ms(tuned.best_ns)} with the best."))
+        if tuned.looks:
+            chart(trial_figure(tuned), f"autotune {name}", "The gain of a trial as it narrows")
     return bool(found)
 
 
-def _show_tuning(name: str, told: AutotuneProgress) -> None:
-    st.subheader(plain(f"{told.name} on {told.world_size} ranks tunes its buckets ({name})"))
-    sentence = plain(autotune_sentence(told))
-    if told.outcome == "kept":
-        st.success(sentence, icon=":material/check:")
-    elif told.outcome is not None:
-        st.info(sentence, icon=":material/undo:")
-    else:
-        st.markdown(sentence)
-    if (predicted := autotune_prediction(told)) is not None:
-        st.caption(plain(predicted))
-    if told.looks:
-        chart(trial_figure(told), f"autotune {name}", "The gain of a trial as it narrows")
+def autotune_sentence(told: AutotuneProgress) -> str:
+    """What the job is doing, or how it ended."""
+    if told.outcome is not None:
+        return f"{told.outcome}: {told.why} ({told.steps} steps, {told.seconds or 0:.1f} s)"
+    return f"{_PHASES.get(told.phase, '')} Step {told.steps}."
 
 
-QUIET_S = 30.0  # without a new step; longer where steps themselves are long
-_QUIET_STEPS = 10
-FEWEST_FOR_DRIFT = 40
-_WORTH_A_WORD = 0.01  # of the step
-_OFF = 0.1  # of the step: a prediction that is off by more does not say whether anything changed
-_ALIKE = 0.5  # of the unseen error: where the window's own is larger, most of it is no change
-_CAUSES: dict[str, str] = {
-    "before": "buffers that are broadcast before forward, or gaps between micro-batches",
-    "forward": "the compute lane",
-    "backward": "the compute lane",
-    "sync": "the network, or a rank that comes late",
-    "optimizer": "the optimizer and what runs before it, such as clipping",
-}
-HOW_TO_GAIN = (
-    "For what other buckets would gain on this machine, measure its link: over gloo by "
-    "`bucketsim calibrate --ranks {0}`, over NCCL by nccl-tests and `bucketsim import auto`."
-)
+def _job(followed: Followed, calibration: Calibration | None) -> None:
+    with st.expander("The job", icon=":material/info:"):
+        for name, value in job_rows(followed.ranks[0].header, calibration).items():
+            st.markdown(f"**{name}**: {plain(value)}")
 
 
-def other_ranks_sentence(hardware: Hardware, ranks: int) -> str:
-    """That a machine of another number of ranks says nothing of the job, and what stands in its place."""
-    return (
-        f"{hardware.name} is a machine of {hardware.world_size:,} ranks, and the job has {ranks:,}: nothing "
-        f"is predicted from it. What follows is predicted from the job's own collectives. "
-        + HOW_TO_GAIN.format(ranks)
-    )
+def job_rows(header: RecordingHeader, calibration: Calibration | None) -> dict[str, str]:
+    """What is known of the job."""
+    ddp = [f"{name}={value}" for name, value in header.ddp.items() if value is not None]
+    level = f"{header.level} level, every {header.every}. step" if header.every > 1 else header.level
+    rows = {
+        "Model": f"{header.module}, {len(header.parameters)} parameters that require grad",
+        "Ranks": str(header.world_size),
+        "Backend and device": f"{header.backend} on {header.device}",
+        "torch": header.torch,
+        "Recorded": level,
+        "Communication hook": header.comm_hook or "none",
+        "DDP": ", ".join([one for one in ddp if not one.startswith("rebuilt_buckets=")][:20]),
+    }
+    if calibration is not None:
+        count, reduced = calibration.accumulation
+        if count > 1:
+            rows["Micro-batches"] = f"{count} a step, {reduced} of them synchronised"
+        rows["Machine"] = calibration.hardware.name
+    return rows
 
 
 def age_words(seconds: float) -> str:
@@ -582,7 +499,7 @@ def quiet_after_s(followed: Followed) -> float:
     """How long nothing new has to be there until one says so: ten steps, or 30 s."""
     starts = followed.ranks[0].steps.started_at[-50:] if followed.ranks else []
     gaps = sorted(later - earlier for earlier, later in pairwise(starts))
-    return max(QUIET_S, _QUIET_STEPS * gaps[len(gaps) // 2] / 1e9) if gaps else QUIET_S
+    return max(_QUIET_S, _QUIET_STEPS * gaps[len(gaps) // 2] / 1e9) if gaps else _QUIET_S
 
 
 def state_sentences(followed: Followed, now_s: float) -> list[str]:
@@ -607,8 +524,7 @@ def state_sentences(followed: Followed, now_s: float) -> list[str]:
         told = [f"Running: step {last:,}, {age_words(newest)} ago."]
         silent = {rank: age for rank, age in ages.items() if age > limit}
         if silent:
-            names = _ranks(sorted(silent))
-            told.append(f"{names} not written for {age_words(max(silent.values()))}.")
+            told.append(f"{_ranks(sorted(silent))} not written for {age_words(max(silent.values()))}.")
     behind = [
         rank.header.rank for rank in followed.ranks if not len(rank.steps) or rank.steps.step[-1] < last - 10
     ]
@@ -616,14 +532,14 @@ def state_sentences(followed: Followed, now_s: float) -> list[str]:
         told.append(
             f"{_ranks(behind)} fallen behind step {last:,}; only steps that all ranks have are shown."
         )
-    missing = followed.first.missing_ranks if followed.first else ()
-    if missing:
-        told.append(f"{_ranks(missing)} no file here: what they do is not seen.")
+    if followed.first and followed.first.missing_ranks:
+        told.append(f"{_ranks(followed.first.missing_ranks)} no file here: what they do is not seen.")
     if followed.fault_count:
-        what = "fault was" if followed.fault_count == 1 else "faults were"
-        told.append(f"{followed.fault_count} {what} found in the files; damaged lines are left out.")
-    told += [f"No longer kept: {dropped}." for dropped in followed.dropped]
-    return told
+        were = "was" if followed.fault_count == 1 else "were"
+        told.append(
+            f"{counted(followed.fault_count, 'fault')} {were} found in the files; damaged lines are left out."
+        )
+    return told + [f"No longer kept: {dropped}." for dropped in followed.dropped]
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -645,16 +561,11 @@ def calibrating_sentence(followed: Followed, needed: int) -> str:
     )
 
 
-def share_card(steps: Unseen | None) -> str:
-    """How much longer than predicted some steps took, in the median."""
-    return "–" if steps is None else format_percent(steps.median_error, sign=True)
-
-
 def drift_card(report: LiveReport) -> str:
     """The shift, that none was found, that it is too early to tell, or that the prediction itself is off."""
+    unseen = report.unseen
     if report.drift is not None:
         return format_percent(report.drift.shift, sign=True)
-    unseen = report.unseen
     if unseen is None or unseen.count < FEWEST_FOR_DRIFT:
         return "–"
     return "none found" if abs(unseen.median_error) < _OFF else "not to be told"
@@ -662,22 +573,19 @@ def drift_card(report: LiveReport) -> str:
 
 def unseen_sentence(report: LiveReport) -> str:
     """How the prediction does, on steps that it has not seen and on those that it was made from."""
-    unseen, calibrated = report.unseen, report.calibrated
+    unseen, calibrated, error = report.unseen, report.calibrated, report.window_error
     window = f"steps {calibrated[0]:,} to {calibrated[1]:,}"
-    own = "" if report.window_error is None else f" (which took {_longer(report.window_error)} themselves)"
+    if error is not None:
+        longer = f"{format_percent(abs(error))} {'longer' if error >= 0 else 'less'} than predicted"
+        window += f" (which took {longer} themselves)"
     if unseen is None:
-        return f"Predicted from {window}{own}; no later step is there yet."
+        return f"Predicted from {window}; no later step is there yet."
+    off, low, high = (format_percent(x, sign=True) for x in (unseen.median_error, unseen.low, unseen.high))
     return (
-        f"Predicted from {window}{own}: {format_ms(unseen.predicted_ns)} a step. {unseen.count:,} steps with "
+        f"Predicted from {window}: {format_ms(unseen.predicted_ns)} a step. {unseen.count:,} steps with "
         f"the buckets in use that the model has not seen took {format_ms(unseen.measured_ns)} in the median, "
-        f"{format_percent(unseen.median_error, sign=True)}; nine of ten of them are within "
-        f"{format_percent(unseen.low, sign=True)} and "
-        f"{format_percent(unseen.high, sign=True)} of the prediction."
+        f"{off}; nine of ten of them are within {low} and {high} of the prediction."
     )
-
-
-def _longer(error: float) -> str:
-    return f"{format_percent(abs(error))} {'longer' if error >= 0 else 'less'} than predicted"
 
 
 def noise_sentence(report: LiveReport) -> str:
@@ -685,112 +593,94 @@ def noise_sentence(report: LiveReport) -> str:
     unseen, window = report.unseen, report.window
     if unseen is None or window is None or abs(unseen.median_error) < _WORTH_A_WORD:
         return ""
-    if window.median_error * unseen.median_error > 0 and abs(window.median_error) >= _ALIKE * abs(
-        unseen.median_error
-    ):
+    error, own = unseen.median_error, window.median_error
+    if own * error > 0 and abs(own) >= _ALIKE * abs(error):
         return (
             f"The {window.count} steps that the prediction was made from are off by "
-            f"{format_percent(window.median_error, sign=True)} themselves: so much is noise, or the model's "
-            f"own error, and nothing "
-            f"that came later. On a noisy machine the slowest rank of each step takes longer than any one "
-            f"rank does in the median, which is what is predicted."
+            f"{format_percent(own, sign=True)} themselves: so much is noise, or the model's own error, and "
+            "nothing that came later. On a noisy machine the slowest rank of each step takes longer than any "
+            "one rank does in the median, which is what is predicted."
         )
-    if window.low <= unseen.median_error <= window.high:
+    if window.low <= error <= window.high:
+        low, high, off = (format_percent(x, sign=True) for x in (window.low, window.high, error))
         return (
-            f"The steps that the prediction was made from scatter between "
-            f"{format_percent(window.low, sign=True)} and "
-            f"{format_percent(window.high, sign=True)}: on a machine as noisy as this, "
-            f"{format_percent(unseen.median_error, sign=True)} is no error of "
-            f"the model. A longer window, or a machine with nothing else on it, tells more."
+            f"The steps that the prediction was made from scatter between {low} and {high}: on a machine as "
+            f"noisy as this, {off} is no error of the model. A longer window, or a machine with nothing else "
+            "on it, tells more."
         )
     return ""
 
 
 def drift_sentence(drift: Drift | None, report: LiveReport) -> str:
     """Whether steps became longer, since when, and which part did."""
-    unseen = report.unseen
+    unseen, window = report.unseen, report.window
     if unseen is None or unseen.count < FEWEST_FOR_DRIFT:
         return f"Drift: {FEWEST_FOR_DRIFT} unseen steps are needed to tell."
     if drift is None:
         off = 0.0 if report.window_error is None else unseen.median_error - report.window_error
-        level = (
-            f" They took {format_percent(abs(off))} {'longer' if off > 0 else 'less'} than the calibration "
-            f"steps, "
-            f"which is too little beside their scatter, or did not last."
-            if abs(off) >= _WORTH_A_WORD
-            else ""
-        )
-        if abs(unseen.median_error) >= _OFF:
-            return (
-                f"Measured {format_ms(unseen.measured_ns)} against {format_ms(unseen.predicted_ns)} "
-                f"predicted, without a step since which that is so: the prediction itself is off by "
-                f"{format_percent(unseen.median_error, sign=True)}, and does not tell whether the job "
-                f"drifts.{level}"
+        level = ""
+        if abs(off) >= _WORTH_A_WORD:
+            level = (
+                f" They took {format_percent(abs(off))} {'longer' if off > 0 else 'less'} than the "
+                "calibration steps, which is too little beside their scatter, or did not last."
             )
-        return f"No lasting change was found in {unseen.count:,} unseen steps.{level}"
-    change = "longer" if drift.shift > 0 else "shorter"
-    moved = sorted(drift.parts.items(), key=lambda part: -abs(part[1]))
+        if abs(unseen.median_error) < _OFF:
+            return f"No lasting change was found in {unseen.count:,} unseen steps.{level}"
+        return (
+            f"Measured {format_ms(unseen.measured_ns)} against {format_ms(unseen.predicted_ns)} "
+            "predicted, without a step since which that is so: the prediction itself is off by "
+            f"{format_percent(unseen.median_error, sign=True)}, and does not tell whether the job "
+            f"drifts.{level}"
+        )
+    after, before = format_percent(drift.after, sign=True), format_percent(drift.before, sign=True)
     share = ", ".join(
         f"{PART_WORDS[name]} by {format_percent(value, sign=True)}"
-        for name, value in moved
+        for name, value in sorted(drift.parts.items(), key=lambda part: -abs(part[1]))
         if abs(value) >= 0.0005
     )
-    window = report.window
-    is_noisy = window is not None and window.high - window.low > abs(drift.shift)
-    doubt = (
-        " Single steps of the window scatter as widely: it may be another program on the machine, and go "
-        "again."
-        if is_noisy
-        else ""
-    )
-    return (
-        f"Since step {drift.since_step:,} steps take {format_percent(abs(drift.shift))} {change} than before "
-        f"({format_percent(drift.after, sign=True)} against the prediction, "
-        f"{format_percent(drift.before, sign=True)} before). In shares of the step: "
-        f"{share}. Most of it lies in {PART_WORDS[drift.largest_part]}: {_CAUSES[drift.largest_part]}."
-        f"{doubt}"
-    )
-
-
-def lateness_sentence(rows: Sequence[Lateness]) -> str | None:
-    """Which rank the others wait for, if any; None for a single rank."""
-    if not rows:
-        return None
-    first = rows[0]
-    if first.is_chance:
-        return (
-            f"No rank comes last more often than chance has it: rank {first.rank} does in "
-            f"{format_percent(first.share, 0)} "
-            f"of the latest steps."
+    doubt = ""
+    if window is not None and window.high - window.low > abs(drift.shift):
+        doubt = (
+            " Single steps of the window scatter as widely: it may be another program on the machine, and "
+            "go again."
         )
     return (
-        f"Rank {first.rank} comes last in {format_percent(first.share, 0)} of the latest steps, by "
-        f"{format_ms(first.behind_ns)} in the median."
+        f"Since step {drift.since_step:,} steps take {format_percent(abs(drift.shift))} "
+        f"{'longer' if drift.shift > 0 else 'shorter'} than before "
+        f"({after} against the prediction, {before} before). In shares of the step: {share}. "
+        f"Most of it lies in {PART_WORDS[drift.largest_part]}: {_CAUSES[drift.largest_part]}.{doubt}"
     )
+
+
+def lateness_sentence(rows: Sequence[Lateness]) -> str:
+    """Which rank the others wait for, if any; ``rows`` begin with the one that comes last most often."""
+    rank, share = rows[0].rank, format_percent(rows[0].share, 0)
+    if rows[0].is_chance:
+        often = f"rank {rank} does in {share} of the latest steps"
+        return f"No rank comes last more often than chance has it: {often}."
+    behind = format_ms(rows[0].behind_ns)
+    return f"Rank {rank} comes last in {share} of the latest steps, by {behind} in the median."
 
 
 def gain_sentence(gain: LiveGain) -> str:
     """What the recommended buckets would gain, honestly."""
     if gain.why_none:
         return f"{capital(gain.why_none)}. Keep what you have."
-    share = gain.gain_ns / gain.in_use_ns if gain.in_use_ns else 0.0
-    between = (
-        f" (95 % interval {format_ms(gain.low_ns)} to {format_ms(gain.high_ns)})"
-        if gain.low_ns is not None and gain.high_ns is not None
-        else ""
-    )
     if gain.gain_ns <= 0:
         return "No better buckets were found: the job runs with the best ones that the search knows."
+    saved = f"{format_ms(gain.gain_ns)}"
+    share = f"({format_percent(gain.gain_ns / gain.in_use_ns if gain.in_use_ns else 0.0)})"
+    between = ""
+    if gain.low_ns is not None and gain.high_ns is not None:
+        between = f" (95 % interval {format_ms(gain.low_ns)} to {format_ms(gain.high_ns)})"
     if gain.significant is False:
         return (
-            f"Not significant: other buckets would save {format_ms(gain.gain_ns)} ({format_percent(share)}) "
-            f"a step"
-            f"{between}. Keep what you have."
+            f"Not significant: other buckets would save {saved} {share} a step{between}. Keep what you have."
         )
     unknown = f" Not recorded, so not known: {' and '.join(gain.not_known)}." if gain.not_known else ""
     return (
-        f"The recommended {gain.recommended_buckets} buckets would save {format_ms(gain.gain_ns)} a step "
-        f"({format_percent(share)}){between} against the {gain.in_use_buckets} in use.{unknown}"
+        f"The recommended {gain.recommended_buckets} buckets would save {saved} a step {share}{between} "
+        f"against the {gain.in_use_buckets} in use.{unknown}"
     )
 
 
@@ -805,62 +695,4 @@ def doubt_sentence(gain: LiveGain, report: LiveReport) -> str:
     return (
         f"Not to be relied on: the prediction of the buckets in use is off by {format_ms(off_ns)} a step, "
         f"which is more than this gain. Measure it with bucketsim validate --ab before you change anything."
-    )
-
-
-def job_rows(header: RecordingHeader, calibration: Calibration | None) -> list[tuple[str, str]]:
-    """What is known of the job, a row each, safe for markdown."""
-    ddp = {
-        name: value for name, value in header.ddp.items() if name != "rebuilt_buckets" and value is not None
-    }
-    rows = [
-        ("Model", f"{plain(header.module)}, {len(header.parameters)} parameters that require grad"),
-        ("Ranks", str(header.world_size)),
-        ("Backend and device", f"{plain(header.backend)} on {plain(header.device)}"),
-        ("torch", plain(header.torch)),
-        (
-            "Recorded",
-            f"{header.level} level, every {header.every}. step" if header.every > 1 else header.level,
-        ),
-        ("Communication hook", plain(header.comm_hook or "none")),
-        ("DDP", plain(", ".join(f"{name}={value}" for name, value in list(ddp.items())[:20]))),
-    ]
-    if calibration is not None:
-        count, reduced = calibration.accumulation
-        if count > 1:
-            rows.append(("Micro-batches", f"{count} a step, {reduced} of them synchronised"))
-        rows.append(("Machine", plain(calibration.hardware.name)))
-    return rows
-
-
-def summary_words(report: LiveReport) -> str:
-    """What was left out of the judgement; empty where nothing was."""
-    if not report.left_out:
-        return ""
-    return f"{report.left_out:,} steps have another number of micro-batches and are left out."
-
-
-_PHASES: dict[str, str] = {
-    "settling": "It waits until DDP has rebuilt its buckets.",
-    "recording": "It records its own steps.",
-    "link": "It measures its link between two steps.",
-    "prediction": "It predicts the best buckets while it goes on.",
-    "trial": "It trains with both buckets in turns.",
-}
-
-
-def autotune_sentence(told: AutotuneProgress) -> str:
-    """What the job is doing, or how it ended."""
-    if told.outcome is not None:
-        return f"{told.outcome}: {told.why} ({told.steps} steps, {told.seconds or 0:.1f} s)"
-    return f"{_PHASES.get(told.phase, '')} Step {told.steps}."
-
-
-def autotune_prediction(told: AutotuneProgress) -> str | None:
-    """What is predicted of the buckets that are tried; None before it is."""
-    if told.in_use_ns is None or told.best_ns is None:
-        return None
-    return (
-        f"Predicted: {format_ms(told.in_use_ns)} a step with the {told.buckets_in_use} buckets in use, "
-        f"{format_ms(told.best_ns)} with the best."
     )

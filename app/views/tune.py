@@ -456,7 +456,7 @@ def _compare(record: Record, shown: Played, warning: DeltaGenerator) -> Candidat
             "wherever they are cut. It is not what stands above where that is one cap, or DDP's "
             "default."
         )
-    validate.table(agreement)
+    validate.candidates(agreement)
     validate.steps(agreement)
     if attribution_data(agreement):
         folded("Where the error comes from", "folded_error", partial(validate.attribution, agreement))

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from statistics import median
@@ -15,26 +16,15 @@ from streamlit.delta_generator import DeltaGenerator
 
 import sim
 from app import sources
-from app.figures.records import (
-    attribution_data,
-    draw_all,
-    draw_attribution,
-    draw_overlay,
-    draw_parity,
-    draw_steps,
-    draw_strips,
-    end_points,
-    overlay_data,
-    step_points,
-)
+from app.figures import records as figures
 from app.library import LIVE, Library
 from app.memo import memo
 from app.playing import Inputs, Played
 from app.provenance import origin_words, provenance, signed_csv
 from app.sources import Source, open_record
 from app.views import live
-from app.widgets import chart, download, told
-from app.words import counted, file_safe, interval_words, plain
+from app.widgets import ask, chart, download, keep_among, table, told
+from app.words import HELP, counted, file_safe, interval_words, plain
 from sim.errors import SimError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES
 from sim.nouns.measurement import Mode, Record
@@ -45,7 +35,10 @@ from sim.truth.scoring import Agreement, CandidateAgreement, Regret
 from sim.units import format_ms, format_number, format_percent
 
 COPIES_NOTE = "Copies are switched off in the model: this is an ablation, not the prediction."
+# By the folder of a record, or where it came from; in this order.
 KINDS: dict[str, str] = {
+    "live": "your directory",
+    "upload": "uploaded",
     "measured": "caps on even machines",
     "families": "what each knob reaches",
     "contention": "slow ranks and ports",
@@ -53,8 +46,6 @@ KINDS: dict[str, str] = {
     "claims": "small and large models",
     "training": "real models, trained",
     "gpu": "one GPU, an emulated wire",
-    "live": "your directory",
-    "upload": "uploaded",
 }
 MODES: dict[Mode, str] = {"paced": "paced replay", "model": "real model", "trace": "read from a trace"}
 MODE_WORDS: dict[Mode, str] = {
@@ -90,35 +81,16 @@ _COLUMN_HELP = {
     "verdict": "By the rule that each record states. Records read from traces have no verdict.",
     "mode": "How steps came about: paced replays, real models, or read from a trace.",
 }
+# By column, how the key of its filter ends.
+_FILTERS = {"verdict": "passed", "mode": "mode", "backend": "backend", "ranks": "ranks", "workload": "load"}
 UPLOADED = "upload: "  # what the name of an uploaded record begins with
-
+CHOSEN = "run"
+_ALL_KEY, _FOLLOWED, _SHOWN = "all_records", "record_followed", "show"
+_STEP_S = 4.0  # of scoring, before what is there is drawn; a click does not wait for it
 
 Card = dict[str, Any]  # what the files of a record say of it, by column of the table
 Cards = Mapping[str, Card | str]  # or why they cannot be read
 Scores = Mapping[str, Agreement | str]
-CHOSEN = "run"
-
-
-_ALL_KEY, _FOLLOWED, _SHOWN = "all_records", "record_followed", "show"
-_STEP_S = 4.0  # of scoring, before what is there is drawn; a click does not wait for it
-
-
-_COLUMNS = (
-    "name",
-    "iterations",
-    "measured_step_ns",
-    "step_low_ns",
-    "step_high_ns",
-    "predicted_step_ns",
-    "step_error",
-    "measured_exposed_ns",
-    "predicted_exposed_ns",
-    "exposed_error",
-    "measured_backward_end_ns",
-    "measured_sync_end_ns",
-    "median_bucket_end_error",
-    "probe_effect",
-)
 
 
 def show(library: Library, watch: Path | None) -> None:
@@ -126,29 +98,23 @@ def show(library: Library, watch: Path | None) -> None:
     st.title("Validate")
     if CHOSEN in st.query_params and _SHOWN not in st.query_params and _SHOWN not in st.session_state:
         st.session_state[_SHOWN] = "records"  # the address names one
-    what = st.segmented_control(
-        "Show",
-        ["records", "live"],
-        default="live" if live.is_first(watch, library) else "records",
-        required=True,
-        format_func=str.capitalize,
-        key=_SHOWN,
-        bind="query-params",
-        help="Records: runs that are finished, against the model. Live: a job that writes into "
-        "the directory given to `bucketsim dash --watch DIR`.",
-        label_visibility="collapsed",
+    words = (
+        "Records: runs that are finished, against the model. Live: a job that writes into "
+        "the directory given to `bucketsim dash --watch DIR`."
     )
-    if what == "live":
-        if watch is None:
-            st.info(
-                "No directory is watched. `bucketsim dash --watch DIR` shows what a running job "
-                'writes into `DIR`: put `with sim.record(ddp_model, "DIR"):` around your training '
-                "loop, or let `bucketsim validate` write its record there."
-            )
-        else:
-            live.show(watch, library)
-    else:
+    first = "live" if live.is_first(watch, library) else "records"
+    look: dict[str, Any] = {"required": True, "format_func": str.capitalize, "label_visibility": "collapsed"}
+    what = ask(st.segmented_control, "Show", _SHOWN, words, ["records", "live"], default=first, **look)
+    if what != "live":
         _records(library)
+    elif watch is not None:
+        live.show(watch, library)
+    else:
+        st.info(
+            "No directory is watched. `bucketsim dash --watch DIR` shows what a running job "
+            'writes into `DIR`: put `with sim.record(ddp_model, "DIR"):` around your training '
+            "loop, or let `bucketsim validate` write its record there."
+        )
 
 
 def _records(library: Library) -> None:
@@ -181,9 +147,15 @@ def _records(library: Library) -> None:
         with claim:
             _claim(names, cards, scores)
         # Records that did not pass, or cannot be read or scored, ahead of the others.
-        worst_first = sorted(names, key=lambda name: _verdict(cards[name], scores.get(name)) in _GOOD)
+        good = (VERDICTS[True], VERDICTS[None], "…")
+        worst_first = sorted(names, key=lambda name: _verdict(cards[name], scores.get(name)) in good)
         _records_table(worst_first, cards, scores)
-        name = _chosen(names)
+        keep_among(CHOSEN, names)
+        words = (
+            "A record holds a workload, the hardware calibrated before it, and what real ranks "
+            "did with each candidate assignment. Click a row above, or a point, to choose it too."
+        )
+        name = ask(st.selectbox, "Record", CHOSEN, words, names)
         with told():
             _record(open_record(found[name]), name)
     else:
@@ -220,22 +192,20 @@ def score(source: Source) -> Agreement | str:
 
 
 def _uploaded() -> dict[str, Record]:
-    """Draw the upload; the record in it by its name, where it holds one. A new one is looked at first."""
+    """Draw the upload; the record in it by its name, where it holds one."""
+    words = (
+        "workload.json, hardware.json and every measurement-*.json of a directory that "
+        "`bucketsim validate` wrote. Uploads are not in the URL."
+    )
     with st.expander("Score a record of your own", icon=":material/upload_file:"):
-        files = sources.kept_files(
-            "All files of one record",
-            "up_record",
-            "workload.json, hardware.json and every measurement-*.json of a directory that "
-            "`bucketsim validate` wrote. Uploads are not in the URL.",
-            accept_multiple_files=True,
-        )
+        files = sources.kept_files("All files of one record", "up_record", words, accept_multiple_files=True)
         if not files:
             return {}
         outcome = sources.read_files(files)
         if outcome.uploaded is None:
             st.error(plain(outcome.error), icon=":material/error:")
             return {}
-        found = outcome.uploaded.record
+        found: Record | None = outcome.uploaded.record
         if found is None:
             st.info(
                 "These files hold no measured record. It takes a workload, a hardware and the "
@@ -243,8 +213,7 @@ def _uploaded() -> dict[str, Record]:
             )
             return {}
         name = f"{UPLOADED}{found.name}"
-        is_new = st.session_state.get("looked_at_upload") is not found
-        if is_new:
+        if st.session_state.get("looked_at_upload") != found:  # a new one is looked at first
             st.session_state["looked_at_upload"], st.session_state[CHOSEN] = found, name
         return {name: found}
 
@@ -257,22 +226,18 @@ def _claim(names: Sequence[str], cards: Cards, scores: Scores) -> None:
         st.caption(f"{done} records are scored; the totals are told when all are.")
         return
     found = {name: score for name in names if isinstance(score := scores.get(name), Agreement)}
-    judged = {name: score for name, score in found.items() if score.passed is not None}
     points = [
         point
-        for name, score in judged.items()
-        for point in step_points(score, record=name, kind=kind_of(name))
+        for name, score in found.items()
+        for point in figures.step_points(score, record=name, kind=kind_of(name))
+        if score.passed is not None
     ]
     if not points:
         return
     st.markdown(f"**{plain(claim_sentence([*found.values()]))}**")
-    chart(
-        draw_all(points, KINDS),
-        _ALL_KEY,
-        "Predicted over measured step of every candidate of every record, and each error in percent",
-        on_select=_take_point,
-        selection_mode="points",
-    )
+    words = "Predicted over measured step of every candidate of every record, and each error in percent"
+    clicks: dict[str, Any] = {"on_select": _take_point, "selection_mode": "points"}
+    chart(figures.draw_all(points, KINDS), _ALL_KEY, words, **clicks)
     worst = max(points, key=lambda point: abs(point.error))
     off = f"{worst.name} in {worst.record}, {format_percent(worst.error, sign=True)}"
     st.caption(plain(f"Farthest off: {off}.") + " Click a point to see its record.")
@@ -293,12 +258,9 @@ def _score_more(found: Mapping[str, Source], cards: Cards, scores: Scores, place
     }
     if not left:
         return
-    bar = place.progress(0.0)
-    begun = time.monotonic()
+    bar, begun, count = place.progress(0.0), time.monotonic(), len(scores) + len(left)
     for done, name in enumerate(sorted(left, key=left.__getitem__), start=len(scores)):
-        bar.progress(
-            done / (len(scores) + len(left)), f"Scored {done} of {len(scores) + len(left)} records …"
-        )
+        bar.progress(done / count, f"Scored {done} of {count} records …")
         score(found[name])
         if time.monotonic() - begun > _STEP_S:
             break
@@ -338,54 +300,36 @@ def _text(said: object) -> str:
     return said if isinstance(said, str) else ""
 
 
-_GOOD = (VERDICTS[True], VERDICTS[None], "…")
-
-
 def _filtered(cards: Cards, scores: Scores) -> list[str]:
     """Draw the filters; the names of the records that they leave, in order."""
+    words = "Shows records with all of these words in name, workload or what was tested."
+    read = [card for card in cards.values() if isinstance(card, dict)]
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        text = st.text_input(
-            "Find records",
-            key="text",
-            bind="query-params",
-            placeholder="name, workload, rate",
-            icon=":material/search:",
-            help="Shows records with all of these words in name, workload or what was tested.",
-            width=320,
-        )
+        look = {"placeholder": "name, workload, rate", "icon": ":material/search:", "width": 320}
+        text = ask(st.text_input, "Find records", "text", words, **look) or ""
         with st.popover("Filters", icon=":material/filter_list:"):
-            picked = _pickers(cards)
-    kinds = [*dict.fromkeys(["live", "upload", *KINDS])]
+            picked = {
+                column: ask(
+                    st.multiselect,
+                    column.capitalize(),
+                    f"has_{key}",
+                    _COLUMN_HELP.get(column),
+                    [*VERDICTS.values()]
+                    if column == "verdict"
+                    else [str(value) for value in sorted({card[column] for card in read})],
+                    placeholder="any",
+                )
+                for column, key in _FILTERS.items()
+            }
+    kinds = [*KINDS]
     order = {
         name: (kinds.index(kind) if (kind := kind_of(name)) in kinds else len(kinds), name) for name in cards
     }
-    names = [name for name in sorted(cards, key=order.__getitem__) if _has(name, cards[name], text or "")]
-    return [name for name in names if _fits(cards[name], scores.get(name), picked)]
-
-
-def _pickers(cards: Cards) -> dict[str, list[str]]:
-    """By column, what is asked for of it; one that is not asked about holds nothing."""
-    read = [card for card in cards.values() if isinstance(card, dict)]
-    columns = {
-        "verdict": "passed",
-        "mode": "mode",
-        "backend": "backend",
-        "ranks": "ranks",
-        "workload": "load",
-    }
-    return {
-        column: st.multiselect(
-            column.capitalize(),
-            list(VERDICTS.values())
-            if column == "verdict"
-            else [str(value) for value in sorted({card[column] for card in read})],
-            key=f"has_{key}",
-            bind="query-params",
-            placeholder="any",
-            help=_COLUMN_HELP.get(column) if column in ("verdict", "mode") else None,
-        )
-        for column, key in columns.items()
-    }
+    return [
+        name
+        for name in sorted(cards, key=order.__getitem__)
+        if _has(name, cards[name], text) and _fits(cards[name], scores.get(name), picked)
+    ]
 
 
 def _has(name: str, card: Card | str, text: str) -> bool:
@@ -410,24 +354,15 @@ def _records_table(names: Sequence[str], cards: Cards, scores: Scores) -> None:
         if rows:
             st.session_state[CHOSEN] = names[rows[0]]
 
-    st.dataframe(
-        table_rows(names, cards, scores),
-        hide_index=True,
-        key=key,
-        on_select=take_row,
-        selection_mode="single-row",
-        column_config={
-            "record": st.column_config.TextColumn(pinned=True),
-            "order": st.column_config.TextColumn(help=_COLUMN_HELP["order"], width=100),
-            "tests": st.column_config.TextColumn(help=_COLUMN_HELP["tests"], width="medium"),
-            **{
-                name: st.column_config.NumberColumn(format="%.2f", help=_COLUMN_HELP[name])
-                for name in ("median error, %", "worst, %")
-            },
-            **{name: st.column_config.TextColumn(help=_COLUMN_HELP[name]) for name in ("verdict", "mode")},
-        },
-        alt="Records: how well each was predicted, and what it tests",
-    )
+    column = st.column_config.TextColumn
+    columns = {
+        "order": column(help=_COLUMN_HELP["order"], width=100),
+        "tests": column(help=_COLUMN_HELP["tests"], width="medium"),
+    }
+    clicks: dict[str, Any] = {"key": key, "on_select": take_row, "selection_mode": "single-row"}
+    words = "Records: how well each was predicted, and what it tests"
+    rows = table_rows(names, cards, scores)
+    table(rows, _COLUMN_HELP, pinned="record", columns=columns, alt=words, **clicks)
 
 
 def table_rows(names: Sequence[str], cards: Cards, scores: Scores) -> list[dict[str, Any]]:
@@ -438,13 +373,12 @@ def table_rows(names: Sequence[str], cards: Cards, scores: Scores) -> list[dict[
         row: dict[str, Any] = {"record": name, "verdict": _verdict(card, score)}
         row |= dict.fromkeys(("median error, %", "worst, %", "order", "tests"))
         if isinstance(score, Agreement):
-            row["median error, %"], row["worst, %"] = (
-                score.median_step_error * 100,
-                score.worst_step_error * 100,
-            )
+            row["median error, %"] = score.median_step_error * 100
+            row["worst, %"] = score.worst_step_error * 100
             row["order"] = f"{score.order_right} of {score.order_pairs}"
         row |= card if isinstance(card, dict) else {}
-        rows += [row | {"tests": one} for one in (card, score) if isinstance(one, str)][:1] or [row]
+        why_not = [one for one in (card, score) if isinstance(one, str)]
+        rows.append(row | ({"tests": why_not[0]} if why_not else {}))
     return rows
 
 
@@ -454,20 +388,6 @@ def _verdict(card: Card | str, score: Agreement | str | None) -> str:
     if isinstance(score, str):
         return "cannot be scored"
     return "…" if score is None else VERDICTS[score.passed]
-
-
-def _chosen(names: Sequence[str]) -> str:
-    """Draw the choice of one record; its name."""
-    if st.session_state.get(CHOSEN) not in (None, *names):
-        del st.session_state[CHOSEN]  # filtered away
-    return st.selectbox(
-        "Record",
-        names,
-        key=CHOSEN,
-        bind="query-params",
-        help="A record holds a workload, the hardware calibrated before it, and what real ranks "
-        "did with each candidate assignment. Click a row above, or a point, to choose it too.",
-    )
 
 
 def _record(record: Record, name: str) -> None:
@@ -483,46 +403,26 @@ def _record(record: Record, name: str) -> None:
     with st.spinner("Comparing with the measurement …"):
         agreement = judge(record, copies)
     if not copies:
-        st.warning("Copies are switched off in the model: this is an ablation, not the prediction.")
+        st.warning(COPIES_NOTE)
     verdict(agreement)
     st.markdown(plain(unseen_sentence(record)))
     st.caption(MODE_WORDS[agreement.mode])
-    table(agreement)
-    look = st.segmented_control(
-        "Look at",
-        list(LOOKS),
-        default="steps",
-        required=True,
-        format_func=LOOKS.__getitem__,
-        key="look",
-        bind="query-params",
-        help="Which picture of this record to draw.",
-    )
+    candidates(agreement)
+    words = "Which picture of this record to draw."
+    named = {"default": "steps", "required": True, "format_func": LOOKS.__getitem__}
+    look = ask(st.segmented_control, "Look at", "look", words, list(LOOKS), **named) or "steps"
+    if look != "buckets":
+        _picture(look, record, agreement)
+    rows = {row.name: row for row in agreement.rows}
+    keep_among("candidate", rows)
+    words = "One measured assignment of gradients to buckets."
+    row = rows[ask(st.selectbox, "Candidate", "candidate", words, list(rows), width=320)]
     if look == "buckets":
-        row = _candidate(agreement)
-        overlay(row)
-    else:
-        _picture(look or "steps", record, agreement)
-        row = _candidate(agreement)  # all of them are shown: it chooses what is taken home
+        overlay(row)  # of the others all are shown: it chooses what is taken home
     _take_home(record, agreement, row, name, copies)
     with st.expander("Where it comes from"):
         for line in origin_lines(record):
             st.markdown(f"- {plain(line)}")
-
-
-def _candidate(agreement: Agreement) -> CandidateAgreement:
-    names = [row.name for row in agreement.rows]
-    if st.session_state.get("candidate") not in (None, *names):
-        del st.session_state["candidate"]  # another record's
-    name = st.selectbox(
-        "Candidate",
-        names,
-        key="candidate",
-        bind="query-params",
-        help="One measured assignment of gradients to buckets.",
-        width=320,
-    )
-    return next(row for row in agreement.rows if row.name == name)
 
 
 def _picture(look: str, record: Record, agreement: Agreement) -> None:
@@ -535,14 +435,14 @@ def _picture(look: str, record: Record, agreement: Agreement) -> None:
     elif look == "why":
         attribution(agreement)
     elif look == "parity":
-        figure = draw_parity(step_points(agreement), sim.error_limit(record), "step")
+        figure = figures.draw_parity(figures.step_points(agreement), sim.error_limit(record), "step")
         chart(figure, "parity", "Predicted step over measured step of each candidate")
         st.caption(
             "On the line: predicted exactly. Above it: predicted too long. Bars: 95 % interval "
             "of the measured median."
         )
     elif look == "iterations":
-        figure = draw_strips(record, agreement)
+        figure = figures.draw_strips(record, agreement)
         chart(figure, "iterations", "Every measured iteration of each candidate, and its prediction")
         st.caption(
             "A row a candidate; within it, iterations from top to bottom in the order in which "
@@ -550,8 +450,8 @@ def _picture(look: str, record: Record, agreement: Agreement) -> None:
             "blue: prediction. Iterations with the recording hook see buckets and pay for it; "
             "they are not in the median."
         )
-    elif ends := end_points(agreement):
-        figure = draw_parity(ends, None, "bucket end")
+    elif ends := figures.end_points(agreement):
+        figure = figures.draw_parity(ends, None, "bucket end")
         chart(figure, "ends", "Predicted over measured end of each bucket of each candidate")
         st.caption(
             "The end of every bucket's collective, from the start of backward, of all "
@@ -568,29 +468,27 @@ def _take_home(
     where_from = provenance(Inputs(workload=record.workload, hardware=record.hardware), {})
     if not copies:
         where_from["copies"] = "not modelled"
-    file = file_safe(name)
-
-    def perfetto() -> str:
-        timeline = _timeline_of(record, row.name, copies)
-        return sim.perfetto_json(timeline, row, provenance=where_from)
-
+    file, opened = (
+        file_safe(name),
+        "The chosen candidate, measured under predicted; open it in ui.perfetto.dev",
+    )
     buttons: tuple[tuple[str, Callable[[], str], str, str], ...] = (
-        ("Agreement JSON", lambda: agreement_json(agreement, where_from), "json", "Everything compared"),
-        ("Rows CSV", lambda: rows_csv(agreement, where_from), "csv", "The table, times in ns"),
+        ("Agreement JSON", partial(agreement_json, agreement, where_from), "json", "Everything compared"),
+        ("Rows CSV", partial(rows_csv, agreement, where_from), "csv", "The table, times in ns"),
         (
             "Perfetto JSON",
-            perfetto,
+            lambda: sim.perfetto_json(timeline_of(record, row.name, copies), row, provenance=where_from),
             f"{file_safe(row.name)}.trace.json",
-            "The chosen candidate, measured under predicted; open it in ui.perfetto.dev",
+            opened,
         ),
     )
     with st.container(horizontal=True):
-        for label, make, ending, told in buttons:
-            download(label, make, f"{file}.{ending}", told)
+        for label, make, ending, words in buttons:
+            download(label, make, f"{file}.{ending}", words)
     st.caption(plain(origin_words(where_from)))
 
 
-def _timeline_of(record: Record, name: str, copies: bool) -> Timeline:
+def timeline_of(record: Record, name: str, copies: bool) -> Timeline:
     """What the model plays for the candidate ``name``: the very step that ``judge`` compares."""
     measured = sim.as_measured(record)
     hardware = measured.hardware
@@ -609,55 +507,41 @@ def agreement_json(agreement: Agreement, where_from: Mapping[str, Any]) -> str:
 
 def rows_csv(agreement: Agreement, where_from: Mapping[str, Any]) -> str:
     """A row a candidate; times in ns, errors as shares, the digests of the inputs in each row."""
-    figures = ({name: getattr(row, name) for name in _COLUMNS} for row in agreement.rows)
-    return signed_csv([{"record": agreement.name, **row} for row in figures], where_from)
+    measured = ("name", "iterations", "measured_step_ns", "step_low_ns", "step_high_ns")
+    step = ("predicted_step_ns", "step_error", "measured_exposed_ns", "predicted_exposed_ns")
+    ends = ("exposed_error", "measured_backward_end_ns", "measured_sync_end_ns")
+    columns = (*measured, *step, *ends, "median_bucket_end_error", "probe_effect")
+    rows = ({name: getattr(row, name) for name in columns} for row in agreement.rows)
+    return signed_csv([{"record": agreement.name, **row} for row in rows], where_from)
 
 
 def ask_copies() -> bool:
     """The ablation: whether the model has the copies into and out of buckets."""
-    return st.toggle(
-        "Model the copies into and out of buckets",
-        value=True,
-        key="copies",
-        bind="query-params",
-        help="Off: predict as if copying gradients into and out of buckets were free, to see its effect.",
-    )
+    label = "Model the copies into and out of buckets"
+    return bool(ask(st.toggle, label, "copies", HELP["copies"], value=True))
 
 
 def verdict(agreement: Agreement) -> None:
     """The outcome of the stated rule, the rule, the best, and the targets."""
-    outcome = plain(verdict_words(agreement))
-    if agreement.passed is None:
-        st.info(outcome, icon=":material/info:")
-    elif agreement.passed:
-        st.success(outcome, icon=":material/check_circle:")
-    else:
-        st.warning(outcome, icon=":material/error:")
+    draw, icon = {
+        None: (st.info, ":material/info:"),
+        True: (st.success, ":material/check_circle:"),
+        False: (st.warning, ":material/error:"),
+    }[agreement.passed]
+    draw(plain(verdict_words(agreement)), icon=icon)
     st.caption(plain(rule_words(agreement)))
     if agreement.passed is None:
         return
     best = best_words(agreement)
     st.markdown(plain(best if agreement.regret is None else f"{best} {regret_words(agreement.regret)}"))
-    targets = targets_sentence(agreement)
-    if targets is not None:
-        st.caption(plain(targets))
+    if agreement.targets:
+        met = sum(check.met is True for check in agreement.targets)
+        missed = ", ".join(check.name for check in agreement.targets if check.met is False)
+        of_all = f"{met} of {len(agreement.targets)} met{f'; missed: {missed}' if missed else ''}"
+        st.caption(plain(f"Targets, set for paced replays in the box: {of_all}."))
 
 
-def regret_words(regret: Regret) -> str:
-    """What the candidate ``recommended`` lost against the best measured, in one sentence."""
-    if not regret.regret_ns:
-        return 'The candidate "recommended" was the fastest.'
-    shown = f"over {regret.paired_rounds} rounds, too few for an interval"
-    if regret.has_interval:
-        shown = f"95 % interval {interval_words(regret.low_ns, regret.high_ns, told=True)} ms"
-    return (
-        f'The candidate "recommended" was {regret.regret_ns / 1e6:.2f} ms '
-        f"({format_percent(regret.relative, 2)}) "
-        f"behind {regret.best}, {shown}{': within noise' if regret.within_noise else ''}."
-    )
-
-
-def table(agreement: Agreement) -> None:
+def candidates(agreement: Agreement) -> None:
     """A row a candidate."""
     rows = [
         {
@@ -676,38 +560,40 @@ def table(agreement: Agreement) -> None:
         }
         for row in agreement.rows
     ]
-    two = st.column_config.NumberColumn(format="%.2f")
-    signed = st.column_config.NumberColumn(format="%+.2f")
-    times = [name for name in rows[0] if name.endswith(" ms") and "interval" not in name]
-    st.dataframe(
-        rows,
-        hide_index=True,
-        column_config={**dict.fromkeys(times, two), "error, %": signed, "bucket ends, %": two},
-        alt="Measured and predicted figures of each candidate",
-    )
+    table(rows, signed=("error, %",), alt="Measured and predicted figures of each candidate")
 
 
 def steps(agreement: Agreement) -> None:
     """All candidates: measured with its interval, and predicted."""
-    chart(draw_steps(agreement), "steps", "Measured and predicted step of each candidate")
+    chart(figures.draw_steps(agreement), "steps", "Measured and predicted step of each candidate")
 
 
 def attribution(agreement: Agreement) -> None:
     """Where each candidate's error comes from, with a sentence for the largest."""
-    rows = attribution_data(agreement)
-    sentence = mechanism_sentence(rows)
-    if sentence is None:
+    rows = figures.attribution_data(agreement)
+    if not rows:
         st.info("The error cannot be attributed: that takes plain and noop runs, and every bucket traced.")
         return
-    st.markdown(plain(sentence))
-    chart(
-        draw_attribution(rows),
-        "attribution",
-        "Error of the end of synchronisation of each candidate, by mechanism",
-    )
+    st.markdown(plain(mechanism_sentence(rows)))
+    words = "Error of the end of synchronisation of each candidate, by mechanism"
+    chart(figures.draw_attribution(rows), "attribution", words)
     st.caption(
         "The prediction is turned into the measurement one mechanism at a time; each bar is "
         "what its turn changed, and they add up to the error. Left: predicted too short."
+    )
+
+
+def overlay(row: CandidateAgreement) -> None:
+    """The buckets of one candidate, measured under predicted."""
+    if not row.buckets:
+        st.info("This candidate was measured without a trace of its buckets.")
+        return
+    chart(figures.draw_overlay(row), "overlay_chart", "Measured and predicted buckets of one candidate")
+    since = sorted({pair.since for pair in figures.overlay_data(row)})
+    why = "" if since == ["start"] else " (this backend cannot tell when a collective starts)"
+    st.caption(
+        f"A row a bucket, from its {' or '.join(since)}{why} to its end: predicted above, measured (hatched) "
+        "below, medians of the traced iterations. Hover for the error of a bucket's end."
     )
 
 
@@ -737,19 +623,18 @@ def _means(report: Report) -> tuple[Any, ...]:
     )
 
 
-def overlay(row: CandidateAgreement) -> None:
-    """The buckets of one candidate, measured under predicted."""
-    if not row.buckets:
-        st.info("This candidate was measured without a trace of its buckets.")
-        return
-    chart(draw_overlay(row), "overlay_chart", "Measured and predicted buckets of one candidate")
-    st.caption(overlay_caption({pair.since for pair in overlay_data(row)}))
-
-
 def verdict_words(agreement: Agreement) -> str:
     """The pass rule's outcome in one line; of a trace, which neither passes nor fails, what was tested."""
     if agreement.passed is None:
-        return f"{_ends_words(agreement)}; {_exposed_words(agreement)}."
+        ends, exposed = "The ends of buckets cannot be told", "no communication was exposed"
+        if agreement.median_bucket_end_error_ns is not None:
+            share = agreement.median_bucket_end_error
+            ends = f"Bucket ends: median error {format_ms(agreement.median_bucket_end_error_ns)}"
+            ends += "" if share is None else f", {format_percent(share)}"
+        if agreement.median_exposed_error is not None:
+            error = format_percent(agreement.median_exposed_error)
+            exposed = f"exposed communication: median error {error}"
+        return f"{ends}; {exposed}."
     wrong = agreement.order_pairs - agreement.order_right
     order = f"{agreement.order_right} of {agreement.order_pairs} pairs in the right order"
     noise = f", {agreement.order_within_noise} within noise" if agreement.order_within_noise else ""
@@ -761,37 +646,30 @@ def verdict_words(agreement: Agreement) -> str:
     )
 
 
-def _ends_words(agreement: Agreement) -> str:
-    error_ns = agreement.median_bucket_end_error_ns
-    if error_ns is None:
-        return "The ends of buckets cannot be told"
-    relative = agreement.median_bucket_end_error
-    return (
-        f"Bucket ends: median error "
-        f"{format_ms(error_ns)}{'' if relative is None else f', {format_percent(relative)}'}"
-    )
-
-
-def _exposed_words(agreement: Agreement) -> str:
-    if agreement.median_exposed_error is None:
-        return "no communication was exposed"
-    return f"exposed communication: median error {format_percent(agreement.median_exposed_error)}"
-
-
 def rule_words(agreement: Agreement) -> str:
     """The rule in a sentence, or why there is none."""
     rule = agreement.rule
     return f"The rule: {rule}." if agreement.passed is not None else f"{rule[:1].upper()}{rule[1:]}."
 
 
-def overlay_caption(since: set[str]) -> str:
-    """How to read the bars, and where they begin."""
-    begin = " or ".join(sorted(since))
-    why = "" if since == {"start"} else " (this backend cannot tell when a collective starts)"
-    return (
-        f"A row a bucket, from its {begin}{why} to its end: predicted above, measured (hatched) below, "
-        "medians of the traced iterations. Hover for the error of a bucket's end."
-    )
+def best_words(agreement: Agreement) -> str:
+    """The best by measurement and by prediction."""
+    if agreement.best_measured == agreement.best_predicted:
+        return f"Best measured and best predicted: {agreement.best_measured}."
+    near = "within noise of it" if agreement.best_within_noise else "not within noise of it"
+    return f"Best measured: {agreement.best_measured}; best predicted: {agreement.best_predicted}, {near}."
+
+
+def regret_words(regret: Regret) -> str:
+    """What the candidate ``recommended`` lost against the best measured, in one sentence."""
+    if not regret.regret_ns:
+        return 'The candidate "recommended" was the fastest.'
+    shown = f"over {regret.paired_rounds} rounds, too few for an interval"
+    if regret.has_interval:
+        shown = f"95 % interval {interval_words(regret.low_ns, regret.high_ns, told=True)} ms"
+    behind = f"{regret.regret_ns / 1e6:.2f} ms ({format_percent(regret.relative, 2)}) behind {regret.best}"
+    noise = ": within noise" if regret.within_noise else ""
+    return f'The candidate "recommended" was {behind}, {shown}{noise}.'
 
 
 def claim_sentence(scores: Sequence[Agreement]) -> str:
@@ -802,14 +680,12 @@ def claim_sentence(scores: Sequence[Agreement]) -> str:
     left_out = f" {counted(traces, 'record')} read from traces left out: no verdict." if traces else ""
     if not errors:
         return f"No steps to judge.{left_out}"
-    passed = sum(score.passed is True for score in judged)
-    right = sum(score.order_right for score in judged)
-    pairs = sum(score.order_pairs for score in judged)
+    passed, of_all = sum(score.passed is True for score in judged), counted(len(judged), "record")
+    right, pairs = (sum(getattr(score, name) for score in judged) for name in ("order_right", "order_pairs"))
     return (
-        f"{counted(len(errors), 'candidate')} in {counted(len(judged), 'record')}: median step error "
+        f"{counted(len(errors), 'candidate')} in {of_all}: median step error "
         f"{format_percent(median(errors), 2)}, worst {format_percent(max(errors))}; {right} of {pairs} "
-        f"pairs in the right order; "
-        f"{passed} of {counted(len(judged), 'record')} passed the stated rule.{left_out}"
+        f"pairs in the right order; {passed} of {of_all} passed the stated rule.{left_out}"
     )
 
 
@@ -865,10 +741,9 @@ def _minute(date: datetime) -> str:
 
 def wrong_pairs(agreement: Agreement) -> list[tuple[str, str]]:
     """Candidates that measurement tells apart and the prediction does not so, the faster one first."""
-    rows = sorted(agreement.rows, key=lambda row: row.measured_step_ns)
     return [
         (fast.name, slow.name)
-        for fast, slow in combinations(rows, 2)
+        for fast, slow in combinations(figures.fastest_first(agreement), 2)
         if fast.step_high_ns < slow.step_low_ns and fast.predicted_step_ns >= slow.predicted_step_ns
     ]
 
@@ -887,21 +762,18 @@ def order_sentence(agreement: Agreement) -> str:
     return words
 
 
-def mechanism_sentence(rows: Sequence[tuple[str, Attribution]]) -> str | None:
+def mechanism_sentence(rows: Sequence[tuple[str, Attribution]]) -> str:
     """The mechanism that the largest error comes from, and the largest over all candidates."""
-    if not rows:
-        return None
     name, parts = max(rows, key=lambda row: abs(row[1].total_ns))
     largest = max(MECHANISM_WORDS, key=lambda part: abs(getattr(parts, part)))
-    overall = max(MECHANISM_WORDS, key=lambda part: median(abs(getattr(one, part)) for _, one in rows))
-    typical = median(abs(getattr(one, overall)) for _, one in rows)
     known = f"Of {len(rows)} candidates whose buckets were seen the" if len(rows) > 1 else "The"
-    words = (
-        f"{known} largest error is {name}'s, {_signed(parts.total_ns)}; most of it is "
-        f"{MECHANISM_WORDS[largest]}, {_signed(getattr(parts, largest))}."
-    )
+    most = f"{MECHANISM_WORDS[largest]}, {_signed(getattr(parts, largest))}"
+    words = f"{known} largest error is {name}'s, {_signed(parts.total_ns)}; most of it is {most}."
     if len(rows) > 1:
-        words += f" Over all of them it is {MECHANISM_WORDS[overall]}, {format_ms(round(typical))} by median."
+        typical = {part: median(abs(getattr(one, part)) for _, one in rows) for part in MECHANISM_WORDS}
+        overall = max(typical, key=typical.__getitem__)
+        by_median = format_ms(round(typical[overall]))
+        words += f" Over all of them it is {MECHANISM_WORDS[overall]}, {by_median} by median."
     return words
 
 
@@ -909,38 +781,16 @@ def _signed(ns: int) -> str:
     return f"{format_ms(abs(ns))} too {'short' if ns < 0 else 'long'}"
 
 
-def targets_sentence(agreement: Agreement) -> str | None:
-    """How many of the stricter targets were met; None where none are set."""
-    if not agreement.targets:
-        return None
-    met = sum(check.met is True for check in agreement.targets)
-    missed = ", ".join(check.name for check in agreement.targets if check.met is False)
-    return (
-        f"Targets, set for paced replays in the box: {met} of {len(agreement.targets)} met"
-        f"{f'; missed: {missed}' if missed else ''}."
-    )
-
-
 def origin_lines(record: Record) -> list[str]:
     """Where a record comes from: machine, versions and dates, as far as its files tell."""
     first = record.candidates[0] if record.candidates else record.measurements[0]
-    lines = [
+    names = ("source", "date", "place", "cpu", "gpu", "device", "platform", "python", "torch", "nccl", "cuda")
+    lines = []
+    for what, name, said in (
         ("workload", record.workload.name, record.workload.provenance),
         ("hardware", record.hardware.name, record.hardware.provenance),
         ("measured", f"{first.backend}, {first.world_size} ranks", {**first.environment, **first.provenance}),
-    ]
-    return [f"{what}: {name}{_told(said)}" for what, name, said in lines]
-
-
-def _told(said: dict[str, object]) -> str:
-    names = ("source", "date", "place", "cpu", "gpu", "device", "platform", "python", "torch", "nccl", "cuda")
-    found = [f"{name} {said[name]}" for name in names if isinstance(said.get(name), (str, int))]
-    return f" · {' · '.join(found)}" if found else ""
-
-
-def best_words(agreement: Agreement) -> str:
-    """The best by measurement and by prediction."""
-    if agreement.best_measured == agreement.best_predicted:
-        return f"Best measured and best predicted: {agreement.best_measured}."
-    near = "within noise of it" if agreement.best_within_noise else "not within noise of it"
-    return f"Best measured: {agreement.best_measured}; best predicted: {agreement.best_predicted}, {near}."
+    ):
+        found = [f"{key} {said[key]}" for key in names if isinstance(said.get(key), (str, int))]
+        lines.append(" · ".join([f"{what}: {name}", *found]))
+    return lines

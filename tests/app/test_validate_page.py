@@ -218,5 +218,5 @@ def test_exports_hold_the_figures_and_where_they_come_from(traces: Path) -> None
 def test_the_timeline_taken_home_is_the_step_that_was_compared(traces: Path, copies: bool) -> None:
     opened = open_record(traces / "measured" / "made-up")
     for row in validate.judge(opened, copies).rows:
-        played = sim.summarize(validate._timeline_of(opened, row.name, copies))
+        played = sim.summarize(validate.timeline_of(opened, row.name, copies))
         assert played.step_ns == row.predicted_step_ns
