@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.autotuner.boundary import OwnHook
 from sim.autotuner.loop import Autotune, autotune
+from sim.recorder.watch import OwnHook
 
 _made = count()
 
@@ -52,8 +52,7 @@ def attach(ddp: DistributedDataParallel, live: Path | None = None, cache: Path |
         if tuner.result is None:
             go_first()
 
-    uncompiled: Any = torch.compiler.disable(before_forward)  # type: ignore[no-untyped-call]
-    hook = OwnHook(uncompiled)
+    hook = OwnHook(before_forward)
 
     def go_first() -> None:
         """Register the hook ahead of those that a recording has registered meanwhile."""

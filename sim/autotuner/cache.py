@@ -11,9 +11,8 @@ from sim.autotuner.unison import backend_of
 from sim.formats.documents import load_assignment, to_text
 from sim.formats.files import write_atomically
 from sim.nouns.assignment import Assignment, MadeFor
-from sim.recorder.live_header import trained_parameters
-from sim.recorder.surroundings import surroundings
-from sim.recorder.training_step import dtype_name
+from sim.recorder.live_recording import trained_parameters
+from sim.recorder.training_step import dtype_name, surroundings
 
 _MACHINE = "machine"
 

@@ -2,13 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from inspect import unwrap
 from pathlib import Path
 
-import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.autotuner.boundary import OwnHook
 from sim.autotuner.switch import BucketSwitch
 from sim.importer.recorded.recorded_workload import warmup_by
 from sim.recorder.clocks import clock_for
@@ -32,7 +29,6 @@ def recorded(ddp: DistributedDataParallel, switch: BucketSwitch, folder: Path) -
     hook, state = hooks[-1] if hooks else (None, None)
     if hook is None and not can_round_alike(ddp):
         with record(ddp, folder / "run", level="light") as recording:
-            _keep_from_copies(ddp, recording)
             yield recording
         return
     try:
@@ -40,18 +36,8 @@ def recorded(ddp: DistributedDataParallel, switch: BucketSwitch, folder: Path) -
         ddp._comm_hooks.clear()
         with record(ddp, folder / "run", wrap=hook, wrap_state=state) as recording:
             ddp._comm_hooks[:] = hooks
-            _keep_from_copies(ddp, recording)
             yield recording
     finally:
         ddp._comm_hooks[:] = hooks
         forget(ddp)
         switch.revert()
-
-
-def _keep_from_copies(ddp: DistributedDataParallel, recording: LiveRecording) -> None:
-    """Let a model that is copied or saved meanwhile take no hook of the recording with it."""
-    hooked: tuple[torch.nn.Module, ...] = (ddp, ddp.module)
-    for hooks in (found for one in hooked for found in (one._forward_pre_hooks, one._forward_hooks)):
-        for number, hook in hooks.items():
-            if getattr(unwrap(hook), "__self__", None) is recording:
-                hooks[number] = OwnHook(hook)

@@ -46,8 +46,8 @@ def estimate(
     as_json: AsJson = False,
 ) -> None:
     """Estimate when backward makes each gradient ready, from a model's code and one known time."""
-    from sim.recorder import parse_arguments
     from sim.recorder.estimate import estimate as estimate_step
+    from sim.recorder.factory import parse_arguments
 
     workload = estimate_step(
         factory,

@@ -52,8 +52,8 @@ def record(
     as_json: AsJson = False,
 ) -> None:
     """Run a real model and write down when backward makes each gradient ready."""
-    from sim.recorder import load_factory, parse_arguments
-    from sim.recorder import record as record_step
+    from sim.recorder.factory import load_factory, parse_arguments
+    from sim.recorder.profile import record as record_step
 
     arguments = parse_arguments(arg or [])
     made = load_factory(factory, arguments=arguments)

@@ -106,7 +106,7 @@ def validate(
     as_json: AsJson = False,
 ) -> None:
     """Replay assignments on real ranks and compare them with the prediction, or with DDP's default (--ab)."""
-    from sim.recorder import parse_arguments
+    from sim.recorder.factory import parse_arguments
     from sim.validator.candidates.carriers import Carrier, emulating_place, measure_machine
     from sim.validator.candidates.replay_jobs import UserModel
     from sim.validator.replay import replay

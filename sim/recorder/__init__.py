@@ -1,11 +1,6 @@
 """What is trained, taken from the user's own code: factories, the recorder, ready-made models.
 
-Doors: ``load_factory`` and ``parse_arguments`` turn ``MODULE:FACTORY --arg k=v`` into an object;
-``record`` runs it and returns a ``Workload``. ``models`` holds models to try it on. This wing
-imports torch.
+``watch`` hangs onto a model that trains. ``profile`` (``bucketsim record``), ``live_recording``
+(``sim.record``) and ``estimate`` are three ways to run what it watches; ``watched_workload`` makes a Workload
+of it. All but that one import torch.
 """
-
-from sim.recorder.factory import load_factory, parse_arguments
-from sim.recorder.profile import record
-
-__all__ = ["load_factory", "parse_arguments", "record"]

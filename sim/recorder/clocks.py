@@ -1,7 +1,7 @@
 """Stamps on the host's clock or on an accelerator's stream, read once they have been reached."""
 
 import time
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -11,62 +11,39 @@ from sim.units import NS_PER_MS
 Stamp = Any  # an int for the host, an event for an accelerator: only the clock that made it can read it
 
 
-class Clock(Protocol):
-    """Where time is read. Stamps may be compared once both are reached."""
+class Clock:
+    """Where time is read: here the host's monotonic clock, right wherever backward runs on the host."""
 
-    def begin(self) -> None:
-        """Start an iteration: earlier work is finished."""
+    name = "host"
 
     def stamp(self) -> Stamp:
-        """Mark this instant; cheap, and never waits."""
-
-    def settle(self) -> None:
-        """Wait until every stamp has been reached."""
-
-    def between_ns(self, start: Stamp, end: Stamp) -> int:
-        """Time from one stamp to another, in ns; negative where ``end`` came first."""
-
-
-class LiveClock(Clock, Protocol):
-    """Where time is read in somebody else's training loop, which must not be waited for."""
-
-    name: str
+        """Mark this instant, here in ns; cheap, and never waits."""
+        return time.perf_counter_ns()
 
     def reached(self, stamp: Stamp) -> bool:
         """Whether the instant has come; never waits."""
+        return True
 
     def wait(self, stamp: Stamp) -> None:
         """Wait until the instant has come."""
 
-
-class HostClock:
-    """The host's monotonic clock: right wherever backward runs on the host."""
-
-    name = "host"
-
-    def begin(self) -> None:
-        """Nothing to wait for."""
-
-    def stamp(self) -> int:
-        """Now, in ns."""
-        return time.perf_counter_ns()
-
     def settle(self) -> None:
-        """Nothing to wait for."""
+        """Wait until every stamp has been reached, and earlier work is finished."""
 
-    def reached(self, stamp: int) -> bool:
-        """Always."""
-        return True
+    def between_ns(self, start: Stamp, end: Stamp) -> int:
+        """Time from one stamp to another, both reached, in ns; negative where ``end`` came first."""
+        return int(end - start)
 
-    def wait(self, stamp: int) -> None:
-        """Nothing to wait for."""
+    def stream(self) -> object:
+        """The stream that work of this thread is put on; one on the host."""
+        return None
 
-    def between_ns(self, start: int, end: int) -> int:
-        """Difference of two stamps, in ns."""
-        return end - start
+    def is_captured(self) -> bool:
+        """Whether work goes into a CUDA graph now, and does not run."""
+        return False
 
 
-class EventClock:
+class EventClock(Clock):
     """Timing events on the current stream of one accelerator.
 
     A stamp is reached when the stream gets there, not when the host records it: *ready* is a device time.
@@ -81,19 +58,11 @@ class EventClock:
         self._device = device
         self.name = f"{device.type} events"
 
-    def begin(self) -> None:
-        """Wait until the accelerator is idle."""
-        torch.accelerator.synchronize(self._device)
-
     def stamp(self) -> torch.Event:
         """Record an event on the current stream of this device and thread."""
         event = torch.Event(self._device, enable_timing=True)
         event.record()
         return event
-
-    def settle(self) -> None:
-        """Wait until the accelerator has reached every event."""
-        torch.accelerator.synchronize(self._device)
 
     def reached(self, stamp: torch.Event) -> bool:
         """Whether the accelerator has come to the event; asks, and does not wait."""
@@ -103,15 +72,27 @@ class EventClock:
         """Wait for the accelerator to come to the event."""
         stamp.synchronize()
 
+    def settle(self) -> None:
+        """Wait until the accelerator is idle."""
+        torch.accelerator.synchronize(self._device)
+
     def between_ns(self, start: torch.Event, end: torch.Event) -> int:
         """Elapsed device time, from float milliseconds to ns."""
         elapsed_ms: float = start.elapsed_time(end)
         return round(elapsed_ms * NS_PER_MS)
 
+    def stream(self) -> object:
+        """The device's current stream."""
+        return torch.accelerator.current_stream(self._device)
 
-def clock_for(device: torch.device) -> LiveClock:
+    def is_captured(self) -> bool:
+        """Whether the current stream records a CUDA graph."""
+        return self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def clock_for(device: torch.device) -> Clock:
     """The clock on which work on ``device`` is timed."""
-    return HostClock() if device.type == "cpu" else EventClock(device)
+    return Clock() if device.type == "cpu" else EventClock(device)
 
 
 def find_device(name: str) -> torch.device:
@@ -134,13 +115,3 @@ def find_device(name: str) -> torch.device:
     if index >= count:
         raise MachineError(f"device: {name!r} is not here; torch {torch.__version__} sees {count} GPUs")
     return torch.device("cuda", index)
-
-
-def stream_of(device: torch.device) -> object:
-    """The stream that work of this thread is put on; one on the CPU."""
-    return None if device.type == "cpu" else torch.accelerator.current_stream(device)
-
-
-def is_captured(device: torch.device) -> bool:
-    """Whether work on ``device`` goes into a CUDA graph now, and does not run."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

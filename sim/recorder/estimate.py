@@ -16,19 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from sim.errors import InputError, NotModelledError
 from sim.nouns.gpus import GpuSheet, custom_device, find_gpu, typical_device
+from sim.nouns.recording import RecordedStep
 from sim.nouns.workload import Workload
 from sim.recorder.factory import Pair, Step, describe, import_module_of, load_factory
-from sim.recorder.instruments import Iteration, Survey, measure, survey
-from sim.recorder.profile import build_workload
+from sim.recorder.profile import Survey, measure, survey, workload_of_steps
 from sim.recorder.roofline import PS_PER_S, CountingMode, OperatorWork, WorkClock
 from sim.recorder.stand_ins import ScalarReads, as_on_gpus, gpu_autocast, stand_in_pair, stand_ins
-from sim.recorder.surroundings import surroundings
-from sim.recorder.training_step import ModelStep, build_step
+from sim.recorder.training_step import ModelStep, build_step, surroundings
 from sim.units import divide_half_even
 
 _log = logging.getLogger(__name__)
@@ -49,7 +47,7 @@ _STAND_INS = "stand-ins without data"
 _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parent)  # sim/recorder: its own calls are not the code that needs data
 
-PARTS = ("forward_ns", "loss_ns", "backward_ns", "optimizer_ns")
+PARTS = ("forward_ns", "backward_ns", "optimizer_ns")
 PS_PER_NS = 1e3
 
 # Share of a roofline's speed that steps reach: what is assumed, and from where to where. Seen: VGG-13 on H100
@@ -162,7 +160,7 @@ class ModelWalk:
     """
 
     seen: Survey
-    times: Iteration
+    times: RecordedStep
     work: OperatorWork
     from_pair: bool
     scalar_reads: int
@@ -192,23 +190,12 @@ def walk(given: Step | Pair, *, device: GpuSheet, dtype: str | None, autocast: s
     step, root = build_step(given, device=torch.device("cpu"), dtype=dtype)
     reads = ScalarReads()
     counting = CountingMode(device)
-    if isinstance(step, ModelStep):
-        ordered: Step = _Walked(step, autocast)
-    else:
-        ordered = _cast_step(step, autocast)
-
-    def run_step() -> None:
-        reads.answers_all = False
-        try:
-            ordered()
-        finally:
-            reads.answers_all = True  # what looks at the loss afterwards
-
+    ordered: Step = _Walked(step, autocast) if isinstance(step, ModelStep) else _cast_step(step, autocast)
     with reads:
-        seen = survey(run_step, root=root)
+        seen = survey(ordered, root)
         _check(seen)
         with counting:
-            times = measure(run_step, seen=seen, clock=WorkClock(counting), hooked=True)
+            times = measure(ordered, seen, WorkClock(counting), hooked=None)
     return ModelWalk(
         seen=seen, times=times, work=counting.work, from_pair=root is not None, scalar_reads=reads.count
     )
@@ -223,19 +210,15 @@ def _cast_step(step: Step, autocast: str | None) -> Step:
 
 
 def _check(seen: Survey) -> None:
-    if isinstance(seen.root, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-        raise InputError(f"step: the module is wrapped in {type(seen.root).__name__}; give the bare module")
     if any(hasattr(module, "_orig_mod") for module in seen.root.modules()):
         raise NotModelledError(
             "step: torch.compile joins operators, and gradients become ready by graph; estimate the module "
             "before it is compiled, or record it"
         )
-    for parameter in seen.parameters:
-        if parameter.sparse and isinstance(parameter.tensor, FakeTensor):
-            what = f"how much of {parameter.name}'s sparse gradient there is depends on the lookups"
+    for gradient, tensor in zip(seen.gradients, seen.tensors, strict=True):
+        if gradient.sparse and isinstance(tensor, FakeTensor):
+            what = f"how much of {gradient.name}'s sparse gradient there is depends on the lookups"
             raise InputError(f"step: {what}") from NotImplementedError(what)
-    if not seen.parameters:
-        raise InputError(f"step: {type(seen.root).__name__} has no parameter that requires grad")
 
 
 def estimate(
@@ -311,12 +294,13 @@ def estimate(
 
 
 def _build(walked: ModelWalk, known: Known, *, name: str | None, facts: Mapping[str, Any]) -> Workload:
-    work_ps = {part: getattr(walked.times, part) for part in PARTS}
-    work_ps["optimizer_ns"] = round(_optimizer_bytes(walked) / known.roofline.bytes_per_s * PS_PER_S)
+    counted = workload_of_steps(walked.seen, [walked.times], [walked.times], name=name, provenance={})
+    work_ps = {
+        "forward_ns": counted.forward_ns,
+        "backward_ns": counted.backward_ns,
+        "optimizer_ns": round(_optimizer_bytes(walked) / known.roofline.bytes_per_s * PS_PER_S),
+    }
     times = split_step(known, work_ps)
-    counted = build_workload(
-        walked.seen, plain=[walked.times], hooked=[walked.times], name=name, provenance={}
-    )
     backward_ns = times.parts["backward_ns"]
     mixed = len({gradient.sparse for gradient in counted.gradients}) > 1
     low, high = READY_BAND_OF_CONVOLUTIONS if walked.work.is_convolutional else READY_BAND
@@ -333,7 +317,6 @@ def _build(walked: ModelWalk, known: Known, *, name: str | None, facts: Mapping[
             for gradient in counted.gradients
         ),
         forward_ns=times.parts["forward_ns"],
-        loss_ns=times.parts["loss_ns"],
         backward_ns=backward_ns,
         optimizer_ns=times.parts["optimizer_ns"],
         samples=(),
@@ -353,7 +336,7 @@ def _optimizer_bytes(walked: ModelWalk) -> int:
     if not names:
         return 0
     passes = max(OPTIMIZER_PASSES.get(name, ADAM_PASSES) for name in names)
-    return passes * sum(p.tensor.numel() * p.tensor.element_size() for p in walked.seen.parameters)
+    return passes * sum(gradient.num_bytes for gradient in walked.seen.gradients)
 
 
 def _provenance(
@@ -367,8 +350,8 @@ def _provenance(
         **{key: here[key] for key in ("tool_version", "date", "torch", "python")},
         **facts,
         "module": type(walked.seen.root).__name__,
-        "parameters": sum(parameter.tensor.numel() for parameter in walked.seen.parameters),
-        "tensors": len(walked.seen.parameters),
+        "parameters": sum(tensor.numel() for tensor in walked.seen.tensors),
+        "tensors": len(walked.seen.tensors),
         "optimizer": ", ".join(walked.seen.optimizers) or ("AdamW" if walked.from_pair else "none ran"),
         "ready_order": "order of firing in torch's engine, one backward",
         "roofline": {

@@ -1,29 +1,32 @@
 """``record``: run a training step some twenty times and write down what backward does, and when.
 
-Iterations with a hook on every parameter (when is each gradient ready?) alternate with iterations
-without any (how long do forward, backward and optimizer take?), so that both see the same machine.
-The cost of our own hooks is then taken out: ready times are scaled by plain backward over hooked
-backward.
+Steps in which every gradient is watched (when is it ready?) alternate with steps in which one is, that which
+comes last (how long do forward, backward and optimizer take?), so that both see the same machine. The cost of
+our own hooks is then taken out: ready times are scaled by plain backward over watched backward.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from sim.errors import InputError
+from sim.errors import InputError, SimError
+from sim.nouns.recording import RecordedBackward, RecordedStep
 from sim.nouns.workload import Buffer, Gradient, Workload
-from sim.recorder.clocks import clock_for, find_device
-from sim.recorder.factory import Pair, Step
-from sim.recorder.instruments import Iteration, Parameter, Survey, measure, survey
-from sim.recorder.surroundings import surroundings
-from sim.recorder.training_step import build_step, bytes_by_dtype, dtype_name
-from sim.units import divide_half_even, median_ns
+from sim.recorder.clocks import Clock, clock_for, find_device
+from sim.recorder.factory import Pair, Step, describe
+from sim.recorder.training_step import build_step, bytes_by_dtype, dtype_name, surroundings, trained
+from sim.recorder.watch import StepStamps, StepWatch
+from sim.recorder.watched_workload import workload_of_backwards
+from sim.units import median_ns
 
+_INDEX_BYTES = 8  # torch's sparse tensors have int64 indices
 Progress = Callable[[int, int], None]
-Sample = tuple[int | None, ...]
 
 
 def record(
@@ -73,28 +76,26 @@ def record(
     place = find_device(device)
     step, root = build_step(step_or_pair, device=place, dtype=dtype)
     clock = clock_for(place)
-    plain: list[Iteration] = []
-    hooked: list[Iteration] = []
+    plain: list[RecordedStep] = []
+    watched: list[RecordedStep] = []
     total = warmup + 2 * repeats
-
-    def report(done: int) -> None:
-        if progress is not None:
-            progress(done, total)
+    report = progress or (lambda done, of: None)
 
     with _torch_threads(threads):
-        report(0)
-        seen = survey(step, root=root)
-        _check_module(seen, place)
-        report(1)
-        for done in range(1, warmup):
-            measure(step, seen=seen, clock=clock, hooked=done % 2 == 1)
-            report(done + 1)
-        for done in range(2 * repeats):
-            # plain hooked hooked plain ...: a drifting machine favours neither
-            with_hooks = done % 4 in (1, 2)
-            times = measure(step, seen=seen, clock=clock, hooked=with_hooks)
-            (hooked if with_hooks else plain).append(times)
-            report(warmup + done + 1)
+        report(0, total)
+        seen = survey(step, root)
+        _check_place(seen, place)
+        loss = getattr(step, "last_loss", None)
+        if loss is not None and not bool(torch.isfinite(loss)):
+            raise InputError(f"step: the loss is {loss.item()}; its times would mislead; give a finite loss")
+        for done in range(1, total):
+            report(done, total)
+            # plain watched watched plain ...: a drifting machine favours neither
+            is_watched = (done - warmup) % 4 in (1, 2)
+            times = measure(step, seen, clock, hooked=None if is_watched else seen.fired[-1:])
+            if done >= warmup:
+                (watched if is_watched else plain).append(times)
+        report(total, total)
         used_threads = torch.get_num_threads()
 
     provenance = {
@@ -109,157 +110,206 @@ def record(
         "module": type(seen.root).__name__,
         "factory": factory_spec,
         "arguments": dict(arguments or {}),
-        "parameters": sum(parameter.tensor.numel() for parameter in seen.parameters),
+        "parameters": sum(tensor.numel() for tensor in seen.tensors),
     }
-    return build_workload(seen, plain=plain, hooked=hooked, name=name, provenance=provenance)
+    return workload_of_steps(seen, plain, watched, name=name, provenance=provenance)
 
 
-def build_workload(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What a step trains: its module, ``module.parameters()`` that require grad, its optimizers.
+
+    ``fired``: the order in which their gradients came. ``gradients`` have no times yet; ``wire_bytes`` is
+    what a sparse one would send (its coalesced indices and values), else None.
+    """
+
+    root: nn.Module
+    tensors: tuple[nn.Parameter, ...]
+    gradients: tuple[Gradient, ...]
+    optimizers: tuple[str, ...]
+    fired: tuple[int, ...]
+
+
+def survey(step: Step, root: nn.Module | None) -> Survey:
+    """Run ``step`` and learn what it trains; without ``root``, once more before to find the module it calls.
+
+    Raises:
+        InputError: no backward, or several; no module, or several, with trainable parameters; a module
+            wrapped in DistributedDataParallel already.
+    """
+    module = _find_module(step) if root is None else root
+    if isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+        raise InputError(
+            f"step: the module is wrapped in {type(module).__name__}, whose copies and collectives would be "
+            f"recorded as its own; give the bare module"
+        )
+    named = trained(module)
+    tensors = tuple(tensor for _, tensor in named)
+    if not tensors:
+        raise InputError(f"step: {type(module).__name__} has no parameter that requires grad")
+    optimizers: dict[int, Optimizer] = {}
+    sparse: dict[torch.Tensor, int | None] = {}
+    with ExitStack() as stack:
+        for tensor in tensors:
+            hang: Any = tensor.register_post_accumulate_grad_hook
+            stack.callback(hang(lambda one: sparse.update({one: _sparse_bytes(one.grad)})).remove)
+        see = register_optimizer_step_pre_hook(lambda one, *_: optimizers.update({id(one): one}))
+        stack.callback(see.remove)
+        stamps = _watched(step, StepWatch(module, tensors, Clock()))
+    groups = [group for optimizer in optimizers.values() for group in optimizer.param_groups]
+    group_of = {id(tensor): number for number, group in enumerate(groups) for tensor in group["params"]}
+    return Survey(
+        root=module,
+        tensors=tensors,
+        gradients=tuple(
+            Gradient(
+                index=index,
+                name=name,
+                shape=tuple(tensor.shape),
+                dtype=dtype_name(tensor),
+                num_bytes=tensor.numel() * tensor.element_size(),
+                ready_ns=None,
+                sparse=sparse.get(tensor) is not None,
+                wire_bytes=sparse.get(tensor),
+                device=str(tensor.device),
+                group=group_of.get(id(tensor), 0),
+            )
+            for index, (name, tensor) in enumerate(named)
+        ),
+        optimizers=tuple(type(optimizer).__name__ for optimizer in optimizers.values()),
+        fired=tuple(stamps.fired()),
+    )
+
+
+def measure(step: Step, seen: Survey, clock: Clock, *, hooked: Sequence[int] | None) -> RecordedStep:
+    """Run ``step`` once and time it on ``clock``, watching gradients ``hooked``; None: all.
+
+    Hooks are put on and taken off outside the timed region.
+
+    Raises:
+        InputError: the step did not run one forward and one backward of the module, or it raised.
+    """
+    clock.settle()
+    stamps = _watched(step, StepWatch(seen.root, seen.tensors, clock, hooked=hooked))
+    clock.settle()
+    line = stamps.line(clock, len(seen.tensors))
+    del line["kind"]
+    return RecordedStep(**line | {"backwards": tuple(RecordedBackward(**one) for one in line["backwards"])})
+
+
+def _watched(step: Step, watch: StepWatch) -> StepStamps:
+    """The stamps of the one backward that ``step`` runs."""
+    watch.open()
+    try:
+        step()
+        watch.step()
+    except SimError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InputError(f"step: it raised {describe(error)}") from error
+    finally:
+        watch.close()
+    backwards = [backward for stamps in watch.steps for backward in stamps.backwards]
+    if not backwards:
+        raise InputError(
+            "step: backward of the module never ran; call model(...) and loss.backward() once in each step "
+            "(torch.autograd.grad makes no gradient ready)"
+        )
+    if len(backwards) > 1:
+        raise InputError(
+            f"step: backward ran {len(backwards)} times; a step has one (record a single micro-batch)"
+        )
+    return watch.steps[0]
+
+
+def workload_of_steps(
     seen: Survey,
+    plain: Sequence[RecordedStep],
+    watched: Sequence[RecordedStep],
     *,
-    plain: Sequence[Iteration],
-    hooked: Sequence[Iteration],
     name: str | None,
     provenance: Mapping[str, Any],
 ) -> Workload:
-    """A Workload from timed iterations: medians of the plain ones, ready times of the hooked ones.
+    """A Workload from timed steps: medians of the plain ones, ready times of the watched ones.
 
     Without a ``name`` it is called after the class of its module, within torch.compile's wrapper.
 
     Raises:
-        InputError: forward or backward took no time, or no gradient became ready.
+        InputError: forward or backward took no time.
     """
-    forward_ns = median_ns([times.forward_ns for times in plain])
-    backward_ns = median_ns([times.backward_ns for times in plain])
-    hooked_ns = median_ns([times.backward_ns for times in hooked])
-    for what, value in (("forward", forward_ns), ("backward", min(backward_ns, hooked_ns))):
+    forwards = [one.backwards[0].forward_ns for one in plain]
+    backwards = [one.backwards[0].backward_ns for one in plain]
+    backward_ns = median_ns(backwards)
+    watched_ns = median_ns([one.backwards[0].backward_ns for one in watched])
+    for what, value in (("forward", median_ns(forwards)), ("backward", min(backward_ns, watched_ns))):
         if value <= 0:
             raise InputError(f"step: {what} took {value} ns; a step must take measurable time")
-    samples = [
-        tuple(
-            None if time is None else divide_half_even(time * backward_ns, hooked_ns)
-            for time in _last_firings(times, len(seen.parameters))
-        )
-        for times in hooked
-    ]
-    ready = _ready(samples, backward_ns)
-    order, order_is = _ready_order(ready, [_firing_order(times) for times in hooked])
-    if not order:
-        raise InputError("step: no gradient became ready; backward must reach parameters of the module")
-    return Workload(
-        name=name or type(getattr(seen.root, "_orig_mod", seen.root)).__name__,
-        gradients=tuple(
-            _gradient(index, parameter, ready[index], _uses(index, hooked))
-            for index, parameter in enumerate(seen.parameters)
-        ),
-        forward_ns=forward_ns,
-        backward_ns=backward_ns,
-        optimizer_ns=median_ns([times.optimizer_ns for times in plain]),
-        loss_ns=median_ns([times.loss_ns for times in plain]),
-        ready_order=order,
-        buffers=tuple(
-            Buffer(dtype=dtype, num_bytes=size) for dtype, size in bytes_by_dtype(seen.root.buffers()).items()
-        ),
-        samples=tuple(samples),
+    buffers = bytes_by_dtype(seen.root.buffers())
+    return workload_of_backwards(
+        name or type(getattr(seen.root, "_orig_mod", seen.root)).__name__,
+        seen.gradients,
+        [one.backwards[0] for one in watched],
+        pace=watched_ns / backward_ns,
+        fired=seen.fired,
+        forward_ns=median_ns(forwards),
+        optimizer_ns=median_ns([one.optimizer_ns or 0 for one in plain]),
+        buffers=tuple(Buffer(dtype=dtype, num_bytes=size) for dtype, size in buffers.items()),
         provenance={
             **provenance,
-            "tensors": len(seen.parameters),
-            "ready_order": order_is,
-            "plain_backward_ns": spread([times.backward_ns for times in plain]),
-            "hooked_backward_ns": spread([times.backward_ns for times in hooked]),
-            "forward_ns": spread([times.forward_ns for times in plain]),
-            "step_ns": spread([times.step_ns for times in plain]),
-            "optimizer_step_only_ns": median_ns([times.inside_optimizer_ns for times in plain]),
+            "tensors": len(seen.tensors),
+            "backward_starts": "at the end of forward; a loss computed outside of the module is in it",
+            "plain_backward_ns": _spread(backwards),
+            "hooked_backward_ns": _spread([one.backwards[0].backward_ns for one in watched]),
+            "forward_ns": _spread(forwards),
+            "step_ns": _spread([one.step_ns for one in plain]),
         },
     )
 
 
-def spread(times: Sequence[int]) -> dict[str, int]:
+def _spread(times: Sequence[int]) -> dict[str, int]:
     """Least, median and greatest, in the same unit."""
     return {"min": min(times), "median": median_ns(times), "max": max(times)}
 
 
-def _last_firings(times: Iteration, count: int) -> Sample:
-    """By gradient, when its hook fired last in one backward; None: it did not."""
-    last: list[int | None] = [None] * count
-    for index, time in times.firings:
-        last[index] = time
-    return tuple(last)
-
-
-def _firing_order(times: Iteration) -> tuple[int, ...]:
-    """Gradients by their last firing in one backward, as the host saw them."""
-    order: dict[int, None] = {}
-    for index, _ in times.firings:
-        order.pop(index, None)
-        order[index] = None
-    return tuple(order)
-
-
-def _uses(index: int, hooked: Sequence[Iteration]) -> int:
-    return max(1, *(sum(fired == index for fired, _ in times.firings) for times in hooked))
-
-
-def _ready(samples: Sequence[Sample], backward_ns: int) -> list[int | None]:
-    """Medians over the iterations in which a gradient became ready, at most ``backward_ns``."""
-    ready: list[int | None] = []
-    for column in zip(*samples, strict=True):
-        times = [time for time in column if time is not None]
-        ready.append(min(median_ns(times), backward_ns) if times else None)
-    return ready
-
-
-def _ready_order(
-    ready: Sequence[int | None], orders: Sequence[tuple[int, ...]]
-) -> tuple[tuple[int, ...], str]:
-    """The order of firing where every iteration agrees on it, else that of the median times."""
-    first = orders[0]
-    if all(order == first for order in orders):
-        times = [ready[index] or 0 for index in first]
-        if times == sorted(times):
-            return first, "order of firing, the same in all iterations"
-        why = "by median ready time (hooks fired in one order on the host, in another on the device)"
-    else:
-        why = f"by median ready time ({len(set(orders))} orders of firing in {len(orders)} iterations)"
-    places = {
-        index: median_ns([order.index(index) for order in orders if index in order])
-        for index, time in enumerate(ready)
-        if time is not None
-    }
-    return tuple(sorted(places, key=lambda index: (ready[index] or 0, places[index], -index))), why
-
-
-def _gradient(index: int, parameter: Parameter, ready_ns: int | None, uses: int) -> Gradient:
-    tensor = parameter.tensor
-    return Gradient(
-        index=index,
-        name=parameter.name,
-        shape=tuple(tensor.shape),
-        dtype=dtype_name(tensor),
-        num_bytes=tensor.numel() * tensor.element_size(),
-        ready_ns=ready_ns,
-        sparse=parameter.sparse,
-        wire_bytes=parameter.wire_bytes,
-        device=str(tensor.device),
-        group=parameter.group,
-        uses=uses,
+def _find_module(step: Step) -> nn.Module:
+    """The one module, among those that ``step`` calls, that trains something and lies in no other one."""
+    called: dict[int, nn.Module] = {}
+    handle = register_module_forward_pre_hook(lambda module, _: called.update({id(module): module}))
+    try:
+        step()
+    except (Exception, SystemExit) as error:
+        raise InputError(f"step: it raised {describe(error)}") from error
+    finally:
+        handle.remove()
+    inner = {id(part) for module in called.values() for part in module.modules() if part is not module}
+    roots = [module for key, module in called.items() if key not in inner and trained(module)]
+    if len(roots) == 1:
+        return roots[0]
+    if not roots:
+        raise InputError("step: no module with trainable parameters ran forward; call one as model(...)")
+    names = ", ".join(type(module).__name__ for module in roots[:4])
+    more = ", ..." if len(roots) > 4 else ""
+    raise InputError(
+        f"step: {len(roots)} separate modules with trainable parameters ran forward ({names}{more}); train "
+        f"one module, call it as model(...) and not by its parts, and freeze the others"
     )
 
 
-def _check_module(seen: Survey, place: torch.device) -> None:
-    """The module is bare, trains something, and lies on the device whose clock is read."""
-    if isinstance(seen.root, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-        raise InputError(
-            f"step: the module is wrapped in {type(seen.root).__name__}, whose copies and collectives would "
-            f"be recorded as its own; give the bare module"
-        )
-    if not seen.parameters:
-        raise InputError(f"step: {type(seen.root).__name__} has no parameter that requires grad")
-    for parameter in seen.parameters:
-        if parameter.tensor.device != place:
+def _sparse_bytes(gradient: torch.Tensor | None) -> int | None:
+    """Bytes of a sparse gradient's coalesced indices and values; None for a dense one."""
+    if gradient is None or not gradient.is_sparse:
+        return None
+    whole = gradient.detach().coalesce()
+    values = whole.values()
+    return int(whole.indices().numel() * _INDEX_BYTES + values.numel() * values.element_size())
+
+
+def _check_place(seen: Survey, place: torch.device) -> None:
+    for gradient, tensor in zip(seen.gradients, seen.tensors, strict=True):
+        if tensor.device != place:
             raise InputError(
-                f"step: parameter {parameter.name} lies on {parameter.tensor.device}, recorded is {place}; "
-                f"keep all parameters on one device and name it as the device"
+                f"step: parameter {gradient.name} lies on {tensor.device}, recorded is {place}; keep all "
+                f"parameters on one device and name it as the device"
             )
 
 

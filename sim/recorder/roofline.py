@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from sim.nouns.gpus import GpuSheet
+from sim.recorder.clocks import Clock
 from sim.recorder.training_step import tensors_in
 
 aten = torch.ops.aten
@@ -101,24 +102,20 @@ class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         work.operators += 1
 
 
-class WorkClock:
+class WorkClock(Clock):
     """A clock that stands still but for work: it reads picoseconds of ``counting``'s roofline.
 
     Its ``between_ns`` therefore counts picoseconds: small operators would vanish in nanoseconds.
     """
 
+    name = "work"
+
     def __init__(self, counting: CountingMode) -> None:
         self._counting = counting
-
-    def begin(self) -> None:
-        """Nothing to wait for."""
 
     def stamp(self) -> float:
         """Work so far, in seconds of the roofline."""
         return self._counting.work.seconds
-
-    def settle(self) -> None:
-        """Nothing to wait for."""
 
     def between_ns(self, start: float, end: float) -> int:
         """Work from one stamp to a later one, in ps."""

@@ -1,6 +1,12 @@
-"""What is trained: a step, built from ``(model, batch)`` or the user's own; facts of modules and tensors."""
+"""What is trained and where: a step, built from ``(model, batch)`` or the user's own; facts of modules and
+machines.
+"""
 
+import os
+import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from itertools import takewhile
 from typing import Any
 
@@ -11,6 +17,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from sim.errors import InputError
+from sim.machine import cpu_model
+from sim.nouns.devices import SERIALISING
 from sim.recorder.factory import Pair, Step, what_is
 
 DTYPES = {
@@ -45,12 +53,15 @@ class ModelStep:
             )
         self.model = model
         self.batch = batch
+        self.last_loss: torch.Tensor | None = None
         self._optimizers: list[torch.optim.Optimizer] = []
 
     def __call__(self) -> None:
         """Run one step."""
         self.model.zero_grad(set_to_none=True)
-        self.loss().backward()  # type: ignore[no-untyped-call]
+        loss = self.loss()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.last_loss = loss.detach()
         self.update()
 
     def loss(self) -> torch.Tensor:
@@ -151,9 +162,9 @@ def _moved(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
 
 
 def _optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    sparse = [p for p in trained if p.grad is not None and p.grad.is_sparse]
-    dense = [p for p in trained if p.grad is None or not p.grad.is_sparse]
+    tensors = [parameter for _, parameter in trained(model)]
+    sparse = [p for p in tensors if p.grad is not None and p.grad.is_sparse]
+    dense = [p for p in tensors if p.grad is None or not p.grad.is_sparse]
     optimizers: list[torch.optim.Optimizer] = []
     if dense:
         optimizers.append(torch.optim.AdamW(dense, lr=_LEARNING_RATE))
@@ -185,6 +196,12 @@ def check_plain_module(model: nn.Module) -> None:
                 f"model: parameter {name!r} is a DTensor (tensor parallel or sharded); its gradients are not "
                 f"DDP's alone; give a module with plain parameters"
             )
+
+
+def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """``model.parameters()`` that require grad, de-duplicated, by first names without torch.compile's."""
+    named = model.named_parameters()
+    return [(name.replace("_orig_mod.", ""), tensor) for name, tensor in named if tensor.requires_grad]
 
 
 def dtype_name(tensor: Tensor) -> str:
@@ -231,3 +248,45 @@ def without_wrapper(parameters: Sequence[Sequence[Any]]) -> list[list[Any]]:
     levels = zip(*(path[:-1] for path in paths), strict=False)
     shared = sum(1 for _ in takewhile(lambda names: len(set(names)) == 1, levels))
     return [[path[shared:], *row[1:]] for path, row in zip(paths, parameters, strict=True)]
+
+
+# by which torchrun and SLURM count the starts of a job after its first
+_RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+
+
+def surroundings(device: torch.device) -> dict[str, Any]:
+    """Date, versions and hardware, for a Workload's provenance."""
+    facts: dict[str, Any] = {
+        "tool_version": _tool_version(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": cpu_model(),
+        "device": str(device),
+    }
+    if device.type == "cuda":
+        facts["device_name"] = torch.cuda.get_device_name(device)
+        facts["cuda"] = torch.version.cuda
+    return facts
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """The variables that change how work on ``device`` runs, where they are set."""
+    if device.type != "cuda":
+        return {}
+    return {name: os.environ[name] for name in SERIALISING if name in os.environ}
+
+
+def restart() -> str:
+    """A directory's name for this start of the job, ``""`` for its first."""
+    counts = [os.environ.get(name, "") for name in _RESTARTS]
+    number = sum(int(count) for count in counts if count.isdecimal())
+    return f"restart-{number}" if number else ""
+
+
+def _tool_version() -> str | None:
+    try:
+        return version("bucketsim")
+    except PackageNotFoundError:
+        return None

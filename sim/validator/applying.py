@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sim.errors import AssignmentError, InputError, MachineError, NotModelledError
 from sim.formats.documents import load_assignment
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment, MadeFor
-from sim.recorder.live_header import log_buckets
+from sim.recorder.live_recording import log_buckets
 from sim.recorder.training_step import check_plain_module, dtype_name, without_wrapper
 from sim.validator.ranks.wrapping.injection import InjectedDataParallel, missing_for_injection
 from sim.validator.ranks.wrapping.wrap import reduced_parameters

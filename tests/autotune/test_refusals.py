@@ -1,7 +1,6 @@
 """What ``sim.autotune`` refuses, by name and before anything is touched; the other rank is not there."""
 
 import copy
-import inspect
 import io
 import pickle
 from collections.abc import Iterator
@@ -32,6 +31,7 @@ from sim.autotuner.loop import autotune
 from sim.autotuner.modes import check_switchable
 from sim.autotuner.reducer_room import Room
 from sim.errors import InputError, MachineError, NotModelledError
+from sim.recorder.clocks import EventClock
 from sim.validator.ranks.wrapping.injection import InjectedDataParallel
 from tests.this_torch import HAS_BF16_HOOK
 
@@ -190,7 +190,7 @@ def test_a_step_captured_in_a_cuda_graph_is_refused(two_ranks: None, monkeypatch
     ddp = DistributedDataParallel(model())
     tuner = sim.autotune(ddp)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    monkeypatch.setattr(ddp, "device", torch.device("cuda", 0))
+    tuner._boundary._clock = EventClock(torch.device("cuda", 0))
     tuner._boundary._after_forward(ddp)
     tuner._boundary._reduced = True
     tuner.step()
@@ -230,7 +230,7 @@ def test_a_model_is_copied_as_without_a_tuner(
     x = torch.ones(2, 3)
     other(x).sum().backward()
     assert (len(ddp._forward_pre_hooks), len(ddp._forward_hooks)) == hooks
-    (boundary,) = (inspect.unwrap(hook._act).__self__ for hook in ddp._forward_hooks.values())
+    (boundary,) = (hook._act.__self__ for hook in ddp._forward_hooks.values())
     assert boundary.obstacle is None
     assert not boundary.take_step()
     assert torch.equal(ddp(x), other(x))

@@ -13,8 +13,8 @@ from sim import recorder
 from sim.errors import ReplayError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
-from sim.recorder import load_factory
-from sim.recorder import record as record_step
+from sim.recorder.factory import load_factory
+from sim.recorder.profile import record as record_step
 from sim.validator import abtest, replay
 from tests.commands import Said, bucketsim
 from tests.dist.starting import forked_to_their_ends

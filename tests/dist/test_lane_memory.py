@@ -12,8 +12,8 @@ import torch.distributed as dist
 import sim
 from sim.errors import MachineError
 from sim.nouns.workload import Workload
-from sim.recorder import load_factory
-from sim.recorder import record as record_step
+from sim.recorder.factory import load_factory
+from sim.recorder.profile import record as record_step
 from sim.validator.candidates.candidate import Candidate
 from sim.validator.candidates.carriers import Carrier
 from sim.validator.candidates.replay_jobs import UserModel, model_job, paced_job

@@ -12,8 +12,8 @@ from sim.formats.record_files import load_record, start_record
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
-from sim.recorder import load_factory
-from sim.recorder import record as record_step
+from sim.recorder.factory import load_factory
+from sim.recorder.profile import record as record_step
 from sim.validator.candidates.candidate import Candidate, standing_candidates
 from sim.validator.candidates.carriers import Carrier
 from sim.validator.candidates.replay_jobs import UserModel, model_job

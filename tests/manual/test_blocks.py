@@ -20,7 +20,7 @@ from torch import nn
 import sim.cli.commands
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.recorder import record
+from sim.recorder.profile import record
 from tests.commands import bucketsim
 from tests.manual.pages import HOME, MANUAL, README, ROOT, blocks
 

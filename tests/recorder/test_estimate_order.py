@@ -11,8 +11,9 @@ from torch.utils.checkpoint import checkpoint
 
 import sim
 from sim.nouns.workload import Workload
-from sim.recorder import models, record
+from sim.recorder import models
 from sim.recorder.estimate import estimate
+from sim.recorder.profile import record
 from sim.recorder.training_step import ModelStep
 from tests.contracts.clusters import a40
 from tests.convolutional import Pair, resnet, resnet50, vgg13

@@ -17,7 +17,7 @@ from sim.errors import InputError
 from sim.formats.recordings import load_recording
 from sim.live.follower import find_recordings
 from sim.recorder import live_recording as live
-from sim.recorder.clocks import HostClock
+from sim.recorder.clocks import Clock
 from sim.recorder.live_recording import LiveRecording, record
 
 
@@ -32,7 +32,7 @@ class Net(nn.Module):
         return self.last(self.first(x).relu())
 
 
-class LateClock:
+class LateClock(Clock):
     """Stamps are reached in order, ``lag`` of them later; read before, they raise as torch's events do."""
 
     name = "cuda events"
@@ -64,15 +64,14 @@ class LateClock:
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
         return (end - start) * 1000
 
-    def release(self, stamps: Any) -> None:
-        list(stamps)
+    def is_captured(self) -> bool:
+        return self.captures
 
 
 @pytest.fixture
 def late(monkeypatch: pytest.MonkeyPatch) -> LateClock:
     clock = LateClock()
     monkeypatch.setattr(live, "clock_for", lambda _: clock)
-    monkeypatch.setattr(live, "is_captured", lambda _: clock.captures)
     return clock
 
 
@@ -98,7 +97,7 @@ def test_no_stamp_is_traced_into_a_graph(
     torch._dynamo.reset()
     traced: list[bool] = []
 
-    class Seeing(HostClock):
+    class Seeing(Clock):
         def stamp(self) -> int:
             traced.append(torch.compiler.is_compiling())
             return super().stamp()
@@ -212,11 +211,12 @@ def test_gradients_accumulated_on_another_stream_than_forwards_are_told(
 ) -> None:
     """The engine runs AccumulateGrad, and the Reducer's copies, on the stream that DDP was made under."""
 
-    def stream_of(_: torch.device) -> str:
-        in_backward = torch._C._current_graph_task_id() != -1
-        return "that of DDP" if aside and in_backward else "that of forward"
+    class Streams(Clock):
+        def stream(self) -> str:
+            in_backward = torch._C._current_graph_task_id() != -1
+            return "that of DDP" if aside and in_backward else "that of forward"
 
-    monkeypatch.setattr(live, "stream_of", stream_of)
+    monkeypatch.setattr(live, "clock_for", lambda _: Streams())
     with record(ddp, tmp_path / "run"):
         train(ddp, 3)
     assert [row.get("aside", False) for row in rows(tmp_path / "run")] == [aside] * 3

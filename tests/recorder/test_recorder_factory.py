@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from sim.errors import InputError
-from sim.recorder import load_factory, models, parse_arguments, record
+from sim.recorder import models
+from sim.recorder.factory import load_factory, parse_arguments
+from sim.recorder.profile import record
 from tests.packages import needs_package
 from tests.recorder.test_estimate_order import TINY, small
 

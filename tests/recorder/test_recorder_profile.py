@@ -14,11 +14,12 @@ from torch.utils.checkpoint import checkpoint
 
 from sim.errors import InputError, MachineError
 from sim.formats.documents import parse_text, to_text
-from sim.nouns.workload import Workload
-from sim.recorder import models, record
-from sim.recorder.clocks import EventClock, HostClock, clock_for, find_device
-from sim.recorder.instruments import Iteration, Parameter, Survey
-from sim.recorder.profile import build_workload
+from sim.nouns.recording import RecordedBackward
+from sim.nouns.workload import Gradient, Workload
+from sim.recorder import models
+from sim.recorder.clocks import Clock, EventClock, clock_for, find_device
+from sim.recorder.profile import record
+from sim.recorder.watched_workload import workload_of_backwards
 from sim.units import median_ns
 
 MS = 1_000_000
@@ -42,10 +43,8 @@ class Loss(nn.Module):
 
 @pytest.fixture(autouse=True)
 def torch_is_left_as_it_was() -> Iterator[None]:
-    backward = torch.autograd.backward
     threads = torch.get_num_threads()
     yield
-    assert torch.autograd.backward is backward
     assert torch.get_num_threads() == threads
     assert not torch_modules._global_forward_pre_hooks
     assert not torch_optimizer._global_optimizer_pre_hooks
@@ -62,7 +61,6 @@ def test_linear_bias_before_weight_from_the_last_layer_to_the_first() -> None:
     assert workload.ready_order == (9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
     assert [g.name for g in workload.gradients[:2]] == ["layers.0.weight", "layers.0.bias"]
     assert [g.num_bytes for g in workload.gradients[:2]] == [256, 32]
-    assert workload.provenance["ready_order"] == "order of firing, the same in all iterations"
 
 
 @pytest.mark.parametrize("norm", [nn.LayerNorm(8), nn.BatchNorm1d(8)])
@@ -215,11 +213,14 @@ def sleeper_step() -> tuple[Callable[[], None], nn.Module]:
     return step, model
 
 
-def check_sleeper(workload: Workload) -> None:
+def check_sleeper(workload: Workload, loss_ms: int = 0) -> None:
+    """Backward begins at the end of forward, with the loss."""
     ready = [g.ready_ns or 0 for g in workload.gradients]
     assert workload.ready_order == (3, 2, 1, 0)
-    overshot_ns = workload.backward_ns - 100 * MS  # sleeps only ever overshoot, all of them by this together
-    for time_ns, expected_ms in zip(ready, (100, 80, 30, 0), strict=True):
+    # sleeps only ever overshoot, all of them by this together
+    overshot_ns = workload.backward_ns - (100 + loss_ms) * MS
+    for time_ns, without_ms in zip(ready, (100, 80, 30, 0), strict=True):
+        expected_ms = without_ms + loss_ms
         assert expected_ms * MS * 0.85 <= time_ns <= (expected_ms + 30) * MS + overshot_ns
     assert workload.forward_ns >= 9 * MS
     assert len(workload.samples) == 5
@@ -229,20 +230,17 @@ def check_sleeper(workload: Workload) -> None:
 def test_ready_times_are_the_known_instants() -> None:
     workload = quick((Sleeper(), torch.ones(4)), repeats=5)
     check_sleeper(workload)
-    assert workload.loss_ns < workload.forward_ns
 
 
 def test_a_callable_step_gives_the_same_parameters_and_times() -> None:
     step, _ = sleeper_step()
     workload = quick(step, repeats=5)
     pair = quick((Sleeper(), torch.ones(4)), warmup=1, repeats=1)
-    check_sleeper(workload)
+    check_sleeper(workload, loss_ms=5)
     assert [(g.name, g.shape, g.index) for g in workload.gradients] == [
         (g.name, g.shape, g.index) for g in pair.gradients
     ]
-    assert workload.loss_ns >= 4 * MS
-    # What is done before the optimizer's step, clipping with it, is in the first and not in the second.
-    assert workload.optimizer_ns - workload.provenance["optimizer_step_only_ns"] >= 9 * MS
+    assert workload.optimizer_ns >= 9 * MS  # clipping is in it
     assert [g.group for g in workload.gradients] == [0, 0, 1, 1]
     assert workload.provenance["optimizer"] == "SGD"
     assert workload.provenance["step"] == "callable"
@@ -251,78 +249,62 @@ def test_a_callable_step_gives_the_same_parameters_and_times() -> None:
 # What is made of the times
 
 
-def iteration(backward_ns: int, *firings: tuple[int, int], **times: int) -> Iteration:
-    values = {"step_ns": 0, "forward_ns": 7, "loss_ns": 1, "optimizer_ns": 3, "inside_optimizer_ns": 2}
-    return Iteration(backward_ns=backward_ns, firings=firings, **{**values, **times})
-
-
-def build(plain: list[Iteration], hooked: list[Iteration], count: int = 3) -> Workload:
-    module = nn.ParameterList(nn.Parameter(torch.zeros(2)) for _ in range(count))
-    parameters = tuple(
-        Parameter(name=str(index), tensor=tensor, group=0, sparse=False, wire_bytes=None)
-        for index, tensor in enumerate(module)
+def backward(backward_ns: int, *firings: tuple[int, int], count: int = 3) -> RecordedBackward:
+    """A backward in which these gradients fired at these times."""
+    ready: list[int | None] = [None] * count
+    for index, time_ns in firings:
+        ready[index] = time_ns
+    uses = {index: sum(one == index for one, _ in firings) for index, _ in firings}
+    times = {"started_ns": 0, "forward_start_ns": 0, "forward_end_ns": 7, "sync_end_ns": backward_ns}
+    return RecordedBackward(
+        synchronised=False,
+        forwards=1,
+        backward_ns=backward_ns,
+        ready_ns=tuple(ready),
+        uses={index: count for index, count in uses.items() if count > 1},
+        **times,
     )
-    seen = Survey(root=module, parameters=parameters, optimizers=())
-    return build_workload(seen, plain=plain, hooked=hooked, name="made", provenance={"source": "test"})
+
+
+def build(*backwards: RecordedBackward, pace: float = 1.0, fired: tuple[int, ...] = ()) -> Workload:
+    gradients = [
+        Gradient(index=index, name=str(index), shape=(2,), dtype="float32", num_bytes=8, ready_ns=None)
+        for index in range(len(backwards[0].ready_ns))
+    ]
+    return workload_of_backwards(
+        "made", gradients, backwards, pace=pace, fired=fired, forward_ns=7, optimizer_ns=0
+    )
 
 
 def test_the_cost_of_our_hooks_is_taken_out() -> None:
-    workload = build([iteration(1000)], [iteration(2000, (2, 100), (1, 1001), (0, 1990))])
+    workload = build(backward(2000, (2, 100), (1, 1001), (0, 1990)), pace=2.0)
     assert workload.backward_ns == 1000
     assert [g.ready_ns for g in workload.gradients] == [995, 500, 50]  # 500.5 is rounded half to even
     assert workload.samples == ((995, 500, 50),)
-    assert workload.provenance["plain_backward_ns"] == {"min": 1000, "median": 1000, "max": 1000}
-    assert workload.provenance["hooked_backward_ns"]["median"] == 2000
 
 
-def test_medians_of_the_plain_iterations_and_clamping_to_backward() -> None:
-    plain = [iteration(900, forward_ns=5), iteration(1000, forward_ns=9), iteration(5000, forward_ns=6)]
-    hooked = [iteration(1000, (0, 990)), iteration(1000, (0, 1400)), iteration(1000, (0, 1300))]
-    workload = build(plain, hooked, count=1)
-    assert (workload.backward_ns, workload.forward_ns) == (1000, 6)
-    assert workload.gradients[0].ready_ns == 1000
-    assert [sample[0] for sample in workload.samples] == [990, 1400, 1300]
-
-
-def test_an_order_that_changes_is_replaced_by_that_of_the_medians_and_said() -> None:
-    hooked = [
-        iteration(100, (2, 10), (1, 20), (0, 30)),
-        iteration(100, (1, 12), (2, 40), (0, 50)),
-        iteration(100, (1, 11), (2, 30), (0, 60)),
-    ]
-    workload = build([iteration(100)], hooked)
-    assert [g.ready_ns for g in workload.gradients] == [50, 12, 30]
-    assert workload.ready_order == (1, 2, 0)
-    assert workload.provenance["ready_order"] == "by median ready time (2 orders of firing in 3 iterations)"
-
-
-def test_a_gradient_ready_in_some_iterations_has_the_median_of_those() -> None:
-    hooked = [iteration(100, (2, 10), (0, 30)), iteration(100, (2, 10), (1, 20), (0, 40))]
-    workload = build([iteration(100)], hooked)
-    assert [g.ready_ns for g in workload.gradients] == [35, 20, 10]
-    assert workload.samples == ((30, None, 10), (40, 20, 10))
-    assert workload.ready_order == (2, 1, 0)
-
-
-def test_a_gradient_is_placed_by_its_last_firing() -> None:
-    workload = build([iteration(100)], [iteration(100, (1, 5), (0, 10), (1, 20))], count=2)
-    assert [(g.ready_ns, g.uses) for g in workload.gradients] == [(10, 1), (20, 2)]
-    assert workload.ready_order == (0, 1)
-    assert workload.provenance["ready_order"] == "order of firing, the same in all iterations"
-
-
-def test_device_time_decides_where_it_disagrees_with_the_host() -> None:
-    """Two streams: the host fires 1 first, the device reaches 0 first."""
-    workload = build([iteration(100)], [iteration(100, (2, 5), (1, 50), (0, 20))])
-    assert workload.ready_order == (2, 0, 1)
-    assert "in another on the device" in workload.provenance["ready_order"]
-
-
-def test_a_step_without_time_is_refused() -> None:
-    with pytest.raises(InputError, match="forward took 0 ns"):
-        build([iteration(100, forward_ns=0)], [iteration(100, (0, 5))])
-    with pytest.raises(InputError, match="backward took 0 ns"):
-        build([iteration(100)], [iteration(0, (0, 0))])
+def test_ready_times_are_medians_within_backward_and_order_is_by_them() -> None:
+    """Of those steps in which a gradient fired, from its last firing; one time: as gradients fired."""
+    late = build(backward(1000, (0, 990)), backward(1000, (0, 1400)), backward(1000, (0, 1300)))
+    assert late.gradients[0].ready_ns == 1000
+    assert [sample[0] for sample in late.samples] == [990, 1400, 1300]
+    changing = build(
+        backward(100, (2, 10), (1, 20), (0, 30)),
+        backward(100, (1, 12), (2, 40), (0, 50)),
+        backward(100, (1, 11), (2, 30), (0, 60)),
+    )
+    assert [g.ready_ns for g in changing.gradients] == [50, 12, 30]
+    assert changing.ready_order == (1, 2, 0)
+    seldom = build(backward(100, (2, 10), (0, 30)), backward(100, (2, 10), (1, 20), (0, 40)))
+    assert [g.ready_ns for g in seldom.gradients] == [35, 20, 10]
+    assert seldom.samples == ((30, None, 10), (40, 20, 10))
+    twice = build(backward(100, (1, 5), (0, 10), (1, 20), count=2))
+    assert [(g.ready_ns, g.uses) for g in twice.gradients] == [(10, 1), (20, 2)]
+    assert twice.ready_order == (0, 1)
+    tied = build(backward(100, (0, 20), (2, 20), (1, 50)), fired=(2, 0, 1))
+    assert tied.ready_order == (2, 0, 1)
+    with pytest.raises(InputError, match="no gradient became ready"):
+        build(backward(100))
 
 
 # The document
@@ -447,8 +429,8 @@ def no_module(_first: nn.Module, _second: nn.Module) -> None:
 @pytest.mark.parametrize(
     ("run", "message"),
     [
-        (no_backward, "backward never ran; call loss.backward()"),
-        (gradients_only, "backward never ran.*torch.autograd.grad"),
+        (no_backward, "backward of the module never ran; call model"),
+        (gradients_only, "never ran.*torch.autograd.grad"),
         (two_backwards, "backward ran 2 times; a step has one"),
         (two_modules, r"2 separate modules with trainable parameters ran forward \(Linear, Linear\)"),
         (no_module, "no module with trainable parameters ran forward"),
@@ -498,7 +480,7 @@ def test_what_cannot_be_recorded() -> None:
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(clock_for(find_device("cpu")), HostClock)
+    assert type(clock_for(find_device("cpu"))) is Clock
     for name in ("gpu", "meta", ""):
         with pytest.raises(InputError, match="give cpu, cuda or cuda:N"):
             find_device(name)

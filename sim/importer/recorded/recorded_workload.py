@@ -13,6 +13,7 @@ from sim.nouns.ddp_switches import ARGUMENTS, HOOKS
 from sim.nouns.devices import serialised_by
 from sim.nouns.recording import RecordedBackward, RecordedRank, RecordedStep, Recording
 from sim.nouns.workload import AsRun, Gradient, ReadyIncludes, Workload
+from sim.recorder.watched_workload import workload_of_backwards
 from sim.systems.compile_cuts import AS_RECORDED
 from sim.units import format_ms, format_ranks, median_ns
 
@@ -306,46 +307,30 @@ def workload_of(recording: Recording) -> Workload:
     header = chosen.rank.header
     used = backwards[header.rank]
     pace = checked.pace[header.rank] if plain else 1.0
-    backward_ns = round(median_ns([backward.backward_ns for backward in used]) / pace)
-    samples = [
-        tuple(None if time is None else round(time / pace) for time in backward.ready_ns) for backward in used
-    ]
-    ready = [
-        min(median_ns(times), backward_ns) if (times := [t for t in column if t is not None]) else None
-        for column in zip(*samples, strict=True)
-    ]
-    places = _firing_places(chosen.rank)
-    order = sorted(
-        (index for index, time in enumerate(ready) if time is not None),
-        key=lambda index: (ready[index] or 0, places.get(index, len(ready)), -index),
-    )
-    if not order:
-        raise InputError(f"{recording.name}: no gradient became ready in any backward")
     job, untold = job_of(kept)
     optimizer = [step.optimizer_ns for step in chosen.steps if step.optimizer_ns is not None]
-    return Workload(
-        name=recording.name if header.module in _NO_NAMES else header.module,
-        gradients=tuple(
+    return workload_of_backwards(
+        recording.name if header.module in _NO_NAMES else header.module,
+        [
             Gradient(
                 index=index,
                 name=parameter.name,
                 shape=parameter.shape,
                 dtype=parameter.dtype,
                 num_bytes=parameter.num_bytes,
-                ready_ns=ready[index],
+                ready_ns=None,
                 sparse=parameter.sparse,
                 device=parameter.device,
-                uses=max(backward.uses.get(index, 1) for backward in used),
             )
             for index, parameter in enumerate(header.parameters)
-        ),
+        ],
+        used,
+        pace=pace,
+        fired=_firing_order(chosen.rank),
         forward_ns=median_ns([b.forward_ns for b in chosen.synchronised or used]),
-        backward_ns=backward_ns,
         optimizer_ns=median_ns(optimizer) if optimizer else 0,
-        ready_order=tuple(order),
         ready_includes=() if plain else _OWN_EFFECTS,
         buffers=header.buffers,
-        samples=tuple(samples),
         job=job,
         extensions=AS_RECORDED if any(step.compiled for step in chosen.rank.steps) else {},
         provenance={
@@ -376,17 +361,16 @@ def torn_ranks(recording: Recording) -> list[int]:
     return [rank.header.rank for rank in recording.ranks if rank.torn]
 
 
-def _firing_places(rank: RecordedRank) -> dict[int, int]:
-    """By parameter, its place in the order in which gradients come, where the recording tells it.
+def _firing_order(rank: RecordedRank) -> Sequence[int]:
+    """Parameters in the order in which gradients come, where the recording tells it; else nothing.
 
     A GPU's events are as far apart as kernels are: gradients that one kernel makes ready have one time. Older
     recordings have the order in DDP's buckets alone, which are by firing once DDP has rebuilt them; with
     unused parameters it never does.
     """
     if not rank.layouts:
-        return {}
+        return ()
     last, ddp = rank.layouts[-1], rank.header.ddp
-    order: Sequence[int] = last.fired
-    if not order and (ddp.get("static_graph") or not ddp.get("find_unused_parameters")):
-        order = [index for bucket in last.bucket_indices for index in bucket]
-    return {index: place for place, index in enumerate(order)}
+    if not last.fired and (ddp.get("static_graph") or not ddp.get("find_unused_parameters")):
+        return [index for bucket in last.bucket_indices for index in bucket]
+    return last.fired

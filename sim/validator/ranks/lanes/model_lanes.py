@@ -157,7 +157,7 @@ def run_model_step(
     over: list[Stamp] = []
     if recorder is not None:
         recorder.rows.clear()
-    clock.begin()
+    clock.settle()
     sleep_until(common_start())
     start = clock.stamp()
     engine: Any = torch.autograd.Variable._execution_engine

@@ -157,7 +157,7 @@ class CudaPacer(Pacer):
 
     def _start(self) -> Stamp:
         """A stamp that the streams of all ranks reach together, some time after the host goes on."""
-        self._clock.begin()
+        self._clock.settle()
         if self._world_size > 1:
             dist.all_reduce(self._pulse)  # no rank's stream goes on before all have come here
         self._spin(_HEAD_START_NS)

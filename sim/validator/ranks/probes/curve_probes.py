@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from sim.recorder.clocks import LiveClock, Stamp, clock_for
+from sim.recorder.clocks import Clock, Stamp, clock_for
 from sim.validator.ranks.pacing.spinning import keep_busy
 from sim.validator.ranks.pacing.stepping import gather, meet
 from sim.validator.ranks.probes.settling import is_settled
@@ -33,7 +33,7 @@ class Bench:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.clock: LiveClock = clock_for(device)
+        self.clock: Clock = clock_for(device)
 
     def zeros(self, num_bytes: int) -> torch.Tensor:
         """A float32 tensor of so many bytes, at least one element: ``[max(1, num_bytes // 4)]``."""
@@ -41,7 +41,7 @@ class Bench:
 
     def run(self, *work: Callable[[], object]) -> list[Stamp]:
         """Do ``work``, one after the other; stamps before it and after each, which have been reached."""
-        self.clock.begin()
+        self.clock.settle()
         if self.device.type == "cuda":
             with torch.cuda.device(self.device):  # a script of somebody else's may have set no device
                 keep_busy(_HEAD_START_CYCLES)

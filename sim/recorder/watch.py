@@ -1,0 +1,416 @@
+"""What is hung onto a model that trains: forwards, gradients, ends of backward, steps of torch's optimizers.
+
+``Watch`` has the hooks and tells what happens; ``StepWatch`` stamps it and makes steps of it. Nothing is
+patched, no collective is added and no stamp is waited for. A step begins with the first forward (gradients
+enabled) after an optimizer step, so that evaluation under ``no_grad`` is not seen; ``step()`` ends one by
+hand.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+from sim.recorder.clocks import Clock, Stamp
+from sim.recorder.tap import BucketStamps, Tap
+from sim.recorder.training_step import is_compiled
+
+MOST_BACKWARDS = 1024  # in one step: beyond it, nobody steps
+
+# runs a function at the end of the backward that is running; DDP finalizes in such a callback (A3.9)
+_queue_callback = torch.autograd.Variable._execution_engine.queue_callback
+_log = logging.getLogger(__name__)
+
+
+class OwnHook:
+    """A hook that acts on its own module only: copying or pickling makes it a function that does nothing.
+
+    So a copied module is not followed, and a pickled one can be loaded where bucketsim is not installed.
+    """
+
+    def __init__(self, act: Callable[..., Any]) -> None:
+        self._act = act
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # traced, its stamps are a graph's own events
+    def __call__(self, *given: Any) -> Any:
+        """As torch calls a hook, before or after the forward."""
+        return self._act(*given)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (nullcontext, "__exit__")  # which takes anything, and returns None
+
+
+class Watch:
+    """Hooks on ``model`` and on its gradients until ``close``.
+
+    What they see is told to ``_after_forward`` (gradients enabled), ``_on_gradient`` and ``_after_backward``,
+    of which the last comes once more where a re-entrant checkpoint ran its part of backward as a task of its
+    own: the last one ends the backward.
+    """
+
+    def __init__(self, model: nn.Module, gradients: Sequence[tuple[int, nn.Parameter]]) -> None:
+        self._model = model
+        self._gradients = gradients  # whose accumulation is told, with what they are called by
+        self._handles: list[Any] = []
+        self._task: int | None = None  # of autograd, in which the end of backward was last asked for
+
+    def open(self) -> None:
+        """Put the hooks on."""
+        self._handles = [self._model.register_forward_hook(OwnHook(self._after_model))]
+        for index, parameter in self._gradients:
+            hook = self._gradient_hook(index)
+            self._handles.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """Take the hooks off."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _after_model(self, model: nn.Module, _: Any, output: Any) -> None:
+        if model is self._model and torch.is_grad_enabled():
+            self._after_forward(output)
+
+    def _gradient_hook(self, index: int) -> Callable[[torch.Tensor], None]:
+        """What runs when the gradient has been accumulated, ahead of the Reducer's hook (A3.2)."""
+
+        on_gradient = self._on_gradient
+
+        def hook(_: torch.Tensor) -> None:
+            if not on_gradient(index):
+                return
+            task = torch._C._current_graph_task_id()
+            if task != self._task:
+                # ahead of the Reducer's own callback, which it queues behind its last launch (A3.9)
+                self._task = task
+                _queue_callback(self._after_backward)
+
+        return hook
+
+    def _after_forward(self, output: Any) -> None:
+        """A forward ended."""
+
+    def _on_gradient(self, index: int) -> bool:
+        """A gradient has been accumulated; whether the end of its backward is to be told."""
+        return True
+
+    def _after_backward(self) -> None:
+        """The compute lane is through, and nothing has been waited for yet."""
+
+
+@dataclass(slots=True, kw_only=True)
+class BackwardStamps:
+    """One forward and the backward that follows it; stamps that have not been made yet are None.
+
+    ``fired`` is the number of firings that had come when it ended.
+    """
+
+    started: Stamp
+    synchronised: bool
+    forwards: int
+    forward_start: Stamp = None
+    forward_end: Stamp = None
+    end: Stamp = None
+    sync_end: Stamp = None
+    stream: object = None  # that forward began on
+    is_aside: bool = False  # and gradients were accumulated on another
+    fired: int = 0
+    firings: list[tuple[int, Stamp]] = field(default_factory=list)
+    buckets: list[BucketStamps] = field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether forward and backward ran to their ends (neither raised)."""
+        ends = (self.forward_start, self.forward_end, self.end, self.sync_end)
+        return None not in ends and all(row.end is not None for row in self.buckets)
+
+    def line(self, clock: Clock, step_start: Stamp, count: int) -> dict[str, Any]:
+        """A ``RecordedBackward`` as JSON: the start from the start of the step, all else from the end of
+        forward (A3.1), in ns."""
+
+        def from_forward(stamp: Stamp) -> int:
+            return max(0, clock.between_ns(self.forward_end, stamp))
+
+        ready: list[int | None] = [None] * count
+        uses: dict[int, int] = {}
+        for index, stamp in self.firings:
+            if ready[index] is not None:
+                uses[index] = uses.get(index, 1) + 1
+            ready[index] = from_forward(stamp)
+        return {
+            # A forward with gradients and without backward leaves the Reducer armed: the next backward is
+            # reduced even under no_sync.
+            "synchronised": self.synchronised or bool(self.buckets),
+            "forwards": self.forwards,
+            "started_ns": clock.between_ns(step_start, self.started),
+            "forward_start_ns": clock.between_ns(step_start, self.forward_start),
+            "forward_end_ns": clock.between_ns(step_start, self.forward_end),
+            "backward_ns": from_forward(self.end),
+            "sync_end_ns": from_forward(self.sync_end),
+            "ready_ns": ready,
+            "uses": uses,
+            "buckets": [
+                {
+                    "index": place,
+                    "num_bytes": row.num_bytes,
+                    "ready_ns": from_forward(row.ready),
+                    "launch_ns": from_forward(row.launch),
+                    "end_ns": from_forward(row.end),
+                }
+                for place, row in enumerate(self.buckets)
+            ],
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class StepStamps:
+    """One optimizer step; ``start`` None: it is counted and not recorded.
+
+    ``optimizer_ends`` are those after backward: an optimizer that steps inside it has no end of its own.
+    """
+
+    number: int
+    start: Stamp
+    started_at_ns: int = field(default_factory=time.time_ns)
+    backwards: list[BackwardStamps] = field(default_factory=list)
+    optimizer_ends: list[Stamp] = field(default_factory=list)
+    end: Stamp = None
+    compiled: bool = False
+
+    @property
+    def last(self) -> Stamp:
+        """The stamp that is made last, and so reached last."""
+        if self.optimizer_ends:
+            return self.optimizer_ends[-1]
+        return self.backwards[-1].sync_end if self.end is None else self.end
+
+    def fired(self) -> list[int]:
+        """Parameters in the order in which their hooks fired last, in the last backward."""
+        last: dict[int, int] = {index: place for place, (index, _) in enumerate(self.backwards[-1].firings)}
+        return sorted(last, key=last.__getitem__)
+
+    def layout(self) -> list[list[int]] | None:
+        """Buckets of the last synchronised backward, in launch order; None where none was seen."""
+        for backward in reversed(self.backwards):
+            if backward.buckets:
+                return [list(row.parameters) for row in backward.buckets]
+        return None
+
+    def line(self, clock: Clock, count: int) -> dict[str, Any]:
+        """A ``RecordedStep`` as JSON; ``count`` is the number of parameters."""
+        optimizer_ns = None
+        if self.optimizer_ends:
+            optimizer_ns = max(0, clock.between_ns(self.backwards[-1].sync_end, self.optimizer_ends[-1]))
+        return {
+            "kind": "step",
+            "step": self.number,
+            "started_at_ns": self.started_at_ns,
+            "step_ns": clock.between_ns(self.start, self.last),
+            "optimizer_ns": optimizer_ns,
+            "backwards": [backward.line(clock, self.start, count) for backward in self.backwards],
+            **({"compiled": True} if self.compiled else {}),
+            **({"aside": True} if any(backward.is_aside for backward in self.backwards) else {}),
+        }
+
+
+class StepWatch(Watch):
+    """Stamps what a model does, and keeps each step that has ended in ``steps``.
+
+    Args:
+        model: a DistributedDataParallel, or a bare module.
+        parameters: those that it trains, by index.
+        clock: that of their device.
+        hooked: indices of those whose gradients are seen; None: all. One that is ready last is enough for
+            the end of backward.
+        tap: sees the buckets of ``model``.
+        every: each Nth step only is stamped.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: Sequence[nn.Parameter],
+        clock: Clock,
+        *,
+        hooked: Sequence[int] | None = None,
+        tap: Tap | None = None,
+        every: int = 1,
+    ) -> None:
+        seen = range(len(parameters)) if hooked is None else hooked
+        super().__init__(model, [(index, parameters[index]) for index in seen])
+        self.steps: deque[StepStamps] = deque()
+        self.steps_recorded = 0
+        self._clock, self._tap, self._every = clock, tap, every
+        self._members = {id(parameter) for parameter in parameters}
+        self._owned: WeakKeyDictionary[Optimizer, bool] = WeakKeyDictionary()
+        self._number = 0
+        self._step: StepStamps | None = None
+        self._backward: BackwardStamps | None = None
+        self._unanswered = 0  # forwards with gradients since the last backward
+        self._stepped = False
+        self._compiled: bool | None = None
+
+    def open(self) -> None:
+        """Put the hooks on."""
+        if self._tap is not None:
+            self._tap.stamp = self._clock.stamp
+        super().open()
+        is_ddp = isinstance(self._model, DistributedDataParallel)
+        inner: Any = self._model.module if is_ddp else self._model
+        self._handles += [
+            self._model.register_forward_pre_hook(OwnHook(self._before_model), prepend=True),
+            inner.register_forward_pre_hook(OwnHook(self._before_inner), prepend=is_ddp),
+            register_optimizer_step_post_hook(OwnHook(self._after_optimizer)),
+        ]
+
+    def close(self) -> None:
+        """Take the hooks off; a step that has not ended is dropped."""
+        super().close()
+        self._step = self._backward = None
+        if self._tap is not None:
+            self._tap.rows = self._tap.stamp = None
+
+    def step(self) -> None:
+        """End a step here: call it after ``optimizer.step()``, also where that step was skipped."""
+        if self._step is not None and not self._stops_at_capture():
+            if not self._step.optimizer_ends:
+                self._step.end = self._clock.stamp()
+            self._end_step()
+
+    def _step_ended(self) -> None:
+        """A step is over, and in ``steps`` if it was stamped."""
+
+    def _give_up(self, why: str) -> None:
+        """No more steps can be seen."""
+        _log.warning("watching stops here: %s", why)
+        self.close()
+
+    def _before_model(self, model: nn.Module, *_: Any) -> None:
+        if model is not self._model or not torch.is_grad_enabled():
+            return
+        if torch._C._current_graph_task_id() != -1:
+            return  # a checkpoint of all of the model computes it again, inside backward
+        if self._stops_at_capture():
+            return
+        self._close_backward()
+        if self._stepped:
+            self._end_step()
+        elif self._step is not None and len(self._step.backwards) == MOST_BACKWARDS:
+            self._give_up(
+                f"{MOST_BACKWARDS} backwards without an optimizer step; call recording.step() after each"
+            )
+        if not self._handles:
+            return
+        if self._step is None:
+            self._number += 1
+        if (self._number - 1) % self._every:
+            self._step = self._step or StepStamps(number=self._number, start=None)
+            return
+        now = self._clock.stamp()
+        if self._step is None or not self._step.backwards:
+            # a forward that no backward followed was an evaluation: the step starts only now
+            self._step = StepStamps(number=self._number, start=now)
+        self._unanswered += 1
+        self._backward = BackwardStamps(
+            started=now,
+            synchronised=bool(getattr(self._model, "require_backward_grad_sync", False)),
+            forwards=self._unanswered,
+        )
+        if self._tap is not None:
+            self._tap.rows = self._backward.buckets
+
+    def _before_inner(self, *_: Any) -> None:
+        if self._backward is not None and self._backward.forward_start is None:
+            self._backward.forward_start = self._clock.stamp()
+            self._backward.stream = self._clock.stream()
+
+    def _after_forward(self, output: Any) -> None:
+        if self._backward is not None and torch._C._current_graph_task_id() == -1:
+            self._backward.forward_end = self._clock.stamp()
+            if self._compiled is None:
+                self._compiled = is_compiled(output)
+
+    def _on_gradient(self, index: int) -> bool:
+        backward = self._backward
+        if backward is None:
+            return False
+        if not backward.firings:
+            backward.is_aside = self._clock.stream() != backward.stream
+        backward.firings.append((index, self._clock.stamp()))
+        return True
+
+    def _after_backward(self) -> None:
+        backward = self._backward
+        if backward is not None and len(backward.firings) > backward.fired:
+            backward.fired = len(backward.firings)
+            backward.end = self._clock.stamp()
+            _queue_callback(self._after_sync)
+
+    def _after_sync(self) -> None:
+        if self._backward is not None:
+            self._backward.sync_end = self._clock.stamp()
+
+    def _close_backward(self) -> None:
+        backward, self._backward = self._backward, None
+        if self._tap is not None:
+            self._tap.rows = None
+        if backward is None or self._step is None or not backward.firings:
+            return
+        self._unanswered = 0
+        if backward.is_complete:
+            self._step.backwards.append(backward)
+
+    def _owns(self, optimizer: Optimizer) -> bool:
+        owned = self._owned.get(optimizer)
+        if owned is None:
+            parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+            owned = self._owned[optimizer] = any(id(parameter) in self._members for parameter in parameters)
+        return owned
+
+    def _after_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
+        if self._step is None or not self._owns(optimizer) or self._stops_at_capture():
+            return
+        self._stepped = True
+        if torch._C._current_graph_task_id() != -1:
+            return  # it steps inside backward, whose end is still to come
+        self._close_backward()
+        if self._step.start is not None:
+            self._step.optimizer_ends.append(self._clock.stamp())
+
+    def _stops_at_capture(self) -> bool:
+        """Whether what runs now goes into a CUDA graph: its replays run no hooks, so watching stops here.
+
+        Events of a capture cannot be read, and while it lasts none may be asked for: that would end it.
+        """
+        if not self._clock.is_captured():
+            return False
+        if self._handles:
+            if self._stepped:
+                self._keep_step()
+            self._give_up(
+                "the step is captured in a CUDA graph, whose replays run no hooks; record the loop without "
+                "graphs"
+            )
+        return True
+
+    def _keep_step(self) -> None:
+        """The step is over: keep its stamps until they can be read."""
+        self._close_backward()
+        step, self._step, self._stepped = self._step, None, False
+        if step is not None and step.backwards:
+            step.compiled = self._compiled is True
+            self.steps.append(step)
+            self.steps_recorded += 1
+
+    def _end_step(self) -> None:
+        self._keep_step()
+        self._step_ended()

@@ -1,0 +1,65 @@
+"""A Workload out of what was watched of a model's steps, whoever watched them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from sim.errors import InputError
+from sim.nouns.recording import RecordedBackward
+from sim.nouns.workload import Gradient, Workload
+from sim.units import median_ns
+
+
+def workload_of_backwards(
+    name: str,
+    gradients: Sequence[Gradient],
+    backwards: Sequence[RecordedBackward],
+    *,
+    pace: float,
+    fired: Sequence[int],
+    **fields: Any,
+) -> Workload:
+    """A Workload of medians over the backwards of one rank; a gradient counts from its last firing.
+
+    Args:
+        name: of the Workload.
+        gradients: what is trained; their times are left out of account.
+        backwards: at least one. Backward starts at the end of forward (A3.1), so that the loss is in it.
+        pace: what the times of ``backwards`` are divided by.
+        fired: the order in which gradients come, for those with one time.
+        fields: the Workload's other fields.
+
+    Raises:
+        InputError: no gradient became ready.
+    """
+    backward_ns = round(median_ns([backward.backward_ns for backward in backwards]) / pace)
+    samples = [
+        tuple(None if time is None else round(time / pace) for time in backward.ready_ns)
+        for backward in backwards
+    ]
+    ready = [
+        min(median_ns(times), backward_ns) if (times := [t for t in column if t is not None]) else None
+        for column in zip(*samples, strict=True)
+    ]
+    places = {index: place for place, index in enumerate(fired)}
+    order = sorted(
+        (index for index, time in enumerate(ready) if time is not None),
+        key=lambda index: (ready[index] or 0, places.get(index, len(ready)), -index),
+    )
+    if not order:
+        raise InputError(f"{name}: no gradient became ready in any backward")
+    return Workload(
+        name=name,
+        gradients=tuple(
+            replace(
+                gradient,
+                ready_ns=ready[gradient.index],
+                uses=max(backward.uses.get(gradient.index, 1) for backward in backwards),
+            )
+            for gradient in gradients
+        ),
+        backward_ns=backward_ns,
+        ready_order=tuple(order),
+        samples=tuple(samples),
+        **fields,
+    )
