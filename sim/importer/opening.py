@@ -13,8 +13,9 @@ from sim.errors import InputError
 from sim.formats.documents import parse_json
 
 MAX_TEXT_BYTES = 256 << 20
-# What a gzip file may inflate to, against bombs; the largest traces seen are a tenth of it.
-MAX_INFLATED_BYTES = 8 << 30
+# What a file may hold, or inflate to, against bombs; the largest traces seen are half of it.
+MAX_BYTES = 2 << 30
+_CHUNK_BYTES = 4 << 20
 # A JSON value takes up to a hundred bytes, however short its text is: together below a gigabyte.
 MOST_VALUES = 8_000_000
 
@@ -72,21 +73,29 @@ def _refuse(head: bytes, source: Path) -> None:
         raise InputError(f"{source}: a web page in place of the file; download the raw file")
 
 
-def decoded(content: bytes, errors: str = "strict") -> str:
+def decoded(content: bytes | bytearray, errors: str = "strict") -> str:
     """Bytes as text: UTF-8, with or without a byte order mark, or UTF-16 with one."""
     return content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", errors)
+
+
+def read_bytes(path: str | os.PathLike[str], most: int = MAX_BYTES) -> bytearray:
+    """All of a file, inflated where it is gzip; ``InputError`` as ``open_bytes``, or beyond ``most``."""
+    content = bytearray()
+    with open_bytes(path) as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            content += chunk
+            if len(content) > most:
+                raise InputError(f"{path}: holds more than {most >> 20} MiB; give a smaller file")
+    return content
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
     """All of a file as text.
 
     Raises:
-        InputError: as ``open_bytes``, more than ``MAX_TEXT_BYTES`` of content, or no text.
+        InputError: as ``read_bytes``, more than ``MAX_TEXT_BYTES`` of content, or no text.
     """
-    with open_bytes(path) as stream:
-        content = stream.read(MAX_TEXT_BYTES + 1)
-    if len(content) > MAX_TEXT_BYTES:
-        raise InputError(f"{path}: holds more than {MAX_TEXT_BYTES >> 20} MiB; give a smaller file")
+    content = read_bytes(path, MAX_TEXT_BYTES)
     try:
         return decoded(content)
     except UnicodeDecodeError as error:

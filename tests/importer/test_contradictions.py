@@ -5,6 +5,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 import sim
 from sim.importer.auto import differences
 from sim.importer.imported import Imported, no_progress
-from sim.importer.kineto.rank import FEWEST_KERNELS, Interference, Kernel, find_interference, read_rank
+from sim.importer.kineto.events import SPAN, Spans
+from sim.importer.kineto.rank import FEWEST_KERNELS, Interference, find_interference, read_rank
 from sim.importer.kineto.several_ranks import CommSlowdown
 from sim.importer.kineto.telling import contradictions
 from sim.nouns.hardware import Curve, CurvePoint
@@ -103,7 +105,7 @@ STEP_NS = 100_000_000
 
 def beside(
     alone_ns: list[int], slowdown: float, steps: int, share: float, seed: int
-) -> tuple[list[list[Kernel]], list[tuple[int, int]]]:
+) -> tuple[list[Spans], list[tuple[int, int]]]:
     """Steps of the same kernels; some stretches of each run beside a collective, another stretch in each."""
     chance = random.Random(seed)
     played, busy = [], []
@@ -112,11 +114,11 @@ def beside(
         beside = {place for place in range(len(alone_ns)) if chance.random() < share}
         for place, alone in enumerate(alone_ns):
             duration = round(alone * slowdown) if place in beside else alone
-            lane.append(Kernel(f"kernel {place}", now, now + duration))
+            lane.append((now, now + duration, now, 0, place, 0, 0))
             if place in beside:
                 busy.append((now, now + duration))
             now += duration + 100  # a gap, so that a neighbour's collective is clear of it
-        played.append(lane)
+        played.append(np.array(lane, SPAN))
     return played, busy
 
 
@@ -147,7 +149,7 @@ def test_kernels_that_only_a_clock_tick_long_tell_nothing():
 
 def test_kernels_that_are_not_the_same_are_not_compared():
     steps, busy = beside([50_000] * 100, 1.5, 2, 0.5, 1)
-    steps[1] = [Kernel(f"another {place}", one.start_ns, one.end_ns) for place, one in enumerate(steps[1])]
+    steps[1]["name"] += 1
     assert find_interference(steps, busy) is None
 
 

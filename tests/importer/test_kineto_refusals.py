@@ -312,7 +312,7 @@ def test_a_sampled_trace_has_fewer_gradients_than_the_model(tmp_path: Path) -> N
         ({"ts": "1e999999999"}, "is not legal; give a time in microseconds"),
         ({"ts": "9" * 5000}, "is not legal; give a time in microseconds"),
         ({"dur": [1]}, r"dur: \[1\] is not legal"),
-        ({"args": 7}, "args: 7 is not legal"),
+        ({"args": 7}, r"got `int` - at `\$\.args`"),
         ({"name": 7}, "name: 7 is not legal"),
     ],
 )

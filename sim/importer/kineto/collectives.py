@@ -1,15 +1,15 @@
 """The collectives in a trace: kernels joined with the operators that launched them, where sizes stand."""
 
-import bisect
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Literal
 
+import numpy as np
+
 from sim.importer.kineto.events import (
-    GpuSpan,
-    Operator,
+    Spans,
     TraceEvents,
     collective_of,
     is_communication,
@@ -59,31 +59,29 @@ class SeenCollective:
 
 
 _NCCL = ("nccl:", "rccl:")
-_ANNOTATIONS = ("gloo:", *_NCCL)
-_OPERATORS = (*_ANNOTATIONS, "record_param_comms", "c10d::")
 _MOST_ELEMENTS = 1 << 60
 # Calls that take an output, then the input, which is all that gloo's thread shows; what gloo runs for each.
 _OF_INPUT = {"c10d::_allgather_base_": "all_gather", "c10d::_reduce_scatter_base_": "all_reduce"}
+_NOBODY = -1  # in place of a thread
 
 
-def find_collectives(trace: TraceEvents) -> list[tuple[SeenCollective, str]]:
+def find_collectives(trace: TraceEvents) -> list[tuple[SeenCollective, int]]:
     """Every collective with the thread that launched it, by launch.
 
     ``role`` is still ``other``, or ``before`` of one that was launched before the trace began. There is one a
     communication kernel; where the whole trace has none (world size 1, gloo), one an annotation.
     """
-    operators = _by_thread(trace)
-    kernels = [span for span in trace.gpu if is_communication(span.name)]
-    if kernels:
+    calls = trace.of("call")
+    threads = {thread: calls[calls["lane"] == thread] for thread in np.unique(calls["lane"]).tolist()}
+    kernels = trace.running(is_communication)
+    if len(kernels):
         since = _launched_since(trace, kernels)
-        found = [_of_kernel(span, trace, operators, since) for span in kernels]
+        found = [_of_kernel(kernel, trace, threads, since) for kernel in kernels]
         before = sum(one.role == "before" for one, _ in found)
         if before:
             trace.dropped["collectives that were launched before the trace began: no step's own"] = before
     else:
-        annotations = [one for one in trace.operators if one.name.startswith(_ANNOTATIONS)]
-        calls = _calls(annotations, operators)
-        found = [_of_annotation(one, calls.get(place), operators) for place, one in enumerate(annotations)]
+        found = _annotated(trace, calls, threads)
     return sorted(found, key=lambda one: (one[0].launched_ns, one[0].start_ns))
 
 
@@ -95,140 +93,129 @@ def unseen_calls(trace: TraceEvents) -> int:
     """
     info = trace.header.get("distributedInfo")
     world_size = info.get("world_size") if isinstance(info, dict) else None
-    kernels = [span for span in trace.gpu if is_communication(span.name)]
-    if not trace.gpu or world_size == 1 or (world_size is None and not kernels):
+    kernels = trace.running(is_communication)
+    if not len(trace.gpu) or world_size == 1 or (world_size is None and not len(kernels)):
         return 0
-    launched: dict[str, list[int]] = defaultdict(list)
-    unknown = 0
-    for span in kernels:
-        launch = trace.launches.get(span.correlation) if span.correlation is not None else None
-        if launch is None:
-            unknown += 1
-        else:
-            launched[launch[1]].append(launch[0])
-    names_it = any(one.name.startswith(_NCCL) for one in trace.operators)
-    calls = _NCCL if names_it else ("record_param_comms",)
+    calls = trace.of("call")
+    of_nccl = calls[[trace.names[one].startswith(_NCCL) for one in calls["name"]]]
+    if not len(of_nccl):
+        of_nccl = calls[[trace.names[one].startswith("record_param_comms") for one in calls["name"]]]
+    of_nccl = of_nccl[[_runs(one, trace) for one in of_nccl]]
     unseen = 0
-    for thread, operators in _by_thread(trace).items():
-        times = sorted(launched[thread])
-        spans = [(one.start_ns, one.end_ns) for one in operators if one.name.startswith(calls) and _runs(one)]
-        for start, end in union(spans):
-            place = bisect.bisect_left(times, start)
-            unseen += place == len(times) or times[place] > end
-    return max(0, unseen - unknown)
+    for thread in np.unique(of_nccl["lane"]):
+        times = np.sort(kernels["launched"][kernels["by"] == thread])
+        here = of_nccl[of_nccl["lane"] == thread]
+        for start, end in union(zip(here["start"].tolist(), here["end"].tolist(), strict=True)):
+            unseen += int(np.searchsorted(times, start) == np.searchsorted(times, end, "right"))
+    return max(0, unseen - int((kernels["by"] == _NOBODY).sum()))
 
 
-def _runs(operator: Operator) -> bool:
+def _runs(call: np.void, trace: TraceEvents) -> bool:
     """Whether a call needs a kernel."""
-    name = operator.arguments.get("Collective name", operator.name.split(":", 1)[-1])
-    one_rank = operator.arguments.get("Group size") == 1
+    facts = trace.facts_of(call)
+    name = facts.get("collective", trace.names[call["name"]].split(":", 1)[-1])
+    one_rank = facts.get("group_size") == 1
     return not one_rank and collective_of(name) not in (None, "coalesced", "barrier", "send", "recv")
 
 
-def _calls(annotations: Sequence[Operator], operators: dict[str, list[Operator]]) -> dict[int, Operator]:
-    """By place: the call of c10d behind each of gloo's annotations, which are on gloo's own threads.
+def _annotated(
+    trace: TraceEvents, calls: Spans, threads: Mapping[int, Spans]
+) -> list[tuple[SeenCollective, int]]:
+    """The collectives of a trace without communication kernels: gloo's last from when a thread of gloo's
+    takes them to their end; of others only the call is seen.
 
-    A queue feeds these threads, so the earliest call of this collective and these shapes is taken.
+    A queue feeds gloo's own threads, so an annotation is that of the earliest call of c10d of this collective
+    and these shapes.
     """
-    waiting: dict[str, list[Operator]] = defaultdict(list)
-    for one in sorted((one for of in operators.values() for one in of), key=lambda one: one.start_ns):
-        if one.name.startswith("c10d::"):
-            waiting[_alike(one)].append(one)
-    found: dict[int, Operator] = {}
-    for place, one in sorted(enumerate(annotations), key=lambda pair: pair[1].start_ns):
-        queue = waiting[_alike(one)] if one.name.startswith("gloo:") else []
-        if queue and queue[0].start_ns <= one.start_ns:
-            found[place] = queue.pop(0)
+    waiting: dict[str, list[np.void]] = defaultdict(list)
+    for one in calls[::-1]:
+        if trace.names[one["name"]].startswith("c10d::"):
+            waiting[_alike(one, trace)].append(one)
+    found = []
+    for one in calls:
+        name = trace.names[one["name"]]
+        if not name.startswith(("gloo:", *_NCCL)):
+            continue
+        queue = waiting[_alike(one, trace)] if name.startswith("gloo:") else []
+        call = queue.pop() if queue and queue[-1]["start"] <= one["start"] else None
+        if call is None or call["lane"] == one["lane"]:
+            around = _around(one["start"], threads[int(one["lane"])])
+            made = _made(one, int(one["start"]), around, trace, timed=False)
+            found.append((made, int(one["lane"])))
+            continue
+        made = _made(one, int(call["start"]), [call], trace, timed=True)
+        called = trace.names[call["name"]]
+        if called in _OF_INPUT:
+            made = replace(made, kind=collective_of(called.split(":")[-1]) or made.kind)
+        found.append((made, int(call["lane"])))
     return found
 
 
-def _alike(operator: Operator) -> str:
-    dims, types = operator.arguments.get("dims"), operator.arguments.get("types")
-    if operator.name in _OF_INPUT:
-        return f"{_OF_INPUT[operator.name]} {_from_dims(dims[1:2] if dims else None, None)[0]}"
-    return f"{collective_of(operator.name.split(':')[-1])} {_from_dims(dims, types)[0]}"
+def _alike(operator: np.void, trace: TraceEvents) -> str:
+    name, facts = trace.names[operator["name"]], trace.facts_of(operator)
+    dims, types = facts.get("dims"), facts.get("types")
+    if name in _OF_INPUT:
+        return f"{_OF_INPUT[name]} {_from_dims(dims[1:2] if dims else None, None)[0]}"
+    return f"{collective_of(name.split(':')[-1])} {_from_dims(dims, types)[0]}"
 
 
-def _of_annotation(
-    annotation: Operator, call: Operator | None, operators: dict[str, list[Operator]]
-) -> tuple[SeenCollective, str]:
-    """A collective without a kernel. Gloo's lasts from when a thread of gloo's takes it to its end."""
-    if call is None or call.thread == annotation.thread:
-        around = _around(annotation.start_ns, operators[annotation.thread])
-        return _made(annotation, annotation.start_ns, around, timed=False), annotation.thread
-    made = _made(annotation, call.start_ns, [call], timed=True)
-    kind = collective_of(call.name.split(":")[-1]) if call.name in _OF_INPUT else None
-    return (made if kind is None else replace(made, kind=kind)), call.thread
-
-
-def _by_thread(trace: TraceEvents) -> dict[str, list[Operator]]:
-    threads: dict[str, list[Operator]] = defaultdict(list)
-    for operator in trace.operators:
-        if operator.name.startswith(_OPERATORS):
-            threads[operator.thread].append(operator)
-    for operators in threads.values():
-        operators.sort(key=lambda operator: operator.start_ns)
-    return threads
-
-
-def _around(time_ns: int, operators: Sequence[Operator]) -> list[Operator]:
+def _around(time_ns: int, operators: Spans) -> Spans:
     """Operators that contain an instant, outermost first. They nest at most a few deep."""
-    place = bisect.bisect_right(operators, time_ns, key=lambda operator: operator.start_ns)
-    return [one for one in operators[max(0, place - 8) : place] if one.end_ns >= time_ns]
+    place = np.searchsorted(operators["start"], time_ns, "right")
+    near = operators[max(0, place - 8) : place]
+    return near[near["end"] >= time_ns]
 
 
-def _launched_since(trace: TraceEvents, kernels: Sequence[GpuSpan]) -> dict[int, int]:
+def _launched_since(trace: TraceEvents, kernels: Spans) -> dict[int, int]:
     """By stream, the start of the first collective whose launch the trace shows.
 
     A stream runs in the order of launches, so what ran on it earlier was launched before the trace began. A
     stream without such a collective has the first start on any stream. Where no launch is known at all, it is
     the trace's first operator.
     """
-    shown = [span for span in kernels if span.correlation in trace.launches]
+    shown = kernels[kernels["by"] != _NOBODY]
     began = trace.began_ns if trace.began_ns is not None else -1
-    first = min((span.start_ns for span in shown), default=began)
-    since = {span.stream: first for span in kernels}
-    since.update((span.stream, span.start_ns) for span in sorted(shown, key=lambda span: -span.start_ns))
+    since = dict.fromkeys(kernels["lane"].tolist(), int(shown["start"][0]) if len(shown) else began)
+    since.update(zip(shown["lane"][::-1].tolist(), shown["start"][::-1].tolist(), strict=True))
     return since
 
 
 def _of_kernel(
-    span: GpuSpan, trace: TraceEvents, operators: dict[str, list[Operator]], since: Mapping[int, int]
-) -> tuple[SeenCollective, str]:
-    launch = trace.launches.get(span.correlation) if span.correlation is not None else None
-    if launch is None:
-        made = _made(span, span.start_ns, [], timed=True)
-        return (replace(made, role="before") if span.start_ns < since[span.stream] else made), ""
-    around = _around(launch[0], operators.get(launch[1], []))
-    return _made(span, launch[0], around, timed=True), launch[1]
+    kernel: np.void, trace: TraceEvents, threads: Mapping[int, Spans], since: Mapping[int, int]
+) -> tuple[SeenCollective, int]:
+    start, launched, by = int(kernel["start"]), int(kernel["launched"]), int(kernel["by"])
+    if by == _NOBODY:
+        made = _made(kernel, start, [], trace, timed=True)
+        return (replace(made, role="before") if start < since[int(kernel["lane"])] else made), by
+    around = _around(launched, threads.get(by, trace.operators[:0]))
+    return _made(kernel, launched, around, trace, timed=True), by
 
 
 def _made(
-    seen: GpuSpan | Operator, launched_ns: int, around: Sequence[Operator], *, timed: bool
+    seen: np.void, launched_ns: int, around: Spans | Sequence[np.void], trace: TraceEvents, *, timed: bool
 ) -> SeenCollective:
     """A collective from its span and the operators around its launch; the innermost is the surest."""
     facts: dict[str, Any] = {}
-    for operator in around:
-        facts.update(operator.arguments)
-    facts.update(seen.arguments or {})
-    named = [facts.get("Collective name"), *(one.name.split(":", 1)[-1] for one in reversed(around))]
-    kind = collective_of(*((*named, seen.name) if "Generic" in seen.name else (seen.name, *named)))
+    for one in (*around, seen):
+        facts.update(trace.facts_of(one))
+    name = trace.names[seen["name"]]
+    within = [trace.names[one["name"]].split(":", 1)[-1] for one in reversed(around)]
+    named = [facts.get("collective"), *within]
+    kind = collective_of(*((*named, name) if "Generic" in name else (name, *named)))
     if kind in (None, "send_recv"):
         # A SendRecv kernel is an all-to-all, or a send, or a receive: the operator knows.
         kind = next((told for name in named if (told := collective_of(name)) is not None), kind)
-    elements = facts.get("In msg nelems")
-    dtype = torch_dtype(facts.get("dtype"))
+    elements, dtype = facts.get("elements"), torch_dtype(facts.get("dtype"))
     if type(elements) is not int or not 0 <= elements < _MOST_ELEMENTS:
         elements, dtype = _from_dims(facts.get("dims"), facts.get("types"))
-    size = facts.get("Group size")
-    group = facts.get("Process Group Name", facts.get("Process Group Ranks"))
+    size, group = facts.get("group_size"), facts.get("group", facts.get("group_ranks"))
     return SeenCollective(
         kind=kind or "other",
         role="other",
         launched_ns=launched_ns,
         ready_ns=None,
-        start_ns=seen.start_ns,
-        end_ns=seen.end_ns,
+        start_ns=int(seen["start"]),
+        end_ns=int(seen["end"]),
         num_elements=elements,
         dtype=dtype,
         group=None if group is None else str(group),

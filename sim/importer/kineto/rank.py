@@ -1,7 +1,6 @@
 """One rank's file: its steps, what its device was busy with, who it is, and what is refused."""
 
 import re
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,21 +8,24 @@ from pathlib import Path
 from statistics import median_low
 from typing import Any
 
+import numpy as np
+
 from sim.errors import InputError, NotModelledError
 from sim.importer.imported import Progress
-from sim.importer.kineto.backwards import find_accumulations
 from sim.importer.kineto.collectives import SeenCollective, find_collectives, unseen_calls
 from sim.importer.kineto.events import (
-    ACCUMULATE,
     NODE,
+    Spans,
     TraceEvents,
+    between,
+    busiest,
     is_communication,
     is_computation,
     read_events,
 )
-from sim.importer.kineto.steps import SeenStep, find_steps
+from sim.importer.kineto.steps import SeenStep, find_accumulations, find_steps
 from sim.importer.wording import plain
-from sim.metrics.intervals import Interval, union
+from sim.metrics.intervals import Interval, intersection_length, length, union
 from sim.nouns.devices import backend_of
 from sim.units import median_ns
 
@@ -32,6 +34,7 @@ from sim.units import median_ns
 # Clocks of a microsecond blur shorter kernels.
 SHORTEST_NS = 5_000
 FEWEST_KERNELS = 20
+_NEVER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,23 +54,7 @@ class Interference:
         return max(1.0, self.ratio)
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """One kernel of the compute lane."""
-
-    name: str
-    start_ns: int
-    end_ns: int
-
-    @property
-    def duration_ns(self) -> int:
-        """How long it ran."""
-        return self.end_ns - self.start_ns
-
-
-def find_interference(
-    steps: Sequence[Sequence[Kernel]], communication: Sequence[Interval]
-) -> Interference | None:
+def find_interference(steps: Sequence[Spans], communication: Sequence[Interval]) -> Interference | None:
     """The slow-down of kernels that lie within a collective in one step and clear of all in another.
 
     Args:
@@ -77,18 +64,26 @@ def find_interference(
     Returns:
         None where fewer than ``FEWEST_KERNELS`` kernels were seen both ways.
     """
+    count = min(map(len, steps))
+    names = np.array([step["name"][:count] for step in steps])
+    is_same = (names == names[0]).all(0)
+    count = count if is_same.all() else int(is_same.argmin())  # from there on the steps differ
+    starts, ends = (np.array([step[edge][:count] for step in steps]) for edge in ("start", "end"))
+    begins, stops = np.array([*communication, (_NEVER, _NEVER)]).T
+    near = np.searchsorted(stops, starts, "right")
+    is_clear = begins[near] >= ends
+    is_beside = (begins[near] <= starts) & (ends <= stops[near])
+    lasted = ends - starts
     beside_ns = alone_ns = 0
     ratios: list[float] = []
-    for same in zip(*(_placed(step, communication) for step in steps), strict=False):
-        if len({kernel.name for kernel, _ in same}) > 1:
-            break  # from here on the steps differ
-        alone = [kernel.duration_ns for kernel, share in same if share == 0.0]
-        beside = [kernel.duration_ns for kernel, share in same if share == 1.0]
-        if not alone or not beside or median_ns(alone) < SHORTEST_NS:
+    for place in np.flatnonzero(is_clear.any(0) & is_beside.any(0)):
+        alone = median_ns(lasted[is_clear[:, place], place].tolist())
+        beside = lasted[is_beside[:, place], place].tolist()
+        if alone < SHORTEST_NS:
             continue
         beside_ns += sum(beside)
-        alone_ns += median_ns(alone) * len(beside)
-        ratios.append(median_ns(beside) / median_ns(alone))
+        alone_ns += alone * len(beside)
+        ratios.append(median_ns(beside) / alone)
     if len(ratios) < FEWEST_KERNELS:
         return None
     ratios.sort()
@@ -100,20 +95,6 @@ def find_interference(
     )
 
 
-def _placed(step: Sequence[Kernel], communication: Sequence[Interval]) -> list[tuple[Kernel, float]]:
-    """Each kernel with 1.0 where it lies within a collective, 0.0 where clear of all, 0.5 in between."""
-    placed, at = [], 0
-    for kernel in step:
-        while at < len(communication) and communication[at][1] <= kernel.start_ns:
-            at += 1
-        share = 0.0
-        if at < len(communication) and communication[at][0] < kernel.end_ns:
-            begin, end = communication[at]
-            share = 1.0 if begin <= kernel.start_ns and kernel.end_ns <= end else 0.5
-        placed.append((kernel, share))
-    return placed
-
-
 # ---- the rank
 
 
@@ -121,6 +102,7 @@ def _placed(step: Sequence[Kernel], communication: Sequence[Interval]) -> list[t
 class SeenRank:
     """One rank: its complete steps, what its device was busy with, and which rank it is.
 
+    ``overlap``, ``all_reduce_overlap``: of communication, and of all-reduces (``overlap_ratio``).
     ``is_marked``: steps have the profiler's own numbers. ``is_compiled``: torch.compile made some of its
     backward. ``base_ns``: the instant from which all times count. ``calls_alone``: how many AccumulateGrads
     the trace shows only as a call of the autograd engine. ``doubts``: sentences on work of a device that the
@@ -136,9 +118,8 @@ class SeenRank:
     on_gpu: bool
     host: str | None
     steps: tuple[SeenStep, ...]
-    computation: tuple[Interval, ...]
-    communication: tuple[Interval, ...]
-    all_reduces: tuple[Interval, ...]
+    overlap: float | None
+    all_reduce_overlap: float | None
     interference: Interference | None = None
     is_marked: bool = True
     is_compiled: bool = False
@@ -165,35 +146,33 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
     info = trace.header.get("distributedInfo")
     facts: dict[str, Any] = info if isinstance(info, dict) else {}
     said = text_of(facts.get("backend"))
-    backend = None if said is None else backend_of(said, "cuda" if trace.gpu else "cpu")
+    on_gpu = len(trace.gpu) > 0
+    backend = None if said is None else backend_of(said, "cuda" if on_gpu else "cpu")
     decline_unread_device(trace, backend)
     collectives = find_collectives(trace)
     steps = find_steps(trace, collectives)
     decline(trace, steps)
     communication = _busy(trace, is_communication)
+    computation = _busy(trace, is_computation)
+    timed = (one for one, _ in collectives if one.kind == "all_reduce" and one.timed and on_gpu)
+    all_reduces = union((one.start_ns, one.end_ns) for one in timed)
+    _, calls_alone = find_accumulations(trace)
     return SeenRank(
         source=str(path),
         rank=_count(facts.get("rank"), 0),
         world_size=_count(facts.get("world_size"), 1),
         backend=backend,
-        device=(device_of(trace) or "GPU") if trace.gpu else "CPU",
-        on_gpu=bool(trace.gpu),
+        device=(device_of(trace) or "GPU") if on_gpu else "CPU",
+        on_gpu=on_gpu,
         host=text_of(trace.header.get("host_name")),
         steps=steps,
-        computation=_busy(trace, is_computation),
-        communication=communication,
-        all_reduces=tuple(
-            union(
-                (one.start_ns, one.end_ns)
-                for one, _ in collectives
-                if one.kind == "all_reduce" and one.timed and trace.gpu
-            )
-        ),
+        overlap=overlap_ratio(computation, communication),
+        all_reduce_overlap=overlap_ratio(computation, all_reduces),
         interference=find_interference(_kernels(trace, steps), communication),
-        is_marked=any(one.name.startswith("ProfilerStep#") for one in trace.operators),
-        is_compiled=any(one.name == NODE + "CompiledFunctionBackward" for one in trace.operators),
+        is_marked="step" in trace.kinds,
+        is_compiled=NODE + "CompiledFunctionBackward" in trace.names,
         unseen_calls=unseen_calls(trace),
-        calls_alone=len(find_accumulations(trace)) - sum(one.name == ACCUMULATE for one in trace.operators),
+        calls_alone=calls_alone,
         base_ns=base if type(base := trace.header.get("baseTimeNanoseconds")) is int else 0,
         doubts=doubts(trace),
         long_calls=tuple((start, end, plain(name, 60)) for start, end, name in trace.long_calls),
@@ -206,28 +185,25 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
     )
 
 
-def _busy(trace: TraceEvents, belongs: Callable[[str], bool]) -> tuple[Interval, ...]:
+def overlap_ratio(computation: Sequence[Interval], communication: Sequence[Interval]) -> float | None:
+    """Share of the time of communication kernels in which computation kernels run, as
+    HolisticTraceAnalysis defines it; None without communication.
+    """
+    busy = length(communication)
+    return intersection_length(computation, communication) / busy if busy else None
+
+
+def _busy(trace: TraceEvents, belongs: Callable[[str], bool]) -> list[Interval]:
     """When the device ran work whose name ``belongs`` accepts, over the whole trace."""
-    names = set(filter(belongs, {span.name for span in trace.gpu}))
-    return tuple(union((span.start_ns, span.end_ns) for span in trace.gpu if span.name in names))
+    spans = trace.running(belongs)
+    return union(zip(spans["start"].tolist(), spans["end"].tolist(), strict=True))
 
 
-def _kernels(trace: TraceEvents, steps: Sequence[SeenStep]) -> list[list[Kernel]]:
+def _kernels(trace: TraceEvents, steps: Sequence[SeenStep]) -> list[Spans]:
     """By step, the kernels of the stream that computes most, in order."""
-    computing = [span for span in trace.gpu if is_computation(span.name)]
-    busy: Counter[int] = Counter()
-    for span in computing:
-        busy[span.stream] += span.end_ns - span.start_ns
-    lane = busy.most_common(1)[0][0] if busy else None
-    ordered = sorted((span for span in computing if span.stream == lane), key=lambda span: span.start_ns)
-    starts = [span.start_ns for span in ordered]
-    return [
-        [
-            Kernel(span.name, span.start_ns, span.end_ns)
-            for span in ordered[bisect_left(starts, step.start_ns) : bisect_left(starts, step.end_ns)]
-        ]
-        for step in steps
-    ]
+    computing = trace.running(is_computation)
+    computing = computing[computing["lane"] == busiest(computing)]
+    return [between(computing, step.start_ns, step.end_ns) for step in steps]
 
 
 def _count(value: Any, least: int) -> int | None:
@@ -255,7 +231,7 @@ def decline_unread_device(trace: TraceEvents, backend: str | None) -> None:
         NotModelledError: no kernel of a GPU, and events of another device, or many of an unknown category.
         InputError: no kernel of a GPU, and collectives or launches of one.
     """
-    if any(map(is_computation, {span.name for span in trace.gpu})):
+    if len(trace.running(is_computation)):
         return
     names = sorted({found[1].lower() for what in trace.unread if (found := _DEVICES.match(what))})
     if names or trace.unread.total() >= _MANY:
@@ -264,7 +240,11 @@ def decline_unread_device(trace: TraceEvents, backend: str | None) -> None:
             f"{trace.source}: no kernel of a GPU, and {unread_words(trace.unread)}, {of}: the CPU's times of "
             f"such a job are those of launches; traces of NVIDIA's and AMD's GPUs and of CPUs are read"
         )
-    collectives = Counter(found[1] for one in trace.operators if (found := _DEVICE_LIBRARY.match(one.name)))
+    collectives = Counter(
+        found[1]
+        for number in trace.operators["name"]
+        if (found := _DEVICE_LIBRARY.match(trace.names[number]))
+    )
     why = ""
     if collectives:
         why = ", ".join(f"{count} collectives of {name}" for name, count in collectives.most_common(2))
@@ -305,7 +285,7 @@ def doubts(trace: TraceEvents) -> tuple[str, ...]:
     said = []
     if trace.unread:
         said.append(f"{unread_words(trace.unread)}: if a device's, what it did is in no figure here")
-    if not trace.gpu and (name := device_of(trace)) is not None:
+    if not len(trace.gpu) and (name := device_of(trace)) is not None:
         said.append(
             f"the trace lists {name!r} and nothing that ran on it: taken for training on the CPU; if it was "
             f"not, profile with ProfilerActivity.CUDA as well"
@@ -326,7 +306,7 @@ _SHARE = 0.05
 
 def decline(trace: TraceEvents, steps: tuple[SeenStep, ...]) -> None:
     """Raise ``NotModelledError`` where gradients were not reduced as replicated data parallelism does."""
-    sharded = next((one.name for one in trace.operators if _FSDP.match(one.name)), None)
+    sharded = next(filter(_FSDP.match, trace.operator_names), None)
     if sharded is not None:
         raise NotModelledError(
             f"{trace.source}: {sharded!r} in it: trained by FSDP, which gathers parameters and scatters "
@@ -368,7 +348,7 @@ def _decline_tensor_parallel(trace: TraceEvents, steps: Sequence[SeenStep]) -> N
     """
     others = [_activations(step) for step in steps]
     count = median_low([len(each) for each in others])
-    if count < _FEWEST_ACTIVATIONS or any(_STATISTICS in one.name for one in trace.operators):
+    if count < _FEWEST_ACTIVATIONS or any(_STATISTICS in name for name in trace.operator_names):
         return
     sizes = [one.num_elements for each in others for one in each]
     gradients = [one.num_elements for step in steps for one in step.reductions]

@@ -13,19 +13,11 @@ from sim.importer.kineto.rank import Interference, SeenRank
 from sim.importer.kineto.several_ranks import FEWEST, AlignedRanks, CommSlowdown
 from sim.importer.kineto.steps import SeenStep
 from sim.importer.wording import count_of
-from sim.metrics.intervals import Interval, intersection_length, length
+from sim.metrics.intervals import intersection_length
 from sim.nouns.hardware import GLOO_CHANNELS, Curve, Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
 from sim.units import NS_PER_MS, format_ms, format_percent, format_size, median_ns
-
-
-def overlap_ratio(computation: Sequence[Interval], communication: Sequence[Interval]) -> float | None:
-    """Share of the time of communication kernels in which computation kernels run, as
-    HolisticTraceAnalysis defines it; None without communication.
-    """
-    busy = length(communication)
-    return intersection_length(computation, communication) / busy if busy else None
 
 
 def behind_others_ns(step: SeenStep) -> list[int]:
@@ -85,7 +77,7 @@ class Told:
             lines.append(
                 f"{len(sizes)} all-reduces of gradients a step: {shown}{', ...' if len(sizes) > 8 else ''}"
             )
-        every, reduces = self._overlaps(self.rank)
+        every, reduces = self.rank.overlap, self.rank.all_reduce_overlap
         if every is not None:
             lines.append(
                 f"{whose}computation overlaps {format_percent(every)} of all communication kernels"
@@ -239,12 +231,6 @@ class Told:
             return "the trace shows when all-reduces were sent, not when they ran"
         return "no all-reduce of gradients of known size"
 
-    def _overlaps(self, rank: SeenRank) -> tuple[float | None, float | None]:
-        return (
-            overlap_ratio(rank.computation, rank.communication),
-            overlap_ratio(rank.computation, rank.all_reduces),
-        )
-
     def details(self) -> dict[str, Any]:
         """Figures for the summary: steps, buckets and overlaps."""
         behind = [behind_others_ns(step) for step in self.steps]
@@ -279,9 +265,8 @@ class Told:
             ],
             "buckets": rows,
             "overlap_ratio": {
-                str(rank.rank or 0): {"communication": every, "all_reduce": reduces}
+                str(rank.rank or 0): {"communication": rank.overlap, "all_reduce": rank.all_reduce_overlap}
                 for rank in self.aligned.ranks
-                for every, reduces in [self._overlaps(rank)]
             },
             "matched_collectives": self.aligned.matched,
         }
