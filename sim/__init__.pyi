@@ -1,15 +1,13 @@
 """What ``import sim`` offers, and where each name lives: the one list, for people, mypy and Python."""
 
 from sim.autotuner.loop import autotune
-from sim.clusters.extrapolation.other_cluster import extrapolate_hardware
-from sim.clusters.links import link_loads
+from sim.clusters.computed import cluster_hardware
+from sim.clusters.distribution import compare_assignments, step_distribution
+from sim.clusters.extrapolation import extrapolate_hardware
+from sim.clusters.links import hardware_beside, hardware_on, link_loads
 from sim.clusters.machines import preset as cluster
-from sim.clusters.nccl.computed import cluster_hardware
-from sim.clusters.neighbours import hardware_beside, hardware_on
-from sim.clusters.ranks.distribution import compare_assignments, step_distribution
-from sim.clusters.ranks.rank_files import load_ranks
-from sim.clusters.scaling.one_machine import scaling_csv
-from sim.clusters.scaling.series import scaling
+from sim.clusters.ranks import load_ranks
+from sim.clusters.scaling import scaling, scaling_csv
 from sim.costs.service_time import scale
 from sim.formats.documents import (
     digest,

@@ -2,11 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from hypothesis import strategies as st
 
+from sim.clusters.machines import preset
 from sim.nouns.cluster import Cluster, HostKind, Hosts, Network, Step
 
+dgx_a100, dgx_h100, p4de, gh200_slingshot, nvl72 = (
+    partial(preset, name) for name in ("dgx_a100", "dgx_h100", "p4de", "gh200_slingshot", "nvl72")
+)
 RATES = st.floats(1, 1e13)
 # What presets cannot be made without.
 NEEDED: dict[str, dict[str, int]] = {

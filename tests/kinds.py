@@ -3,9 +3,8 @@
 from typing import Any
 
 from sim.autotuner.progress import AutotuneProgress
-from sim.clusters.ranks.distribution import AssignmentComparison
-from sim.clusters.ranks.rank_files import Ranks
-from sim.clusters.ranks.summary import StepDistribution
+from sim.clusters.distribution import AssignmentComparison, StepDistribution
+from sim.clusters.ranks import Ranks
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
 from sim.nouns.collective import Explanation

@@ -12,9 +12,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from hypothesis import strategies as st
 
 from sim.autotuner.progress import AutotuneProgress
-from sim.clusters.ranks.distribution import AssignmentComparison
-from sim.clusters.ranks.rank_files import RankGroup, Ranks, SlowRanks
-from sim.clusters.ranks.summary import StepDistribution
+from sim.clusters.distribution import AssignmentComparison, StepDistribution
+from sim.clusters.ranks import RankGroup, Ranks, SlowRanks
 from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.collective import Explanation
 from sim.nouns.hardware import Curve, CurvePoint, Hardware

@@ -27,9 +27,8 @@ from app.figures.style import (
     panel,
     safe,
 )
-from sim.clusters.ranks.distribution import AssignmentComparison
-from sim.clusters.ranks.summary import RankPart, StepDistribution
-from sim.clusters.scaling.one_machine import ScalingRow
+from sim.clusters.distribution import AssignmentComparison, RankPart, StepDistribution
+from sim.clusters.scaling import ScalingRow
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.units import (
     NS_PER_S,
@@ -226,8 +225,7 @@ def _series_of(rows: Sequence[ScalingRow]) -> dict[str, list[ScalingRow]]:
     """Rows by the series that they belong to, each by world size; a single series has no name."""
     found: dict[tuple[str, ...], list[ScalingRow]] = {}
     for row in rows:
-        beside = f"beside {row.beside_ranks:,} GPUs" if row.beside_ranks else ""
-        found.setdefault((row.machine, row.settings, beside), []).append(row)
+        found.setdefault((row.machine, row.settings), []).append(row)
     differs = [len(set(words)) > 1 for words in zip(*found, strict=True)]
     return {
         ", ".join(word or "as it is" for word, one in zip(key, differs, strict=True) if one): sorted(

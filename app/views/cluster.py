@@ -18,10 +18,9 @@ from app.provenance import tool_version
 from app.sources import PRESETS, Preset, UploadedFile
 from app.widgets import Card, ask, chart, download, draw_cards, factor, table, take_name, told
 from app.words import MACHINE_WORDS, counted, device_sentence, estimated_sentence, file_safe, plain, sentence
-from sim.clusters.ranks.distribution import AssignmentComparison, PairedRow
-from sim.clusters.ranks.rank_files import Ranks, SlowRanks
-from sim.clusters.ranks.summary import StepDistribution
-from sim.clusters.scaling.one_machine import ScalingRow
+from sim.clusters.distribution import AssignmentComparison, PairedRow, StepDistribution
+from sim.clusters.ranks import Ranks, SlowRanks
+from sim.clusters.scaling import ScalingRow
 from sim.nouns.cluster import Cluster, split_name
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload

@@ -34,7 +34,7 @@ from sim.cli.options import (
 from sim.cli.own_job import Parts, load_inputs
 from sim.cli.predicting import executor_of
 from sim.cli.printing import emit, emit_noun, progress, say, table
-from sim.clusters.ranks.rank_files import Ranks, SlowRanks, load_groups
+from sim.clusters.ranks import Ranks, SlowRanks, load_groups
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
@@ -53,9 +53,8 @@ from sim.units import (
 )
 
 if TYPE_CHECKING:
-    from sim.clusters.ranks.distribution import AssignmentComparison
-    from sim.clusters.ranks.summary import RankPart, StepDistribution
-    from sim.clusters.scaling.one_machine import ScalingRow
+    from sim.clusters.distribution import AssignmentComparison, RankPart, StepDistribution
+    from sim.clusters.scaling import ScalingRow
 
 
 def scaling(
@@ -261,7 +260,7 @@ def _measured(machine: str | Cluster, axes: dict[str, list[Any]], text: str) -> 
 
     From ``H.json@hosts=2,gpus=4``; ``ranks=N`` in place of hosts; neither: the machine's own size.
     """
-    from sim.clusters.scaling.sizes import Size, sized
+    from sim.clusters.scaling import sized
 
     file, _, words = text.rpartition("@")
     given = key_values(words.split(","), "--measured") if file and words else {}
@@ -276,7 +275,7 @@ def _measured(machine: str | Cluster, axes: dict[str, list[Any]], text: str) -> 
                 f"--measured: {text!r} does not say {key}, which has {len(values)} values; add {key}=…"
             )
         given.setdefault(key, values[0])
-    return sized(machine, given, Size(hosts=hosts, world_size=ranks)), sim.load_hardware(file)
+    return sized(machine, given, hosts, ranks), sim.load_hardware(file)
 
 
 def _draw(rows: "Sequence[ScalingRow]", path: Path) -> None:
@@ -321,20 +320,20 @@ def ranks(
     as_json: AsJson = False,
 ) -> None:
     """Predict the steps of ranks that differ: what the slowest rank costs, and what buckets change."""
-    from sim.clusters.ranks.rank_files import load_groups, moved
-
     workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json)
     given = _ranks(pace_jitter, pace_spread, slow or [], stalls)
     others: dict[str, Workload] = {}
     if ranks_file is not None:
         if given != _ranks(0.0, 0.0, [], None):
             raise InputError("RANKS.json: give it alone, or --pace-jitter and its kin")
+        if output is not None:
+            raise InputError("-o: not legal with RANKS.json, which is there already; change a copy of it")
         given = sim.load_ranks(ranks_file)
         others = load_groups(ranks_file, given)
     assignments = _assignments(workload, assignment_file, bucket_cap_mb, caps)
     if output is not None:
         given.check_fits(hardware.world_size)
-        write(output, sim.to_text(given if ranks_file is None else moved(given, ranks_file, output)))
+        write(output, sim.to_text(given))
     with progress("steps") as report:
         compared = sim.compare_assignments(
             workload,

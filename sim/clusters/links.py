@@ -2,22 +2,27 @@
 
 A job has as many rings as its hosts have NICs for, one through a NIC. Hosts follow one another as the ranks
 first name them, as in NCCL, and within a host a ring passes all of the job's GPUs (``HostKind.step``).
+
+Hardware that was measured or computed for a job alone is carried to where it gets less of the links, or to
+other links: a collective takes the time of its ring's bytes on the wire, which changes, and a latency, all
+time beyond that, which stays.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import networkx as nx
 
 from sim.errors import InputError
 from sim.nouns.checks import one_of
 from sim.nouns.cluster import NVLINKS, Cluster, HostKind, check_ranks, split_name
-from sim.nouns.hardware import MAX_RANKS
+from sim.nouns.hardware import CURVES, MAX_RANKS, Hardware
+from sim.units import NS_PER_S
 
 LinkEnds = tuple[str, str]
 LinkName = TypeVar("LinkName", bound=Hashable)
@@ -128,14 +133,12 @@ def job_of(cluster: Cluster, wires: Wires, ranks: Sequence[str] | None = None) -
     if world_size > MAX_RANKS:
         raise InputError(f"world_size: {world_size} ranks are not legal; give {MAX_RANKS} at most")
     owners = cluster.owners()
-    gpus: dict[int, tuple[int, ...]] = {}
+    placed: dict[int, list[int]] = {}
+    for host, gpu in map(split_name, ranks or ()):
+        placed.setdefault(host, []).append(gpu)
+    gpus = {host: tuple(sorted(numbers)) for host, numbers in placed.items()}
     if ranks is None:
         gpus = {host: tuple(range(kind.gpus)) for host, kind in enumerate(owners)}
-    else:
-        placed: dict[int, list[int]] = {}
-        for host, gpu in map(split_name, ranks):
-            placed.setdefault(host, []).append(gpu)
-        gpus = {host: tuple(sorted(numbers)) for host, numbers in placed.items()}
     if world_size == 1:
         return Job(gpus=gpus, nics={}, rings=0, bytes_per_s=0.0)
     if len(gpus) == 1:
@@ -355,3 +358,118 @@ def max_min_shares(
 def _taken(row: tuple[tuple[int, float], ...], rates: list[float], growing: set[int]) -> float:
     """Bytes/s of a link that flows which no longer grow have taken."""
     return sum(times * rates[number] for number, times in row if number not in growing)
+
+
+def wire_bytes(collective: str, num_bytes: int, world_size: int) -> float:
+    """Bytes that a ring sends over each of its wires for a message of ``num_bytes``.
+
+    2 (n - 1) / n of them in an all-reduce, half of that in a reduce-scatter or an all-gather, all of them in
+    a broadcast (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002; the bus-bandwidth
+    factors of nccl-tests' PERFORMANCE.md). One rank sends nothing.
+    """
+    if world_size == 1:
+        return 0.0
+    if collective == "broadcast":
+        return float(num_bytes)
+    return num_bytes * (2 if collective == "all_reduce" else 1) * (world_size - 1) / world_size
+
+
+def stretched_ns(
+    service_ns: int,
+    collective: str,
+    num_bytes: int,
+    world_size: int,
+    measured_bytes_per_s: float,
+    bytes_per_s: float,
+) -> int:
+    """Service time in ns of a collective whose wire gets ``bytes_per_s`` in place of what it was measured at.
+
+    It is ``service_ns + wire_bytes x (1 / bytes_per_s - 1 / measured_bytes_per_s)``. The measured time on the
+    wire counts as no more than ``service_ns``, so that the result is never below 0.
+    """
+    wire = wire_bytes(collective, num_bytes, world_size)
+    if wire == 0 or bytes_per_s == measured_bytes_per_s:
+        return service_ns
+    part_ns = min(float(service_ns), wire * NS_PER_S / measured_bytes_per_s)
+    return service_ns + round(part_ns * (measured_bytes_per_s / bytes_per_s - 1))
+
+
+def hardware_beside(
+    hardware: Hardware, cluster: Cluster, ranks: Sequence[str], beside: Sequence[Sequence[str]]
+) -> Hardware:
+    """``hardware``, of a job alone, as it is while the rings of other jobs run without a pause.
+
+    Each point of its curves, and what is known of its scatter, takes as long as ``stretched_ns`` says at the
+    job's fair share of the links. That is too short for short messages that pass a shared port: they queue
+    there behind what the others have sent, for a few ms at 1 Gbit/s, and this queue is not counted. It is too
+    long where a path within hosts, and no shared link, is the slowest step.
+
+    Args:
+        hardware: the job's, measured or computed with nothing else on the links.
+        cluster: where all of them run.
+        ranks: the GPU of each rank, such as ``host0.gpu0``.
+        beside: those of each other job.
+
+    Raises:
+        InputError: ranks that are no GPUs, that two jobs have, or that no way joins; or not as many as
+            ``hardware`` has.
+    """
+    _check_world_size(hardware, ranks, "ranks")
+    alone, shared = job_bandwidths(cluster, [ranks])[0], job_bandwidths(cluster, [ranks, *beside])[0]
+    said = {"beside": [list(others) for others in beside], "cluster": cluster.name}
+    others = f"{len(beside)} other job{'s' if len(beside) != 1 else ''}"
+    return _carried(hardware, alone, shared, f"{hardware.name}, beside {others}", said)
+
+
+def hardware_on(
+    hardware: Hardware, cluster: Cluster, ranks: Sequence[str], other: Cluster, other_ranks: Sequence[str]
+) -> Hardware:
+    """``hardware``, of ``ranks`` on ``cluster``, as it is for as many ranks on another cluster.
+
+    As in ``hardware_beside`` the time on the wire changes with the bandwidth of the job's rings, and
+    latencies stay. An example is a cluster of four equal hosts of which one gets a slower port.
+
+    Raises:
+        InputError: as ``hardware_beside``.
+    """
+    _check_world_size(hardware, ranks, "ranks")
+    _check_world_size(hardware, other_ranks, "other_ranks")
+    (here,), (there,) = job_bandwidths(cluster, [ranks]), job_bandwidths(other, [other_ranks])
+    return _carried(hardware, here, there, f"{hardware.name}, on {other.name}", {"cluster": other.name})
+
+
+def _check_world_size(hardware: Hardware, ranks: Sequence[str], field: str) -> None:
+    if len(ranks) != hardware.world_size:
+        raise InputError(
+            f"{field}: {len(ranks)} GPUs are not legal; hardware {hardware.name!r} has "
+            f"world_size={hardware.world_size}, so give {hardware.world_size}"
+        )
+
+
+def _carried(
+    hardware: Hardware, measured: float, bytes_per_s: float, name: str, said: dict[str, Any]
+) -> Hardware:
+    """``hardware`` with each time of its curves, and of their scatter, as ``stretched_ns`` has it."""
+    curves: dict[str, Any] = {}
+    spread = dict(hardware.spread)
+    for collective in CURVES:
+        curve, known = hardware.curve(collective), spread.get(collective)
+        scatter = dict(known) if isinstance(known, dict) else {}
+
+        def stretched(ns: int, size: int, collective: str = collective) -> int:
+            return stretched_ns(ns, collective, size, hardware.world_size, measured, bytes_per_s)
+
+        if curve is not None:
+            curves[collective] = tuple(
+                replace(point, duration_ns=stretched(point.duration_ns, point.num_bytes)) for point in curve
+            )
+        for size in {str(point.num_bytes) for point in curve or ()} & {*scatter}:
+            scatter[size] = {
+                key: stretched(value, int(size)) if key.endswith("_ns") and type(value) is int else value
+                for key, value in scatter[size].items()
+            }
+        if scatter:
+            spread[collective] = scatter
+    said = {**said, "measured_bytes_per_s": measured, "bytes_per_s": bytes_per_s}
+    provenance = {**hardware.provenance, "carried": said}
+    return replace(hardware, name=name, **curves, spread=spread, provenance=provenance)

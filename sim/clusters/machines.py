@@ -2,19 +2,28 @@
 
 NVLink, PCIe and the links between sockets are those that NCCL itself counts with, in bytes/s in each
 direction, which is what a kernel gets of them: NCCL src/graph/topo.h and kvDictPciGen of src/graph/topo.cc,
-commit 069a3d4 (2026). Network ports are their line rate. The shape of each machine is by the source in its
-docstring.
+commit 069a3d4 (2026). Network ports are their line rate. The shape of each machine is by the sources beside
+it.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from inspect import Parameter, signature
 from typing import Any, Literal
 
 from sim.errors import InputError
 from sim.nouns.checks import one_of
-from sim.nouns.cluster import Cluster, CpuVendor, Generation, HostKind, Hosts, Network, Step, StepKind
+from sim.nouns.cluster import (
+    MAX_HOSTS,
+    Cluster,
+    CpuVendor,
+    Generation,
+    HostKind,
+    Hosts,
+    Network,
+    Step,
+    StepKind,
+)
 
 NVLINK = {
     "volta": 20e9,  # SM70_NVLINK_BW
@@ -85,7 +94,7 @@ def shaped_bytes_per_s(rate_bits: int) -> float:
     return rate_bits / 8 * (1500 - 52) / (1500 + 14)
 
 
-def _row(
+def _kind(
     name: str,
     generation: Generation,
     gpus: int,
@@ -99,7 +108,6 @@ def _row(
 ) -> HostKind:
     """A kind of host; ``between`` GPUs on NVSwitches lie bytes/s, ``slots`` are a GPU's and a NIC's."""
     steps = between if isinstance(between, tuple) else (Step(kind="nvswitch", bytes_per_s=between),)
-    gpu_slot, nic_slot = slots
     return HostKind(
         name=name,
         generation=generation,
@@ -107,33 +115,99 @@ def _row(
         between_gpus=steps,
         nics=nics,
         parts=parts,
-        gpu_slot_bytes_per_s=gpu_slot,
-        nic_slot_bytes_per_s=nic_slot,
+        gpu_slot_bytes_per_s=slots[0],
+        nic_slot_bytes_per_s=slots[1],
         nvls=nvls,
         cpu=cpu,
     )
 
 
-# Rings through 2 to 8 V100 of a DGX-1, in GB/s: as many as fit side by side in its mesh, GPUs in order.
+def _fat_tree(gbit_per_s: float, hosts_per_leaf: int = MAX_HOSTS, **more: Any) -> Network:
+    """Leaf switches of so many hosts; by default one for all, which holds nothing up."""
+    return Network(bytes_per_s=port(gbit_per_s), hosts_per_leaf=hosts_per_leaf, **more)
+
+
+# Rings through 2 to 8 V100 of a DGX-1, in GB/s: as many as fit side by side in its mesh, GPUs in order. The
+# first five or six have no ring over NVLink alone.
 _MESH = tuple(
     Step(kind="qpi" if gpus in (5, 6) else "nvlink", bytes_per_s=rate * 1e9, rings=rings)
     for gpus, rate, rings in (
         (2, 20, 1), (3, 40, 2), (4, 80, 4), (5, 12, 2), (6, 45, 9), (7, 80, 4), (8, 120, 18)
     )
 )  # fmt: skip
+# Six of 18 NVLinks to each of three others; the Graces have links of their own, which rings do not need.
 _ALL_TO_ALL = tuple(Step(kind="nvlink", bytes_per_s=6 * peers * NVLINK["hopper"]) for peers in (1, 2, 3))
 _A100, _H100, _B200 = 12 * NVLINK["ampere"], 18 * NVLINK["hopper"], 18 * NVLINK["blackwell"]
-KINDS = {
-    kind.name: kind
-    for kind in (
-        _row("dgx_v100", "volta", 8, _MESH, 4, 4, (pcie(3), pcie(3)), "intel"),
-        _row("dgx_a100", "ampere", 8, _A100, 8, 4, (pcie(4), pcie(4)), "amd"),
-        _row("dgx_h100", "hopper", 8, _H100, 8, 8, (pcie(5), pcie(5)), "intel", nvls=True),
-        _row("p4de", "ampere", 8, _A100, 4, 4, (pcie(3), pcie(3)), "intel"),
-        _row("p5", "hopper", 8, _H100, 8, 8, (pcie(5), 4 * pcie(4, lanes=8)), "amd", nvls=True),
-        _row("gh200x4", "hopper", 4, _ALL_TO_ALL, 4, 4, (C2C_GH200, pcie(4)), "arm"),
-        _row("nvl72", "blackwell", 72, _B200, 72, 36, (C2C_GB200, pcie(5)), "arm", nvls=True),
-    )
+# Whole machines with their networks. Any field of the network is a setting, and how many hosts there are.
+MACHINES: dict[str, tuple[HostKind, Network, str]] = {
+    # DGX A100 in a rail-optimised fat tree: a NIC of 200 Gbit/s a GPU; two GPUs and two NICs below each PCIe
+    # switch, as NCCL saw one (NVIDIA/nccl issue 1505). Rails of HDR switches with 40 ports, 20 of them down
+    # to the 20 hosts of a scalable unit (NVIDIA DGX SuperPOD: Scalable Infrastructure for AI Leadership, DGX
+    # A100, RA-09950-001, November 2020).
+    "dgx_a100": (
+        _kind("dgx_a100", "ampere", 8, _A100, 8, 4, (pcie(4), pcie(4)), "amd"),
+        _fat_tree(200, 20, rails=8),
+        "RA-09950-001",
+    ),
+    # DGX H100: NVSwitches that reduce in flight, a NIC of 400 Gbit/s a GPU, four on each of two Xeon 8480C
+    # (NVIDIA DGX H100 User Guide, table 6; DGX BasePOD Reference Architecture, core components); rails of NDR
+    # switches with 64 ports, 32 of them down to the 32 hosts of a scalable unit (NVIDIA DGX SuperPOD
+    # Reference Architecture, DGX H100, RA-11333-001, September 2023).
+    "dgx_h100": (
+        _kind("dgx_h100", "hopper", 8, _H100, 8, 8, (pcie(5), pcie(5)), "intel", nvls=True),
+        _fat_tree(400, 32, rails=8),
+        "RA-11333-001",
+    ),
+    # DGX-1 with V100 (and AWS p3.16xlarge, with one Ethernet port in place of these NICs): six NVLinks a GPU
+    # in a hybrid cube mesh (NVIDIA DGX-1 with V100 whitepaper, WP-08437-002, figure 4); two Broadwells with
+    # two PCIe gen 3 switches each, below each of which are two GPUs and one NIC of 100 Gbit/s. Of a switch's
+    # ports half go down to hosts.
+    "dgx_v100": (
+        _kind("dgx_v100", "volta", 8, _MESH, 4, 4, (pcie(3), pcie(3)), "intel"),
+        _fat_tree(100, 24, rails=4),
+        "WP-08437-002",
+    ),
+    # AWS p4de.24xlarge (and p4d): as DGX A100; two sockets (Cascade Lake) with two PCIe gen 3 switches each,
+    # below each of which are two GPUs and one EFA port of 100 Gbit/s (aws/aws-ofi-nccl
+    # topology/p4de-24xl-topo.xml, commit f8e0ad92). A port reports a latency of 75 us, with which NCCL's cost
+    # model chooses (src/platform-aws.cpp, commit 01666ece). Since bytes of a message may arrive out of order,
+    # the plugin allows the protocol Simple only (there, platform_config_endpoint; "not safe (P4d/P4e)" in
+    # commit 008a28b4). The network between hosts is taken to have no bottleneck: AWS says nothing of it.
+    "p4de": (
+        _kind("p4de", "ampere", 8, _A100, 4, 4, (pcie(3), pcie(3)), "intel"),
+        _fat_tree(100, latency_ns=75_000, ll=False, ll128=False),
+        "aws-ofi-nccl p4de-24xl-topo.xml",
+    ),
+    # AWS p5.48xlarge: 8 H100, each with four EFA ports of 100 Gbit/s, 3,200 in all. All on one socket (Genoa)
+    # over PCIe switches of their own, gen 5 x16 to the GPU and gen 4 x8 to each port (aws/aws-ofi-nccl
+    # topology/p5.48xl-topo.xml, commit 79565c0e). The plugin makes one NIC of a GPU's ports and reports a
+    # latency of 75 us (src/platform-aws.cpp, commit 01666ece). No bottleneck between hosts, as above.
+    "p5": (
+        _kind("p5", "hopper", 8, _H100, 8, 8, (pcie(5), 4 * pcie(4, lanes=8)), "amd", nvls=True),
+        _fat_tree(400, latency_ns=75_000),
+        "aws-ofi-nccl p5.48xl-topo.xml",
+    ),
+    # Four GH200 a host, each with its own Slingshot-11 port of 200 Gbit/s (the quad GH200 node of Alps: Fusco
+    # et al., arXiv:2408.11556). A NIC is on its Grace; PCIe gen 4 x16 is assumed, which carries 200 Gbit/s. A
+    # switch has 64 ports, 16 of them to NICs and 31 and 17 to other switches, and takes 350 ns (De Sensi et
+    # al., SC20, arXiv:2008.08886). The dragonfly is taken as a fat tree: with adaptive routing, the 48 ports
+    # together are the way to everything beyond the switch. NCCL before 2.27 has no LL128 to a NIC behind a
+    # Grace; ll128 lets it (NCCL_LL128_C2C).
+    "gh200_slingshot": (
+        _kind("gh200x4", "hopper", 4, _ALL_TO_ALL, 4, 4, (C2C_GH200, pcie(4)), "arm"),
+        _fat_tree(200, 4, oversubscription=16 / 48, switch_latency_ns=350, ll128=False),
+        "De Sensi et al., SC20; Fusco et al. 2024",
+    ),
+    # GB200 NVL72: 72 GPUs on one NVLink switch system, which counts as one host. Each GPU has 18 NVLinks, to
+    # switches that reduce in flight (taken as one); two GPUs share a Grace; each GPU has a NIC of 400 Gbit/s
+    # (NVIDIA DGX SuperPOD Reference Architecture, DGX GB200, key components: 18 trays of four GPUs, NDR), for
+    # which PCIe gen 5 x16 on its Grace is assumed. That NICs of the same number in all racks are one rail, of
+    # switches with 64 ports, is assumed too.
+    "nvl72": (
+        _kind("nvl72", "blackwell", 72, _B200, 72, 36, (C2C_GB200, pcie(5)), "arm", nvls=True),
+        _fat_tree(400, 32, rails=72),
+        "NVIDIA GB200 NVL72 data sheet",
+    ),
 }
 
 
@@ -145,109 +219,6 @@ def _cluster(kind: HostKind, hosts: int, network: Network | None, source: str, n
         network=network,
         provenance={"source": source},
     )
-
-
-def dgx_v100(hosts: int = 1, *, hosts_per_leaf: int = 24) -> Cluster:
-    """DGX-1 with V100 (and AWS p3.16xlarge, with one Ethernet port in place of these NICs).
-
-    8 V100 with six NVLinks each, in a hybrid cube mesh (NVIDIA DGX-1 with V100 whitepaper, WP-08437-002,
-    figure 4); two Broadwells with two PCIe gen 3 switches each, below each of which are two GPUs and one NIC
-    of 100 Gbit/s. Of a switch's ports half go down to hosts. The first five or six of its GPUs have no ring
-    over NVLink alone.
-    """
-    network = Network(bytes_per_s=port(100), hosts_per_leaf=hosts_per_leaf, rails=4)
-    return _cluster(KINDS["dgx_v100"], hosts, network, f"WP-08437-002; {_TOPO_H}")
-
-
-def dgx_a100(hosts: int = 1, *, hosts_per_leaf: int = 20, oversubscription: float = 1.0) -> Cluster:
-    """DGX A100 in a rail-optimised fat tree.
-
-    8 A100, each with 12 NVLinks to the NVSwitches and a NIC of 200 Gbit/s; two GPUs and two NICs below each
-    PCIe switch, as NCCL saw one (NVIDIA/nccl issue 1505). Rails of HDR switches with 40 ports, 20 of them
-    down to the 20 hosts of a scalable unit (NVIDIA DGX SuperPOD: Scalable Infrastructure for AI Leadership,
-    DGX A100, RA-09950-001, November 2020).
-    """
-    network = Network(
-        bytes_per_s=port(200), hosts_per_leaf=hosts_per_leaf, rails=8, oversubscription=oversubscription
-    )
-    return _cluster(KINDS["dgx_a100"], hosts, network, f"RA-09950-001; {_TOPO_H}")
-
-
-def dgx_h100(hosts: int = 1, *, hosts_per_leaf: int = 32, oversubscription: float = 1.0) -> Cluster:
-    """DGX H100 in a rail-optimised fat tree.
-
-    8 H100, each with 18 NVLinks to NVSwitches that reduce in flight and a NIC of 400 Gbit/s of its own, four
-    on each of two Xeon 8480C (NVIDIA DGX H100 User Guide, table 6; DGX BasePOD Reference Architecture, core
-    components); rails of NDR switches with 64 ports, 32 of them down to the 32 hosts of a scalable unit
-    (NVIDIA DGX SuperPOD Reference Architecture, DGX H100, RA-11333-001, September 2023).
-    """
-    network = Network(
-        bytes_per_s=port(400), hosts_per_leaf=hosts_per_leaf, rails=8, oversubscription=oversubscription
-    )
-    return _cluster(KINDS["dgx_h100"], hosts, network, f"RA-11333-001; {_TOPO_H}")
-
-
-def p4de(hosts: int = 1) -> Cluster:
-    """AWS p4de.24xlarge (and p4d) with four EFA ports of 100 Gbit/s.
-
-    8 A100 as in DGX A100; two sockets (Cascade Lake) with two PCIe gen 3 switches each, below each of which
-    are two GPUs and one NIC (aws/aws-ofi-nccl topology/p4de-24xl-topo.xml, commit f8e0ad92). A port reports
-    a latency of 75 us, with which NCCL's cost model chooses (src/platform-aws.cpp, commit 01666ece). Since
-    bytes of a message may arrive out of order, the plugin allows the protocol Simple only (there,
-    platform_config_endpoint; "not safe (P4d/P4e)" in commit 008a28b4).
-    The network between hosts is taken as one without a bottleneck: AWS says nothing of it.
-    """
-    network = Network(
-        bytes_per_s=port(100), hosts_per_leaf=max(1, hosts), latency_ns=75_000, ll=False, ll128=False
-    )
-    return _cluster(KINDS["p4de"], hosts, network, f"aws-ofi-nccl p4de-24xl-topo.xml; {_TOPO_H}")
-
-
-def p5(hosts: int = 1) -> Cluster:
-    """AWS p5.48xlarge: 8 H100, each with four EFA ports of 100 Gbit/s, 3,200 in all.
-
-    All on one socket (Genoa) over PCIe switches of their own, gen 5 x16 to the GPU and gen 4 x8 to each port
-    (aws/aws-ofi-nccl topology/p5.48xl-topo.xml, commit 79565c0e). The plugin makes one NIC of a
-    GPU's ports and reports a latency of 75 us, with which NCCL's cost model chooses (src/platform-aws.cpp,
-    commit 01666ece). The network between hosts is taken as one without a bottleneck: AWS says nothing of it.
-    """
-    network = Network(bytes_per_s=port(400), hosts_per_leaf=max(1, hosts), latency_ns=75_000)
-    return _cluster(KINDS["p5"], hosts, network, f"aws-ofi-nccl p5.48xl-topo.xml; {_TOPO_H}")
-
-
-def gh200_slingshot(hosts: int = 1, *, hosts_per_leaf: int = 4, ll128: bool = False) -> Cluster:
-    """Four GH200 a host, each with its own Slingshot-11 port of 200 Gbit/s.
-
-    The 18 NVLinks of a GPU go to the three others, six to each; the Graces have links of their own, which
-    rings do not need (the quad GH200 node of Alps: Fusco et al., arXiv:2408.11556). A NIC is on its Grace;
-    PCIe gen 4 x16 is assumed, which carries 200 Gbit/s. A switch has 64 ports, 16 of them to NICs and 31 and
-    17 to other switches, and takes 350 ns (De Sensi et al., SC20, arXiv:2008.08886). The dragonfly is taken
-    as a fat tree: with adaptive routing, the 48 ports together are the way to everything beyond the switch.
-    NCCL before 2.27 has no LL128 to a NIC behind a Grace; ``ll128`` lets it (NCCL_LL128_C2C).
-    """
-    network = Network(
-        bytes_per_s=port(200),
-        hosts_per_leaf=hosts_per_leaf,
-        oversubscription=16 / 48,
-        switch_latency_ns=350,
-        ll128=ll128,
-    )
-    source = f"De Sensi et al., SC20; Fusco et al. 2024; {_TOPO_H}"
-    return _cluster(KINDS["gh200x4"], hosts, network, source)
-
-
-def nvl72(hosts: int = 1, *, hosts_per_leaf: int = 32, oversubscription: float = 1.0) -> Cluster:
-    """GB200 NVL72: 72 GPUs on one NVLink switch system, which counts as one host.
-
-    Each GPU has 18 NVLinks, to switches that reduce in flight (taken as one); two GPUs share a Grace; each
-    GPU has a NIC of 400 Gbit/s (NVIDIA DGX SuperPOD Reference Architecture, DGX GB200, key components: 18
-    trays of four GPUs, NDR), for which PCIe gen 5 x16 on its Grace is assumed. That NICs of the same number
-    in all racks are one rail, of switches with 64 ports, is assumed too.
-    """
-    network = Network(
-        bytes_per_s=port(400), hosts_per_leaf=hosts_per_leaf, rails=72, oversubscription=oversubscription
-    )
-    return _cluster(KINDS["nvl72"], hosts, network, f"NVIDIA GB200 NVL72 data sheet; {_TOPO_H}")
 
 
 def pcie_box(
@@ -283,7 +254,7 @@ def pcie_hosts(
     peer_to_peer: bool = False,
     gpu_direct: bool = False,
     gpus_per_switch: int | None = None,
-    hosts_per_leaf: int | None = None,
+    hosts_per_leaf: int = MAX_HOSTS,
     oversubscription: float = 1.0,
 ) -> Cluster:
     """Hosts of PCIe GPUs with one network port each, such as 10, 25 or 100 GbE, on one switch by default.
@@ -292,7 +263,7 @@ def pcie_hosts(
     ``gpu_direct`` says that NICs read from GPUs, for which NCCL's log has GDRDMA: by default it does so where
     GPU and NIC are below one PCIe switch (NCCL_NET_GDR_LEVEL PXB, ncclTopoCheckGdr of src/graph/paths.cc),
     and on GeForce never. Without it data goes through host memory: on slots of PCIe 3 and 4 that carries
-    4 GB/s a GPU, the median of machines from 1.4 to 14.9 (``sim.clusters.nccl.model``); over TCP at
+    4 GB/s a GPU, the median of machines from 1.4 to 14.9 (``sim.clusters.nccl_model``); over TCP at
     100 Gbit/s 4 to 6 were seen (NVIDIA/nccl#450, four hosts of eight V100). What sockets cost a processor
     beyond that, at 32 Gbit/s over 40 % of the line (NVIDIA/nccl#209), is not modelled, nor is anything on
     PCIe 5: measure the link there.
@@ -303,7 +274,7 @@ def pcie_hosts(
     kind = replace(kind, nics=1, gpu_slot_bytes_per_s=slot, nic_slot_bytes_per_s=slot, staged=not gpu_direct)
     network = Network(
         bytes_per_s=tcp_port(gbit_per_s, mtu) if protocol == "tcp" else port(gbit_per_s),
-        hosts_per_leaf=hosts_per_leaf or max(1, hosts),
+        hosts_per_leaf=hosts_per_leaf,
         oversubscription=oversubscription,
     )
     return _cluster(kind, hosts, network, f"{_TOPO_H}; {_TCP}", "pcie_hosts")
@@ -359,7 +330,7 @@ def hgx_ethernet(
     gbit_per_s: float,
     generation: Generation = "hopper",
     mtu: int = 1500,
-    hosts_per_leaf: int | None = None,
+    hosts_per_leaf: int = MAX_HOSTS,
     oversubscription: float = 1.0,
 ) -> Cluster:
     """Eight A100 or H100 on NVSwitches as in a DGX, and one Ethernet port a host, over TCP.
@@ -368,66 +339,68 @@ def hgx_ethernet(
     and not modelled, so that A100 (PCIe 4) come out slower than H100.
     """
     one_of("generation", generation, ("ampere", "hopper"))
-    board = KINDS["dgx_a100" if generation == "ampere" else "dgx_h100"]
+    board, *_ = MACHINES["dgx_a100" if generation == "ampere" else "dgx_h100"]
     kind = replace(board, name=f"hgx_{generation}", nics=1, parts=1, staged=True, ll128=False)
     network = Network(
         bytes_per_s=tcp_port(gbit_per_s, mtu),
-        hosts_per_leaf=hosts_per_leaf or max(1, hosts),
+        hosts_per_leaf=hosts_per_leaf,
         oversubscription=oversubscription,
     )
     return _cluster(kind, hosts, network, f"{_TOPO_H}; {_TCP}")
 
 
-PRESETS = {
-    made.__name__: made
-    for made in (
-        dgx_a100, dgx_h100, dgx_v100, p4de, p5, gh200_slingshot, nvl72, pcie_box, pcie_hosts, hgx_ethernet
-    )
-}  # fmt: skip
+BUILT = {made.__name__: made for made in (pcie_box, pcie_hosts, hgx_ethernet)}
+PRESETS = (*MACHINES, *BUILT)
 
 
 def check_preset(name: str) -> None:
     """Raise ``InputError`` unless there is such a preset."""
-    if name in ("ethernet_10g", "ethernet_25g", "ethernet_100g"):
-        speed = name.removeprefix("ethernet_").removesuffix("g")
-        raise InputError(f"preset: {name!r} has left; give pcie_hosts gpus=1 gbit_per_s={speed}")
-    one_of("preset", name, tuple(PRESETS))
+    one_of("preset", name, PRESETS)
 
 
-def preset(name: str, **settings: Any) -> Cluster:
+def preset(name: str, hosts: int | None = None, **settings: Any) -> Cluster:
     """A ready-made cluster, such as ``cluster("dgx_h100", hosts=4)``.
 
     Raises ``InputError`` for a name or a setting that is not known, and says which are.
     """
     check_preset(name)
-    make: Any = PRESETS[name]
-    legal = signature(make).parameters
-    for setting in settings:
+    if hosts is not None:
+        settings = {"hosts": hosts, **settings}
+    make: Any = BUILT.get(name)
+    legal = [*signature(make).parameters] if make else ["hosts", *_NETWORK]
+    for setting, value in settings.items():
         if setting not in legal:
             raise InputError(
                 f"{setting}: is not a setting of preset {name!r}; give one of {', '.join(legal)}"
             )
-    for setting, parameter in legal.items():
-        if parameter.default is Parameter.empty and setting not in settings:
-            raise InputError(f"{setting}: missing; preset {name!r} needs it")
-    for setting, value in settings.items():
-        _check_type(name, setting, value, legal[setting].default)
-    made = make(**settings)
-    assert isinstance(made, Cluster)
-    return made
+        _check_type(name, setting, value)
+    if make:
+        for setting, parameter in signature(make).parameters.items():
+            if parameter.default is Parameter.empty and setting not in settings:
+                raise InputError(f"{setting}: missing; preset {name!r} needs it")
+        made: Cluster = make(**settings)
+        return made
+    kind, network, source = MACHINES[name]
+    count = settings.pop("hosts", 1)
+    return _cluster(kind, count, replace(network, **settings), f"{source}; {_TOPO_H}")
 
 
-def _check_type(name: str, setting: str, value: object, default: object) -> None:
+_NETWORK = tuple(field.name for field in fields(Network))
+_COUNTS = ("hosts", "gpus", "hosts_per_leaf", "gpus_per_switch", "mtu", "sockets", "pcie_gen")
+_FLAGS = ("peer_to_peer", "gpu_direct")
+_WORDS = ("generation", "socket_link", "protocol")
+
+
+def _check_type(name: str, setting: str, value: object) -> None:
     """Raise ``InputError`` unless a setting's value has its type; the nouns check the range."""
-    counts = ("hosts", "gpus", "hosts_per_leaf", "gpus_per_switch", "mtu", "sockets", "pcie_gen")
-    if setting in counts:
-        legal, kind = isinstance(value, int) and not isinstance(value, bool) and value >= 1, "an integer >= 1"
-    elif isinstance(default, bool):
+    if setting in _COUNTS:
+        legal, kind = type(value) is int and value >= 1, "an integer >= 1"
+    elif setting in _FLAGS:
         legal, kind = isinstance(value, bool), "true or false"
-    elif isinstance(default, str):
+    elif setting in _WORDS:
         legal, kind = isinstance(value, str), "text"
     else:
-        legal, kind = isinstance(value, (int, float)) and not isinstance(value, bool), "a number"
+        legal, kind = setting in _NETWORK or type(value) in (int, float), "a number"
     if not legal:
         raise InputError(f"{setting}: {value!r} is not legal for preset {name!r}; give {kind}")
 
@@ -435,23 +408,19 @@ def _check_type(name: str, setting: str, value: object, default: object) -> None
 def boxed_cluster(rates_bits: Sequence[int], uplink_bits: int | None = None) -> Cluster:
     """The box of these rates as a cluster: ``host0``, ``host1``, …, each with one rank on its ``gpu0``.
 
-    ``sim.validator.hosts`` builds such boxes of network namespaces. Each host's port has its rate in both
-    directions. With ``uplink_bits`` the first half of the hosts is on one switch and the rest on another,
-    with an uplink of that rate each way; without, all are on one.
-
-    Args:
-        rates_bits: bit/s of each host's port, as tc is told.
-        uplink_bits: bit/s between the two switches; None: one switch for all.
+    ``sim.validator.hosts`` builds such boxes of network namespaces. Each host's port has its rate, in bit/s
+    as tc is told, in both directions. With ``uplink_bits`` the first half of the hosts is on one switch and
+    the rest on another, with an uplink of that rate each way; without, all are on one.
 
     Raises:
         InputError: hosts that are not 2 to 64, an odd number of them with an uplink, a rate below 1 kbit/s.
     """
-    if not 2 <= len(rates_bits) <= MOST_BOXED:
-        raise InputError(f"box: {len(rates_bits)} hosts are not legal; give 2 to {MOST_BOXED}")
-    if uplink_bits is not None and len(rates_bits) % 2:
-        raise InputError(f"box: {len(rates_bits)} hosts are not legal with an uplink; give an even number")
+    if not 2 <= len(rates_bits) <= MOST_BOXED or (uplink_bits and len(rates_bits) % 2):
+        raise InputError(
+            f"box: {len(rates_bits)} hosts are not legal; give 2 to {MOST_BOXED}, an even number with uplink"
+        )
     for rate in (*rates_bits, *(() if uplink_bits is None else (uplink_bits,))):
-        if isinstance(rate, bool) or not isinstance(rate, int) or rate < 1000:
+        if type(rate) is not int or rate < 1000:
             raise InputError(f"box: a rate of {rate!r} is not legal; give an integer of bit/s, 1000 at least")
     # No GPU is in it: gloo's collectives are measured, never computed from this.
     kind = HostKind(
@@ -464,17 +433,16 @@ def boxed_cluster(rates_bits: Sequence[int], uplink_bits: int | None = None) -> 
         ll128=False,
     )
     ports = [shaped_bytes_per_s(rate) for rate in rates_bits]
-    widest, on_leaf = max(ports), len(ports) if uplink_bits is None else len(ports) // 2
-    uplink = math.inf if uplink_bits is None else shaped_bytes_per_s(uplink_bits)
+    network = Network(bytes_per_s=max(ports), hosts_per_leaf=MAX_HOSTS)
+    if uplink_bits is not None:
+        half = len(ports) // 2
+        # An uplink as wide as its ports together holds nothing up.
+        wide = max(1.0, half * max(ports) / shaped_bytes_per_s(uplink_bits))
+        network = replace(network, hosts_per_leaf=half, oversubscription=wide)
     return Cluster(
         name=f"box of {len(ports)} hosts",
         kinds=(kind,),
         hosts=tuple(Hosts(kind=kind.name, count=1, port_bytes_per_s=each) for each in ports),
-        network=Network(
-            bytes_per_s=widest,
-            hosts_per_leaf=on_leaf,
-            # An uplink as wide as its ports together holds nothing up.
-            oversubscription=max(1.0, on_leaf * widest / uplink),
-        ),
+        network=network,
         provenance={"source": f"tc-tbf; {_TCP}"},
     )

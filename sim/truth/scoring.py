@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import median
 
+from sim.clusters.links import hardware_on
 from sim.clusters.machines import boxed_cluster
-from sim.clusters.neighbours import hardware_on
 from sim.costs.service_time import scale
 from sim.errors import InputError
 from sim.metrics.noise import difference_interval, median_interval

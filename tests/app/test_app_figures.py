@@ -23,7 +23,7 @@ from app.figures.records import (
 from app.figures.style import safe
 from app.figures.sweep import DEFAULT, draw_sweep
 from app.figures.timeline import bucket_text, draw_timeline, path_marks, stacked_data, timeline_data
-from sim.clusters.scaling.one_machine import ScalingRow
+from sim.clusters.scaling import ScalingRow
 from sim.metrics.intervals import length, union
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Plateau

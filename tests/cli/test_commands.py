@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import sim
-from sim.clusters.ranks.rank_files import Ranks
+from sim.clusters.ranks import Ranks
 from sim.errors import InputError, SimError
 from sim.formats import documents
 from sim.formats import record_files as records

@@ -5,9 +5,9 @@ nccl-tests' all_reduce_perf, out of place: times in us by size in MiB.
 
 from dataclasses import dataclass
 
-from sim.clusters.machines import dgx_a100, dgx_h100
-from sim.clusters.nccl.fabric import fabric_of
-from sim.clusters.nccl.model import collective_ns
+from sim.clusters.fabric import fabric_of
+from sim.clusters.machines import preset
+from sim.clusters.nccl_model import collective_ns
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import CurvePoint
 from tests.clusters.published_fabrics import MIB, median_error
@@ -36,19 +36,19 @@ ELSEWHERE = (
     Elsewhere(
         name="`dgx_h100`, 8 H100, NVLS",
         source="'NCCL-Test', ./build/all_reduce_perf -b 256M -e 2G -f 2 -g 8, bus ids 1b to df",
-        cluster=dgx_h100(1),
+        cluster=preset("dgx_h100", 1),
         time_us={256: 1119.8, 512: 2157.5, 1024: 4027.3, 2048: 7983.5},
     ),
     Elsewhere(
         name="`dgx_h100 hosts=2`, 16 H100, eight NICs of 400 Gbit/s a host",
         source="'Multiple Nodes NCCL Test', mpirun -np 16, all_reduce_perf -b 256M -e 8G, the same author",
-        cluster=dgx_h100(2),
+        cluster=preset("dgx_h100", 2),
         time_us={256: 1291.8, 512: 2375.3, 1024: 4490.8, 2048: 8747.2, 4096: 17316.0, 8192: 34417.0},
     ),
     Elsewhere(
         name="`dgx_a100 hosts=2`, 16 A100, eight NICs of 200 Gbit/s a host",
         source="github.com/facebookresearch/gcm, test_check_nccl.py, pairwise; NICs by the 183 GB/s reached",
-        cluster=dgx_a100(2),
+        cluster=preset("dgx_a100", 2),
         time_us={32: 650.2, 64: 956.9, 128: 1740.3, 256: 2966.1, 512: 5693.6, 1024: 11013.0},
     ),
 )

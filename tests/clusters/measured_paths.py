@@ -1,4 +1,4 @@
-"""Machines that the constants of ``sim.clusters.nccl.model`` come from; no prediction is tested on them.
+"""Machines that the constants of ``sim.clusters.nccl_model`` come from; no prediction is tested on them.
 
 All are nccl-tests' all_reduce_perf, out of place. Times in us by size in MiB, bus bandwidths in GB/s at the
 largest sizes, where time is bandwidth.
@@ -6,7 +6,7 @@ largest sizes, where time is bandwidth.
 
 from dataclasses import dataclass
 
-from sim.clusters.nccl.fabric import Fabric
+from sim.clusters.fabric import Fabric
 from tests.clusters.published_fabrics import A100_NVLINK, GH200_NVLINK, PCIE_3, PCIE_4, PCIE_5, box
 
 

@@ -11,8 +11,8 @@ from functools import cache
 from math import log2
 from statistics import median
 
-from sim.clusters.nccl.fabric import Fabric, Hop, Kind
-from sim.clusters.nccl.model import Method, nccl_us
+from sim.clusters.fabric import Fabric, Hop, Kind
+from sim.clusters.nccl_model import Method, nccl_us
 from sim.nouns.hardware import Curve
 from tests.published.figures import curve, figures
 

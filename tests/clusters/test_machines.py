@@ -8,25 +8,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import sim
-from sim.clusters.machines import (
-    PRESETS,
+from sim.clusters.computed import hardware_of
+from sim.clusters.fabric import Fabric, fabric_of
+from sim.clusters.machines import PRESETS, pcie, pcie_box, pcie_hosts, port, preset, tcp_port
+from sim.errors import InputError, SimError
+from sim.nouns.cluster import Cluster, Hosts, Network
+from tests.cluster_strategies import (
+    NEEDED,
+    clusters,
     dgx_a100,
     dgx_h100,
     gh200_slingshot,
     nvl72,
     p4de,
-    pcie,
-    pcie_box,
-    pcie_hosts,
-    port,
-    preset,
-    tcp_port,
+    placements,
 )
-from sim.clusters.nccl.computed import hardware_of
-from sim.clusters.nccl.fabric import Fabric, fabric_of
-from sim.errors import InputError, SimError
-from sim.nouns.cluster import Cluster, Hosts, Network
-from tests.cluster_strategies import NEEDED, clusters, placements
 from tests.clusters import published_fabrics as published
 from tests.effort import tries
 
@@ -77,11 +73,6 @@ def test_presets_are_made_by_name(name: str) -> None:
 def test_a_preset_that_there_is_not(name: Any) -> None:
     with pytest.raises(InputError, match=r"preset: .* is not legal; give one of dgx_a100"):
         sim.cluster(name)
-
-
-def test_presets_of_ethernet_say_what_they_were() -> None:
-    with pytest.raises(InputError, match="'ethernet_25g' has left; give pcie_hosts gpus=1 gbit_per_s=25"):
-        sim.cluster("ethernet_25g", hosts=2)
 
 
 def test_presets_carry_what_data_sheets_say_by_nccls_count() -> None:

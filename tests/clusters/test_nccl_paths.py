@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim import cluster
-from sim.clusters.nccl.computed import (
+from sim.clusters.computed import (
     MEASURED_THROUGH_HOST,
     OVER_LINKS,
     PEER_TO_PEER,
@@ -17,29 +17,34 @@ from sim.clusters.nccl.computed import (
     hardware_of,
     uncertainty,
 )
-from sim.clusters.nccl.constants import Algorithm, Protocol
-from sim.clusters.nccl.fabric import Fabric, Hop, Kind, fabric_of
-from sim.clusters.nccl.model import (
+from sim.clusters.fabric import (
     PCIE_5_FROM_BYTES_PER_S,
+    THROUGH_HOST_BYTES_PER_S,
+    Fabric,
+    Hop,
+    Kind,
+    fabric_of,
+    through_host,
+)
+from sim.clusters.nccl_model import (
+    RING,
     RING_FROM,
     RING_OVER_NVLINK,
-    THROUGH_HOST_BYTES_PER_S,
     Method,
-    as_reached,
+    as_delivered,
     choose,
     collective_ns,
     latency_us,
     methods,
     ring_over_nvlink,
-    through_host,
     time_ns,
 )
+from sim.clusters.nccl_tables import Algorithm, Protocol
 from sim.nouns.cluster import NVLINKS, Generation
 from sim.nouns.hardware import CURVES
 from tests.clusters import measured_paths as others
 from tests.clusters.published_fabrics import GB, MIB, PCIE_4, PCIE_5, box, nccl_time_ns
 
-RING = Method(algorithm="ring", protocol="Simple")
 KINDS = st.sampled_from(["nvlink", "nvswitch", "pcie", "shm", "qpi"])
 
 
@@ -82,7 +87,7 @@ def test_from_gpu_to_gpu_nccls_figure_holds_below_switches_and_not_across_socket
     assert across < 0.5
     for each in others.PEER_TO_PEER:
         fabric = box(4, "pcie", each.slot, "ampere", 1)
-        assert as_reached(fabric, "ring", "Simple", 2**28) == fabric
+        assert as_delivered(fabric, RING, 2**28) == fabric
 
 
 def test_the_stated_ranges_come_from_those_machines() -> None:
@@ -113,8 +118,9 @@ def test_a_path_reaches_no_more_than_it_carries_and_as_much_whatever_the_hosts(
     kind: Kind, rate: float, ranks: int, hosts: int, size: int, algorithm: Algorithm, protocol: Protocol
 ) -> None:
     fabric = on_hosts(box(ranks, kind, rate, "ampere", 1), hosts)
-    reached = as_reached(fabric, algorithm, protocol, size)
-    alone = as_reached(box(ranks, kind, rate, "ampere", 1), algorithm, protocol, size)
+    method = Method(algorithm=algorithm, protocol=protocol)
+    reached = as_delivered(fabric, method, size)
+    alone = as_delivered(box(ranks, kind, rate, "ampere", 1), method, size)
     assert 0 < reached.intra.bytes_per_s <= rate
     assert reached.intra == alone.intra
     assert replace(reached, intra=fabric.intra) == fabric
@@ -175,21 +181,18 @@ def test_nccl_does_not_know_what_links_give() -> None:
         assert time_ns(slow, "all_reduce", size, method) > time_ns(fast, "all_reduce", size, method)
 
 
-@given(
-    st.floats(1e8, 1e11),
-    st.lists(st.sampled_from([12e9, 24e9, 48e9]), max_size=3).map(tuple),
-    st.integers(0, 2**36),
-)
+@given(st.floats(1e8, 1e11), st.none() | st.floats(0.1, 1), st.integers(0, 2**36))
 def test_what_is_staged_before_a_nic_is_no_faster_than_through_host_memory(
-    net: float, slots: tuple[float, ...], size: int
+    net: float, share: float | None, size: int
 ) -> None:
     """And of the rest of the network nothing is taken; without staging nothing is."""
-    inter = Hop(kind="net", bytes_per_s=net, staged_by=slots)
+    staged = None if share is None else net * share
+    inter = Hop(kind="net", bytes_per_s=net, staged_bytes_per_s=staged)
     fabric = replace(on_hosts(box(1, "pcie", 12e9, "ampere", 1), 4), inter=inter)
     direct = replace(fabric, inter=Hop(kind="net", bytes_per_s=net))
-    reached = as_reached(fabric, "ring", "Simple", size).inter
+    reached = as_delivered(fabric, RING, size).inter
     assert reached is not None
-    assert reached.bytes_per_s == (min(net, sum(map(through_host, slots))) if slots else net)
+    assert reached.bytes_per_s == (staged or net)
     assert choose(fabric, "all_reduce", size) == choose(direct, "all_reduce", size)
     assert collective_ns(fabric, "all_reduce", size) >= collective_ns(direct, "all_reduce", size)
     least, greatest = uncertainty(fabric)
@@ -202,34 +205,34 @@ def test_what_is_staged_before_a_nic_is_no_faster_than_through_host_memory(
 
 
 @pytest.mark.parametrize(
-    ("settings", "slots"),
+    ("settings", "staged"),
     [
-        ({"gpus": 1}, (12e9,)),
-        ({"gpus": 1, "pcie_gen": 4}, (24e9,)),
-        ({"gpus": 4, "gpus_per_switch": 2}, (12e9,)),
-        ({"gpus": 1, "gpu_direct": True}, ()),
+        ({"gpus": 1}, THROUGH_HOST_BYTES_PER_S),
+        ({"gpus": 1, "pcie_gen": 4}, THROUGH_HOST_BYTES_PER_S),
+        ({"gpus": 4, "gpus_per_switch": 2}, THROUGH_HOST_BYTES_PER_S),
+        ({"gpus": 1, "gpu_direct": True}, None),
     ],
 )
 def test_hosts_without_gpudirect_stage_what_goes_to_their_nic(
-    settings: dict[str, object], slots: tuple[float, ...]
+    settings: dict[str, object], staged: float | None
 ) -> None:
     made = fabric_of(cluster("pcie_hosts", hosts=4, gbit_per_s=100, protocol="rdma", **settings))
     assert made.inter is not None
-    assert made.inter.staged_by == slots
+    assert made.inter.staged_bytes_per_s == staged
     bus = 2 * (made.world_size - 1) / made.world_size * 2**33 / collective_ns(made, "all_reduce", 2**33) * 1e9
-    if slots:
+    if staged:
         assert bus == pytest.approx(THROUGH_HOST_BYTES_PER_S, rel=0.01)
     else:
         assert bus == pytest.approx(made.inter.bytes_per_s, rel=0.01)
     said = hardware_of(made, "made").provenance["not_known"]
-    assert ["host memory" in line for line in said] == [True] * len(slots)
+    assert ["host memory" in line for line in said] == [True] * (staged is not None)
 
 
 @pytest.mark.parametrize("preset", ["dgx_a100", "dgx_h100", "p4de", "p5", "gh200_slingshot", "nvl72"])
 def test_machines_with_gpudirect_stage_nothing(preset: str) -> None:
     made = fabric_of(cluster(preset, hosts=2)).inter
     assert made is not None
-    assert made.staged_by == ()
+    assert made.staged_bytes_per_s is None
 
 
 def test_tcp_at_100_gbit_is_staged_too() -> None:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import sim
 from sim.clock import ranks as playing
-from sim.clusters.ranks import step_chain as job
-from sim.clusters.ranks.crew import make_crew
-from sim.clusters.ranks.rank_files import RankGroup, Ranks, SlowRanks
-from sim.clusters.ranks.step_chain import JobSteps, VariedStep, play_job, play_jobs
+from sim.clusters import chain as job
+from sim.clusters.chain import JobSteps, VariedStep, play_job, play_jobs
+from sim.clusters.crew import make_crew
+from sim.clusters.ranks import RankGroup, Ranks, SlowRanks
 from sim.errors import InputError, NotModelledError
 from tests.bench.machines import machine, model
 from tests.effort import tries

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import sim
-from sim.clusters.ranks import step_chain as job
-from sim.clusters.ranks.rank_files import RankGroup, Ranks, SlowRanks
-from sim.clusters.ranks.summary import StepDistribution
+from sim.clusters import chain as job
+from sim.clusters.distribution import StepDistribution
+from sim.clusters.ranks import RankGroup, Ranks, SlowRanks
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware

@@ -14,29 +14,23 @@ from hypothesis import strategies as st
 import sim
 from sim.clusters.links import (
     Wires,
+    hardware_beside,
+    hardware_on,
     job_bandwidths,
     job_of,
     link_loads,
     max_min_shares,
     parent_in_first,
     parent_in_second,
+    stretched_ns,
+    wire_bytes,
 )
-from sim.clusters.machines import (
-    boxed_cluster,
-    dgx_a100,
-    dgx_h100,
-    gh200_slingshot,
-    p4de,
-    pcie_hosts,
-    preset,
-    shaped_bytes_per_s,
-)
-from sim.clusters.neighbours import hardware_beside, hardware_on, stretched_ns, wire_bytes
+from sim.clusters.machines import boxed_cluster, pcie_hosts, preset, shaped_bytes_per_s
 from sim.costs.service_time import all_reduce_ns
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import CURVES, CurvePoint, Hardware
-from tests.cluster_strategies import placements
+from tests.cluster_strategies import dgx_a100, dgx_h100, gh200_slingshot, p4de, placements
 from tests.effort import tries
 from tests.strategies import hardwares
 

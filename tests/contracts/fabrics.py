@@ -6,10 +6,9 @@ Errors are medians of |predicted / measured - 1| over the sizes of 1 MiB to 1 Gi
 
 from collections.abc import Iterator, Sequence
 
-from sim.clusters.extrapolation.other_size import EstimatedPoint, extrapolate
-from sim.clusters.extrapolation.ratios import MeasuredCurve
-from sim.clusters.nccl.computed import uncertainty
-from sim.clusters.nccl.model import collective_ns
+from sim.clusters.computed import uncertainty
+from sim.clusters.extrapolation import EstimatedPoint, MeasuredCurve, extrapolate
+from sim.clusters.nccl_model import collective_ns
 from sim.nouns.hardware import Curve
 from tests.clusters.elsewhere import ELSEWHERE
 from tests.clusters.published_fabrics import (

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 import sim
-from sim.clusters.scaling.one_machine import ScalingRow
+from sim.clusters.scaling import ScalingRow
 from sim.nouns.workload import Workload
 from sim.recorder.estimate import estimate
 

@@ -9,8 +9,8 @@ from statistics import median
 import pytest
 
 import sim
+from sim.clusters.links import hardware_beside
 from sim.clusters.machines import boxed_cluster
-from sim.clusters.neighbours import hardware_beside
 from sim.costs.service_time import all_reduce_ns
 from sim.formats.record_files import box_in
 from sim.nouns.hardware import Hardware

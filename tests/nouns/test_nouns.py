@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.clusters.ranks.rank_files import RankGroup, Ranks, SlowRanks
+from sim.clusters.ranks import RankGroup, Ranks, SlowRanks
 from sim.errors import AssignmentError, InputError
 from sim.formats import documents
 from sim.nouns.assignment import Assignment, bucket_bytes

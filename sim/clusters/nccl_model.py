@@ -6,7 +6,10 @@ count: what links give of these figures, as other machines have shown, and what 
 
 from dataclasses import dataclass, replace
 
-from sim.clusters.nccl.constants import (
+import numpy as np
+
+from sim.clusters.fabric import Fabric, Hop, through_host
+from sim.clusters.nccl_tables import (
     BASE_US,
     CORRECTED_FROM,
     GENERATIONS,
@@ -27,7 +30,6 @@ from sim.clusters.nccl.constants import (
     Protocol,
     Wire,
 )
-from sim.clusters.nccl.fabric import Fabric, Hop
 from sim.errors import NotModelledError
 from sim.nouns.checks import at_least, one_of
 from sim.nouns.cluster import NVLINKS
@@ -52,14 +54,6 @@ RING_FROM = 32 << 20
 # (aws/aws-ofi-nccl#93 and #901), and are no time: 8 bytes through two p6-b200 take 51 us in all
 # (dstackai/dstack#3961).
 REPORTED_NS = 20_000
-
-# Through host memory: what a GPU sends and receives at once, in bytes/s, on hosts of PCIe 3
-# and 4. So goes what has no peer-to-peer, and without GPUDirect RDMA all that goes to a NIC: in both cases
-# kernels store to host memory and load from it (src/transport/shm.cc; NCCL_NET_MAP_HOSTMEM, net.cc). Seven
-# figures of six machines lie between 1.4 and 14.9 GB/s: the processor decides, and no data sheet
-# says it. On PCIe 5 two machines have 28 to 35 of the 48 GB/s that NCCL counts, too few for a number.
-THROUGH_HOST_BYTES_PER_S = 4e9
-PCIE_5_FROM_BYTES_PER_S = 36e9  # between 24 and 48, which NCCL counts for x16 of PCIe 4 and 5
 
 # NVLS cuts a channel's part of a message into loops of one chunk for each head. A loop is copied into the
 # buffers that the switch reads (scatter), reduced and sent to all (reduce, broadcast), and copied out
@@ -92,6 +86,9 @@ class Method:
 
     def __str__(self) -> str:
         return f"{self.algorithm} {self.protocol}"
+
+
+RING = Method(algorithm="ring", protocol="Simple")
 
 
 def methods(fabric: Fabric, collective: str) -> tuple[Method, ...]:
@@ -241,14 +238,11 @@ def corrected(num_bytes: int, protocol: Protocol) -> float:
     the factor holds at the powers of two, and between them time is linear.
     """
     factors = TREE_CORRECTION[PROTOCOLS.index(protocol)]
-    if num_bytes < CORRECTED_FROM:
-        return num_bytes / factors[0]
-    level = (num_bytes // CORRECTED_FROM).bit_length() - 1
-    if level >= len(factors):
+    sizes = [CORRECTED_FROM << level for level in range(len(factors) + 1)]
+    if num_bytes >= sizes[-1]:
         return float(num_bytes)
-    low = CORRECTED_FROM << level
-    after = factors[level + 1] if level + 1 < len(factors) else 1.0
-    return low / factors[level] + (2 * low / after - low / factors[level]) * (num_bytes - low) / low
+    loads = [size / factor for size, factor in zip(sizes, (*factors, 1.0), strict=True)]
+    return float(np.interp(num_bytes, [0, *sizes], [0, *loads]))
 
 
 def _column(fabric: Fabric) -> int:
@@ -359,30 +353,23 @@ def _stages(fabric: Fabric, collective: str, algorithm: Algorithm) -> int:
     return 3 if fabric.hosts == 1 else 4
 
 
-def as_reached(fabric: Fabric, algorithm: Algorithm, protocol: Protocol, num_bytes: int) -> Fabric:
-    """The fabric with what its links reach where NCCL's model has what they could carry.
+def as_delivered(fabric: Fabric, method: Method, num_bytes: int) -> Fabric:
+    """The fabric with what its links give where NCCL's model has what they could carry.
 
     A path gives the same wherever a job's other hosts are. What the network carries is left as it is, since
     no machine with a network is among those measured; what is staged in host memory on its way to a NIC is
     no faster than through host memory. Of the latency that a plugin reports a step takes ``REPORTED_NS`` at
-    most.
+    most (``as_stepped``).
     """
-    intra = fabric.intra
+    fabric = as_stepped(fabric)
+    intra, inter = fabric.intra, fabric.inter
     if intra.kind == "shm":
         intra = replace(intra, bytes_per_s=through_host(intra.bytes_per_s))
-    elif intra.kind in NVLINKS and algorithm == "ring" and protocol == "Simple":
+    elif intra.kind in NVLINKS and method == RING:
         intra = replace(intra, bytes_per_s=intra.bytes_per_s * ring_over_nvlink(num_bytes))
-    stepped = as_staged(as_stepped(fabric))
-    return stepped if intra is fabric.intra else replace(stepped, intra=intra)
-
-
-def as_staged(fabric: Fabric) -> Fabric:
-    """The fabric with what a host's GPUs get to its NICs where that goes through host memory."""
-    inter = fabric.inter
-    if inter is None or not inter.staged_by:
-        return fabric
-    through = sum(through_host(slot) for slot in inter.staged_by)
-    return replace(fabric, inter=replace(inter, bytes_per_s=min(inter.bytes_per_s, through)))
+    if inter is not None and inter.staged_bytes_per_s is not None:
+        inter = replace(inter, bytes_per_s=inter.staged_bytes_per_s)
+    return replace(fabric, intra=intra, inter=inter)
 
 
 def as_stepped(fabric: Fabric) -> Fabric:
@@ -393,23 +380,12 @@ def as_stepped(fabric: Fabric) -> Fabric:
     return replace(fabric, inter=replace(inter, reported_ns=REPORTED_NS))
 
 
-def through_host(bytes_per_s: float) -> float:
-    """What a GPU sends and receives at once through host memory, where slots carry ``bytes_per_s``."""
-    if bytes_per_s >= PCIE_5_FROM_BYTES_PER_S:
-        return bytes_per_s
-    return min(bytes_per_s, THROUGH_HOST_BYTES_PER_S)
-
-
 def ring_over_nvlink(num_bytes: int) -> float:
     """``RING_OVER_NVLINK`` at ``num_bytes``: time is linear between the sizes of the table."""
-    if num_bytes <= RING_FROM:
-        return RING_OVER_NVLINK[0]
-    level = (num_bytes // RING_FROM).bit_length() - 1
-    if level >= len(RING_OVER_NVLINK) - 1:
-        return RING_OVER_NVLINK[-1]
-    low = RING_FROM << level
-    first, second = low / RING_OVER_NVLINK[level], 2 * low / RING_OVER_NVLINK[level + 1]
-    return num_bytes / (first + (second - first) * (num_bytes - low) / low)
+    sizes = [RING_FROM << level for level in range(len(RING_OVER_NVLINK))]
+    times = [size / share for size, share in zip(sizes, RING_OVER_NVLINK, strict=True)]
+    within = min(max(num_bytes, sizes[0]), sizes[-1])
+    return within / float(np.interp(within, sizes, times))
 
 
 def nccl_us(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> float:
@@ -437,31 +413,23 @@ def choose(fabric: Fabric, collective: str, num_bytes: int, algorithm: str | Non
     return min(fitting, key=lambda method: nccl_us(fabric, collective, num_bytes, method), default=None)
 
 
-def nccl_ns(fabric: Fabric, collective: str, num_bytes: int) -> int:
-    """What NCCL counts for what it chooses, and what its pipeline takes to fill; 0 with one rank.
-
-    A step takes what it takes, and not what a plugin reports of it (``as_stepped``).
-    """
-    method, stepped = choose(fabric, collective, num_bytes), as_stepped(fabric)
-    return 0 if method is None else round(_filled_us(stepped, collective, num_bytes, method) * 1000)
+def filling_us(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> float:
+    """What the pipeline of a message takes to fill, in us."""
+    ahead = filling_bytes(fabric, collective, num_bytes, method.algorithm)
+    return ahead / bytes_per_us(fabric, collective, method.algorithm, method.protocol) if ahead else 0.0
 
 
 def time_ns(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> int:
     """Time of one collective of ``num_bytes`` (the whole tensor) by one of ``methods``, in ns, half to even.
 
-    NCCL's own time at the bandwidth that links reach (``as_reached``), and what its pipeline takes to fill.
+    NCCL's own time at what links give (``as_delivered``), and what its pipeline takes to fill.
     """
-    reached = as_reached(fabric, method.algorithm, method.protocol, num_bytes)
-    return round(_filled_us(reached, collective, num_bytes, method) * 1000)
+    return _filled_ns(as_delivered(fabric, method, num_bytes), collective, num_bytes, method)
 
 
-def filling_ns(fabric: Fabric, collective: str, num_bytes: int, algorithm: str | None = None) -> int:
-    """How much of ``collective_ns`` the pipeline takes to fill."""
-    method = choose(fabric, collective, num_bytes, algorithm)
-    if method is None:
-        return 0
-    reached = as_reached(fabric, method.algorithm, method.protocol, num_bytes)
-    return round(_filling_us(reached, collective, num_bytes, method) * 1000)
+def _filled_ns(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> int:
+    took_us = nccl_us(fabric, collective, num_bytes, method)
+    return round((took_us + filling_us(fabric, collective, num_bytes, method)) * 1000)
 
 
 def collective_ns(fabric: Fabric, collective: str, num_bytes: int, algorithm: str | None = None) -> int:
@@ -471,10 +439,8 @@ def collective_ns(fabric: Fabric, collective: str, num_bytes: int, algorithm: st
     return 0 if method is None else time_ns(fabric, collective, num_bytes, method)
 
 
-def _filled_us(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> float:
-    return nccl_us(fabric, collective, num_bytes, method) + _filling_us(fabric, collective, num_bytes, method)
-
-
-def _filling_us(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> float:
-    ahead = filling_bytes(fabric, collective, num_bytes, method.algorithm)
-    return ahead / bytes_per_us(fabric, collective, method.algorithm, method.protocol) if ahead else 0.0
+def nccl_ns(fabric: Fabric, collective: str, num_bytes: int) -> int:
+    """The same by what NCCL counts that links carry, not by what they give: the shape between measured points
+    and beyond them."""
+    method = choose(fabric, collective, num_bytes)
+    return 0 if method is None else _filled_ns(as_stepped(fabric), collective, num_bytes, method)

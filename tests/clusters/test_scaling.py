@@ -1,7 +1,7 @@
-"""The scaling view: rows are simulations, known answers, and what holds of every row."""
+"""The scaling view: machines in many sizes, rows that are simulations, ends of a range, why caps change."""
 
 from dataclasses import replace
-from itertools import groupby, pairwise, product
+from itertools import groupby, pairwise
 from typing import Any
 
 import pytest
@@ -9,38 +9,111 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.clusters.nccl.computed import hardware_of
-from sim.clusters.nccl.fabric import fabric_of
-from sim.clusters.ranks.rank_files import Ranks
-from sim.clusters.scaling.cap_steps import tune_caps
-from sim.clusters.scaling.carried import Carried
-from sim.clusters.scaling.reasons import cost_of_a_bucket, find_reason, side_of
+from sim.clusters.machines import preset
+from sim.clusters.ranks import Ranks
+from sim.clusters.scaling import End, at_end, sized, tune_caps
+from sim.clusters.why import Side, bucket_cost_ns, why_caps_change
 from sim.costs.own_costs import without_own_costs
 from sim.costs.service_time import service_ns
-from sim.nouns.cluster import Cluster
+from sim.errors import InputError
+from sim.nouns.cluster import Cluster, Hosts
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.tuner.caps import find_intervals, make_walk
-from sim.units import cap_bytes
+from sim.units import cap_bytes, divide_half_even
 from tests import strategies
-from tests.clusters.scaling_cases import (
-    MIB,
-    MS,
-    affine,
-    bucket_bytes,
-    hosts_of,
-    lose,
-    measured,
-    parts,
-    reason_of,
-    side,
-    step_ns,
-    workload_of,
-)
+from tests.clusters.scaling_cases import MIB, MS, affine, hosts_of, measured, workload_of
 from tests.effort import tries
+from tests.handmade import wired
 from tests.tuner.cases import resnet50
 
-# ---------------------------------------------------------------------------------------------------
+
+def side(workload: Workload, hardware: Hardware) -> Side:
+    return tune_caps(workload, hardware).side()
+
+
+def reason_of(workload: Workload, before: Hardware, after: Hardware) -> tuple[str, str]:
+    """Between two measured machines."""
+    return why_caps_change(workload, side(workload, before), side(workload, after))
+
+
+def step_ns(workload: Workload, hardware: Hardware, cap_mb: float) -> int:
+    """The step under a cap."""
+    assignment = sim.assign(workload, bucket_cap_mb=cap_mb)
+    return sim.summarize(sim.simulate(workload, hardware, assignment, engine="analytic")).step_ns
+
+
+def bucket_bytes(workload: Workload, cap_mb: float) -> tuple[int, ...]:
+    """Of the buckets under a cap."""
+    return sim.assign(workload, bucket_cap_mb=cap_mb).bucket_bytes or ()
+
+
+def lose(lost_ns: int) -> str:
+    """By how much a step is longer, in the words of a sentence."""
+    ms = f"{abs(lost_ns) / MS:.2f} ms"
+    if ms == "0.00 ms":
+        return "lose nothing"
+    return f"lose {ms}" if lost_ns > 0 else f"save {ms}"
+
+
+# Machines in many sizes.
+
+
+def test_one_group_of_hosts_can_have_any_number() -> None:
+    cluster = preset("dgx_a100", hosts=2)
+    assert sized(cluster, {}, hosts=40).hosts == (Hosts(kind="dgx_a100", count=40),)
+    assert sized(cluster, {}, hosts=40).placement is None
+    assert sized(cluster, {}) == cluster
+    assert sized("p4de", {}, hosts=40) == preset("p4de", hosts=40)
+
+
+def test_otherwise_ranks_are_on_the_first_hosts() -> None:
+    cluster = preset("pcie_hosts", hosts=3, gpus=2, gbit_per_s=10)
+    placed = replace(cluster, placement=("host2.gpu0", "host0.gpu1", "host1.gpu0"))
+    assert sized(placed, {}, hosts=2).placement == ("host2.gpu0", "host0.gpu1")
+    assert sized(placed, {}, world_size=1).placement == ("host2.gpu0",)
+    with pytest.raises(InputError, match=r"hosts: 4 is not legal; .* has ranks on 3, and only"):
+        sized(placed, {}, hosts=4)
+    with pytest.raises(InputError, match=r"world_size: 4 is not legal; .* has 3 GPUs for it"):
+        sized(placed, {}, world_size=4)
+
+
+@pytest.mark.parametrize("machine", ["dgx_a100", preset("dgx_a100", hosts=7)])
+def test_ranks_fill_host_after_host(machine: str | Cluster) -> None:
+    rows = sim.scaling(resnet50(), machine, world_size=[1, 2, 8, 16, 24])
+    assert [(row.world_size, row.hosts) for row in rows] == [(1, 1), (2, 1), (8, 1), (16, 2), (24, 3)]
+    (whole,) = sim.scaling(resnet50(), machine, hosts=[2])
+    assert rows[3].cap_step_ns == whole.cap_step_ns
+    assert rows[0].cap_efficiency == 1.0
+    twelve = sized(machine, {}, world_size=12)
+    assert (twelve.host_count, len(twelve.placement or ())) == (2, 12)
+
+
+@pytest.mark.parametrize(
+    ("machine", "arguments", "words"),
+    [
+        ("dgx_a300", {}, "preset: 'dgx_a300' is not legal; give one of dgx_a100"),
+        ("dgx_a100", {"hosts": [2, 2]}, "hosts: 2 occurs twice"),
+        ("dgx_a100", {"hosts": [2], "world_size": [8]}, "world_size: not legal with hosts"),
+        ("dgx_a100", {"hosts": [1_000_001]}, "hosts: 1000001 is not legal; give at most 1000000"),
+        (
+            "dgx_a100",
+            {"world_size": [100_000_000]},
+            "world_size: 100000000 is not legal; give at most 8000000",
+        ),
+        ("pcie_box", {"world_size": [5]}, "world_size: 5 is not legal; 'pcie_x4' has 4 GPUs"),
+        ("dgx_a100", {"hosts": 2}, "hosts: 2 is not legal; give a sequence"),
+        ("dgx_a100", {"settings": {"racks": [2]}}, "racks: is not a setting of preset 'dgx_a100'"),
+        ("pcie_box", {"hosts": [2]}, "hosts: 2 is not legal; 'pcie_x4' has ranks on 1"),
+        ("dgx_a100", {"hosts": [1, 2], "max_rows": 1}, "2 rows are more than 1; .* max_rows=2"),
+    ],
+    ids=lambda value: next(iter(value), None) if isinstance(value, dict) else None,
+)  # fmt: skip
+def test_what_it_refuses(machine: Any, arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        sim.scaling(workload_of([10, 20], [1, 1]), machine, **arguments)
+
+
 # Rows.
 
 
@@ -192,18 +265,6 @@ def test_what_a_host_costs_comes_from_a_hardware_of_ones_own() -> None:
     assert report.step_ns == costly[1].default_step_ns
 
 
-def test_jobs_beside_take_their_share() -> None:
-    cluster = sim.cluster("pcie_hosts", hosts=4, gpus=2, gbit_per_s=10)
-    mine = Cluster(**{**parts(cluster), "placement": tuple(f"host{host}.gpu0" for host in range(4))})
-    others = [tuple(f"host{host}.gpu1" for host in range(4))]
-    (alone,) = sim.scaling(resnet50(), mine)
-    (beside,) = sim.scaling(resnet50(), mine, beside=others)
-    assert (alone.world_size, beside.world_size) == (4, 4)
-    assert (alone.beside_ranks, beside.beside_ranks) == (0, 4)
-    assert beside.all_reduce_ns > 1.5 * alone.all_reduce_ns
-    assert beside.cap_efficiency < alone.cap_efficiency
-
-
 def test_a_hundred_thousand_gpus_are_a_row() -> None:
     (row,) = sim.scaling(resnet50(), "dgx_h100", hosts=[12_500])
     assert row.world_size == 100_000
@@ -261,18 +322,18 @@ def test_every_cause_is_one(data: st.DataObject) -> None:
     def matters(hardware: Hardware) -> bool:
         return step_ns(workload, hardware, old_mb) - step_ns(workload, hardware, new_mb) > 0.001 * best
 
-    reason = reason_of(workload, before, after)
-    assert (reason is not None) == matters(after)
-    if reason is None:
+    code, _ = reason_of(workload, before, after)
+    assert bool(code) == matters(after)
+    if not code:
         return
     rise = round((latencies[1] - latencies[0]) * MS)
     by_latency, by_bytes = matters(with_rise(before, rise)), matters(with_rise(after, -rise))
     expected = {(True, False): "cost-of-a-bucket", (False, True): "bandwidth"}
-    assert reason.code == expected.get((by_latency, by_bytes), "all-reduces")
+    assert code == expected.get((by_latency, by_bytes), "all-reduces")
     if latencies[0] == latencies[1]:
-        assert reason.code == "bandwidth"
+        assert code == "bandwidth"
     if rates[0] == rates[1]:
-        assert reason.code == "cost-of-a-bucket"
+        assert code == "cost-of-a-bucket"
 
 
 # Why the best cap changes where curves bend, methods differ, or launches and copies cost something.
@@ -284,13 +345,13 @@ def test_a_curve_of_two_points_is_told_by_what_its_buckets_take() -> None:
     Ready at 18 and 20 ms, two end at 20 and 22 ms before (one at 23), and at 27 and 36 ms after (one at 30).
     With all-reduces of 2 and 3 ms they would be 1 ms the better.
     """
-    reason = reason_of(
+    code, said = reason_of(
         workload_of([18, 20], [1, 1]), measured({1: 2, 2: 3}), measured({1: 9, 2: 10}, ranks=4)
     )
-    assert reason is not None
-    assert "would take 6.00 ms (15.0%) longer than" in reason.sentence
-    assert "one bucket more costs 8.00 ms on the wire, 1.00 ms at 2 GPUs" in reason.sentence
-    assert reason.sentence.endswith("; at 1.00 ms it would save 1.00 ms")
+    assert code == "cost-of-a-bucket"
+    assert "would take 6.00 ms (15.0%) longer than" in said
+    assert "one bucket more costs 8.00 ms on the wire, 1.00 ms at 2 GPUs" in said
+    assert said.endswith("; at 1.00 ms it would save 1.00 ms")
 
 
 @pytest.mark.parametrize(
@@ -306,21 +367,17 @@ def test_a_curve_of_two_points_is_told_by_what_its_buckets_take() -> None:
 def test_where_a_curve_bends_no_bucket_has_a_cost(
     model: tuple[list[float], list[float]], before: dict[float, float], after: dict[float, float]
 ) -> None:
-    """Both caps' buckets are told with what they take, and the old all-reduces are played as a whole."""
+    """The old all-reduces are played as a whole."""
     workload = workload_of(*model)
     sides = side(workload, measured(before)), side(workload, measured(after, ranks=4))
-    reason = find_reason(workload, *sides)
-    assert cost_of_a_bucket(*sides, *(bucket_bytes(workload, one.best_mb) for one in sides)) is None
-    assert reason is not None
-    assert reason.code == "all-reduces"
-    assert "one bucket more" not in reason.sentence
-    again = replace(sides[1].carried.hardware, all_reduce=sides[0].curve)
+    sizes = [bucket_bytes(workload, one.best_mb) for one in sides]
+    assert None in [bucket_cost_ns(one.hardware.all_reduce, *sizes) for one in sides]
+    code, said = why_caps_change(workload, *sides)
+    assert code == "all-reduces"
+    again = replace(sides[1].hardware, all_reduce=sides[0].hardware.all_reduce)
     lost = step_ns(workload, again, sides[0].best_mb) - step_ns(workload, again, sides[1].best_mb)
     assert lost <= 0
-    assert reason.sentence.split("; ")[2] == f"with all-reduces as at 2 GPUs it would {lose(lost)}"
-    for which in sides:
-        took = sum(service_ns(which.curve, size) for size in bucket_bytes(workload, sides[0].best_mb))
-        assert f"{took / MS:.2f} ms" in reason.sentence
+    assert said.split("; ")[2] == f"with all-reduces as at 2 GPUs it would {lose(lost)}"
 
 
 curves = st.lists(st.sampled_from([1, 2, 3, 5, 8, 13, 30, 60]), min_size=5, max_size=5)
@@ -349,22 +406,21 @@ def test_on_any_curve_a_cost_of_a_bucket_is_one_that_could_be(data: st.DataObjec
     ]
     before, after = (side(workload, each) for each in machines)
     lost = step_ns(workload, machines[1], before.best_mb) - step_ns(workload, machines[1], after.best_mb)
-    reason = find_reason(workload, before, after)
-    assert (reason is not None) == (lost > 0.001 * after.best_ns)
-    if reason is None:
+    code, said = why_caps_change(workload, before, after)
+    assert bool(code) == (lost > 0.001 * after.best_ns)
+    if not code:
         return
-    assert f"would take {lost / MS:.2f} ms (" in reason.sentence
+    assert f"would take {lost / MS:.2f} ms (" in said
     again = replace(machines[1], all_reduce=machines[0].all_reduce)
     still = step_ns(workload, again, before.best_mb) - step_ns(workload, again, after.best_mb)
-    if reason.code == "all-reduces":
-        assert f"with all-reduces as at 2 GPUs it would {lose(still)}" in reason.sentence
+    if code == "all-reduces":
+        assert f"with all-reduces as at 2 GPUs it would {lose(still)}" in said
     sizes = [bucket_bytes(workload, one.best_mb) for one in (before, after)]
-    known = cost_of_a_bucket(before, after, *sizes)
-    if known is None:
-        assert reason.code == "all-reduces"
-        return
+    known = [bucket_cost_ns(machine.all_reduce, *sizes) for machine in machines]
+    if None in known:
+        assert code == "all-reduces"
     for cost, hardware in zip(known, machines, strict=True):
-        assert 0 <= cost <= service_ns(hardware.all_reduce, min(*sizes[0], *sizes[1]))
+        assert cost is None or 0 <= cost <= service_ns(hardware.all_reduce, min(*sizes[0], *sizes[1]))
 
 
 def test_where_only_launches_differ_no_all_reduce_is_blamed() -> None:
@@ -374,37 +430,74 @@ def test_where_only_launches_differ_no_all_reduce_is_blamed() -> None:
         affine(1, 9),
         replace(affine(1, 9, ranks=4), launch_cost_ns=20 * MS, launch_blocks_compute=True),
     )
-    reason = reason_of(workload, before, after)
-    assert reason is not None
-    assert reason.code == "all-reduces"
+    code, said = reason_of(workload, before, after)
+    assert code == "all-reduces"
     lost = step_ns(workload, after, side(workload, before).best_mb) - step_ns(workload, after, 25)
-    assert f"with all-reduces as at 2 GPUs it would lose {lost / MS:.2f} ms" in reason.sentence
+    assert f"with all-reduces as at 2 GPUs it would lose {lost / MS:.2f} ms" in said
 
 
-def test_what_was_exposed_before_is_not_called_hidden() -> None:
-    """All-reduces that are shorter than backward in all, and end 10 ms after it since they start late.
+# Both ends of a range.
 
-    1, 1 and 12 MiB are ready at 10, 30 and 31 ms, a last MiB at 40: under a cap of 10 MiB a bucket of 14 MiB
-    goes at 31 and takes 16 ms, and the last waits for it.
-    """
-    workload = workload_of([10, 30, 31, 40], [1, 1, 12, 1])
-    reason = reason_of(workload, affine(2, 1), affine(2, 4, ranks=4))
-    assert reason is not None
-    assert "its 2 buckets take 64.00 ms on the wire (19.00 ms at 2 GPUs)" in reason.sentence
-    assert reason.code == "bandwidth"
+ENDS: tuple[End, End] = ("min_ns", "max_ns")
 
 
-def test_nccl_methods_that_differ_between_buckets_leave_no_cost_of_a_bucket() -> None:
-    """On eight hosts small buckets and large ones go by different methods."""
-    fabric = fabric_of(hosts_of(8))
-    carried = Carried(fabric=fabric, hardware=hardware_of(fabric, "8 hosts"), source="computed")
-    mixed = 0
-    for sizes in product((0.01, 1, 64), repeat=2):
-        workload = workload_of([10, 20], list(sizes))
-        told = side_of(tune_caps(workload, carried.hardware), carried)
-        each, whole = replace(told, best_mb=0), replace(told, best_mb=1000)
-        sides = [bucket_bytes(workload, one.best_mb) for one in (each, whole)]
-        if len({carried.method(size) for side_sizes in sides for size in side_sizes}) > 1:
-            mixed += 1
-            assert cost_of_a_bucket(each, whole, *sides) is None
-    assert mixed
+def ranged(times_ns: list[int], least_ns: list[int | None], greatest_ns: list[int | None]) -> Hardware:
+    """Points at 1, 2, 4, … MiB; None: no range."""
+    sizes = [MIB << octave for octave in range(len(times_ns))]
+    ranges = zip(sizes, least_ns, greatest_ns, strict=True)
+    known = {str(size): {"min_ns": low, "max_ns": high} for size, low, high in ranges if low is not None}
+    return wired(dict(zip(sizes, times_ns, strict=True)), spread={"all_reduce": known})
+
+
+def durations(hardware: Hardware) -> list[int]:
+    return [point.duration_ns for point in hardware.all_reduce]
+
+
+def test_a_range_of_all_points_is_taken_whole() -> None:
+    hardware = ranged([10, 20, 40], [8, 17, 30], [11, 26, 70])
+    low, high = (at_end(hardware, end) for end in ENDS)
+    assert (durations(low), durations(high)) == ([8, 17, 30], [11, 26, 70])
+    assert "all_reduce" not in low.spread
+
+
+def test_beyond_the_last_sure_point_only_the_rise_is_unsure() -> None:
+    """1 and 4 MiB are measured; 800 ns are 400 more than the last takes, times 0.9 to 1.5."""
+    hardware = ranged([100, 200, 400, 800], [None, 180, None, 720], [None, 240, None, 1200])
+    low, high = (at_end(hardware, end) for end in ENDS)
+    assert durations(low) == [100, 180, 400, 400 + 360]
+    assert durations(high) == [100, 240, 400, 400 + 600]
+
+
+rises = st.lists(st.integers(0, 10**9), min_size=2, max_size=8)
+
+
+@given(rises, st.integers(0, 7), st.floats(0.1, 1), st.floats(1, 10))
+def test_ends_enclose_the_curve_and_go_on_from_what_is_sure(
+    rises: list[int], last_sure: int, least: float, greatest: float
+) -> None:
+    times = [sum(rises[: at + 1]) for at in range(len(rises))]
+    low_ns = [None if at <= last_sure else int(time * least) for at, time in enumerate(times)]
+    high_ns = [None if at <= last_sure else round(time * greatest) for at, time in enumerate(times)]
+    hardware = ranged(times, low_ns, high_ns)
+    lows, highs = (durations(at_end(hardware, end)) for end in ENDS)
+    for at, (low, time, high) in enumerate(zip(lows, times, highs, strict=True)):
+        assert low <= time <= high
+        if at <= last_sure:
+            assert low == time == high
+        else:  # the rise from the last sure point is all that has a range
+            sure = times[min(last_sure, len(times) - 1)]
+            assert low - sure >= (time - sure) * least - 2
+            assert high - sure <= (time - sure) * greatest + 2
+
+
+@given(st.integers(1, 10**9), st.integers(100, 200), st.integers(1, 6))
+def test_the_fast_end_is_no_faster_than_the_wire_beyond_what_was_measured(
+    wire_ns: int, percent: int, count: int
+) -> None:
+    """Where a range ends at the wire, every MiB beyond the last point takes at least what the wire takes."""
+    wires = [wire_ns << octave for octave in range(count + 1)]
+    times = [divide_half_even(wire * percent, 100) for wire in wires]
+    ends = [None, *wires[1:]]
+    lows = durations(at_end(ranged(times, ends, ends), "min_ns"))
+    for low, wire in zip(lows[1:], wires[1:], strict=True):
+        assert low - lows[0] >= wire - wires[0] - 1

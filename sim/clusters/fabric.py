@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sim.clusters.links import Job, Wires, job_of, shares
-from sim.clusters.nccl.constants import GENERATIONS, NVLS_SPEEDS, Protocol
+from sim.clusters.nccl_tables import GENERATIONS, NVLS_SPEEDS, Protocol
 from sim.errors import InputError
 from sim.nouns.cluster import NVLINKS, Cluster, CpuVendor, Generation, HostKind, Step
 
@@ -24,16 +24,16 @@ class Hop:
     what all the NICs of a host send together. ``latency_ns`` is what one step takes beyond NCCL's table, to
     which the links and switches of its kind already belong; null adds nothing. ``reported_ns`` is the latency
     of a step that a network plugin tells NCCL (``ncclNetProperties_t.latency``), set so that NCCL chooses
-    well (NVIDIA/nccl#625): it counts for the choice, and ``model.as_stepped`` says how long a step takes.
-    ``staged_by``, for hosts without GPUDirect RDMA: bytes/s of the slots of GPUs that reach NICs through host
-    memory.
+    well (NVIDIA/nccl#625): it counts for the choice, and ``nccl_model.as_delivered`` says how long a step
+    takes. ``staged_bytes_per_s``: what is left of it where hosts have no GPUDirect RDMA, so that GPUs reach
+    their NICs through host memory; null: all.
     """
 
     kind: Kind
     bytes_per_s: float
     latency_ns: int | None = None
     reported_ns: int | None = None
-    staged_by: tuple[float, ...] = ()
+    staged_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +80,21 @@ _SPEEDS: dict[Generation, tuple[float, ...]] = {
 _MOST_FOUND = 32  # MAXCHANNELS / 2
 _LEAST_NVLS = 3  # GPUs of a host (ncclNvlsInit, src/transport/nvls.cc)
 _WORST_FIRST: tuple[Kind, ...] = ("shm", "qpi", "pcie", "nvswitch", "nvlink")
+
+# Through host memory: what a GPU sends and receives at once, in bytes/s, on hosts of PCIe 3
+# and 4. So goes what has no peer-to-peer, and without GPUDirect RDMA all that goes to a NIC: in both cases
+# kernels store to host memory and load from it (src/transport/shm.cc; NCCL_NET_MAP_HOSTMEM, net.cc). Seven
+# figures of six machines lie between 1.4 and 14.9 GB/s: the processor decides, and no data sheet
+# says it. On PCIe 5 two machines have 28 to 35 of the 48 GB/s that NCCL counts, too few for a number.
+THROUGH_HOST_BYTES_PER_S = 4e9
+PCIE_5_FROM_BYTES_PER_S = 36e9  # between 24 and 48, which NCCL counts for x16 of PCIe 4 and 5
+
+
+def through_host(bytes_per_s: float) -> float:
+    """What a GPU sends and receives at once through host memory, where slots carry ``bytes_per_s``."""
+    return (
+        bytes_per_s if bytes_per_s >= PCIE_5_FROM_BYTES_PER_S else min(bytes_per_s, THROUGH_HOST_BYTES_PER_S)
+    )
 
 
 def fabric_of(
@@ -147,13 +162,13 @@ def _inter(cluster: Cluster, wires: Wires, job: Job, kinds: set[HostKind], share
     if latency_ns:  # NCCL's table has one switch already; the first ring stands for all
         ways = [wires.way(a, job.nics[a][0], b, job.nics[b][0]) for a, b in job.steps()]
         latency_ns = round(sum(len(way) - 2 for way in ways) * latency_ns / len(ways))
-    staged = [kind.gpu_slot_bytes_per_s for kind in kinds if kind.staged and kind.gpu_slot_bytes_per_s]
+    slots = [kind.gpu_slot_bytes_per_s for kind in kinds if kind.staged and kind.gpu_slot_bytes_per_s]
     return Hop(
         kind="net",
         bytes_per_s=shared,
         latency_ns=latency_ns or None,
         reported_ns=reported or None,
-        staged_by=(min(staged),) * job.rings if staged else (),
+        staged_bytes_per_s=min(shared, job.rings * through_host(min(slots))) if slots else None,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sim.clock.arrays import Floats, Ints
-from sim.clusters.ranks.rank_files import LARGEST_PACE, SMALLEST_PACE, Ranks
+from sim.clusters.ranks import LARGEST_PACE, SMALLEST_PACE, Ranks
 from sim.errors import InputError
 from sim.nouns.workload import Workload
 from sim.units import format_number

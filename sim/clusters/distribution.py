@@ -1,17 +1,19 @@
-"""What drawn jobs say: the distribution of their steps, what the slowest rank costs, and which it is."""
+"""How long steps are over many draws of ranks that differ: what the slowest rank costs, which it is, and what
+a bucket assignment makes of it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sim.clusters.ranks.crew import Crew, make_crew
-from sim.clusters.ranks.rank_files import RankGroup, Ranks, SlowRanks
-from sim.clusters.ranks.step_chain import JobSteps, VariedStep, play_even
+from sim.clock.arrays import Ints
+from sim.clusters.chain import JobSteps, VariedStep, play_even, play_jobs
+from sim.clusters.crew import Crew, make_crew
+from sim.clusters.ranks import RankGroup, Ranks, SlowRanks
 from sim.costs.doubts import doubts_about
+from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
@@ -19,6 +21,12 @@ from sim.tuner.draws import NO_SCATTER
 from sim.tuner.gain import student
 from sim.units import format_number
 
+MOST_SAMPLES = 1_000_000
+_MOST_JOBS = 20
+_FEWEST_STEPS = 10  # in a job, so that the one that is not counted is no great loss
+_MOST_LOTTERIES = 1000  # jobs, if a rank draws a pace once a job: more steps of one job then say little
+_STEPS_OF_A_LOTTERY = 2
+_MOST_RANKS = 1 << 23  # of all jobs together: what is kept of them takes 192 MiB
 _WORST = 5
 _FEWEST_STALLS = 20  # a Poisson number of 20 has a standard deviation of less than a quarter of it
 _QUANTILES = np.linspace(0, 1, 101)
@@ -105,7 +113,138 @@ class StepDistribution:
     provenance: dict[str, Any] = field(default_factory=dict)
 
 
-def interval(tables: Sequence[NDArray[np.int64]], is_told: bool) -> tuple[int, int | None, int | None]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedRow:
+    """One assignment over the same draws as the first one, which ``gain_ns`` is measured against.
+
+    ``gain_ns``: by how much its mean step is shorter, with an interval where that of a mean step has one;
+    ``nominal_gain_ns`` the same with all ranks alike. Their difference is what it changes of the cost of the
+    slowest.
+    """
+
+    name: str
+    gain_ns: int
+    gain_low_ns: int | None
+    gain_high_ns: int | None
+    nominal_gain_ns: int
+    distribution: StepDistribution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentComparison:
+    """Several assignments on the same draws; the first row is what the others are measured against."""
+
+    KIND: ClassVar[str] = "assignment_comparison"
+    rows: tuple[PairedRow, ...]
+    best_by_mean: str
+    best_by_nominal: str
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+
+def step_distribution(
+    workload: Workload,
+    hardware: Hardware,
+    assignment: Assignment,
+    ranks: Ranks,
+    *,
+    samples: int = 1000,
+    seed: int = 0,
+    others: Mapping[str, Workload] | None = None,
+) -> StepDistribution:
+    """``samples`` steps of ``hardware.world_size`` ranks that differ as ``ranks`` says, from ``seed``.
+
+    ``others`` are the workloads that ``ranks.groups`` name. Raises as ``compare_assignments``.
+    """
+    compared = compare_assignments(
+        workload, hardware, {"": assignment}, ranks, samples=samples, seed=seed, others=others
+    )
+    return compared.rows[0].distribution
+
+
+def compare_assignments(
+    workload: Workload,
+    hardware: Hardware,
+    assignments: Mapping[str, Assignment],
+    ranks: Ranks,
+    *,
+    samples: int = 1000,
+    seed: int = 0,
+    others: Mapping[str, Workload] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> AssignmentComparison:
+    """Several assignments on the same draws; the first is what the others are measured against.
+
+    Args:
+        workload: what a rank computes; its ``samples`` are drawn from.
+        hardware: ``world_size`` is how many ranks there are; its ``spread`` says how all-reduces vary.
+        assignments: by name, at least one.
+        ranks: how they differ.
+        samples: steps of each assignment.
+        seed: of all draws.
+        others: the workloads that ``ranks.groups`` name.
+        progress: called now and then with how many steps are played, and how many there are.
+
+    Raises:
+        InputError: an argument that is not legal, ranks that there are not, workloads of other models.
+        NotModelledError: ranks that wait for each other for ever, or too many for collectives that follow
+            one another.
+    """
+    if not assignments:
+        raise InputError("assignments: none is not legal; give at least one")
+    if not 1 <= samples <= MOST_SAMPLES:
+        raise InputError(f"samples: {samples} is not legal; give 1 to {MOST_SAMPLES:,}")
+    if seed < 0:
+        raise InputError(f"seed: {seed} is not legal; give an integer >= 0")
+    crew = make_crew(workload, hardware.world_size, ranks, others or {})
+    steps = _steps(samples, crew)
+    total = len(assignments) * (sum(steps) + len(steps))  # one of each job is not counted
+    done, seldom = count(1), max(1, total // 200)
+
+    def played() -> None:
+        number = next(done)
+        if number % seldom == 0 or number == total:
+            progress(number, total)
+
+    rows: list[PairedRow] = []
+    first: list[JobSteps] = []
+    for name, assignment in assignments.items():
+        step = VariedStep(crew, hardware, assignment)
+        jobs = play_jobs(step, seed, steps, played)
+        told = summarise(workload, hardware, assignment, step, jobs, seed)
+        first = first or jobs
+        gains = [one.steps_ns - other.steps_ns for one, other in zip(first, jobs, strict=True)]
+        gain, low, high = interval(gains, enough_stalls(ranks, jobs))
+        nominal = rows[0].distribution.nominal_step_ns if rows else told.nominal_step_ns
+        rows.append(
+            PairedRow(
+                name=name,
+                gain_ns=gain,
+                gain_low_ns=low,
+                gain_high_ns=high,
+                nominal_gain_ns=nominal - told.nominal_step_ns,
+                distribution=told,
+            )
+        )
+    return AssignmentComparison(
+        rows=tuple(rows),
+        best_by_mean=min(rows, key=lambda row: row.distribution.mean_step_ns).name,
+        best_by_nominal=min(rows, key=lambda row: row.distribution.nominal_step_ns).name,
+        provenance={"source": "sim.compare_assignments", "workload": workload.name, "seed": seed},
+    )
+
+
+def _steps(samples: int, crew: Crew) -> list[int]:
+    """Steps of each job: up to 20 jobs, of at least ten steps each where there are so many; many short jobs
+    where ranks draw a pace once a job."""
+    jobs = min(_MOST_JOBS, samples // _FEWEST_STEPS)
+    if crew.ranks.pace_spread:
+        most = max(_MOST_JOBS, min(_MOST_LOTTERIES, _MOST_RANKS // len(crew)))
+        jobs = min(most, samples // _STEPS_OF_A_LOTTERY)
+    jobs = max(1, jobs)
+    return [samples // jobs + (number < samples % jobs) for number in range(jobs)]
+
+
+def interval(tables: Sequence[Ints], is_told: bool) -> tuple[int, int | None, int | None]:
     """The mean of all steps in ns, and its 95 % interval by the scatter of the means of single jobs.
 
     ``tables`` are the steps of each job. There is no interval (None) for one job, or unless ``is_told``.
@@ -142,6 +281,7 @@ def summarise(
     computed = np.sum([job.computed_ns for job in jobs], axis=0) / (len(every) * world_size)
     pace = float(computed.sum() / own.sum()) if own.any() else 1.0
     nominal, even = play_even(alike, own), play_even(alike, computed)
+    parts, worst = _parts(crew, jobs)
     return StepDistribution(
         workload=workload.name,
         hardware=hardware.name,
@@ -166,8 +306,8 @@ def summarise(
         even_step_ns=even,
         imbalance_cost_ns=mean - even,
         waited_ns=round(sum(float(job.rank_waited_ns.sum()) for job in jobs) / (len(every) * world_size)),
-        parts=_parts(crew, jobs),
-        worst=_worst(jobs),
+        parts=parts,
+        worst=worst,
         collectives=_collectives(step, jobs),
         not_known=_not_known(step, hardware),
         notes=(*_notes(crew, step, jobs), *doubts_about(workload, hardware)),
@@ -175,31 +315,26 @@ def summarise(
     )
 
 
-class _Sums:
-    """By rank, over the steps of all jobs: mean wait and pace of a step, and how often it came last."""
+def _parts(crew: Crew, jobs: Sequence[JobSteps]) -> tuple[tuple[RankPart, ...], tuple[RankPart, ...]]:
+    """What was named in ``ranks``, range by range, cut where ranges overlap, and all other ranks as one; and
+    the single ranks that came last most often."""
+    steps = sum(len(job.steps_ns) for job in jobs)
+    waited = np.sum([job.rank_waited_ns for job in jobs], axis=0) / steps
+    last = np.sum([job.rank_last for job in jobs], axis=0)
+    paces = np.sum([job.rank_paces for job in jobs], axis=0) / steps
+    collectives = max(1, steps * len(jobs[0].stragglers))
 
-    def __init__(self, jobs: Sequence[JobSteps]) -> None:
-        self.steps = sum(len(job.steps_ns) for job in jobs)
-        self.waited = np.sum([job.rank_waited_ns for job in jobs], axis=0) / self.steps
-        self.last = np.sum([job.rank_last for job in jobs], axis=0)
-        self.paces = np.sum([job.rank_paces for job in jobs], axis=0) / self.steps
-        self.collectives = max(1, self.steps * len(jobs[0].stragglers))
-
-    def part(self, name: str, ranks: NDArray[np.int64]) -> RankPart:
+    def part(name: str, ranks: Ints) -> RankPart:
         return RankPart(
             name=name,
             first=int(ranks[0]),
             count=len(ranks),
-            pace=float(self.paces[ranks].mean()),
-            last_share=float(self.last[ranks].sum() / self.collectives),
-            waited_ns=round(float(self.waited[ranks].mean())),
+            pace=float(paces[ranks].mean()),
+            last_share=float(last[ranks].sum() / collectives),
+            waited_ns=round(float(waited[ranks].mean())),
         )
 
-
-def _parts(crew: Crew, jobs: Sequence[JobSteps]) -> tuple[RankPart, ...]:
-    """What was named in ``ranks``, range by range, cut where ranges overlap, and all other ranks as one."""
-    sums, ranks = _Sums(jobs), crew.ranks
-    named: list[SlowRanks | RankGroup] = [*ranks.slow, *ranks.groups]
+    named: list[SlowRanks | RankGroup] = [*crew.ranks.slow, *crew.ranks.groups]
     edges = sorted({0, len(crew), *(one.first for one in named), *(one.first + one.count for one in named)})
     parts, rest = [], []
     for first, stop in pairwise(edges):
@@ -210,17 +345,11 @@ def _parts(crew: Crew, jobs: Sequence[JobSteps]) -> tuple[RankPart, ...]:
         words = [one.workload for one in inside if isinstance(one, RankGroup)]
         if any(isinstance(one, SlowRanks) for one in inside):
             words.append(f"slow, pace {format_number(crew.paces[first], 6)}")
-        parts.append(sums.part(", ".join(words), np.arange(first, stop)))
+        parts.append(part(", ".join(words), np.arange(first, stop)))
     if rest:
-        parts.append(sums.part("all others" if parts else "all", np.concatenate(rest)))
-    return tuple(parts)
-
-
-def _worst(jobs: Sequence[JobSteps]) -> tuple[RankPart, ...]:
-    """The ranks that came last most often."""
-    sums = _Sums(jobs)
-    order = np.argsort(-sums.last, kind="stable")[:_WORST]
-    return tuple(sums.part(f"rank {rank}", np.array([rank])) for rank in order if sums.last[rank])
+        parts.append(part("all others" if parts else "all", np.concatenate(rest)))
+    order = np.argsort(-last, kind="stable")[:_WORST]
+    return tuple(parts), tuple(part(f"rank {rank}", np.array([rank])) for rank in order if last[rank])
 
 
 def _collectives(step: VariedStep, jobs: Sequence[JobSteps]) -> tuple[CollectiveWait, ...]:

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sim.clusters.nccl.constants import SOURCE
-from sim.clusters.nccl.fabric import Fabric, fabric_of
-from sim.clusters.nccl.model import as_staged, choose, collective_ns, filling_ns
+from sim.clusters.fabric import Fabric, fabric_of
+from sim.clusters.nccl_model import as_delivered, choose, collective_ns, filling_us
+from sim.clusters.nccl_tables import SOURCE
 from sim.costs.own_costs import OF_GENERATION, with_own_costs
 from sim.errors import InputError
 from sim.nouns.checks import one_of
@@ -34,18 +34,26 @@ def uncertainty(fabric: Fabric) -> tuple[float, float]:
     If data goes through host memory on its way to a NIC, the range is as wide as that of host memory; but its
     fast end is not faster than the network.
     """
-    low, high = _within_hosts(fabric)
-    inter, staged = fabric.inter, as_staged(fabric).inter
-    if fabric.hosts > 1 and inter is not None and staged is not None and staged != inter:
-        at_line_rate = OVER_LINKS[0] * staged.bytes_per_s / inter.bytes_per_s
-        return min(low, max(THROUGH_HOST[0], at_line_rate)), max(high, THROUGH_HOST[1])
-    return low, high
+    low, high = OVER_LINKS
+    if fabric.ranks_per_host > 1 and fabric.intra.kind not in NVLINKS:
+        low, high = THROUGH_HOST if fabric.intra.kind == "shm" else PEER_TO_PEER
+    staged = _staged_share(fabric)
+    return (
+        (low, high)
+        if staged == 1
+        else (
+            min(low, max(THROUGH_HOST[0], OVER_LINKS[0] * staged)),
+            max(high, THROUGH_HOST[1]),
+        )
+    )
 
 
-def _within_hosts(fabric: Fabric) -> tuple[float, float]:
-    if fabric.ranks_per_host == 1 or fabric.intra.kind in NVLINKS:
-        return OVER_LINKS
-    return THROUGH_HOST if fabric.intra.kind == "shm" else PEER_TO_PEER
+def _staged_share(fabric: Fabric) -> float:
+    """What host memory leaves of what the network carries; 1 where nothing goes through it."""
+    inter = fabric.inter
+    if fabric.hosts == 1 or inter is None or inter.staged_bytes_per_s is None:
+        return 1.0
+    return inter.staged_bytes_per_s / inter.bytes_per_s
 
 
 def curve(fabric: Fabric, collective: str, sizes: Iterable[int], algorithm: str | None = None) -> Curve:
@@ -74,35 +82,35 @@ def hardware_of(
         collective: curve(fabric, collective, wanted, algorithm if collective == "all_reduce" else None)
         for collective in CURVES
     }
-    sent = {
-        point: method
-        for point in curves["all_reduce"]
-        if (method := choose(fabric, "all_reduce", point.num_bytes, algorithm)) is not None
-    }
-    filling = {point: filling_ns(fabric, "all_reduce", point.num_bytes, algorithm) for point in sent}
     low, high = uncertainty(fabric)
-    expected = {
-        str(point.num_bytes): {
+    expected, by_size, filling = {}, {}, {}
+    for point in curves["all_reduce"]:
+        size = point.num_bytes
+        method = choose(fabric, "all_reduce", size, algorithm)
+        if method is None:
+            continue
+        given = as_delivered(fabric, method, size)
+        filling[point] = round(filling_us(given, "all_reduce", size, method) * 1000)
+        by_size[str(size)] = str(method)
+        expected[str(size)] = {
             "min_ns": round((point.duration_ns - filling[point]) * low),
             "max_ns": round(point.duration_ns * high),
             "of": "what the cost model does not know: the range of other machines that were measured",
         }
-        for point in sent
-    }
     made = Hardware(
         name=name,
         world_size=fabric.world_size,
         **curves,
         spread={
             "all_reduce": expected,
-            **({"ranges": {"all_reduce": {"low": low, "high": high}}} if sent else {}),
+            **({"ranges": {"all_reduce": {"low": low, "high": high}}} if expected else {}),
         },
         provenance={
             "source": "computed by NCCL's cost model from published figures; nothing of it is measured",
             "constants": SOURCE,
-            "links": "what they give of NCCL's figures: medians of other machines (sim.clusters.nccl.model)",
+            "links": "what they give of NCCL's figures: medians of other machines",
             "fabric": asdict(fabric),
-            "methods": {str(point.num_bytes): str(method) for point, method in sent.items()},
+            "methods": by_size,
             "not_known": _not_known(fabric, filling),
         },
     )
@@ -114,21 +122,20 @@ def hardware_of(
 
 def _not_known(fabric: Fabric, filling: dict[CurvePoint, int]) -> list[str]:
     """Sentences on what decides how far a measurement may be off."""
-    said = []
-    inter, staged = fabric.inter, as_staged(fabric).inter
-    if inter is not None and staged is not None and staged != inter:
+    said, inter = [], fabric.inter
+    if inter is not None and inter.staged_bytes_per_s is not None and _staged_share(fabric) < 1:
         said.append(
             f"data goes through host memory on its way to NICs, as without GPUDirect RDMA (GeForce, or a NIC "
-            f"that is not below its GPU's PCIe switch): {format_number(staged.bytes_per_s / 1e9)} GB/s a "
-            f"host are computed, one GPU of other machines had {MEASURED_THROUGH_HOST}; where NCCL's log "
+            f"that is not below its GPU's PCIe switch): {format_number(inter.staged_bytes_per_s / 1e9)} GB/s "
+            f"a host are computed, one GPU of other machines had {MEASURED_THROUGH_HOST}; where NCCL's log "
             f"says GDRDMA, set gpu_direct"
         )
-    shares = {point: ns / point.duration_ns for point, ns in filling.items()}
-    most = max(shares, key=shares.__getitem__, default=None)
-    if most is not None and shares[most]:
+    shares = ((ns / point.duration_ns, point.num_bytes) for point, ns in filling.items())
+    share, size = max(shares, default=(0.0, 0))
+    if share:
         said.append(
-            f"NVLS: up to {format_percent(shares[most], 0)} of a time (at {format_size(most.num_bytes)}) is "
-            f"its pipeline filling, less where GPUs copy faster than the switch reduces"
+            f"NVLS: up to {format_percent(share, 0)} of a time (at {format_size(size)}) is its pipeline "
+            f"filling, less where GPUs copy faster than the switch reduces"
         )
     return said
 

@@ -1,8 +1,8 @@
-"""Files of ranks, and the workloads that they name."""
+"""How the ranks of one job differ: their pace, their interruptions, their work; and their files."""
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -114,13 +114,3 @@ def load_groups(path: str | os.PathLike[str], ranks: Ranks) -> dict[str, Workloa
             except InputError as error:
                 raise InputError(f"{path}: groups.{number}.workload: {error}") from error
     return loaded
-
-
-def moved(ranks: Ranks, path: str | os.PathLike[str], to: str | os.PathLike[str]) -> Ranks:
-    """``ranks`` of the file ``path`` as the file ``to`` has to name its workloads."""
-    there = Path(to).absolute().parent
-    groups = tuple(
-        replace(group, workload=os.path.relpath(Path(path).absolute().parent / group.workload, there))
-        for group in ranks.groups
-    )
-    return replace(ranks, groups=groups)

@@ -1,0 +1,354 @@
+"""Hardware that was not measured, from measurements of other sizes, ranks or clusters.
+
+NCCL's cost model gives the shape of a curve, and measured points correct it. At a measured point nothing is
+changed. Between points the ratio of measured to computed times is interpolated, in the logarithms of ratio
+and size; beyond them, and on other numbers of ranks, it is carried as it is. No line is fitted: if the model
+is wrong by the same factor everywhere, a single point mends it. A point that takes as long as a larger one,
+or longer, lies where the library switches protocol, or was measured cold: it keeps its value and says nothing
+of its neighbours.
+
+How far off that may be comes from leaving points out, and grows with every doubling of ranks. The fast end of
+a range is never faster than a host's ports at line rate, through which all that other hosts need must go;
+links within a host set no such limit, since NCCL counts less than their data sheets. Beyond the last measured
+point only the time that is added to that point's is in doubt.
+
+The shape is NCCL's, and so is how far it was seen to miss. Small messages of gloo are outside of what is
+known: from two hosts to four up to 128 KiB they take 3 to 9 times as long as extrapolated, beyond the range.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from sim.clusters.computed import SIZES, uncertainty
+from sim.clusters.fabric import Fabric, fabric_of
+from sim.clusters.links import wire_bytes
+from sim.clusters.nccl_model import nccl_ns
+from sim.errors import InputError
+from sim.nouns.cluster import Cluster
+from sim.nouns.hardware import CURVES, MOST_FACTOR, Curve, CurvePoint, Hardware
+from sim.units import NS_PER_S, format_size
+
+COVERED = 0.9  # the share of left-out points that the stated range holds
+# By how much at most, as a logarithm, three points miss nine in ten of the others, on machines that no
+# prediction is tested on (tests/clusters/measured_paths.py).
+SHAPE = 0.16
+# The line rate of a port over what is counted of it, at most: frames of 1538 bytes carry 1448 of TCP's data
+# (sim.clusters.machines.tcp_port); NCCL counts 12 of 12.5 GB/s (src/graph/topo.h).
+LINE_RATE = 1538 / 1448
+_MOST_ODD = 3
+_OF_THE_LINK = ("backend", "device", "device_type")  # between what it was measured, whatever its size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimatedPoint:
+    """A time at a size, and the range in which a measurement may be expected."""
+
+    num_bytes: int
+    duration_ns: int
+    least_ns: int
+    greatest_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredCurve:
+    """A curve of one collective, the fabric that it was measured on, and its ratios to computed times."""
+
+    fabric: Fabric
+    curve: Curve
+    collective: str = "all_reduce"
+
+    def __post_init__(self) -> None:
+        if self.fabric.world_size < 2:
+            raise InputError("fabric.world_size: 1 is not legal; one rank measures nothing")
+        if not all(point.duration_ns for point in self.curve):
+            raise InputError("curve: a duration_ns of 0 is not legal; give measured times")
+
+    @cached_property
+    def logs(self) -> dict[int, float]:
+        """By size in bytes, the logarithm of measured over computed time."""
+        return {
+            point.num_bytes: math.log(
+                point.duration_ns / nccl_ns(self.fabric, self.collective, point.num_bytes)
+            )
+            for point in self.curve
+        }
+
+    @cached_property
+    def odd(self) -> dict[int, int]:
+        """Sizes that take as long as a larger one or longer, and which one that is."""
+        found: dict[int, int] = {}
+        after = self.curve[-1]
+        for point in reversed(self.curve[:-1]):
+            if point.duration_ns >= after.duration_ns:
+                found[point.num_bytes] = after.num_bytes
+            else:
+                after = point
+        return found
+
+    @cached_property
+    def _telling(self) -> tuple[list[float], list[float]]:
+        """log2 of size and logarithm of the ratio, of the points that say something of their neighbours."""
+        kept = {size: log for size, log in self.logs.items() if size not in self.odd}
+        return [_octave(size) for size in kept], list(kept.values())
+
+    def log(self, num_bytes: int) -> float:
+        """The ratio's logarithm at a size: linear in log2 of size between points, constant beyond."""
+        if num_bytes in self.odd:
+            return self.logs[num_bytes]
+        return float(np.interp(_octave(num_bytes), *self._telling))
+
+    def doubt(self, *, odd: bool) -> tuple[float, float]:
+        """How far the ratio may be off, down and up (logarithms): nine in ten points, each left out in turn,
+        lie no farther from what the others say, and ``SHAPE`` at least; of fewer than three points, as far as
+        the model. ``odd``: whether the odd points count, too."""
+        octaves, logs = self._telling
+        left_out = [(_octave(size), self.logs[size]) for size in self.odd if odd]
+        off = [abs(log - float(np.interp(octave, octaves, logs))) for octave, log in left_out]
+        for one in range(1, len(octaves) - 1):
+            others, theirs = (row[:one] + row[one + 1 :] for row in (octaves, logs))
+            off.append(abs(logs[one] - float(np.interp(octaves[one], others, theirs))))
+        if not off:
+            return _of_the_model(self.fabric)
+        return (max(SHAPE, sorted(off)[math.ceil(COVERED * len(off)) - 1]),) * 2
+
+    def around(self, num_bytes: int) -> list[float]:
+        """The logarithms at the points on both sides of a size."""
+        octaves, logs = self._telling
+        place = bisect_right(octaves, _octave(num_bytes))
+        return logs[max(place - 1, 0) : place + 1]
+
+
+def _octave(num_bytes: int) -> float:
+    return math.log2(max(num_bytes, 1))
+
+
+def _of_the_model(fabric: Fabric) -> tuple[float, float]:
+    """How far the model is off without any measurement: logarithms down and up."""
+    least, greatest = uncertainty(fabric)
+    return -math.log(least), math.log(greatest)
+
+
+def extrapolate(
+    measured: Sequence[MeasuredCurve], fabric: Fabric, sizes: Iterable[int]
+) -> tuple[EstimatedPoint, ...]:
+    """Times of a collective on ``fabric`` at ``sizes`` (bytes, in ascending order), from curves of it.
+
+    A curve of the very same fabric is taken as it is. Otherwise curves of one host are used for one host and
+    those of several for several, if there are such: between two numbers of ranks the ratio is interpolated,
+    beyond them the nearest is carried. There the range widens with every doubling of ranks by the model's own
+    range, and is, apart from the doubt in the ratio, no wider than that.
+
+    Raises:
+        InputError: nothing measured, no size, or two curves of as many ranks and hosts.
+    """
+    wanted = sorted(set(sizes))
+    if not wanted:
+        raise InputError("sizes: none; give at least one size in bytes")
+    if not measured:
+        raise InputError("measured: none; give at least one curve, or compute it by sim.clusters.computed")
+    places = [(each.fabric.world_size, each.fabric.hosts) for each in measured]
+    if len(set(places)) != len(places):
+        raise InputError(f"measured: two curves of the same ranks and hosts among {sorted(places)}; give one")
+    if fabric.world_size == 1:
+        return tuple(
+            EstimatedPoint(num_bytes=size, duration_ns=0, least_ns=0, greatest_ns=0) for size in wanted
+        )
+    same = [each for each in measured if each.fabric == fabric]
+    if same:
+        return tuple(_on_itself(same[0], size) for size in wanted)
+    alike = [each for each in measured if (each.fabric.hosts > 1) == (fabric.hosts > 1)] or measured
+    alike = sorted(alike, key=lambda each: each.fabric.world_size)
+    ranks, at = [math.log2(each.fabric.world_size) for each in alike], math.log2(fabric.world_size)
+    near = min(range(len(alike)), key=lambda one: abs(ranks[one] - at))
+    known, own = alike[near].doubt(odd=False), _of_the_model(fabric)
+    widened = [math.hypot(doubt, most * (ranks[near] - at)) for doubt, most in zip(known, own, strict=True)]
+    found = []
+    for size in wanted:
+        log = float(np.interp(at, ranks, [each.log(size) for each in alike]))
+        # of the model the range begins at own, so that it lies log nearer or farther from what is carried
+        down = min(widened[0], known[0] + max(0.0, own[0] + log))
+        up = min(widened[1], known[1] + max(0.0, own[1] - log))
+        found.append(_estimate(alike[near], fabric, size, log, (down, up)))
+    return tuple(found)
+
+
+def _on_itself(measured: MeasuredCurve, size: int) -> EstimatedPoint:
+    """A time on the very same fabric: exact at points; beyond the last only the added time is in doubt."""
+    for point in measured.curve:
+        if point.num_bytes == size:
+            exact = point.duration_ns
+            return EstimatedPoint(num_bytes=size, duration_ns=exact, least_ns=exact, greatest_ns=exact)
+    log, around = measured.log(size), measured.around(size)
+    down, up = measured.doubt(odd=True)
+    doubt = max(down, log - min(around)), max(up, max(around) - log)
+    last = measured.curve[-1]
+    return _estimate(measured, measured.fabric, size, log, doubt, last if size > last.num_bytes else None)
+
+
+def _estimate(
+    measured: MeasuredCurve,
+    fabric: Fabric,
+    size: int,
+    log: float,
+    doubt: tuple[float, float],
+    known: CurvePoint | None = None,
+) -> EstimatedPoint:
+    """The model's time times ``exp(log)``, and its range; the time of a ``known`` smaller message is sure."""
+    collective = measured.collective
+    duration = round(nccl_ns(fabric, collective, size) * math.exp(log))
+    exact, wire = 0, _ports_ns(fabric, collective, size)
+    if known is not None:
+        exact = min(known.duration_ns, duration)
+        wire -= _ports_ns(fabric, collective, known.num_bytes)
+    added = duration - exact
+    return EstimatedPoint(
+        num_bytes=size,
+        duration_ns=duration,
+        least_ns=exact + round(max(added * math.exp(-doubt[0]), min(wire, added))),
+        greatest_ns=exact + round(added * math.exp(doubt[1])),
+    )
+
+
+def _ports_ns(fabric: Fabric, collective: str, size: int) -> float:
+    """The least ns of a host's ports, by any algorithm: as in a ring of hosts, or half if switches reduce."""
+    if fabric.inter is None or fabric.hosts == 1:
+        return 0.0
+    sent = wire_bytes(collective, size, fabric.hosts) / (2 if fabric.sharp else 1)
+    return sent * NS_PER_S / (fabric.inter.bytes_per_s * LINE_RATE)
+
+
+def extrapolate_hardware(
+    measured: Sequence[tuple[Cluster, Hardware]], cluster: Cluster, name: str | None = None
+) -> Hardware:
+    """The Hardware of ``cluster`` from Hardware measured on others, or on itself at a few sizes.
+
+    Every curve that was measured anywhere is taken to the sizes that were measured and the powers of two from
+    8 B to 8 GiB, by ``extrapolate``; measured points of the cluster itself stay as they are. All that is no
+    curve comes from the measurement with the nearest number of ranks; of two equally near, from the larger.
+    ``spread`` keeps the range of each point, without a count. ``provenance.uncertainty`` states the range,
+    and ``odd_points`` names the points that tell nothing about their neighbours, such as those measured cold.
+    The shape of the curves is NCCL's. With gloo, messages below 256 KiB may lie outside of the range.
+
+    Args:
+        measured: each cluster with what was measured there.
+        cluster: the machine that is asked for, with its placement.
+        name: of the result; None: the cluster's name and its ranks.
+
+    Raises:
+        InputError: nothing measured, a Hardware of other ranks than its cluster, two of as many ranks and
+            hosts, a measurement of one rank, or clusters whose ranks no way joins.
+        NotModelledError: a placement that the cost model does not know.
+    """
+    if not measured:
+        raise InputError(
+            "measured: none; give at least one cluster with its hardware, or use cluster_hardware"
+        )
+    fabric, fabrics = fabric_of(cluster), []
+    for number, (where, each) in enumerate(measured):
+        fabrics.append(fabric_of(where))
+        if each.world_size != fabrics[-1].world_size:
+            raise InputError(
+                f"measured.{number}: {each.name!r} has world_size {each.world_size}, its cluster "
+                f"{where.name!r} {fabrics[-1].world_size} ranks; give the placement that was measured"
+            )
+    hardware = [each for _, each in measured]
+    found: dict[str, tuple[EstimatedPoint, ...]] = {}
+    odd: list[str] = []
+    for collective in CURVES:
+        curves = [
+            MeasuredCurve(fabric=where, curve=curve, collective=collective)
+            for where, each in zip(fabrics, hardware, strict=True)
+            if (curve := each.curve(collective)) is not None
+        ]
+        for one in curves:
+            odd += _odd(one)
+        if curves:
+            sizes = {*SIZES, *(point.num_bytes for one in curves for point in one.curve)}
+            found[collective] = extrapolate(curves, fabric, sizes)
+    nearest = min(
+        hardware, key=lambda each: (abs(math.log2(each.world_size / fabric.world_size)), -each.world_size)
+    )
+    kept = {key: known for key, known in nearest.spread.items() if key not in (*CURVES, "readings")}
+    ranges = {key: known for key, known in kept.get("ranges", {}).items() if key not in CURVES}
+    if "all_reduce" in found:
+        low, high = _factors(found["all_reduce"], min, max)
+        ranges["all_reduce"] = {"low": max(1 / MOST_FACTOR, low), "high": min(MOST_FACTOR, high)}
+    made: dict[str, Any] = dict.fromkeys(CURVES)
+    for name_of, points in found.items():
+        made[name_of] = tuple(
+            CurvePoint(num_bytes=each.num_bytes, duration_ns=each.duration_ns) for each in points
+        )
+        kept[name_of] = {
+            str(each.num_bytes): {
+                "min_ns": each.least_ns,
+                "max_ns": each.greatest_ns,
+                "of": "what extrapolating leaves open; nine points in ten that were left out lie within",
+            }
+            for each in points
+            if each.least_ns < each.greatest_ns
+        }
+    return replace(
+        nearest,
+        name=name or f"{cluster.name}, {fabric.world_size} ranks",
+        world_size=fabric.world_size,
+        **made,
+        spread={**kept, "ranges": ranges},
+        provenance={
+            **{key: nearest.provenance[key] for key in _OF_THE_LINK if key in nearest.provenance},
+            "source": "measured curves taken to other sizes or ranks by the shape of NCCL's cost model",
+            "not_known": [
+                "curves of gloo have another shape: messages below 256 KiB may lie beyond the range"
+            ],
+            "measured": [
+                {
+                    "name": each.name,
+                    "world_size": where.world_size,
+                    "hosts": where.hosts,
+                    "points": {key: len(curve) for key in CURVES if (curve := each.curve(key)) is not None},
+                }
+                for where, each in zip(fabrics, hardware, strict=True)
+            ],
+            "odd_points": odd,
+            "uncertainty": {
+                collective: {
+                    **dict(zip(("least", "greatest"), _factors(points, median, median), strict=True)),
+                    "of": "measured over extrapolated, the median over sizes; each size's own is in spread",
+                }
+                for collective, points in found.items()
+            },
+            "other_than_curves": f"as in {nearest.name}",
+        },
+        extensions={},
+    )
+
+
+def _odd(measured: MeasuredCurve) -> list[str]:
+    """Sentences on points that tell nothing about their neighbours; of many only on the first few."""
+    where = f"{measured.collective} of {measured.fabric.world_size} ranks"
+    found = sorted(measured.odd.items())
+    said = [
+        f"{where}: {format_size(size)} takes as long as {format_size(larger)}, or longer: another protocol, "
+        f"or measured cold"
+        for size, larger in found[:_MOST_ODD]
+    ]
+    if len(found) > _MOST_ODD:
+        said.append(f"{where}: {len(found) - _MOST_ODD} more such sizes of {len(measured.curve)}")
+    return said
+
+
+def _factors(points: Sequence[EstimatedPoint], lowest: Any, highest: Any) -> tuple[float, float]:
+    """Least and greatest factors from estimates to measurements, each as one of all sizes; 1 of one rank."""
+    known = [each for each in points if each.duration_ns] or [
+        EstimatedPoint(num_bytes=1, duration_ns=1, least_ns=1, greatest_ns=1)
+    ]
+    return (
+        lowest(each.least_ns / each.duration_ns for each in known),
+        highest(each.greatest_ns / each.duration_ns for each in known),
+    )

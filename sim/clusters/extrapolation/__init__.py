@@ -1,1 +1,0 @@
-"""Hardware that was not measured, from measurements of other sizes, ranks or clusters."""
