@@ -17,7 +17,6 @@ from sim.formats.documents import (
     load_workload,
     parse_cluster,
     parse_hardware,
-    parse_workload,
     to_text,
 )
 from sim.formats.record_files import find_records, load_record
@@ -94,7 +93,6 @@ __all__ = [
     "own_step",
     "parse_cluster",
     "parse_hardware",
-    "parse_workload",
     "perfetto_json",
     "read_uploads",
     "record",

@@ -6,8 +6,8 @@ import io
 import json
 import math
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -25,7 +25,7 @@ SCHEMA_VERSION = 1
 MAX_DEPTH = 64
 _LONGEST_MESSAGE = 360
 _BOUNDS = {"greater_than_equal": ">= {ge}", "greater_than": "above {gt}", "less_than_equal": "<= {le}"}
-_MORE_THAN_A_FLOAT = re.compile(r"\d{309}")
+_TOO_DEEP = f"nested too deeply; at most {MAX_DEPTH} levels"
 
 
 class _Kinded(Protocol):
@@ -77,76 +77,45 @@ def _no_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def parse_json(text: str | bytes, source: str) -> Any:
     """JSON as Python values. Raises ``InputError`` naming ``source`` and the position of the fault."""
-    endless: list[str] = []
-
-    def number(word: str) -> float:
-        value = float(word)
-        if not math.isfinite(value):
-            endless.append(word)
-        return value
-
-    def whole(word: str) -> float:
-        return int(word) if math.isfinite(float(word)) else number(word)
-
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
-        document = json.loads(
-            text,
-            parse_constant=number,
-            parse_float=number,
-            parse_int=whole if _MORE_THAN_A_FLOAT.search(text) else None,
-            object_pairs_hook=_no_duplicate_keys,
-        )
+        document = json.loads(text, object_pairs_hook=_no_duplicate_keys)
+        fault = _fault(document)
     except UnicodeDecodeError as error:
         raise InputError(f"{source}: not UTF-8 text (byte {error.start}); give a JSON file") from None
     except json.JSONDecodeError as error:
-        at_end = error.pos >= len(text.rstrip() if isinstance(text, str) else text)
+        at_end = error.pos >= len(error.doc.rstrip())
         why = "the file ends early (truncated?)" if at_end else error.msg
-        why = why if text.strip() else "the file is empty"
+        why = why if error.doc.strip() else "the file is empty"
         raise InputError(f"{source}: not JSON at line {error.lineno}, column {error.colno}: {why}") from None
     except RecursionError:
-        raise InputError(f"{source}: nested too deeply; at most {MAX_DEPTH} levels") from None
+        fault = _TOO_DEEP
     except ValueError as error:
-        raise InputError(f"{source}: {error}") from None
-    _check_depth(document, source)
-    if endless:
-        where = _find(document, lambda value: isinstance(value, float) and not math.isfinite(value))
-        field = f"{where}: " if where else ""
-        raise InputError(f"{source}: {field}{endless[0]:.60} is not legal; give a finite number")
+        fault = str(error)
+    if fault:
+        raise InputError(f"{source}: {fault}")
     return document
 
 
-def _check_depth(document: Any, source: str) -> None:
-    level = [document]
-    for _ in range(MAX_DEPTH):
-        level = [
-            item
-            for holder in level
-            if isinstance(holder, (dict, list))
-            for item in (holder.values() if isinstance(holder, dict) else holder)
-            if isinstance(item, (dict, list))
-        ]
-        if not level:
-            return
-    raise InputError(f"{source}: nested too deeply; at most {MAX_DEPTH} levels")
-
-
-def _find(value: Any, is_wrong: Callable[[Any], bool], where: tuple[str, ...] = ()) -> str | None:
-    """The field of the first wrong value or key, such as ``gradients.3.name``."""
-    if is_wrong(value):
-        return ".".join(where)
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in pairs:
-        if is_wrong(key):
-            return ".".join(where)
-        if (found := _find(item, is_wrong, (*where, str(key)))) is not None:
-            return found
-    return None
-
-
-def _is_broken_text(value: Any) -> bool:
-    return isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value)
+def _fault(value: Any, where: tuple[str, ...] = ()) -> str | None:
+    """What is in a document that none may hold, with its field; None where there is nothing."""
+    field = f"{'.'.join(where)}: " if where else ""
+    if isinstance(value, str):
+        is_text = value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+        return None if is_text else f"{field}a lone surrogate (\\ud800 to \\udfff) is not text"
+    if isinstance(value, int | float):
+        is_finite = abs(value) <= sys.float_info.max
+        return None if is_finite else f"{field}{shown(value)} is not legal; give a finite number"
+    if len(where) > MAX_DEPTH:
+        return _TOO_DEEP
+    if isinstance(value, dict):
+        broken = next((key for key in value if _fault(key)), None)
+        if broken is not None:
+            return f"{field}a lone surrogate (\\ud800 to \\udfff) in a key is not text"
+    pairs = value.items() if isinstance(value, dict) else enumerate(value or ())
+    found = (_fault(item, (*where, str(key))) for key, item in pairs)
+    return next(filter(None, found), None)
 
 
 def _explain(error: ValidationError, source: str) -> InputError:
@@ -193,11 +162,6 @@ def parse_document(document: Any, noun: type[Noun], source: str) -> Noun:
         raise InputError(f'{source}: provenance: missing; give an object, such as {{"source": "..."}}')
     if noun is Hardware:
         _read_over_reduces(body)
-    if noun is Cluster and "templates" in body:
-        raise InputError(
-            f"{source}: templates: hosts told device by device are read no more; give 'kinds' with their "
-            f"figures, as `bucketsim cluster dgx_a100 --save-cluster C.json` writes them"
-        )
     value = parse_body(body, noun, source)
     if isinstance(value, Workload):
         _check_shapes(value, source)
@@ -227,12 +191,9 @@ def _check_shapes(workload: Workload, source: str) -> None:
 
 def parse_body(body: dict[str, Any], noun: type[Body], source: str) -> Body:
     """A dataclass from the members of a JSON object, strictly; errors as in ``parse_document``."""
-    encoded = json.dumps(body)
-    if "\\ud" in encoded and (where := _find(body, _is_broken_text)) is not None:
-        raise InputError(f"{source}: {where}: a lone surrogate (\\ud800 to \\udfff) is not text")
     try:
         # JSON has no tuples and no int-valued floats of its own: JSON mode accepts arrays for tuples.
-        value = _adapter(noun).validate_json(encoded)
+        value = _adapter(noun).validate_json(json.dumps(body))
     except ValidationError as error:
         raise _explain(error, source) from None
     except ValueError as error:
@@ -305,11 +266,6 @@ def load_assignment(path: str | os.PathLike[str]) -> Assignment:
 def load_cluster(path: str | os.PathLike[str]) -> Cluster:
     """A Cluster from its JSON file. Raises ``InputError`` naming file, field, value and what is legal."""
     return load(path, Cluster)
-
-
-def parse_workload(text: str | bytes, source: str) -> Workload:
-    """A Workload from JSON text; ``source`` is what errors call it."""
-    return parse_text(text, Workload, source)
 
 
 def parse_hardware(text: str | bytes, source: str) -> Hardware:

@@ -343,7 +343,6 @@ def test_names_are_taken_apart() -> None:
         (("network", "bytes_per_s"), "fast", "bytes_per_s"),
         (("network", "spines"), 2, r"network\.spines: unknown key"),
         (("kinds",), [], "kind: 't' is not legal"),
-        (("templates",), [], "templates: hosts told device by device are read no more; give 'kinds' with"),
     ],
 )
 def test_files_that_are_wrong_say_where(tmp_path: Path, path: tuple[Any, ...], value: Any, said: str) -> None:
