@@ -21,11 +21,10 @@ from sim.formats.documents import (
 )
 from sim.formats.record_files import find_records, load_record
 from sim.importer.uploads import read_uploads
-from sim.live.calibration import calibrate_live, live_gain
+from sim.live.calibration import calibrate_live, latest_window, live_gain, live_window
 from sim.live.follower import Follower as follow
 from sim.live.follower import find_recordings
 from sim.live.held import judge as judge_live
-from sim.live.window import latest_window, live_window
 from sim.metrics.critical_path import critical_path
 from sim.metrics.step import summarize
 from sim.recorder.live_recording import record

@@ -69,10 +69,9 @@ _CARD_HELP = {
     "predicted over measured). None of these steps was used to predict. ",
     "Calibration steps": "The same of the calibration steps, those that the prediction was made from. What "
     "is as large here is noise, or the model's own error, and nothing that came later.",
-    "Drift": "A lasting change of how long steps take, by Pettitt's test on medians of five "
-    "steps, and by the rank sum against the calibration steps: at most one false alarm "
-    "in a thousand looks at steps that do not drift. A few long steps (checkpoint, "
-    "evaluation) are no drift. Changes below 1 % are not told.",
+    "Drift": "A lasting change of how long steps take: medians of ten steps each, nearly all on their side "
+    "of the middle between two levels that are apart by six times their scatter. A few long steps "
+    "(checkpoint, evaluation) are no drift. Changes below 1 % are not told.",
     "Last rank": "The rank that ends its backward last in so many of the latest 200 steps that it is "
     "no chance (one in a thousand, were all ranks alike): others wait for it. By the "
     "hosts' clocks; on GPUs by each rank's own time since the step began.",

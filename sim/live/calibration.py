@@ -1,10 +1,16 @@
-"""What a running job is predicted to do: its job from its first steps, the step of each layout, the gain."""
+"""What a running job is predicted to do: which steps that is made from, the step of each layout, the gain.
+
+All steps but those of the window are ones that a prediction has not seen.
+"""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 
-from sim.errors import NotModelledError, SimError
+from sim.errors import InputError, NotModelledError, SimError
 from sim.formats.documents import to_text
+from sim.importer.recorded.recorded_workload import FEWEST_BACKWARDS, warmup_steps
+from sim.live.follower import Followed
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Setting
 from sim.nouns.recording import RecordedLayout, Recording
@@ -12,6 +18,11 @@ from sim.nouns.workload import Workload
 from sim.systems.snippets import snippet
 from sim.truth.recorded_job import RecordedJob, StepParts, job_in_recording
 from sim.units import format_ranks
+
+FEWEST_STEPS = FEWEST_BACKWARDS
+CALIBRATION_STEPS = 20
+_FIRST = 5
+_SETTLED = 1.1  # times the median of later steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +97,89 @@ class LiveGain:
     def gpu_hours(self, steps: float) -> float:
         """Device-hours that ``steps`` of training in use would be shorter by, over all ranks."""
         return self.world_size * steps * self.gain_ns / (3_600 * 10**9)
+
+
+def live_window(followed: Followed, steps: int = CALIBRATION_STEPS) -> Recording | None:
+    """The first ``steps`` steps after warm-up that all ranks have finished; None until there are so many.
+
+    Steps that still become shorter count as warm-up, too, as long as ``steps`` others are kept whole.
+
+    Raises:
+        InputError: fewer than three steps, or more than are kept whole.
+    """
+    if followed.first is None:
+        return None
+    _check(followed, steps)
+    numbers = _common(followed.first)
+    skipped = _settling(followed.first, numbers, steps, followed.whole_steps - steps)
+    return _only(followed.first, numbers[skipped : skipped + steps], steps)
+
+
+def latest_window(followed: Followed, steps: int = CALIBRATION_STEPS) -> Recording | None:
+    """The last ``steps`` steps that all ranks have finished; None until there are so many.
+
+    Raises:
+        InputError: as ``live_window``.
+    """
+    if followed.latest is None:
+        return None
+    _check(followed, steps)
+    return _only(followed.latest, _common(followed.latest)[-steps:], steps)
+
+
+def _check(followed: Followed, steps: int) -> None:
+    if steps < FEWEST_STEPS:
+        raise InputError(f"steps: {steps} is not legal; give an integer >= {FEWEST_STEPS}")
+    if steps > followed.whole_steps:
+        raise InputError(
+            f"steps: {steps} is not legal; of {len(followed.ranks)} ranks {followed.whole_steps} whole steps "
+            f"are kept"
+        )
+
+
+def _common(recording: Recording) -> list[int]:
+    """Numbers of the steps after warm-up that every rank has, ascending."""
+    warmup = warmup_steps(recording)
+    numbers = [{step.step for step in rank.steps if step.step > warmup} for rank in recording.ranks]
+    return sorted(set.intersection(*numbers))
+
+
+def _settling(recording: Recording, numbers: list[int], count: int, most: int) -> int:
+    """How many of ``numbers``, at most ``most``, are skipped because steps still become shorter.
+
+    Steps have settled where the first ones take no more than ``_SETTLED`` times the median of later ones.
+    Later are the second half of the next ``2 * count`` steps: once these exist, the answer stays.
+    """
+    longest = dict.fromkeys(numbers, 0)
+    for rank in recording.ranks:
+        for step in rank.steps:
+            if step.step in longest:
+                longest[step.step] = max(longest[step.step], step.step_ns)
+    took = list(longest.values())
+    for skipped in range(min(most, len(took))):
+        ahead = took[skipped : skipped + 2 * count]
+        longest_ns = _SETTLED * median(ahead[len(ahead) // 2 :])
+        if max(ahead[0], median(ahead[:_FIRST])) <= longest_ns:
+            return skipped
+    return max(0, most)
+
+
+def _only(recording: Recording, numbers: list[int], steps: int) -> Recording | None:
+    """``recording`` with these steps; None where there are fewer than ``steps``."""
+    if len(numbers) < steps:
+        return None
+    kept = set(numbers)
+    return replace(
+        recording,
+        ranks=tuple(
+            replace(
+                rank,
+                layouts=tuple(layout for layout in rank.layouts if layout.step <= numbers[-1]),
+                steps=tuple(step for step in rank.steps if step.step in kept),
+            )
+            for rank in recording.ranks
+        ),
+    )
 
 
 def calibrate_live(

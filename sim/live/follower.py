@@ -34,7 +34,6 @@ MOST_WHOLE_STEPS = 4096  # over all ranks, unless they are the fewest; one of 16
 MOST_ROWS = 1_000_000  # over all ranks, 88 bytes each
 MOST_ROWS_A_RANK = 200_000
 MOST_RANKS = 512
-MOST_LAYOUTS = 256  # a rank: DDP has two or three
 MOST_FAULTS = 20  # told in words; the others are counted
 MOST_LINE_BYTES = 64 << 20
 MOST_NS = 1 << 59  # 18 years; sums of a few fit a column
@@ -270,9 +269,6 @@ class Follower:
         forgotten = max((file.forgotten for file in files), default=0)
         if forgotten:
             told.append(f"the first {forgotten} steps, as only the last {MOST_ROWS_A_RANK} at most are kept")
-        layouts = max((file.layouts_left_out for file in files), default=0)
-        if layouts:
-            told.append(f"{layouts} changes of buckets after the first {MOST_LAYOUTS}")
         if count_of_ranks >= MOST_RANKS:
             told.append(f"ranks beyond the first {MOST_RANKS}")
         return tuple(told)
@@ -317,7 +313,6 @@ class _RankFile:
     fault_count: int = 0
     end: RecordedEnd | None = None
     forgotten: int = 0
-    layouts_left_out: int = 0
     written_at_s: float = 0.0
     size: int = 0
     offset: int = 0
@@ -403,10 +398,8 @@ class _RankFile:
             self._take_step(found, keep, rows)
         elif isinstance(found, RecordedEnd):
             self.end = found
-        elif len(self.layouts) < MOST_LAYOUTS:
-            self.layouts.append(found)
         else:
-            self.layouts_left_out += 1
+            self.layouts.append(found)
 
     def _take_step(self, step: RecordedStep, keep: int, rows: int) -> None:
         row = _row(step)
