@@ -68,8 +68,8 @@ def check(noun: Any) -> None:
 
 def check_value(field: str, value: Any, legal: Legal) -> None:
     """Raise ``InputError`` unless ``value``, or all that a tuple holds, is legal or None."""
-    if type(value) is tuple:
-        if value and type(value[0]) is tuple:
+    if isinstance(value, tuple | list):
+        if value and isinstance(value[0], tuple | list):
             value = tuple(chain.from_iterable(value))
         is_whole = legal.kind is int and set(map(type, value)) == {int}  # of many numbers the ends will do
         for item in (min(value), max(value)) if is_whole else value:

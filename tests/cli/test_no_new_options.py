@@ -3,6 +3,9 @@
 To add a command or an option, add it here too; before taking one away, think twice.
 """
 
+import re
+from pathlib import Path
+
 import pytest
 import typer.main
 
@@ -98,3 +101,12 @@ def test_every_command_has_help(name: str) -> None:
 def test_every_option_says_what_it_does(name: str) -> None:
     options = [parameter for parameter in COMMANDS[name].params if parameter.opts[0].startswith("-")]
     assert [parameter.name for parameter in options if not parameter.help] == []
+
+
+def test_the_contract_names_what_there_is() -> None:
+    """Each command has a row in ``sim/CONTRACT.md``, whose options are its own."""
+    text = (Path(sim.cli.commands.__file__).parents[1] / "CONTRACT.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `bucketsim (\w+)(.*)$", text, re.MULTILINE)
+    assert sorted(name for name, _ in rows) == sorted(FROZEN)
+    for name, row in rows:
+        assert set(re.findall(r"--[a-z-]*\w", row)) <= set(FROZEN[name]), name
