@@ -10,14 +10,51 @@ import runpy
 import sys
 from collections.abc import Sequence
 from functools import wraps
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.autotuner.attached import Attached, attach
+from sim.autotuner.loop import Autotune, autotune
 from sim.errors import SimError
 from sim.formats.files import check_writable, make_directory
+from sim.recorder.watch import OwnHook
+
+_made = count()
+
+
+def attach(ddp: DistributedDataParallel, live: Path | None = None, cache: Path | None = None) -> Autotune:
+    """Tune ``ddp`` from its next forward on, with these options of ``sim.autotune``.
+
+    The tuner steps at the start of each forward, which is between two steps as well; a forward without
+    gradients is no step. Only the first model of a process has the cache and writes to ``live`` itself, if
+    all ranks share it; others write to a folder in ``live``. Once the tuning has ended no hook is left.
+    """
+    number = next(_made)
+    place = f"model-{number}" if number else ""
+    if ddp.process_group.size() != dist.get_world_size():
+        place = f"model-{number}-rank-{dist.get_rank()}"
+    tuner = autotune(ddp, live=None if live is None else live / place, cache=None if place else cache)
+    handles: list[Any] = []
+
+    def before_forward(module: torch.nn.Module, *_: Any) -> None:
+        if module is not ddp or not handles:
+            return
+        if torch.is_grad_enabled():
+            tuner.step()
+        handles.pop().remove()
+        go_first()
+
+    def go_first() -> None:
+        """Register the hook ahead of those that a recording has registered meanwhile."""
+        if tuner.result is None:
+            handles.append(ddp.register_forward_pre_hook(OwnHook(before_forward), prepend=True))
+
+    go_first()
+    return tuner
 
 
 def main(words: Sequence[str]) -> None:
@@ -38,13 +75,15 @@ def main(words: Sequence[str]) -> None:
             make_directory(given.live, "--live")
     except SimError as error:
         parser.error(str(error))
-    attached: list[Attached] = []
+    told: list[tuple[str, Autotune]] = []  # of each model, for its first rank
     make = DistributedDataParallel.__init__
 
     @wraps(make)
     def made(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
-        attached.append(attach(self, given.live, given.cache))
+        group = self.process_group
+        name = f"autotune of {type(self.module).__name__} on {group.size()} rank(s)"
+        told.append((name if group.rank() == 0 else "", attach(self, given.live, given.cache)))
 
     DistributedDataParallel.__init__ = made  # type: ignore[method-assign]
     sys.argv = [given.script, *given.arguments]
@@ -56,11 +95,11 @@ def main(words: Sequence[str]) -> None:
             sys.path[0] = str(Path(given.script).resolve().parent)
             runpy.run_path(given.script, run_name="__main__")
     finally:
-        if not attached:
+        if not told:
             sys.stderr.write("autotune: nothing was tuned: the script made no DistributedDataParallel\n")
-        for one in attached:
-            if one.rank == 0:
-                sys.stderr.write(f"{one}\n")
+        for name, tuner in told:
+            if name:
+                sys.stderr.write(f"{name}: {tuner}\n")
 
 
 if __name__ == "__main__":

@@ -15,12 +15,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.autotuner import cache as kept
-from sim.autotuner.boundary import Boundary
-from sim.autotuner.job_link import LinkProbe, measure_link
-from sim.autotuner.modes import check_even, check_switchable, unwrapped
-from sim.autotuner.own_recording import recorded, warmup_steps
-from sim.autotuner.prediction import Prediction, predict
+from sim.autotuner.prediction import LinkProbe, Prediction, measure_link, predict
 from sim.autotuner.progress import (
     AUTOTUNE,
     Autotuned,
@@ -30,15 +25,26 @@ from sim.autotuner.progress import (
     TrialLook,
     tell_undecided,
 )
-from sim.autotuner.reducer_room import Room
-from sim.autotuner.switch import BucketSwitch, TriedBuckets
-from sim.autotuner.unison import FailedSomewhereError, Unison
+from sim.autotuner.switch import (
+    Boundary,
+    BucketSwitch,
+    Room,
+    TriedBuckets,
+    check_even,
+    check_switchable,
+    recorded,
+    unwrapped,
+    warmup_steps,
+)
+from sim.autotuner.unison import FailedSomewhereError, Unison, backend_of
 from sim.autotuner.verdict import Verdict, is_candidate_turn, judge, looks
 from sim.errors import InputError, NotModelledError, SimError
-from sim.formats.documents import save
-from sim.formats.files import scratch_directory
-from sim.nouns.assignment import Assignment
+from sim.formats.documents import load_assignment, save, to_text
+from sim.formats.files import scratch_directory, write_atomically
+from sim.nouns.assignment import Assignment, MadeFor
 from sim.nouns.checks import at_least
+from sim.recorder.live_recording import trained_parameters
+from sim.recorder.training_step import dtype_name, surroundings
 from sim.truth.turns import AbTest
 
 SETTLING_STEPS = 3  # after which DDP has rebuilt its buckets (A2.6)
@@ -305,7 +311,7 @@ class _Tuning:
         path = self._options.cache
         if path is None:
             return None
-        return self._from_first(lambda: kept.load_kept(path, self._ddp))
+        return self._from_first(lambda: load_kept(path, self._ddp))
 
     def _predict(self, switch: BucketSwitch) -> Generator[None, None, Prediction]:
         with ExitStack() as stack:
@@ -423,7 +429,7 @@ class _Tuning:
         path = self._options.cache
         if path is not None and self._ranks.is_first:
             try:
-                kept.save_kept(path, assignment, self._ddp)
+                save_kept(path, assignment, self._ddp)
             except (SimError, OSError) as error:
                 _log.warning("autotune: the buckets are kept, but not for the next run: %s", error)
 
@@ -472,3 +478,54 @@ def _answer(pending: "Future[Prediction] | None") -> Prediction:
 
 def _in_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+# ---- what a job kept, for its next run: an assignment file with the machine that it was kept on
+
+_MACHINE = "machine"
+
+
+def load_kept(path: str | os.PathLike[str], ddp: DistributedDataParallel) -> Assignment | None:
+    """The assignment in the file, if it was kept for this model, number of ranks and machine; else None.
+
+    Raises:
+        InputError: not an assignment.
+    """
+    if not Path(path).exists():
+        return None
+    kept = load_assignment(path)
+    here = _made_for(ddp, kept.made_for.workload if kept.made_for else "")
+    if kept.made_for != here or kept.provenance.get(_MACHINE) != _machine(ddp):
+        return None
+    return kept
+
+
+def save_kept(path: str | os.PathLike[str], assignment: Assignment, ddp: DistributedDataParallel) -> None:
+    """Write ``assignment`` with the machine that it was kept on; ``sim.apply`` takes the file too.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    provenance = {**assignment.provenance, "source": "sim.autotune", _MACHINE: _machine(ddp)}
+    write_atomically(Path(path), to_text(replace(assignment, provenance=provenance)))
+
+
+def _made_for(ddp: DistributedDataParallel, workload: str) -> MadeFor:
+    named = trained_parameters(ddp)
+    return MadeFor(
+        workload=workload,
+        names=tuple(name for name, _ in named),
+        num_bytes=tuple(parameter.numel() * parameter.element_size() for _, parameter in named),
+        dtypes=tuple(dtype_name(parameter) for _, parameter in named),
+        world_size=ddp.process_group.size(),
+    )
+
+
+def _machine(ddp: DistributedDataParallel) -> dict[str, Any]:
+    """CPU, device and backend: on others the link and the computing of the job may differ."""
+    found = surroundings(ddp.device)
+    return {
+        "cpu": found["cpu"],
+        "device_name": found.get("device_name", ddp.device.type),
+        "backend": backend_of(ddp),
+    }

@@ -1,18 +1,153 @@
-"""Which buckets a job should try, from a recording of it and its link: what the first rank works out."""
+"""Which buckets a job should try: its link, measured between two steps, and what the simulator says of it."""
 
-from collections.abc import Sequence
+import random
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
+from typing import Any
 
-from sim.autotuner.job_link import JobLink
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from sim.autotuner.unison import Unison, backend_of
 from sim.errors import InputError
 from sim.formats.recordings import load_recording
 from sim.importer.recorded.recorded_run import hardware_of
 from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import Hardware
+from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.recommendation import Setting
 from sim.nouns.recording import Recording
 from sim.truth.recorded_job import job_in_recording
+from sim.validator.ranks.probes.curve_probes import Bench
+
+BUDGET_S = 2.0
+_SMALLEST = 16 << 10
+_GROWTH = 4
+_MOST_ROUNDS = 7
+_PAIRED_BYTES = 1 << 20, 16 << 20  # sizes timed two at once; an idle wire passes small ones too fast
+_PAIRS = 3
+_GLOO_CHANNELS = 2  # worker threads per process group: two collectives at once (A3.8)
+
+Link = Mapping[str, Any]  # fields of a Hardware
+
+
+class LinkProbe:
+    """All-reduces of zeros in the job's group; it holds as much memory as all gradients together.
+
+    Nothing else of ours is sent over that group. All ranks begin each of them together, and it lasts as long
+    as on the rank that came last. On a GPU its stream times it, as that of a training has it: what the host
+    takes to launch it and to hear of its end is no part of it.
+
+    Raises:
+        RuntimeError: the device has not so much memory.
+    """
+
+    def __init__(self, ddp: DistributedDataParallel, ranks: Unison) -> None:
+        self._group, self._ranks, self._bench = ddp.process_group, ranks, Bench(ddp.device)
+        self.is_gloo = backend_of(ddp) == "gloo"
+        self.total_bytes = gradient_bytes(ddp)
+        self.processor_share: dict[int, float] = {}  # of an all-reduce's duration, by size
+        self._memory = self._bench.zeros(max(self.total_bytes, 2 * _PAIRED_BYTES[0]) + 4)
+
+    def time(self, size: int) -> int:
+        """One all-reduce of ``size`` bytes, ns."""
+        self._ranks.agree()
+        spent = time.process_time()
+        took = self._time(size, 1)
+        self.processor_share[size] = round((time.process_time() - spent) * 1e9 / max(1, took), 4)
+        return self._ranks.quickest([took])[0]
+
+    def time_pair(self, size: int) -> tuple[int, int]:
+        """ns of one all-reduce of ``size`` bytes alone, and of two at once."""
+        times = []
+        for count in (1, 2):
+            self._ranks.agree()
+            times.append(self._time(size, count))
+        alone, both = self._ranks.quickest(times)
+        return alone, both
+
+    def _time(self, size: int, count: int) -> int:
+        tensors = self._memory[: count * max(1, size // 4)].chunk(count)
+
+        def reduce() -> None:
+            works = [dist.all_reduce(tensor, group=self._group, async_op=True) for tensor in tensors]
+            for work in works:
+                work.wait()
+
+        with self._ranks.collective():
+            return self._bench.time(reduce)
+
+
+def measure_link(probe: LinkProbe) -> Link:
+    """Measure the link up to the size of all gradients together, or as far as ``BUDGET_S`` allows.
+
+    All ranks call it at once. They decide by times that they share (the shortest over ranks, from the last
+    arriver on), so that all measure the same sizes equally often.
+
+    Returns:
+        ``all_reduce``, medians of some rounds, and what two at once cost each other; in ``spread``, from
+        1 MiB on, the processor time of all-reduces over their duration: most of what they take from a rank
+        that computes.
+    """
+    left_ns = int(BUDGET_S * 1e9)
+    rounds: dict[int, list[int]] = defaultdict(list)
+    probe.time(_SMALLEST)  # warms up
+    for size in _sizes(probe.total_bytes):
+        known = max(rounds, default=0)
+        if known and 2 * rounds[known][0] * size // known > left_ns // 2:
+            break
+        probe.time(size)  # the first one of a size takes longer
+        rounds[size].append(probe.time(size))
+        left_ns -= 2 * rounds[size][0]
+    pairs: list[float] = []
+    least, most = _PAIRED_BYTES
+    affordable = (
+        size
+        for size, times in rounds.items()
+        if least <= size <= min(most, probe.total_bytes // 2) and _PAIRS * 3 * times[0] <= left_ns // 2
+    )
+    at_once = max(affordable, default=least)
+    while at_once in rounds and len(pairs) < _PAIRS and 3 * rounds[at_once][0] <= left_ns:
+        alone, both = probe.time_pair(at_once)
+        pairs.append(both / max(1, alone))
+        left_ns -= alone + both
+    order = random.Random(0)
+    for _ in range(_MOST_ROUNDS - 1):
+        if sum(times[0] for times in rounds.values()) > left_ns:
+            break
+        for size in order.sample(sorted(rounds), len(rounds)):
+            rounds[size].append(probe.time(size))
+            left_ns -= rounds[size][-1]
+    has_channels = bool(pairs) and probe.is_gloo
+    share = {str(size): share for size, share in probe.processor_share.items() if size >= least}
+    return {
+        "all_reduce": tuple(
+            CurvePoint(num_bytes=size, duration_ns=round(median(times)))
+            for size, times in sorted(rounds.items())
+        ),
+        "comm_channels": _GLOO_CHANNELS if has_channels else 1,
+        "channel_slowdown": max(1.0, median(pairs)) if has_channels else 1.0,
+        "shared_connection": has_channels,
+        "spread": {"processor_share": share},
+    }
+
+
+def gradient_bytes(ddp: DistributedDataParallel) -> int:
+    """Bytes of all gradients together."""
+    return sum(one.numel() * one.element_size() for one in ddp.parameters() if one.requires_grad)
+
+
+def _sizes(total: int) -> list[int]:
+    """Sizes in bytes up to ``total``, each ``_GROWTH`` times the one before."""
+    sizes = [max(4, min(_SMALLEST, total))]
+    while sizes[-1] * _GROWTH < total:
+        sizes.append(sizes[-1] * _GROWTH)
+    if sizes[-1] < total:
+        sizes.append(total)
+    return sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +183,7 @@ class Prediction:
         }
 
 
-def predict(folder: Path, link: JobLink, in_use: Sequence[Sequence[int]]) -> Prediction:
+def predict(folder: Path, link: Link, in_use: Sequence[Sequence[int]]) -> Prediction:
     """The best buckets, by a prediction that is held to the job's own recorded step.
 
     Args:
@@ -80,19 +215,10 @@ def predict(folder: Path, link: JobLink, in_use: Sequence[Sequence[int]]) -> Pre
     )
 
 
-def _hardware(recording: Recording, link: JobLink) -> Hardware:
+def _hardware(recording: Recording, link: Link) -> Hardware:
     """The link as measured, and what the recording tells of the rest (copies back, launches, broadcasts)."""
     if recording.ranks[0].header.level == "full":
         base = hardware_of(recording)
     else:
-        base = Hardware(name="link", world_size=recording.world_size, all_reduce=link.curve)
-    return replace(
-        base,
-        name="the job's own link",
-        all_reduce=link.curve,
-        comm_channels=link.channels,
-        channel_slowdown=link.channel_slowdown,
-        shared_connection=link.channels > 1,
-        spread={"processor_share": link.processor_share},
-        provenance={"source": "sim.autotune"},
-    )
+        base = Hardware(name="link", world_size=recording.world_size, all_reduce=link["all_reduce"])
+    return replace(base, name="the job's own link", provenance={"source": "sim.autotune"}, **link)

@@ -1,22 +1,224 @@
 """Other buckets for a DistributedDataParallel that trains, and the way back to its own.
 
-DDP's own Reducer lives on. Another one beside it has hooks on the same gradients; only the one that DDP
-prepares at the end of forward is armed, so that to change buckets is to change two pointers. The cost is one
-more copy of the gradients for as long as both live.
+Which model may have them (``check_switchable``), when (``Boundary``), whether memory is enough (``Room``),
+and the change itself: DDP's own Reducer lives on. Another one beside it has hooks on the same gradients; only
+the one that DDP prepares at the end of forward is armed, so that to change buckets is to change two pointers.
+The cost is one more copy of the gradients for as long as both live.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from torch._C._distributed_c10d import _register_comm_hook
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import Logger, Reducer, _register_comm_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    allreduce_hook,
+    bf16_compress_hook,
+    fp16_compress_hook,
+)
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.autotuner.modes import check_switchable
-from sim.validator.ranks.wrapping.injection import fixed_reducer
+from sim.autotuner.prediction import gradient_bytes
+from sim.errors import InputError, MachineError, NotModelledError
+from sim.importer.recorded.recorded_workload import warmup_by
+from sim.recorder.clocks import clock_for
+from sim.recorder.live_recording import LiveRecording, record
+from sim.recorder.tap import can_round_alike, ddp_log, forget
+from sim.recorder.training_step import trained
+from sim.recorder.watch import Watch
+from sim.units import MIB, format_size
+from sim.validator.ranks.wrapping.injection import fixed_reducer, missing_for_injection
 from sim.validator.ranks.wrapping.wrap import observed_buckets
 
 Buckets = tuple[tuple[int, ...], ...]
+
+# Names of torch's own that a change of buckets uses; a torch without one of these is refused.
+_OF_REDUCER = ("_remove_autograd_hooks", "_set_static_graph")
+_OF_LOGGER = ("_set_comm_hook_name", "_set_static_graph")
+_OF_DDP = (
+    "_build_debug_param_to_name_mapping",
+    "_build_params_for_reducer",
+    "_comm_hooks",
+    "_delay_all_reduce_all_params",
+    "_delay_all_reduce_params",
+    "_has_rebuilt_buckets",
+    "_join_config",
+    "_use_python_reducer",
+    "is_multi_device_module",
+    "mixed_precision",
+    "parameters_to_ignore",
+    "skip_all_reduce_unused_params",
+)
+
+SAFE_HOOKS = (allreduce_hook, fp16_compress_hook, bf16_compress_hook)  # they keep nothing between steps
+
+# Of a GPU left alone: NCCL allocates beside PyTorch, for algorithms that sizes of ours are the first to use.
+# How much is known by a GPU only.
+_FOR_NCCL = 512 * MIB
+
+
+def unwrapped(module: object) -> DistributedDataParallel:
+    """The DistributedDataParallel in ``module``, which may be ``torch.compile``'s or Fabric's.
+
+    Raises:
+        InputError: not a module. NotModelledError: a module that is trained without DDP's buckets.
+    """
+    inner = module
+    for within in ("_forward_module", "_orig_mod"):  # Fabric's, then torch.compile's
+        inner = getattr(inner, within, inner)
+    if isinstance(inner, DistributedDataParallel):
+        return inner
+    if not isinstance(inner, nn.Module):
+        raise InputError(f"ddp: a {type(inner).__name__} is not legal; give a DistributedDataParallel")
+    raise NotModelledError(f"ddp: a {type(inner).__name__} has no buckets of DistributedDataParallel")
+
+
+def check_switchable(ddp: DistributedDataParallel) -> None:
+    """Raise ``NotModelledError`` with the reason where the buckets of ``ddp`` are not safe to change."""
+    if missing := _missing_for_switch(ddp):
+        raise NotModelledError(f"torch {torch.__version__}: it has no {', '.join(missing)}")
+    check_even(ddp)
+    for name, (is_on, why) in _modes(ddp).items():
+        if is_on:
+            raise NotModelledError(f"{name}: {why}")
+    for hook, _ in ddp._comm_hooks:
+        if hook not in SAFE_HOOKS:
+            known = ", ".join(one.__name__ for one in SAFE_HOOKS)
+            raise NotModelledError(
+                f"comm_hook: {getattr(hook, '__qualname__', hook)} may keep state by bucket; known to keep "
+                f"none are {known}"
+            )
+    if not ddp._comm_hooks and (builtin := ddp_log(ddp).get("comm_hook")):
+        raise NotModelledError(f"comm_hook: {builtin} is built in and cannot be given to another Reducer")
+
+
+def _missing_for_switch(ddp: DistributedDataParallel) -> list[str]:
+    """Names that a change of buckets needs and this torch lacks; empty where it works."""
+    return [
+        *missing_for_injection(),
+        *(() if dist.is_gloo_available() else ("gloo",)),
+        *(f"Reducer.{name}" for name in _OF_REDUCER if not hasattr(Reducer, name)),
+        *(f"Logger.{name}" for name in _OF_LOGGER if not hasattr(Logger, name)),
+        *(f"DistributedDataParallel.{name}" for name in _OF_DDP if not hasattr(ddp, name)),
+    ]
+
+
+def check_even(ddp: DistributedDataParallel) -> None:
+    """Raise ``NotModelledError`` under ``join()``, where ranks make different numbers of steps."""
+    if ddp._join_config.enable:
+        raise NotModelledError("join: a rank that ran out of inputs makes no further steps")
+
+
+def _modes(ddp: Any) -> dict[str, tuple[bool, str]]:
+    """By name, each mode that makes other buckets unsafe or useless: whether it is on, and why it does."""
+    parameters = [parameter for parameter in ddp.module.parameters() if parameter.requires_grad]
+    return {
+        "world_size": (ddp.process_group.size() < 2, "one rank reduces nothing"),
+        "device": (
+            ddp.is_multi_device_module or ddp.device.type not in ("cpu", "cuda"),
+            f"{ddp.device}: the model must lie on the CPU or on one GPU",
+        ),
+        "optimize_ddp": (ddp._use_python_reducer, "'python_reducer' has no Reducer"),
+        "mixed_precision": (
+            ddp.mixed_precision is not None,
+            "its hooks belong to the Reducer that it began with",
+        ),
+        "delay_all_reduce_named_params": (
+            bool(ddp._delay_all_reduce_params) or ddp._delay_all_reduce_all_params,
+            "takes parameters out of the buckets",
+        ),
+        "_ddp_params_and_buffers_to_ignore": (
+            bool(ddp.parameters_to_ignore),
+            "takes parameters out of the buckets",
+        ),
+        "skip_all_reduce_unused_params": (
+            ddp.skip_all_reduce_unused_params,
+            "buckets that no rank uses are left out, which was never tried with other buckets",
+        ),
+        "optimizer in backward": (
+            any(hasattr(parameter, "_in_backward_optimizers") for parameter in parameters),
+            "it steps as soon as a bucket has been reduced",
+        ),
+        "sparse": (
+            any(
+                isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse
+                for module in ddp.module.modules()
+            ),
+            "an embedding has sparse gradients, whose size changes from step to step",
+        ),
+        "complex": (any(parameter.is_complex() for parameter in parameters), "gradients of complex numbers"),
+        "TORCH_DISTRIBUTED_DEBUG": (
+            os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL",
+            "DETAIL adds collectives to every step",
+        ),
+        "reducer": (
+            type(ddp.reducer) is not Reducer,
+            f"the buckets of this {type(ddp).__name__} were given to it already",
+        ),
+    }
+
+
+class Boundary(Watch):
+    """Whether a training loop is between two steps: the only place where its buckets may be changed.
+
+    Between forward and backward a change leaves gradients unreduced, and torch does not notice; within an
+    accumulated step it loses which parameters were used. So hooks look at every forward and every gradient
+    until ``close``, and keep ``owner`` alive.
+    """
+
+    def __init__(self, ddp: DistributedDataParallel, owner: object) -> None:
+        super().__init__(ddp, [(0, parameter) for _, parameter in trained(ddp)])
+        self._ddp = ddp
+        self._owner: object = owner
+        self._clock = clock_for(ddp.device)
+        self._waits = False  # a forward, for its backward
+        self._armed = False  # and the Reducer waits for that backward
+        self._reduced = False  # gradients were reduced since the last ``take_step``
+        self._accumulates = False
+        self.is_captured = False  # in a CUDA graph, whose replays run no hooks
+        self.open()
+
+    def take_step(self) -> bool:
+        """Whether gradients were reduced since the last call, so that a step of all ranks has ended."""
+        reduced, self._reduced = self._reduced, False
+        return reduced
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why the buckets may not be changed now; None where they may."""
+        if self._waits:
+            return "a forward waits for its backward; call step() after optimizer.step()"
+        if self._accumulates:
+            return "gradients are being accumulated; call step() after optimizer.step()"
+        try:
+            self._ddp._check_reducer_finalized()  # type: ignore[no-untyped-call]
+        except RuntimeError:
+            return "the last backward did not end"
+        return None
+
+    def close(self) -> None:
+        """Take the hooks off."""
+        super().close()
+        self._owner = None
+
+    def _after_forward(self, output: Any) -> None:
+        self.is_captured = self.is_captured or self._clock.is_captured()
+        self._waits = True
+        self._armed = self._armed or self._ddp.require_backward_grad_sync
+
+    def _after_backward(self) -> None:
+        if not self._waits:
+            return  # another part of the same backward
+        self._waits = False
+        self._accumulates = not self._armed
+        self._reduced = self._reduced or self._armed
+        self._armed = False
 
 
 @dataclass(slots=True, eq=False)
@@ -112,3 +314,81 @@ class BucketSwitch:
             self.drop(self.original)
             self._others.remove(candidate)
             self.original = candidate
+
+
+def warmup_steps(ddp: DistributedDataParallel) -> int:
+    """Steps of a recording that are dropped from its start."""
+    return warmup_by(clock_for(ddp.device).name)
+
+
+@contextmanager
+def recorded(ddp: DistributedDataParallel, switch: BucketSwitch, folder: Path) -> Iterator[LiveRecording]:
+    """Record into ``folder / "run"``; begins and ends at a step boundary, on all ranks.
+
+    The user's own communication hook is wrapped. Without one, a hook of the recording averages gradients, on
+    a Reducer of its own with the same buckets, so that none is left behind; if it cannot round them as DDP
+    does, there is no hook, and buckets are not recorded.
+    """
+    hooks = list(ddp._comm_hooks)
+    hook, state = hooks[-1] if hooks else (None, None)
+    level = "light" if hook is None and not can_round_alike(ddp) else "full"
+    try:
+        if level == "full":
+            switch.use(switch.make(switch.original.buckets, with_hooks=False))
+            ddp._comm_hooks.clear()
+        with record(ddp, folder / "run", level=level, wrap=hook, wrap_state=state) as recording:
+            ddp._comm_hooks[:] = hooks
+            yield recording
+    finally:
+        ddp._comm_hooks[:] = hooks
+        forget(ddp)
+        switch.revert()
+
+
+class Room:
+    """The memory of ``ddp``'s device beside what its training takes.
+
+    What PyTorch's allocator holds without using it between two steps is no room on a GPU: the activations of
+    the next step lie there. Only what no step has used so far is.
+    """
+
+    def __init__(self, ddp: DistributedDataParallel) -> None:
+        self._device = ddp.device
+        self._copy = gradient_bytes(ddp)
+        self._peak = 0  # the most that the job itself had allocated at once
+        self._ours = 0  # of what torch calls the peak, what may have been ours
+
+    def look(self) -> None:
+        """Between two steps: what the ones so far took at most. The job may start torch's count anew."""
+        if self._device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated(self._device)
+            if peak > torch.cuda.memory_allocated(self._device):  # else it was started anew just now
+                self._peak = max(self._peak, peak - self._ours)
+
+    def check(self) -> None:
+        """Before a copy of the gradients is allocated.
+
+        Raises:
+            MachineError: this rank has no room for it beside its training.
+        """
+        self.look()
+        free = self._free_bytes()
+        if free is not None and self._copy > free:
+            raise MachineError(
+                f"memory: {format_size(max(0, free))} are free beside what a step takes, and a second "
+                f"copy of the gradients takes {format_size(self._copy)} (memory=None does not look)"
+            )
+        self._ours = self._copy
+
+    def _free_bytes(self) -> int | None:
+        """Bytes that can be had for as long as training goes on; None where nobody says."""
+        if self._device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self._device)
+            never_used = torch.cuda.memory_reserved(self._device) - self._peak if self._peak else 0
+            return free + max(0, never_used) - _FOR_NCCL if free >= _FOR_NCCL else 0
+        try:
+            lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        except OSError:
+            return None
+        known = dict(line.split(":", 1) for line in lines)
+        return int(known["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in known else None

@@ -16,8 +16,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import sim
-from sim.autotuner import reducer_room
-from sim.autotuner.job_link import LinkProbe
+from sim.autotuner import switch
+from sim.autotuner.prediction import LinkProbe
 from sim.autotuner.unison import Unison
 
 MIB = 1 << 20
@@ -77,7 +77,7 @@ def main() -> None:
     answers["why"] = tuner.result and tuner.result.why
     torch.cuda.empty_cache()
     after = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
-    answers["nccl_bytes"], answers["room"] = before - after, reducer_room._FOR_NCCL
+    answers["nccl_bytes"], answers["room"] = before - after, switch._FOR_NCCL
     answers["current"] = torch.cuda.current_device()
     (folder / f"{rank}.json").write_text(json.dumps(answers))
     dist.barrier(device_ids=[rank])

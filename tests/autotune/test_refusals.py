@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,10 +27,10 @@ from torch.optim.swa_utils import AveragedModel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import sim
-from sim.autotuner import attached, loop
+from sim import tuned
+from sim.autotuner import loop
 from sim.autotuner.loop import autotune
-from sim.autotuner.modes import check_switchable
-from sim.autotuner.reducer_room import Room
+from sim.autotuner.switch import Room, check_switchable
 from sim.errors import InputError, MachineError, NotModelledError
 from sim.recorder.clocks import EventClock
 from sim.validator.ranks.wrapping.injection import InjectedDataParallel
@@ -223,7 +224,7 @@ def saved(module: nn.Module) -> Any:
 def test_a_model_is_copied_as_without_a_tuner(
     copied: Any, ddp: DistributedDataParallel, tmp_path: Path
 ) -> None:
-    attached.attach(ddp)
+    tuned.attach(ddp)
     hooks = len(ddp._forward_pre_hooks), len(ddp._forward_hooks)
     assert hooks == (1, 1)
     other = copied(ddp)
@@ -250,12 +251,20 @@ def test_the_pickle_of_a_tuned_model_names_nothing_of_ours(ddp: DistributedDataP
 def test_only_the_first_model_of_all_ranks_has_the_cache(
     ddp: DistributedDataParallel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = tmp_path, Path("kept.json")
-    assert attached._of_its_own(ddp, 0, *options) == {"live": tmp_path, "cache": Path("kept.json")}
-    assert attached._of_its_own(ddp, 1, *options) == {"live": tmp_path / "model-1", "cache": None}
-    assert attached._of_its_own(ddp, 0, None, None) == {"live": None, "cache": None}
+    monkeypatch.setattr(tuned, "_made", iter([0, 1, 0, 0]))
+    found: list[Any] = []
+    ended = SimpleNamespace(result="at once")
+    monkeypatch.setattr(tuned, "autotune", lambda _, **options: found.append([*options.values()]) or ended)
+    for live, cache in ((tmp_path, Path("kept.json")), (tmp_path, Path("kept.json")), (None, None)):
+        tuned.attach(ddp, live, cache)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-    assert attached._of_its_own(ddp, 0, *options) == {"live": tmp_path / "model-0-rank-0", "cache": None}
+    tuned.attach(ddp, tmp_path, Path("kept.json"))
+    assert found == [
+        [tmp_path, Path("kept.json")],
+        [tmp_path / "model-1", None],
+        [None, None],
+        [tmp_path / "model-0-rank-0", None],
+    ]
 
 
 # What a GPU has room for beside a job, on a stand-in for its allocator: activations come back every step.

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from sim.autotuner.job_link import BUDGET_S, LinkProbe, measure_link
+from sim.autotuner.prediction import BUDGET_S, LinkProbe, measure_link
 from sim.autotuner.unison import Unison, backend_of
 from sim.autotuner.verdict import Verdict, is_candidate_turn, judge, looks
 from tests.effort import IS_WHOLE, tries
@@ -185,34 +185,34 @@ def test_it_ends_within_its_budget_and_tells_what_it_saw(
 ) -> None:
     probe = Planted(total_bytes, latency_ns, bytes_per_s)
     link = measure_link(probe)
-    sizes = [point.num_bytes for point in link.curve]
+    sizes = [point.num_bytes for point in link["all_reduce"]]
     warm_up = Planted(total_bytes, latency_ns, bytes_per_s)._time(16 * KIB, 1)
     assert probe.spent_ns <= BUDGET_S * 1e9 + warm_up
     assert sizes == sorted(set(sizes))
     assert sizes[0] == min(16 * KIB, total_bytes)
     assert sizes[-1] <= total_bytes
-    for point in link.curve:
+    for point in link["all_reduce"]:
         assert point.duration_ns == latency_ns + round(point.num_bytes / bytes_per_s * 1e9)
-    assert 1 <= link.channel_slowdown <= link.channels
+    assert 1 <= link["channel_slowdown"] <= link["comm_channels"]
 
 
 def test_a_fast_wire_is_measured_up_to_all_gradients_at_once() -> None:
     link = measure_link(Planted(100 * MIB, 50_000, 1e9))
-    assert link.curve[-1].num_bytes == 100 * MIB
-    assert link.channels == 2
+    assert link["all_reduce"][-1].num_bytes == 100 * MIB
+    assert link["comm_channels"] == 2
 
 
 def test_what_an_idle_wire_takes_at_once_hardly_changes_what_two_messages_cost() -> None:
     """At 500 Mbit/s 128 kB of 1 MiB would say that each of two takes 2.14 times as long; 4 MiB can be had."""
     link = measure_link(Planted(45 * MIB, 100_000, 62.5e6, at_once=128_000))
-    assert 2 <= link.channel_slowdown < 2.04
+    assert 2 <= link["channel_slowdown"] < 2.04
 
 
 def test_a_slow_wire_is_measured_as_far_as_time_allows() -> None:
     """At 2 MB/s 1 MiB takes half a second: neither larger messages nor two at once are tried."""
     link = measure_link(Planted(100 * MIB, 1_000_000, 2e6))
-    assert link.curve[-1].num_bytes < MIB
-    assert (link.channels, link.channel_slowdown) == (1, 1.0)
+    assert link["all_reduce"][-1].num_bytes < MIB
+    assert (link["comm_channels"], link["channel_slowdown"]) == (1, 1.0)
 
 
 @pytest.mark.parametrize(

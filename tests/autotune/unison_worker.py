@@ -15,8 +15,8 @@ from unittest import mock
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.autotuner import cache, job_link, loop, unison
-from sim.autotuner.job_link import LinkProbe
+from sim.autotuner import loop, prediction, unison
+from sim.autotuner.prediction import LinkProbe
 from sim.autotuner.switch import BucketSwitch
 from sim.autotuner.unison import FailedSomewhereError, Unison
 from sim.recorder.live_recording import LiveRecording
@@ -134,7 +134,7 @@ def only_probes() -> None:
     with Counted() as counted:
         run.tune(max_verify_steps=40)
     assert run.tuner.result.outcome == "kept"
-    assert set(counted.called) == {"job_link.py: all_reduce"}
+    assert set(counted.called) == {"prediction.py: all_reduce"}
 
 
 def fail_at(place: Any, name: str, *, at: int = 0, rank: int = LAST, **options: Any) -> None:
@@ -170,21 +170,21 @@ FAILING: dict[str, Callable[[], None]] = {
     "room at the start": partial(fail_at, loop.Room, "look"),
     "room": partial(fail_at, loop.Room, "check"),
     "switch": partial(fail_at, BucketSwitch, "__init__"),
-    "known": partial(fail_at, cache, "load_kept", rank=0, cache=BEST),
+    "known": partial(fail_at, loop, "load_kept", rank=0, cache=BEST),
     "scratch": partial(fail_at, loop, "scratch_directory", at=1),
     "recorded": partial(fail_at, loop, "recorded"),
     "recording's step": partial(fail_at, LiveRecording, "step", at=3),
     "recording's file": partial(fail_at, Path, "read_bytes"),
     "probe": partial(fail_at, LinkProbe, "__init__"),
     "link": partial(fail_at, loop, "measure_link"),
-    "amid the link": partial(fail_at, job_link, "_sizes"),
+    "amid the link": partial(fail_at, prediction, "_sizes"),
     "amid the link's sizes": partial(fail_at, LinkProbe, "time", at=3),
     "prediction": partial(fail_at, loop, "_answer", rank=0),
     "second Reducer": partial(fail_at, BucketSwitch, "make", at=1),
     "use": partial(fail_at, BucketSwitch, "use", at=6),
     "turn": partial(fail_at, loop, "is_candidate_turn", at=4),
     "look": partial(fail_at, loop, "judge", rank=0),
-    "file of what is kept": partial(fail_at, cache, "save_kept", rank=0, cache=BEST),
+    "file of what is kept": partial(fail_at, loop, "save_kept", rank=0, cache=BEST),
 }
 
 

@@ -14,7 +14,6 @@ from torch import nn
 
 import sim
 from app import launch
-from sim.autotuner.job_link import JobLink
 from sim.autotuner.prediction import predict
 from sim.formats.documents import load
 from sim.nouns.measurement import Measurement
@@ -201,7 +200,7 @@ def test_the_recording_is_followed_live(here: Path, tmp_path: Path, monkeypatch:
 
 def test_autotunes_first_rank_predicts_from_the_files_of_all(here: Path) -> None:
     wire = sim.load_hardware(here / "imported" / "hardware.json")
-    link = JobLink(curve=tuple(one for one in wire.all_reduce if one.num_bytes >= 16 << 10))
+    link = {"all_reduce": tuple(one for one in wire.all_reduce if one.num_bytes >= 16 << 10)}
     found = predict(here / "recording", link, layout(KINDS["plain"]))
     assert found.assignment.bucket_indices is not None
     assert 0 <= found.gain_ns < 0.2 * found.in_use_ns

@@ -14,7 +14,6 @@ from app.playing import find_answer, round_cap_mb
 from app.views.live import gain_sentence
 from app.views.tune import answer_sentence
 from sim.autotuner import prediction
-from sim.autotuner.job_link import JobLink
 from sim.formats.record_files import recorded_step
 from sim.formats.recordings import load_recording
 from sim.nouns.assignment import Assignment
@@ -139,7 +138,7 @@ def test_all_ways_to_ask_give_one_answer(recorded: Recorded, monkeypatch: pytest
     assert sim.to_text(asked.assignment) == live.assignment_json
 
     monkeypatch.setattr(prediction, "_hardware", lambda recording, link: hardware)
-    found = prediction.predict(recorded.recording, JobLink(curve=hardware.all_reduce), PAIRS)
+    found = prediction.predict(recorded.recording, {}, PAIRS)
     assert found.assignment == asked.assignment
     assert (found.in_use_ns, found.gain_ns, found.gain_low_ns, found.gain_high_ns) == expected[1:5]
     assert found.setting == asked.setting
@@ -179,7 +178,7 @@ def test_no_way_to_ask_tells_a_gain_where_a_step_refutes_the_link(
     assert why in gain_sentence(live)
 
     monkeypatch.setattr(prediction, "_hardware", lambda recording, link: hardware)
-    found = prediction.predict(recorded.recording, JobLink(curve=hardware.all_reduce), PAIRS)
+    found = prediction.predict(recorded.recording, {}, PAIRS)
     assert why in found.why
     assert (found.setting.pick, found.gain_ns, found.assignment.bucket_indices) == ("default", 0, PAIRS)
 

@@ -12,7 +12,7 @@ import torch._dynamo
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.autotuner.boundary import Boundary
+from sim.autotuner.switch import Boundary
 from sim.errors import InputError
 from sim.formats.recordings import load_recording
 from sim.live.follower import find_recordings
