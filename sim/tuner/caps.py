@@ -246,28 +246,21 @@ def cap_curve(problem: Problem, caps_bytes: Sequence[int] | None = None) -> CapC
 def round_cap_mb(low_bytes: int, high_bytes: int) -> float:
     """The roundest cap in MiB from ``low_bytes`` to ``high_bytes``: DDP's 25 if it lies between them.
 
-    Not 0 if anything else does, which torch before 2.12 refuses.
+    Else the least multiple of the largest of 1, 5, 10, 50 ... (times a power of ten) that does; no end counts
+    as twice ``low_bytes``. Not 0 if anything else does, which torch before 2.12 refuses. Multiples of
+    1 / 2**20 are exact, so that there is one.
     """
     if low_bytes <= DEFAULT_BUCKET_CAP_BYTES <= high_bytes:
         return DEFAULT_BUCKET_CAP_BYTES / MIB
-    return find_roundest(low_bytes, high_bytes, MIB)
-
-
-def find_roundest(low: int, high: int, unit: int) -> float:
-    """The roundest x for which ``int(x * unit)`` is from ``low`` to ``high``; above 0 if anything there is.
-
-    The least multiple of the largest of 1, 5, 10, 50 ... (times a power of ten) that lies between them; no
-    ``high`` counts as twice ``low``. Multiples of 1 / 2**20 are exact, so that there is one.
-    """
-    low = max(low, min(1, high))
-    high = min(high, 2 * low) if high >= NO_LIMIT else high
+    low = max(low_bytes, min(1, high_bytes))
+    high = min(high_bytes, 2 * low) if high_bytes >= NO_LIMIT else high_bytes
     if high == 0:
         return 0.0
-    magnitude = floor(log10(high / unit))
+    magnitude = floor(log10(high / MIB))
     for exponent in range(magnitude, magnitude - 12, -1):
         for factor in (5, 1):
-            times = max(1, ceil(low / unit / float(f"{factor}e{exponent}")))
+            times = max(1, ceil(low / MIB / float(f"{factor}e{exponent}")))
             found = float(f"{times * factor}e{exponent}")
-            if low <= int(found * unit) <= high:
+            if low <= int(found * MIB) <= high:
                 return found
-    return low / unit
+    return low / MIB

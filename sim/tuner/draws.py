@@ -66,25 +66,25 @@ class Draws:
         """How many there are."""
         return len(self.drawn.hardwares)
 
-    def services(self, stops: Ints, wires: Ints, *, jitters: bool = True) -> Ints:
+    def services(self, stops: Ints, wires: Ints) -> Ints:
         """Service times in ns of buckets of ``wires`` bytes that wait for places ``stops``: [draws, buckets].
 
-        Buckets of two candidates that end at the same place have the same luck. ``jitters`` False: no jitter.
+        Buckets of two candidates that end at the same place have the same luck.
         """
         alone = np.stack([services(*curve, wires) for curve in self.curves])
         by_step = np.repeat(alone, self.iterations, axis=0)
-        if self.luck is None or not jitters:
+        if self.luck is None:
             return by_step
         factors = self.scatter.jitter(wires, self.luck[:, stops])
         return np.rint(np.minimum(by_step * factors, MOST_NS)).astype(np.int64)
 
-    def sync_ends(self, buckets: Buckets, *, jitters: bool = True) -> Ints:
+    def sync_ends(self, buckets: Buckets) -> Ints:
         """``sync_end_ns`` of these buckets in every step, of all its backwards that reduce together:
         [machines, iterations].
         """
         problem = self.problem
         stops, wires, _ = problem.stops(buckets)
-        sent = self.services(stops, wires, jitters=jitters)
+        sent = self.services(stops, wires)
         each = len(self) if self.drawn.are_alike else self.iterations  # steps that are played in one go
         ends = [
             play_many(
@@ -103,11 +103,11 @@ class Draws:
         ]
         return problem.times * np.concatenate(ends).reshape(self.machines, self.iterations)
 
-    def steps(self, buckets: Buckets, rest_ns: int, *, jitters: bool = True) -> Floats:
+    def steps(self, buckets: Buckets, rest_ns: int) -> Floats:
         """Every step in ns, [machines, iterations], if the nominal one has ``rest_ns`` beside backwards that
         reduce."""
         rest = (self.paces * rest_ns).reshape(self.machines, self.iterations)
-        return self.sync_ends(buckets, jitters=jitters) + rest
+        return self.sync_ends(buckets) + rest
 
 
 def draw(problem: Problem, count: int, seed: int) -> Draws:

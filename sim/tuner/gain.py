@@ -71,21 +71,6 @@ class BandPoint:
     iterations: int = 0
 
 
-class Steps(NamedTuple):
-    """Steps or their differences in ns, [machines, iterations]; ``still`` are the same without jitter.
-
-    ``is_ranged``: machines lie in ranges, any of which may be the real one.
-    """
-
-    played: Floats
-    still: Floats
-    is_ranged: bool = False
-
-    def minus(self, other: "Steps") -> "Steps":
-        """The differences, cell by cell: all candidates play the same draws."""
-        return Steps(self.played - other.played, self.still - other.still, self.is_ranged)
-
-
 class Estimate(NamedTuple):
     """A value and its 95 % interval."""
 
@@ -100,37 +85,37 @@ def student(freedom: float) -> float:
     return float(np.interp(1 / freedom, inverse, _STUDENT[::-1]))
 
 
-def estimate_mean(steps: Steps) -> Estimate:
-    """The mean of a long run on the real machine, in ns.
+def estimate_mean(table: Floats, *, is_ranged: bool = False) -> Estimate:
+    """The mean of a long run on the real machine, in ns, from a table [machines, iterations].
 
-    Its variance is that between the means of rows, without jitter, times (1 + 1 / number of rows), plus that
-    between the means of columns over their number. Degrees of freedom are Satterthwaite's. If all steps are
-    equal, the interval has no width. Of machines that lie in ranges, which may be skewed or apart, it holds
-    all, and what few iterations leave open.
+    Its variance is that between machines times (1 + 1 / number of them), plus that between the means of
+    columns over their number; degrees of freedom are Satterthwaite's. What jitter of single cells adds to
+    the means of rows is not the machines'. Of machines that lie in ranges (``is_ranged``), which may be
+    skewed or apart, the interval holds all, and what few iterations leave open.
     """
-    machines, iterations = steps.played.shape
-    center = float(steps.played.mean())
+    machines, iterations = table.shape
+    center, rows, columns = float(table.mean()), table.mean(axis=1), table.mean(axis=0)
     systematic = sampled = spent = 0.0
-    if machines > 1 and not steps.is_ranged:
-        systematic = float(steps.still.mean(axis=1).var(ddof=1)) * (1 + 1 / machines)
+    if machines > 1 and not is_ranged:
+        within = float(((table - rows[:, None] - columns + center) ** 2).sum())
+        jitter = within / ((machines - 1) * max(1, iterations - 1) * iterations)
+        systematic = max(0.0, float(rows.var(ddof=1)) - jitter) * (1 + 1 / machines)
         spent += systematic**2 / (machines - 1)
     if iterations > 1:
-        sampled = float(steps.played.mean(axis=0).var(ddof=1)) / iterations
+        sampled = float(columns.var(ddof=1)) / iterations
         spent += sampled**2 / (iterations - 1)
     variance = systematic + sampled
     half = student(variance**2 / spent) * variance**0.5 if spent else 0.0
-    if not steps.is_ranged:
-        return Estimate(center, center - half, center + half)
-    means = steps.still.mean(axis=1) + (center - steps.still.mean())
-    return Estimate(center, float(means.min()) - half, float(means.max()) + half)
+    low, high = (float(rows.min()), float(rows.max())) if is_ranged else (center, center)
+    return Estimate(center, low - half, high + half)
 
 
-def noise_between_steps(steps: Steps) -> float | None:
+def noise_between_steps(table: Floats) -> float | None:
     """A robust standard deviation in ns of a step from iteration to iteration on one machine.
 
     None if there is only one iteration.
     """
-    table, iterations = steps.played, steps.played.shape[1]
+    iterations = table.shape[1]
     if iterations == 1:
         return None
     rest = table - np.quantile(table, 0.5, axis=1, keepdims=True)
@@ -146,7 +131,7 @@ class Paired:
 
     def __init__(self, draws: Draws, default: Assignment) -> None:
         self.draws, self.default = draws, default
-        self._played: dict[Buckets, Steps] = {}
+        self._played: dict[Buckets, Floats] = {}
         self._nominal: dict[Buckets, int] = {}
         self.rest_ns = draws.problem.rest_ns(self.step_ns(default), default)
         noise = noise_between_steps(self.steps(default))
@@ -159,21 +144,18 @@ class Paired:
             self._nominal[buckets] = simulated_step_ns(problem.job, problem.link, assignment)
         return self._nominal[buckets]
 
-    def steps(self, assignment: Assignment) -> Steps:
-        """The step in ns under every draw."""
-        buckets, draws = assignment.bucket_indices, self.draws
+    def steps(self, assignment: Assignment) -> Floats:
+        """The step in ns under every draw: [machines, iterations]."""
+        buckets = assignment.bucket_indices
         if buckets not in self._played:
             tell("playing steps as they vary")
-            played = still = draws.steps(buckets, self.rest_ns)
-            if draws.luck is not None:
-                still = draws.steps(buckets, self.rest_ns, jitters=False)
-            self._played[buckets] = Steps(played, still, draws.is_ranged)
+            self._played[buckets] = self.draws.steps(buckets, self.rest_ns)
         return self._played[buckets]
 
     def gain(self, one: Assignment, than: Assignment | None = None) -> Estimate:
         """What ``one`` saves against ``than`` (None: the default), the mean over the draws, in whole ns."""
-        other = self.steps(self.default if than is None else than)
-        return Estimate(*map(round, estimate_mean(other.minus(self.steps(one)))))
+        saved = self.steps(self.default if than is None else than) - self.steps(one)
+        return Estimate(*map(round, estimate_mean(saved, is_ranged=self.draws.is_ranged)))
 
     @property
     def varies(self) -> bool:

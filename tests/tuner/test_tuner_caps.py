@@ -94,10 +94,6 @@ def test_shown_caps_are_round(low_mb, high_mb, shown):
     assert caps.round_cap_mb(int(low_mb * MIB), high) == shown
 
 
-def test_of_all_numbers_none_is_the_roundest():
-    assert caps.find_roundest(0, caps.NO_LIMIT, 1) == 1
-
-
 def test_sparse_gradients_and_dtypes_by_hand():
     """Sizes 4 4 | sparse 9 | 4 4 in two dtypes, interleaved: a limit each, leftovers newest first."""
     dtypes = ("float32", "bfloat16", "float32", "float32", "bfloat16")

@@ -199,7 +199,9 @@ def test_places_are_in_ready_order(case: Case) -> None:
     )
     problem = Problem(workload, calm)
     one_each = tuple((index,) for index in problem.order)
-    outcome = simpy_clock.play(write(workload, calm, strategies.Assignment(bucket_indices=one_each))[-1])
+    outcome = simpy_clock.play(
+        write(workload, calm, strategies.Assignment(bucket_indices=one_each))[-1]
+    ).in_backward()
     assert list(outcome.ready_ns) == problem.ready.tolist()
     assert outcome.backward_end_ns == problem.lane_end
 
