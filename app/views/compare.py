@@ -40,7 +40,7 @@ from app.words import (
 )
 from sim.errors import InputError, NotModelledError, SimError
 from sim.nouns.timeline import Timeline
-from sim.truth.differences import Change, Difference, PartName
+from sim.truth.ladder import Change, Difference, PartName
 from sim.truth.scoring import Agreement, CandidateAgreement
 from sim.units import MIB, format_ms, format_number, format_size
 

@@ -30,7 +30,7 @@ from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES
 from sim.nouns.measurement import Mode, Record
 from sim.nouns.report import Report
 from sim.nouns.timeline import Timeline
-from sim.truth.attribution import Attribution
+from sim.truth.ladder import Attribution
 from sim.truth.scoring import Agreement, CandidateAgreement, Regret
 from sim.units import format_ms, format_number, format_percent
 
@@ -522,7 +522,7 @@ def ask_copies() -> bool:
 
 
 def verdict(agreement: Agreement) -> None:
-    """The outcome of the stated rule, the rule, the best, and the targets."""
+    """The outcome of the stated rule, the rule, and the best."""
     draw, icon = {
         None: (st.info, ":material/info:"),
         True: (st.success, ":material/check_circle:"),
@@ -534,11 +534,6 @@ def verdict(agreement: Agreement) -> None:
         return
     best = best_words(agreement)
     st.markdown(plain(best if agreement.regret is None else f"{best} {regret_words(agreement.regret)}"))
-    if agreement.targets:
-        met = sum(check.met is True for check in agreement.targets)
-        missed = ", ".join(check.name for check in agreement.targets if check.met is False)
-        of_all = f"{met} of {len(agreement.targets)} met{f'; missed: {missed}' if missed else ''}"
-        st.caption(plain(f"Targets, set for paced replays in the box: {of_all}."))
 
 
 def candidates(agreement: Agreement) -> None:

@@ -155,9 +155,8 @@ _MARKDOWN_COLUMNS = (
     "bucket ends, median",
     "regret",
     "without copies in the model",
-    "rule, targets met",
+    "rule",
 )
-_MET = {True: "met", False: "missed", None: "cannot be told"}
 
 
 def print_summary(scores: Sequence[Scored]) -> None:
@@ -189,7 +188,7 @@ def print_summary(scores: Sequence[Scored]) -> None:
     for rule in rules:
         names = [one.name for one in agreements if one.rule == rule]
         of = f" of {', '.join(names)}" if len(rules) > 1 else ""
-        say(f"rule{of}: {rule}; then how many targets are met")
+        say(f"rule{of}: {rule}")
     for one in agreements:
         if one.passed is None:
             say(f"{one.name}: {one.rule}")
@@ -323,11 +322,6 @@ def _print_notes(scored: Scored) -> None:
     )
     if agreement.regret is not None:
         say(f"regret of the recommendation: {_told_regret(agreement.regret)}")
-    if agreement.targets:
-        checks = ", ".join(
-            f"{check.name} <= {check.limit:.1%} {_MET[check.met]}" for check in agreement.targets
-        )
-        say(f"targets (set for paced replays in the box): {checks}")
     say(f"{'within' if agreement.passed else 'outside'} the rule: {agreement.rule}")
     _note_incomplete([scored])
 
@@ -414,10 +408,7 @@ def _step_errors(agreement: "Agreement") -> tuple[float | None, float | None]:
 def _verdict_cell(agreement: "Agreement") -> str:
     if agreement.passed is None:
         return "not judged"
-    verdict = "passed" if agreement.passed else "missed"
-    if not agreement.targets:
-        return verdict
-    return f"{verdict}, {sum(check.met is True for check in agreement.targets)} of {len(agreement.targets)}"
+    return "passed" if agreement.passed else "missed"
 
 
 def _ends_words(agreement: "Agreement") -> str:

@@ -7,6 +7,7 @@ from statistics import median
 
 from sim.clusters.links import hardware_on
 from sim.clusters.machines import boxed_cluster
+from sim.costs.own_costs import told_unmeasured
 from sim.costs.service_time import scale
 from sim.errors import InputError
 from sim.metrics.noise import difference_interval, median_interval
@@ -15,13 +16,36 @@ from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Box, MeasuredBucket, MeasuredIteration, Measurement, Mode, Record
 from sim.nouns.report import BucketRow, Report
+from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate
-from sim.truth.attribution import Attribution, attribute
+from sim.truth.ladder import Attribution, attribute
 from sim.truth.recorded_step import own_step
-from sim.truth.rule import CONTENDED, RULE, TARGETS, TRAINED, Limits, TargetCheck, check_targets, trace_rule
 
 LEAST_FOR_INTERVAL = 3  # iterations: fewer say nothing of how far a median may be trusted
 _RECOMMENDED = "recommended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The largest step errors allowed, over candidates, as shares of what was measured."""
+
+    median_step: float
+    worst_step: float
+
+    @property
+    def rule(self) -> str:
+        """The rule of the verdict in words: step errors, and the order."""
+        return (
+            f"median step error <= {self.median_step:.1%}, worst <= {self.worst_step:.1%}, and the predicted "
+            f"order of every pair whose measured intervals are apart"
+        )
+
+
+RULE = Limits(median_step=0.02, worst_step=0.05)
+# Of models that compute for real, whose steps vary by some percent from minute to minute.
+TRAINED = Limits(median_step=0.03, worst_step=0.08)
+# Where a prediction is made from the box as a graph, or of slow ranks.
+CONTENDED = Limits(median_step=0.1, worst_step=0.1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +142,8 @@ class Agreement:
     """All candidates of a record, and the verdict by the stated rule.
 
     A pair of candidates counts for the order only where their measured intervals are apart.
-    ``regret`` is None where no candidate is named ``recommended``. ``targets`` are stricter than the rule
-    and decide nothing. ``place`` is empty where the record does not say where it was measured.
+    ``regret`` is None where no candidate is named ``recommended``, ``place`` empty where the record does not
+    say where it was measured.
     ``passed`` is None in mode ``trace``: such a step is predicted from its own parts, and what is tested
     instead, as ``rule`` says, are the ends of buckets and exposed communication.
     """
@@ -143,7 +167,6 @@ class Agreement:
     regret: Regret | None
     rule: str
     passed: bool | None
-    targets: tuple[TargetCheck, ...]
 
 
 def agreement(record: Record, copies: bool = True, attributed: bool = True) -> Agreement:
@@ -310,9 +333,8 @@ def agree(
     """A record against the predictions of its candidates, by name.
 
     The rule: median step error and worst step error within ``limits``, and every pair of candidates whose
-    measured intervals are apart in the predicted order. ``TARGETS`` are checked in paced mode under
-    ``RULE``, for which they are set. Steps of a trace are predicted from their own parts, and neither pass
-    nor fail.
+    measured intervals are apart in the predicted order. Steps of a trace are predicted from their own parts,
+    and neither pass nor fail.
     """
     measured = [measurement for measurement in record.candidates if measurement.iterations]
     for measurement in measured:
@@ -369,17 +391,26 @@ def agree(
         best_predicted=best_predicted.name,
         best_within_noise=best_predicted.step_low_ns <= best_measured.step_high_ns,
         regret=_regret(measured, rows),
-        rule=limits.rule if judged else trace_rule(record.workload, record.hardware, measured[0]),
+        rule=limits.rule if judged else _trace_rule(record.workload, record.hardware, measured[0]),
         passed=within if judged else None,
-        targets=check_targets(
-            TARGETS,
-            median_step=median_step,
-            worst_step=worst_step,
-            median_bucket_end=median_end,
-            median_exposed=median_exposed,
-        )
-        if mode == "paced" and limits is RULE
-        else (),
+    )
+
+
+def _trace_rule(workload: Workload, hardware: Hardware, measurement: Measurement) -> str:
+    """In place of the rule for steps of a trace: which parts are the trace's own, and what is tested."""
+    effects = workload.ready_includes
+    own = f"ready times (with {', '.join(effects)} in them)" if effects else "ready times"
+    source = hardware.provenance.get("source")
+    if source is not None and source == measurement.provenance.get("source"):
+        own += ", buckets and how long each all-reduce took"
+    else:
+        own += " and buckets; how long all-reduces take is from another file"
+    if told_unmeasured(hardware):
+        own += ", and what DDP itself costs is as others have it, not measured"
+    what = "recording" if measurement.provenance.get("source") == "sim.record" else "trace"
+    return (
+        f"no pass or fail of a step that is predicted from the {what} itself: its own are forward, backward, "
+        f"optimizer, {own}; tested are the ends of buckets and exposed communication"
     )
 
 

@@ -35,7 +35,7 @@ def test_json_is_a_document_for_one_and_a_list_for_several() -> None:
         0
     ].keys()
     assert one["regret"].keys() >= {"best", "regret_ns", "low_ns", "high_ns", "relative", "within_noise"}
-    assert {"place", "mode", "targets"} <= one.keys()
+    assert {"place", "mode", "rule"} <= one.keys()
 
 
 def test_any_record_beyond_the_gate_exits_3_and_is_named() -> None:

@@ -12,7 +12,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement, Record
 from sim.nouns.workload import Workload
-from sim.truth.attribution import Attribution, attribute
+from sim.truth.ladder import Attribution, attribute
 from sim.units import divide_half_even, transfer_ns
 from tests.effort import tries
 from tests.handmade import handmade, measurement, wired
