@@ -6,7 +6,7 @@ Every message names the field, the value and what is legal. pydantic reads the s
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le
@@ -18,8 +18,6 @@ Count = Annotated[int, Ge(0), Le(MAX_INT)]  # of anything, of ns, of bytes
 Positive = Annotated[int, Ge(1), Le(MAX_INT)]
 Factor = Annotated[float, Ge(1), Le(MAX_INT)]
 Rate = Annotated[float, Ge(1), Le(MAX_INT)]  # bytes/s: slower than one is a mistake
-
-_RISING = ("min_ns", "p10_ns", "median_ns", "p90_ns", "max_ns"), ("low_ns", "high_ns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +37,12 @@ class Legal:
             return value in self.words
         is_number = type(value) is int or (self.kind is float and isinstance(value, float))
         return is_number and self.least <= value <= self.most and not (self.is_open and value == self.least)
+
+    def take(self, field: str, value: Any) -> Any:
+        """``value``. Raises ``InputError`` unless it is legal."""
+        if not self.holds(value):
+            raise InputError(f"{field}: {shown(value)} is not legal; give {self}")
+        return value
 
     def __str__(self) -> str:
         if self.words:
@@ -74,8 +78,8 @@ def check_value(field: str, value: Any, legal: Legal) -> None:
         is_whole = legal.kind is int and set(map(type, value)) == {int}  # of many numbers the ends will do
         for item in (min(value), max(value)) if is_whole else value:
             check_value(field, item, legal)
-    elif value is not None and not legal.holds(value):
-        raise InputError(f"{field}: {shown(value)} is not legal; give {legal}")
+    elif value is not None:
+        legal.take(field, value)
 
 
 @cache
@@ -108,18 +112,9 @@ def at_least(field: str, value: int | None, least: int) -> None:
     check_value(field, value, Legal(least=least))
 
 
-def number(field: str, value: Any, legal: Legal | None = None) -> int | float:
-    """``value`` is a finite number, legal where that is said, and no truth value."""
-    legal = legal or Legal(kind=float, least=-MAX_INT)
-    if not legal.holds(value):
-        raise InputError(f"{field}: {shown(value)} is not legal; give {legal}")
-    return value  # type: ignore[no-any-return]
-
-
 def one_of(field: str, value: object, words: Collection[str]) -> None:
     """``value`` is one of these words."""
-    if value not in words:
-        raise InputError(f"{field}: {shown(value)} is not legal; give {Legal(words=tuple(words))}")
+    Legal(words=tuple(words)).take(field, value)
 
 
 def no_duplicates(field: str, values: Sequence[Any]) -> None:
@@ -139,32 +134,3 @@ def shown(value: object) -> str:
         return "a number of more than 40 digits"
     written = repr(value)
     return written if len(written) <= 80 else f"{written[:60]}… ({len(written)} characters)"
-
-
-def scatter(field: str, known: Any) -> None:
-    """Quantiles in ``known``, and in the objects in it, are numbers that do not fall."""
-    if not isinstance(known, dict):
-        return
-    for name, value in known.items():
-        scatter(f"{field}.{name}", value)
-    for names in _RISING:
-        told = [(name, number(f"{field}.{name}", known[name])) for name in names if name in known]
-        for (below, low), (above, high) in pairwise(told):
-            if low > high:
-                raise InputError(
-                    f"{field}.{below}: {low} is not legal; {above} is {high}, and must not be less"
-                )
-
-
-def curve_scatter(field: str, known: Any) -> None:
-    """``known`` is an object of objects, one a size: what is counted or a time is an integer >= 0."""
-    points = known.items() if isinstance(known, dict) else [("", None)]
-    for size, point in points:
-        if not isinstance(point, dict):
-            raise InputError(
-                f"{field}: {shown(known)} is not legal; give an object, one member a size: an object with "
-                f"count, p10_ns and p90_ns"
-            )
-        for name, value in point.items():
-            if name == "count" or name.endswith("_ns"):
-                number(f"{field}.{size}.{name}", value, Legal())

@@ -7,19 +7,7 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge, Gt, Le
 
 from sim.errors import InputError
-from sim.nouns.checks import (
-    Checked,
-    Count,
-    Factor,
-    Legal,
-    Rate,
-    check,
-    curve_scatter,
-    legal_fields,
-    number,
-    scatter,
-    shown,
-)
+from sim.nouns.checks import MAX_INT, Checked, Count, Factor, Legal, Rate, check, legal_fields, shown
 from sim.nouns.collective import CollectiveKind
 from sim.units import format_number
 
@@ -110,8 +98,8 @@ class Hardware:
             _held_to(f"spread.{name}", self.spread.get(name))
         for name, known in self.spread.items():
             if name in CURVES:
-                curve_scatter(f"spread.{name}", known)
-            scatter(f"spread.{name}", known)
+                _curve_scatter(f"spread.{name}", known)
+            _scatter(f"spread.{name}", known)
         for name in CURVES:
             curve = self.curve(name)
             if curve is None:
@@ -131,6 +119,7 @@ class Hardware:
         return curve
 
 
+_NUMBER = Legal(kind=float, least=-MAX_INT)
 _SCALE = Legal(kind=float, is_open=True, most=MOST_FACTOR)  # on a whole curve
 
 
@@ -145,7 +134,7 @@ def _ranges(said: Any) -> None:
         if not isinstance(known, dict) or not {"low", "high"} <= set(known):
             raise InputError(f"{field}: {shown(known)} is not legal; give an object with low and high")
         legal = legal_fields(Hardware)[name] if name in SCALARS else _SCALE
-        low, high = (number(f"{field}.{end}", known[end], legal) for end in ("low", "high"))
+        low, high = (legal.take(f"{field}.{end}", known[end]) for end in ("low", "high"))
         if low > high:
             raise InputError(f"{field}.low: {low} is not legal; high is {high}")
 
@@ -160,7 +149,7 @@ def _held_to(field: str, said: Any) -> None:
         raise InputError(f"{field}.fits: {shown(said['fits'])} is not legal; give true or false")
     for name in {"explained_by", "value", "low", "high", "error"} & set(said):
         if said[name] is not None or name != "explained_by":
-            number(f"{field}.{name}", said[name])
+            _NUMBER.take(f"{field}.{name}", said[name])
     for name in ("why", "factor"):
         if not isinstance(said.get(name, ""), str):
             raise InputError(f"{field}.{name}: {said[name]!r:.60} is not legal; give a code")
@@ -178,8 +167,8 @@ def _readings(said: Any) -> None:
             raise InputError(f"{field}: {shown(reading)} is not legal; {legal}")
         if unknown := set(reading) - {"what", "weight", "set", "curve"}:
             raise InputError(f"{field}: {min(unknown)} is not known; {legal}")
-        total += number(f"{field}.weight", reading.get("weight"), Legal(kind=float, is_open=True, most=1))
-        curve = number(f"{field}.curve", reading.get("curve", 1.0), _SCALE)
+        total += Legal(kind=float, is_open=True, most=1).take(f"{field}.weight", reading.get("weight"))
+        curve = _SCALE.take(f"{field}.curve", reading.get("curve", 1.0))
         changed = reading.get("set", {})
         if not isinstance(changed, dict):
             raise InputError(f"{field}.set: {shown(changed)} is not legal; give an object of fields")
@@ -192,10 +181,41 @@ def _readings(said: Any) -> None:
                     f"{', '.join((*SCALARS, 'launch_blocks_compute'))}"
                 )
             if value is not None or name not in RATES:
-                number(f"{field}.set.{name}", value, legal_fields(Hardware)[name])
+                legal_fields(Hardware)[name].take(f"{field}.set.{name}", value)
         if not place and (changed or curve != 1):
             raise InputError(f"{field}: the first reading is the hardware itself; it changes nothing")
     if said and abs(total - 1) > 1e-6:
         raise InputError(
             f"spread.readings: weights of {format_number(total, 6)} in all are not legal; they sum to 1"
         )
+
+
+_RISING = ("min_ns", "p10_ns", "median_ns", "p90_ns", "max_ns"), ("low_ns", "high_ns")
+
+
+def _scatter(field: str, known: Any) -> None:
+    """Quantiles in ``known``, and in the objects in it, are numbers that do not fall."""
+    if not isinstance(known, dict):
+        return
+    for name, value in known.items():
+        _scatter(f"{field}.{name}", value)
+    for names in _RISING:
+        told = [(name, _NUMBER.take(f"{field}.{name}", known[name])) for name in names if name in known]
+        for (below, low), (above, high) in pairwise(told):
+            if low > high:
+                raise InputError(
+                    f"{field}.{below}: {low} is not legal; {above} is {high}, and must not be less"
+                )
+
+
+def _curve_scatter(field: str, known: Any) -> None:
+    """``known`` is an object of objects, one a size: what is counted or a time is an integer >= 0."""
+    if not isinstance(known, dict) or not all(isinstance(point, dict) for point in known.values()):
+        raise InputError(
+            f"{field}: {shown(known)} is not legal; give an object, one member a size: an object with count, "
+            f"p10_ns and p90_ns"
+        )
+    for size, point in known.items():
+        for name, value in point.items():
+            if name == "count" or name.endswith("_ns"):
+                Legal().take(f"{field}.{size}.{name}", value)
