@@ -189,7 +189,7 @@ class Result:
             "collectives": len(sent),
             "sent_bytes": sum(one.num_bytes for one in sent),
             "micro_batches": self.micro_batches,
-            "memory_bytes": None if report.memory is None else report.memory.peak_bytes,
+            "buffer_bytes": report.buffer_bytes,
         }
 
 
@@ -499,7 +499,7 @@ def _row(result: Result, base: Result | None) -> dict[str, Any]:
         "collectives": figures["collectives"],
         "sent, MiB": figures["sent_bytes"] / MIB,
         "micro-batches": figures["micro_batches"] if figures["micro_batches"] > 1 else None,
-        "buckets hold, MiB": None if figures["memory_bytes"] is None else figures["memory_bytes"] / MIB,
+        "buckets hold, MiB": None if figures["buffer_bytes"] is None else figures["buffer_bytes"] / MIB,
     }
     if base is not None and result.is_like(base):
         step = base.step_ns

@@ -160,7 +160,7 @@ def _print_tables(answer: Recommendation) -> None:
                 in_ms(family.report.step_ns),
                 in_ms(family.report.exposed_comm_ns),
                 in_ms(family.regret_ns),
-                "" if family.report.memory is None else format_size(family.report.memory.peak_bytes),
+                "" if family.report.buffer_bytes is None else format_size(family.report.buffer_bytes),
             ]
             for name, family in sorted(answer.families.items(), key=lambda item: item[1].regret_ns)
         ],

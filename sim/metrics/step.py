@@ -1,6 +1,6 @@
 """The figures of a step, as CONTRACT defines them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 from sim.costs.doubts import doubts_about
@@ -9,10 +9,8 @@ from sim.costs.own_costs import told_unmeasured
 from sim.costs.service_time import service_ns
 from sim.metrics.bottleneck import find_bottleneck
 from sim.metrics.intervals import intersection_length, length, union
-from sim.nouns.assignment import bucket_bytes
 from sim.nouns.collective import CollectiveKind
 from sim.nouns.hardware import Curve
-from sim.nouns.memory import Holding, Memory
 from sim.nouns.report import BucketRow, Report
 from sim.nouns.timeline import PathSpan, Timeline
 from sim.units import format_ms, format_size
@@ -118,7 +116,7 @@ def summarize(timeline: Timeline, path: Sequence[PathSpan] | None = None) -> Rep
             *told_unmeasured(timeline.hardware),
             *doubts_about(timeline.workload, timeline.hardware),
         ),
-        memory=buffer_memory(timeline),
+        buffer_bytes=timeline.buffer_bytes,
         provenance={
             "workload": timeline.workload.name,
             "hardware": timeline.hardware.name,
@@ -126,42 +124,6 @@ def summarize(timeline: Timeline, path: Sequence[PathSpan] | None = None) -> Rep
             **({} if timeline.slowest is None else {"slowest": timeline.slowest.name}),
         },
     )
-
-
-_GIVEN_BACK, _AT_ONCE, _TAKEN = range(3)  # in this order in one instant
-
-
-def buffer_memory(timeline: Timeline) -> Memory:
-    """What buckets cost on one rank in the timeline's step, in bytes (``Memory`` says what is counted)."""
-    kept = sum(one.num_bytes for one in timeline.holdings if one.start_ns is None)
-    sizes = bucket_bytes(timeline.workload, timeline.assignment.bucket_indices)
-    return Memory(
-        buffers_bytes=kept,
-        transient_peak_bytes=peak_bytes(timeline.holdings),
-        largest_bucket_bytes=max(sizes),
-    )
-
-
-def peak_bytes(holdings: Iterable[Holding]) -> int:
-    """The most that is held at one moment, of what is not held for good.
-
-    In one instant, first what ends is given back; then what takes no time at all is taken and given back,
-    one after the other; then what starts is taken.
-    """
-    changes: list[tuple[int, int, int]] = []
-    for one in holdings:
-        if one.start_ns is None or one.end_ns is None:
-            continue
-        if one.start_ns < one.end_ns:
-            changes += [(one.end_ns, _GIVEN_BACK, -one.num_bytes), (one.start_ns, _TAKEN, one.num_bytes)]
-        else:
-            changes.append((one.start_ns, _AT_ONCE, one.num_bytes))
-    now = peak = 0
-    for _, kind, change in sorted(changes):
-        peak = max(peak, now + change)
-        if kind != _AT_ONCE:
-            now += change
-    return peak
 
 
 COUNTS = 0.01  # the share of a step from which on it is said

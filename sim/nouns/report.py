@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from sim.nouns.collective import EarlyLaunch
-from sim.nouns.memory import Memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +36,8 @@ class Report:
     in which the compute lane and at least one collective are busy over the time in which at least one
     collective is busy (interval unions, HolisticTraceAnalysis's definition). ``verdict_ns`` is the time that
     the verdict is about: what its cause takes in the whole step; ``verdict_saves_ns`` what the change that it
-    proposes saves of it at most.
+    proposes saves of it at most. ``buffer_bytes`` is the most memory that buckets hold on one rank beside the
+    gradients; None: not told.
     """
 
     KIND: ClassVar[str] = "report"
@@ -64,6 +64,6 @@ class Report:
     engine: str = "simpy"
     early_launches: tuple[EarlyLaunch, ...] = ()
     notes: tuple[str, ...] = ()
-    memory: Memory | None = None
+    buffer_bytes: int | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
     extensions: dict[str, Any] = field(default_factory=dict)

@@ -6,7 +6,6 @@ from typing import Literal, NamedTuple
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, CollectiveKind, CollectiveTimes, EarlyLaunch
 from sim.nouns.hardware import Hardware
-from sim.nouns.memory import Holding
 from sim.nouns.workload import Workload
 
 SpanKind = Literal["backward", "copy_in", "launch", "hook"]
@@ -91,8 +90,8 @@ class Timeline:
     ``before_forward`` are the parts of ``pre_forward_ns``, by what they are for. ``optimizer_ns`` is the
     optimizer's step as this system runs it, ``post_sync_ns`` what else follows (ZeRO's all-gather).
     ``slowest`` is the workload as the slowest other rank ran it; None: no rank was later than this one.
-    ``holdings`` are what buckets hold in memory. ``links`` are all spans with what released each, and
-    ``released_by`` the number of the one that synchronisation ends with; -1 where it takes no time.
+    ``buffer_bytes`` is the most that buckets hold in memory. ``links`` are all spans with what released
+    each, and ``released_by`` the number of the one that synchronisation ends with; -1 where it takes no time.
     """
 
     workload: Workload
@@ -115,7 +114,7 @@ class Timeline:
     early_launches: tuple[EarlyLaunch, ...] = ()
     notes: tuple[str, ...] = ()
     slowest: Workload | None = None
-    holdings: tuple[Holding, ...] = ()
+    buffer_bytes: int = 0
     links: tuple[Link, ...] = ()
     released_by: int = -1
 

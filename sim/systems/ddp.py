@@ -1,6 +1,5 @@
 """DistributedDataParallel: what its constructor sends, what a step under it does, what its buckets hold."""
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,8 +9,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, CollectiveKind, Phase
 from sim.nouns.ddp_switches import FLOATS, Switches, read_switches
 from sim.nouns.hardware import Hardware
-from sim.nouns.memory import Holding
-from sim.nouns.timeline import Iteration, Timeline
+from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
 from sim.systems.compile_cuts import AS_RECORDED
 from sim.systems.ddp_assignment import (
@@ -106,14 +104,30 @@ class DdpPlan(Plan):
             *_states(self.workload, self.switches.sends_buffers),
         )
 
-    def hold(self, timeline: Timeline) -> tuple[Holding, ...]:
-        """Flat buffers, gradients beside them under ``gradient_as_bucket_view``, and what hooks allocate.
-
-        A flat buffer for every bucket is there from the constructor on, with room for all of its gradients:
-        the cap decides how many there are, not how much they hold. A sparse gradient has none.
+    def buffer_bytes(self) -> int:
+        """Flat buffers, of which the cap decides how many there are, not how much they hold; none of sparse
+        gradients. Under ``gradient_as_bucket_view`` gradients live in them, and are held twice until they are
+        copied in (A3.4). Narrow copies of a hook, or in ``reduce_dtype``, come on top (A3.17).
         """
-        each = _flat_buffers, _gradients, _hooked
-        return tuple(held for of in each for held in of(timeline, self.switches))
+        switches, gradients, dtype = self.switches, self.workload.gradients, self.switches.param_dtype
+        sizes = [
+            0 if one.sparse else one.num_bytes if dtype is None else one.elements * DTYPE_BYTES[dtype]
+            for one in gradients
+        ]
+        held = sum(sizes)
+        if switches.gradient_as_bucket_view and dtype is None:  # mixed precision casts them out again (A2.9)
+            views = [size * (one.ready_ns is not None) for size, one in zip(sizes, gradients, strict=True)]
+            held -= sum(views)
+            if not switches.keeps_views and switches.accumulation_steps > 1:
+                held += sum(views)  # made under no_sync, they are no views
+            elif not switches.keeps_views and switches.batched_grad_copy:
+                held += max(sum(views[index] for index in bucket) for bucket in self.buckets)
+            elif not switches.keeps_views:
+                held += max(views)
+        narrow = switches.reduce_dtype if switches.hook is None else switches.hook.dtype
+        if narrow is not None and (switches.hook is not None or narrow != dtype):
+            held += sum(one.elements for one in gradients) * DTYPE_BYTES[narrow]  # all may be under way
+        return held
 
 
 class _MicroBatch(StepWriter):
@@ -388,77 +402,3 @@ def _states(workload: Workload, with_buffers: bool) -> list[Collective]:
         elements = sum(sizes[place][1] for place in chunk) // DTYPE_BYTES[dtype]
         sent.append(_message("broadcast", elements, dtype, "construction", "parameters and buffers", 0))
     return sent
-
-
-def _is_views(switches: Switches) -> bool:
-    """Whether gradients live in the buffers; mixed precision casts them out again (A2.9)."""
-    return switches.gradient_as_bucket_view and switches.param_dtype is None
-
-
-def _flat_buffers(timeline: Timeline, switches: Switches) -> tuple[Holding, ...]:
-    """The size of all dense gradients; if gradients are views, only of those that are never ready."""
-    dtype, is_views = switches.param_dtype, _is_views(switches)
-
-    def size(gradient: Gradient) -> int:
-        if gradient.sparse or (is_views and gradient.ready_ns is not None):
-            return 0
-        if dtype is None:
-            return gradient.num_bytes
-        return gradient.num_bytes // DTYPE_BYTES[gradient.dtype] * DTYPE_BYTES[dtype]
-
-    total = sum(size(gradient) for gradient in timeline.workload.gradients)
-    return (Holding(what="flat buffers", num_bytes=total),)
-
-
-def _gradients(timeline: Timeline, switches: Switches) -> tuple[Holding, ...]:
-    """The gradients that backward made, until each is copied into its view (A3.4).
-
-    With ``batched_grad_copy`` they are held until the bucket is complete. Gradients accumulated under
-    ``no_sync`` after ``set_to_none`` are no views, and all are held from the first micro-batch on.
-    """
-    if not _is_views(switches) or switches.keeps_views:
-        return ()
-    done = {(span.kind, span.gradient): span.end_ns for span in timeline.compute if span.gradient is not None}
-    home = {i: number for number, bucket in enumerate(timeline.assignment.bucket_indices) for i in bucket}
-    held: list[Holding] = []
-    waiting: Counter[int] = Counter()  # bytes by bucket
-    now = 0
-    for index in timeline.workload.order():
-        gradient, bucket = timeline.workload.gradients[index], home[index]
-        start = max(now, done.get(("backward", index), now))
-        now = max(start, done.get(("copy_in", index), start))
-        if gradient.sparse:
-            continue
-        waiting[bucket] += gradient.num_bytes
-        end = max(timeline.buckets[bucket].ready_ns, start) if switches.batched_grad_copy else now
-        begin = 0 if switches.accumulation_steps > 1 else start
-        held.append(_during(_GRADIENTS, gradient.num_bytes, begin, end))
-    if switches.batched_grad_copy:  # all of a bucket's are there while it is copied, however short that is
-        for bucket, num_bytes in waiting.items():
-            ready = timeline.buckets[bucket].ready_ns
-            held.append(_during(_GRADIENTS, num_bytes, ready, ready))
-    return tuple(held)
-
-
-def _hooked(timeline: Timeline, switches: Switches) -> tuple[Holding, ...]:
-    """What a bucket needs beside its buffer while it is under way."""
-    hook, dtype = switches.hook, switches.reduce_dtype
-    if hook is not None and hook.dtype is not None:
-        what = "narrow copies"
-    elif hook is None and dtype is not None and dtype != switches.param_dtype:
-        what = "buffers in reduce_dtype"
-    else:
-        return ()
-    begun = {span.bucket: span.start_ns for span in timeline.compute if span.kind == "hook"}
-    held = []
-    for played in timeline.collectives:
-        if (bucket := played.collective.bucket) is None:
-            continue
-        start = min(begun.get(bucket, played.launch_ns), played.launch_ns)
-        end = played.usable_ns if hook is not None else timeline.buckets[bucket].available_ns
-        held.append(_during(what, played.collective.num_bytes, start, end))
-    return tuple(held)
-
-
-def _during(what: str, num_bytes: int, start_ns: int, end_ns: int) -> Holding:
-    return Holding(what=what, num_bytes=num_bytes, start_ns=start_ns, end_ns=end_ns)

@@ -18,9 +18,8 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, Phase
 from sim.nouns.ddp_switches import FLOATS
 from sim.nouns.hardware import Hardware
-from sim.nouns.memory import Holding
 from sim.nouns.settings import micro_batches, read, setting
-from sim.nouns.timeline import Iteration, Timeline
+from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.step_writer import (
     Plan,
@@ -276,20 +275,11 @@ class Fsdp2Plan(Plan):
     def _micro_batch(self, hardware: Hardware, iteration: Iteration, number: int) -> Program:
         return _MicroBatch(self, hardware, number).write()
 
-    def hold(self, timeline: Timeline) -> tuple[Holding, ...]:
-        """The buffers of all-gathers in backward, until they can be used, and those that gradients are copied
-        into, until they are reduced (A10.4). Unsharded parameters of units that compute are not counted. An
-        all-reduce over replicas needs no buffer, since it works in a rank's own gradients."""
-        return tuple(
-            Holding(
-                what="gathered" if played.collective.bucket is None else "gradients to send",
-                num_bytes=played.collective.num_bytes,
-                start_ns=played.launch_ns,
-                end_ns=played.usable_ns,
-            )
-            for played in timeline.collectives
-            if played.collective.after is None
-        )
+    def buffer_bytes(self) -> int:
+        """Two units gathered at once in backward, or one beside the gradients of another that are reduced."""
+        dtypes = self.settings.gathered_dtype, self.settings.sent_dtype
+        sizes = sorted(unit.numel * max(DTYPE_BYTES[of(unit.dtype)] for of in dtypes) for unit in self.units)
+        return sum(sizes[-2:])
 
     def lines(self) -> str:
         """Python that wraps ``model``: each unit, then the root."""

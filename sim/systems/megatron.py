@@ -15,9 +15,8 @@ from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, CollectiveKind, Phase
 from sim.nouns.hardware import Hardware
-from sim.nouns.memory import Holding
 from sim.nouns.settings import micro_batches, read, setting, settings_of
-from sim.nouns.timeline import Iteration, Timeline
+from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.step_writer import (
     Plan,
@@ -256,20 +255,11 @@ class MegatronPlan(Plan):
     def _micro_batch(self, hardware: Hardware, iteration: Iteration, number: int) -> Program:
         return _MicroBatch(self, hardware, number, iteration).write()
 
-    def hold(self, timeline: Timeline) -> tuple[Holding, ...]:
-        """What is held besides the gradients, which lie in the buffers. That is the buffers' padding, what
-        fp32 adds, and each gradient that backward makes, until its hook has added it to its buffer."""
-        workload = self.workload
-        beyond = sum(part.num_bytes for part in self.parts) - workload.total_bytes
-        spans = [span for span in timeline.compute if span.gradient is not None]
-        done = {(span.kind, span.gradient): span.end_ns for span in spans}
-        held, now = [Holding(what="gradient buffers", num_bytes=max(0, beyond))], 0
-        for index in workload.order():
-            start = max(now, done.get(("backward", index), now))
-            now = max(start, done.get(("hook", index), start))
-            size = workload.gradients[index].num_bytes
-            held.append(Holding(what="gradients to add", num_bytes=size, start_ns=start, end_ns=now))
-        return tuple(held)
+    def buffer_bytes(self) -> int:
+        """What the buffers, in which gradients lie, have beyond them: padding, and what fp32 adds; and the
+        largest gradient that backward makes, until its hook has added it."""
+        beyond = sum(part.num_bytes for part in self.parts) - self.workload.total_bytes
+        return max(0, beyond) + max(one.num_bytes for one in self.workload.gradients)
 
     def lines(self) -> str:
         """Flags to add to Megatron-LM's training script; what is set elsewhere is told in a comment."""

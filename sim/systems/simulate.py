@@ -68,7 +68,7 @@ def simulate(
             slowest=slowest,
         )
         batches.append(timeline)
-    return replace(batches[-1], holdings=planned.hold(batches[-1]))
+    return replace(batches[-1], buffer_bytes=planned.buffer_bytes())
 
 
 def simulated_step_ns(workload: Workload, hardware: Hardware, assignment: Assignment) -> int:

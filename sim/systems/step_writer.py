@@ -28,8 +28,7 @@ from sim.costs.service_time import collective_ns
 from sim.errors import InputError, NotModelledError
 from sim.nouns.collective import Collective, CollectiveKind, Phase
 from sim.nouns.hardware import Hardware
-from sim.nouns.memory import Holding
-from sim.nouns.timeline import Iteration, Timeline
+from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.units import divide_half_even
 
@@ -64,8 +63,12 @@ class Plan:
         """What the system sends before the first step."""
         return ()
 
-    def hold(self, timeline: Timeline) -> tuple[Holding, ...]:
-        """What the buckets hold in memory on one rank, and when."""
+    def buffer_bytes(self) -> int:
+        """The most that buckets hold on one rank beside the gradients themselves, in bytes.
+
+        Not counted: what the communication library takes for itself, and partitions that a system keeps
+        whatever its buckets are.
+        """
         raise NotImplementedError
 
     def lines(self) -> str:

@@ -13,8 +13,7 @@ from sim.nouns.assignment import Assignment, assigned
 from sim.nouns.collective import EarlyLaunch, LateGradient, Phase
 from sim.nouns.ddp_switches import DEFAULT_BUCKET_CAP_BYTES
 from sim.nouns.hardware import Hardware
-from sim.nouns.memory import Holding
-from sim.nouns.timeline import Iteration, Timeline
+from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.step_writer import Plan, StepWriter
 from sim.units import cap_bytes, format_ms, transfer_ns
@@ -172,33 +171,19 @@ class TextbookPlan(Plan):
         step.synchronised(self.workload.optimizer_ns)
         return step.program(early_launches=self.early, notes=notes)
 
-    def hold(self, timeline: Timeline) -> tuple[Holding, ...]:
+    def buffer_bytes(self) -> int:
         """Storage that gradients are copied into as they come, or what is flattened until it is copied back.
 
         Nothing where gradients are sent in place or are views of their bucket (A7.1, A7.4), and nothing for a
         bucket of one gradient that is flattened: torch gives back a view of it.
         """
-        if self.style.copies is None:
-            return ()
-        if self.style.copies == "arrival":
-            total = sum(gradient.on_wire for gradient in self.workload.gradients)
-            return (Holding(what="flat storage", num_bytes=total),)
-        sent = {played.collective.bucket: played for played in timeline.collectives}
-        flattened = {
-            span.bucket: span.start_ns
-            for span in timeline.compute
-            if span.kind == "copy_in" and span.bucket is not None
-        }
-        return tuple(
-            Holding(
-                what="flattened buckets",
-                num_bytes=sent[number].collective.num_bytes,
-                start_ns=flattened.get(number, timeline.buckets[number].ready_ns),
-                end_ns=timeline.buckets[number].available_ns,
-            )
-            for number, bucket in enumerate(self.buckets)
-            if number in sent and len(bucket) > 1
-        )
+        gradients, style = self.workload.gradients, self.style
+        if style.copies is None:
+            return 0
+        if style.copies == "arrival":
+            return sum(gradient.on_wire for gradient in gradients)
+        flat = [sum(gradients[i].on_wire for i in bucket) for bucket in self.buckets if len(bucket) > 1]
+        return sum(flat) if style.overlaps else max(flat, default=0)
 
 
 class _Step(StepWriter):

@@ -16,9 +16,8 @@ from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, Phase
 from sim.nouns.hardware import Hardware
-from sim.nouns.memory import Holding
 from sim.nouns.settings import micro_batches, read, setting, settings_of
-from sim.nouns.timeline import Iteration, Timeline
+from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.step_writer import (
     Plan,
@@ -363,30 +362,25 @@ class ZeroPlan(Plan):
             for gradient in self.workload.gradients
         )
 
-    def hold(self, timeline: Timeline) -> tuple[Holding, ...]:
-        """The contiguous buffers of a backward, offloading's staging, and copies made for each collective.
+    def buffer_bytes(self) -> int:
+        """Contiguous buffers of ``reduce_bucket_size`` elements, full or not, two with ``overlap_comm``; the
+        staging of offloading; and one collective's flattened or cast copy.
 
-        Buffers have ``reduce_bucket_size`` elements, full or not, two of them with ``overlap_comm``; a
-        gradient larger than that is reduced where it is (A5.4). The gradients of one's own partition are not
-        counted.
+        A gradient larger than the buffer is reduced where it is (A5.4).
         """
-        settings = self.settings
-        width, wire, held = DTYPE_BYTES[settings.dtype], DTYPE_BYTES[settings.sent_dtype], []
+        settings, held = self.settings, 0
+        width, wire = DTYPE_BYTES[settings.dtype], DTYPE_BYTES[settings.sent_dtype]
         if settings.fills_buffers:
-            one = settings.reduce_bucket_size * width
-            held.append(Holding(what="contiguous buffers", num_bytes=one * (1 + settings.overlap_comm)))
+            held += settings.reduce_bucket_size * width * (1 + settings.overlap_comm)
         if settings.cpu_offload:
-            largest = max(gradient.elements for gradient in self.workload.gradients)
-            held.append(Holding(what="offloading", num_bytes=largest * width))
-        played = [one for one in timeline.collectives if one.collective.bucket is not None]
-        messages = [message for flush in self.messages for message in flush]
-        travels_as_it_is = settings.fills_buffers and not settings.reduce_scatter
-        for message, times in zip(messages, played, strict=True):
-            flattened = width * (len(message) > 1 and not travels_as_it_is)  # several slices are flattened
-            size = elements_of(message) * (flattened + wire * settings.casts)
-            start, end = times.launch_ns, times.usable_ns
-            held.append(Holding(what="copies to send", num_bytes=size, start_ns=start, end_ns=end))
-        return tuple(held)
+            held += max(gradient.elements for gradient in self.workload.gradients) * width
+        flattens = not settings.fills_buffers or settings.reduce_scatter
+        copies = [
+            elements_of(message) * (width * flattens * (len(message) > 1) + wire * settings.casts)
+            for flush in self.messages
+            for message in flush
+        ]
+        return held + max(copies, default=0)
 
     def lines(self) -> str:
         """The JSON text to merge into DeepSpeed's configuration, with the settings that are given."""

@@ -140,7 +140,7 @@ def test_every_sentence_adds_up(case: Case) -> None:
     assert found.verdict_code in CODES
     sentence, code = found.verdict, found.verdict_code
     silent = all(bucket.service_ns == 0 == bucket.late_ns for bucket in timeline.buckets)
-    silent = silent and found.pre_forward_ns == 0
+    silent = silent and found.pre_forward_ns <= case.hardware.launch_cost_ns * len(timeline.before)
     assert (code == "no-communication") == silent
     assert not re.search(r"\b0 (bucket|launch|collective)", sentence)
     assert "-" not in re.sub(r"[a-z]-[a-z]", "", sentence)  # no negatives
@@ -153,7 +153,7 @@ def test_every_sentence_adds_up(case: Case) -> None:
         assert found.verdict_ns == taken["straggler"] >= found.exposed_comm_ns / 2
         assert f"in {sum(span.kind == 'straggler' for span in path)} collective" in sentence
     elif code == "launch-bound":
-        assert found.verdict_ns == taken["launch"]
+        assert taken["launch"] <= found.verdict_ns <= taken["launch"] + found.outside_ns
     elif code == "copy-bound":
         assert found.verdict_ns == taken.get("copy_in", 0) + taken.get("copy_out", 0) > 0
         assert ("gradient_as_bucket_view" in sentence) == ("copy_out" in kinds)
