@@ -144,9 +144,10 @@ class Evidence:
         """What copies and hooks outside of micro-batches that reduce may take."""
         total = 0
         for batch in self.timeline.micro_batches:
-            told = services_ns([one for one in batch.before if not _is_of_parameters(one)])
-            total += max(0, batch.pre_forward_ns - told)
-            total += max(0, batch.post_sync_ns - services_ns(batch.after))
+            blocking = [one for one in batch.before if not _is_of_parameters(one)]
+            for around_ns, sent in ((batch.pre_forward_ns, blocking), (batch.post_sync_ns, batch.after)):
+                launches = len(sent) * self.timeline.hardware.launch_cost_ns
+                total += max(0, around_ns - services_ns(sent) - launches)
             if not any(batch is one for one in self.timeline.reducing):
                 total += batch.own_exposed_ns
         return total
