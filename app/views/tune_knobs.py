@@ -4,17 +4,16 @@ machine were another.
 It only asks; reading files comes after, so that an error in one leaves every knob in its place.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
-from app import drag
 from app.choosing import KEYS, Choice, Options, WhatIf
 from app.sources import Asked
-from app.widgets import factor, mib, take_name
+from app.widgets import ask, factor, mib, take_name
 from app.words import DDP_PICKS, HELP, PICK_WORDS, PICKS, Pick, plain
 from sim.errors import InputError
 from sim.nouns.ddp_switches import MixedPrecision, Switches
@@ -26,9 +25,8 @@ from sim.systems.zero import ZeroSettings
 
 AS_IT_IS = "as it is"
 _UNSET = {"comm_hook": "none", "optimize_ddp": "eager"}  # the words for None where they are not ``AS_IT_IS``
-
-
 _MOST = 2**53 - 1  # what a browser can count to
+Ask = Callable[["Switch"], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +50,21 @@ class Switch:
         kinds = {bool: "toggle", int: "integer", str: "text"}
         return "select" if self.choices else kinds.get(type(self.default), "number")
 
+    def draw(self, key: str) -> Any:
+        """Draw it and read it; a text that is too long or a number out of range the browser refuses."""
+        label = self.name  # as one would copy it: where the sidebar is narrow, the page's style breaks it
+        if self.kind == "select":
+            return ask(st.selectbox, label, key, self.help, self.choices)
+        if self.kind == "toggle":
+            return ask(st.toggle, label, key, self.help, self.default)
+        if self.kind == "text":
+            return ask(st.text_input, label, key, self.help, self.default, 2000)
+        of = (int(self.least), int(self.most), self.default, 1)
+        if self.kind == "integer":
+            return ask(st.number_input, label, key, self.help, *of)
+        look = {"format": "%.6g", "placeholder": "none"}
+        return ask(st.number_input, label, key, self.help, *map(float, of[:2]), self.default, **look)
+
 
 def _switch(one: Field[Any]) -> Switch:
     """The widget of a setting, in the words of its own field."""
@@ -61,8 +74,7 @@ def _switch(one: Field[Any]) -> Switch:
     if choices and default is None:
         default = _UNSET.get(one.name, AS_IT_IS)
         choices = (default, *choices)
-    least, most = told["least"] or 0, told["most"] or _MOST
-    return Switch(one.name, default, told["help"], least, most, choices)
+    return Switch(one.name, default, told["help"], told["least"] or 0, told["most"] or _MOST, choices)
 
 
 def _switches(cls: type) -> tuple[Switch, ...]:
@@ -83,63 +95,52 @@ _OFFLOAD = Switch(
 )
 _CAP = Switch("bucket_cap_mb", None, "The bucket size of this system, in MiB. Empty: 25.")
 CAPPED_PICKS: tuple[Pick, ...] = ("default", "cap", "cap-list")
-SIZED_PICKS: tuple[Pick, ...] = (
-    "after-backward",
-    "arrival-counted",
-    "flat-views",
-    "last-hook",
-    "last-hook-safe",
-)
-ZERO_PICKS: tuple[Pick, ...] = ("zero1", "zero2")
-DDP, MEGATRON, FULLY_SHARD = map(_switches, (Switches, MegatronSettings, Fsdp2Settings))
-_ZERO = _switches(ZeroSettings)
-ZERO = (*_ZERO, _OFFLOAD)
-ALL: Mapping[str, Switch] = {one.name: one for one in (*DDP, *ZERO, *MEGATRON, *FULLY_SHARD, _CAP)}
-Ask = Callable[[Switch], Any]
-_OTHERS: Mapping[Pick, tuple[Switch, ...]] = {
+_SIZED = ("after-backward", "arrival-counted", "flat-views", "last-hook", "last-hook-safe")
+DDP, ZERO, MEGATRON, FULLY_SHARD = map(_switches, (Switches, ZeroSettings, MegatronSettings, Fsdp2Settings))
+# By pick, its switches; of DDP's each has a rule of its own when it is offered.
+OFFERED: Mapping[Pick, tuple[Switch, ...]] = {
+    **dict.fromkeys(DDP_PICKS, DDP),
+    **dict.fromkeys(("zero1", "zero2"), (*ZERO, _OFFLOAD)),
     "megatron": MEGATRON,
     "fully_shard": FULLY_SHARD,
-    **dict.fromkeys(SIZED_PICKS, (_CAP,)),
+    **dict.fromkeys(_SIZED, (_CAP,)),
 }
+ALL: Mapping[str, Switch] = {one.name: one for of_pick in OFFERED.values() for one in of_pick}
 
 
 def read(pick: Pick, ask: Ask) -> Options:
-    """The switches of ``pick`` that are not at their defaults, asked for one by one with ``ask``.
-
-    Raises:
-        InputError: a field that cannot be read; all have been asked for by then.
-    """
-    if pick in DDP_PICKS:
-        return ddp_options(pick, ask)
-    if pick in ZERO_PICKS:
-        return zero_options(ask)
-    return tuple(sorted(_changed(_OTHERS.get(pick, ()), ask)))
-
-
-def ddp_options(pick: Pick, ask: Ask) -> Options:
-    """DDP's switches that are not at their defaults, asked for one by one with ``ask``."""
+    """The switches of ``pick`` that are not at their defaults, asked for one by one with ``ask``."""
     options: dict[str, Any] = {}
-    for one in DDP:
+    for one in OFFERED.get(pick, ()):
         is_offered = {
             "set_last_bucket_cap": pick in CAPPED_PICKS,
             "no_sync": "accumulation_steps" in options,
             "compile_cap_mb": options.get("optimize_ddp") == "ddp_optimizer",
         }
-        if is_offered.get(one.name, True):
-            options |= _changed((one,), ask)
+        if is_offered.get(one.name, True) and (value := ask(one)) != one.default:
+            options[one.name] = value
+    if (offload := options.pop(_OFFLOAD.name, None)) is not None:
+        options["offload_bytes_per_s"] = offload * 1e9
     precision = {name: options.pop(name) for name in settings_of(MixedPrecision) if name in options}
     if precision:
         options["mixed_precision"] = precision
     return tuple(sorted(options.items()))
 
 
-def zero_options(ask: Ask) -> Options:
-    """ZeRO's settings that are not at their defaults, asked for one by one with ``ask``."""
-    options = dict(_changed(_ZERO, ask))
-    offload = ask(_OFFLOAD)
-    if offload is not None:
-        options["offload_bytes_per_s"] = offload * 1e9
-    return tuple(sorted(options.items()))
+def ask_switches(pick: Pick, prefix: str = "") -> Options:
+    """Draw the switches of ``pick`` where the caller stands, and read them.
+
+    ``prefix`` goes before each key, for a page with more than one choice.
+    """
+    if pick in ("recommended", "given"):
+        st.caption(
+            "The search knows no switches: these are its buckets, played with the switches set "
+            "here. Where they keep keywords from reaching the buckets, sim.apply gives DDP the "
+            "buckets."
+        )
+    elif pick not in OFFERED:
+        st.caption("This system has no switches.")
+    return read(pick, lambda switch: switch.draw(prefix + switch.name))
 
 
 def caps(text: str) -> tuple[float, ...]:
@@ -159,47 +160,9 @@ def caps(text: str) -> tuple[float, ...]:
     return tuple(numbers)
 
 
-def _changed(asked: tuple[Switch, ...], ask: Ask) -> Options:
-    values = [(one, ask(one)) for one in asked]
-    return tuple((one.name, value) for one, value in values if value != one.default)
-
-
-def _widget(switch: Switch, key: str) -> Any:
-    """The widget of a switch; a text that is too long or a number out of range the browser refuses."""
-    common: dict[str, Any] = {"key": key, "bind": "query-params", "help": switch.help}
-    label = switch.name  # as one would copy it: where the sidebar is narrow, the page's style breaks it
-    default, least, most = switch.default, switch.least, switch.most
-    if switch.choices:
-        return st.selectbox(label, switch.choices, **common)
-    if isinstance(default, bool):
-        return st.toggle(label, value=default, **common)
-    if isinstance(default, str):
-        return st.text_input(label, value=default, max_chars=2000, **common)
-    if isinstance(default, int):
-        return st.number_input(
-            label, min_value=int(least), max_value=int(most), value=default, step=1, **common
-        )
-    common |= {"format": "%.6g", "placeholder": "none"}
-    return st.number_input(label, min_value=float(least), max_value=float(most), value=default, **common)
-
-
-def ask_switches(pick: Pick, prefix: str = "") -> Options:
-    """Draw the switches of ``pick`` where the caller stands, and read them.
-
-    ``prefix`` goes before each key, for a page with more than one choice.
-
-    Raises:
-        InputError: a field that cannot be read; everything has been drawn by then.
-    """
-    if pick in ("recommended", "given"):
-        st.caption(
-            "The search knows no switches: these are its buckets, played with the switches set "
-            "here. Where they keep keywords from reaching the buckets, sim.apply gives DDP the "
-            "buckets."
-        )
-    elif pick not in (*DDP_PICKS, *ZERO_PICKS, *_OTHERS):
-        st.caption("This system has no switches.")
-    return read(pick, lambda switch: _widget(switch, prefix + switch.name))
+def ask_caps(key: str) -> str:
+    """A cap for each bucket, as it is typed; see ``caps``."""
+    return str(ask(st.text_input, "Caps, MiB", key, HELP["caps"], "1, 25", 2000))
 
 
 FACTORS = (0.1, 0.2, 0.25, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 8.0, 10.0)
@@ -231,62 +194,40 @@ PRESETS: dict[str, WhatIf] = {
 
 def _what_ifs() -> WhatIf:
     """Draw the knobs where the caller stands, and read them."""
+
+    def slide(label: str, field: str) -> float:  # of a move tells hand.js
+        return factor(label, SLIDERS[field], KEYS[field], HELP[field], on_change="ignore")
+
     with st.expander("What if the machine were another?", expanded=True):
         above = st.container()
-        bandwidth = _factor("Bandwidth ×", "bandwidth")
-        latency = _factor("Latency ×", "latency")
-        backward = _factor("Backward ×", "backward")
-        world_size = st.number_input(
-            "Ranks",
-            min_value=2,
-            max_value=MAX_RANKS,
-            value=None,
-            step=1,
-            key=KEYS["world_size"],
-            bind="query-params",
-            placeholder="as measured",
-            help="As many ranks in a ring of equal wires, in place of those measured. Empty: as measured.",
-        )
-        if world_size is not None:
+        found: dict[str, Any] = {"bandwidth": slide("Bandwidth ×", "bandwidth")}
+        found["latency"] = slide("Latency ×", "latency")
+        found["backward"] = slide("Backward ×", "backward")
+        words = "As many ranks in a ring of equal wires, in place of those measured. Empty: as measured."
+        of = ("Ranks", KEYS["world_size"], words, 2, MAX_RANKS, None, 1)
+        found["world_size"] = ask(st.number_input, *of, placeholder="as measured")
+        if found["world_size"] is not None:
             st.caption(
                 "Where so many were not measured, the curve is stretched to them by the law of a "
                 "ring of equal wires."
             )
-        precision = st.selectbox(
-            "Gradients are",
-            PRECISIONS,
-            key=KEYS["precision"],
-            bind="query-params",
-            help="The dtype of all gradients, in buckets and on the wire. Compute stays as recorded.",
-        )
-        slowest_rank = _factor("Slowest rank ×", "slowest_rank")
-        if slowest_rank != 1.0:
+        words = "The dtype of all gradients, in buckets and on the wire. Compute stays as recorded."
+        precision = ask(st.selectbox, "Gradients are", KEYS["precision"], words, PRECISIONS)
+        found["precision"] = None if precision == AS_RECORDED else precision
+        found["slowest_rank"] = slide("Slowest rank ×", "slowest_rank")
+        if found["slowest_rank"] != 1.0:
             st.caption(
                 "The slowest rank delays the assignment that is shown, DDP's default and the sweep "
                 "over caps: the recommended cap is found beside it. The best buckets, wherever they "
                 "are cut, are found for equal ranks."
             )
-        interference = _factor("Interference ×", "interference")
-        what_if = WhatIf(
-            bandwidth=bandwidth,
-            latency=latency,
-            backward=backward,
-            interference=interference,
-            world_size=world_size,
-            precision=None if precision == AS_RECORDED else precision,
-            slowest_rank=slowest_rank,
-        )
+        found["interference"] = slide("Interference ×", "interference")
+        what_if = WhatIf(**found)
         # The preset follows the knobs, and the knobs the preset: it names where they stand.
-        st.session_state["preset"] = next(
-            (name for name, preset in PRESETS.items() if preset == what_if), CUSTOM
-        )
-        above.selectbox(
-            "Preset",
-            [*PRESETS, CUSTOM],
-            key="preset",
-            on_change=_take_preset,
-            help="Sets all knobs below at once. Moving one of them afterwards makes it your own.",
-        )
+        st.session_state["preset"] = next((name for name, one in PRESETS.items() if one == what_if), CUSTOM)
+        words = "Sets all knobs below at once. Moving one of them afterwards makes it your own."
+        look: dict[str, Any] = {"key": "preset", "on_change": _take_preset, "help": words}
+        above.selectbox("Preset", [*PRESETS, CUSTOM], **look)
     return what_if
 
 
@@ -306,29 +247,14 @@ def positions(what_if: WhatIf) -> dict[str, Any]:
 def _take_preset() -> None:
     name = st.session_state["preset"]
     if name in PRESETS:
-        for key, value in positions(PRESETS[name]).items():
-            st.session_state[key] = value
-
-
-def _factor(label: str, field: str) -> float:
-    # A move is told by hand.js.
-    return factor(label, SLIDERS[field], KEYS[field], HELP[field], on_change="ignore")
+        st.session_state.update(positions(PRESETS[name]))
 
 
 CAP_STOPS = (
     *(0.25, 0.5, 1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12.5, 16, 20),
     *(25, 32, 40, 50, 64, 100, 128, 200, 256, 512),
 )
-_SLIDER, _SHOWN = "cap_slider", "cap_slider_shown"
-_DRAG = Path(drag.__path__[0])
-_HAND = st.components.v2.component(
-    "bucketsim_hand",
-    js="".join((_DRAG / name).read_text(encoding="utf-8") for name in ("hand.js", "sliders.js")),
-    css=".st-key-hand { display: none; }",
-    isolate_styles=False,
-)
-
-
+CAP_SLIDER, _SHOWN = "cap_slider", "cap_slider_shown"
 # By key, where every knob of the sidebar stands at first; what is looked at is no knob.
 DEFAULTS: dict[str, Any] = {
     "pick": "default",
@@ -338,6 +264,17 @@ DEFAULTS: dict[str, Any] = {
     **{name: switch.default for name, switch in ALL.items()},
     **positions(WhatIf()),
 }
+
+
+def script(name: str) -> str:
+    """A component's own script, behind what all of them have."""
+    home = Path(__file__).parents[1] / "js"
+    return "".join((home / file).read_text(encoding="utf-8") for file in ("sliders.js", name))
+
+
+_HAND = st.components.v2.component(
+    "bucketsim_hand", js=script("hand.js"), css=".st-key-hand { display: none; }", isolate_styles=False
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,7 +292,10 @@ def show(source: Asked) -> Knobs:
     with st.sidebar:
         choice = _choice(source)
         what_if = _what_ifs()
-        _listen([_SLIDER, *(KEYS[field] for field in SLIDERS)])
+        # The page is run anew once the hand has let go of a slider, which is drawn with on_change="ignore".
+        sliders = [CAP_SLIDER, *(KEYS[field] for field in SLIDERS)]
+        at = {slider: f"{st.session_state[slider]:g}" for slider in sliders}
+        _HAND(key="hand", data={"at": at}, on_moved_change=lambda: None)
         st.button(
             "Reset all knobs",
             key="reset",
@@ -367,18 +307,9 @@ def show(source: Asked) -> Knobs:
     return Knobs(source=source, choice=choice, what_if=what_if)
 
 
-def _listen(sliders: Iterable[str]) -> None:
-    """Run the page anew once the hand has let go of one of the ``sliders`` (``hand.js``).
-
-    They are keys of select sliders that were drawn in this run with ``on_change="ignore"``.
-    """
-    at = {slider: f"{st.session_state[slider]:g}" for slider in sliders}
-    _HAND(key="hand", data={"at": at}, on_moved_change=lambda: None)
-
-
 def take_slider() -> None:
     """Let the number follow the slider of the cap where a hand moved that; before any knob is drawn."""
-    stop = st.session_state.get(_SLIDER)
+    stop = st.session_state.get(CAP_SLIDER)
     if stop in (None, st.session_state.get(_SHOWN, stop)):
         return
     st.session_state[_SHOWN] = stop
@@ -400,11 +331,11 @@ def show_answer(pick: Pick, cap_mb: float | None, choice: Choice) -> None:
     """
     shown: set[str] = set()
 
-    def ask(switch: Switch) -> Any:
+    def look_up(switch: Switch) -> Any:
         shown.add(switch.name)
         return st.session_state.get(switch.name, switch.default)
 
-    read(choice.pick, ask)
+    read(choice.pick, look_up)
     found_under = dict(choice.options_under_ddp)
     for switch in DDP:
         if switch.name not in shown:
@@ -413,30 +344,20 @@ def show_answer(pick: Pick, cap_mb: float | None, choice: Choice) -> None:
 
 
 def _choice(source: Asked) -> Choice:
-    pick: Pick = st.selectbox(
-        "Assignment",
-        [pick for pick in PICKS if pick != "given" or source.has_assignment],
-        format_func=PICK_WORDS.__getitem__,
-        key="pick",
-        bind="query-params",
-        help="Which assignment the page shows. DDP's default is not `bucket_cap_mb=25`: it has a "
-        "small first bucket of 1 MiB, which `bucket_cap_mb` set to any number has not.",
+    picks = [pick for pick in PICKS if pick != "given" or source.has_assignment]
+    words = (
+        "Which assignment the page shows. DDP's default is not `bucket_cap_mb=25`: it has a "
+        "small first bucket of 1 MiB, which `bucket_cap_mb` set to any number has not."
     )
+    pick: Pick = ask(st.selectbox, "Assignment", "pick", words, picks, format_func=PICK_WORDS.__getitem__)
     cap = mib("Cap, MiB", "cap", 25.0, HELP["cap"], on_change=_pick_cap) or 0.0
-    # The slider follows the number, and the number the slider: one knob, exact and quick.
-    st.session_state[_SHOWN] = min(
-        CAP_STOPS, key=lambda stop: max(stop, cap) / max(min(stop, cap), 1e-9)
-    )  # in ratio
-    if st.session_state.get(_SLIDER) != st.session_state[_SHOWN]:  # else it would be drawn over a hand's move
-        st.session_state[_SLIDER] = st.session_state[_SHOWN]
-    st.select_slider(
-        "Cap, MiB (slider)",
-        CAP_STOPS,
-        format_func=lambda stop: f"{stop:g}",
-        key=_SLIDER,
-        on_change="ignore",  # of it tells hand.js
-        label_visibility="collapsed",
-    )
+    # The slider follows the number, and the number the slider: one knob, exact and quick. In ratio.
+    nearest = min(CAP_STOPS, key=lambda stop: max(stop, cap) / max(min(stop, cap), 1e-9))
+    st.session_state[_SHOWN] = nearest
+    if st.session_state.get(CAP_SLIDER) != nearest:  # else it would be drawn over a hand's move
+        st.session_state[CAP_SLIDER] = nearest
+    look: dict[str, Any] = {"label_visibility": "collapsed", "on_change": "ignore"}  # of it tells hand.js
+    st.select_slider("Cap, MiB (slider)", CAP_STOPS, format_func="{:g}".format, key=CAP_SLIDER, **look)
     first = mib("First bucket, MiB", "first", None, HELP["first"], on_change=_pick_cap)
     if pick != "cap":
         st.caption("The assignment above does not use these two. Change one to see `bucket_cap_mb` with it.")
@@ -447,33 +368,15 @@ def _choice(source: Asked) -> Choice:
         text = ask_caps("caps")
         try:
             choice = replace(choice, caps_mb=caps(text))
-        except InputError as error:
-            choice = _unreadable(choice, error)
+        except InputError as error:  # told beside its field, and on the page, which cannot show such a choice
+            st.error(plain(str(error)), icon=":material/error:")
+            choice = replace(choice, unreadable=str(error))
     with st.expander("Switches"):
-        try:
-            choice = replace(choice, options=ask_switches(pick))
-        except InputError as error:
-            choice = _unreadable(choice, error)
-    return choice
-
-
-def ask_caps(key: str) -> str:
-    """A cap for each bucket, as it is typed; see ``caps``."""
-    return st.text_input(
-        "Caps, MiB", value="1, 25", key=key, bind="query-params", max_chars=2000, help=HELP["caps"]
-    )
-
-
-def _unreadable(choice: Choice, error: InputError) -> Choice:
-    """Tell the error beside its field, and on the page that cannot show such a choice."""
-    st.error(plain(str(error)), icon=":material/error:")
-    return replace(choice, unreadable=choice.unreadable or str(error))
+        return replace(choice, options=ask_switches(pick))
 
 
 def _reset() -> None:
-    for key, value in DEFAULTS.items():
-        if key in st.session_state:
-            st.session_state[key] = value
+    st.session_state.update({key: first for key, first in DEFAULTS.items() if key in st.session_state})
 
 
 def _pick_cap() -> None:

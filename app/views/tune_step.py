@@ -1,25 +1,141 @@
-"""A step on the Tune page: its cards, the sentence that names what limits it, its timeline."""
+"""A step on the Tune page: its cards, the sentence that names what limits it, its timeline.
+
+And what the browser draws of them by itself while a hand moves a slider, before the server has answered
+(``follow.js``): each stop's step, played beforehand, as far as pixels tell apart; each lane is a row of
+cells, neighbours alike told once.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from math import inf
+from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.drag.states import State, mark
-from app.figures.timeline import draw_timeline, path_marks, timeline_data
-from app.playing import Played
-from app.widgets import Card, chart, draw_card
-from app.words import estimated_sentence, lacks_a_part, plain, sentence, share, switches_beyond
+from app import playing
+from app.choosing import KEYS, Choice, WhatIf
+from app.figures.style import BUCKETS, EXPOSED, LINE, NEUTRAL, PATH, TIME_AXIS, ms
+from app.figures.timeline import Mark, Span, draw_timeline, path_marks, timeline_data
+from app.memo import digest, memo
+from app.playing import Inputs, Played
+from app.views.tune_knobs import CAP_SLIDER, CAP_STOPS, CAPPED_PICKS, SLIDERS, script
+from app.widgets import Card, ask, chart, draw_card
+from app.words import capital, estimated_sentence, lacks_a_part, plain, sentence, share, switches_beyond
+from sim.errors import SimError
+from sim.nouns.assignment import Assignment
 from sim.units import NS_PER_MS, format_ms, format_percent
 
 # Keys of the places in which the browser draws while a slider moves.
-CARDS, SENTENCE = "cards", "sentence"
+_PLACES = {"cards": "cards", "sentence": "sentence", "timeline": "timeline"}
+# By key of the widget: what it sets in a ``WhatIf`` (None: the cap), and its stops.
+FOLLOWED: dict[str, tuple[str | None, tuple[float, ...]]] = {
+    CAP_SLIDER: (None, tuple(map(float, CAP_STOPS))),
+    **{KEYS[field]: (field, stops) for field, stops in SLIDERS.items()},
+}
+_MOST_GRADIENTS = 4_000  # beyond it the stops of a slider take longer than a hand waits
+_FIRST_S = 0.25  # what the search has to wait for the first stops
+_CHARACTERS = 8_000_000  # of all frames that are kept: two sliders' for 160 jobs of 161 tensors, 50 of 1,000
+CELLS = 2048  # across the step: finer than the pixels of a figure that is less than 2,000 wide
+PATTERNS = ("", "/", ".", "|", "x", "-")
+_NOTHING = -1
+_STYLE = {
+    "cells": CELLS,
+    "patterns": PATTERNS,
+    "colours": BUCKETS,
+    "neutral": NEUTRAL,
+    "path": PATH,
+    "exposed": EXPOSED,
+    "instant": LINE,
+    "axis": TIME_AXIS,
+}
+_FOLLOW = st.components.v2.component(
+    "bucketsim_follow",
+    js=script("follow.js"),
+    css="""
+    [data-drawn] > * { display: none !important; }
+    [data-drawn]::after { content: attr(data-drawn); }
+    p[data-drawn]::after { font-weight: 600; }
+    .bucketsim-drawn { position: absolute; }
+    """,
+    isolate_styles=False,  # it draws in the page's own place
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What the page shows: ``measured`` is before the what-ifs.
+
+    ``cap_stop`` is where the slider of the cap stands and ``first_mb`` the first bucket's cap, whether or not
+    a cap is what was picked.
+    """
+
+    measured: Inputs
+    what_if: WhatIf
+    choice: Choice
+    cap_stop: float
+    first_mb: float | None = None
+
+    @property
+    def inputs(self) -> Inputs:
+        """Workload and machine with the what-ifs applied."""
+        return playing.scale(self.measured, self.what_if)
+
+    def at(self, slider: str, stop: float) -> "State":
+        """The state once a slider stands at ``stop``."""
+        field = FOLLOWED[slider][0]
+        if field is not None:
+            changed: dict[str, Any] = {field: stop}
+            return replace(self, what_if=replace(self.what_if, **changed))
+        choice = Choice(pick="cap", cap_mb=stop, first_mb=self.first_mb, options=self.choice.options)
+        return replace(self, choice=choice, cap_stop=stop)
+
+    def standing(self, slider: str) -> float:
+        """Where a slider stands."""
+        field = FOLLOWED[slider][0]
+        return self.cap_stop if field is None else getattr(self.what_if, field)
+
+    def short(self, slider: str = "") -> str:
+        """A short name of all that it says, but for where ``slider`` stands."""
+        files = digest(self.measured.workload), digest(self.measured.hardware)
+        said = slider, *files, self.what_if.told(), self.choice.told(), self.choice.unreadable
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+    def group(self, slider: str) -> str:
+        """A short name of all states that a slider leads to from here.
+
+        "" where a stop needs a search, or brings back switches that are not on the page now.
+        """
+        field, stops = FOLLOWED[slider]
+        is_ready = self.choice.pick in CAPPED_PICKS if field is None else self.choice.pick != "recommended"
+        if not is_ready or self.choice.unreadable or len(self.measured.workload.gradients) > _MOST_GRADIENTS:
+            return ""
+        return self.at(slider, stops[0]).short(slider)
+
+    def mark(self) -> dict[str, Any]:
+        """What the figure carries: the name of what it shows, where sliders stand, what each leads to."""
+        return {
+            "id": self.short(),
+            "at": {slider: f"{self.standing(slider):g}" for slider in FOLLOWED},
+            "groups": {slider: self.group(slider) for slider in FOLLOWED},
+        }
+
+    def assignment(self) -> Assignment:
+        """Its buckets. Raises ``SimError`` as ``Choice.assignment``."""
+        return self.choice.assignment(self.inputs.workload, lambda: playing.best(self.inputs))
 
 
 def step_cards(shown: Played, as_measured: Played | None = None) -> tuple[Card, Card, Card]:
     """The cards of a step, but for its gain; ``as_measured`` is the same on the measured machine."""
-    report = shown.report
-    before = (
-        None if as_measured is None else f"on the measured machine: {format_ms(as_measured.report.step_ns)}"
-    )
+    report, before = shown.report, None
+    if as_measured is not None:
+        before = f"on the measured machine: {format_ms(as_measured.report.step_ns)}"
+    exposed = f"{share(report.exposed_comm_ns, report.step_ns)} of the step"
+    batches = len(report.exposed_by_micro_batch_ns)  # in how many of them something is reduced
     return (
         Card(
             label="Step time",
@@ -34,7 +150,7 @@ def step_cards(shown: Played, as_measured: Played | None = None) -> tuple[Card, 
             "adds, be it waiting, copies, launches or interference. Of several micro-batches it "
             "is that of the last; where the others synchronise as well, what all of them add is "
             "told below.",
-            below=_exposed_words(shown),
+            below=exposed if batches <= 1 else f"{exposed}, in {batches} micro-batches",
         ),
         Card(
             label="Overlap",
@@ -45,66 +161,47 @@ def step_cards(shown: Played, as_measured: Played | None = None) -> tuple[Card, 
     )
 
 
-def headline(shown: Played, as_measured: Played | None = None) -> tuple[DeltaGenerator, DeltaGenerator]:
-    """The cards and the sentence; ``as_measured`` is the same on the measured machine, if this is another.
-
-    Returns the gain's place, for ``draw_card`` once the default is played, and one right under the cards.
-    """
-    report = shown.report
-    with st.container(key=CARDS):
-        *columns, gain_column = st.columns(4)
-    for column, card in zip(columns, step_cards(shown, as_measured), strict=True):
-        draw_card(column, card)
-    place = gain_column.empty()
-    draw_card(place, _gain_card("…", "of its step"))
-    below = st.container()
-    with st.container(key=SENTENCE):
-        st.markdown(f"**{sentence(report.verdict)}**")
-    estimated = estimated_sentence(shown.timeline.workload)
-    if estimated is not None:
-        st.warning(plain(estimated))
-    for note in report.notes:
-        if lacks_a_part(note):
-            st.warning(sentence(note))
-        else:
-            st.caption(sentence(note))
-    return place, below
-
-
-def _exposed_words(shown: Played) -> str:
-    """The share of the step; where earlier micro-batches reduce as well, in how many."""
-    report = shown.report
-    told = f"{share(report.exposed_comm_ns, report.step_ns)} of the step"
-    batches = len(report.exposed_by_micro_batch_ns)
-    return told if batches <= 1 else f"{told}, in {batches} micro-batches"
-
-
-def gain_card(shown: Played, default: Played, possible: Played | None) -> Card:
+def gain_card(shown: Played, default: Played | None, possible: Played | None = None) -> Card:
     """The gain of what is shown and, below it, what could be gained, where that was searched for.
 
-    ``possible`` is what is recommended, played for the same job under the same switches.
+    ``default`` None is not played yet. ``possible`` is what is recommended, played for the same job under the
+    same switches.
     """
-    base = default.report.step_ns
-    saved = base - shown.report.step_ns
-    beyond = ", switches and all" if switches_beyond(shown.assignment, default.assignment) else ""
-    words = f"{share(saved, base)} of its step{beyond}"
-    if possible is not None and possible.report.step_ns < shown.report.step_ns:
-        words = f"possible: {format_ms(base - possible.report.step_ns)}"
-    return _gain_card(format_ms(saved), words)
-
-
-def _gain_card(value: str, below: str) -> Card:
+    value, words = "…", "of its step"
+    if default is not None:
+        base, step = default.report.step_ns, shown.report.step_ns
+        beyond = ", switches and all" if switches_beyond(shown.assignment, default.assignment) else ""
+        value, words = format_ms(base - step), f"{share(base - step, base)} of its step{beyond}"
+        if possible is not None and possible.report.step_ns < step:
+            words = f"possible: {format_ms(base - possible.report.step_ns)}"
     return Card(
         label="Gain against DDP's default",
         value=value,
         told="Step under DDP's default minus step under the assignment shown, with as many "
         "micro-batches. Possible: with what is recommended, under the switches set.",
-        below=below,
+        below=words,
     )
 
 
-# The key of the place in which the browser draws while a slider moves.
-TIMELINE = "timeline"
+def headline(shown: Played, as_measured: Played | None = None) -> tuple[DeltaGenerator, DeltaGenerator]:
+    """The cards and the sentence; ``as_measured`` is the same on the measured machine, if this is another.
+
+    Returns the gain's place, for ``draw_card`` once the default is played, and one right under the cards.
+    """
+    with st.container(key=_PLACES["cards"]):
+        *columns, gain_column = st.columns(4)
+    for column, card in zip(columns, step_cards(shown, as_measured), strict=True):
+        draw_card(column, card)
+    place = gain_column.empty()
+    draw_card(place, gain_card(shown, None))
+    below = st.container()
+    with st.container(key=_PLACES["sentence"]):
+        st.markdown(f"**{sentence(shown.report.verdict)}**")
+    if (estimated := estimated_sentence(shown.timeline.workload)) is not None:
+        st.warning(plain(estimated))
+    for note in shown.report.notes:
+        (st.warning if lacks_a_part(note) else st.caption)(sentence(note))
+    return place, below
 
 
 @st.fragment
@@ -113,18 +210,15 @@ def step_timeline(state: State, shown: Played, as_measured: Played | None = None
 
     ``as_measured`` is the same assignment on the machine that was measured, drawn beneath.
     """
-    marked = st.toggle(
-        "Mark the critical path",
-        value=True,
-        key="path",
-        bind="query-params",
-        help="The chain of work, transfers and copies that decides when the last gradient is "
+    words = (
+        "The chain of work, transfers and copies that decides when the last gradient is "
         "available: shortening anything else would not shorten the step. It runs as a thin "
-        "band above the bars of a lane.",
+        "band above the bars of a lane."
     )
+    marked = ask(st.toggle, "Mark the critical path", "path", words, value=True)
     data = timeline_data(shown.timeline)
     marks = path_marks(shown.timeline, shown.path) if marked else ()
-    figure = draw_timeline(data, marks, meta=mark(state))
+    figure = draw_timeline(data, marks, meta=state.mark())
     before = None if as_measured is None else draw_timeline(timeline_data(as_measured.timeline))
     if before is not None and as_measured is not None:  # one scale for both
         last_ms = max(shown.timeline.sync_end_ns, as_measured.timeline.sync_end_ns) / NS_PER_MS
@@ -132,7 +226,7 @@ def step_timeline(state: State, shown: Played, as_measured: Played | None = None
             each.update_xaxes(range=[0, 1.01 * last_ms])
         before.update_layout(height=before.layout.height - 80, showlegend=False, margin={"t": 0})
         before.update_xaxes(title=None)  # as above: so the sweep stays near the timeline
-    chart(figure, TIMELINE, "Timeline of compute, communication and copies")
+    chart(figure, _PLACES["timeline"], "Timeline of compute, communication and copies")
     st.caption(
         "The same colour is the same bucket on every figure. Hatched: exposed, after "
         "backward has ended. Dotted: copies into a bucket. Hover for a bucket's life; drag "
@@ -143,3 +237,130 @@ def step_timeline(state: State, shown: Played, as_measured: Played | None = None
     if before is not None:
         st.markdown("**The same on the machine as it was measured**")
         chart(before, "timeline_as_measured", "The same timeline on the machine as it was measured")
+
+
+@st.fragment
+def follow(state: State) -> None:
+    """Give the browser what the slider leads to that the hand came near last; at first the cap's.
+
+    At first as many stops as are made soon; the others, too, once the browser asks for all that this very
+    group leads to, which runs this fragment alone.
+    """
+    slider, _, wanted = str(st.session_state.get("follow", {}).get("near") or "").partition(" ")
+    slider = slider if slider in FOLLOWED else CAP_SLIDER
+    group = state.group(slider)
+    stops = frames(state, slider, inf if wanted == group else _FIRST_S) if group else {}
+    texts = list(dict.fromkeys(text for text in stops.values() if text is not None))
+    numbers = {text: number for number, text in enumerate(texts)}
+    _FOLLOW(
+        key="follow",
+        data={
+            "sliders": list(FOLLOWED),
+            "places": _PLACES,
+            "style": _STYLE,
+            "slider": slider,
+            "group": group,
+            "stops": {f"{stop:g}": numbers[text] for stop, text in stops.items() if text is not None},
+            "frames": texts,
+            "isWhole": not group or len(stops) == len(FOLLOWED[slider][1]),
+        },
+        default={"near": None},
+        on_near_change=lambda: None,
+    )
+
+
+def frames(state: State, slider: str, enough_s: float = inf) -> dict[float, str | None]:
+    """By stop its frame as JSON, those nearest to where the slider stands first, as many as are made soon.
+
+    None: only the server can tell of it. Stops that cut the same buckets share one.
+    """
+    stops = FOLLOWED[slider][1]
+    at = stops.index(state.standing(slider))
+    made: dict[float, str | None] = {}
+    began = time.monotonic()
+    for place in sorted(range(len(stops)), key=lambda place: abs(place - at)):
+        if made and time.monotonic() - began > enough_s:
+            break
+        st.session_state.get("follow")  # looks: a knob that was turned meanwhile does not wait
+        made[stops[place]] = _frame_at(state, slider, stops[place])
+    return made
+
+
+def _frame_at(state: State, slider: str, stop: float) -> str | None:
+    moved = state.at(slider, stop)
+    try:
+        assignment = moved.assignment()
+        # In another precision caps that cut alike may cut what was measured otherwise: no frame is shared.
+        own = stop if moved.what_if.precision else None
+
+        def make() -> tuple[str, tuple[str, ...]]:
+            shown = playing.play(moved.inputs, moved.choice)
+            return json.dumps(frame(moved, shown), separators=(",", ":")), shown.report.notes
+
+        of = state.group(slider), own
+        text, notes = _made(moved.inputs, assignment.bucket_indices, of, make)
+    except SimError:
+        return None  # which the server tells when it is asked for
+    # Notes stand beneath the cards, and are not drawn in the browser.
+    return text if notes == playing.play(state.inputs, state.choice).report.notes else None
+
+
+@memo(_CHARACTERS, lambda made, *_: len(made[0]))
+def _made(
+    inputs: Inputs,
+    buckets: tuple[tuple[int, ...], ...],
+    of: tuple[object, ...],
+    make: Callable[[], tuple[str, tuple[str, ...]]],
+) -> tuple[str, tuple[str, ...]]:
+    return make()  # as JSON, with the step's notes
+
+
+def frame(state: State, shown: Played) -> dict[str, Any]:
+    """The cards, the sentence and the lanes of one step; times in ms.
+
+    What could be gained is not known beforehand: below the gain stands its share.
+    """
+    data = timeline_data(shown.timeline)
+    until_ns = data.sync_end_ns
+    default = playing.play(state.inputs, state.choice.default_for(state.inputs.workload))
+    as_measured = None if state.what_if.is_none else playing.play(state.measured, state.choice)
+    longest_ns = max(until_ns, as_measured.timeline.sync_end_ns if as_measured else 0)
+    cards = (*step_cards(shown, as_measured), gain_card(shown, default))
+    return {
+        "cards": [(card.value, card.below) for card in cards],
+        "sentence": capital(shown.report.verdict),
+        "lanes": data.lanes,
+        "runs": [lane_runs(data.of_lane(lane), until_ns) for lane in data.lanes],
+        "few": data.are_few,
+        "marks": _mark_runs(path_marks(shown.timeline, shown.path), data.lanes, until_ns),
+        "end": ms(data.backward_end_ns),
+        "sync": ms(until_ns),
+        "until": 1.01 * ms(longest_ns),
+    }
+
+
+def lane_runs(spans: Iterable[Span], until_ns: int) -> list[int]:
+    """One lane as [style, cells, style, cells, ...], from 0 to ``until_ns`` in ``CELLS`` cells.
+
+    A style is ``-1`` where nothing is, else the number of the bucket plus 1 (0: of none) times the number of
+    patterns plus the pattern's. What is shorter than a cell shows where nothing longer does; neighbours are
+    told apart by bucket and pattern, so that there are never more runs than cells.
+    """
+    cells = [_NOTHING] * CELLS
+    for span in sorted(spans, key=lambda span: span.length_ns):
+        first, last = _cell(span.start_ns, until_ns), _cell(span.end_ns, until_ns)
+        first = min(first, CELLS - 1)
+        length = max(1, last - first)
+        bucket = 0 if span.bucket is None else span.bucket + 1
+        cells[first : first + length] = [bucket * len(PATTERNS) + PATTERNS.index(span.pattern)] * length
+    return [number for style, run in groupby(cells) for number in (style, len(list(run)))]
+
+
+def _mark_runs(marks: Sequence[Mark], lanes: Sequence[str], until_ns: int) -> list[list[int]]:
+    """The critical path as [lane, first cell, cells], without what is shorter than half a cell."""
+    ends = [(mark.lane, _cell(mark.start_ns, until_ns), _cell(mark.end_ns, until_ns)) for mark in marks]
+    return [[lanes.index(lane), at, last - at] for lane, at, last in ends if last > at and lane in lanes]
+
+
+def _cell(at_ns: int, until_ns: int) -> int:
+    return round(at_ns * CELLS / until_ns) if until_ns else 0

@@ -96,3 +96,12 @@ def test_exports_say_what_was_turned(inputs: Inputs) -> None:
 def test_every_span_of_a_path_has_words() -> None:
     kinds = [kind for part in get_args(PathKind) for kind in (get_args(part) or (part,))]
     assert set(kinds) == set(PATH_WORDS)
+
+
+def test_nothing_rests_on_what_streamlit_and_plotly_keep_to_themselves() -> None:
+    """Neither an attribute nor an argument of theirs that begins with an underscore."""
+    own = re.compile(r"(?<!self)(?<!this)(?<!os)\._[a-z]|\b_validate\b")
+    files = [path for ending in ("py", "js") for path in launch.MAIN.parent.rglob(f"*.{ending}")]
+    assert len(files) > 20
+    found = {path.name: own.findall(path.read_text(encoding="utf-8")) for path in files}
+    assert not {name: names for name, names in found.items() if names}

@@ -7,17 +7,8 @@ from streamlit.testing.v1 import AppTest
 
 from app.choosing import WhatIf
 from app.views import tune_knobs
-from app.views.tune_knobs import (
-    ALL,
-    DDP,
-    DEFAULTS,
-    FULLY_SHARD,
-    MEGATRON,
-    SIZED_PICKS,
-    ZERO,
-    ZERO_PICKS,
-)
-from app.words import DDP_PICKS, PICK_WORDS, Pick
+from app.views.tune_knobs import ALL, DEFAULTS, OFFERED
+from app.words import PICK_WORDS, Pick
 from tests.effort import PATIENCE_S
 
 
@@ -93,17 +84,7 @@ def test_every_knob_has_a_value_to_try() -> None:
 
 def at_once(pick: Pick) -> set[str]:
     """The knobs that are drawn together for a pick, beside those of the machine and of one cap."""
-    names = {"cap", "first", *WHAT_IF_VALUES}
-    if pick in DDP_PICKS:
-        names |= {one.name for one in DDP}
-    if pick in ZERO_PICKS:
-        names |= {one.name for one in ZERO}
-    if pick == "megatron":
-        names |= {one.name for one in MEGATRON}
-    if pick == "fully_shard":
-        names |= {one.name for one in FULLY_SHARD}
-    if pick in SIZED_PICKS:
-        names.add("bucket_cap_mb")
+    names = {"cap", "first", *WHAT_IF_VALUES, *(one.name for one in OFFERED.get(pick, ()))}
     return names | ({"caps"} if pick == "cap-list" else set())
 
 

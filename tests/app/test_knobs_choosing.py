@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import sim
 from app.choosing import INTERFERING, Choice, WhatIf
 from app.views import tune_knobs
-from app.views.tune_knobs import DDP, FULLY_SHARD, MEGATRON, ZERO, Switch
+from app.views.tune_knobs import OFFERED, Switch
 from app.words import DDP_PICKS, Pick
 from sim.errors import InputError, NotModelledError, SimError
 from sim.nouns.assignment import Assignment
@@ -73,9 +73,9 @@ def plays_or_is_refused(choice: Choice) -> Assignment | None:
 
 
 @QUICK
-@given(asked(DDP), st.sampled_from(DDP_PICKS))
+@given(asked(OFFERED["default"]), st.sampled_from(DDP_PICKS))
 def test_switches_of_ddp_are_played_or_refused(ask: Ask, pick: Pick) -> None:
-    options = tune_knobs.ddp_options(pick, ask)
+    options = tune_knobs.read(pick, ask)
     choice = Choice(
         pick=pick,
         cap_mb=4.0 if pick == "cap" else None,
@@ -93,30 +93,12 @@ def test_switches_of_ddp_are_played_or_refused(ask: Ask, pick: Pick) -> None:
 
 
 @QUICK
-@given(asked(ZERO), st.sampled_from(tune_knobs.ZERO_PICKS))
-def test_settings_of_zero_are_played_or_refused(ask: Ask, pick: Pick) -> None:
-    options = tune_knobs.zero_options(ask)
+@given(st.data(), st.sampled_from(["zero1", "zero2", "megatron", "fully_shard"]))
+def test_settings_of_other_systems_are_played_or_refused(data: st.DataObject, pick: Pick) -> None:
+    options = tune_knobs.read(pick, data.draw(asked(OFFERED[pick])))
     made = plays_or_is_refused(Choice(pick=pick, options=options))
     if made is not None:
         assert {name: made.settings[name] for name, _ in options} == dict(options)
-
-
-@QUICK
-@given(asked(MEGATRON))
-def test_settings_of_megatron_are_played_or_refused(ask: Ask) -> None:
-    options = tune_knobs.read("megatron", ask)
-    made = plays_or_is_refused(Choice(pick="megatron", options=options))
-    if made is not None:
-        assert made.settings == dict(options)
-
-
-@QUICK
-@given(asked(FULLY_SHARD))
-def test_settings_of_fsdp2_are_played_or_refused(ask: Ask) -> None:
-    options = tune_knobs.read("fully_shard", ask)
-    made = plays_or_is_refused(Choice(pick="fully_shard", options=options))
-    if made is not None:
-        assert made.settings == dict(options)
 
 
 def what_if_values() -> st.SearchStrategy[WhatIf]:
@@ -198,9 +180,9 @@ def test_the_baseline_trains_a_workload_of_which_a_gradient_is_never_ready(switc
 
 
 @QUICK
-@given(asked(DDP), st.sampled_from(DDP_PICKS))
+@given(asked(OFFERED["default"]), st.sampled_from(DDP_PICKS))
 def test_what_is_possible_is_the_recommended_under_the_same_switches(ask: Ask, pick: Pick) -> None:
-    choice = Choice(pick=pick, options=tune_knobs.ddp_options(pick, ask))
+    choice = Choice(pick=pick, options=tune_knobs.read(pick, ask))
     made = plays_or_is_refused(choice.recommended)
     assert choice.recommended.pick == "recommended"
     if made is not None:

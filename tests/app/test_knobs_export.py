@@ -35,7 +35,7 @@ def take_home(pick: str, options: dict[str, object], straggler: float = 1.0) -> 
     asked = Asked(record=None, workload=None, hardware=None)
     choice = Choice(pick=pick, options=tuple(options.items()))  # type: ignore[arg-type]
     turned = Knobs(source=asked, choice=choice, what_if=what_if)
-    tune.export(inputs, turned, playing.play(inputs, choice), None)
+    tune._take_home(inputs, turned, playing.play(inputs, choice), None)
 
 
 def page(pick: str, **options: Any) -> AppTest:

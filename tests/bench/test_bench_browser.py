@@ -38,7 +38,7 @@ _HEADLINE = "document.querySelector('[data-testid=stMetricValue]')"
 # key where these follow each other.
 _WATCH = """() => {
   const served = () => document.querySelector('[data-testid=stMetricValue]')?.textContent;
-  const drawn = () => document.querySelector('.bucketsim-dragged [data-copied=stMetricValue]')?.textContent;
+  const drawn = () => document.querySelector('[data-testid=stMetricValue] [data-drawn]')?.dataset.drawn;
   const took = window.bucketsimTook = {drawn: [], served: []};
   let key = null;
   for (const kind of ['keydown', 'pointerup']) document.addEventListener(kind, event => {
@@ -72,7 +72,7 @@ _RESTS = """([calm, most]) => {
 }"""
 # All that the slider leads to is there.
 _AT_HAND = """slider =>
-  [...document.querySelectorAll('.st-key-follow *')].some(each => each.follower?.isWhole(slider))"""
+  [...document.querySelectorAll('.st-key-follow *')].some(each => each.listener?.isWhole(slider))"""
 
 
 @pytest.fixture(scope="module")

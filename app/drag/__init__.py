@@ -1,1 +1,0 @@
-"""What is drawn in the browser while a slider moves, before the server has answered."""
