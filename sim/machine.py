@@ -38,17 +38,3 @@ def load_average() -> float | None:
 def is_root() -> bool:
     """Whether this process is the superuser's."""
     return hasattr(os, "geteuid") and os.geteuid() == 0
-
-
-def started_at(pid: int) -> int | None:
-    """Start of a process in clock ticks since boot, which tells it from a later one with its number.
-
-    None where no such process runs: one that has ended, but that nobody has waited for, does not.
-    """
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    # The command, in parentheses, may hold anything; state is the first field after it, start the 20th.
-    after = stat.rpartition(")")[2].split()
-    return None if after[0] in "ZX" else int(after[19])

@@ -26,7 +26,7 @@ _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     [
         *("torch.distributed", "torch.nn.parallel.distributed", "torch._dynamo"),
-        *("sim.cli.commands", "sim.cli.main", "sim.validator.hosts.boxed"),
+        *("sim.cli.commands", "sim.cli.main", "sim.validator.launch"),
         *("sim.validator.worker", "sim.autotuner.loop", "sim.recorder.live_recording"),
     ]
 )

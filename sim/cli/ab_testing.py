@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sim.truth.turns import AbTest
     from sim.validator.candidates.carriers import Carrier
     from sim.validator.candidates.replay_jobs import UserModel
-    from sim.validator.hosts.launch import Place
+    from sim.validator.launch import Place
 
 AB_FILE = "ab.json"
 

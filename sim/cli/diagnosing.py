@@ -78,14 +78,8 @@ class LoopStep:
         return self.reason is None
 
 
-def doctor(
-    as_json: bool = flag("One JSON document on stdout.", "--json"),
-    clean: bool = flag("Only remove what runs of bucketsim that were killed left here.", "--clean"),
-) -> None:
+def doctor(as_json: bool = flag("One JSON document on stdout.", "--json")) -> None:
     """Say what this machine has, and which steps of the loop can run here; exit 1 if the loop cannot."""
-    if clean:
-        _clean()
-        return
     machine = diagnose()
     steps = loop_steps(machine)
     obstacle = loop_obstacle(steps)
@@ -101,18 +95,6 @@ def doctor(
     if not as_json:
         say("the loop can close here: record, calibrate, tune, validate over gloo")
         suggest("bucketsim demo (the loop on a bundled recording)")
-
-
-def _clean() -> None:
-    """Remove network namespaces whose process runs no more, and name them."""
-    left: list[str] = []
-    if is_root() and shutil.which("ip"):
-        from sim.validator.hosts.boxed_hosts import remove_leftovers
-
-        left = remove_leftovers()
-    for one in left:
-        say(f"removed network namespace {one}")
-    say(f"{len(left)} left by runs that were killed; what still runs keeps its own")
 
 
 def diagnose() -> Diagnosis:
@@ -159,7 +141,7 @@ def _box_obstacle() -> str | None:
     """Why no cluster in a box can be made here; None after one of two hosts was, and was removed."""
     if sys.platform != "linux":
         return "needs Linux"
-    from sim.validator.hosts.boxed_hosts import box
+    from sim.validator.box import box
 
     try:
         with box((_PROBE_BITS, _PROBE_BITS)):

@@ -15,7 +15,7 @@ from sim.nouns.workload import Workload
 from sim.units import parse_rate_bits
 
 if TYPE_CHECKING:
-    from sim.validator.hosts.launch import Place
+    from sim.validator.launch import Place
 
 Box = Annotated[
     int | None,
@@ -46,7 +46,7 @@ Prepare = Annotated[
 
 def place_of(ranks: int, box: int | None, rate: str | None) -> "Place":
     """Where the ranks run, by the options above."""
-    from sim.validator.hosts.launch import Place
+    from sim.validator.launch import Place
 
     rates = None if rate is None else tuple(parse_rate_bits(word) for word in rate.split(","))
     return Place(

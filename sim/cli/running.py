@@ -176,7 +176,7 @@ def box(
     rate: str = option("The wire, such as 500mbit; or one a host: 4gbit,1gbit.", default=...),
 ) -> None:
     """Run your own command in a cluster in a box: a rank on each host, with torchrun's environment (root)."""
-    from sim.validator.hosts.boxed import run_in_box
+    from sim.validator.launch import run_in_box
 
     place = place_of(hosts, hosts, rate)
     note(f"{place.describe()}: {shlex.join(command)}")

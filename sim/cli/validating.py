@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from sim.validator.candidates.candidate import Candidate
     from sim.validator.candidates.carriers import Carrier
     from sim.validator.candidates.replay_jobs import UserModel
-    from sim.validator.hosts.launch import Place
+    from sim.validator.launch import Place
 
 
 def validate(

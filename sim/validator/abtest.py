@@ -15,14 +15,13 @@ from sim.validator.candidates.candidate import Candidate, check_replayable
 from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier
 from sim.validator.candidates.replay_jobs import (
     MIN_WARMUP,
-    MODEL_TIMEOUT_S,
     UserModel,
     check_rounds,
     model_job,
 )
 from sim.validator.collecting import Collected, Progress
 from sim.validator.gathering import gather_record, prepared_assignment, write_prepared
-from sim.validator.hosts.launch import Place, run_ranks
+from sim.validator.launch import Place, run_ranks
 from sim.validator.prepared import JOB, read_job
 
 _DEFAULT, _RECOMMENDED = "DDP default", "recommended"
@@ -69,7 +68,7 @@ def run_ab(
     collected = Collected(candidates, lanes=3, rounds=rounds, warmup=warmup, progress=progress)
     complete = False
     try:
-        run_ranks(place, job, collected.take, MODEL_TIMEOUT_S)
+        run_ranks(place, job, collected.take)
         complete = True
     finally:
         measurements = collected.measurements(place, "model", carrier.name, complete)

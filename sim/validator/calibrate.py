@@ -17,14 +17,13 @@ from sim.nouns.measurement import Mode
 from sim.units import MIB
 from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier, local_fields
 from sim.validator.curve_checks import DoubtfulPoint, doubtful_points
-from sim.validator.hosts.launch import Place, run_ranks
+from sim.validator.launch import Place, run_ranks
 from sim.validator.prepared import JOB, events, place_of, read_job, why_unfinished, write_job
 from sim.validator.ranks.probes.settling import FEWEST_ROUNDS, figure_ns, interval_ns, modes
 
 Progress = Callable[[int, int, str], None]
 Rounds = dict[str, dict[int, list[list[int]]]]  # samples in ns of each curve, by size and round
 
-_TIMEOUT_S = 120.0
 _CURVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 _LARGEST_ZERO_BYTES = 64 * MIB  # of the collectives that only sharded systems send
 _MOST_HELD_UP = 20
@@ -130,7 +129,7 @@ def calibrate(
         carrier=carrier,
     )
     told = CalibrationStory(job, progress)
-    run_ranks(place, job, told.take, _TIMEOUT_S)
+    run_ranks(place, job, told.take)
     return told.hardware(place)
 
 
@@ -358,7 +357,7 @@ def measure_again(
     carrier = Carrier(device=known.get("device", "cpu"), backend=known.get("backend", "gloo"))
     job = _curve_job(sizes, budget_s, small_repeats, carrier)
     told = CalibrationStory(job, progress)
-    run_ranks(place, job, told.take, _TIMEOUT_S)
+    run_ranks(place, job, told.take)
     curve = told.rounds["all_reduce"]
     anew = {point.num_bytes: point for point in _points(curve)}
     return told_doubtful(

@@ -10,7 +10,7 @@ from sim.errors import ReplayError
 from sim.nouns.assignment import Assignment
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement, Mode, Role
 from sim.validator.candidates.candidate import Candidate
-from sim.validator.hosts.launch import Place
+from sim.validator.launch import Place
 
 Progress = Callable[[int, int, str], None]
 

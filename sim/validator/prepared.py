@@ -9,9 +9,7 @@ from typing import Any
 from sim.errors import InputError, ReplayError
 from sim.formats.documents import json_text, parse_json
 from sim.formats.files import read_bytes, write_atomically
-from sim.validator.hosts.launch import Place
-from sim.validator.hosts.watch import EventFile
-from sim.validator.ranks.process import notices
+from sim.validator.launch import EVENTS, FAILED, Place, events_in, named
 
 JOB = "job.json"
 
@@ -63,20 +61,21 @@ def events(directory: Path, job: dict[str, Any]) -> Iterator[dict[str, Any]]:
         InputError: the job has not been run, or by another number of ranks.
         ReplayError: the ranks failed before they could begin.
     """
-    path = directory / notices.EVENTS
+    path = directory / EVENTS
     if not path.exists():
         if failure := _failure(directory):
             raise ReplayError(f"{directory}: {failure}; nothing was measured")
         raise InputError(
-            f"{directory}: no {notices.EVENTS} in it; run the job first: {commands(directory / JOB, job)[0]}"
+            f"{directory}: no {EVENTS} in it; run the job first: {commands(directory / JOB, job)[0]}"
         )
-    for event in EventFile(path).fresh():
-        if event["event"] == "started" and len(event["hosts"]) != job["world_size"]:
-            raise InputError(
-                f"{path}: written by {len(event['hosts'])} ranks, but {directory / JOB} is for "
-                f"{job['world_size']}; run the job again"
-            )
-        yield event
+    with open(path, "rb") as stream:
+        for event in events_in(stream):
+            if event["event"] == "started" and len(event["hosts"]) != job["world_size"]:
+                raise InputError(
+                    f"{path}: written by {len(event['hosts'])} ranks, but {directory / JOB} is for "
+                    f"{job['world_size']}; run the job again"
+                )
+            yield event
 
 
 def why_unfinished(directory: Path) -> str:
@@ -93,8 +92,5 @@ def place_of(job: dict[str, Any], started: dict[str, Any]) -> Place:
 
 
 def _failure(directory: Path) -> str | None:
-    for rank, reason in notices.failures(directory).items():
-        return f"rank {rank}: {reason}"
-    for rank, reason in notices.left_alone(directory).items():
-        return f"rank {rank} lost touch with the others: {reason}"
-    return None
+    told = [parse_json(read_bytes(path), str(path)) for path in directory.glob(FAILED.format("*"))]
+    return named(sorted(told, key=lambda one: one["at"]))

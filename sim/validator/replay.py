@@ -8,11 +8,9 @@ from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
 from sim.validator.candidates.candidate import Candidate, lane_count
 from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier
-from sim.validator.candidates.replay_jobs import MODEL_TIMEOUT_S, UserModel, replay_job
+from sim.validator.candidates.replay_jobs import UserModel, replay_job
 from sim.validator.collecting import Collected, Progress
-from sim.validator.hosts.launch import Place, run_ranks
-
-_TIMEOUT_S = 120.0
+from sim.validator.launch import Place, run_ranks
 
 
 def replay(
@@ -62,7 +60,7 @@ def replay(
     )
     complete = False
     try:
-        run_ranks(place, job, collected.take, _TIMEOUT_S if model is None else MODEL_TIMEOUT_S)
+        run_ranks(place, job, collected.take)
         complete = True
     finally:
         measurements = collected.measurements(place, job["mode"], carrier.name, complete)

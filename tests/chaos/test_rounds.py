@@ -10,19 +10,20 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from sim.formats.documents import parse_text
+from sim.validator.launch import free_port
 from tests.cli import cheap
+from tests.dist.starting import networks, wait_for
 from tests.effort import PATIENCE_S
 from tests.kinds import KINDS
 
@@ -38,12 +39,6 @@ _BOX = ("--box", "2", "--rate", "4gbit")
 _PAUSE_S = 2.0
 KILLS = ("SIGKILL", "SIGTERM", "SIGINT")
 PAUSES = ("stop", "pause", "slow")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def commands(out: Path) -> dict[str, list[str]]:
@@ -170,8 +165,9 @@ def hurt(name: str, process: subprocess.Popen[bytes], harm: Harm, draw: random.R
     deadline = time.monotonic() + moment
     while process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
-    done = "nothing: it had ended"
+    done, there = "nothing: it had ended", set[str]()
     if process.poll() is None:
+        there = networks(process.pid)
         done = harm.do(family(str(home), process.pid))
     began = time.monotonic()
     if name == "dash" and process.poll() is None and "SIG" not in done:
@@ -185,29 +181,11 @@ def hurt(name: str, process: subprocess.Popen[bytes], harm: Harm, draw: random.R
         assert code in (0, 1, 130, 143) or code < 0, about
         assert code != 1 or len(told) == 1, about
         assert "Traceback" not in text or "SIGINT" in done, about  # before Python has come to our first line
-    _wait(lambda: not family(str(home), process.pid), f"processes left of {about}")
-    subprocess.run(
-        (sys.executable, "-m", "sim", "doctor", "--clean"),
-        env=os.environ | {"TMPDIR": str(home / "tmp")},
-        stdout=subprocess.DEVNULL,
-        check=True,
-    )
-    assert not [line for line in _namespaces() if line.startswith(f"bs{process.pid}.")], about
+    wait_for(lambda: not family(str(home), process.pid), f"processes left of {about}")
+    wait_for(lambda: not there & networks(), f"a network left of {about}")
     for path in (home / "out").rglob("*.json"):
         kind = json.loads(path.read_text())["kind"]
         parse_text(path.read_text(), KINDS[kind], path.name)
     halves = [path.name for path in (home / "out").rglob(".*")]
     assert not halves, f"{halves} left of {about}"
     print(f"{name}, {done}: exit {code} after {took:.1f} s: {told[-1] if told else '-'}")
-
-
-def _namespaces() -> list[str]:
-    place = Path("/run/netns")
-    return [path.name for path in place.iterdir()] if place.is_dir() else []
-
-
-def _wait(is_so: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)

@@ -31,7 +31,7 @@ FROZEN = {
         ),
         "dash": "--hardware --port --traces --watch",
         "demo": "--files --no-dash --output --port -o",
-        "doctor": "--clean --json",
+        "doctor": "--json",
         "estimate": (
             "--arg --autocast --backward-ms --device-bytes-per-s --device-flops --dtype --forward-ms "
             "--gpu --json --name --optimizer-ms --output --step-ms -o factory words"

@@ -9,7 +9,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import parse_rate_bits
 from sim.validator.candidates.candidate import Candidate
-from sim.validator.hosts.launch import Place
+from sim.validator.launch import Place
 from sim.validator.replay import replay
 
 _NAMES = {"default": "DDP default", "bucket_indices": "recommended"}

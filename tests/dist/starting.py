@@ -1,25 +1,25 @@
 """Starts ranks as users do, for tests that then hurt them."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import sim
 from sim.formats.record_files import start_record
 from sim.nouns.workload import Workload
+from sim.validator import launch
+from sim.validator.box import Host
 from sim.validator.candidates.candidate import Candidate
 from sim.validator.gathering import prepare
-from sim.validator.hosts import launch
-from sim.validator.hosts.boxed_hosts import Host
-from sim.validator.hosts.launch import _free_port
-from sim.validator.ranks.process.processes import holding, kill
+from sim.validator.launch import free_port
 from tests.effort import PATIENCE_S
 from tests.handmade import wired
 from tests.ranks import start
@@ -39,6 +39,39 @@ def quickened(workload: Workload) -> Workload:
         forward_ns=workload.forward_ns // 10,
         backward_ns=workload.backward_ns // 10,
     )
+
+
+def holding(word: str) -> list[int]:
+    """Processes with ``word`` in their command line, this one excepted; zombies have none."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            is_another = entry.name.isdigit() and int(entry.name) != os.getpid()
+            if is_another and word.encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+def kill(pids: Sequence[int]) -> None:
+    """SIGKILL to each that still runs; it reaches stopped processes too."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def networks(pid: int | None = None) -> set[str]:
+    """The network namespaces of the boxes that process ``pid`` has made; None: those of every process."""
+    if pid is None:
+        places = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    else:
+        words = " ".join(one.read_text() for one in Path(f"/proc/{pid}/task").glob("*/children")).split()
+        places = [Path("/proc", child) for child in words]
+    found = set()
+    for place in places:
+        with suppress(OSError):
+            if pid is None or (place / "cmdline").read_bytes().startswith(b"unshare"):
+                found.add(os.readlink(place / "ns" / "net"))
+    return found
 
 
 def wait_for(is_so: Callable[[], bool], what: str) -> None:
@@ -81,8 +114,15 @@ class Validation:
     def has_measured(self) -> bool:
         """Whether every lane has been measured at least once."""
         assert self.process.poll() is None, self._said.read_text()
-        events = [path.read_text() for path in self.jobs.glob("bucketsim-*/events.jsonl")]
-        return any('"round": 1,' in text for text in events)
+        return '"round": 1,' in self.told()
+
+    def told(self) -> str:
+        """The events so far."""
+        for descriptor in Path(f"/proc/{self.process.pid}/fd").iterdir():
+            with suppress(OSError):
+                if "memfd:events" in os.readlink(descriptor):
+                    return descriptor.read_text()
+        return ""
 
     def rank(self, number: int) -> int:
         """The process of a rank."""
@@ -142,44 +182,33 @@ def worker(directory: Path, rank: int, port: int) -> subprocess.Popen[str]:
     )
 
 
-class ForkedLauncher:
-    """To who watches it a launcher's process; its two ranks are quickly started."""
+class _Forked:
+    """To who watches it a rank's process, quickly started."""
 
-    def __init__(self, job: Path, port: int) -> None:
-        watched = {"OMP_NUM_THREADS": "1", "TMPDIR": str(job.parent), "BUCKETSIM_PARENT": str(os.getpid())}
-        self._ranks = [
-            start("sim.validator.worker", [job], job.parent / f"said.{rank}", watched | seat(rank, port))
-            for rank in range(2)
-        ]
-        self.returncode: int | None = None
+    def __init__(self, host: Host, words: Sequence[str], told: dict[str, str], *_: object) -> None:
+        assert host.interface == "lo"
+        fd = told["BUCKETSIM_EVENTS"].removeprefix("/dev/fd/")
+        events = {"BUCKETSIM_EVENTS": f"/proc/{os.getpid()}/fd/{fd}"}
+        job = Path(words[-1])
+        self._rank = start("sim.validator.worker", [job], job.parent / f"said.{told['RANK']}", told | events)
 
     def poll(self) -> int | None:
-        codes = [rank.exitcode for rank in self._ranks]
-        self.returncode = None if None in codes else next(filter(None, codes), 0)
-        return self.returncode
+        return self._rank.exitcode
 
-    def kill(self) -> None:
-        for rank in self._ranks:
-            rank.kill()
-
-    def wait(self, timeout: float) -> None:
-        for rank in self._ranks:
-            rank.join(timeout)
+    def end(self) -> None:
+        self._rank.kill()
+        self._rank.join()
 
 
 def forks_ranks(patch: pytest.MonkeyPatch) -> None:
-    """From now on two ranks over loopback are forked, where torchrun would start Python thrice."""
-
-    def fork(host: Host, number: int, hosts: object, ranks: int, port: int, job: Path, log: object) -> Any:
-        assert (host.interface, number, ranks) == ("lo", 0, 2)
-        return ForkedLauncher(job, port)
-
-    patch.setattr(launch, "_start", fork)
+    """From now on ranks over loopback are forked from a process that has imported what they need."""
+    patch.setattr(launch, "_start", _Forked)
+    patch.setattr(launch, "_kill", lambda ranks: [rank.end() for rank in ranks])
 
 
 def forked_to_their_ends(folders: Sequence[Path]) -> list[tuple[int, str]]:
     """Exit code and words of each of two ranks, whose jobs are in these folders, quickly started."""
-    port = _free_port()
+    port = free_port()
     said = [folder / f"said.{rank}" for rank, folder in enumerate(folders)]
     ranks = [
         start("sim.validator.worker", [folder / "job.json"], said[rank], seat(rank, port))

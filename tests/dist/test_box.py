@@ -13,22 +13,14 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from sim.errors import InputError
-from sim.machine import started_at
-from sim.validator.hosts.boxed_hosts import Host, box, processes_in, remove_leftovers
-from sim.validator.ranks.process.processes import holding, kill
+from sim.validator.box import Host, box
 from tests.commands import Said, bucketsim
 from tests.dist.conftest import needs_box
-from tests.dist.starting import wait_for
+from tests.dist.starting import holding, kill, networks, wait_for
 from tests.effort import PATIENCE_S
 from tests.ranks import command
 
 pytestmark = pytest.mark.dist
-
-
-def namespaces(pid: int | None = None) -> list[str]:
-    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
-    stem = f"bs{pid or os.getpid()}."
-    return [line.split()[0] for line in listed.stdout.splitlines() if line.startswith(stem)]
 
 
 @pytest.mark.parametrize("hosts", [0, 1, 65])
@@ -42,7 +34,8 @@ def test_refuses_odd_numbers_of_hosts(hosts: int) -> None:
 def test_hosts_reach_each_other_and_are_removed(hosts: int) -> None:
     with box([10**9] * hosts) as made:
         assert len(made) == hosts
-        assert len(namespaces()) >= hosts
+        there = networks(os.getpid())
+        assert len(there) == (2 if hosts == 2 else hosts + 1)
         target = made[-1].address
         heard = subprocess.run(
             [*made[0].prefix, sys.executable, "-c", _CONNECT, target],
@@ -61,7 +54,7 @@ def test_hosts_reach_each_other_and_are_removed(hosts: int) -> None:
         )
         assert "tbf" in shaped.stdout
         assert "rate 1Gbit" in shaped.stdout
-    assert namespaces() == []
+    wait_for(lambda: not there & networks(), "the end of the namespaces")
 
 
 _CONNECT = """
@@ -74,52 +67,29 @@ except ConnectionRefusedError:
 
 
 _STAY = """
-import time
-from sim.validator.hosts.boxed_hosts import box
-with box([10**9] * 2):
-    print("up", flush=True)
-    time.sleep(3600)
+import sys, time
+from sim.validator.box import box
+from sim.validator.launch import _start
+with box([10**9] * 2) as hosts:
+    inside = [_start(host, ["tail", "-f", sys.argv[1]], {}, None) for host in hosts]
+    while True:
+        time.sleep(1)
 """
 
 
 @needs_box
-def test_a_killed_process_leaves_no_namespace_and_nothing_in_it() -> None:
-    process = subprocess.Popen([sys.executable, "-c", _STAY], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline().strip() == "up"
-    names = namespaces(process.pid)
-    assert len(names) == 2
-    inside = [subprocess.Popen(["ip", "netns", "exec", name, "sleep", "1000"]) for name in names]
-    wait_for(lambda: len(processes_in(names)) == 2, "a process in each namespace")
+def test_a_killed_process_leaves_no_namespace_and_nothing_in_it(tmp_path: Path) -> None:
+    word = str(tmp_path / "endless")
+    Path(word).touch()
+    process = subprocess.Popen([sys.executable, "-c", _STAY, word])
+    wait_for(lambda: len(holding(f"tail\0-f\0{word}")) == 4, "nsenter and tail in each namespace")
+    there = networks(process.pid)
+    assert len(there) == 2
+    os.kill(holding(f"tail\0-f\0{word}")[-1], signal.SIGSTOP)
     process.kill()
     process.wait()
-    assert [one.wait(timeout=PATIENCE_S) for one in inside] == [-signal.SIGKILL] * 2
-    wait_for(lambda: not namespaces(process.pid), "the end of the namespaces")
-
-
-@needs_box
-def test_what_was_left_all_the_same_is_removed_by_the_next_box() -> None:
-    """Whoever makes a box removes what was left, tests beside this one too: so it is not left until then."""
-    here = os.stat("/proc/self/ns/pid").st_ino
-    holder = subprocess.Popen(["sleep", "1000"])
-    begun = started_at(holder.pid)
-    held, others = (f"bs{holder.pid}.{begun}.{place}a-made" for place in (here, here + 1))
-    ours, used_again = (f"bs{os.getpid()}.{start}.{here}a-made" for start in (started_at(os.getpid()), 1))
-    for one in (held, others, ours, used_again):
-        subprocess.run(["ip", "netns", "add", one], check=True)
-    with subprocess.Popen(["ip", "netns", "exec", held, "sleep", "1000"]) as inside:
-        wait_for(lambda: processes_in([held]) == [inside.pid], "a process in the namespace")
-        holder.kill()
-        holder.wait()
-        with box([10**9] * 2):
-            assert inside.wait(timeout=PATIENCE_S) == -signal.SIGKILL
-            assert namespaces(holder.pid) == [others]
-            assert used_again not in namespaces()
-            remove_leftovers()
-            assert ours in namespaces()  # in use
-            assert len(namespaces()) == 3
-    for one in (others, ours):
-        subprocess.run(["ip", "netns", "del", one], check=True)
+    wait_for(lambda: not holding(word), "the end of all that runs there")
+    wait_for(lambda: not there & networks(), "the end of the namespaces")
 
 
 _RECEIVE = """
@@ -225,15 +195,17 @@ def running(script: str, folder: Path, grace_s: float = PATIENCE_S) -> Iterator[
         Path(os.devnull),
         folder / "said",
         {"DIR": str(folder), "TMPDIR": str(temporary)},
-        {"sim.validator.hosts.boxed._GRACE_S": grace_s},
+        {"sim.validator.launch._POLITE_S": grace_s},
     )
     assert box.pid is not None
     try:
         wait_for(lambda: all((folder / str(rank)).exists() for rank in range(2)), "both ranks")
+        there = networks(box.pid)
+        assert len(there) == 2
         yield box
         # All must be gone with it, or very soon after SIGKILL.
         wait_for(lambda: not holding(str(folder)), "the end of every process")
-        wait_for(lambda: not namespaces(box.pid), "the end of every namespace")
+        wait_for(lambda: not there & networks(), "the end of every namespace")
         assert list(temporary.iterdir()) == []
     finally:
         box.kill()
@@ -340,7 +312,6 @@ _SENT = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (sig
 def test_a_signal_ends_everything(script: str, sent: signal.Signals, code: int, tmp_path: Path) -> None:
     with running(script, tmp_path, 0.5 if script == IGNORES else PATIENCE_S) as box:
         assert box.pid is not None
-        assert len(namespaces(box.pid)) == 2
         os.kill(box.pid, sent)
         assert ended(box) == code
 

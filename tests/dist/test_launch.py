@@ -18,9 +18,8 @@ from sim.formats.record_files import load_record
 from sim.nouns.workload import Workload
 from sim.validator import worker
 from sim.validator.gathering import gather_record
-from sim.validator.hosts.launch import _free_port
-from sim.validator.ranks.process import notices
-from sim.validator.ranks.process.seats import find_seat, first_host
+from sim.validator.launch import EVENTS, FAILED, free_port
+from sim.validator.ranks.rank import find_seat, first_host
 from tests.commands import bucketsim
 from tests.dist.starting import FLAT, prepared
 from tests.effort import PATIENCE_S
@@ -148,7 +147,7 @@ def test_two_agents_of_torchrun_make_a_record(small_workload: Workload, tmp_path
     too_early = bucketsim("gather", record)
     assert too_early.code == 1
     assert "no events.jsonl" in too_early.err
-    port = _free_port()
+    port = free_port()
     agents = [
         subprocess.Popen(
             [
@@ -174,7 +173,7 @@ def test_the_sbatch_example_makes_a_record(small_workload: Workload, tmp_path: P
     """With an srun that starts two local tasks and sets the variables that SLURM's would."""
     record = prepared(small_workload, tmp_path / "record")
     srun = tmp_path / "srun"
-    srun.write_text(SRUN.format(python=sys.executable, job=_free_port()))
+    srun.write_text(SRUN.format(python=sys.executable, job=free_port()))
     srun.chmod(srun.stat().st_mode | stat.S_IXUSR)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
@@ -202,13 +201,16 @@ def test_an_unfinished_run_is_gathered_as_far_as_it_went(small_workload: Workloa
         {"event": "step", "lane": "plain", "traced": False, "round": 0, "ranks": [row, row]},
     ]
     text = "".join(json.dumps(event) + "\n" for event in events)
-    (record / notices.EVENTS).write_text(text + '{"event": "st')
+    (record / EVENTS).write_text(text + '{"event": "st')
     with pytest.raises(ReplayError, match="has not finished; what was measured is kept, incomplete"):
         gather_record(record)
     (plain,) = load_record(record).measurements
     assert (plain.name, plain.complete, len(plain.iterations)) == ("plain", False, 1)
-    notices.post_failure(record, 1, "no sign of life for 20 s")
-    with pytest.raises(ReplayError, match="rank 1: no sign of life for 20 s; what was"):
+    left = {0: ([], "lost touch", 1.0), 1: ([1], "no sign of life", 3.0), 2: ([2], "its own", 2.0)}
+    for rank, (ranks, reason, at) in left.items():
+        told = {"event": "failed", "ranks": ranks, "reason": reason, "at": at}
+        (record / FAILED.format(rank)).write_text(json.dumps(told))
+    with pytest.raises(ReplayError, match="rank 2: its own; what was"):
         gather_record(record)
 
 

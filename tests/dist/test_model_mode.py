@@ -17,7 +17,7 @@ from sim.recorder.profile import record as record_step
 from sim.validator.candidates.candidate import Candidate, standing_candidates
 from sim.validator.candidates.carriers import Carrier
 from sim.validator.candidates.replay_jobs import UserModel, model_job
-from sim.validator.hosts.launch import Place
+from sim.validator.launch import Place
 from sim.validator.ranks.lanes.model_lanes import _check_parameters, model_lanes
 from sim.validator.replay import replay
 from tests.commands import bucketsim

@@ -17,8 +17,7 @@ import sim
 from sim.errors import ReplayError
 from sim.nouns.hardware import Hardware
 from sim.validator.calibrate import calibrate, gather_calibration, prepare_calibration
-from sim.validator.hosts.launch import Place, _free_port
-from sim.validator.ranks.process import notices
+from sim.validator.launch import EVENTS, FAILED, Place, free_port
 from tests.commands import bucketsim
 from tests.dist.starting import forked_to_their_ends
 from tests.dist.test_launch import SRUN
@@ -27,7 +26,7 @@ pytestmark = pytest.mark.dist
 EXAMPLE = Path(sim.__file__).parent / "validator" / "examples" / "calibrate.sbatch"
 ENVIRONMENT = {"cpu": "any", "cpu_count": 2, "platform": "any", "python": "3", "torch": "2"}
 # What rank 0 writes, in its order, with figures that are easy to follow.
-EVENTS: list[dict[str, Any]] = [
+TOLD: list[dict[str, Any]] = [
     {"event": "started", "launcher": "slurm", "hosts": ["a", "b"], "environment": ENVIRONMENT},
     {"event": "progress", "done": 0, "total": 4, "what": "curve"},
     *({"event": "all_reduce", "num_bytes": size, "samples_ns": [10 * size]} for size in (4096, 8192)),
@@ -56,7 +55,7 @@ EVENTS: list[dict[str, Any]] = [
 def folder_of(events: list[dict[str, Any]], folder: Path, world_size: int = 2) -> Path:
     """A prepared calibration whose rank 0 has written ``events``."""
     prepare_calibration(folder, world_size, largest=8192, rounds=1)
-    (folder / notices.EVENTS).write_text("".join(json.dumps(event) + "\n" for event in events))
+    (folder / EVENTS).write_text("".join(json.dumps(event) + "\n" for event in events))
     return folder
 
 
@@ -65,7 +64,7 @@ def run_by_torchrun(job: Path, temporary: Path) -> int:
     return subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
-            *("--master-port", str(_free_port()), "-m", "sim.validator.worker", str(job)),
+            *("--master-port", str(free_port()), "-m", "sim.validator.worker", str(job)),
         ],
         env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(temporary)},
         check=False,
@@ -98,7 +97,7 @@ def test_the_same_is_known_as_of_local_ranks(mode: Any, tmp_path: Path) -> None:
 def test_the_sbatch_example_writes_a_hardware(tmp_path: Path) -> None:
     """With an srun that starts two local tasks and sets the variables that SLURM's would."""
     srun = tmp_path / "srun"
-    srun.write_text(SRUN.format(python=sys.executable, job=_free_port()))
+    srun.write_text(SRUN.format(python=sys.executable, job=free_port()))
     srun.chmod(srun.stat().st_mode | stat.S_IXUSR)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
@@ -118,7 +117,7 @@ def test_the_sbatch_example_writes_a_hardware(tmp_path: Path) -> None:
 
 
 def test_what_ranks_told_is_a_hardware(tmp_path: Path) -> None:
-    hardware = gather_calibration(folder_of(EVENTS, tmp_path))
+    hardware = gather_calibration(folder_of(TOLD, tmp_path))
     assert hardware.name == "2 ranks by slurm on a x 1, b x 1"
     assert [(point.num_bytes, point.duration_ns) for point in hardware.all_reduce] == [
         (4096, 40960),
@@ -133,23 +132,22 @@ def test_what_ranks_told_is_a_hardware(tmp_path: Path) -> None:
     assert ENVIRONMENT.items() <= hardware.provenance.items()
 
 
-@given(kept=st.integers(0, len(EVENTS) - 1), torn=st.integers(0, 12))
+@given(kept=st.integers(0, len(TOLD) - 1), torn=st.integers(0, 12))
 def test_a_run_that_was_cut_off_is_no_hardware(
     tmp_path_factory: pytest.TempPathFactory, kept: int, torn: int
 ) -> None:
-    folder = folder_of(EVENTS[:kept], tmp_path_factory.mktemp("cut"))
-    with open(folder / notices.EVENTS, "a") as stream:
-        stream.write(json.dumps(EVENTS[kept])[:torn])
+    folder = folder_of(TOLD[:kept], tmp_path_factory.mktemp("cut"))
+    with open(folder / EVENTS, "a") as stream:
+        stream.write(json.dumps(TOLD[kept])[:torn])
     with pytest.raises(ReplayError, match=r"the run has not finished.*; no hardware is written"):
         gather_calibration(folder)
 
 
 def test_a_rank_that_failed_is_named(tmp_path: Path) -> None:
-    folder = folder_of(EVENTS[:3], tmp_path)
-    notices.post_failure(folder, 1, "no sign of life for 20 s")
-    with pytest.raises(
-        ReplayError, match=r"rank 1: no sign of life for 20 s \(at curve, 0 of 4 parts done\)"
-    ):
+    folder = folder_of(TOLD[:3], tmp_path)
+    told = {"event": "failed", "ranks": [1], "reason": "no sign of life", "at": 0}
+    (folder / FAILED.format(1)).write_text(json.dumps(told))
+    with pytest.raises(ReplayError, match=r"rank 1: no sign of life \(at curve, 0 of 4 parts done\)"):
         gather_calibration(folder)
 
 
@@ -163,7 +161,7 @@ def test_another_number_of_ranks_than_prepared_is_told_by_gather(tmp_path: Path)
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    folder = folder_of(EVENTS, tmp_path / "job")
+    folder = folder_of(TOLD, tmp_path / "job")
     wire = tmp_path / "wire.json"
     said = bucketsim("calibrate", "--prepare", "-o", folder)
     assert (said.code, "holds a job already" in said.err) == (1, True)

@@ -17,7 +17,7 @@ from sim.units import MIB
 from sim.validator.calibrate import calibrate, calibration_job
 from sim.validator.candidates.candidate import Candidate
 from sim.validator.collecting import Collected
-from sim.validator.hosts.launch import Place, run_ranks
+from sim.validator.launch import Place, run_ranks
 from sim.validator.replay import replay
 from tests.dist.conftest import MS, needs_box
 

@@ -15,7 +15,7 @@ from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Buffer, Workload
 from sim.validator.candidates.candidate import TEXTBOOK, Candidate, check_replayable, every_system
 from sim.validator.candidates.carriers import Carrier
-from sim.validator.hosts.launch import Place
+from sim.validator.launch import Place
 from sim.validator.replay import replay
 from tests.dist.families import families
 from tests.handmade import wired

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import sim
-from sim.validator.hosts.launch import _free_port
+from sim.validator.launch import free_port
 from tests.commands import bucketsim
 from tests.dist.starting import forks_ranks, seat
 from tests.effort import PATIENCE_S
@@ -25,7 +25,7 @@ ARGUMENTS = ["--width", "128", "--layers", "4", "--accumulate", "2", "--amp", "-
 
 def forked(module: str, *words: object, cwd: Path) -> str:
     """Two gloo ranks of a module, quickly started; what they said."""
-    port, said = _free_port(), [cwd / f"said.{rank}" for rank in range(2)]
+    port, said = free_port(), [cwd / f"said.{rank}" for rank in range(2)]
     ranks = [
         start(module, words, path, {**seat(rank, port), "LOCAL_RANK": str(rank)})
         for rank, path in enumerate(said)

@@ -20,7 +20,7 @@ from sim.tuner.machines import draw_machines
 from sim.tuner.problem import Problem
 from sim.units import MIB
 from sim.validator.calibrate import CalibrationStory
-from sim.validator.hosts.launch import Place
+from sim.validator.launch import Place
 from tests.effort import tries
 from tests.handmade import handmade, wired
 from tests.truth.test_own_step import WORKLOAD

@@ -8,12 +8,11 @@ from typing import Any
 from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
-from sim.validator.hosts.launch import Place, run_ranks
+from sim.validator.launch import Place, run_ranks
 
 DEVICES = ("cpu", "cuda")
 BACKENDS = ("gloo", "nccl")
 EMULATED = "emulated"
-_TIMEOUT_S = 120.0
 _PROBE_REPEATS = 6
 
 
@@ -88,7 +87,7 @@ def measure_machine(workload: Workload, hardware: Hardware, device: str) -> Hard
             found.append(event)
 
     job = probe_job(workload, Carrier(device=device, emulated=hardware))
-    run_ranks(emulating_place(hardware), job, take, _TIMEOUT_S)
+    run_ranks(emulating_place(hardware), job, take)
     return with_local_costs(hardware, found[0])
 
 

@@ -7,12 +7,12 @@ from sim.validator.ranks.lanes.model_lanes import model_lanes
 from sim.validator.ranks.lanes.paced_lanes import paced_lanes
 from sim.validator.ranks.pacing.paced_module import sharpen_sleep
 from sim.validator.ranks.pacing.stepping import Lane, gather
-from sim.validator.ranks.process.rank_like import RankLike
+from sim.validator.ranks.rank import Rank
 
 _LANES = {"paced": paced_lanes, "model": model_lanes}
 
 
-def replay(rank: RankLike) -> None:
+def replay(rank: Rank) -> None:
     """Run every lane once in each round, in a shuffled order, and tell an event for each step.
 
     Warm-up rounds have numbers below 0.
@@ -36,7 +36,7 @@ def replay(rank: RankLike) -> None:
             _tell_buckets(rank, lanes)
 
 
-def _tell_buckets(rank: RankLike, lanes: list[Lane]) -> None:
+def _tell_buckets(rank: Rank, lanes: list[Lane]) -> None:
     for lane in lanes:
         if lane.observe is not None:
             seen = gather(lane.observe(), rank.world_size)

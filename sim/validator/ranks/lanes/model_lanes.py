@@ -45,13 +45,13 @@ from sim.validator.ranks.pacing.stepping import (
     common_start,
     drop_gradients,
 )
-from sim.validator.ranks.process.rank_like import RankLike
+from sim.validator.ranks.rank import Rank
 from sim.validator.ranks.wrapping.wrap import manner_of, stock_ddp, wrap
 
 _COMPILED = "_orig_mod."  # what torch.compile puts before a parameter's name
 
 
-def model_lanes(rank: RankLike) -> list[Lane]:
+def model_lanes(rank: Rank) -> list[Lane]:
     """The lanes: plain and each candidate; where the job says ``probed`` also noop, and traced candidates.
 
     An emulated link is a communication hook of every candidate: DDP, model and optimizer are the user's, and

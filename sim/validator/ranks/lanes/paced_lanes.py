@@ -18,15 +18,15 @@ from sim.validator.ranks.pacing.stepping import (
     Manner,
     Pacer,
     Recorder,
+    keep_freed_memory,
 )
-from sim.validator.ranks.process.processes import keep_freed_memory
-from sim.validator.ranks.process.rank_like import RankLike
+from sim.validator.ranks.rank import Rank
 from sim.validator.ranks.wrapping.wrap import adds_to_gradients, build, manner_of, observed_buckets, wrap
 
 _DELAY_CYCLES = 20_000_000  # some 10 ms, so that a sum comes out wrong if it does not wait for the stream
 
 
-def paced_lanes(rank: RankLike) -> list[Lane]:
+def paced_lanes(rank: Rank) -> list[Lane]:
     """The lanes: plain, noop, and each candidate, once more as a traced one where the job says so.
 
     The baseline that all lanes share is measured here. With an emulated link every lane of DDP has a
@@ -106,7 +106,7 @@ class Modules:
         return made
 
 
-def pacer_for(rank: RankLike) -> Pacer:
+def pacer_for(rank: Rank) -> Pacer:
     """The pacer of this rank's device.
 
     Raises:
@@ -133,7 +133,7 @@ def _step(
     return {name: value for name, value in row.items() if name not in ("forward", "hooks")}
 
 
-def _plain_step(rank: RankLike, pacer: Pacer, module: PacedModule, optimizer_ns: int) -> dict[str, Any]:
+def _plain_step(rank: Rank, pacer: Pacer, module: PacedModule, optimizer_ns: int) -> dict[str, Any]:
     """A step without DDP; where the schedule may drift, how well it was kept is told beside it."""
     row = _step(pacer, module, module, optimizer_ns)
     state = pacer.state()

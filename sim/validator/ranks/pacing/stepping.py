@@ -1,5 +1,6 @@
 """One paced step on this rank, how lanes of steps are described, and a common start for all ranks."""
 
+import ctypes
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,11 +19,23 @@ from sim.validator.ranks.pacing.emulated_link import EmulatedLink, link_of
 from sim.validator.ranks.pacing.paced_module import PacedModule, sleep_until
 
 _HEAD_START_NS = 2_000_000
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PINGS = 30
 _BASELINE_REPEATS = 5
 
 Launch = Callable[[torch.Tensor], torch.futures.Future[list[torch.Tensor]]]
+
+
+def keep_freed_memory() -> None:
+    """Ask the C library to keep freed memory, as a GPU's caching allocator does, if it can.
+
+    gloo and FSDP2 allocate buffers for each collective, and pages that were never touched are slow to write.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(_M_MMAP_MAX, 0)
+        library.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,9 @@ from torch._C._distributed_c10d import PrefixStore
 
 from sim.recorder.clocks import Clock, Stamp, clock_for
 from sim.validator.ranks.pacing.spinning import keep_busy
-from sim.validator.ranks.pacing.stepping import gather, meet
+from sim.validator.ranks.pacing.stepping import gather, keep_freed_memory, meet
 from sim.validator.ranks.probes.settling import is_settled
-from sim.validator.ranks.process.processes import keep_freed_memory
-from sim.validator.ranks.process.rank_like import RankLike
+from sim.validator.ranks.rank import Rank
 
 _FEW = 4  # most repeats of a collective that only sharded systems send
 _APART_S = 0.002  # longer than gloo's notice that a receive is posted travels from rank to rank
@@ -57,7 +56,7 @@ class Bench:
         return self.clock.between_ns(*self.run(work))
 
 
-def bench_of(rank: RankLike) -> Bench:
+def bench_of(rank: Rank) -> Bench:
     """That of the device that the job gives its ranks."""
     if rank.job.get("device", "cpu") == "cuda":
         return Bench(torch.device("cuda", torch.cuda.current_device()))
@@ -76,7 +75,7 @@ class ReduceCurve:
     size. Every rank holds the same samples and shuffles alike, so that all agree on what is measured next.
     """
 
-    def __init__(self, rank: RankLike) -> None:
+    def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._bench = bench_of(rank)
         self._rounds: dict[int, list[list[int]]] = {size: [] for size in rank.job["sizes"]}
@@ -102,7 +101,7 @@ class ReduceCurve:
             self.measure(open_sizes)
 
 
-def tell_broadcasts(rank: RankLike) -> None:
+def tell_broadcasts(rank: Rank) -> None:
     """Time a round of broadcasts, as of DDP's buffers; tell an event for each size, with samples in ns."""
     bench = bench_of(rank)
     for size in rank.job["broadcast_sizes"]:
@@ -115,7 +114,7 @@ def few_of(size: int, job: dict[str, Any]) -> int:
     return min(_FEW, repeats_of(size, job))
 
 
-def tell_zero_curves(rank: RankLike) -> None:
+def tell_zero_curves(rank: Rank) -> None:
     """Time all-gathers and reduce-scatters, which sharded systems send (A5.7, A5.11, A9.3, A10.4).
 
     Tells an event for each kind and size, with its samples in ns.
@@ -128,7 +127,7 @@ def tell_zero_curves(rank: RankLike) -> None:
         rank.tell("reduce_scatter", num_bytes=size, samples_ns=time_reduce_scatters(size, few, rank, bench))
 
 
-def time_all_reduces(size: int, repeats: int, rank: RankLike, bench: Bench) -> list[int]:
+def time_all_reduces(size: int, repeats: int, rank: Rank, bench: Bench) -> list[int]:
     """All-reduces of ``size`` bytes, ns each; if there are several, one before them warms up."""
     tensor = bench.zeros(size)
     if repeats > 1:
@@ -137,7 +136,7 @@ def time_all_reduces(size: int, repeats: int, rank: RankLike, bench: Bench) -> l
     return shortest(samples, rank)
 
 
-def time_broadcasts(size: int, repeats: int, rank: RankLike, bench: Bench) -> list[int]:
+def time_broadcasts(size: int, repeats: int, rank: Rank, bench: Bench) -> list[int]:
     """Broadcasts of ``size`` bytes from rank 0, ns each: of the slowest rank, as rank 0 may return before
     others have their data."""
     tensor = bench.zeros(size)
@@ -149,7 +148,7 @@ def time_broadcasts(size: int, repeats: int, rank: RankLike, bench: Bench) -> li
     return [max(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
 
 
-def time_all_gathers(size: int, repeats: int, rank: RankLike, bench: Bench) -> list[int]:
+def time_all_gathers(size: int, repeats: int, rank: Rank, bench: Bench) -> list[int]:
     """All-gathers that leave ``size`` bytes on every rank, ns each; each time one rank comes late on purpose.
 
     Of two ranks the late one sends half of its part before its notice that the other may send, so that the
@@ -162,7 +161,7 @@ def time_all_gathers(size: int, repeats: int, rank: RankLike, bench: Bench) -> l
     return _time_apart(lambda: dist.all_gather_into_tensor(whole, part), repeats, rank, bench)
 
 
-def queued_gathers(rank: RankLike) -> dict[str, list[int]]:
+def queued_gathers(rank: Rank) -> dict[str, list[int]]:
     """Time one all-gather, and several queued on one channel: ns of the first, and of each further one."""
     bench, group, found = bench_of(rank), one_channel(), dict[str, list[int]](alone_ns=[], queued_ns=[])
     keep_freed_memory()
@@ -187,7 +186,7 @@ def queued_gathers(rank: RankLike) -> dict[str, list[int]]:
     return found
 
 
-def time_reduce_scatters(size: int, repeats: int, rank: RankLike, bench: Bench) -> list[int]:
+def time_reduce_scatters(size: int, repeats: int, rank: Rank, bench: Bench) -> list[int]:
     """Reduce-scatters of ``size`` bytes on every rank, ns each."""
     part = bench.zeros(size // rank.world_size)
     whole = bench.zeros(part.nbytes * rank.world_size)
@@ -196,7 +195,7 @@ def time_reduce_scatters(size: int, repeats: int, rank: RankLike, bench: Bench) 
     return shortest(samples, rank)
 
 
-def _time_apart(collective: Callable[[], object], repeats: int, rank: RankLike, bench: Bench) -> list[int]:
+def _time_apart(collective: Callable[[], object], repeats: int, rank: Rank, bench: Bench) -> list[int]:
     """ns of a collective on the rank that comes to it late; in each repeat another rank does."""
     samples = []
     for repeat in range(repeats):
@@ -208,12 +207,12 @@ def _time_apart(collective: Callable[[], object], repeats: int, rank: RankLike, 
     return [rows[repeat % rank.world_size][repeat] for repeat in range(repeats)]
 
 
-def shortest(samples: list[int], rank: RankLike) -> list[int]:
+def shortest(samples: list[int], rank: Rank) -> list[int]:
     """For each call, the shortest duration over ranks: that of the last arriver, which waits for nobody."""
     return [min(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
 
 
-def mean_over_ranks(samples: list[int], rank: RankLike) -> list[int]:
+def mean_over_ranks(samples: list[int], rank: Rank) -> list[int]:
     """For each repeat, the mean over ranks."""
     return [sum(column) // len(column) for column in zip(*gather(samples, rank.world_size), strict=True)]
 

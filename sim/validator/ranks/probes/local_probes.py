@@ -12,7 +12,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hoo
 from sim.validator.ranks.lanes.paced_lanes import pacer_for
 from sim.validator.ranks.pacing.paced_module import PacedModule, sharpen_sleep
 from sim.validator.ranks.pacing.stepping import Pacer
-from sim.validator.ranks.process.rank_like import RankLike
+from sim.validator.ranks.rank import Rank
 from sim.validator.ranks.wrapping.wrap import build
 
 _MIB = 1 << 20
@@ -23,7 +23,7 @@ _DROPPED = 3
 _FREE_LINK = {"points": [[0, 0]], "channels": 1, "channel_slowdown": 1.0}
 
 
-def probe_machine(rank: RankLike) -> None:
+def probe_machine(rank: Rank) -> None:
     """Measure copies into and out of buckets, and launches: one event, ``local``, of samples in ns."""
     sharpen_sleep()
     gc.disable()

@@ -34,7 +34,7 @@ from sim.validator.ranks.probes.curve_probes import (
     time_all_reduces,
 )
 from sim.validator.ranks.probes.local_probes import local_costs
-from sim.validator.ranks.process.rank_like import RankLike
+from sim.validator.ranks.rank import Rank
 from sim.validator.ranks.wrapping.wrap import build
 
 _MIB = 1 << 20
@@ -54,12 +54,12 @@ _PAIRED = (2, *(1, 2, 2, 1) * 2)  # numbers of all-reduces at once, one after th
 _COPIES_S, _OTHERS_S = 12.0, 20.0  # about what copies take in each round, and all that follows the rounds
 
 
-def calibrate(rank: RankLike) -> None:
+def calibrate(rank: Rank) -> None:
     """Measure curves, channel sharing, copies, launches and what slows what, one event each."""
     sharpen_sleep()
     gc.disable()
     job = rank.job
-    measure: dict[str, Callable[[RankLike], dict[str, Any]]] = {
+    measure: dict[str, Callable[[Rank], dict[str, Any]]] = {
         **{"launches": _launches, "copies out": _copies_out, "additions": _additions},
         **{"gathers": queued_gathers, "search": _search, "host": beside_compute, "compute": _compute},
     }
@@ -82,7 +82,7 @@ def calibrate(rank: RankLike) -> None:
     curve.settle()
 
 
-def _estimated_s(rank: RankLike) -> float:
+def _estimated_s(rank: Rank) -> float:
     """About how long all rounds will take, from a few all-reduces; the same on every rank."""
     job = rank.job
     pilot = 4 * _MIB
@@ -96,7 +96,7 @@ def _estimated_s(rank: RankLike) -> float:
     return float(sent / pilot * took_s + copies_s + _OTHERS_S)
 
 
-def _round(rank: RankLike, curve: ReduceCurve, index: int) -> None:
+def _round(rank: Rank, curve: ReduceCurve, index: int) -> None:
     job = rank.job
     curve.measure(job["sizes"])
     tell_broadcasts(rank)
@@ -109,7 +109,7 @@ def _round(rank: RankLike, curve: ReduceCurve, index: int) -> None:
         rank.tell("copies", **_copies(rank))
 
 
-def _time_pairs(size: int, rank: RankLike) -> dict[str, list[int]]:
+def _time_pairs(size: int, rank: Rank) -> dict[str, list[int]]:
     """One all-reduce alone and two at once, interleaved, warm; ns from first launch to last end."""
     bench = bench_of(rank)
     tensors = [bench.zeros(size) for _ in range(2)]
@@ -139,7 +139,7 @@ def _excess(row: dict[str, Any], module: PacedModule) -> list[int]:
     return [max(0, hook - base) for hook, base in zip(row["hooks"], module.schedule.baseline_ns, strict=True)]
 
 
-def _lasting(duration_ns: int, rank: RankLike) -> torch.Tensor:
+def _lasting(duration_ns: int, rank: Rank) -> torch.Tensor:
     """A tensor whose all-reduce lasts some ``duration_ns``; the same size on every rank."""
     bench, pilot = bench_of(rank), 8 * _MIB
     took = min(time_all_reduces(pilot, 4, rank, bench))
@@ -155,7 +155,7 @@ def _begin_reducing(tensor: torch.Tensor) -> torch.futures.Future[int]:
     return future.then(lambda _: time.monotonic_ns())
 
 
-def _copies(rank: RankLike) -> dict[str, Any]:
+def _copies(rank: Rank) -> dict[str, Any]:
     """Copies into buckets, alone and beside all-reduces, and copies out after backward, alone; ns per repeat.
 
     ``copy_in_ns`` is how much later the compute lane of stock DDP with one bucket ends than without DDP.
@@ -202,7 +202,7 @@ def _copies(rank: RankLike) -> dict[str, Any]:
     }
 
 
-def _launches(rank: RankLike) -> dict[str, Any]:
+def _launches(rank: Rank) -> dict[str, Any]:
     """Launch cost on the autograd thread: one small bucket per gradient against one bucket for all."""
     plain, each, whole = (_module([4096] * 24) for _ in range(3))
     each_ddp = build(each, {"bucket_cap_mb": 1 / _MIB})
@@ -217,13 +217,13 @@ def _launches(rank: RankLike) -> dict[str, Any]:
     return {"samples_ns": costs}
 
 
-def _search(rank: RankLike) -> dict[str, Any]:
+def _search(rank: Rank) -> dict[str, Any]:
     """What DDP's search for unused parameters costs, measured on many small parameters."""
     one, other = (_module([4096] * _SEARCHED, _SEARCHED_SPACING_NS) for _ in range(2))
     return time_search(one, other, rank, 2 * rank.job["copy_repeats"])
 
 
-def _copies_out(rank: RankLike) -> dict[str, Any]:
+def _copies_out(rank: Rank) -> dict[str, Any]:
     """Copies in one go, as finalize makes them, and an all-reduce: each alone, and both at once.
 
     ns per repeat: ``copy_ns`` and ``copy_beside_ns`` for the copies, ``comm_ns`` and ``comm_beside_ns`` for
@@ -259,7 +259,7 @@ def _copies_out(rank: RankLike) -> dict[str, Any]:
     return {f"{name}_ns": mean_over_ranks(samples, rank) for name, samples in found.items()}
 
 
-def _additions(rank: RankLike) -> dict[str, Any]:
+def _additions(rank: Rank) -> dict[str, Any]:
     """Gradients added in place to others, as micro-batches and Megatron-Core's hooks do, ns per repeat."""
     broom = torch.zeros(_SWEEP_BYTES // 4)
     sources = [torch.full((size // 4,), 0.5) for size in _MODEL_BYTES]
@@ -276,7 +276,7 @@ def _additions(rank: RankLike) -> dict[str, Any]:
     return {"num_bytes": sum(_MODEL_BYTES), "samples_ns": mean_over_ranks(found, rank)}
 
 
-def _compute(rank: RankLike) -> dict[str, Any]:
+def _compute(rank: Rank) -> dict[str, Any]:
     """A matrix multiplication that computes for real and an all-reduce: each alone, and both at once.
 
     ns per repeat; every rank computes, as in training. The product is repeated until it lasts about as
@@ -317,13 +317,13 @@ def _compute(rank: RankLike) -> dict[str, Any]:
     return {f"{name}_ns": mean_over_ranks(samples, rank) for name, samples in found.items()}
 
 
-def _local(rank: RankLike) -> dict[str, Any]:
+def _local(rank: Rank) -> dict[str, Any]:
     """Copies of DDP's and launches on a GPU, as ``local_costs`` tells them."""
     shapes = [[size // 4] for size in _MODEL_BYTES]
     return local_costs(pacer_for(rank), shapes, ["float32"] * len(shapes), rank.job["copy_repeats"])
 
 
-def _compute_on_stream(rank: RankLike) -> dict[str, Any]:
+def _compute_on_stream(rank: Rank) -> dict[str, Any]:
     """Matrix products on a GPU's stream and an all-reduce: each alone, and both at once; as ``_compute``.
 
     Beside an all-reduce run as many products as last half of it, so that each of them is slowed; beside
@@ -373,7 +373,7 @@ def _compute_on_stream(rank: RankLike) -> dict[str, Any]:
 _DROPPED = 3
 
 
-def time_search(module: PacedModule, searching: PacedModule, rank: RankLike, repeats: int) -> dict[str, Any]:
+def time_search(module: PacedModule, searching: PacedModule, rank: Rank, repeats: int) -> dict[str, Any]:
     """Times steps of two like modules under DDP in turns, of which one searches; neither sends anything.
 
     A forward is the processor time of the main thread, a hook that of autograd's thread, so that other work
@@ -402,7 +402,7 @@ _SHARE_TURNS = 8
 _SIDE = 256  # of the matrices: a product takes about a millisecond, of one core
 
 
-def beside_compute(rank: RankLike) -> dict[str, dict[int, float]]:
+def beside_compute(rank: Rank) -> dict[str, dict[int, float]]:
     """``shares`` and ``slowdowns`` of all-reduces, by their size in bytes (``pair_sizes``); means over ranks.
 
     A thread of each rank multiplies matrices, in turns alone and beside all-reduces. The share is the part of

@@ -1,1 +1,0 @@
-"""Where ranks run: this machine, or a cluster in a box. Starts their processes, watches and ends them."""

@@ -1,0 +1,367 @@
+"""Starts ranks as processes of this machine, hands on what they tell, and names the one that fails."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import IO, Any, BinaryIO
+
+from sim.errors import InputError, ReplayError
+from sim.formats.files import scratch_directory, write_atomically
+from sim.units import format_number
+from sim.validator.box import Host, box, die_with_parent
+
+EVENTS_AT = "BUCKETSIM_EVENTS"  # the variable that tells ranks started here which file to append events to
+EVENTS, FAILED = "events.jsonl", "failed-rank-{}.json"  # what ranks that others start leave beside their job
+_PORTS = range(15_000, 30_000)  # below those that Linux hands out by itself
+_BOX_PORT = 29_500
+_POLL_S = 0.1
+_BLAME_S = (
+    15.0  # after a rank is seen to fail: how long the others may take to say, or show, whose fault it is
+)
+_POLITE_S = 5.0
+_LOOPBACK = Host(address="127.0.0.1", interface="lo")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where ranks run: over loopback, one rank a host in a box, or where another launcher put them.
+
+    ``box`` is its number of hosts, ``rate_bits`` their links in bit/s (one for all, or one a host).
+    ``spread`` says in words where another launcher put the ranks.
+    """
+
+    ranks: int = 2
+    box: int | None = None
+    rate_bits: int | tuple[int, ...] | None = None
+    spread: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.box is None) != (self.rate_bits is None):
+            raise InputError("box: --box and --rate go together; give both, such as --box 2 --rate 4gbit")
+        if self.world_size < 1:
+            raise InputError(f"ranks: {self.ranks} is not legal; give at least 1")
+        if isinstance(self.rate_bits, tuple) and len(self.rate_bits) != self.box:
+            raise InputError(
+                f"rate: {len(self.rate_bits)} rates are not legal for {self.box} hosts; give one for all, or "
+                f"one for each"
+            )
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.box or self.ranks
+
+    @property
+    def rates_bits(self) -> tuple[int, ...]:
+        """The rate of each host of the box, bit/s; empty over loopback."""
+        if isinstance(self.rate_bits, tuple):
+            return self.rate_bits
+        return () if self.box is None or self.rate_bits is None else (self.rate_bits,) * self.box
+
+    def describe(self) -> str:
+        """The place in words, for names and provenance."""
+        if not self.rates_bits:
+            count = "1 rank" if self.ranks == 1 else f"{self.ranks} ranks"
+            return f"{count} {self.spread or 'over loopback'}"
+        rates = self.rates_bits[:1] if len(set(self.rates_bits)) == 1 else self.rates_bits
+        said = ", ".join(format_number(rate / 1e9, 6) for rate in rates)
+        return f"{self.box} hosts in a box, {said} Gbit/s"
+
+    def document(self) -> dict[str, Any]:
+        """The ``box`` that the ranks are in, for later predictions; nothing over loopback."""
+        if not self.rates_bits:
+            return {}
+        hosts = list(range(len(self.rates_bits)))
+        return {"box": {"rates_bits": list(self.rates_bits), "uplink_bits": None, "hosts": hosts}}
+
+
+@contextmanager
+def exit_on_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise ``SystemExit`` meanwhile, as Ctrl-C raises, so that nothing is left behind.
+
+    Outside the main thread nothing changes.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens at."""
+    while True:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port := random.choice(_PORTS)))
+            except OSError:
+                continue
+            return port
+
+
+def _start(
+    host: Host,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    output: int | BinaryIO | None,
+    inherits: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    """A process on ``host``, in a session of its own, that ends when this one does.
+
+    ``output``: where its stdout and stderr go; None: this process's.
+    """
+    return subprocess.Popen(
+        [*host.prefix, *command],
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=None if output is None else subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=die_with_parent,
+        pass_fds=inherits,
+    )
+
+
+def _kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """SIGKILL to each and to what it started, stopped or not; returns when they have ended."""
+    for process in processes:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    for process in processes:
+        process.wait()
+
+
+# Ranks of ours: what they are told, what they tell, and whose fault it is where they fail.
+
+
+def run_ranks(place: Place, job: dict[str, Any], on_event: Callable[[dict[str, Any]], None]) -> None:
+    """Run a worker's job on the ranks of ``place``; what rank 0 tells is handed to ``on_event``.
+
+    Raises:
+        ReplayError: a rank failed, died, hung or disagreed; named, with its reason.
+        MachineError: the box cannot be made here.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(exit_on_signals())
+        hosts = [_LOOPBACK] * place.world_size
+        if place.rates_bits:
+            hosts = stack.enter_context(box(place.rates_bits))
+        folder = stack.enter_context(scratch_directory())
+        write_atomically(folder / "job.json", json.dumps({**job, "world_size": place.world_size}))
+        # In memory: a disk that is full must not end a measurement, nor a pipe that nobody reads hold it up.
+        events = stack.enter_context(os.fdopen(os.memfd_create("events"), "rb"))
+        logs = [stack.enter_context(os.fdopen(os.memfd_create("log"), "w+b")) for _ in hosts]
+        ranks: list[subprocess.Popen[bytes]] = []
+        stack.callback(_kill, ranks)
+        port = _BOX_PORT if place.rates_bits else free_port()
+        for rank, host in enumerate(hosts):
+            environment = {
+                **_seat(rank, len(hosts), f"{hosts[0].address}:{port}", local=True),
+                "GLOO_SOCKET_IFNAME": host.interface,
+                "OMP_NUM_THREADS": "1",
+                "PYTHONUNBUFFERED": "1",
+                "TMPDIR": str(folder),
+                EVENTS_AT: f"/dev/fd/{events.fileno()}",
+            }
+            worker = (sys.executable, "-m", "sim.validator.worker", str(folder / "job.json"))
+            ranks.append(_start(host, worker, environment, logs[rank], [events.fileno()]))
+        _watch(ranks, logs, events, on_event)
+
+
+def _seat(rank: int, world_size: int, meets_at: str, *, local: bool) -> dict[str, str]:
+    """torchrun's variables of a rank; ``local``: all share one machine, else each has a host of its own."""
+    address, _, port = meets_at.rpartition(":")
+    place = (rank, world_size) if local else (0, 1)
+    return {
+        **{"RANK": str(rank), "WORLD_SIZE": str(world_size), "MASTER_ADDR": address, "MASTER_PORT": port},
+        **{"LOCAL_RANK": str(place[0]), "LOCAL_WORLD_SIZE": str(place[1])},
+    }
+
+
+def events_in(stream: BinaryIO) -> Iterator[dict[str, Any]]:
+    """The events that have come since the last call; a line that is not whole yet is left for the next."""
+    while (line := stream.readline()).endswith(b"\n"):
+        try:
+            yield json.loads(line)
+        except ValueError:
+            at = stream.tell() - len(line)
+            raise ReplayError(f"{stream.name}: byte {at}: not a line of JSON; run the job again") from None
+    stream.seek(-len(line), os.SEEK_CUR)
+
+
+def named(failures: Sequence[Mapping[str, Any]]) -> str | None:
+    """Of what ranks told of their end the first that names a rank; else the first; None: there is none."""
+    for one in failures:
+        if ranks := one["ranks"]:
+            return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}: {one['reason']}"
+    return failures[0]["reason"] if failures else None
+
+
+def _watch(
+    ranks: Sequence[subprocess.Popen[bytes]],
+    logs: Sequence[BinaryIO],
+    events: BinaryIO,
+    on_event: Callable[[dict[str, Any]], None],
+) -> None:
+    """Hand on events until all ranks have ended.
+
+    Raises:
+        ReplayError: a rank failed. Named is the first that told a reason of its own, or whom the others miss,
+            or that a signal ended; those that only lost touch are not to blame.
+    """
+    failures: list[dict[str, Any]] = []
+    steps, is_finished = 0, False
+    failed_at: float | None = None
+    while True:
+        codes = [one.poll() for one in ranks]  # before events are read: who has ended has told all
+        for event in events_in(events):
+            if event["event"] == "failed":
+                failures.append(event)
+                continue
+            steps += event["event"] == "step"
+            is_finished = is_finished or event["event"] == "finished"
+            on_event(event)
+        if any(one["ranks"] for one in failures):
+            raise ReplayError(f"replay: {named(failures)}")
+        for rank, code in enumerate(codes):
+            if code is not None and code < 0:
+                name = signal.Signals(-code).name
+                raise ReplayError(f"replay: rank {rank} was killed by {name}, after step {steps}")
+        if any(codes) or failures:
+            failed_at = failed_at or time.monotonic()
+            if None not in codes or time.monotonic() - failed_at > _BLAME_S:
+                raise ReplayError(f"replay: {named(failures) or _unsaid(codes, logs)}")
+        elif None not in codes:
+            if not is_finished:
+                raise ReplayError(f"replay: the ranks ended without a result: {_last_line(logs[0])}")
+            return
+        time.sleep(_POLL_S)
+
+
+def _unsaid(codes: Sequence[int | None], logs: Sequence[BinaryIO]) -> str:
+    """How the first rank ended that did not tell why."""
+    rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
+    return f"rank {rank} ended with exit code {code}: {_last_line(logs[rank])}"
+
+
+def _last_line(log: BinaryIO) -> str:
+    said = os.pread(log.fileno(), 1 << 24, 0).decode(errors="replace")
+    return next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
+
+
+# Any command on the hosts of a box.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The rank that failed first, and its exit code, or minus the number of the signal that ended it."""
+
+    rank: int
+    code: int
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code as a shell gives it: for a signal, 128 plus its number."""
+        return 128 - self.code if self.code < 0 else self.code
+
+    def describe(self) -> str:
+        """The failure in words."""
+        if self.code < 0:
+            return f"rank {self.rank} was killed by {signal.Signals(-self.code).name}"
+        return f"rank {self.rank} ended with exit code {self.code}"
+
+
+def run_in_box(place: Place, command: Sequence[str]) -> Failure | None:
+    """Run ``command`` once on each host of ``place``; None once all have ended well.
+
+    Rank 0 has this process's stdout and stderr; what other ranks print goes to this process's stderr, each
+    line behind ``[rank1]:``. No rank has an input. When one fails, or this process is told to end, all that
+    runs on the hosts gets SIGTERM; what is left when the ranks have ended, or five seconds later, SIGKILL.
+
+    Raises:
+        InputError: no such command. MachineError: the box cannot be made here.
+    """
+    if shutil.which(command[0]) is None:
+        raise InputError(
+            f"box: {command[0]!r} is not a command here; give it as for a shell, such as python train.py"
+        )
+    ranks: list[subprocess.Popen[bytes]] = []
+    with ExitStack() as stack:
+        stack.enter_context(exit_on_signals())
+        speakers = stack.enter_context(ThreadPoolExecutor(len(place.rates_bits)))
+        hosts = stack.enter_context(box(place.rates_bits))
+        stack.callback(_end, ranks, hosts)
+        for rank, host in enumerate(hosts):
+            process = _start(host, command, _environment(hosts, rank), subprocess.PIPE if rank else None)
+            ranks.append(process)
+            if process.stdout is not None:
+                speakers.submit(_pass_on, rank, process.stdout)
+        while True:
+            codes = [one.poll() for one in ranks]
+            failure = next((Failure(rank=k, code=code) for k, code in enumerate(codes) if code), None)
+            if failure is not None or None not in codes:
+                return failure
+            time.sleep(_POLL_S)
+
+
+def _end(ranks: Sequence[subprocess.Popen[bytes]], hosts: Sequence[Host]) -> None:
+    """End what runs on ``hosts``, politely at first; the box ends the rest."""
+    if any(one.poll() is None for one in ranks):
+        for host in hosts:
+            subprocess.run([*host.prefix, "sh", "-c", "kill -TERM -1"], capture_output=True, check=False)
+    deadline = time.monotonic() + _POLITE_S
+    while any(one.poll() is None for one in ranks) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    _kill(ranks)
+
+
+def _environment(hosts: Sequence[Host], rank: int) -> dict[str, str]:
+    """The environment of a rank, as torchrun sets it with one rank a host.
+
+    It also has torchrun's own settings (``PET_…``), for a torchrun that the rank starts. Threads and
+    buffering are set only if the user has not set them.
+    """
+    count, address = str(len(hosts)), hosts[0].address
+    return {
+        **{name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "PYTHONUNBUFFERED")},
+        **_seat(rank, len(hosts), f"{address}:{_BOX_PORT}", local=False),
+        **{"GROUP_RANK": str(rank), "GROUP_WORLD_SIZE": count},
+        **{"ROLE_RANK": str(rank), "ROLE_WORLD_SIZE": count, "ROLE_NAME": "default"},
+        **{"TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "0"},
+        **{"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "False"},
+        **{"PET_NNODES": count, "PET_NODE_RANK": str(rank), "PET_LOCAL_ADDR": hosts[rank].address},
+        **{"PET_MASTER_ADDR": address, "PET_MASTER_PORT": str(_BOX_PORT)},
+        "GLOO_SOCKET_IFNAME": hosts[rank].interface,
+    }
+
+
+def _pass_on(rank: int, stream: IO[bytes]) -> None:
+    """What a rank prints to stderr, line by line; of a progress bar's line only its last state."""
+    mark = f"[rank{rank}]:"
+    with stream:
+        for line in stream:
+            line = line.rstrip(b"\n")
+            text = line[line.rfind(b"\r", 0, -1) + 1 :].rstrip(b"\r").decode(errors="replace")
+            # torch marks the lines of a traceback so itself.
+            sys.stderr.write(f"{text}\n" if text.startswith(mark) else f"{mark} {text}\n")
+            sys.stderr.flush()

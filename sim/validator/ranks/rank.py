@@ -1,0 +1,331 @@
+"""A rank among its peers: which one it is, what it tells, and who is missing where it waits in vain."""
+
+import hashlib
+import json
+import os
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from torch._C._distributed_c10d import Store, TCPStore
+from torch.distributed import DistError
+
+from sim.errors import InputError, ReplayError
+
+_FIRST_PORT, _PORTS = 15_000, 15_000  # below the ports that Linux hands out by itself
+_TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+_BRACKETS = re.compile(r"\[([^\],-]+)[^\]]*\]")
+_JOIN = timedelta(seconds=300)
+_ASKED_S = 5.0  # how long the store may take to answer who wants to know what is wrong
+_LOOK_S, _CALM_S = 1.0, 2.0
+_ANSWER_S = 6.0
+_STANDSTILL_S, _LONGEST_STEPS = 25.0, 20
+_QUIET_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """One rank's place among all, and where they meet.
+
+    ``local_rank`` and ``local_world_size`` are its place among those of its machine; where nothing tells
+    them, as in a pod that is given RANK and WORLD_SIZE only, they are ``rank`` and ``world_size``.
+    ``keeps_store`` is true where this rank itself serves the store at ``address:port``; under torchrun
+    the agent does.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    address: str
+    port: int
+    launcher: str
+    keeps_store: bool
+
+
+def first_host(node_list: str) -> str:
+    """The first host of a SLURM node list: ``gpu[03-05,9],login`` is ``gpu03``."""
+    first = re.split(r",(?![^\[]*\])", node_list)[0]
+    host = _BRACKETS.sub(r"\1", first).strip()
+    if not host or "[" in host or "]" in host:
+        raise InputError(f"SLURM node list: {node_list!r} is not legal; give one such as node[01-03,7]")
+    return host
+
+
+def find_seat(environment: Mapping[str, str]) -> Seat:
+    """This process's seat: from torchrun's variables where RANK is set, else from SLURM's.
+
+    Raises:
+        InputError: neither is there, or a variable is missing, or not a number, or no rank of its world.
+    """
+    if "RANK" in environment:
+        seat = _from_torchrun(environment)
+    elif "SLURM_PROCID" in environment:
+        seat = _from_slurm(environment)
+    else:
+        raise InputError(
+            "RANK: not set, and SLURM_PROCID neither; start the worker with torchrun or srun, or set RANK, "
+            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+        )
+    if seat.rank >= seat.world_size:
+        raise InputError(f"rank: {seat.rank} is not legal in a world of {seat.world_size}; count from 0")
+    return seat
+
+
+def _from_torchrun(environment: Mapping[str, str]) -> Seat:
+    rank, world_size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
+    agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return Seat(
+        rank=rank,
+        world_size=world_size,
+        local_rank=_number(environment, "LOCAL_RANK", rank),
+        local_world_size=_number(environment, "LOCAL_WORLD_SIZE", world_size),
+        address=_word(environment, "MASTER_ADDR"),
+        port=_number(environment, "MASTER_PORT"),
+        launcher="torchrun" if agent else "environment",
+        keeps_store=rank == 0 and not agent,
+    )
+
+
+def _from_slurm(environment: Mapping[str, str]) -> Seat:
+    """MASTER_ADDR and MASTER_PORT win where set; else the step's first host and a port from the job id.
+
+    Rank 0 runs on the first host in every distribution of srun but ``arbitrary``.
+    """
+    rank, world_size = _number(environment, "SLURM_PROCID"), _number(environment, "SLURM_NTASKS")
+    names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    nodes = next((name for name in names if environment.get(name)), "SLURM_NODELIST")
+    address = environment.get("MASTER_ADDR") or first_host(_word(environment, nodes))
+    if "MASTER_PORT" in environment:
+        port = _number(environment, "MASTER_PORT")
+    else:
+        port = _FIRST_PORT + _number(environment, "SLURM_JOB_ID") % _PORTS
+    return Seat(
+        rank=rank,
+        world_size=world_size,
+        local_rank=_number(environment, "SLURM_LOCALID"),
+        local_world_size=_tasks_here(environment, world_size),
+        address=address,
+        port=port,
+        launcher="slurm",
+        keeps_store=rank == 0,
+    )
+
+
+def _tasks_here(environment: Mapping[str, str], world_size: int) -> int:
+    """How many tasks of the step srun put on this node: ``8(x2),4`` is 8 on each of two nodes, then 4."""
+    told = environment.get("SLURM_STEP_TASKS_PER_NODE") or environment.get("SLURM_TASKS_PER_NODE") or ""
+    counts = [int(count) for count, times in _TASKS.findall(told) for _ in range(int(times) if times else 1)]
+    node = _number(environment, "SLURM_NODEID", 0)
+    if node < len(counts):
+        return counts[node]
+    return _number(environment, "SLURM_NTASKS_PER_NODE", world_size)
+
+
+def _word(environment: Mapping[str, str], name: str) -> str:
+    if not environment.get(name):
+        raise InputError(f"{name}: not set; start the worker with torchrun or srun")
+    return environment[name]
+
+
+def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+    if default is not None and name not in environment:
+        return default
+    word = _word(environment, name)
+    if not word.isdecimal():
+        raise InputError(f"{name}: {word!r} is not legal; give a whole number >= 0")
+    return int(word)
+
+
+def store_of(seat: Seat, *, keeps: bool = False) -> TCPStore:
+    """A connection to the ranks' store, served by this rank where it ``keeps`` it.
+
+    Waits for the store, not for all ranks, so that those that are there can say who is missing.
+    """
+    return TCPStore(seat.address, seat.port, seat.world_size, keeps, _JOIN, wait_for_workers=False)
+
+
+class Fault(ReplayError):
+    """Why the ranks end; ``ranks`` are those at fault, none where nobody can tell."""
+
+    def __init__(self, ranks: Sequence[int], reason: str) -> None:
+        super().__init__(reason)
+        self.ranks = list(ranks)
+
+
+class Rank:
+    """This rank's place in the world, its job, and how it tells what happened.
+
+    Args:
+        job: what it is to do.
+        rank: this one.
+        world_size: number of ranks.
+        events: the file that rank 0's events are appended to.
+        store: what ranks that were given different jobs find that out through; None: there is no other rank.
+    """
+
+    def __init__(
+        self,
+        job: dict[str, Any],
+        rank: int = 0,
+        world_size: int = 1,
+        events: Path = Path(os.devnull),
+        store: Store | None = None,
+    ) -> None:
+        self.job, self.rank, self.world_size = job, rank, world_size
+        self._events = events
+        self._store = store
+        self.moved_s = time.monotonic()
+        self._last_step_s: float | None = None
+        self._longest_s = 0.0
+
+    def tell(self, event: str, **content: Any) -> None:
+        """Append one event to the job's event file (rank 0 only); every rank counts it as progress."""
+        self.moved_s = time.monotonic()
+        # In the first round each lane of a model compiles graphs of its own, which may take minutes.
+        compiles = self.job.get("mode") == "model" and content.get("round") == -self.job["warmup"]
+        if event == "step" and not compiles:
+            if self._last_step_s is not None:
+                self._longest_s = max(self._longest_s, self.moved_s - self._last_step_s)
+            self._last_step_s = self.moved_s
+        if self.rank == 0:
+            write_event(self._events, event, content)
+
+    @property
+    def patience_s(self) -> float:
+        """How long the ranks may tell nothing: 25 s, or 20 times the longest step so far; else the job's."""
+        if self._longest_s:
+            return max(_STANDSTILL_S, _LONGEST_STEPS * self._longest_s)
+        return float(self.job.get("quiet_s", _QUIET_S))
+
+    def hear_all(self, what: str, said: str) -> list[str]:
+        """What every rank says when all call this, by rank; each ``what`` may be used once."""
+        if self._store is None:
+            return [said]
+        self._store.set(f"{what}/{self.rank}", said)
+        return [self._store.get(f"{what}/{k}").decode() for k in range(self.world_size)]
+
+    def must_agree(self, what: str, content: Any) -> None:
+        """Raise ``Fault`` on every rank, naming the same, unless all call this with the same JSON."""
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        digests = self.hear_all(what, digest)
+        if unlike := [k for k, one in enumerate(digests) if one != digests[0]]:
+            names = ", ".join(map(str, unlike))
+            raise Fault(unlike, f"another {what} than rank 0's on rank{'s' * (len(unlike) > 1)} {names}")
+
+
+def write_event(path: Path, event: str, content: Mapping[str, Any]) -> None:
+    """Append an event to a file, as a line of JSON."""
+    with open(path, "a") as stream:
+        stream.write(json.dumps({"event": event, **content}) + "\n")
+
+
+class Watch(threading.Thread):
+    """Notices that the ranks stand still, and calls the roll: who does not answer is at fault.
+
+    A rank answers from this thread, with the line of Python that its main thread is at, so one that computes,
+    or waits for others, is there; one that is stopped or dead is not. While steps go by nothing is sent.
+
+    Args:
+        rank: this one; made on the main thread.
+        seat: its seat.
+        end: called with what was found out; must end the process.
+    """
+
+    def __init__(self, rank: Rank, seat: Seat, end: Any) -> None:
+        super().__init__(name="watch", daemon=True)
+        self._rank, self._seat, self._end = rank, seat, end
+        self._store = store_of(seat)
+        self._asking = ThreadPoolExecutor(2)  # of a server that is stopped some questions have no timeout
+        self._main, self._parent = threading.get_ident(), os.getppid()
+        self._calling = threading.Lock()
+        self.is_over = False
+
+    def run(self) -> None:
+        """Look once a second; answer who calls; call where nothing has been told for too long."""
+        while True:
+            time.sleep(_LOOK_S)
+            if os.getppid() != self._parent:
+                os._exit(1)  # whoever started this rank was killed, and nobody waits for it
+            still_s = time.monotonic() - self._rank.moved_s
+            if self.is_over:
+                return
+            if still_s > (patience_s := self._rank.patience_s):
+                reason = f"nothing heard from the ranks for {patience_s:.0f} s"
+                self._end(self.call_the_roll(reason))
+            elif still_s > _CALM_S:
+                try:
+                    if self._is_there("called"):
+                        self._answer()
+                    if self._is_there("fault"):
+                        self._end(self._found())
+                except TimeoutError:
+                    continue  # whose server is paused for a moment
+                except DistError as error:
+                    if not self.is_over:
+                        self._end(Fault(self._keeper(), f"the ranks' store is gone: {_first_line(error)}"))
+
+    def call_the_roll(self, reason: str) -> Fault:
+        """Who does not answer within some seconds, if anybody, or what another rank has found out already."""
+        with self._calling:
+            places: dict[int, str] = {}
+            try:
+                self._ask(self._store.set, "called", "")
+                self._answer()
+                deadline = time.monotonic() + _ANSWER_S
+                while len(places) < self._rank.world_size and time.monotonic() < deadline:
+                    time.sleep(_LOOK_S / 5)
+                    if self._is_there("fault"):
+                        return self._found()
+                    for rank in set(range(self._rank.world_size)) - places.keys():
+                        if self._is_there(f"at/{rank}"):
+                            places[rank] = self._ask(self._store.get, f"at/{rank}").decode()
+            except (DistError, TimeoutError) as error:
+                gone = f"the ranks' store is gone: {_first_line(error)}"
+                return Fault(self._keeper(), f"no sign of life; {reason}; {gone}")
+            missing = [rank for rank in range(self._rank.world_size) if rank not in places]
+            said = "; ".join(f"rank {rank} {place}" for rank, place in sorted(places.items()))
+            return Fault(missing, f"{'no sign of life; ' if missing else ''}{reason}: {said}")
+
+    def tell_others(self, fault: Fault) -> None:
+        """Let the other ranks know, the first fault for all, and give them time to look."""
+        try:
+            self._ask(self._store.compare_set, "fault", "", json.dumps([fault.ranks, str(fault)]))
+        except (DistError, TimeoutError):
+            return
+        time.sleep(_CALM_S + 2 * _LOOK_S if self._seat.keeps_store else 0)  # the store goes with this rank
+
+    def _answer(self) -> None:
+        frame = sys._current_frames().get(self._main)
+        where = "without a main thread"
+        if frame is not None:
+            (last,) = traceback.StackSummary.extract(traceback.walk_stack(frame), limit=1, lookup_lines=False)
+            where = f"in {last.name} ({Path(last.filename).name}:{last.lineno})"
+        self._ask(self._store.set, f"at/{self._rank.rank}", where)
+
+    def _found(self) -> Fault:
+        ranks, reason = json.loads(self._ask(self._store.get, "fault"))
+        return Fault(ranks, reason)
+
+    def _is_there(self, key: str) -> bool:
+        return bool(self._ask(self._store.check, [key]))
+
+    def _ask(self, question: Callable[..., Any], *about: Any) -> Any:
+        """The store's answer. Raises ``DistError`` where it is gone, ``TimeoutError`` where it is stopped."""
+        return self._asking.submit(question, *about).result(_ASKED_S)
+
+    def _keeper(self) -> list[int]:
+        """The rank that serves the store; none where a launcher does."""
+        return [] if self._seat.launcher == "torchrun" else [0]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
