@@ -364,11 +364,11 @@ def _tell_read(uploaded: Uploaded) -> None:
     """
     st.caption(plain(summary(uploaded)))
     titles = {
-        "Found in the files": uploaded.found,
-        "Assumed, as they do not say it": uploaded.assumed,
-        "Missing": uploaded.missing,
-        "Left out": uploaded.dropped,
-        "Doubtful": uploaded.doubtful,
+        "Found in the files": uploaded.said("found"),
+        "Assumed, as they do not say it": uploaded.said("assumed"),
+        "Missing": uploaded.said("missing"),
+        "Left out": uploaded.said("dropped"),
+        "Doubtful": uploaded.said("doubtful"),
     }
     if any(titles.values()):
         with st.expander("What was read", icon=":material/fact_check:"):

@@ -12,7 +12,7 @@ from sim.cli.printing import emit, note, progress, say, table
 from sim.errors import InputError, SimError
 from sim.formats.documents import json_text
 from sim.formats.record_files import WORKLOAD
-from sim.importer.imported import MEASURED, SENTENCES, Imported, ImportOptions
+from sim.importer.imported import KINDS, Imported, ImportOptions
 from sim.importer.readers import READABLE, reader, recognise
 from sim.importer.writing import (
     SUMMARY,
@@ -175,9 +175,9 @@ MOST_POINTS, MOST_BUCKETS = 12, 40
 
 def print_imported(imported: Imported) -> None:
     """All that was imported, but for the as-run check."""
-    for title in SENTENCES:
-        for line in getattr(imported, title):
-            say(f"{title}: {line}")
+    for kind in KINDS:
+        for line in imported.said(kind):
+            say(f"{kind}: {line}")
     _print_ranks(imported)
     _print_recorded(imported)
     for file, hardware in zip(hardware_names(imported), imported.hardware, strict=True):
@@ -187,7 +187,7 @@ def print_imported(imported: Imported) -> None:
 
 def bucket_rows(imported: Imported) -> list[dict[str, Any]]:
     """The buckets that ran: medians of the first measurement, or of a recording."""
-    measured = imported.details.get(MEASURED)
+    measured = imported.measured
     if measured is not None:
         return list(measured["buckets"])
     if not imported.measurements:
@@ -317,7 +317,7 @@ def _us(ns: int | None) -> str:
 
 
 def _print_recorded(imported: Imported) -> None:
-    measured = imported.details.get(MEASURED)
+    measured = imported.measured
     if not measured or not measured["buckets"]:
         return
     table(

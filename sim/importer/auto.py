@@ -2,16 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.formats.documents import load
-from sim.importer.imported import MEASURED, SENTENCES, Imported, ImportOptions
+from sim.importer.imported import Imported, ImportOptions, Note, few
 from sim.importer.readers import AUTO, FORMATS, KINETO, NCCL_TESTS, RECORDING, reader, recognise
-from sim.importer.wording import Notes
 from sim.nouns.hardware import CURVES, Curve, Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms, format_size
@@ -32,8 +30,7 @@ def read_auto(paths: Sequence[Path], options: ImportOptions) -> Imported:
         InputError: a file that is not recognised, two workloads, two hardware of one number of ranks, or an
             error of one of the readers.
     """
-    notes = Notes()
-    groups = _groups(paths, notes)
+    groups, notes = _groups(paths)
     workloads = [load(path, Workload) for path in groups.pop("workload", [])]
     given = [load(path, Hardware) for path in groups.pop("hardware", [])]
     if len(workloads) + (options.model is not None) > 1:
@@ -46,13 +43,14 @@ def read_auto(paths: Sequence[Path], options: ImportOptions) -> Imported:
         parts[form] = reader(form)(groups[form], replace(options, model=model, name=name))
     if len(parts) == 1 and not given and not workloads:
         (part,) = parts.values()
-        return replace(part, found=(*notes.found, *part.found), dropped=(*notes.dropped, *part.dropped))
+        return replace(part, notes=(*notes, *part.notes))
     return _combined(parts, given, model, options, notes)
 
 
-def _groups(paths: Sequence[Path], notes: Notes) -> dict[str, list[Path]]:
+def _groups(paths: Sequence[Path]) -> tuple[dict[str, list[Path]], list[Note]]:
     """Files by format."""
     groups: dict[str, list[Path]] = defaultdict(list)
+    notes = []
     for path in paths:
         is_folder = path.is_dir() and not any(path.glob("rank-*.jsonl"))
         within = path.iterdir() if is_folder else ()
@@ -65,14 +63,14 @@ def _groups(paths: Sequence[Path], notes: Notes) -> dict[str, list[Path]]:
             except InputError as error:
                 if not is_folder:
                     raise
-                notes.dropped.append(str(error))
+                notes.append(Note("dropped", str(error)))
         if not known:
             raise InputError(f"{path}: no file in it is recognised; give the files of a run")
     for form, members in groups.items():
         names = ", ".join(member.name or str(member) for member in members[:3])
         more = f" and {len(members) - 3} more" if len(members) > 3 else ""
-        notes.found.append(f"{form}: {names}{more}")
-    return groups
+        notes.append(Note("found", f"{form}: {names}{more}"))
+    return groups, notes
 
 
 def _combined(
@@ -80,7 +78,7 @@ def _combined(
     given: list[Hardware],
     model: Workload | None,
     options: ImportOptions,
-    notes: Notes,
+    notes: list[Note],
 ) -> Imported:
     having = [form for form in _RUNS if form in parts and parts[form].workload is not None]
     if len(having) > 1:
@@ -89,26 +87,14 @@ def _combined(
     workload = parts[having[0]].workload if having else model
     runs = {form: part for form, part in parts.items() if form in _RUNS}
     ranks = _world_size(runs, options)
-    hardware, curves = _hardware(
-        given,
-        list(parts[NCCL_TESTS].hardware) if NCCL_TESTS in parts else [],
-        [one for part in runs.values() for one in part.hardware],
-        ranks,
-        parts,
-        notes,
-    )
-    is_linked = len(hardware) == 1 or any(one.world_size == ranks for one in hardware)
-    notes.missing = [
-        line
-        for line in notes.missing
-        if not (is_linked and "all-reduce curve" in line)
-        and not (workload is not None and line.partition(": ")[2].startswith("a workload"))
-    ]
-    details: dict[str, Any] = {form: dict(part.details) for form, part in parts.items() if part.details}
-    if MEASURED in details.get(RECORDING, {}):
-        details[MEASURED] = details[RECORDING].pop(MEASURED)
-    if curves:
-        details["curves_in_the_step"] = curves
+    links = list(parts[NCCL_TESTS].hardware) if NCCL_TESTS in parts else []
+    traced = [one for part in runs.values() for one in part.hardware]
+    hardware, said = _hardware(given, links, traced, ranks)
+    had = {"workload"} if workload is not None else set()
+    if len(hardware) == 1 or any(one.world_size == ranks for one in hardware):
+        had.add("curve")
+    for form, part in parts.items():
+        notes += [replace(note, text=f"{form}: {note.text}") for note in part.notes if note.about not in had]
     names = [part.name for part in (*runs.values(), *parts.values())]
     return Imported(
         format=AUTO,
@@ -117,8 +103,8 @@ def _combined(
         hardware=hardware,
         measurements=tuple(one for part in parts.values() for one in part.measurements),
         ranks=next((part.ranks for part in runs.values() if part.ranks), ()),
-        **notes.each(),
-        details=details,
+        notes=(*notes, *said),
+        measured=next((part.measured for part in runs.values() if part.measured), None),
     )
 
 
@@ -137,14 +123,9 @@ def _world_size(runs: dict[str, Imported], options: ImportOptions) -> int | None
 
 
 def _hardware(
-    given: list[Hardware],
-    links: list[Hardware],
-    traced: list[Hardware],
-    ranks: int | None,
-    parts: dict[str, Imported],
-    notes: Notes,
-) -> tuple[tuple[Hardware, ...], list[dict[str, Any]]]:
-    """All hardware, that to use first, after the sentences of ``parts``; and the curves that it replaces.
+    given: list[Hardware], links: list[Hardware], traced: list[Hardware], ranks: int | None
+) -> tuple[tuple[Hardware, ...], list[Note]]:
+    """All hardware, that to use first, and what is assumed of it.
 
     A hardware file is used as it is. Without one the curves are those of nccl-tests, else of the trace, which
     are what all-reduces took in its steps; copies, launches and slow-downs are then those of the trace.
@@ -152,9 +133,6 @@ def _hardware(
     Raises:
         InputError: several of ``given`` or of ``links`` with the run's number of ranks.
     """
-    for form, part in parts.items():
-        for kind in SENTENCES:
-            getattr(notes, kind).extend(f"{form}: {line}" for line in getattr(part, kind))
     wire: Hardware | None = None
     for several, what in ((given, "hardware files"), (links, "link benchmarks")):
         fitting = [one for one in several if ranks is None or one.world_size == ranks]
@@ -165,30 +143,19 @@ def _hardware(
             wire = fitting[0]
     others = [one for one in (*given, *links) if one is not wire]
     if wire is None or not traced:
+        said = []
         if traced and others:
-            sizes = ", ".join(str(one.world_size) for one in others)
-            notes.assumed.append(
-                f"the curve of the trace, of {traced[0].world_size} ranks; those beside it are of {sizes} "
-                f"ranks and written as they are"
-            )
-        return (*traced, *others) if wire is None else (wire, *others), []
+            sizes = few([str(one.world_size) for one in others])
+            said = [
+                f"the curve of the trace, of {traced[0].world_size} ranks; those beside it are of {sizes}"
+            ]
+            said[0] += " ranks and written as they are"
+        return (*traced, *others) if wire is None else (wire, *others), _assumed(said)
     own = traced[0]
-    notes.assumed.append(
-        f"the hardware {wire.name!r} as its file has it, in place of the trace's own"
-        if wire in given
-        else f"the all-reduce of {wire.name!r}, measured beside the step, in place of the trace's own"
-    )
-    notes.assumed += differences(own.all_reduce, wire.all_reduce)
-    replaced = [
-        {
-            "name": one.name,
-            "world_size": one.world_size,
-            "all_reduce": [[*astuple(p)] for p in one.all_reduce],
-        }
-        for one in traced
-    ]
-    if wire in given:
-        return (wire, *others), replaced  # a hardware file says all there is to say
+    if wire in given:  # a hardware file says all there is to say
+        said = [f"the hardware {wire.name!r} as its file has it, in place of the trace's own"]
+        return (wire, *others), _assumed([*said, *differences(own.all_reduce, wire.all_reduce)])
+    said = [f"the all-reduce of {wire.name!r}, measured beside the step, in place of the trace's own"]
     curves = {name: getattr(wire, name) or getattr(own, name) for name in CURVES}
     spread = {key: value for key, value in own.spread.items() if getattr(wire, key, None) is None}
     joined = replace(
@@ -198,42 +165,37 @@ def _hardware(
         spread={**spread, **wire.spread},
         provenance={**wire.provenance, "beside_the_curves": own.provenance},
     )
-    return (joined, *others), replaced
+    return (joined, *others), _assumed([*said, *differences(own.all_reduce, wire.all_reduce)])
+
+
+def _assumed(said: Sequence[str]) -> list[Note]:
+    return [Note("assumed", text) for text in said]
 
 
 def differences(inside: Curve, beside: Curve) -> list[str]:
-    """How a curve in the step differs from one that was measured beside it: a sentence on sizes that were not
-    measured beside it, and on those that took another time.
+    """How a curve in the step differs from one that was measured beside it, at the size where it does most:
+    a sentence where sizes take another time, and one where some take less in the step, which cannot be.
     """
-    said = []
-    least, greatest = beside[0].num_bytes, beside[-1].num_bytes
-    outside = sum(not least <= point.num_bytes <= greatest for point in inside)
-    if outside:
-        said.append(
-            f"{outside} of {len(inside)} sizes of the step lie outside of what was measured beside it, "
-            f"{format_size(least)} to {format_size(greatest)}: below all take as long, "
-            f"beyond they grow with the last slope, and at least with their bytes"
-        )
     ratios = [
         (point.duration_ns / there, point, there)
         for point in inside
         if (there := service_ns(beside, point.num_bytes)) > 0
     ]
-    apart = [one for one in ratios if abs(one[0] - 1) > APART]
-    if not apart:
-        return said
-    less = sorted((one for one in apart if one[0] < 1), key=lambda one: one[0])
-    if less:
-        _, point, there = less[0]
+    apart = sorted((one for one in ratios if abs(one[0] - 1) > APART), key=lambda one: one[0])
+    said = []
+    if apart and apart[0][0] < 1:
+        less = sum(ratio < 1 for ratio, _, _ in apart)
+        _, point, there = apart[0]
         said.append(
-            f"WARNING: cannot be of one link: {len(less)} of {len(ratios)} sizes took less time in the step "
-            f"than beside it, {format_size(point.num_bytes)} {format_ms(point.duration_ns)} against "
+            f"WARNING: cannot be of one link: {less} of {len(ratios)} sizes took less time in the step than "
+            f"beside it, {format_size(point.num_bytes)} {format_ms(point.duration_ns)} against "
             f"{format_ms(there)}; measure the link as the job uses it"
         )
-    _, point, there = max(apart, key=lambda one: abs(one[0] - 1))
-    said.append(
-        f"in the step and beside it are different curves: {len(apart)} of {len(ratios)} sizes differ by more "
-        f"than {APART:.0%}; {format_size(point.num_bytes)} took {format_ms(point.duration_ns)} in the step "
-        f"and take {format_ms(there)} beside it"
-    )
+    if apart:
+        _, point, there = max(apart, key=lambda one: abs(one[0] - 1))
+        said.append(
+            f"in the step and beside it are different curves: {len(apart)} of {len(ratios)} sizes differ by "
+            f"more than {APART:.0%}; {format_size(point.num_bytes)} took {format_ms(point.duration_ns)} in "
+            f"the step and take {format_ms(there)} beside it"
+        )
     return said

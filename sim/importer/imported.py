@@ -1,8 +1,8 @@
-"""What an importer makes of other tools' files."""
+"""What an importer makes of other tools' files, and what it says of them."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
 
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
@@ -10,9 +10,49 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement, Record
 from sim.nouns.workload import Workload
 
-# The lists of sentences that an import has.
-SENTENCES = ("found", "assumed", "missing", "dropped", "doubtful")
-MEASURED = "measured"  # of a recording's details: medians of steps and buckets, a file of their own
+# ``found``: what the files say. ``assumed``: what they do not say and was filled in. ``missing``: what could
+# not be had. ``dropped``: what was read and left out. ``doubtful``: what cannot be true of it, and what was
+# done about that.
+Kind = Literal["found", "assumed", "missing", "dropped", "doubtful"]
+KINDS: tuple[Kind, ...] = ("found", "assumed", "missing", "dropped", "doubtful")
+LONGEST_WORD = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A sentence on an import; ``about`` is the part of an import that is missing: a workload, a curve."""
+
+    kind: Kind
+    text: str
+    about: Literal["", "workload", "curve"] = ""
+
+
+class Notes(list[Note]):
+    """Sentences in the order in which they were found."""
+
+    def add(self, kind: Kind, text: str, about: Literal["", "workload", "curve"] = "") -> None:
+        """Add one."""
+        self.append(Note(kind, text, about))
+
+
+def count_of(number: int, noun: str) -> str:
+    """``1 bucket``, ``2 buckets``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def few(words: Sequence[str], most: int = 8) -> str:
+    """The first of them with commas between, and ``...`` where there are more."""
+    return ", ".join(words[:most]) + (", ..." if len(words) > most else "")
+
+
+def plain(text: str, longest: int = LONGEST_WORD) -> str:
+    """Text of others made fit to show: without control characters and surrogates, a long one cut in its
+    middle.
+    """
+    text = text if text.isprintable() else "".join(one if one.isprintable() else " " for one in text)
+    half = (longest - 3) // 2
+    return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"
+
 
 # Called with (done, total, what): bytes or files read so far.
 Progress = Callable[[int, int, str], None]
@@ -60,23 +100,18 @@ class RankRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What files hold, and what was made of them; whatever they do not hold is None or empty.
-
-    The last five hold sentences. ``found``: what the files say. ``assumed``: what they do not say and was
-    filled in. ``missing``: what could not be had. ``dropped``: what was read and left out. ``doubtful``: what
-    cannot be true of it, and what was done about that.
-    """
+    """What files hold, and what was made of them; whatever they do not hold is None or empty."""
 
     name: str
     workload: Workload | None = None
     hardware: tuple[Hardware, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     ranks: tuple[RankRow, ...] = ()
-    found: tuple[str, ...] = ()
-    assumed: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
-    doubtful: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+    def said(self, kind: Kind) -> tuple[str, ...]:
+        """The sentences of a kind, each once."""
+        return tuple(dict.fromkeys(note.text for note in self.notes if note.kind == kind))
 
     @property
     def recorded_step(self) -> Measurement | None:
@@ -86,10 +121,12 @@ class Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported(Findings):
-    """What a reader of one format, or ``auto``, found. ``details`` is for the summary file: JSON values."""
+    """What a reader of one format, or ``auto``, found. ``measured``: medians of a recording's steps and
+    buckets, as JSON.
+    """
 
     format: str
-    details: dict[str, Any] = field(default_factory=dict)
+    measured: dict[str, Any] | None = None
 
     @property
     def world_size(self) -> int | None:
@@ -136,6 +173,9 @@ class Uploaded(Findings):
     record: Record | None = None
 
 
-def each_sentence(imported: Findings, change: Callable[[str], str] = str) -> dict[str, Any]:
-    """The lists of sentences, by their names, every sentence as ``change`` makes it."""
-    return {kind: tuple(map(change, getattr(imported, kind))) for kind in SENTENCES}
+Found = TypeVar("Found", bound=Findings)
+
+
+def reworded(found: Found, change: Callable[[str], str]) -> Found:
+    """The same with every sentence as ``change`` makes it."""
+    return replace(found, notes=tuple(replace(note, text=change(note.text)) for note in found.notes))

@@ -7,17 +7,14 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from sim.errors import InputError
-from sim.formats.documents import parse_json
 
 MAX_TEXT_BYTES = 256 << 20
 # What a file may hold, or inflate to, against bombs; the largest traces seen are half of it.
 MAX_BYTES = 2 << 30
 _CHUNK_BYTES = 4 << 20
-# A JSON value takes up to a hundred bytes, however short its text is: together below a gigabyte.
-MOST_VALUES = 8_000_000
 
 GZIP = b"\x1f\x8b"
 _FOREIGN = {
@@ -101,14 +98,3 @@ def read_text(path: str | os.PathLike[str]) -> str:
     except UnicodeDecodeError as error:
         encoding = error.encoding.removesuffix("-sig").removesuffix("-le").upper()
         raise InputError(f"{path}: not {encoding} text (byte {error.start}); give text") from None
-
-
-def parse_bounded(text: str, source: str) -> Any:
-    """JSON text as Python values.
-
-    Raises:
-        InputError: more than ``MOST_VALUES`` of them, or as ``parse_json``.
-    """
-    if sum(text.count(mark) for mark in ",[{:") > MOST_VALUES:
-        raise InputError(f"{source}: holds more than {MOST_VALUES} values; give a smaller file")
-    return parse_json(text, source)

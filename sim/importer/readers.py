@@ -4,7 +4,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import wraps
 from importlib import import_module
 from itertools import islice
@@ -12,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError, SimError
-from sim.importer.imported import Imported, ImportOptions, each_sentence
-from sim.importer.links.columns import RANKS, named_collective
+from sim.importer.imported import Imported, ImportOptions, plain, reworded
 from sim.importer.links.text_tables import has_table
 from sim.importer.opening import decoded, open_bytes
-from sim.importer.wording import LONGEST_LINE, plain
 
 Reader = Callable[[Sequence[Path], ImportOptions], Imported]
 AUTO, KINETO, NCCL_TESTS, RECORDING = "auto", "kineto", "nccl-tests", "recording"
@@ -30,6 +27,7 @@ FORMATS = {
     RECORDING: ("a recording", "sim.importer.recorded.recorded_run:read_recording"),
 }
 READABLE = (AUTO, *FORMATS)
+LONGEST_LINE = 380
 # Formats that torch writes too, and what tells more than they do.
 _UNREAD = {
     "chakra": "an execution trace has no times; give a trace of torch.profiler, or record with sim.record",
@@ -70,7 +68,7 @@ def reader(form: str) -> Reader:
         except OSError as error:  # of a path itself: no permission on its directory, or a name too long
             shown = plain(f"{error.filename}: cannot be read: {error.strerror or error}", longest)
             raise InputError(shown) from None
-        return replace(imported, **each_sentence(imported, lambda line: plain(line, longest)))
+        return reworded(imported, lambda line: plain(line, longest))
 
     return read_in_lines
 
@@ -120,13 +118,7 @@ def _of_json(head: str) -> str | None:
             return str(top["kind"])
         if {"schemaVersion", "deviceProperties"} <= top.keys() or ("ph" in top and {"name", "ts"} & {*top}):
             return KINETO
-    if _REPORT.search(head):
-        return NCCL_TESTS
-    # nnscaler's profiles: lists by collective, or by ranks and collective.
-    profiles = [value for key, value in top.items() if RANKS.fullmatch(key)]
-    names = {*top} if not profiles else {name for one in profiles if isinstance(one, dict) for name in one}
-    is_profile = names and len(profiles) in (0, len(top)) and all(map(named_collective, names))
-    return NCCL_TESTS if is_profile else None
+    return NCCL_TESTS if _REPORT.search(head) else None
 
 
 def _members(head: str) -> Iterator[tuple[str, Any]]:

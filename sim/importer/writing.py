@@ -14,7 +14,7 @@ from sim.formats.documents import json_text, parse_json, to_text
 from sim.formats.files import check_directory as check_place
 from sim.formats.files import make_directory, read_bytes, write_files
 from sim.formats.record_files import HARDWARE, WORKLOAD, measurement_name
-from sim.importer.imported import MEASURED, Imported, each_sentence
+from sim.importer.imported import KINDS, Imported
 
 _OURS = re.compile(r"(workload|measured|hardware.*|measurement-.*)\.json")
 SUMMARY, MEASURED_FILE = "summary.json", "measured.json"
@@ -36,13 +36,11 @@ def write_imported(imported: Imported, directory: str | os.PathLike[str]) -> lis
     names = hardware_names(imported)
     texts = {} if imported.workload is None else {WORKLOAD: to_text(imported.workload)}
     texts |= {name: to_text(one) for name, one in zip(names, imported.hardware, strict=True)}
-    details = dict(imported.details)
-    measured = details.pop(MEASURED, None)
-    if measured is not None:
-        texts[MEASURED_FILE] = json_text(measured)
+    if imported.measured is not None:
+        texts[MEASURED_FILE] = json_text(imported.measured)
     for number, one in enumerate(imported.measurements):
         texts[measurement_name(number, one)] = to_text(one)
-    summary = {**summary_of(imported), "details": details, "files": list(texts)}
+    summary = {**summary_of(imported), "files": list(texts)}
     files = {folder / name: text for name, text in texts.items()}
     make_directory(folder)
     write_files({**files, folder / SUMMARY: json_text(summary)})
@@ -59,7 +57,7 @@ def summary_of(imported: Imported) -> dict[str, Any]:
         "kind": "import",
         "format": imported.format,
         "name": imported.name,
-        **each_sentence(imported),
+        **{kind: list(imported.said(kind)) for kind in KINDS},
         "ranks": [asdict(rank) for rank in imported.ranks],
     }
 

@@ -11,7 +11,7 @@ import sim
 import sim.cli.importing
 from sim.formats.documents import save
 from sim.formats.record_files import load_record
-from sim.importer.imported import Imported, ImportOptions
+from sim.importer.imported import Imported, ImportOptions, Note
 from sim.nouns.hardware import CurvePoint
 from tests.commands import bucketsim
 from tests.importer.link_texts import Line, today
@@ -45,8 +45,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> list[ImportOptions]:
             workload=record.workload,
             hardware=(record.hardware, replace(record.hardware, world_size=8)),
             measurements=tuple(replace(one, mode="trace") for one in record.candidates[:2]),
-            missing=("the price of it",),
-            details={"a": [1]},
+            notes=(Note("missing", "the price of it"),),
         )
 
     monkeypatch.setattr(sim.cli.importing, "reader", lambda form: read)
@@ -66,7 +65,6 @@ def test_a_link_becomes_a_hardware_that_commands_take(log: Path, tmp_path: Path)
     assert document["as_run"] is None
     summary = json.loads((made / "summary.json").read_text())
     assert summary["files"] == ["hardware.json"]
-    assert summary["details"]["systems"][0]["in_place_over_out_of_place"]["all_reduce"]["rows"] == 3
     hardware = sim.load_hardware(made / "hardware.json")
     assert [point.duration_ns for point in hardware.all_reduce] == [100_000, 280_000, 1_000_000]
 

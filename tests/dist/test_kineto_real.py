@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from sim.errors import NotModelledError
-from sim.importer.imported import Imported, ImportOptions
-from sim.importer.kineto.trace_import import read_kineto
+from sim.importer.imported import ImportOptions
 from sim.nouns.workload import Workload
 from tests.handmade import handmade
 from tests.importer.profiled_runs import SHAPES, STEPS, log, traces
+from tests.importer.traced import Traced, read_kineto
 
 pytestmark = pytest.mark.dist
 SHUFFLED = tuple(shape for width in (128, 96, 80, 112, 32) for shape in ((width, 64), (width,)))
@@ -21,7 +21,7 @@ REBUILT = (
 )
 
 
-def imported(case: str, ranks: int = 2) -> Imported:
+def imported(case: str, ranks: int = 2) -> Traced:
     return read_kineto(traces(case)[:ranks], ImportOptions())
 
 
@@ -45,13 +45,13 @@ def test_buckets_and_ready_order_are_ddps_own(case: str, ranks: int) -> None:
     shapes = SHUFFLED if case == "shuffled" else SHAPES
     buckets = logged_buckets(case)
     elements = [sum(math.prod(shapes[index]) for index in bucket) for bucket in buckets]
-    assert [row["num_elements"] for row in found.details["buckets"]] == elements
+    assert [row["num_elements"] for row in found.buckets] == elements
     # Steps that nobody numbered are laid over each other where collectives end alike: where the machine is
     # busy and steps take less than a millisecond, that may be a step or two away. A step that the machine
     # made manifold as long is left out, and named.
     named = any(f" of {STEPS} left out" in one for one in found.doubtful)
     fewest = 2 if named or (case, ranks) == ("no-steps", 2) else STEPS
-    assert fewest <= len(found.details["steps"]) <= STEPS - named
+    assert fewest <= len(found.steps) <= STEPS - named
     workload = found.workload
     assert workload is not None
     order = workload.ready_order
@@ -113,7 +113,7 @@ def test_what_a_comm_hook_sends_is_on_the_wire_only() -> None:
     for gradient in found.workload.gradients:
         assert gradient.dtype == "float32"
         assert gradient.wire_bytes == gradient.num_bytes // 2
-    assert {row["dtype"] for row in found.details["buckets"]} == {"float16"}
+    assert {row["dtype"] for row in found.buckets} == {"float16"}
     named = read_kineto(traces("hook"), ImportOptions(model=model()))
     assert named.measurements[0].observed == ((9, 8, 7, 6, 5, 4), (3, 2, 1, 0))
 
@@ -136,18 +136,18 @@ def test_unused_parameters_leave_the_buckets_as_they_ran() -> None:
     found = imported("unused")
     spare = 7 * 5 + 5
     total = sum(math.prod(shape) for shape in SHUFFLED) + spare
-    assert sum(row["num_elements"] for row in found.details["buckets"]) == total
+    assert sum(row["num_elements"] for row in found.buckets) == total
     assert any("each bucket that ran stands for its gradients" in line for line in found.assumed)
 
 
 def test_without_shapes_nothing_is_made_up() -> None:
     found = imported("no-shapes")
-    assert len(found.details["buckets"]) == 2
+    assert len(found.buckets) == 2
     assert found.workload is None
     assert not found.hardware
     assert not found.measurements
     assert any("record_shapes=True" in line for line in found.missing)
-    assert len(found.details["steps"]) == STEPS
+    assert len(found.steps) == STEPS
 
 
 def test_no_curve_is_made_where_only_the_sending_is_seen(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_no_curve_is_made_where_only_the_sending_is_seen(tmp_path: Path) -> None
     path = tmp_path / "older.json"
     path.write_text(json.dumps(document))
     found = read_kineto([path], ImportOptions())
-    assert [row["num_elements"] for row in found.details["buckets"]] == [20448, 20704]
+    assert [row["num_elements"] for row in found.buckets] == [20448, 20704]
     assert found.workload is not None
     assert not found.hardware
     assert any("when all-reduces were sent, not when they ran" in line for line in found.missing)
@@ -175,9 +175,7 @@ def test_no_curve_is_made_where_only_the_sending_is_seen(tmp_path: Path) -> None
 
 def test_all_reduces_after_backward_are_told_from_ddps() -> None:
     found = imported("after-backward")
-    assert [row["num_elements"] for row in found.details["buckets"]] == [
-        math.prod(shape) for shape in reversed(SHAPES)
-    ]
+    assert [row["num_elements"] for row in found.buckets] == [math.prod(shape) for shape in reversed(SHAPES)]
     assert found.measurements[0].asked is not None
     assert found.measurements[0].asked.policy == "after-backward"
     assert any("no DDP" in line for line in found.assumed)
@@ -186,13 +184,13 @@ def test_all_reduces_after_backward_are_told_from_ddps() -> None:
 @pytest.mark.parametrize(("case", "buckets"), [("alone", 0), ("alone-ddp", 2)])
 def test_one_rank_has_steps_and_gradients_and_no_curve(case: str, buckets: int) -> None:
     found = imported(case)
-    assert len(found.details["steps"]) == STEPS
-    assert len(found.details["buckets"]) == buckets
+    assert len(found.steps) == STEPS
+    assert len(found.buckets) == buckets
     assert found.workload is not None
     assert [gradient.shape for gradient in found.workload.gradients] == list(SHAPES)
     assert not found.hardware
     assert any("the job had one rank" in line for line in found.missing)
-    for row in found.details["steps"]:
+    for row in found.steps:
         assert 0 < row["forward_ns"] < row["step_ns"]
         assert 0 < row["backward_ns"] <= row["sync_end_ns"] < row["step_ns"]
 

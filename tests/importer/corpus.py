@@ -90,10 +90,7 @@ def _traces() -> list[Case]:
 def _links() -> list[Case]:
     writers = (link_texts.today, link_texts.old, link_texts.comma, link_texts.named, link_texts.spaced)
     cases = [_case("nccl-tests", **{"link.txt": "\n".join(write(LINES, 4)) + "\n"}) for write in writers]
-    profile = {"2": {"all reduce": [[1, 4, 16], [1e-3, 2e-3, 7e-3]]}}
-    for text in (link_texts.report(LINES, 4), json.dumps(profile)):
-        cases.append(_case("nccl-tests", **{"link.json": text}))
-    return cases
+    return [*cases, _case("nccl-tests", **{"link.json": link_texts.report(LINES, 4)})]
 
 
 def _ours() -> list[Case]:
@@ -113,11 +110,10 @@ def _ours() -> list[Case]:
 
 def _public() -> list[Case]:
     data = os.environ.get("BUCKETSIM_DATA")
-    forms = {"nccl_tests": "nccl-tests", "link_calibration": "nccl-tests"}
     cases = []
-    for folder in ("nccl_tests", "link_calibration", "traces") if data else ():
+    for folder in ("nccl_tests", "traces") if data else ():
         for path in sorted((Path(data or "") / folder).rglob("*")):
             if path.is_file() and path.stat().st_size < LARGEST_PUBLIC and "_et" not in path.name:
-                form = forms.get(folder, "kineto")
+                form = "nccl-tests" if folder == "nccl_tests" else "kineto"
                 cases.append(Case(form=form, files={path.name: path.read_bytes()}, is_public=True))
     return cases

@@ -309,7 +309,7 @@ def check_message(message: str, paths: Sequence[Path]) -> None:
 
 def check_result(imported: Imported) -> None:
     """It can be written, read again, made anonymous, and shown; its sentences are lines."""
-    for sentence in (*imported.found, *imported.assumed, *imported.missing, *imported.dropped):
+    for sentence in (note.text for note in imported.notes):
         assert sentence.isprintable(), sentence
         assert len(sentence) < 2 * LONGEST_MESSAGE, sentence
     json.dumps(summary_of(imported), allow_nan=False)

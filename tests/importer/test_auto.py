@@ -16,7 +16,7 @@ from sim.errors import InputError
 from sim.formats.documents import save
 from sim.formats.record_files import load_record
 from sim.importer.auto import read_auto
-from sim.importer.imported import Imported, ImportOptions, RankRow
+from sim.importer.imported import Imported, ImportOptions, Note, RankRow
 from sim.importer.readers import DOCUMENTS, READABLE, reader, recognise
 from sim.importer.writing import SUMMARY, write_imported
 from sim.nouns.hardware import CurvePoint, Hardware
@@ -63,8 +63,12 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Sequence[Path], Imp
             hardware=(replace(record.hardware, all_reduce=slow, compute_slowdown=1.25),),
             measurements=(record.candidates[0],),
             ranks=(RankRow(rank=0), RankRow(rank=1)),
-            found=("a step",),
-            missing=("an all-reduce curve: only sent", "a workload: no model", "copies"),
+            notes=(
+                Note("found", "a step"),
+                Note("missing", "only sent", "curve"),
+                Note("missing", "no model", "workload"),
+                Note("missing", "copies"),
+            ),
         ),
     }
 
@@ -86,7 +90,7 @@ def test_one_format_is_what_its_reader_makes(tmp_path: Path) -> None:
     path = link(tmp_path, 4)
     alone = reader("nccl-tests")([path], ImportOptions())
     found = read_auto([path], ImportOptions())
-    assert found == replace(alone, found=("nccl-tests: link-4.txt", *alone.found))
+    assert found == replace(alone, notes=(Note("found", "nccl-tests: link-4.txt"), *alone.notes))
 
 
 def test_the_curve_beside_the_step_is_taken_before_that_of_the_trace(tmp_path: Path, seen: Any) -> None:
@@ -97,20 +101,19 @@ def test_the_curve_beside_the_step_is_taken_before_that_of_the_trace(tmp_path: P
     assert used.all_reduce[0].duration_ns == 10_000
     assert used.compute_slowdown == 1.25  # what only the step shows stays
     assert used.spread["all_reduce"]["1048576"]["count"] == 2
-    assert found.details["curves_in_the_step"][0]["all_reduce"] == [[1 << 20, 10**6], [1 << 24, 10**6]]
-    said = " ".join(found.assumed)
+    said = " ".join(found.said("assumed"))
     assert "in place of the trace's own" in said
     assert "2 of 2 sizes differ by more than 10%" in said
     assert "1 MiB took 1.00 ms in the step and take 0.01 ms beside it" in said
-    assert "kineto: a step" in found.found
-    assert found.missing == ("kineto: copies",)  # curve and workload are there
+    assert "kineto: a step" in found.said("found")
+    assert found.said("missing") == ("kineto: copies",)  # curve and workload are there
     assert len(found.measurements) == 1
 
 
 def test_a_link_of_other_ranks_is_kept_beside(tmp_path: Path, seen: Any) -> None:
     found = read_auto([trace(tmp_path), link(tmp_path, 8)], ImportOptions())
     assert [one.world_size for one in found.hardware] == [2, 8]
-    assert "those beside it are of 8 ranks" in " ".join(found.assumed)
+    assert "those beside it are of 8 ranks" in " ".join(found.said("assumed"))
 
 
 def test_a_link_of_other_ranks_leaves_the_curve_missing(
@@ -125,7 +128,7 @@ def test_a_link_of_other_ranks_leaves_the_curve_missing(
     )
     found = read_auto([trace(tmp_path), link(tmp_path, 8), link(tmp_path, 4)], ImportOptions())
     assert [one.world_size for one in found.hardware] == [8, 4]
-    assert "kineto: an all-reduce curve: only sent" in found.missing
+    assert "kineto: only sent" in found.said("missing")
 
 
 def test_shapes_come_from_a_workload(tmp_path: Path, seen: Any) -> None:
@@ -162,7 +165,7 @@ def test_a_directory_is_its_files(tmp_path: Path) -> None:
     (folder / "notes.txt").write_text("hello")
     found = read_auto([folder], ImportOptions())
     assert [one.world_size for one in found.hardware] == [4]
-    assert "notes.txt: not recognised" in found.dropped[0]
+    assert "notes.txt: not recognised" in found.said("dropped")[0]
     (folder / "link-4.txt").unlink()
     with pytest.raises(InputError, match="no file in it is recognised"):
         read_auto([folder], ImportOptions())
@@ -210,12 +213,10 @@ def test_every_public_file() -> None:
     root = DATA
     for folder, form in (("nccl_tests", "nccl-tests"), ("traces/hta", "kineto"), ("traces/kineto", "kineto")):
         for path in sorted(root.glob(f"{folder}/**/*.*")):
-            if path.is_file():
+            if path.is_file() and "thanos" not in path.name:  # its header is a sentence
                 assert recognise(path) == form, path
     for path in sorted((root / "traces/param").glob("*.pt.trace.json.gz")):
         assert recognise(path) == "kineto", path
-    for path in sorted((root / "link_calibration").glob("*.[cj]s*")):
-        assert recognise(path) == "nccl-tests", path
 
 
 # An import on disk: all of it, or nothing.

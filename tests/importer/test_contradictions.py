@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import sim
 from sim.importer.auto import differences
-from sim.importer.imported import Imported, no_progress
+from sim.importer.imported import no_progress
 from sim.importer.kineto.events import SPAN, Spans
-from sim.importer.kineto.rank import FEWEST_KERNELS, Interference, find_interference, read_rank
-from sim.importer.kineto.several_ranks import CommSlowdown
-from sim.importer.kineto.telling import contradictions
+from sim.importer.kineto.rank import read_rank
+from sim.importer.kineto.slowdowns import FEWEST_KERNELS, Slowdown, find_interference
+from sim.importer.kineto.trace_import import contradictions
 from sim.nouns.hardware import Curve, CurvePoint
 from sim.nouns.measurement import Record
 from sim.truth.scoring import CandidateAgreement
@@ -24,6 +24,7 @@ from tests.effort import tries
 from tests.importer.built_traces import Dialect, Job, build, write
 from tests.importer.test_kineto_built import built, imported
 from tests.importer.test_kineto_steps import STEP
+from tests.importer.traced import Traced
 
 
 @settings(max_examples=tries(40), deadline=None)
@@ -75,8 +76,8 @@ def test_nothing_is_faster_for_what_runs_beside_it(tmp_path: Path) -> None:
         return contradictions(
             steps,
             steps,
-            Interference(ratio=compute, kernels=30, quartiles=quartiles),
-            CommSlowdown(ratio=communication, beside=5, after=5, sizes=1, quartiles=quartiles),
+            Slowdown(ratio=compute, count=30, quartiles=quartiles),
+            Slowdown(ratio=communication, count=5, after=5, sizes=1, quartiles=quartiles),
             curve,
         )
 
@@ -180,7 +181,7 @@ JOB = Job(
 )
 
 
-def as_run(found: Imported) -> CandidateAgreement:
+def as_run(found: Traced) -> CandidateAgreement:
     assert found.workload is not None
     record = Record(
         name="as run",
@@ -192,8 +193,8 @@ def as_run(found: Imported) -> CandidateAgreement:
     return row
 
 
-def exposed_ns(found: Imported) -> int:
-    return int(found.details["steps"][0]["sync_end_ns"] - found.details["steps"][0]["backward_ns"])
+def exposed_ns(found: Traced) -> int:
+    return int(found.steps[0]["sync_end_ns"] - found.steps[0]["backward_ns"])
 
 
 @settings(deadline=None, max_examples=tries(20))

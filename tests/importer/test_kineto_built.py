@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from sim import simulate, summarize
 from sim.errors import InputError
-from sim.importer.imported import Imported, ImportOptions
-from sim.importer.kineto.trace_import import read_kineto
+from sim.importer.imported import ImportOptions
 from sim.importer.matching import match_buckets
 from sim.nouns.assignment import bucket_bytes
 from sim.nouns.workload import Gradient, Workload
@@ -22,6 +21,7 @@ from sim.units import median_ns
 from tests.effort import tries
 from tests.handmade import handmade
 from tests.importer.built_traces import Dialect, Job, TrueStep, build, write
+from tests.importer.traced import Traced, read_kineto
 
 NCCL_NAMES = (
     "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)",
@@ -89,7 +89,7 @@ def built(draw: st.DrawFn) -> tuple[Job, Dialect]:
     return draw(jobs(dialect)), dialect
 
 
-def imported(job: Job, dialect: Dialect, ranks: int | None = None) -> tuple[Imported, list[list[TrueStep]]]:
+def imported(job: Job, dialect: Dialect, ranks: int | None = None) -> tuple[Traced, list[list[TrueStep]]]:
     """The traces of all ranks, or of the first ``ranks``, as they are read; and the truth of all."""
     texts, truth = build(job, dialect)
     with tempfile.TemporaryDirectory() as folder:
@@ -111,14 +111,14 @@ def test_what_was_built_comes_back(case: tuple[Job, Dialect]) -> None:
     job, dialect = case
     found, truth = imported(job, dialect)
     steps = truth[slowest(truth)]
-    rows = found.details["steps"]
+    rows = found.steps
     assert len(rows) == len(steps)
     for row, step in zip(rows, steps, strict=True):
         assert row["forward_ns"] == step.backward_start_ns - step.start_ns
         assert row["backward_ns"] == step.backward_end_ns - step.backward_start_ns
         assert row["sync_end_ns"] == step.sync_end_ns - step.backward_start_ns
         assert step.end_ns == 0 or row["step_ns"] == step.end_ns - step.start_ns
-    elements = [row["num_elements"] for row in found.details["buckets"]]
+    elements = [row["num_elements"] for row in found.buckets]
     workload = found.workload
     assert workload is not None
     sizes, first = [], 0
@@ -165,7 +165,7 @@ def test_transfers_clocks_and_last_comers_come_back(case: tuple[Job, Dialect]) -
     found, truth = imported(job, dialect)
     steps = range(len(job.forward_ns))
     several = job.ranks > 1
-    for bucket, row in enumerate(found.details["buckets"]):
+    for bucket, row in enumerate(found.buckets):
         arrived = [[truth[rank][step].arrived_ns[bucket] for rank in range(job.ranks)] for step in steps]
         assert row["transfer_ns"] == [job.transfer_ns[bucket]] * len(steps)
         if several:
@@ -187,7 +187,7 @@ def test_transfers_clocks_and_last_comers_come_back(case: tuple[Job, Dialect]) -
             assert row.came_last is None
     if found.hardware and several:
         for point in found.hardware[0].all_reduce:
-            rows = [row for row in found.details["buckets"] if row["num_bytes"] == point.num_bytes]
+            rows = [row for row in found.buckets if row["num_bytes"] == point.num_bytes]
             times = [time for row in rows for time in row["transfer_ns"]]
             assert point.duration_ns == median_ns(times)
 
@@ -241,7 +241,7 @@ def test_the_loss_of_all_ranks_is_no_bucket(
     )
     dialect = Dialect(wrappers=wrappers, arguments_on=arguments_on, dims=dims)
     found, _ = imported(job, dialect)
-    assert [row["num_elements"] for row in found.details["buckets"]] == [4160, 2080]
+    assert [row["num_elements"] for row in found.buckets] == [4160, 2080]
     assert any("1 other collectives" in line for line in found.found)
 
 
@@ -294,9 +294,9 @@ def test_a_step_unlike_the_others_is_left_out_on_all_ranks() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = read_kineto(write([texts[0], "\n".join(lines)], Path(folder), dialect), ImportOptions())
     assert any("rank1" in line and "step 1: 3 gradients in 1 all-reduces" in line for line in found.dropped)
-    assert found.details["buckets"][0]["transfer_ns"] == [30_000] * 3
+    assert found.buckets[0]["transfer_ns"] == [30_000] * 3
     assert found.ranks[1].clock_offset_ns == 5_000
-    assert {row["number"] for row in found.details["steps"]} == {0, 2, 3}
+    assert {row["number"] for row in found.steps} == {0, 2, 3}
     assert len(truth[0]) == 4
 
 
@@ -313,7 +313,7 @@ def test_clipping_after_backward_is_no_copy_out(copy_out_ns: int) -> None:
         clip_ns=70_000,
     )
     found, truth = imported(job, Dialect())
-    for row, step in zip(found.details["steps"], truth[0], strict=True):
+    for row, step in zip(found.steps, truth[0], strict=True):
         assert row["sync_end_ns"] == step.sync_end_ns - step.backward_start_ns
         assert row["copy_out_ns"] <= 2 * copy_out_ns
 

@@ -6,10 +6,10 @@ from statistics import median
 import pytest
 
 from sim import agreement
-from sim.importer.imported import Imported, ImportOptions
-from sim.importer.kineto.trace_import import read_kineto
+from sim.importer.imported import ImportOptions
 from sim.nouns.measurement import Record
 from sim.truth.scoring import Agreement
+from tests.importer.traced import Traced, read_kineto
 from tests.public_data import DATA, needs_data
 
 pytestmark = needs_data
@@ -24,16 +24,16 @@ RESNET50_ELEMENTS = 25_557_032
 
 
 @cache
-def imported(names: tuple[str, ...]) -> Imported:
+def imported(names: tuple[str, ...]) -> Traced:
     return read_kineto([DATA / "traces" / name for name in names], ImportOptions())
 
 
-def bucket_elements(found: Imported) -> list[int | None]:
-    return [row["num_elements"] for row in found.details["buckets"]]
+def bucket_elements(found: Traced) -> list[int | None]:
+    return [row["num_elements"] for row in found.buckets]
 
 
-def step_ms(found: Imported) -> float:
-    return median(row["step_ns"] for row in found.details["steps"]) / 1e6
+def step_ms(found: Traced) -> float:
+    return median(row["step_ns"] for row in found.steps) / 1e6
 
 
 @pytest.mark.parametrize(
@@ -47,10 +47,10 @@ def step_ms(found: Imported) -> float:
 )
 def test_steps_and_buckets(names: tuple[str, ...], steps: int, length_ms: float, buckets: list[int]) -> None:
     found = imported(names)
-    assert len(found.details["steps"]) == steps
+    assert len(found.steps) == steps
     assert step_ms(found) == pytest.approx(length_ms, rel=0.02)
     assert bucket_elements(found) == buckets
-    assert {row["dtype"] for row in found.details["buckets"]} == {"float32"}
+    assert {row["dtype"] for row in found.buckets} == {"float32"}
     assert found.workload is not None
     assert found.workload.total_bytes == 4 * sum(buckets)
 
@@ -65,15 +65,15 @@ def test_steps_and_buckets(names: tuple[str, ...], steps: int, length_ms: float,
     ],
 )
 def test_overlaps(names: tuple[str, ...], communication: float | None, all_reduce: float | None) -> None:
-    (overlap,) = imported(names).details["overlap_ratio"].values()
-    for key, value in (("communication", communication), ("all_reduce", all_reduce)):
-        assert overlap[key] == (None if value is None else pytest.approx(value, abs=0.0006))
+    ((every, reduces),) = imported(names).overlaps.values()
+    for found, value in ((every, communication), (reduces, all_reduce)):
+        assert found == (None if value is None else pytest.approx(value, abs=0.0006))
 
 
 def test_all_reduces_of_a_compiled_backward_are_seen_though_no_size_is_told() -> None:
     found = imported(UNBUCKETED)
-    assert len(found.details["buckets"]) == 404
-    assert len(found.details["steps"]) == 5
+    assert len(found.buckets) == 404
+    assert len(found.steps) == 5
     assert found.workload is None
     assert any("sizes of gradients" in line for line in found.missing)
 
@@ -85,7 +85,7 @@ def test_one_gpu_alone_shows_the_gradients(how: str) -> None:
     assert workload is not None
     assert len(workload.gradients) == 161
     assert workload.total_bytes == 4 * RESNET50_ELEMENTS
-    assert len(found.details["steps"]) == 6
+    assert len(found.steps) == 6
     order = workload.ready_order
     assert order is not None
     # The classifier's weight and bias first, the first convolution last.
@@ -116,10 +116,10 @@ def test_eight_ranks_are_laid_on_one_clock() -> None:
 def test_a_transfer_is_the_shortest_kernel_of_all_ranks() -> None:
     """Early ranks' kernels of the 112 elements last up to 30 times as long: they wait."""
     together, alone = imported(DLRM), [imported((name,)) for name in DLRM]
-    for place, row in enumerate(together.details["buckets"]):
-        each = [found.details["buckets"][place]["transfer_ns"][0] for found in alone]
+    for place, row in enumerate(together.buckets):
+        each = [found.buckets[place]["transfer_ns"][0] for found in alone]
         assert row["transfer_ns"] == [min(each)]
-    each = [found.details["buckets"][1]["transfer_ns"][0] for found in alone]
+    each = [found.buckets[1]["transfer_ns"][0] for found in alone]
     assert max(each) / min(each) == pytest.approx(30, rel=0.1)
     assert all("upper bound" in " ".join(found.assumed) for found in alone)
     assert "upper bound" not in " ".join(together.assumed)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sim.importer.imported import ImportOptions
-from sim.importer.kineto.trace_import import read_kineto
 from tests.importer.built_traces import Dialect, Job, build, write
+from tests.importer.traced import read_kineto
 from tests.public_data import DATA, needs_data
 
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword")
@@ -50,8 +50,8 @@ def theirs(paths: dict[int, Path], folder: Path) -> dict[int, float]:
 
 
 def ours(paths: dict[int, Path]) -> dict[int, float]:
-    ratios = read_kineto(list(paths.values()), ImportOptions()).details["overlap_ratio"]
-    return {int(rank): 100 * ratio["communication"] for rank, ratio in ratios.items()}
+    ratios = read_kineto(list(paths.values()), ImportOptions()).overlaps
+    return {rank: 100 * (ratio or 0) for rank, (ratio, _) in ratios.items()}
 
 
 SLOWER = ("A100 x 8", "V100 x 2")  # of the same machine, and as many ranks, as the others

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from sim.errors import InputError, NotModelledError
-from sim.importer.imported import Imported, ImportOptions
+from sim.importer.imported import ImportOptions
 from sim.importer.kineto.collectives import unseen_calls
 from sim.importer.kineto.events import read_events
-from sim.importer.kineto.trace_import import read_kineto
 from tests.importer.built_traces import Dialect, Job, build
 from tests.importer.test_kineto_steps import cpu_alone
+from tests.importer.traced import Traced, read_kineto
 
 JOB = Job(
     shapes=((256, 256), (256,), (256, 256), (256,)),
@@ -33,7 +33,7 @@ def events(dialect: Dialect | None = None, job: Job = JOB) -> list[dict[str, Any
     return found
 
 
-def read(trace: Any, folder: Path, **options: Any) -> Imported:
+def read(trace: Any, folder: Path, **options: Any) -> Traced:
     path = folder / "trace.json"
     path.write_text(json.dumps(trace))
     return read_kineto([path], ImportOptions(world_size=2, **options))
@@ -59,7 +59,7 @@ def added(trace: list[dict[str, Any]], name: str, count: int, inside: str, **arg
 
 
 def test_the_trace_that_is_changed_is_taken_as_it_is(tmp_path: Path) -> None:
-    assert [row["num_elements"] for row in read(events(), tmp_path).details["buckets"]] == [65_792, 65_792]
+    assert [row["num_elements"] for row in read(events(), tmp_path).buckets] == [65_792, 65_792]
 
 
 @pytest.mark.parametrize(
@@ -115,12 +115,12 @@ def test_statistics_of_batch_norms_are_no_activations(tmp_path: Path) -> None:
     for wrappers in (True, False):
         trace = events(Dialect(arguments_on="kernel", wrappers=wrappers))
         added(trace, NCCL % "AllReduce_Sum_f32_RING_LL", 1, "AddmmBackward", **{"In msg nelems": 64})
-        assert len(read(trace, tmp_path).details["buckets"]) == 2
+        assert len(read(trace, tmp_path).buckets) == 2
     trace = events()
     added(trace, NCCL % "AllReduce_Sum_f32_RING_LL", 1, "AddmmBackward")
     for event in trace:
         event["name"] = event["name"].replace("AddmmBackward0", "SyncBatchNormBackward")
-    assert len(read(trace, tmp_path).details["buckets"]) == 2
+    assert len(read(trace, tmp_path).buckets) == 2
 
 
 def test_several_models_in_turn_are_declined(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_several_models_in_turn_are_declined(tmp_path: Path) -> None:
         job = replace(JOB, buckets=(1,) * sizes, shapes=((64, 64),) * sizes, gradient_ns=(50_000,) * sizes)
         job = replace(job, transfer_ns=(90_000,) * sizes, micro_batches=2, synchronises="each")
         trace = events(job=job)
-        assert len(read(trace, tmp_path).details["buckets"]) == sizes
+        assert len(read(trace, tmp_path).buckets) == sizes
         steps = [event for event in trace if event["name"].startswith("ProfilerStep")]
         forwards = [event for event in trace if event["name"] == "aten::linear"]
         for step in steps:
@@ -227,7 +227,7 @@ def test_many_events_of_an_unknown_category_are_no_cpu_and_few_are_told(
     """As of a vendor's own profiler, which writes no category at all."""
     path = tmp_path / "cpu.json"
 
-    def told(count: int) -> Imported:
+    def told(count: int) -> Traced:
         trace = json.loads(cpu_alone(1, [(8, 8), (8,)], 200_000))["traceEvents"]
         extra = {"ph": "X", "name": "MatMul", "tid": 5, "pid": 9, "ts": 10**9, "dur": 5, "args": {}}
         trace += [extra | ({} if missing else {"cat": "strange\n"})] * count
@@ -265,7 +265,7 @@ def test_a_device_that_writes_its_kernels_as_gpus_do_is_read(vendor: str, tmp_pa
     for event in trace:
         event["cat"] = event["cat"].replace("cuda_runtime", f"{vendor}_runtime")
     found = read(trace, tmp_path)
-    assert found.details == plain.details
+    assert found.steps == plain.steps
     assert found.assumed == plain.assumed
 
 
@@ -281,7 +281,7 @@ def test_what_the_engine_calls_is_an_accumulate_grad_though_nothing_inside_is_sh
         inside = [event for event in trace if event["name"] == INNER]
         gone = inside[::3] if some else inside
         sampled = read([event for event in trace if event not in gone], tmp_path)
-        assert sampled.details == whole.details
+        assert sampled.steps == whole.steps
         assert sampled.workload is not None
         assert whole.workload is not None
         assert sampled.workload.gradients == whole.workload.gradients
@@ -295,7 +295,7 @@ def test_a_sampled_trace_has_fewer_gradients_than_the_model(tmp_path: Path) -> N
     calls = [event for event in trace if event["name"] in (INNER, ENGINE + INNER)]
     gone = [event for place, event in enumerate(calls) if place % 8 < 2]  # one of four a step
     kept = [event for event in trace if event not in gone]
-    assert len(read(kept, tmp_path).details["buckets"]) == 2
+    assert len(read(kept, tmp_path).buckets) == 2
     with pytest.raises(
         InputError, match=r"3 gradients were reduced .* has 4; give .* that was sampled, none"
     ):

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from sim.errors import InputError
-from sim.importer.imported import Imported, ImportOptions, no_progress
+from sim.importer.imported import ImportOptions, no_progress
 from sim.importer.kineto.rank import read_rank
-from sim.importer.kineto.trace_import import read_kineto
 from tests.handmade import handmade
 from tests.importer.built_traces import Dialect, Job, build, write
 from tests.importer.test_kineto_built import imported
+from tests.importer.traced import Traced, read_kineto
 from tests.public_data import DATA, needs_data
 
 STEP = Job(
@@ -88,7 +88,7 @@ def test_micro_batches_that_all_reduce_are_no_tensor_parallelism(
 ) -> None:
     job = replace(STEP, micro_batches=micro_batches, synchronises="each")
     found, truth = imported(job, Dialect(names_forward=names_forward, wrappers=wrappers))
-    assert [row["num_elements"] for row in found.details["buckets"]] == [10_100, 20_200, 60_300]
+    assert [row["num_elements"] for row in found.buckets] == [10_100, 20_200, 60_300]
     assert found.workload is not None
     assert len(found.workload.gradients) == 6
     assert found.workload.forward_ns == truth[0][0].backward_start_ns - truth[0][0].start_ns
@@ -111,8 +111,8 @@ def test_it_is_counted_how_many_micro_batches_were_reduced(
 @pytest.mark.parametrize("prefetch_ns", [0, 50_000, 900_000])
 def test_a_side_stream_that_works_ahead_begins_no_step(prefetch_ns: int, steps: bool) -> None:
     job = replace(STEP, runs_ahead=True, prefetch_ns=prefetch_ns)
-    rows = imported(job, Dialect(steps=steps))[0].details["steps"]
-    alone = imported(replace(STEP, runs_ahead=True), Dialect(steps=steps))[0].details["steps"]
+    rows = imported(job, Dialect(steps=steps))[0].steps
+    alone = imported(replace(STEP, runs_ahead=True), Dialect(steps=steps))[0].steps
     assert [row["sync_end_ns"] for row in rows] == [row["sync_end_ns"] for row in alone]
     for row, plain in zip(rows[1:3], alone[1:3], strict=True):
         assert row["forward_ns"] == plain["forward_ns"] == 1_000_000
@@ -146,7 +146,7 @@ def test_the_end_of_a_step_before_the_trace_is_no_steps_own(
     found = read_kineto([path], ImportOptions(world_size=2))
     assert not any("other collectives" in line for line in found.found)
     assert any("3 collectives that were launched before the trace began" in line for line in found.dropped)
-    assert [row["num_elements"] for row in found.details["buckets"]] == [10_100, 20_200, 60_300]
+    assert [row["num_elements"] for row in found.buckets] == [10_100, 20_200, 60_300]
 
 
 @pytest.mark.parametrize("late_ns", [0, 1, 500, 1_000])
@@ -159,7 +159,7 @@ def test_a_copy_out_may_seem_to_begin_before_its_collective_ends(late_ns: int, t
             event["dur"] = round(event["dur"] + late_ns / 1000, 3)
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(trace))
-    (rate,) = {row["copy_out_ns"] for row in read_kineto([path], ImportOptions()).details["steps"]}
+    (rate,) = {row["copy_out_ns"] for row in read_kineto([path], ImportOptions()).steps}
     assert rate == 30_000
 
 
@@ -179,7 +179,7 @@ def test_a_first_step_that_the_trace_cuts_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text(without(text, lambda event: event["ts"] <= accumulated[2]["ts"] + 1))
     found = read_kineto([path], ImportOptions())
-    (row,) = found.details["steps"]
+    (row,) = found.steps
     assert row["forward_ns"] == 1_000_000
     assert found.workload is not None
     assert len(found.workload.gradients) == 6
@@ -192,8 +192,8 @@ def test_a_step_whose_forward_the_device_lost_is_dropped(tmp_path: Path) -> None
     path = tmp_path / "trace.json"
     path.write_text(without(text, lambda event: event["cat"] == "kernel" and event["ts"] < first))
     found = read_kineto([path], ImportOptions())
-    assert [row["number"] for row in found.details["steps"]] == [1, 2, 3]
-    assert {row["forward_ns"] for row in found.details["steps"]} == {1_000_000}
+    assert [row["number"] for row in found.steps] == [1, 2, 3]
+    assert {row["forward_ns"] for row in found.steps} == {1_000_000}
 
 
 @pytest.mark.parametrize("steps", [2, 3, 4, 7])
@@ -244,8 +244,8 @@ def test_a_compiled_backward_ends_with_its_own_work(overlaps: bool, tmp_path: Pa
     path.write_text(compiled(build(job, Dialect())[0][0], overlaps=overlaps))
     plain = read_kineto([path], ImportOptions())
     assert plain.workload is not None
-    assert len(plain.details["buckets"]) == len(plain.workload.gradients) == 6
-    for row in plain.details["steps"]:
+    assert len(plain.buckets) == len(plain.workload.gradients) == 6
+    for row in plain.steps:
         assert row["backward_ns"] == 1_800_000
         assert row["sync_end_ns"] >= 1_900_000 if overlaps else row["sync_end_ns"] == 2_400_000
     found = read_kineto([path], ImportOptions(model=plain.workload))
@@ -263,7 +263,7 @@ def test_a_compiled_backward_of_404_gradients_takes_a_model() -> None:
     assert found.workload is not None
     assert len(found.workload.gradients) == count
     assert 105e6 < found.workload.backward_ns < 107e6
-    assert 250e6 < found.details["steps"][2]["sync_end_ns"] < 252e6
+    assert 250e6 < found.steps[2]["sync_end_ns"] < 252e6
 
 
 SLOW = (0, 0, 90_000_000, 95_000_000, 96_000_000)
@@ -279,7 +279,7 @@ def test_of_steps_that_differ_manifold_the_quiet_ones_are_taken(ranks: int) -> N
     assert quiet.workload is not None
     assert found.workload.backward_ns == quiet.workload.backward_ns
     assert not quiet.doubtful
-    assert [row["number"] for row in found.details["steps"]] == [0, 1]
+    assert [row["number"] for row in found.steps] == [0, 1]
     assert len(found.doubtful) == 1
     assert "hipFree" in found.doubtful[0]
     for record in found.measurements:
@@ -311,7 +311,7 @@ JOB = Job(
 Change = Callable[[int, dict[str, Any]], None]
 
 
-def read(folder: Path, change: Change = lambda rank, trace: None, dialect: Dialect | None = None) -> Imported:
+def read(folder: Path, change: Change = lambda rank, trace: None, dialect: Dialect | None = None) -> Traced:
     texts, _ = build(JOB, Dialect() if dialect is None else dialect)
     paths = []
     for rank, text in enumerate(texts):
@@ -430,41 +430,6 @@ def test_clocks_count_from_their_traces_base(tmp_path: Path) -> None:
         trace["baseTimeNanoseconds"] = 7_000_000_000 * rank
 
     assert read(tmp_path, based).ranks[1].clock_offset_ns == 10_000_000_000
-
-
-@pytest.mark.parametrize("late", [1, 2])
-def test_profiles_without_numbers_that_began_steps_apart(tmp_path: Path, late: int) -> None:
-    """Backwards differ from step to step here, so that only one way of pairing keeps the ends together."""
-    uneven = Job(
-        **{
-            **{name: getattr(JOB, name) for name in ("shapes", "buckets", "gradient_ns", "transfer_ns")},
-            "forward_ns": (
-                (1_000_000,) * 2,
-                (2_500_000,) * 2,
-                (1_400_000,) * 2,
-                (3_300_000,) * 2,
-                (900_000,) * 2,
-            ),
-            "offsets_ns": (0, 3_000_000_000),
-        }
-    )
-    texts, _ = build(uneven, Dialect(steps=False))
-    paths = [tmp_path / "0.json", tmp_path / "1.json"]
-    paths[0].write_text(texts[0])
-    trace = json.loads(texts[1], parse_float=str)
-    ends = sorted(
-        float(event["ts"]) + float(event["dur"])
-        for event in trace["traceEvents"]
-        if event["name"].startswith("Optimizer.step")
-    )
-    since = ends[late - 1]
-    trace["traceEvents"] = [
-        event for event in trace["traceEvents"] if event["ph"] != "X" or float(event["ts"]) > since
-    ]
-    paths[1].write_text(json.dumps(trace))
-    found = read_kineto(paths, ImportOptions())
-    assert found.ranks[1].clock_offset_ns == 3_000_000_000
-    assert not any("whole steps" in line for line in found.assumed)
 
 
 def test_steps_that_are_all_alike_leave_it_open(tmp_path: Path) -> None:

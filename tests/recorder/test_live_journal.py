@@ -258,7 +258,7 @@ def test_a_recording_says_that_backward_was_compiled(outside: bool, one_rank: No
             optimizer.step()
     assert all(step["compiled"] for step in lines(tmp_path / "run", "step"))
     imported = read_recording([tmp_path / "run"], ImportOptions())
-    assert "under torch.compile" in imported.assumed[2]
+    assert "under torch.compile" in imported.said("assumed")[2]
     workload = imported.workload
     assert workload is not None
     with pytest.raises(NotModelledError, match=r"recorded under torch\.compile"):

@@ -8,10 +8,8 @@ from pathlib import Path
 from statistics import median_low
 from typing import Any
 
-import numpy as np
-
 from sim.errors import InputError, NotModelledError
-from sim.importer.imported import Progress
+from sim.importer.imported import Progress, plain
 from sim.importer.kineto.collectives import SeenCollective, find_collectives, unseen_calls
 from sim.importer.kineto.events import (
     NODE,
@@ -23,77 +21,10 @@ from sim.importer.kineto.events import (
     is_computation,
     read_events,
 )
+from sim.importer.kineto.slowdowns import Slowdown, find_interference
 from sim.importer.kineto.steps import SeenStep, find_accumulations, find_steps
-from sim.importer.wording import plain
 from sim.metrics.intervals import Interval, intersection_length, length, union
 from sim.nouns.devices import backend_of
-from sim.units import median_ns
-
-# ---- how much slower computation runs beside a collective: the same kernel of another step, alone
-
-# Clocks of a microsecond blur shorter kernels.
-SHORTEST_NS = 5_000
-FEWEST_KERNELS = 20
-_NEVER = 1 << 62
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interference:
-    """Time of kernels beside a collective over what the same kernels took alone, and quartiles over kernels.
-
-    ``ratio`` is what was seen. ``kernels``: how many places in the step were seen both ways.
-    """
-
-    ratio: float
-    kernels: int
-    quartiles: tuple[float, float, float]
-
-    @property
-    def slowdown(self) -> float:
-        """The factor by which computation takes longer beside a collective, at least 1."""
-        return max(1.0, self.ratio)
-
-
-def find_interference(steps: Sequence[Spans], communication: Sequence[Interval]) -> Interference | None:
-    """The slow-down of kernels that lie within a collective in one step and clear of all in another.
-
-    Args:
-        steps: the lane's kernels of each step, in order.
-        communication: when any collective was active, disjoint and ascending.
-
-    Returns:
-        None where fewer than ``FEWEST_KERNELS`` kernels were seen both ways.
-    """
-    count = min(map(len, steps))
-    names = np.array([step["name"][:count] for step in steps])
-    is_same = (names == names[0]).all(0)
-    count = count if is_same.all() else int(is_same.argmin())  # from there on the steps differ
-    starts, ends = (np.array([step[edge][:count] for step in steps]) for edge in ("start", "end"))
-    begins, stops = np.array([*communication, (_NEVER, _NEVER)]).T
-    near = np.searchsorted(stops, starts, "right")
-    is_clear = begins[near] >= ends
-    is_beside = (begins[near] <= starts) & (ends <= stops[near])
-    lasted = ends - starts
-    beside_ns = alone_ns = 0
-    ratios: list[float] = []
-    for place in np.flatnonzero(is_clear.any(0) & is_beside.any(0)):
-        alone = median_ns(lasted[is_clear[:, place], place].tolist())
-        beside = lasted[is_beside[:, place], place].tolist()
-        if alone < SHORTEST_NS:
-            continue
-        beside_ns += sum(beside)
-        alone_ns += alone * len(beside)
-        ratios.append(median_ns(beside) / alone)
-    if len(ratios) < FEWEST_KERNELS:
-        return None
-    ratios.sort()
-    count = len(ratios)
-    return Interference(
-        ratio=beside_ns / alone_ns,
-        kernels=count,
-        quartiles=(ratios[count // 4], ratios[count // 2], ratios[(3 * count) // 4]),
-    )
-
 
 # ---- the rank
 
@@ -120,7 +51,7 @@ class SeenRank:
     steps: tuple[SeenStep, ...]
     overlap: float | None
     all_reduce_overlap: float | None
-    interference: Interference | None = None
+    interference: Slowdown | None = None
     is_marked: bool = True
     is_compiled: bool = False
     unseen_calls: int = 0

@@ -4,16 +4,14 @@ A collective's kernel ends on all ranks within microseconds, but it starts when 
 spins until the last one has: so ends tell the clocks apart, and the shortest kernel is the transfer.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from statistics import median
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from sim.errors import InputError
 from sim.importer.imported import RankRow
 from sim.importer.kineto.collectives import SeenCollective
 from sim.importer.kineto.rank import SeenRank
+from sim.importer.kineto.slowdowns import Transfer
 from sim.importer.kineto.steps import SeenStep
 from sim.units import median_ns
 
@@ -21,37 +19,6 @@ from sim.units import median_ns
 _END_TOGETHER = ("all_reduce", "coalesced", "all_gather", "reduce_scatter")
 # With so many in a step their ends tell the clocks step by step, and so their drift too.
 _ENOUGH_FOR_A_STEP = 3
-_MOST_SHIFT = 3
-_ABOUT_AS_GOOD = 2  # times the least spread
-_FEWEST_TO_TELL = 2  # steps in common: one step alone fits as well at any shift
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
-    """One reduction of one step over the ranks that were traced; times by the first rank's clock.
-
-    ``start_ns``: when the last rank came. ``duration_ns``: the shortest kernel, which is the transfer itself,
-    or an upper bound of it where ranks are missing. ``arrived_ns``: by rank, in the ranks' order, when it
-    came; None for a rank whose channel was still busy with another collective then. ``waits_ns``: from each
-    rank's kernel's start to that of the last one.
-
-    ``beside_ns``: how much of the shortest kernel lay before the end of its own rank's backward.
-    ``is_shared``: another collective ran while it did. ``is_waitless``: probably no rank waited in it, as far
-    as the rank with the shortest kernel can tell. There the kernel was queued behind another collective, and
-    either was queued for at least as long as it then ran, or began after the end of backward.
-    """
-
-    step: int
-    place: int
-    num_bytes: int | None
-    start_ns: int
-    end_ns: int
-    duration_ns: int
-    arrived_ns: tuple[int | None, ...]
-    waits_ns: tuple[int, ...]
-    beside_ns: int
-    is_shared: bool
-    is_waitless: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,63 +95,6 @@ def align(
         ),
         matched=sum(map(len, rows.values())),
     )
-
-
-def number_alike(ranks: Sequence[SeenRank]) -> tuple[list[SeenRank], str | None]:
-    """The ranks with equal numbers for equal steps, and a sentence if another numbering fits about as well.
-
-    The profiler numbers steps only under a schedule. Otherwise a rank's profile may begin some steps earlier
-    or later than the first rank's. The shift is taken at which the distances between the ends of collectives
-    vary least. If several do about as well, it is no shift if that is one, else that of the least distance.
-    """
-    if len(ranks) < 2 or all(rank.is_marked for rank in ranks):
-        return list(ranks), None
-    numbered, is_open = [ranks[0]], False
-    for rank in ranks[1:]:
-        fits = [_fit(ranks[0], rank, shift) for shift in range(-_MOST_SHIFT, _MOST_SHIFT + 1)]
-        found = [fit for fit in fits if fit is not None]
-        if not found:
-            numbered.append(rank)
-            continue
-        least_ns = min(fit.spread_ns for fit in found)
-        about_as_good = [fit for fit in found if fit.spread_ns <= _ABOUT_AS_GOOD * least_ns]
-        best = min(about_as_good, key=lambda fit: (fit.shift != 0, abs(fit.offset_ns), fit.shift))
-        is_open = is_open or len(about_as_good) > 1
-        moved = (replace(step, number=step.number + best.shift) for step in rank.steps)
-        numbered.append(replace(rank, steps=tuple(moved)))
-    if not is_open:
-        return numbered, None
-    return numbered, (
-        "the profiler did not number steps (prof.step() with a schedule does), and they are too alike to "
-        "tell which belong together: clocks are known up to whole steps"
-    )
-
-
-class _Fit(NamedTuple):
-    """How the ends of collectives lie if the other rank's step numbers are shifted by ``shift``.
-
-    ``offset_ns`` is the median distance from the first rank's end to the other's, ``spread_ns`` the largest
-    distance minus the smallest.
-    """
-
-    shift: int
-    spread_ns: int
-    offset_ns: int
-
-
-def _fit(first: SeenRank, other: SeenRank, shift: int) -> _Fit | None:
-    """The fit at ``shift``; None with fewer than two common steps, or none with equally many reductions."""
-    theirs = {step.number + shift: step for step in other.steps}
-    distances = [
-        two.end_ns - one.end_ns
-        for step in first.steps
-        if step.number in theirs and len(step.reductions) == len(theirs[step.number].reductions)
-        for one, two in zip(step.reductions, theirs[step.number].reductions, strict=True)
-    ]
-    common = [step for step in first.steps if step.number in theirs]
-    if not distances or len(common) < _FEWEST_TO_TELL:
-        return None
-    return _Fit(shift, max(distances) - min(distances), median_ns(distances))
 
 
 def _offsets(
@@ -328,90 +238,3 @@ def rank_rows(aligned: AlignedRanks) -> tuple[RankRow, ...]:
             )
         )
     return tuple(rows)
-
-
-# ---- how much longer an all-reduce takes beside backward than one of the same size after it
-
-# So many transfers within backward, and as many after it, a size must have to count: one that was late by
-# chance then does not decide.
-FEWEST = 3
-# Sizes this close together are taken for one size; compared is the time a byte.
-_ALIKE = 0.05
-# A transfer counts as within backward, or as after it, though up to this share of it is not.
-_SLIVER = 0.01
-# How far the quartiles may be apart where ranks are missing. Beyond it the times contain waits for ranks,
-# which differ from step to step as a slow-down does not.
-_SCATTER = 0.15
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommSlowdown:
-    """Time of all-reduces within backward over that of as many bytes after it.
-
-    ``ratio`` is what was seen, ``slowdown`` what is taken of it: at least 1. ``quartiles`` are of single
-    transfers within backward, over the median of those after it; ``beside`` and ``after`` count transfers.
-    """
-
-    ratio: float
-    beside: int
-    after: int
-    sizes: int
-    quartiles: tuple[float, float, float]
-
-    @property
-    def slowdown(self) -> float:
-        """What collectives stretch by beside computation; they are never faster for it."""
-        return max(1.0, self.ratio)
-
-
-def find_comm_slowdown(transfers: Sequence[Transfer], *, complete: bool = True) -> CommSlowdown | None:
-    """The slow-down of transfers within backward; None where no size ran both within and after it.
-
-    Transfers that share the wire with another collective are left out: their times say nothing of
-    computation. Where traces of ranks are missing (``complete`` False), a time may contain the wait for such
-    a rank: only transfers that seem to have waited for none count, and None is returned if these scatter.
-    """
-    told = (one for one in transfers if one.num_bytes and one.duration_ns and not one.is_shared)
-    alone = sorted((one for one in told if complete or one.is_waitless), key=lambda one: one.num_bytes or 0)
-    groups: list[list[Transfer]] = []
-    for one in alone:
-        if groups and (one.num_bytes or 0) <= (1 + _ALIKE) * (groups[-1][0].num_bytes or 0):
-            groups[-1].append(one)
-        else:
-            groups.append([one])
-    singles: list[float] = []
-    ratios: list[float] = []
-    later = 0
-    for group in groups:
-        rates: dict[str, list[float]] = defaultdict(list)
-        for one in group:
-            rates[_place(one)].append(one.duration_ns / (one.num_bytes or 1))
-        if min(len(rates["beside"]), len(rates["after"])) < FEWEST:
-            continue
-        plain = median(rates["after"])
-        ratios.append(median(rates["beside"]) / plain)
-        singles += [rate / plain for rate in rates["beside"]]
-        later += len(rates["after"])
-    if not ratios:
-        return None
-    singles.sort()
-    count = len(singles)
-    if not complete and singles[(3 * count) // 4] > (1 + _SCATTER) * singles[count // 4]:
-        return None
-    return CommSlowdown(
-        ratio=median(ratios),
-        beside=count,
-        after=later,
-        sizes=len(ratios),
-        quartiles=(singles[count // 4], singles[count // 2], singles[(3 * count) // 4]),
-    )
-
-
-def alone_ns(one: Transfer, slowdown: float) -> int:
-    """What a transfer would have taken with nothing beside it."""
-    return round(one.beside_ns / slowdown) + one.duration_ns - one.beside_ns
-
-
-def _place(one: Transfer) -> str:
-    share = one.beside_ns / one.duration_ns
-    return "beside" if share >= 1 - _SLIVER else "after" if share <= _SLIVER else "across"

@@ -24,7 +24,7 @@ TIME_UNITS = {
     for name in names.split()
 }
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
-RANKS = re.compile(r"[0-9]{1,6}(x[0-9]{1,6})?")  # hosts x devices, or all of them
+MOST_NS, MOST_BYTES = 10**15, 1 << 50  # eleven days, a pebibyte
 _SIZE_UNITS = {"": 1, "b": 1, "byte": 1, "bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 LONGEST_NAME = 80
@@ -80,9 +80,6 @@ RATE_UNITS = {
 }
 _BANDWIDTH_UNIT = re.compile(r"[\s_]*[(\[]?([GMT](?:iB|B|bit|b)(?:ps|/s|_s))[)\]]?$")
 _IN_BRACKETS = re.compile(r"(.*?)[\s_]*[(\[]([^)\]]*)[)\]]")
-# vidur's profiles: milliseconds, as its own reader of them takes them.
-_VIDUR = re.compile(r"time_stats\.(\w+)\.(min|max|mean|median|std)")
-
 COLLECTIVE = re.compile(
     r"(all[_-]?reduce|reduce[_-]?scatter|all[_-]?gather|all[_-]?to[_-]?allv?|send[_-]?recv|hypercube"
     r"|broadcast|bcast|(?<![a-z])(?:reduce|scatter|gather)(?=_perf))",
@@ -102,7 +99,7 @@ class Column:
     """One column. ``scale`` turns its numbers into ns, bytes or GB/s (None: its unit is not told).
 
     ``statistic`` is that of a time (None: the time itself, whatever it is), ``variant`` the buffers' where
-    the name says it, ``collective`` what a name such as vidur's adds.
+    the name says it.
     """
 
     name: str
@@ -110,7 +107,6 @@ class Column:
     scale: Decimal | None = None
     statistic: str | None = None
     variant: Variant | None = None
-    collective: str | None = None
 
 
 def collective_in(text: str) -> str | None:
@@ -136,14 +132,6 @@ def column_of(name: str) -> Column:
     name = name.strip().strip('"')
     if len(name) > LONGEST_NAME:
         return Column(name=name[:LONGEST_NAME], kind="other")
-    if (vidur := _VIDUR.fullmatch(name)) is not None:
-        return Column(
-            name=name,
-            kind="time",
-            scale=TIME_UNITS["ms"],
-            statistic=vidur[2],
-            collective=named_collective(vidur[1]),
-        )
     rate = _BANDWIDTH_UNIT.search(name)
     text = (name if rate is None else name[: rate.start()]).lower()
     unit: str | None = None
@@ -245,4 +233,9 @@ class LinkTable:
     over: tuple[str, str] | None = None
     left_out: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
-    unit_by: str | None = None
+
+
+def bus_factor(collective: str, ranks: int) -> float:
+    """Bus over algorithm bandwidth (nccl-tests' PERFORMANCE.md)."""
+    share = (ranks - 1) / ranks
+    return {"all_reduce": 2 * share, "all_gather": share, "reduce_scatter": share}.get(collective, 1.0)

@@ -1,60 +1,47 @@
 """What nccl-tests and its like measured, as Hardware: one for each number of ranks and each file."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from sim.costs.own_costs import with_own_costs
 from sim.errors import InputError
-from sim.importer.imported import Imported, ImportOptions
+from sim.importer.imported import Imported, ImportOptions, Notes, count_of
 from sim.importer.links.around_tables import COMMAND, WORDS
-from sim.importer.links.columns import LinkRow, LinkTable
-from sim.importer.links.link_checks import (
-    PARTS,
-    chosen,
-    collective_by_rows,
-    curve_of,
-    in_place_ratio,
-    ranks_by_bandwidths,
-    ranks_by_counts,
-    sound_rows,
-)
-from sim.importer.links.nccl_json import read_json_tables
+from sim.importer.links.columns import LinkRow, LinkTable, Timing, Variant, bus_factor
+from sim.importer.links.nccl_json import read_report
 from sim.importer.links.text_tables import read_tables
 from sim.importer.opening import read_text
-from sim.importer.wording import Notes
 from sim.nouns.gpus import gpus_named
-from sim.nouns.hardware import CURVES, MAX_RANKS, Hardware
-from sim.units import format_number, format_size
+from sim.nouns.hardware import CURVES, MAX_RANKS, Curve, CurvePoint, Hardware
+from sim.units import format_number, format_size, median_ns
 
-FORMAT = "nccl-tests"
 _LEAST_SIZES = 3
 _UNLIKE = 2.0  # repeated runs of one machine lie nearer
 _SUFFIX = re.compile(r"(\.(txt|csv|tsv|md|log|out|json|gz))+$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Key:
-    """What tells the systems measured apart: file, number of ranks, place by its columns, and hosts."""
+class _Key(NamedTuple):
+    """What tells the systems measured apart: file, number of ranks, place by its columns, hosts, devices and
+    a headline; and where a run begins that is no repeat of one which nothing tells it from.
+    """
 
     source: str
     ranks: int
     place: str
     hosts: tuple[str, ...]
-    devices: tuple[str, ...] = ()
-    title: str = ""
-    unlike: str = ""  # the first row of a run that is no repeat of one which nothing tells it from
+    devices: tuple[str, ...]
+    title: str
+    unlike: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
-class _System:
-    """The tables of one system by collective, and rows by collective."""
-
-    tables: dict[str, list[LinkTable]] = field(default_factory=dict)
-    rows: dict[str, list[LinkRow]] = field(default_factory=dict)
+_System = dict[str, list[LinkTable]]  # by collective, tables with their sound rows
 
 
 def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
@@ -75,44 +62,37 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
     for number, path in enumerate(paths):
         options.progress(number, len(paths), str(path))
         alone = sum(other.name == path.name for other in paths) == 1
-        tables += _tables_of(path, read_text(path), path.name if alone else str(path), options.world_size)
+        source, text = path.name if alone else str(path), read_text(path)
+        is_json = text.lstrip()[:1] == "{"
+        found = [read_report(text, source)] if is_json else read_tables(text, source, options.world_size)
+        if not any(table.rows for table in found):
+            raise InputError(f"{path}: no row in it; give the output of a run that got so far")
+        tables += found
     options.progress(len(paths), len(paths), "")
     for table in tables:
-        notes.dropped += table.left_out
+        for line in table.left_out:
+            notes.add("dropped", line)
         if table.unread:
-            notes.dropped.append(f"{table.source}: columns {', '.join(dict.fromkeys(table.unread))}")
-        if table.unit_by:
-            notes.assumed.append(table.unit_by)
+            notes.add("dropped", f"{table.source}: columns {', '.join(dict.fromkeys(table.unread))}")
     systems = _systems(tables, options.world_size, notes)
     _pick(systems, options.machine, notes)
-    orphans = _join(systems, notes)
+    _join(systems, notes)
     _leave_out_short(systems, notes)
-    name = options.name or _stem(paths[0].name)
-    details: dict[str, Any] = {"systems": []}
-    hardware = tuple(
-        _hardware(key, system, _name(options.name, key, systems), notes, details)
-        for key, system in systems.items()
-    )
-    if orphans:
-        details["curves_without_all_reduce"] = orphans
     return Imported(
-        format=FORMAT,
-        name=name,
-        hardware=hardware,
-        **notes.each(),
-        details=details,
+        format="nccl-tests",
+        name=options.name or _stem(paths[0].name),
+        hardware=tuple(
+            _hardware(key, system, _name(options.name, key, systems), notes)
+            for key, system in systems.items()
+        ),
+        notes=tuple(notes),
     )
 
 
-def _tables_of(path: Path, text: str, source: str, world_size: int | None) -> list[LinkTable]:
-    is_json = text.lstrip()[:1] == "{"
-    tables = read_json_tables(text, source) if is_json else read_tables(text, source, world_size)
-    if not any(table.rows for table in tables):
-        raise InputError(f"{path}: no row in it; give the output of a run that got so far")
-    return tables
+# ---- systems
 
 
-def _systems(tables: Iterable[LinkTable], wanted: int | None, notes: Notes) -> dict[_Key, _System]:
+def _systems(tables: Sequence[LinkTable], wanted: int | None, notes: Notes) -> dict[_Key, _System]:
     """Tables by system, their rows checked; of several numbers of ranks only the wanted one."""
     told: list[tuple[LinkTable, str, int]] = []
     by: dict[int, str] = {}
@@ -124,38 +104,34 @@ def _systems(tables: Iterable[LinkTable], wanted: int | None, notes: Notes) -> d
             told.append((table, collective, ranks))
     if not told:
         raise InputError("PATH: no collective that fills a curve; give a run of all_reduce_perf")
-    if wanted is not None and all(ranks != wanted for *_, ranks in told):
+    if wanted is not None and wanted not in by:
         seen = ", ".join(f"{ranks} (told by {words})" for ranks, words in sorted(by.items()))
         raise InputError(
             f"--world-size: {wanted} is not legal here; {told[0][0].source} was measured on {seen}"
         )
-    systems: dict[_Key, _System] = {}
+    systems: dict[_Key, _System] = defaultdict(lambda: defaultdict(list))
     for table, collective, ranks in told:
         if wanted is not None and ranks != wanted:
-            notes.dropped.append(f"{table.source}: what was measured on {ranks} ranks")
+            notes.add("dropped", f"{table.source}: what was measured on {ranks} ranks")
             continue
-        rows = sound_rows(table, collective, ranks, notes)
-        key = _Key(
-            source=table.source,
-            ranks=ranks,
-            place=table.place,
-            hosts=table.hosts,
-            devices=table.devices,
-            title=table.title,
-        )
-        if _differs(rows, systems.get(key, _System()).rows.get(collective, [])):
-            where = rows[0].where
+        table = replace(table, rows=tuple(sound_rows(table, collective, ranks, notes)))
+        key = _Key(table.source, ranks, table.place, table.hosts, table.devices, table.title)
+        if key in systems and _differs(table.rows, _rows(systems[key][collective])):
+            where = table.rows[0].where
             if key.hosts:
-                notes.doubtful.append(
+                notes.add(
+                    "doubtful",
                     f"{where}: begins a run that differs from one on the same hosts by more than a factor of "
-                    f"{format_number(_UNLIKE, 6)}"
+                    f"{format_number(_UNLIKE, 6)}",
                 )
             else:
-                key = replace(key, unlike=where)
-        system = systems.setdefault(key, _System())
-        system.tables.setdefault(collective, []).append(table)
-        system.rows.setdefault(collective, []).extend(rows)
+                key = key._replace(unlike=where)
+        systems[key][collective].append(table)
     return systems
+
+
+def _rows(tables: Sequence[LinkTable]) -> list[LinkRow]:
+    return [row for table in tables for row in table.rows]
 
 
 def _differs(rows: Sequence[LinkRow], others: Sequence[LinkRow]) -> bool:
@@ -164,67 +140,13 @@ def _differs(rows: Sequence[LinkRow], others: Sequence[LinkRow]) -> bool:
         {point.num_bytes: point.duration_ns for point in curve_of(several, "mean")[0]}
         for several in (rows, others)
     )
-    pairs = [sorted((mine[size], theirs[size])) for size in mine.keys() & theirs.keys()]
-    both = [high / low for low, high in pairs]
+    both = [max(pair) / min(pair) for size in mine.keys() & theirs for pair in [(mine[size], theirs[size])]]
     return len(both) >= _LEAST_SIZES and median(both) > _UNLIKE
-
-
-def _collective(table: LinkTable, notes: Notes) -> str | None:
-    if table.collective is None and (told := collective_by_rows(table)) is not None:
-        if told == PARTS:
-            raise InputError(
-                f"{table.source}: sizes and bandwidths are those of a reduce_scatter or an all_gather, and "
-                f"it does not say which; name it above the table (# reduce_scatter)"
-            )
-        notes.assumed.append(
-            f"{table.source}: does not name its collective; its sizes and bandwidths are those of {told}"
-        )
-        return told
-    if table.collective is None:
-        notes.assumed.append(f"{table.source}: does not name its collective; taken for all-reduces")
-        return "all_reduce"
-    if table.collective not in CURVES:
-        notes.dropped.append(f"{table.source}: {table.collective}, which reduces no bucket")
-        return None
-    return table.collective
-
-
-def _ranks(table: LinkTable, collective: str, wanted: int | None, notes: Notes) -> tuple[int, str]:
-    """How many ranks a table was measured on, and what tells it; ``InputError`` where nothing does."""
-    by_counts = ranks_by_counts(table, collective)
-    told = by_counts or ranks_by_bandwidths(table, collective)
-    said = table.ranks
-    if said is not None and not 1 <= said <= MAX_RANKS:
-        raise InputError(f"{table.source}: {said} ranks are not legal; give 1 to {MAX_RANKS}")
-    is_weak = table.ranks_by in (COMMAND, WORDS)  # which may be of another run, or leave something out
-    if said is not None and not is_weak:
-        if told not in (None, said):
-            raise InputError(
-                f"{table.source}: {said} ranks by {table.ranks_by}, {told} by its sizes and bandwidths; give "
-                f"a file of one run"
-            )
-        if table.ranks_by != "its column":
-            notes.found.append(f"{table.source}: {said} ranks, told by {table.ranks_by}")
-        return said, table.ranks_by
-    if told is not None:
-        formula = "2(n-1)/n" if collective == "all_reduce" else "(n-1)/n"
-        by = "its sizes and counts" if by_counts else f"bus over algorithm bandwidth, {formula}"
-        notes.assumed.append(f"{table.source}: {told} ranks, told by {by}")
-        if said not in (None, told):
-            notes.doubtful.append(f"{table.source}: {said} ranks by {table.ranks_by}, but {told} by {by}")
-        return told, by
-    if said is not None:
-        notes.assumed.append(f"{table.source}: {said} ranks, told by {table.ranks_by}")
-        return said, table.ranks_by
-    if wanted is not None:
-        notes.assumed.append(f"{table.source}: {wanted} ranks, as --world-size says")
-        return wanted, "--world-size"
-    raise InputError(f"{table.source}: does not say on how many ranks it was measured; give --world-size N")
 
 
 def _told_apart(key: _Key, system: _System) -> str:
     """What else than ranks tells a machine from others: its hosts and so on, and where its rows begin."""
-    first = next(iter(system.tables.values()))[0].rows[0].where
+    first = _rows(next(iter(system.values())))[0].where
     words = (", ".join(key.hosts[:8]), ", ".join(key.devices[:4]), key.title, key.place, f"from {first}")
     return "; ".join(filter(None, words))
 
@@ -235,63 +157,50 @@ def _pick(systems: dict[_Key, _System], machine: str | None, notes: Notes) -> No
     Raises:
         InputError: a file has several of one number of ranks and one place, or none is as asked for.
     """
-    if machine is not None:
-        words = {key: _told_apart(key, system) for key, system in systems.items()}
-        picked = [key for key in systems if machine.lower() in words[key].lower()]
-        if not picked:
-            raise InputError(f"--machine: {machine!r} is in none of {' | '.join(words.values())}")
-        for key in [key for key in systems if key not in picked]:
-            notes.dropped.append(f"{key.source}: another machine ({words[key]})")
+    words = {key: _told_apart(key, system) for key, system in systems.items()}
+    if machine is not None and not any(machine.lower() in told.lower() for told in words.values()):
+        raise InputError(f"--machine: {machine!r} is in none of {' | '.join(words.values())}")
+    for key, told in words.items():
+        if machine is not None and machine.lower() not in told.lower():
+            notes.add("dropped", f"{key.source}: another machine ({told})")
             del systems[key]
-    alike: dict[tuple[str, int, str], list[_Key]] = {}
+    alike: dict[tuple[str, int, str], list[_Key]] = defaultdict(list)
     for key, system in systems.items():
-        if "all_reduce" in system.rows:
-            alike.setdefault((key.source, key.ranks, key.place), []).append(key)
+        if "all_reduce" in system:
+            alike[key[:3]].append(key)
     for (source, ranks, _), keys in alike.items():
         if len(keys) > 1:
-            each = " | ".join(_told_apart(key, systems[key]) for key in keys)
             raise InputError(
-                f"{source}: {len(keys)} machines or runs of {ranks} ranks in one file ({each}); pick one by "
-                f"--machine WORD, a word of its hosts, devices or headline, or give a file of one"
+                f"{source}: {len(keys)} machines or runs of {ranks} ranks in one file "
+                f"({' | '.join(words[key] for key in keys)}); pick one by --machine WORD, a word of its "
+                f"hosts, devices or headline, or give a file of one"
             )
 
 
-def _join(systems: dict[_Key, _System], notes: Notes) -> list[dict[str, Any]]:
-    """Give curves of files without an all-reduce to the one system that they fit; returns those of none."""
-    orphans = []
-    for key in [key for key, system in systems.items() if "all_reduce" not in system.rows]:
-        system = systems.pop(key)
-        for collective, rows in system.rows.items():
+def _join(systems: dict[_Key, _System], notes: Notes) -> None:
+    """Give curves of files without an all-reduce to the one system that they fit."""
+    for key in [key for key, system in systems.items() if "all_reduce" not in system]:
+        for collective, tables in systems.pop(key).items():
             fitting = [
                 other
-                for other, with_all_reduce in systems.items()
+                for other, system in systems.items()
                 if other.ranks == key.ranks
-                and "all_reduce" in with_all_reduce.rows
-                and collective not in with_all_reduce.rows
+                and "all_reduce" in system
+                and collective not in system
                 and (not key.hosts or not other.hosts or key.hosts == other.hosts)
                 and (not key.devices or not other.devices or key.devices == other.devices)
             ]
             if len(fitting) == 1:
-                systems[fitting[0]].rows[collective] = rows
-                systems[fitting[0]].tables[collective] = system.tables[collective]
-                notes.assumed.append(f"{key.source}: {collective} of the system of {fitting[0].source}")
+                systems[fitting[0]][collective] = tables
+                notes.add("assumed", f"{key.source}: {collective} of the system of {fitting[0].source}")
                 continue
-            curve, _ = curve_of(rows, "mean")
-            orphans.append(
-                {
-                    "source": key.source,
-                    "world_size": key.ranks,
-                    "collective": collective,
-                    "points": [[point.num_bytes, point.duration_ns] for point in curve],
-                }
+            notes.add(
+                "missing",
+                f"which of {len(fitting)} systems the {collective} of {key.source} is of"
+                if fitting
+                else f"an all_reduce of the {key.ranks} ranks of {key.source}, without which its "
+                f"{collective} is left out; give all_reduce_perf's file too",
             )
-            notes.missing.append(
-                f"an all_reduce of the {key.ranks} ranks of {key.source}, without which its {collective} is "
-                f"kept in the summary only; give all_reduce_perf's file too"
-                if not fitting
-                else f"which of {len(fitting)} systems the {collective} of {key.source} is of"
-            )
-    return orphans
 
 
 def _leave_out_short(systems: dict[_Key, _System], notes: Notes) -> None:
@@ -302,23 +211,267 @@ def _leave_out_short(systems: dict[_Key, _System], notes: Notes) -> None:
     """
     short = []
     for key, system in list(systems.items()):
-        for collective in list(system.rows):
-            sizes = sorted({row.num_bytes for row in system.rows[collective]})
+        for collective in list(system):
+            sizes = sorted({row.num_bytes for row in _rows(system[collective])})
             if len(sizes) >= _LEAST_SIZES:
                 continue
             run = f"{collective}_perf -b 64K -e 512M -f 2 -g"
             short.append(
-                f"{key.source}: {len(sizes)} size{'s' if len(sizes) > 1 else ''} of {collective} on "
-                f"{key.ranks} ranks ({', '.join(map(format_size, sizes))}), which tell nothing of other "
-                f"buckets; measure {_LEAST_SIZES} at least, such as by {run} {key.ranks}, or by mpirun -np "
-                f"{key.ranks} {run} 1"
+                f"{key.source}: {count_of(len(sizes), 'size')} of {collective} on {key.ranks} ranks "
+                f"({', '.join(map(format_size, sizes))}), which tell nothing of other buckets; measure "
+                f"{_LEAST_SIZES} at least, such as by {run} {key.ranks}, or by mpirun -np {key.ranks} {run} 1"
             )
-            del system.rows[collective], system.tables[collective]
-        if "all_reduce" not in system.rows:
+            del system[collective]
+        if "all_reduce" not in system:
             del systems[key]
     if short and not systems:
         raise InputError(short[0])
-    notes.missing += short
+    for line in short:
+        notes.add("missing", line)
+
+
+# ---- collective and ranks
+
+# nccl-tests' names of its types, and numpy's and torch's.
+_WIDTHS = {
+    **dict.fromkeys(("int8", "uint8", "char", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2"), 1),
+    **dict.fromkeys(("half", "float16", "bfloat16", "fp16", "bf16"), 2),
+    **dict.fromkeys(("int32", "uint32", "float", "float32", "fp32", "int"), 4),
+    **dict.fromkeys(("int64", "uint64", "double", "float64"), 8),
+}
+# Of these nccl-tests' size is the whole tensor's, its count that of one rank's part.
+_BY_PARTS = ("all_gather", "reduce_scatter", "alltoall")
+
+
+def _collective(table: LinkTable, notes: Notes) -> str | None:
+    """The collective of a table, where need be by its sizes, counts and bandwidths; None: it fills no curve.
+
+    nccl-tests' size is n counts where a rank has a part, of a reduce-scatter with an operation, of an
+    all-gather without. Only an all-reduce has a bus bandwidth above the algorithm's.
+    """
+    if table.collective in CURVES:
+        return table.collective
+    if table.collective is not None:
+        notes.add("dropped", f"{table.source}: {table.collective}, which reduces no bucket")
+        return None
+    ratios = [
+        busbw / algbw
+        for row in table.rows
+        for timing in row.timings.values()
+        if timing.rates.keys() >= {"algbw", "busbw"}
+        for (busbw, slack), (algbw, digit) in [(timing.rates["busbw"], timing.rates["algbw"])]
+        if min(busbw / slack, algbw / digit) >= 20  # two digits at least
+    ]
+    ratio = median(ratios) if ratios else 1.0
+    if (ranks_by_counts(table, "reduce_scatter") or 1) > 1 or ratio < 0.97:
+        if table.redop is None:
+            raise InputError(
+                f"{table.source}: sizes and bandwidths are those of a reduce_scatter or an all_gather, and "
+                f"it does not say which; name it above the table (# reduce_scatter)"
+            )
+        told = "all_gather" if table.redop == "none" else "reduce_scatter"
+    elif ratio > 1.03:
+        told = "all_reduce"
+    else:
+        notes.add("assumed", f"{table.source}: does not name its collective; taken for all-reduces")
+        return "all_reduce"
+    notes.add(
+        "assumed",
+        f"{table.source}: does not name its collective; its sizes and bandwidths are those of {told}",
+    )
+    return told
+
+
+def _ranks(table: LinkTable, collective: str, wanted: int | None, notes: Notes) -> tuple[int, str]:
+    """How many ranks a table was measured on, and what tells it; ``InputError`` where nothing does."""
+    by_counts = ranks_by_counts(table, collective)
+    told = by_counts or ranks_by_bandwidths(table, collective)
+    said, by = table.ranks, table.ranks_by
+    if said is not None and not 1 <= said <= MAX_RANKS:
+        raise InputError(f"{table.source}: {said} ranks are not legal; give 1 to {MAX_RANKS}")
+    is_weak = by in (COMMAND, WORDS)  # which may be of another run, or leave something out
+    if said is not None and not is_weak and told not in (None, said):
+        raise InputError(
+            f"{table.source}: {said} ranks by {by}, {told} by its sizes and bandwidths; give a file of "
+            f"one run"
+        )
+    if said is not None and not is_weak:
+        if by != "its column":
+            notes.add("found", f"{table.source}: {said} ranks, told by {by}")
+        return said, by
+    if told is not None:
+        formula = "2(n-1)/n" if collective == "all_reduce" else "(n-1)/n"
+        how = "its sizes and counts" if by_counts else f"bus over algorithm bandwidth, {formula}"
+        if said not in (None, told):
+            notes.add("doubtful", f"{table.source}: {said} ranks by {by}, but {told} by {how}")
+        said, by = told, how
+    if said is not None:
+        notes.add("assumed", f"{table.source}: {said} ranks, told by {by}")
+        return said, by
+    if wanted is not None:
+        notes.add("assumed", f"{table.source}: {wanted} ranks, as --world-size says")
+        return wanted, "--world-size"
+    raise InputError(f"{table.source}: does not say on how many ranks it was measured; give --world-size N")
+
+
+def ranks_by_counts(table: LinkTable, collective: str) -> int | None:
+    """The number of ranks: bytes of the whole tensor over those of one rank's part.
+
+    None if no row gives both, or rows disagree.
+    """
+    parts = [(row.num_bytes, (row.count or 0) * _WIDTHS.get(row.dtype or "", 0)) for row in table.rows]
+    told = {divmod(num_bytes, part) for num_bytes, part in parts if part and num_bytes}
+    ranks, rest = told.pop() if len(told) == 1 else (None, 0)
+    return None if rest or collective not in _BY_PARTS else ranks
+
+
+def ranks_by_bandwidths(table: LinkTable, collective: str) -> int | None:
+    """The number n of ranks by bus over algorithm bandwidth, 2(n-1)/n for an all-reduce.
+
+    A row has few digits and allows a range of n. Returned is the n that most rows allow. None if as many rows
+    allow another n, or fewer than half of all rows allow it.
+    """
+    if bus_factor(collective, 2) == 1 and collective != "all_reduce":
+        return None
+    top = 2.0 if collective == "all_reduce" else 1.0
+    timed = [
+        (timing, *timing.rates["busbw"], row.num_bytes)
+        for row in table.rows
+        for timing in row.timings.values()
+        if "busbw" in timing.rates and timing.duration_ns > timing.slack_ns and row.num_bytes
+    ]
+    if not timed:
+        return None
+    rows, allowed = 0, np.zeros(MAX_RANKS + 2, int)
+    for timing, busbw, slack, num_bytes in timed:
+        low = (busbw - slack) * (timing.duration_ns - timing.slack_ns) / num_bytes
+        high = (busbw + slack) * (timing.duration_ns + timing.slack_ns) / num_bytes
+        if low < top:
+            rows += 1
+            least = top / (top - max(0.0, low))
+            first = max(2, int(least) + (least % 1 >= 1e-9))
+            last = MAX_RANKS if high >= top else min(MAX_RANKS, int(top / (top - high) + 1e-9))
+            if first <= last:
+                allowed[first] += 1
+                allowed[last + 1] -= 1
+    counts = allowed.cumsum()
+    told = np.flatnonzero(counts == counts.max())
+    return int(told[0]) if len(told) == 1 and 2 * counts.max() >= rows else None
+
+
+# ---- rows
+
+_CONTRADICTS = "contradict themselves"
+
+
+def sound_rows(table: LinkTable, collective: str, ranks: int, notes: Notes) -> list[LinkRow]:
+    """The rows with their sound timings; what is left out is told by kind of fault.
+
+    A timing is left out if it contradicts the rest of its row. It is also left out if the run had wrong
+    results, since it did not do the work that the curve stands for.
+
+    Raises:
+        InputError: most timings contradict themselves, or no row is left.
+    """
+    kept: list[LinkRow] = []
+    why: dict[str, list[str]] = defaultdict(list)
+    for row in table.rows:
+        sound: dict[Variant, Timing] = {}
+        for variant, timing in row.timings.items():
+            reason = _fault_of_sizes(row, collective, ranks) or _fault(
+                timing, row.num_bytes, collective, ranks
+            )
+            if reason is None:
+                sound[variant] = timing
+            else:
+                why[reason[0]].append(f"{row.where}: {reason[1]}")
+        if sound:
+            kept.append(replace(row, timings=sound))
+    timings = sum(len(row.timings) for row in table.rows)
+    for name, examples in why.items():
+        notes.add("dropped", f"{table.source}: {len(examples)} timings that {name} ({examples[0]})")
+    contradictions = why.get(_CONTRADICTS, [])
+    if 2 * len(contradictions) > timings:
+        raise InputError(
+            f"{contradictions[0]}; so do {len(contradictions)} of {timings} timings of {collective} on "
+            f"{ranks} ranks; give the right --world-size, or another file"
+        )
+    if not kept:
+        raise InputError(
+            f"{table.source}: no row is left of {collective}: all {', '.join(why)}; measure again"
+        )
+    return kept
+
+
+def _fault_of_sizes(row: LinkRow, collective: str, ranks: int) -> tuple[str, str] | None:
+    if row.num_bytes == 0:
+        return "carry nothing", "size 0"
+    part = (row.count or 0) * _WIDTHS.get(row.dtype or "", 0)
+    whole = part * ranks if collective in _BY_PARTS else part
+    if part and row.num_bytes not in (part, whole):
+        return _CONTRADICTS, f"{row.num_bytes} B are not {row.count} of {row.dtype}"
+    return None
+
+
+def _fault(timing: Timing, num_bytes: int, collective: str, ranks: int) -> tuple[str, str] | None:
+    if timing.wrong > 0:
+        return "have wrong results", f"{num_bytes} B, {format_number(timing.wrong, 6)} wrong"
+    rate = num_bytes / timing.duration_ns
+    relative = timing.slack_ns / timing.duration_ns
+    for name, (said, slack) in timing.rates.items():
+        factor = bus_factor(collective, ranks) if name == "busbw" else 1.0
+        expected = rate * factor
+        # A table may have computed its bus bandwidth from the rounded algorithm bandwidth beside it.
+        rounded = timing.rates["algbw"][1] * factor if name == "busbw" and "algbw" in timing.rates else 0.0
+        if abs(said - expected) > slack + rounded + expected * relative + 1e-9:
+            return (
+                _CONTRADICTS,
+                f"{num_bytes} B in {format_number(timing.duration_ns / 1000, 6)} us are "
+                f"{format_number(expected, 4)} GB/s, {name} says {format_number(said, 6)}",
+            )
+    return None
+
+
+# ---- curves
+
+# DDP reduces its buckets in place: the buffer that goes in is the one that comes out.
+_PREFERRED: tuple[Variant, ...] = ("in", "only", "out")
+
+
+def _chosen(row: LinkRow) -> tuple[Variant, Timing]:
+    """The timing of a row that counts: in place where there is one."""
+    return next((variant, row.timings[variant]) for variant in _PREFERRED if variant in row.timings)
+
+
+def curve_of(rows: Sequence[LinkRow], statistic: str) -> tuple[Curve, dict[str, dict[str, Any]]]:
+    """The points of a curve, medians over rows of one size, and their ``spread``.
+
+    Of several rows the spread is over these; of one, what its file says of its samples, or else the two
+    timings in and out of place. A size with a single timing has none.
+    """
+    by_size: dict[int, list[LinkRow]] = defaultdict(list)
+    for row in rows:
+        by_size[row.num_bytes].append(row)
+    points, spread = [], dict[str, dict[str, Any]]()
+    for num_bytes, same in sorted(by_size.items()):
+        timings = [_chosen(row)[1] for row in same]
+        middle = median_ns([timing.duration_ns for timing in timings])
+        points.append(CurvePoint(num_bytes=num_bytes, duration_ns=middle))
+        both = list(same[0].timings.values())
+        if len(same) == 1 and timings[0].scatter:
+            told = {**timings[0].scatter, "of": "what the file says of its samples"}
+            spread[str(num_bytes)] = {"quantile": statistic, **told}
+        elif len(same) > 1 or len(both) == 2:
+            ones = timings if len(same) > 1 else [replace(one, scatter={}) for one in both]
+            spread[str(num_bytes)] = {
+                "count": sum(one.scatter.get("count", 1) for one in ones),
+                "quantile": "median" if len(same) > 1 else statistic,
+                "median_ns": middle,
+                "min_ns": min(one.scatter.get("min_ns", one.duration_ns) for one in ones),
+                "max_ns": max(one.scatter.get("max_ns", one.duration_ns) for one in ones),
+                "of": "repeated rows" if len(same) > 1 else "in place and out of place",
+            }
+    return tuple(points), spread
 
 
 def _stem(name: str) -> str:
@@ -333,75 +486,70 @@ def _name(given: str | None, key: _Key, systems: Collection[_Key]) -> str:
     return f"{name}, {key.ranks} ranks" + (f", {key.place}" if key.place else "")
 
 
-def _hardware(key: _Key, system: _System, name: str, notes: Notes, details: dict[str, Any]) -> Hardware:
+def _hardware(key: _Key, system: _System, name: str, notes: Notes) -> Hardware:
     curves: dict[str, Any] = {}
-    spread, ratios = {}, {}
-    for collective, rows in system.rows.items():
-        curve, known = curve_of(rows, _statistic(system.tables[collective]))
+    spread = {}
+    for collective, tables in system.items():
+        rows = _rows(tables)
+        curve, known = curve_of(rows, _statistic(tables[0]))
         curves[collective] = curve
         if known:
             spread[collective] = known
-        notes.found.append(
+        notes.add(
+            "found",
             f"{key.source}: {collective} on {key.ranks} ranks{f' ({key.place})' if key.place else ''}, "
-            f"{len(curve)} sizes from {curve[0].num_bytes} to {curve[-1].num_bytes} B"
+            f"{len(curve)} sizes from {curve[0].num_bytes} to {curve[-1].num_bytes} B",
         )
         if len(rows) > len(curve):
-            notes.assumed.append(f"{key.source}: {collective}: medians where a size comes more than once")
-        if (ratio := in_place_ratio(rows)) is not None:
-            ratios[collective] = ratio
+            notes.add("assumed", f"{key.source}: {collective}: medians where a size comes more than once")
         _say_columns(key.source, rows, known, len(curve), notes)
-    tables = [table for several in system.tables.values() for table in several]
-    details["systems"].append(
-        {"name": name, "world_size": key.ranks, "source": key.source, "in_place_over_out_of_place": ratios}
-    )
+    every = [table for tables in system.values() for table in tables]
+    over = {table.over for table in every}
+    told = over.pop() if len(over) == 1 else None
     provenance: dict[str, Any] = {
         "source": "bucketsim import nccl-tests",
-        "files": list(dict.fromkeys(table.source for table in tables)),
-        "statistic": _statistic(tables),
+        "files": list(dict.fromkeys(table.source for table in every)),
+        "statistic": _statistic(every[0]),
         "measured": "beside the step, back to back",
+        "devices": list(every[0].devices),
+        "hosts": list(every[0].hosts),
+        "backend": told and told[0],
+        "device": told and told[1],
+        "place": key.place,
     }
-    for word, values in (("devices", tables[0].devices), ("hosts", tables[0].hosts)):
-        if values:
-            provenance[word] = list(values)
-    over = {table.over for table in tables}
-    if len(over) == 1 and (told := over.pop()) is not None:
-        provenance["backend"], provenance["device"] = told
-    if key.place:
-        provenance["place"] = key.place
     made = Hardware(
         name=name,
         world_size=key.ranks,
         spread=spread,
-        provenance=provenance,
+        provenance={word: value for word, value in provenance.items() if value},
         **curves,
     )
-    if provenance.get("device") == "cpu":
+    if provenance["device"] == "cpu":
         return made  # what DDP costs on a GPU is nothing of such a link
-    return with_own_costs(made, gpus_named(tables[0].devices))
+    return with_own_costs(made, gpus_named(every[0].devices))
 
 
-def _statistic(tables: Sequence[LinkTable]) -> str:
+def _statistic(table: LinkTable) -> str:
     """What one time is: ``mean of 20 iterations``, ``median``."""
-    first = tables[0]
-    if first.statistic == "mean" and first.iterations:
-        return f"mean of {first.iterations} iterations"
-    return first.statistic
+    if table.statistic == "mean" and table.iterations:
+        return f"mean of {table.iterations} iterations"
+    return table.statistic
 
 
 def _say_columns(
     source: str, rows: Sequence[LinkRow], spread: dict[str, Any], sizes: int, notes: Notes
 ) -> None:
-    variants = {chosen(row)[0] for row in rows}
+    variants = {_chosen(row)[0] for row in rows}
     if "in" in variants:
-        notes.assumed.append(
-            f"{source}: the times in place, as DDP reduces a bucket in the buffer that it fills; the summary "
-            f"has their ratio to those out of place"
+        notes.add(
+            "assumed",
+            f"{source}: the times in place, as DDP reduces a bucket in the buffer that it fills",
         )
     if "out" in variants:
-        notes.assumed.append(f"{source}: times out of place where there are none in place")
+        notes.add("assumed", f"{source}: times out of place where there are none in place")
     if any(known["of"] == "in place and out of place" for known in spread.values()):
-        notes.assumed.append(f"{source}: a size scatters by the distance of its two columns, each a mean")
+        notes.add("assumed", f"{source}: a size scatters by the distance of its two columns, each a mean")
     if not spread:
-        notes.missing.append(f"{source}: how times scatter: a size has one value; repeat the run in one file")
+        notes.add("missing", f"{source}: how times scatter: a size has one value; repeat the run in one file")
     elif len(spread) < sizes:
-        notes.missing.append(f"{source}: how times scatter at {sizes - len(spread)} of {sizes} sizes")
+        notes.add("missing", f"{source}: how times scatter at {sizes - len(spread)} of {sizes} sizes")

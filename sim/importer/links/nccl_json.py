@@ -1,194 +1,137 @@
-"""Link benchmarks in JSON: nccl-tests' ``-J`` report, and the profiles of nnscaler."""
+"""nccl-tests' ``-J`` report."""
 
-from collections.abc import Sequence
-from decimal import Decimal
 from itertools import pairwise
-from math import prod
 from pathlib import PurePosixPath
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from sim.errors import InputError
+from sim.importer.imported import plain
 from sim.importer.links.around_tables import NCCL
-from sim.importer.links.columns import (
-    RANKS,
-    LinkRow,
-    LinkTable,
-    Timing,
-    Variant,
-    collective_in,
-    named_collective,
-)
-from sim.importer.links.text_tables import MOST_BYTES, MOST_NS
-from sim.importer.opening import parse_bounded
-from sim.importer.wording import plain
-from sim.units import MIB
+from sim.importer.links.columns import MOST_BYTES, MOST_NS, LinkRow, LinkTable, Timing, Variant, collective_in
 
 # nccl-tests writes its doubles with six decimals, times in us and bandwidths in GB/s (its src/util.cu).
 _DIGIT = 1e-6
 
 
-def read_json_tables(text: str, source: str) -> list[LinkTable]:
-    """The tables of a JSON file. Raises ``InputError`` naming what is missing or not legal."""
-    document = parse_bounded(text, source)
-    if isinstance(document, dict) and "results" in document:
-        return [_report(document, source)]
-    if isinstance(document, dict) and document:
-        profiles = {"": document} if named_collective(next(iter(document))) else document
-        tables = [
-            table for ranks, profile in profiles.items() for table in _nnscaler(profile, str(ranks), source)
-        ]
-        if tables:
-            return tables
-    raise InputError(f"{source}: results: missing; give what nccl-tests wrote with -J")
+class _Timing(msgspec.Struct):
+    time: float | None = None
+    alg_bw: float | None = None
+    bus_bw: float | None = None
+    nwrong: float | str | None = None
+    cpu_time: float | None = None
 
 
-def _report(document: dict[str, Any], source: str) -> LinkTable:
-    results = document["results"]
-    if not isinstance(results, list):
-        raise InputError(f"{source}: results: not a list; give what nccl-tests wrote with -J")
-    rows = [_row(result, f"{source}: results.{number}") for number, result in enumerate(results)]
+class _Times(msgspec.Struct):
+    times_us: list[float] = []
+
+
+class _Result(msgspec.Struct):
+    size: int
+    count: int | None = None
+    type: str | None = None
+    redop: str | None = None
+    out_of_place: _Timing | None = None
+    in_place: _Timing | None = None
+    out_of_place_per_iter: _Times | None = None
+    in_place_per_iter: _Times | None = None
+
+
+class _Device(msgspec.Struct):
+    rank: int | None = None
+    hostname: str = ""
+    device_info: str = ""
+
+
+class _Config(msgspec.Struct):
+    nthreads: int | None = None
+    ngpus: int | None = None
+    iterations: int | None = None
+    devices: list[_Device] = []
+
+
+class _Report(msgspec.Struct):
+    results: list[_Result]
+    args: list[str] | str = ""
+    config: _Config = msgspec.field(default_factory=_Config)
+
+
+def read_report(text: str, source: str) -> LinkTable:
+    """The table of a report. Raises ``InputError`` naming what is missing or not legal."""
+    try:
+        report = msgspec.json.decode(text, type=_Report)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InputError(f"{source}: {plain(str(error))}; give what nccl-tests wrote with -J") from None
+    rows = [_row(result, f"{source}: results.{number}") for number, result in enumerate(report.results)]
     broken = [number for number, row in enumerate(rows) if row is None]
-    arguments = document.get("args")
-    program = arguments[0] if isinstance(arguments, list) and arguments else ""
-    config = document.get("config")
-    config = config if isinstance(config, dict) else {}
-    devices = config.get("devices")
-    devices = [one for one in devices if isinstance(one, dict)] if isinstance(devices, list) else []
-    ranks = _ranks(config, devices)
-    iterations = config.get("iterations")
-    redops = {str(one["redop"]) for one in results if isinstance(one, dict) and one.get("redop")}
+    config, devices = report.config, report.config.devices
+    ranks = _ranks(config)
+    redops = {one.redop for one in report.results if one.redop}
+    program = report.args[0] if isinstance(report.args, list) and report.args else ""
+    said = f"{source}: {len(broken)} results that are no whole row (the first: {(*broken, 0)[0]})"
     return LinkTable(
         source=source,
         rows=tuple(row for row in rows if row is not None),
-        collective=collective_in(PurePosixPath(str(program)).name),
+        collective=collective_in(PurePosixPath(program).name),
         ranks=ranks,
         redop=redops.pop() if len(redops) == 1 else None,
         ranks_by="" if ranks is None else "its list of devices",
-        iterations=iterations if isinstance(iterations, int) and iterations > 0 else None,
-        devices=_words(devices, "device_info"),
-        hosts=_words(devices, "hostname"),
+        iterations=config.iterations if (config.iterations or 0) > 0 else None,
+        devices=tuple(dict.fromkeys(plain(one.device_info) for one in devices if one.device_info)),
+        hosts=tuple(dict.fromkeys(plain(one.hostname) for one in devices if one.hostname)),
         over=NCCL,
-        left_out=(f"{source}: {len(broken)} results that are no whole row (the first: {broken[0]})",)
-        if broken
-        else (),
+        left_out=(said,) if broken else (),
     )
 
 
-def _words(devices: Sequence[dict[str, Any]], key: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(plain(one[key]) for one in devices if one.get(key) and type(one[key]) is str))
-
-
-def _ranks(config: dict[str, Any], devices: Sequence[dict[str, Any]]) -> int | None:
+def _ranks(config: _Config) -> int | None:
     """The number of ranks of a report, which lists only the first rank of each process."""
-    listed = [one.get("rank") for one in devices]
-    each = [config.get(name) for name in ("nthreads", "ngpus")]
-    if not listed or not all(type(number) is int and 0 <= number < 10**7 for number in (*listed, *each)):
+    numbers = [one.rank for one in config.devices]
+    each = (config.nthreads, config.ngpus)
+    if not numbers or not all(number is not None and 0 <= number < 10**7 for number in (*numbers, *each)):
         return None
-    a_process = each[0] * each[1]  # type: ignore[operator]
-    numbers = sorted(number for number in listed if number is not None)
-    one_by_one = len(numbers) > 1 and all(after == before + 1 for before, after in pairwise(numbers))
-    return int(numbers[-1] + (1 if one_by_one else max(1, a_process)))
+    listed = sorted(number for number in numbers if number is not None)
+    one_by_one = len(listed) > 1 and all(after == before + 1 for before, after in pairwise(listed))
+    return listed[-1] + (1 if one_by_one else max(1, (each[0] or 0) * (each[1] or 0)))
 
 
-def _row(result: Any, where: str) -> LinkRow | None:
-    size = result.get("size") if isinstance(result, dict) else None
-    if type(size) is not int or not 0 <= size <= MOST_BYTES:
+def _row(result: _Result, where: str) -> LinkRow | None:
+    if not 0 <= result.size <= MOST_BYTES:
         return None
     timings: dict[Variant, Timing] = {}
-    names: tuple[tuple[Variant, str], ...] = (("out", "out_of_place"), ("in", "in_place"))
-    for variant, name in names:
-        body = result.get(name)
-        if not isinstance(body, dict):
-            continue
-        if "cpu_time" in body:
+    variants: tuple[tuple[Variant, _Timing | None, _Times | None], ...] = (
+        ("out", result.out_of_place, result.out_of_place_per_iter),
+        ("in", result.in_place, result.in_place_per_iter),
+    )
+    for variant, body, each in variants:
+        if body is not None and body.cpu_time is not None:
             raise InputError(
                 f"{where}: cpu_time is what a launch takes on the CPU; run nccl-tests without -C"
             )
-        duration = _ns(body.get("time"), 1000)
-        if not duration:
+        if body is None or (duration := _ns(body.time)) is None:
             continue
-        wrong, each = body.get("nwrong"), result.get(f"{name}_per_iter")
-        times = each.get("times_us") if isinstance(each, dict) else None
-        samples = [_ns(one, 1000) for one in times] if isinstance(times, list) else []
+        samples = [time for one in (each.times_us if each else ()) if (time := _ns(one)) is not None]
+        rates = (("algbw", body.alg_bw), ("busbw", body.bus_bw))
         timings[variant] = Timing(
             duration_ns=duration,
             slack_ns=1.0,
-            rates={
-                name: (float(rate), _DIGIT)
-                for name, key in (("algbw", "alg_bw"), ("busbw", "bus_bw"))
-                if isinstance(rate := body.get(key), int | float) and 0 <= rate < 1e12
-            },
-            wrong=float(min(wrong, MOST_BYTES)) if isinstance(wrong, int | float) else 0.0,
-            scatter=_scatter([one for one in samples if one]) if len(samples) > 1 and all(samples) else {},
+            rates={name: (rate, _DIGIT) for name, rate in rates if rate is not None and 0 <= rate < 1e12},
+            wrong=min(body.nwrong, MOST_BYTES) if isinstance(body.nwrong, float) else 0.0,
+            scatter=_scatter(samples) if len(samples) > 1 else {},
         )
     if not timings:
         return None
-    count, dtype = result.get("count"), result.get("type")
-    return LinkRow(
-        where=where,
-        num_bytes=size,
-        timings=timings,
-        count=count if type(count) is int else None,
-        dtype=dtype if isinstance(dtype, str) else None,
-    )
+    return LinkRow(where=where, num_bytes=result.size, timings=timings, count=result.count, dtype=result.type)
 
 
-def _scatter(samples: Sequence[int]) -> dict[str, int]:
+def _ns(time_us: float | None) -> int | None:
+    """None where it is not above 0, or beyond reach."""
+    return round(time_us * 1000) or 1 if time_us is not None and 0 < time_us * 1000 <= MOST_NS else None
+
+
+def _scatter(samples: list[int]) -> dict[str, int]:
     low, middle, high = (round(float(one)) for one in np.quantile(samples, [0.1, 0.5, 0.9]))
-    return {
-        "count": len(samples),
-        "p10_ns": low,
-        "median_ns": middle,
-        "p90_ns": high,
-        "min_ns": min(samples),
-    }
-
-
-def _nnscaler(profile: Any, ranks: str, source: str) -> list[LinkTable]:
-    """One profile: by collective, sizes in MiB (of the whole tensor) and times in s, two lists as long."""
-    tables = []
-    for name, lists in profile.items() if isinstance(profile, dict) else ():
-        collective = named_collective(name)
-        if collective is None or not isinstance(lists, list) or len(lists) != 2:
-            return []
-        sizes, times = lists
-        if not isinstance(sizes, list) or not isinstance(times, list) or len(sizes) != len(times):
-            raise InputError(f"{source}: {name}: give two lists of one length, sizes in MiB and times in s")
-        rows = []
-        for number, (size, time) in enumerate(zip(sizes, times, strict=True)):
-            num_bytes, duration = _ns(size, MIB), _ns(time, 10**9)
-            if not num_bytes or not duration:
-                raise InputError(
-                    f"{source}: {name}: entry {number}: {size!r:.40} MiB in {time!r:.40} s is not legal"
-                )
-            rows.append(
-                LinkRow(
-                    where=f"{source}: {name}.{number}",
-                    num_bytes=num_bytes,
-                    timings={"only": Timing(duration_ns=duration, slack_ns=1.0)},
-                )
-            )
-        tables.append(
-            LinkTable(
-                source=source,
-                rows=tuple(rows),
-                collective=collective,
-                ranks=_product(ranks),
-                ranks_by="its key" if _product(ranks) else "",
-            )
-        )
-    return tables
-
-
-def _product(text: str) -> int | None:
-    """``4`` or ``2x4``; None where it is neither."""
-    return prod(map(int, text.split("x"))) if RANKS.fullmatch(text) else None
-
-
-def _ns(value: Any, scale: int) -> int | None:
-    """A number times ``scale`` as an integer; None where it is none, not above 0, or beyond reach."""
-    if type(value) not in (int, float) or not 0 < value * scale <= MOST_NS:
-        return None
-    return round(Decimal(repr(value)) * scale)
+    found: dict[str, Any] = {"count": len(samples), "p10_ns": low, "median_ns": middle, "p90_ns": high}
+    return {**found, "min_ns": min(samples)}

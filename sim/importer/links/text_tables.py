@@ -1,16 +1,15 @@
 """Tables in text: nccl-tests' own, CSV, and whitespace tables with a header; rows between any noise."""
 
 import csv
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import lru_cache
-from statistics import median
 
 from sim.errors import InputError
+from sim.importer.imported import plain
 from sim.importer.links.around_tables import (
     NCCL,
     ends_table,
@@ -25,6 +24,8 @@ from sim.importer.links.around_tables import (
     without_prefixes,
 )
 from sim.importer.links.columns import (
+    MOST_BYTES,
+    MOST_NS,
     NUMBER,
     RATE_UNITS,
     TIME_UNITS,
@@ -33,12 +34,11 @@ from sim.importer.links.columns import (
     LinkTable,
     Timing,
     Variant,
+    bus_factor,
     collective_in,
     column_of,
     named_collective,
 )
-from sim.importer.links.link_checks import bus_factor
-from sim.importer.wording import plain
 
 # ---- tables as they are found
 
@@ -63,7 +63,6 @@ class Said:
     command: str = ""
     origin: str = ""  # who wrote it, by what stands before its lines
     over: tuple[str, str] | None = None  # the backend, and the device whose buffers were reduced
-    weak: tuple[Column, ...] | None = None  # columns named in a sentence, which serve where no header is
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,11 +149,7 @@ def has_table(text: str) -> bool:
     """Whether a text holds a header of such a table, or nccl-tests' own first lines."""
     if _OWN_LINES.search(text):
         return True
-    return bool(headers_in(text, _MAY_BE_HEADER, _known)) or any(
-        line.lstrip().startswith("#") and _weak_header(line) is not None
-        for line, _ in _lines(text)
-        if _MAY_BE_HEADER.search(line)
-    )
+    return bool(headers_in(text, _MAY_BE_HEADER, _known))
 
 
 @lru_cache(maxsize=4096)  # logs repeat their lines
@@ -213,12 +208,8 @@ def _blocks(text: str, source: str, origins: Mapping[int, str]) -> list[TextBloc
         is_comment = body.lstrip().startswith("#")
         if _listen(content, is_comment, said) or is_comment or (table is not None and end is not None):
             continue
-        if table is None or (said.weak is not None and said.is_fresh):
-            fields = content.split()
-            if said.weak is None or not NUMBER.fullmatch(fields[0]) or len(fields) > len(said.weak):
-                continue
-            table = _block(said.weak[: len(fields)], None, said)
-            blocks.append(table)
+        if table is None:
+            continue
         if table.ended is not None:
             stray = TextBlock(columns=table.columns, delimiter=table.delimiter, said=said)
             content = _FILE_BEFORE.sub("", content)
@@ -242,7 +233,7 @@ def _lines(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def _block(columns: tuple[Column, ...], delimiter: str | None, said: Said) -> TextBlock:
-    said.is_fresh, said.is_used, said.weak = False, True, None
+    said.is_fresh, said.is_used = False, True
     return TextBlock(columns=columns, delimiter=delimiter, said=replace(said, ranks=dict(said.ranks)))
 
 
@@ -265,7 +256,6 @@ def _listen(content: str, is_comment: bool, said: Said) -> bool:
         if (program := program_of(content)) is not None:
             said.collective, said.is_fresh = collective_in(program), True
         said.num_ranks = ranks_of_command(content)
-        said.weak = (_weak_header(content) if is_comment else None) or said.weak
         return True
     if is_comment and "concluded" not in content:
         said.is_over_ranks = said.is_over_ranks or content.startswith("OSU ")
@@ -275,7 +265,6 @@ def _listen(content: str, is_comment: bool, said: Said) -> bool:
             said.num_ranks = words
         if (named := collective_in(content)) is not None:
             said.collective, said.is_fresh = named, True
-        said.weak = _weak_header(content) or said.weak
         return True
     if not is_comment and not said.is_used and not NUMBER.match(content.lstrip("| ")):
         said.num_ranks = said.num_ranks or ranks_in_words(content)
@@ -302,16 +291,6 @@ def _header(line: str) -> Header | None:
     if not _has_size_and_time(columns) or columns[0].kind == "other" or 2 * unknown > len(columns):
         return None
     return columns, None
-
-
-def _weak_header(content: str) -> tuple[Column, ...] | None:
-    """Names of columns in a sentence: a size and a time with its unit, side by side, and what follows."""
-    columns = [column_of(word) for word in content.split()]
-    for place in range(len(columns) - 1):
-        size, time = columns[place], columns[place + 1]
-        if size.kind == "size" and size.scale and time.kind == "time" and time.scale:
-            return tuple(columns[place:])
-    return None
 
 
 def _has_size_and_time(columns: tuple[Column, ...]) -> bool:
@@ -446,7 +425,6 @@ def _in_gb_per_s(number: str, scale: Decimal | None) -> str:
 
 # ---- cells as timings
 
-MOST_NS, MOST_BYTES = 10**15, 1 << 50  # eleven days, a pebibyte
 _SCATTER = {"min": "min_ns", "p10": "p10_ns", "median": "median_ns", "p90": "p90_ns", "max": "max_ns"}
 
 
@@ -470,7 +448,7 @@ def read_cells(block: TextBlock, source: str, world_size: int | None = None) -> 
             f"{source}: cputime is what a launch takes on the CPU; run nccl-tests without -C to have the time"
         )
     groups = _groups(columns)
-    scale, unit_by = _time_scale(block, groups, source)
+    scale = _time_scale(block, groups, source)
     size_at = _first(columns, "size")
     assert size_at is not None
     if columns[size_at].scale is None:
@@ -542,7 +520,6 @@ def read_cells(block: TextBlock, source: str, world_size: int | None = None) -> 
                 over=NCCL if _is_of_nccl_tests(columns) else said.over,
                 left_out=tuple(left_out),
                 unread=tuple(column.name for column in columns if column.kind == "other" and column.name),
-                unit_by=unit_by,
             )
         )
         left_out = []
@@ -593,36 +570,15 @@ def _main(group: _Group) -> str | None:
     return next((key for key in times if key not in _BESIDE), None)
 
 
-def _time_scale(
-    block: TextBlock, groups: Mapping[Variant, _Group], source: str
-) -> tuple[Decimal | None, str | None]:
-    """ns in one unit of times without a unit, and why: by bandwidths beside them, or nccl-tests' columns."""
+def _time_scale(block: TextBlock, groups: Mapping[Variant, _Group], source: str) -> Decimal | None:
+    """ns in one unit of times without a unit: those of nccl-tests' columns are us; None: there are none."""
     columns = block.columns
     bare = [columns[place] for group in groups.values() for key, place in group.items() if key not in _BESIDE]
     bare = [column for column in bare if column.scale is None]
     if not bare:
-        return None, None
-    size_at = _first(columns, "size")
-    assert size_at is not None
-    seconds = []
-    for _, fields in block.rows:
-        size = _number(fields[size_at])
-        for group in groups.values():
-            main = _main(group)
-            time = None if main is None else _number(fields[group[main]])
-            rates = (_number(fields[group[name]]) for name in ("algbw", "busbw") if name in group)
-            rate = next((rate for rate in rates if rate and rate > 0), None)
-            if time and size and rate:
-                seconds.append(size / (time * rate * 10**9))
-    if seconds:
-        told = median(seconds)
-        power = round(math.log10(told) / 3) if told > 0 else 1
-        # A bus bandwidth lies between half and twice the algorithm's, far from the next unit.
-        if -3 <= power <= 0 and 0.4 < float(told) / 1000.0**power < 2.5:
-            unit = ("s", "ms", "us", "ns")[-power]
-            return TIME_UNITS[unit], f"{source}: times are in {unit}, told by the bandwidths beside them"
+        return None
     if _is_of_nccl_tests(columns):
-        return TIME_UNITS["us"], f"{source}: times are in us, as nccl-tests writes these columns"
+        return TIME_UNITS["us"]
     raise InputError(
         f"{source}: column {bare[0].name!r}: its unit cannot be told; name it {bare[0].name}_us, _ms or _s"
     )
@@ -675,7 +631,7 @@ def _timing(
         and 0 <= number * factor <= MOST_NS
     }
     told = fields[group["iterations"]] if "iterations" in group else ""
-    count = _whole(told, Decimal(1), 10**9) or _three(numbers) or block.said.iterations
+    count = _whole(told, Decimal(1), 10**9) or block.said.iterations
     if block.said.is_over_ranks or not set(found) - {"median_ns"}:
         found, count = {}, None
     return Timing(
@@ -687,21 +643,11 @@ def _timing(
     )
 
 
-def _three(numbers: Mapping[str, Decimal | None]) -> int | None:
-    """3 if the mean is that of the least, the median and the greatest, which are then all runs; else None."""
-    low, middle, high, mean = (numbers.get(name) for name in ("min", "median", "max", "mean"))
-    if low is None or middle is None or high is None or mean is None:
-        return None
-    far = abs(float(low) + float(middle) + float(high) - 3 * float(mean))
-    return 3 if far <= 1e-9 * abs(float(mean)) else None
-
-
 def _key(
     block: TextBlock, columns: tuple[Column, ...], fields: list[str]
 ) -> tuple[str | None, int | None, str]:
     collective, ranks, places = None, None, []
     for column, cell in zip(columns, fields, strict=True):
-        collective = collective or column.collective
         if column.kind == "collective":
             collective = named_collective(cell) or collective
         elif column.kind == "world_size":

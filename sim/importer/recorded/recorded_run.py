@@ -12,7 +12,7 @@ import numpy as np
 from sim.errors import InputError
 from sim.formats.documents import SCHEMA_VERSION
 from sim.formats.recordings import load_recording
-from sim.importer.imported import MEASURED, Imported, ImportOptions
+from sim.importer.imported import Imported, ImportOptions, Kind, Note
 from sim.importer.readers import RECORDING
 from sim.importer.recorded.recorded_workload import (
     Kept,
@@ -24,7 +24,7 @@ from sim.importer.recorded.recorded_workload import (
     warmup_steps,
     workload_of,
 )
-from sim.importer.sampled_curve import SHORTEST_OVER_RANKS, median_curve, scatter_by_size
+from sim.importer.samples import SHORTEST_OVER_RANKS, median_curve, scatter_by_size
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.ddp_switches import ARGUMENTS, SETTINGS
 from sim.nouns.devices import link_source
@@ -334,7 +334,7 @@ def _ns_a_byte(backward: RecordedBackward) -> float | None:
 
 
 def read_recording(paths: Sequence[Path], options: ImportOptions) -> Imported:
-    """A workload and, in ``details["measured"]``, medians of steps and buckets, from one recording.
+    """A workload and, in ``measured``, medians of steps and buckets, from one recording.
 
     Args:
         paths: its directory, or files of one directory's ranks.
@@ -354,54 +354,65 @@ def read_recording(paths: Sequence[Path], options: ImportOptions) -> Imported:
     header = recording.ranks[0].header
     kept = keep(recording)
     steps = sum(len(rank.steps) for rank in recording.ranks)
-    found = [
-        f"{len(recording.ranks)} of {recording.world_size} ranks, {header.level} level, {header.backend} on "
-        f"{header.device_type}, {steps} steps in all",
-        f"{len(workload.gradients)} gradients, {format_size(workload.total_bytes)}; forward "
-        f"{format_ms(workload.forward_ns)}, backward {format_ms(workload.backward_ns)}, optimizer "
-        f"{format_ms(workload.optimizer_ns)}",
+    notes = [
+        Note(
+            "found",
+            f"{len(recording.ranks)} of {recording.world_size} ranks, {header.level} level, {header.backend} "
+            f"on {header.device_type}, {steps} steps in all",
+        ),
+        Note(
+            "found",
+            f"{len(workload.gradients)} gradients, {format_size(workload.total_bytes)}; forward "
+            f"{format_ms(workload.forward_ns)}, backward {format_ms(workload.backward_ns)}, optimizer "
+            f"{format_ms(workload.optimizer_ns)}",
+        ),
+        Note(
+            "assumed",
+            f"made from {workload.provenance['made_from']} of rank {workload.provenance['rank']}, "
+            f"{workload.provenance['rank_is']}",
+        ),
+        Note("assumed", "backward starts at the end of forward; the loss is in it"),
+        Note("dropped", f"the first {warmup_steps(recording)} steps of each rank, as warm-up"),
+        *(Note("doubtful", line) for line in workload.provenance["doubtful"]),
     ]
-    if header.comm_hook is not None:
-        found.append(f"the communication hook {header.comm_hook}")
-    assumed = [
-        f"made from {workload.provenance['made_from']} of rank {workload.provenance['rank']}, "
-        f"{workload.provenance['rank_is']}",
-        "backward starts at the end of forward; the loss is in it",
-    ]
-    if workload.extensions:
-        assumed.append(
-            "the model ran under torch.compile: gradients are ready where its cuts end, and the cuts stay"
-        )
-    if workload.ready_includes:
-        assumed.append(
-            f"the times contain {', '.join(workload.ready_includes)}; to be rid of them, run a few backwards "
-            f"under no_sync while recording"
-        )
-    if not workload.provenance["optimizer_seen"]:
-        assumed.append("no optimizer step was seen; optimizer_ns is 0")
-    run, missing = as_run(recording, workload), []
-    if isinstance(run, str):
-        missing.append(f"the job's own step, to hold predictions to: {run}")
-    dropped = [f"the first {warmup_steps(recording)} steps of each rank, as warm-up"]
+    run = as_run(recording, workload)
     shared = sum(rank.dropped for rank in kept)
-    if shared:
-        dropped.append(f"{shared} backwards that followed several forwards with gradients")
-    if recording.missing_ranks:
-        dropped.append(f"no file of {format_ranks(recording.missing_ranks)}")
     later = sorted(path.name for path in folders[0].glob("restart-*") if path.is_dir())
-    if later:
-        dropped.append(f"later starts of the job, each to be imported by itself: {', '.join(later)}")
-    if torn := torn_ranks(recording):
-        dropped.append(f"the last line of {format_ranks(torn)}, which was cut off")
+    torn = torn_ranks(recording)
+    said: tuple[tuple[Any, Kind, str], ...] = (
+        (header.comm_hook, "found", f"the communication hook {header.comm_hook}"),
+        (
+            workload.extensions,
+            "assumed",
+            "the model ran under torch.compile: gradients are ready where its cuts end, and the cuts stay",
+        ),
+        (
+            workload.ready_includes,
+            "assumed",
+            f"the times contain {', '.join(workload.ready_includes)}; to be rid of them, run a few backwards "
+            f"under no_sync while recording",
+        ),
+        (
+            not workload.provenance["optimizer_seen"],
+            "assumed",
+            "no optimizer step was seen; optimizer_ns is 0",
+        ),
+        (isinstance(run, str), "missing", f"the job's own step, to hold predictions to: {run}"),
+        (shared, "dropped", f"{shared} backwards that followed several forwards with gradients"),
+        (recording.missing_ranks, "dropped", f"no file of {format_ranks(recording.missing_ranks)}"),
+        (
+            later,
+            "dropped",
+            f"later starts of the job, each to be imported by itself: {', '.join(later)}",
+        ),
+        (torn, "dropped", f"the last line of {format_ranks(torn)}, which was cut off"),
+    )
+    notes += [Note(kind, text) for is_so, kind, text in said if is_so]
     return Imported(
         format=RECORDING,
         name=workload.name,
         workload=workload,
         measurements=() if isinstance(run, str) else (run,),
-        found=tuple(found),
-        assumed=tuple(assumed),
-        missing=tuple(missing),
-        dropped=tuple(dropped),
-        doubtful=tuple(workload.provenance["doubtful"]),
-        details={MEASURED: measured},
+        notes=tuple(notes),
+        measured=measured,
     )

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from sim.errors import InputError, NotModelledError
-from sim.importer.quiet_steps import left_out, quiet_numbers
+from sim.importer.samples import left_out, quiet_numbers
 from sim.metrics.noise import median_interval
 from sim.nouns.ddp_switches import ARGUMENTS, HOOKS
 from sim.nouns.devices import serialised_by

@@ -1,9 +1,10 @@
-"""Steps that take a multiple of the others: which are quiet."""
+"""What several steps show of one thing: which of them are quiet, and the curve of their all-reduces."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
-from sim.importer.wording import count_of, few
-from sim.units import NS_PER_MS, format_ms
+from sim.importer.imported import count_of, few
+from sim.nouns.hardware import Curve, CurvePoint
+from sim.units import NS_PER_MS, format_ms, median_ns
 
 _FACTOR = 2
 # Steps differ by so much without a reason: a late launch; on a CPU the scheduler takes the cores away.
@@ -48,3 +49,29 @@ def left_out(lengths_ns: Mapping[int, int], quiet: Collection[int], why: str = "
         f"steps differ manifold; {count_of(len(loud), 'step')} of {len(lengths_ns)} left out ({shown})"
         f"{why and f', with {why} in them'}; the import is {made}"
     )
+
+
+# ---- curves
+
+SHORTEST_OVER_RANKS = "median over steps of the shortest over ranks"
+
+
+def median_curve(by_size: Mapping[int, Sequence[int]]) -> Curve:
+    """The median of the times (ns) of each size (bytes)."""
+    return tuple(
+        CurvePoint(num_bytes=size, duration_ns=median_ns(times)) for size, times in sorted(by_size.items())
+    )
+
+
+def scatter_by_size(by_size: Mapping[int, Sequence[int]], quantile: str) -> dict[str, dict[str, int | str]]:
+    """How the times (ns) of each size scatter, as in ``Hardware.spread``; ``quantile``: words for a time."""
+    return {
+        str(size): {
+            "count": len(times),
+            "min_ns": min(times),
+            "median_ns": median_ns(times),
+            "max_ns": max(times),
+            "quantile": quantile,
+        }
+        for size, times in sorted(by_size.items())
+    }
