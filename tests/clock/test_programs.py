@@ -7,12 +7,16 @@ from hypothesis import strategies as st
 
 from sim.clock import play, simpy_clock
 from sim.clock.program import (
+    AROUND,
     BACKWARD,
     BACKWARD_END,
     COPY_BACK,
     COPY_IN,
+    FORWARD,
     FULL_SPEED,
+    HOOK,
     LAUNCH,
+    OPTIMIZER,
     READY,
     WAIT,
     Item,
@@ -26,6 +30,7 @@ from tests.effort import tries
 from tests.strategies import SLOWDOWNS, Draw
 
 durations = st.integers(0, 7)
+WORK = (FORWARD, BACKWARD, OPTIMIZER, AROUND, HOOK)
 speeds = st.sampled_from(SLOWDOWNS).map(rate_of) | st.integers(2, FULL_SPEED)
 
 
@@ -61,6 +66,7 @@ def programs(draw: Draw) -> Program:
                 after=draw(st.integers(0, number - 1)) if chained else None,
                 settle_ns=draw(st.integers(0, 3)),
                 holds_channel=draw(st.booleans()),
+                queued_ns=draw(st.none() | durations),
             )
         )
     to_launch = [number for number, one in enumerate(collectives) if one.after is None]
@@ -76,7 +82,7 @@ def programs(draw: Draw) -> Program:
         what = draw(st.sampled_from(["work", "copy_in", "launch", "launch", "wait", "copy_back", "ready"]))
         number = draw(st.integers(0, max(0, len(collectives) - 1)))
         if what in ("work", "copy_in"):
-            kind = BACKWARD if what == "work" else COPY_IN
+            kind = draw(st.sampled_from(WORK)) if what == "work" else COPY_IN
             lane.append(Item(kind, draw(durations), gradient=number))
         elif what == "launch" and to_launch:
             launched.append(to_launch.pop(0))
@@ -126,17 +132,18 @@ def test_no_work_is_lost_and_nothing_comes_too_early(program: Program) -> None:
         launch, start = outcome.launch_ns[number], outcome.start_ns[number]
         end, usable = outcome.end_ns[number], outcome.usable_ns[number]
         assert launch <= outcome.taken_ns[number] == start
-        assert end - start >= collective.service_ns
+        waited = launch < start and collective.queued_ns is not None
+        assert end - start >= (collective.queued_ns if waited else collective.service_ns)
         assert usable == end + collective.settle_ns
         if collective.after is not None:
             assert launch == outcome.usable_ns[collective.after]
     busy = sum(span.end_ns - span.start_ns for span in outcome.compute)
-    asked = sum(item.duration_ns for item in program.lane if item.kind in (BACKWARD, COPY_IN))
+    asked = sum(item.duration_ns for item in program.lane if item.kind in (BACKWARD, HOOK, COPY_IN))
     assert busy >= asked
     assert outcome.backward_end_ns <= outcome.sync_end_ns
-    overlapping = sorted(  # a channel is held while other ranks are waited for
-        (outcome.taken_ns[k], +1) for k, c in enumerate(program.collectives) if c.service_ns
-    ) + sorted((outcome.end_ns[k], -1) for k, c in enumerate(program.collectives) if c.service_ns)
+    # A channel is held while other ranks are waited for.
+    held = [span for span in zip(outcome.taken_ns, outcome.end_ns, strict=True) if span[1] > span[0]]
+    overlapping = sorted([(taken, +1) for taken, _ in held]) + sorted([(end, -1) for _, end in held])
     active = 0
     for _, change in sorted(overlapping):
         active += change
