@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from sim.clock.program import (
     AROUND,
@@ -23,11 +22,17 @@ from sim.clock.program import (
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, CollectiveTimes
 from sim.nouns.hardware import Hardware
-from sim.nouns.timeline import BucketTimes, ComputeSpan, Iteration, Link, PathKind, SpanKind, Timeline
+from sim.nouns.timeline import BucketTimes, Iteration, PathKind, Span, Timeline
 from sim.nouns.workload import Workload
 from sim.units import format_ms
 
-_SPANS: dict[int, SpanKind] = {BACKWARD: "backward", HOOK: "hook", COPY_IN: "copy_in", LAUNCH: "launch"}
+_KINDS: dict[int, PathKind] = {
+    BACKWARD: "backward",
+    HOOK: "hook",
+    COPY_IN: "copy_in",
+    LAUNCH: "launch",
+    COPY_BACK: "copy_out",
+}
 
 
 @dataclass(frozen=True)
@@ -89,26 +94,6 @@ class Outcome:
             parts[what] = parts.get(what, 0) + end - start - item.duration_ns * (item.kind == FORWARD)
             start = end
         return {what: took for what, took in parts.items() if took}
-
-    @cached_property
-    def compute(self) -> tuple[ComputeSpan, ...]:
-        """The lane's spans, without copies back."""
-        spans, start = [], 0
-        for item, end in zip(self.program.lane, self.ended_ns, strict=True):
-            if item.kind in _SPANS and end > start:
-                of_launch = item.kind == LAUNCH
-                bucket = self.program.collectives[item.collective].bucket if of_launch else item.bucket
-                spans.append(
-                    ComputeSpan(
-                        kind=_SPANS[item.kind],
-                        start_ns=start,
-                        end_ns=end,
-                        gradient=item.gradient,
-                        bucket=bucket,
-                    )
-                )
-            start = end
-        return tuple(spans)
 
     @property
     def ready_ns(self) -> tuple[int, ...]:
@@ -196,7 +181,7 @@ def _buckets(outcome: Outcome, labels: list[int]) -> tuple[BucketTimes, ...]:
     return tuple(made)
 
 
-def _links(outcome: Outcome) -> tuple[tuple[Link, ...], int]:
+def _spans(outcome: Outcome) -> tuple[tuple[Span, ...], int]:
     """Every span with what released it, and the number of the one that the lane's end came with.
 
     A collective is launched by the lane, by the launch before it or by the collective that it follows; where
@@ -237,8 +222,7 @@ def _links(outcome: Outcome) -> tuple[tuple[Link, ...], int]:
             lane = done[item.collective]
         elif ended > now:
             bucket = collectives[item.collective].bucket if item.kind == LAUNCH else item.bucket
-            kind: PathKind = "copy_out" if item.kind == COPY_BACK else _SPANS[item.kind]
-            spans.append((kind, now, ended, bucket, item.gradient, None))
+            spans.append((_KINDS[item.kind], now, ended, bucket, item.gradient, None))
             causes.append(lane)
             lane = len(spans) - 1
         if item.kind == LAUNCH:
@@ -257,7 +241,7 @@ def _links(outcome: Outcome) -> tuple[tuple[Link, ...], int]:
             by = left.get(outcome.taken_ns[number], -1)
             channel = -1 if by < 0 else done[by] if collectives[by].holds_channel else sent[by]
             causes[first[number] + (cost > 0 and one.after is None)] = channel
-    return tuple(Link(*span, cause) for span, cause in zip(spans, causes, strict=True)), lane
+    return tuple(Span(*span, cause) for span, cause in zip(spans, causes, strict=True)), lane
 
 
 def _told_of_forward(gathers: Sequence[Collective], added: Mapping[str, int]) -> tuple[str, ...]:
@@ -286,7 +270,7 @@ def make_timeline(
     """The timeline of one played program, a micro-batch that follows ``earlier`` ones of its step."""
     whole, outcome = outcome, outcome.in_backward()
     program, labels = outcome.program, _channels(outcome)
-    links, released_by = _links(outcome)
+    spans, released_by = _spans(outcome)
     added = whole.before_forward
     optimizer_ns = sum(item.duration_ns for item in whole.program.lane if item.kind == OPTIMIZER)
     return Timeline(
@@ -300,7 +284,6 @@ def make_timeline(
         earlier=earlier,
         before=whole.program.before,
         after=whole.program.after,
-        compute=outcome.compute,
         buckets=_buckets(outcome, labels),
         collectives=tuple(
             CollectiveTimes(
@@ -321,6 +304,6 @@ def make_timeline(
         early_launches=program.early_launches,
         notes=(*program.notes, *_told_of_forward(whole.program.before, added)),
         slowest=slowest,
-        links=links,
+        spans=spans,
         released_by=released_by,
     )

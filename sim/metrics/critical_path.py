@@ -12,7 +12,7 @@ def dependencies(timeline: Timeline) -> "networkx.DiGraph[int]":
 
     Every link has one, so that one way leads to each, without a gap, from the start of backward.
     """
-    return networkx.DiGraph((link.cause, number) for number, link in enumerate(timeline.links))
+    return networkx.DiGraph((link.cause, number) for number, link in enumerate(timeline.spans))
 
 
 def critical_path(timeline: Timeline) -> tuple[PathSpan, ...]:
@@ -29,6 +29,6 @@ def critical_path(timeline: Timeline) -> tuple[PathSpan, ...]:
             gradient=link.gradient,
             collective=link.collective,
         )
-        for link in (timeline.links[number] for number in way[1:])
+        for link in (timeline.spans[number] for number in way[1:])
         if link.end_ns > link.start_ns
     )

@@ -8,23 +8,10 @@ from sim.nouns.collective import Collective, CollectiveKind, CollectiveTimes, Ea
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 
-SpanKind = Literal["backward", "copy_in", "launch", "hook"]
-PathKind = SpanKind | CollectiveKind | Literal["copy_out", "settle", "straggler"]
+PathKind = (
+    Literal["backward", "copy_in", "launch", "hook", "copy_out", "settle", "straggler"] | CollectiveKind
+)
 Iteration = Literal["steady"] | int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComputeSpan:
-    """Work on the compute lane, in ns. ``gradient`` is None for backward's tail; ``bucket`` for launches.
-
-    ``hook`` is what a communication hook or another system's own hook computes before it launches.
-    """
-
-    kind: SpanKind
-    start_ns: int
-    end_ns: int
-    gradient: int | None = None
-    bucket: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +31,10 @@ class PathSpan:
     collective: int | None = None
 
 
-class Link(NamedTuple):
-    """A span of the step (``PathSpan``) and what released it: ``cause``, the number of the link that it began
-    at the end of; -1: the start of backward."""
+class Span(NamedTuple):
+    """What took time in a step, as in ``PathSpan``, and what released it: ``cause``, the number of the span
+    that it began at the end of; -1: the start of backward. ``gradient`` is None for backward's tail. ``hook``
+    is what a communication hook or another system's own hook computes before it launches."""
 
     kind: PathKind
     start_ns: int
@@ -90,8 +78,9 @@ class Timeline:
     ``before_forward`` are the parts of ``pre_forward_ns``, by what they are for. ``optimizer_ns`` is the
     optimizer's step as this system runs it, ``post_sync_ns`` what else follows (ZeRO's all-gather).
     ``slowest`` is the workload as the slowest other rank ran it; None: no rank was later than this one.
-    ``buffer_bytes`` is the most that buckets hold in memory. ``links`` are all spans with what released
-    each, and ``released_by`` the number of the one that synchronisation ends with; -1 where it takes no time.
+    ``buffer_bytes`` is the most that buckets hold in memory. ``spans`` are those of all collectives, then the
+    lane's in order; ``released_by`` is the number of the one that synchronisation ends with, -1 where it
+    takes no time.
     """
 
     workload: Workload
@@ -100,7 +89,6 @@ class Timeline:
     iteration: Iteration
     engine: str = field(compare=False)  # all tell the same
     pre_forward_ns: int
-    compute: tuple[ComputeSpan, ...]
     buckets: tuple[BucketTimes, ...]
     collectives: tuple[CollectiveTimes, ...]
     backward_end_ns: int
@@ -115,8 +103,13 @@ class Timeline:
     notes: tuple[str, ...] = ()
     slowest: Workload | None = None
     buffer_bytes: int = 0
-    links: tuple[Link, ...] = ()
+    spans: tuple[Span, ...] = ()
     released_by: int = -1
+
+    @property
+    def compute(self) -> tuple[Span, ...]:
+        """What the lane does until backward is over, in order: without copies back."""
+        return tuple(one for one in self.spans if one.collective is None and one.kind != "copy_out")
 
     @property
     def micro_batches(self) -> tuple["Timeline", ...]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sim.nouns.collective import CollectiveTimes
 from sim.nouns.measurement import MeasuredBucket
-from sim.nouns.timeline import BucketTimes, ComputeSpan, Timeline
+from sim.nouns.timeline import BucketTimes, Span, Timeline
 from sim.truth.scoring import CandidateAgreement
 
 PREDICTED, MEASURED = 0, 1
@@ -144,7 +144,7 @@ def _predicted(timeline: Timeline) -> list[Event]:
     ]
 
 
-def _compute(timeline: Timeline, span: ComputeSpan) -> Event:
+def _compute(timeline: Timeline, span: Span) -> Event:
     args: dict[str, Any] = {"bucket": span.bucket, "gradient": span.gradient}
     if span.gradient is not None:
         args["parameter"] = timeline.workload.gradients[span.gradient].name

@@ -399,12 +399,6 @@ def test_broadcasts_come_before_forward(case: Case, iteration: Any) -> None:
         assert timeline.pre_forward_ns == launches + sum(service(curve, size, ranks) for size in wanted)
 
 
-def test_what_is_not_modelled_is_refused() -> None:
-    case = tiny_case((1, 1), 1)
-    with pytest.raises(NotModelledError, match="zero3"):
-        simulate(replace(case, assignment=replace(case.assignment, policy="zero3")))  # type: ignore[arg-type]
-
-
 def test_an_unused_parameter_is_refused_by_name() -> None:
     """A3.21: every parameter must become ready."""
     case = tiny_case((1, 1), 1)

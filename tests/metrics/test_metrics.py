@@ -17,7 +17,7 @@ from sim.metrics.intervals import Interval, intersection_length, length, union
 from sim.metrics.step import overlap_ratio, step_ns
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.timeline import Link, PathSpan, Timeline
+from sim.nouns.timeline import PathSpan, Span, Timeline
 from sim.nouns.workload import Workload
 from tests.effort import tries
 from tests.handmade import handmade, wired
@@ -139,7 +139,7 @@ def check_exists(span: PathSpan, timeline: Timeline) -> None:
             assert span.end_ns - span.start_ns == timeline.hardware.launch_cost_ns
 
 
-def check_cause(before: Link, after: Link, timeline: Timeline) -> None:
+def check_cause(before: Span, after: Span, timeline: Timeline) -> None:
     """The second span did wait for the first; that one ends when the other starts is not enough."""
     lane = timeline.compute
     on_lane = before.bucket is None or any(span.bucket == before.bucket for span in lane)
@@ -187,9 +187,9 @@ def test_path_is_gapless_and_real(case: Case, engine: str) -> None:
         check_exists(span, timeline)
     assert now == timeline.sync_end_ns
     if all(bucket.start_ns < bucket.end_ns for bucket in timeline.buckets):  # no links through empty spans
-        for link in timeline.links:
+        for link in timeline.spans:
             if link.cause >= 0:
-                check_cause(timeline.links[link.cause], link, timeline)
+                check_cause(timeline.spans[link.cause], link, timeline)
 
 
 @settings(max_examples=tries(300), deadline=None)

@@ -18,7 +18,7 @@ from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.cluster import Cluster, HostKind, Hosts, Network, Step, check_ranks, split_name
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredIteration
-from sim.nouns.timeline import BucketTimes, ComputeSpan, PathSpan, Timeline
+from sim.nouns.timeline import BucketTimes, PathSpan, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
 from sim.units import (
     cap_bytes,
@@ -37,7 +37,7 @@ from tests.strategies import assignments, hardwares, workloads
 
 NOUNS = [
     *KINDS.values(),
-    *(Gradient, Buffer, CurvePoint, MeasuredIteration, PathSpan, Timeline, BucketTimes, ComputeSpan),
+    *(Gradient, Buffer, CurvePoint, MeasuredIteration, PathSpan, Timeline, BucketTimes),
 ]
 
 
