@@ -5,7 +5,6 @@ import importlib
 import inspect
 import json
 import os
-import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
@@ -119,44 +118,30 @@ def import_module_of(spec: str) -> ModuleType:
         raise
     except ModuleNotFoundError as error:
         missing = error.name or ""
-        if name != missing and not name.startswith(f"{missing}."):
-            raise InputError(f"factory: importing {name} raised {describe(error)}") from error
-        raise InputError(
-            f"factory: module {missing!r} was not found; {here} and sys.path were searched"
-            f"{_siblings(missing)}"
-        ) from error
+        if name == missing or name.startswith(f"{missing}."):
+            where = f"{here} and sys.path were searched"
+            raise InputError(f"factory: module {missing!r} was not found; {where}") from error
+        raise InputError(f"factory: importing {name} raised {describe(error)}") from error
     except (Exception, SystemExit) as error:
         raise InputError(f"factory: importing {name} raised {describe(error)}") from error
-
-
-def _siblings(missing: str) -> str:
-    parent, _, last = missing.rpartition(".")
-    package = sys.modules.get(parent)
-    if package is None:
-        return ""
-    path = getattr(package, "__path__", None)
-    if path is None:
-        return f"; {parent} is a module, not a package"
-    return near(last, [module.name for module in pkgutil.iter_modules(path)])
 
 
 def _find(module: ModuleType, attribute: str, spec: str) -> Callable[..., object]:
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            names = [
-                name
-                for name, value in vars(found).items()
-                if not name.startswith("_")
-                and callable(value)
-                and getattr(value, "__module__", None) == module.__name__
-            ]
+            here = [name for name, one in vars(found).items() if _is_made_in(module, one)]
+            names = [name for name in here if not name.startswith("_")]
             raise InputError(f"factory: {module.__name__} has no {attribute!r}{near(part, sorted(names))}")
         found = getattr(found, part)
     if not callable(found):
         raise InputError(f"factory: {spec} is a {type(found).__name__}; give the name of a callable")
-    assert callable(found)
-    return found  # type: ignore[no-any-return]
+    made_by: Callable[..., object] = found
+    return made_by
+
+
+def _is_made_in(module: ModuleType, value: object) -> bool:
+    return callable(value) and getattr(value, "__module__", None) == module.__name__
 
 
 def _check_arguments(factory: Callable[..., object], given: Mapping[str, Any], spec: str) -> None:

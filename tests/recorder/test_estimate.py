@@ -3,11 +3,11 @@
 import json
 import os
 import resource
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -106,76 +106,79 @@ def test_dtypes() -> None:
     }
 
 
-class Model(nn.Module):
-    """A model that needs something that tensors without data do not have."""
+# What runs for real in an estimate, and what is told before: making the model, its step, or nothing.
 
-    def __init__(self, needs: str) -> None:
+FACTORY, STEP = f"{__name__}:factory", f"{__name__}:training_step"
+ON_STAND_INS, BUILT, FOR_REAL = (
+    "stand-ins without data",
+    "stand-ins of a model that was built",
+    "real tensors",
+)
+
+
+class Model(nn.Module):
+    """Two layers; ``how`` names what needs values, in making it or in its step."""
+
+    def __init__(self, how: str) -> None:
         super().__init__()
-        self.needs = needs
-        self.first = nn.Linear(4, 4)
-        self.second = nn.Linear(4, 4)
+        self.how = how
+        self.first, self.second = nn.Linear(64, 256), nn.Linear(256, 64)
+        self.factor: Any = 1.0
+        if how == "truncated":
+            nn.init.trunc_normal_(self.first.weight, std=0.02)
+        elif how == "orthogonal":
+            nn.init.orthogonal_(self.first.weight)
+        elif how == "item":
+            self.rates = [rate.item() for rate in torch.linspace(0, 0.1, 3)]
+        elif how == "tolist":
+            self.rates = torch.arange(5).tolist()
+        elif how == "numpy":
+            self.factor = float(torch.linspace(0, 0.1, 3).numpy().mean())
+        elif how == "from numpy":
+            values = np.random.default_rng(0).normal(size=(256, 64)).astype(np.float32)
+            self.first.weight.data = torch.from_numpy(values)
+        elif how == "loop":
+            while bool((self.first.weight.abs() > 0.03).any()):
+                nn.init.uniform_(self.first.weight, -0.03, 0.03)
+        elif how == "size":
+            self.register_buffer("places", torch.ones(7).nonzero())
+        elif how == "cuda":
+            self.rates = torch.linspace(0, 0.1, 3, device="cuda").tolist()
+            self.cuda()
+        elif how == "half on a GPU":
+            self.to("cuda").half()
+        elif how == "constants":  # tensors that are neither parameters nor buffers
+            self.rates, self.factor = torch.arange(3).tolist(), torch.tensor(2)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x)
-        if self.needs == "a branch" and bool((x.abs() >= 0).all()):
+        if self.how == "constants":
+            x = x * int(self.factor)
+        x = self.first(x).relu()
+        if self.how == "a branch" and bool((x.abs() >= 0).all()):
             x = x * 2
-        if self.needs == "a size":
+        if self.how == "a size":
             x = x[x[:, 0] >= -1e9]
-        if self.needs == "numpy":
+        if self.how == "numpy in the step":
             x = x * float(x.detach().numpy().std())
         loss: Tensor = self.second(x).square().mean()
-        if self.needs == "a log":
+        if self.how == "a log":
             self.last = loss.item()
         return loss
 
 
-@pytest.mark.parametrize("needs", ["a branch", "a size", "numpy"])
-def test_code_that_needs_data_gets_it(needs: str) -> None:
-    workload = estimate((Model(needs), torch.randn(3, 4)), name=needs, backward_ns=10**6)
-    assert workload.order() == (3, 2, 1, 0)
-    assert workload.provenance["walked_on"].startswith("real tensors on the CPU")
+def factory(how: str) -> tuple[nn.Module, tuple[Tensor]]:
+    x = torch.randn(10, 64)
+    return Model(how), (x.to("cuda", dtype=torch.half).to(0) if how == "half on a GPU" else x,)
 
 
-def test_a_loss_may_be_read_for_a_log() -> None:
-    workload = estimate((Model("a log"), torch.randn(3, 4)), name="log", backward_ns=10**6)
-    assert workload.provenance["walked_on"] == "stand-ins without data"
-    assert workload.provenance["values_read_as_1"] > 0
-
-
-def test_a_model_that_needs_data_and_has_none_is_refused() -> None:
-    with torch.device("meta"):
-        pair = (Model("a branch"), torch.randn(3, 4))
-    with pytest.raises(InputError, match=r"needs data .* make it on the CPU"):
-        estimate(pair, name="refused", backward_ns=10**6)
-
-
-def test_a_model_that_needs_data_must_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "needs_data.py").write_text(
-        "import torch\nfrom tests.recorder.test_estimate import Model\n\n\n"
-        "def make():\n    return Model('a branch'), torch.randn(3, 4)\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert estimate("needs_data:make", name="fits", backward_ns=10**6).order() == (3, 2, 1, 0)
-    monkeypatch.setattr(os, "sysconf", lambda _: 8)  # 64 bytes of memory
-    with pytest.raises(InputError, match="too many for this machine"):
-        estimate("needs_data:make", name="large", backward_ns=10**6)
-    sys.modules.pop("needs_data")
-
-
-def factory_for_gpus() -> tuple[nn.Module, Tensor]:
-    """What people write who have a GPU."""
-    model = Model("nothing").to("cuda").half()
-    return model, torch.randn(3, 4, device="cuda", dtype=torch.half).to(0)
-
-
-def training_step() -> Any:
-    """A step with its own loop body."""
-    model, x = Model("nothing").cuda(), torch.randn(3, 4).cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+def training_step(how: str) -> Any:
+    """A step with its own loop body, as people write it who have a GPU."""
+    model, (x,) = factory(how)
+    optimizer = torch.optim.SGD(model.cuda().parameters(), lr=0.1, momentum=0.9)
 
     def step() -> float:
         optimizer.zero_grad()
-        loss = model(x)
+        loss = model(x.cuda())
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -184,19 +187,66 @@ def training_step() -> Any:
     return step
 
 
+@pytest.mark.parametrize("spec", [FACTORY, STEP])
+@pytest.mark.parametrize(
+    ("how", "on"),
+    [
+        *((how, ON_STAND_INS) for how in ("nothing", "truncated", "orthogonal", "from numpy", "a log")),
+        *((how, BUILT) for how in ("item", "tolist", "numpy", "loop", "size", "cuda", "constants")),
+        *((how, FOR_REAL) for how in ("a branch", "a size", "numpy in the step")),
+    ],
+)
+def test_only_what_reads_values_runs_for_real_and_is_told_first(spec: str, how: str, on: str) -> None:
+    told: list[str] = []
+    options = {"arguments": {"how": how}, "backward_ns": 10**7, "gpu": "a40", "tell": told.append}
+    workload = estimate(spec, **options)
+    assert workload.order() == (3, 2, 1, 0)
+    assert workload.provenance["walked_on"].startswith(on)
+    assert len(told) == (ON_STAND_INS, BUILT, FOR_REAL).index(on)
+    for line in told:
+        assert f"{Path(__file__).name}:" in line  # where, and what
+        assert "aten." in line or "numpy" in how
+    if on == FOR_REAL:
+        assert "for real on the CPU" in told[-1]
+        assert "in forward" in told[-1]
+    if how == "a log":
+        assert workload.provenance["values_read_as_1"] > 0
+
+
+def test_the_walk_on_real_parameters_is_that_on_stand_ins() -> None:
+    same = [
+        estimate(FACTORY, arguments={"how": how}, backward_ns=10**7, gpu="a40", tell=lambda _: None)
+        for how in ("nothing", "tolist")
+    ]
+    assert same[0].gradients == same[1].gradients
+    assert same[0].provenance["work"] == same[1].provenance["work"]
+
+
+def test_a_model_that_needs_data_and_has_none_is_refused() -> None:
+    with torch.device("meta"):
+        pair = factory("a branch")
+    with pytest.raises(InputError, match=r"needs data .* make it on the CPU"):
+        estimate(pair, backward_ns=10**6)
+
+
+def test_a_model_that_needs_data_must_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sysconf", lambda _: 8)  # 64 bytes of memory
+    with pytest.raises(InputError, match="too many for this machine"):
+        estimate(FACTORY, arguments={"how": "a branch"}, backward_ns=10**6)
+
+
 def test_factories_made_for_gpus() -> None:
-    pair = estimate(f"{__name__}:factory_for_gpus", name="pair", backward_ns=10**6)
+    pair = estimate(FACTORY, arguments={"how": "half on a GPU"}, backward_ns=10**6)
     assert pair.order() == (3, 2, 1, 0)
     assert pair.gradients[0].dtype == "float16"
-    step = estimate(f"{__name__}:training_step", name="step", gpu="v100-sxm2")
-    assert step.order() == (3, 2, 1, 0)
+    step = estimate(STEP, arguments={"how": "nothing"}, gpu="v100-sxm2")
     assert step.provenance["optimizer"] == "SGD"
     assert step.optimizer_ns == pytest.approx(5 * step.total_bytes / 0.9e12 * 1e9 / 0.5, abs=1)
 
 
 def test_a_callable_runs_on_its_own_tensors() -> None:
-    model, x = Model("a branch"), torch.randn(3, 4)
-    workload = estimate(lambda: model(x).backward(), name="callable", backward_ns=10**6)
+    model, (x,) = factory("a branch")
+    workload = estimate(lambda: model(x).backward(), backward_ns=10**6)
     assert workload.order() == (3, 2, 1, 0)
     assert workload.optimizer_ns == 0
 
@@ -227,14 +277,14 @@ def test_illegal_options(options: dict[str, Any], message: str) -> None:
 def test_compiled_modules_are_refused() -> None:
     compiled = torch.compile(Model("nothing"), backend="eager")
     with pytest.raises(NotModelledError, match="before it is compiled"):
-        estimate((compiled, torch.randn(3, 4)), name="no", backward_ns=10)
+        estimate((compiled, torch.randn(3, 64)), name="no", backward_ns=10)
 
 
 def test_what_record_refuses_is_refused() -> None:
     with pytest.raises(InputError, match=r"no parameter that requires grad|does not require grad"):
-        estimate((Model("nothing").requires_grad_(False), torch.randn(3, 4)), name="no", backward_ns=10)
+        estimate((Model("nothing").requires_grad_(False), torch.randn(3, 64)), name="no", backward_ns=10)
     with pytest.raises(InputError, match=r"output is a tensor of shape \(3, 4\), not a scalar loss"):
-        estimate((nn.Linear(4, 4), torch.randn(3, 4)), name="no", backward_ns=10)
+        estimate((nn.Linear(64, 4), torch.randn(3, 64)), name="no", backward_ns=10)
     with pytest.raises(InputError, match="no module with trainable parameters ran forward"):
         estimate(lambda: None, name="no", backward_ns=10)
 

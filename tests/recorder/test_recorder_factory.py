@@ -109,7 +109,10 @@ number = 3
     ("spec", "message"),
     [
         ("own_body", r"'own_body' is not legal; give MODULE:FACTORY"),
-        ("sim.recorder.model:gpt", r"module 'sim.recorder.model' was not found.*near it: models"),
+        (
+            "sim.recorder.model:gpt",
+            r"module 'sim.recorder.model' was not found",
+        ),
         ("own_body:gpt_smal", r"own_body has no 'gpt_smal'; near it: gpt_small"),
         ("own_body:number", r"own_body:number is a int; give the name of a callable"),
         ("own_body:gpt_small", r"missing a required argument: 'layers'; it takes \(layers, width=3\)"),

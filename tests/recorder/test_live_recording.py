@@ -1,0 +1,611 @@
+"""``sim.record`` in one process: its file, the loops that it meets, and what CUDA does to a recording."""
+
+import errno
+import json
+import logging
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import sim
+from sim.autotuner.switch import Boundary
+from sim.errors import InputError, NotModelledError
+from sim.formats.recordings import load_recording
+from sim.importer.imported import ImportOptions
+from sim.importer.recorded.recorded_run import read_recording
+from sim.live.follower import find_recordings
+from sim.recorder import live_recording as live
+from sim.recorder import watch
+from sim.recorder.clocks import Clock
+from sim.recorder.live_recording import Journal, record
+from sim.recorder.tap import attach
+from tests.handmade import wired
+
+LINE = {"kind": "step", "ready_ns": list(range(200))}
+BATCH = torch.ones(2, 3)
+
+
+def rows(folder: Path, kind: str = "step") -> list[dict[str, Any]]:
+    read = [json.loads(line) for line in (folder / "rank-0.jsonl").read_text().splitlines()]
+    return [row for row in read if row["kind"] == kind]
+
+
+def train(
+    ddp: DistributedDataParallel, count: int, after: Callable[[], object] = lambda: None, run: Any = None
+) -> None:
+    """Steps of SGD, of ``ddp`` or of what was compiled of it; ``after`` is called after each."""
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    for _ in range(count):
+        optimizer.zero_grad()
+        (ddp if run is None else run)(BATCH).sum().backward()
+        optimizer.step()
+        after()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one page, where this machine lets us mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=4k", "none", str(place)]
+    try:
+        made = subprocess.run(words, capture_output=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("no mount here")
+    if made.returncode:
+        pytest.skip("needs root to mount a small disk")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_every_line_is_there_as_soon_as_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "er" / "rank-0.jsonl"
+    journal = Journal(path)
+    for count in range(1, 4):
+        journal.write(LINE)
+        assert [json.loads(line) for line in path.read_text().splitlines()] == [LINE] * count
+    journal.close()
+    journal.close()
+    journal.write(LINE)
+    assert not journal.is_open
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_a_real_full_disk_keeps_what_is_there(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    journal = Journal(small_disk / "rank-0.jsonl")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(50):
+            journal.write(LINE)
+    assert not journal.is_open
+    assert len(caplog.messages) == 1
+    assert f"{small_disk}/rank-0.jsonl: recording stops here" in caplog.text
+    *whole, torn = (small_disk / "rank-0.jsonl").read_text().split("\n")
+    assert len(whole) >= 1
+    assert all(json.loads(line) == LINE for line in whole)
+    assert json.dumps(LINE, separators=(",", ":")).startswith(torn)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+def test_a_failing_write_warns_once_and_never_raises(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = Journal(tmp_path / "rank-0.jsonl")
+    journal.write(LINE)
+
+    def write(handle: int, text: bytes) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "write", write)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            journal.write(LINE)
+    assert [os.strerror(number) in message for message in caplog.messages] == [True]
+    assert json.loads((tmp_path / "rank-0.jsonl").read_text()) == LINE
+
+
+def test_a_disk_that_is_full_from_the_start_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "open", refuse)
+    journal = Journal(tmp_path / "rank-0.jsonl")
+    journal.write(LINE)
+    journal.discard()
+    assert not journal.is_open
+    assert "rank-0.jsonl: recording stops here (No space left on device)" in caplog.text
+
+
+def test_a_place_that_is_taken_or_impossible_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.jsonl"
+    Journal(path).close()
+    with pytest.raises(InputError, match=r"rank-0\.jsonl: exists already; give a new or empty directory"):
+        Journal(path)
+    with pytest.raises(InputError, match=r"rank-0\.jsonl: cannot be made: it is no directory"):
+        Journal(path / "rank-0.jsonl")
+    link = tmp_path / "rank-1.jsonl"
+    link.symlink_to("elsewhere")  # to nothing: a file that is there
+    with pytest.raises(InputError, match="exists already"):
+        Journal(link)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+# Loops that ``sim.record`` meets: without optimizers, with sparse gradients, compiled, with closures.
+
+
+def test_a_loop_without_torchs_optimizers_needs_step(
+    ddp: DistributedDataParallel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with record(ddp, tmp_path / "unseen"):
+        for _ in range(3):
+            ddp(BATCH).sum().backward()
+    assert rows(tmp_path / "unseen") == []
+    assert "no step was recorded; call recording.step()" in caplog.text
+    with record(ddp, tmp_path / "seen") as recording:
+        for number in range(3):
+            ddp(BATCH).sum().backward()
+            recording.step()
+            recording.step()  # nothing has happened since
+            assert recording.steps_recorded == number + 1
+    found = rows(tmp_path / "seen")
+    assert [(row["step"], row["optimizer_ns"]) for row in found] == [(1, None), (2, None), (3, None)]
+    assert all(row["step_ns"] >= row["backwards"][0]["sync_end_ns"] for row in found)
+    assert rows(tmp_path / "seen", "end") == [{"kind": "end", "failed": False}]
+
+
+def test_a_step_that_never_ends_is_given_up(
+    ddp: DistributedDataParallel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(watch, "MOST_BACKWARDS", 4)
+    with record(ddp, tmp_path / "run"), caplog.at_level(logging.WARNING):
+        for _ in range(8):
+            ddp(BATCH).sum().backward()
+        assert [len(p._post_accumulate_grad_hooks or ()) for p in ddp.parameters()] == [0] * 4
+    assert "4 backwards without an optimizer step" in caplog.text
+
+
+def test_a_closure_runs_its_backwards_inside_the_step(ddp: DistributedDataParallel, tmp_path: Path) -> None:
+    optimizer = torch.optim.LBFGS(ddp.parameters(), lr=1e-3, max_iter=3)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = ddp(BATCH).square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    with record(ddp, tmp_path / "run"):
+        for _ in range(3):
+            optimizer.step(closure)  # type: ignore[arg-type]
+    found = rows(tmp_path / "run")
+    assert [row["step"] for row in found] == [1, 2, 3]
+    assert all(len(row["backwards"]) >= 1 and row["optimizer_ns"] >= 0 for row in found)
+
+
+def test_a_backward_that_raises_is_left_out_and_the_loop_goes_on(
+    ddp: DistributedDataParallel, tmp_path: Path
+) -> None:
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+
+    def fail(_: Tensor) -> None:
+        raise ZeroDivisionError
+
+    with record(ddp, tmp_path / "run", level="light"):
+        for number in range(4):
+            optimizer.zero_grad()
+            with ddp.no_sync():
+                loss = ddp(BATCH).sum()
+                handle = ddp.module[0].weight.register_hook(fail) if number == 1 else None
+                if handle is None:
+                    loss.backward()
+                else:
+                    with pytest.raises(ZeroDivisionError):
+                        loss.backward()
+                    handle.remove()
+            optimizer.step()
+    assert [row["step"] for row in rows(tmp_path / "run")] == [1, 3, 4]
+
+
+def test_sparse_gradients_are_those_of_plain_ddp(one_rank: None, tmp_path: Path) -> None:
+    """A3.18: a bucket of its own, divided, and counted by what travels."""
+
+    def run(folder: Path | None) -> list[Tensor]:
+        torch.manual_seed(0)
+        model = DistributedDataParallel(
+            nn.Sequential(nn.Embedding(50, 4, sparse=True), nn.Linear(4, 2)), bucket_cap_mb=1e-5
+        )
+        seen = []
+
+        def train() -> None:
+            for _ in range(4):
+                model.zero_grad()
+                model(torch.tensor([[1, 7]])).square().sum().backward()
+                seen.extend(p.grad.to_dense().clone() for p in model.parameters() if p.grad is not None)
+
+        if folder is None:
+            train()
+            return seen
+        with record(model, folder) as recording:
+            train()
+            recording.step()
+        return seen
+
+    plain, recorded = run(None), run(tmp_path / "run")
+    assert len(plain) == 12
+    assert all(torch.equal(a, b) for a, b in zip(plain, recorded, strict=True))
+    header = rows(tmp_path / "run", "recording")[0]
+    assert [parameter["sparse"] for parameter in header["parameters"]] == [True, False, False]
+    (row,) = rows(tmp_path / "run")
+    sizes = {bucket["num_bytes"] for bucket in row["backwards"][-1]["buckets"]}
+    assert 2 * 8 + 2 * 4 * 4 in sizes
+
+
+def test_a_compiled_module_is_recorded(one_rank: None, tmp_path: Path) -> None:
+    """torch.compile inside DDP: hooks on the module, the parameters and their names stay."""
+    module = torch.compile(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1)), backend="eager")
+    ddp = DistributedDataParallel(module)  # type: ignore[arg-type]
+    with record(ddp, tmp_path / "run"):
+        train(ddp, 4)
+    (header,) = rows(tmp_path / "run", "recording")
+    assert header["module"] == "Sequential"
+    names = [parameter["name"] for parameter in header["parameters"]]
+    assert names == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    assert len(rows(tmp_path / "run")) == 4
+    assert not any("compiled" in step for step in rows(tmp_path / "run"))  # nothing made its backward
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_recording_says_that_backward_was_compiled(outside: bool, one_rank: None, tmp_path: Path) -> None:
+    """Around DDP or inside it; its workload is not compiled again, and an answer says whose cuts it has."""
+    module: Any = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    ddp = DistributedDataParallel(module if outside else torch.compile(module, backend="aot_eager"))
+    run: Any = torch.compile(ddp, backend="aot_eager") if outside else ddp
+    with record(ddp, tmp_path / "run"):
+        train(ddp, 6, run=run)
+    assert all(step["compiled"] for step in rows(tmp_path / "run"))
+    imported = read_recording([tmp_path / "run"], ImportOptions())
+    assert "under torch.compile" in imported.said("assumed")[2]
+    workload = imported.workload
+    assert workload is not None
+    with pytest.raises(NotModelledError, match=r"recorded under torch\.compile"):
+        sim.assign(workload, optimize_ddp="ddp_optimizer")
+    timeline = sim.simulate(workload, wired({0: 1000}), sim.assign(workload))
+    assert any("bucket_cap_mb would move these cuts too" in note for note in timeline.notes)
+
+
+def test_what_a_hook_cannot_round_is_refused(
+    ddp: DistributedDataParallel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A3.4: with bucket views, gradients that are views already are divided, others multiplied by 1/n."""
+
+    class Three:
+        def size(self) -> int:
+            return 3
+
+    monkeypatch.setattr(ddp, "process_group", Three())
+    monkeypatch.setattr(ddp, "gradient_as_bucket_view", True)
+    with pytest.raises(InputError, match=r"on 3 ranks \(no power of two\).*level='light'"):
+        attach(ddp, places={}, wrap=None, wrap_state=None)
+
+
+def test_a_recording_is_entered_once(ddp: DistributedDataParallel, tmp_path: Path) -> None:
+    once = record(ddp, tmp_path / "run")
+    with once as recording:
+        with pytest.raises(InputError, match="this one was entered before"), once:
+            pass
+        ddp(torch.ones(2, 3)).sum().backward()
+        recording.step()
+    with pytest.raises(InputError, match="this one was entered before"), once:
+        pass
+    assert recording.steps_recorded == 1
+
+
+# What CUDA does: events that come late, graphs that are captured, compiled models.
+
+TICK_NS = 250_000
+
+
+class Net(nn.Module):
+    """A forward that Dynamo traces; those of torch's own containers it leaves alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x).relu())
+
+
+class LateClock(Clock):
+    """Stamps are reached in order, ``lag`` of them later; read before, they raise as torch's events do."""
+
+    name = "cuda events"
+
+    def __init__(self, lag: int = 4) -> None:
+        self.made = self.done = 0
+        self.lag = lag
+        self.waits = 0
+        self.captured: set[int] = set()
+        self.captures = False
+
+    def stamp(self) -> int:
+        self.made += 1
+        if self.captures:
+            self.captured.add(self.made)
+        return self.made
+
+    def reached(self, stamp: int) -> bool:
+        assert not self.captures, "a query ends a capture"
+        if stamp in self.captured:
+            raise RuntimeError("operation not permitted on an event last recorded in a capturing stream")
+        return stamp <= self.done
+
+    def wait(self, stamp: int) -> None:
+        self.reached(stamp)
+        self.waits += stamp > self.done
+        self.done = max(self.done, stamp)
+
+    def between_ns(self, start: int, end: int) -> int:
+        if max(start, end) > self.done:
+            raise RuntimeError("Both events must be completed before calculating elapsed time.")
+        return (end - start) * TICK_NS
+
+    def is_captured(self) -> bool:
+        return self.captures
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> LateClock:
+    clock = LateClock()
+    monkeypatch.setattr(live, "clock_for", lambda _: clock)
+    return clock
+
+
+def test_a_whole_step_is_read_from_stamps(
+    late: LateClock, ddp: DistributedDataParallel, tmp_path: Path
+) -> None:
+    """Stamps: started, module, end of forward, 4 gradients, then (bucket ready, launched, done and the
+    two ends of backward, of which the done may come at any place), optimizer."""
+    with record(ddp, tmp_path / "full"):
+        train(ddp, 3, lambda: setattr(late, "done", late.made))
+    assert late.waits == 0
+    assert rows(tmp_path / "full", "recording")[0]["clock"] == "cuda events"
+    assert [row["step"] for row in rows(tmp_path / "full")] == [1, 2, 3]
+    for row in rows(tmp_path / "full"):
+        (backward,) = row["backwards"]
+        assert (backward["started_ns"], backward["forward_start_ns"]) == (0, TICK_NS)
+        assert backward["forward_end_ns"] == 2 * TICK_NS
+        assert backward["ready_ns"] == [4 * TICK_NS, 3 * TICK_NS, 2 * TICK_NS, TICK_NS]
+        (bucket,) = backward["buckets"]
+        assert bucket["ready_ns"] == 5 * TICK_NS
+        assert bucket["ready_ns"] < bucket["launch_ns"] < backward["sync_end_ns"] == 9 * TICK_NS
+        assert bucket["ready_ns"] < bucket["end_ns"] < backward["sync_end_ns"]
+        assert bucket["launch_ns"] < backward["backward_ns"] < backward["sync_end_ns"]
+        assert row["optimizer_ns"] == TICK_NS
+        assert row["step_ns"] == 12 * TICK_NS
+
+
+def test_a_gpu_that_is_far_behind_is_not_waited_for(
+    late: LateClock, ddp: DistributedDataParallel, tmp_path: Path
+) -> None:
+    """By three and a half steps; after an error of the user's only what it has come to is written."""
+
+    def behind() -> None:
+        late.done = late.made - 35
+
+    with record(ddp, tmp_path / "light", level="light"):
+        train(ddp, 10, behind)
+        assert late.waits == 0
+        assert 5 <= len(rows(tmp_path / "light")) <= 7
+    assert late.waits > 0
+    assert [row["step"] for row in rows(tmp_path / "light")] == list(range(1, 11))
+
+    waits = late.waits
+
+    def fail() -> None:
+        with record(ddp, tmp_path / "failed", level="light"):
+            train(ddp, 3)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert (late.waits, rows(tmp_path / "failed")) == (waits, [])
+
+
+@pytest.mark.parametrize("compiled", ["ddp", "ddp in place", "module in place, whole", "optimizer"])
+def test_no_stamp_is_traced_into_a_graph(
+    one_rank: None, compiled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU a traced event is one of the graph's own, and reading it raises in the user's first steps."""
+    torch._dynamo.reset()
+    traced: list[bool] = []
+
+    class Seeing(Clock):
+        def stamp(self) -> int:
+            traced.append(torch.compiler.is_compiling())
+            return super().stamp()
+
+    monkeypatch.setattr(live, "clock_for", lambda _: Seeing())
+    graphs: list[list[str]] = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> Any:
+        graphs.append([str(node.target) for node in graph.graph.nodes if node.op.startswith("call")])
+        return graph.forward
+
+    module = Net()
+    if compiled == "module in place, whole":
+        module.compile(backend=backend, fullgraph=True)
+    ddp = DistributedDataParallel(module)
+    run: Any = torch.compile(ddp, backend=backend) if compiled == "ddp" else ddp
+    if compiled == "ddp in place":
+        ddp.compile(backend=backend)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    step: Any = torch.compile(optimizer.step, backend=backend) if compiled == "optimizer" else optimizer.step
+    with record(ddp, tmp_path / "run") as recording:
+        for _ in range(5):
+            run(BATCH).sum().backward()
+            step()
+            optimizer.zero_grad()
+    assert recording.steps_recorded == 5
+    assert len(rows(tmp_path / "run")) == 5
+    assert traced
+    assert not any(traced)
+    assert len(graphs) == 1  # the model's, or the optimizer's, whole
+    assert not any("event" in target or "stream" in target for graph in graphs for target in graph)
+
+
+def test_autotunes_boundary_is_not_traced_either(one_rank: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    traced: list[bool] = []
+    monkeypatch.setattr(
+        Boundary, "_after_forward", lambda *_: traced.append(torch.compiler.is_compiling()), raising=True
+    )
+    ddp = DistributedDataParallel(Net())
+    boundary = Boundary(ddp, object())
+    run: Any = torch.compile(ddp, backend="eager")
+    for _ in range(3):
+        run(BATCH).sum().backward()
+    boundary.close()
+    assert traced == [False] * 3
+
+
+@pytest.mark.parametrize("level", ["light", "full"])
+def test_an_optimizer_inside_backward_leaves_the_end_of_backward_last(
+    late: LateClock, ddp: DistributedDataParallel, tmp_path: Path, level: str
+) -> None:
+    for parameter in ddp.parameters():
+        optimizer = torch.optim.SGD([parameter], lr=0.1)
+        parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+            lambda _, optimizer=optimizer: optimizer.step()
+        )
+    with record(ddp, tmp_path / "run", level=level) as recording:
+        for _ in range(20):
+            ddp(BATCH).sum().backward()
+            late.done = late.made - late.lag
+            ddp.zero_grad()
+    assert recording.steps_recorded == 20
+    for row in rows(tmp_path / "run"):
+        (backward,) = row["backwards"]
+        assert row["optimizer_ns"] is None
+        assert row["step_ns"] == backward["forward_end_ns"] + backward["sync_end_ns"]
+
+
+def test_a_step_captured_in_a_graph_ends_the_recording(
+    late: LateClock, ddp: DistributedDataParallel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Hooks run once under the capture and never at a replay; events of a capture cannot be read."""
+    with caplog.at_level(logging.WARNING), record(ddp, tmp_path / "run", level="light") as recording:
+        train(ddp, 11, lambda: setattr(late, "done", late.made - late.lag))
+        late.captures = True
+        train(ddp, 1)
+        late.captures = False
+        assert not any(p._post_accumulate_grad_hooks for p in ddp.parameters())
+        assert not ddp._forward_pre_hooks
+        for _ in range(5):
+            recording.step()  # replays
+        train(ddp, 2)
+    assert recording.steps_recorded == 11
+    assert [row["step"] for row in rows(tmp_path / "run")] == list(range(1, 12))
+    assert not late.captured
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
+    assert "captured in a CUDA graph" in caplog.text
+
+
+def test_a_stamp_that_cannot_be_read_ends_the_recording_and_not_the_training(
+    late: LateClock,
+    ddp: DistributedDataParallel,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unrecorded(start: int, end: int) -> int:
+        raise ValueError("Both events must be recorded before calculating elapsed time.")
+
+    with caplog.at_level(logging.WARNING), record(ddp, tmp_path / "run"):
+        train(ddp, 3, lambda: setattr(late, "done", late.made))
+        monkeypatch.setattr(late, "between_ns", unrecorded)
+        train(ddp, 3, lambda: setattr(late, "done", late.made))
+    assert len(rows(tmp_path / "run")) == 2  # the third was finished by the forward after it
+    assert rows(tmp_path / "run", "end") == [{"kind": "end", "failed": False}]
+    assert caplog.text.count("Both events must be recorded") == 1
+
+
+@pytest.mark.parametrize("aside", [False, True])
+def test_gradients_accumulated_on_another_stream_than_forwards_are_told(
+    aside: bool, ddp: DistributedDataParallel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine runs AccumulateGrad, and the Reducer's copies, on the stream that DDP was made under."""
+
+    class Streams(Clock):
+        def stream(self) -> str:
+            in_backward = torch._C._current_graph_task_id() != -1
+            return "that of DDP" if aside and in_backward else "that of forward"
+
+    monkeypatch.setattr(live, "clock_for", lambda _: Streams())
+    with record(ddp, tmp_path / "run"):
+        train(ddp, 3)
+    assert [row.get("aside", False) for row in rows(tmp_path / "run")] == [aside] * 3
+    (rank,) = load_recording(tmp_path / "run").ranks
+    assert {step.aside for step in rank.steps} == {aside}
+
+
+def test_light_after_full_is_ddps_own_all_reduce_still(ddp: DistributedDataParallel, tmp_path: Path) -> None:
+    """The hook of the first recording stays on the Reducer, and does what DDP does."""
+    for level in ("full", "light"):
+        with record(ddp, tmp_path / level, level=level):
+            train(ddp, 3)
+        (header,) = rows(tmp_path / level, "recording")
+        assert header["comm_hook"] is None
+
+
+def test_a_restarted_job_records_beside_its_earlier_starts(
+    ddp: DistributedDataParallel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[dict[str, str]] = [
+        {"TORCHELASTIC_RESTART_COUNT": "0"},
+        {"TORCHELASTIC_RESTART_COUNT": "1"},
+        {"TORCHELASTIC_RESTART_COUNT": "2"},
+        {"TORCHELASTIC_RESTART_COUNT": "0", "SLURM_RESTART_COUNT": "3"},
+    ]
+    for environment in starts:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        with record(ddp, tmp_path / "run"):
+            train(ddp, 2)
+    folders = [tmp_path / "run", *(tmp_path / "run" / f"restart-{number}" for number in (1, 2, 3))]
+    assert all(len(load_recording(folder).ranks[0].steps) == 2 for folder in folders)
+    assert set(find_recordings(tmp_path)) == set(folders)
+    with pytest.raises(InputError, match="exists already"), record(ddp, tmp_path / "run"):
+        pass
+
+
+@pytest.mark.parametrize("name", ["CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING"])
+def test_a_variable_that_takes_the_overlap_away_is_told(
+    ddp: DistributedDataParallel,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    monkeypatch.setenv(name, "1")
+    with record(ddp, tmp_path / "cpu"):
+        train(ddp, 1)
+    assert rows(tmp_path / "cpu", "recording")[0]["environment"] == {}
+    assert not caplog.records
+    found = live.environment(torch.device("cuda", 0))
+    assert found == {name: "1"}
+    monkeypatch.setattr(live, "environment", lambda _: found)
+    with caplog.at_level(logging.WARNING), record(ddp, tmp_path / "gpu"):
+        train(ddp, 1)
+    assert name in caplog.text
