@@ -36,7 +36,6 @@ from sim.metrics.step import summarize as summarize
 from sim.recorder.live_recording import record as record
 from sim.systems.compile_cuts import torch_compiled as torch_compiled
 from sim.systems.ddp_assignment import with_switches as with_switches
-from sim.systems.ddp_logging import ddp_logging_data as ddp_logging_data
 from sim.systems.registry import assign as assign
 from sim.systems.registry import collectives as collectives
 from sim.systems.registry import explain as explain

@@ -16,6 +16,7 @@ from tests.effort import tries
 from tests.handmade import handmade
 from tests.ranks import answered
 from tests.systems.ddp_jobs import ITERATIONS, Job, jobs
+from tests.systems.ddp_logging import ddp_logging_data
 from tests.systems.ddp_ranks import run_cases
 from tests.systems.ddp_simulated import options_of, workload_of
 from tests.this_torch import takes
@@ -34,7 +35,7 @@ TIMES = (
 def test_identities(job: Job, iteration: Iteration) -> None:
     """A4.1: with F, S, E, C, D on one clock, S-F, E-S, D-C and E-C; none is negative (A4.2)."""
     timeline = job.simulate(iteration)
-    log = sim.ddp_logging_data(timeline)
+    log = ddp_logging_data(timeline)
     workload = job.workload
     search_ns = job.hardware.search_unused_ns * len(workload.gradients) * job.searches
     start = timeline.pre_forward_ns + workload.forward_ns + workload.loss_ns  # of backward, F is 0
@@ -58,7 +59,7 @@ def test_identities(job: Job, iteration: Iteration) -> None:
 @given(jobs(), st.sampled_from(ITERATIONS))
 def test_layout_is_that_of_the_assignments(job: Job, iteration: Iteration) -> None:
     """A4.4: the constructor's buckets always, the rebuilt ones from their iteration on."""
-    log = sim.ddp_logging_data(job.simulate(iteration))
+    log = ddp_logging_data(job.simulate(iteration))
 
     def sizes(which: Iteration) -> str:
         return ", ".join(map(str, job.assign(which).bucket_bytes or ()))
@@ -77,14 +78,14 @@ def test_other_systems_have_no_logger() -> None:
     workload, hardware = flat(2), machine(MS)
     timeline = sim.simulate(workload, hardware, sim.assign(workload, "last-hook"))
     with pytest.raises(NotModelledError, match="policy: 'last-hook' has no DDP logger; ddp, per-parameter"):
-        sim.ddp_logging_data(timeline)
+        ddp_logging_data(timeline)
 
 
 def test_injected_buckets_are_the_constructors() -> None:
     """B(ii): the Reducer is given them, and never rebuilds."""
     workload = flat(3)
     injected = Assignment(bucket_indices=((0, 2), (1,)))
-    log = sim.ddp_logging_data(sim.simulate(workload, machine(MS), injected))
+    log = ddp_logging_data(sim.simulate(workload, machine(MS), injected))
     assert (log["bucket_sizes"], log["has_rebuilt_buckets"]) == ("131072, 65536", 0)
     assert "rebuilt_bucket_sizes" not in log
 
@@ -173,7 +174,7 @@ def test_layout_facts_are_the_real_ones() -> None:
         (answer, _) = answers[name]
         real, workload = answer["logs"][measured], workload_of(answer, measured)
         assignment = sim.assign(workload, iteration=measured, **options_of(CASES[name]))
-        ours = sim.ddp_logging_data(sim.simulate(workload, machine(MS), assignment, iteration=measured))
+        ours = ddp_logging_data(sim.simulate(workload, machine(MS), assignment, iteration=measured))
         untimed = {key: value for key, value in ours.items() if not key.endswith("_time")}
         assert untimed == {key: real.get(key) for key in untimed}, (name, measured)
         assert LAYOUT & set(ours) == LAYOUT & set(real), (name, measured)
@@ -192,7 +193,7 @@ def test_times_are_the_real_ones() -> None:
     for kwargs, logs in zip(PACED, answers, strict=True):
         assert [log["iteration"] for log in logs] == list(range(1, iterations))
         timeline = sim.simulate(workload, machine(0), sim.assign(workload, **kwargs))
-        predicted = sim.ddp_logging_data(timeline)
+        predicted = ddp_logging_data(timeline)
         for name in TIMES:
             measured = min(log[name] for log in logs[2:])  # a busy machine is late, not always
             assert -2 * MS <= measured - predicted[name] <= 30 * MS, (name, kwargs)
