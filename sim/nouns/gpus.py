@@ -32,66 +32,53 @@ class GpuSheet:
         return self.flops.get(precision, self.flops["float32"])
 
 
-def _gpu(
-    name: str,
-    *,
-    tb_per_s: float,
-    fp64: float,
-    fp32: float,
-    fp16: float,
-    tf32: float | None,
-    bf16: float | None,
-) -> GpuSheet:
-    """A device from its data sheet: TFLOP/s without sparsity, TB/s."""
-    rates = {"float64": fp64, "float32": fp32, "tf32": tf32, "float16": fp16, "bfloat16": bf16}
-    return GpuSheet(
+# Name, TB/s, and dense TFLOP/s by ``PRECISIONS``: data sheets that state tensor rates "with sparsity" state
+# twice these.
+_SHEETS: tuple[tuple[str, float, float, float, float | None, float, float | None], ...] = (
+    # NVIDIA V100 data sheet (2020): SXM2; no TF32, no bfloat16
+    ("v100-sxm2", 0.9, 7.8, 15.7, None, 125, None),
+    # NVIDIA A100 data sheet (2022); PCIe and SXM differ in memory alone
+    ("a100-40gb-pcie", 1.555, 19.5, 19.5, 156, 312, 312),
+    ("a100-40gb-sxm", 1.555, 19.5, 19.5, 156, 312, 312),
+    ("a100-80gb-pcie", 1.935, 19.5, 19.5, 156, 312, 312),
+    ("a100-80gb-sxm", 2.039, 19.5, 19.5, 156, 312, 312),
+    # NVIDIA H100 data sheet (2023)
+    ("h100-sxm", 3.35, 67, 67, 494.5, 989.5, 989.5),
+    ("h100-pcie", 2.0, 51, 51, 378, 756.5, 756.5),
+    # NVIDIA H100 NVL data sheet (2024): one card of 94 GB
+    ("h100-nvl", 3.9, 60, 60, 417.5, 835.5, 835.5),
+    # NVIDIA H200 and GH200 data sheets (2024)
+    ("h200-sxm", 4.8, 67, 67, 494.5, 989.5, 989.5),
+    ("gh200-96gb", 4.0, 67, 67, 494.5, 989.5, 989.5),
+    # NVIDIA HGX B200 specification (2025)
+    ("b200-sxm", 8.0, 37, 75, 1125, 2250, 2250),
+    # NVIDIA A40 data sheet (2021); GA102 has 1/64 of its rate in fp64
+    ("a40", 0.696, 0.585, 37.4, 74.8, 149.7, 149.7),
+    # NVIDIA RTX A5000 data sheet (2021); GA102 as above
+    ("rtx-a5000", 0.768, 0.434, 27.8, 55.6, 111.1, 111.1),
+    # NVIDIA Ampere GA102 architecture paper (2020): RTX 3090, fp16 with fp32 accumulation
+    ("rtx-3090", 0.936, 0.556, 35.6, 35.6, 71, 71),
+    # NVIDIA L4 data sheet (2023); AD104 has 1/64 in fp64
+    ("l4", 0.3, 0.473, 30.3, 60, 121, 121),
+    # NVIDIA RTX Blackwell PRO architecture paper (2025): Workstation Edition, fp16 with fp32 accumulation
+    ("rtx-pro-6000-blackwell", 1.792, 1.97, 126, 252, 503.8, 503.8),
+    # NVIDIA Ada architecture paper (2022): RTX 4090, fp16 with fp32 accumulation
+    ("rtx-4090", 1.008, 1.29, 82.6, 82.6, 165.2, 165.2),
+    # NVIDIA Turing architecture paper (2018): RTX 2080 Ti, reference; fp16 with fp32 accumulation
+    ("rtx-2080-ti", 0.616, 0.42, 13.4, None, 53.8, None),
+    # NVIDIA T4 data sheet (2019); TU104 has 1/32 of its rate in fp64
+    ("t4", 0.32, 0.253, 8.1, None, 65, None),
+    # AMD Instinct data sheets: MI250X (2021; both dies of the package together), MI300X (2023)
+    ("mi250x", 3.277, 95.7, 95.7, None, 383, 383),
+    ("mi300x", 5.3, 163.4, 163.4, 653.7, 1307.4, 1307.4),
+)
+GPUS = {
+    name: GpuSheet(
         name=name,
-        flops={precision: rate * 1e12 for precision, rate in rates.items() if rate is not None},
+        flops={what: rate * 1e12 for what, rate in zip(PRECISIONS, rates, strict=True) if rate is not None},
         bytes_per_s=tb_per_s * 1e12,
     )
-
-
-# Dense rates: data sheets that state tensor rates "with sparsity" state twice these.
-GPUS = {
-    device.name: device
-    for device in (
-        # NVIDIA V100 data sheet (2020): SXM2; no TF32, no bfloat16
-        _gpu("v100-sxm2", tb_per_s=0.9, fp64=7.8, fp32=15.7, tf32=None, fp16=125, bf16=None),
-        # NVIDIA A100 data sheet (2022); PCIe and SXM differ in memory alone
-        _gpu("a100-40gb-pcie", tb_per_s=1.555, fp64=19.5, fp32=19.5, tf32=156, fp16=312, bf16=312),
-        _gpu("a100-40gb-sxm", tb_per_s=1.555, fp64=19.5, fp32=19.5, tf32=156, fp16=312, bf16=312),
-        _gpu("a100-80gb-pcie", tb_per_s=1.935, fp64=19.5, fp32=19.5, tf32=156, fp16=312, bf16=312),
-        _gpu("a100-80gb-sxm", tb_per_s=2.039, fp64=19.5, fp32=19.5, tf32=156, fp16=312, bf16=312),
-        # NVIDIA H100 data sheet (2023)
-        _gpu("h100-sxm", tb_per_s=3.35, fp64=67, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5),
-        _gpu("h100-pcie", tb_per_s=2.0, fp64=51, fp32=51, tf32=378, fp16=756.5, bf16=756.5),
-        # NVIDIA H100 NVL data sheet (2024): one card of 94 GB
-        _gpu("h100-nvl", tb_per_s=3.9, fp64=60, fp32=60, tf32=417.5, fp16=835.5, bf16=835.5),
-        # NVIDIA H200 and GH200 data sheets (2024)
-        _gpu("h200-sxm", tb_per_s=4.8, fp64=67, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5),
-        _gpu("gh200-96gb", tb_per_s=4.0, fp64=67, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5),
-        # NVIDIA HGX B200 specification (2025)
-        _gpu("b200-sxm", tb_per_s=8.0, fp64=37, fp32=75, tf32=1125, fp16=2250, bf16=2250),
-        # NVIDIA A40 data sheet (2021); GA102 has 1/64 of its rate in fp64
-        _gpu("a40", tb_per_s=0.696, fp64=0.585, fp32=37.4, tf32=74.8, fp16=149.7, bf16=149.7),
-        # NVIDIA RTX A5000 data sheet (2021); GA102 as above
-        _gpu("rtx-a5000", tb_per_s=0.768, fp64=0.434, fp32=27.8, tf32=55.6, fp16=111.1, bf16=111.1),
-        # NVIDIA Ampere GA102 architecture paper (2020): RTX 3090, fp16 with fp32 accumulation
-        _gpu("rtx-3090", tb_per_s=0.936, fp64=0.556, fp32=35.6, tf32=35.6, fp16=71, bf16=71),
-        # NVIDIA L4 data sheet (2023); AD104 has 1/64 in fp64
-        _gpu("l4", tb_per_s=0.3, fp64=0.473, fp32=30.3, tf32=60, fp16=121, bf16=121),
-        # NVIDIA RTX Blackwell PRO architecture paper (2025): Workstation Edition, fp16 with fp32 accumulation
-        _gpu("rtx-pro-6000-blackwell", tb_per_s=1.792, fp64=1.97, fp32=126, tf32=252, fp16=503.8, bf16=503.8),
-        # NVIDIA Ada architecture paper (2022): RTX 4090, fp16 with fp32 accumulation
-        _gpu("rtx-4090", tb_per_s=1.008, fp64=1.29, fp32=82.6, tf32=82.6, fp16=165.2, bf16=165.2),
-        # NVIDIA Turing architecture paper (2018): RTX 2080 Ti, reference; fp16 with fp32 accumulation
-        _gpu("rtx-2080-ti", tb_per_s=0.616, fp64=0.42, fp32=13.4, tf32=None, fp16=53.8, bf16=None),
-        # NVIDIA T4 data sheet (2019); TU104 has 1/32 of its rate in fp64
-        _gpu("t4", tb_per_s=0.32, fp64=0.253, fp32=8.1, tf32=None, fp16=65, bf16=None),
-        # AMD Instinct data sheets: MI250X (2021; both dies of the package together), MI300X (2023)
-        _gpu("mi250x", tb_per_s=3.277, fp64=95.7, fp32=95.7, tf32=None, fp16=383, bf16=383),
-        _gpu("mi300x", tb_per_s=5.3, fp64=163.4, fp32=163.4, tf32=653.7, fp16=1307.4, bf16=1307.4),
-    )
+    for name, tb_per_s, *rates in _SHEETS
 }
 
 

@@ -173,30 +173,6 @@ class _Broken:
         raise self.error
 
 
-def test_a_write_replaces_the_file_with_usual_rights(tmp_path: Path) -> None:
-    target = tmp_path / "w.json"
-    target.write_text("old")
-    files.write_atomically(target, "new, é\n")
-    assert target.read_bytes() == "new, é\n".encode()
-    plain = tmp_path / "plain"
-    plain.write_text("")
-    assert target.stat().st_mode == plain.stat().st_mode
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["plain", "w.json"]
-
-
-@pytest.mark.parametrize(
-    "place", ["missing/w.json", "file/w.json", ""], ids=["no folder", "a file", "itself"]
-)
-def test_where_nothing_can_be_written_it_says_so(place: str, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    target = tmp_path / place
-    with pytest.raises(InputError, match="cannot be written") as caught:
-        files.write_atomically(target, "new")
-    assert str(target) in str(caught.value)
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    assert not list(tmp_path.parent.glob(f".{tmp_path.name}.*"))
-
-
 def test_a_key_with_a_line_break_is_refused_in_one_line() -> None:
     document = json.loads((EXAMPLES / "workload.json").read_text())
     document["gradients"][0]["a\nb\x1b[31m"] = 1

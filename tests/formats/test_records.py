@@ -73,17 +73,6 @@ def test_a_record_is_not_overwritten(made: Path) -> None:
     assert {path: path.read_bytes() for path in made.iterdir()} == before
 
 
-def test_an_empty_directory_may_become_a_record(tmp_path: Path) -> None:
-    (tmp_path / "record").mkdir()
-    records.start_record(tmp_path / "record", WORKLOAD, HARDWARE)
-
-
-def test_a_file_cannot_become_a_record(tmp_path: Path) -> None:
-    (tmp_path / "record").write_text("")
-    with pytest.raises(InputError, match="cannot be made"):
-        records.start_record(tmp_path / "record", WORKLOAD, HARDWARE)
-
-
 @pytest.mark.parametrize(
     ("broken", "says"),
     [

@@ -72,11 +72,6 @@ def hardware(**changes: Any) -> Hardware:
     return Hardware(**{"name": "h", "world_size": 2, "all_reduce": (point,), **changes})
 
 
-def test_a_workload_without_gradients_is_refused() -> None:
-    with pytest.raises(InputError, match="gradients: an empty list"):
-        Workload(name="w", gradients=(), forward_ns=1, backward_ns=1, optimizer_ns=1)
-
-
 @given(workloads(), st.randoms())
 def test_gradients_may_be_given_in_any_order(made: Workload, random: Any) -> None:
     """``gradients[i].index`` is i afterwards: what ``bucket_indices`` refers to."""
@@ -104,12 +99,6 @@ def test_an_unused_parameter_is_in_no_order() -> None:
     assert workload(gradient(), gradient(index=1, ready_ns=None), ready_order=(0,)).order() == (0,)
     with pytest.raises(InputError, match=r"ready_order: wrong or missing indices \[1\]"):
         workload(gradient(), gradient(index=1, ready_ns=None), ready_order=(0, 1))
-
-
-def test_wire_bytes_are_what_travels() -> None:
-    assert gradient().on_wire == 8
-    assert gradient(wire_bytes=0).on_wire == 0
-    assert gradient(wire_bytes=4).on_wire == 4
 
 
 def test_dtypes_have_torchs_sizes() -> None:
@@ -221,25 +210,6 @@ def test_ranges_end_where_ranks_do(world_size: int, first: int, count: int) -> N
             ranks.check_fits(world_size)
 
 
-def test_a_group_names_its_workload() -> None:
-    with pytest.raises(InputError, match="workload: an empty name"):
-        RankGroup(first=0, workload="")
-
-
-@pytest.mark.parametrize(("probability", "stall"), [(0.1, 0), (0.0, 5)])
-def test_a_stall_has_a_probability_and_a_length(probability: float, stall: int) -> None:
-    with pytest.raises(
-        InputError, match=r"stall_ns: \d with stall_probability .*give both above 0, or neither"
-    ):
-        Ranks(name="r", stall_probability=probability, stall_ns=stall)
-
-
-@pytest.mark.parametrize("pace", [0.0, -1.0, 1e-4, 1e4, float("nan"), float("inf")])
-def test_a_pace_is_a_factor_within_reason(pace: float) -> None:
-    with pytest.raises(InputError, match=r"pace: .* is not legal; give a number >= 0.001, at most 1000"):
-        SlowRanks(first=0, pace=pace)
-
-
 # A cluster checks itself, and goes into a file and comes back.
 
 
@@ -319,6 +289,27 @@ DIGITS = "9" * 5000  # no int is read from so many
             "ranks: 'host0.gpu0' is not legal; give a list",
         ),
         (lambda: split_name(f"host{DIGITS}.gpu0"), "'host999"),
+        *(
+            (lambda wrong=wrong: split_name(wrong), f"{wrong!r} is not legal; give a GPU such as ")
+            for wrong in ("", "host.gpu0", "node1.gpu0", "host1.nic0", "host01.gpu0")
+        ),
+        *(
+            (
+                lambda pace=pace: SlowRanks(first=0, pace=pace),
+                f"pace: {pace} is not legal; give a number >= 0.001",
+            )
+            for pace in (0.0, -1.0, 1e-4, 1e4, float("nan"), float("inf"))
+        ),
+        *(
+            (lambda given=given: Ranks(name="r", **given), "stall_ns: ")
+            for given in ({"stall_probability": 0.1}, {"stall_ns": 5})
+        ),
+        (lambda: RankGroup(first=0, workload=""), "workload: an empty name"),
+        (lambda: parse_rate_bits("0gbit"), "rate: '0gbit' is not legal; give a rate above 0"),
+        (
+            lambda: Workload(name="w", gradients=(), forward_ns=1, backward_ns=1, optimizer_ns=1),
+            "gradients: an",
+        ),
     ],
 )
 def test_what_is_not_legal_is_named(make: Any, message: str) -> None:
@@ -327,13 +318,6 @@ def test_what_is_not_legal_is_named(make: Any, message: str) -> None:
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 250
-
-
-def test_names_are_taken_apart() -> None:
-    assert split_name("host12.gpu3") == (12, 3)
-    for wrong in ("", "host.gpu0", "node1.gpu0", "host1.nic0", "host01.gpu0"):
-        with pytest.raises(InputError, match="is not legal; give a GPU such as "):
-            split_name(wrong)
 
 
 @pytest.mark.parametrize(
@@ -364,75 +348,44 @@ def test_files_that_are_wrong_say_where(tmp_path: Path, path: tuple[Any, ...], v
 MIB = 1 << 20
 
 
-@given(st.integers(0, 2**50))
-def test_a_cap_of_bytes_over_mib_gives_the_bytes_back(size: int) -> None:
-    """B(i): division by 2**20 is exact, so int(mb * 2**20) restores the bytes."""
+@given(st.floats(0, 1e9), st.integers(0, 2**50))
+def test_caps_are_cut_as_torch_cuts_them(cap: float, size: int) -> None:
+    """A2.1: int(mb * 2**20); B(i): division by 2**20 is exact, so that restores the bytes."""
+    assert cap_bytes(cap) == int(cap * 1024 * 1024)
     assert cap_bytes(size / MIB) == size
 
 
-@given(st.floats(0, 1e9))
-def test_caps_are_cut_as_torch_cuts_them(cap: float) -> None:
-    """A2.1: int(mb * 2**20)."""
-    assert cap_bytes(cap) == int(cap * 1024 * 1024)
-
-
-@pytest.mark.parametrize("cap", [-1.0, -1e-9, float("nan"), float("inf")])
-def test_caps_that_are_not_legal(cap: float) -> None:
-    with pytest.raises(InputError, match="bucket cap"):
-        cap_bytes(cap)
-
-
 @pytest.mark.parametrize(
-    ("text", "mb"),
+    ("parse", "text", "value"),
     [
-        ("25", 25.0),
-        ("25MiB", 25.0),
-        ("1GiB", 1024.0),
-        ("1e3KiB", 1000 / 1024),
-        ("1MB", 10**6 / MIB),
-        (" 7 ", 7.0),
+        *((parse_cap_mb, text, mb) for text, mb in (("25", 25), ("25MiB", 25), ("1GiB", 1024), (" 7 ", 7))),
+        *((parse_cap_mb, text, mb) for text, mb in (("1e3KiB", 1000 / 1024), ("1MB", 10**6 / MIB))),
+        *(
+            (parse_size, text, size)
+            for text, size in (("4096", 4096), ("256MiB", 256 * MIB), ("1.5KB", 1500))
+        ),
+        *((parse_rate_bits, text, bits) for text, bits in (("4gbit", 4 * 10**9), ("1.5Gbit", 15 * 10**8))),
     ],
 )
-def test_caps_accept_sizes(text: str, mb: float) -> None:
+def test_sizes_and_rates(parse: Any, text: str, value: float) -> None:
     """CONTRACT, Command line: sizes accept 25MiB; a bare bucket_cap_mb is MiB."""
-    assert parse_cap_mb(text) == mb
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("4096", 4096), ("4KiB", 4096), ("256MiB", 256 * MIB), ("1.5KB", 1500), ("2gb", 2 * 10**9)],
-)
-def test_sizes(text: str, size: int) -> None:
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize(
-    ("text", "bits"),
-    [("4gbit", 4 * 10**9), ("500mbit", 5 * 10**8), ("1.5Gbit", 15 * 10**8), ("10kbit", 10**4)],
-)
-def test_rates(text: str, bits: int) -> None:
-    assert parse_rate_bits(text) == bits
+    assert parse(text) == value
 
 
 @pytest.mark.parametrize("parse", [parse_cap_mb, parse_size, parse_rate_bits])
-@pytest.mark.parametrize("text", ["", "MiB", "-1", "1 2", "5apples", "0x10", "nan", "inf", "1,5", "²"])
-def test_what_is_no_size_is_refused_by_value(parse, text: str) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(
+    "text", ["", "MiB", "-1", "1 2", "5apples", "0x10", "nan", "inf", "1,5", "²", "1e999"]
+)
+def test_what_is_no_size_is_refused_by_value(parse: Any, text: str) -> None:
     with pytest.raises(InputError) as caught:
         parse(text)
     assert repr(text) in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["1e999", "1e308GiB"])
-def test_sizes_beyond_a_float_are_refused(text: str) -> None:
-    with pytest.raises(InputError):
-        parse_size(text)
-    with pytest.raises(InputError):
-        cap_bytes(parse_cap_mb(text))
-
-
-def test_a_rate_of_nothing_is_refused() -> None:
-    with pytest.raises(InputError, match="above 0"):
-        parse_rate_bits("0gbit")
+@pytest.mark.parametrize("cap", [-1.0, -1e-9, float("nan"), float("inf"), 1e308])
+def test_caps_that_are_not_legal(cap: float) -> None:
+    with pytest.raises(InputError, match="bucket cap"):
+        cap_bytes(cap)
 
 
 @given(st.integers(0, 1 << 60))
