@@ -519,7 +519,8 @@ def tell_inputs(given: Given, asked: Asked) -> None:
     when = hardware.provenance.get("date")
     calibrated = f", calibrated {when[:16].replace('T', ' ')}" if isinstance(when, str) else ""
     named = f"{given.inputs.workload.name} on {hardware.name}{calibrated}"
-    st.caption(plain(" · ".join(filter(None, [named, given.record or asked.words]))))
+    run = given.record if given.record != asked.record else None  # of these very files
+    st.caption(plain(" · ".join(filter(None, [named, asked.words, f"measured: {run}" if run else ""]))))
     machine = asked.hardware.name if isinstance(asked.hardware, Preset) else asked.hardware
     for noun, name, which in (("workload", asked.workload, "of"), ("hardware", machine, "on")):
         if asked.uploaded is not None and isinstance(name, str):

@@ -26,6 +26,8 @@ def _homes() -> dict[str, tuple[str, str]]:
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return sorted(_homes())
+    if name == "plot":  # a module of its own: whoever plots waits for plotly
+        return import_module("sim.plot")
     if name not in _homes():
         raise AttributeError(f"module 'sim' has no attribute {name!r}")
     module, name_there = _homes()[name]

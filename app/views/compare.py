@@ -39,6 +39,8 @@ from app.words import (
     what_if_words,
 )
 from sim.errors import InputError, NotModelledError, SimError
+from sim.nouns.assignment import DDP_POLICIES
+from sim.nouns.measurement import Record
 from sim.nouns.timeline import Timeline
 from sim.truth.ladder import Change, Difference, PartName
 from sim.truth.scoring import Agreement, CandidateAgreement
@@ -573,14 +575,39 @@ def _is_it_true(given: Given, library: Library, found: Comparison) -> None:
     st.subheader("Is it true?")
     measured = sources.measured_run(library, given)
     with told():
-        agreement = None if measured is None else judge(sources.open_record(measured))
+        record = None if measured is None else sources.open_record(measured)
+        agreement = None if record is None else judge(record)
         rows = [] if agreement is None else truth_rows(agreement, found, given.inputs)
-        if agreement is None or not rows:
+        if rows:
+            signed = ("error, %", "faster than A, measured, ms", "faster than A, predicted, ms")
+            table(rows, signed=signed, pinned="candidate")
+        else:
             st.info(NOT_MEASURED)
-            return
-        signed = ("error, %", "faster than A, measured, ms", "faster than A, predicted, ms")
-        table(rows, signed=signed, pinned="candidate")
-        st.caption(plain(rule_words(agreement)))
+        if record is not None and agreement is not None:
+            shown = {row["candidate"] for row in rows}
+            missing = [one for one in found.results if one.candidate.name not in shown]
+            reasons = [
+                f"{one.candidate.name} {why_not_measured(record, one, given.inputs)}" for one in missing
+            ]
+            if reasons:
+                st.caption(plain(f"Not among what was measured: {'; '.join(reasons)}."))
+            st.caption(plain(rule_words(agreement)))
+
+
+def why_not_measured(record: Record, result: Result, measured: Inputs) -> str:
+    """Why a candidate has no row among those that were measured on the inputs ``measured``."""
+    own = result.played.assignment
+    if result.inputs != measured:
+        return "(on another machine)"
+    asked = [
+        one.asked for one in record.candidates if one.asked is not None and one.asked.policy == own.policy
+    ]
+    if own.policy in DDP_POLICIES or not asked:
+        return "(no run had these buckets and switches)"
+    settings = [one for one in asked[0].settings.items() if own.settings.get(one[0]) != one[1]]
+    turned_off = [name for name in own.settings if name not in asked[0].settings]
+    told = [*map(option_words, settings), *(f"without {name}" for name in turned_off)]
+    return f"(it was measured with {', '.join(told) or 'other buckets'})"
 
 
 def _measured_of(agreement: Agreement, result: Result, measured: Inputs) -> CandidateAgreement | None:

@@ -665,8 +665,12 @@ def gain_sentence(gain: LiveGain) -> str:
     """What the recommended buckets would gain, honestly."""
     if gain.why_none:
         return f"{capital(gain.why_none)}. Keep what you have."
-    if gain.gain_ns <= 0:
+    if gain.gain_ns <= 0 and (gain.setting is None or gain.setting.pick == "default"):
         return "No better buckets were found: the job runs with the best ones that the search knows."
+    if (
+        gain.gain_ns <= 0
+    ):  # under a hook, or beside a slow rank, of which the search for buckets knows nothing
+        return "The search for buckets that may be cut anywhere finds none that are better; one cap is."
     saved = f"{format_ms(gain.gain_ns)}"
     share = f"({format_percent(gain.gain_ns / gain.in_use_ns if gain.in_use_ns else 0.0)})"
     between = ""

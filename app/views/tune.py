@@ -381,7 +381,8 @@ def _show_best(inputs: Inputs, found: Recommendation, answer: Answer, under: str
         st.markdown(f"**{plain(words)}**")
     if under:
         st.caption(plain(f"What follows is told without {under}, as the search knows nothing of it."))
-    st.markdown(f"**{sentence(found.gain.sentence)}**")
+    if not under or answer.best is None:  # else it may say the contrary of caps that are better under it
+        st.markdown(f"**{sentence(found.gain.sentence)}**")
     if not found.proved_optimal:
         st.badge("best found, not proved optimal", color="orange")
     elif inputs.workload.is_of_whole_buckets:

@@ -163,7 +163,9 @@ def test_where_no_cap_comes_near_the_best_buckets_that_is_said_first(far: AppTes
     assert float(slower.split()[0]) > 1.03 * float(quicker.split()[0])
 
 
-def test_what_is_folded_away_is_played_as_the_page_is(page: AppTest) -> None:
+def test_what_is_folded_away_is_played_as_the_page_is(
+    page: AppTest, workload: Workload, hardware: Hardware
+) -> None:
     """Beside a slow rank: the best buckets' step, and whose critical path is told."""
     page.query_params["slowest"] = "1.3"
     page.run()
@@ -175,6 +177,8 @@ def test_what_is_folded_away_is_played_as_the_page_is(page: AppTest) -> None:
     (told,) = [one for one in plain(page).split("**") if one.startswith("Under the slowest rank these take ")]
     assert best.rpartition(", ")[2].removesuffix(" a step") in told
     assert "without the slowest rank" in plain_captions(page)
+    gain = sim.tune(workload, hardware).gain.sentence
+    assert gain[1:] not in plain(page), "which knows nothing of the slow rank, and may say the contrary"
     (cap,) = star(page)
     (why,) = [one for one in page.expander if one.label.startswith("Why")]
     titles = [one.value.replace("\\", "").split("**")[1] for one in why.markdown]

@@ -17,11 +17,20 @@ from streamlit.testing.v1 import AppTest
 import sim
 from app.choosing import Choice, WhatIf
 from app.library import Library
-from app.playing import Inputs
+from app.playing import Inputs, as_measured
 from app.provenance import provenance, signed_csv
 from app.sources import open_record
 from app.views import tune_step, validate
-from app.views.compare import Candidate, Comparison, Machine, compare, csv_rows, table_rows, truth_rows
+from app.views.compare import (
+    Candidate,
+    Comparison,
+    Machine,
+    compare,
+    csv_rows,
+    table_rows,
+    truth_rows,
+    why_not_measured,
+)
 from app.words import plain
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
@@ -186,6 +195,18 @@ def test_a_switch_or_a_machine_that_was_not_measured_is_not_shown_as_measured(
     others = (Candidate(letter="B", choice=view), Candidate(letter="C", choice=A.choice, machine=machine))
     rows = truth_rows(agreement, played(inputs, A, *others), inputs)
     assert [row["candidate"] for row in rows] == ["A DDP's default"]
+
+
+def test_why_a_system_has_no_measured_row_is_told() -> None:
+    """ZeRO was measured with buckets of another size than the page's at first."""
+    record = open_record(ROOT / "traces" / "systems" / "gpt-box-2x1gbit")
+    inputs = as_measured(record)
+    elsewhere = Candidate(letter="C", choice=A.choice, machine=Machine(what_if=WhatIf(latency=2.0)))
+    found = played(inputs, A, Candidate(letter="B", choice=Choice(pick="zero1")), elsewhere)
+    _, zero, other = (why_not_measured(record, one, inputs) for one in found.results)
+    assert zero.startswith("(it was measured with ")
+    assert "reduce_bucket_size=" in zero
+    assert other == "(on another machine)"
 
 
 def test_what_is_in_force_on_tune_alone_is_told(quick: AppTest) -> None:

@@ -77,3 +77,13 @@ def test_every_cause_is_explained() -> None:
     assert all(f'"{cause}' in source for cause in causes)
     told = (HOME / "answer.md").read_text()
     assert [cause for cause in sorted(causes) if f"\n| {cause} |" not in told] == []
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
+def test_no_link_breaks_over_a_line(page: Path) -> None:
+    """The dashboard reads links line by line; and no line ends in a space."""
+    for line in prose(page).splitlines():
+        words = re.sub(r"`[^`]*`", "", line)
+        assert words.rfind("[") <= words.rfind("]"), line
+        assert not re.search(r"\]\([^)]*$", words), line
+        assert line == line.rstrip(), line
