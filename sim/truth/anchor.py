@@ -38,7 +38,13 @@ _UNLIKELY = 1e-3  # of the likeliest reading: what is less likely is left out
 # What medians of one job's steps differ by from run to run: 0.25 % on four A40, 0.5 to 1.2 % on two A100.
 USUAL_NOISE = 0.005
 _PRECISION = 1e-6  # of a factor: far below what a step can tell
-_COST_STEP_NS = 100  # of the cost of a collective: this is also far below what a step can tell
+_COST_PRECISION_NS = 50.0  # of the cost of a collective: this is also far below what a step can tell
+# The least and the largest value that a factor may take.
+BOUNDS: dict[Factor, tuple[float, float]] = {
+    **dict.fromkeys(SLOWDOWN_FACTORS, (1.0, MOST_SLOWDOWN)),
+    "curve": (1 / _FARTHEST_RATIO, _FARTHEST_RATIO),
+    "launch_cost_ns": (0.0, float(_MOST_LAUNCH_NS)),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +179,7 @@ def anchor(
     if second is not None:
         other_search = _Search(workload, second, profiled=seen is not None)
         cost_ns = _launch_cost_ns(search, other_search, hardware, chosen)
-        hardware = _with_launch_cost(hardware, cost_ns)
+        hardware = apply_factor(hardware, "launch_cost_ns", cost_ns)
         reasons.append(
             f"a second step fixes a second number: each collective costs the compute lane "
             f"{cost_ns / 1e3:.0f} us"
@@ -191,10 +197,19 @@ def anchor(
     also: list[Factor] = [*(SLOWDOWN_FACTORS if nothing_known else ()), *(() if seen else ("curve",))]
     if second is None and not hardware.launch_cost_ns:
         also.append("launch_cost_ns")
+    values = {chosen: value} | {
+        one: told for one in also if one != chosen and (told := search.try_to(hardware, one)) is not None
+    }
     readings = _weighed(
         [
-            Reading(what=chosen, value=value, weight=_likelihood(chosen, value, hardware), hardware=anchored),
-            *_readings(search, hardware, [one for one in also if one != chosen]),
+            Reading(
+                what=one,
+                value=told,
+                weight=_likelihood(one, told, hardware),
+                hardware=apply_factor(hardware, one, told),
+            )
+            for one, told in values.items()
+            if told or one == chosen
         ]
     )
     predicted_ns = search.figure(anchored)
@@ -261,24 +276,6 @@ def _solve(
     return chosen, value
 
 
-def _readings(search: "_Search", hardware: Hardware, factors: list[Factor]) -> list[Reading]:
-    """The machines that make the step true by another factor."""
-    found = []
-    for factor in factors:
-        value = search.try_to(hardware, factor)
-        if value is None or (factor == "launch_cost_ns" and not value):
-            continue
-        found.append(
-            Reading(
-                what=factor,
-                value=value,
-                weight=_likelihood(factor, value, hardware),
-                hardware=apply_factor(hardware, factor, value),
-            )
-        )
-    return found
-
-
 def _weighed(readings: list[Reading]) -> tuple[Reading, ...]:
     """The first reading, and of the others those that are not far less likely than the likeliest; weights sum
     to 1."""
@@ -309,8 +306,8 @@ def _link_range(hardware: Hardware) -> tuple[float, float]:
 def _misfit(readings: tuple[Reading, ...], hardware: Hardware, error: float) -> dict[str, Any]:
     """Why the first reading is no fit, as ``spread.anchor`` has it; empty where it is one."""
     factor, value = readings[0].what, readings[0].value
-    low, high = _link_range(hardware) if factor == "curve" else (_least_of(factor), most_of(factor))
-    is_held = log(most_of(factor) / value) < AT_BOUND if value else False
+    low, high = _link_range(hardware) if factor == "curve" else BOUNDS[factor]
+    is_held = log(BOUNDS[factor][1] / value) < AT_BOUND if value else False
     if factor == "curve" and not log(low) - AT_BOUND <= log(value) <= log(high) + AT_BOUND:
         why = "beyond"
     elif is_held:
@@ -409,12 +406,10 @@ def apply_factor(hardware: Hardware, factor: Factor, value: float) -> Hardware:
     if factor == "curve":
         return scaled(hardware, value)
     if factor == "launch_cost_ns":
-        return _with_launch_cost(hardware, round(value))
-    if factor == "mutual":
-        return replace(hardware, compute_slowdown=value, comm_slowdown=value)
-    if factor == "compute_slowdown":
-        return replace(hardware, compute_slowdown=value)
-    return replace(hardware, comm_slowdown=value)
+        return replace(hardware, launch_cost_ns=round(value), launch_blocks_compute=True)
+    names = ("compute_slowdown", "comm_slowdown") if factor == "mutual" else (factor,)
+    changed: dict[str, Any] = dict.fromkeys(names, value)
+    return replace(hardware, **changed)
 
 
 def link_that_explains(workload: Workload, hardware: Hardware, measured: MeasuredStep) -> float | None:
@@ -429,74 +424,50 @@ def _default(hardware: Hardware, *, slowed: bool) -> Factor:
     return "comm_slowdown" if slowed or hardware.compute_slowdown > 1 else "mutual"
 
 
-def _with_launch_cost(hardware: Hardware, cost_ns: int) -> Hardware:
-    return replace(hardware, launch_cost_ns=cost_ns, launch_blocks_compute=True)
-
-
-def _launch_cost_ns(first: "_Search", second: "_Search", hardware: Hardware, factor: Factor) -> int:
+def _launch_cost_ns(first: "_Search", second: "_Search", hardware: Hardware, factor: Factor) -> float:
     """The cost of a collective at which the second step is true too, the factor fixed by the first.
 
-    Searched from the least (0; or, where no factor explains the first step, the cost from which on one does)
-    to the most (at which the first step is explained without any factor). If the least makes the second step
-    true within its noise, it is the answer.
+    From 0, which is the answer if it makes the second step true within its noise, to the cost at which the
+    first step is explained without any factor.
     """
     if hardware.launch_cost_ns:
         raise InputError(
             f"second: launch_cost_ns is known already, {hardware.launch_cost_ns}; give hardware without it"
         )
 
-    def missing_ns(cost_ns: int) -> int:
-        costly = _with_launch_cost(hardware, cost_ns)
-        return second.target_ns - second.figure(apply_factor(costly, factor, first.solve(costly, factor)))
+    def costly(cost_ns: float) -> Hardware:
+        return apply_factor(hardware, "launch_cost_ns", cost_ns)
 
-    def fits(cost_ns: int) -> bool:
-        return first.figure(_with_launch_cost(hardware, cost_ns)) <= first.target_ns
+    def missing_ns(cost_ns: float) -> int:
+        value = first.nearest(costly(cost_ns), factor, first.target_ns)
+        return second.target_ns - second.figure(apply_factor(costly(cost_ns), factor, value))
 
-    def falls_short(cost_ns: int) -> bool:
-        most_ns = first.figure(apply_factor(_with_launch_cost(hardware, cost_ns), factor, most_of(factor)))
-        return most_ns < first.target_ns - first.noise_ns
-
-    most = _last(fits, first.target_ns)
-    least = _last(falls_short, most) + _COST_STEP_NS if falls_short(0) else 0
-    at_least = missing_ns(least)
+    whole_ns = first.target_ns
+    most = _halved(
+        lambda cost_ns: first.figure(costly(cost_ns)) <= whole_ns, 0.0, float(whole_ns), _COST_PRECISION_NS
+    )
+    at_least, at_most = missing_ns(0.0), missing_ns(most)
     if abs(at_least) <= second.noise_ns:
-        return least
-    at_most = missing_ns(most)
+        return 0.0
     if (at_least > 0) == (at_most > 0):
         raise InputError(
             f"second: a {second.what} of {format_ms(second.target_ns)} cannot be true beside the first; with "
-            f"{least} to {most} ns a collective it is {format_ms(second.target_ns - at_least)} to "
+            f"0 to {most:.0f} ns a collective it is {format_ms(second.target_ns - at_least)} to "
             f"{format_ms(second.target_ns - at_most)}"
         )
-    return _last(lambda cost_ns: (missing_ns(cost_ns) > 0) == (at_least > 0), most, least)
+    return _halved(lambda cost: (missing_ns(cost) > 0) == (at_least > 0), 0.0, most, _COST_PRECISION_NS)
 
 
-def most_of(factor: Factor) -> float:
-    """The largest value that a factor may take."""
-    return {"curve": _FARTHEST_RATIO, "launch_cost_ns": float(_MOST_LAUNCH_NS)}.get(factor, MOST_SLOWDOWN)
-
-
-def _least_of(factor: Factor) -> float:
-    return {"curve": 1 / _FARTHEST_RATIO, "launch_cost_ns": 0.0}.get(factor, 1.0)
+def _halved(is_short: Callable[[float], bool], low: float, high: float, precision: float) -> float:
+    """The least value from ``low`` to ``high`` that is not short, by halving."""
+    while high - low > precision:
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_short(middle) else (low, middle)
+    return high
 
 
 class _Beyond(InputError):
     """The step is longer than a factor explains."""
-
-
-def _last(holds: Callable[[int], bool], most: int, least: int = 0) -> int:
-    """The largest multiple of a tenth of a microsecond from ``least`` to ``most`` for which it holds.
-
-    It holds up to some number and not beyond.
-    """
-    low, high = least // _COST_STEP_NS, most // _COST_STEP_NS + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if holds(middle * _COST_STEP_NS):
-            low = middle
-        else:
-            high = middle
-    return low * _COST_STEP_NS
 
 
 class _Search:
@@ -515,23 +486,28 @@ class _Search:
         timeline = simulate(self.workload, hardware, self.measured.assignment, "analytic")
         return step_ns(timeline) if self.uses_step else timeline.sync_end_ns
 
+    def nearest(self, hardware: Hardware, factor: Factor, target_ns: int) -> float:
+        """The value at which the figure reaches ``target_ns``, or the bound that comes nearest."""
+
+        def is_short(value: float) -> bool:
+            return self.figure(apply_factor(hardware, factor, value)) < target_ns
+
+        return round(_halved(is_short, *BOUNDS[factor], _PRECISION), 6)
+
     def solve(self, hardware: Hardware, factor: Factor) -> float:
-        """The value, by halving; 1 where the figure is within the noise of no interference."""
-
-        def at(value: float) -> int:
-            return self.figure(apply_factor(hardware, factor, value))
-
-        least, most = _least_of(factor), most_of(factor)
-        low_ns, high_ns = at(least), at(most)
+        """The value that makes the figure true; 1 where it is within the noise of no interference."""
+        least, most = BOUNDS[factor]
+        low_ns, high_ns = (self.figure(apply_factor(hardware, factor, value)) for value in (least, most))
         if low_ns == high_ns:
             raise InputError(self._says_nothing(low_ns, factor))
-        short_ns = low_ns - self.target_ns
-        target_ns = self.target_ns
+        short_ns, target_ns = low_ns - self.target_ns, self.target_ns
         if short_ns > self.noise_ns:
             raise InputError(self._too_short(low_ns, short_ns, factor))
         if short_ns >= 0:
-            if factor != "curve" or at(1.0) <= target_ns + self.noise_ns:
-                return 1.0 if factor == "curve" else least
+            if factor != "curve":
+                return least
+            if self.figure(hardware) <= target_ns + self.noise_ns:
+                return 1.0
             target_ns += self.noise_ns  # all links from some speed on: the one nearest to the given
         if high_ns < self.target_ns - self.noise_ns:
             raise _Beyond(
@@ -539,14 +515,7 @@ class _Search:
                 f"{format_ms(low_ns)} at {format_number(least, 6)}, {format_ms(high_ns)} at "
                 f"{format_number(most, 6)}"
             )
-        low, high = least, most
-        while high - low > _PRECISION:
-            middle = (low + high) / 2
-            if at(middle) < target_ns:
-                low = middle
-            else:
-                high = middle
-        return round(high, 6)
+        return self.nearest(hardware, factor, target_ns)
 
     def try_to(self, hardware: Hardware, factor: Factor) -> float | None:
         """As ``solve``; None where this factor cannot make the figure true."""
