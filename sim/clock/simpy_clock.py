@@ -60,7 +60,6 @@ class Task:
     since: int
     rate: int = 0
     due: int = 0
-    alarm: int = 0
 
 
 class Stretch:
@@ -75,6 +74,7 @@ class Stretch:
         self._env = env
         self._machine = machine
         self._active: list[Task] = []
+        self._alarm: simpy.Event | None = None  # of what ends next
         self._settling = False
         self._stretches = bool(machine.in_force & {"idle", "computing", "copying_in", "copying_out"})
 
@@ -96,18 +96,16 @@ class Stretch:
 
     def _settle(self, _: simpy.Event) -> None:
         self._settling = False
-        now, rates, is_moved = int(self._env.now), self._rates(), False
+        now, rates = int(self._env.now), self._rates()
         for task in self._active:
             rate = rates[task.kind]
             if rate != task.rate:
-                is_moved = True
                 task.left -= (now - task.since) * task.rate
                 task.since, task.rate = now, rate
                 task.due = now - (-task.left // rate)
-            if is_moved:  # tasks behind a moved one, too: those that end together do so in order of start
-                task.alarm += 1
-                alarm = self._env.timeout(task.due - now, (task, task.alarm))
-                alarm.callbacks = [self._finish]
+        if self._active:
+            self._alarm = self._env.timeout(min(task.due for task in self._active) - now)
+            self._alarm.callbacks = [self._finish]
 
     def _rates(self) -> dict[Kind, int]:
         """How fast each kind of work goes beside what is active now."""
@@ -127,13 +125,12 @@ class Stretch:
         return made
 
     def _finish(self, alarm: simpy.Event) -> None:
-        assert alarm.value is not None
-        task, number = alarm.value
-        if task.alarm != number or task.done.triggered:
-            return
-        self._active.remove(task)
-        task.done.succeed()
-        self._request_settle()
+        if alarm is self._alarm:  # else rates have changed since
+            ended = [task for task in self._active if task.due == self._env.now]
+            self._active = [task for task in self._active if task not in ended]
+            for task in ended:
+                task.done.succeed()
+            self._request_settle()
 
 
 class _Meeting:
@@ -272,10 +269,7 @@ def play_together(programs: Sequence[Program], begins_ns: Sequence[int]) -> tupl
         env.process(rank.lane())
     env.run()
     if any(meeting.missing for meeting in meetings):
-        orders = "they reach their collectives in different orders and wait for each other for ever"
-        if programs[0].follows:
-            raise NotModelledError(
-                f"ranks: collectives that follow each other are not modelled of ranks that differ: {orders}"
-            )
-        raise NotModelledError(f"ranks: {orders}")
+        raise NotModelledError(
+            "ranks: they reach their collectives in different orders and wait for each other for ever"
+        )
     return tuple(Outcome(rank.program, tuple(rank.ended), *map(tuple, rank.log)) for rank in ranks)
