@@ -179,17 +179,13 @@ def print_imported(imported: Imported) -> None:
         for line in imported.said(kind):
             say(f"{kind}: {line}")
     _print_ranks(imported)
-    _print_recorded(imported)
     for file, hardware in zip(hardware_names(imported), imported.hardware, strict=True):
         say(f"{file}: {hardware.name}")
         _print_curve(file, hardware.world_size, hardware.all_reduce)
 
 
 def bucket_rows(imported: Imported) -> list[dict[str, Any]]:
-    """The buckets that ran: medians of the first measurement, or of a recording."""
-    measured = imported.measured
-    if measured is not None:
-        return list(measured["buckets"])
+    """The buckets that ran, by the first measurement."""
     if not imported.measurements:
         return []
     first = imported.measurements[0]
@@ -314,27 +310,6 @@ def _print_ranks(imported: Imported) -> None:
 
 def _us(ns: int | None) -> str:
     return "-" if ns is None else f"{ns / 1000:.1f} us"
-
-
-def _print_recorded(imported: Imported) -> None:
-    measured = imported.measured
-    if not measured or not measured["buckets"]:
-        return
-    table(
-        "buckets, slowest rank, medians, from the end of forward",
-        ["bucket", "size", "ready", "launch", "end", "last to launch"],
-        [
-            [
-                str(row["index"]),
-                format_size(row["num_bytes"]),
-                format_ms(row["ready_ns"]),
-                format_ms(row["launch_ns"]),
-                format_ms(row["end_ns"]),
-                ", ".join(f"rank {rank}: {count}" for rank, count in row["last_arriver"].items()),
-            ]
-            for row in measured["buckets"]
-        ],
-    )
 
 
 def _print_curve(file: str, ranks: int, curve: Curve) -> None:

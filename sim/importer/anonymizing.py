@@ -66,7 +66,6 @@ def anonymize(imported: Imported) -> Imported:
         ),
         ranks=tuple(replace(row, host=row.host and hosts[row.host]) for row in imported.ranks),
         notes=(),
-        measured=None if imported.measured is None else _object(imported.measured),
     )
 
 

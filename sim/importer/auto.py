@@ -104,7 +104,6 @@ def _combined(
         measurements=tuple(one for part in parts.values() for one in part.measurements),
         ranks=next((part.ranks for part in runs.values() if part.ranks), ()),
         notes=(*notes, *said),
-        measured=next((part.measured for part in runs.values() if part.measured), None),
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
@@ -121,12 +121,9 @@ class Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported(Findings):
-    """What a reader of one format, or ``auto``, found. ``measured``: medians of a recording's steps and
-    buckets, as JSON.
-    """
+    """What a reader of one format, or ``auto``, found."""
 
     format: str
-    measured: dict[str, Any] | None = None
 
     @property
     def world_size(self) -> int | None:

@@ -1,14 +1,11 @@
 """The front door: which format a file has, told by what is in it, and the reader of each format."""
 
-import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from sim.errors import InputError, SimError
 from sim.importer.imported import Imported, ImportOptions, plain, reworded
@@ -36,12 +33,15 @@ _UNREAD = {
 }
 DOCUMENTS = ("workload", "hardware")
 # What is read of a file to tell its format; logs may begin with much other text.
-HEADS_BYTES, MOST_MEMBERS = (1 << 20, 8 << 20, 32 << 20), 4096
+HEADS_BYTES = (1 << 20, 8 << 20, 32 << 20)
 _LEGAL = f"give {', '.join(called for called, _ in FORMATS.values())}, or a workload or hardware file"
 _RANK_FILE = re.compile(r"rank-[0-9]+\.jsonl")
-_EVENTS = re.compile(r'(?<!\\)"traceEvents"\s*:')
-_REPORT = re.compile(r'(?<!\\)"(average_bus_bandwidth|nccl_version|out_of_place)"\s*:')  # of nccl-tests' -J
-_KEY = re.compile(r'\s*(?:\[\s*)?[{,]\s*"((?:[^"\\]|\\.)*)"\s*:\s*')
+# Keys that only one format has.
+_MARKS = {
+    KINETO: re.compile(r'(?<!\\)"(traceEvents|deviceProperties)"\s*:|(?<!\\)"ph"\s*:\s*"\w"'),
+    NCCL_TESTS: re.compile(r'(?<!\\)"(average_bus_bandwidth|nccl_version|out_of_place)"\s*:'),
+}
+_KIND = re.compile(r'(?<!\\)"kind"\s*:\s*"(\w+)"')
 
 
 def reader(form: str) -> Reader:
@@ -108,26 +108,10 @@ def recognise(path: str | os.PathLike[str], documents: Sequence[str] = DOCUMENTS
 
 
 def _of_json(head: str) -> str | None:
-    """The format of a JSON document, by its first members; of ours, the ``kind`` that it names."""
-    if _EVENTS.search(head):
-        return KINETO
-    top: dict[str, Any] = {}
-    for key, value in islice(_members(head), MOST_MEMBERS):
-        top[key] = value
-        if "kind" in top and ("schema_version" in top or (top["kind"] == "import" and "format" in top)):
-            return str(top["kind"])
-        if {"schemaVersion", "deviceProperties"} <= top.keys() or ("ph" in top and {"name", "ts"} & {*top}):
-            return KINETO
-    return NCCL_TESTS if _REPORT.search(head) else None
-
-
-def _members(head: str) -> Iterator[tuple[str, Any]]:
-    """The members of an object, or of the first object of a list, as far as they are whole in ``head``."""
-    decode = json.JSONDecoder(strict=False).raw_decode
-    at = 0
-    while (found := _KEY.match(head, at)) is not None:
-        try:
-            value, at = decode(head, found.end())
-        except (ValueError, RecursionError):
-            return
-        yield found[1], value
+    """The format of a JSON document; of ours, the ``kind`` that it names."""
+    for form, pattern in _MARKS.items():
+        if pattern.search(head):
+            return form
+    kind = _KIND.search(head)
+    is_ours = kind is not None and ('"schema_version"' in head or kind[1] == "import")
+    return kind[1] if kind is not None and is_ours else None

@@ -17,14 +17,14 @@ from sim.formats.record_files import HARDWARE, WORKLOAD, measurement_name
 from sim.importer.imported import KINDS, Imported
 
 _OURS = re.compile(r"(workload|measured|hardware.*|measurement-.*)\.json")
-SUMMARY, MEASURED_FILE = "summary.json", "measured.json"
+SUMMARY = "summary.json"
 
 
 def write_imported(imported: Imported, directory: str | os.PathLike[str]) -> list[Path]:
     """Write an import, the summary last; return the paths, without the summary's.
 
-    The files are ``workload.json``, ``hardware.json``, ``measurement-*.json`` and, of a recording,
-    ``measured.json``. Of several hardware the run's is ``hardware.json``, the others are
+    The files are ``workload.json``, ``hardware.json`` and ``measurement-*.json``. Of several hardware the
+    run's is ``hardware.json``, the others are
     ``hardware-<n>ranks.json``. With the first three the directory is a record. Files of an earlier import
     that this one does not have are removed.
 
@@ -36,8 +36,6 @@ def write_imported(imported: Imported, directory: str | os.PathLike[str]) -> lis
     names = hardware_names(imported)
     texts = {} if imported.workload is None else {WORKLOAD: to_text(imported.workload)}
     texts |= {name: to_text(one) for name, one in zip(names, imported.hardware, strict=True)}
-    if imported.measured is not None:
-        texts[MEASURED_FILE] = json_text(imported.measured)
     for number, one in enumerate(imported.measurements):
         texts[measurement_name(number, one)] = to_text(one)
     summary = {**summary_of(imported), "files": list(texts)}

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from sim.formats.recordings import load_recording
-from sim.importer.recorded.recorded_run import measured_of
-from sim.importer.recorded.recorded_workload import workload_of
+from sim.importer.recorded.recorded_run import rank_rows
+from sim.importer.recorded.recorded_workload import keep, workload_of
 from tests.checked import assert_nothing_fails
 from tests.ranks import run_together
 
@@ -31,9 +31,8 @@ def test_ranks_find_nothing_wrong_and_workloads_come_out_of_their_files(tmp_path
     assert workload.ready_includes == ("copy_in", "launch", "interference")
     assert len(workload.samples) == 16
     assert [buffer.dtype for buffer in workload.buffers] == ["float32", "int64"]
-    buckets = measured_of(recording)["buckets"]
-    assert [bucket["index"] for bucket in buckets] == [0, 1]
-    assert all(sum(bucket["last_arriver"].values()) == bucket["steps"] == 16 for bucket in buckets)
+    rows = rank_rows(keep(recording))
+    assert sum(row.came_last or 0 for row in rows) == rows[0].collectives == 2 * 16
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import InputError, NotModelledError
 from sim.formats.recordings import load_recording
-from sim.importer.recorded.recorded_run import measured_of
-from sim.importer.recorded.recorded_workload import workload_of
+from sim.importer.recorded.recorded_run import rank_rows
+from sim.importer.recorded.recorded_workload import keep, workload_of
 from sim.live.follower import Follower
 from sim.nouns.recording import (
     RecordedBackward,
@@ -285,10 +285,10 @@ def test_the_last_to_launch_is_not_the_host_that_runs_ahead(clock: str, ahead: i
     soon = tuple(waiting(one, 5 if number % 4 else 15) for number, one in enumerate(plain))
     late = tuple(replace(waiting(one, 10), started_at_ns=one.started_at_ns + ahead) for one in plain)
     ranks = (rank_of(0, soon, clock=clock), rank_of(1, late, clock=clock))
-    found = [bucket["last_arriver"] for bucket in measured_of(recording_of(*ranks))["buckets"]]
+    found = [row.came_last for row in rank_rows(keep(recording_of(*ranks)))]
     warmup = 2 if clock == "host" else 11
     own = sum(number % 4 > 0 for number in range(warmup, 20))
-    assert found == [{"0": own, "1": 20 - warmup - own}] * 2
+    assert found == [2 * own, 2 * (20 - warmup - own)]  # of two buckets
 
 
 @pytest.mark.parametrize(
@@ -336,15 +336,15 @@ def test_gradients_copied_on_another_stream_than_forwards_are_doubtful() -> None
     assert "another stream" in told
 
 
-def test_buckets_are_those_of_the_slowest_rank_and_name_the_last_arriver() -> None:
+def test_the_rank_that_waited_least_came_last() -> None:
     first, second = steady((400, 300, 200, 100)), steady((500, 300, 200, 90))
     late = tuple(waiting(one, 10) for one in second)
-    row, other = measured_of(recording_of(rank_of(0, first), rank_of(1, late)))["buckets"]
-    assert (row["ready_ns"], row["launch_ns"], row["end_ns"], row["num_bytes"]) == (200, 230, 240, 32)
-    assert (other["ready_ns"], other["parameters"], other["steps"]) == (500, [1, 0], 6)
-    assert row["last_arriver"] == other["last_arriver"] == {"1": 6}  # it waited least
+    row, other = rank_rows(keep(recording_of(rank_of(0, first), rank_of(1, late))))
+    assert (row.came_last, other.came_last, row.collectives, other.waited_ns) == (0, 12, 12, 0)
+    assert row.waited_ns is not None
+    assert row.waited_ns > 0
     light = RecordedRank(header=header(0), layouts=(), steps=first)
-    assert measured_of(recording_of(light))["buckets"] == []
+    assert [one.came_last for one in rank_rows(keep(recording_of(light)))] == [None]
 
 
 @pytest.mark.parametrize(

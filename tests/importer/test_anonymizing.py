@@ -101,7 +101,6 @@ def imports(draw: st.DrawFn) -> Imported:
         measurements=(measurement,),
         ranks=(RankRow(rank=0, host="h"), RankRow(rank=1)),
         notes=(Note("found", "n"), Note("missing", "m")),
-        measured={"a": 1},
     )
     planted: Imported = plant(draw, empty)
     return planted
@@ -175,9 +174,11 @@ def test_what_a_reader_needs_stays() -> None:
 )
 def test_the_model_of_the_accelerator_stays(model: str) -> None:
     """The name of a machine does not, though it looks like one."""
-    measured = {"device": model, "devices": [model, f"{model}-klondike"], "place": f"{model} of klondike"}
-    plain = anonymize(Imported(format="kineto", name="n", measured=measured))
-    assert plain.measured == {"device": model, "devices": [model]}
+    told = {"device": model, "devices": [model, f"{model}-klondike"], "place": f"{model} of klondike"}
+    point = CurvePoint(num_bytes=4, duration_ns=5)
+    hardware = Hardware(name="h", world_size=4, all_reduce=(point,), provenance=told)
+    plain = anonymize(Imported(format="kineto", name="n", hardware=(hardware,)))
+    assert plain.hardware[0].provenance == {"device": model, "devices": [model]}
 
 
 def test_an_answer_of_an_anonymous_import_is_that_of_the_import(tmp_path: Path) -> None:

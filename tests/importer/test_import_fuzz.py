@@ -190,9 +190,7 @@ def essence(imported: Imported) -> dict[str, Any]:
     """All that was imported but where and when it came from."""
     nouns = [imported.workload, *imported.hardware, *imported.measurements]
     documents = [to_document(noun) for noun in nouns if noun is not None]
-    return _without(
-        {"nouns": documents, "ranks": [asdict(row) for row in imported.ranks], "measured": imported.measured}
-    )
+    return _without({"nouns": documents, "ranks": [asdict(row) for row in imported.ranks]})
 
 
 def _without(value: Any) -> Any:

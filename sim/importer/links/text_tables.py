@@ -3,7 +3,7 @@
 import csv
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import lru_cache
@@ -342,7 +342,6 @@ def _row(block: TextBlock, number: int, content: str, is_whole: bool) -> bool:
             fields = [*fields[: width - 1], " ".join(fields[width - 1 :])]
         elif len(fields) == width - 1 and last == "other" and is_whole:
             fields = [*fields, ""]
-    fields = with_units(fields, block)
     numbers = sum(NUMBER.fullmatch(field) is not None for field in fields)
     if not is_whole and len(fields) < width:
         if numbers:
@@ -357,80 +356,56 @@ def _row(block: TextBlock, number: int, content: str, is_whole: bool) -> bool:
     return True
 
 
-# ---- cells with units
+# ---- cells
 
 # nccl-tests' own: a K is 2^10. KB and MB are 10^n to some, 2^n to others, and are not read.
-_SIZE_UNITS = {"": 1, "B": 1} | {
-    f"{prefix}{end}": 1 << power
+_SIZE_UNITS = {"B": Decimal(1)} | {
+    f"{prefix}{end}": Decimal(1 << power)
     for prefix, power in (("K", 10), ("k", 10), ("M", 20), ("G", 30), ("T", 40))
     for end in ("", "iB")
 }
-UNCLEAR = re.compile(r"\d\s*[KMGT]B$", re.IGNORECASE)
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}([,_' \u202f\u00a0])\d{3}(?:\1\d{3})*(?:\.\d+)?")
-_WITH_UNIT = re.compile(r"(.*\d\.?)\s*([A-Za-zµμ/]+)")
+_UNCLEAR = re.compile(r"\d\s*[KMGT]B$", re.IGNORECASE)
+_SEPARATOR = r"[,_' \u202f\u00a0]"
+_CELL = re.compile(
+    rf"([+-]?\d{{1,3}}({_SEPARATOR})\d{{3}}(?:\2\d{{3}})*(?:\.\d+)?|{NUMBER.pattern})\s*([A-Za-zµμ/]*)",
+    re.ASCII,
+)
+_UNITS = {"size": _SIZE_UNITS, "algbw": RATE_UNITS, "busbw": RATE_UNITS}
 
 
-def with_units(fields: list[str], block: TextBlock) -> list[str]:
-    """The fields as plain numbers; a column of times that its header gives no unit gets one in ``block``."""
-    columns = block.columns
-    if len(fields) != len(columns):
-        return fields
-    made = [_plain_cell(cell, column) for cell, column in zip(fields, columns, strict=True)]
-    block.columns = tuple(
-        replace(column, scale=unit) if unit else column
-        for column, unit in zip(columns, (unit for _, unit in made), strict=True)
-    )
-    return [cell for cell, _ in made]
+def _value(cell: str, column: Column, time_ns: Decimal | None) -> tuple[Decimal, Decimal] | None:
+    """A cell in ns, bytes or GB/s, and one unit of its last digit; None where it is no such number.
 
-
-def _plain_cell(cell: str, column: Column) -> tuple[str, Decimal | None]:
-    """A cell in its column's unit, and the unit where only the cell gives it."""
-    if column.kind not in ("size", "count", "time", "algbw", "busbw", "iterations", "world_size"):
-        return cell, None
-    is_rate = column.kind in ("algbw", "busbw")
-    if NUMBER.fullmatch(cell):
-        return (_in_gb_per_s(cell, column.scale) if is_rate and column.scale not in (None, 1) else cell), None
-    if len(cell) > 40:
-        return cell, None
-    if _THOUSANDS.fullmatch(cell):
-        cell = re.sub(r"(?<=\d)[,_' \u202f\u00a0](?=\d)", "", cell)
-        return _plain_cell(cell, column)
-    found = _WITH_UNIT.fullmatch(cell)
+    ``time_ns`` is a unit of time where neither the column nor the cell says it.
+    """
+    found = _CELL.fullmatch(cell) if len(cell) <= 40 else None
     if found is None:
-        return cell, None
-    number = re.sub(r"(?<=\d)[,_' \u202f\u00a0](?=\d{3})", "", found[1].strip())
-    if not NUMBER.fullmatch(number):
-        return cell, None
-    if is_rate:
-        return (_in_gb_per_s(number, RATE_UNITS[found[2]]) if found[2] in RATE_UNITS else cell), None
-    if column.kind == "time":
-        unit = TIME_UNITS.get(found[2].lower())
-        if unit is None:
-            return cell, None
-        scale = column.scale or TIME_UNITS["us"]
-        return str(Decimal(number).scaleb((unit / scale).adjusted())), None if column.scale else scale
-    if column.kind == "size" and found[2] in _SIZE_UNITS:
-        return str(Decimal(number) * _SIZE_UNITS[found[2]] / (column.scale or 1)), None
-    return cell, None
+        return None
+    number, unit = Decimal(re.sub(_SEPARATOR, "", found[1])), found[3]
+    scale = column.scale or (time_ns if column.kind == "time" else Decimal(1))
+    if unit:
+        units = TIME_UNITS if column.kind == "time" else _UNITS.get(column.kind, {})
+        scale = units.get(unit.lower() if column.kind == "time" else unit)
+    if scale is None or (number and not -30 <= number.adjusted() <= 30):
+        return None
+    exponent = number.as_tuple().exponent
+    assert isinstance(exponent, int)
+    return number * scale, Decimal(1).scaleb(exponent) * scale
 
 
-def _in_gb_per_s(number: str, scale: Decimal | None) -> str:
-    """The number in GB/s, with as many digits as it had."""
-    value = Decimal(number)
-    digit = value.as_tuple().exponent
-    assert isinstance(digit, int)
-    shift = (scale or Decimal(1)).adjusted()
-    return str((value * (scale or 1)).quantize(Decimal(1).scaleb(digit + shift)))
+def _whole(cell: str, column: Column, most: int) -> int | None:
+    value = _value(cell, column, None)
+    is_whole = value is not None and 0 <= value[0] <= most and value[0] == value[0].to_integral_value()
+    return int(value[0]) if value is not None and is_whole else None
 
 
 # ---- cells as timings
 
 _SCATTER = {"min": "min_ns", "p10": "p10_ns", "median": "median_ns", "p90": "p90_ns", "max": "max_ns"}
-
-
+_BESIDE = ("algbw", "busbw", "wrong", "iterations")
 # The columns of one timing, by place in the row: times by statistic ("time" without one), others by kind.
 _Group = dict[str, int]
-_BESIDE = ("algbw", "busbw", "wrong", "iterations")
+_Key = tuple[str | None, int | None, str]  # collective, ranks, and what else sets a row apart
 
 
 def read_cells(block: TextBlock, source: str, world_size: int | None = None) -> list[LinkTable]:
@@ -442,34 +417,37 @@ def read_cells(block: TextBlock, source: str, world_size: int | None = None) -> 
     Raises:
         InputError: a time whose unit cannot be told, a size in units of two meanings, or times of the CPU.
     """
-    columns = block.columns
-    if _first(columns, "time") is None and _first(columns, "cputime") is not None:
+    columns, said = block.columns, block.said
+    places = {column.kind: place for place, column in reversed([*enumerate(columns)])}
+    if "time" not in places and "cputime" in places:
         raise InputError(
             f"{source}: cputime is what a launch takes on the CPU; run nccl-tests without -C to have the time"
         )
-    groups = _groups(columns)
-    scale = _time_scale(block, groups, source)
-    size_at = _first(columns, "size")
-    assert size_at is not None
-    if columns[size_at].scale is None:
+    if columns[places["size"]].scale is None:
         raise InputError(
-            f"{source}: column {columns[size_at].name!r}: a unit that is 10^n to some, 2^n to others; give "
-            f"sizes in bytes (size_B)"
+            f"{source}: column {columns[places['size']].name!r}: a unit that is 10^n to some, 2^n to others; "
+            f"give sizes in bytes (size_B)"
         )
-    count_at, dtype_at = _first(columns, "count"), _first(columns, "dtype")
-    sizes = [fields[size_at] for _, fields in block.rows]
-    redop_at = _first(columns, "redop")
-    redops = {fields[redop_at] for _, fields in block.rows} if redop_at is not None else set()
-    rows: dict[tuple[str | None, int | None, str], list[LinkRow]] = defaultdict(list)
+    is_nccl_tests = _is_of_nccl_tests(columns)
+    groups = _groups(columns)
+    if not is_nccl_tests:
+        _check_units(block, groups, source)
+    rows: dict[_Key, list[LinkRow]] = defaultdict(list)
     broken = list(block.broken)
     for number, fields in block.rows:
-        num_bytes = _whole(fields[size_at], columns[size_at].scale or Decimal(1), MOST_BYTES)
-        key = _key(block, columns, fields)
-        ratio = _time_ratio(key, block, world_size)
+        cells = {kind: (fields[place], columns[place]) for kind, place in places.items()}
+        num_bytes = _whole(*cells["size"], MOST_BYTES)
+        key = _key(block, fields)
+        ranks = key[1] or _ranks(block)[0] or world_size
+        ratio = None if ranks is None or ranks < 2 else bus_factor(key[0] or "all_reduce", ranks)
+        values = [
+            _value(cell, column, TIME_UNITS["us"] if is_nccl_tests else None)
+            for cell, column in zip(fields, columns, strict=True)
+        ]
         timings = {
             variant: timing
             for variant, group in groups.items()
-            if (timing := _timing(group, fields, block, scale, num_bytes, ratio)) is not None
+            if (timing := _timing(group, values, said, num_bytes, ratio)) is not None
         }
         if num_bytes is None or not timings:
             broken.append(number)
@@ -478,52 +456,77 @@ def read_cells(block: TextBlock, source: str, world_size: int | None = None) -> 
             where=f"{source}: line {number}",
             num_bytes=num_bytes,
             timings=timings,
-            count=None if count_at is None else _whole(fields[count_at], Decimal(1), MOST_BYTES),
-            dtype=None if dtype_at is None else fields[dtype_at],
+            count=_whole(*cells["count"], MOST_BYTES) if "count" in cells else None,
+            dtype=cells["dtype"][0] if "dtype" in cells else None,
         )
         rows[key].append(row)
-    left_out = [f"{source}: line {block.cut}, cut off at the end of the file"] if block.cut else []
+    if not rows:
+        _refuse_unclear(
+            block, [fields[places["size"]] for _, fields in block.rows], groups, source, world_size
+        )
+    redops = {fields[places["redop"]] for _, fields in block.rows} if "redop" in places else set()
+    made = LinkTable(
+        source=source,
+        rows=(),
+        collective=None,
+        title=", ".join(filter(None, (said.headline, said.comment, said.command, said.origin))),
+        redop=redops.pop() if len(redops) == 1 else None,
+        statistic="median" if any("median" in group for group in groups.values()) else "mean",
+        iterations=said.iterations,
+        devices=tuple(dict.fromkeys(plain(name) for _, name in said.ranks.values() if name)),
+        hosts=tuple(dict.fromkeys(plain(host) for host, _ in said.ranks.values())),
+        over=NCCL if is_nccl_tests else said.over,
+        unread=tuple(column.name for column in columns if column.kind == "other" and column.name),
+    )
+    tables: list[LinkTable] = []
+    for (collective, ranks, place), found in rows.items():
+        known, by = (ranks, "its column") if ranks is not None else _ranks(block)
+        table = replace(made, rows=tuple(found), collective=collective, ranks=known, ranks_by=by, place=place)
+        tables.append(table if tables else replace(table, left_out=_left_out(block, broken, source)))
+    return tables
+
+
+def _left_out(block: TextBlock, broken: Sequence[int], source: str) -> tuple[str, ...]:
+    """Sentences on lines that are no rows of the table."""
+    said = [f"{source}: line {block.cut}, cut off at the end of the file"] if block.cut else []
     if broken:
-        left_out.append(f"{source}: {len(broken)} lines that are no whole row (the first: {min(broken)})")
+        said.append(f"{source}: {len(broken)} lines that are no whole row (the first: {min(broken)})")
     if block.strays:
         named = ", ".join(f"line {number} ({words})" for number, words in block.strays[:3])
         more = f" and {len(block.strays) - 3} more" if len(block.strays) > 3 else ""
         below = "" if block.ended is None else f" below the end of the table (line {block.ended})"
-        left_out.append(f"{source}: {named}{more}{below}: rows of a run whose header is not there")
-    if not rows and (unclear := next((cell for cell in sizes if UNCLEAR.search(cell)), None)) is not None:
+        said.append(f"{source}: {named}{more}{below}: rows of a run whose header is not there")
+    return tuple(said)
+
+
+def _check_units(block: TextBlock, groups: Mapping[Variant, _Group], source: str) -> None:
+    """Raise ``InputError`` where neither a column of times nor its cells say the unit."""
+    for place in (place for group in groups.values() for key, place in group.items() if key not in _BESIDE):
+        column = block.columns[place]
+        if column.scale is None and any(NUMBER.fullmatch(fields[place]) for _, fields in block.rows):
+            name = column.name
+            raise InputError(
+                f"{source}: column {name!r}: its unit cannot be told; name it {name}_us, _ms or _s"
+            )
+
+
+def _refuse_unclear(
+    block: TextBlock,
+    sizes: Sequence[str],
+    groups: Mapping[Variant, _Group],
+    source: str,
+    world_size: int | None,
+) -> None:
+    """Raise ``InputError`` where a unit or the number of ranks is why no row can be read."""
+    if (unclear := next(filter(_UNCLEAR.search, sizes), None)) is not None:
         raise InputError(
             f"{source}: size {unclear!r}: a unit that is 10^n to some, 2^n to others; write KiB, MiB or bytes"
         )
-    if not rows and any(not _main(group) for group in groups.values()) and world_size is None:
+    if any(_main(group) is None for group in groups.values()) and world_size is None:
         raise InputError(
             f"{source}: bus bandwidths without times or algorithm bandwidths, and it does not say on how "
             f"many ranks; give --world-size N"
         )
-    tables = []
-    for (collective, ranks, place), found in rows.items():
-        known = (ranks, "its column") if ranks is not None else _ranks(block)
-        said = block.said
-        tables.append(
-            LinkTable(
-                source=source,
-                rows=tuple(found),
-                collective=collective,
-                ranks=known[0],
-                ranks_by=known[1],
-                place=place,
-                title=", ".join(filter(None, (said.headline, said.comment, said.command, said.origin))),
-                redop=redops.pop() if len(redops) == 1 else None,
-                statistic="median" if any("median" in group for group in groups.values()) else "mean",
-                iterations=block.said.iterations,
-                devices=tuple(dict.fromkeys(plain(name) for _, name in block.said.ranks.values() if name)),
-                hosts=tuple(dict.fromkeys(plain(host) for host, _ in block.said.ranks.values())),
-                over=NCCL if _is_of_nccl_tests(columns) else said.over,
-                left_out=tuple(left_out),
-                unread=tuple(column.name for column in columns if column.kind == "other" and column.name),
-            )
-        )
-        left_out = []
-    return tables
 
 
 def _ranks(block: TextBlock) -> tuple[int | None, str]:
@@ -532,22 +535,11 @@ def _ranks(block: TextBlock) -> tuple[int | None, str]:
     return block.said.num_ranks or (None, "")
 
 
-def _time_ratio(
-    key: tuple[str | None, int | None, str], block: TextBlock, world_size: int | None
-) -> float | None:
-    """Bus over algorithm bandwidth of a row; None where its ranks are not known."""
-    ranks = key[1] or _ranks(block)[0] or world_size
-    return None if ranks is None or ranks < 2 else bus_factor(key[0] or "all_reduce", ranks)
-
-
-def _first(columns: tuple[Column, ...], kind: str) -> int | None:
-    return next((place for place, column in enumerate(columns) if column.kind == kind), None)
-
-
 def _groups(columns: tuple[Column, ...]) -> dict[Variant, _Group]:
     """The columns of each timing. Where a statistic comes again, the second timing begins: in place."""
     # Where no column has a time, bandwidths stand for it.
-    main = next((kind for kind in ("time", "algbw", "busbw") if _first(columns, kind) is not None), "time")
+    kinds = {column.kind for column in columns}
+    main = next((kind for kind in ("time", "algbw", "busbw") if kind in kinds), "time")
     by_name = any(column.kind == main and column.variant for column in columns)
     groups: dict[Variant, _Group] = {}
     variant: Variant = "only"
@@ -570,20 +562,6 @@ def _main(group: _Group) -> str | None:
     return next((key for key in times if key not in _BESIDE), None)
 
 
-def _time_scale(block: TextBlock, groups: Mapping[Variant, _Group], source: str) -> Decimal | None:
-    """ns in one unit of times without a unit: those of nccl-tests' columns are us; None: there are none."""
-    columns = block.columns
-    bare = [columns[place] for group in groups.values() for key, place in group.items() if key not in _BESIDE]
-    bare = [column for column in bare if column.scale is None]
-    if not bare:
-        return None
-    if _is_of_nccl_tests(columns):
-        return TIME_UNITS["us"]
-    raise InputError(
-        f"{source}: column {bare[0].name!r}: its unit cannot be told; name it {bare[0].name}_us, _ms or _s"
-    )
-
-
 def _is_of_nccl_tests(columns: tuple[Column, ...]) -> bool:
     names = {column.name.lower().lstrip("#") for column in columns}
     return {"size", "count", "type", "time", "algbw", "busbw"} <= names and bool(names & {"wrong", "error"})
@@ -591,9 +569,8 @@ def _is_of_nccl_tests(columns: tuple[Column, ...]) -> bool:
 
 def _timing(
     group: _Group,
-    fields: list[str],
-    block: TextBlock,
-    scale: Decimal | None,
+    values: Sequence[tuple[Decimal, Decimal] | None],
+    said: Said,
     num_bytes: int | None,
     ratio: float | None,
 ) -> Timing | None:
@@ -602,79 +579,52 @@ def _timing(
     Without a time it is the one that the algorithm's bandwidth tells, or the bus's where its ``ratio`` to
     that is known: a GB/s is a byte in a ns.
     """
-    columns = block.columns
-    numbers = {key: _number(fields[place]) for key, place in group.items()}
-    rates = {
-        name: (float(rate), _digit(rate))
+    numbers = {key: value for key, place in group.items() if (value := values[place]) is not None}
+    rates: dict[str, tuple[float, float]] = {
+        name: (float(numbers[name][0]), float(numbers[name][1]))
         for name in ("algbw", "busbw")
-        if (rate := numbers.get(name)) is not None and rate >= 0
+        if name in numbers and numbers[name][0] >= 0
     }
-    wrong = float(numbers.get("wrong") or 0)
+    wrong = float(numbers["wrong"][0]) if "wrong" in numbers else 0.0
     main = _main(group)
     if main is None:
         name, share = ("algbw", 1.0) if "algbw" in group else ("busbw", ratio)
         speed, digit = rates.get(name, (0.0, 0.0))
-        if not num_bytes or share is None or speed <= 0:
-            return None
-        ns = num_bytes * share / speed
-        if not 0 < ns <= MOST_NS:
+        if (
+            not num_bytes
+            or share is None
+            or speed <= 0
+            or not 0 < (ns := num_bytes * share / speed) <= MOST_NS
+        ):
             return None
         return Timing(duration_ns=max(1, round(ns)), slack_ns=ns * digit / speed, rates=rates, wrong=wrong)
-    time, unit = numbers[main], columns[group[main]].scale or scale
-    if time is None or unit is None or not 0 < round(time * unit) <= MOST_NS:
+    if main not in numbers or not 0 < round(numbers[main][0]) <= MOST_NS:
         return None
-    found = {
-        name: round(number * factor)
+    scatter = {
+        name: round(numbers[key][0])
         for key, name in _SCATTER.items()
-        if (number := numbers.get(key)) is not None
-        and (factor := columns[group[key]].scale or scale) is not None
-        and 0 <= number * factor <= MOST_NS
+        if key in numbers and 0 <= numbers[key][0] <= MOST_NS
     }
-    told = fields[group["iterations"]] if "iterations" in group else ""
-    count = _whole(told, Decimal(1), 10**9) or block.said.iterations
-    if block.said.is_over_ranks or not set(found) - {"median_ns"}:
-        found, count = {}, None
+    told = int(numbers["iterations"][0]) if "iterations" in numbers else 0
+    count = told if 0 < told <= 10**9 else said.iterations
+    if said.is_over_ranks or not set(scatter) - {"median_ns"}:
+        scatter, count = {}, None
     return Timing(
-        duration_ns=round(time * unit),
-        slack_ns=_digit(time) * float(unit),
+        duration_ns=round(numbers[main][0]),
+        slack_ns=float(numbers[main][1]),
         rates=rates,
         wrong=wrong,
-        scatter=found if count is None else {"count": count, **found},
+        scatter=scatter if count is None else {"count": count, **scatter},
     )
 
 
-def _key(
-    block: TextBlock, columns: tuple[Column, ...], fields: list[str]
-) -> tuple[str | None, int | None, str]:
+def _key(block: TextBlock, fields: Sequence[str]) -> _Key:
     collective, ranks, places = None, None, []
-    for column, cell in zip(columns, fields, strict=True):
+    for column, cell in zip(block.columns, fields, strict=True):
         if column.kind == "collective":
             collective = named_collective(cell) or collective
         elif column.kind == "world_size":
-            ranks = _whole(cell, Decimal(1), 10**7) or ranks
+            ranks = _whole(cell, column, 10**7) or ranks
         elif column.kind == "place":
             places.append(f"{column.name} {cell}")
     return collective or block.said.collective, ranks, ", ".join(places)
-
-
-def _number(cell: str) -> Decimal | None:
-    """A plain number of at most 40 characters and a sane exponent; None where it is none."""
-    if len(cell) > 40 or not NUMBER.fullmatch(cell):
-        return None
-    value = Decimal(cell)
-    return value if value == 0 or -30 <= value.adjusted() <= 30 else None
-
-
-def _digit(value: Decimal) -> float:
-    """One unit of the last digit written."""
-    exponent = value.as_tuple().exponent
-    assert isinstance(exponent, int)
-    return 10.0**exponent
-
-
-def _whole(cell: str, scale: Decimal, most: int) -> int | None:
-    value = _number(cell)
-    if value is None or not 0 <= value * scale <= most:
-        return None
-    scaled = value * scale
-    return int(scaled) if scaled == scaled.to_integral_value() else None

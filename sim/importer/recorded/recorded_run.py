@@ -1,6 +1,6 @@
 """What a recorded job did: its own step, its link, and all of a recording as an import."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from sim.errors import InputError
-from sim.formats.documents import SCHEMA_VERSION
 from sim.formats.recordings import load_recording
-from sim.importer.imported import Imported, ImportOptions, Kind, Note
+from sim.importer.imported import Imported, ImportOptions, Kind, Note, RankRow
 from sim.importer.readers import RECORDING
 from sim.importer.recorded.recorded_workload import (
     Kept,
@@ -30,7 +29,7 @@ from sim.nouns.ddp_switches import ARGUMENTS, SETTINGS
 from sim.nouns.devices import link_source
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
-from sim.nouns.recording import RecordedBackward, RecordedStep, Recording
+from sim.nouns.recording import RecordedBackward, RecordedLayout, RecordedStep, Recording
 from sim.nouns.workload import Workload
 from sim.units import NS_PER_S, format_ms, format_ranks, format_size, median_ns
 
@@ -135,89 +134,45 @@ def _buckets(told: RecordedBackward, on_ranks: Sequence[RecordedBackward]) -> tu
     )
 
 
-# ---- medians of what was measured
+# ---- who came last
 
 
-def measured_of(recording: Recording) -> dict[str, Any]:
-    """Medians of steps by rank and of buckets over ranks, as JSON.
-
-    A bucket's times are those of the slowest rank in each step, medians over steps, in ns from the end
-    of that rank's forward; ``last_arriver`` counts, by rank, the steps in which it waited least between
-    the bucket's launch and its end: it came last, and no clocks of two ranks are compared. Buckets are left
-    out at the light level, and where steps differ in their buckets only those with the last layout count.
+def rank_rows(kept: Sequence[Kept]) -> tuple[RankRow, ...]:
+    """How long each rank's backward took, and how often it came last to a bucket of the last layout, over the
+    steps that every rank ran with it: it waited least between the bucket's launch and its end, and no clocks
+    of two ranks are compared.
     """
-    kept = keep(recording)
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "recorded_steps",
-        "provenance": {"source": "bucketsim import recording", "recording": recording.name},
-        "world_size": recording.world_size,
-        "ranks": [
-            {
-                "rank": rank.rank.header.rank,
-                "steps": len(rank.steps),
-                "step_ns": _spread([step.step_ns for step in rank.steps]),
-                "optimizer_ns": _spread([s.optimizer_ns for s in rank.steps if s.optimizer_ns is not None]),
-                "forward_ns": _spread([backward.forward_ns for backward in rank.synchronised]),
-                "backward_ns": _spread([backward.backward_ns for backward in rank.synchronised]),
-                "sync_end_ns": _spread([backward.sync_end_ns for backward in rank.synchronised]),
-                "no_sync_backward_ns": _spread([backward.backward_ns for backward in rank.plain]),
-            }
-            for rank in kept
-        ],
-        "buckets": _bucket_rows(kept),
-    }
-
-
-def _spread(times: Sequence[int]) -> dict[str, int] | None:
-    if not times:
-        return None
-    return {"count": len(times), "min": min(times), "median": median_ns(times), "max": max(times)}
-
-
-def _bucket_rows(kept: Sequence[Kept]) -> list[dict[str, Any]]:
-    """One row a bucket of the last layout, over the steps that every rank ran with it."""
     layouts = kept[0].rank.layouts
-    if not layouts:
-        return []
-    layout = layouts[-1]
-    by_rank = [_last_reduced(rank, layout.step, len(layout.bucket_indices)) for rank in kept]
-    common = sorted(set.intersection(*(set(steps) for steps in by_rank)))
-    if not common:
-        return []
-    rows = []
-    for place, parameters in enumerate(layout.bucket_indices):
-        last: Counter[int] = Counter()
-        ready, launch, end = [], [], []
-        for number in common:
-            buckets = [steps[number].buckets[place] for steps in by_rank]
-            ready.append(max(bucket.ready_ns for bucket in buckets))
-            launch.append(max(bucket.launch_ns for bucket in buckets))
-            end.append(max(bucket.end_ns for bucket in buckets))
-            waited = [bucket.end_ns - bucket.launch_ns for bucket in buckets]
-            last[kept[waited.index(min(waited))].rank.header.rank] += 1
-        rows.append(
-            {
-                "index": place,
-                "num_bytes": buckets[0].num_bytes,
-                "parameters": list(parameters),
-                "steps": len(common),
-                "ready_ns": median_ns(ready),
-                "launch_ns": median_ns(launch),
-                "end_ns": median_ns(end),
-                "last_arriver": {str(rank): count for rank, count in sorted(last.items())},
-            }
+    by_rank = [_last_reduced(rank, layouts[-1]) for rank in kept] if layouts else []
+    common = set.intersection(*map(set, by_rank)) if by_rank else ()
+    waits = [
+        [bucket.end_ns - bucket.launch_ns for bucket in same]
+        for number in common
+        for same in zip(*(steps[number].buckets for steps in by_rank), strict=True)
+    ]
+    last = [row.index(min(row)) for row in waits]
+    several = len(kept) > 1 and bool(waits)
+    return tuple(
+        RankRow(
+            rank=rank.rank.header.rank,
+            collectives=len(waits),
+            came_last=last.count(place) if several else None,
+            waited_ns=median_ns([row[place] - min(row) for row in waits]) if several else None,
+            backward_ns=median_ns([one.backward_ns for one in rank.synchronised or rank.plain]),
         )
-    return rows
+        for place, rank in enumerate(kept)
+    )
 
 
-def _last_reduced(kept: Kept, since: int, count: int) -> dict[int, RecordedBackward]:
-    """By step number, the last backward with ``count`` buckets."""
+def _last_reduced(kept: Kept, layout: RecordedLayout) -> dict[int, RecordedBackward]:
+    """By step number, the last backward with the buckets of ``layout``."""
     return {
         step.step: backward
         for step in kept.steps
         for backward in step.backwards
-        if step.step >= since and backward.forwards == 1 and len(backward.buckets) == count
+        if step.step >= layout.step
+        and backward.forwards == 1
+        and len(backward.buckets) == len(layout.bucket_indices)
     }
 
 
@@ -334,7 +289,7 @@ def _ns_a_byte(backward: RecordedBackward) -> float | None:
 
 
 def read_recording(paths: Sequence[Path], options: ImportOptions) -> Imported:
-    """A workload and, in ``measured``, medians of steps and buckets, from one recording.
+    """A workload, the job's own steps and who came last, from one recording.
 
     Args:
         paths: its directory, or files of one directory's ranks.
@@ -348,7 +303,7 @@ def read_recording(paths: Sequence[Path], options: ImportOptions) -> Imported:
     if len(folders) != 1:
         raise InputError(f"PATH: {len(folders)} paths are not legal; give one directory of a recording")
     recording = load_recording(folders[0])
-    workload, measured = workload_of(recording), measured_of(recording)
+    workload = workload_of(recording)
     if options.name:
         workload = replace(workload, name=options.name)
     header = recording.ranks[0].header
@@ -413,6 +368,6 @@ def read_recording(paths: Sequence[Path], options: ImportOptions) -> Imported:
         name=workload.name,
         workload=workload,
         measurements=() if isinstance(run, str) else (run,),
+        ranks=rank_rows(kept),
         notes=tuple(notes),
-        measured=measured,
     )
