@@ -1,5 +1,6 @@
 """Which inputs cannot be relied on: marked as doubtful, or a link that is not the one that trains."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from sim.costs.service_time import measured_ranks
@@ -22,10 +23,40 @@ def doubts_about(workload: Workload, hardware: Hardware, *, of_any_size: bool = 
     return (
         *doubts_about_step(hardware),
         *(f"doubtful recording: {line}" for line in _listed(workload.provenance) if isinstance(line, str)),
-        *_about_link(workload, hardware),
-        *(() if of_any_size else _about_ranks(workload, hardware)),
+        *(f"doubtful link: {told}" for told in _about_link(workload, hardware, of_any_size)),
         *_about_curve(hardware),
     )
+
+
+def _about_link(workload: Workload, hardware: Hardware, of_any_size: bool) -> Iterator[str]:
+    """What the link is that does not train: between other devices, over another backend, of other ranks."""
+    trains, measured = _trained_on(workload), measured_on(hardware)
+    sides = {_side(one) for one in trains} - {None}
+    if hardware.world_size > 1 and sides and measured is not None:
+        said = hardware.provenance.get("backend")
+        over = f" over {said}" if isinstance(said, str) else ""
+        some = " some gradients" if len(sides) > 1 else ""
+        ours, theirs = (_backend(one.provenance, trains[0]) for one in (workload, hardware))
+        if sides != {measured} and measured == "cpu":
+            yield (
+                f"it was measured{over} between tensors of the CPU, and the workload trains{some} on an "
+                f"accelerator; measure that one: nccl-tests on the same GPUs, then bucketsim import auto"
+            )
+        elif sides != {measured}:
+            yield (
+                f"it is one between accelerators{over}, and the workload trains{some} on the CPU; measure "
+                f"the CPU's with bucketsim calibrate"
+            )
+        elif None not in (ours, theirs) and ours != theirs:
+            told = f"it is one over {theirs}, and the job was recorded over {ours}"
+            yield f"{told}; measure the link as {ours} uses it"
+    recorded, ranks = ranks_of_job(workload), measured_ranks(hardware)
+    if not of_any_size and recorded not in (None, ranks):
+        has = "1 rank" if ranks == 1 else f"{ranks} ranks"
+        yield (
+            f"it is one of {has}, and the job was recorded on {recorded}; measure or compute one of "
+            f"{recorded}, or ask bucketsim scaling what other numbers of ranks take"
+        )
 
 
 def doubts_about_buckets(
@@ -85,51 +116,6 @@ def _backend(told: dict[str, Any], device: str) -> str | None:
     said = told.get("backend", "nccl" if "fabric" in told else None)  # computed by NCCL's own cost model
     over = backend_of(said, device) if isinstance(said, str) else None
     return "nccl" if over == "rccl" else over  # which torch calls nccl
-
-
-def _about_link(workload: Workload, hardware: Hardware) -> tuple[str, ...]:
-    """That the link is not the one that trains; empty where it may be."""
-    trains, measured = _trained_on(workload), measured_on(hardware)
-    sides = {_side(one) for one in trains} - {None}
-    if hardware.world_size == 1 or not sides or measured is None:
-        return ()
-    backend = hardware.provenance.get("backend")
-    over = f" over {backend}" if isinstance(backend, str) else ""
-    if sides == {measured}:
-        return _about_backend(workload, hardware, trains[0])
-    some = " some gradients" if len(sides) > 1 else ""
-    if measured == "cpu":
-        return (
-            f"doubtful link: it was measured{over} between tensors of the CPU, and the workload trains{some} "
-            f"on an accelerator; measure that one: nccl-tests on the same GPUs, then bucketsim import auto",
-        )
-    return (
-        f"doubtful link: it is one between accelerators{over}, and the workload trains{some} on the CPU; "
-        f"measure the CPU's with bucketsim calibrate",
-    )
-
-
-def _about_backend(workload: Workload, hardware: Hardware, device: str) -> tuple[str, ...]:
-    """That the job reduces over another backend than the link was measured over."""
-    trains, measured = (_backend(one.provenance, device) for one in (workload, hardware))
-    if None in (trains, measured) or trains == measured:
-        return ()
-    return (
-        f"doubtful link: it is one over {measured}, and the job was recorded over {trains}; measure the link "
-        f"as {trains} uses it",
-    )
-
-
-def _about_ranks(workload: Workload, hardware: Hardware) -> tuple[str, ...]:
-    """That the link joins another number of ranks than the recorded job had."""
-    recorded, measured = ranks_of_job(workload), measured_ranks(hardware)
-    if recorded in (None, measured):
-        return ()
-    has = "1 rank" if measured == 1 else f"{measured} ranks"
-    return (
-        f"doubtful link: it is one of {has}, and the job was recorded on {recorded}; measure or compute one "
-        f"of {recorded}, or ask bucketsim scaling what other numbers of ranks take",
-    )
 
 
 def doubts_about_step(hardware: Hardware) -> tuple[str, ...]:
