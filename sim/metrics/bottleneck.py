@@ -1,10 +1,10 @@
 """One sentence that names what holds the step up: the first cause that matches, with its figures."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from sim.costs.not_measured import not_measured
 from sim.costs.service_time import service_ns
@@ -71,26 +71,12 @@ class Evidence:
 
     @property
     def carried(self) -> list[Collective]:
-        """What the collectives on the critical path carry."""
+        """What they carry."""
         return list(chain.from_iterable(self.carried_in))
-
-    @property
-    def wire_ns(self) -> int:
-        """How long the collectives on the critical path take together."""
-        return sum(span.end_ns - span.start_ns for span in self.sent)
-
-    @property
-    def wire_bytes(self) -> int:
-        """Bytes that the collectives on the critical path carry together."""
-        return sum(collective.num_bytes for collective in self.carried)
 
     def latency_ns(self, sent: Sequence[Collective]) -> int:
         """The part of what ``sent`` take alone that is latency: of each, the smallest time on its curve."""
         return sum(map(self._latency_ns, sent))
-
-    def moving_ns(self, sent: Sequence[Collective]) -> int:
-        """What ``sent`` take beyond their latency, each alone on its channel."""
-        return services_ns(sent) - self.latency_ns(sent)
 
     def halving_saves_ns(self, sent: Sequence[Collective]) -> int:
         """How much twice the bandwidth takes from ``sent``, one after the other; each is rounded."""
@@ -111,22 +97,17 @@ class Evidence:
         least = min((point.duration_ns for point in curve or ()), default=0)
         return least * one.service_ns // whole if whole else 0  # one that is queued takes a share of both
 
-    def taken_ns(self, taken: Callable[[Sequence[Collective]], int]) -> int:
+    def taken_ns(self, taken: Callable[[Sequence[Collective]], int], *, at_most_exposed: bool = False) -> int:
         """By how much the step is shorter at most where ``taken`` tells what collectives one after the other
-        lose: those on the critical path, and those outside of backward."""
-        return sum(self._of_paths(taken)) + self.outside_ns(taken)
-
-    def saved_ns(self, taken: Callable[[Sequence[Collective]], int]) -> int:
-        """``taken_ns``, but of no backward more than it exposes."""
-        exposed = (batch.own_exposed_ns for batch in self.timeline.reducing)
-        return sum(map(min, self._of_paths(taken), exposed)) + self.outside_ns(taken)
-
-    def _of_paths(self, taken: Callable[[Sequence[Collective]], int]) -> list[int]:
-        """Where callbacks launch as collectives end, other times are another order: all may be saved."""
-        return [
-            batch.own_exposed_ns if _reorders(batch) else taken(sent)
-            for batch, sent in zip(self.timeline.reducing, self.carried_in, strict=True)
-        ]
+        lose: those on the critical path (of no backward more than it exposes, if so asked), and those outside
+        of backward. Where callbacks launch as collectives end, other times are another order: all that is
+        exposed may be saved.
+        """
+        total = self.outside_ns(taken)
+        for batch, sent in zip(self.timeline.reducing, self.carried_in, strict=True):
+            lost = batch.own_exposed_ns if _reorders(batch) else taken(sent)
+            total += min(lost, batch.own_exposed_ns) if at_most_exposed else lost
+        return total
 
     def outside_ns(self, taken: Callable[[Sequence[Collective]], int]) -> int:
         """``taken_ns`` outside of backward; what is hidden behind forward is lost to nobody."""
@@ -155,10 +136,6 @@ class Evidence:
     def on_path_ns(self, *kinds: str) -> int:
         """How long spans of these ``kinds`` are on the critical path."""
         return sum(map(length_of, (span for span in self.path if span.kind in kinds)))
-
-    def waits_in(self) -> list[int]:
-        """How long each micro-batch that reduces waits for the slowest rank on its critical path."""
-        return [sum(length_of(span) for span in path if span.kind == "straggler") for path in self.paths]
 
     @cached_property
     def stretch_ns(self) -> int:
@@ -191,22 +168,6 @@ class Evidence:
             )
             for batch in self.timeline.reducing
         )
-
-    @property
-    def threshold_ns(self) -> float:
-        """What a part of the critical path must reach to be the cause: half of what is exposed.
-
-        Without a collective on the path, the largest of the other parts is the cause.
-        """
-        if self.sent:
-            return self.timeline.exposed_ns / 2
-        parts = (
-            self.on_path_ns("hook", "settle"),
-            self.on_path_ns("launch"),
-            self.on_path_ns("copy_in", "copy_out"),
-            self.stretch_ns,
-        )
-        return max(parts)
 
     @property
     def is_additive(self) -> bool:
@@ -252,8 +213,7 @@ TOLD = 0.005  # of the step: a part beside backward that takes more is told
 _AFTERWARDS = ("end of backward", "after backward", "step")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bottleneck:
+class Bottleneck(NamedTuple):
     """A cause by code, the sentence with the figures behind it, and the time that it is about, in ns.
 
     Without it, all else the same, the whole step would be shorter by at most ``part_ns``; this holds where
@@ -293,7 +253,7 @@ def find_bottleneck(timeline: Timeline, step_ns: int, path: Sequence[PathSpan] |
     sent = [one.collective.num_bytes for one in timeline.collectives if one.collective.kind == "all_reduce"]
     rests_on = not_measured(timeline.hardware, sent)
     rests = [f"this rests on {'; '.join(rests_on)}"] if rests_on else []
-    return replace(first, sentence="; ".join((first.sentence, *before, *after, *rests)))
+    return first._replace(sentence="; ".join((first.sentence, *before, *after, *rests)))
 
 
 _BEFORE = {
@@ -307,43 +267,32 @@ _BEFORE = {
 }
 
 
-def _no_communication(evidence: Evidence) -> Bottleneck | None:
-    for batch in evidence.timeline.micro_batches:
-        sent = (*(played.collective for played in batch.collectives), *batch.before, *batch.after)
-        if services_ns(sent) or any(played.late_ns for played in batch.collectives):
-            return None
-    return Bottleneck(
-        code="no-communication",
-        sentence="no communication: all-reduces cost nothing here",
-        part_ns=0,
-    )
-
-
-def _compute_bound(evidence: Evidence) -> Bottleneck | None:
-    added = evidence.timeline.exposed_ns + evidence.timeline.outside_ns
-    share = added / evidence.step_ns if evidence.step_ns else 0.0
-    if share > NEGLIGIBLE:
+def _negligible(evidence: Evidence) -> Bottleneck | None:
+    """Nothing is sent, or what backward does not hide is next to nothing."""
+    timeline, step = evidence.timeline, evidence.step_ns
+    batches = timeline.micro_batches
+    sent = [one for batch in batches for one in (*batch.before, *batch.after)]
+    played = [one for batch in batches for one in batch.collectives]
+    sent += [one.collective for one in played]
+    if not services_ns(sent) and not any(one.late_ns for one in played):
+        return Bottleneck("no-communication", "no communication: all-reduces cost nothing here", 0)
+    exposed, outside = timeline.exposed_ns, timeline.outside_ns
+    added = exposed + outside
+    if added <= NEGLIGIBLE * step:
+        share = format_percent(added / step if step else 0.0)
+        sentence = (
+            f"compute-bound: synchronising adds {format_ms(added)}, {share} of the step; "
+            f"no other buckets can gain more than that"
+        )
+        return Bottleneck("compute-bound", sentence, added)
+    if exposed > NEGLIGIBLE * step:
         return None
-    return Bottleneck(
-        code="compute-bound",
-        sentence=f"compute-bound: synchronising adds {format_ms(added)}, {format_percent(share)} of the "
-        f"step; no other buckets can gain more than that",
-        part_ns=added,
+    sentence = (
+        f"outside of backward: before forward and after the optimizer synchronising adds "
+        f"{format_ms(outside)}, {format_percent(outside / step)} of the step; beside "
+        f"backward {format_ms(exposed)} is exposed"
     )
-
-
-def _outside_backward(evidence: Evidence) -> Bottleneck | None:
-    """What backward does not hide is negligible, but not what lies outside of it."""
-    exposed, outside = evidence.timeline.exposed_ns, evidence.timeline.outside_ns
-    if exposed > NEGLIGIBLE * evidence.step_ns:
-        return None
-    return Bottleneck(
-        code="outside-backward",
-        sentence=f"outside of backward: before forward and after the optimizer synchronising adds "
-        f"{format_ms(outside)}, {format_percent(outside / evidence.step_ns)} of the step; beside "
-        f"backward {format_ms(exposed)} is exposed",
-        part_ns=exposed + outside,
-    )
+    return Bottleneck("outside-backward", sentence, added)
 
 
 def _straggler_bound(evidence: Evidence) -> Bottleneck | None:
@@ -352,7 +301,10 @@ def _straggler_bound(evidence: Evidence) -> Bottleneck | None:
     if timeline.slowest is None or not waits or waits < timeline.exposed_ns / 2:
         return None
     count = sum(span.kind == "straggler" for span in evidence.path)
-    saves_ns = sum(map(min, evidence.waits_in(), (batch.own_exposed_ns for batch in timeline.reducing)))
+    saves_ns = 0
+    for batch, path in zip(timeline.reducing, evidence.paths, strict=True):
+        waited = sum(length_of(span) for span in path if span.kind == "straggler")
+        saves_ns += min(waited, batch.own_exposed_ns)
     for batch in timeline.micro_batches:  # others wait in gathers, too; a broadcast's root waits for nobody
         saves_ns += batch.pre_forward_ns * any(one.root is None for one in batch.before)
         saves_ns += batch.post_sync_ns * bool(batch.after)
@@ -368,38 +320,32 @@ def _straggler_bound(evidence: Evidence) -> Bottleneck | None:
     )
 
 
-def _no_overlap(evidence: Evidence) -> Bottleneck | None:
-    timeline = evidence.timeline
-    sent = [played.collective for batch in timeline.reducing for played in batch.collectives]
-    if any(one.phase not in _AFTERWARDS for one in sent):
-        return None
-    count = len(sent)
-    return Bottleneck(
-        code="no-overlap",
-        sentence=f"no overlap: {'all' if count > 1 else 'the'} {_count(count, 'collective')} "
-        f"{'are' if count > 1 else 'is'} launched after backward, which hides none of the "
-        f"{evidence.exposed_words} that are exposed",
-        part_ns=timeline.exposed_ns,
-    )
-
-
 def _lane_held(evidence: Evidence) -> Bottleneck | None:
-    """Collectives for which backward stands still: all of them, or enough to be half of what is exposed."""
-    standing, exposed = evidence.standing_ns, evidence.timeline.exposed_ns
+    """Collectives are launched after backward, or backward stands still for them: for all, or for enough to
+    be half of what is exposed."""
+    timeline, words = evidence.timeline, evidence.exposed_words
+    sent = [played.collective for batch in timeline.reducing for played in batch.collectives]
+    if all(one.phase in _AFTERWARDS for one in sent):
+        all_are = "all" if len(sent) > 1 else "the"
+        sentence = (
+            f"no overlap: {all_are} {_count(len(sent), 'collective')} {'are' if len(sent) > 1 else 'is'} "
+            f"launched after backward, which hides none of the {words} that are exposed"
+        )
+        return Bottleneck("no-overlap", sentence, timeline.exposed_ns)
+    standing = evidence.standing_ns
     if standing and not evidence.hidden_ns:
         sentence = (
             f"no overlap: backward stands still for {format_ms(standing)}, waiting for each collective, and "
-            f"nothing hides any of the {evidence.exposed_words} that are exposed"
+            f"nothing hides any of the {words} that are exposed"
         )
-        return Bottleneck(code="no-overlap", sentence=sentence, part_ns=exposed)
-    if not standing or standing < exposed / 2:
+        return Bottleneck("no-overlap", sentence, timeline.exposed_ns)
+    if not standing or standing < timeline.exposed_ns / 2:
         return None
-    return Bottleneck(
-        code="lane-held",
-        sentence=f"backward stands still for {format_ms(standing)}, waiting for collectives before it "
-        f"goes on, with {evidence.exposed_words} exposed",
-        part_ns=standing,
+    sentence = (
+        f"backward stands still for {format_ms(standing)}, waiting for collectives before it goes on, with "
+        f"{words} exposed"
     )
+    return Bottleneck("lane-held", sentence, standing)
 
 
 def _head_of_line(evidence: Evidence) -> Bottleneck | None:
@@ -427,80 +373,57 @@ def _last_gradient(timeline: Timeline, bucket: int) -> Gradient:
     return timeline.workload.gradients[max(members, key=lambda index: order.get(index, -1))]
 
 
-def _hook_bound(evidence: Evidence) -> Bottleneck | None:
-    hooks = evidence.on_path_ns("hook", "settle")
-    if not hooks or hooks < evidence.threshold_ns:
-        return None
-    return Bottleneck(
-        code="hook-bound",
-        sentence=f"hook-bound: what hooks compute takes {format_ms(hooks)} of the critical path, "
-        f"with {evidence.exposed_words} exposed",
-        part_ns=hooks + evidence.other_work_ns,
-    )
-
-
-def _launch_bound(evidence: Evidence) -> Bottleneck | None:
-    launches = evidence.on_path_ns("launch")
-    if not launches or launches < evidence.threshold_ns:
-        return None
-    count = sum(span.kind == "launch" for span in evidence.path)
-    batches = evidence.timeline.micro_batches
-    outside = sum(len(batch.before) + len(batch.after) for batch in batches)
-    return Bottleneck(
-        code="launch-bound",
-        sentence=f"launch-bound: {_count(count, 'launch', 'launches')} x "
-        f"{format_ms(launches / count)} = {format_ms(launches)} on the critical path, with "
-        f"{evidence.exposed_words} exposed",
-        part_ns=launches + outside * evidence.timeline.hardware.launch_cost_ns,
-    )
-
-
-def _copy_bound(evidence: Evidence) -> Bottleneck | None:
+def _lane_bound(evidence: Evidence) -> Bottleneck | None:
+    """Work on the lane takes half of what is exposed; the largest part, without a collective on the path."""
+    hooks, launches = evidence.on_path_ns("hook", "settle"), evidence.on_path_ns("launch")
     copies, back = evidence.on_path_ns("copy_in", "copy_out"), evidence.on_path_ns("copy_out")
-    if not copies or copies < evidence.threshold_ns:
-        return None
-    advice = f"; gradient_as_bucket_view removes {format_ms(back)} of them" if back else ""
-    return Bottleneck(
-        code="copy-bound",
-        sentence=f"copy-bound: copies into and out of buckets take {format_ms(copies)} of the "
-        f"critical path, with {evidence.exposed_words} exposed{advice}",
-        # what hooks, and callbacks between collectives, do is copying too in some systems
-        part_ns=copies + evidence.on_path_ns("hook", "settle") + evidence.other_work_ns,
-    )
-
-
-def _interference_bound(evidence: Evidence) -> Bottleneck | None:
-    if not evidence.stretch_ns or evidence.stretch_ns < evidence.threshold_ns:
-        return None
-    if evidence.is_calm:
-        return Bottleneck(
-            code="accumulation-bound",
-            sentence=f"accumulation-bound: adding gradients to those of earlier micro-batches makes backward "
-            f"{format_ms(evidence.stretch_ns)} longer, with {evidence.exposed_words} exposed",
-            part_ns=evidence.stretch_ns + evidence.other_work_ns,
+    stretch, timeline = evidence.stretch_ns, evidence.timeline
+    half = timeline.exposed_ns / 2 if evidence.sent else max(hooks, launches, copies, stretch)
+    exposed, other = f"with {evidence.exposed_words} exposed", evidence.other_work_ns
+    if hooks and hooks >= half:
+        sentence = f"hook-bound: what hooks compute takes {format_ms(hooks)} of the critical path, {exposed}"
+        return Bottleneck("hook-bound", sentence, hooks + other)
+    if launches and launches >= half:
+        count = sum(span.kind == "launch" for span in evidence.path)
+        outside = sum(len(batch.before) + len(batch.after) for batch in timeline.micro_batches)
+        sentence = (
+            f"launch-bound: {_count(count, 'launch', 'launches')} x {format_ms(launches / count)} = "
+            f"{format_ms(launches)} on the critical path, {exposed}"
         )
+        return Bottleneck("launch-bound", sentence, launches + outside * timeline.hardware.launch_cost_ns)
+    if copies and copies >= half:
+        advice = f"; gradient_as_bucket_view removes {format_ms(back)} of them" if back else ""
+        sentence = (
+            f"copy-bound: copies into and out of buckets take {format_ms(copies)} of the critical path, "
+            f"{exposed}{advice}"
+        )
+        # what hooks, and callbacks between collectives, do is copying too in some systems
+        return Bottleneck("copy-bound", sentence, copies + hooks + other)
+    if not stretch or stretch < half:
+        return None
+    longer = f"backward {format_ms(stretch)} longer, {exposed}"
+    if evidence.is_calm:
+        sentence = f"accumulation-bound: adding gradients to those of earlier micro-batches makes {longer}"
+        return Bottleneck("accumulation-bound", sentence, stretch + other)
     return Bottleneck(
-        code="interference-bound",
-        sentence=f"interference-bound: collectives beside it make backward {format_ms(evidence.stretch_ns)} "
-        f"longer, with {evidence.exposed_words} exposed",
-        part_ns=evidence.stretch_ns,
+        "interference-bound", f"interference-bound: collectives beside it make {longer}", stretch
     )
 
 
 def _latency_bound(evidence: Evidence) -> Bottleneck | None:
     """Latency, the time of as many empty collectives, is at least half of the path's collectives."""
     sent, latency = evidence.sent, evidence.latency_ns(evidence.carried)
-    if latency < evidence.moving_ns(evidence.carried):
+    if 2 * latency < services_ns(evidence.carried):
         return None
     name = _name(evidence)
     merged = sum(map(evidence.merging_saves_ns, evidence.carried_in))
-    saved = evidence.saved_ns(evidence.merging_saves_ns)
+    saved = evidence.taken_ns(evidence.merging_saves_ns, at_most_exposed=True)
     each = "" if len(evidence.paths) == 1 else " a micro-batch"
     advice = f"; one {name}{each} in their place would save {_saving(saved, evidence.is_alone)}"
     return Bottleneck(
         code="latency-bound",
         sentence=f"latency-bound: {_count(len(sent), name)} x {format_ms(latency / len(sent))} = "
-        f"{format_ms(latency)} of latency in {format_ms(evidence.wire_ns)} on the wire, with "
+        f"{format_ms(latency)} of latency in {format_ms(sum(map(length_of, sent)))} on the wire, with "
         f"{evidence.exposed_words} exposed{advice if merged else ''}",
         part_ns=evidence.taken_ns(evidence.latency_ns),
         saves_ns=saved if merged and evidence.is_alone else None,
@@ -535,10 +458,11 @@ def _tail_exposed(evidence: Evidence) -> Bottleneck | None:
 
 def _bandwidth_bound(evidence: Evidence) -> Bottleneck:
     """What is left: collectives one after the other, most of whose time grows with their bytes."""
-    sent, wire, num_bytes = evidence.sent, evidence.wire_ns, evidence.wire_bytes
+    sent, num_bytes = evidence.sent, sum(one.num_bytes for one in evidence.carried)
+    wire = sum(map(length_of, sent))
     pairs = chain.from_iterable(map(pairwise, evidence.sent_in))
     is_gapless = all(before.end_ns == after.start_ns for before, after in pairs)
-    saves_ns = evidence.saved_ns(evidence.halving_saves_ns)
+    saves_ns = evidence.taken_ns(evidence.halving_saves_ns, at_most_exposed=True)
     # Where others share the link or slow it down, the path does not tell what more bandwidth would save.
     advice = ""
     if evidence.is_alone:
@@ -573,17 +497,11 @@ def _beside_words(played: CollectiveTimes) -> str:
 
 
 CAUSES: tuple[Callable[[Evidence], Bottleneck | None], ...] = (
-    _no_communication,
-    _compute_bound,
-    _outside_backward,
+    _negligible,
     _straggler_bound,
-    _no_overlap,
     _lane_held,
     _head_of_line,
-    _hook_bound,
-    _launch_bound,
-    _copy_bound,
-    _interference_bound,
+    _lane_bound,
     _latency_bound,
     _tail_exposed,
     _bandwidth_bound,

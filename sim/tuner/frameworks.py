@@ -16,7 +16,7 @@ from sim.systems.registry import assign
 from sim.systems.simulate import simulated_step_ns
 from sim.systems.snippets import check_code, hook_call, typed
 from sim.tuner.caps import find_intervals, make_walk, round_cap_mb
-from sim.units import MIB, cap_bytes, format_ms, format_percent
+from sim.units import MIB, format_ms, format_percent
 
 Lines = Callable[[Mapping[str, Any], Any], list[str]]
 _DDP_DEFAULT_MB = 25
@@ -62,28 +62,15 @@ class Framework:
             or not ((self.whole_caps and cap != int(cap)) or (self.drops_default and cap == _DDP_DEFAULT_MB))
         )
 
-    def cap_between(
-        self, low_bytes: int, high_bytes: int, round_mb: Callable[[int, int], float]
-    ) -> float | None:
-        """A cap in MiB that it can set, of those from ``low_bytes`` to ``high_bytes``; None: there is none.
-
-        ``round_mb`` finds a round one between two sizes in bytes.
-        """
+    def cap_between(self, low_bytes: int, high_bytes: int) -> float | None:
+        """A cap in MiB that it can set, from ``low_bytes`` to ``high_bytes``; None: there is none."""
         if self.whole_caps:
             least = max(1, -(-low_bytes // MIB))
-            found = next((cap for cap in (least, least + 1) if self.can_cap({"bucket_cap_mb": cap})), least)
-            if found * MIB <= high_bytes:
-                return found
-            return 0 if low_bytes == 0 else None
-        cap = round_mb(low_bytes, high_bytes)
-        if self.can_cap({"bucket_cap_mb": cap}):
-            return cap
-        default = cap_bytes(_DDP_DEFAULT_MB)
-        if high_bytes > default:
-            return round_mb(default + 1, high_bytes)
-        if low_bytes < default:
-            return round_mb(low_bytes, default - 1)
-        return _DDP_DEFAULT_MB + 1e-7  # the same bytes, and not equal to the default
+            least += not self.can_cap({"bucket_cap_mb": least})  # the default, which is not passed on
+            return least if least * MIB <= high_bytes else 0 if low_bytes == 0 else None
+        cap = round_cap_mb(low_bytes, high_bytes)
+        # the same bytes, and not equal to the default
+        return cap if self.can_cap({"bucket_cap_mb": cap}) else cap + 1e-7
 
 
 def _arguments(kwargs: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -332,7 +319,7 @@ class _Search:
         intervals = find_intervals(make_walk(self.workload, switches))
         self.is_complete = self.is_complete and intervals.complete
         for low, high in zip(intervals.low_bytes.tolist(), intervals.high_bytes.tolist(), strict=True):
-            cap = framework.cap_between(low, high, round_cap_mb)
+            cap = framework.cap_between(low, high)
             if cap is not None:
                 yield assign(self.workload, bucket_cap_mb=cap, **options)
 

@@ -36,7 +36,7 @@ from tests.app.conftest import make_workload
 from tests.bench.machines import machine, model
 from tests.effort import tries
 from tests.strategies import Case, cases
-from tests.tuner.test_tuner_plateau import ROW
+from tests.tuner.test_tuner_caps import ROW
 
 TRACES = Path(__file__).parents[2] / "traces"
 MS = 1_000_000

@@ -51,18 +51,46 @@ def report(
     return sim.summarize(sim.simulate(one, hardware(**machine), assignment, slowest=slowest))
 
 
-@pytest.mark.parametrize(("size", "code"), [(2.0, "compute-bound"), (2.03, "tail-exposed")])
-def test_what_is_negligible(size: float, code: str) -> None:
-    """1 % of the step: 1.50 of 151.50 ms is below, 1.53 of 151.53 above."""
-    found = report([40, 99.5], [20, size], [[0], [1]])
-    assert (found.exposed_comm_ns <= NEGLIGIBLE * found.step_ns) == (code == "compute-bound")
+EACH_OF_THREE = [[0], [1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("code", "ready_ms", "sizes_mb", "buckets", "machine"),
+    [
+        # 1 % of the step is negligible: 1.50 of 151.50 ms is below, 1.53 of 151.53 above.
+        ("compute-bound", [40, 99.5], [20, 2.0], [[0], [1]], {}),
+        ("tail-exposed", [40, 99.5], [20, 2.03], [[0], [1]], {}),
+        # A quarter of what is exposed is a block: 30 ms are, so 7.5 ms idle.
+        ("head-of-line", [82, 90], [30, 10], [[1], [0]], {}),
+        ("bandwidth-bound", [83, 90], [30, 10], [[1], [0]], {}),
+        # Bucket 2 waits for bucket 1, but bucket 0 keeps the link busy all the while.
+        ("bandwidth-bound", [10, 60, 20], [60, 20, 60], EACH_OF_THREE, {}),
+        # Half: a launch, a copy, a stretched backward (40 ms of collective at half speed cost 20 ms).
+        ("launch-bound", [100], [10], [[0]], {"launch_cost_ns": 10_100_000}),
+        ("tail-exposed", [100], [10], [[0]], {"launch_cost_ns": 9_900_000}),
+        ("copy-bound", [100], [10], [[0]], {"copy_in_bytes_per_s": 10 * MB / 0.0101}),
+        ("tail-exposed", [100], [10], [[0]], {"copy_in_bytes_per_s": 10 * MB / 0.0099}),
+        ("copy-bound", [100], [10], [[0]], {"copy_out_bytes_per_s": 10 * MB / 0.0101}),
+        ("tail-exposed", [100], [10], [[0]], {"copy_out_bytes_per_s": 10 * MB / 0.0099}),
+        ("interference-bound", [10, 100], [40, 19.9], [[0], [1]], {"compute_slowdown": 2.0}),
+        ("tail-exposed", [10, 100], [40, 20.1], [[0], [1]], {"compute_slowdown": 2.0}),
+        # Latency is half of the time on the wire: 10 MB take 10 ms, so 10 ms of it.
+        ("bandwidth-bound", [90] * 3, [10] * 3, EACH_OF_THREE, {"latency_ms": 9.9}),
+        ("latency-bound", [90] * 3, [10] * 3, EACH_OF_THREE, {"latency_ms": 10.1}),
+        # The first that matches wins: the order of the buckets is what to mend first.
+        ("head-of-line", [20, 90], [1, 1], [[1], [0]], {"latency_ms": 10}),
+    ],
+)
+def test_where_a_cause_begins(
+    code: str,
+    ready_ms: list[float],
+    sizes_mb: list[float],
+    buckets: list[list[int]],
+    machine: dict[str, Any],
+) -> None:
+    found = report(ready_ms, sizes_mb, buckets, **machine)
     assert found.verdict_code == code
-
-
-@pytest.mark.parametrize(("ready", "code"), [(82, "head-of-line"), (83, "bandwidth-bound")])
-def test_a_short_block_is_not_the_cause(ready: float, code: str) -> None:
-    """A quarter of what is exposed is the boundary: 30 ms are, so 7.5 ms idle."""
-    assert report([ready, 90], [30, 10], [[1], [0]]).verdict_code == code
+    assert (found.exposed_comm_ns <= NEGLIGIBLE * found.step_ns) == (code == "compute-bound")
 
 
 def test_head_of_line_counts_the_link_once() -> None:
@@ -72,33 +100,7 @@ def test_head_of_line_counts_the_link_once() -> None:
         [10, 10, 90, 20], [30, 30, 10, 60], [[0], [1], [2], [3]], comm_channels=2, channel_slowdown=1.0
     )
     assert found.buckets[0].end_ns == found.buckets[1].end_ns == 40 * MS
-    assert found.verdict_code == "head-of-line"
-    assert found.verdict_ns == 50 * MS
-
-
-def test_a_bucket_that_waits_behind_a_busy_link_is_not_blocked() -> None:
-    """Bucket 2 waits for bucket 1, but bucket 0 keeps the link busy all the while."""
-    found = report([10, 60, 20], [60, 20, 60], [[0], [1], [2]])
-    assert found.verdict_code == "bandwidth-bound"
-
-
-@pytest.mark.parametrize(("cost_ms", "code"), [(10.1, "launch-bound"), (9.9, "tail-exposed")])
-def test_launches_must_be_half(cost_ms: float, code: str) -> None:
-    """A launch, and a collective of 10 ms."""
-    assert report([100], [10], [[0]], launch_cost_ns=round(cost_ms * MS)).verdict_code == code
-
-
-@pytest.mark.parametrize(("copy_ms", "code"), [(10.1, "copy-bound"), (9.9, "tail-exposed")])
-@pytest.mark.parametrize("way", ["copy_in_bytes_per_s", "copy_out_bytes_per_s"])
-def test_copies_must_be_half(way: str, copy_ms: float, code: str) -> None:
-    """A collective of 10 ms, and a copy of 10 MB."""
-    assert report([100], [10], [[0]], **{way: 10 * MB / (copy_ms / 1000)}).verdict_code == code
-
-
-@pytest.mark.parametrize(("size", "code"), [(19.9, "interference-bound"), (20.1, "tail-exposed")])
-def test_interference_must_be_half(size: float, code: str) -> None:
-    """40 ms of collective at half speed cost 20 ms; the last bucket is all that follows."""
-    assert report([10, 100], [40, size], [[0], [1]], compute_slowdown=2.0).verdict_code == code
+    assert (found.verdict_code, found.verdict_ns) == ("head-of-line", 50 * MS)
 
 
 @pytest.mark.parametrize(("size", "code"), [(12.2, "straggler-bound"), (12.3, "tail-exposed")])
@@ -113,20 +115,7 @@ def test_the_wait_for_the_slowest_rank_must_be_half(size: float, code: str) -> N
 
 def test_without_a_collective_that_takes_time_a_straggler_is_still_found() -> None:
     found = report([40, 98], [0, 0], [[0], [1]], slowest=workload([40, 98], [0, 0], pace=1.3))
-    assert found.verdict_code == "straggler-bound"
-    assert found.exposed_comm_ns == round(27.4 * MS)
-
-
-@pytest.mark.parametrize(("latency_ms", "code"), [(9.9, "bandwidth-bound"), (10.1, "latency-bound")])
-def test_latency_or_bandwidth(latency_ms: float, code: str) -> None:
-    """The boundary is half of the time on the wire: 10 MB take 10 ms, so 10 ms of latency."""
-    assert report([90] * 3, [10] * 3, [[0], [1], [2]], latency_ms=latency_ms).verdict_code == code
-
-
-def test_the_first_cause_that_matches_wins() -> None:
-    """Head-of-line blocking on a link with much latency: the order of the buckets is what to mend first."""
-    found = report([20, 90], [1, 1], [[1], [0]], latency_ms=10)
-    assert found.verdict_code == "head-of-line"
+    assert (found.verdict_code, found.exposed_comm_ns) == ("straggler-bound", round(27.4 * MS))
 
 
 @settings(max_examples=tries(500), deadline=None)

@@ -1,18 +1,26 @@
-"""The compiled kernels: each against what is written for people."""
+"""The compiled kernels and the arrays of a problem: each against what is written for people."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import sim
 from sim.clock import simpy_clock
+from sim.clock.machine_code import compiled
 from sim.clock.program import MOST_NS
 from sim.costs.service_time import service_ns
 from sim.errors import InputError
+from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint
 from sim.systems.registry import write
 from sim.tuner import optimum as climbing
@@ -153,16 +161,6 @@ def test_merging_loses_nothing(case: Case, random: Random) -> None:
         assert kernels.score(problem.tables, fewer) > end
 
 
-def test_climbing_spends_what_it_may_on_161_gradients() -> None:
-    """From one bucket, beside interference and two channels: much better than it began."""
-    problem = Problem(resnet50(), link(4, comm_channels=2, channel_slowdown=1.9, compute_slowdown=1.1))
-    closes = problem.run_ends.copy()
-    one_bucket = kernels.score(problem.tables, closes)
-    end, spent = climbing.climb(problem.tables, closes, 5000, 0)
-    assert 5000 <= spent <= 5010
-    assert end < 0.8 * one_bucket
-
-
 # ---------------------------------------------------------------------------------------------------
 # The arrays.
 
@@ -229,3 +227,71 @@ def test_times_and_sizes_beyond_what_can_be_counted_are_refused() -> None:
 def test_one_rank_needs_no_curve() -> None:
     problem = Problem(transformer(1), link(4, world_size=1))
     assert not problem.curve_ns.any()
+
+
+ENGINES = ("simpy", "analytic")
+
+
+@settings(max_examples=tries(250))
+@given(strategies.cases())
+def test_scorer_agrees_with_both_engines(case: strategies.Case) -> None:
+    """Any legal assignment, in any order, on any machine, to the nanosecond. Bucket views (A3.4) are a
+    matter of ``ddp_kwargs``, of which the scorer knows nothing."""
+    buckets = case.assignment.bucket_indices
+    problem = Problem(case.workload, case.hardware)
+    end = problem.sync_end_ns(buckets)
+    for engine in ENGINES:
+        bare = Assignment(bucket_indices=buckets)
+        assert end == sim.simulate(case.workload, case.hardware, bare, engine).sync_end_ns
+
+
+def test_only_a_search_puts_small_messages_aside() -> None:
+    machine = link(4, comm_channels=2)
+    shared = replace(machine, shared_connection=True)
+    problem = Problem(resnet50(), shared)
+    assert (problem.hardware, problem.for_search.hardware) == (shared, machine)
+
+
+def test_a_kernel_without_a_file_is_compiled_without_being_kept() -> None:
+    made: dict[str, Any] = {}
+    exec("def total(values):\n    return values.sum()", made)
+    total = compiled(made["total"])
+    assert total(np.arange(5)) == 10
+    assert len(total.nopython_signatures) == 1
+    assert total.stats.cache_path is None
+    assert not total.stats.cache_hits
+
+
+THEIRS = """
+from sim.clock.machine_code import compiled
+FACTOR = 2
+
+@compiled
+def times(value):
+    return value * FACTOR
+"""
+MINE = """
+from sim.clock.machine_code import compiled
+from {theirs} import FACTOR, times
+
+@compiled
+def both(value):
+    return times(value) + FACTOR
+"""
+
+
+@pytest.mark.slow
+def test_a_change_of_another_file_is_noticed(tmp_path: Path) -> None:
+    """A kernel kept on disk, of which a kernel and a number of another file are part; its own file stays."""
+    (tmp_path / "mine.py").write_text(MINE.format(theirs="theirs"))
+    told = []
+    for text in (THEIRS, THEIRS, THEIRS.replace("= 2", "= 3"), THEIRS.replace("value *", "7 + value *")):
+        (tmp_path / "theirs.py").write_text(text)
+        words = "import mine; print(mine.both(10), sum(mine.both.stats.cache_hits.values()))"
+        command = [sys.executable, "-B", "-c", words]
+        paths = f"{tmp_path}:{Path(__file__).parents[2]}"
+        ran = subprocess.run(
+            command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=True
+        )
+        told.append(ran.stdout.split())
+    assert told == [["22", "0"], ["22", "1"], ["33", "0"], ["29", "0"]]

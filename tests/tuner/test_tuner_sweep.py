@@ -73,16 +73,6 @@ def check_row(case: Case, row: SweepRow) -> None:
     assert row.largest_bucket_bytes == max(assignment.bucket_bytes or ())
 
 
-@settings(max_examples=tries(60))
-@given(anything(max_gradients=8), caps_of, st.sampled_from(ENGINES))
-def test_sweep_rows_are_simulations(case: Case, caps: list[float], engine: Engine) -> None:
-    rows = sim.sweep(*case, caps, engine)
-    assert [row.bucket_cap_mb for row in rows] == [None, *caps]
-    assert rows[0].label == "DDP default"
-    for row in rows:
-        check_row(case, row)
-
-
 @settings(max_examples=tries(100))
 @given(
     anything(max_gradients=8),
@@ -178,18 +168,6 @@ def test_what_cuts_alike_is_simulated_once_a_point(monkeypatch: pytest.MonkeyPat
     assert done == [(number, len(rows)) for number in range(1, len(rows) + 1)]
 
 
-@pytest.mark.parametrize("hardware", ["box-2x1gbit", "loopback-2"])
-def test_rows_of_both_engines_are_the_same_on_real_machines(hardware: str) -> None:
-    """To the ns, buffers and slow-downs included."""
-    traces = Path(__file__).parents[2] / "traces"
-    case = (
-        sim.load_workload(traces / "workloads" / "gpt-13.8M-cpu.json"),
-        sim.load_hardware(traces / "hardware" / f"{hardware}.json"),
-    )
-    axes: dict[str, Any] = {"bandwidth": [0.5, 3.3], "backward": [1, 0.77], "world_size": [2, 6]}
-    assert sim.sweep(*case, [1.0, 10.0], **axes) == sim.sweep(*case, [1.0, 10.0], "simpy", **axes)
-
-
 # ---------------------------------------------------------------------------------------------------
 # Axes that are not legal.
 
@@ -224,11 +202,6 @@ def test_rows_of_both_engines_are_the_same_on_real_machines(hardware: str) -> No
 def test_axes_that_are_not_legal_are_named(axes: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         sim.sweep(SMALL, link(4), **axes)
-
-
-def test_more_rows_than_usual_where_they_are_asked_for() -> None:
-    rows = sim.sweep(SMALL, link(4), range(200), bandwidth=range(1, 501), max_rows=100_500)
-    assert len(rows) == 100_500
 
 
 # ---------------------------------------------------------------------------------------------------
