@@ -12,7 +12,7 @@ from sim.clock.arrays import Floats, Ints
 from sim.clock.machine_code import compiled
 from sim.clock.program import BACKWARD, FORWARD, MOST_NS, OPTIMIZER
 from sim.clock.ranks import Lanes, Together, make_lanes, play
-from sim.clusters.crew import Brought, Crew, Dice
+from sim.clusters.ranks import Brought, Crew, Dice
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware

@@ -10,8 +10,7 @@ import numpy as np
 
 from sim.clock.arrays import Ints
 from sim.clusters.chain import JobSteps, VariedStep, play_even, play_jobs
-from sim.clusters.crew import Crew, make_crew
-from sim.clusters.ranks import RankGroup, Ranks, SlowRanks
+from sim.clusters.ranks import Crew, RankGroup, Ranks, SlowRanks, make_crew
 from sim.costs.doubts import doubts_about
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment

@@ -12,8 +12,7 @@ import sim
 from sim.clock import ranks as playing
 from sim.clusters import chain as job
 from sim.clusters.chain import JobSteps, VariedStep, play_job, play_jobs
-from sim.clusters.crew import make_crew
-from sim.clusters.ranks import RankGroup, Ranks, SlowRanks
+from sim.clusters.ranks import RankGroup, Ranks, SlowRanks, make_crew
 from sim.errors import InputError, NotModelledError
 from tests.bench.machines import machine, model
 from tests.effort import tries
