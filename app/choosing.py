@@ -57,15 +57,14 @@ class Choice:
     @property
     def words(self) -> str:
         """The choice in a few words."""
-        named = PICK_WORDS[self.pick]
+        named = [PICK_WORDS[self.pick]]
         if self.pick == "cap" and self.cap_mb is not None:
-            first = "" if self.first_mb is None else f", first {format_number(self.first_mb, 6)} MiB"
-            named = f"cap {format_number(self.cap_mb, 6)} MiB{first}"
+            named = [f"cap {format_number(self.cap_mb, 6)} MiB"]
+            named += [] if self.first_mb is None else [f"first {format_number(self.first_mb, 6)} MiB"]
         if self.pick == "cap-list" and self.caps_mb:
-            named = f"caps {', '.join(format_number(cap, 6) for cap in self.caps_mb[:4])} MiB" + (
-                f" … {len(self.caps_mb)} in all" if len(self.caps_mb) > 4 else ""
-            )
-        return ", ".join([named, *map(option_words, dict(self.options).items())])
+            more = f" … {len(self.caps_mb)} in all" if len(self.caps_mb) > 4 else ""
+            named = [f"caps {', '.join(format_number(cap, 6) for cap in self.caps_mb[:4])} MiB{more}"]
+        return ", ".join([*named, *map(option_words, self.options)])
 
     def default_for(self, workload: Workload) -> "Choice":
         """DDP's default for the same job: as many micro-batches a step, compiled or not, and no other switch.
@@ -182,16 +181,16 @@ class WhatIf:
         Raises:
             InputError: a value out of range.
         """
-        workload, hardware = sim.scale(
-            workload,
-            hardware,
-            bandwidth=self.bandwidth,
-            latency=self.latency,
-            backward=self.backward,
-            world_size=self.world_size,
-            precision=self.precision,
-        )
-        return workload, _with_interference(hardware, self.interference)
+        names = ("bandwidth", "latency", "backward", "world_size", "precision")
+        what_ifs: dict[str, Any] = {name: getattr(self, name) for name in names}
+        workload, hardware = sim.scale(workload, hardware, **what_ifs)
+        factor = self.interference
+        if factor == 1.0:
+            return workload, hardware
+        if not 0 <= factor <= 1e6:
+            raise InputError(f"interference: a factor of {factor!r} is not legal; give a number 0 to 1e6")
+        slowdowns = {name: 1.0 + (getattr(hardware, name) - 1.0) * factor for name in INTERFERING}
+        return workload, replace(hardware, **slowdowns)
 
     def on(self, workload: Workload) -> Workload:
         """``workload`` alone, by the what-ifs that change one."""
@@ -206,19 +205,7 @@ class WhatIf:
         if self.slowest_rank == 1.0:
             return None
         if not self.slowest_rank >= 1.0:
-            raise InputError(
-                f"slowest rank: {format_number(self.slowest_rank, 6)} is not legal; give a factor of 1 or "
-                f"more"
-            )
+            factor = format_number(self.slowest_rank, 6)
+            raise InputError(f"slowest rank: {factor} is not legal; give a factor of 1 or more")
         slower = WhatIf(backward=self.slowest_rank).on(workload)
         return replace(slower, name=f"{workload.name}, backward x {format_number(self.slowest_rank, 6)}")
-
-
-def _with_interference(hardware: Hardware, factor: float) -> Hardware:
-    """``hardware`` whose slow-downs exceed 1 by ``factor`` times what they do; 0 is no interference."""
-    if factor == 1.0:
-        return hardware
-    if not 0 <= factor <= 1e6:
-        raise InputError(f"interference: a factor of {factor!r} is not legal; give a number 0 to 1e6")
-    slowdowns = {name: 1.0 + (getattr(hardware, name) - 1.0) * factor for name in INTERFERING}
-    return replace(hardware, **slowdowns)

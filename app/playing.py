@@ -6,6 +6,7 @@ without it 100 kB of a recommendation for 20 gradients would weigh as 20, and th
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -130,7 +131,7 @@ def play_assignment(inputs: Inputs, assignment: Assignment) -> Played:
 
 def best(inputs: Inputs, progress: Progress | None = None) -> Assignment:
     """The assignment that ``tune`` recommends, without waiting for all else that it finds."""
-    found = tuned(inputs)
+    found = _tuned.known(inputs.alike)
     return _best(inputs.alike, progress) if found is None else found.assignment
 
 
@@ -149,33 +150,28 @@ def _tuned(inputs: Inputs, progress: Progress | None = None) -> Recommendation:
     return sim.tune(inputs.workload, inputs.hardware, progress=progress)
 
 
-def tuned(inputs: Inputs) -> Recommendation | None:
-    """What ``tune`` found, if it was asked before."""
-    return _tuned.known(inputs.alike)
-
-
 def is_searched(inputs: Inputs, options: Options) -> bool:
     """Whether ``tune`` and ``sweep`` have been asked, so that neither makes one wait."""
-    return tuned(inputs) is not None and sweep.known(inputs, options) is not None
+    return _tuned.known(inputs.alike) is not None and sweep.known(inputs, options) is not None
 
 
 @memo(_GRADIENTS, _of_inputs)
 def sweep(inputs: Inputs, options: Options = (), progress: Progress | None = None) -> tuple[SweepRow, ...]:
     """The step at each of a range of caps, and DDP's default: under ``options``, beside the slowest rank."""
 
-    def tell(words: str, done: int, total: int) -> None:
+    def tell(done: int, total: int) -> None:
         if progress is not None:
-            progress(f"trying caps{words}, {done} of {total}")
+            progress(f"trying caps{' under the switches' if options else ''}, {done} of {total}")
 
     if not options and inputs.slowest is None:
-        return sim.sweep(inputs.workload, inputs.hardware, progress=lambda done, total: tell("", done, total))
+        return sim.sweep(inputs.workload, inputs.hardware, progress=tell)
     # The sweep of equal ranks without switches, each cap of it played anew.
     plain = sweep(inputs.alike, progress=progress)
     known: dict[tuple[tuple[int, ...], ...], SweepRow] = {}
     rows: list[SweepRow] = []
     sizes = [gradient.num_bytes for gradient in inputs.workload.gradients]
     for row in plain:
-        tell(" under the switches", len(rows), len(plain))
+        tell(len(rows), len(plain))
         assignment = sim.assign(inputs.workload, bucket_cap_mb=row.bucket_cap_mb, **dict(options))
         buckets = assignment.bucket_indices
         if buckets not in known:
@@ -252,8 +248,9 @@ def find_answer(
     ``is_plain``: neither switches nor a slowest rank are in force, so that ``found`` says of this very job
     what to set.
     """
-    best = _best_played(inputs, choice)
-    in_use = None
+    best, in_use = None, None
+    with suppress(SimError):
+        best = play(inputs, choice.recommended)
     if is_plain and found.against != DEFAULT_WORDS and inputs.workload.job is not None:
         in_use = one(Assignment(bucket_indices=inputs.workload.job.bucket_indices))
         default = play(inputs, Choice(pick="given", given=in_use))
@@ -292,10 +289,3 @@ def round_cap_mb(inputs: Inputs, choice: Choice, found: Recommendation | None) -
     rows = sweep(inputs, choice.options_under_ddp)
     row = sim.round_cap(rows, None if found is None else found.plateau)
     return None if row is None else row.bucket_cap_mb
-
-
-def _best_played(inputs: Inputs, choice: Choice) -> Played | None:
-    try:
-        return play(inputs, choice.recommended)
-    except SimError:
-        return None

@@ -58,13 +58,9 @@ def origin_words(where_from: Mapping[str, Any]) -> str:
     words = [where_from["tool"], f"python {where_from['python']}"]
     for noun in ("workload", "hardware"):
         words.append(f"{noun} {where_from[noun]} (sha256 {where_from[f'{noun}_sha256'][:12]})")
-    if "scaled" in where_from:
-        told = (
-            f"{name} x{format_number(value, 6)}" if isinstance(value, float) else f"{name} {value}"
-            for name, value in where_from["scaled"].items()
-        )
-        words.append(f"scaled {', '.join(told)}")
-    return " · ".join(words)
+    scaled = where_from.get("scaled", {}).items()
+    told = [f"{k} x{format_number(v, 6)}" if isinstance(v, float) else f"{k} {v}" for k, v in scaled]
+    return " · ".join([*words, f"scaled {', '.join(told)}"] if told else words)
 
 
 def signed(noun: Noun, where_from: Mapping[str, Any]) -> Noun:

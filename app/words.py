@@ -122,29 +122,21 @@ def share(part: float, whole: float) -> str:
 
 def what_if_words(name: str, value: float | int | str) -> str:
     """A what-if in few words: a factor on what was measured, or a value in place of it."""
-    factor = (
-        f"× {format_number(value, 6)}"
-        if isinstance(value, float)
-        else f"{value:,}"
-        if isinstance(value, int)
-        else value
-    )
-    return f"{_WHAT_IFS.get(name, name)} {factor}"
+    if isinstance(value, float):
+        value = f"× {format_number(value, 6)}"
+    told = f"{value:,}" if isinstance(value, int) else value
+    return f"{_WHAT_IFS.get(name, name)} {told}"
 
 
 def estimated_sentence(workload: Workload) -> str | None:
     """A warning where no profile stands behind the times."""
     if not workload.estimated:
         return None
-    if workload.band is None:
-        return "Estimated: no profile stands behind these times."
-    low, high = workload.band
-    how = workload.provenance.get("band")
-    width = (
-        f"a band of {format_number(low, 6)} to "
-        f"{format_number(high, 6)}{f': {how}' if isinstance(how, str) else ''}"
-    )
-    return f"Estimated: no profile stands behind these times; {width}."
+    width, how = "", workload.provenance.get("band")
+    if workload.band is not None:
+        low, high = (format_number(end, 6) for end in workload.band)
+        width = f"; a band of {low} to {high}{f': {how}' if isinstance(how, str) else ''}"
+    return f"Estimated: no profile stands behind these times{width}."
 
 
 def interval_words(low_ns: int, high_ns: int, *, told: bool) -> str:

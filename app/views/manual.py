@@ -123,13 +123,8 @@ def _draw(part: Part) -> None:
 
 def about() -> None:
     """Draw ``about.md``, with the version in it."""
+    text = Path(__file__).with_name("about.md").read_text(encoding="utf-8")
     st.title("About")
     st.write("How gradient buckets overlap backward, which assignment is best, and whether it is true.")
-    st.markdown(_about())
+    st.markdown(text.replace("VERSION", tool_version()))
     st.caption(plain(f"bucketsim {tool_version()}"))
-
-
-@cache
-def _about() -> str:
-    text = Path(__file__).with_name("about.md").read_text(encoding="utf-8")
-    return text.replace("VERSION", tool_version())

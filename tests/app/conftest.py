@@ -15,6 +15,7 @@ from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
 import sim
+from app.launch import MAIN
 from app.memo import Memo
 from app.playing import Inputs
 from sim.formats import documents
@@ -24,6 +25,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import Workload
 from sim.units import transfer_ns
+from tests.effort import PATIENCE_S
 from tests.handmade import handmade, measurement, wired
 from tests.saving import save_measurement
 
@@ -146,11 +148,29 @@ def add_record(traces: Path) -> None:
         (other / run.name).write_bytes(run.read_bytes())
 
 
-def make_inputs(workload: Workload, hardware: Hardware) -> Inputs:
-    return Inputs(
-        workload=workload,
-        hardware=hardware,
+def main_page(patch: pytest.MonkeyPatch, traces: Path, *more: str, **query: str) -> AppTest:
+    """The dashboard over ``traces`` at an address, not drawn yet."""
+    patch.setattr(sys, "argv", ["main.py", "--traces", str(traces), *more])
+    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
+    for name, value in query.items():
+        page.query_params[name] = value
+    return page
+
+
+def visit(page: AppTest, path: str, **address: str) -> AppTest:
+    """Take the menu to the page at ``path``; its link has no knob in it but those of ``address``."""
+    page._page_hash = next(
+        key for key, info in page._registered_pages.items() if info.get("url_pathname") == path
     )
+    page.query_params.clear()
+    for key, value in address.items():
+        page.query_params[key] = value
+    return page.run()
+
+
+def plain(elements: Any) -> str:
+    """What texts say, without the marks that keep markdown out."""
+    return " ".join(str(one.value) for one in elements).replace("\\", "")
 
 
 def is_clean(page: AppTest) -> bool:
@@ -186,8 +206,14 @@ def counted_calls(patch: pytest.MonkeyPatch, *names: str) -> list[str]:
 
 
 @pytest.fixture
+def page(unmeasured: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
+    """The dashboard where nothing was measured."""
+    return main_page(monkeypatch, unmeasured)
+
+
+@pytest.fixture
 def inputs(workload: Workload, hardware: Hardware) -> Inputs:
-    return make_inputs(workload, hardware)
+    return Inputs(workload=workload, hardware=hardware)
 
 
 @pytest.fixture

@@ -1,27 +1,17 @@
 """One answer: the same round cap on the strip, the card, the star, the lines to paste, and on Compare."""
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
-from app.launch import MAIN
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
 from tests.app.browser.conftest import BUNDLED
-from tests.app.test_addresses import visit
-from tests.effort import PATIENCE_S
-
-
-@pytest.fixture
-def page(unmeasured: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(unmeasured)])
-    return AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
+from tests.app.conftest import main_page, plain, visit
 
 
 def answer_of(workload: Workload, hardware: Hardware, **switches: Any) -> tuple[float, int]:
@@ -38,10 +28,6 @@ def star(page: AppTest) -> list[float]:
     return next(one["x"] for one in traces if one.get("name") in stars and "customdata" in one)
 
 
-def plain(page: AppTest) -> str:
-    return " ".join(one.value for one in page.markdown).replace("\\", "")
-
-
 def test_all_places_say_the_same_cap(page: AppTest, workload: Workload, hardware: Hardware) -> None:
     cap, step_ns = answer_of(workload, hardware)
     best_ns = sim.tune(workload, hardware).report.step_ns
@@ -49,11 +35,11 @@ def test_all_places_say_the_same_cap(page: AppTest, workload: Workload, hardware
     page.run()
     the_strip_stands_before_any_figure(page)
     sentence = f"Set bucket_cap_mb={cap:g}: {format_ms(step_ns)} a step, {format_ms(default_ns - step_ns)}"
-    assert plain(page).count(sentence) == 2, "the strip under the cards, and the section"
+    assert plain(page.markdown).count(sentence) == 2, "the strip under the cards, and the section"
     behind = (
         f"{format_ms(step_ns - best_ns)} (" if step_ns > best_ns else "no buckets that were found are better"
     )
-    assert behind in plain(page), "what it loses"
+    assert behind in plain(page.markdown), "what it loses"
     gain = next(one for one in page.metric if one.label == "Gain against DDP's default")
     assert gain.delta == f"possible: {format_ms(default_ns - step_ns)}"
     assert star(page) == [cap]
@@ -108,25 +94,15 @@ def test_under_a_switch_the_cap_is_found_under_it(
     )
     step_ns = sim.summarize(played).step_ns
     assert f"Under comm_hook=fp16_compress, set bucket_cap_mb={cap:g}: {format_ms(step_ns)} a step" in plain(
-        page
+        page.markdown
     )
 
 
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> AppTest:
     """A GPT at 64 ranks with gradients in bfloat16: every round cap is 3 % or more behind."""
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(BUNDLED)])
-    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
-    asked = {
-        "start": "bundled files",
-        "workload": "gpt-13.8M-cpu",
-        "hardware": "box-2x1gbit",
-        "ranks": "64",
-        "precision": "bfloat16",
-    }
-    for key, value in asked.items():
-        page.query_params[key] = value
-    return page
+    files = {"start": "bundled files", "workload": "gpt-13.8M-cpu", "hardware": "box-2x1gbit"}
+    return main_page(monkeypatch, BUNDLED, **files, ranks="64", precision="bfloat16")
 
 
 def test_a_cap_that_is_far_behind_and_cannot_be_told_apart_is_the_answer(far: AppTest) -> None:
@@ -134,13 +110,13 @@ def test_a_cap_that_is_far_behind_and_cannot_be_told_apart_is_the_answer(far: Ap
     far.run()
     assert not far.error
     (cap,) = star(far)
-    told = [one for one in plain(far).split("**") if one.startswith(f"Set bucket_cap_mb={cap:g}: ")]
+    told = [one for one in plain(far.markdown).split("**") if one.startswith(f"Set bucket_cap_mb={cap:g}: ")]
     assert len(told) == 2, "the strip under the cards, and the section"
     assert told[0].endswith(
         "than the best buckets found; over steps as they vary the two cannot be told apart."
     )
-    assert "cannot be told apart from what is recommended" in plain(far)
-    assert "comes near" not in plain(far)
+    assert "cannot be told apart from what is recommended" in plain(far.markdown)
+    assert "comes near" not in plain(far.markdown)
 
 
 def test_where_no_cap_comes_near_the_best_buckets_that_is_said_first(far: AppTest) -> None:
@@ -174,11 +150,17 @@ def test_what_is_folded_away_is_played_as_the_page_is(
         page.session_state[box] = True
     page.run()
     (best,) = [one.label.replace("\\", "") for one in page.expander if "best buckets" in one.label]
-    (told,) = [one for one in plain(page).split("**") if one.startswith("Under the slowest rank these take ")]
+    (told,) = [
+        one
+        for one in plain(page.markdown).split("**")
+        if one.startswith("Under the slowest rank these take ")
+    ]
     assert best.rpartition(", ")[2].removesuffix(" a step") in told
-    assert "without the slowest rank" in plain_captions(page)
+    assert "without the slowest rank" in plain(page.caption)
     gain = sim.tune(workload, hardware).gain.sentence
-    assert gain[1:] not in plain(page), "which knows nothing of the slow rank, and may say the contrary"
+    assert gain[1:] not in plain(page.markdown), (
+        "which knows nothing of the slow rank, and may say the contrary"
+    )
     (cap,) = star(page)
     (why,) = [one for one in page.expander if one.label.startswith("Why")]
     titles = [one.value.replace("\\", "").split("**")[1] for one in why.markdown]
@@ -186,7 +168,3 @@ def test_what_is_folded_away_is_played_as_the_page_is(
     of_the_cap = why.markdown[0].value.partition("**: ")[2]
     page.button(key="apply").click().run()
     assert f"**{of_the_cap}**" in [one.value for one in page.markdown], "the sentence about what is shown"
-
-
-def plain_captions(page: AppTest) -> str:
-    return " ".join(one.value for one in page.caption).replace("\\", "")

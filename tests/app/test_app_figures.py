@@ -23,7 +23,9 @@ from app.figures.records import (
 from app.figures.style import safe
 from app.figures.sweep import DEFAULT, draw_sweep
 from app.figures.timeline import bucket_text, draw_timeline, path_marks, stacked_data, timeline_data
+from sim import plot
 from sim.clusters.scaling import ScalingRow
+from sim.errors import InputError
 from sim.metrics.intervals import length, union
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Plateau
@@ -335,3 +337,23 @@ def test_a_computed_curve_shows_its_range_and_methods() -> None:
         for x, y in zip(trace.x, trace.y, strict=True)
     }
     assert points == {(row.num_bytes, row.duration_ns / 1000) for row in rows}
+
+
+def test_figures_without_a_page_are_its_own(workload: Workload, hardware: Hardware, traces: Path) -> None:
+    found = sim.tune(workload, hardware)
+    played = sim.simulate(workload, hardware, found.assignment)
+    marks = path_marks(played, sim.critical_path(played))
+    assert sim.plot is plot
+    assert plot.timeline(played) == draw_timeline(timeline_data(played), marks)
+    rows = sim.sweep(workload, hardware)
+    names = [trace.name for trace in plot.sweep(rows, found).data]
+    assert names == ["DDP's default", "bucket_cap_mb", "recommended cap"]
+    assert len(plot.sweep(rows).data) == 2
+    both = {"best": played, "default": sim.simulate(workload, hardware, sim.assign(workload))}
+    titles = [one.text for one in plot.compare(both).layout.annotations]
+    assert titles == ["<b>A</b> best", "<b>B</b> default"]
+    assert list(plot.compare(both, parts=True).data[0].y) == ["best", "default"]
+    agreement = sim.agreement(sim.load_record(traces / "measured" / "made-up"))
+    assert len(plot.measured(agreement).data[1].x) == len(agreement.rows)
+    with pytest.raises(InputError, match="compare: 0 steps"):
+        plot.compare({})

@@ -14,7 +14,6 @@ from streamlit.testing.v1 import AppTest
 import sim
 from app import widgets
 from app.choosing import WhatIf
-from app.launch import MAIN
 from app.playing import Progress
 from app.words import PICK_WORDS
 from sim.errors import InputError
@@ -23,14 +22,19 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
-from tests.app.conftest import counted_calls, is_clean, metric
+from tests.app.conftest import (
+    OTHER,
+    add_record,
+    counted_calls,
+    is_clean,
+    main_page,
+    make_traces,
+    make_workload,
+    metric,
+    plain,
+    visit,
+)
 from tests.effort import PATIENCE_S
-
-
-@pytest.fixture
-def page(unmeasured: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(unmeasured)])
-    return AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
 
 
 def subheaders(page: AppTest) -> list[str]:
@@ -195,8 +199,7 @@ def test_a_search_that_is_refused_leaves_the_rest_of_the_page(
     for kind, noun in (("workloads", unused), ("hardware", hardware)):
         (tmp_path / kind).mkdir()
         documents.save(tmp_path / kind / "one.json", noun)
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(tmp_path)])
-    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
+    page = main_page(monkeypatch, tmp_path)
     page.query_params["find_unused_parameters"] = "true"
     page.run()
     assert not page.exception
@@ -258,7 +261,38 @@ def test_a_bad_upload_is_one_line(page: AppTest) -> None:
 def test_with_nothing_at_hand_the_page_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(tmp_path)])
-    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
+    page = main_page(monkeypatch, tmp_path).run()
     assert is_clean(page)
     assert any("upload a workload" in found.value for found in page.info)
+
+
+@pytest.fixture(scope="module")
+def two_records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A record that is shown at first, and another one."""
+    traces = make_traces(tmp_path_factory.mktemp("two") / "traces")
+    add_record(traces)
+    documents.save(traces / "workloads" / "other.json", make_workload("other layers"))
+    return traces
+
+
+def test_a_record_of_the_address_is_shown_on_every_page_and_back_shows_what_it_says(
+    two_records: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came by address stays when the page changes."""
+    quick = {"b_pick": "one per parameter", "c_pick": "single bucket"}  # candidates without a search
+    page = main_page(monkeypatch, two_records, record=OTHER)
+    page.run()
+    assert "other layers" in plain(page.caption)
+    visit(page, "compare", **quick)
+    assert page.title[0].value == "Compare"
+    assert "other layers" in plain(page.caption)
+    visit(page, "validate")
+    assert page.selectbox(key="run").value == f"measured/{OTHER}"
+    visit(page, "")
+    assert page.title[0].value == "Tune"
+    assert page.selectbox(key="record").value == OTHER
+    assert "other layers" in plain(page.caption)
+    visit(page, "compare", **quick)
+    visit(page, "", record=OTHER, pick="bucket_cap_mb", cap="4")
+    assert "other layers" in plain(page.caption)
+    assert page.number_input(key="cap").value == 4

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-import pytest
-
 import sim
 from app import launch, library, words
 from app.choosing import Choice, WhatIf
@@ -45,17 +43,18 @@ def test_the_bare_command_has_no_tail() -> None:
     assert launch.settings([]) == launch.Settings(traces=launch.default_traces(), watch=None)
 
 
-def test_the_library_finds_what_is_there(traces: Path) -> None:
-    found = library.find(launch.Settings(traces=traces, watch=traces / "measured" / "made-up"))
-    assert list(found.workloads) == ["another", "twenty"]
-    assert list(found.hardware) == ["two-hosts"]
-    assert list(found.records) == ["live: made-up", "made-up"]
-    assert not found.is_empty
-
-
-@pytest.mark.parametrize("missing", [None, Path("/nowhere/at/all")])
-def test_no_traces_is_no_error(missing: Path | None) -> None:
-    assert library.find(launch.Settings(traces=missing, watch=missing)).is_empty
+def test_other_folders_are_in_all_records_alone(traces: Path, tmp_path: Path) -> None:
+    for folder in ("measured/a", "claims/deep/b", "systems/c"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "measurement-00-x.json").touch()
+    found = library.find(launch.Settings(traces=tmp_path, watch=traces / "measured"))
+    assert list(found.records) == ["live: made-up", "a", "systems/c"]
+    assert list(found.all_records) == ["live: made-up", "claims/deep/b", "measured/a", "systems/c"]
+    assert found.all_records["measured/a"] == found.records["a"]
+    bundled = library.find(launch.Settings(traces=traces))
+    assert (list(bundled.workloads), list(bundled.hardware)) == (["another", "twenty"], ["two-hosts"])
+    for nowhere in (None, tmp_path / "not there"):
+        assert library.find(launch.Settings(traces=nowhere, watch=nowhere)).is_empty
 
 
 def test_exports_say_where_they_come_from(inputs: Inputs) -> None:

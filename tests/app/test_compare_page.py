@@ -34,8 +34,9 @@ from app.views.compare import (
 from app.words import plain
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.units import format_ms
-from tests.app.conftest import charts, is_clean
+from sim.units import format_ms, format_size
+from tests.app.conftest import charts, is_clean, main_page, visit
+from tests.app.conftest import plain as plain_text
 from tests.commands import bucketsim
 from tests.effort import PATIENCE_S
 from tests.manual.pages import ROOT, blocks
@@ -297,3 +298,18 @@ def test_the_recommended_cap_is_as_good_as_any_under_its_switches(
     steps = [sim.summarize(sim.simulate(inputs.workload, inputs.hardware, one)).step_ns for one in made]
     assert best.step_ns <= 1.01 * min(steps)
     assert best.candidate.choice.cap_mb in caps
+
+
+def test_compare_says_what_a_step_lacks(
+    traces: Path, workload: Workload, hardware: Hardware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZeRO's all-gather has no curve here: Tune says so, and so does Compare, with what it carries."""
+    zero = sim.simulate(workload, hardware, sim.assign(workload, "zero1"))
+    (note,) = [one for one in sim.summarize(zero).notes if "not counted" in one]
+    carried = sum(one.num_bytes for one in sim.collectives(zero) if one.kind == "all_gather")
+    page = main_page(monkeypatch, traces).run()
+    visit(page, "compare", a_pick="DDP's default", b_pick="DeepSpeed ZeRO-1", c_pick="single bucket")
+    told = plain_text(page.warning)
+    assert note in told
+    assert f"{format_size(carried)} of what it sends" in told
+    assert "A DDP's default takes longer" not in told

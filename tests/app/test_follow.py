@@ -16,10 +16,7 @@ from app.views.tune_knobs import CAP_SLIDER
 from app.views.tune_step import CELLS, FOLLOWED, PATTERNS, State, frames, lane_runs
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import Hardware
-from sim.nouns.workload import Workload
 from sim.units import format_ms
-from tests.app.conftest import make_inputs
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +25,7 @@ def _nothing_played() -> None:
 
 
 @pytest.fixture
-def state(workload: Workload, hardware: Hardware) -> State:
-    inputs = make_inputs(workload, hardware)
+def state(inputs: Inputs) -> State:
     return State(measured=inputs, what_if=WhatIf(), choice=Choice(pick="default"), cap_stop=25.0)
 
 

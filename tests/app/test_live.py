@@ -28,8 +28,7 @@ from sim.nouns.recording import (
 )
 from sim.truth.recorded_job import PARTS
 from sim.units import transfer_ns
-from tests.app.conftest import MS, is_clean, make_hardware
-from tests.app.test_addresses import visit
+from tests.app.conftest import MS, is_clean, make_hardware, visit
 from tests.commands import bucketsim
 from tests.effort import PATIENCE_S
 from tests.formats.test_recordings import header as plain_header

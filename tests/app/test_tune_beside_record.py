@@ -1,6 +1,5 @@
 """The Tune page beside a measured record: what was measured of what is shown, run without a browser."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from streamlit.testing.v1 import AppTest
 import sim
 from app import playing
 from app.choosing import Choice, WhatIf
-from app.launch import MAIN
 from app.playing import Answer, Inputs, play_assignment
 from app.views.tune import of_answer
 from app.views.validate import row_of
@@ -20,16 +18,13 @@ from sim.formats.record_files import load_record
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
-from tests.app.conftest import is_clean, make_traces, metric
-from tests.app.test_addresses import visit
-from tests.effort import PATIENCE_S
+from tests.app.conftest import is_clean, main_page, make_traces, metric, visit
 from tests.saving import measure_anew
 
 
 @pytest.fixture
 def page(traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
-    return AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
+    return main_page(monkeypatch, traces)
 
 
 def test_what_real_ranks_took_with_the_answer_is_told(traces: Path, inputs: Inputs) -> None:
@@ -111,8 +106,7 @@ def test_a_run_with_a_slow_rank_is_shown_as_it_was_measured(
     record = load_record(home)
     assert record.slow
     row = sim.agreement(record).rows[0]
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(folder)])
-    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S).run()
+    page = main_page(monkeypatch, folder).run()
     assert is_clean(page)
     assert metric(page, "Step time") == format_ms(row.predicted_step_ns)
     assert CARRIED in [found.value for found in page.caption]

@@ -4,7 +4,17 @@ from typing import Any
 
 import pytest
 
-from tests.app.browser.contrast import luminance, of_css, pale_texts
+from tests.app.browser.contrast import (
+    PARTS,
+    TEXT,
+    contrast,
+    luminance,
+    of_css,
+    of_hex,
+    over,
+    pale_texts,
+    themes,
+)
 from tests.app.browser.harness import (
     NARROW,
     PAGES,
@@ -74,3 +84,17 @@ def test_a_long_legend_leaves_the_lanes_room_in_a_narrow_window(site: Site, tab:
         go(page, f"{site.url}/{UNMEASURED}&slowest=1.3&cap=4&pick=bucket_cap_mb")
         height, lanes = page.evaluate(_LANES)
         assert height > 45 * lanes
+
+
+def test_contrast_is_wcags() -> None:
+    assert contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
+    assert contrast((119, 119, 119), (255, 255, 255)) == pytest.approx(4.48, abs=0.01)  # WebAIM's example
+    assert over((0, 0, 0), 0.5, (255, 255, 255)) == (127.5, 127.5, 127.5)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_and_controls_stand_out(scheme: str) -> None:
+    theme = themes()[scheme]
+    for ground in ("backgroundColor", "secondaryBackgroundColor"):
+        assert contrast(of_hex(theme["textColor"]), of_hex(theme[ground])) >= TEXT
+        assert contrast(of_hex(theme["primaryColor"]), of_hex(theme[ground])) >= PARTS
