@@ -1,13 +1,17 @@
 """The dashboard's door: ``streamlit run app/main.py``, or ``bucketsim dash``."""
 
 import sys
+from pathlib import Path
 
 import pandas  # noqa: F401 - plotly takes a pandas that another visitor is still importing for a whole one
 import streamlit as st
 
+import sim
 from app import launch, library, sources
 from app.views import cluster, compare, live, manual, tune, tune_knobs, validate
 from app.widgets import told
+
+_LOOKS_EVERY_S = 5.0  # for what ranks measured: seldom enough to disturb none that still measure
 
 # streamlit draws words on axes in one grey, too pale on white: they take the page's own colour of text.
 _STYLE = """<style>
@@ -79,6 +83,18 @@ def main() -> None:
             st.divider()
     with told():
         page.run()
+    if settings.watch is not None:
+        st.fragment(_look, run_every=_LOOKS_EVERY_S)(settings.watch, tuple(sim.find_records(settings.watch)))
+
+
+def _look(watch: Path, known: tuple[Path, ...]) -> None:
+    """Show the page anew, with a word, once there are other records in ``watch`` than are ``known``."""
+    found = tuple(sim.find_records(watch))
+    if found != known:
+        st.session_state["has_news"] = True
+        st.rerun()
+    if st.session_state.pop("has_news", False):
+        st.toast("What ranks measured is here: see Validate.", icon=":material/fact_check:")
 
 
 def _opens_on_live(settings: launch.Settings, found: library.Library) -> bool:

@@ -4,6 +4,9 @@ import os
 import shlex
 import shutil
 import socket
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -44,8 +47,8 @@ def demo(
     no_dash: bool = flag("End without opening the dashboard.", "--no-dash"),
     port: int | None = option("Port of the dashboard on 127.0.0.1.", min=1, max=65535),
 ) -> None:
-    """Measure a link, tune a bundled recording, replay it on local ranks, and open the dashboard."""
-    from app.launch import default_traces
+    """Open the dashboard; measure a link, tune a bundled recording and replay it on local ranks beside it."""
+    from app.launch import command, default_traces
 
     traces = default_traces()
     if traces is None:
@@ -65,16 +68,31 @@ def demo(
         f"The loop on a bundled recording, a GPT of 13.8 million parameters, in {len(phases)} commands. "
         f"Their files go to {folder}."
     )
+    if no_dash:
+        _run_all(context, phases)
+        suggest(to_look(folder))
+        return
+    port = port or _free_port(8501)
+    # It gives way to the ranks, whose times are measured, and looks for what they made every few seconds.
+    argv = ["nice", *command(port=port, watch=folder)]
+    with (folder / "dashboard.log").open("w") as log, subprocess.Popen(argv, stdout=log, stderr=log) as page:
+        note(
+            f"The dashboard shows this job on the bundled link meanwhile: "
+            f"http://127.0.0.1:{port}/?start=measured+run&record={_RECORD.name}"
+        )
+        try:
+            _run_all(context, phases)
+            note(f"\nAll of it on one screen: http://127.0.0.1:{port}/validate (Ctrl-C ends it)")
+            with suppress(KeyboardInterrupt):
+                page.wait()
+        finally:
+            page.terminate()
+
+
+def _run_all(context: typer.Context, phases: Sequence[_Phase]) -> None:
     with without_suggestions():
         for number, phase in enumerate(phases, 1):
             _run(context, f"{number} of {len(phases)}", phase)
-    if no_dash:
-        suggest(to_look(folder))
-        return
-    ports = () if port is None else ("--port", str(port))
-    _run(
-        context, "The dashboard", _Phase("all of it on one screen", ("dash", "--watch", str(folder), *ports))
-    )
 
 
 def _new_folder(output: Path | None) -> Path:

@@ -1,13 +1,14 @@
 """``bucketsim demo``: the loop in an empty folder, command by command; nothing is measured."""
 
-import os
 import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import sim
+from app import launch
 from sim.cli import running
 from sim.cli.diagnosing import Diagnosis
 from tests.cli import cheap
@@ -71,14 +72,19 @@ def test_without_ranks_it_shows_what_is_bundled(empty: Path, monkeypatch: pytest
     assert "gain of the recommended buckets over DDP's default: measured" in said.out
 
 
-def test_at_its_end_it_becomes_the_dashboard(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[list[str]] = []
-    monkeypatch.setattr(os, "execv", lambda _, argv: started.append(argv))
+def test_it_opens_the_dashboard_first_and_ends_with_it(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        launch,
+        "command",
+        lambda **asked: [sys.executable, "-c", f"print({asked['port']}, {str(asked['watch'])!r})"],
+    )
     said = shown(monkeypatch, ALL, "--port", 8765)
-    (argv,) = started
-    assert argv[argv.index("--watch") + 1] == str(empty / "bucketsim-demo")
-    assert "8765" in argv
-    assert "http://127.0.0.1:8765" in said.err
+    log = (empty / "bucketsim-demo" / "dashboard.log").read_text()
+    assert log == "8765 bucketsim-demo\n"
+    places = [
+        said.err.index(words) for words in ("8765/?start=measured+run&record=", "1 of 3", "8765/validate")
+    ]
+    assert places == sorted(places)
     assert "next: " not in said.err
 
 

@@ -1,5 +1,6 @@
 """A running job: the page waits for it, draws it by itself as steps come in, and says what it may gain."""
 
+import shutil
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from tests.app.browser.harness import NARROW, fits, headline, still
 from tests.effort import PATIENCE_S
 
 pytestmark = [pytest.mark.browser, pytest.mark.dist]
+RECORD = "gpt-box-2x4gbit"
 
 ROOT = Path(__file__).parents[3]
 
@@ -64,4 +66,19 @@ def test_a_job_is_watched_while_it_runs(traces: Path, tmp_path: Path, tab: harne
             page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
             fits(page)
         assert page.get_by_test_id("stException").count() == 0
+        still(page)
+
+
+@pytest.mark.slow
+def test_an_open_page_tells_what_ranks_have_measured_since(
+    traces: Path, tmp_path: Path, tab: harness.Tab
+) -> None:
+    """As ``bucketsim demo`` has it: the bundled record meanwhile, then the new one beside it."""
+    watched = tmp_path / "watched"
+    watched.mkdir()
+    with harness.serve(tmp_path, traces, watch=watched) as site, harness.visit(tab) as page:
+        harness.go(page, f"{site.url}/?start=measured+run&record={RECORD}")
+        assert headline(page)
+        shutil.copytree(traces / "measured" / RECORD, watched / "measured")
+        page.get_by_test_id("stToast").wait_for()
         still(page)
