@@ -20,6 +20,11 @@ class Said:
     out: str
     err: str
 
+    @property
+    def complaint(self) -> str:
+        """stderr on one line, without the frame that typer draws around what is wrong with a usage."""
+        return " ".join(self.err.translate(dict.fromkeys(map(ord, "│╭╮╰╯─"), " ")).split())
+
 
 def bucketsim(*words: object) -> Said:
     """Run the command line in this process, through the same ``main`` as the installed script."""

@@ -427,7 +427,7 @@ def _show_gain(gain: LiveGain, report: LiveReport, calibration: Calibration, wan
             mime="application/json",
             key="live_assignment",
             on_click="ignore",
-            help="For `sim.apply`, and for `bucketsim validate --ab`, which measures this gain.",
+            help="For `sim.apply`, and for `bucketsim ab`, which measures this gain.",
         )
 
 
@@ -697,5 +697,5 @@ def doubt_sentence(gain: LiveGain, report: LiveReport) -> str:
         return ""
     return (
         f"Not to be relied on: the prediction of the buckets in use is off by {format_ms(off_ns)} a step, "
-        f"which is more than this gain. Measure it with bucketsim validate --ab before you change anything."
+        f"which is more than this gain. Measure it with bucketsim ab before you change anything."
     )

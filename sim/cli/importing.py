@@ -4,32 +4,43 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sim
-from sim.cli import next_steps
-from sim.cli.diagnosing import ALL_REDUCE_PERF
-from sim.cli.judging import bucket_end_document, interval, tested_words
+from sim.cli.judging import bucket_end_document, tested_words
+from sim.cli.machines import curve_columns
 from sim.cli.options import AsJson, argument, directory_option, flag, option
-from sim.cli.printing import emit, note, progress, say, table
-from sim.errors import InputError, SimError
-from sim.formats.documents import json_text
-from sim.formats.record_files import WORKLOAD
-from sim.importer.imported import KINDS, Imported, ImportOptions
-from sim.importer.readers import READABLE, reader, recognise
-from sim.importer.writing import (
-    SUMMARY,
-    check_directory,
-    hardware_names,
-    summary_of,
-    write_imported,
+from sim.cli.printing import (
+    HARDWARE,
+    WORKLOAD,
+    emit,
+    line,
+    note,
+    print_table,
+    progress,
+    say,
+    suggest,
+    table,
+    to_calibrate,
+    to_tune,
 )
-from sim.nouns.hardware import Curve
+from sim.cli.running import ALL_REDUCE_PERF
+from sim.columns import Column, ms, plain
+from sim.errors import InputError, SimError
+from sim.formats import record_files
+from sim.formats.documents import json_text
+from sim.importer.imported import KINDS, Imported, ImportOptions, RankRow
+from sim.importer.readers import READABLE, reader, recognise
+from sim.importer.writing import SUMMARY, hardware_names, summary_of, write_imported
 from sim.nouns.workload import Workload
-from sim.units import NS_PER_MS, format_ms, format_percent, format_size, format_time, in_ms
+from sim.units import NS_PER_MS, format_percent, format_size, in_ms
 
 if TYPE_CHECKING:
     from sim.truth.scoring import Agreement, CandidateAgreement
 
-
+MOST_POINTS, MOST_BUCKETS = 12, 40
 _FORMATS = f"{', '.join(READABLE)}. auto tells each file by its content, and puts several together."
+_OF_AS_RUN = (
+    *("name", "measured_step_ns", "predicted_step_ns", "step_error", "measured_sync_end_ns"),
+    *("measured_exposed_ns", "predicted_exposed_ns", "exposed_error", "median_bucket_end_error"),
+)
 
 
 def import_(
@@ -38,16 +49,13 @@ def import_(
     output: Path = directory_option("Directory to write to."),
     name: str | None = option("Name of what is imported."),
     model: str | None = option("The model that was trained, for names and shapes: W.json or MODULE:FACTORY."),
-    world_size: int | None = option("Ranks, where the files do not say it."),
+    world_size: int | None = option("Ranks, where the files do not say it.", min=1),
     machine: str | None = option("A word of its hosts, devices or headline: one of several in a file."),
     anonymize: bool = flag("Strip names, paths and hosts of what is written.", "--anonymize"),
     as_json: AsJson = False,
 ) -> None:
     """Turn traces, logs, benchmarks and recordings into a workload, hardware and a measured record."""
     read = reader(form)
-    if world_size is not None and world_size < 1:
-        raise InputError(f"--world-size: {world_size} is not legal; give an integer >= 1")
-    check_directory(output)
     with progress("importing") as report:
         options = ImportOptions(
             name=name,
@@ -72,19 +80,52 @@ def import_(
         return
     for path in (*files, output / SUMMARY):
         note(f"wrote {path}")
-    print_imported(imported)
-    if as_run is not None:
-        print_as_run(as_run)
+    _print_imported(imported)
+    if isinstance(as_run, str):
+        say(as_run)
+    elif as_run is not None:
+        _print_as_run(as_run)
     *hints, ahead = _advice(imported, paths, output)
-    for line in hints:
-        note(line)
-    next_steps.suggest(ahead)
+    for hint in hints:
+        note(hint)
+    suggest(ahead)
+
+
+def _model(given: str) -> Workload:
+    """The gradients of the model: a workload's, or those of a model that is made without its memory."""
+    if ":" not in given or Path(given).is_file():
+        return sim.load_workload(Path(given))
+    from sim.recorder.estimate import estimate
+
+    # Of it only the gradients and their order are used.
+    return estimate(given, name=given.rpartition(":")[2], backward_ns=NS_PER_MS)
+
+
+def _check_format(form: str, paths: list[Path]) -> None:
+    """Raise ``InputError`` where a file that could not be read is of another format than was said."""
+    for path in paths if form != "auto" else ():
+        try:
+            found = recognise(path)
+        except (InputError, OSError):
+            continue
+        if found != form:
+            legal = f"{found} or auto" if found in READABLE else "auto"
+            raise InputError(f"{path}: {found} by its content, not {form}; give {legal} as FORMAT") from None
+
+
+def _as_run(imported: Imported) -> "Agreement | str | None":
+    """The step that was measured, predicted from its own parts; a sentence where that cannot be done."""
+    record = imported.record
+    try:
+        return None if record is None else sim.agreement(record)
+    except SimError as error:
+        return f"the imported step cannot be predicted: {error}"
 
 
 def _advice(imported: Imported, paths: list[Path], output: Path) -> list[str]:
     """What the curve cannot tell, and last the command to go on with or what is missing for it."""
-    hardware, given = imported.main_hardware, next_steps.HARDWARE
-    workload = next_steps.WORKLOAD if imported.workload is None else output / WORKLOAD
+    hardware, given = imported.main_hardware, HARDWARE
+    workload = WORKLOAD if imported.workload is None else output / record_files.WORKLOAD
     if hardware is not None:
         (place,) = [place for place, one in enumerate(imported.hardware) if one is hardware]
         given = output / hardware_names(imported)[place]
@@ -103,88 +144,57 @@ def _advice(imported: Imported, paths: list[Path], output: Path) -> list[str]:
         return [*lines, f"give what is missing above, and import again with -o {output}"]
     if not imported.hardware:
         ranks = max(2, imported.measurements[0].world_size) if imported.measurements else 2
-        calibrate = next_steps.to_calibrate(workload, ranks)
+        calibrate = to_calibrate(workload, ranks)
         if imported.measurements and imported.measurements[0].backend == "gloo":  # nccl-tests knows no gloo
             return [*lines, calibrate]
         if imported.measurements:  # of a job over NCCL: calibrate would measure another link
+            again = line("import", "auto", *paths, "link.txt", "-o", output)
             measure = f"measure the job's own link with nccl-tests, one rank a GPU: {ALL_REDUCE_PERF}"
-            return [*lines, f"{measure}; then: {next_steps.to_import([*paths, Path('link.txt')], output)}"]
-        return [
-            *lines,
-            f"import an nccl-tests log with these files; or, on the machine itself: {calibrate}",
-        ]
+            return [*lines, f"{measure}; then: {again}"]
+        also = "import an nccl-tests log with these files; or, on the machine itself"
+        return [*lines, f"{also}: {calibrate}"]
     ends = ""
     if imported.workload is None:
         ends = "; the workload: import a trace with these files, or bucketsim record or estimate"
     elif hardware is None:
         several = ", ".join(str(output / name) for name in hardware_names(imported))
         ends = f"; the hardware is one of {several}"
-    return [*lines, next_steps.to_tune(workload, given) + ends]
-
-
-def _check_format(form: str, paths: list[Path]) -> None:
-    """Raise ``InputError`` where a file that could not be read is of another format than was said."""
-    for path in paths if form != "auto" else ():
-        try:
-            found = recognise(path)
-        except (InputError, OSError):
-            continue
-        if found != form:
-            legal = f"{found} or auto" if found in READABLE else "auto"
-            raise InputError(f"{path}: {found} by its content, not {form}; give {legal} as FORMAT") from None
+    return [*lines, to_tune(workload, given) + ends]
 
 
 def _document(
     imported: Imported, files: list[Path], output: Path, as_run: "Agreement | str | None"
 ) -> dict[str, Any]:
+    told: dict[str, Any] | None = None
+    if isinstance(as_run, str):
+        told = {"error": as_run}
+    elif as_run is not None:
+        rows = [
+            {
+                **{name: getattr(row, name) for name in _OF_AS_RUN},
+                "steps": row.iterations,
+                "predicted_sync_end_ns": row.predicted.sync_end_ns,
+                "buckets": [bucket_end_document(end) for end in row.bucket_ends],
+            }
+            for row in as_run.rows
+        ]
+        told = {"rows": rows, "rule": as_run.rule}
+    main = imported.main_hardware
     return {
         **summary_of(imported),
         "files": [str(path) for path in files],
         "summary": str(output / SUMMARY),
-        "world_size": main.world_size if (main := imported.main_hardware) is not None else None,
+        "world_size": None if main is None else main.world_size,
         "hardware": [
             {"file": file, "name": one.name, "world_size": one.world_size, "sizes": len(one.all_reduce)}
             for file, one in zip(hardware_names(imported), imported.hardware, strict=True)
         ],
-        "buckets": bucket_rows(imported),
-        "as_run": as_run_document(as_run),
+        "buckets": _bucket_rows(imported),
+        "as_run": told,
     }
 
 
-def _as_run(imported: Imported) -> "Agreement | str | None":
-    """The step that was measured, predicted from its own parts; a sentence where that cannot be done."""
-    record = imported.record
-    try:
-        return None if record is None else sim.agreement(record)
-    except SimError as error:
-        return f"the imported step cannot be predicted: {error}"
-
-
-def _model(given: str) -> Workload:
-    """The gradients of the model: a workload's, or those of a model that is made without its memory."""
-    if ":" not in given or Path(given).is_file():
-        return sim.load_workload(Path(given))
-    from sim.recorder.estimate import estimate
-
-    # Of it only the gradients and their order are used.
-    return estimate(given, name=given.rpartition(":")[2], backward_ns=NS_PER_MS)
-
-
-MOST_POINTS, MOST_BUCKETS = 12, 40
-
-
-def print_imported(imported: Imported) -> None:
-    """All that was imported, but for the as-run check."""
-    for kind in KINDS:
-        for line in imported.said(kind):
-            say(f"{kind}: {line}")
-    _print_ranks(imported)
-    for file, hardware in zip(hardware_names(imported), imported.hardware, strict=True):
-        say(f"{file}: {hardware.name}")
-        _print_curve(file, hardware.world_size, hardware.all_reduce)
-
-
-def bucket_rows(imported: Imported) -> list[dict[str, Any]]:
+def _bucket_rows(imported: Imported) -> list[dict[str, Any]]:
     """The buckets that ran, by the first measurement."""
     if not imported.measurements:
         return []
@@ -196,137 +206,68 @@ def bucket_rows(imported: Imported) -> list[dict[str, Any]]:
     ]
 
 
-def as_run_document(as_run: "Agreement | str | None") -> dict[str, Any] | None:
-    """The as-run check as JSON: measured and predicted steps, and ends of buckets."""
-    if as_run is None:
-        return None
-    if isinstance(as_run, str):
-        return {"error": as_run}
-    return {
-        "rows": [
-            {
-                "name": row.name,
-                "steps": row.iterations,
-                "measured_step_ns": row.measured_step_ns,
-                "predicted_step_ns": row.predicted_step_ns,
-                "step_error": row.step_error,
-                "measured_sync_end_ns": row.measured_sync_end_ns,
-                "predicted_sync_end_ns": row.predicted.sync_end_ns,
-                "measured_exposed_ns": row.measured_exposed_ns,
-                "predicted_exposed_ns": row.predicted_exposed_ns,
-                "exposed_error": row.exposed_error,
-                "median_bucket_end_error": row.median_bucket_end_error,
-                "buckets": [bucket_end_document(end) for end in row.bucket_ends],
-            }
-            for row in as_run.rows
-        ],
-        "rule": as_run.rule,
-    }
+_RANKS: tuple[Column[RankRow], ...] = (
+    plain("rank", "rank"),
+    plain("host", "host"),
+    ms("clock", "clock_offset_ns", ".3f"),
+    ms("scatter", "clock_scatter_ns", ".3f"),
+    ms("waited", "waited_ns", ".3f"),
+    Column(
+        "came last", lambda row: None if row.came_last is None else f"{row.came_last} of {row.collectives}"
+    ),
+    ms("backward", "backward_ns"),
+)
 
 
-def print_as_run(as_run: "Agreement | str") -> None:
+def _print_imported(imported: Imported) -> None:
+    """All that was imported, but for the as-run check."""
+    for kind in KINDS:
+        for told in imported.said(kind):
+            say(f"{kind}: {told}")
+    if any(column.get(row) is not None for row in imported.ranks for column in _RANKS[2:]):
+        table("ranks", _RANKS, imported.ranks)
+    for file, hardware in zip(hardware_names(imported), imported.hardware, strict=True):
+        say(f"{file}: {hardware.name}")
+        every = -(-len(hardware.all_reduce) // MOST_POINTS)  # of many points as many spread over them
+        shown = [*hardware.all_reduce[:-1:every], hardware.all_reduce[-1]]
+        table(f"{file}: all-reduce", curve_columns("all_reduce", hardware.world_size), shown)
+
+
+def _print_as_run(as_run: "Agreement") -> None:
     """Prediction over measurement: each bucket's end, exposed communication, and the step."""
-    if isinstance(as_run, str):
-        say(as_run)
-        return
     for row in as_run.rows:
-        table(
+        print_table(
             f"as run: predicted over measured, {row.iterations} {'step' if row.iterations == 1 else 'steps'}",
             ["what", "size", "measured ms", "95 % interval", "predicted ms", "error"],
-            [
-                *_ends(row),
-                _compared(
-                    "exposed",
-                    row.measured_exposed_ns,
-                    row.predicted_exposed_ns,
-                    shown=interval(
-                        row.exposed_low_ns, row.exposed_high_ns, told=row.has_interval, spec=".2f"
-                    ),
-                ),
-                _compared("gradients available", row.measured_sync_end_ns, row.predicted.sync_end_ns),
-                _compared(
-                    "step",
-                    row.measured_step_ns,
-                    row.predicted_step_ns,
-                    shown=interval(row.step_low_ns, row.step_high_ns, told=row.has_interval, spec=".2f"),
-                ),
-            ],
+            _as_run_rows(row),
         )
     say(tested_words(as_run))
     say(as_run.rule)
 
 
-def _ends(row: "CandidateAgreement") -> list[list[str]]:
-    shown = [
-        _compared(
-            f"bucket {end.index} ends",
-            end.measured_ns,
-            end.predicted_ns,
-            size=format_size(end.num_bytes),
-            shown=interval(end.low_ns, end.high_ns, told=end.has_interval, spec=".2f"),
-        )
-        for end in row.bucket_ends[:MOST_BUCKETS]
-    ]
+def _as_run_rows(row: "CandidateAgreement") -> list[list[str]]:
+    def cells(
+        what: str, measured: int, predicted: int, *ends: int, size: str = "", told: bool = True
+    ) -> list[str]:
+        shown = f"{in_ms(ends[0])}-{in_ms(ends[1])}" if ends and told else "-" if ends else ""
+        error = format_percent(predicted / measured - 1, sign=True) if measured > 0 else "-"
+        return [what, size, in_ms(measured), shown, in_ms(predicted), error]
+
+    shown = row.bucket_ends[:MOST_BUCKETS]
     more = len(row.bucket_ends) - len(shown)
-    return [*shown, *([[f"and {more} more", "", "", "", "", ""]] if more else [])]
-
-
-def _compared(what: str, measured: int, predicted: int, *, size: str = "", shown: str = "") -> list[str]:
-    error = format_percent(predicted / measured - 1, sign=True) if measured > 0 else "-"
-    return [what, size, in_ms(measured), shown, in_ms(predicted), error]
-
-
-def _print_ranks(imported: Imported) -> None:
-    told = (
-        value
-        for row in imported.ranks
-        for value in (
-            row.clock_offset_ns,
-            row.clock_scatter_ns,
-            row.came_last,
-            row.waited_ns,
-            row.backward_ns,
-        )
-    )
-    if all(value is None for value in told):
-        return
-    table(
-        "ranks",
-        ["rank", "host", "clock", "scatter", "came last", "waited", "backward"],
-        [
-            [
-                str(row.rank),
-                row.host or "-",
-                _us(row.clock_offset_ns),
-                _us(row.clock_scatter_ns),
-                "-" if row.came_last is None else f"{row.came_last} of {row.collectives}",
-                _us(row.waited_ns),
-                "-" if row.backward_ns is None else format_ms(row.backward_ns),
-            ]
-            for row in imported.ranks
-        ],
-    )
-
-
-def _us(ns: int | None) -> str:
-    return "-" if ns is None else f"{ns / 1000:.1f} us"
-
-
-def _print_curve(file: str, ranks: int, curve: Curve) -> None:
-    """A curve's points; of many, as many spread over them."""
-    every = -(-len(curve) // MOST_POINTS)
-    shown = [*curve[:-1:every], curve[-1]]
-    table(
-        f"{file}: all-reduce",
-        ["size", "time", "bus bandwidth"],
-        [
-            [
-                format_size(point.num_bytes),
-                format_time(point.duration_ns),
-                f"{point.num_bytes / point.duration_ns * 2 * (ranks - 1) / ranks:.2f} GB/s"
-                if point.duration_ns
-                else "-",
-            ]
-            for point in shown
-        ],
-    )
+    exposed, step = (row.exposed_low_ns, row.exposed_high_ns), (row.step_low_ns, row.step_high_ns)
+    return [
+        *(
+            cells(
+                f"bucket {end.index} ends",
+                *(end.measured_ns, end.predicted_ns, end.low_ns, end.high_ns),
+                size=format_size(end.num_bytes),
+                told=end.has_interval,
+            )
+            for end in shown
+        ),
+        *([[f"and {more} more", "", "", "", "", ""]] if more else []),
+        cells("exposed", row.measured_exposed_ns, row.predicted_exposed_ns, *exposed, told=row.has_interval),
+        cells("gradients available", row.measured_sync_end_ns, row.predicted.sync_end_ns),
+        cells("step", row.measured_step_ns, row.predicted_step_ns, *step, told=row.has_interval),
+    ]

@@ -1,28 +1,27 @@
 """agree, and the verdict that ends validate: how measured and predicted compare."""
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 import sim
-from sim.cli.next_steps import suggest, to_look
-from sim.cli.options import AsJson, argument, flag, option
-from sim.cli.printing import emit, note, say, table
-from sim.errors import InputError
+from sim.cli.options import AsJson, MaxError, argument, flag
+from sim.cli.printing import emit, line, note, say, suggest, table
+from sim.columns import CANDIDATES, RECORDS, Column, markdown, ms, of_part, percent
 from sim.formats.documents import json_text
-from sim.units import NS_PER_MS, format_ms, format_number, format_percent, in_ms
+from sim.units import format_ms, format_number, format_percent, in_ms
 
 if TYPE_CHECKING:
     from sim.truth.scoring import Agreement, BucketEnd, CandidateAgreement, Regret
 
-
 MISSED = 3
-MaxError = Annotated[float | None, typer.Option(help="Largest step error in percent; beyond it exit 3.")]
+_INTERVALS = ("step_low_ns", "step_high_ns", "exposed_low_ns", "exposed_high_ns")
+_PARTS = ("compute", "copy", "launch", "communication", "wait")  # of an error, by mechanism
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,52 +33,53 @@ class Scored:
     incomplete: tuple[str, ...]
 
 
+def _no_copies(scored: Scored) -> str | None:
+    one = scored.without
+    if one.passed is None:
+        return None
+    return f"{100 * one.median_step_error:.2f}, {100 * one.worst_step_error:.2f}"
+
+
+_RECORDS: tuple[Column[Scored], ...] = (
+    *of_part(attrgetter("agreement"), RECORDS),
+    Column("no copy, %", _no_copies),
+)
+
+
 def agree(
     directories: list[Path] = argument(
         "Directories of measured records, or that hold some.", "RECORD...", default=...
     ),
-    max_error: float | None = option(
-        "Largest step error in percent, of a trace median error of bucket ends; beyond it exit 3."
-    ),
+    max_error: MaxError = None,
     as_markdown: bool = flag("A Markdown table on stdout, a row a record.", "--markdown"),
     as_json: AsJson = False,
 ) -> None:
     """Compare measured records with what this version of bucketsim predicts."""
-    check_threshold(max_error)
     if as_markdown and as_json:
-        raise InputError("--markdown and --json both given; give one")
+        raise typer.BadParameter("--markdown and --json both given; give one")
+    # at or below each directory, once each; a directory without any is kept, to be refused
+    records = list(dict.fromkeys(path for one in directories for path in sim.find_records(one) or [one]))
     if as_markdown:
-        scores = [_score(directory, attributed=False) for directory in _records(directories)]
-        emit(markdown(scores))
+        scores = [_score(record, attributed=False) for record in records]
+        emit(markdown(_RECORDS, scores))
         _gate(scores, max_error)
     else:
-        judge(_records(directories), max_error, as_json)
-
-
-def check_threshold(max_error: float | None) -> None:
-    """Raise ``InputError`` unless ``--max-error`` is a percentage."""
-    if max_error is not None and not 0 <= max_error < math.inf:
-        raise InputError(f"--max-error: {max_error} is not legal; give a percentage >= 0")
+        judge(records, max_error, as_json)
 
 
 def judge(directories: Sequence[Path], max_error: float | None, as_json: bool) -> None:
     """Score records and say so; exit 3 where a worst error is beyond ``max_error`` percent."""
     scores = [_score(directory) for directory in directories]
     if as_json:
-        found = [score_document(scored) for scored in scores]
+        found = [_document(scored) for scored in scores]
         emit(json_text(found if len(found) > 1 else found[0]))
     elif len(scores) > 1:
-        print_summary(scores)
+        _print_several(scores)
     else:
-        print_one(scores[0])
+        _print_one(scores[0])
     _gate(scores, max_error)
     if not as_json:
-        suggest(to_look(Path(os.path.commonpath(directories))))
-
-
-def _records(directories: Sequence[Path]) -> list[Path]:
-    """The records at or below each directory, once each; a directory without any is kept, to be refused."""
-    return list(dict.fromkeys(path for one in directories for path in sim.find_records(one) or [one]))
+        suggest(line("dash", "--watch", os.path.commonpath(directories)))
 
 
 def _score(directory: Path, attributed: bool = True) -> Scored:
@@ -97,42 +97,35 @@ def _gate(scores: Sequence[Scored], max_error: float | None) -> None:
     It is the worst step error, and of a trace, whose step is predicted from itself, the median error of the
     ends of buckets: where none can be told, nothing has been shown to be within.
     """
-    if max_error is None:
-        return
-    missed = False
-    for agreement in (scored.agreement for scored in scores):
-        is_trace = agreement.passed is None
-        what = "median error of bucket ends" if is_trace else "worst step error"
-        error = agreement.median_bucket_end_error if is_trace else agreement.worst_step_error
-        if error is not None and error <= max_error / 100:
-            continue
-        missed = True
-        where = f"{agreement.name}: " if len(scores) > 1 else ""
-        note(
-            f"missed: {where}{what} "
-            + (
-                "cannot be told"
-                if error is None
-                else f"{format_percent(error, 2)} > {format_number(max_error, 6)} %"
-            )
-        )
+    missed = []
+    for one in (scored.agreement for scored in scores if max_error is not None):
+        is_trace = one.passed is None
+        error = one.median_bucket_end_error if is_trace else one.worst_step_error
+        if max_error is not None and (error is None or error > max_error / 100):
+            told = "cannot be told"
+            if error is not None:
+                told = f"{format_percent(error, 2)} > {format_number(max_error, 6)} %"
+            what = "median error of bucket ends" if is_trace else "worst step error"
+            missed.append(f"missed: {f'{one.name}: ' if len(scores) > 1 else ''}{what} {told}")
+    for told in missed:
+        note(told)
     if missed:
         raise typer.Exit(MISSED)
 
 
-_INTERVALS = ("step_low_ns", "step_high_ns", "exposed_low_ns", "exposed_high_ns")
-
-
-def score_document(scored: Scored) -> dict[str, Any]:
-    """What ``agree --json`` prints for one record."""
-    return {
-        **asdict(scored.agreement),
-        "rows": [_row_document(row) for row in scored.agreement.rows],
-        "without_copies": {
-            "median_step_error": scored.without.median_step_error,
-            "worst_step_error": scored.without.worst_step_error,
-        },
-    }
+def _document(scored: Scored) -> dict[str, Any]:
+    """What ``agree --json`` prints for one record; intervals of too few steps are none."""
+    rows = [
+        {
+            **asdict(row),
+            **({} if row.has_interval else dict.fromkeys(_INTERVALS)),
+            "bucket_ends": [bucket_end_document(end) for end in row.bucket_ends],
+        }
+        for row in scored.agreement.rows
+    ]
+    names = ("median_step_error", "worst_step_error")
+    without = {name: getattr(scored.without, name) for name in names}
+    return {**asdict(scored.agreement), "rows": rows, "without_copies": without}
 
 
 def bucket_end_document(end: "BucketEnd") -> dict[str, Any]:
@@ -140,293 +133,99 @@ def bucket_end_document(end: "BucketEnd") -> dict[str, Any]:
     return asdict(end) | ({} if end.has_interval else {"low_ns": None, "high_ns": None})
 
 
-def _row_document(row: "CandidateAgreement") -> dict[str, Any]:
-    facts = {**asdict(row), "bucket_ends": [bucket_end_document(end) for end in row.bucket_ends]}
-    return facts if row.has_interval else facts | dict.fromkeys(_INTERVALS)
-
-
-_MARKDOWN_COLUMNS = (
-    "where",
-    "candidates, fastest to slowest, ms a step",
-    "step error, median",
-    "worst",
-    "pairs in order",
-    "exposed, median",
-    "bucket ends, median",
-    "regret",
-    "without copies in the model",
-    "rule",
-)
-
-
-def print_summary(scores: Sequence[Scored]) -> None:
-    """Several records, a row each."""
-    agreements = [scored.agreement for scored in scores]
-    table(
-        f"{len(agreements)} records: measured against predicted",
-        ["record", "place", "mode", "tried", "ms a step"],
-        [[one.name, one.place or "-", one.mode, str(len(one.rows)), _span(one, "-")] for one in agreements],
+def _print_several(scores: Sequence[Scored]) -> None:
+    table(f"{len(scores)} records: measured against predicted", _RECORDS[:6], scores)
+    table("", (_RECORDS[0], *_RECORDS[6:]), scores)
+    say(
+        "errors are medians but for the worst, of the step; ends: of buckets; ~: within noise; no copy: "
+        "median and worst step error of a model without copies"
     )
-    table(
-        "",
-        ["record", "median", "worst", "exposed", "ends", "order", "regret", "rule"],
-        [
-            [
-                one.name,
-                *(_percent(error, 2) for error in _step_errors(one)),
-                _percent(one.median_exposed_error),
-                _percent(one.median_bucket_end_error),
-                "-" if one.passed is None else f"{one.order_right}/{one.order_pairs}",
-                _regret_cell(one.regret),
-                _verdict_cell(one),
-            ]
-            for one in agreements
-        ],
-    )
-    say("median, worst: of the step error; exposed, ends (of buckets): medians; ~: within noise")
-    rules = dict.fromkeys(one.rule for one in agreements if one.passed is not None)
+    judged = [scored.agreement for scored in scores if scored.agreement.passed is not None]
+    rules = dict.fromkeys(one.rule for one in judged)
     for rule in rules:
-        names = [one.name for one in agreements if one.rule == rule]
+        names = [one.name for one in judged if one.rule == rule]
         of = f" of {', '.join(names)}" if len(rules) > 1 else ""
         say(f"rule{of}: {rule}")
-    for one in agreements:
-        if one.passed is None:
-            say(f"{one.name}: {one.rule}")
-    _note_incomplete(scores)
+    for scored in scores:
+        if scored.agreement.passed is None:
+            say(f"{scored.agreement.name}: {scored.agreement.rule}")
+        if scored.incomplete:
+            say(f"{scored.agreement.name}: incomplete: {', '.join(scored.incomplete)}")
 
 
-def print_one(scored: Scored) -> None:
+def _print_one(scored: Scored) -> None:
     """One record, all its candidates."""
     agreement, bare = scored.agreement, {row.name: row for row in scored.without.rows}
     rows = sorted(agreement.rows, key=lambda row: row.measured_step_ns)
-    table(
-        f"{agreement.name}: measured against predicted",
-        ["candidate", "buckets", "step ms", "95 % interval", "predicted", "error", "no copies"],
-        [
-            [
-                row.name,
-                str(len(row.bucket_indices)),
-                in_ms(row.measured_step_ns),
-                interval(row.step_low_ns, row.step_high_ns, told=row.has_interval),
-                in_ms(row.predicted_step_ns),
-                _signed(row.step_error),
-                _signed(bare[row.name].step_error),
-            ]
-            for row in rows
-        ],
+    error = percent("no copy", "step_error", "+.2f")
+    without: Column[CandidateAgreement] = Column(
+        error.name, lambda row: error.get(bare[row.name]), error.spec
     )
-    table(
-        "",
-        ["candidate", "exposed ms", "95 % interval", "predicted", "error", "probe"],
-        [
-            [
-                row.name,
-                in_ms(row.measured_exposed_ns),
-                interval(row.exposed_low_ns, row.exposed_high_ns, told=row.has_interval),
-                in_ms(row.predicted_exposed_ns),
-                _signed(row.exposed_error),
-                _signed(row.probe_effect),
-            ]
-            for row in rows
-        ],
-    )
-    traced = [row for row in rows if row.bucket_ends]
-    if traced:
-        table(
-            "bucket ends: median error, and the bucket that is furthest off",
-            ["candidate", "error", "ms", "worst", "measured", "95 % interval", "predicted"],
-            [_bucket_cells(row) for row in traced],
-        )
-    parts = [(row.name, row.attribution) for row in rows if row.attribution is not None]
+    table(f"{agreement.name}: measured against predicted", (*CANDIDATES[:6], without), rows)
+    table("exposed communication, and ends of buckets", (CANDIDATES[0], *CANDIDATES[6:-1]), rows)
+    parts = [row for row in rows if row.attribution is not None]
     if parts:
-        table(
-            "error of sync_end by mechanism, ms (negative: predicted too short)",
-            ["candidate", "error", "compute", "copy", "launch", "communication", "wait"],
-            [
-                [
-                    name,
-                    *(
-                        in_ms(ns, "+.2f")
-                        for ns in (
-                            one.total_ns,
-                            one.compute_ns,
-                            one.copy_ns,
-                            one.launch_ns,
-                            one.communication_ns,
-                            one.wait_ns,
-                        )
-                    ),
-                ]
-                for name, one in parts
-            ],
-        )
-    _print_notes(scored)
-
-
-def markdown(scores: Sequence[Scored]) -> str:
-    """The manual's table of records: one row each, in the order given."""
-    lines = ["| " + " | ".join(_MARKDOWN_COLUMNS) + " |", "|---" * len(_MARKDOWN_COLUMNS) + "|"]
-    for scored in scores:
-        one, without = scored.agreement, scored.without
-        cells = [
-            f"`{one.name}`",
-            _span(one, " to "),
-            *(_spaced(error, 2) for error in _step_errors(one)),
-            "-" if one.passed is None else f"{one.order_right} of {one.order_pairs}",
-            _spaced(one.median_exposed_error, 1),
-            _ends_words(one),
-            _regret_words(one.regret),
-            "-"
-            if one.passed is None
-            else f"{_spaced(without.median_step_error, 2)}, worst {_spaced(without.worst_step_error, 2)}",
-            _verdict_cell(one),
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _print_gain(agreement: "Agreement") -> None:
-    """What the recommendation saved, measured and predicted; nothing where one of the two did not run."""
-    steps = {row.name: (row.measured_step_ns, row.predicted_step_ns) for row in agreement.rows}
-    if not {"DDP default", "recommended"} <= steps.keys():
-        return
-    before, after = steps["DDP default"], steps["recommended"]
-    measured_ns, predicted_ns = before[0] - after[0], before[1] - after[1]
-    say(
-        f"gain of the recommended buckets over DDP's default: measured {format_ms(measured_ns)} a step "
-        f"({format_percent(measured_ns / before[0])}), predicted {format_ms(predicted_ns)}"
-    )
-
-
-def _print_notes(scored: Scored) -> None:
-    agreement, without = scored.agreement, scored.without
+        columns = [CANDIDATES[0], ms("error", "attribution.total_ns", "+.2f")]
+        columns += [ms(part, f"attribution.{part}_ns", "+.2f") for part in _PARTS]
+        table("error of sync_end by mechanism (negative: predicted too short)", columns, parts)
     where = ", ".join(word for word in (agreement.place, agreement.mode) if word)
     if agreement.passed is None:
         say(f"{where}: {tested_words(agreement)}")
         say(agreement.rule)
-        _note_incomplete([scored])
-        return
-    _print_gain(agreement)
+    else:
+        _print_verdict(where, scored)
+    if scored.incomplete:
+        say(f"incomplete: {', '.join(scored.incomplete)}")
+
+
+def _print_verdict(where: str, scored: Scored) -> None:
+    agreement, without = scored.agreement, scored.without
+    steps = {row.name: (row.measured_step_ns, row.predicted_step_ns) for row in agreement.rows}
+    if {"DDP default", "recommended"} <= steps.keys():
+        before, after = steps["DDP default"], steps["recommended"]
+        measured_ns, predicted_ns = before[0] - after[0], before[1] - after[1]
+        say(
+            f"gain of the recommended buckets over DDP's default: measured {format_ms(measured_ns)} a step "
+            f"({format_percent(measured_ns / before[0])}), predicted {format_ms(predicted_ns)}"
+        )
     say(
         f"{where}: step error: median {format_percent(agreement.median_step_error, 2)}, worst "
-        f"{format_percent(agreement.worst_step_error, 2)} "
-        f"(without copies in the model: {format_percent(without.median_step_error, 2)}, "
-        f"{format_percent(without.worst_step_error, 2)})"
+        f"{format_percent(agreement.worst_step_error, 2)} (without copies in the model: "
+        f"{format_percent(without.median_step_error, 2)}, {format_percent(without.worst_step_error, 2)})"
     )
     say(tested_words(agreement))
+    noise = " (within noise of it)" if agreement.best_within_noise else ""
     say(
         f"order: {agreement.order_right} of {agreement.order_pairs} pairs right, "
         f"{agreement.order_within_noise} within noise; best measured: {agreement.best_measured}, best "
-        f"predicted: {agreement.best_predicted}"
-        f"{' (within noise of it)' if agreement.best_within_noise else ''}"
+        f"predicted: {agreement.best_predicted}{noise}"
     )
     if agreement.regret is not None:
-        say(f"regret of the recommendation: {_told_regret(agreement.regret)}")
+        say(f"regret of the recommendation: {_regret_words(agreement.regret)}")
     say(f"{'within' if agreement.passed else 'outside'} the rule: {agreement.rule}")
-    _note_incomplete([scored])
 
 
 def tested_words(agreement: "Agreement") -> str:
     """How far exposed communication and the ends of buckets are off."""
-    ends = ""
-    if agreement.median_bucket_end_error_ns is not None and agreement.worst_bucket_end_error_ns is not None:
-        ends = (
-            f", {format_ms(agreement.median_bucket_end_error_ns)}; worst "
-            f"{format_ms(agreement.worst_bucket_end_error_ns)}"
-        )
+
+    def told(share: float | None) -> str:
+        return "-" if share is None else f"{share:.1%}"
+
+    ends, worst_ns = agreement.median_bucket_end_error_ns, agreement.worst_bucket_end_error_ns
+    times = "" if ends is None or worst_ns is None else f", {format_ms(ends)}; worst {format_ms(worst_ns)}"
     return (
-        f"exposed communication error: median {_percent(agreement.median_exposed_error)}; bucket "
-        f"ends: median {_percent(agreement.median_bucket_end_error)}{ends}"
+        f"exposed communication error: median {told(agreement.median_exposed_error)}; bucket "
+        f"ends: median {told(agreement.median_bucket_end_error)}{times}"
     )
 
 
-def _told_regret(regret: "Regret") -> str:
+def _regret_words(regret: "Regret") -> str:
     if not regret.regret_ns:
         return "none, it was the fastest"
+    interval = "too few for an interval"
+    if regret.has_interval:
+        interval = f"95 % interval {in_ms(regret.low_ns, '.1f')} to {in_ms(regret.high_ns, '.1f')} ms"
     return (
-        f"{format_ms(regret.regret_ns)} ({format_percent(regret.relative, 2)}) behind "
-        f"{regret.best}, {_regret_interval(regret)}{', within noise' if regret.within_noise else ''}"
+        f"{format_ms(regret.regret_ns)} ({format_percent(regret.relative, 2)}) behind {regret.best}, over "
+        f"{regret.paired_rounds} paired rounds, {interval}{', within noise' if regret.within_noise else ''}"
     )
-
-
-def _regret_interval(regret: "Regret") -> str:
-    over = f"over {regret.paired_rounds} paired rounds"
-    if not regret.has_interval:
-        return f"{over}, too few for an interval"
-    return f"95 % interval {in_ms(regret.low_ns, '.1f')} to {in_ms(regret.high_ns, '.1f')} ms {over}"
-
-
-def _note_incomplete(scores: Sequence[Scored]) -> None:
-    for scored in scores:
-        if scored.incomplete:
-            where = f"{scored.agreement.name}: " if len(scores) > 1 else ""
-            say(f"{where}incomplete: {', '.join(scored.incomplete)}")
-
-
-def _bucket_cells(row: "CandidateAgreement") -> list[str]:
-    worst = max(row.bucket_ends, key=lambda end: abs(end.error_ns))
-    return [
-        row.name,
-        _percent(row.median_bucket_end_error),
-        "-" if row.median_bucket_end_error_ns is None else in_ms(row.median_bucket_end_error_ns),
-        str(worst.index),
-        in_ms(worst.measured_ns),
-        interval(worst.low_ns, worst.high_ns, told=worst.has_interval),
-        in_ms(worst.predicted_ns),
-    ]
-
-
-def interval(low_ns: int, high_ns: int, *, told: bool, spec: str = ".1f") -> str:
-    """From low to high in ms; a dash where there are too few iterations to tell."""
-    return f"{in_ms(low_ns, spec)}-{in_ms(high_ns, spec)}" if told else "-"
-
-
-def _percent(value: float | None, digits: int = 1) -> str:
-    return "-" if value is None else f"{value:.{digits}%}"
-
-
-def _signed(value: float | None) -> str:
-    return "-" if value is None else format_percent(value, sign=True)
-
-
-def _spaced(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{100 * value:.{digits}f} %"
-
-
-def _span(agreement: "Agreement", between: str) -> str:
-    steps = [row.measured_step_ns / NS_PER_MS for row in agreement.rows]
-    return f"{min(steps):.1f}{between}{max(steps):.1f}"
-
-
-def _step_errors(agreement: "Agreement") -> tuple[float | None, float | None]:
-    """Median and worst; none of a step that is predicted from itself."""
-    if agreement.passed is None:
-        return None, None
-    return agreement.median_step_error, agreement.worst_step_error
-
-
-def _verdict_cell(agreement: "Agreement") -> str:
-    if agreement.passed is None:
-        return "not judged"
-    return "passed" if agreement.passed else "missed"
-
-
-def _ends_words(agreement: "Agreement") -> str:
-    if agreement.median_bucket_end_error_ns is None:
-        return "-"
-    share = _spaced(agreement.median_bucket_end_error, 1)
-    return f"{share}, {format_ms(agreement.median_bucket_end_error_ns)}"
-
-
-def _regret_cell(regret: "Regret | None") -> str:
-    if regret is None:
-        return "-"
-    return f"{'~' if regret.within_noise and regret.regret_ns else ''}{format_percent(regret.relative, 2)}"
-
-
-def _regret_words(regret: "Regret | None") -> str:
-    if regret is None:
-        return "-"
-    if regret.regret_ns == 0:
-        return "none"
-    return f"{_spaced(regret.relative, 2)}{', within noise' if regret.within_noise else ''}"

@@ -62,7 +62,7 @@ def _answer() -> None:
 
     try:
         with _on_ctrl_c(signal.default_int_handler):
-            app()
+            app(prog_name="bucketsim")
     finally:
         sys.stdout.flush()  # that it did not arrive can be told now, and not at the interpreter's end
 

@@ -1,38 +1,136 @@
-"""record, calibrate: what is measured on this machine."""
+"""record, estimate, calibrate, gather: what is measured on this machine, or by ranks that others start."""
 
-from collections.abc import Callable
-from enum import StrEnum
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 import sim
-from sim.cli.next_steps import WORKLOAD, suggest, to_calibrate, to_tune
-from sim.cli.on_device import Backend, Device, device_of_link, device_of_model
-from sim.cli.options import MEASURING, AsJson, argument, file_option, flag, option, write_measured
-from sim.cli.placing import Box, Prepare, Ranks, Rate, place_of, tell_commands
-from sim.cli.printing import emit_noun, note, progress, say
+from sim.cli.judging import judge
+from sim.cli.options import (
+    MEASURING,
+    MODEL,
+    MS,
+    PAIR,
+    RATES,
+    TIMES,
+    WHERE,
+    Arguments,
+    AsJson,
+    Dtype,
+    Kind,
+    MaxError,
+    Pair,
+    argument,
+    as_dict,
+    choice,
+    file_option,
+    flag,
+    option,
+    shared,
+    write,
+    write_measured,
+)
+from sim.cli.printing import WORKLOAD, emit, emit_noun, note, progress, say, suggest, to_calibrate, to_tune
+from sim.errors import MachineError
 from sim.formats.files import check_directory, check_writable
+from sim.nouns.gpus import GPUS
 from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
 from sim.units import format_ms, format_size, parse_size
 
 if TYPE_CHECKING:
-    from sim.validator.candidates.carriers import Carrier
+    from sim.validator.launch import Place
+
+# Where ranks run, and on what: of calibrate, validate and ab.
+
+_BOX = "Ranks in a cluster in a box: so many network namespaces, a rank each (root)."
+_RATE = "The box's wire, such as 4gbit; or a rate for each host: 4gbit,1gbit."
+_RANKS = "Local ranks over loopback; with --prepare the ranks that torchrun or srun will start."
+_PREPARE = "Only write the job, to be run by torchrun or srun and read by bucketsim gather."
+_DEVICE = (
+    "Where tensors lie and backward runs. Default: as the workload says that the job does; where nothing "
+    "says it, on GPUs where there are enough."
+)
+Box = Annotated[int | None, shared(_BOX)]
+Rate = Annotated[Sequence[int] | None, shared(_RATE, kind=RATES)]
+Ranks = Annotated[int, shared(_RANKS)]
+Prepare = Annotated[bool, shared(_PREPARE, "--prepare", metavar="", panel=WHERE)]
+Device = Annotated[str | None, shared(_DEVICE, kind=choice("cpu", "cuda"), panel=WHERE)]
+Backend = Annotated[
+    str | None, shared("Default: gloo on cpu, nccl on cuda.", kind=choice("gloo", "nccl"), panel=WHERE)
+]
+Mode = Literal["paced", "model"]
 
 
-class ReplayMode(StrEnum):
-    """What the ranks compute."""
+def place_of(ranks: int, box: int | None, rate: Sequence[int] | None) -> "Place":
+    """Where the ranks run, by the options above."""
+    from sim.validator.launch import Place
 
-    PACED = "paced"
-    MODEL = "model"
+    several = None if rate is None else tuple(rate)
+    return Place(ranks=ranks, box=box, rate_bits=several[0] if several and len(several) == 1 else several)
 
 
-class LinkKind(StrEnum):
-    """What the buckets travel over."""
+def choose_device(
+    asked: str | None, job: str | None, ranks: int, *, elsewhere: bool = False, only_cpu: bool = False
+) -> str:
+    """Where tensors lie: as ``asked``, else as the ``job`` has it, where that can be; said if not obvious.
 
-    REAL = "real"
-    EMULATED = "emulated"
+    Args:
+        job: what the job trains on; None: nothing says it, and GPUs are taken where there are enough.
+        ranks: how many take a GPU each.
+        elsewhere: somebody else starts the ranks, on machines that need not be like this one.
+        only_cpu: what else was asked for takes the CPU's tensors alone.
+    """
+    if asked is not None or job == "cpu" or (only_cpu and job is None):
+        return asked or "cpu"
+    gpus = 0 if only_cpu else _gpus_here()
+    if (elsewhere and (job or gpus) and not only_cpu) or gpus >= max(1, ranks):
+        device, why = "cuda", "as the job was recorded" if job else "as torch sees GPUs here"
+    elif only_cpu:
+        device, why = "cpu", "these options take gloo; the job itself was recorded on cuda"
+    elif job or gpus:
+        device = "cpu"
+        why = (
+            f"{ranks} ranks need a GPU each, of which torch sees {gpus} here: this is gloo between CPU "
+            f"tensors, and says nothing of a link between GPUs"
+        )
+    elif elsewhere:
+        device, why = "cpu", "torch sees no GPU here; for ranks that have one give --device cuda"
+    else:
+        return "cpu"  # there is nothing else
+    note(f"device: {device}: {why}")
+    return device
+
+
+def device_of_model(asked: str | None, job: str | None, *, elsewhere: bool = False) -> str:
+    """``choose_device`` of one's own model. Raises ``MachineError``: on the CPU it would be another job."""
+    if asked is None and job == "cuda" and not elsewhere and not _gpus_here():
+        raise MachineError(
+            "device: the job was recorded on cuda, and torch sees no GPU here; run it where there is one, or "
+            "give --device cpu to measure another job, the same model on the CPU"
+        )
+    return choose_device(asked, job, 1, elsewhere=elsewhere)
+
+
+def _gpus_here() -> int:
+    from sim.validator.capabilities import gpus_here
+
+    return gpus_here()
+
+
+def tell_commands(job_file: Path, then: str) -> None:
+    """How to run a prepared job on stdout, and on stderr what comes ``then``."""
+    from sim.validator.prepared import commands, read_job
+
+    job = read_job(job_file.parent)
+    note(f"wrote {job_file}; run one of these on {job['world_size']} ranks, then: {then}")
+    for command in commands(job_file, job):
+        emit(command)
+
+
+# record, estimate
 
 
 def record(
@@ -43,19 +141,19 @@ def record(
         default=...,
     ),
     output: Path = file_option("Write the workload here."),
-    arg: list[str] | None = option("An argument for the factory; repeatable.", "--arg", metavar="KEY=VALUE"),
+    arg: Arguments = None,
     name: str | None = option("Name of the workload; default: the class of the model."),
     device: Device = None,
-    dtype: str | None = option("Cast model and batch, such as bfloat16."),
+    dtype: Dtype = None,
     repeats: int = option("Iterations that are recorded.", default=10),
     warmup: int = option("Iterations before these, which are not.", default=3),
     as_json: AsJson = False,
 ) -> None:
     """Run a real model and write down when backward makes each gradient ready."""
-    from sim.recorder.factory import load_factory, parse_arguments
+    from sim.recorder.factory import load_factory
     from sim.recorder.profile import record as record_step
 
-    arguments = parse_arguments(arg or [])
+    arguments = as_dict(arg, "--arg")
     made = load_factory(factory, arguments=arguments)
     with progress("recording") as report:
         workload = record_step(
@@ -70,6 +168,64 @@ def record(
             arguments=arguments,
         )
     write_measured(output, sim.to_text(workload))
+    _tell_workload(workload, output, as_json)
+
+
+def estimate(
+    factory: str = argument(
+        "An importable function that returns (model, batch), or a step.", "MODULE:FACTORY", default=...
+    ),
+    output: Path = file_option("Write the workload here."),
+    words: list[Pair] | None = argument("Arguments of the factory.", "[KEY=VALUE]...", kind=PAIR),
+    arg: Arguments = None,
+    backward_ms: int | None = option("Backward without communication, as measured.", kind=MS),
+    forward_ms: int | None = option(
+        "Forward; left out: computed from backward by their FLOPs and bytes.", panel=TIMES, kind=MS
+    ),
+    optimizer_ms: int | None = option(
+        "Optimizer; left out: computed from the bytes of a fused AdamW.", panel=TIMES, kind=MS
+    ),
+    step_ms: int | None = option(
+        "A whole step on one device: what is left of it goes to the times that are not given.",
+        panel=TIMES,
+        kind=MS,
+    ),
+    gpu: str | None = option(
+        f"The GPU, for the weights of operators, one of {', '.join(GPUS)}; v100, rtx4090."
+    ),
+    device_flops: float | None = option(
+        "Matrix FLOP/s of another device; with --device-bytes-per-s.", panel=TIMES
+    ),
+    device_bytes_per_s: float | None = option("Memory bandwidth of that device, byte/s.", panel=TIMES),
+    dtype: Dtype = None,
+    autocast: str | None = option("Forward under autocast: bfloat16 or float16.", panel=MODEL),
+    name: str | None = option("Name of the workload; default: the class of the model.", panel=MODEL),
+    as_json: AsJson = False,
+) -> None:
+    """Estimate when backward makes each gradient ready, from a model's code and one known time."""
+    from sim.recorder.estimate import estimate as estimate_step
+
+    workload = estimate_step(
+        factory,
+        arguments=as_dict([*(words or []), *(arg or [])]),
+        name=name,
+        backward_ns=backward_ms,
+        forward_ns=forward_ms,
+        optimizer_ns=optimizer_ms,
+        step_ns=step_ms,
+        gpu=gpu,
+        device_flops=device_flops,
+        device_bytes_per_s=device_bytes_per_s,
+        dtype=dtype,
+        autocast=autocast,
+        tell=note,
+    )
+    write(output, sim.to_text(workload))
+    _tell_workload(workload, output, as_json)
+
+
+def _tell_workload(workload: Workload, output: Path, as_json: bool) -> None:
+    """What was recorded; or what was estimated, from what, and how far to trust it."""
     if as_json:
         emit_noun(workload)
         return
@@ -78,7 +234,18 @@ def record(
         f"{format_ms(workload.forward_ns)}, backward {format_ms(workload.backward_ns)}, optimizer "
         f"{format_ms(workload.optimizer_ns)}"
     )
+    facts = workload.provenance
+    if workload.estimated:
+        say(f"operators weighed by {facts['roofline']['device']}; walked on {facts['walked_on']}")
+        for part in ("forward", "backward", "optimizer"):
+            say(f"{part}: {facts['times'][f'{part}_ns']}")
+    if workload.band is not None:
+        low, high = workload.band
+        say(f"estimated, not recorded; a band of {low:.2f} to {high:.2f}: {facts['band']}")
     suggest(to_calibrate(output))
+
+
+# calibrate, gather
 
 
 def calibrate(
@@ -89,8 +256,10 @@ def calibrate(
     box: Box = None,
     rate: Rate = None,
     workload: Path | None = option("Measure no larger messages than this workload sends: faster."),
-    largest: str | None = option(
-        "Largest message. Default: what --workload sends at most, else 256MiB.", panel=MEASURING
+    largest: int | None = option(
+        "Largest message. Default: what --workload sends at most, else 256MiB.",
+        panel=MEASURING,
+        kind=Kind("SIZE", parse_size),
     ),
     rounds: int = option("Rounds; each measures every size once.", panel=MEASURING, default=5),
     budget: float = option(
@@ -99,10 +268,11 @@ def calibrate(
     again: bool = flag(
         "Measure only the doubtful sizes of the file that -o names again, and replace them.", "--again"
     ),
-    mode: ReplayMode = option(
+    mode: Mode = option(
         "paced: collectives alone; model: also how they and computing slow each other down.",
         panel=MEASURING,
-        default=ReplayMode.PACED,
+        kind=choice("paced", "model"),
+        default="paced",
     ),
     prepare: Prepare = False,
     device: Device = None,
@@ -111,48 +281,47 @@ def calibrate(
 ) -> None:
     """Measure what a link carries: how long collectives of each size take, between GPUs where they are."""
     from sim.validator.calibrate import calibrate as measure
-    from sim.validator.calibrate import measure_again
+    from sim.validator.calibrate import measure_again, prepare_calibration
     from sim.validator.candidates.carriers import Carrier
 
     if again and (device or backend):
         raise typer.BadParameter("--again: on the device that the file was measured on; leave out --device")
     if box is not None and device not in (None, "cpu"):
         raise typer.BadParameter("--box: its wires carry the CPU's tensors; leave out --device")
-    largest_bytes = _largest_bytes(largest, workload)
-    if prepare:
-        if box is not None or rate is not None or as_json or again:
-            raise typer.BadParameter(
-                "--prepare: torchrun or srun starts the ranks; leave out --box, --rate, --again, --json"
-            )
-        check_directory(output, "--output")
-        carrier = Carrier(device=device_of_link(device, ranks, elsewhere=True, boxed=False), backend=backend)
-        _prepare(output, ranks, largest_bytes, rounds, budget, mode, carrier)
-        return
-    check_writable(output, "--output")
+    if prepare and (box is not None or rate is not None or as_json or again):
+        raise typer.BadParameter(
+            "--prepare: torchrun or srun starts the ranks; leave out --box, --rate, --again, --json"
+        )
+    (check_directory if prepare else check_writable)(output, "--output")
+    if largest is None:
+        largest = 256 << 20
+        if workload is not None:  # the power of two in which all its gradients together fit
+            largest = max(4096, 1 << (sim.load_workload(workload).total_bytes - 1).bit_length())
     place = place_of(ranks, box, rate)
+    on_cpu = box is not None or again
+    chosen = choose_device(device, None, place.world_size, elsewhere=prepare, only_cpu=on_cpu)
+    carrier = Carrier(device=chosen, backend=backend)
+    if prepare:
+        job_file = prepare_calibration(
+            output, ranks, largest=largest, rounds=rounds, budget_s=budget, mode=mode, carrier=carrier
+        )
+        tell_commands(job_file, f"bucketsim gather {output} -o wire.json")
+        return
     with progress("calibrating") as shown:
         report = _announced(shown)
         if again:
             hardware = measure_again(place, sim.load_hardware(output), budget_s=budget, progress=report)
         else:
-            on = device_of_link(device, place.world_size, elsewhere=False, boxed=box is not None)
             hardware = measure(
                 place,
-                carrier=Carrier(device=on, backend=backend),
-                largest=largest_bytes,
+                carrier=carrier,
+                largest=largest,
                 rounds=rounds,
                 budget_s=budget,
-                mode=mode.value,
+                mode=mode,
                 progress=report,
             )
-    tell_hardware(hardware, output, as_json)
-
-
-def _largest_bytes(asked: str | None, workload: Path | None) -> int:
-    """What is asked for, or the power of two in which all gradients of the workload together fit."""
-    if asked is not None or workload is None:
-        return parse_size(asked or "256MiB")
-    return max(4096, 1 << (sim.load_workload(workload).total_bytes - 1).bit_length())
+    _tell_hardware(hardware, output, as_json)
 
 
 def _announced(report: Callable[..., None]) -> Callable[[int, int, str], None]:
@@ -169,30 +338,7 @@ def _announced(report: Callable[..., None]) -> Callable[[int, int, str], None]:
     return tell
 
 
-def _prepare(
-    directory: Path,
-    world_size: int,
-    largest: int,
-    rounds: int,
-    budget_s: float,
-    mode: ReplayMode,
-    carrier: "Carrier",
-) -> None:
-    from sim.validator.calibrate import prepare_calibration
-
-    job_file = prepare_calibration(
-        directory,
-        world_size,
-        largest=largest,
-        rounds=rounds,
-        budget_s=budget_s,
-        mode=mode.value,
-        carrier=carrier,
-    )
-    tell_commands(job_file, f"bucketsim gather {directory} -o wire.json")
-
-
-def tell_hardware(hardware: Hardware, output: Path, as_json: bool) -> None:
+def _tell_hardware(hardware: Hardware, output: Path, as_json: bool) -> None:
     """Write a hardware that was measured, and say what is in it."""
     write_measured(output, sim.to_text(hardware))
     if as_json:
@@ -211,3 +357,33 @@ def tell_hardware(hardware: Hardware, output: Path, as_json: bool) -> None:
     if doubtful:
         note("measure these sizes again, when the machine is quiet: the same command with --again")
     suggest(to_tune(WORKLOAD, output))
+
+
+def gather(
+    directory: Path = argument(
+        "What validate, ab or calibrate --prepare wrote, after it ran.", "DIRECTORY", default=...
+    ),
+    output: Path | None = file_option(
+        "Write the hardware that calibrate's ranks measured here.", default=None
+    ),
+    max_error: MaxError = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read what ranks of torchrun or srun measured: a hardware file, or a scored record."""
+    from sim.cli.validating import gather_ab_test
+    from sim.validator.abtest import is_ab
+    from sim.validator.calibrate import gather_calibration, is_calibration
+    from sim.validator.gathering import gather_record
+
+    measures, tests = is_calibration(directory), is_ab(directory)
+    if measures != (output is not None):
+        raise typer.BadParameter("--output: give it for what calibrate --prepare left, and only for that")
+    if max_error is not None and (measures or tests):
+        raise typer.BadParameter("--max-error belongs to records, which are compared with a prediction")
+    if output is not None:
+        _tell_hardware(gather_calibration(directory), output, as_json)
+    elif tests:
+        gather_ab_test(directory, as_json)
+    else:
+        gather_record(directory)
+        judge([directory], max_error, as_json)

@@ -1,4 +1,4 @@
-"""simulate, explain, sweep: from files to figures, without torch."""
+"""simulate, explain, sweep: from files to figures, without torch; and one's own job, as others ask for it."""
 
 import json
 from collections.abc import Sequence
@@ -10,190 +10,201 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sim
-from sim.cli.next_steps import suggest, to_replay, to_simulate, to_tune
 from sim.cli.options import (
+    CAPS,
+    FACTORS,
     PREDICTING,
     WHAT_IF,
+    WHOLES,
     AsJson,
     BucketCap,
-    BucketCapList,
-    DdpSwitches,
-    Engine,
     EngineName,
-    FirstBucket,
-    Fsdp2Switches,
     HardwareFile,
+    Jobs,
+    Kind,
     MaxRows,
-    MegatronSwitches,
-    PolicyName,
-    ReduceBucketSize,
+    Parts,
+    Policy,
+    Settings,
     WorkloadFile,
-    ZeroSwitches,
-    _switches,
-    caps_of,
-    ddp_switches,
+    choice,
+    commas,
     file_option,
     option,
-    values_of,
+    settings,
     write,
 )
-from sim.cli.own_job import Parts, load_inputs
-from sim.cli.printing import emit, emit_noun, progress, say, table
-from sim.costs.doubts import doubts_about
+from sim.cli.printing import (
+    HARDWARE,
+    emit,
+    emit_noun,
+    line,
+    note,
+    print_table,
+    progress,
+    say,
+    say_notes,
+    suggest,
+    table,
+    to_replay,
+    to_tune,
+)
+from sim.columns import Column, ms, percent, plain, size
+from sim.costs.doubts import doubts_about, is_refuted
 from sim.errors import InputError
-from sim.nouns.collective import Event, ExplainedIteration, Explanation
+from sim.nouns.collective import Event, Explanation
 from sim.nouns.hardware import Hardware
-from sim.nouns.report import Report
+from sim.nouns.report import BucketRow, Report
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job
-from sim.units import format_ms, format_number, format_percent, format_size, in_ms, parse_cap_mb
+from sim.units import format_ms, format_number, format_percent, in_ms
 
 if TYPE_CHECKING:
+    from sim.truth.recorded_job import RecordedJob
+    from sim.truth.recorded_step import OwnStep
     from sim.tuner.sweep import SweepRow
 
-
-def _iteration(text: str) -> Iteration:
-    if text == "steady":
-        return "steady"
-    if text in ("1", "2", "3"):
-        return int(text)
-    raise InputError(f"--iteration: {text!r} is not legal; give steady, 1, 2 or 3")
+_ITERATIONS: dict[str, Iteration] = {"1": 1, "2": 2, "3": 3, "steady": "steady"}
 
 
-def _given(
-    policy: str,
-    bucket_cap_mb: str | None,
-    first_bucket_mb: str | None,
-    bucket_cap_mb_list: str | None,
-    ddp: list[str] | None,
-    zero: list[str] | None,
-    reduce_bucket_size: int | None,
-    megatron: list[str] | None,
-    fsdp: list[str] | None,
-) -> dict[str, Any]:
-    """What ``sim.assign`` and ``sim.explain`` are called with."""
-    is_zero = policy.startswith("zero")
-    if (zero or reduce_bucket_size is not None) and not is_zero:
-        raise InputError(f"--zero and --reduce-bucket-size: belong to zero1 and zero2, not to {policy!r}")
-    if megatron and policy != "megatron":
-        raise InputError(f"--megatron: belongs to megatron, not to {policy!r}")
-    if fsdp and policy != "fully_shard":
-        raise InputError(f"--fsdp: belongs to fully_shard, not to {policy!r}")
-    own = "--zero" if is_zero else {"megatron": "--megatron", "fully_shard": "--fsdp"}.get(policy)
-    if ddp and own:
-        raise InputError(f"--ddp: belongs to DistributedDataParallel, not to {policy!r}; give {own}")
-    options = ddp_switches(ddp)
-    for option_name, pairs in (("--zero", zero), ("--megatron", megatron), ("--fsdp", fsdp)):
-        options |= _switches(option_name, pairs or [])
-    if (units := options.get("units")) is not None:
-        options["units"] = str(units)  # names of modules, some of which are numbers
-    if reduce_bucket_size is not None:
-        if "reduce_bucket_size" in options:
-            raise InputError("--zero: reduce_bucket_size has an option of its own: --reduce-bucket-size")
-        options["reduce_bucket_size"] = reduce_bucket_size
-    return {
-        "policy": policy,
-        "bucket_cap_mb": None if bucket_cap_mb is None else parse_cap_mb(bucket_cap_mb),
-        "first_bucket_mb": None if first_bucket_mb is None else parse_cap_mb(first_bucket_mb),
-        "bucket_cap_mb_list": caps_of(bucket_cap_mb_list, "--bucket-cap-mb-list"),
-        **options,
-    }
+# One's own job: as it ran, and held to the step that it took.
+
+
+def load_job(
+    workload_file: Path, hardware_file: Path, switches: dict[str, Any] | None = None, *, parts: bool = False
+) -> "RecordedJob":
+    """The job of both files: as it was recorded, but for ``switches`` that are given otherwise."""
+    from sim.truth.recorded_job import job_in_files  # with numba, which the start of a command is spared
+
+    workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
+    return job_in_files(workload_file, workload, hardware, parts=parts).with_switches(switches or {})
+
+
+def load_inputs(
+    workload_file: Path,
+    hardware_file: Path,
+    parts: bool = False,
+    as_json: bool = False,
+    switches: dict[str, Any] | None = None,
+) -> tuple[Workload, Hardware]:
+    """``load_job``, and ``tell_held``. What is doubtful is said by the answer."""
+    job = load_job(workload_file, hardware_file, switches, parts=parts)
+    tell_held(job, as_json=as_json)
+    return job.workload, job.hardware
+
+
+def tell_held(job: "RecordedJob", *, as_json: bool) -> None:
+    """How the job ran, how far the parts were from its own step, and what made that come out; why not."""
+    tell = note if as_json else say
+    if job.switches:
+        told = ", ".join(f"{name}={value}" for name, value in job.switches.items())
+        tell(f"the job as it ran: {told} (--set: otherwise)")
+    if job.own is None:
+        if job.why_not:
+            note(f"not held to the recorded step: {job.why_not}")
+        return
+    own = job.own
+    if not as_json:
+        _print_own_times(own)
+    factors = (f"{one.name} {one.value:.3f} ({one.low:.2f} to {one.high:.2f})" for one in own.factors)
+    held = "nearest to" if is_refuted(own.hardware) else "held to"
+    tell(f"{held} the job's own recorded step: {', '.join(factors)} (--parts: without)")
+    if own.recorder_ns:
+        tell(
+            f"{in_ms(own.recorder_ns)} ms of the recorded step are passes of the recorder over the buckets; "
+            f"predictions are of the job without them"
+        )
+    for doubt in own.doubtful:
+        note(f"doubtful: {doubt}")
+
+
+def _print_own_times(own: "OwnStep") -> None:
+    rows = []
+    for time in own.times:
+        cells = [time.what, in_ms(time.measured_ns)]
+        for predicted_ns in (time.parts_ns, time.anchored_ns):
+            error = (predicted_ns - time.measured_ns) / time.measured_ns if time.measured_ns else 0.0
+            cells += [in_ms(predicted_ns), format_percent(error, sign=True)]
+        rows.append(cells)
+    title = f"the job's own step, recorded {own.steps} times, ms from the start of backward"
+    print_table(title, ["", "measured", "parts alone", "error", "anchored", "error"], rows)
+
+
+def tell_doubtful(workload: Workload, hardware: Hardware) -> None:
+    """What the files say of themselves that cannot be relied on, where the answer is no place for it."""
+    for doubt in doubts_about(workload, hardware):
+        note(doubt)
+
+
+# simulate
+
+
+def _slowest(text: str) -> float | Path:
+    try:
+        factor = float(text)
+    except ValueError:
+        return Path(text)
+    if not factor >= 1:
+        raise ValueError(f"{text} is not legal; give a factor of 1 or more, or a workload file")
+    return factor
 
 
 def simulate(
     workload_file: WorkloadFile,
     hardware_file: HardwareFile,
-    policy: PolicyName = "ddp",
+    policy: Policy = "ddp",
     bucket_cap_mb: BucketCap = None,
-    first_bucket_mb: FirstBucket = None,
-    bucket_cap_mb_list: BucketCapList = None,
-    ddp: DdpSwitches = None,
-    zero: ZeroSwitches = None,
-    reduce_bucket_size: ReduceBucketSize = None,
-    megatron: MegatronSwitches = None,
-    fsdp: Fsdp2Switches = None,
-    iteration: str = option(
-        "1, 2, 3, or steady for all later iterations.", panel=PREDICTING, default="steady"
+    set_: Settings = None,
+    iteration: Any = option(
+        "Of which iteration; default: all later ones.",
+        panel=PREDICTING,
+        kind=Kind("1|2|3|steady", lambda text: _ITERATIONS[choice(*_ITERATIONS).reader(text)]),
+        default="steady",
     ),
     assignment_file: Path | None = option(
         "An assignment file, such as tune writes, in place of caps.", "--assignment"
     ),
-    slowest: str | None = option(
-        "The slowest other rank: a factor on backward, or its workload file.", panel=PREDICTING
+    slowest: float | None = option(
+        "The slowest other rank: a factor on backward, or its workload file.",
+        panel=PREDICTING,
+        kind=Kind("FACTOR|W.json", _slowest),
     ),
-    engine: EngineName = Engine.SIMPY,
+    engine: EngineName = "simpy",
     parts: Parts = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict one step with given buckets: how long it is, and where the time goes."""
     workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json)
-    number = _iteration(iteration)
-    caps = (bucket_cap_mb, first_bucket_mb, bucket_cap_mb_list)
-    others = (zero, reduce_bucket_size, megatron, fsdp)
-    caps_and_switches = (*caps, ddp, *others)
-    if assignment_file is not None:
-        if policy != "ddp" or any(given is not None for given in (*caps, *others)):
-            raise InputError("--assignment: give it without a policy and caps; --ddp alone goes with it")
-        assignment = as_the_job(workload, sim.load_assignment(assignment_file), **ddp_switches(ddp))
+    options = settings(set_)
+    if assignment_file is None:
+        assignment = sim.assign(workload, policy, bucket_cap_mb, iteration=iteration, **options)
+    elif policy != "ddp" or bucket_cap_mb is not None:
+        raise InputError("--assignment: give it without a policy and caps; --set alone goes with it")
     else:
-        assignment = sim.assign(workload, iteration=number, **_given(policy, *caps_and_switches))
-    other = None if slowest is None else _slowest(slowest, workload, hardware)
-    timeline = sim.simulate(workload, hardware, assignment, engine.value, iteration=number, slowest=other)
+        assignment = as_the_job(workload, sim.load_assignment(assignment_file), **options)
+    other = None
+    if isinstance(slowest, Path):
+        other = sim.load_workload(slowest)
+    elif slowest is not None:
+        other, _ = sim.scale(workload, hardware, backward=slowest)
+        other = replace(other, name=f"{workload.name}, backward x {format_number(slowest, 6)}")
+    timeline = sim.simulate(workload, hardware, assignment, engine, iteration=iteration, slowest=other)
     report = sim.summarize(timeline)
     if as_json:
         emit_noun(report)
+        return
+    _print_report(report, workload)
+    if assignment_file is None:
+        suggest(to_tune(workload_file, hardware_file))
     else:
-        print_report(report, workload)
-        if assignment_file is None:
-            suggest(to_tune(workload_file, hardware_file))
-        else:
-            suggest(to_replay(workload_file, hardware_file, hardware, assignment_file))
+        suggest(to_replay(workload_file, hardware_file, hardware, assignment_file))
 
 
-def _slowest(text: str, workload: Workload, hardware: Hardware) -> Workload:
-    """The workload as the slowest other rank runs it, from a factor or a file."""
-    try:
-        factor = float(text)
-    except ValueError:
-        return sim.load_workload(text)
-    if not factor >= 1:
-        raise InputError(f"--slowest: {text!r} is not legal; give a factor of 1 or more, or a workload file")
-    slower, _ = sim.scale(workload, hardware, backward=factor)
-    return replace(slower, name=f"{workload.name}, backward x {format_number(factor, 6)}")
-
-
-def explain(
-    workload_file: WorkloadFile,
-    policy: PolicyName = "ddp",
-    bucket_cap_mb: BucketCap = None,
-    first_bucket_mb: FirstBucket = None,
-    bucket_cap_mb_list: BucketCapList = None,
-    ddp: DdpSwitches = None,
-    zero: ZeroSwitches = None,
-    reduce_bucket_size: ReduceBucketSize = None,
-    megatron: MegatronSwitches = None,
-    fsdp: Fsdp2Switches = None,
-    ranks: int = option("World size.", min=1, default=2),
-    iterations: int = option("How many iterations, from the first.", default=3),
-    as_json: AsJson = False,
-) -> None:
-    """List every collective of iterations 1, 2 and 3 in order, with its bytes and what launches it."""
-    workload = sim.load_workload(workload_file)
-    caps = (bucket_cap_mb, first_bucket_mb, bucket_cap_mb_list)
-    given = _given(policy, *caps, ddp, zero, reduce_bucket_size, megatron, fsdp)
-    told = sim.explain(workload, world_size=ranks, iterations=iterations, **given)
-    if as_json:
-        emit_noun(told)
-    else:
-        print_explanation(told)
-        suggest(to_simulate(workload_file))
-
-
-def print_report(report: Report, workload: Workload) -> None:
-    """A report for people."""
+def _print_report(report: Report, workload: Workload) -> None:
     share = report.exposed_comm_ns / report.step_ns if report.step_ns else 0.0
-    table(
+    by_batch = report.exposed_by_micro_batch_ns if len(report.exposed_by_micro_batch_ns) > 1 else ()
+    print_table(
         f"{workload.name}: {report.policy}, {len(report.buckets)} bucket(s)",
         ["figure", "value"],
         [
@@ -202,137 +213,140 @@ def print_report(report: Report, workload: Workload) -> None:
                 "exposed communication",
                 f"{format_ms(report.exposed_comm_ns)} ({format_percent(share)} of the step)",
             ],
-            *(
-                [f"  of micro-batch {number}", format_ms(exposed)]
-                for number, exposed in enumerate(report.exposed_by_micro_batch_ns, start=1)
-                if len(report.exposed_by_micro_batch_ns) > 1
-            ),
+            *([f"  of micro-batch {number}", format_ms(ns)] for number, ns in enumerate(by_batch, 1)),
             ["overlap", format_percent(report.overlap_ratio)],
             ["backward ends", format_ms(report.backward_end_ns)],
             ["gradients available", format_ms(report.sync_end_ns)],
         ],
     )
-    table(
+    print_table(
         "parts of the step",
         ["part", "ms", "of the step"],
         [
-            [name, in_ms(took), format_percent(took / report.step_ns)]
-            for name, took in report.parts_ns.items()
+            [name, in_ms(ns), format_percent(ns / report.step_ns)]
+            for name, ns in report.parts_ns.items()
             if report.step_ns
         ],
     )
-    waits = ["waited"] if any(row.late_ns for row in report.buckets) else []
-    table(
-        "buckets (ms from the start of backward)",
-        ["bucket", "size", "ready", "launch", *waits, "start", "end", "available"],
-        [
-            [
-                str(row.index),
-                format_size(row.num_bytes),
-                *(
-                    in_ms(time)
-                    for time in (
-                        *(row.ready_ns, row.launch_ns),
-                        *((row.late_ns,) if waits else ()),
-                        *(row.start_ns, row.end_ns, row.available_ns),
-                    )
-                ),
-            ]
-            for row in report.buckets
-        ],
-    )
+    times = {"ready": "ready_ns", "launch": "launch_ns", "waited": "late_ns", "start": "start_ns"}
+    times |= {"end": "end_ns", "available": "available_ns"}
+    if not any(row.late_ns for row in report.buckets):
+        del times["waited"]
+    buckets: list[Column[BucketRow]] = [plain("bucket", "index"), size("size", "num_bytes")]
+    buckets += [ms(name, field) for name, field in times.items()]
+    table("buckets, from the start of backward", buckets, report.buckets)
     say(report.verdict)
-    for line in report.notes:
-        say(f"note: {line}")
+    say_notes(report.notes)
 
 
-def print_explanation(told: Explanation) -> None:
+# explain
+
+
+def explain(
+    workload_file: WorkloadFile,
+    policy: Policy = "ddp",
+    bucket_cap_mb: BucketCap = None,
+    set_: Settings = None,
+    ranks: int = option("World size.", min=1, default=2),
+    iterations: int = option("How many iterations, from the first.", default=3),
+    as_json: AsJson = False,
+) -> None:
+    """List every collective of iterations 1, 2 and 3 in order, with its bytes and what launches it."""
+    told = sim.explain(
+        sim.load_workload(workload_file),
+        policy,
+        world_size=ranks,
+        iterations=iterations,
+        bucket_cap_mb=bucket_cap_mb,
+        **settings(set_),
+    )
+    if as_json:
+        emit_noun(told)
+    else:
+        _print_explanation(told)
+        suggest(line("simulate", workload_file, "--hardware", HARDWARE))
+
+
+def _print_explanation(told: Explanation) -> None:
     """One table for each phase of a step, in order; iterations that are alike are told once."""
     ranks = f"{told.world_size} rank{'s' * (told.world_size != 1)}"
     _print_events(f"{told.workload}, {told.policy} on {ranks}", told.construction)
     for _, group in groupby(told.iterations, lambda step: (step.bucket_indices, step.events)):
-        alike = list(group)
-        _print_events(_title(alike), alike[0].events)
-    for line in dict.fromkeys(line for step in told.iterations for line in step.notes):
-        say(f"note: {line}")
+        first, *others = group
+        numbers = f"iterations {first.iteration} to {others[-1].iteration}" if others else ""
+        buckets = len(first.bucket_indices)
+        title = f"{numbers or f'iteration {first.iteration}'}, {buckets} bucket{'s' * (buckets != 1)}"
+        _print_events(title, first.events)
+    say_notes(*(step.notes for step in told.iterations))
 
 
-def _title(alike: Sequence[ExplainedIteration]) -> str:
-    first, last, buckets = alike[0].iteration, alike[-1].iteration, len(alike[0].bucket_indices)
-    numbers = f"iteration {first}" if first == last else f"iterations {first} to {last}"
-    return f"{numbers}, {buckets} bucket{'s' * (buckets != 1)}"
+def _kind(event: Event) -> str:
+    if event.root is None:
+        return event.kind
+    return f"{event.kind} {'of' if event.kind == 'broadcast' else 'to'} {event.root}"
+
+
+_EVENTS: tuple[Column[Event], ...] = (
+    Column("collective", _kind),
+    Column("elements", lambda event: event.elements, ","),
+    plain("dtype", "dtype"),
+    size("size", "num_bytes"),
+    Column("for", lambda event: event.purpose if event.bucket is None else f"bucket {event.bucket}"),
+    Column(
+        "in the hook of", lambda event: "" if event.gradient is None else f"{event.gradient} {event.name}"
+    ),
+)
 
 
 def _print_events(title: str, events: Sequence[Event]) -> None:
     if not events:
-        table("", [f"{title}: nothing is sent"], [])
+        say(f"{title}: nothing is sent")
     for (micro_batch, phase), group in groupby(events, lambda event: (event.micro_batch, event.phase)):
-        where = phase if micro_batch == 1 else f"micro-batch {micro_batch}, {phase}"
-        _print_phase(f"{title}: {where}", tuple(group))
+        where, alike = phase if micro_batch == 1 else f"micro-batch {micro_batch}, {phase}", list(group)
+        columns = _EVENTS if any(event.gradient is not None for event in alike) else _EVENTS[:-1]
+        table(f"{title}: {where}", columns, alike, words=[column.name for column in columns[4:]])
 
 
-def _print_phase(title: str, events: Sequence[Event]) -> None:
-    by_hooks = any(event.gradient is not None for event in events)
-    columns = ["collective", "elements", "dtype", "size", "for", *["in the hook of"] * by_hooks]
-    rows = [[*_cells(event), *[_trigger(event)] * by_hooks] for event in events]
-    table(title, columns, rows, words=columns[4:])
-
-
-def _cells(event: Event) -> list[str]:
-    kind: str = event.kind
-    if event.root is not None:
-        kind = f"{kind} {'of' if kind == 'broadcast' else 'to'} {event.root}"
-    what = event.purpose if event.bucket is None else f"bucket {event.bucket}"
-    return [kind, f"{event.elements:,}", event.dtype, format_size(event.num_bytes), what]
-
-
-def _trigger(event: Event) -> str:
-    return "" if event.gradient is None else f"{event.gradient} {event.name}"
-
+# sweep
 
 MOST_LINES = 60
-_HEADS = {"world_size": "ranks", "precision": "dtype"}
+_DTYPES = commas(Kind("DTYPE", lambda text: None if text == "recorded" else text))
 
 
 def sweep(
     workload_file: WorkloadFile,
     hardware_file: HardwareFile,
-    caps: str | None = option("Caps in MiB, comma-separated; default: 0.25 MiB to all in one."),
-    bandwidth: str = option("Factors on the wire's bandwidth, comma-separated.", panel=WHAT_IF, default="1"),
-    latency: str = option("Factors on the wire's latency, comma-separated.", panel=WHAT_IF, default="1"),
-    backward: str = option("Factors on backward's duration, comma-separated.", panel=WHAT_IF, default="1"),
-    world_size: str | None = option(
-        "Numbers of ranks in a ring, comma-separated; default: the measured.", panel=WHAT_IF
+    caps: Sequence[float] | None = option("Caps; default: 0.25 MiB to all in one.", kind=CAPS),
+    bandwidth: Sequence[float] = option("On the wire's bandwidth.", panel=WHAT_IF, kind=FACTORS, default="1"),
+    latency: Sequence[float] = option("On the wire's latency.", panel=WHAT_IF, kind=FACTORS, default="1"),
+    backward: Sequence[float] = option("On backward's duration.", panel=WHAT_IF, kind=FACTORS, default="1"),
+    world_size: Sequence[int] | None = option(
+        "Numbers of ranks in a ring; default: the measured.", panel=WHAT_IF, kind=WHOLES
     ),
-    precision: str | None = option(
-        "Dtypes of the gradients, such as recorded,bfloat16; default: recorded.", panel=WHAT_IF
+    precision: Sequence[str | None] | None = option(
+        "Dtypes of the gradients, such as recorded,bfloat16.", panel=WHAT_IF, kind=_DTYPES
     ),
-    engine: EngineName = Engine.ANALYTIC,
-    jobs: int | None = option(
-        "Processes, at most one a core, over which what-ifs are spread; default: 1.", panel=PREDICTING, min=1
-    ),
+    engine: EngineName = "analytic",
+    jobs: Jobs = None,
     max_rows: MaxRows = 100_000,
-    ddp: DdpSwitches = None,
+    set_: Settings = None,
     parts: Parts = False,
     as_json: AsJson = False,
     output: Path | None = file_option("Write CSV here.", default=None),
 ) -> None:
     """Predict DDP's default and a range of bucket caps, under any combination of what-ifs."""
-    workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json, ddp_switches(ddp))
-    axes: dict[str, Any] = {
-        "bandwidth": values_of("--bandwidth", bandwidth, float),
-        "latency": values_of("--latency", latency, float),
-        "backward": values_of("--backward", backward, float),
-        "world_size": None if world_size is None else values_of("--world-size", world_size, int),
-        "precision": None if precision is None else values_of("--precision", precision, _dtype),
-    }
+    workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json, settings(set_))
     with ExitStack() as stack:
         rows = sim.sweep(
             workload,
             hardware,
-            None if caps is None else values_of("--caps", caps, parse_cap_mb),
-            engine.value,
-            **axes,
+            caps,
+            engine,
+            bandwidth=bandwidth,
+            latency=latency,
+            backward=backward,
+            world_size=world_size,
+            precision=precision,
             executor=None if jobs is None else stack.enter_context(executor_of(jobs)),
             progress=stack.enter_context(progress("simulating")),
             max_rows=max_rows,
@@ -342,78 +356,10 @@ def sweep(
     doubts = doubts_about(workload, hardware)
     if as_json:
         emit(json.dumps({"rows": [asdict(row) for row in rows], "notes": doubts}, indent=1))
-    else:
-        print_rows(f"{workload.name} on {hardware.name}", rows)
-        for line in doubts:
-            say(f"note: {line}")
-        suggest(to_tune(workload_file, hardware_file))
-
-
-def print_rows(title: str, rows: "tuple[SweepRow, ...]") -> None:
-    """A sweep for people: what-ifs that vary as columns; where it is long, the default and the best only."""
-    from sim.tuner.sweep import WHAT_IFS
-
-    best = _best(rows)
-    lines = rows
-    if len(rows) > MOST_LINES:
-        lines = tuple(row for row in rows if row.bucket_cap_mb is None or row is best[_what_ifs(row)])
-    varied = [name for name in WHAT_IFS if len({getattr(row, name) for row in rows}) > 1]
-    shown = lines[:MOST_LINES]
-    table(
-        title,
-        [
-            "cap MiB",
-            *(_HEADS.get(name, name) for name in varied),
-            "buckets",
-            "largest",
-            "step ms",
-            "exposed ms",
-            "overlap",
-            "",
-        ],
-        [
-            [
-                "default" if row.bucket_cap_mb is None else format_number(row.bucket_cap_mb, 6),
-                *(_word(getattr(row, name)) for name in varied),
-                str(row.num_buckets),
-                format_size(row.largest_bucket_bytes),
-                in_ms(row.step_ns),
-                in_ms(row.exposed_comm_ns),
-                format_percent(row.overlap_ratio),
-                "best" if row.step_ns == best[_what_ifs(row)].step_ns else "",
-            ]
-            for row in shown
-        ],
-    )
-    if len(shown) < len(rows):
-        cut = f", the first {MOST_LINES} lines" if len(shown) < len(lines) else ""
-        say(f"{len(rows)} rows; shown are DDP's default and the best cap{cut}; -o FILE writes all as CSV")
-
-
-def _what_ifs(row: "SweepRow") -> tuple[object, ...]:
-    from sim.tuner.sweep import WHAT_IFS
-
-    return tuple(getattr(row, name) for name in WHAT_IFS)
-
-
-def _best(rows: "tuple[SweepRow, ...]") -> "dict[tuple[object, ...], SweepRow]":
-    """The fastest row under each combination of what-ifs, the first of equals."""
-    best: dict[tuple[object, ...], SweepRow] = {}
-    for row in rows:
-        known = best.setdefault(_what_ifs(row), row)
-        if row.step_ns < known.step_ns:
-            best[_what_ifs(row)] = row
-    return best
-
-
-def _word(value: float | str | None) -> str:
-    if value is None:
-        return "recorded"
-    return value if isinstance(value, str) else format_number(value, 6)
-
-
-def _dtype(text: str) -> str | None:
-    return None if text == "recorded" else text
+        return
+    _print_sweep(f"{workload.name} on {hardware.name}", rows)
+    say_notes(doubts)
+    suggest(to_tune(workload_file, hardware_file))
 
 
 def executor_of(jobs: int) -> Executor:
@@ -421,3 +367,49 @@ def executor_of(jobs: int) -> Executor:
     from sim.tuner.sweep import process_pool  # with what simulates, which other commands are spared
 
     return ThreadPoolExecutor(1) if jobs == 1 else process_pool(jobs)
+
+
+def _print_sweep(title: str, rows: "tuple[SweepRow, ...]") -> None:
+    """What-ifs that vary as columns; where it is long, the default and the best of each what-if only."""
+    from sim.tuner.sweep import WHAT_IFS
+
+    def what_ifs(row: "SweepRow") -> tuple[object, ...]:
+        return tuple(getattr(row, name) for name in WHAT_IFS)
+
+    best: dict[tuple[object, ...], SweepRow] = {}
+    for row in rows:
+        if row.step_ns < best.setdefault(what_ifs(row), row).step_ns:
+            best[what_ifs(row)] = row
+
+    def varied(name: str) -> "Column[SweepRow]":
+        def told(row: "SweepRow") -> str:
+            value = getattr(row, name)
+            if value is None:
+                return "recorded"
+            return value if isinstance(value, str) else format_number(value, 6)
+
+        return Column({"world_size": "ranks", "precision": "dtype"}.get(name, name), told)
+
+    lines = rows
+    if len(rows) > MOST_LINES:
+        lines = tuple(row for row in rows if row.bucket_cap_mb is None or row is best[what_ifs(row)])
+    table(
+        title,
+        (
+            Column(
+                "cap MiB",
+                lambda row: "default" if row.bucket_cap_mb is None else format_number(row.bucket_cap_mb, 6),
+            ),
+            *(varied(name) for name in WHAT_IFS if len({getattr(row, name) for row in rows}) > 1),
+            plain("buckets", "num_buckets"),
+            size("largest", "largest_bucket_bytes"),
+            ms("step", "step_ns"),
+            ms("exposed", "exposed_comm_ns"),
+            percent("overlap", "overlap_ratio"),
+            Column("", lambda row: "best" if row.step_ns == best[what_ifs(row)].step_ns else ""),
+        ),
+        lines[:MOST_LINES],
+    )
+    if len(lines[:MOST_LINES]) < len(rows):
+        cut = f", the first {MOST_LINES} lines" if len(lines) > MOST_LINES else ""
+        say(f"{len(rows)} rows; shown are DDP's default and the best cap{cut}; -o FILE writes all as CSV")

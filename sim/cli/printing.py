@@ -3,23 +3,31 @@
 The answer goes to stdout: what was asked for, with its figures, what they rest on and what they leave out, as
 sentences (``say``) and tables (``table``), or with ``--json`` as one document and nothing else (``emit``).
 What is about the process goes to stderr: progress, files written, hints what to do next, warnings, errors
-(``progress``, ``note``, ``fail``). So ``bucketsim tune … > file`` keeps the recommendation, and nothing else.
+(``progress``, ``note``, ``suggest``, ``fail``). So ``bucketsim tune … > file`` keeps the recommendation, and
+nothing else.
 """
 
 import logging
 import os
+import shlex
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sim.columns import Column, texts
+from sim.formats import record_files
 from sim.formats.documents import to_text
+from sim.nouns.hardware import Hardware
 
+Row = TypeVar("Row")
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 _EVERY_S = 10.0  # from one line of progress to the next, where no terminal shows a bar
 _WIDE = 10_000  # columns where no terminal sets a limit: a file keeps every figure on its line
@@ -41,6 +49,12 @@ def say(sentence: str) -> None:
     _answers().print(Text(sentence), soft_wrap=True)
 
 
+def say_notes(*groups: Iterable[str]) -> None:
+    """What an answer leaves out or cannot rely on, each once."""
+    for line in dict.fromkeys(line for group in groups for line in group):
+        say(f"note: {line}")
+
+
 def emit(text: str) -> None:
     """A document on stdout, untouched."""
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
@@ -52,21 +66,34 @@ def emit_noun(noun: Any) -> None:
     emit(to_text(noun))
 
 
-def table(title: str, columns: list[str], rows: list[list[str]], words: Collection[str] = ()) -> None:
+def table(
+    title: str, columns: Sequence[Column[Row]], rows: Iterable[Row], words: Collection[str] = ()
+) -> None:
+    """A table of a noun's rows on stdout; the title says the units of all columns, which are narrower so."""
+    names, told = [column.name for column in columns], [title] * bool(title)
+    for unit, what in (", ms", "times in ms"), (", %", "shares in %"):
+        told += [what] * any(name.endswith(unit) for name in names)
+        names = [name.removesuffix(unit) for name in names]
+    print_table(", ".join(told), names, texts(columns, rows), words)
+
+
+def print_table(
+    title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], words: Collection[str] = ()
+) -> None:
     """A table on stdout; the first column and those of ``words`` to the left, the others to the right.
 
     Where there is too little room, the last column of ``words`` is broken into lines, else any.
     """
     made = Table(box=None, pad_edge=False, header_style="bold")
-    for place, column in enumerate(columns):
+    for place, head in enumerate(heads):
         made.add_column(
-            column,
-            justify="left" if place == 0 or column in words else "right",
+            head,
+            justify="left" if place == 0 or head in words else "right",
             overflow="fold",
-            no_wrap=bool(words) and place < len(columns) - 1,
+            no_wrap=bool(words) and place < len(heads) - 1,
         )
     for row in rows:
-        made.add_row(*(Text(cell) for cell in row))
+        made.add_row(*map(Text, row))
     out = _answers()
     if title:
         out.print(Text(title, style="italic"), soft_wrap=True)
@@ -115,6 +142,18 @@ def _lines_of_progress(title: str) -> Callable[..., None]:
     return report
 
 
+class _Compiling(logging.Handler):
+    """A line at the first loop, which says how long it takes, and another every ten seconds."""
+
+    _report: Callable[..., None] | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._report is None:
+            self._report = _lines_of_progress("compiling loops")
+            note("compiling loops: once after an installation, some half a minute")
+        self._report(0, None)
+
+
 @contextmanager
 def telling_of_compilation() -> Iterator[None]:
     """Meanwhile loops that are made into machine code are told, on a terminal or not."""
@@ -129,17 +168,72 @@ def telling_of_compilation() -> Iterator[None]:
         log.setLevel(level)
 
 
-class _Compiling(logging.Handler):
-    """A line at the first loop, which says how long it takes, and another every ten seconds."""
+# What to do next: the line on stderr that ends a command, with the files that it just made or was given.
 
-    _begun: float | None = None
-    _told = 0.0
+WORKLOAD, HARDWARE = Path("WORKLOAD.json"), Path("HARDWARE.json")  # where the user has yet to name them
+_NAMED = Path("hardware.json")
+_silent: ContextVar[bool] = ContextVar("silent", default=False)
 
-    def emit(self, record: logging.LogRecord) -> None:
-        now = time.monotonic()
-        if self._begun is None:
-            self._begun = self._told = now
-            note("compiling loops: once after an installation, some half a minute")
-        elif now - self._told >= _EVERY_S:
-            self._told = now
-            note(f"compiling loops: after {now - self._begun:.0f} s")
+
+def suggest(line: str) -> None:
+    """What to do next, on stderr; nothing where another command runs this one and goes on itself."""
+    if not _silent.get():
+        note(f"next: {line}")
+
+
+@contextmanager
+def without_suggestions() -> Iterator[None]:
+    """Commands that run meanwhile suggest nothing."""
+    before = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(before)
+
+
+def line(*words: object) -> str:
+    """A command line of ours."""
+    return shlex.join(("bucketsim", *map(str, words)))
+
+
+def to_calibrate(workload: Path, ranks: int = 2) -> str:
+    """From a workload to its first answer, where no link has been measured."""
+    measure = line("calibrate", "--ranks", ranks, "--workload", workload, "-o", _NAMED)
+    return f"{measure}; then: {to_tune(workload, _NAMED)}"
+
+
+def to_tune(workload: Path, hardware: Path) -> str:
+    """The best buckets of a workload on a machine."""
+    return line("tune", workload, "--hardware", hardware, "-o", "assignment.json")
+
+
+def to_tune_written(workload: Path, hardware: Path | None, named: Path = _NAMED) -> str:
+    """The best buckets on a machine that was written to a file, or has yet to be: as ``named``."""
+    if hardware is not None and hardware.is_file():
+        return to_tune(workload, hardware)
+    return f"the same with -o {named}; then: {to_tune(workload, named)}"
+
+
+def to_replay(
+    workload: Path, hardware_file: Path | None, hardware: Hardware | None, assignment: Path | None
+) -> str:
+    """An assignment on real ranks where the hardware was measured, or by a job that is carried there."""
+    named = () if assignment is None else ("--assignment", assignment)
+    words = ("validate", workload, "--hardware", hardware_file or HARDWARE, *named)
+    if hardware is not None:
+        return line(*words, *_where(hardware), "-o", "measured")
+    where = f" (with --box and --rate, or --ranks, as {HARDWARE} was measured; --prepare: on other hosts)"
+    return line(*words, "-o", "measured") + where
+
+
+def _where(hardware: Hardware) -> tuple[str, ...]:
+    """validate's options for the ranks that ``hardware`` is of."""
+    box = record_files.box_in(hardware.provenance, hardware.name)
+    is_whole = box is not None and box.uplink_bits is None and box.hosts == tuple(range(len(box.rates_bits)))
+    if box is None or not is_whole or "carried" in hardware.provenance:  # carried: computed for another wire
+        ranks = ("--ranks", str(hardware.world_size))
+        is_here = box is None and str(hardware.provenance.get("place", "")).endswith("over loopback")
+        return ranks if is_here else (*ranks, "--prepare")  # a job to carry to where it was measured
+    rates = box.rates_bits if len(set(box.rates_bits)) > 1 else box.rates_bits[:1]
+    told = (f"{bits / 1e9:.12g}gbit" if bits >= 10**9 else f"{bits / 1e6:.12g}mbit" for bits in rates)
+    return ("--box", str(len(box.rates_bits)), "--rate", ",".join(told))

@@ -1,231 +1,267 @@
-"""validate: assignments on real ranks, against the prediction or against each other."""
+"""validate, ab: assignments on real ranks, against the prediction or, in one's own model, DDP's default."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 import sim
-from sim.cli.ab_testing import AbOrder, prepare_ab_test, print_ab, recommended_of, run_ab_test
-from sim.cli.judging import MaxError, check_threshold, judge
-from sim.cli.measuring import LinkKind, ReplayMode
-from sim.cli.next_steps import HARDWARE, WORKLOAD, suggest, telling_what_is_kept, to_apply, to_tune
-from sim.cli.on_device import Backend, Device, device_of_model, device_of_pacing
-from sim.cli.options import (
-    CANDIDATES,
-    MEASURING,
-    MODEL,
-    WHERE,
-    AsJson,
-    argument,
-    caps_of,
-    directory_option,
-    flag,
-    option,
-)
-from sim.cli.own_job import Parts, tell_doubtful, tell_held
-from sim.cli.placing import (
+from sim.cli.judging import judge
+from sim.cli.measuring import (
+    Backend,
     Box,
+    Device,
     Prepare,
     Ranks,
     Rate,
-    hardware_there,
+    choose_device,
+    device_of_model,
     place_of,
-    tell_other_ranks,
+    tell_commands,
 )
-from sim.cli.printing import note, progress
-from sim.cli.spreading import prepare_job
-from sim.errors import InputError
-from sim.formats.record_files import recorded_step, start_record
+from sim.cli.options import (
+    CANDIDATES,
+    CAPS,
+    MEASURING,
+    MODEL,
+    WHERE,
+    Arguments,
+    AsJson,
+    Dtype,
+    HardwareFile,
+    MaxError,
+    Parts,
+    WorkloadFile,
+    argument,
+    as_dict,
+    choice,
+    directory_option,
+    flag,
+    option,
+    shared,
+)
+from sim.cli.predicting import tell_doubtful, tell_held
+from sim.cli.printing import (
+    HARDWARE,
+    WORKLOAD,
+    emit,
+    line,
+    note,
+    print_table,
+    progress,
+    say,
+    suggest,
+    to_tune,
+)
+from sim.errors import InputError, SimError
+from sim.formats import record_files
+from sim.formats.documents import json_text, load
+from sim.formats.files import make_directory, write_atomically
+from sim.formats.record_files import box_in, recorded_step, start_record
 from sim.nouns.assignment import Assignment
+from sim.nouns.devices import device_of_job
 from sim.nouns.hardware import Hardware
+from sim.nouns.measurement import Measurement, Record
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job
+from sim.units import format_percent, in_ms
 
 if TYPE_CHECKING:
+    from sim.truth.recorded_job import RecordedJob
+    from sim.truth.turns import AbTest
     from sim.validator.candidates.candidate import Candidate
     from sim.validator.candidates.carriers import Carrier
     from sim.validator.candidates.replay_jobs import UserModel
     from sim.validator.launch import Place
 
+AB_FILE = "ab.json"
+_LINK = (
+    "real: between ranks; emulated: one rank, whose all-reduces wait as long as the curve of --hardware says."
+)
+Link = Annotated[Literal["real", "emulated"], shared(_LINK, kind=choice("real", "emulated"), panel=WHERE)]
+Seed = Annotated[int, shared("Order of candidates within rounds.", panel=MEASURING)]
+
 
 def validate(
-    context: typer.Context,
-    workload_file: Path | None = argument("A recorded workload; --ab needs none.", "WORKLOAD.json"),
-    hardware_file: Path | None = option("A calibrated hardware file; --ab needs none.", "--hardware"),
-    output: Path | None = directory_option("Directory of the record; --ab needs none.", default=None),
+    workload_file: WorkloadFile,
+    hardware_file: HardwareFile,
+    output: Path = directory_option("Directory of the record."),
     ranks: Ranks = 2,
     box: Box = None,
     rate: Rate = None,
-    caps: str = option(
-        "Values of bucket_cap_mb to replay, MiB.", "--caps", panel=CANDIDATES, default="1,4,10,25"
+    caps: Sequence[float] = option(
+        "Values of bucket_cap_mb to replay.", panel=CANDIDATES, kind=CAPS, default="1,4,10,25"
     ),
     assignment_file: list[Path] | None = option(
-        "An assignment file to replay too; repeatable. With --ab: the one to test.", "--assignment"
+        "An assignment file to replay too; repeatable.", "--assignment", panel=CANDIDATES
     ),
     systems: bool = flag(
         "Replay each switch and hook of DDP and each textbook system, in place of caps.",
         "--systems",
         panel=CANDIDATES,
     ),
-    mode: ReplayMode = option(
-        "paced: backward sleeps through the recorded schedule; model: your --model computes.",
+    model: str | None = option(
+        "Your model, which returns (model, batch); default: backward sleeps through the recorded schedule.",
         panel=MODEL,
-        default=ReplayMode.PACED,
+        metavar="MODULE:FACTORY",
     ),
-    ab: bool = flag(
-        "Compare DDP's default with --assignment in your own model (--model).", "--ab", panel=MODEL
-    ),
-    model: str | None = option("Your model: returns (model, batch).", panel=MODEL, metavar="MODULE:FACTORY"),
-    arg: list[str] | None = option(
-        "An argument for the factory; repeatable.", "--arg", panel=MODEL, metavar="KEY=VALUE"
-    ),
-    device: Device = None,
-    backend: Backend = None,
-    link: LinkKind = option(
-        "real: between ranks; emulated: one rank, whose all-reduces wait as long as the curve says.",
-        panel=WHERE,
-        default=LinkKind.REAL,
-    ),
-    dtype: str | None = option("Cast model and batch, such as bfloat16.", panel=MODEL),
-    samples: int | None = option(
-        "Samples per rank and step; default: the batch's leading dimension.", panel=MODEL
-    ),
-    prepare: Prepare = False,
-    rounds: int | None = option(
-        "Rounds; each runs every candidate. Default: 10, with --ab 30.", panel=MEASURING
-    ),
-    seed: int = option("Order of candidates within rounds.", panel=MEASURING, default=0),
+    arg: Arguments = None,
+    dtype: Dtype = None,
     steps_only: bool = flag(
         "With --model: measure steps alone, not the times of buckets; takes half the time.",
         "--steps-only",
         panel=MODEL,
     ),
+    device: Device = None,
+    backend: Backend = None,
+    link: Link = "real",
+    prepare: Prepare = False,
+    rounds: int = option("Rounds; each runs every candidate.", panel=MEASURING, default=10),
+    seed: Seed = 0,
     parts: Parts = False,
     max_error: MaxError = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay assignments on real ranks and compare them with the prediction, or with DDP's default (--ab)."""
-    from sim.recorder.factory import parse_arguments
-    from sim.validator.candidates.carriers import Carrier, emulating_place, measure_machine
-    from sim.validator.candidates.replay_jobs import UserModel
+    """Replay assignments on real ranks and compare them with the prediction."""
+    from sim.validator.candidates.carriers import measure_machine
     from sim.validator.replay import replay
 
-    check_threshold(max_error)
-    if (ab or mode is ReplayMode.MODEL) != (model is not None):
-        raise typer.BadParameter("--model: give it with --mode model or with --ab, and these only with it")
-    if model is None and (arg or dtype):
-        raise typer.BadParameter("--arg and --dtype belong to --model")
-    is_emulated = link is LinkKind.EMULATED
-    if is_emulated and (box is not None or prepare or _is_given(context, "ranks")):
-        raise typer.BadParameter("--link emulated: one rank; leave out --box, --prepare, --ranks")
-    if is_emulated and (workload_file is None or hardware_file is None):
-        raise typer.BadParameter("--link emulated: give WORKLOAD.json and the link's --hardware")
-    if systems and (
-        model is not None or is_emulated or device not in (None, "cpu") or _is_given(context, "caps")
-    ):
+    if model is None and (arg or dtype or steps_only):
+        raise typer.BadParameter("--arg, --dtype and --steps-only belong to --model")
+    if systems and (model is not None or link == "emulated" or device == "cuda"):
+        raise typer.BadParameter("--systems: a paced replay over gloo; leave out --model, --device, --link")
+    if prepare and (box is not None or max_error is not None or link == "emulated"):
         raise typer.BadParameter(
-            "--systems: a paced replay over gloo; leave out --model, --device, --link, --caps"
+            "--prepare: torchrun or srun starts the ranks; leave out --box, --max-error, --link"
         )
-    if not ab and samples is not None:
-        raise typer.BadParameter("--samples belongs to --ab")
-    if ab and max_error is not None:
-        raise typer.BadParameter("--max-error belongs to a comparison with the prediction, not to --ab")
-    if steps_only and (model is None or ab):
-        raise typer.BadParameter("--steps-only: give it with --model, and without --ab")
-    if prepare and (box is not None or max_error is not None or (ab and as_json)):
-        raise typer.BadParameter(
-            "--prepare: torchrun or srun starts the ranks; leave out --box, --max-error, and with --ab --json"
-        )
-    workload = None if workload_file is None else sim.load_workload(workload_file)
-    hardware = None if hardware_file is None else sim.load_hardware(hardware_file)
-    place: Place = (
-        emulating_place(hardware) if is_emulated and hardware is not None else place_of(ranks, box, rate)
-    )
-    user_model = None
-    if model is not None:
-        device = device_of_model(device, workload, elsewhere=prepare)
-        arguments = parse_arguments(arg or [])
-        user_model = UserModel(factory=model, arguments=arguments, dtype=dtype)
+    workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
+    place = _place(ranks, box, rate, link, hardware, hardware_file)
+    user_model = _model(model, arg, dtype)
+    if user_model is not None:
+        device = device_of_model(device, device_of_job(workload), elsewhere=prepare)
     else:
         only_cpu = systems or box is not None or backend == "gloo"
-        device = device_of_pacing(device, workload, place.world_size, elsewhere=prepare, only_cpu=only_cpu)
-    carrier = Carrier(device=device, backend=backend, emulated=hardware if is_emulated else None)
-    if hardware is not None and not is_emulated and place.world_size != hardware.world_size:
+        job_on = device_of_job(workload) or "cpu"
+        device = choose_device(device, job_on, place.world_size, elsewhere=prepare, only_cpu=only_cpu)
+    carrier = _carrier(device, backend, link, hardware)
+    assignments = _assignments(assignment_file, workload, hardware.world_size)
+    job = (
+        None if user_model is None or parts or link == "emulated" else _job(workload_file, workload, hardware)
+    )
+    tell_doubtful(*((workload, hardware) if job is None else (job.workload, job.hardware)))
+    if link == "emulated":
+        note("measuring copies and launches of this machine")
+        hardware = measure_machine(workload, hardware, device)
+    there, expected, measured = _hardware_there(hardware, workload, place), workload, None
+    if job is not None:
+        tell_held(job, as_json=as_json)
+        if job.own is not None:
+            expected, there, measured = job.workload, job.hardware, recorded_step(workload_file)
+    candidates = _candidates(user_model, assignments, expected, there, carrier, None if systems else caps)
+    for candidate in candidates:
+        assert candidate.assignment is not None
+        sim.simulate(workload, there, candidate.assignment)  # what cannot be predicted is told beforehand
+    ordered: dict[str, Any] = {
+        "model": user_model,
+        "carrier": carrier,
+        "rounds": rounds,
+        "seed": seed,
+        "probed": not steps_only,
+    }
+    if prepare:
+        from sim.validator.gathering import prepare as prepare_replay
+
+        directory = start_record(output, workload, hardware)
+        job_file = prepare_replay(workload, candidates, directory, hardware.world_size, **ordered)
+        tell_commands(job_file, line("gather", directory))
+        return
+    directory = start_record(output, workload, hardware, measured)
+    with _telling_what_is_kept(directory), progress("replaying") as report:
+        replay(workload, candidates, place, directory, **ordered, progress=report)
+    note(f"wrote {directory}")
+    judge([directory], max_error, as_json)
+
+
+def _model(model: str | None, arg: Any, dtype: str | None) -> "UserModel | None":
+    from sim.validator.candidates.replay_jobs import UserModel
+
+    if model is None:
+        return None
+    return UserModel(factory=model, arguments=as_dict(arg, "--arg"), dtype=dtype)
+
+
+def _place(
+    ranks: int,
+    box: int | None,
+    rate: Sequence[int] | None,
+    link: str,
+    hardware: Hardware | None,
+    hardware_file: Path | None,
+) -> "Place":
+    """Where ranks run, as many as the hardware is of. Raises ``InputError`` where that cannot be."""
+    from sim.validator.candidates.carriers import emulating_place
+
+    if link == "emulated":
+        if box is not None:
+            raise InputError("--link emulated: one rank; leave out --box")
+        if hardware is None:
+            raise InputError("--link emulated: give WORKLOAD.json and the link's --hardware")
+        return emulating_place(hardware)
+    place = place_of(ranks, box, rate)
+    if hardware is not None and place.world_size != hardware.world_size:
         raise InputError(
             f"{hardware_file}: world_size: {hardware.world_size} does not fit the replay's "
             f"{place.world_size} ranks; give --ranks {hardware.world_size}, and --prepare where torchrun or "
             f"srun starts them"
         )
-    assignments = {path.stem: sim.load_assignment(path) for path in assignment_file or []}
-    tell_other_ranks(assignments, place.world_size if hardware is None else hardware.world_size)
-    if workload is not None:
-        assignments = {name: as_the_job(workload, one) for name, one in assignments.items()}
-    if rounds is None:
-        rounds = 30 if ab else 10
-    job = None
-    if workload_file is not None and workload is not None and hardware is not None:
-        if user_model is not None and not parts and not is_emulated:
-            from sim.truth.recorded_job import job_in_files
-
-            job = job_in_files(workload_file, workload, hardware)
-        tell_doubtful(*((workload, hardware) if job is None else (job.workload, job.hardware)))
-        if is_emulated:
-            note("measuring copies and launches of this machine")
-            hardware = measure_machine(workload, hardware, device)
-    if ab:
-        assert user_model is not None
-        if job is not None:
-            workload, hardware = job.workload, job.hardware
-        recommended = recommended_of(assignments, workload, hardware)
-        order = AbOrder(user_model, carrier, recommended, rounds, seed, samples)
-        if prepare:
-            prepare_ab_test(order, place, workload, hardware, output)
-            return
-        result = run_ab_test(order, place, workload, hardware, output)
-        print_ab(result, as_json)
-        if result.significant and result.gain_ns > 0 and not as_json:
-            suggest(_after_ab(assignment_file, workload_file, hardware_file))
-        return
-    if workload_file is None or workload is None or hardware is None or output is None:
-        raise typer.BadParameter("give WORKLOAD.json, --hardware and -o (only --ab needs none of them)")
-    there, expected = hardware_there(hardware, workload, place), workload
-    measured = None
-    if job is not None:
-        tell_held(job, with_table=not as_json)
-        if job.own is not None:
-            expected, there, measured = job.workload, job.hardware, recorded_step(workload_file)
-    if systems:
-        candidates = _systems(assignments, workload, there)
-    else:
-        candidates = _candidates(user_model, assignments, expected, there, carrier, caps_of(caps, "--caps"))
-    for candidate in candidates:
-        assert candidate.assignment is not None
-        sim.simulate(workload, there, candidate.assignment)  # what cannot be predicted is told beforehand
-    if prepare:
-        prepare_job(workload, hardware, candidates, output, user_model, carrier, rounds, seed, not steps_only)
-        return
-    directory = start_record(output, workload, hardware, measured)
-    with telling_what_is_kept(directory), progress("replaying") as report:
-        replay(
-            workload,
-            candidates,
-            place,
-            directory,
-            model=user_model,
-            carrier=carrier,
-            rounds=rounds,
-            seed=seed,
-            probed=not steps_only,
-            progress=report,
-        )
-    note(f"wrote {directory}")
-    judge([directory], max_error, as_json)
+    return place
 
 
-def _after_ab(assignments: list[Path] | None, workload: Path | None, hardware: Path | None) -> str:
-    """How a gain that was shown gets into training: by the assignment's file, or by making one."""
-    return to_apply(assignments[0]) if assignments else to_tune(workload or WORKLOAD, hardware or HARDWARE)
+def _carrier(device: str, backend: str | None, link: str, hardware: Hardware | None) -> "Carrier":
+    from sim.validator.candidates.carriers import Carrier
+
+    return Carrier(device=device, backend=backend, emulated=hardware if link == "emulated" else None)
+
+
+def _job(workload_file: Path, workload: Workload, hardware: Hardware) -> "RecordedJob":
+    from sim.truth.recorded_job import job_in_files
+
+    return job_in_files(workload_file, workload, hardware)
+
+
+def _assignments(
+    files: list[Path] | None, workload: Workload | None, world_size: int
+) -> dict[str, Assignment]:
+    """Assignments by the names of their files, with the job's switches; those of other ranks are told."""
+    found = {}
+    for path in files or []:
+        one = sim.load_assignment(path)
+        made_for = None if one.made_for is None else one.made_for.world_size
+        if made_for not in (None, world_size):
+            note(
+                f"{path.stem}: made for {made_for} ranks, and run on {world_size}: what it gains on so many "
+                f"is not shown by this"
+            )
+        found[path.stem] = one if workload is None else as_the_job(workload, one)
+    return found
+
+
+def _hardware_there(hardware: Hardware, workload: Workload, place: "Place") -> Hardware:
+    """``hardware`` as predicted for ``place``: what cannot be predicted is told before it is measured."""
+    from sim.truth.scoring import as_measured
+
+    record = Record(
+        name=place.describe(),
+        workload=workload,
+        hardware=hardware,
+        measurements=(),
+        box=box_in(place.document(), "place"),
+        calibrated_in=box_in(hardware.provenance, f"{hardware.name}: provenance"),
+    )
+    return as_measured(record).hardware
 
 
 def _candidates(
@@ -234,28 +270,208 @@ def _candidates(
     workload: Workload,
     hardware: Hardware,
     carrier: "Carrier",
-    caps: list[float] | None,
+    caps: Sequence[float] | None,
 ) -> "list[Candidate]":
-    from sim.validator.candidates.candidate import Candidate, check_replayable, standing_candidates
+    """What is replayed: the standing ones with ``caps``, or every system without; and ``assignments``."""
+    from sim.validator.candidates.candidate import (
+        Candidate,
+        check_replayable,
+        every_system,
+        standing_candidates,
+    )
 
-    candidates = standing_candidates(workload, caps or [], sim.tune(workload, hardware).assignment)
+    if caps is not None:
+        candidates = standing_candidates(workload, list(caps), sim.tune(workload, hardware).assignment)
+    else:
+        candidates, left_out = every_system(workload, hardware)
+        for reason in dict.fromkeys(left_out.values()):
+            names = ", ".join(name for name, why in left_out.items() if why == reason)
+            note(f"left out: {names}: {reason}")
     candidates += [Candidate(name=name, assignment=one) for name, one in assignments.items()]
     check_replayable(workload, candidates, "paced" if model is None else "model", carrier)
     return candidates
 
 
-def _systems(assignments: dict[str, Assignment], workload: Workload, hardware: Hardware) -> "list[Candidate]":
-    from sim.validator.candidates.candidate import Candidate, check_replayable, every_system
+@contextmanager
+def _telling_what_is_kept(directory: Path | None) -> Iterator[None]:
+    """Where the block is stopped or fails, say what it left in ``directory``, and how to go on from there."""
+    try:
+        yield
+    except BaseException as end:
+        if directory is not None:
+            _tell_kept(directory, was_stopped=isinstance(end, KeyboardInterrupt))
+        raise
 
-    candidates, left_out = every_system(workload, hardware)
-    for reason in dict.fromkeys(left_out.values()):
-        note(f"left out: {', '.join(name for name, why in left_out.items() if why == reason)}: {reason}")
-    candidates += [Candidate(name=name, assignment=one) for name, one in assignments.items()]
-    check_replayable(workload, candidates)
-    return candidates
+
+def _tell_kept(directory: Path, *, was_stopped: bool) -> None:
+    try:
+        kept = [load(path, Measurement) for path in sorted(directory.glob("measurement-*.json"))]
+    except SimError:
+        return  # what ended the command is the one thing to tell
+    if not kept:
+        if was_stopped:
+            note("nothing was measured yet: the same command begins anew")
+        return
+    counts = sorted(len(one.iterations) for one in kept)
+    rounds = f"{counts[0]}" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
+    note(f"kept in {directory}, marked incomplete: {rounds} rounds of {', '.join(one.name for one in kept)}")
+    is_record = (directory / record_files.WORKLOAD).exists()
+    agree = f"{line('agree', directory)}; " if is_record else ""
+    suggest(f"{agree}to measure all rounds: the same command with another -o")
 
 
-def _is_given(context: typer.Context, option: str) -> bool:
-    """Whether ``option`` stands on the command line."""
-    source = context.get_parameter_source(option)
-    return source is not None and source.name == "COMMANDLINE"
+# ab
+
+
+def ab(
+    model: str = argument("Your model: returns (model, batch).", "MODULE:FACTORY", default=...),
+    assignment_file: Path | None = option(
+        "The assignment to test; default: the best for --workload and --hardware.", "--assignment"
+    ),
+    workload_file: Path | None = option(
+        "A recorded workload: what is measured is held to its prediction.", "--workload"
+    ),
+    hardware_file: Path | None = option("The hardware file to predict for.", "--hardware"),
+    output: Path | None = directory_option("Directory of the measurements.", default=None),
+    ranks: Ranks = 2,
+    box: Box = None,
+    rate: Rate = None,
+    arg: Arguments = None,
+    dtype: Dtype = None,
+    samples: int | None = option(
+        "Samples per rank and step; default: the batch's leading dimension.", panel=MODEL
+    ),
+    device: Device = None,
+    backend: Backend = None,
+    link: Link = "real",
+    prepare: Prepare = False,
+    rounds: int = option("Rounds; each runs both.", panel=MEASURING, default=30),
+    seed: Seed = 0,
+    parts: Parts = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure DDP's default and one assignment in turns, in your own model: is the gain there?"""
+    from sim.validator.abtest import prepare_ab, run_ab
+    from sim.validator.candidates.carriers import measure_machine
+
+    if prepare and (box is not None or as_json or link == "emulated"):
+        raise typer.BadParameter(
+            "--prepare: torchrun or srun starts the ranks; leave out --box, --json, --link"
+        )
+    if prepare and output is None:
+        raise typer.BadParameter("--prepare: give -o, a directory that all hosts see")
+    workload = None if workload_file is None else sim.load_workload(workload_file)
+    hardware = None if hardware_file is None else sim.load_hardware(hardware_file)
+    place = _place(ranks, box, rate, link, hardware, hardware_file)
+    device = device_of_model(device, None if workload is None else device_of_job(workload), elsewhere=prepare)
+    carrier = _carrier(device, backend, link, hardware)
+    files = None if assignment_file is None else [assignment_file]
+    (given,) = _assignments(files, workload, place.world_size).values() or (None,)
+    if workload_file is not None and workload is not None and hardware is not None:
+        if not parts and link == "real":
+            job = _job(workload_file, workload, hardware)
+            workload, hardware = job.workload, job.hardware
+        tell_doubtful(workload, hardware)
+        if link == "emulated":
+            note("measuring copies and launches of this machine")
+            hardware = measure_machine(workload, hardware, device)
+        given = sim.tune(workload, hardware).assignment if given is None else given
+    if given is None:
+        raise typer.BadParameter("give --assignment, or --workload and --hardware to tune for")
+    predicted = None if workload is None or hardware is None else sim.gain(workload, hardware, given)
+    directory = None if output is None else _ab_directory(output, workload, hardware)
+    user_model = _model(model, arg, dtype)
+    assert user_model is not None
+    ordered: dict[str, Any] = {
+        "carrier": carrier,
+        "workload": workload,
+        "rounds": rounds,
+        "seed": seed,
+        "samples_per_rank": samples,
+    }
+    if prepare:
+        assert directory is not None
+        job_file = prepare_ab(user_model, given, directory, place.world_size, **ordered)
+        tell_commands(job_file, line("gather", directory))
+        return
+    note(f"A/B: {rounds} rounds on {place.world_size} ranks; DDP's default and the assignment take turns")
+    with _telling_what_is_kept(directory), progress("A/B") as report:
+        result = run_ab(
+            user_model, given, place, directory=directory, predicted=predicted, progress=report, **ordered
+        )
+    if directory is not None:
+        write_atomically(directory / AB_FILE, json_text(_ab_document(result)))
+        note(f"wrote {directory}")
+    _print_ab(result, as_json)
+    if result.significant and result.gain_ns > 0 and not as_json:
+        apply = f"in the training script: ddp_model = sim.apply(model, {str(assignment_file)!r})"
+        tune = to_tune(workload_file or WORKLOAD, hardware_file or HARDWARE)
+        suggest(apply if assignment_file is not None else tune)
+
+
+def gather_ab_test(directory: Path, as_json: bool) -> None:
+    """What its ranks measured, against the prediction where it was prepared with one."""
+    from sim.validator.abtest import gather_ab, recommended_in
+
+    predicted = None
+    if (directory / record_files.WORKLOAD).exists():
+        workload = sim.load_workload(directory / record_files.WORKLOAD)
+        hardware = sim.load_hardware(directory / record_files.HARDWARE)
+        predicted = sim.gain(workload, hardware, recommended_in(directory))
+    result = gather_ab(directory, predicted)
+    write_atomically(directory / AB_FILE, json_text(_ab_document(result)))
+    _print_ab(result, as_json)
+
+
+def _ab_directory(output: Path, workload: Workload | None, hardware: Hardware | None) -> Path:
+    """A directory for the measurements: a record, where there is a prediction to hold them against."""
+    if workload is not None and hardware is not None:
+        return start_record(output, workload, hardware)
+    make_directory(output)
+    if any(output.iterdir()):
+        raise InputError(f"{output}: holds files already; give a new or empty directory")
+    return output
+
+
+def _ab_document(result: "AbTest") -> dict[str, Any]:
+    return {"schema_version": 1, "kind": "ab", **asdict(result)}
+
+
+def _print_ab(result: "AbTest", as_json: bool) -> None:
+    """For people, or as one JSON document."""
+    if as_json:
+        emit(json_text(_ab_document(result)))
+        return
+    rows = (
+        ("DDP default", result.default_step_ns, result.default_samples_per_s),
+        ("recommended", result.recommended_step_ns, result.recommended_samples_per_s),
+        ("without communication", result.plain_step_ns, None),
+    )
+    print_table(
+        f"{result.name}: {result.world_size} ranks, {result.rounds} rounds",
+        ["", "step ms", "samples/s"],
+        [[name, in_ms(ns), "-" if per_s is None else f"{per_s:.1f}"] for name, ns, per_s in rows],
+    )
+    say(
+        f"gain: {result.gain_ns / 1e6:+.2f} ms a step "
+        f"({format_percent(result.gain_fraction, 2, sign=True)}), 95 % interval "
+        f"{result.gain_low_ns / 1e6:+.2f} to {result.gain_high_ns / 1e6:+.2f} ms"
+    )
+    if result.predicted_gain_ns is not None:
+        say(f"predicted: {_predicted_words(result, result.predicted_gain_ns)}")
+    say(result.sentence)
+
+
+def _predicted_words(result: "AbTest", gain_ns: int) -> str:
+    """The predicted gain, its interval, and whether what was measured is in it."""
+    said = f"{gain_ns / 1e6:+.2f} ms a step"
+    if result.predicted_low_ns is None or result.predicted_high_ns is None:
+        return f"{said}; nothing that varies is known, so that it has no interval"
+    low, high = result.predicted_low_ns / 1e6, result.predicted_high_ns / 1e6
+    said += f", 95 % interval {low:+.2f} to {high:+.2f} ms"
+    if result.prediction_met:
+        return f"{said}; measured and predicted agree within their intervals"
+    return (
+        f"{said}; what was measured lies outside it: the calibration or the recording does not hold for this "
+        f"run, so measure and record again before you rely on other predictions"
+    )

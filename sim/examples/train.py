@@ -6,7 +6,7 @@ Accumulation, automatic mixed precision and a learning-rate schedule, under torc
     bucketsim import recording ./recording -o imported
     bucketsim tune imported/workload.json --hardware wire.json -o best.json
     torchrun --nproc-per-node 2 -m sim.examples.train --accumulate 2 --amp --assignment best.json
-    bucketsim validate --ab --model sim.examples.train:model_and_batch --arg amp=true --assignment best.json
+    bucketsim ab sim.examples.train:model_and_batch --arg amp=true --assignment best.json
 
 The lines that are bucketsim's are marked in ``train``; all else would be there without it. Autocast is the
 model's own, so that whatever runs the model gets the same backward: casts change the order in which

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import median
 
+from sim.costs.doubts import doubts_about_step
 from sim.errors import InputError, NotModelledError, SimError
 from sim.formats.documents import to_text
 from sim.importer.recorded.recorded_workload import FEWEST_BACKWARDS, warmup_steps
@@ -261,7 +262,7 @@ def _notes(window: Recording, job: RecordedJob) -> tuple[str, ...]:
     if job.own is None:
         told.append(f"Not held to the job's own step: {job.why_not}.")
     else:
-        told += [f"Doubtful: {line}." for line in job.own.doubtful]
+        told += [f"Doubtful: {line}." for line in (*doubts_about_step(job.hardware), *job.own.doubtful)]
     if job.link_is_own:
         missing = " Ranks are missing, so this is an upper bound." if window.missing_ranks else ""
         told.append(

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from sim.clock.arrays import Floats
-from sim.costs.doubts import doubts_about_step
 from sim.costs.not_measured import open_ranges
 from sim.costs.own_costs import UNMEASURED_COSTS
 from sim.costs.service_time import tilt_ratio
@@ -390,7 +389,7 @@ def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> 
         simulated_step_ns(recorded, one, times.assignment)
         for one in (machine, times.apply(machine, fitted.logs))
     )
-    doubtful = list(doubts_about_step(hardware))
+    doubtful: list[str] = []
     if "interference" in workload.ready_includes and times.computes_on_host:
         doubtful.append(
             "backward contains what its own all-reduces took of it, and the hardware does not say what "

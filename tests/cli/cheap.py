@@ -12,12 +12,16 @@ import sim.validator.gathering
 import sim.validator.replay
 from sim.formats import record_files as records
 from sim.nouns.measurement import MeasuredIteration
-from tests.handmade import measurement
+from tests.handmade import handmade, measurement, wired
 from tests.importer.link_texts import Line, today
 from tests.saving import save_measurement
 
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
 W, H = EXAMPLES / "workload.json", EXAMPLES / "hardware.json"
+MIB, MS = 1 << 20, 1_000_000
+# 1 ms a MiB: 10 ms of all-reduce beside 20 ms of backward, then 2 ms that nothing hides.
+PAIR = handmade([30 * MS, 10 * MS], [2 * MIB, 10 * MIB], name="pair", forward_ns=50 * MS)
+LINK = wired({0: 0, MIB: MS}, name="link", world_size=4)
 GPT = ("sim.recorder.models:gpt", "layers=1", "width=16", "heads=2", "vocab=32", "context=8")
 
 

@@ -11,13 +11,9 @@ import sim
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration
 from sim.nouns.workload import Workload
 from tests.bench.machines import machine, model
+from tests.cli.cheap import LINK, MS, PAIR
 from tests.commands import bucketsim
-from tests.handmade import handmade, measurement, wired
-
-MIB, MS = 1 << 20, 1_000_000
-# 1 ms a MiB: 10 ms of all-reduce beside 20 ms of backward, then 2 ms that nothing hides.
-PAIR = handmade([30 * MS, 10 * MS], [2 * MIB, 10 * MIB], name="pair", forward_ns=50 * MS)
-LINK = wired({0: 0, MIB: MS}, name="link", world_size=4)
+from tests.handmade import measurement
 
 
 @pytest.fixture
@@ -133,29 +129,6 @@ def test_an_imported_trace_brings_its_buckets(files: list[object], trace: Path, 
     misfit = bucketsim(*files, "--measured", "step_ms=81.5", *words)
     assert misfit.code == 1
     assert "--in-step: the trace is of other gradients: bucket_indices" in misfit.err
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--measured", "bucket_cap_mb=1"], "has no step_ms; give it, such as step_ms=159.6"),
-        (["--measured", "step_ms=80,step_ms=81"], "step_ms occurs twice"),
-        (["--measured", "step_ms=fast"], "--measured: step_ms: 'fast' is not legal; give milliseconds"),
-        (["--measured", "bucket_cap_mb=1,step_ms=70"], "is shorter by 12.00 ms than the parts allow"),
-        (["--measured", "bucket_cap_mb=1,step_ms=700", "--factor", "mutual"], "beyond what mutual explains"),
-        (["--measured", "step_ms=84", "--launch-cost"], "takes a second --measured"),
-        (["--measured", "step_ms=84", "--after-backward-ms", "3"], "belongs to --in-step"),
-        (["--measured", "step_ms=84", "--in-step", "3,x"], "--in-step: 'x' is not legal"),
-        (["--measured", "bucket_cap_mb=1,step_ms=84", "--in-step", "3"], "1 durations for 2 buckets"),
-    ],
-)
-def test_what_is_refused(files: list[object], words: list[str], message: str) -> None:
-    said = bucketsim(*files, *words)
-    assert said.code == 1
-    assert said.out == ""
-    assert said.err.startswith("error: ")
-    assert message in said.err
-    assert "Traceback" not in said.err
 
 
 # A link that is not the one that trains is named by every command that answers from it, also in JSON.

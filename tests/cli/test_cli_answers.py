@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import sim
-from sim.cli.next_steps import to_replay
-from sim.cli.printing import say, table
+from sim.cli.printing import print_table, say, to_replay
 from sim.nouns.hardware import Hardware
 from tests.cli import cheap
 from tests.cli.test_no_new_options import FROZEN
@@ -66,7 +65,7 @@ def heard(name: str, at: Path, *more: str) -> Said:
 
 def test_every_command_is_here() -> None:
     """But for the screen, which says where it is, and those in which another command speaks."""
-    assert set(ANSWERS) == set(FROZEN) - {"dash", "box", "demo"}
+    assert set(ANSWERS) == set(FROZEN) - {"ab", "dash", "box", "demo"}
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -110,7 +109,7 @@ def test_another_systems_best_size_is_told_against_its_default(at: Path) -> None
     assert f"best: bucket_size={best.settings['bucket_size']}" in said.out
     assert "its default: " in said.out
     assert json.loads(bucketsim(*inputs, "--json").out)["policy"] == "megatron"
-    refused = bucketsim(*inputs, "--ddp", "static_graph=true")
+    refused = bucketsim(*inputs, "--set", "static_graph=true")
     assert refused.code == 1
     assert "leave it or --policy out" in refused.err
 
@@ -121,7 +120,7 @@ def test_no_figure_is_cut_where_no_terminal_sets_the_width(
     monkeypatch.delenv("COLUMNS", raising=False)
     cells = [f"{number}.{number}" for number in range(1000, 1060)]
     title, sentence = "a title, " * 40, "a sentence, " * 40
-    table(title, ["name", *map(str, range(60))], [["a name of some words", *cells]])
+    print_table(title, ["name", *map(str, range(60))], [["a name of some words", *cells]])
     say(sentence)
     first, _, row, last = capsys.readouterr().out.splitlines()
     assert row.split() == ["a", "name", "of", "some", "words", *cells]
@@ -133,7 +132,7 @@ def test_a_terminal_of_eighty_columns_breaks_lines_and_loses_nothing(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     cells = [f"{number}.{number}" for number in range(1000, 1016)]
-    table("", ["name", *map(str, range(16))], [["row", *cells]])
+    print_table("", ["name", *map(str, range(16))], [["row", *cells]])
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert sum(character.isdigit() for line in lines[1:] for character in line) >= 8 * 16

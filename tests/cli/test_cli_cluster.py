@@ -49,29 +49,6 @@ def test_a_measurement_is_taken_to_another_size(tmp_path: Path) -> None:
         assert point["duration_ns"] == pytest.approx(computed[point["num_bytes"]], rel=0.5)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["dgx_a100", "--ranks", "9"], "--ranks: 9 is not legal; 'dgx_a100' has 8 ranks"),
-        (["dgx_a100", "--ranks", "gpu0"], "--ranks.0: 'gpu0' is not legal; give a GPU such as"),
-        (["dgx_a100", "hosts=" + "9" * 5000], "KEY=VALUE: hosts=99999999999999999999... is not legal"),
-        (["dgx_a100", "hosts=2", "hosts=4"], "KEY=VALUE: hosts is given twice; give it once"),
-        (["dgx_a100", "--beside", "host0.gpu0"], "--beside: host0.gpu0 is not legal; a rank of this job"),
-        (["dgx_a100", "--loads", "--json"], "--loads: not legal with --json"),
-        (["dgx_a100", "--measured", "none.json@hosts=2"], "none.json: cannot be read"),
-        (
-            ["dgx_a100", "--measured", "n.json@hosts=2", "--beside", "host0.gpu0"],
-            "--measured: not legal with",
-        ),
-        (["none.json", "hosts=2"], "is not legal with a file"),
-    ],
-)
-def test_what_it_refuses(words: list[str], said: str) -> None:
-    made = bucketsim("cluster", *words)
-    assert made.code == 1
-    assert said in made.err
-
-
 # bucketsim scaling: rows as a table, CSV, JSON and a figure; machines, measurements and ranks by file.
 
 WORKLOAD = workload_of([10, 20], [1, 1])
@@ -145,27 +122,6 @@ def test_a_figure(scaling: Scaling, tmp_path: Path) -> None:
     assert len(list(csv.DictReader((tmp_path / "rows.csv").open()))) == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["none.json"], "none.json: cannot be read"),
-        (["dgx_a100", "oversubscription"], "KEY=V,V…: 'oversubscription' is not legal"),
-        (["dgx_a100", "--measured", "h.json@hosts=x"], "give H.json@hosts=N"),
-        (["dgx_a100", "--measured", "h.json@hosts=2,ranks=16"], "give hosts or ranks, not both"),
-        (["dgx_a100", "hosts=2"], "'hosts=2' is not legal; give --hosts 2"),
-        (["dgx_a100", "--hosts", "1.5"], "--hosts: '1.5' is not legal; give whole numbers"),
-        (
-            ["dgx_a100", "hosts_per_leaf=4,8", "--measured", "h.json@hosts=2"],
-            "does not say hosts_per_leaf, which has 2 values; add hosts_per_leaf=…",
-        ),
-    ],
-)
-def test_what_scaling_refuses(scaling: Scaling, words: list[str], said: str) -> None:
-    made = scaling(*words)
-    assert made.code == 1
-    assert said in made.err
-
-
 # bucketsim ranks: options, files, tables and JSON.
 
 
@@ -206,24 +162,3 @@ def test_groups_are_files_beside_the_file_of_ranks(files: tuple[Path, Path], tmp
     assert gone.code == 1
     assert f"{kept}: groups.0.workload: " in " ".join(gone.err.split())
     assert "older.json" in gone.err
-
-
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (("--slow", "3"), "--slow: '3' is not legal; give RANK=FACTOR"),
-        (("--slow", "5-3=2"), "--slow: '5-3=2' is not legal"),
-        (("--slow", "16=2"), "slow.0: ranks 16 to 16 are not legal; the hardware has world_size 16"),
-        (("--stalls", "0.1"), "--stalls: '0.1' is not legal; give P,MS"),
-        (("--stalls", "0.1,inf"), "--stalls: '0.1,inf' is not legal; give P,MS"),
-        (("--caps", "1,,2"), "--caps: '1,,2' is not legal"),
-        (("--caps", "1", "--bucket-cap-mb", "2"), "--caps: give one of"),
-        (("--pace-jitter", "9"), "pace_jitter: 9"),
-        (("--samples", "0"), "samples: 0 is not legal"),
-    ],
-)
-def test_a_fault_is_one_line(files: tuple[Path, Path], words: tuple[str, ...], complaint: str) -> None:
-    said = bucketsim("ranks", files[0], "--hardware", files[1], *words)
-    assert said.code == 1
-    assert complaint in " ".join(said.err.split())
-    assert said.out == ""

@@ -158,23 +158,3 @@ def test_nothing_of_names_is_left_where_they_are_to_go(log: Path, tmp_path: Path
     for secret in ("node0", "klondike", str(tmp_path)):
         assert secret not in written
     assert sim.load_hardware(tmp_path / "made" / "hardware.json").world_size == 4
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["csv", "x"], "FORMAT: 'csv' is not legal; give auto, kineto, nccl-tests"),
-        (["auto", "nowhere"], "nowhere: no such file"),
-        (["nccl-tests", "nowhere"], "nowhere: no such file"),
-        (["auto", "x", "--world-size", "0"], "--world-size: 0 is not legal"),
-        (["chakra", "x"], "FORMAT: chakra is not read"),
-        (["flight-recorder", "x"], "FORMAT: flight-recorder is not read"),
-        (["ddp-log", "x"], "FORMAT: ddp-log is not read"),
-        (["auto", "x", "--model", "nowhere.json"], "nowhere.json: cannot be read"),
-    ],
-)
-def test_what_cannot_be_imported_is_named(words: list[str], message: str, tmp_path: Path) -> None:
-    said = bucketsim("import", *words, "-o", tmp_path / "made")
-    assert said.code == 1
-    assert message in said.err
-    assert not (tmp_path / "made").exists()

@@ -87,7 +87,7 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_measured(
 def test_every_output_is_here() -> None:
     options = {"--output", "--figure", "--save-cluster"}
     known = {*TO_FILES, *((command, "--output") for command in TO_DIRECTORIES), ("gather", "--output")}
-    known.add(("demo", "--output"))  # tests/cli/test_demo.py
+    known |= {("demo", "--output"), ("ab", "--output")}  # tests/cli/test_demo.py, tests/dist
     assert {(name, word) for name, words in FROZEN.items() for word in words if word in options} == known
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import sim
-from sim.clusters.ranks import Ranks
 from sim.errors import InputError, SimError
 from sim.formats import documents
 from sim.formats import record_files as records
@@ -56,61 +55,6 @@ def test_exit_0_on_success() -> None:
     assert said.out
     assert "exposed" in said.out
     assert said.err == f"next: bucketsim tune {W} --hardware {H} -o assignment.json\n"
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["simulate", "nowhere.json", "--hardware", H],
-        ["simulate", H, "--hardware", H],
-        ["simulate", *FILES, "--policy", "zero3"],
-        ["simulate", *FILES, "--bucket-cap-mb", "5apples"],
-        ["simulate", *FILES, "--bucket-cap-mb-list", "1,,25"],
-        ["simulate", *FILES, "--bucket-cap-mb-list", "1,25", "--bucket-cap-mb", "4"],
-        ["simulate", *FILES, "--assignment", "nowhere.json", "--policy", "single"],
-        ["simulate", *FILES, "--ddp", "misspelt=false"],
-        ["explain", H],
-        ["sweep", *FILES, "--caps", ","],
-        ["sweep", *FILES, "-o", "nowhere/sweep.csv", "--json"],
-        ["export", W],
-        ["agree", "nowhere"],
-        ["dash", "--watch", "nowhere"],
-        ["calibrate", "-o", "h.json", "--largest", "1e999"],
-        ["record", "no_module_of_this_name:make", "-o", "w.json"],
-    ],
-    ids=lambda words: " ".join(str(word) for word in words if word not in FILES),
-)
-def test_exit_1_in_one_line_without_a_traceback(
-    words: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    said = bucketsim(*words)
-    assert (said.code, said.out) == (1, "")
-    assert said.err.startswith("error: ")
-    assert said.err.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        [],
-        ["nope"],
-        ["simulate"],
-        ["simulate", W],
-        ["simulate", *FILES, "--nope"],
-        ["simulate", *FILES, "--engine", "guess"],
-        ["simulate", *FILES, "--reduce-bucket-size", "many"],
-        ["export", W, "--as", "nope"],
-        ["record", "a:b"],
-        ["validate", *FILES],
-    ],
-    ids=lambda words: " ".join(map(str, words[:1] + words[3:])) or "nothing",
-)
-def test_exit_2_on_usage(words: list[Any]) -> None:
-    said = bucketsim(*words)
-    assert said.code == 2
-    assert "Traceback" not in said.err
 
 
 def test_exit_3_where_a_validation_misses_its_threshold(recorded: Path) -> None:
@@ -371,14 +315,3 @@ def test_a_stderr_that_is_lost_costs_nothing(tmp_path: Path) -> None:
     with full() as stream:
         assert run(("sweep", *SIMULATE[1:], "--caps", 4, "-o", path), stderr=stream)[0] == 0
     assert path.exists()
-
-
-def test_options_that_exclude_each_other(tmp_path: Path) -> None:
-    kept, record = tmp_path / "ranks.json", EXAMPLES.parents[2] / "traces" / "measured"
-    kept.write_text(sim.to_text(Ranks(name="r")))
-    for words, complaint in (
-        (("ranks", W, kept, "--hardware", H, "--pace-jitter", 0.1), "RANKS.json: give it alone"),
-        (("agree", sim.find_records(record)[0], "--markdown", "--json"), "--markdown and --json both given"),
-    ):
-        said = bucketsim(*words)
-        assert (said.code, said.out, complaint in said.err) == (1, "", True)

@@ -14,8 +14,8 @@ import torch
 import typer.main
 
 import sim.cli.commands
-from sim.cli import diagnosing
-from sim.cli.diagnosing import Diagnosis, cautions, loop_obstacle, loop_steps
+from sim.cli import running
+from sim.cli.running import Diagnosis, cautions, loop_obstacle, loop_steps
 from sim.machine import usable_threads
 from sim.validator.capabilities import Gpu, TorchFacts
 from tests.commands import bucketsim, process
@@ -39,7 +39,7 @@ TORCH = TorchFacts(
 )
 ALL = Diagnosis(
     platform="linux",
-    versions={"python": "3.11.7", **dict.fromkeys(diagnosing.PACKAGES, "1.0")},
+    versions={"python": "3.11.7", **dict.fromkeys(running.PACKAGES, "1.0")},
     torch=TORCH,
     torch_obstacle=None,
     cpu="AMD EPYC",
@@ -108,7 +108,7 @@ LOSSES: dict[str, tuple[Callable[[Diagnosis], Diagnosis], set[str]]] = {
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Callable[[Diagnosis], None]:
     """Makes doctor see the machine it is given."""
-    return lambda machine: monkeypatch.setattr(diagnosing, "diagnose", lambda: machine)
+    return lambda machine: monkeypatch.setattr(running, "diagnose", lambda: machine)
 
 
 def said(text: str) -> str:
@@ -162,7 +162,7 @@ def test_every_command_that_doctor_names_is_one(machine: Diagnosis) -> None:
 
 
 def test_this_machine_is_seen_as_it_is() -> None:
-    machine = diagnosing.diagnose()
+    machine = running.diagnose()
     assert machine.torch is not None
     assert machine.torch.version == machine.versions["torch"] == torch.__version__
     assert machine.torch.gloo == torch.distributed.is_gloo_available()

@@ -83,10 +83,10 @@ NCCL, GLOO = ("cuda", "cpu:gloo,cuda:nccl"), ("cpu", "gloo")
         ("gpu", 0, (), GLOO),
         ("gpu", 8, ("--device", "cpu"), GLOO),
         ("gpu", 8, ("--backend", "gloo"), GLOO),
-        ("cpu", 8, ("--mode", "model", "--model", FACTORY, *WIDTH), GLOO),
-        ("gpu", 8, ("--mode", "model", "--model", FACTORY, *WIDTH), NCCL),
-        ("gpu", 0, ("--mode", "model", "--model", FACTORY, *WIDTH, "--device", "cpu"), GLOO),
-        ("gpu", 8, ("--ab", "--model", FACTORY, *WIDTH), NCCL),
+        ("cpu", 8, ("--model", FACTORY, *WIDTH), GLOO),
+        ("gpu", 8, ("--model", FACTORY, *WIDTH), NCCL),
+        ("gpu", 0, ("--model", FACTORY, *WIDTH, "--device", "cpu"), GLOO),
+        ("gpu", 8, ("ab", FACTORY, *WIDTH), NCCL),
     ],
 )
 def test_ranks_run_where_the_job_does(
@@ -99,26 +99,21 @@ def test_ranks_run_where_the_job_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gpus(here, monkeypatch)
-    ab = [word for word in more if word != "--ab"]
-    said = (
-        bucketsim(
-            *("validate", files / f"{workload}.json", "--hardware", files / "link.json", "--ab", *ab),
-        )
-        if "--ab" in more
-        else validate(files, workload, *more)
-    )
+    inputs = ("--workload", files / f"{workload}.json", "--hardware", files / "link.json")
+    said = bucketsim(*more, *inputs) if "ab" in more else validate(files, workload, *more)
     assert ordered == [order], said.err
-    is_told = "--device" not in more and (workload == "gpu" or "--model" in more)
+    is_told = "--device" not in more and workload == "gpu"
     assert ("device: " in said.err) == is_told
 
 
-@pytest.mark.parametrize("more", [("--ab",), ("--mode", "model")])
+@pytest.mark.parametrize("command", ["ab", "validate"])
 def test_a_model_of_a_gpu_job_is_not_run_on_a_cpu_unasked(
-    more: tuple[str, ...], files: Path, ordered: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    command: str, files: Path, ordered: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus(0, monkeypatch)
-    given = ["validate", files / "gpu.json", "--hardware", files / "link.json", *more, "--model", FACTORY]
-    said = bucketsim(*given, *WIDTH, "-o", files / "out")
+    job = files / "gpu.json"
+    words = {"ab": ("ab", FACTORY, "--workload", job), "validate": ("validate", job, "--model", FACTORY)}
+    said = bucketsim(*words[command], "--hardware", files / "link.json", *WIDTH, "-o", files / "out")
     assert (said.code == 0, ordered) == (False, [])
     assert "--device cpu" in said.err
 
@@ -130,7 +125,7 @@ def test_where_nothing_is_known_a_model_runs_on_the_gpu_there_is(
         gpus(here, monkeypatch)
         ordered.clear()
         best = ["--assignment", files / "best.json"]
-        said = bucketsim("validate", "--ab", "--model", FACTORY, *WIDTH, *best, "--rounds", "1")
+        said = bucketsim("ab", FACTORY, *WIDTH, *best, "--rounds", "1")
         assert ordered == [order]
         assert "best: made for 16 ranks, and run on 2" in said.err
 
@@ -156,7 +151,7 @@ def test_bf16_over_nccl_is_taken_and_what_only_a_gpu_refuses_comes_before_the_re
     gpus(2, monkeypatch)
     hooked = files / "hooked.json"
     hooked.write_text(sim.to_text(sim.assign(recorded, comm_hook="bf16_compress")))
-    model = ("--mode", "model", "--model", FACTORY, *WIDTH)
+    model = ("--model", FACTORY, *WIDTH)
     validate(files, "gpu", *model, "--assignment", hooked)
     assert ordered == [NCCL]
     assert (files / "out").exists()
@@ -174,7 +169,7 @@ def test_a_job_for_other_hosts_says_its_device_and_asks_for_their_gpus(
 ) -> None:
     """Prepared where no GPU is, without a workload: the CPU is taken, and that is said."""
     gpus(0, monkeypatch)
-    order = ["validate", "--ab", "--model", FACTORY, *WIDTH, "--assignment", files / "best.json"]
+    order = ["ab", FACTORY, *WIDTH, "--assignment", files / "best.json"]
     said = bucketsim(*order, *asked, "--ranks", "16", "--prepare", "-o", files / "ab")
     assert said.code == 0, said.err
     job = json.loads((files / "ab" / "job.json").read_text())
@@ -220,8 +215,8 @@ def test_calibrate_measures_between_gpus_where_they_are(
 def test_an_ab_test_is_prepared_here_and_run_by_others(files: Path) -> None:
     out = files / "ab"
     best = files / "best.json"
-    inputs = [files / "cpu.json", "--hardware", files / "link.json", "--assignment", best]
-    order = ["validate", *inputs, "--ab", "--model", FACTORY, *WIDTH, "--rounds", "4", "--samples", "5"]
+    inputs = ["--workload", files / "cpu.json", "--hardware", files / "link.json", "--assignment", best]
+    order = ["ab", FACTORY, *inputs, *WIDTH, "--rounds", "4", "--samples", "5"]
     said = bucketsim(*order, "--prepare", "-o", out)
     assert said.code == 0, said.err
     assert "srun --ntasks 2" in said.out

@@ -179,10 +179,9 @@ def test_a_model_of_ones_own_meets_a_wire_that_is_not_there(tmp_path: Path, devi
     runner, workload, hardware = CliRunner(), tmp_path / "w.json", tmp_path / "h.json"
     hardware.write_text(sim.to_text(LINK))
     assert runner.invoke(app, ["record", *model, "-o", str(workload)]).exit_code == 0
-    words = ["validate", str(workload), "--hardware", str(hardware), "--link", "emulated", "--model", *model]
-    done = runner.invoke(
-        app, [*words, "--mode", "model", "--caps", "2,25", "--rounds", "3", "-o", str(tmp_path / "r")]
-    )
+    words = ["--hardware", str(hardware), "--link", "emulated", "--rounds", "3"]
+    replay = ["validate", str(workload), *words, "--model", *model]
+    done = runner.invoke(app, [*replay, "--caps", "2,25", "-o", str(tmp_path / "r")])
     assert done.exit_code == 0, done.output
     record = load_record(tmp_path / "r")
     assert {(one.mode, one.backend, one.complete) for one in record.measurements} == {
@@ -190,7 +189,8 @@ def test_a_model_of_ones_own_meets_a_wire_that_is_not_there(tmp_path: Path, devi
     }
     if device == "cuda":
         assert sim.agreement(record).median_exposed_error < 0.03
-    tested = runner.invoke(app, [*words, "--ab", "--rounds", "3", "-o", str(tmp_path / "ab"), "--json"])
+    test = ["ab", *model, "--workload", str(workload), *words]
+    tested = runner.invoke(app, [*test, "-o", str(tmp_path / "ab"), "--json"])
     assert tested.exit_code == 0, tested.output
     assert json.loads(tested.stdout)["world_size"] == 1
 

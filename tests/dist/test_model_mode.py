@@ -115,31 +115,13 @@ def test_a_module_around_the_model_is_no_other_model() -> None:
 def test_ab_through_the_command_line(tmp_path: Path) -> None:
     best = tmp_path / "best.json"
     best.write_text(sim.to_text(FREE))
-    arguments = ["validate", "--ab", "--model", MODEL.factory, "--arg", "width=32", "--assignment", best]
+    arguments = ["ab", MODEL.factory, "--arg", "width=32", "--assignment", best]
     said = bucketsim(*arguments, "--rounds", "6", "--samples", "5", "-o", tmp_path / "ab", "--json")
     assert said.code == 0, said.err
     document = json.loads(said.out)
     assert (document["kind"], document["samples_per_step"], document["rounds"]) == ("ab", 10, 6)
     assert document["gain_low_ns"] <= document["gain_high_ns"]
     assert json.loads((tmp_path / "ab" / "ab.json").read_text()) == document
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["validate"],
-        ["validate", "--ab"],
-        ["validate", "--ab", "--model", "m:f"],
-        ["validate", "--mode", "model"],
-        ["validate", "--model", "m:f"],
-        ["validate", "--dtype", "bfloat16"],
-        ["validate", "--samples", "3"],
-        ["validate", "--ab", "--model", "m:f", "--max-error", "3"],
-    ],
-    ids=" ".join,
-)
-def test_options_that_do_not_go_together_are_a_matter_of_usage(arguments: list[str]) -> None:
-    assert bucketsim(*arguments).code == 2
 
 
 @pytest.mark.slow

@@ -93,8 +93,8 @@ def test_record_import_tune_apply_and_compare(
 
     if launch is forked:
         forks_ranks(monkeypatch)
-    model = ["--model", f"{script}:model_and_batch", "--arg", "width=128", "--arg", "layers=4"]
-    command = ["validate", workload, "--hardware", link, "--ab", *model, "--arg", "amp=true"]
+    model = [f"{script}:model_and_batch", "--arg", "width=128", "--arg", "layers=4"]
+    command = ["ab", *model, "--workload", workload, "--hardware", link, "--arg", "amp=true"]
     held = tmp_path / "held.json"  # what is best for the parts alone may be other buckets
     tuned = json.loads(bucketsim("tune", workload, "--hardware", link, "-o", held, "--json").out)
     compared = best if is_refuted else held

@@ -32,14 +32,14 @@ WIRE, FOUR = "traces/hardware/box-2x1gbit.json", "traces/hardware/box-4x1gbit.js
 # A line a system and switch, on the bundled machine that has a curve of every collective.
 SYSTEMS = (
     *(f"--bucket-cap-mb {cap}" for cap in (1, 25)),
-    "--first-bucket-mb 2 --bucket-cap-mb 8",
-    "--bucket-cap-mb-list 1,4,16",
+    "--set first_bucket_mb=2 --bucket-cap-mb 8",
+    "--set bucket_cap_mb_list=[1,4,16]",
     *(f"--policy {name}" for name in ("single", "per-parameter", "per-parameter-sync", "after-backward")),
     *(f"--policy {name}" for name in ("per-parameter-async", "arrival-counted", "flat-views")),
     *(f"--policy {name} --bucket-cap-mb 4" for name in ("last-hook", "last-hook-safe")),
     *(f"--iteration {number}" for number in (1, 2, 3)),
     *(
-        f"--ddp {switch}"
+        f"--set {switch}"
         for switch in (
             "find_unused_parameters=true",
             "static_graph=true",
@@ -49,39 +49,39 @@ SYSTEMS = (
             "comm_hook=bf16_compress",
             "set_to_none=false",
             "accumulation_steps=4",
-            "accumulation_steps=4 --ddp no_sync=false",
+            "accumulation_steps=4 --set no_sync=false",
             "optimize_ddp=ddp_optimizer",
         )
     ),
-    *(f"--policy {stage}" for stage in ("zero1", "zero2", "zero2 --reduce-bucket-size 2000000")),
+    *(f"--policy {stage}" for stage in ("zero1", "zero2", "zero2 --set reduce_bucket_size=2000000")),
     *(
-        f"--policy {stage} --zero {switch}"
+        f"--policy {stage} --set {switch}"
         for stage, switch in product(
             ("zero1", "zero2"),
             (
                 "overlap_comm=false",
                 "reduce_scatter=false",
                 "contiguous_gradients=false",
-                "cpu_offload=true --zero accelerator=cpu",
+                "cpu_offload=true --set accelerator=cpu",
                 "communication_data_type=fp16",
-                "prescale_gradients=true --zero reduce_scatter=false",
+                "prescale_gradients=true --set reduce_scatter=false",
                 "gradient_accumulation_steps=4",
             ),
         )
     ),
     "--policy megatron",
     *(
-        f"--policy megatron --megatron {switch}"
+        f"--policy megatron --set {switch}"
         for switch in (
             "bucket_size=1000000",
             "overlap_grad_reduce=false",
             "use_distributed_optimizer=false",
-            "overlap_param_gather=true --megatron use_distributed_optimizer=true",
+            "overlap_param_gather=true --set use_distributed_optimizer=true",
             "num_microbatches=4",
         )
     ),
     "--policy fully_shard",
-    "--policy fully_shard --fsdp units=blocks.*",
+    "--policy fully_shard --set units=blocks.*",
 )
 PRESETS = (
     *("dgx_a100", "dgx_h100", "p4de", "p5", "gh200_slingshot", "nvl72", "dgx_v100"),
@@ -108,10 +108,10 @@ def document(line: str) -> tuple[str, Any]:
 def words(folder: Path) -> Answers:
     """What is printed: a line or two a command."""
     yield said(f"simulate {GPT} --hardware {WIRE}")
-    yield said(f"simulate {GPT} --hardware {EVERY} --policy zero2 --reduce-bucket-size 2000000")
+    yield said(f"simulate {GPT} --hardware {EVERY} --policy zero2 --set reduce_bucket_size=2000000")
     yield said(f"simulate {GPT} --hardware {FOUR} --bucket-cap-mb 4 --slowest 1.2")
     yield said(f"simulate {GPT} --hardware {WIRE} --policy none")
-    yield said(f"explain {GPT} --ddp find_unused_parameters=true")
+    yield said(f"explain {GPT} --set find_unused_parameters=true")
     yield said(f"sweep {GPT} --hardware {WIRE} --caps 1,4,25 --bandwidth 0.5,2 --latency 2 --backward 0.5")
     yield said(f"tune {GPT} --hardware {WIRE} --draws 100 -o made/best.json")
     yield said(f"tune {GPT} --hardware made/none.json")
@@ -154,7 +154,7 @@ def tune(folder: Path) -> Answers:
             f"tune traces/workloads/{workload}.json --hardware traces/hardware/{machine}.json --draws 100"
         )
         yield document(f"sweep traces/workloads/{workload}.json --hardware traces/hardware/{machine}.json")
-    yield document(f"tune {GPT} --hardware {WIRE} --draws 100 --ddp find_unused_parameters=true")
+    yield document(f"tune {GPT} --hardware {WIRE} --draws 100 --set find_unused_parameters=true")
 
 
 def clusters(folder: Path) -> Answers:

@@ -14,6 +14,7 @@ from app.playing import find_answer, round_cap_mb
 from app.views.live import gain_sentence
 from app.views.tune import answer_sentence
 from sim.autotuner import prediction
+from sim.costs.doubts import doubts_about_step
 from sim.formats.record_files import recorded_step
 from sim.formats.recordings import load_recording
 from sim.nouns.assignment import Assignment
@@ -164,7 +165,7 @@ def test_no_way_to_ask_tells_a_gain_where_a_step_refutes_the_link(
     hardware = scaled(recorded.hardware, 50.0)
     job = job_in_files(recorded.workload_file, recorded.workload, hardware)
     assert job.own is not None
-    (why,) = [line for line in job.own.doubtful if line.startswith("doubtful link")]
+    (why,) = doubts_about_step(job.hardware)
     asked = job.tune()
     assert (asked.gain.refuted, asked.gain.gain_ns) == (True, 0)
     assert why in asked.gain.sentence

@@ -1,7 +1,7 @@
 """Measures what ``sim.autotune`` gains: ``python -m tests.training.autotuned DIRECTORY``, as root, in a box.
 
 Each job trains in a cluster in a box until its tuning has ended. What it kept is then compared with DDP's
-default by ``bucketsim validate --ab``, which has seen nothing of the tuning.
+default by ``bucketsim ab``, which has seen nothing of the tuning.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def measure(factory: str, rate: str, folder: Path, rounds: int) -> dict[str, Any
     assignment = folder / "assignment.json"
     if row["outcome"] == "kept":
         asked = ("--assignment", str(assignment), "--rounds", str(rounds), "--json")
-        said = run("validate", "--ab", "--model", factory, *box, *asked, stdout=subprocess.PIPE)
+        said = run("ab", factory, *box, *asked, stdout=subprocess.PIPE)
         row["independent"] = json.loads(said)
     return row
 

@@ -40,17 +40,7 @@ def measure(model: str, rate: str, hardware: Path, folder: Path, rounds: int, st
     again = imported / f"{AGAIN}.json"
     again.write_text(sim.to_text(sim.assign(sim.load_workload(workload))))
     run(
-        *(
-            "validate",
-            str(workload),
-            "--hardware",
-            str(hardware),
-            *box,
-            "--mode",
-            "model",
-            "--model",
-            factory,
-        ),
+        *("validate", str(workload), "--hardware", str(hardware), *box, "--model", factory),
         *("--caps", "1,4,10", "--assignment", str(again), "--steps-only"),
         *("--rounds", str(rounds), "-o", str(folder)),
     )

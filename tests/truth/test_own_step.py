@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.costs.doubts import is_refuted
+from sim.costs.doubts import doubts_about_step, is_refuted
 from sim.costs.own_costs import UNMEASURED_COSTS, with_own_costs
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
@@ -240,7 +240,8 @@ def test_a_step_that_this_link_cannot_give_is_no_fit_and_no_gain(ratio: float) -
         assert told["explained_by"] == pytest.approx(ratio, rel=0.01)
     else:  # hidden under backward: how fast the link is, the step does not tell beyond its noise
         assert told["explained_by"] < 0.25
-    assert "cannot come from it" in own.doubtful[0]
+    (doubt,) = doubts_about_step(own.hardware)
+    assert "cannot come from it" in doubt
     assert all(
         0.249 < one.low <= one.value <= one.high < 4.001 for one in own.factors
     )  # as far as a fit goes
@@ -249,9 +250,8 @@ def test_a_step_that_this_link_cannot_give_is_no_fit_and_no_gain(ratio: float) -
     assert answer.gain.significant is False
     assert answer.gain.refuted
     assert answer.assignment.bucket_indices == answer.baseline.bucket_indices
-    assert answer.notes[0] == own.doubtful[0]
-    assert own.doubtful[0] in answer.notes
-    assert own.doubtful[0] in answer.report.notes
+    assert answer.notes[0] == doubt
+    assert doubt in answer.report.notes
     fitting = sim.own_step(WORKLOAD, WIRE, measured_on(scaled(WIRE, 1.3)))
     assert "fits" not in fitting.hardware.spread["own_step"]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 import sim
-from sim.cli.exporting import Target
+from sim.cli.tuning import TARGETS
 from sim.errors import InputError, NotModelledError
 from sim.metrics.step import step_ns
 from sim.nouns.assignment import Assignment
@@ -164,7 +164,7 @@ def test_what_tune_says_to_set_is_set(tmp_path: Path) -> None:
         assert made.assignment.ddp_kwargs["bucket_cap_mb"] == cap
         assert made.step_ns == answer.setting.cap_step_ns
         lines[framework] = made.lines
-    assert set(FRAMEWORKS) <= {target.value for target in Target}
+    assert set(FRAMEWORKS) <= set(TARGETS)
     said = bucketsim("export", GPT, "--hardware", WIRE, "--as", "transformers")
     assert (said.code, said.out) == (0, lines["transformers"])
     (tmp_path / "a.json").write_text(sim.to_text(sim.assign(sim.load_workload(GPT))))

@@ -203,7 +203,7 @@ def _check_paced(workload: Workload) -> None:
     for gradient in workload.gradients:
         what = f"workload {workload.name!r}: gradient {gradient.index} ({gradient.name})"
         if gradient.sparse:
-            raise NotModelledError(f"{what} is sparse; paced replay takes dense gradients (--mode model)")
+            raise NotModelledError(f"{what} is sparse; paced replay takes dense gradients (--model)")
         num_bytes = prod(gradient.shape) * DTYPE_BYTES[gradient.dtype]
         if num_bytes != gradient.num_bytes or gradient.on_wire != gradient.num_bytes:
             raise NotModelledError(
