@@ -193,8 +193,15 @@ def measure(step: Step, seen: Survey, clock: Clock, *, hooked: Sequence[int] | N
     stamps = _watched(step, StepWatch(seen.root, seen.tensors, clock, hooked=hooked))
     clock.settle()
     line = stamps.line(clock, len(seen.tensors))
-    del line["kind"]
-    return RecordedStep(**line | {"backwards": tuple(RecordedBackward(**one) for one in line["backwards"])})
+    (backward,) = line["backwards"]
+    backward |= {"ready_ns": tuple(backward["ready_ns"]), "buckets": ()}
+    return RecordedStep(
+        step=line["step"],
+        started_at_ns=line["started_at_ns"],
+        step_ns=line["step_ns"],
+        optimizer_ns=line["optimizer_ns"],
+        backwards=(RecordedBackward(**backward),),
+    )
 
 
 def _watched(step: Step, watch: StepWatch) -> StepStamps:

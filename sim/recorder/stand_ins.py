@@ -28,38 +28,14 @@ READ_AS = 1.0  # what reading a floating-point value of a stand-in gives
 # precision that GPUs run in float32 (torch's documentation, "CUDA Ops that can autocast to float32"). The
 # modules' ones are cast here; that adds the casts' bytes and their nodes in the graph.
 _FLOAT32_ON_GPUS: set[Callable[..., Any]] = {
-    functional.layer_norm,
-    torch.layer_norm,
-    functional.group_norm,
-    torch.group_norm,
-    functional.softmax,
-    torch.softmax,
-    Tensor.softmax,
-    functional.log_softmax,
-    torch.log_softmax,
-    Tensor.log_softmax,
-    functional.cross_entropy,
-    functional.nll_loss,
-    functional.mse_loss,
-    functional.l1_loss,
-    functional.smooth_l1_loss,
-    functional.binary_cross_entropy_with_logits,
-    functional.kl_div,
-    functional.softplus,
-    torch.exp,
-    Tensor.exp,
-    torch.log,
-    Tensor.log,
-    torch.pow,
-    Tensor.pow,
-    torch.rsqrt,
-    Tensor.rsqrt,
-    torch.sum,
-    Tensor.sum,
-    torch.cumsum,
-    Tensor.cumsum,
-    torch.norm,
-    Tensor.norm,
+    getattr(place, name)
+    for name in (
+        *("layer_norm", "group_norm", "softmax", "log_softmax", "softplus", "kl_div", "cross_entropy"),
+        *("nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy_with_logits"),
+        *("exp", "log", "pow", "rsqrt", "sum", "cumsum", "norm"),
+    )
+    for place in (functional, torch, Tensor)
+    if hasattr(place, name)
 }
 
 

@@ -354,93 +354,70 @@ class Flexible(nn.Module):
         return self.wrap(self.linear(x) * scale)
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [torch.ones(4), (torch.ones(4), 2.0), [torch.ones(4)], {"x": torch.ones(4), "scale": 3.0}],
-    ids=["tensor", "tuple", "list", "dict"],
-)
-def test_every_form_of_batch(batch: object) -> None:
-    assert quick((Flexible(lambda out: out.mean()), batch)).ready_order == (1, 0)
+def flexible(wrap: Callable[[Tensor], Any], batch: object = None) -> tuple[nn.Module, object]:
+    return Flexible(wrap), torch.ones(4) if batch is None else batch
 
 
 @pytest.mark.parametrize(
-    "wrap",
+    "pair",
     [
-        lambda out: out.sum().reshape(1),
-        lambda out: {"loss": out.sum(), "logits": out},
-        lambda out: SimpleNamespace(loss=out.sum()),
+        *(flexible(torch.mean, batch) for batch in ((torch.ones(4), 2.0), [torch.ones(4)])),
+        flexible(torch.mean, {"x": torch.ones(4), "scale": 3.0}),
+        flexible(lambda out: out.sum().reshape(1)),
+        flexible(lambda out: {"loss": out.sum(), "logits": out}),
+        flexible(lambda out: SimpleNamespace(loss=out.sum())),
     ],
-    ids=["one element", "mapping", "object"],
 )
-def test_every_form_of_loss(wrap: Callable[[Tensor], Any]) -> None:
-    assert quick((Flexible(wrap), torch.ones(4))).ready_order == (1, 0)
+def test_every_form_of_batch_and_of_loss(pair: tuple[nn.Module, object]) -> None:
+    """The workload is called after the model, not after the function that made it."""
+    workload = record(pair, warmup=1, repeats=1)
+    assert (workload.ready_order, workload.name) == ((1, 0), "Flexible")
+
+
+FIRST, SECOND, ONE = nn.Linear(4, 4), nn.Linear(4, 4), torch.ones(4)
+
+
+def gradients_only() -> None:
+    torch.autograd.grad(FIRST(ONE).sum(), list(FIRST.parameters()))
+
+
+def two_backwards() -> None:
+    for _ in range(2):
+        FIRST(ONE).sum().backward()
 
 
 @pytest.mark.parametrize(
-    ("wrap", "message"),
+    ("given", "options", "message"),
     [
-        (lambda out: out, r"its output is a tensor of shape \(4,\), not a scalar loss; wrap .* a callable"),
-        (lambda out: {"logits": out}, r"its output, a dict, is no loss and has none as .loss or \['loss'\]"),
-        (lambda out: out.detach().sum(), r"its loss does not require grad"),
-        (lambda out: out.sum() * float("nan"), r"the loss is nan"),
+        (flexible(lambda out: out), {}, r"its output is a tensor of shape \(4,\), not a scalar loss; wrap"),
         (
-            lambda out: out.sum() + torch.ones(3, 2) @ torch.ones(3),
-            r"step: it raised RuntimeError: size",
+            flexible(lambda out: {"logits": out}),
+            {},
+            r"a dict, is no loss and has none as .*\['loss'\]",
         ),
+        (flexible(lambda out: out.detach().sum()), {}, "its loss does not require grad"),
+        (flexible(lambda out: out.sum() * float("nan")), {}, "the loss is nan"),
+        (flexible(lambda out: torch.ones(3, 2) @ out), {}, "step: it raised RuntimeError: size"),
+        (flexible(torch.sum, 3), {}, "batch: a int is not legal; give a tuple or list"),
+        (flexible(torch.sum)[0], {}, "step: a Flexible is not legal"),
+        ((nn.DataParallel(FIRST), ONE), {}, "wrapped in DataParallel"),
+        (flexible(torch.sum), {"repeats": 0}, "repeats: 0 is not legal"),
+        (flexible(torch.sum), {"dtype": "int8"}, "dtype: 'int8' is not legal; give one of float32, bfloat16"),
+        (flexible(torch.sum), {"device": "tpu"}, "device: 'tpu' is not legal; give cpu, cuda"),
+        (lambda: None, {"dtype": "bfloat16"}, "'bfloat16' cannot be applied to a callable step"),
+        (lambda: FIRST(ONE).sum(), {}, "backward of the module never ran; call model"),
+        (gradients_only, {}, "never ran.*torch.autograd.grad"),
+        (two_backwards, {}, "backward ran 2 times; a step has one"),
+        (lambda: SECOND(FIRST(ONE)).sum().backward(), {}, r"2 separate modules .* \(Linear, Linear\)"),
+        (lambda: None, {}, "no module with trainable parameters ran forward"),
     ],
 )
-def test_an_illegal_output_says_what_is_legal(wrap: Callable[[Tensor], Any], message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
-        quick((Flexible(wrap), torch.ones(4)))
-    assert "\n" not in str(caught.value)
-
-
-def test_a_workload_is_called_after_its_model() -> None:
-    """Not after the function that made it."""
-    assert record((Flexible(torch.sum), torch.ones(4)), warmup=1, repeats=1).name == "Flexible"
-
-
-def simple_step(run: Callable[[nn.Module, nn.Module], None]) -> Callable[[], None]:
-    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
-    return lambda: run(first, second)
-
-
-def no_backward(first: nn.Module, _: nn.Module) -> None:
-    first(torch.ones(4)).sum()
-
-
-def gradients_only(first: nn.Module, _: nn.Module) -> None:
-    torch.autograd.grad(first(torch.ones(4)).sum(), list(first.parameters()))
-
-
-def two_backwards(first: nn.Module, _: nn.Module) -> None:
-    for _i in range(2):
-        first(torch.ones(4)).sum().backward()
-
-
-def two_modules(first: nn.Module, second: nn.Module) -> None:
-    second(first(torch.ones(4))).sum().backward()
-
-
-def no_module(_first: nn.Module, _second: nn.Module) -> None:
-    torch.ones(3, requires_grad=True).sum().backward()
-
-
-@pytest.mark.parametrize(
-    ("run", "message"),
-    [
-        (no_backward, "backward of the module never ran; call model"),
-        (gradients_only, "never ran.*torch.autograd.grad"),
-        (two_backwards, "backward ran 2 times; a step has one"),
-        (two_modules, r"2 separate modules with trainable parameters ran forward \(Linear, Linear\)"),
-        (no_module, "no module with trainable parameters ran forward"),
-    ],
-)
-def test_a_callable_that_is_no_training_step(
-    run: Callable[[nn.Module, nn.Module], None], message: str
+def test_what_cannot_be_recorded_is_said_in_one_line(
+    given: Any, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InputError, match=message):
-        quick(simple_step(run))
+    with pytest.raises(InputError, match=message) as caught:
+        quick(given, **options)
+    assert "\n" not in str(caught.value)
 
 
 def test_the_outermost_module_is_found_also_where_a_part_is_called_first() -> None:
@@ -452,31 +429,6 @@ def test_the_outermost_module_is_found_also_where_a_part_is_called_first() -> No
         model(torch.ones(4)).backward()
 
     assert quick(step).ready_order == (3, 2, 1, 0)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"repeats": 0}, "repeats: 0 is not legal"),
-        ({"dtype": "int8"}, "dtype: 'int8' is not legal; give one of float32, bfloat16"),
-        ({"device": "tpu"}, "device: 'tpu' is not legal; give cpu, cuda"),
-    ],
-)
-def test_illegal_options_are_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        quick((Flexible(lambda out: out.sum()), torch.ones(4)), **options)
-
-
-def test_what_cannot_be_recorded() -> None:
-    model = Flexible(lambda out: out.sum())
-    with pytest.raises(InputError, match="batch: a int is not legal; give a tuple or list"):
-        quick((model, 3))
-    with pytest.raises(InputError, match="step: a Flexible is not legal"):
-        quick(model)
-    with pytest.raises(InputError, match="'bfloat16' cannot be applied to a callable step"):
-        quick(lambda: None, dtype="bfloat16")
-    with pytest.raises(InputError, match="wrapped in DataParallel"):
-        quick((nn.DataParallel(model), torch.ones(4)))
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:

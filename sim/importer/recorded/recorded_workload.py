@@ -63,7 +63,7 @@ def loud_steps(recording: Recording) -> tuple[frozenset[int], dict[int, int]]:
 
     Steps that ran the same forwards and backwards are compared, each by the rank that took longest. A median
     stands as long as most of them are quiet; where half of them or more take a multiple of the quiet ones,
-    those are left out. Where no two are alike all stay.
+    those are left out. Where no two are alike, or too few are quiet for a workload, all stay.
     """
     longest: dict[tuple[tuple[int, bool], ...], dict[int, int]] = defaultdict(dict)
     for step in (
@@ -75,7 +75,7 @@ def loud_steps(recording: Recording) -> tuple[frozenset[int], dict[int, int]]:
     compared: dict[int, int] = {}
     for lengths in longest.values():
         quiet = quiet_numbers(lengths, on_gpu=recording.ranks[0].header.clock != "host")
-        if quiet and 2 * len(quiet) <= len(lengths):
+        if len(quiet) >= FEWEST_BACKWARDS and 2 * len(quiet) <= len(lengths):
             loud |= lengths.keys() - quiet
             compared |= lengths
     return frozenset(loud), compared

@@ -1,4 +1,4 @@
-"""``sim.autotune`` under bad luck: a rank dies or hangs, a loop raises, a job resumes; what it costs."""
+"""``sim.autotune`` on real ranks, which check themselves: how it ends, what ranks tell, and bad luck."""
 
 from pathlib import Path
 
@@ -38,3 +38,15 @@ def test_a_rank_that_hangs_is_given_up_by_the_process_group(tmp_path: Path) -> N
 
 def test_ranks_that_go_on_find_nothing_wrong(tmp_path: Path) -> None:
     assert_nothing_fails(WORKER, tmp_path, "lucky")
+
+
+def test_all_ranks_keep_revert_and_refuse_alike_and_nothing_is_left(tmp_path: Path) -> None:
+    assert_nothing_fails("tests.autotune.autotune_worker", tmp_path)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_what_ranks_tell_goes_over_a_group_of_ours_and_a_failure_reaches_all(
+    world_size: int, tmp_path: Path
+) -> None:
+    worker = "tests.autotune.unison_worker"
+    assert_nothing_fails(worker, tmp_path, str(world_size), world_size=world_size)
