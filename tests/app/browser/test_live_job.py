@@ -70,15 +70,13 @@ def test_a_job_is_watched_while_it_runs(traces: Path, tmp_path: Path, tab: harne
 
 
 @pytest.mark.slow
-def test_an_open_page_tells_what_ranks_have_measured_since(
-    traces: Path, tmp_path: Path, tab: harness.Tab
-) -> None:
+def test_an_open_page_tells_what_ranks_have_measured_since(tmp_path: Path, tab: harness.Tab) -> None:
     """As ``bucketsim demo`` has it: the bundled record meanwhile, then the new one beside it."""
     watched = tmp_path / "watched"
     watched.mkdir()
-    with harness.serve(tmp_path, traces, watch=watched) as site, harness.visit(tab) as page:
+    with harness.serve(tmp_path, watch=watched) as site, harness.visit(tab) as page:
         harness.go(page, f"{site.url}/?start=measured+run&record={RECORD}")
         assert headline(page)
-        shutil.copytree(traces / "measured" / RECORD, watched / "measured")
+        shutil.copytree(ROOT / "traces" / "measured" / RECORD, watched / "measured")
         page.get_by_test_id("stToast").wait_for()
         still(page)
