@@ -19,6 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from sim.errors import InputError, NotModelledError
+from sim.nouns.checks import at_least
 from sim.nouns.gpus import GpuSheet, custom_device, find_gpu, typical_device
 from sim.nouns.workload import Workload
 from sim.recorder.factory import Pair, Step, describe, import_module_of, load_factory
@@ -103,9 +104,7 @@ def estimate(
     """
     known = {"forward_ns": forward_ns, "backward_ns": backward_ns, "optimizer_ns": optimizer_ns}
     for what, value in (known | {"step_ns": step_ns}).items():
-        least = 0 if what == "optimizer_ns" else 1
-        if value is not None and value < least:
-            raise InputError(f"{what}: {value} is not legal; give {least} or more")
+        at_least(what, value, 0 if what == "optimizer_ns" else 1)
     named = _device(gpu, device_flops, device_bytes_per_s)
     if (backward_ns, step_ns, forward_ns, named) == (None, None, None, None):
         raise InputError(

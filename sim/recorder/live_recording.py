@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sim.errors import InputError
 from sim.formats.files import check_directory
+from sim.nouns.checks import at_least, one_of
 from sim.nouns.ddp_switches import ARGUMENTS
 from sim.nouns.devices import backend_of, serialised_by
 from sim.recorder.clocks import clock_for
@@ -31,7 +32,6 @@ from sim.recorder.watch import StepStamps, StepWatch
 
 _SCHEMA_VERSION = 1
 _SETTINGS = ("bucket_bytes_cap", *(name for name, one in ARGUMENTS.items() if one.metadata["recorded"]))
-_LEVELS = ("full", "light")
 _TIMES_ASKED_FOR_BUCKETS = 10
 _OUT_OF_SPACE = {errno.ENOSPC, errno.EDQUOT}
 
@@ -88,11 +88,9 @@ def _check(ddp: object, level: str, every: int, max_steps: int | None, wrap: obj
             f"ddp_model: a {type(ddp).__name__} is not legal; give the DistributedDataParallel itself (of a "
             f"compiled one, the model that was given to torch.compile)"
         )
-    if level not in _LEVELS:
-        raise InputError(f"level: {level!r} is not legal; give one of {', '.join(_LEVELS)}")
-    for name, value in (("every", every), ("max_steps", max_steps)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise InputError(f"{name}: {value!r} is not legal; give an integer >= 1")
+    one_of("level", level, ("full", "light"))
+    at_least("every", every, 1)
+    at_least("max_steps", max_steps, 1)
     if wrap is not None and level != "full":
         raise InputError("wrap: a communication hook is recorded at level='full' only; leave wrap out")
     if ddp.is_multi_device_module or ddp.device.type not in ("cpu", "cuda"):

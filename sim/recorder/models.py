@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sim.errors import InputError
+from sim.nouns.checks import at_least
 from sim.recorder.factory import near
 
 
@@ -28,8 +29,7 @@ def seeded() -> Iterator[None]:
 def check_sizes(**sizes: int) -> None:
     """Raise ``InputError`` unless all are integers >= 1 and ``heads`` divides ``width``."""
     for name, value in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{name}: {value!r} is not legal; give an integer >= 1")
+        at_least(name, value, 1)
     if "heads" in sizes and sizes["width"] % sizes["heads"]:
         raise InputError(f"heads: {sizes['heads']} is not legal; it must divide width, {sizes['width']}")
 

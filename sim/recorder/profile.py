@@ -5,8 +5,8 @@ comes last (how long do forward, backward and optimizer take?), so that both see
 our own hooks is then taken out: ready times are scaled by plain backward over watched backward.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +16,19 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from sim.errors import InputError, SimError
+from sim.nouns.checks import at_least
 from sim.nouns.recording import RecordedBackward, RecordedStep
 from sim.nouns.workload import Buffer, Gradient, Workload
 from sim.recorder.clocks import Clock, clock_for, find_device
 from sim.recorder.factory import Pair, Step, describe
-from sim.recorder.training_step import build_step, bytes_by_dtype, dtype_name, surroundings, trained
+from sim.recorder.training_step import (
+    ModelStep,
+    build_step,
+    bytes_by_dtype,
+    dtype_name,
+    surroundings,
+    trained,
+)
 from sim.recorder.watch import StepStamps, StepWatch
 from sim.recorder.watched_workload import workload_of_backwards
 from sim.units import median_ns
@@ -40,7 +48,6 @@ def record(
     progress: Progress | None = None,
     factory_spec: str | None = None,
     arguments: Mapping[str, Any] | None = None,
-    threads: int | None = None,
 ) -> Workload:
     """Record a training step as a Workload.
 
@@ -59,7 +66,6 @@ def record(
         progress: called with (iterations done, iterations in all).
         factory_spec: ``MODULE:FACTORY``, for the provenance.
         arguments: of the factory, for the provenance.
-        threads: torch's intra-op threads while recording; None leaves them.
 
     Returns:
         A Workload whose times are medians, in ns, and whose ``samples`` are the ready times of each
@@ -70,9 +76,8 @@ def record(
             backward or several, its loss is not finite, its parameters lie elsewhere).
         MachineError: a GPU that is not here.
     """
-    for what, value in (("warmup", warmup), ("repeats", repeats), ("threads", threads)):
-        if value is not None and value < 1:
-            raise InputError(f"{what}: {value} is not legal; give an integer >= 1")
+    at_least("warmup", warmup, 1)
+    at_least("repeats", repeats, 1)
     place = find_device(device)
     step, root = build_step(step_or_pair, device=place, dtype=dtype)
     clock = clock_for(place)
@@ -81,27 +86,25 @@ def record(
     total = warmup + 2 * repeats
     report = progress or (lambda done, of: None)
 
-    with _torch_threads(threads):
-        report(0, total)
-        seen = survey(step, root)
-        _check_place(seen, place)
-        loss = getattr(step, "last_loss", None)
-        if loss is not None and not bool(torch.isfinite(loss)):
-            raise InputError(f"step: the loss is {loss.item()}; its times would mislead; give a finite loss")
-        for done in range(1, total):
-            report(done, total)
-            # plain watched watched plain ...: a drifting machine favours neither
-            is_watched = (done - warmup) % 4 in (1, 2)
-            times = measure(step, seen, clock, hooked=None if is_watched else seen.fired[-1:])
-            if done >= warmup:
-                (watched if is_watched else plain).append(times)
-        report(total, total)
-        used_threads = torch.get_num_threads()
+    report(0, total)
+    seen = survey(step, root)
+    _check_place(seen, place)
+    loss = step.last_loss if isinstance(step, ModelStep) else None
+    if loss is not None and not bool(torch.isfinite(loss)):
+        raise InputError(f"step: the loss is {loss.item()}; its times would mislead; give a finite loss")
+    for done in range(1, total):
+        report(done, total)
+        # plain watched watched plain ...: a drifting machine favours neither
+        is_watched = (done - warmup) % 4 in (1, 2)
+        times = measure(step, seen, clock, hooked=None if is_watched else seen.fired[-1:])
+        if done >= warmup:
+            (watched if is_watched else plain).append(times)
+    report(total, total)
 
     provenance = {
         "source": "bucketsim record",
         **surroundings(place),
-        "threads": used_threads,
+        "threads": torch.get_num_threads(),
         "warmup": warmup,
         "repeats": repeats,
         "dtype": dtype or "as built",
@@ -318,14 +321,3 @@ def _check_place(seen: Survey, place: torch.device) -> None:
                 f"step: parameter {gradient.name} lies on {tensor.device}, recorded is {place}; keep all "
                 f"parameters on one device and name it as the device"
             )
-
-
-@contextmanager
-def _torch_threads(count: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    try:
-        if count is not None:
-            torch.set_num_threads(count)
-        yield
-    finally:
-        torch.set_num_threads(before)

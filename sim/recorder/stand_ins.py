@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sim.errors import InputError
+from sim.nouns.checks import one_of
 from sim.recorder.factory import Pair
 from sim.recorder.training_step import tensors_in
 
@@ -86,8 +86,7 @@ def gpu_autocast(dtype: str | None) -> Iterator[None]:
     if dtype is None:
         yield
         return
-    if dtype not in AUTOCAST_DTYPES:
-        raise InputError(f"autocast: {dtype!r} is not legal; give one of {', '.join(AUTOCAST_DTYPES)}")
+    one_of("autocast", dtype, AUTOCAST_DTYPES)
     with torch.autocast("cpu", dtype=AUTOCAST_DTYPES[dtype]), _Float32OnGpus():
         yield
 

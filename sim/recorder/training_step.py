@@ -18,6 +18,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from sim.errors import InputError
 from sim.machine import cpu_model
+from sim.nouns.checks import one_of
 from sim.nouns.devices import SERIALISING
 from sim.recorder.factory import Pair, Step, what_is
 
@@ -94,8 +95,8 @@ def build_step(
     Raises:
         InputError: an illegal dtype or batch, a dtype for a callable, or neither pair nor callable.
     """
-    if dtype is not None and dtype not in DTYPES:
-        raise InputError(f"dtype: {dtype!r} is not legal; give one of {', '.join(DTYPES)}")
+    if dtype is not None:
+        one_of("dtype", dtype, DTYPES)
     if isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], nn.Module):
         model, batch = given
         number = None if dtype is None else DTYPES[dtype]
