@@ -76,8 +76,7 @@ class ScalingRow:
     be best there (``best_cap_low_mb``, ``best_cap_high_mb``), what ``bucket_cap_mb`` loses against it
     (``cap_regret_low_ns``, ``cap_regret_high_ns``), and what the default loses against ``bucket_cap_mb``
     (``default_regret_low_ns``, ``default_regret_high_ns``). ``cap_is_sure``: at both ends ``bucket_cap_mb``
-    is within 0.1 % of the best; ``gain_is_sure``: as given and at both ends the default loses more than
-    0.1 % of the step against it. Without a range both ends are the curve itself.
+    is within 0.1 % of the best. Without a range both ends are the curve itself.
 
     With ranks that differ (``jitter`` is their name, else ""), over ``samples`` steps at ``bucket_cap_mb``:
     ``mean_step_ns``, ``p95_step_ns`` and ``slowest_cost_ns``, by how much their mean is longer than if all
@@ -97,7 +96,6 @@ class ScalingRow:
     hosts: int
     world_size: int
     single_step_ns: int
-    backward_ns: int
     all_reduce_ns: int
     all_reduce_method: str | None
     default_step_ns: int
@@ -116,8 +114,6 @@ class ScalingRow:
     default_regret_ns: int
     verdict_code: str
     optimum_step_ns: int
-    optimum_exposed_comm_ns: int
-    optimum_efficiency: float
     optimum_num_buckets: int
     optimum_at_least_ns: int
     proved_optimal: bool
@@ -130,7 +126,6 @@ class ScalingRow:
     cap_is_sure: bool
     default_regret_low_ns: int
     default_regret_high_ns: int
-    gain_is_sure: bool
     jitter: str = ""
     samples: int | None = None
     mean_step_ns: int | None = None
@@ -460,7 +455,6 @@ def _row(
         hosts=fabric.hosts,
         world_size=hardware.world_size,
         single_step_ns=single_ns,
-        backward_ns=workload.backward_ns,
         all_reduce_ns=all_reduce_ns(hardware, total_bytes),
         all_reduce_method=None if method is None else str(method),
         default_step_ns=default_ns,
@@ -479,8 +473,6 @@ def _row(
         cap_num_buckets=len(report.buckets),
         verdict_code=report.verdict_code,
         optimum_step_ns=optimum_ns,
-        optimum_exposed_comm_ns=problem.times * (optimum.sync_end_ns - workload.backward_ns),
-        optimum_efficiency=efficiency(optimum_ns),
         optimum_num_buckets=len(optimum.buckets),
         optimum_at_least_ns=problem.times * optimum.at_least_ns + tuned.rest_ns,
         proved_optimal=optimum.is_proved,
@@ -535,7 +527,6 @@ def _ends(hardware: Hardware, tuned: Tuned) -> dict[str, Any]:
     )
     regrets = low.regret_ns(tuned.best_mb), high.regret_ns(tuned.best_mb)
     gains = low.default_regret_ns - regrets[0], high.default_regret_ns - regrets[1]
-    told = ((tuned, tuned.default_regret_ns), (low, gains[0]), (high, gains[1]))
     return {
         "best_cap_low_mb": low.best_mb,
         "best_cap_high_mb": high.best_mb,
@@ -546,7 +537,6 @@ def _ends(hardware: Hardware, tuned: Tuned) -> dict[str, Any]:
         "cap_is_sure": low.is_alike(regrets[0]) and high.is_alike(regrets[1]),
         "default_regret_low_ns": gains[0],
         "default_regret_high_ns": gains[1],
-        "gain_is_sure": not any(each.is_alike(gain) for each, gain in told),
     }
 
 

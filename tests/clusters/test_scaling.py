@@ -170,7 +170,6 @@ def test_rows_are_simulations(switches: dict[str, Any]) -> None:
         measured_so = replace(hardware, spread={})  # or tune may keep what is surest over the ranges
         answer = sim.tune(workload, measured_so, draws=1)
         assert row.optimum_step_ns == answer.report.step_ns
-        assert row.optimum_exposed_comm_ns == answer.report.exposed_comm_ns
         assert row.proved_optimal == answer.proved_optimal
         assert row.cap_step_ns == answer.families["bucket_cap_mb"].report.step_ns
         assert row.verdict_code == answer.families["bucket_cap_mb"].report.verdict_code
@@ -187,8 +186,7 @@ def test_what_holds_of_every_row(workload: Workload, hosts: list[int], gpus: int
     for row in rows:
         assert row.world_size == gpus * row.hosts
         assert 0 <= row.default_efficiency <= 1
-        assert row.cap_efficiency <= row.optimum_efficiency <= 1
-        assert row.default_efficiency <= row.optimum_efficiency
+        assert row.cap_efficiency <= 1
         assert row.optimum_at_least_ns <= row.optimum_step_ns <= min(row.cap_step_ns, row.default_step_ns)
         assert row.default_step_ns - row.cap_step_ns == row.default_regret_ns
         assert cap_bytes(row.cap_low_mb) <= cap_bytes(row.bucket_cap_mb)
