@@ -100,12 +100,7 @@ class Preset:
 Machine = str | Preset | Hardware | Cluster  # a name in the library, or of the upload
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What an upload holds, or in one line why it holds nothing."""
-
-    uploaded: Uploaded | None = None
-    error: str = ""
+Outcome = Uploaded | str  # what an upload holds, or in one line why it holds nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +118,7 @@ class Asked:
     @property
     def uploaded(self) -> Uploaded | None:
         """What was uploaded, where it could be read."""
-        return None if self.upload is None else self.upload.uploaded
+        return None if isinstance(self.upload, str) else self.upload
 
     @property
     def has_assignment(self) -> bool:
@@ -171,7 +166,7 @@ def ask(library: Library) -> Asked:
     upload = _ask_upload() if start == UPLOAD else None
     if start == UPLOAD and upload is None:
         return Asked()  # nothing yet: bundled files are never shown in the place of an upload
-    uploaded = None if upload is None else upload.uploaded
+    uploaded = None if isinstance(upload, str) else upload
     workload = None
     if library.workloads and (uploaded is None or uploaded.workload is None):
         words = "What each GPU computes in a step: gradients, and when backward makes them ready."
@@ -290,16 +285,16 @@ def _ask_upload() -> Outcome | None:
         ranks: int | None = ask_for(st.number_input, *of, **empty)
     st.session_state[_TOLD] = ranks
     outcome = read_files(files, ranks)
-    if outcome.uploaded is not None:
-        _tell_read(outcome.uploaded)
+    if not isinstance(outcome, str):
+        _tell_read(outcome)
     return outcome
 
 
 def uploaded_workload() -> Workload | None:
     """The workload that was uploaded in this session, with what was filled in there, if there is one."""
     files = st.session_state.get(f"{_UPLOADS}_kept")
-    uploaded = read_files(files, st.session_state.get(_TOLD)).uploaded if files else None
-    return None if uploaded is None else uploaded.workload
+    outcome = read_files(files, st.session_state.get(_TOLD)) if files else ""
+    return None if isinstance(outcome, str) else outcome.workload
 
 
 def one_file(label: str, key: str, help_text: str | None = None) -> UploadedFile | None:
@@ -338,7 +333,7 @@ def _sha256(file_id: str, content: Callable[[], memoryview]) -> str:
 
 
 def read_files(files: Sequence[UploadedFile], world_size: int | None = None) -> Outcome:
-    """What the files hold together; an error is told in the outcome, and remembered as well."""
+    """What the files hold together, or why they do not; which is remembered as well."""
     names = tuple(sorted((file.name, content_digest(file)) for file in files))
     return _read_files(names, world_size, lambda: [(file.name, file.getvalue()) for file in files])
 
@@ -351,10 +346,9 @@ def _read_files(
 ) -> Outcome:
     try:
         with st.spinner("Reading the upload …"), _READING:
-            uploaded = sim.read_uploads(contents(), ImportOptions(world_size=world_size))
+            return sim.read_uploads(contents(), ImportOptions(world_size=world_size))
     except SimError as error:
-        return Outcome(error=str(error))
-    return Outcome(uploaded=uploaded)
+        return str(error)
 
 
 def _tell_read(uploaded: Uploaded) -> None:
@@ -414,8 +408,8 @@ def read(library: Library, asked: Asked) -> Given | None:
         folder = library.records[asked.record]
         inputs = _load(folder / "workload.json", folder / "hardware.json")
         return _as_measured(Given(inputs=inputs, record=asked.record), folder)
-    if asked.upload is not None and asked.upload.error:
-        raise InputError(asked.upload.error)
+    if isinstance(asked.upload, str):
+        raise InputError(asked.upload)
     uploaded, workload = asked.uploaded, None
     if asked.workload is not None:
         workload = playing.load_workload(library.workloads[asked.workload])

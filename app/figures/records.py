@@ -73,37 +73,29 @@ class ParityPoint:
 
 def step_points(agreement: Agreement, *, record: str = "", kind: str = "") -> tuple[ParityPoint, ...]:
     """The step of every candidate."""
-    return tuple(
-        ParityPoint(
-            name=row.name,
-            measured_ns=row.measured_step_ns,
-            low_ns=row.step_low_ns if row.has_interval else row.measured_step_ns,
-            high_ns=row.step_high_ns if row.has_interval else row.measured_step_ns,
-            predicted_ns=row.predicted_step_ns,
-            error=row.step_error,
-            record=record,
-            kind=kind,
-        )
-        for row in agreement.rows
-    )
+    points = []
+    for row in agreement.rows:
+        measured, ends = row.measured_step_ns, (row.step_low_ns, row.step_high_ns)
+        times = _interval(measured, ends if row.has_interval else None, row.predicted_step_ns)
+        points.append(ParityPoint(name=row.name, error=row.step_error, record=record, kind=kind, **times))
+    return tuple(points)
 
 
 def end_points(agreement: Agreement) -> tuple[ParityPoint, ...]:
     """The end of every bucket that can be told, from the start of backward; none where it is 0."""
-    return tuple(
-        ParityPoint(
-            name=row.name,
-            measured_ns=end.measured_ns,
-            low_ns=end.low_ns if end.has_interval else end.measured_ns,
-            high_ns=end.high_ns if end.has_interval else end.measured_ns,
-            predicted_ns=end.predicted_ns,
-            error=end.error,
-            bucket=end.index,
-        )
-        for row in agreement.rows
-        for end in row.bucket_ends
-        if end.error is not None
-    )
+    points = []
+    for row in agreement.rows:
+        for end in row.bucket_ends:
+            if end.error is not None:
+                ends = (end.low_ns, end.high_ns) if end.has_interval else None
+                times = _interval(end.measured_ns, ends, end.predicted_ns)
+                points.append(ParityPoint(name=row.name, error=end.error, bucket=end.index, **times))
+    return tuple(points)
+
+
+def _interval(measured_ns: int, ends_ns: tuple[int, int] | None, predicted_ns: int) -> dict[str, Any]:
+    low, high = ends_ns or (measured_ns, measured_ns)
+    return {"measured_ns": measured_ns, "low_ns": low, "high_ns": high, "predicted_ns": predicted_ns}
 
 
 def draw_parity(points: Sequence[ParityPoint], band: float | None, what: str) -> go.Figure:

@@ -202,10 +202,10 @@ def _uploaded() -> dict[str, Record]:
         if not files:
             return {}
         outcome = sources.read_files(files)
-        if outcome.uploaded is None:
-            st.error(plain(outcome.error), icon=":material/error:")
+        if isinstance(outcome, str):
+            st.error(plain(outcome), icon=":material/error:")
             return {}
-        found: Record | None = outcome.uploaded.record
+        found = outcome.record
         if found is None:
             st.info(
                 "These files hold no measured record. It takes a workload, a hardware and the "
