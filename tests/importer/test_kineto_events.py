@@ -70,6 +70,7 @@ def test_every_cut_of_a_trace_is_an_error() -> None:
         (b"[" * 200_000, "nested too deeply"),
         (b'[{"a":' * 200_000, "nested too deeply"),
         (b'[{"name": "\xff"}]', "not JSON"),
+        (b'{"host_name": "\xff", "traceEvents": [{}]}', "not JSON"),
         (b'[{"name": "\\ud800"}]', "not JSON"),
         (b'[{"name": 1e999}]', "Number out of range"),
         ("[{}]".encode("utf-16"), "not JSON"),

@@ -91,10 +91,8 @@ def unseen_calls(trace: TraceEvents) -> int:
     Their kernels are not in the trace, or have a name that is not known as communication's. Nested operators
     are one call. Those of a group of one rank, and the ends of coalesced ones, need no kernel of their own.
     """
-    info = trace.header.get("distributedInfo")
-    world_size = info.get("world_size") if isinstance(info, dict) else None
     kernels = trace.running(is_communication)
-    if not len(trace.gpu) or world_size == 1 or (world_size is None and not len(kernels)):
+    if not len(trace.gpu) or trace.world_size == 1 or not (trace.world_size or len(kernels)):
         return 0
     calls = trace.of("call")
     of_nccl = calls[[trace.names[one].startswith(_NCCL) for one in calls["name"]]]

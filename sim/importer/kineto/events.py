@@ -20,6 +20,7 @@ from sim.nouns.workload import DTYPE_BYTES
 
 ARRAY = "traceEvents"
 _CHUNK_BYTES, _LONGEST_EVENT = 1 << 20, 8 << 20
+_MOST_RANKS = 1 << 24
 _LARGEST_NS = 1 << 62  # two of them add up to 63 bits
 
 # Times in ns. ``lane``: the number of a CPU thread or a stream; ``name``: its place in ``TraceEvents.names``;
@@ -105,6 +106,9 @@ _NONE = np.zeros(0, SPAN)
 class TraceEvents:
     """One rank's trace. ``operators`` and ``gpu`` are ``SPAN``, by start.
 
+    ``device`` is the accelerator that the trace lists first, whether or not anything ran on it; others are
+    taken to be alike. ``base_ns``: the instant from which all times count.
+
     ``began_ns`` is when the first of all its CPU operators began, those that are not kept too; None: none.
     ``launched`` counts all launches, those of what the trace does not show too; ``unread`` the events of each
     category that is not known. ``long_calls``: start, end and name of calls of the runtime in which the host
@@ -112,7 +116,13 @@ class TraceEvents:
     """
 
     source: str
-    header: dict[str, Any] = field(default_factory=dict)
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None
+    nccl_version: str | None = None
+    device: str | None = None
+    host: str | None = None
+    base_ns: int = 0
     began_ns: int | None = None
     gpu: Spans = field(default_factory=_NONE.copy)
     operators: Spans = field(default_factory=_NONE.copy)
@@ -169,14 +179,18 @@ def read_events(path: str | os.PathLike[str], progress: Progress = no_progress) 
         InputError: not a Kineto trace, or an event whose times or identifiers are not legal, by its number.
     """
     source = os.fspath(path)
-    reading = _Reading(TraceEvents(source=source))
-    document = _document(read_bytes(path), source)
-    for name in ("distributedInfo", "deviceProperties", "host_name", "baseTimeNanoseconds"):
-        reading.trace.header[name] = _small(getattr(document, name))
-    content = memoryview(document.traceEvents)
-    for events, done in _events(content, source):
-        reading.take(events)
-        progress(done, len(content), "reading")
+    try:
+        document = _document(read_bytes(path), source)
+        reading = _Reading(_of_header(document, source))
+        content = memoryview(document.traceEvents)
+        for events, done in _events(content, source):
+            reading.take(events)
+            progress(done, len(content), "reading")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise InputError(
+            f"{source}: not JSON: {why}; give a whole trace that torch.profiler exported"
+        ) from None
     if not reading.count:
         raise InputError(f"{source}: {ARRAY}: no events; give a trace that torch.profiler exported")
     return reading.ended()
@@ -201,9 +215,36 @@ def _document(content: bytearray, source: str) -> _Document:
             if re.match(rb"\s*\[", content):
                 return _Document(traceEvents=msgspec.json.decode(content, type=msgspec.Raw))
             return msgspec.json.decode(content, type=_Document)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-    raise InputError(f"{source}: not JSON: {why}; give a whole trace that torch.profiler exported")
+        except msgspec.DecodeError:
+            if again:
+                raise
+    raise AssertionError("the second time tells")
+
+
+def _of_header(document: _Document, source: str) -> "TraceEvents":
+    """A trace without events; members that are not what they should be are as if they were not there."""
+    told, devices = _small(document.distributedInfo), _small(document.deviceProperties)
+    facts: dict[str, Any] = told if isinstance(told, dict) else {}
+    first = devices[0] if isinstance(devices, list) and devices else None
+    base = _small(document.baseTimeNanoseconds)
+
+    def count(key: str, least: int) -> int | None:
+        value = facts.get(key)
+        return value if type(value) is int and least <= value < _MOST_RANKS else None
+
+    def text(value: Any) -> str | None:
+        return value if isinstance(value, str) and value and value.isprintable() else None
+
+    return TraceEvents(
+        source=source,
+        rank=count("rank", 0),
+        world_size=count("world_size", 1),
+        backend=text(facts.get("backend")),
+        nccl_version=text(facts.get("nccl_version")),
+        device=text(first.get("name")) if isinstance(first, dict) else None,
+        host=text(_small(document.host_name)),
+        base_ns=base if type(base) is int else 0,
+    )
 
 
 def _small(raw: msgspec.Raw) -> Any:
@@ -217,18 +258,19 @@ def _events(content: memoryview, source: str) -> Iterator[tuple[list[_Event], in
         raise InputError(f"{source}: {ARRAY} must be a list")
     at, end, before = 1, len(content) - 1, 0
     while at < end:
-        why = f"longer than {_LONGEST_EVENT >> 20} MiB"
         for piece in _beginnings(content, at, end):
             try:
                 events = _EVENTS.decode(b"[" + piece + b"]")
             except msgspec.ValidationError:
                 raise _first_fault(piece, before, source) from None
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                why = why if at + len(piece) < end else f"not JSON: {error}"
+            except msgspec.DecodeError:
+                if at + len(piece) == end:
+                    raise
                 continue
             break
         else:
-            raise InputError(f"{source}: {ARRAY}.{before}, or one behind it: {why}")
+            limit = f"{_LONGEST_EVENT >> 20} MiB"
+            raise InputError(f"{source}: {ARRAY}.{before}, or one behind it: longer than {limit}, or no JSON")
         at, before = at + len(piece), before + len(events)
         yield events, at
         if (comma := _COMMA.match(content, at)) is not None:

@@ -3,10 +3,9 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_low
-from typing import Any
 
 from sim.errors import InputError, NotModelledError
 from sim.importer.imported import Progress, plain
@@ -60,10 +59,7 @@ class SeenRank:
     base_ns: int = 0
     long_calls: tuple[tuple[int, int, str], ...] = ()
     dropped: tuple[str, ...] = ()
-    header: dict[str, Any] = field(default_factory=dict)
-
-
-_MOST_RANKS = 1 << 24
+    nccl_version: str | None = None
 
 
 def read_rank(path: Path, progress: Progress) -> SeenRank:
@@ -74,11 +70,8 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
         NotModelledError: a trace of something else than data parallelism by DDP.
     """
     trace = read_events(path, progress)
-    info = trace.header.get("distributedInfo")
-    facts: dict[str, Any] = info if isinstance(info, dict) else {}
-    said = text_of(facts.get("backend"))
     on_gpu = len(trace.gpu) > 0
-    backend = None if said is None else backend_of(said, "cuda" if on_gpu else "cpu")
+    backend = trace.backend and backend_of(trace.backend, "cuda" if on_gpu else "cpu")
     decline_unread_device(trace, backend)
     collectives = find_collectives(trace)
     steps = find_steps(trace, collectives)
@@ -90,12 +83,12 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
     _, calls_alone = find_accumulations(trace)
     return SeenRank(
         source=str(path),
-        rank=_count(facts.get("rank"), 0),
-        world_size=_count(facts.get("world_size"), 1),
+        rank=trace.rank,
+        world_size=trace.world_size,
         backend=backend,
-        device=(device_of(trace) or "GPU") if on_gpu else "CPU",
+        device=(trace.device or "GPU") if on_gpu else "CPU",
         on_gpu=on_gpu,
-        host=text_of(trace.header.get("host_name")),
+        host=trace.host,
         steps=steps,
         overlap=overlap_ratio(computation, communication),
         all_reduce_overlap=overlap_ratio(computation, all_reduces),
@@ -104,15 +97,11 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
         is_compiled=NODE + "CompiledFunctionBackward" in trace.names,
         unseen_calls=unseen_calls(trace),
         calls_alone=calls_alone,
-        base_ns=base if type(base := trace.header.get("baseTimeNanoseconds")) is int else 0,
+        base_ns=trace.base_ns,
         doubts=doubts(trace),
         long_calls=tuple((start, end, plain(name, 60)) for start, end, name in trace.long_calls),
         dropped=tuple(f"{count} {what}" for what, count in trace.dropped.items()),
-        header={
-            key: text
-            for key, text in (("backend", backend), ("nccl_version", text_of(facts.get("nccl_version"))))
-            if text
-        },
+        nccl_version=trace.nccl_version,
     )
 
 
@@ -135,10 +124,6 @@ def _kernels(trace: TraceEvents, steps: Sequence[SeenStep]) -> list[Spans]:
     computing = trace.running(is_computation)
     computing = computing[computing["lane"] == busiest(computing)]
     return [between(computing, step.start_ns, step.end_ns) for step in steps]
-
-
-def _count(value: Any, least: int) -> int | None:
-    return value if type(value) is int and least <= value < _MOST_RANKS else None
 
 
 # ---- whether the trace shows the device that computed
@@ -197,29 +182,15 @@ def unread_words(unread: Counter[str]) -> str:
     return f"{unread.total()} events of categories that are not read ({shown}{more})"
 
 
-def device_of(trace: TraceEvents) -> str | None:
-    """The accelerator that the trace lists first, whether or not anything ran on it; others are taken to be
-    alike.
-    """
-    devices: Any = trace.header.get("deviceProperties")
-    first = devices[0] if isinstance(devices, list) and devices else None
-    return text_of(first.get("name")) if isinstance(first, dict) else None
-
-
-def text_of(value: Any) -> str | None:
-    """``value`` if it is a printable string and not empty, else None."""
-    return value if isinstance(value, str) and value and value.isprintable() else None
-
-
 def doubts(trace: TraceEvents) -> tuple[str, ...]:
     """Signs that a device did work which is not in the figures, a sentence each."""
     said = []
     if trace.unread:
         said.append(f"{unread_words(trace.unread)}: if a device's, what it did is in no figure here")
-    if not len(trace.gpu) and (name := device_of(trace)) is not None:
+    if not len(trace.gpu) and trace.device is not None:
         said.append(
-            f"the trace lists {name!r} and nothing that ran on it: taken for training on the CPU; if it was "
-            f"not, profile with ProfilerActivity.CUDA as well"
+            f"the trace lists {trace.device!r} and nothing that ran on it: taken for training on the CPU; "
+            f"if it was not, profile with ProfilerActivity.CUDA as well"
         )
     return tuple(said)
 

@@ -256,7 +256,11 @@ def provenance(rank: SeenRank) -> dict[str, Any]:
         "device": rank.device,
         "device_type": "cuda" if rank.on_gpu else "cpu",
         "host": rank.host,
-        **rank.header,
+        **{
+            key: text
+            for key, text in (("backend", rank.backend), ("nccl_version", rank.nccl_version))
+            if text
+        },
     }
 
 
