@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -10,7 +11,7 @@ from typing import Any
 
 from sim.costs.service_time import service_ns
 from sim.errors import InputError
-from sim.importer.imported import Imported, ImportOptions, Kind, Note, count_of, few
+from sim.importer.imported import Imported, ImportOptions, Note, Notes, count_of, few
 from sim.importer.kineto.layout import Layout, lay_out, size_of
 from sim.importer.kineto.rank import SeenRank, read_rank
 from sim.importer.kineto.several_ranks import AlignedRanks, align, group_size, rank_rows
@@ -467,172 +468,150 @@ def _notes(
     measurement: Measurement | None,
 ) -> list[Note]:
     rank, steps, layout, reductions = seen.rank, seen.steps, seen.layout, seen.steps[0].reductions
-    notes: list[Note] = []
-
-    def note(kind: Kind, *words: str) -> None:
-        notes.append(Note(kind, "".join(words)))
-
+    notes = Notes()
+    found, assumed = partial(notes.add, "found"), partial(notes.add, "assumed")
     ranks = len(aligned.ranks)
     of = f" of {seen.world_size}" if seen.world_size else ""
     whose = f"rank {rank.rank}: " if ranks > 1 else ""
-    note(
-        "found",
-        f"{count_of(ranks, 'rank')}{of}, {rank.backend or 'backend unknown'}, on {rank.device}; ",
-        f"{count_of(len(steps), 'step')} of {_middle(steps, 'start_ns', 'end_ns')}",
+    found(
+        f"{count_of(ranks, 'rank')}{of}, {rank.backend or 'backend unknown'}, on {rank.device}; "
+        f"{count_of(len(steps), 'step')} of {_middle(steps, 'start_ns', 'end_ns')}"
     )
-    synchronised = f", gradients synchronised after {_middle(steps, 'backward_start_ns', 'sync_end_ns')}"
-    note(
-        "found",
-        f"{whose}backward {_middle(steps, 'backward_start_ns', 'backward_end_ns')}",
-        synchronised if reductions else "",
-    )
+    after = f", gradients synchronised after {_middle(steps, 'backward_start_ns', 'sync_end_ns')}"
+    backward = f"{whose}backward {_middle(steps, 'backward_start_ns', 'backward_end_ns')}"
+    found(backward + (after if reductions else ""))
     job = rank.world_size
     if seen.world_size and job and job != seen.world_size:
-        note("found", f"gradients are reduced over {seen.world_size} of the job's {job} ranks")
+        found(f"gradients are reduced over {seen.world_size} of the job's {job} ranks")
     if workload is not None:
-        note("found", f"{len(workload.gradients)} gradients, {format_size(workload.total_bytes)}")
+        found(f"{len(workload.gradients)} gradients, {format_size(workload.total_bytes)}")
     if reductions:
         sizes = ["?" if (size := size_of(one)) is None else format_size(size) for one in reductions]
-        note("found", f"{len(sizes)} all-reduces of gradients a step: {few(sizes)}")
+        found(f"{len(sizes)} all-reduces of gradients a step: {few(sizes)}")
     if rank.overlap is not None:
-        note(
-            "found",
-            f"{whose}computation overlaps {format_percent(rank.overlap)} of all communication kernels",
-            ""
-            if rank.all_reduce_overlap is None
-            else f", {format_percent(rank.all_reduce_overlap)} of the all-reduces",
-        )
+        of_all = f"{whose}computation overlaps {format_percent(rank.overlap)} of all communication kernels"
+        part = rank.all_reduce_overlap
+        found(of_all + ("" if part is None else f", {format_percent(part)} of the all-reduces"))
     if (beside := rank.interference) is not None:
         low, _, high = beside.quartiles
-        note(
-            "found",
-            f"computation takes {beside.slowdown:.2f} times as long beside a collective ({beside.count} ",
-            f"kernels that ran alone in another step; quartiles {low:.2f} and {high:.2f})",
+        found(
+            f"computation takes {beside.slowdown:.2f} times as long beside a collective ({beside.count} "
+            f"kernels that ran alone in another step; quartiles {low:.2f} and {high:.2f})"
         )
     if (slowed := seen.slowed) is not None:
         low, _, high = slowed.quartiles
-        note(
-            "found",
-            f"all-reduces take {slowed.slowdown:.2f} times as long beside backward as after it ",
-            f"({slowed.count} beside it, {slowed.after} after it of {count_of(slowed.sizes, 'size')}; ",
-            f"quartiles {low:.2f} and {high:.2f}): the curve is that of nothing beside",
+        found(
+            f"all-reduces take {slowed.slowdown:.2f} times as long beside backward as after it "
+            f"({slowed.count} beside it, {slowed.after} after it of {count_of(slowed.sizes, 'size')}; "
+            f"quartiles {low:.2f} and {high:.2f}): the curve is that of nothing beside"
         )
     if waited := _waited_ns(seen, aligned, hardware):
-        note(
-            "found",
-            f"{whose}all-reduces lasted {format_ms(waited)} a step longer than their transfers",
+        whom = (
             ", waiting for ranks that came later"
             if aligned.complete
-            else " as they are taken: they waited for ranks that are missing, or transfers vary",
-            "; a prediction of these steps misses that",
+            else " as they are taken: they waited for ranks that are missing, or transfers vary"
+        )
+        found(
+            f"{whose}all-reduces lasted {format_ms(waited)} a step longer than their transfers{whom}; a "
+            f"prediction of these steps misses that"
         )
     if behind := median_ns([sum(behind_others_ns(step)) for step in steps]):
-        note(
-            "found",
-            f"all-reduces waited {format_ms(behind)} a step behind other collectives: a prediction of these ",
-            "steps misses that",
+        found(
+            f"all-reduces waited {format_ms(behind)} a step behind other collectives: a prediction of these "
+            "steps misses that"
         )
     others = [[one for one in step.collectives if one.role == "other"] for step in steps]
     if any(others):
         kinds = sorted({one.kind for each in others for one in each})
         took = _over_steps([sum(one.duration_ns for one in each) for each in others])
-        note(
-            "found",
-            f"{_span(sorted(map(len, others)))} other collectives a step ({', '.join(kinds)}), {took}: part ",
-            "of the times, not modelled",
+        found(
+            f"{_span(sorted(map(len, others)))} other collectives a step ({', '.join(kinds)}), {took}: part "
+            "of the times, not modelled"
         )
     batches, reduced = steps[0].micro_batches, sorted(step.synchronised_batches for step in steps)
     if batches > 1:
         which = "each of them reduced" if {*reduced} == {batches} else f"{_span(reduced)} of them reduced"
-        note(
-            "found",
-            f"{batches} micro-batches a step, {which}; all before the last one's backward, with its ",
-            "all-reduces, is in forward_ns",
+        found(
+            f"{batches} micro-batches a step, {which}; all before the last one's backward, with its "
+            "all-reduces, is in forward_ns"
         )
     if rank.unseen_calls:
-        note(
-            "found",
-            f"{count_of(rank.unseen_calls, 'call')} of collectives without a known communication kernel: ",
-            "the trace's communication is incomplete",
+        found(
+            f"{count_of(rank.unseen_calls, 'call')} of collectives without a known communication kernel: "
+            "the trace's communication is incomplete"
         )
     if layout is not None:
-        note("assumed", layout.told_by)
+        assumed(layout.told_by)
     curve = hardware.all_reduce if hardware is not None and aligned.complete else ()
     for line in contradictions(rank.steps, steps, rank.interference, slowed, curve):
-        note("assumed", line)
+        assumed(line)
     for line in dict.fromkeys(doubt for one in aligned.ranks for doubt in one.doubts):
-        note("assumed", f"WARNING: {line}")
+        assumed(f"WARNING: {line}")
     if rank.calls_alone:
-        note(
-            "assumed",
-            f"{count_of(rank.calls_alone, 'AccumulateGrad')} shown by the engine's call alone (a sampled ",
-            "trace leaves out what is inside): its hooks are taken to begin with the call",
+        assumed(
+            f"{count_of(rank.calls_alone, 'AccumulateGrad')} shown by the engine's call alone (a sampled "
+            "trace leaves out what is inside): its hooks are taken to begin with the call"
         )
     if any(one.dtype is None for one in reductions):
-        note("assumed", "the trace names no dtype for all-reduces; float32 is assumed")
+        assumed("the trace names no dtype for all-reduces; float32 is assumed")
     if workload is not None and workload.ready_includes:
-        note(
-            "assumed",
-            f"the times contain {', '.join(workload.ready_includes)} as they were with these buckets; a ",
-            "prediction for others keeps them",
+        assumed(
+            f"the times contain {', '.join(workload.ready_includes)} as they were with these buckets; a "
+            "prediction for others keeps them"
         )
     if ranks > 1:
-        note("assumed", f"the workload is rank {rank.rank}'s, whose backward is the longest")
+        assumed(f"the workload is rank {rank.rank}'s, whose backward is the longest")
         if not all(one.is_marked for one in aligned.ranks):
-            note(
-                "assumed",
-                "the profiler did not number steps (prof.step() with a schedule does): those that come ",
-                "equally late in each rank's trace are taken for one, and clocks are known up to whole steps",
+            assumed(
+                "the profiler did not number steps (prof.step() with a schedule does): those that come "
+                "equally late in each rank's trace are taken for one, and clocks are known up to whole steps"
             )
     if workload is None:
         text = (
             "sizes of gradients: the trace has neither Input Dims nor In msg nelems; give --model, or "
             "profile with record_shapes=True; without them there is no workload"
         )
-        notes.append(Note("missing", text, "workload"))
+        notes.add("missing", text, "workload")
     if hardware is None:
-        why = _why_no_curve(seen)
-        notes.append(Note("missing", f"an all-reduce curve: {why}", "curve"))
+        notes.add("missing", f"an all-reduce curve: {_why_no_curve(seen)}", "curve")
     else:
-        _note_curve(seen, aligned, hardware, note)
+        _note_curve(seen, aligned, hardware, assumed)
     asked = None if measurement is None else measurement.asked
     if asked is not None and asked.policy != "explicit":
-        note("assumed", "all-reduces were sent after the last gradient, one by one: no DDP")
+        assumed("all-reduces were sent after the last gradient, one by one: no DDP")
     if hardware is not None and hardware.copy_out_bytes_per_s is None:
-        note("assumed", "no copies out of buckets were seen: gradient_as_bucket_view=True, or no DDP")
+        assumed("no copies out of buckets were seen: gradient_as_bucket_view=True, or no DDP")
     if layout is not None and not layout.buckets:
-        note("missing", "buckets: no all-reduce of gradients in the trace")
+        notes.add("missing", "buckets: no all-reduce of gradients in the trace")
     return notes
 
 
-def _note_curve(seen: Seen, aligned: AlignedRanks, hardware: Hardware, note: Callable[..., None]) -> None:
+def _note_curve(
+    seen: Seen, aligned: AlignedRanks, hardware: Hardware, assumed: Callable[[str], None]
+) -> None:
     """What is assumed of the all-reduces as they ran."""
     if not aligned.complete:
-        note(
-            "assumed",
-            f"WARNING: {len(aligned.ranks)} of {seen.world_size} ranks: a kernel lasts from its own ",
-            "rank's arrival, not the last one's; the least over steps is taken (the median of those that ",
-            "were ready longer than they then took), an upper bound of the transfer, also below the ",
-            "smallest size; give the traces of all ranks",
+        assumed(
+            f"WARNING: {len(aligned.ranks)} of {seen.world_size} ranks: a kernel lasts from its own "
+            "rank's arrival, not the last one's; the least over steps is taken (the median of those that "
+            "were ready longer than they then took), an upper bound of the transfer, also below the "
+            "smallest size; give the traces of all ranks"
         )
     if seen.rank.on_gpu and seen.slowed is None:
         clear = "" if aligned.complete else ", without a wait for ranks that are missing"
-        note(
-            "assumed",
-            f"what computation beside them costs all-reduces is not known (no size ran {FEWEST} times ",
-            f"beside backward and after it{clear}): they are taken to last as long as in these steps",
+        assumed(
+            f"what computation beside them costs all-reduces is not known (no size ran {FEWEST} times "
+            f"beside backward and after it{clear}): they are taken to last as long as in these steps"
         )
     if not seen.rank.on_gpu:
-        note(
-            "assumed",
-            "an all-reduce lasts from when a thread of gloo takes it to its end on that rank; gloo runs ",
-            f"{GLOO_CHANNELS} at once, and the curve is as they ran beside one another",
+        assumed(
+            "an all-reduce lasts from when a thread of gloo takes it to its end on that rank; gloo runs "
+            f"{GLOO_CHANNELS} at once, and the curve is as they ran beside one another"
         )
     if len(hardware.all_reduce) < 3:
-        note(
-            "assumed",
-            f"the curve has {count_of(len(hardware.all_reduce), 'size')}; others are drawn from them (give ",
-            "an nccl-tests log as well: bucketsim import auto)",
+        assumed(
+            f"the curve has {count_of(len(hardware.all_reduce), 'size')}; others are drawn from them (give "
+            "an nccl-tests log as well: bucketsim import auto)"
         )
 
 

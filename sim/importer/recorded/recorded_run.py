@@ -58,7 +58,10 @@ def as_run(recording: Recording, workload: Workload) -> Measurement | str:
         return "not every gradient was in a bucket"
     micro_batches, _ = accumulation(kept)
     steps = [
-        row for row in _common_steps(kept, since=layouts[-1].step) if len(row[0].backwards) >= micro_batches
+        row
+        for row in _common_steps(kept, since=layouts[-1].step)
+        if len(row[0].backwards) >= micro_batches
+        and all(one.backwards[-micro_batches].started_ns <= one.step_ns for one in row)
     ]
     if not steps:
         return "no step was recorded by every rank with its last buckets"
