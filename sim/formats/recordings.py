@@ -21,7 +21,6 @@ from sim.nouns.recording import (
 )
 
 _FILE = re.compile(r"rank-([0-9]+)\.jsonl")
-_ALIKE = ("world_size", "level", "every", "device", "backend", "clock", "parameters")
 
 
 def load_recording(directory: str | os.PathLike[str]) -> Recording:
@@ -47,31 +46,27 @@ def check_one_run(headers: Sequence[RecordingHeader], folder: Path) -> None:
 
     Each has a device of its own, of one type: ``cuda:0`` of every host, or ``cuda:0`` to ``cuda:7`` of each.
     """
-    first = headers[0]
+    first = _alike(headers[0])
     for header in headers[1:]:
-        for field, one, other in zip(_ALIKE, _compared(first), _compared(header), strict=True):
-            if one != other:
+        for field, other in _alike(header).items():
+            if (one := first[field]) != other:
                 shown = f" ({other} and {one})" if isinstance(other, int | str) else ""
                 raise InputError(
-                    f"{folder}: {field}: rank {header.rank} has another than rank {first.rank}{shown}; give "
-                    f"the files of one run"
+                    f"{folder}: {field}: rank {header.rank} has another than rank {headers[0].rank}{shown}; "
+                    f"give the files of one run"
                 )
 
 
-def _compared(header: RecordingHeader) -> tuple[object, ...]:
-    """What all ranks of a run say alike, in the order of ``_ALIKE``; of devices, type and which are one."""
+def _alike(header: RecordingHeader) -> dict[str, object]:
+    """What all ranks of a run say alike, by fields; of devices, the type and which of them are one."""
     places: dict[str, str] = {}
     for one in header.parameters:
         places.setdefault(one.device, f"{device_type(one.device)} {len(places)}")
-    return (
-        header.world_size,
-        header.level,
-        header.every,
-        header.device_type,
-        header.backend,
-        header.clock,
-        tuple(replace(one, device=places[one.device]) for one in header.parameters),
-    )
+    return {
+        **{field: getattr(header, field) for field in ("world_size", "level", "every", "backend", "clock")},
+        "device": header.device_type,
+        "parameters": tuple(replace(one, device=places[one.device]) for one in header.parameters),
+    }
 
 
 def rank_of(path: Path) -> int | None:
