@@ -174,13 +174,18 @@ def percent(ns: int, step_ns: int) -> float:
     return 100 * ns / step_ns if step_ns else 100.0
 
 
+def _figures_of(curve: str, row: ScalingRow) -> tuple[int, int, float]:
+    """Step and exposed communication, ns, and the efficiency in percent: what one GPU alone takes of it."""
+    step: int = getattr(row, f"{curve}_step_ns")
+    return step, step - row.single_step_ns, percent(row.single_step_ns, step)
+
+
 def _text_of(curve: str, row: ScalingRow) -> str:
     """The hover of one assignment at one world size."""
-    step, exposed = getattr(row, f"{curve}_step_ns"), getattr(row, f"{curve}_exposed_comm_ns")
-    efficiency = getattr(row, f"{curve}_efficiency")
+    step, exposed, efficiency = _figures_of(curve, row)
     lines = [
         f"<b>{CURVES[curve][0]}, {row.world_size:,} ranks</b>",
-        f"efficiency {format_percent(efficiency)}, step {format_ms(step)}",
+        f"efficiency {format_percent(efficiency / 100)}, step {format_ms(step)}",
         f"exposed {format_ms(exposed)}, {format_percent(exposed / step if step else 0.0)} of the step",
     ]
     if curve == "default":
@@ -278,10 +283,8 @@ def scaling_figure(rows: Sequence[ScalingRow]) -> go.Figure:
 def _curve(curve: str, name: str, rows: Sequence[ScalingRow], colour: str) -> list[Trace]:
     title, _, dash, symbol = CURVES[curve]
     words = f"{title}, {safe(name)}" if name else title
-    heights = (
-        [100 * getattr(row, f"{curve}_efficiency") for row in rows],
-        [ms(getattr(row, f"{curve}_exposed_comm_ns")) for row in rows],
-    )
+    figures = [_figures_of(curve, row) for row in rows]
+    heights = ([efficiency for _, _, efficiency in figures], [ms(exposed) for _, exposed, _ in figures])
     return [
         dots(
             words,

@@ -300,6 +300,9 @@ def test_the_range_of_the_curve_is_a_band(rows: tuple[ScalingRow, ...]) -> None:
     (band,) = traces_of(scaling_figure(rows), "best cap over the range of the curve")
     assert band.y[0] == 100 * rows[0].single_step_ns / rows[0].cap_step_high_ns
     assert band.y[-1] == 100 * rows[0].single_step_ns / rows[0].cap_step_low_ns
+    efficiency, exposed, _ = traces_of(scaling_figure(rows), "best cap")
+    assert list(efficiency.y) == pytest.approx([100 * row.cap_efficiency for row in rows])
+    assert list(exposed.y) == pytest.approx([row.cap_exposed_comm_ns / MS for row in rows])
     sure = [replace(row, cap_step_low_ns=row.cap_step_ns, cap_step_high_ns=row.cap_step_ns) for row in rows]
     assert not traces_of(scaling_figure(sure), "best cap over the range of the curve")
 
