@@ -23,6 +23,7 @@ PAGES = {
     "truth": "How true it is",
     "cluster-files": "From what a cluster already writes",
     "unmeasured": "Machines nobody measured",
+    "table": "What buckets are worth",
     "modelled": "What is modelled",
     "dashboard": "The dashboard",
     "how-it-works": "How it works",
