@@ -1,8 +1,8 @@
 """``record``: run a training step some twenty times and write down what backward does, and when.
 
-Steps in which every gradient is watched (when is it ready?) alternate with steps in which one is, that which
-comes last (how long do forward, backward and optimizer take?), so that both see the same machine. The cost of
-our own hooks is then taken out: ready times are scaled by plain backward over watched backward.
+Steps in which every gradient is watched (when is it ready?) alternate with steps in which a few are, those
+that come last (how long do forward, backward and optimizer take?), so that both see the same machine. The cost
+of our own hooks is then taken out: ready times are scaled by plain backward over watched backward.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +33,7 @@ from sim.recorder.watch import StepStamps, StepWatch
 from sim.recorder.watched_workload import workload_of_backwards
 from sim.units import median_ns
 
+_FEW = 4  # gradients that tell the end of backward: a step may skip a layer
 _INDEX_BYTES = 8  # torch's sparse tensors have int64 indices
 Progress = Callable[[int, int], None]
 
@@ -96,7 +97,7 @@ def record(
         report(done, total)
         # plain watched watched plain ...: a drifting machine favours neither
         is_watched = (done - warmup) % 4 in (1, 2)
-        times = measure(step, seen, clock, hooked=None if is_watched else seen.fired[-1:])
+        times = measure(step, seen, clock, hooked=None if is_watched else seen.fired[-_FEW:])
         if done >= warmup:
             (watched if is_watched else plain).append(times)
     report(total, total)

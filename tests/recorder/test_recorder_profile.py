@@ -444,3 +444,21 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MachineError, match="'cuda:2' is not here"):
         find_device("cuda:2")
     assert isinstance(clock_for(find_device("cuda:0")), EventClock)
+
+
+def test_a_step_may_skip_the_layer_that_is_ready_last() -> None:
+    """Whether it does may change from step to step."""
+
+    class Skipping(nn.Module):
+        calls = 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return self.last(self.first(x) if self.calls % 3 == 1 else x).mean()
+
+    workload = quick((Skipping(), torch.ones(1, 4)), repeats=6)
+    assert sorted(workload.ready_order) == [0, 1, 2, 3]
