@@ -1,8 +1,8 @@
 """``record``: run a training step some twenty times and write down what backward does, and when.
 
 Steps in which every gradient is watched (when is it ready?) alternate with steps in which a few are, those
-that come last (how long do forward, backward and optimizer take?), so that both see the same machine. The cost
-of our own hooks is then taken out: ready times are scaled by plain backward over watched backward.
+that come last (how long do forward, backward and optimizer take?), so that both see the same machine. The
+cost of our own hooks is then taken out: ready times are scaled by plain backward over watched backward.
 """
 
 from collections.abc import Callable, Mapping, Sequence
