@@ -111,8 +111,7 @@ def _unpack(files: Sequence[tuple[str, bytes]], folder: Path) -> tuple[list[Path
     """Write the files below ``folder``, each in a directory of its own, inflated where they are gzip.
 
     Returns:
-        The files sorted by name, with numbers in names by their value; and a note for each file that is left
-        out, as another has the same content.
+        The files sorted by name; and a note for each file that is left out, as another has the same content.
 
     Raises:
         InputError: none or too many files, more than ``MAX_INFLATED_BYTES`` in all, or one that
@@ -122,11 +121,11 @@ def _unpack(files: Sequence[tuple[str, bytes]], folder: Path) -> tuple[list[Path
         raise InputError("files: none; give at least one file")
     if len(files) > MAX_FILES:
         raise InputError(f"files: {len(files)} are too many; give {MAX_FILES} at most")
-    named = sorted((_natural(name := safe_name(given)), name, content) for given, content in files)
+    named = sorted((safe_name(given), content) for given, content in files)
     first: dict[bytes, Path] = {}
     same = []
     left = MAX_INFLATED_BYTES
-    for number, (_, name, content) in enumerate(named):
+    for number, (name, content) in enumerate(named):
         if content in first:
             same.append(Note("dropped", f"{name}: has the same content as {first[content].name}"))
             continue
@@ -166,12 +165,6 @@ def safe_name(name: str) -> str:
     last = re.split(r"[/\\]", name)[-1].removesuffix(".gz")
     shown = " ".join(plain(last, len(last)).split())[-_LONGEST_NAME:].lstrip(".- ")
     return shown or "a file without a name"
-
-
-def _natural(label: str) -> tuple[tuple[int, str], ...]:
-    """``rank2`` before ``rank10``."""
-    parts = re.split(r"([0-9]+)", label)
-    return tuple((int(part), "") if place % 2 else (-1, part) for place, part in enumerate(parts))
 
 
 def _read(paths: Sequence[Path], folder: Path, options: ImportOptions) -> Uploaded:

@@ -436,3 +436,10 @@ def test_steps_that_are_all_alike_leave_it_open(tmp_path: Path) -> None:
     found = read(tmp_path, dialect=Dialect(steps=False))
     assert found.ranks[1].clock_offset_ns == 3_000_000_000
     assert any("clocks are known up to whole steps" in line for line in found.assumed)
+
+
+def test_several_numbers_of_steps_that_nothing_numbers_are_refused(tmp_path: Path) -> None:
+    dialect = Dialect(steps=False)
+    texts = [build(replace(JOB, forward_ns=JOB.forward_ns[rank:]), dialect)[0][rank] for rank in (0, 1)]
+    with pytest.raises(InputError, match="nothing tells which belong together"):
+        read_kineto(write(texts, tmp_path, dialect), ImportOptions())

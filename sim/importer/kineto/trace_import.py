@@ -155,6 +155,11 @@ def _one_job(ranks: Sequence[SeenRank]) -> list[SeenRank]:
                 f"{one.source}: distributedInfo.world_size: {one.world_size}, in {ranks[0].source} "
                 f"{ranks[0].world_size}; give the traces of one job"
             )
+    if not all(one.is_marked for one in ranks) and len({one.steps[-1].number for one in ranks}) > 1:
+        raise InputError(
+            f"{ranks[0].source}: the profiler did not number steps, and the traces of ranks have several "
+            f"numbers of them: nothing tells which belong together; profile with a schedule and prof.step()"
+        )
     return sorted(ranks, key=lambda one: one.rank or 0)
 
 
