@@ -248,8 +248,11 @@ def follow(state: State) -> None:
     """
     slider, _, wanted = str(st.session_state.get("follow", {}).get("near") or "").partition(" ")
     slider = slider if slider in FOLLOWED else CAP_SLIDER
-    group = state.group(slider)
-    stops = frames(state, slider, inf if wanted == group else _FIRST_S) if group else {}
+    group, stops = state.group(slider), dict[float, str | None]()
+    if group:
+        of = group, playing.play(state.inputs, state.choice).report.notes
+        known = _whole(*of, lambda: frames(state, slider)) if wanted == group else _whole.known(*of, dict)
+        stops = frames(state, slider, _FIRST_S) if known is None else known
     texts = list(dict.fromkeys(text for text in stops.values() if text is not None))
     numbers = {text: number for number, text in enumerate(texts)}
     _FOLLOW(
@@ -267,6 +270,14 @@ def follow(state: State) -> None:
         default={"near": None},
         on_near_change=lambda: None,
     )
+
+
+@memo(_CHARACTERS, lambda made, *_: sum(len(text or "") for text in set(made.values())))
+def _whole(
+    group: str, notes: tuple[str, ...], make: Callable[[], dict[float, str | None]]
+) -> dict[float, str | None]:
+    """All frames of a group, beside a step with these notes."""
+    return make()
 
 
 def frames(state: State, slider: str, enough_s: float = inf) -> dict[float, str | None]:
