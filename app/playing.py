@@ -24,8 +24,7 @@ from sim.nouns.timeline import PathSpan, Timeline
 from sim.nouns.workload import Workload
 from sim.truth.recorded_job import held_to
 from sim.tuner.gain import DEFAULT_WORDS, BandPoint
-from sim.tuner.setting import find_setting
-from sim.tuner.sweep import SweepRow
+from sim.tuner.sweep import SweepRow, find_setting
 
 Progress = Callable[[str], None]
 

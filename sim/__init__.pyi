@@ -31,7 +31,7 @@ from sim.live.calibration import live_window as live_window
 from sim.live.follower import Follower as follow
 from sim.live.follower import find_recordings as find_recordings
 from sim.live.held import judge as judge_live
-from sim.metrics.critical_path import critical_path as critical_path
+from sim.metrics.bottleneck import critical_path as critical_path
 from sim.metrics.step import summarize as summarize
 from sim.recorder.live_recording import record as record
 from sim.systems.compile_cuts import torch_compiled as torch_compiled
@@ -57,7 +57,7 @@ from sim.tuner.others import best_of as best_of
 from sim.tuner.recommend import best as best
 from sim.tuner.recommend import gain as gain
 from sim.tuner.recommend import tune as tune
-from sim.tuner.setting import round_cap as round_cap
+from sim.tuner.sweep import round_cap as round_cap
 from sim.tuner.sweep import sweep as sweep
 from sim.tuner.sweep import sweep_csv as sweep_csv
 from sim.validator.applying import apply as apply

@@ -13,7 +13,7 @@ from app.figures.records import draw_steps
 from app.figures.sweep import draw_sweep
 from app.figures.timeline import draw_stacked, draw_timeline, path_marks, stacked_data, timeline_data
 from sim.errors import InputError
-from sim.metrics.critical_path import critical_path
+from sim.metrics.bottleneck import critical_path
 from sim.metrics.step import summarize
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.timeline import Timeline

@@ -1,4 +1,5 @@
-"""One sentence that names what holds the step up: the first cause that matches, with its figures."""
+"""What holds a step up: the chain of spans that decides its end, in the graph of what released what, and one
+sentence, of the first cause that matches, with its figures."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -6,15 +7,46 @@ from functools import cached_property
 from itertools import chain, pairwise
 from typing import NamedTuple, get_args
 
+import networkx
+
 from sim.costs.not_measured import not_measured
 from sim.costs.service_time import service_ns
-from sim.metrics.critical_path import critical_path
 from sim.metrics.intervals import intersection_length
 from sim.nouns.collective import Collective, CollectiveKind, CollectiveTimes
 from sim.nouns.hardware import SLOWDOWNS
 from sim.nouns.timeline import BucketTimes, PathSpan, Timeline
 from sim.nouns.workload import Gradient
 from sim.units import format_ms, format_percent, format_size
+
+_START = -1  # of backward, among the numbers of links
+
+
+def dependencies(timeline: Timeline) -> "networkx.DiGraph[int]":
+    """The links of a step by number: an edge from each one's cause to it.
+
+    Every link has one, so that one way leads to each, without a gap, from the start of backward.
+    """
+    return networkx.DiGraph((link.cause, number) for number, link in enumerate(timeline.spans))
+
+
+def critical_path(timeline: Timeline) -> tuple[PathSpan, ...]:
+    """The spans that decide when the last gradient is available, in time order; all take time."""
+    if timeline.released_by == _START:
+        return ()
+    way = networkx.shortest_path(dependencies(timeline), _START, timeline.released_by)
+    return tuple(
+        PathSpan(
+            kind=link.kind,
+            start_ns=link.start_ns,
+            end_ns=link.end_ns,
+            bucket=link.bucket,
+            gradient=link.gradient,
+            collective=link.collective,
+        )
+        for link in (timeline.spans[number] for number in way[1:])
+        if link.end_ns > link.start_ns
+    )
+
 
 _SENT = get_args(CollectiveKind)
 

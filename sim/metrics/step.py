@@ -1,6 +1,6 @@
 """The figures of a step, as CONTRACT defines them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from sim.costs.doubts import doubts_about
@@ -141,63 +141,44 @@ def outside_curves(timeline: Timeline, step_ns: int) -> tuple[str, ...]:
     for played in chain.from_iterable(batch.collectives for batch in timeline.micro_batches):
         if played.collective.purpose == "gradients":
             sizes.setdefault(played.collective.kind, []).append(played.collective.num_bytes)
-    said = []
+    said: list[str] = []
     for kind, sent in sizes.items():
-        curve = timeline.hardware.curve(kind)
-        if curve is not None:
-            words = kind.replace("_", "-")
-            said += [_below(words, curve, sent, step_ns), _beyond(words, curve, sent, step_ns)]
-            said.append(_between(words, curve, sent, step_ns))
-    return tuple(sentence for sentence in said if sentence is not None)
+        if (curve := timeline.hardware.curve(kind)) is not None:
+            said += _guessed(kind.replace("_", "-"), curve, sent, COUNTS * step_ns)
+    return tuple(said)
 
 
-def _far(curve: Curve) -> int:
-    return FAR if len(curve) > 1 else 1
-
-
-def _below(kind: str, curve: Curve, sent: Sequence[int], step_ns: int) -> str | None:
-    first = curve[0]
-    small = [size for size in sent if size * _far(curve) < first.num_bytes]
+def _guessed(kind: str, curve: Curve, sent: Sequence[int], counts_ns: float) -> Iterator[str]:
+    """Sentences on messages below the curve, beyond it, in gaps of it or where it bends, if these count."""
+    first, last = curve[0], curve[-1]
+    far, only = (FAR, "") if len(curve) > 1 else (1, "the only")
+    small = [size for size in sent if size * far < first.num_bytes]
     too_much = sum(first.duration_ns * (first.num_bytes - size) // first.num_bytes for size in small)
-    if not small or too_much < COUNTS * step_ns:
-        return None
-    return (
-        f"{len(small)} of {len(sent)} {kind}s, down to {format_size(min(small))}, are taken to last as long "
-        f"as {format_size(first.num_bytes)}, {_measured(curve, 'the least')}: {format_ms(first.duration_ns)} "
-        f"each, up to {format_ms(too_much)} too much in all; measure smaller ones"
-    )
-
-
-def _beyond(kind: str, curve: Curve, sent: Sequence[int], step_ns: int) -> str | None:
-    last = curve[-1]
-    if last.num_bytes == 0:  # a constant, as it was meant
-        return None
-    large = [size for size in sent if size > _far(curve) * last.num_bytes]
+    if small and too_much >= counts_ns:
+        yield (
+            f"{len(small)} of {len(sent)} {kind}s, down to {format_size(min(small))}, are taken to last as "
+            f"long as {format_size(first.num_bytes)}, {only or 'the least'} size of the curve: "
+            f"{format_ms(first.duration_ns)} each, up to {format_ms(too_much)} too much in all; measure "
+            f"smaller ones"
+        )
+    large = [size for size in sent if size > far * last.num_bytes > 0]  # else a constant, as it was meant
     beyond = sum(service_ns(curve, size) - last.duration_ns for size in large)
-    if not large or beyond < COUNTS * step_ns:
-        return None
-    return (
-        f"{len(large)} of {len(sent)} {kind}s, up to {format_size(max(large))}, are larger than "
-        f"{format_size(last.num_bytes)}, {_measured(curve, 'the greatest')}, and {format_ms(beyond)} in all "
-        f"are a straight line beyond it; measure larger ones"
-    )
-
-
-def _between(kind: str, curve: Curve, sent: Sequence[int], step_ns: int) -> str | None:
-    """Messages in gaps of the curve, or where it bends."""
-    found = []
-    for size in sent:
-        inside = [one for one in guesses(curve, size, size + 1) if one.where == "between"]
-        found += [(one, service_ns(curve, size) * max(one.high - 1, 1 - one.low)) for one in inside]
+    if large and beyond >= counts_ns:
+        yield (
+            f"{len(large)} of {len(sent)} {kind}s, up to {format_size(max(large))}, are larger than "
+            f"{format_size(last.num_bytes)}, {only or 'the greatest'} size of the curve, and "
+            f"{format_ms(beyond)} in all are a straight line beyond it; measure larger ones"
+        )
+    found = [
+        (one.words, service_ns(curve, size) * max(one.high - 1, 1 - one.low))
+        for size in sent
+        for one in guesses(curve, size, size + 1)
+        if one.where == "between"
+    ]
     open_ns = round(sum(ns for _, ns in found))
-    if open_ns < COUNTS * step_ns or not found:
-        return None
-    gaps = " and ".join(dict.fromkeys(one.words for one, _ in found))
-    return (
-        f"{len(found)} of {len(sent)} {kind}s are {gaps}, where nothing was measured: up to "
-        f"{format_ms(open_ns)} more or less in all; measure sizes between"
-    )
-
-
-def _measured(curve: Curve, end: str) -> str:
-    return f"{end} size of the curve" if len(curve) > 1 else "the only size of the curve"
+    if found and open_ns >= counts_ns:
+        gaps = " and ".join(dict.fromkeys(words for words, _ in found))
+        yield (
+            f"{len(found)} of {len(sent)} {kind}s are {gaps}, where nothing was measured: up to "
+            f"{format_ms(open_ns)} more or less in all; measure sizes between"
+        )

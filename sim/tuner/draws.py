@@ -14,7 +14,7 @@ from sim.clock.program import MOST_NS, Machine, machine_of
 from sim.errors import InputError
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.tuner.machines import Machines, Scatter, draw_machines, is_ranged, levels, read_scatter
+from sim.tuner.machines import Machines, Scatter, draw_machines, levels, read_scatter, unknown
 from sim.tuner.problem import Buckets, Problem, curve_arrays, curve_of, play_many, services
 from sim.units import format_number
 
@@ -143,7 +143,7 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
     works = _recorded(problem)
     recorded = len(works) if len(works) >= 2 else 0
     varies = recorded > 0 or band is not None
-    lies_in_ranges = band is not None or (has_link and is_ranged(hardware, sent, varies=varies))
+    lies_in_ranges = band is not None or (has_link and unknown(hardware, sent, varies=varies).is_ranged)
     scatters = has_link and (scatter.knows or "own_step" in hardware.spread)
     fewest = FEWEST_IN_RANGES if lies_in_ranges else FEWEST_MACHINES if scatters else 1
     most = max(FEWEST_ITERATIONS, count // fewest)

@@ -43,23 +43,37 @@ class Machines:
     rests_on: tuple[str, ...] = ()
 
 
-class _Open(NamedTuple):
+class Unknown(NamedTuple):
     """What is not known of a hardware: ranges, readings, and the sizes at which its curve is a guess."""
 
     ranges: dict[str, dict[str, float]]
     readings: Sequence[dict[str, Any]]
     sizes: tuple[Guess, ...]
 
+    @property
+    def is_ranged(self) -> bool:
+        """Whether machines lie in ranges, and not only as what was measured scatters."""
+        return bool(self.ranges or self.sizes or len(self.readings) > 1)
 
-def is_ranged(hardware: Hardware, sent: tuple[int, int], *, varies: bool) -> bool:
-    """Whether machines lie in ranges, and not only as what was measured scatters."""
-    known = _open(hardware, sent, varies)
-    return bool(known.ranges or known.sizes or len(known.readings) > 1)
 
+def unknown(hardware: Hardware, sent: tuple[int, int], *, varies: bool) -> Unknown:
+    """What is not known where messages have from the least to the most bytes ``sent``.
 
-def _open(hardware: Hardware, sent: tuple[int, int], varies: bool) -> _Open:
-    return _Open(
-        open_ranges({**_ranges_of_curve(hardware, varies=varies), **hardware.spread.get("ranges", {})}),
+    Ranges of the whole curve go without saying as it was seen in a step, and where no scatter is recorded and
+    anything else of a step ``varies``, beside which such a curve is not exact.
+    """
+    ranges: dict[str, dict[str, float]] = {}
+    seen = hardware.spread.get("in_step")
+    if isinstance(seen, dict) and {"ratio", "low", "high"} <= set(seen) and seen["ratio"] > 0:
+        # ``high`` is of collectives beside computation, which the slow-down stretches once more.
+        ranges["in_step"] = {
+            "low": min(1.0, seen["low"] / seen["ratio"]),
+            "high": max(1.0, seen["high"] / seen["ratio"] / hardware.comm_slowdown),
+        }
+    elif varies and not read_scatter(hardware).knows:
+        ranges["all_reduce"] = dict(zip(("low", "high"), UNRECORDED, strict=True))
+    return Unknown(
+        open_ranges(ranges | hardware.spread.get("ranges", {})),
         hardware.spread.get("readings") or ({"what": "", "weight": 1},),
         guesses(hardware.all_reduce, *sent),
     )
@@ -73,16 +87,12 @@ def draw_machines(
     *,
     varies: bool = True,
 ) -> Machines:
-    """``count`` machines, or some more where many readings need some each.
-
-    ``sent``: the least and the most bytes of a message, where the curve may be guessed beyond its sizes.
-    ``varies``: whether anything else of a step is known to vary, beside which a curve without any recorded
-    scatter is not exact.
+    """``count`` machines, or more where many readings need some each; ``sent``, ``varies`` as in ``unknown``.
 
     Raises:
         InputError: a ``spread`` that cannot be read.
     """
-    ranges, readings, sizes = _open(hardware, sent, varies)
+    ranges, readings, sizes = unknown(hardware, sent, varies=varies)
     shares = [max(FEWEST_OF_A_READING, round(count * one["weight"])) for one in readings]
     shares = [count] if len(readings) == 1 else shares
     belongs = np.repeat(np.arange(len(shares)), shares)
@@ -91,7 +101,8 @@ def draw_machines(
     own, fields = _left_open(hardware, count, generator)
     factors = factors * own
     for name, known in ranges.items():
-        if name in fields or (name == "all_reduce" and _is_fitted(hardware, "link")):
+        fitted = hardware.spread.get("own_step", {}).get("factors", ())
+        if name in fields or (name == "all_reduce" and "link" in fitted):
             continue  # within its range a step has fitted it
         level = levels(shares, generator)
         if name in ("all_reduce", "in_step"):
@@ -139,21 +150,6 @@ def _point(num_bytes: int, duration_ns: int) -> CurvePoint:
     return CurvePoint(num_bytes=num_bytes, duration_ns=duration_ns)
 
 
-def _ranges_of_curve(hardware: Hardware, *, varies: bool) -> dict[str, dict[str, float]]:
-    """Ranges of the whole curve that go without saying: in a step, and where no scatter is recorded."""
-    found = {}
-    seen = hardware.spread.get("in_step")
-    if isinstance(seen, dict) and {"ratio", "low", "high"} <= set(seen) and seen["ratio"] > 0:
-        # ``high`` is of collectives beside computation, which the slow-down stretches once more.
-        found["in_step"] = {
-            "low": min(1.0, seen["low"] / seen["ratio"]),
-            "high": max(1.0, seen["high"] / seen["ratio"] / hardware.comm_slowdown),
-        }
-    if varies and not found and not read_scatter(hardware).knows:
-        found["all_reduce"] = dict(zip(("low", "high"), UNRECORDED, strict=True))
-    return found
-
-
 def _curve_factors(hardware: Hardware, name: str, known: dict[str, float], level: Floats) -> Floats:
     """Factors of the points [machines, points], one level for all of a machine's.
 
@@ -176,17 +172,13 @@ def _curve_factors(hardware: Hardware, name: str, known: dict[str, float], level
 
 def _between(name: str, value: float | None, known: dict[str, float], level: Floats) -> list[Any]:
     """Values of a field; of a rate evenly by its inverse, and free is none at all."""
-    low, high = known["low"], known["high"]
+    low, high, own = known["low"], known["high"], value or 0.0
     if name in RATES:
-        own = 0.0 if value is None else 1 / value
-        return [1 / one for one in _spread(own, 1 / high, 1 / low, level)]
-    drawn = _spread(value or 0.0, low, high, level)
+        low, high, own = 1 / high, 1 / low, 0.0 if value is None else 1 / value
+    drawn = np.interp(level, (0, 0.5, 1), (low, min(max(own, low), high), high)).tolist()
+    if name in RATES:
+        return [1 / one for one in drawn]
     return [round(one) if name in COSTS else max(1.0, one) for one in drawn]
-
-
-def _spread(value: float, low: float, high: float, level: Floats) -> list[float]:
-    found: list[float] = np.interp(level, (0, 0.5, 1), (low, min(max(value, low), high), high)).tolist()
-    return found
 
 
 def _left_open(
@@ -254,11 +246,6 @@ def _times(hardware: Hardware, name: str, factors: Floats) -> list[Any]:
     if name in COSTS:
         return [round(one) for one in drawn.tolist()]
     return [None if one == np.inf else one for one in drawn.tolist()]
-
-
-def _is_fitted(hardware: Hardware, factor: str) -> bool:
-    """Whether holding to a job's own step has fitted this factor."""
-    return factor in hardware.spread.get("own_step", {}).get("factors", ())
 
 
 # A distribution is its quantiles at these normal scores, and straight between them: least, p10, median, p90,

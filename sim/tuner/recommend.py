@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from sim.costs.doubts import doubts_about, is_refuted
 from sim.costs.own_costs import told_unmeasured
-from sim.metrics.critical_path import critical_path
+from sim.metrics.bottleneck import critical_path
 from sim.metrics.step import summarize
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.checks import at_least
@@ -20,8 +20,7 @@ from sim.tuner.draws import draw
 from sim.tuner.gain import DEFAULT_WORDS, Paired, choose, doubted, find_plateau, judge_gain
 from sim.tuner.optimum import Optimum, find_optimum
 from sim.tuner.problem import Buckets, Problem, listened_to, tell
-from sim.tuner.setting import find_setting
-from sim.tuner.sweep import sweep
+from sim.tuner.sweep import find_setting, sweep
 from sim.units import MIB, format_ms, format_percent
 
 DEFAULT = "default"

@@ -11,8 +11,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.metrics.bottleneck import NEGLIGIBLE
-from sim.metrics.critical_path import critical_path
+from sim.metrics.bottleneck import NEGLIGIBLE, critical_path
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.report import Report

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import sim
 from sim.costs.not_measured import FAR
 from sim.errors import SimError
-from sim.metrics.critical_path import critical_path
+from sim.metrics.bottleneck import critical_path
 from sim.metrics.intervals import Interval, intersection_length, length, union
 from sim.metrics.step import overlap_ratio, step_ns
 from sim.nouns.assignment import Assignment
