@@ -33,8 +33,7 @@ from sim.recorder.tap import can_round_alike, ddp_log, forget
 from sim.recorder.training_step import trained
 from sim.recorder.watch import Watch
 from sim.units import MIB, format_size
-from sim.validator.ranks.wrapping.injection import fixed_reducer, missing_for_injection
-from sim.validator.ranks.wrapping.wrap import observed_buckets
+from sim.validator.ranks.reducer import fixed_reducer, missing_for_injection, observed_buckets
 
 Buckets = tuple[tuple[int, ...], ...]
 

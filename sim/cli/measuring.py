@@ -122,11 +122,11 @@ def _gpus_here() -> int:
 
 def tell_commands(job_file: Path, then: str) -> None:
     """How to run a prepared job on stdout, and on stderr what comes ``then``."""
-    from sim.validator.prepared import commands, read_job
+    from sim.validator.jobs import commands, read_job
 
-    job = read_job(job_file.parent)
-    note(f"wrote {job_file}; run one of these on {job['world_size']} ranks, then: {then}")
-    for command in commands(job_file, job):
+    _, world_size = read_job(job_file)
+    note(f"wrote {job_file}; run one of these on {world_size} ranks, then: {then}")
+    for command in commands(job_file):
         emit(command)
 
 
@@ -281,8 +281,8 @@ def calibrate(
 ) -> None:
     """Measure what a link carries: how long collectives of each size take, between GPUs where they are."""
     from sim.validator.calibrate import calibrate as measure
-    from sim.validator.calibrate import measure_again, prepare_calibration
-    from sim.validator.candidates.carriers import Carrier
+    from sim.validator.calibrate import calibration_job, measure_again, prepare_calibration
+    from sim.validator.jobs import Carrier
 
     if again and (device or backend):
         raise typer.BadParameter("--again: on the device that the file was measured on; leave out --device")
@@ -301,10 +301,9 @@ def calibrate(
     on_cpu = box is not None or again
     chosen = choose_device(device, None, place.world_size, elsewhere=prepare, only_cpu=on_cpu)
     carrier = Carrier(device=chosen, backend=backend)
+    job = calibration_job(largest=largest, rounds=rounds, budget_s=budget, mode=mode, carrier=carrier)
     if prepare:
-        job_file = prepare_calibration(
-            output, ranks, largest=largest, rounds=rounds, budget_s=budget, mode=mode, carrier=carrier
-        )
+        job_file = prepare_calibration(job, output, ranks)
         tell_commands(job_file, f"bucketsim gather {output} -o wire.json")
         return
     with progress("calibrating") as shown:
@@ -312,15 +311,7 @@ def calibrate(
         if again:
             hardware = measure_again(place, sim.load_hardware(output), budget_s=budget, progress=report)
         else:
-            hardware = measure(
-                place,
-                carrier=carrier,
-                largest=largest,
-                rounds=rounds,
-                budget_s=budget,
-                mode=mode,
-                progress=report,
-            )
+            hardware = measure(job, place, progress=report)
     _tell_hardware(hardware, output, as_json)
 
 
@@ -373,7 +364,7 @@ def gather(
     from sim.cli.validating import gather_ab_test
     from sim.validator.abtest import is_ab
     from sim.validator.calibrate import gather_calibration, is_calibration
-    from sim.validator.gathering import gather_record
+    from sim.validator.replay import gather_record
 
     measures, tests = is_calibration(directory), is_ab(directory)
     if measures != (output is not None):

@@ -72,9 +72,7 @@ from sim.units import format_percent, in_ms
 if TYPE_CHECKING:
     from sim.truth.recorded_job import RecordedJob
     from sim.truth.turns import AbTest
-    from sim.validator.candidates.candidate import Candidate
-    from sim.validator.candidates.carriers import Carrier
-    from sim.validator.candidates.replay_jobs import UserModel
+    from sim.validator.jobs import Candidate, Carrier, UserModel
     from sim.validator.launch import Place
 
 AB_FILE = "ab.json"
@@ -126,7 +124,9 @@ def validate(
     as_json: AsJson = False,
 ) -> None:
     """Replay assignments on real ranks and compare them with the prediction."""
-    from sim.validator.candidates.carriers import measure_machine
+    from sim.validator.calibrate import measure_machine
+    from sim.validator.jobs import ReplayJob
+    from sim.validator.replay import prepare as prepare_replay
     from sim.validator.replay import replay
 
     if model is None and (arg or dtype or steps_only):
@@ -164,29 +164,29 @@ def validate(
     for candidate in candidates:
         assert candidate.assignment is not None
         sim.simulate(workload, there, candidate.assignment)  # what cannot be predicted is told beforehand
-    ordered: dict[str, Any] = {
-        "model": user_model,
-        "carrier": carrier,
-        "rounds": rounds,
-        "seed": seed,
-        "probed": not steps_only,
-    }
+    ordered = ReplayJob(
+        candidates=tuple(candidates),
+        workload=workload,
+        model=user_model,
+        carrier=carrier,
+        rounds=rounds,
+        seed=seed,
+        probed=not steps_only,
+    )
     if prepare:
-        from sim.validator.gathering import prepare as prepare_replay
-
         directory = start_record(output, workload, hardware)
-        job_file = prepare_replay(workload, candidates, directory, hardware.world_size, **ordered)
+        job_file = prepare_replay(ordered, directory, hardware.world_size)
         tell_commands(job_file, line("gather", directory))
         return
     directory = start_record(output, workload, hardware, measured)
     with _telling_what_is_kept(directory), progress("replaying") as report:
-        replay(workload, candidates, place, directory, **ordered, progress=report)
+        replay(ordered, place, directory, progress=report)
     note(f"wrote {directory}")
     judge([directory], max_error, as_json)
 
 
 def _model(model: str | None, arg: Any, dtype: str | None) -> "UserModel | None":
-    from sim.validator.candidates.replay_jobs import UserModel
+    from sim.validator.jobs import UserModel
 
     if model is None:
         return None
@@ -202,7 +202,7 @@ def _place(
     hardware_file: Path | None,
 ) -> "Place":
     """Where ranks run, as many as the hardware is of. Raises ``InputError`` where that cannot be."""
-    from sim.validator.candidates.carriers import emulating_place
+    from sim.validator.calibrate import emulating_place
 
     if link == "emulated":
         if box is not None:
@@ -221,7 +221,7 @@ def _place(
 
 
 def _carrier(device: str, backend: str | None, link: str, hardware: Hardware | None) -> "Carrier":
-    from sim.validator.candidates.carriers import Carrier
+    from sim.validator.jobs import Carrier
 
     return Carrier(device=device, backend=backend, emulated=hardware if link == "emulated" else None)
 
@@ -273,12 +273,8 @@ def _candidates(
     caps: Sequence[float] | None,
 ) -> "list[Candidate]":
     """What is replayed: the standing ones with ``caps``, or every system without; and ``assignments``."""
-    from sim.validator.candidates.candidate import (
-        Candidate,
-        check_replayable,
-        every_system,
-        standing_candidates,
-    )
+    from sim.validator.candidates import check_replayable, every_system, standing_candidates
+    from sim.validator.jobs import Candidate
 
     if caps is not None:
         candidates = standing_candidates(workload, list(caps), sim.tune(workload, hardware).assignment)
@@ -351,8 +347,9 @@ def ab(
     as_json: AsJson = False,
 ) -> None:
     """Measure DDP's default and one assignment in turns, in your own model: is the gain there?"""
-    from sim.validator.abtest import prepare_ab, run_ab
-    from sim.validator.candidates.carriers import measure_machine
+    from sim.validator.abtest import ab_job, run_ab
+    from sim.validator.calibrate import measure_machine
+    from sim.validator.replay import prepare as prepare_replay
 
     if prepare and (box is not None or as_json or link == "emulated"):
         raise typer.BadParameter(
@@ -382,23 +379,23 @@ def ab(
     directory = None if output is None else _ab_directory(output, workload, hardware)
     user_model = _model(model, arg, dtype)
     assert user_model is not None
-    ordered: dict[str, Any] = {
-        "carrier": carrier,
-        "workload": workload,
-        "rounds": rounds,
-        "seed": seed,
-        "samples_per_rank": samples,
-    }
+    ordered = ab_job(
+        user_model,
+        given,
+        carrier=carrier,
+        workload=workload,
+        rounds=rounds,
+        seed=seed,
+        samples_per_rank=samples,
+    )
     if prepare:
         assert directory is not None
-        job_file = prepare_ab(user_model, given, directory, place.world_size, **ordered)
+        job_file = prepare_replay(ordered, directory, place.world_size)
         tell_commands(job_file, line("gather", directory))
         return
     note(f"A/B: {rounds} rounds on {place.world_size} ranks; DDP's default and the assignment take turns")
     with _telling_what_is_kept(directory), progress("A/B") as report:
-        result = run_ab(
-            user_model, given, place, directory=directory, predicted=predicted, progress=report, **ordered
-        )
+        result = run_ab(ordered, place, directory=directory, predicted=predicted, progress=report)
     if directory is not None:
         write_atomically(directory / AB_FILE, json_text(_ab_document(result)))
         note(f"wrote {directory}")

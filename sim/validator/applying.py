@@ -17,8 +17,7 @@ from sim.formats.documents import load_assignment
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment, MadeFor
 from sim.recorder.live_recording import log_buckets
 from sim.recorder.training_step import check_plain_module, dtype_name, without_wrapper
-from sim.validator.ranks.wrapping.injection import InjectedDataParallel, missing_for_injection
-from sim.validator.ranks.wrapping.wrap import reduced_parameters
+from sim.validator.ranks.reducer import InjectedDataParallel, missing_for_injection, reduced_parameters
 
 __all__ = ["DistributedDataParallel", "Module", "apply"]
 

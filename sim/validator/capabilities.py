@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.validator.ranks.pacing.paced_module import sharpen_sleep, sleep_until
+from sim.validator.ranks.step import sharpen_sleep, sleep_until
 
 _SLEEPS = 50
 _SLEEP_NS = 1_000_000
@@ -105,6 +105,6 @@ def _gpus() -> tuple[Gpu, ...]:
 
 def _missing_for_injection() -> tuple[str, ...]:
     # Not at the top: without torch.distributed there is no Reducer to import.
-    from sim.validator.ranks.wrapping.injection import missing_for_injection
+    from sim.validator.ranks.reducer import missing_for_injection
 
     return tuple(missing_for_injection())

@@ -18,9 +18,10 @@ from types import FrameType
 from typing import IO, Any, BinaryIO
 
 from sim.errors import InputError, ReplayError
-from sim.formats.files import scratch_directory, write_atomically
+from sim.formats.files import scratch_directory
 from sim.units import format_number
 from sim.validator.box import Host, box, die_with_parent
+from sim.validator.jobs import Job, write_job
 
 EVENTS_AT = "BUCKETSIM_EVENTS"  # the variable that tells ranks started here which file to append events to
 EVENTS, FAILED = "events.jsonl", "failed-rank-{}.json"  # what ranks that others start leave beside their job
@@ -154,8 +155,8 @@ def _kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 # Ranks of ours: what they are told, what they tell, and whose fault it is where they fail.
 
 
-def run_ranks(place: Place, job: dict[str, Any], on_event: Callable[[dict[str, Any]], None]) -> None:
-    """Run a worker's job on the ranks of ``place``; what rank 0 tells is handed to ``on_event``.
+def run_ranks(place: Place, job: Job, on_event: Callable[[dict[str, Any]], None]) -> None:
+    """Run ``job`` on the ranks of ``place``; what rank 0 tells is handed to ``on_event``.
 
     Raises:
         ReplayError: a rank failed, died, hung or disagreed; named, with its reason.
@@ -167,7 +168,7 @@ def run_ranks(place: Place, job: dict[str, Any], on_event: Callable[[dict[str, A
         if place.rates_bits:
             hosts = stack.enter_context(box(place.rates_bits))
         folder = stack.enter_context(scratch_directory())
-        write_atomically(folder / "job.json", json.dumps({**job, "world_size": place.world_size}))
+        job_file = write_job(folder, job, place.world_size)
         # In memory: a disk that is full must not end a measurement, nor a pipe that nobody reads hold it up.
         events = stack.enter_context(os.fdopen(os.memfd_create("events"), "rb"))
         logs = [stack.enter_context(os.fdopen(os.memfd_create("log"), "w+b")) for _ in hosts]
@@ -183,7 +184,7 @@ def run_ranks(place: Place, job: dict[str, Any], on_event: Callable[[dict[str, A
                 "TMPDIR": str(folder),
                 EVENTS_AT: f"/dev/fd/{events.fileno()}",
             }
-            worker = (sys.executable, "-m", "sim.validator.worker", str(folder / "job.json"))
+            worker = (sys.executable, "-m", "sim.validator.worker", str(job_file))
             ranks.append(_start(host, worker, environment, logs[rank], [events.fileno()]))
         _watch(ranks, logs, events, on_event)
 

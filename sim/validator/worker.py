@@ -6,7 +6,6 @@ writes events to events.jsonl beside the job, and a rank that fails its reason t
 
 import errno
 import gc
-import json
 import os
 import platform
 import shutil
@@ -16,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -27,16 +27,24 @@ from torch._C._distributed_c10d import PrefixStore
 
 from sim.errors import InputError
 from sim.machine import cpu_model
+from sim.validator.jobs import Job, read_job
 from sim.validator.launch import EVENTS, EVENTS_AT, FAILED
-from sim.validator.ranks.pacing.cuda_pacing import check_apart, choose_gpu
-from sim.validator.ranks.pacing.stepping import gather
-from sim.validator.ranks.probes.local_probes import probe_machine
-from sim.validator.ranks.probes.machine_probes import calibrate
+from sim.validator.ranks.cuda import check_apart, choose_gpu
+from sim.validator.ranks.model import model_lanes
+from sim.validator.ranks.paced import paced_lanes
+from sim.validator.ranks.probes import calibrate, probe_machine
 from sim.validator.ranks.rank import Fault, Rank, Seat, Watch, find_seat, store_of, write_event
-from sim.validator.ranks.replaying import replay
+from sim.validator.ranks.step import gather, run_rounds, sharpen_sleep
 
-_TASKS = {"calibrate": calibrate, "probe": probe_machine, "replay": replay}
+_TIMEOUT_S = 60.0
 _FULL_BYTES = 1 << 16
+
+
+def _replay(rank: Rank) -> None:
+    run_rounds(rank, (paced_lanes if rank.job.mode == "paced" else model_lanes)(rank))
+
+
+_TASKS = {"calibrate": calibrate, "probe": probe_machine, "replay": _replay}
 
 
 class _Terminated(Exception):
@@ -53,37 +61,40 @@ class _Life:
         self._ending = threading.Lock()
         self._watch: Watch | None = None
 
-    def run(self, job: dict[str, Any]) -> None:
+    def run(self, path: Path) -> None:
         """Join the others, do the job, part from them."""
+        job, world_size = read_job(path)
         seat = find_seat(os.environ)
         if seat.rank == 0 and not self._started_here:
             for path in (*self._folder.glob(EVENTS), *self._folder.glob(FAILED.format("*"))):
                 path.unlink()  # of an earlier run of the same job
-        if seat.world_size != job.get("world_size", seat.world_size):
+        if seat.world_size != world_size:
             raise InputError(
-                f"world size: {seat.world_size} ranks were started, but the job is for {job['world_size']}"
+                f"world size: {seat.world_size} ranks were started, but the job is for {world_size}"
             )
         store = store_of(seat, keeps=seat.keeps_store)
         events = Path(self._started_here or self._folder / EVENTS)
         rank = Rank(job, seat.rank, seat.world_size, events, store)
         self._watch = Watch(rank, seat, self.end)
         self._watch.start()
-        rank.must_agree("job", job)
+        rank.must_agree("job", asdict(job))
         device = _choose_device(job, seat.local_rank, seat.local_world_size)
-        uses_nccl = device is not None and "nccl" in job["backend"]
+        uses_nccl = job.carrier.uses_nccl
         if uses_nccl:
             properties = torch.cuda.get_device_properties(device)
             gpu = str(getattr(properties, "uuid", f"of rank {seat.rank}"))  # no name: NCCL looks for itself
             check_apart(rank.hear_all("gpu", gpu))
         dist.init_process_group(
-            job["backend"],
+            job.carrier.groups,
             store=PrefixStore("ranks", store),
             rank=seat.rank,
             world_size=seat.world_size,
-            timeout=timedelta(seconds=job.get("timeout_s", 60)),
+            timeout=timedelta(seconds=job.quiet_s or _TIMEOUT_S),
         )
         rank.tell("started", **_about(rank, seat))
-        _TASKS[job["task"]](rank)
+        sharpen_sleep()
+        gc.disable()
+        _TASKS[job.task](rank)
         rank.tell("finished")
         # gloo's threads must not hold Python callbacks when the interpreter ends: drop every reducer
         # and wait for the other ranks before the process group goes.
@@ -119,18 +130,18 @@ class _Life:
         os._exit(1)
 
 
-def _choose_device(job: dict[str, Any], place: int, neighbours: int) -> int | None:
+def _choose_device(job: Job, place: int, neighbours: int) -> int | None:
     """Set the GPU, or the share of the cores, of the rank at ``place`` among its machine's ``neighbours``.
 
     Returns the GPU's index. A paced rank gets one thread: it measures DDP and the wire, and must leave the
     cores alone.
     """
-    if job.get("device", "cpu") == "cuda":
+    if job.carrier.device == "cuda":
         device = choose_gpu(place)
         torch.cuda.set_device(device)
         return device
     share = (os.cpu_count() or 1) // neighbours
-    torch.set_num_threads(max(1, share) if job.get("mode") == "model" else 1)
+    torch.set_num_threads(max(1, share) if getattr(job, "mode", "paced") == "model" else 1)
     return None
 
 
@@ -146,7 +157,7 @@ def _about(rank: Rank, seat: Seat) -> dict[str, Any]:
             "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
             "python": platform.python_version(),
             "torch": torch.__version__,
-            **({"gpu": torch.cuda.get_device_name()} if rank.job.get("device") == "cuda" else {}),
+            **({"gpu": torch.cuda.get_device_name()} if rank.job.carrier.device == "cuda" else {}),
         },
     }
 
@@ -188,7 +199,7 @@ def main(job_path: str) -> NoReturn:
     path = Path(job_path).resolve()
     life = _Life(path.parent)
     try:
-        life.run(json.loads(path.read_text()))
+        life.run(path)
     except Exception as error:  # noqa: BLE001  (whatever a rank dies of must reach whoever waits for it)
         life.fail(error)
     os._exit(0)

@@ -32,8 +32,8 @@ from sim.autotuner.switch import BucketSwitch
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment, MadeFor
 from sim.nouns.recommendation import Setting
-from sim.validator.ranks.wrapping import injection
-from sim.validator.ranks.wrapping.injection import FixedReducer
+from sim.validator.ranks import reducer as injection
+from sim.validator.ranks.reducer import FixedReducer
 from tests.checked import check_each
 
 STEP_NS, NOISE_NS, SLOW_NS = 10_000_000, 200_000, 1_000_000  # on the planted clock

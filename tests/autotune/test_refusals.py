@@ -33,7 +33,7 @@ from sim.autotuner.loop import autotune
 from sim.autotuner.switch import Room, check_switchable
 from sim.errors import InputError, MachineError, NotModelledError
 from sim.recorder.clocks import EventClock
-from sim.validator.ranks.wrapping.injection import InjectedDataParallel
+from sim.validator.ranks.reducer import InjectedDataParallel
 from tests.this_torch import HAS_BF16_HOOK
 
 

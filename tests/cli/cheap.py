@@ -8,7 +8,6 @@ import pytest
 
 import sim
 import sim.validator.calibrate
-import sim.validator.gathering
 import sim.validator.replay
 from sim.formats import record_files as records
 from sim.nouns.measurement import MeasuredIteration
@@ -55,12 +54,12 @@ def without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     read = sim.load_hardware(H)
     hardware = replace(read, name="a wire of two", provenance={**read.provenance, "doubtful": []})
 
-    def replay(workload: object, candidates: object, place: object, folder: Path, **_: Any) -> None:
+    def replay(job: object, place: object, folder: Path, **_: Any) -> None:
         save_measurements(folder)
 
     monkeypatch.setattr(sim.validator.calibrate, "calibrate", lambda *_, **__: hardware)
     monkeypatch.setattr(sim.validator.replay, "replay", replay)
-    monkeypatch.setattr(sim.validator.gathering, "gather_record", lambda _: None)
+    monkeypatch.setattr(sim.validator.replay, "gather_record", lambda _: None)
 
 
 def _args(words: tuple[str, ...]) -> list[str]:

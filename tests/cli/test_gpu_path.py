@@ -136,7 +136,7 @@ def test_a_replay_of_other_ranks_says_how_to_ask_for_the_jobs_own(here: Path) ->
     said = bucketsim("validate", *files, "--ranks", RANKS, "--prepare", "-o", here / "replayed")
     assert said.code == 0, said.err
     assert "--nodes HOSTS --ntasks-per-node RANKS_PER_HOST --gpus-per-node RANKS_PER_HOST" in said.out
-    assert json.loads((here / "replayed" / "job.json").read_text())["device"] == "cuda"
+    assert json.loads((here / "replayed" / "job.json").read_text())["carrier"]["device"] == "cuda"
 
 
 class Gpt(nn.Module):

@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 import sim
-from sim.validator.candidates.candidate import every_system
+from sim.validator.candidates import every_system
 from tests.manual.pages import TRUTH
 from tests.scoring import scored
 

@@ -18,7 +18,7 @@ from sim.nouns.hardware import CURVES, Curve, CurvePoint, Hardware
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.recorder.estimate import estimate
 from sim.units import divide_half_even, transfer_ns
-from sim.validator.curve_checks import doubtful_points
+from sim.validator.curves import doubtful_points
 from tests.clusters.scaling_cases import measured
 from tests.convolutional import Pair, resnet
 from tests.effort import tries

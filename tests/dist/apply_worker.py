@@ -30,8 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 import sim
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.workload import Gradient, Workload
-from sim.validator.ranks.wrapping.injection import InjectedDataParallel
-from sim.validator.ranks.wrapping.wrap import observed_buckets
+from sim.validator.ranks.reducer import InjectedDataParallel, observed_buckets
 from tests.checked import check_each
 
 WORLD = 2

@@ -8,7 +8,7 @@ from sim.formats.record_files import start_record
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import parse_rate_bits
-from sim.validator.candidates.candidate import Candidate
+from sim.validator.jobs import Candidate, ReplayJob
 from sim.validator.launch import Place
 from sim.validator.replay import replay
 
@@ -28,7 +28,8 @@ def main() -> None:
     workload, hardware = sim.load_workload(Path(sys.argv[1])), sim.load_hardware(Path(sys.argv[2]))
     folder, place = Path(sys.argv[3]), Place(box=int(sys.argv[4]), rate_bits=parse_rate_bits(sys.argv[5]))
     start_record(folder, workload, hardware)
-    replay(workload, families(workload, hardware), place, folder, rounds=6)
+    job = ReplayJob(workload=workload, candidates=tuple(families(workload, hardware)), rounds=6)
+    replay(job, place, folder)
 
 
 if __name__ == "__main__":

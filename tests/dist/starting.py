@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,9 @@ from sim.formats.record_files import start_record
 from sim.nouns.workload import Workload
 from sim.validator import launch
 from sim.validator.box import Host
-from sim.validator.candidates.candidate import Candidate
-from sim.validator.gathering import prepare
+from sim.validator.jobs import Candidate, ReplayJob
 from sim.validator.launch import free_port
+from sim.validator.replay import prepare
 from tests.effort import PATIENCE_S
 from tests.handmade import wired
 from tests.ranks import start
@@ -152,11 +153,19 @@ def ranks_of(word: str) -> dict[int, int]:
     return found
 
 
+def order(workload: Workload | None, candidates: Sequence[Candidate], **options: Any) -> ReplayJob:
+    """A replay of ``candidates``."""
+    return ReplayJob(workload=workload, candidates=tuple(candidates), **options)
+
+
 def prepared(workload: Workload, folder: Path, rounds: int = 2) -> Path:
     """A record with a job for two ranks and one candidate."""
     directory = start_record(folder, workload, FLAT)
-    candidates = [Candidate(name="default", assignment=sim.assign(workload))]
-    prepare(workload, candidates, directory, 2, rounds=rounds)
+    prepare(
+        order(workload, [Candidate(name="default", assignment=sim.assign(workload))], rounds=rounds),
+        directory,
+        2,
+    )
     return directory
 
 

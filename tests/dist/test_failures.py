@@ -175,7 +175,7 @@ def has_measured(record: Path) -> bool:
 def test_a_rank_with_another_model_is_named_on_every_rank(small_workload: Workload, tmp_path: Path) -> None:
     ours, theirs = prepared(small_workload, tmp_path / "ours"), prepared(small_workload, tmp_path / "theirs")
     job = json.loads((theirs / "job.json").read_text())
-    job["shapes"][3] = [512, 256]
+    job["workload"]["gradients"][3]["name"] = "another"
     (theirs / "job.json").write_text(json.dumps(job))
     words = "another job than rank 0's on rank 1"
     for folder, (code, said) in zip((ours, theirs), forked_to_their_ends([ours, theirs]), strict=True):
@@ -188,7 +188,8 @@ def test_a_rank_that_fails_leaves_its_reason(small_workload: Workload, tmp_path:
     """Gradients of integers, which torch refuses; a rank may lose touch with one that has ended by then."""
     job = prepared(small_workload, tmp_path / "job")
     asked = json.loads((job / "job.json").read_text())
-    asked["dtypes"] = ["int32"] * len(asked["dtypes"])
+    for gradient in asked["workload"]["gradients"]:
+        gradient["dtype"] = "int32"
     (job / "job.json").write_text(json.dumps(asked))
     assert [code for code, _ in forked_to_their_ends([job, job])] == [1, 1]
     assert any(re.search(r"RuntimeError: .*[Gg]radients", said) for said in map(str, failures(job)))

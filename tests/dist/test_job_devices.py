@@ -9,13 +9,14 @@ import pytest
 import torch
 
 import sim
-from sim import recorder
 from sim.errors import ReplayError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
+from sim.recorder import profile
 from sim.recorder.factory import load_factory
 from sim.recorder.profile import record as record_step
-from sim.validator import abtest, replay
+from sim.validator import replay
+from sim.validator.jobs import ReplayJob, read_job
 from tests.commands import Said, bucketsim
 from tests.dist.starting import forked_to_their_ends
 
@@ -52,12 +53,11 @@ def ordered(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """What ranks would be started for, in place of starting them: device and backend."""
     seen: list[tuple[str, str]] = []
 
-    def run_ranks(place: Any, job: dict[str, Any], *_: Any, **__: Any) -> None:
-        seen.append((job["device"], job["backend"]))
+    def run_ranks(place: Any, job: ReplayJob, *_: Any) -> None:
+        seen.append((job.carrier.device, job.carrier.groups))
         raise ReplayError("planted")
 
-    for module in (abtest, replay):
-        monkeypatch.setattr(module, "run_ranks", run_ranks)
+    monkeypatch.setattr(replay, "run_ranks", run_ranks)
     return seen
 
 
@@ -137,7 +137,7 @@ def test_record_takes_the_gpu_there_is(files: Path, monkeypatch: pytest.MonkeyPa
         asked.append(device)
         return sim.load_workload(files / "cpu.json")
 
-    monkeypatch.setattr(recorder, "record", record)
+    monkeypatch.setattr(profile, "record", record)
     for here in (0, 1):
         gpus(here, monkeypatch)
         assert bucketsim("record", FACTORY, *WIDTH, "-o", files / f"w{here}.json").code == 0
@@ -172,8 +172,8 @@ def test_a_job_for_other_hosts_says_its_device_and_asks_for_their_gpus(
     order = ["ab", FACTORY, *WIDTH, "--assignment", files / "best.json"]
     said = bucketsim(*order, *asked, "--ranks", "16", "--prepare", "-o", files / "ab")
     assert said.code == 0, said.err
-    job = json.loads((files / "ab" / "job.json").read_text())
-    assert (job["device"], job["backend"]) == (NCCL if asked else GLOO)
+    carrier = read_job(files / "ab" / "job.json")[0].carrier
+    assert (carrier.device, carrier.groups) == (NCCL if asked else GLOO)
     assert ("device: cpu" in said.err) == (not asked)
     assert ("--gpus-per-node" in said.out) == bool(asked)
 
@@ -205,8 +205,8 @@ def test_calibrate_measures_between_gpus_where_they_are(
     gpus(here, monkeypatch)
     said = bucketsim("calibrate", "--ranks", "16", "--prepare", "-o", tmp_path / "link", *asked)
     assert said.code == 0, said.err
-    job = json.loads((tmp_path / "link" / "job.json").read_text())
-    assert (job["device"], job["backend"]) == ordered
+    carrier = read_job(tmp_path / "link" / "job.json")[0].carrier
+    assert (carrier.device, carrier.groups) == ordered
     assert ("device:" in said.err) == (asked in ((), ("--backend", "gloo")))
 
 

@@ -1,7 +1,6 @@
 """However many lanes a replay has, all of them together hold one copy of the gradients."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -14,28 +13,14 @@ from sim.errors import MachineError
 from sim.nouns.workload import Workload
 from sim.recorder.factory import load_factory
 from sim.recorder.profile import record as record_step
-from sim.validator.candidates.candidate import Candidate
-from sim.validator.candidates.carriers import Carrier
-from sim.validator.candidates.replay_jobs import UserModel, model_job, paced_job
-from sim.validator.ranks.lanes import model_lanes, paced_lanes
-from sim.validator.ranks.pacing.stepping import Lane
+from sim.validator.jobs import Candidate, ReplayJob, UserModel
+from sim.validator.ranks import model, paced
+from sim.validator.ranks.rank import Rank
+from sim.validator.ranks.step import Lane
+from tests.dist.starting import order
 
 MODEL = UserModel(factory="tests.dist.factories:regression", arguments={"width": 32})
 GRADIENTS = 4 * 33 * 32 * 4  # bytes
-
-
-@dataclass
-class OnlyRank:
-    job: dict[str, Any]
-    rank: int = 0
-    world_size: int = 1
-    told: list[dict[str, Any]] = field(default_factory=list)
-
-    def tell(self, event: str, **content: Any) -> None:
-        self.told.append({"event": event, **content})
-
-    def must_agree(self, what: str, content: Any) -> None:
-        pass
 
 
 @pytest.fixture
@@ -61,20 +46,19 @@ def candidates(workload: Workload) -> list[Candidate]:
     return [Candidate(name=name, assignment=one) for name, one in made.items()]
 
 
-def run(lanes_of: ModuleType, make: str, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def run(lanes_of: ModuleType, make: str, job: ReplayJob, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The models of all lanes, after three rounds."""
     wrap, models = lanes_of.wrap, []
 
-    def wrapped(module: torch.nn.Module, candidate: dict[str, Any]) -> Any:
-        made = wrap(module, candidate)
-        models.append(made.model)
+    def wrapped(module: torch.nn.Module, candidate: Candidate) -> Any:
+        models.append(made := wrap(module, candidate))
         return made
 
     monkeypatch.setattr(lanes_of, "wrap", wrapped)
-    lanes: list[Lane] = getattr(lanes_of, make)(OnlyRank(job))
+    lanes: list[Lane] = getattr(lanes_of, make)(Rank(job))
     for lane in 3 * lanes:
         lane.step()
-    return models
+    return [model for model, _ in models]
 
 
 def held_beside_buckets(models: list[Any]) -> int:
@@ -91,16 +75,16 @@ def held_beside_buckets(models: list[Any]) -> int:
 
 @pytest.mark.dist
 def test_lanes_of_a_model(alone: None, workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = model_job(MODEL, candidates(workload), 1, 3, 0, Carrier(), workload=workload, probed=True)
-    models = run(model_lanes, "model_lanes", job, monkeypatch)
+    job = order(workload, candidates(workload), model=MODEL)
+    models = run(model, "model_lanes", job, monkeypatch)
     assert len(models) >= 10
     assert held_beside_buckets(models) <= GRADIENTS
 
 
 @pytest.mark.dist
 def test_paced_lanes(alone: None, workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = paced_job(workload, candidates(workload), 1, 3, 0)
-    models = [one for one in run(paced_lanes, "paced_lanes", job, monkeypatch) if hasattr(one, "parameters")]
+    job = order(workload, candidates(workload))
+    models = [one for one in run(paced, "paced_lanes", job, monkeypatch) if hasattr(one, "parameters")]
     assert len(models) >= 10
     assert held_beside_buckets(models) <= GRADIENTS
 
@@ -110,13 +94,13 @@ def test_lanes_that_do_not_fit_are_told_before_the_first_step(
     workload: Workload, monkeypatch: pytest.MonkeyPatch, probed: bool, lanes: int
 ) -> None:
     """With what there is: a copy of the gradients for each lane that has a DDP, and one beside."""
-    job = model_job(MODEL, candidates(workload), 1, 3, 0, Carrier(), workload=workload, probed=probed)
-    model = load_factory(MODEL.factory, arguments=MODEL.arguments)[0]
+    job = order(workload, candidates(workload), model=MODEL, probed=probed)
+    module = load_factory(MODEL.factory, arguments=MODEL.arguments)[0]
     gpu = torch.device("cuda", 3)
     free = (lanes + 1) * GRADIENTS
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 1 << 40))
-    model_lanes._check_room(job, model, gpu)
+    model._check_room(job, module, gpu)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free - 1, 1 << 40))
     with pytest.raises(MachineError, match=f"memory: {lanes} lanes .* on cuda:3") as refused:
-        model_lanes._check_room(job, model, gpu)
+        model._check_room(job, module, gpu)
     assert ("--steps-only" in str(refused.value)) == probed

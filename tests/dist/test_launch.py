@@ -17,9 +17,10 @@ from sim.errors import InputError, ReplayError
 from sim.formats.record_files import load_record
 from sim.nouns.workload import Workload
 from sim.validator import worker
-from sim.validator.gathering import gather_record
+from sim.validator.jobs import CalibrationJob, Carrier
 from sim.validator.launch import EVENTS, FAILED, free_port
 from sim.validator.ranks.rank import find_seat, first_host
+from sim.validator.replay import gather_record
 from tests.commands import bucketsim
 from tests.dist.starting import FLAT, prepared
 from tests.effort import PATIENCE_S
@@ -114,7 +115,7 @@ def test_every_launch_that_can_work_gets_a_gpu(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     seat = find_seat(environment)
-    job = {"device": "cuda", "backend": "cpu:gloo,cuda:nccl"}
+    job = CalibrationJob(sizes=(4096,), budget_s=0.0, carrier=Carrier(device="cuda"))
     assert worker._choose_device(job, seat.local_rank, seat.local_world_size) == gpu
     assert (chosen, seat.local_world_size) == ([gpu], local_world_size)
 

@@ -19,18 +19,18 @@ from typer.testing import CliRunner
 
 import sim
 from sim.cli.commands import app
-from sim.costs.service_time import all_reduce_ns, service_ns
+from sim.costs.service_time import all_reduce_ns
 from sim.errors import InputError, MachineError
 from sim.formats.record_files import load_record
-from sim.nouns.hardware import CurvePoint
 from sim.nouns.workload import Workload
-from sim.validator.candidates.carriers import Carrier, with_local_costs
-from sim.validator.ranks.pacing.cuda_pacing import (
+from sim.validator.calibrate import with_local_costs
+from sim.validator.jobs import Carrier
+from sim.validator.ranks.cuda import (
     check_apart,
     check_sums,
     choose_gpu,
 )
-from sim.validator.ranks.pacing.emulated_link import HostLink, Wire, curve_from
+from sim.validator.ranks.link import HostLink, Wire
 from tests.effort import tries
 from tests.handmade import handmade, wired
 
@@ -46,18 +46,6 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
-
-
-@given(
-    steps=st.lists(st.tuples(st.integers(1, 10**6), st.integers(0, 10**9)), min_size=1, max_size=6),
-    size=st.integers(0, 10**7),
-)
-def test_the_ranks_interpolate_as_the_simulator_does(steps: list[tuple[int, int]], size: int) -> None:
-    sizes = [sum(step for step, _ in steps[: k + 1]) for k in range(len(steps))]
-    points = tuple(CurvePoint(num_bytes=at, duration_ns=ns) for at, (_, ns) in zip(sizes, steps, strict=True))
-    hardware = replace(LINK, all_reduce=points)
-    described = Carrier(emulated=hardware).order_to_ranks()["link"]
-    assert service_ns(curve_from(described["points"]), size) == all_reduce_ns(hardware, size)
 
 
 @settings(deadline=None, max_examples=tries(60))
@@ -89,7 +77,7 @@ def test_a_wire_ends_collectives_when_the_simulator_does(
 
 
 def test_a_host_link_is_never_early_and_keeps_the_order() -> None:
-    link = HostLink(curve_from([[0, 5 * MS]]), channels=1, channel_slowdown=1.0)
+    link = HostLink(wired({0: 5 * MS}).all_reduce, channels=1, channel_slowdown=1.0)
     tensors = [torch.full((4,), float(number)) for number in range(4)]
     start = time.monotonic_ns()
     ended: list[int] = []
@@ -220,11 +208,8 @@ def test_the_link_of_gpus_is_measured_between_gpus(backend: str, tmp_path: Path)
 def test_slow_downs_of_the_link_s_machine_are_not_this_machine_s() -> None:
     far = replace(LINK, compute_slowdown=1.3, comm_slowdown=1.2, copy_in_slowdown=2.0, launch_cost_ns=9)
     found = {
-        "copy_bytes": 1000,
-        "copy_in_ns": [10, 20, 30],
-        "copy_out_ns": [-5, -1, 0],
-        "launch_ns": [7, 8, 9],
-        "launch_blocks_compute": True,
+        "copies": {"copy_bytes": 1000, "copy_in_ns": [10, 20, 30], "copy_out_ns": [-5, -1, 0]},
+        "launches": {"samples_ns": [7, 8, 9], "blocks_compute": True},
     }
     here = with_local_costs(far, found)
     assert (here.compute_slowdown, here.comm_slowdown, here.copy_in_slowdown) == (1.0, 1.0, 1.0)

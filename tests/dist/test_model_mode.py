@@ -14,13 +14,14 @@ from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.recorder.factory import load_factory
 from sim.recorder.profile import record as record_step
-from sim.validator.candidates.candidate import Candidate, standing_candidates
-from sim.validator.candidates.carriers import Carrier
-from sim.validator.candidates.replay_jobs import UserModel, model_job
+from sim.validator.candidates import standing_candidates
+from sim.validator.jobs import Candidate, UserModel
 from sim.validator.launch import Place
-from sim.validator.ranks.lanes.model_lanes import _check_parameters, model_lanes
+from sim.validator.ranks.model import _check_parameters, model_lanes
+from sim.validator.ranks.rank import Rank
 from sim.validator.replay import replay
 from tests.commands import bucketsim
+from tests.dist.starting import order
 
 pytestmark = pytest.mark.dist
 
@@ -44,7 +45,7 @@ def test_the_real_model_runs_every_candidate(workload: Workload, tmp_path: Path)
         Candidate(name="free", assignment=FREE),
     ]
     directory = start_record(tmp_path / "record", workload, FLAT)
-    replay(workload, asked, Place(), directory, model=MODEL, rounds=3)
+    replay(order(workload, asked, model=MODEL, rounds=3), Place(), directory)
     record = load_record(directory)
     assert [m.name for m in record.measurements] == ["plain", "noop", *(c.name for c in asked)]
     for measured in record.measurements:
@@ -67,20 +68,6 @@ def test_the_real_model_runs_every_candidate(workload: Workload, tmp_path: Path)
     assert {row.name for row in sim.agreement(record).rows} == {candidate.name for candidate in asked}
 
 
-class AloneRank:
-    """A rank without others: enough for what is refused before DDP is built."""
-
-    def __init__(self, job: dict[str, Any]) -> None:
-        self.job = job
-        self.rank, self.world_size = 0, 1
-
-    def tell(self, event: str, **content: Any) -> None:
-        pass
-
-    def must_agree(self, what: str, content: Any) -> None:
-        pass
-
-
 @pytest.mark.parametrize(
     ("factory", "arguments", "words"),
     [
@@ -95,10 +82,8 @@ def test_a_model_that_cannot_be_replayed_is_refused_with_its_reason(
 ) -> None:
     model = UserModel(factory=f"{HERE}:{factory}", arguments=arguments)
     known = workload if factory == "regression" else None
-    candidates = [Candidate(name="d", assignment=None)]
-    job = model_job(model, candidates, 1, 3, 0, Carrier(), workload=known, probed=False)
     with pytest.raises(InputError, match=words):
-        model_lanes(AloneRank(job))
+        model_lanes(Rank(order(known, [Candidate(name="d")], model=model, probed=False)))
 
 
 def test_a_module_around_the_model_is_no_other_model() -> None:
@@ -136,7 +121,7 @@ def test_a_compiled_model_is_compiled_for_every_lane_and_what_ran_is_recorded(tm
         # Dynamo's DDPOptimizer takes no cap below its first bucket's, 1 MiB.
         Candidate(name="cap 1", assignment=sim.assign(workload, bucket_cap_mb=1)),
     ]
-    measured = replay(workload, asked, Place(), tmp_path, model=model, rounds=1)
+    measured = replay(order(workload, asked, model=model, rounds=1), Place(), tmp_path)
     assert all(one.environment["model"]["compiled"] for one in measured)
     for one in measured[2:]:
         assert one.observed is not None

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.validator.ranks.pacing.paced_module import PacedModule, Schedule, sharpen_sleep, sleep_until
-from sim.validator.ranks.pacing.stepping import Manner, clear_gradients
-from sim.validator.ranks.probes.settling import FEWEST_ROUNDS, figure_ns, interval_ns, is_settled, modes
+from sim.validator.curves import FEWEST_ROUNDS, figure_ns, interval_ns, is_settled, modes
+from sim.validator.ranks.paced import PacedModule, Schedule
+from sim.validator.ranks.step import Manner, clear_gradients, sharpen_sleep, sleep_until
 
 MS = 1_000_000
 
@@ -105,7 +105,7 @@ def test_where_a_gradient_is_there_zeros_are_added_to_it() -> None:
     clear_gradients(module, set_to_none=True)
     for number in range(3):
         loss = module(torch.zeros(1, requires_grad=True)).sum()
-        module.begin_backward()
+        module.begin_backward(loss, is_last=True, recorded=True)
         assert module.schedule.adds == (number > 0)
         loss.backward()
     for index, parameter in enumerate(module.parameters()):

@@ -15,11 +15,11 @@ from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.units import MIB
 from sim.validator.calibrate import calibrate, calibration_job
-from sim.validator.candidates.candidate import Candidate
-from sim.validator.collecting import Collected
+from sim.validator.jobs import Candidate, Carrier, ProbeJob
 from sim.validator.launch import Place, run_ranks
-from sim.validator.replay import replay
+from sim.validator.replay import Collected, replay
 from tests.dist.conftest import MS, needs_box
+from tests.dist.starting import order
 
 pytestmark = pytest.mark.dist
 
@@ -48,7 +48,7 @@ def test_replay_runs_the_buckets_asked_for_and_measures_them(
 ) -> None:
     asked = candidates(small_workload)
     directory = start_record(tmp_path / "record", small_workload, FLAT)
-    replay(small_workload, asked, Place(), directory, rounds=3)
+    replay(order(small_workload, asked, rounds=3), Place(), directory)
     record = load_record(directory)
     assert record.workload == small_workload
     assert [m.name for m in record.measurements] == ["plain", "noop", *(c.name for c in asked)]
@@ -85,9 +85,8 @@ def test_a_free_partition_of_several_dtypes_is_replayed(small_workload: Workload
         ),
     )
     directory = start_record(tmp_path / "record", mixed, FLAT)
-    (_, _, measured) = replay(
-        mixed, [Candidate(name="by dtype", assignment=EVEN_AND_ODD)], Place(), directory, rounds=1
-    )
+    job = order(mixed, [Candidate(name="by dtype", assignment=EVEN_AND_ODD)], rounds=1)
+    (_, _, measured) = replay(job, Place(), directory)
     assert measured.observed is not None
     assert [set(bucket) for bucket in measured.observed] == [set(b) for b in EVEN_AND_ODD.bucket_indices]
     assert [len(iteration.buckets) for iteration in measured.traced] == [2]
@@ -98,7 +97,7 @@ def test_buckets_other_than_those_asked_for_fail_loudly(small_workload: Workload
     assert asked.assignment is not None
     right = [list(bucket) for bucket in asked.assignment.bucket_indices]
     wrong = [[*right[0], *right[1]], *right[2:]]
-    collected = Collected([asked], lanes=4, rounds=1, warmup=3, progress=None)
+    collected = Collected(order(small_workload, [asked], rounds=1))
     event = {"event": "buckets", "lane": "asked", "traced": False}
     collected.take({**event, "ranks": [right, right]})
     with pytest.raises(ReplayError, match=r"'asked'.*not the 5 asked for"):
@@ -112,16 +111,14 @@ def test_a_rank_that_fails_is_named_with_its_reason(small_workload: Workload, tm
     directory = start_record(tmp_path / "record", integers, FLAT)
     one = [Candidate(name="default", assignment=sim.assign(integers))]
     with pytest.raises(ReplayError, match=r"rank [01]: RuntimeError: .*[Gg]radients"):
-        replay(integers, one, Place(), directory, rounds=1)
+        replay(order(integers, one, rounds=1), Place(), directory)
 
 
-def test_a_rank_that_hangs_is_given_up() -> None:
-    job = {
-        **calibration_job(2, largest=4096),
-        **{"rounds": 0, "copy_repeats": 10**6},  # it goes on without a word
-    }
-    with pytest.raises(ReplayError, match="nothing heard from the ranks for 4 s"):
-        run_ranks(Place(), job, lambda event: None, timeout_s=4)
+def test_a_rank_that_hangs_is_given_up(small_workload: Workload) -> None:
+    # A probe goes on without a word.
+    job = ProbeJob(workload=small_workload, carrier=Carrier(), repeats=10**6, quiet_s=4.0)
+    with pytest.raises(ReplayError, match=r"nothing heard from the ranks for 4 s: rank 0 in .*; rank 1 in "):
+        run_ranks(Place(), job, lambda event: None)
 
 
 def test_what_cannot_be_replayed_is_refused_before_any_rank_starts(
@@ -140,7 +137,7 @@ def test_what_cannot_be_replayed_is_refused_before_any_rank_starts(
         (sparse, default, "sparse"),
     ):
         with pytest.raises(NotModelledError, match=words):
-            replay(workload, [candidate], Place(), tmp_path)
+            replay(order(workload, [candidate]), Place(), tmp_path)
     plain = replace(default, name="plain")
     unreached = replace(sim.assign(small_workload, bucket_cap_mb=2), ddp_kwargs={"bucket_cap_mb": 5})
     for candidates, words in (
@@ -150,12 +147,13 @@ def test_what_cannot_be_replayed_is_refused_before_any_rank_starts(
         ([Candidate(name="other", assignment=unreached)], "makes DDP use 2 bucket"),
     ):
         with pytest.raises(InputError, match=words):
-            replay(small_workload, candidates, Place(), tmp_path)
+            replay(order(small_workload, candidates), Place(), tmp_path)
 
 
 @pytest.mark.slow
 def test_calibrate_measures_a_machine() -> None:
-    hardware = calibrate(Place(), largest=8 * MIB, rounds=2, small_repeats=10, budget_s=0, mode="model")
+    job = calibration_job(largest=8 * MIB, rounds=2, small_repeats=10, budget_s=0, mode="model")
+    hardware = calibrate(job, Place())
     sizes = [point.num_bytes for point in hardware.all_reduce]
     assert sizes[0] == 4096
     assert sizes[-1] == 8 * MIB
@@ -176,7 +174,7 @@ def test_calibrate_measures_a_machine() -> None:
     # Both ranks and their network threads want the same cores: each slows the other down, or nearly not.
     for name in SLOWDOWNS:
         assert 1.0 <= getattr(hardware, name) < 50
-    for name in ("copy_in_slowdown", "copy_out_slowdown", "comm_copy_out_slowdown", "compute_slowdown"):
+    for name in ("copy_in_slowdown", "copy_out_slowdown", "comm_copy_out_slowdown"):
         assert {"alone", "beside"} <= hardware.spread[name].keys()
 
 

@@ -13,11 +13,12 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Buffer, Workload
-from sim.validator.candidates.candidate import TEXTBOOK, Candidate, check_replayable, every_system
-from sim.validator.candidates.carriers import Carrier
+from sim.validator.candidates import TEXTBOOK, check_replayable, every_system
+from sim.validator.jobs import Candidate, Carrier
 from sim.validator.launch import Place
 from sim.validator.replay import replay
 from tests.dist.families import families
+from tests.dist.starting import order
 from tests.handmade import wired
 
 pytestmark = pytest.mark.dist
@@ -57,7 +58,7 @@ def replayed(
 ) -> dict[str, Measurement]:
     """Two rounds over loopback; every candidate has its own buckets, and a prediction."""
     start_record(folder, workload, hardware)
-    replay(workload, candidates, Place(ranks=hardware.world_size), folder, rounds=2)
+    replay(order(workload, candidates, rounds=2), Place(ranks=hardware.world_size), folder)
     record = load_record(folder)
     predicted = {row.name: row.predicted for row in sim.agreement(record, attributed=False).rows}
     assert list(predicted) == [candidate.name for candidate in candidates]
@@ -192,7 +193,7 @@ def test_every_knob_is_replayed_with_its_own_buckets(small_workload: Workload, t
     expected = {one.name: one.assignment for one in candidates}
     assert {"bucket_cap_mb", "DDP default", "recommended"} <= set(expected)
     start_record(tmp_path, small_workload, LINK)
-    replay(small_workload, candidates, Place(), tmp_path, rounds=1)
+    replay(order(small_workload, candidates, rounds=1), Place(), tmp_path)
     measured = load_record(tmp_path).candidates
     assert {one.name for one in measured} == set(expected)
     for candidate in measured:

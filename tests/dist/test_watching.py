@@ -17,6 +17,7 @@ from torch._C._distributed_c10d import HashStore
 
 from sim.errors import ReplayError
 from sim.validator import launch, worker
+from sim.validator.jobs import CalibrationJob, ReplayJob, UserModel
 from sim.validator.launch import _watch, free_port
 from sim.validator.ranks.rank import Fault, Rank, Seat, Watch, store_of, write_event
 
@@ -73,7 +74,7 @@ def test_how_long_nothing_may_be_told_depends_on_the_longest_step(monkeypatch: p
     """In a model's first round each lane compiles anew: quick ones promise nothing of the next."""
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    rank = Rank({"mode": "model", "warmup": 3, "quiet_s": 600})
+    rank = Rank(ReplayJob(candidates=(), workload=None, model=UserModel(factory="m:f")))
     for number, length, patience_s in (
         (-3, 0.1, 600),
         (-3, 0.1, 600),
@@ -92,7 +93,7 @@ def disagreements(contents: list[Any]) -> list[Fault | None]:
 
     def check(rank: int) -> None:
         try:
-            Rank({}, rank, len(contents), store=store).must_agree("model", contents[rank])
+            Rank(quiet(60.0), rank, len(contents), store=store).must_agree("model", contents[rank])
         except Fault as fault:
             found[rank] = fault
 
@@ -113,6 +114,10 @@ def test_every_rank_names_the_ranks_that_differ() -> None:
     found = disagreements([{"layers": 1}, {"layers": 2}, {"layers": 1}, {"layers": 3}])
     assert {str(one) for one in found} == {"another model than rank 0's on ranks 1, 3"}
     assert all(one is not None and one.ranks == [1, 3] for one in found)
+
+
+def quiet(quiet_s: float) -> CalibrationJob:
+    return CalibrationJob(sizes=(4096,), budget_s=0.0, quiet_s=quiet_s)
 
 
 def seats(count: int) -> list[Seat]:
@@ -143,7 +148,7 @@ def test_who_does_not_answer_the_roll_is_named(
         threading.Event().wait(2)
 
     watches = [
-        Watch(Rank({"quiet_s": 0.3 if seat.rank == 3 else 60}, seat.rank, 4), seat, end)
+        Watch(Rank(quiet(0.3 if seat.rank == 3 else 60.0), seat.rank, 4), seat, end)
         for seat in places
         if seat.rank not in absent
     ]

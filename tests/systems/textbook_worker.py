@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from sim.validator.ranks.pacing.paced_module import PacedModule, sharpen_sleep
-from sim.validator.ranks.pacing.stepping import Recorder, run_step
+from sim.validator.ranks.paced import PacedModule
+from sim.validator.ranks.step import Recorder, run_step, sharpen_sleep
 from sim.validator.ranks.textbook import ReducedBucket, build_system
 from tests.systems.answering import answer_each, meet
 from tests.systems.ddp_models import Layer, Net, batch
@@ -144,10 +144,10 @@ def pace(policy: str, count: int, spacing_ms: float, bucket_cap_mb: float) -> An
     tensors = [torch.zeros(1 << 14) for _ in range(count)]
     gradients = [torch.full_like(tensor, 0.5) for tensor in tensors]
     due = [round(spacing_ms * MS * (place + 1)) for place in range(count + 1)]
-    module = PacedModule(tensors, gradients, range(count - 1, -1, -1), due, MS)
+    module = PacedModule(tensors, gradients, range(count - 1, -1, -1), due, MS, (), MS)
     system, recorder = build_system(policy, module, {"bucket_cap_mb": bucket_cap_mb}), Recorder()
     system.register_comm_hook(None, recorder.hook)
-    row = run_step(system, module, MS, recorder)
+    row = run_step(system, module, recorder)
     return {"row": row, "buckets": system.bucket_indices, "due": due}
 
 

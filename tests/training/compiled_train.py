@@ -20,7 +20,7 @@ import sim
 from sim.recorder.factory import load_factory
 from sim.recorder.training_step import find_loss
 from sim.units import MIB
-from sim.validator.ranks.lanes.model_lanes import give_own_code
+from sim.validator.ranks.model import give_own_code
 
 Cases = dict[str, dict[str, Any]]
 _CUT: dict[str, Any] = {"optimize_ddp": "ddp_optimizer"}

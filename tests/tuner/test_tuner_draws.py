@@ -24,6 +24,7 @@ from sim.tuner.machines import draw_machines, read_scatter
 from sim.tuner.problem import Problem
 from sim.units import MIB
 from sim.validator.calibrate import CalibrationStory
+from sim.validator.jobs import CalibrationJob
 from sim.validator.launch import Place
 from tests.effort import tries
 from tests.handmade import handmade, wired
@@ -463,7 +464,7 @@ SIZES = [4096 << power for power in range(15)]
 
 def calibrated(burst_rounds: Sequence[int]) -> Hardware:
     """What ranks would tell of a wire of 60 MB/s, the 16 MiB of some rounds beside something else."""
-    told = CalibrationStory({"device": "cpu", "backend": "gloo", "computes": False})
+    told = CalibrationStory(CalibrationJob(sizes=tuple(SIZES), rounds=9, budget_s=0.0))
     for number in range(9):
         for size in SIZES:
             clean = 400_000 + size * 17
@@ -483,11 +484,10 @@ def calibrated(burst_rounds: Sequence[int]) -> Hardware:
         copies = {f"{name}_ns": [4 * MS] for name in ("copy_in", "hooked", "hooked_beside", "copy_out")}
         told.take({"event": "copies", "copy_bytes": 40 * MIB, **copies})
     told.take({"event": "started", "environment": {}})
-    told.take({"event": "launches", "samples_ns": [50_000]})
+    told.take({"event": "launches", "samples_ns": [50_000], "blocks_compute": True})
     out = {f"{name}_ns": [4 * MS] for name in ("copy", "comm", "copy_beside", "comm_beside")}
     told.take({"event": "copies out", **out})
     told.take({"event": "additions", "num_bytes": MIB, "samples_ns": [MS]})
-    told.take({"event": "gathers", "alone_ns": [MS], "queued_ns": [2 * MS]})
     told.take({"event": "products", "num_bytes": MIB, "samples_ns": [MS]})
     told.take({"event": "search", "search_ns": [1], "mark_ns": [1]})
     told.take({"event": "host", "shares": {str(16 * MIB): 0.2}, "slowdowns": {str(16 * MIB): 1.1}})

@@ -165,7 +165,7 @@ class Rank:
     """This rank's place in the world, its job, and how it tells what happened.
 
     Args:
-        job: what it is to do.
+        job: what it is to do, one of ``sim.validator.jobs.Job``.
         rank: this one.
         world_size: number of ranks.
         events: the file that rank 0's events are appended to.
@@ -174,7 +174,7 @@ class Rank:
 
     def __init__(
         self,
-        job: dict[str, Any],
+        job: Any,
         rank: int = 0,
         world_size: int = 1,
         events: Path = Path(os.devnull),
@@ -191,7 +191,7 @@ class Rank:
         """Append one event to the job's event file (rank 0 only); every rank counts it as progress."""
         self.moved_s = time.monotonic()
         # In the first round each lane of a model compiles graphs of its own, which may take minutes.
-        compiles = self.job.get("mode") == "model" and content.get("round") == -self.job["warmup"]
+        compiles = getattr(self.job, "mode", None) == "model" and content.get("round") == -self.job.warmup
         if event == "step" and not compiles:
             if self._last_step_s is not None:
                 self._longest_s = max(self._longest_s, self.moved_s - self._last_step_s)
@@ -204,7 +204,7 @@ class Rank:
         """How long the ranks may tell nothing: 25 s, or 20 times the longest step so far; else the job's."""
         if self._longest_s:
             return max(_STANDSTILL_S, _LONGEST_STEPS * self._longest_s)
-        return float(self.job.get("quiet_s", _QUIET_S))
+        return float(self.job.quiet_s or _QUIET_S)
 
     def hear_all(self, what: str, said: str) -> list[str]:
         """What every rank says when all call this, by rank; each ``what`` may be used once."""
@@ -251,6 +251,12 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         """Look once a second; answer who calls; call where nothing has been told for too long."""
+        try:
+            self._look()
+        except Exception as error:  # noqa: BLE001  (a rank that is not watched must not go on)
+            self._end(Fault([self._rank.rank], f"{type(error).__name__}: {error}"))
+
+    def _look(self) -> None:
         while True:
             time.sleep(_LOOK_S)
             if os.getppid() != self._parent:

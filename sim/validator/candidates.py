@@ -1,12 +1,11 @@
-"""Which assignments are replayed, which cannot be, and why, and what the ranks are told about each."""
+"""Which assignments are replayed, which cannot be, and why."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from sim.errors import InputError, NotModelledError, SimError
-from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment, bucket_bytes, made_for
+from sim.nouns.assignment import DDP_POLICIES, Assignment, bucket_bytes, made_for
 from sim.nouns.ddp_switches import HOOKS, Switches, read_switches
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import Mode
@@ -15,7 +14,7 @@ from sim.systems.ddp_assignment import as_the_job, check_reaches, check_used
 from sim.systems.registry import assign, write
 from sim.systems.textbook import STYLES, early_launches
 from sim.units import MIB, format_number
-from sim.validator.candidates.carriers import GLOO_ON_HOST, Carrier
+from sim.validator.jobs import GLOO_ON_HOST, Candidate, Carrier
 
 _SMALL_BYTES = 64 << 10
 _LAST_HOOK_CAPS_MB = (25, 10, 4, 1)
@@ -38,56 +37,6 @@ _SWITCHES: dict[str, dict[str, Any]] = {
 TEXTBOOK = tuple(STYLES)  # ranks run these, beside DDP
 _FREE = (CurvePoint(num_bytes=0, duration_ns=0),)
 _ANY_HARDWARE = Hardware(name="any", world_size=2, all_reduce=_FREE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """One assignment to replay, under a name.
-
-    ``assignment`` None is stock DDP without any switch; its buckets are then read back, not checked.
-    """
-
-    name: str
-    assignment: Assignment | None
-
-    @property
-    def is_injected(self) -> bool:
-        """Whether no keyword of stock DDP reaches the buckets, so that the Reducer is given them."""
-        assignment = self.assignment
-        return assignment is not None and assignment.policy in DDP_POLICIES and not assignment.by_keywords
-
-    @property
-    def is_traced(self) -> bool:
-        """Whether the candidate has a second lane, in which a communication hook notes each bucket's times.
-
-        A candidate with a hook of its own has no such lane, as DDP takes one hook; nor has one that leaves
-        unused buckets out (A3.14), for which no hook is called.
-        """
-        assignment = self.assignment
-        return assignment is None or not (
-            assignment.settings.get("comm_hook") is not None
-            or assignment.ddp_kwargs.get("skip_all_reduce_unused_params")
-        )
-
-    def order_to_ranks(self) -> dict[str, Any]:
-        """What the ranks are told about this candidate."""
-        assignment = self.assignment or Assignment(policy="ddp", bucket_indices=((0,),))
-        injected = self.is_injected
-        kwargs = assignment.ddp_kwargs
-        return {
-            "name": self.name,
-            "policy": assignment.policy,
-            "ddp_kwargs": {k: v for k, v in kwargs.items() if not (injected and k in CAP_KWARGS)},
-            "settings": assignment.settings,
-            "environment": assignment.requires.get("environment", {}),
-            "bucket_indices": [list(bucket) for bucket in assignment.bucket_indices] if injected else None,
-            "traced": self.is_traced,
-        }
-
-
-def lane_count(candidates: Sequence[Candidate]) -> int:
-    """How many lanes a round has: plain, noop, one for each candidate, and a second one if it is traced."""
-    return 2 + sum(1 + candidate.is_traced for candidate in candidates)
 
 
 def standing_candidates(

@@ -9,7 +9,7 @@ through Python; the noop hook pays for both too, so the noop lane is the one to 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Protocol
@@ -19,20 +19,15 @@ from torch._C._distributed_c10d import GradBucket
 
 from sim.costs.service_time import service_ns
 from sim.errors import NotModelledError
-from sim.nouns.hardware import Curve, CurvePoint
-from sim.validator.ranks.pacing.paced_module import sharpen_sleep
-from sim.validator.ranks.pacing.spinning import Spin
+from sim.nouns.hardware import Curve, Hardware
+from sim.validator.ranks.cuda import Spin
+from sim.validator.ranks.step import sharpen_sleep
 
 _HALF_NS = 0.5
 _NS_PER_S = 1e9
 _FULL_SPEED = 1.0
 
 Reduced = torch.futures.Future[list[torch.Tensor]]
-
-
-def curve_from(points: Sequence[Sequence[int]]) -> Curve:
-    """A curve from a job's ``[num_bytes, duration_ns]`` points."""
-    return tuple(CurvePoint(num_bytes=size, duration_ns=duration) for size, duration in points)
 
 
 class EmulatedLink(Protocol):
@@ -219,10 +214,7 @@ class CudaLink:
         return future
 
 
-def link_of(described: Mapping[str, Any], device: torch.device, spin: Spin | None = None) -> EmulatedLink:
-    """The link that a job describes, for tensors on ``device``; ``spin``: the GPU's, where it is made."""
-    curve = curve_from(described["points"])
-    channels, slowdown = described["channels"], described["channel_slowdown"]
-    if device.type == "cuda":
-        return CudaLink(curve, channels, slowdown, device, spin)
-    return HostLink(curve, channels, slowdown)
+def link_of(hardware: Hardware, device: torch.device, spin: Spin | None = None) -> EmulatedLink:
+    """The link of ``hardware``, for tensors on ``device``; ``spin``: the GPU's, where it is made."""
+    carried = hardware.all_reduce, hardware.comm_channels, hardware.channel_slowdown
+    return CudaLink(*carried, device, spin) if device.type == "cuda" else HostLink(*carried)

@@ -11,8 +11,7 @@ A compiled model is compiled anew in each lane, since DDP's buckets decide how i
 
 import random
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -33,20 +32,12 @@ from sim.recorder.training_step import (
     without_wrapper,
 )
 from sim.units import format_size
-from sim.validator.ranks.pacing.cuda_pacing import keep_logger_from_waiting
-from sim.validator.ranks.pacing.emulated_link import link_of
-from sim.validator.ranks.pacing.paced_module import sleep_until
-from sim.validator.ranks.pacing.stepping import (
-    PLAIN,
-    Lane,
-    Manner,
-    Recorder,
-    clear_gradients,
-    common_start,
-    drop_gradients,
-)
+from sim.validator.jobs import Candidate, ReplayJob
+from sim.validator.ranks.cuda import keep_logger_from_waiting
+from sim.validator.ranks.link import link_of
 from sim.validator.ranks.rank import Rank
-from sim.validator.ranks.wrapping.wrap import manner_of, stock_ddp, wrap
+from sim.validator.ranks.reducer import manner_of, wrap
+from sim.validator.ranks.step import Lane, Recorder, common_start, run_step, sleep_until
 
 _COMPILED = "_orig_mod."  # what torch.compile puts before a parameter's name
 
@@ -62,45 +53,43 @@ def model_lanes(rank: Rank) -> list[Lane]:
             another one at each call.
         MachineError: a GPU is asked for and none is here.
     """
-    job = rank.job
-    device = find_device(job["device"])
+    job: ReplayJob = rank.job
+    device = find_device(job.carrier.device)
     clock = clock_for(device)
     owner = _build_step(job, device)
     parameters = _described(owner.model)
     rank.must_agree("parameters", parameters)
-    _check_parameters(parameters, job["parameters"])
+    gradients = None if job.workload is None else job.workload.gradients
+    if gradients is not None:
+        _check_parameters(parameters, [[g.name, list(g.shape), g.dtype] for g in gradients])
     rank.tell("model", about=_about(job, owner))
     _check_room(job, owner.model, device)
-    link = None if job["link"] is None else link_of(job["link"], device)
-    lanes = [_lane("plain", owner, partial(run_model_step, owner, owner, clock), 0)]
+    link = None if job.carrier.emulated is None else link_of(job.carrier.emulated, device)
+    lanes = [_lane("plain", owner, partial(run_step, owner.model, ModelWork(owner, owner, clock)), 0)]
 
-    def add(name: str, candidate: dict[str, Any], recorder: Recorder | None) -> Any:
+    def add(candidate: Candidate, recorder: Recorder | None = None) -> Any:
         mine = _build_step(job, device)
         _share_parameters(mine.model, owner.model)
-        _check_indices(name, candidate["bucket_indices"], len(_trained(mine.model)))
-        wrapped = wrap(mine.model, candidate)
-        keep_logger_from_waiting(wrapped.model)
+        _check_indices(candidate, len(_trained(mine.model)))
+        model, observe = wrap(mine.model, candidate)
+        keep_logger_from_waiting(model)
         if recorder is not None:
-            wrapped.model.register_comm_hook(None, recorder.hook)
-        elif link is not None and name != "noop":
-            wrapped.model.register_comm_hook(None, link.hook)
-        lane = ModelStep(wrapped.model, owner.batch)
-        step = partial(run_model_step, lane, owner, clock, recorder, manner_of(candidate))
-        lanes.append(_lane(name, mine, step, len(lanes), wrapped.observe, recorder is not None))
-        rank.tell("built", lane=name)
-        return wrapped.model
+            model.register_comm_hook(None, recorder.hook)
+        elif link is not None and candidate.name != "noop":
+            model.register_comm_hook(None, link.hook)
+        work = ModelWork(ModelStep(model, owner.batch), owner, clock)
+        step = partial(run_step, model, work, recorder, manner_of(candidate))
+        lanes.append(_lane(candidate.name, mine, step, len(lanes), observe, recorder is not None))
+        rank.tell("built", lane=candidate.name)
+        return model
 
-    def recorder() -> Recorder:
-        if link is None:
-            return Recorder(clock.stamp, rank.world_size)
-        return Recorder(clock.stamp, launch=link.launch)
-
-    if job["probed"]:
-        add("noop", stock_ddp("noop"), None).register_comm_hook(None, noop_hook)
-    for candidate in job["candidates"]:
-        add(candidate["name"], candidate, None)
-        if job["probed"] and candidate["traced"]:
-            add(candidate["name"], candidate, recorder())
+    if job.probed:
+        add(Candidate(name="noop")).register_comm_hook(None, noop_hook)
+    for candidate in job.candidates:
+        add(candidate)
+        if job.probed and candidate.is_traced:
+            stamps = Recorder(clock.stamp, rank.world_size)
+            add(candidate, stamps if link is None else Recorder(clock.stamp, launch=link.launch))
     return lanes
 
 
@@ -134,76 +123,75 @@ def _compiled_first(step: Callable[[], dict[str, Any]], name: str) -> Callable[[
     return checked
 
 
-def run_model_step(
-    lane: ModelStep,
-    owner: ModelStep,
-    clock: Clock,
-    recorder: Recorder | None = None,
-    manner: Manner = PLAIN,
-) -> dict[str, Any]:
-    """One real training step of ``lane`` from a common start; times in ns.
+class ModelWork:
+    """A real training step of ``lane``: every micro-batch is the same batch.
 
-    Gradients are cleared before it, as ``manner`` says; every micro-batch is the same batch. Nothing inside
-    it waits for a GPU: stamps are read when the step is over. ``backward_end`` is taken in a callback that
-    autograd runs after all other nodes and before DDP waits for its buckets (A3.9). The gradients are handed
-    to ``owner``, whose optimizer updates the storage that all lanes share.
-
-    Returns:
-        ``step`` (from the common start), ``backward_end`` and ``sync_end`` (gradients available),
-        both from the start of the last micro-batch's backward, and with a recorder ``buckets``: [ready,
-        launch, end] each.
+    Nothing inside it waits for a GPU: stamps are read when the step is over. The end of backward is taken in
+    a callback that autograd runs after all other nodes and before DDP waits for its buckets (A3.9). The
+    gradients are handed to ``owner``, whose optimizer updates the storage that all lanes share.
     """
-    clear_gradients(lane.model, manner.set_to_none)
-    over: list[Stamp] = []
-    if recorder is not None:
-        recorder.rows.clear()
-    clock.settle()
-    sleep_until(common_start())
-    start = clock.stamp()
-    engine: Any = torch.autograd.Variable._execution_engine
-    model: Any = lane.model
 
-    def begin(_: torch.Tensor) -> None:
+    def __init__(self, lane: ModelStep, owner: ModelStep, clock: Clock) -> None:
+        self.clock = clock
+        self._lane, self._owner = lane, owner
+        self._over: Stamp = None
+
+    def parameters(self) -> Iterable[nn.Parameter]:
+        """The lane's."""
+        return self._lane.model.parameters()
+
+    def start(self) -> Stamp:
+        """Here, at the common start."""
+        self.clock.settle()
+        sleep_until(common_start())
+        return self.clock.stamp()
+
+    def loss(self, model: Any) -> torch.Tensor:
+        """The lane's."""
+        return self._lane.loss()
+
+    def begin_backward(self, loss: torch.Tensor, *, is_last: bool, recorded: bool) -> Stamp:
         """The loss has its gradient first, so this callback is queued, and runs, ahead of DDP's."""
-        engine.queue_callback(lambda: over.append(clock.stamp()))
+        if is_last:
+            loss.register_hook(self._await_end)  # type: ignore[no-untyped-call]
+        return self.clock.stamp()
 
-    with manner.surroundings():
-        for left in reversed(range(manner.accumulation_steps)):
-            with model.no_sync() if left else nullcontext():
-                loss = lane.loss()
-                if not left:
-                    loss.register_hook(begin)  # type: ignore[no-untyped-call]
-                backward = clock.stamp()
-                loss.backward()  # type: ignore[no-untyped-call]
-    synchronised = clock.stamp()
-    if lane is not owner:
-        for theirs, mine in zip(owner.model.parameters(), lane.model.parameters(), strict=True):
-            theirs.grad = mine.grad
-    owner.update()
-    end = clock.stamp()
-    clock.settle()
-    owner.model.zero_grad(set_to_none=True)
-    drop_gradients(lane.model, lane.model, manner.set_to_none)
-    row: dict[str, Any] = {
-        "step": clock.between_ns(start, end),
-        "backward_end": clock.between_ns(backward, over[0]),
-        "sync_end": clock.between_ns(backward, synchronised),
-    }
-    if recorder is not None:
-        row["buckets"] = recorder.by_bucket(partial(clock.between_ns, backward))
-    return row
+    def _await_end(self, _: torch.Tensor) -> None:
+        def over() -> None:
+            self._over = self.clock.stamp()
+
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback(over)
+
+    def end_backward(self) -> Stamp:
+        """Here."""
+        return self.clock.stamp()
+
+    def finish(self, synchronised: Stamp) -> Stamp:
+        """The owner's optimizer steps on the lane's gradients."""
+        if self._lane is not self._owner:
+            for theirs, mine in zip(self._owner.model.parameters(), self.parameters(), strict=True):
+                theirs.grad = mine.grad
+        self._owner.update()
+        return self.clock.stamp()
+
+    def noted(self) -> dict[str, Any]:
+        """The end of backward; the owner lets go of the lane's gradients."""
+        self._owner.model.zero_grad(set_to_none=True)
+        return {"backward_end": self._over}
 
 
-def _build_step(job: dict[str, Any], device: torch.device) -> ModelStep:
+def _build_step(job: ReplayJob, device: torch.device) -> ModelStep:
     """The factory's model, from the same seed on every rank and for every lane."""
-    torch.manual_seed(job["seed"])
-    random.seed(job["seed"])
-    step, model = build_step(
-        load_factory(job["factory"], arguments=job["arguments"]), device=device, dtype=job["dtype"]
-    )
+    torch.manual_seed(job.seed)
+    random.seed(job.seed)
+    asked = job.model
+    assert asked is not None
+    made = load_factory(asked.factory, arguments=asked.arguments)
+    step, model = build_step(made, device=device, dtype=asked.dtype)
     if model is None or not isinstance(step, ModelStep):
         raise InputError(
-            f"model: {job['factory']} returned a training step of its own; model mode wraps the model in DDP "
+            f"model: {asked.factory} returned a training step of its own; model mode wraps the model in DDP "
             f"itself: give a factory that returns (model, batch)"
         )
     check_plain_module(model)
@@ -220,13 +208,11 @@ def _described(model: nn.Module) -> list[list[Any]]:
     return [[name, list(tensor.shape), dtype_name(tensor)] for name, tensor in _trained(model)]
 
 
-def _check_parameters(real: Sequence[Sequence[Any]], recorded: Sequence[Sequence[Any]] | None) -> None:
-    """Raise ``InputError`` unless names, shapes and dtypes are those of the workload; None: unknown.
+def _check_parameters(real: Sequence[Sequence[Any]], recorded: Sequence[Sequence[Any]]) -> None:
+    """Raise ``InputError`` unless names, shapes and dtypes are those of the workload.
 
     A module around all of the model, such as one that adds the loss, is no other model.
     """
-    if recorded is None:
-        return
     if len(real) != len(recorded):
         raise InputError(f"model: it has {len(real)} parameters to train, the workload {len(recorded)}")
     there = [[name.replace(_COMPILED, ""), *facts] for name, *facts in recorded]
@@ -239,11 +225,14 @@ def _check_parameters(real: Sequence[Sequence[Any]], recorded: Sequence[Sequence
             )
 
 
-def _check_indices(name: str, buckets: Sequence[Sequence[int]] | None, count: int) -> None:
+def _check_indices(candidate: Candidate, count: int) -> None:
     """Raise ``AssignmentError`` unless injected buckets hold every parameter of the model once."""
-    if buckets is not None and sorted(i for bucket in buckets for i in bucket) != list(range(count)):
+    if candidate.assignment is None or not candidate.is_injected:
+        return
+    if sorted(i for bucket in candidate.assignment.bucket_indices for i in bucket) != list(range(count)):
         raise AssignmentError(
-            f"candidate {name!r}: its buckets are not those of this model, which trains {count} parameters"
+            f"candidate {candidate.name!r}: its buckets are not those of this model, which trains "
+            f"{count} parameters"
         )
 
 
@@ -257,36 +246,36 @@ def _share_parameters(model: nn.Module, owner: nn.Module) -> None:
         mine.data = theirs.data
 
 
-def _check_room(job: dict[str, Any], model: nn.Module, device: torch.device) -> None:
+def _check_room(job: ReplayJob, model: nn.Module, device: torch.device) -> None:
     """Raise ``MachineError`` where the buckets of all lanes and one set of gradients do not fit on the GPU.
 
     Activations come to it, which are not known before the first step.
     """
     if device.type != "cuda":
         return
-    traced = sum(candidate["traced"] for candidate in job["candidates"]) + 1 if job["probed"] else 0
-    lanes = len(job["candidates"]) + traced
+    lanes = job.lanes - 1
     copy = sum(tensor.numel() * tensor.element_size() for _, tensor in _trained(model))
     free, _ = torch.cuda.mem_get_info(device)
     if (lanes + 1) * copy > free:
-        fewer = "--steps-only halves the lanes, and " if job["probed"] else ""
+        fewer = "--steps-only halves the lanes, and " if job.probed else ""
         raise MachineError(
             f"memory: {lanes} lanes hold the buckets of a DDP each, {format_size(copy)}, beside one set of "
             f"gradients, and {format_size(free)} are free on {device}; {fewer}fewer candidates take less"
         )
 
 
-def _about(job: dict[str, Any], owner: ModelStep) -> dict[str, Any]:
+def _about(job: ReplayJob, owner: ModelStep) -> dict[str, Any]:
     """What is written down about the model."""
-    parameters = [tensor for _, tensor in _trained(owner.model)]
+    asked, parameters = job.model, [tensor for _, tensor in _trained(owner.model)]
+    assert asked is not None
     return {
-        "factory": job["factory"],
-        "arguments": job["arguments"],
+        "factory": asked.factory,
+        "arguments": asked.arguments,
         "module": type(owner.model).__name__,
         "compiled": is_compiled(owner.model),
         "parameters": sum(tensor.numel() for tensor in parameters),
-        "dtype": job["dtype"] or "as built",
-        "device": job["device"],
+        "dtype": asked.dtype or "as built",
+        "device": job.carrier.device,
         "samples": count_samples(owner.batch),
         "threads": torch.get_num_threads(),
     }

@@ -1,7 +1,9 @@
-"""DistributedDataParallel with buckets of any kind: its Reducer is given them and never rebuilds (B(ii))."""
+"""A candidate's system around a module: DDP with its switches and any buckets, or a textbook system."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -9,7 +11,12 @@ from torch import nn
 from torch._C._distributed_c10d import Logger, Reducer
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.nouns.ddp_switches import ARGUMENTS
+from sim.nouns.assignment import CAP_KWARGS
+from sim.nouns.ddp_switches import ARGUMENTS, HOOKS
+from sim.systems.textbook import STYLES
+from sim.validator.jobs import Candidate
+from sim.validator.ranks.step import PLAIN, Manner
+from sim.validator.ranks.textbook import build_system
 
 # What this module uses of the Reducer; a torch without one of these is refused.
 _METHODS = (
@@ -116,3 +123,80 @@ class InjectedDataParallel(DistributedDataParallel):
             self, self._injected, parameters, expect_sparse_gradient, param_to_name_mapping, static_graph
         )
         self._passing_sync_batchnorm_handle(self.module)  # type: ignore[no-untyped-call]
+
+
+_ADDING = "flat-views"  # its gradients are in place before backward, which adds to them (A7.4)
+
+
+def wrap(module: nn.Module, candidate: Candidate) -> tuple[Any, Callable[[], list[list[int]]]]:
+    """The system of a candidate around ``module``, its communication hook registered.
+
+    Returns what is called in place of the module, and what reads back the buckets that it really uses.
+    """
+    assignment = candidate.assignment
+    if assignment is None:
+        return _observed(build(module, {}))
+    if assignment.policy in STYLES:
+        system = build_system(assignment.policy, module, assignment.settings)
+        return system, lambda: system.bucket_indices
+    switches = dict(assignment.ddp_kwargs)
+    if candidate.is_injected:
+        switches = {name: value for name, value in switches.items() if name not in CAP_KWARGS}
+    ddp = build(module, switches, assignment.bucket_indices if candidate.is_injected else None)
+    if (name := assignment.settings.get("comm_hook")) is not None:
+        hooks = import_module(f"torch.distributed.algorithms.ddp_comm_hooks.{HOOKS[name].module}")
+        ddp.register_comm_hook(None, getattr(hooks, f"{name}_hook"))
+    return _observed(ddp)
+
+
+def _observed(ddp: DistributedDataParallel) -> tuple[Any, Callable[[], list[list[int]]]]:
+    return ddp, partial(observed_buckets, ddp)
+
+
+def manner_of(candidate: Candidate) -> Manner:
+    """How a candidate's steps go."""
+    if candidate.assignment is None:
+        return PLAIN
+    settings = candidate.assignment.settings
+    return Manner(
+        accumulation_steps=int(settings.get("accumulation_steps", 1)),
+        set_to_none=settings.get("set_to_none", True),
+        environment=candidate.assignment.requires.get("environment", {}),
+    )
+
+
+def adds_to_gradients(candidate: Candidate) -> bool:
+    """Whether some backward of a candidate finds gradients that are there already, and adds to them."""
+    manner, assignment = manner_of(candidate), candidate.assignment
+    is_adding = assignment is not None and assignment.policy == _ADDING
+    return manner.accumulation_steps > 1 or not manner.set_to_none or is_adding
+
+
+def build(
+    module: nn.Module, ddp_kwargs: Mapping[str, Any], bucket_indices: Sequence[Sequence[int]] | None = None
+) -> DistributedDataParallel:
+    """DDP with the switches of an assignment; parameters are not broadcast.
+
+    ``bucket_indices``, where given, are the Reducer's from iteration 1 on (B(ii)); otherwise stock DDP
+    makes its own buckets from ``ddp_kwargs``.
+    """
+    if bucket_indices is not None:
+        return InjectedDataParallel(module, bucket_indices, init_sync=False, **ddp_kwargs)
+    return DistributedDataParallel(module, init_sync=False, **ddp_kwargs)
+
+
+def observed_buckets(ddp: DistributedDataParallel) -> list[list[int]]:
+    """The buckets that the C++ Reducer now holds, in launch order, by parameter index.
+
+    Stock DDP holds its first iteration's until the second forward (A2.6). Costs a zeroed copy of every
+    bucket for the moment of the call; a sparse gradient needs one backward before.
+    """
+    index = {id(parameter): place for place, (_, parameter) in enumerate(reduced_parameters(ddp.module))}
+    buckets: Any = ddp.reducer._get_zeros_like_grad_buckets()
+    return [[index[id(parameter)] for parameter in bucket.parameters()] for bucket in buckets]
+
+
+def reduced_parameters(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """What DDP reduces of ``module``, in its order: what requires grad and is not to be ignored."""
+    ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
+    return [(n, p) for n, p in module.named_parameters() if p.requires_grad and n not in ignored]

@@ -1,1 +1,0 @@
-"""What is replayed: candidates, whether they can be, what carries their buckets, and the job of the ranks."""

@@ -1,0 +1,261 @@
+"""What ranks are told to do, as nouns and as the file that they read."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from sim.errors import InputError
+from sim.formats.documents import json_text, parse_body, parse_json
+from sim.formats.files import read_bytes, write_atomically
+from sim.nouns.assignment import DDP_POLICIES, Assignment
+from sim.nouns.hardware import Hardware
+from sim.nouns.measurement import Mode
+from sim.nouns.workload import Workload
+from sim.units import MIB
+
+JOB = "job.json"
+EMULATED = "emulated"
+# The Reducer rebuilds its buckets before iteration 2 (A2.6); on CUDA iterations 2 to 11 wait for the
+# host, because DDP's logger reads its events there (A4.3).
+MIN_WARMUP = {"cpu": 3, "cuda": 12}
+_SLOW_START_S = 600.0  # a model may load weights or compile before its first step
+_LARGEST_SHARDED_BYTES = 64 * MIB  # of the collectives that only sharded systems send
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carrier:
+    """Where tensors lie and what sums them up: gloo or NCCL between ranks, or an emulated link.
+
+    ``backend`` None is gloo on the CPU and NCCL on GPUs. ``emulated`` is the machine whose all-reduce curve
+    and channels one rank emulates.
+    """
+
+    device: str = "cpu"
+    backend: str | None = None
+    emulated: Hardware | None = None
+
+    def __post_init__(self) -> None:
+        if self.device not in ("cpu", "cuda"):
+            raise InputError(f"device: {self.device!r} is not legal; give cpu or cuda")
+        if self.backend not in (None, "gloo", "nccl"):
+            raise InputError(f"backend: {self.backend!r} is not legal; give gloo or nccl")
+        if self.backend == "nccl" and self.device == "cpu":
+            raise InputError("backend: nccl is not legal on the CPU; give gloo, or cuda as the device")
+        if self.emulated is not None and self.emulated.world_size == 1:
+            raise InputError("hardware: world_size 1 has no link to emulate; give the machine that is meant")
+        if self.emulated is not None and self.backend == "nccl":
+            raise InputError("backend: nccl carries nothing over an emulated link; give one of the two")
+
+    @property
+    def name(self) -> str:
+        """What a Measurement calls its backend."""
+        return EMULATED if self.emulated is not None else "nccl" if self.uses_nccl else "gloo"
+
+    @property
+    def uses_nccl(self) -> bool:
+        """Beside an emulated link too: gloo would take the buffers that DDP broadcasts by way of the host."""
+        return self.device == "cuda" and self.backend != "gloo"
+
+    @property
+    def groups(self) -> str:
+        """The backends of the process group; objects and the common start travel over gloo, on the host."""
+        return "cpu:gloo,cuda:nccl" if self.uses_nccl else "gloo"
+
+
+GLOO_ON_HOST = Carrier()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One assignment to replay, under a name.
+
+    ``assignment`` None is stock DDP without any switch; its buckets are then read back, not checked.
+    """
+
+    name: str
+    assignment: Assignment | None = None
+
+    @property
+    def is_injected(self) -> bool:
+        """Whether no keyword of stock DDP reaches the buckets, so that the Reducer is given them."""
+        assignment = self.assignment
+        return assignment is not None and assignment.policy in DDP_POLICIES and not assignment.by_keywords
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether the candidate has a second lane, in which a communication hook notes each bucket's times.
+
+        A candidate with a hook of its own has no such lane, as DDP takes one hook; nor has one that leaves
+        unused buckets out (A3.14), for which no hook is called.
+        """
+        assignment = self.assignment
+        return assignment is None or not (
+            assignment.settings.get("comm_hook") is not None
+            or assignment.ddp_kwargs.get("skip_all_reduce_unused_params")
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserModel:
+    """The user's own model: a factory that returns ``(model, batch)``.
+
+    ``dtype`` casts model and batch as ``bucketsim record --dtype`` does.
+    """
+
+    factory: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    dtype: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayJob:
+    """Candidates in turns: paced, by the schedule of ``workload``, or in ``model``, which computes.
+
+    ``workload`` is what a model's parameters must match; None: nothing is known of them. ``probed`` adds the
+    noop lane and a traced lane for each candidate that can have one; paced replays always have them.
+    ``warmup`` rounds are dropped. ``samples_per_rank`` are those of a step, where that is told.
+
+    Raises:
+        InputError: no round is measured, or warm-up does not cover what DDP does only at first.
+    """
+
+    candidates: tuple[Candidate, ...]
+    workload: Workload | None
+    model: UserModel | None = None
+    carrier: Carrier = GLOO_ON_HOST
+    rounds: int = 10
+    warmup: int | None = None
+    seed: int = 0
+    probed: bool = True
+    is_ab: bool = False
+    samples_per_rank: int | None = None
+    task: Literal["replay"] = "replay"
+
+    def __post_init__(self) -> None:
+        least = MIN_WARMUP[self.carrier.device]
+        if self.rounds < 1:
+            raise InputError(f"rounds: {self.rounds} is not legal; give at least 1")
+        if self.warmup is None:
+            object.__setattr__(self, "warmup", least)
+        elif self.warmup < least:
+            raise InputError(
+                f"warmup: {self.warmup} is not legal; give at least {least} on {self.carrier.device}: DDP "
+                f"rebuilds its buckets first"
+            )
+        if self.samples_per_rank is not None and self.samples_per_rank < 1:
+            raise InputError(f"samples: {self.samples_per_rank} is not legal; give at least 1")
+
+    @property
+    def mode(self) -> Mode:
+        """What computes."""
+        return "paced" if self.model is None else "model"
+
+    @property
+    def quiet_s(self) -> float | None:
+        """How long the ranks may take to their first steps; None: as long as ranks may usually be quiet."""
+        return None if self.model is None else _SLOW_START_S
+
+    @property
+    def lanes(self) -> int:
+        """How many a round has: plain, and one for each candidate; where probed noop and traced ones."""
+        traced = sum(one.is_traced for one in self.candidates) + 1 if self.probed else 0
+        return 1 + len(self.candidates) + traced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationJob:
+    """Measure a machine: in each of ``rounds`` every curve at its sizes, then what else costs time.
+
+    ``rounds`` 0 measures all-reduces of ``sizes`` (bytes) alone. All-reduces that scatter are measured on for
+    ``budget_s``. ``small_repeats`` is how often the smallest messages are sent in a round. ``computes``: what
+    computing and communicating take from each other is measured too.
+    """
+
+    sizes: tuple[int, ...]
+    carrier: Carrier = GLOO_ON_HOST
+    rounds: int = 0
+    budget_s: float
+    small_repeats: int = 30
+    copy_repeats: int = 12
+    computes: bool = False
+    quiet_s: float | None = None
+    task: Literal["calibrate"] = "calibrate"
+
+    @property
+    def broadcast_sizes(self) -> list[int]:
+        """Those of DDP's buffers, bytes."""
+        return [size for size in self.sizes if size <= MIB][::4]
+
+    @property
+    def sharded_sizes(self) -> list[int]:
+        """Those of all-gathers and reduce-scatters, bytes."""
+        return [size for size in self.sizes if size <= _LARGEST_SHARDED_BYTES][::2]
+
+    @property
+    def pair_sizes(self) -> list[int]:
+        """Those of two at once, bytes."""
+        most = self.sizes[-1]
+        return [size for size in (4 * MIB, 8 * MIB, 16 * MIB) if size <= most] or [most]
+
+    def repeats_of(self, size: int) -> int:
+        """Repeats of a message of ``size`` bytes in a round: small ones have more, as they scatter most."""
+        return max(1, min(self.small_repeats, 64 * MIB // max(size, 1)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeJob:
+    """Measure copies of the tensors of ``workload`` into and out of DDP's buckets, and launches."""
+
+    workload: Workload
+    carrier: Carrier
+    repeats: int = 6
+    quiet_s: float | None = None
+    task: Literal["probe"] = "probe"
+
+
+Job = ReplayJob | CalibrationJob | ProbeJob
+_JOBS: dict[str, type[Any]] = {"replay": ReplayJob, "calibrate": CalibrationJob, "probe": ProbeJob}
+
+
+def write_job(directory: Path, job: Job, world_size: int) -> Path:
+    """Write the job file of ``world_size`` ranks; returns its path.
+
+    It holds no path, so the directory may lie elsewhere on every host; rank 0's copy is the one that the
+    events are written to.
+    """
+    write_atomically(directory / JOB, json_text({"world_size": world_size, **asdict(job)}))
+    return directory / JOB
+
+
+def read_job(path: Path) -> tuple[Any, int]:
+    """The job in a file, one of ``Job``, and the number of its ranks. Raises ``InputError``."""
+    if not path.is_file():
+        raise InputError(
+            f"{path.parent}: no {JOB} in it; give the directory of bucketsim validate or calibrate --prepare"
+        )
+    body = parse_json(read_bytes(path), str(path))
+    if not isinstance(body, dict) or "world_size" not in body or body.get("task") not in _JOBS:
+        raise InputError(f"{path}: no job; give the directory of bucketsim validate or calibrate --prepare")
+    world_size = body.pop("world_size")
+    job: Any = parse_body(body, _JOBS[body["task"]], str(path))
+    return job, world_size
+
+
+def commands(job_file: Path) -> tuple[str, str]:
+    """How to run a prepared job: by torchrun (on each host) and by srun.
+
+    Where ranks need a GPU each SLURM has to give them, all of a host's to each of its ranks: over GPUs that
+    ranks cannot see NCCL takes another way than in training.
+    """
+    job, world_size = read_job(job_file)
+    worker = f"-m sim.validator.worker {shlex.quote(str(job_file))}"
+    ranks = f"--ntasks {world_size}"
+    if job.carrier.device == "cuda":
+        ranks = f"{ranks} --nodes HOSTS --ntasks-per-node RANKS_PER_HOST --gpus-per-node RANKS_PER_HOST"
+    return (
+        "torchrun --nnodes HOSTS --nproc-per-node RANKS_PER_HOST --node-rank K --master-addr HOST0 "
+        f"--master-port 29500 {worker}",
+        f"srun {ranks} python {worker}",
+    )

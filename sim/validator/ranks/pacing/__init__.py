@@ -1,1 +1,0 @@
-"""One paced step: modules whose backward keeps a recorded schedule, and links that are emulated."""
