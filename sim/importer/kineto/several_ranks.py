@@ -7,6 +7,9 @@ spins until the last one has: so ends tell the clocks apart, and the shortest ke
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sim.errors import InputError
 from sim.importer.imported import RankRow
 from sim.importer.kineto.collectives import SeenCollective
@@ -35,7 +38,6 @@ class AlignedRanks:
     offsets_ns: Mapping[int, tuple[int, ...]]
     scatters_ns: tuple[int, ...]
     transfers: tuple[Transfer, ...]
-    matched: int
 
 
 def group_size(ranks: Sequence[SeenRank]) -> int | None:
@@ -76,45 +78,35 @@ def align(
         raise InputError(
             f"{ranks[0].source}: no collective of all ranks, which would tell their clocks apart"
         )
-    offsets = _offsets(rows, len(ranks))
-    scatters = [0] * len(ranks)
-    for number, together in rows.items():
-        for row in together:
-            ends = [one.end_ns - offset for one, offset in zip(row, offsets[number], strict=True)]
-            middle = median_ns(ends)
-            scatters = [max(worst, abs(end - middle)) for worst, end in zip(scatters, ends, strict=True)]
+    ends = {
+        number: np.array([[one.end_ns for one in row] for row in together], np.int64).reshape(-1, len(ranks))
+        for number, together in rows.items()
+    }
+    overall = _medians(np.concatenate([*ends.values()]))
+    offsets = {
+        number: _medians(of_step) if len(of_step) >= _ENOUGH_FOR_A_STEP else overall
+        for number, of_step in ends.items()
+    }
+    aligned = np.concatenate([of_step - offsets[number] for number, of_step in ends.items()])
+    middles = np.array([median_ns(row) for row in aligned.tolist()], np.int64)[:, None]
     return AlignedRanks(
         ranks=tuple(ranks),
         complete=len(ranks) == world_size if world_size is not None else len(ranks) > 1,
         offsets_ns=offsets,
-        scatters_ns=tuple(scatters),
+        scatters_ns=tuple(abs(aligned - middles).max(0, initial=0).tolist()),
         transfers=tuple(
             _transfer(number, place, sizes[number][place], [of[number] for of in steps], offsets[number])
             for number in common
             for place in range(len(sizes[number]))
         ),
-        matched=sum(map(len, rows.values())),
     )
 
 
-def _offsets(
-    rows: Mapping[int, Sequence[Sequence[SeenCollective]]], count: int
-) -> dict[int, tuple[int, ...]]:
-    """By step, each rank's clock minus the first's: the median over the ends of the step's collectives, or
-    over those of all steps if the step has few.
-    """
-
-    def medians(together: Sequence[Sequence[SeenCollective]]) -> tuple[int, ...]:
-        return tuple(
-            median_ns([row[place].end_ns - row[0].end_ns for row in together]) for place in range(count)
-        )
-
-    every = [row for together in rows.values() for row in together]
-    overall = medians(every) if every else (0,) * count
-    return {
-        number: medians(together) if len(together) >= _ENOUGH_FOR_A_STEP else overall
-        for number, together in rows.items()
-    }
+def _medians(ends: NDArray[np.int64]) -> tuple[int, ...]:
+    """Each rank's clock minus the first's: the median over collectives (rows) of how much later it ends."""
+    if not len(ends):
+        return (0,) * ends.shape[1]
+    return tuple(median_ns(column) for column in (ends - ends[:, :1]).T.tolist())
 
 
 def _same(ranks: Sequence[SeenRank], steps: Sequence[SeenStep]) -> list[list[SeenCollective]]:
