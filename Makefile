@@ -1,6 +1,6 @@
 # bucketsim: `make` lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check fix chaos bench golden screenshots clean
+.PHONY: help run test test-all test-gpu check fix chaos bench golden screenshots clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -37,6 +37,11 @@ test: .venv/installed  ## Run the tests that a user needs to trust the checkout
 
 test-all: .venv/installed  ## Run every test, the slow ones too
 	BUCKETSIM_TESTS=all $(BIN)/python -m pytest -m 'not bench'
+
+# Where a GPU is, torch for it is there: nothing is installed, and no more of tests' own packages is needed than pytest.
+test-gpu:  ## Run the tests that need a GPU, by PYTHON with torch, bucketsim's dependencies and pytest
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m gpu --noconftest -p tests.dist.conftest --continue-on-collection-errors \
+		tests/recorder/test_recording_on_gpu.py tests/autotune/test_on_gpus.py tests/dist/test_links.py
 
 check: .venv/installed  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

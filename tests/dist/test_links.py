@@ -5,15 +5,12 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch._C._distributed_c10d import HashStore
 from typer.testing import CliRunner
 
@@ -30,9 +27,8 @@ from sim.validator.ranks.cuda import (
     check_sums,
     choose_gpu,
 )
-from sim.validator.ranks.link import HostLink, Wire
-from tests.effort import tries
-from tests.handmade import handmade, wired
+from sim.validator.ranks.link import HostLink
+from tests.handmade import wired
 
 pytestmark = pytest.mark.dist
 
@@ -46,34 +42,6 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
-
-
-@settings(deadline=None, max_examples=tries(60))
-@given(
-    gradients=st.lists(st.tuples(st.integers(0, 5_000), st.integers(1, 2_000)), min_size=1, max_size=12),
-    channels=st.integers(1, 3),
-    slowdown=st.sampled_from([1.0, 1.5, 2.0]),
-)
-def test_a_wire_ends_collectives_when_the_simulator_does(
-    gradients: list[tuple[int, int]], channels: int, slowdown: float
-) -> None:
-    ready = sorted(at for at, _ in gradients)
-    sizes = [size for _, size in gradients]
-    workload = handmade(ready[::-1], sizes, dtypes="uint8", backward_ns=5_000)
-    hardware = wired({0: 100, 1: 101}, comm_channels=channels, channel_slowdown=slowdown)
-    report = sim.summarize(sim.simulate(workload, hardware, sim.assign(workload, "per-parameter")))
-    wire = Wire(channels, slowdown)
-    arrived: list[int] = []
-    for row in report.buckets:
-        service = all_reduce_ns(hardware, row.num_bytes)
-        wire.add(row.launch_ns, service, partial(arrived.append, row.index))
-    ends: dict[int, int] = {}
-    for instant, tell in wire.advance(10**9):
-        tell()
-        ends[arrived[-1]] = instant
-    assert wire.next_ns() is None
-    for row in report.buckets:
-        assert abs(ends[row.index] - row.end_ns) <= 2 * len(report.buckets)
 
 
 def test_a_host_link_is_never_early_and_keeps_the_order() -> None:

@@ -2,16 +2,22 @@
 
 import os
 import time
+from functools import partial
 from statistics import fmean
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sim
+from sim.costs.service_time import all_reduce_ns
 from sim.validator.curves import FEWEST_ROUNDS, figure_ns, interval_ns, is_settled, modes
+from sim.validator.ranks.link import Wire
 from sim.validator.ranks.paced import PacedModule, Schedule
 from sim.validator.ranks.step import Manner, clear_gradients, sharpen_sleep, sleep_until
+from tests.effort import tries
+from tests.handmade import handmade, wired
 
 MS = 1_000_000
 
@@ -210,3 +216,34 @@ def test_rounds_that_do_not_agree_are_not_settled() -> None:
     assert is_settled([clean] * FEWEST_ROUNDS)
     assert not is_settled([clean] * (FEWEST_ROUNDS - 1))
     assert not is_settled([clean, clean, burst, [650 * MS] * 4, [510 * MS] * 4])
+
+
+# An emulated wire is kept as the simulator keeps one.
+
+
+@settings(deadline=None, max_examples=tries(60))
+@given(
+    gradients=st.lists(st.tuples(st.integers(0, 5_000), st.integers(1, 2_000)), min_size=1, max_size=12),
+    channels=st.integers(1, 3),
+    slowdown=st.sampled_from([1.0, 1.5, 2.0]),
+)
+def test_a_wire_ends_collectives_when_the_simulator_does(
+    gradients: list[tuple[int, int]], channels: int, slowdown: float
+) -> None:
+    ready = sorted(at for at, _ in gradients)
+    sizes = [size for _, size in gradients]
+    workload = handmade(ready[::-1], sizes, dtypes="uint8", backward_ns=5_000)
+    hardware = wired({0: 100, 1: 101}, comm_channels=channels, channel_slowdown=slowdown)
+    report = sim.summarize(sim.simulate(workload, hardware, sim.assign(workload, "per-parameter")))
+    wire = Wire(channels, slowdown)
+    arrived: list[int] = []
+    for row in report.buckets:
+        service = all_reduce_ns(hardware, row.num_bytes)
+        wire.add(row.launch_ns, service, partial(arrived.append, row.index))
+    ends: dict[int, int] = {}
+    for instant, tell in wire.advance(10**9):
+        tell()
+        ends[arrived[-1]] = instant
+    assert wire.next_ns() is None
+    for row in report.buckets:
+        assert abs(ends[row.index] - row.end_ns) <= 2 * len(report.buckets)
