@@ -16,8 +16,7 @@ from sim.formats.documents import Noun, parse_document, parse_json
 from sim.formats.files import scratch_directory
 from sim.formats.record_files import HARDWARE, WORKLOAD, load_record
 from sim.importer.imported import Imported, ImportOptions, Note, Uploaded, plain, reworded
-from sim.importer.opening import GZIP, open_bytes
-from sim.importer.readers import AUTO, FORMATS, RECORDING, reader, recognise
+from sim.importer.readers import AUTO, FORMATS, GZIP, RECORDING, open_bytes, reader, recognise
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import MAX_RANKS, Hardware

@@ -22,8 +22,7 @@ from sim.errors import InputError, SimError
 from sim.formats.documents import to_text
 from sim.importer import uploads
 from sim.importer.imported import ImportOptions, Uploaded
-from sim.importer.opening import GZIP
-from sim.importer.readers import reader
+from sim.importer.readers import GZIP, reader
 from sim.importer.uploads import safe_name
 from sim.importer.writing import write_imported
 from sim.nouns.assignment import Assignment

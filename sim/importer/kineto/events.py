@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sim.errors import InputError
 from sim.importer.imported import Progress, no_progress
-from sim.importer.opening import read_bytes
+from sim.importer.readers import read_bytes
 from sim.nouns.workload import DTYPE_BYTES
 
 ARRAY = "traceEvents"

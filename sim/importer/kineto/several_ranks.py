@@ -105,7 +105,7 @@ def align(
 def _medians(ends: NDArray[np.int64]) -> tuple[int, ...]:
     """Each rank's clock minus the first's: the median over collectives (rows) of how much later it ends."""
     if not len(ends):
-        return (0,) * ends.shape[1]
+        return (0,) * len(ends.T)
     return tuple(median_ns(column) for column in (ends - ends[:, :1]).T.tolist())
 
 

@@ -17,7 +17,7 @@ from sim.importer.links.around_tables import COMMAND, WORDS
 from sim.importer.links.columns import LinkRow, LinkTable, Timing, Variant, bus_factor
 from sim.importer.links.nccl_json import read_report
 from sim.importer.links.text_tables import read_tables
-from sim.importer.opening import read_text
+from sim.importer.readers import read_text
 from sim.nouns.gpus import gpus_named
 from sim.nouns.hardware import CURVES, MAX_RANKS, Curve, CurvePoint, Hardware
 from sim.units import format_number, format_size, median_ns
