@@ -16,7 +16,7 @@ from app.choosing import Choice, Options, WhatIf
 from app.memo import memo, one
 from sim.errors import SimError
 from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import Hardware
+from sim.nouns.hardware import CURVES, Hardware
 from sim.nouns.measurement import Measurement, Record
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.report import Report
@@ -66,6 +66,13 @@ class Played:
     def assignment(self) -> Assignment:
         """The assignment that was played."""
         return self.timeline.assignment
+
+    @property
+    def untimed_bytes(self) -> int:
+        """What it sends that no time is known of, since the hardware has no curve of it: in no timeline."""
+        unknown = {kind for kind in CURVES if getattr(self.timeline.hardware, kind) is None}
+        sent = sim.collectives(self.timeline) if unknown else ()
+        return sum(one.num_bytes for one in sent if one.kind in unknown)
 
 
 def _of_inputs(_: object, inputs: Inputs, *__: object) -> int:

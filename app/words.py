@@ -100,11 +100,6 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def lacks_a_part(note: str) -> bool:
-    """Whether a report's note says that its figures lack a part of the step."""
-    return "not counted" in note
-
-
 def file_safe(text: str) -> str:
     """A name that is good for a file."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:60] or "bucketsim"

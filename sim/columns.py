@@ -35,12 +35,12 @@ def plain(name: str, field: str, help: str = "") -> Column[Any]:
 
 def ms(name: str, field: str, spec: str = ".2f", help: str = "") -> Column[Any]:
     """A field in ns, shown in ms."""
-    return _scaled(f"{name}, ms".lstrip(", "), field, 1 / NS_PER_MS, spec, help)
+    return _made(f"{name}, ms", field, lambda ns: ns / NS_PER_MS, spec, help)
 
 
 def percent(name: str, field: str, spec: str = ".1f", help: str = "") -> Column[Any]:
     """A share, shown in percent."""
-    return _scaled(f"{name}, %".lstrip(", "), field, 100, spec, help)
+    return _made(f"{name}, %", field, lambda share: share * 100, spec, help)
 
 
 def size(name: str, field: str, help: str = "") -> Column[Any]:
@@ -49,12 +49,12 @@ def size(name: str, field: str, help: str = "") -> Column[Any]:
     return Column(name, lambda row: format_size(get(row)), "", help)
 
 
-def _scaled(name: str, field: str, factor: float, spec: str, help: str) -> Column[Any]:
+def _made(name: str, field: str, scale: Callable[[Any], float], spec: str, help: str) -> Column[Any]:
     get = attrgetter(field)
 
     def value(row: Any) -> float | None:
         found = get(row)
-        return None if found is None else found * factor
+        return None if found is None else scale(found)
 
     return Column(name, value, spec, help)
 

@@ -21,6 +21,7 @@ from app.words import MACHINE_WORDS, counted, device_sentence, estimated_sentenc
 from sim.clusters.distribution import AssignmentComparison, PairedRow, StepDistribution
 from sim.clusters.ranks import Ranks, SlowRanks
 from sim.clusters.scaling import ScalingRow
+from sim.columns import SCALING, records
 from sim.nouns.cluster import Cluster, split_name
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
@@ -229,18 +230,7 @@ def _scaling(
         "of the all-reduce curve allows, and the caps around the best that are within 0.1 % "
         "of it. A ring around a cap: hover for why it changes."
     )
-    table(
-        {
-            "ranks": row.world_size,
-            "default, ms": row.default_step_ns / 1e6,
-            "best cap, ms": row.cap_step_ns / 1e6,
-            "best buckets, ms": row.optimum_step_ns / 1e6,
-            "efficiency": format_percent(row.cap_efficiency),
-            "exposed, ms": row.cap_exposed_comm_ns / 1e6,
-            "bucket_cap_mb": row.bucket_cap_mb,
-        }
-        for row in rows
-    )
+    table(records(SCALING, rows))
     for line in dict.fromkeys(row.doubts for row in rows if row.doubts and unlike is None):
         st.warning(f"{sentence(line)}.", icon=":material/warning:")
     for row in rows:

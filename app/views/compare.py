@@ -20,7 +20,7 @@ from app.provenance import origin_words, provenance, signed_csv
 from app.sources import PRESETS, Asked, Given, Preset
 from app.views.tune_knobs import FACTORS, ask_caps, ask_switches, standing
 from app.views.tune_knobs import caps as caps_of
-from app.views.validate import judge, row_of, rule_words
+from app.views.validate import judge, row_of
 from app.widgets import Card, ask, chart, download, draw_card, factor, mib, table, take_name, told
 from app.words import (
     HELP,
@@ -32,7 +32,6 @@ from app.words import (
     file_safe,
     interval_words,
     is_computed,
-    lacks_a_part,
     option_words,
     plain,
     share,
@@ -42,6 +41,7 @@ from sim.errors import InputError, NotModelledError, SimError
 from sim.nouns.assignment import DDP_POLICIES
 from sim.nouns.measurement import Record
 from sim.nouns.timeline import Timeline
+from sim.telling import tell_rule
 from sim.truth.ladder import Change, Difference, PartName
 from sim.truth.scoring import Agreement, CandidateAgreement
 from sim.units import MIB, format_ms, format_number, format_size
@@ -419,20 +419,13 @@ def gain_words(gain_ns: int, base_ns: int) -> str:
 
 
 def _notes(results: Sequence[Result]) -> None:
-    """What each report notes; where its step lacks a part, how much that sends."""
+    """What each report notes; and how much its step sends that no time is known of."""
     for one in results:
+        if untimed := one.played.untimed_bytes:
+            words = f"{one.candidate.name} takes longer than it says here: {format_size(untimed)}"
+            st.warning(plain(f"{words} of what it sends have no curve, and are in no timeline."))
         for note in one.played.report.notes:
-            if not lacks_a_part(note):
-                st.caption(plain(f"{one.candidate.name}: {note}."))
-                continue
-            # What collectives carry that no time is known of, so that it is not in this step.
-            unknown = [
-                sent.num_bytes
-                for sent in sim.collectives(one.played.timeline)
-                if sent.kind == "all_gather" and not one.inputs.hardware.all_gather
-            ]
-            sent = f"{format_size(sum(unknown))} of what it sends are theirs, which are in no timeline."
-            st.warning(plain(f"{one.candidate.name} takes longer than it says here: {note}. {sent}"))
+            st.caption(plain(f"{one.candidate.name}: {note}."))
 
 
 def _machines(results: Sequence[Result]) -> None:
@@ -591,7 +584,7 @@ def _is_it_true(given: Given, library: Library, found: Comparison) -> None:
             ]
             if reasons:
                 st.caption(plain(f"Not among what was measured: {'; '.join(reasons)}."))
-            st.caption(plain(rule_words(agreement)))
+            st.caption(plain(tell_rule(agreement)))
 
 
 def why_not_measured(record: Record, result: Result, measured: Inputs) -> str:

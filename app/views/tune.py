@@ -44,6 +44,7 @@ from app.words import (
     switches_beyond,
     what_if_words,
 )
+from sim.columns import FAMILIES
 from sim.errors import SimError
 from sim.nouns.assignment import Assignment
 from sim.nouns.recommendation import Gain, Recommendation
@@ -330,11 +331,8 @@ def band_caption(points: Sequence[BandPoint]) -> str:
 
 def significance_words(gain: Gain) -> str | None:
     """Why the optimum may not matter; None where it does, or where there is nothing to gain."""
-    if gain.refuted:
+    if gain.refuted or gain.significant is False:
         return f"{capital(gain.sentence)}."
-    if gain.significant is False:
-        why = gain.sentence.removeprefix("no significant difference: ")
-        return f"The optimum is not significant: {why}."
     if gain.significant is None and gain.gain_ns:
         missing = " and ".join(gain.not_known)
         why = f"{missing} was not recorded" if missing else "what it rests on is doubtful, see the notes"
@@ -481,10 +479,7 @@ def _families(inputs: Inputs, shown: Played | None, found: Recommendation, choic
     rows = [
         {
             "knob": family_words(name),
-            "step, ms": family.report.step_ns / 1e6,
-            "regret, ms": family.regret_ns / 1e6,
-            "exposed, ms": family.report.exposed_comm_ns / 1e6,
-            "buckets": len(family.assignment.bucket_indices),
+            **{column.name: column.get(family) for column in FAMILIES},
             "set": setting_words(family.assignment),
             "tried": family.how,
         }

@@ -25,7 +25,7 @@ from app.memo import digest, memo
 from app.playing import Inputs, Played
 from app.views.tune_knobs import CAP_SLIDER, CAP_STOPS, CAPPED_PICKS, SLIDERS, script
 from app.widgets import Card, ask, chart, draw_card
-from app.words import capital, estimated_sentence, lacks_a_part, plain, sentence, share, switches_beyond
+from app.words import capital, estimated_sentence, plain, sentence, share, switches_beyond
 from sim.errors import SimError
 from sim.nouns.assignment import Assignment
 from sim.units import NS_PER_MS, format_ms, format_percent
@@ -199,8 +199,9 @@ def headline(shown: Played, as_measured: Played | None = None) -> tuple[DeltaGen
         st.markdown(f"**{sentence(shown.report.verdict)}**")
     if (estimated := estimated_sentence(shown.timeline.workload)) is not None:
         st.warning(plain(estimated))
+    draw = st.warning if shown.untimed_bytes else st.caption
     for note in shown.report.notes:
-        (st.warning if lacks_a_part(note) else st.caption)(sentence(note))
+        draw(sentence(note))
     return place, below
 
 

@@ -24,14 +24,16 @@ from app.provenance import origin_words, provenance, signed_csv
 from app.sources import Source, open_record
 from app.views import live
 from app.widgets import ask, chart, download, keep_among, table, told
-from app.words import HELP, counted, file_safe, interval_words, plain
+from app.words import HELP, counted, file_safe, plain
+from sim.columns import CANDIDATES, records
 from sim.errors import SimError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES
 from sim.nouns.measurement import Mode, Record
 from sim.nouns.report import Report
 from sim.nouns.timeline import Timeline
+from sim.telling import tell_best, tell_rule, tell_verdict
 from sim.truth.ladder import Attribution
-from sim.truth.scoring import Agreement, CandidateAgreement, Regret
+from sim.truth.scoring import Agreement, CandidateAgreement
 from sim.units import format_ms, format_number, format_percent
 
 COPIES_NOTE = "Copies are switched off in the model: this is an ablation, not the prediction."
@@ -528,34 +530,16 @@ def verdict(agreement: Agreement) -> None:
         True: (st.success, ":material/check_circle:"),
         False: (st.warning, ":material/error:"),
     }[agreement.passed]
-    draw(plain(verdict_words(agreement)), icon=icon)
-    st.caption(plain(rule_words(agreement)))
-    if agreement.passed is None:
-        return
-    best = best_words(agreement)
-    st.markdown(plain(best if agreement.regret is None else f"{best} {regret_words(agreement.regret)}"))
+    draw(plain(tell_verdict(agreement)), icon=icon)
+    st.caption(plain(tell_rule(agreement)))
+    if agreement.passed is not None:
+        st.markdown(plain(tell_best(agreement)))
 
 
 def candidates(agreement: Agreement) -> None:
     """A row a candidate."""
-    rows = [
-        {
-            "candidate": row.name,
-            "buckets": len(row.bucket_indices),
-            "measured, ms": row.measured_step_ns / 1e6,
-            "95 % interval": interval_words(row.step_low_ns, row.step_high_ns, told=row.has_interval),
-            "predicted, ms": row.predicted_step_ns / 1e6,
-            "error, %": row.step_error * 100,
-            "exposed measured, ms": row.measured_exposed_ns / 1e6,
-            "exposed predicted, ms": row.predicted_exposed_ns / 1e6,
-            "bucket ends, %": None
-            if row.median_bucket_end_error is None
-            else row.median_bucket_end_error * 100,
-            "iterations": row.iterations,
-        }
-        for row in agreement.rows
-    ]
-    table(rows, signed=("error, %",), alt="Measured and predicted figures of each candidate")
+    told = "Measured and predicted figures of each candidate"
+    table(records(CANDIDATES, agreement.rows), signed=("error, %", "probe, %"), alt=told)
 
 
 def steps(agreement: Agreement) -> None:
@@ -616,55 +600,6 @@ def _means(report: Report) -> tuple[Any, ...]:
         report.optimizer_ns,
         report.step_ns,
     )
-
-
-def verdict_words(agreement: Agreement) -> str:
-    """The pass rule's outcome in one line; of a trace, which neither passes nor fails, what was tested."""
-    if agreement.passed is None:
-        ends, exposed = "The ends of buckets cannot be told", "no communication was exposed"
-        if agreement.median_bucket_end_error_ns is not None:
-            share = agreement.median_bucket_end_error
-            ends = f"Bucket ends: median error {format_ms(agreement.median_bucket_end_error_ns)}"
-            ends += "" if share is None else f", {format_percent(share)}"
-        if agreement.median_exposed_error is not None:
-            error = format_percent(agreement.median_exposed_error)
-            exposed = f"exposed communication: median error {error}"
-        return f"{ends}; {exposed}."
-    wrong = agreement.order_pairs - agreement.order_right
-    order = f"{agreement.order_right} of {agreement.order_pairs} pairs in the right order"
-    noise = f", {agreement.order_within_noise} within noise" if agreement.order_within_noise else ""
-    why = f"{counted(wrong, 'pair')} not in the predicted order; " if wrong else ""
-    return (
-        f"{'Passed' if agreement.passed else 'Not passed'}: {why}median step error "
-        f"{format_percent(agreement.median_step_error, 2)}, worst "
-        f"{format_percent(agreement.worst_step_error, 2)}, {order}{noise}."
-    )
-
-
-def rule_words(agreement: Agreement) -> str:
-    """The rule in a sentence, or why there is none."""
-    rule = agreement.rule
-    return f"The rule: {rule}." if agreement.passed is not None else f"{rule[:1].upper()}{rule[1:]}."
-
-
-def best_words(agreement: Agreement) -> str:
-    """The best by measurement and by prediction."""
-    if agreement.best_measured == agreement.best_predicted:
-        return f"Best measured and best predicted: {agreement.best_measured}."
-    near = "within noise of it" if agreement.best_within_noise else "not within noise of it"
-    return f"Best measured: {agreement.best_measured}; best predicted: {agreement.best_predicted}, {near}."
-
-
-def regret_words(regret: Regret) -> str:
-    """What the candidate ``recommended`` lost against the best measured, in one sentence."""
-    if not regret.regret_ns:
-        return 'The candidate "recommended" was the fastest.'
-    shown = f"over {regret.paired_rounds} rounds, too few for an interval"
-    if regret.has_interval:
-        shown = f"95 % interval {interval_words(regret.low_ns, regret.high_ns, told=True)} ms"
-    behind = f"{regret.regret_ns / 1e6:.2f} ms ({format_percent(regret.relative, 2)}) behind {regret.best}"
-    noise = ": within noise" if regret.within_noise else ""
-    return f'The candidate "recommended" was {behind}, {shown}{noise}.'
 
 
 def claim_sentence(scores: Sequence[Agreement]) -> str:

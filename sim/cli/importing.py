@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sim
-from sim.cli.judging import bucket_end_document, tested_words
+from sim.cli.judging import bucket_end_document
 from sim.cli.machines import curve_columns
 from sim.cli.options import AsJson, argument, directory_option, flag, option
 from sim.cli.printing import (
@@ -30,6 +30,7 @@ from sim.importer.imported import KINDS, Imported, ImportOptions, RankRow
 from sim.importer.readers import READABLE, reader, recognise
 from sim.importer.writing import SUMMARY, hardware_names, summary_of, write_imported
 from sim.nouns.workload import Workload
+from sim.telling import tell_rule, tell_tested
 from sim.units import NS_PER_MS, format_percent, format_size, in_ms
 
 if TYPE_CHECKING:
@@ -241,8 +242,8 @@ def _print_as_run(as_run: "Agreement") -> None:
             ["what", "size", "measured ms", "95 % interval", "predicted ms", "error"],
             _as_run_rows(row),
         )
-    say(tested_words(as_run))
-    say(as_run.rule)
+    say(tell_tested(as_run))
+    say(tell_rule(as_run))
 
 
 def _as_run_rows(row: "CandidateAgreement") -> list[list[str]]:

@@ -14,10 +14,11 @@ from sim.cli.options import AsJson, MaxError, argument, flag
 from sim.cli.printing import emit, line, note, say, suggest, table
 from sim.columns import CANDIDATES, RECORDS, Column, markdown, ms, of_part, percent
 from sim.formats.documents import json_text
-from sim.units import format_ms, format_number, format_percent, in_ms
+from sim.telling import tell_best, tell_rule, tell_tested, tell_verdict
+from sim.units import format_ms, format_number, format_percent
 
 if TYPE_CHECKING:
-    from sim.truth.scoring import Agreement, BucketEnd, CandidateAgreement, Regret
+    from sim.truth.scoring import Agreement, BucketEnd, CandidateAgreement
 
 MISSED = 3
 _INTERVALS = ("step_low_ns", "step_high_ns", "exposed_low_ns", "exposed_high_ns")
@@ -168,64 +169,18 @@ def _print_one(scored: Scored) -> None:
         columns = [CANDIDATES[0], ms("error", "attribution.total_ns", "+.2f")]
         columns += [ms(part, f"attribution.{part}_ns", "+.2f") for part in _PARTS]
         table("error of sync_end by mechanism (negative: predicted too short)", columns, parts)
+    steps = {row.name: (row.measured_step_ns, row.predicted_step_ns) for row in agreement.rows}
+    if agreement.passed is not None and {"DDP default", "recommended"} <= steps.keys():
+        (before_ns, told_before_ns), (after_ns, told_after_ns) = steps["DDP default"], steps["recommended"]
+        measured = f"{format_ms(before_ns - after_ns)} a step ({format_percent(1 - after_ns / before_ns)})"
+        say(
+            f"gain of the recommended buckets over DDP's default: measured {measured}, predicted "
+            f"{format_ms(told_before_ns - told_after_ns)}"
+        )
     where = ", ".join(word for word in (agreement.place, agreement.mode) if word)
-    if agreement.passed is None:
-        say(f"{where}: {tested_words(agreement)}")
-        say(agreement.rule)
-    else:
-        _print_verdict(where, scored)
+    say(f"{where}: {tell_verdict(agreement)}")
+    if agreement.passed is not None:
+        say(f"{tell_tested(agreement)} {tell_best(agreement)}")
+    say(tell_rule(agreement))
     if scored.incomplete:
         say(f"incomplete: {', '.join(scored.incomplete)}")
-
-
-def _print_verdict(where: str, scored: Scored) -> None:
-    agreement, without = scored.agreement, scored.without
-    steps = {row.name: (row.measured_step_ns, row.predicted_step_ns) for row in agreement.rows}
-    if {"DDP default", "recommended"} <= steps.keys():
-        before, after = steps["DDP default"], steps["recommended"]
-        measured_ns, predicted_ns = before[0] - after[0], before[1] - after[1]
-        say(
-            f"gain of the recommended buckets over DDP's default: measured {format_ms(measured_ns)} a step "
-            f"({format_percent(measured_ns / before[0])}), predicted {format_ms(predicted_ns)}"
-        )
-    say(
-        f"{where}: step error: median {format_percent(agreement.median_step_error, 2)}, worst "
-        f"{format_percent(agreement.worst_step_error, 2)} (without copies in the model: "
-        f"{format_percent(without.median_step_error, 2)}, {format_percent(without.worst_step_error, 2)})"
-    )
-    say(tested_words(agreement))
-    noise = " (within noise of it)" if agreement.best_within_noise else ""
-    say(
-        f"order: {agreement.order_right} of {agreement.order_pairs} pairs right, "
-        f"{agreement.order_within_noise} within noise; best measured: {agreement.best_measured}, best "
-        f"predicted: {agreement.best_predicted}{noise}"
-    )
-    if agreement.regret is not None:
-        say(f"regret of the recommendation: {_regret_words(agreement.regret)}")
-    say(f"{'within' if agreement.passed else 'outside'} the rule: {agreement.rule}")
-
-
-def tested_words(agreement: "Agreement") -> str:
-    """How far exposed communication and the ends of buckets are off."""
-
-    def told(share: float | None) -> str:
-        return "-" if share is None else f"{share:.1%}"
-
-    ends, worst_ns = agreement.median_bucket_end_error_ns, agreement.worst_bucket_end_error_ns
-    times = "" if ends is None or worst_ns is None else f", {format_ms(ends)}; worst {format_ms(worst_ns)}"
-    return (
-        f"exposed communication error: median {told(agreement.median_exposed_error)}; bucket "
-        f"ends: median {told(agreement.median_bucket_end_error)}{times}"
-    )
-
-
-def _regret_words(regret: "Regret") -> str:
-    if not regret.regret_ns:
-        return "none, it was the fastest"
-    interval = "too few for an interval"
-    if regret.has_interval:
-        interval = f"95 % interval {in_ms(regret.low_ns, '.1f')} to {in_ms(regret.high_ns, '.1f')} ms"
-    return (
-        f"{format_ms(regret.regret_ns)} ({format_percent(regret.relative, 2)}) behind {regret.best}, over "
-        f"{regret.paired_rounds} paired rounds, {interval}{', within noise' if regret.within_noise else ''}"
-    )

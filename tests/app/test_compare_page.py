@@ -310,6 +310,6 @@ def test_compare_says_what_a_step_lacks(
     page = main_page(monkeypatch, traces).run()
     visit(page, "compare", a_pick="DDP's default", b_pick="DeepSpeed ZeRO-1", c_pick="single bucket")
     told = plain_text(page.warning)
-    assert note in told
+    assert note in plain_text(page.caption)
     assert f"{format_size(carried)} of what it sends" in told
     assert "A DDP's default takes longer" not in told

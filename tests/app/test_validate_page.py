@@ -152,7 +152,7 @@ def test_a_record_that_is_being_written_shows_what_is_there(
     assert not page.error
     save_measurement(folder, 1, second)
     page.run()
-    table = next(one.value for one in page.dataframe if "iterations" in one.value.columns)
+    table = next(one.value for one in page.dataframe if "its prediction, ms" in one.value.columns)
     assert list(table["candidate"]) == [first.name, second.name]
 
 
@@ -168,7 +168,7 @@ def test_an_uploaded_record_is_scored_and_looked_at(monkeypatch: pytest.MonkeyPa
     assert chosen.startswith("upload: ")
     assert chosen in shown(page)
     agreement = sim.agreement(load_record(library / "measured" / "made-up"))
-    table = next(one.value for one in page.dataframe if "iterations" in one.value.columns)
+    table = next(one.value for one in page.dataframe if "its prediction, ms" in one.value.columns)
     assert list(table["candidate"]) == [row.name for row in agreement.rows]
     assert table["error, %"].tolist() == [row.step_error * 100 for row in agreement.rows]
 

@@ -1,0 +1,66 @@
+"""What an agreement of measured and predicted comes to, in sentences: terminal and page say the same ones."""
+
+from typing import TYPE_CHECKING
+
+from sim.units import format_ms, format_percent, in_ms
+
+if TYPE_CHECKING:
+    from sim.truth.scoring import Agreement, Regret
+
+
+def tell_verdict(agreement: "Agreement") -> str:
+    """The pass rule's outcome; of a trace, which neither passes nor fails, what was tested."""
+    if agreement.passed is None:
+        return tell_tested(agreement)
+    wrong = agreement.order_pairs - agreement.order_right
+    noise = f", {agreement.order_within_noise} within noise" if agreement.order_within_noise else ""
+    why = f"{wrong} pair{'s' * (wrong != 1)} not in the predicted order; " if wrong else ""
+    return (
+        f"{'Passed' if agreement.passed else 'Not passed'}: {why}median step error "
+        f"{format_percent(agreement.median_step_error, 2)}, worst "
+        f"{format_percent(agreement.worst_step_error, 2)}, {agreement.order_right} of "
+        f"{agreement.order_pairs} pairs in the right order{noise}."
+    )
+
+
+def tell_tested(agreement: "Agreement") -> str:
+    """How far the ends of buckets and exposed communication are off."""
+    ends, exposed = "The ends of buckets cannot be told", "no communication was exposed"
+    median_ns, worst_ns = agreement.median_bucket_end_error_ns, agreement.worst_bucket_end_error_ns
+    if median_ns is not None:
+        share = agreement.median_bucket_end_error
+        ends = f"Bucket ends: median error {format_ms(median_ns)}"
+        ends += "" if share is None else f", {format_percent(share)}"
+        ends += "" if worst_ns is None else f", worst {format_ms(worst_ns)}"
+    if agreement.median_exposed_error is not None:
+        exposed = f"exposed communication: median error {format_percent(agreement.median_exposed_error)}"
+    return f"{ends}; {exposed}."
+
+
+def tell_rule(agreement: "Agreement") -> str:
+    """The rule, or why there is none."""
+    rule = agreement.rule
+    return f"The rule: {rule}." if agreement.passed is not None else f"{rule[:1].upper()}{rule[1:]}."
+
+
+def tell_best(agreement: "Agreement") -> str:
+    """The best by measurement and by prediction, and how far the recommended one was behind it."""
+    found = f"Best measured and best predicted: {agreement.best_measured}."
+    if agreement.best_measured != agreement.best_predicted:
+        near = "within noise of it" if agreement.best_within_noise else "not within noise of it"
+        found = f"Best measured: {agreement.best_measured}; best predicted: "
+        found += f"{agreement.best_predicted}, {near}."
+    return found if agreement.regret is None else f"{found} {_tell_regret(agreement.regret)}"
+
+
+def _tell_regret(regret: "Regret") -> str:
+    if not regret.regret_ns:
+        return 'The candidate "recommended" was the fastest.'
+    shown = f"over {regret.paired_rounds} paired rounds"
+    if regret.has_interval:
+        shown += f", 95 % interval {in_ms(regret.low_ns, '.1f')} to {in_ms(regret.high_ns, '.1f')} ms"
+    else:
+        shown += ", too few for an interval"
+    behind = f"{format_ms(regret.regret_ns)} ({format_percent(regret.relative, 2)}) behind {regret.best}"
+    noise = ": within noise" if regret.within_noise else ""
+    return f'The candidate "recommended" was {behind} {shown}{noise}.'
