@@ -1,12 +1,11 @@
-"""From ``MODULE:FACTORY`` and ``key=value`` words to the object that is recorded."""
+"""From ``MODULE:FACTORY`` and its arguments to the object that is recorded."""
 
 import difflib
 import importlib
 import inspect
-import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -21,33 +20,6 @@ Pair = tuple[nn.Module, object]
 _OURS = ("models:huggingface", "models:torchvision")
 
 _LEGAL_RETURN = "return (model, batch), or a callable that runs one training step"
-
-
-def parse_arguments(words: Iterable[str]) -> dict[str, Any]:
-    """Factory arguments from ``key=value`` words: ``["layers=4", "tied=true"]``.
-
-    Values are JSON (``4``, ``0.5``, ``true``, ``null``, ``[1,2]``); what is not JSON is a string.
-
-    Raises:
-        InputError: no ``=``, a key that is no Python name, or a key given twice.
-    """
-    arguments: dict[str, Any] = {}
-    for word in words:
-        key, equals, text = word.partition("=")
-        if not equals or not key.isidentifier():
-            raise InputError(f"argument: {word!r} is not legal; give NAME=VALUE, such as layers=4")
-        if key in arguments:
-            raise InputError(f"argument: {key!r} is given twice; give it once")
-        try:
-            arguments[key] = json.loads(text, parse_constant=_as_text)
-        except ValueError:
-            arguments[key] = text
-    return arguments
-
-
-def _as_text(constant: str) -> str:
-    """NaN and Infinity are not JSON: they stay words."""
-    return constant
 
 
 def load_factory(spec: str, *, arguments: Mapping[str, Any] | None = None) -> Step | Pair:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import sim
+from sim.cli import options
 from sim.nouns.workload import Workload
 from tests.bench.machines import machine, model
 from tests.cli import cheap
@@ -181,3 +182,11 @@ def test_what_is_refused(
     if code == 1:
         assert said.out == ""
         assert [text.startswith("error: ") for text in said.err.splitlines()] == [True]
+
+
+def test_values_are_json_or_pythons_and_otherwise_text() -> None:
+    words = ["layers=4", "tied=True", "rate=0.5", "name=big", "path=a=b", "none=null", "sizes=[1,2]", "x=NaN"]
+    assert options.as_dict(map(options.PAIR.read, words)) == {
+        **{"layers": 4, "tied": True, "rate": 0.5, "name": "big"},
+        **{"path": "a=b", "none": None, "sizes": [1, 2], "x": "NaN"},
+    }

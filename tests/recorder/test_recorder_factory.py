@@ -11,7 +11,7 @@ from torch import nn
 
 from sim.errors import InputError
 from sim.recorder import models
-from sim.recorder.factory import load_factory, parse_arguments
+from sim.recorder.factory import load_factory
 from sim.recorder.profile import record
 from tests.packages import needs_package
 from tests.recorder.test_estimate_order import TINY, small
@@ -35,32 +35,6 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     yield write_module
     for name in names:
         sys.modules.pop(name, None)
-
-
-def test_arguments_are_json_and_otherwise_strings() -> None:
-    words = ["layers=4", "tied=true", "rate=0.5", "name=big", "path=a=b", "none=null", "sizes=[1,2]", "x=NaN"]
-    assert parse_arguments(words) == {
-        "layers": 4,
-        "tied": True,
-        "rate": 0.5,
-        "name": "big",
-        "path": "a=b",
-        "none": None,
-        "sizes": [1, 2],
-        "x": "NaN",
-    }
-
-
-@pytest.mark.parametrize("word", ["layers", "=4", "4layers=1", "a-b=1", ""])
-def test_an_illegal_argument_is_named(word: str) -> None:
-    with pytest.raises(InputError, match="give NAME=VALUE") as caught:
-        parse_arguments([word])
-    assert repr(word) in str(caught.value)
-
-
-def test_an_argument_given_twice_is_refused() -> None:
-    with pytest.raises(InputError, match="'layers' is given twice"):
-        parse_arguments(["layers=4", "layers=5"])
 
 
 def test_a_ready_made_model_with_arguments() -> None:
