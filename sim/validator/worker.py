@@ -75,7 +75,7 @@ class _Life:
         store = store_of(seat, keeps=seat.keeps_store)
         events = Path(self._started_here or self._folder / EVENTS)
         rank = Rank(job, seat.rank, seat.world_size, events, store)
-        self._watch = Watch(rank, seat, self.end)
+        self._watch = Watch(rank, seat, self.end, is_watched=self._started_here is not None)
         self._watch.start()
         rank.must_agree("job", asdict(job))
         device = _choose_device(job, seat.local_rank, seat.local_world_size)

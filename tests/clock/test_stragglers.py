@@ -277,5 +277,7 @@ def test_collectives_that_follow_others_may_come_in_other_orders_and_are_refused
     names = [f"h.{index}.w" for index in range(3)]
     here, there = (rank(*ready, tail=0, names=names) for ready in ((30, 20, 10), (40, 20, 10)))
     made = sim.assign(here, "fully_shard", replicas=2)
-    with pytest.raises(NotModelledError, match="slowest: ranks: collectives that follow each other are not"):
+    with pytest.raises(
+        NotModelledError, match="slowest: ranks: they reach their collectives in different orders"
+    ):
         sim.simulate(here, hardware, made, slowest=there)

@@ -148,7 +148,7 @@ def test_who_does_not_answer_the_roll_is_named(
         threading.Event().wait(2)
 
     watches = [
-        Watch(Rank(quiet(0.3 if seat.rank == 3 else 60.0), seat.rank, 4), seat, end)
+        Watch(Rank(quiet(0.3 if seat.rank == 3 else 60.0), seat.rank, 4), seat, end, is_watched=False)
         for seat in places
         if seat.rank not in absent
     ]
@@ -178,9 +178,10 @@ def test_a_reason_that_cannot_be_kept_is_printed(
 def test_a_fault_is_left_for_who_started_the_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "_exit", sys.exit)
     monkeypatch.setenv("BUCKETSIM_EVENTS", str(tmp_path / "events"))
+    before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit):
         worker._Life(tmp_path).fail(RuntimeError("[/gloo/transport/tcp/pair.cc:1] Connection closed by peer"))
     told = json.loads((tmp_path / "events").read_text())
     assert (told["event"], told["ranks"]) == ("failed", [])
     assert told["reason"].startswith("rank 0 lost touch with the others: ")
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -238,11 +238,12 @@ class Watch(threading.Thread):
         rank: this one; made on the main thread.
         seat: its seat.
         end: called with what was found out; must end the process.
+        is_watched: whether who started the ranks sees how each ends.
     """
 
-    def __init__(self, rank: Rank, seat: Seat, end: Any) -> None:
+    def __init__(self, rank: Rank, seat: Seat, end: Any, is_watched: bool) -> None:
         super().__init__(name="watch", daemon=True)
-        self._rank, self._seat, self._end = rank, seat, end
+        self._rank, self._seat, self._end, self._is_watched = rank, seat, end, is_watched
         self._store = store_of(seat)
         self._asking = ThreadPoolExecutor(2)  # of a server that is stopped some questions have no timeout
         self._main, self._parent = threading.get_ident(), os.getppid()
@@ -277,7 +278,8 @@ class Watch(threading.Thread):
                     continue  # whose server is paused for a moment
                 except DistError as error:
                     if not self.is_over:
-                        self._end(Fault(self._keeper(), f"the ranks' store is gone: {_first_line(error)}"))
+                        gone = f"the ranks' store is gone: {_first_line(error)}"
+                        self._end(Fault(self._keeper(error), gone))
 
     def call_the_roll(self, reason: str) -> Fault:
         """Who does not answer within some seconds, if anybody, or what another rank has found out already."""
@@ -296,7 +298,7 @@ class Watch(threading.Thread):
                             places[rank] = self._ask(self._store.get, f"at/{rank}").decode()
             except (DistError, TimeoutError) as error:
                 gone = f"the ranks' store is gone: {_first_line(error)}"
-                return Fault(self._keeper(), f"no sign of life; {reason}; {gone}")
+                return Fault(self._keeper(error), f"no sign of life; {reason}; {gone}")
             missing = [rank for rank in range(self._rank.world_size) if rank not in places]
             said = "; ".join(f"rank {rank} {place}" for rank, place in sorted(places.items()))
             return Fault(missing, f"{'no sign of life; ' if missing else ''}{reason}: {said}")
@@ -328,9 +330,11 @@ class Watch(threading.Thread):
         """The store's answer. Raises ``DistError`` where it is gone, ``TimeoutError`` where it is stopped."""
         return self._asking.submit(question, *about).result(_ASKED_S)
 
-    def _keeper(self) -> list[int]:
-        """The rank that serves the store; none where a launcher does."""
-        return [] if self._seat.launcher == "torchrun" else [0]
+    def _keeper(self, error: Exception) -> list[int]:
+        """The rank that serves the store; none where a launcher does, or where it has ended, perhaps with a
+        reason of its own, and is watched."""
+        has_ended = isinstance(error, DistError)
+        return [] if self._seat.launcher == "torchrun" or (has_ended and self._is_watched) else [0]
 
 
 def _first_line(error: Exception) -> str:
