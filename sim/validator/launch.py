@@ -110,11 +110,11 @@ def exit_on_signals() -> Iterator[None]:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens at."""
+    """A port of this machine that nobody listens at, by no seed that others may have, too."""
     while True:
         with socket.socket() as probe:
             try:
-                probe.bind(("127.0.0.1", port := random.choice(_PORTS)))
+                probe.bind(("127.0.0.1", port := random.SystemRandom().choice(_PORTS)))
             except OSError:
                 continue
             return port
