@@ -187,8 +187,11 @@ def explain(
 
 def collectives(timeline: Timeline) -> tuple[Collective, ...]:
     """All collectives of a timeline's step: of each micro-batch before forward, in backward and behind it."""
-    programs = write(timeline.workload, timeline.hardware, timeline.assignment, timeline.iteration)
-    return tuple(collective for program in programs for collective in program.collectives)
+    return tuple(
+        one
+        for batch in timeline.micro_batches
+        for one in (*batch.before, *(played.collective for played in batch.collectives), *batch.after)
+    )
 
 
 def _events(workload: Workload, collectives: Iterable[Collective], micro_batch: int) -> Iterable[Event]:
