@@ -78,13 +78,13 @@ def points(report: LiveReport) -> list[Point]:
         window = slice(max(0, place - ROLLING + 1), place + 1)
         made.append(
             Point(
-                step=series.step[place],
+                step=int(series.step[place]),
                 at=datetime.fromtimestamp(series.started_at[place] / 1e9, UTC),
-                step_ns=series.step_ns[place],
-                rolling_ns=median(series.step_ns[window]),
-                predicted_ns=series.predicted[place] if series.predicted[place] > 0 else None,
-                parts_ns=tuple(max(0.0, median(getattr(series, name)[window])) for name in PARTS),
-                last_rank=series.last_rank[place],
+                step_ns=int(series.step_ns[place]),
+                rolling_ns=median(series.step_ns[window].tolist()),
+                predicted_ns=int(series.predicted[place]) if series.predicted[place] > 0 else None,
+                parts_ns=tuple(max(0.0, median(series[name][window].tolist())) for name in PARTS),
+                last_rank=int(series.last_rank[place]),
             )
         )
     return made

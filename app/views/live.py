@@ -20,13 +20,15 @@ from app.widgets import ask, chart, told
 from app.words import capital, counted, plain
 from sim.autotuner.progress import AutotuneProgress, find_autotunes
 from sim.errors import NotModelledError, SimError
-from sim.live.calibration import Calibration, LiveGain
+from sim.live.calibration import Calibration
 from sim.live.follower import Followed
 from sim.live.held import Drift, Lateness, LiveReport, Unseen
 from sim.nouns.hardware import Hardware
+from sim.nouns.recommendation import Gain, Recommendation
 from sim.nouns.recording import RecordedLayout, Recording, RecordingHeader
+from sim.truth.recorded_job import RecordedJob
 from sim.tuner.sweep import tell_setting
-from sim.units import format_ms, format_percent, format_ranks
+from sim.units import NS_PER_S, format_ms, format_percent, format_ranks
 
 _EVERY = {"1 s": 1.0, "2 s": 2.0, "5 s": 5.0, "10 s": 10.0, "paused": None}
 _STEPS = (10, 20, 50, 100)
@@ -41,6 +43,7 @@ _QUIET_S, _QUIET_STEPS = 30.0, 10  # without a new step; longer where steps them
 FEWEST_FOR_DRIFT = 40
 _WORTH_A_WORD = 0.01  # of the step
 _OFF = 0.1  # of the step: a prediction that is off by more does not say whether anything changed
+DAY_S = 86_400
 _ALIKE = 0.5  # of the unseen error: where the window's own is larger, most of it is no change
 _CAUSES: dict[str, str] = {
     "before": "buffers that are broadcast before forward, or gaps between micro-batches",
@@ -339,7 +342,7 @@ def _cards(report: LiveReport, calibration: Calibration) -> None:
         return "–" if steps is None else format_percent(steps.median_error, sign=True)
 
     cards = {
-        "Step, latest 50": format_ms(report.recent.step_ns) if report.recent else "–",
+        "Step, latest 50": format_ms(report.recent_ns) if report.recent_ns else "–",
         "Predicted": format_ms(now.step_ns) if now else "–",
         "Unseen steps": share(report.unseen),
         "Calibration steps": share(report.window),
@@ -383,11 +386,11 @@ def _gain(
         if isinstance(gain, str):
             st.info(plain(gain))
         else:
-            _show_gain(gain, report, calibration, wanted)
+            _show_gain(gain, len(layouts[-1].bucket_indices), report, calibration.job, wanted)
 
 
 @memo(16)
-def _gain_of(calibration: Calibration, search: Callable[[], LiveGain]) -> LiveGain | str:
+def _gain_of(calibration: Calibration, search: Callable[[], Recommendation]) -> Recommendation | str:
     """What other buckets would save, or why that cannot be said."""
     try:
         with st.spinner("Searching for better buckets …"):
@@ -396,39 +399,48 @@ def _gain_of(calibration: Calibration, search: Callable[[], LiveGain]) -> LiveGa
         return str(error)
 
 
-def _show_gain(gain: LiveGain, report: LiveReport, calibration: Calibration, wanted: Wanted) -> None:
-    """The gain a step and what it is worth, and what to paste."""
-    if calibration.hardware_is_own:
+def _show_gain(
+    found: Recommendation, in_use: int, report: LiveReport, job: RecordedJob, wanted: Wanted
+) -> None:
+    """The gain a step against the ``in_use`` buckets, what it is worth, and what to paste."""
+    ranks, gain_ns, period_ns = job.hardware.world_size, found.gain.told_ns, report.period_ns
+    if job.link_is_own:
         words = "A first guess: the machine is known only between the sizes of the buckets in use. "
-        st.caption(words + _HOW_TO_GAIN.format(gain.world_size))
-    doubt, sentence = doubt_sentence(gain, report), plain(gain_sentence(gain))
+        st.caption(words + _HOW_TO_GAIN.format(ranks))
+    doubt, sentence = doubt_sentence(found.gain, report), plain(gain_sentence(found, in_use))
     st.markdown(sentence if doubt else f"**{sentence}**")
     if doubt:
         st.warning(plain(doubt), icon=":material/warning:")
-    if gain.setting is None or gain.setting.pick == "default":
+    if found.setting is None or found.setting.pick == "default":
         return
-    st.markdown(f"Set: {plain(tell_setting(gain.setting, gain.against))}.")
-    hours = "Rank-hours" if calibration.workload.provenance.get("clock") == "host" else "GPU-hours"
-    cards = {"Gain a step, predicted": format_ms(gain.gain_ns)}
-    if report.period_ns is not None and report.period_ns > gain.gain_ns:
-        cards[f"{hours} a day, less"] = f"{gain.gpu_hours_a_day(report.period_ns):,.2f}"
+    st.markdown(f"Set: {plain(tell_setting(found.setting, found.against))}.")
+    hours = "Rank-hours" if job.workload.provenance.get("clock") == "host" else "GPU-hours"
+    cards = {"Gain a step, predicted": format_ms(gain_ns)}
+    if period_ns is not None and period_ns > gain_ns:
+        a_day = DAY_S * NS_PER_S / period_ns
+        cards[f"{hours} a day, less"] = f"{saved_hours(ranks, gain_ns, a_day):,.2f}"
         if wanted.samples:
-            now, then = gain.samples_per_s(wanted.samples, report.period_ns)
+            now, then = (wanted.samples * NS_PER_S / ns for ns in (period_ns, period_ns - gain_ns))
             cards["Samples a second"] = f"{now:,.1f} → {then:,.1f}"
     if wanted.to_go:
-        cards[f"{hours} to the end, less"] = f"{gain.gpu_hours(wanted.to_go):,.2f}"
+        cards[f"{hours} to the end, less"] = f"{saved_hours(ranks, gain_ns, wanted.to_go):,.2f}"
     _draw_cards(cards)
     with st.expander("Take it home", icon=":material/content_copy:"):
-        st.code(gain.snippet, language="python")
+        st.code(sim.snippet(found.assignment, job.workload), language="python")
         st.download_button(
             "Assignment JSON",
-            gain.assignment_json,
+            sim.to_text(found.assignment),
             file_name="assignment.json",
             mime="application/json",
             key="live_assignment",
             on_click="ignore",
             help="For `sim.apply`, and for `bucketsim ab`, which measures this gain.",
         )
+
+
+def saved_hours(ranks: int, gain_ns: int, steps: float) -> float:
+    """Device-hours that ``steps`` of training in use would be shorter by, over all ranks."""
+    return ranks * steps * gain_ns / (3_600 * NS_PER_S)
 
 
 def _autotune(watch: Path) -> bool:
@@ -478,10 +490,10 @@ def job_rows(header: RecordingHeader, calibration: Calibration | None) -> dict[s
         "DDP": ", ".join([one for one in ddp if not one.startswith("rebuilt_buckets=")][:20]),
     }
     if calibration is not None:
-        count, reduced = calibration.accumulation
+        count, reduced = calibration.job.micro_batches
         if count > 1:
             rows["Micro-batches"] = f"{count} a step, {reduced} of them synchronised"
-        rows["Machine"] = calibration.hardware.name
+        rows["Machine"] = calibration.job.hardware.name
     return rows
 
 
@@ -548,7 +560,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 def calibrating_sentence(followed: Followed, needed: int) -> str:
     """How many steps there are to predict from, and how many there have to be."""
     warmup = followed.warmup_steps
-    done = min(sum(number > warmup for number in rank.steps.step) for rank in followed.ranks)
+    done = min(int((rank.steps.step > warmup).sum()) for rank in followed.ranks)
     if done >= needed:
         return (
             f"Calibrating: steps still become shorter, as in warm-up; the first {needed} that do not are "
@@ -572,9 +584,10 @@ def drift_card(report: LiveReport) -> str:
 
 def unseen_sentence(report: LiveReport) -> str:
     """How the prediction does, on steps that it has not seen and on those that it was made from."""
-    unseen, calibrated, error = report.unseen, report.calibrated, report.window_error
+    unseen, calibrated = report.unseen, report.calibrated
     window = f"steps {calibrated[0]:,} to {calibrated[1]:,}"
-    if error is not None:
+    if report.window is not None:
+        error = report.window.median_error
         longer = f"{format_percent(abs(error))} {'longer' if error >= 0 else 'less'} than predicted"
         window += f" (which took {longer} themselves)"
     if unseen is None:
@@ -616,7 +629,7 @@ def drift_sentence(drift: Drift | None, report: LiveReport) -> str:
     if unseen is None or unseen.count < FEWEST_FOR_DRIFT:
         return f"Drift: {FEWEST_FOR_DRIFT} unseen steps are needed to tell."
     if drift is None:
-        off = 0.0 if report.window_error is None else unseen.median_error - report.window_error
+        off = 0.0 if window is None else unseen.median_error - window.median_error
         level = ""
         if abs(off) >= _WORTH_A_WORD:
             level = (
@@ -661,18 +674,17 @@ def lateness_sentence(rows: Sequence[Lateness]) -> str:
     return f"Rank {rank} comes last in {share} of the latest steps, by {behind} in the median."
 
 
-def gain_sentence(gain: LiveGain) -> str:
-    """What the recommended buckets would gain, honestly."""
-    if gain.why_none:
-        return f"{capital(gain.why_none)}. Keep what you have."
-    if gain.gain_ns <= 0 and (gain.setting is None or gain.setting.pick == "default"):
+def gain_sentence(found: Recommendation, in_use: int) -> str:
+    """What the recommended buckets would gain against the ``in_use`` ones, honestly."""
+    gain, gain_ns = found.gain, found.gain.told_ns
+    if gain.refuted:
+        return f"{capital(gain.sentence)}. Keep what you have."
+    if gain_ns <= 0 and (found.setting is None or found.setting.pick == "default"):
         return "No better buckets were found: the job runs with the best ones that the search knows."
-    if (
-        gain.gain_ns <= 0
-    ):  # under a hook, or beside a slow rank, of which the search for buckets knows nothing
+    if gain_ns <= 0:  # under a hook, or beside a slow rank, of which the search for buckets knows nothing
         return "The search for buckets that may be cut anywhere finds none that are better; one cap is."
-    saved = f"{format_ms(gain.gain_ns)}"
-    share = f"({format_percent(gain.gain_ns / gain.in_use_ns if gain.in_use_ns else 0.0)})"
+    saved, now_ns = format_ms(gain_ns), found.baseline.step_ns
+    share = f"({format_percent(gain_ns / now_ns if now_ns else 0.0)})"
     between = ""
     if gain.low_ns is not None and gain.high_ns is not None:
         between = f" (95 % interval {format_ms(gain.low_ns)} to {format_ms(gain.high_ns)})"
@@ -682,18 +694,18 @@ def gain_sentence(gain: LiveGain) -> str:
         )
     unknown = f" Not recorded, so not known: {' and '.join(gain.not_known)}." if gain.not_known else ""
     return (
-        f"The recommended {gain.recommended_buckets} buckets would save {saved} a step {share}{between} "
-        f"against the {gain.in_use_buckets} in use.{unknown}"
+        f"The recommended {len(found.assignment.bucket_indices)} buckets would save {saved} a step "
+        f"{share}{between} against the {in_use} in use.{unknown}"
     )
 
 
-def doubt_sentence(gain: LiveGain, report: LiveReport) -> str:
+def doubt_sentence(gain: Gain, report: LiveReport) -> str:
     """That the prediction is off by more than the gain; empty where it is not."""
-    unseen = report.unseen
-    if unseen is None or gain.gain_ns <= 0 or gain.significant is False:
+    unseen, gain_ns = report.unseen, gain.told_ns
+    if unseen is None or gain_ns <= 0 or gain.significant is False:
         return ""
     off_ns = abs(unseen.measured_ns - unseen.predicted_ns)
-    if off_ns <= gain.gain_ns:
+    if off_ns <= gain_ns:
         return ""
     return (
         f"Not to be relied on: the prediction of the buckets in use is off by {format_ms(off_ns)} a step, "

@@ -9,18 +9,14 @@ from statistics import median
 
 from sim.costs.doubts import doubts_about_step
 from sim.errors import InputError, NotModelledError, SimError
-from sim.formats.documents import to_text
 from sim.importer.recorded.recorded_workload import FEWEST_BACKWARDS, warmup_steps
 from sim.live.follower import Followed
 from sim.nouns.hardware import Hardware
-from sim.nouns.recommendation import Setting
+from sim.nouns.recommendation import Recommendation
 from sim.nouns.recording import RecordedLayout, Recording
-from sim.nouns.workload import Workload
-from sim.systems.snippets import snippet
 from sim.truth.recorded_job import RecordedJob, StepParts, job_in_recording
 from sim.units import format_ranks
 
-FEWEST_STEPS = FEWEST_BACKWARDS
 CALIBRATION_STEPS = 20
 _FIRST = 5
 _SETTLED = 1.1  # times the median of later steps
@@ -31,73 +27,22 @@ class LayoutPrediction:
     """What is predicted from ``step`` on, when the job has these buckets; None where ``why_not`` says why."""
 
     step: int
-    bucket_indices: tuple[tuple[int, ...], ...]
     parts: StepParts | None
     why_not: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What the first steps of a job say: its workload, and what is predicted for each of its layouts.
+    """What the first steps of a job say: the job, and what is predicted for each of its layouts.
 
-    ``accumulation`` is (micro-batches a step, how many of them reduce). ``hardware_is_own``: it was made of
-    the collectives of these very steps. ``switches`` are DDP's, ``settings`` those of the training loop, as
-    in ``Assignment``. ``notes`` say what was assumed.
+    ``notes`` say what was assumed.
     """
 
     first_step: int
     last_step: int
-    workload: Workload
-    hardware: Hardware
-    hardware_is_own: bool
-    accumulation: tuple[int, int]
+    job: RecordedJob
     layouts: tuple[LayoutPrediction, ...]
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveGain:
-    """What the recommended buckets save against those in use, a step, in ns; predicted, not measured.
-
-    ``recommended_ns`` is the step of what is pasted: ``snippet`` and ``assignment_json`` are one assignment,
-    the job's switches among it. ``low_ns`` to ``high_ns`` is the 95 % interval of the mean
-    gain of a long run, None where nothing that varies was recorded. ``gain_ns`` is the gain that is told
-    (``Gain.told_ns``); ``significant`` is as in ``Gain``. ``setting`` is what to set, as ``tune`` has it,
-    compared with ``against``. ``why_none``: why no gain can be told; empty where one can.
-    """
-
-    in_use_ns: int
-    recommended_ns: int
-    gain_ns: int
-    low_ns: int | None
-    high_ns: int | None
-    significant: bool | None
-    not_known: tuple[str, ...]
-    world_size: int
-    in_use_buckets: int
-    recommended_buckets: int
-    setting: Setting | None
-    against: str
-    snippet: str
-    assignment_json: str
-    why_none: str = ""
-
-    def samples_per_s(self, samples: int, period_ns: int) -> tuple[float, float]:
-        """Samples a second now and with the gain, at ``samples`` a step of all ranks.
-
-        Args:
-            samples: in one step of all ranks.
-            period_ns: from one step to the next, as measured.
-        """
-        return samples * 1e9 / period_ns, samples * 1e9 / max(1, period_ns - self.gain_ns)
-
-    def gpu_hours_a_day(self, period_ns: int) -> float:
-        """Device-hours that a day of training in use would be shorter by, at a step each ``period_ns``."""
-        return self.gpu_hours(86_400 * 10**9 / period_ns)
-
-    def gpu_hours(self, steps: float) -> float:
-        """Device-hours that ``steps`` of training in use would be shorter by, over all ranks."""
-        return self.world_size * steps * self.gain_ns / (3_600 * 10**9)
 
 
 def live_window(followed: Followed, steps: int = CALIBRATION_STEPS) -> Recording | None:
@@ -108,12 +53,7 @@ def live_window(followed: Followed, steps: int = CALIBRATION_STEPS) -> Recording
     Raises:
         InputError: fewer than three steps, or more than are kept whole.
     """
-    if followed.first is None:
-        return None
-    _check(followed, steps)
-    numbers = _common(followed.first)
-    skipped = _settling(followed.first, numbers, steps, followed.whole_steps - steps)
-    return _only(followed.first, numbers[skipped : skipped + steps], steps)
+    return _window(followed, followed.first, steps)
 
 
 def latest_window(followed: Followed, steps: int = CALIBRATION_STEPS) -> Recording | None:
@@ -122,27 +62,35 @@ def latest_window(followed: Followed, steps: int = CALIBRATION_STEPS) -> Recordi
     Raises:
         InputError: as ``live_window``.
     """
-    if followed.latest is None:
+    return _window(followed, followed.latest, steps)
+
+
+def _window(followed: Followed, kept: Recording | None, steps: int) -> Recording | None:
+    """So many steps of the first that are kept whole, once they have settled, or of the latest."""
+    if kept is None:
         return None
-    _check(followed, steps)
-    return _only(followed.latest, _common(followed.latest)[-steps:], steps)
-
-
-def _check(followed: Followed, steps: int) -> None:
-    if steps < FEWEST_STEPS:
-        raise InputError(f"steps: {steps} is not legal; give an integer >= {FEWEST_STEPS}")
+    if steps < FEWEST_BACKWARDS:
+        raise InputError(f"steps: {steps} is not legal; give an integer >= {FEWEST_BACKWARDS}")
     if steps > followed.whole_steps:
         raise InputError(
             f"steps: {steps} is not legal; of {len(followed.ranks)} ranks {followed.whole_steps} whole steps "
             f"are kept"
         )
-
-
-def _common(recording: Recording) -> list[int]:
-    """Numbers of the steps after warm-up that every rank has, ascending."""
-    warmup = warmup_steps(recording)
-    numbers = [{step.step for step in rank.steps if step.step > warmup} for rank in recording.ranks]
-    return sorted(set.intersection(*numbers))
+    warmup = warmup_steps(kept)
+    on_ranks = [{step.step for step in rank.steps if step.step > warmup} for rank in kept.ranks]
+    numbers = sorted(set.intersection(*on_ranks))
+    if kept is followed.first:
+        skipped = _settling(kept, numbers, steps, followed.whole_steps - steps)
+        numbers = numbers[skipped : skipped + steps]
+    if len(numbers) < steps:
+        return None
+    numbers = numbers[-steps:]
+    ranks = []
+    for rank in kept.ranks:
+        layouts = tuple(layout for layout in rank.layouts if layout.step <= numbers[-1])
+        inside = tuple(step for step in rank.steps if step.step in numbers)
+        ranks.append(replace(rank, layouts=layouts, steps=inside))
+    return replace(kept, ranks=tuple(ranks))
 
 
 def _settling(recording: Recording, numbers: list[int], count: int, most: int) -> int:
@@ -165,24 +113,6 @@ def _settling(recording: Recording, numbers: list[int], count: int, most: int) -
     return max(0, most)
 
 
-def _only(recording: Recording, numbers: list[int], steps: int) -> Recording | None:
-    """``recording`` with these steps; None where there are fewer than ``steps``."""
-    if len(numbers) < steps:
-        return None
-    kept = set(numbers)
-    return replace(
-        recording,
-        ranks=tuple(
-            replace(
-                rank,
-                layouts=tuple(layout for layout in rank.layouts if layout.step <= numbers[-1]),
-                steps=tuple(step for step in rank.steps if step.step in kept),
-            )
-            for rank in recording.ranks
-        ),
-    )
-
-
 def calibrate_live(
     window: Recording, layouts: Iterable[RecordedLayout], hardware: Hardware | None = None
 ) -> Calibration:
@@ -201,59 +131,29 @@ def calibrate_live(
     return Calibration(
         first_step=window.ranks[0].steps[0].step,
         last_step=window.ranks[0].steps[-1].step,
-        workload=job.workload,
-        hardware=job.hardware,
-        hardware_is_own=job.link_is_own,
-        accumulation=job.micro_batches,
+        job=job,
         layouts=tuple(_predict(job, layout) for layout in layouts),
         notes=_notes(window, job),
     )
 
 
-def live_gain(calibration: Calibration, layout: RecordedLayout, *, draws: int = 400) -> LiveGain:
-    """What ``sim.tune``'s buckets would save this job against ``layout``, which it has now.
+def live_gain(calibration: Calibration, layout: RecordedLayout, *, draws: int = 400) -> Recommendation:
+    """``sim.tune``'s answer for this job against ``layout``, which it has now; predicted, not measured.
 
     Raises:
         InputError, NotModelledError: buckets that do not fit, or switches under which no search was made.
     """
-    job = RecordedJob(
-        workload=calibration.workload,
-        hardware=calibration.hardware,
-        link_is_own=calibration.hardware_is_own,
-    ).with_buckets(layout.bucket_indices)
     try:
-        found = job.tune(draws=draws)
+        return calibration.job.with_buckets(layout.bucket_indices).tune(draws=draws)
     except NotModelledError as error:
         raise NotModelledError(f"gain: {error}") from None
-    gain, best = found.gain, found.assignment
-    return LiveGain(
-        in_use_ns=found.baseline.step_ns,
-        recommended_ns=found.report.step_ns,
-        gain_ns=gain.told_ns,
-        low_ns=gain.low_ns,
-        high_ns=gain.high_ns,
-        significant=gain.significant,
-        not_known=gain.not_known,
-        world_size=job.hardware.world_size,
-        in_use_buckets=len(layout.bucket_indices),
-        recommended_buckets=len(best.bucket_indices),
-        setting=found.setting,
-        against=found.against,
-        snippet=snippet(best, job.workload),
-        assignment_json=to_text(best),
-        why_none=gain.sentence if gain.refuted else "",
-    )
 
 
 def _predict(job: RecordedJob, layout: RecordedLayout) -> LayoutPrediction:
-    parts, why_not = None, ""
     try:
-        parts = job.predict(layout.bucket_indices, recorded=True)
+        return LayoutPrediction(step=layout.step, parts=job.predict(layout.bucket_indices, recorded=True))
     except SimError as error:
-        why_not = str(error)
-    return LayoutPrediction(
-        step=layout.step, bucket_indices=layout.bucket_indices, parts=parts, why_not=why_not
-    )
+        return LayoutPrediction(step=layout.step, parts=None, why_not=str(error))
 
 
 def _notes(window: Recording, job: RecordedJob) -> tuple[str, ...]:

@@ -1,20 +1,20 @@
 """A running job held to its prediction: each step, errors of unseen ones, drift, who is last."""
 
 import math
-from array import array
 from dataclasses import dataclass
+from functools import reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.clock.arrays import Floats, Ints
 from sim.live.calibration import Calibration
-from sim.live.follower import Column, Followed, FollowedRank, StepColumns
-from sim.truth.recorded_job import PARTS, StepParts
+from sim.live.follower import COLUMNS, Followed, FollowedRank, Rows
+from sim.truth.recorded_job import PARTS
 
 RECENT_STEPS = 50  # of the rolling median, and of what is called recent
-_LATENESS_STEPS = 200
-_PERIOD_STEPS = 200
+_LATEST_STEPS = 200  # who comes last in them, and how far apart they begin
 _RARE = 0.001  # the chance of what is told of a rank, were all alike
 # Drift: errors are taken together in blocks, a block by its median, so that a few long steps leave no trace.
 BLOCK = 10
@@ -24,21 +24,7 @@ _SMALL = 0.01  # of a step: less is never told
 _CLEAR = 6.0  # times the blocks' median distance from the level of their side
 _BEYOND = 0.9  # of the blocks on each side lie on that side of the middle between both levels
 
-_COLUMNS = ("started_at", "step_ns", *PARTS)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSeries(StepColumns):
-    """The job's steps that every rank has finished.
-
-    Each step is told by the rank that is slowest in it: the one whose own work until the end of its backward
-    takes longest. ``late_by`` is how much later than the median of the others the last rank came to the end
-    of backward, ``last_rank`` which that was. ``predicted`` is the predicted step, -1 where there is none.
-    """
-
-    last_rank: Column
-    late_by: Column
-    predicted: Column
+_SERIES = np.dtype([(name, np.int64) for name in (*COLUMNS, "last_rank", "late_by", "predicted")])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,26 +81,24 @@ class Lateness:
 class LiveReport:
     """Measured against predicted so far; ``calibrated`` is (first step, last step) of the window.
 
-    ``window`` holds the errors of the window's own steps: what the model is off by on what it was made from.
-    ``recent`` holds medians of the latest steps, ``left_out`` counts steps of other micro-batches.
-    ``period_ns`` is the median time from the start of one step to that of the next, by the wall clock: data
-    loading and all else between steps are in it.
+    ``series`` are the steps that every rank has finished, in ``COLUMNS``, each told by the rank that is
+    slowest in it: the one whose own work until the end of its backward takes longest. ``last_rank`` came last
+    to the end of backward, ``late_by`` after the median of the others. ``predicted`` is the predicted step,
+    -1 where there is none. ``window`` holds the errors of the window's own steps: what the model is off by on
+    what it was made from. ``recent_ns`` is the median of the latest steps, ``left_out`` counts steps of other
+    micro-batches. ``period_ns`` is the median time from the start of one step to that of the next, by the
+    wall clock: data loading and all else between steps are in it.
     """
 
-    series: StepSeries
+    series: Rows
     calibrated: tuple[int, int]
     unseen: Unseen | None
     drift: Drift | None
     lateness: tuple[Lateness, ...]
-    recent: StepParts | None
+    recent_ns: int | None
     window: Unseen | None = None
     left_out: int = 0
     period_ns: int | None = None
-
-    @property
-    def window_error(self) -> float | None:
-        """The median error of the window's own steps."""
-        return None if self.window is None else self.window.median_error
 
 
 def judge(followed: Followed, calibration: Calibration) -> LiveReport:
@@ -123,91 +107,50 @@ def judge(followed: Followed, calibration: Calibration) -> LiveReport:
     Steps with another number of micro-batches than the calibrated ones are left out and counted. Only steps
     after the window are judged, and of these the ones with the buckets that the job has now.
     """
-    table, last_rank, late_by, left_out = _job_steps(followed.ranks, calibration.accumulation)
-    numbers = table["step"]
-    predicted = _predicted(calibration, numbers)
-    inside = (numbers >= calibration.first_step) & (numbers <= calibration.last_step)
-    inside &= predicted["step_ns"] > 0
-    after = (numbers > calibration.last_step) & (predicted["step_ns"] > 0)
-    known = inside
-    if calibration.layouts:  # what another layout's prediction is off by is no drift
-        is_now = numbers >= calibration.layouts[-1].step
-        after, known = after & is_now, known & is_now
-    series = StepSeries(
-        **{name: _column(table[name]) for name in ("step", *_COLUMNS)},
-        last_rank=_column(last_rank),
-        late_by=_column(late_by),
-        predicted=_column(predicted["step_ns"]),
-    )
+    series, left_out = _job_steps(followed.ranks, calibration.job.micro_batches)
+    predicted = {name: np.full(len(series), -1, np.int64) for name in ("step", *PARTS)}
+    for layout in calibration.layouts:
+        for name, column in predicted.items():
+            told = -1 if layout.parts is None else getattr(layout.parts, f"{name}_ns")
+            column[series.step >= layout.step] = told
+    series.predicted = predicted["step"]
+    now = calibration.layouts[-1].step if calibration.layouts else 0
+    judged = (series.step >= now) & (predicted["step"] > 0)
+    after = judged & (series.step > calibration.last_step)
+    inside = (series.step >= calibration.first_step) & (series.step <= calibration.last_step)
+    known = inside & judged  # what another layout's prediction is off by is no drift
+    inside &= predicted["step"] > 0
     return LiveReport(
         series=series,
         calibrated=(calibration.first_step, calibration.last_step),
-        unseen=_unseen(table["step_ns"][after], predicted["step_ns"][after]),
-        drift=_drift(table, predicted, known, after),
-        lateness=_lateness(last_rank, late_by, len(followed.ranks)) if len(followed.ranks) > 1 else (),
-        recent=_recent(table),
-        window=_unseen(table["step_ns"][inside], predicted["step_ns"][inside]),
+        unseen=_unseen(series.step_ns[after], predicted["step"][after]),
+        drift=_drift(series, predicted, known, after),
+        lateness=_lateness(series, len(followed.ranks)),
+        recent_ns=round(float(np.median(series.step_ns[-RECENT_STEPS:]))) if len(series) else None,
+        window=_unseen(series.step_ns[inside], predicted["step"][inside]),
         left_out=left_out,
-        period_ns=_period_ns(table),
+        period_ns=_period_ns(series[-_LATEST_STEPS:]),
     )
 
 
-def _numbers(values: Column) -> Ints:
-    return np.frombuffer(values, dtype=np.int64) if len(values) else np.zeros(0, np.int64)
-
-
-def _column(values: Ints) -> Column:
-    return array("q", np.ascontiguousarray(values, dtype=np.int64).tobytes())
-
-
-def _job_steps(
-    ranks: tuple[FollowedRank, ...], accumulation: tuple[int, int]
-) -> tuple[dict[str, Ints], Ints, Ints, int]:
-    """Columns of the slowest rank in each common step; the last rank and by how much; steps left out."""
-    numbers = _numbers(ranks[0].steps.step)
-    for rank in ranks[1:]:
-        own = _numbers(rank.steps.step)
-        if len(own) != len(numbers) or not np.array_equal(own, numbers):
-            numbers = np.intersect1d(numbers, own, assume_unique=True)
-    stacked: dict[str, Ints] = {}
-    picks = [np.searchsorted(_numbers(rank.steps.step), numbers) for rank in ranks]
-    for name in (*_COLUMNS, "arrival", "backwards", "reduced"):
-        stacked[name] = np.stack(
-            [_numbers(getattr(rank.steps, name))[pick] for rank, pick in zip(ranks, picks, strict=True)]
-        )
-    alike = (stacked["backwards"] == accumulation[0]) & (stacked["reduced"] == accumulation[1])
-    is_kept = alike.all(axis=0)
-    stacked = {name: column[:, is_kept] for name, column in stacked.items()}
-    numbers = numbers[is_kept]
-    own_work = stacked["before"] + stacked["forward"] + stacked["backward"]
-    slowest = own_work.argmax(axis=0)
-    at = np.arange(len(numbers))
-    table = {name: stacked[name][slowest, at] for name in _COLUMNS}
-    table["step"] = numbers
+def _job_steps(ranks: tuple[FollowedRank, ...], accumulation: tuple[int, int]) -> tuple[Rows, int]:
+    """Rows of the slowest rank in each common step, with the last rank; and how many steps are left out."""
+    numbers: Ints = reduce(np.intersect1d, [rank.steps.step for rank in ranks])
+    table: Any = np.stack([rank.steps[np.searchsorted(rank.steps.step, numbers)] for rank in ranks])
+    alike = (table["backwards"] == accumulation[0]) & (table["reduced"] == accumulation[1])
+    table = table[:, alike.all(axis=0)]
+    slowest = (table["before"] + table["forward"] + table["backward"]).argmax(axis=0)
+    series: Any = np.zeros(table.shape[1], _SERIES).view(np.recarray)
+    for name in COLUMNS:
+        series[name] = table[name][slowest, np.arange(len(series))]
+    arrival = table["arrival"]
     # a GPU's host runs ahead of it, so that the wall clock says when work was asked for, not when it ran
-    on_host = ranks[0].header.clock == "host"
-    begun = stacked["started_at"] - stacked["started_at"].min(axis=0) if on_host else 0
-    arrival = stacked["arrival"] + begun
-    last = arrival.argmax(axis=0)
-    late_by = np.zeros(len(numbers), np.int64)
-    if len(ranks) > 1 and len(numbers):
-        others = np.sort(arrival, axis=0)[:-1]
-        late_by = (arrival.max(axis=0) - np.median(others, axis=0)).astype(np.int64)
-    names = np.array([rank.header.rank for rank in ranks], np.int64)
-    return table, names[last], late_by, int((~is_kept).sum())
-
-
-def _predicted(calibration: Calibration, numbers: Ints) -> dict[str, Ints]:
-    """The prediction of each step by its layout, in the parts of a step; -1 where there is none."""
-    columns = {name: np.full(len(numbers), -1, np.int64) for name in ("step_ns", *PARTS)}
-    for layout in calibration.layouts:
-        since = numbers >= layout.step
-        for name, column in columns.items():
-            if layout.parts is None:
-                column[since] = -1
-            else:
-                column[since] = layout.parts.step_ns if name == "step_ns" else layout.parts.part_ns(name)
-    return columns
+    if ranks[0].header.clock == "host" and len(series):
+        arrival = arrival + table["started_at"] - table["started_at"].min(axis=0)
+    series.last_rank = np.array([rank.header.rank for rank in ranks])[arrival.argmax(axis=0)]
+    if len(ranks) > 1 and len(series):
+        series.late_by = arrival.max(axis=0) - np.median(np.sort(arrival, axis=0)[:-1], axis=0)
+    return series, len(numbers) - len(series)
 
 
 def _unseen(measured: Ints, predicted: Ints) -> Unseen | None:
@@ -226,27 +169,22 @@ def _unseen(measured: Ints, predicted: Ints) -> Unseen | None:
 
 
 def _drift(
-    table: dict[str, Ints], predicted: dict[str, Ints], known: NDArray[np.bool_], after: NDArray[np.bool_]
+    series: Rows, predicted: dict[str, Ints], known: NDArray[np.bool_], after: NDArray[np.bool_]
 ) -> Drift | None:
     """A lasting change of the steps ``after`` the window, whose own steps are ``known``."""
-    errors: Floats = table["step_ns"] / np.maximum(1, predicted["step_ns"]) - 1
+    of_step = np.maximum(1, predicted["step"])
+    errors: Floats = series.step_ns / of_step - 1
     place = find_change(errors[after], errors[known])
     if place is None:
         return None
-    since = table["step"][after][place]
-    old, new = (known | after) & (table["step"] < since), after & (table["step"] >= since)
+    since = series.step[after][place]
+    old, new = (known | after) & (series.step < since), after & (series.step >= since)
     before, later = float(np.median(errors[old])), float(np.median(errors[new]))
     parts = {}
     for name in PARTS:
-        off = (np.maximum(0, table[name]) - predicted[name]) / np.maximum(1, predicted["step_ns"])
+        off = (np.maximum(0, series[name]) - predicted[name]) / of_step
         parts[name] = float(np.median(off[new]) - np.median(off[old]))
-    return Drift(
-        since_step=int(since),
-        before=before,
-        after=later,
-        shift=later - before,
-        parts=parts,
-    )
+    return Drift(since_step=int(since), before=before, after=later, shift=later - before, parts=parts)
 
 
 def find_change(errors: Floats, known: Floats) -> int | None:
@@ -289,26 +227,26 @@ def _blocks(values: Floats, size: int) -> Floats:
     return np.asarray(np.median(values[len(values) - count * size :].reshape(count, size), axis=1), float)
 
 
-def _period_ns(table: dict[str, Ints]) -> int | None:
-    """The median time from one step's start to the next, over the latest; None before there are two."""
-    starts, numbers = table["started_at"][-_PERIOD_STEPS:], table["step"][-_PERIOD_STEPS:]
-    if len(starts) < 2:
+def _period_ns(series: Rows) -> int | None:
+    """The median time from one step's start to the next; None before there are two."""
+    if len(series) < 2:
         return None
-    period = round(float(np.median(np.diff(starts) / np.diff(numbers))))
+    period = round(float(np.median(np.diff(series.started_at) / np.diff(series.step))))
     return period if period > 0 else None
 
 
-def _lateness(last_rank: Ints, late_by: Ints, ranks: int) -> tuple[Lateness, ...]:
-    """Ranks by how often they were last among the latest steps, the most frequent first."""
-    recent, late = last_rank[-_LATENESS_STEPS:], late_by[-_LATENESS_STEPS:]
+def _lateness(series: Rows, ranks: int) -> tuple[Lateness, ...]:
+    """Ranks by how often they were last among the latest steps, the most frequent first; none of one rank."""
+    recent, late = series.last_rank[-_LATEST_STEPS:], series.late_by[-_LATEST_STEPS:]
     rows = [
         Lateness(
             rank=int(rank),
-            share=float((recent == rank).mean()),
+            share=float(times / len(recent)),
             behind_ns=round(float(np.median(late[recent == rank]))),
-            is_chance=_chance(int((recent == rank).sum()), len(recent), ranks) >= _RARE,
+            is_chance=_chance(int(times), len(recent), ranks) >= _RARE,
         )
-        for rank in np.unique(recent)
+        for rank, times in zip(*np.unique(recent, return_counts=True), strict=True)
+        if ranks > 1
     ]
     return tuple(sorted(rows, key=lambda row: (-row.share, row.rank)))
 
@@ -318,21 +256,3 @@ def _chance(count: int, steps: int, ranks: int) -> float:
     one = 1 / ranks
     tail = sum(math.comb(steps, k) * one**k * (1 - one) ** (steps - k) for k in range(count, steps + 1))
     return min(1.0, ranks * tail)
-
-
-def _recent(table: dict[str, Ints]) -> StepParts | None:
-    """Medians of the latest steps, part by part; the step is the median of steps."""
-    if not len(table["step"]):
-        return None
-    middle = {
-        name: round(float(np.median(np.maximum(0, table[name][-RECENT_STEPS:]))))
-        for name in ("step_ns", *PARTS)
-    }
-    return StepParts(
-        before_ns=middle["before"],
-        forward_ns=middle["forward"],
-        backward_ns=middle["backward"],
-        sync_ns=middle["sync"],
-        optimizer_ns=middle["optimizer"],
-        step_ns=middle["step_ns"],
-    )

@@ -26,7 +26,7 @@ from sim.nouns.recording import (
     RecordedStep,
     RecordingHeader,
 )
-from sim.truth.recorded_job import PARTS
+from sim.truth.recorded_job import PARTS, RecordedJob
 from sim.units import transfer_ns
 from tests.app.conftest import MS, is_clean, make_hardware, visit
 from tests.commands import bucketsim
@@ -199,22 +199,22 @@ def test_unseen_steps_are_predicted_by_a_given_machine_and_by_the_jobs_own(job: 
         assert report.unseen.count == 98
         assert abs(report.unseen.median_error) < 0.01
         assert report.drift is None
-        assert calibration.hardware_is_own == (hardware is None)
-    (point,) = calibration.hardware.all_reduce
+        assert calibration.job.link_is_own == (hardware is None)
+    (point,) = calibration.job.hardware.all_reduce
     assert point.duration_ns == service(4 * SIZE)
-    assert calibration.hardware.copy_out_bytes_per_s == pytest.approx(8e9, rel=0.01)
+    assert calibration.job.hardware.copy_out_bytes_per_s == pytest.approx(8e9, rel=0.01)
 
 
 def test_micro_batches_under_no_sync_are_part_of_the_step(job: Job) -> None:
     """The workload is that of the plain backward; what the copies add comes from the machine."""
     job.train(60, micro_batches=3)
     report, calibration = judged(job, make_hardware())
-    assert calibration.workload.switches == {"accumulation_steps": 3}
-    assert calibration.workload.ready_includes == ()
+    assert calibration.job.workload.switches == {"accumulation_steps": 3}
+    assert calibration.job.workload.ready_includes == ()
     parts = calibration.layouts[0].parts
     assert parts is not None
     assert parts.before_ns == 0
-    assert parts.forward_ns == 3 * calibration.workload.forward_ns
+    assert parts.forward_ns == 3 * calibration.job.workload.forward_ns
     assert parts.step_ns == sum(parts.part_ns(name) for name in PARTS)
     assert report.unseen is not None
     assert abs(report.unseen.median_error) < 0.03
@@ -295,17 +295,22 @@ def test_a_slow_down_soon_after_the_window_is_found_and_not_forgotten(job: Job) 
     assert words.drift_sentence(report.drift, report).startswith("Since step ")
 
 
-def test_samples_and_hours_are_by_the_clock(job: Job) -> None:
+def test_samples_and_hours_are_by_the_clock(job: Job, traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps begin 60 ms apart, whatever they take, as where data loading has its time between them."""
     job.layout(ONE).train(40).train(60, pace=1.25)
-    report, calibration = judged(job, make_hardware())
+    (job.folder / "hardware.json").write_text(sim.to_text(make_hardware()))
+    monkeypatch.setattr("sys.argv", ["main.py", "--traces", str(traces), "--watch", str(job.folder.parent)])
+    report, calibration = judged(job, sim.load_hardware(job.folder / "hardware.json"))
     assert report.period_ns == 60 * MS
-    gain = sim.live_gain(calibration, job.read().ranks[0].layouts[-1])
-    now, then = gain.samples_per_s(64, report.period_ns)
-    assert now == pytest.approx(64 / 0.06)
-    assert then == pytest.approx(64 / (0.06 - gain.gain_ns / 1e9))
-    assert gain.gpu_hours_a_day(report.period_ns) == pytest.approx(2 * 24 * gain.gain_ns / (60 * MS))
-    assert gain.gpu_hours(1000) == pytest.approx(2 * 1000 * gain.gain_ns / 3.6e12)
+    found = sim.live_gain(calibration, job.read().ranks[0].layouts[-1])
+    gain_ns = found.gain.told_ns
+    page = AppTest.from_function(live_page, default_timeout=PATIENCE_S)
+    page.session_state["live_samples"], page.session_state["live_to_go"] = 64, 1000
+    page.run()
+    shown = {one.label: one.value for one in page.metric}
+    assert shown["Samples a second"] == f"{64 / 0.06:,.1f} → {64 / (0.06 - gain_ns / 1e9):,.1f}"
+    assert shown["Rank-hours a day, less"] == f"{2 * 24 * gain_ns / (60 * MS):,.2f}"
+    assert shown["Rank-hours to the end, less"] == f"{2 * 1000 * gain_ns / 3.6e12:,.2f}"
 
 
 @pytest.mark.parametrize(
@@ -321,16 +326,15 @@ def test_what_is_pasted_keeps_the_jobs_switches_and_takes_the_promised_step(
 ) -> None:
     job = Job(tmp_path / "run", ddp=ddp).layout(ONE).train(30)
     _, calibration = judged(job, make_hardware())
-    gain = sim.live_gain(calibration, job.read().ranks[0].layouts[-1])
-    assert gain.gain_ns > 0
-    (tmp_path / "assignment.json").write_text(gain.assignment_json)
-    pasted = sim.load_assignment(tmp_path / "assignment.json")
+    found = sim.live_gain(calibration, job.read().ranks[0].layouts[-1])
+    assert found.gain.told_ns > 0
+    pasted, lines = found.assignment, sim.snippet(found.assignment, calibration.job.workload)
     assert ddp.items() <= pasted.ddp_kwargs.items()
-    assert all(f"{name}=True" in gain.snippet or f"'{name}': True" in gain.snippet for name in ddp)
-    played = sim.simulate(calibration.workload, calibration.hardware, pasted)
-    assert sim.summarize(played).step_ns == gain.recommended_ns
+    assert all(f"{name}=True" in lines or f"'{name}': True" in lines for name in ddp)
+    played = sim.simulate(calibration.job.workload, calibration.job.hardware, pasted)
+    assert sim.summarize(played).step_ns == found.report.step_ns
     if pasted.by_keywords:  # what stock DDP makes of these very keywords
-        made = sim.assign(calibration.workload, **pasted.ddp_kwargs)
+        made = sim.assign(calibration.job.workload, **pasted.ddp_kwargs)
         assert [*map(set, made.bucket_indices)] == [*map(set, pasted.bucket_indices)]
 
 
@@ -344,26 +348,21 @@ def test_promised_buckets_are_reached_where_a_switch_moves_them(name: str) -> No
     calibration = Calibration(
         first_step=3,
         last_step=22,
-        workload=workload.with_switches({"find_unused_parameters": True}),
-        hardware=hardware,
-        hardware_is_own=False,
-        accumulation=(1, 1),
+        job=RecordedJob(workload=workload.with_switches({"find_unused_parameters": True}), hardware=hardware),
         layouts=(),
     )
-    gain = sim.live_gain(calibration, RecordedLayout(step=1, bucket_indices=used.bucket_indices))
-    document = json.loads(gain.assignment_json)
-    assert document["ddp_kwargs"]["find_unused_parameters"] is True
-    buckets = document["bucket_indices"]
-    caps = {key: value for key, value in document["ddp_kwargs"].items() if key.startswith("bucket_cap")}
+    found = sim.live_gain(calibration, RecordedLayout(step=1, bucket_indices=used.bucket_indices))
+    switches, buckets, gain = found.assignment.ddp_kwargs, found.assignment.bucket_indices, found.gain
+    assert switches["find_unused_parameters"] is True
+    caps = {key: value for key, value in switches.items() if key.startswith("bucket_cap")}
     if caps:
         made = sim.assign(workload, **caps, find_unused_parameters=True)
         assert [*map(sorted, made.bucket_indices)] == [*map(sorted, buckets)]
     else:
-        assert "sim.apply" in gain.snippet
-    assert len(buckets) == gain.recommended_buckets
+        assert "sim.apply" in sim.snippet(found.assignment, workload)
     assert gain.low_ns is not None
     assert gain.high_ns is not None
-    assert gain.low_ns <= gain.gain_ns <= gain.high_ns
+    assert gain.low_ns <= gain.told_ns <= gain.high_ns
 
 
 def test_what_cannot_be_predicted_is_refused_in_words(tmp_path: Path) -> None:
@@ -375,32 +374,34 @@ def test_what_cannot_be_predicted_is_refused_in_words(tmp_path: Path) -> None:
         judged(plain, replace(make_hardware(), world_size=4))
     compressed = Job(tmp_path / "fp16", comm_hook="fp16_compress_hook").layout(TWO).train(30)
     _, calibration = judged(compressed, make_hardware())
-    assert calibration.workload.switches == {"comm_hook": "fp16_compress"}
-    assert sim.live_gain(calibration, compressed.read().ranks[0].layouts[-1]).in_use_buckets == 2
+    assert calibration.job.workload.switches == {"comm_hook": "fp16_compress"}
+    assert sim.live_gain(calibration, compressed.read().ranks[0].layouts[-1]).baseline.step_ns > 0
     viewed = Job(tmp_path / "view", ddp={"gradient_as_bucket_view": True}).layout(TWO).train(30)
     _, calibration = judged(viewed)
-    assert calibration.workload.switches == {"gradient_as_bucket_view": True}
-    assert calibration.hardware.copy_out_bytes_per_s is None
+    assert calibration.job.workload.switches == {"gradient_as_bucket_view": True}
+    assert calibration.job.hardware.copy_out_bytes_per_s is None
 
 
 def test_the_gain_is_that_of_the_simulated_steps(job: Job) -> None:
     job.layout(ONE).train(40)
     _, calibration = judged(job, make_hardware())
     layout = job.read().ranks[0].layouts[-1]
-    gain = sim.live_gain(calibration, layout)
-    found = sim.tune(calibration.workload, calibration.hardware)
-    assert 0.999 < found.report.step_ns / gain.recommended_ns <= 1
+    asked = sim.live_gain(calibration, layout)
+    gain = asked.gain
+    found = sim.tune(calibration.job.workload, calibration.job.hardware)
+    assert 0.999 < found.report.step_ns / asked.report.step_ns <= 1
     assert calibration.layouts[-1].parts is not None
-    assert gain.in_use_ns == calibration.layouts[-1].parts.step_ns
+    assert asked.baseline.step_ns == calibration.layouts[-1].parts.step_ns
     assert gain.low_ns is not None
     assert gain.high_ns is not None
-    assert 0 < gain.low_ns <= gain.gain_ns <= gain.high_ns  # never outside its own interval
+    assert 0 < gain.low_ns <= gain.told_ns <= gain.high_ns  # never outside its own interval
     assert gain.significant is not False
     best = Job(job.folder.parent / "best").layout(found.assignment.bucket_indices).train(40)
     _, calibration = judged(best, make_hardware())
     none = sim.live_gain(calibration, best.read().ranks[0].layouts[-1])
-    assert none.gain_ns <= MS // 10
-    assert "Not significant" in words.gain_sentence(none) or "No better buckets" in words.gain_sentence(none)
+    assert none.gain.told_ns <= MS // 10
+    said = words.gain_sentence(none, len(found.assignment.bucket_indices))
+    assert "Not significant" in said or "No better buckets" in said
 
 
 def test_steps_that_still_become_shorter_are_not_predicted_from(job: Job, page: AppTest) -> None:

@@ -68,7 +68,6 @@ def test_any_split_into_appends_reads_as_the_whole(
         assert list(rank.steps.sync) == [
             sum(part.sync_end_ns - part.backward_ns for part in one.backwards) for one in read.steps
         ]
-        assert (rank.torn_bytes > 0) == read.torn
     assert seen.unread_bytes == seen.fault_count == 0
 
 
@@ -99,17 +98,6 @@ def test_a_damaged_line_is_told_and_what_follows_is_read(bad: bytes, words: str,
     assert seen.fault_count == len(seen.faults) == 1
     assert "rank-0.jsonl: line 6: " in seen.faults[0]
     assert words in seen.faults[0]
-
-
-def test_a_line_without_an_end_does_not_fill_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "MOST_LINE_BYTES", 1 << 20)
-    folder = write(tmp_path / "run", (rank_of(0, steps_until(3)),))
-    with (folder / "rank-0.jsonl").open("ab") as stream:
-        stream.write(b"x" * (3 << 20) + b"\n" + "".join(map(line, steps_until(6, 5))).encode())
-    seen = Follower(folder).refresh(10)
-    assert list(seen.ranks[0].steps.step) == [1, 2, 3, 5, 6]
-    assert seen.fault_count == 1
-    assert "line 6: more than 1048576 bytes" in seen.faults[0]
 
 
 def test_a_header_that_cannot_be_used_leaves_the_others(tmp_path: Path) -> None:
@@ -183,7 +171,7 @@ def test_hundreds_of_ranks_leave_enough_steps_to_predict_from(
         sim.live_window(seen, 100)
 
 
-@given(ranks=st.integers(1, following.MOST_RANKS))
+@given(ranks=st.integers(1, 512))
 def test_whole_steps_are_bounded_and_never_too_few(ranks: int) -> None:
     kept = following.steps_to_keep(ranks)
     assert following.FEWEST_WHOLE_STEPS <= kept <= following.WHOLE_STEPS

@@ -134,9 +134,7 @@ def test_all_ways_to_ask_give_one_answer(recorded: Recorded, monkeypatch: pytest
     layout = recording.ranks[0].layouts[-1]
     calibration = sim.calibrate_live(recording, [layout], hardware)
     live = sim.live_gain(calibration, layout)
-    assert (live.in_use_ns, live.low_ns, live.high_ns, live.setting) == (expected[1], *expected[3:])
-    assert live.gain_ns == asked.gain.told_ns
-    assert sim.to_text(asked.assignment) == live.assignment_json
+    assert told(live) == expected
 
     monkeypatch.setattr(prediction, "_hardware", lambda recording, link: hardware)
     found = prediction.predict(recorded.recording, {}, PAIRS)
@@ -175,8 +173,8 @@ def test_no_way_to_ask_tells_a_gain_where_a_step_refutes_the_link(
     recording = load_recording(recorded.recording)
     layout = recording.ranks[0].layouts[-1]
     live = sim.live_gain(sim.calibrate_live(recording, [layout], hardware), layout)
-    assert why in live.why_none
-    assert why in gain_sentence(live)
+    assert live.gain.refuted
+    assert why in gain_sentence(live, len(PAIRS))
 
     monkeypatch.setattr(prediction, "_hardware", lambda recording, link: hardware)
     found = prediction.predict(recorded.recording, {}, PAIRS)
