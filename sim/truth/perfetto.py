@@ -6,12 +6,13 @@ and a counter shows the bytes in flight.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
-from sim.nouns.collective import CollectiveTimes
 from sim.nouns.measurement import MeasuredBucket
-from sim.nouns.timeline import BucketTimes, Span, Timeline
+from sim.nouns.timeline import Timeline
 from sim.truth.scoring import CandidateAgreement
 
 PREDICTED, MEASURED = 0, 1
@@ -23,6 +24,7 @@ Event = dict[str, Any]
 # Within one instant a viewer closes spans first, and ties an arrow to the span that is open: an arrow
 # leaves before the next span begins, and lands after its own span has begun.
 _PLACE = {"M": 0, "s": 1, "X": 2, "f": 3, "C": 4}
+_WORDS = {"copy_in": "copy in"}
 
 
 def perfetto_json(
@@ -38,9 +40,9 @@ def perfetto_json(
         measured: the same assignment on real ranks.
         provenance: what else to write under ``otherData`` (versions, digests).
     """
-    events = _predicted(timeline)
+    events = _predicted(timeline).events()
     if measured is not None:
-        events += _measured(measured)
+        events += _measured(measured).events()
     events.sort(key=lambda event: (event["ph"] != "M", event.get("ts", 0.0), _PLACE[event["ph"]]))
     document = {
         "displayTimeUnit": "ms",
@@ -57,146 +59,93 @@ def perfetto_json(
     return json.dumps(document, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def _us(ns: int) -> float:
-    return ns / 1000
+class _Process:
+    """The events of one step."""
+
+    def __init__(self, pid: int, name: str) -> None:
+        self.pid, self.name = pid, name
+        self.lanes: dict[int, str] = {}
+        self._events: list[Event] = []
+        self._in_flight: Counter[int] = Counter()  # by instant: how many bytes more than before
+
+    def _add(self, phase: str, tid: int, name: str, time_ns: int, **fields: Any) -> None:
+        event = {"ph": phase, "pid": self.pid, "tid": tid, "name": name, "ts": time_ns / 1000}
+        self._events.append({**event, **fields})
+
+    def span(self, tid: int, name: str, start_ns: int, end_ns: int, **args: Any) -> None:
+        self._add("X", tid, name, start_ns, cat=name.split()[0], dur=(end_ns - start_ns) / 1000, args=args)
+
+    def sent(self, start_ns: int, end_ns: int, num_bytes: int) -> None:
+        self._in_flight.update({start_ns: num_bytes})
+        self._in_flight.update({end_ns: -num_bytes})
+
+    def arrow(self, bucket: int, ready_ns: int, tid: int, start_ns: int) -> None:
+        same: Event = {"cat": "ready", "id": self.pid * 1_000_000 + bucket}
+        self._add("s", COMPUTE, "ready", ready_ns, **same)
+        self._add("f", tid, "ready", start_ns, **same, bp="e")
+
+    def name_channels(self, count: int) -> None:
+        for channel in range(count):
+            number = "" if count == 1 else f" {channel}"
+            self.lanes[COMMUNICATION + channel] = f"communication{number}"
+
+    def events(self) -> list[Event]:
+        """All of them, names of lanes first."""
+        row: Event = {"ph": "M", "pid": self.pid}
+        named = [{"tid": 0, "name": "process_name", "args": {"name": self.name}}]
+        named.append({"tid": 0, "name": "process_sort_index", "args": {"sort_index": self.pid}})
+        for tid, lane in sorted(self.lanes.items()):
+            named.append({"tid": tid, "name": "thread_name", "args": {"name": lane}})
+            named.append({"tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}})
+        changes = sorted(self._in_flight.items())
+        for (instant, _), total in zip(changes, accumulate(by for _, by in changes), strict=True):
+            self._add("C", 0, "bytes in flight", instant, args={"bytes": total})
+        return [*({**row, **event} for event in named), *self._events]
 
 
-def _span(pid: int, tid: int, name: str, start_ns: int, end_ns: int, **args: Any) -> Event:
-    return {
-        "ph": "X",
-        "pid": pid,
-        "tid": tid,
-        "name": name,
-        "cat": name.split()[0],
-        "ts": _us(start_ns),
-        "dur": _us(end_ns - start_ns),
-        "args": args,
-    }
-
-
-def _arrow(pid: int, bucket: int, ready_ns: int, tid: int, start_ns: int) -> list[Event]:
-    same = {"pid": pid, "name": "ready", "cat": "ready", "id": pid * 1_000_000 + bucket}
-    return [
-        {**same, "ph": "s", "tid": COMPUTE, "ts": _us(ready_ns)},
-        {**same, "ph": "f", "tid": tid, "ts": _us(start_ns), "bp": "e"},
-    ]
-
-
-def _names(pid: int, process: str, lanes: Mapping[int, str]) -> list[Event]:
-    events: list[Event] = [
-        {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": process}},
-        {"ph": "M", "pid": pid, "tid": 0, "name": "process_sort_index", "args": {"sort_index": pid}},
-    ]
-    for tid, lane in lanes.items():
-        row: Event = {"ph": "M", "pid": pid, "tid": tid}
-        events.append({**row, "name": "thread_name", "args": {"name": lane}})
-        events.append({**row, "name": "thread_sort_index", "args": {"sort_index": tid}})
-    return events
-
-
-def _in_flight(pid: int, collectives: Iterable[tuple[int, int, int]]) -> list[Event]:
-    """A counter of bytes in flight from (start, end, bytes)."""
-    changes: dict[int, int] = {}
-    for start, end, num_bytes in collectives:
-        changes[start] = changes.get(start, 0) + num_bytes
-        changes[end] = changes.get(end, 0) - num_bytes
-    total, events = 0, []
-    for instant in sorted(changes):
-        total += changes[instant]
-        events.append(
-            {
-                "ph": "C",
-                "pid": pid,
-                "tid": 0,
-                "name": "bytes in flight",
-                "ts": _us(instant),
-                "args": {"bytes": total},
-            }
-        )
-    return events
-
-
-def _channel_lanes(channels: int) -> dict[int, str]:
-    if channels == 1:
-        return {COMMUNICATION: "communication"}
-    return {COMMUNICATION + channel: f"communication {channel}" for channel in range(channels)}
-
-
-def _predicted(timeline: Timeline) -> list[Event]:
-    used = 1 + max((played.channel for played in timeline.collectives), default=0)
-    lanes = {COMPUTE: "compute", COPY_BACK: "copy back", **_channel_lanes(used)}
-    events = [_compute(timeline, span) for span in timeline.compute]
+def _predicted(timeline: Timeline) -> _Process:
+    made = _Process(PREDICTED, f"predicted: {timeline.assignment.policy}")
+    made.lanes = {COMPUTE: "compute", COPY_BACK: "copy back"}
+    made.name_channels(1 + max((played.channel for played in timeline.collectives), default=0))
+    for span in timeline.compute:
+        args: dict[str, Any] = {"bucket": span.bucket, "gradient": span.gradient}
+        if span.gradient is not None:
+            args["parameter"] = timeline.workload.gradients[span.gradient].name
+        name = f"launch bucket {span.bucket}" if span.kind == "launch" else _WORDS.get(span.kind, span.kind)
+        made.span(COMPUTE, name, span.start_ns, span.end_ns, **args)
     for played in timeline.collectives:
-        events.append(_collective(timeline, played))
-        if played.late_ns:
-            events.append(_wait(played))
-    for bucket in timeline.buckets:
-        events += _bucket(timeline, bucket)
-    if any(event["ph"] == "X" and event["tid"] == LAUNCH for event in events):
-        lanes[LAUNCH] = "launch"
-    flights = (
-        (played.start_ns, played.end_ns, played.collective.num_bytes) for played in timeline.collectives
-    )
-    return [
-        *_names(PREDICTED, f"predicted: {timeline.assignment.policy}", dict(sorted(lanes.items()))),
-        *events,
-        *_in_flight(PREDICTED, flights),
-    ]
-
-
-def _compute(timeline: Timeline, span: Span) -> Event:
-    args: dict[str, Any] = {"bucket": span.bucket, "gradient": span.gradient}
-    if span.gradient is not None:
-        args["parameter"] = timeline.workload.gradients[span.gradient].name
-    what = {
-        "backward": "backward",
-        "copy_in": "copy in",
-        "launch": f"launch bucket {span.bucket}",
-        "hook": "hook",
-    }
-    return _span(PREDICTED, COMPUTE, what[span.kind], span.start_ns, span.end_ns, **args)
-
-
-def _collective(timeline: Timeline, played: CollectiveTimes) -> Event:
-    what, lane = played.collective, COMMUNICATION + played.channel
-    if what.bucket is None:
+        what, lane = played.collective, COMMUNICATION + played.channel
+        made.sent(played.start_ns, played.end_ns, what.num_bytes)
         name = f"{what.kind} {what.purpose}"
-        return _span(PREDICTED, lane, name, played.start_ns, played.end_ns, bytes=what.num_bytes)
-    bucket = timeline.buckets[what.bucket]
-    return _span(
-        PREDICTED,
-        lane,
-        f"bucket {bucket.index}",
-        played.start_ns,
-        played.end_ns,
-        bucket=bucket.index,
-        bytes=what.num_bytes,
-        gradients=list(timeline.assignment.bucket_indices[bucket.index]),
-        ready_us=_us(bucket.ready_ns),
-        launch_us=_us(played.launch_ns),
-        wait_us=_us(played.start_ns - bucket.ready_ns),
-        available_us=_us(bucket.available_ns),
-    )
-
-
-def _wait(played: CollectiveTimes) -> Event:
-    lane, taken = COMMUNICATION + played.channel, played.start_ns - played.late_ns
-    name = "waits for the slowest rank"
-    return _span(PREDICTED, lane, name, taken, played.start_ns, bucket=played.collective.bucket)
-
-
-def _bucket(timeline: Timeline, bucket: BucketTimes) -> list[Event]:
+        told: dict[str, Any] = {"bytes": what.num_bytes}
+        if what.bucket is not None:
+            bucket = timeline.buckets[what.bucket]
+            name = f"bucket {bucket.index}"
+            told = {
+                "bucket": bucket.index,
+                **told,
+                "gradients": list(timeline.assignment.bucket_indices[bucket.index]),
+                "ready_us": bucket.ready_ns / 1000,
+                "launch_us": played.launch_ns / 1000,
+                "wait_us": (played.start_ns - bucket.ready_ns) / 1000,
+                "available_us": bucket.available_ns / 1000,
+            }
+        made.span(lane, name, played.start_ns, played.end_ns, **told)
+        if played.late_ns:
+            taken_ns = played.start_ns - played.late_ns
+            made.span(lane, "waits for the slowest rank", taken_ns, played.start_ns, bucket=what.bucket)
     hardware = timeline.hardware
-    name = f"bucket {bucket.index}"
-    lane = COMMUNICATION + bucket.channel
-    events = _arrow(PREDICTED, bucket.index, bucket.ready_ns, lane, bucket.start_ns)
-    if hardware.launch_cost_ns and not hardware.launch_blocks_compute:
-        start = bucket.launch_ns - hardware.launch_cost_ns
-        events.append(_span(PREDICTED, LAUNCH, name, start, bucket.launch_ns, bucket=bucket.index))
-    if bucket.available_ns > bucket.copy_out_start_ns:
-        start, end = bucket.copy_out_start_ns, bucket.available_ns
-        events.append(_span(PREDICTED, COPY_BACK, name, start, end, bucket=bucket.index))
-    return events
+    for bucket in timeline.buckets:
+        name = f"bucket {bucket.index}"
+        made.arrow(bucket.index, bucket.ready_ns, COMMUNICATION + bucket.channel, bucket.start_ns)
+        if hardware.launch_cost_ns and not hardware.launch_blocks_compute:
+            made.lanes[LAUNCH] = "launch"
+            start_ns = bucket.launch_ns - hardware.launch_cost_ns
+            made.span(LAUNCH, name, start_ns, bucket.launch_ns, bucket=bucket.index)
+        if bucket.available_ns > bucket.copy_out_start_ns:
+            times = bucket.copy_out_start_ns, bucket.available_ns
+            made.span(COPY_BACK, name, *times, bucket=bucket.index)
+    return made
 
 
 def began_ns(bucket: MeasuredBucket) -> int | None:
@@ -218,34 +167,23 @@ def _free_lanes(intervals: Sequence[tuple[int, int]]) -> list[int]:
     return lanes
 
 
-def _measured(row: CandidateAgreement) -> list[Event]:
-    intervals = [
-        (bucket, began, bucket.end_ns)
-        for bucket in row.buckets
-        if (began := began_ns(bucket)) is not None and bucket.end_ns is not None
-    ]
+def _measured(row: CandidateAgreement) -> _Process:
+    made = _Process(MEASURED, f"measured: {row.name}")
+    backward_ns = row.measured_backward_end_ns
+    made.span(COMPUTE, "backward", 0, backward_ns)
+    if row.measured_sync_end_ns > backward_ns:
+        made.span(COPY_BACK, "synchronise", backward_ns, row.measured_sync_end_ns)
+    sent = [(one, began, one.end_ns) for one in row.buckets if (began := began_ns(one)) is not None]
+    intervals = [(one, start, end) for one, start, end in sent if end is not None]
     lanes = _free_lanes([(start, end) for _, start, end in intervals])
-    backward = row.measured_backward_end_ns
-    events = [_span(MEASURED, COMPUTE, "backward", 0, backward)]
-    if row.measured_sync_end_ns > backward:
-        events.append(_span(MEASURED, COPY_BACK, "synchronise", backward, row.measured_sync_end_ns))
+    made.lanes = {COMPUTE: "compute", COPY_BACK: "after backward"}
+    made.name_channels(1 + max(lanes, default=0))
     sizes = {bucket.index: bucket.num_bytes for bucket in row.predicted.buckets}
     for (bucket, start, end), number in zip(intervals, lanes, strict=True):
-        lane = COMMUNICATION + number
-        events.append(
-            _span(
-                MEASURED,
-                lane,
-                f"bucket {bucket.index}",
-                start,
-                end,
-                bucket=bucket.index,
-                bytes=sizes[bucket.index],
-                gradients=list(row.bucket_indices[bucket.index]),
-            )
-        )
+        index, lane = bucket.index, COMMUNICATION + number
+        gradients = list(row.bucket_indices[index])
+        made.span(lane, f"bucket {index}", start, end, bucket=index, bytes=sizes[index], gradients=gradients)
+        made.sent(start, end, sizes[index])
         if bucket.ready_ns is not None:
-            events += _arrow(MEASURED, bucket.index, bucket.ready_ns, lane, start)
-    names = {COMPUTE: "compute", COPY_BACK: "after backward", **_channel_lanes(max(lanes, default=0) + 1)}
-    flights = ((start, end, sizes[bucket.index]) for bucket, start, end in intervals)
-    return [*_names(MEASURED, f"measured: {row.name}", names), *events, *_in_flight(MEASURED, flights)]
+            made.arrow(index, bucket.ready_ns, lane, start)
+    return made
