@@ -54,7 +54,7 @@ from sim.nouns.measurement import Measurement
 from sim.nouns.recommendation import Family, Recommendation, Setting
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job
-from sim.truth.in_step import InStepTimes, in_step_times
+from sim.truth.anchor import InStepTimes, in_step_times
 from sim.units import format_ms, format_number, format_percent, format_size, in_ms, parse_cap_mb
 
 if TYPE_CHECKING:

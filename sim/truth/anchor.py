@@ -1,24 +1,28 @@
-"""What a job's own step says of its machine: one measured step fixes one factor, whichever it is."""
+"""What a job's own step says of its machine: one measured step fixes one factor, whichever it is.
 
-from collections.abc import Callable
+A profile of that step says more: how long its collectives took tells the link as it is in the step.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
+from statistics import median
 from typing import Any, Literal
 
 from sim.costs.doubts import doubts_about, doubts_about_step
 from sim.costs.own_costs import without_own_costs
+from sim.costs.service_time import service_ns
 from sim.errors import InputError
-from sim.metrics.step import step_ns
 from sim.nouns.assignment import Assignment
 from sim.nouns.checks import Checked, Count, Positive
-from sim.nouns.hardware import Hardware
+from sim.nouns.hardware import Curve, CurvePoint, Hardware
+from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate
-from sim.truth.in_step import InStepCurve, InStepTimes, in_step_curve, scaled, with_in_step
 from sim.units import format_ms, format_number
 
 Factor = Literal["mutual", "compute_slowdown", "comm_slowdown", "curve", "launch_cost_ns"]
-
 
 SLOWDOWN_FACTORS: tuple[Factor, ...] = ("mutual", "compute_slowdown", "comm_slowdown")
 FAIR_SLOWDOWN = 2.0  # of two that share one resource fairly
@@ -98,7 +102,7 @@ class Anchored:
     plain_ns: int
     predicted_ns: int
     fits: bool = True
-    in_step: InStepCurve | None = None
+    in_step: "InStepCurve | None" = None
     readings: tuple[Reading, ...] = ()
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -115,7 +119,7 @@ def anchor(
     measured: MeasuredStep,
     *,
     factor: Factor | None = None,
-    seen: InStepTimes | None = None,
+    seen: "InStepTimes | None" = None,
     second: MeasuredStep | None = None,
 ) -> Anchored:
     """The hardware with one factor changed so that one measured step is predicted as it was measured.
@@ -126,31 +130,25 @@ def anchor(
     - ``mutual``: both slow-downs, taken as equal. The default where neither is known: the two share memory,
       multiprocessors and power, and one number does not say who yields.
     - ``compute_slowdown``: the default where ``comm_slowdown`` is known, from ``hardware`` or from ``seen``.
-    - ``comm_slowdown``: the default where ``compute_slowdown`` is known.
+    - ``comm_slowdown``: the default where ``compute_slowdown`` is known, or the workload's times contain
+      interference already, as those of a trace do; the two above are refused there.
     - ``curve``: the link itself is faster or slower in the step than beside it. The default where a slow-down
       would have to be more than ``FAIR_SLOWDOWN``: then most likely another link trains.
 
-    Where the workload's times contain interference already, as those of a trace do, what collectives do to
-    computation cannot be told again: ``comm_slowdown`` is the default there, ``mutual`` and
-    ``compute_slowdown`` are refused.
-
-    A slow-down that ``hardware`` has, and that is not to be fixed, stays. ``seen`` first turns the curve
-    measured beside the step into that in it (``in_step_curve``). A second step, with another number of
-    buckets, fixes what each collective costs on the compute lane (``launch_cost_ns``), which no curve of
-    collectives that follow one another in a loop holds.
-
-    The other factors that make the step true as well, each alone, are kept with how likely they are, in
-    ``spread.readings`` of the hardware: ``sim.tune`` says what holds under all of them. Where the factor is
-    beyond what the link may be, or at its bound, or the step is off by more than 10 % with it, that is no
-    fit: ``spread.anchor`` says so, and no gain is told of such a hardware.
+    A slow-down that ``hardware`` has, and that is not to be fixed, stays. The other factors that make the
+    step true as well, each alone, are kept with how likely they are, in ``spread.readings`` of the hardware:
+    ``sim.tune`` says what holds under all of them. What is no fit is told in ``spread.anchor``, and no gain
+    is told of such a hardware.
 
     Args:
         workload: what a single GPU computes.
         hardware: the link beside the step, and what copies cost.
         measured: the step to make true; its ``sync_end_ns`` goes before its step where it is given.
         factor: which factor to fix.
-        seen: durations of the step's collectives, from a profile.
-        second: another step of the same job.
+        seen: durations of the step's collectives, from a profile; they first turn the curve measured beside
+            the step into that in it (``in_step_curve``).
+        second: another step of the same job, with another number of buckets. It fixes what each collective
+            costs on the compute lane (``launch_cost_ns``), which no curve of collectives in a loop holds.
 
     Raises:
         InputError: the step is shorter than any interference allows, longer than it can explain, or the same
@@ -163,12 +161,11 @@ def anchor(
     in_step, reasons = None, []
     if seen is not None:
         timeline = simulate(workload, hardware, measured.assignment, "analytic")
-        sizes = [bucket.num_bytes for bucket in timeline.buckets]
-        in_step = in_step_curve(hardware.all_reduce, sizes, seen)
+        in_step = in_step_curve(hardware.all_reduce, [one.num_bytes for one in timeline.buckets], seen)
         hardware = with_in_step(hardware, in_step)
         reasons.append(_told_of_link(in_step))
     slowed = "interference" in workload.ready_includes
-    chosen = _default(hardware, slowed=slowed) if factor is None else factor
+    asked, chosen = factor is not None, factor or _default(hardware, slowed=slowed)
     if slowed and chosen in ("mutual", "compute_slowdown"):
         raise InputError(
             f"workload: ready_includes has interference: its times contain what collectives do to "
@@ -177,44 +174,27 @@ def anchor(
         )
     search = _Search(workload, measured, profiled=seen is not None)
     if second is not None:
-        other_search = _Search(workload, second, profiled=seen is not None)
-        cost_ns = _launch_cost_ns(search, other_search, hardware, chosen)
+        cost_ns = _launch_cost_ns(search, _Search(workload, second, profiled=False), hardware, chosen)
         hardware = apply_factor(hardware, "launch_cost_ns", cost_ns)
-        reasons.append(
-            f"a second step fixes a second number: each collective costs the compute lane "
-            f"{cost_ns / 1e3:.0f} us"
-        )
-    chosen, value = _solve(search, hardware, chosen, asked=factor is not None, profiled=seen is not None)
-    reasons.append(_why(chosen, hardware, asked=factor is not None, slowed=slowed))
+        told = f"each collective costs the compute lane {cost_ns / 1e3:.0f} us"
+        reasons.append(f"a second step fixes a second number: {told}")
+    chosen, value = search.likeliest(hardware, chosen, asked=asked)
+    reasons.append(f"one number fixes one factor: {chosen}{_why(chosen, hardware, asked, slowed)}")
     if chosen != "curve" and value > FAIR_SLOWDOWN:
         reasons.append(
             f"{chosen} {format_number(value)} is more than sharing one GPU fairly explains, "
-            f"{format_number(FAIR_SLOWDOWN, 6)}; part of "
-            f"it may be something else (a link that is slower in the step, a slower rank, data loading)"
+            f"{format_number(FAIR_SLOWDOWN, 6)}; part of it may be something else (a link that is slower in "
+            f"the step, a slower rank, data loading)"
         )
     anchored = apply_factor(hardware, chosen, value)
     nothing_known = not slowed and hardware.compute_slowdown == hardware.comm_slowdown == 1
     also: list[Factor] = [*(SLOWDOWN_FACTORS if nothing_known else ()), *(() if seen else ("curve",))]
     if second is None and not hardware.launch_cost_ns:
         also.append("launch_cost_ns")
-    values = {chosen: value} | {
-        one: told for one in also if one != chosen and (told := search.try_to(hardware, one)) is not None
-    }
-    readings = _weighed(
-        [
-            Reading(
-                what=one,
-                value=told,
-                weight=_likelihood(one, told, hardware),
-                hardware=apply_factor(hardware, one, told),
-            )
-            for one, told in values.items()
-            if told or one == chosen
-        ]
-    )
+    values = {one: search.try_to(hardware, one) for one in also if one != chosen}
+    readings = _weighed(hardware, {chosen: value} | {one: told for one, told in values.items() if told})
     predicted_ns = search.figure(anchored)
     misfit = _misfit(readings, hardware, predicted_ns / search.target_ns - 1)
-    spread = _spread(anchored, readings, misfit)
     reasons += doubts_about_step(replace(hardware, spread={"anchor": misfit}))
     provenance = {
         "measured_step_ns": measured.step_ns,
@@ -231,7 +211,7 @@ def anchor(
     return Anchored(
         hardware=replace(
             anchored,
-            spread=spread,
+            spread=_spread(anchored, readings, misfit),
             provenance={**anchored.provenance, "anchored": provenance},
         ),
         factor=chosen,
@@ -245,159 +225,6 @@ def anchor(
         readings=readings,
         reasons=tuple(reasons),
         notes=doubts_about(workload, hardware),
-    )
-
-
-def _solve(
-    search: "_Search", hardware: Hardware, chosen: Factor, *, asked: bool, profiled: bool
-) -> tuple[Factor, float]:
-    """The factor to fix and its value; the link's where a slow-down that nobody asked for is not enough.
-
-    Raises:
-        InputError: what was asked for cannot make the step true; the message has the link that could.
-    """
-    try:
-        value = search.solve(hardware, chosen)
-    except _Beyond as error:
-        link = None if chosen == "curve" else search.try_to(hardware, "curve")
-        if link is None:
-            raise
-        if asked or profiled:
-            raise InputError(
-                f"{error}; a link that is {format_number(link)} times as slow as given explains it: fix the "
-                f"factor "
-                f"curve, or measure the link that trains"
-            ) from None
-        return "curve", link
-    if not asked and not profiled and chosen != "curve" and value > FAIR_SLOWDOWN:
-        link = search.try_to(hardware, "curve")
-        if link is not None:
-            return "curve", link
-    return chosen, value
-
-
-def _weighed(readings: list[Reading]) -> tuple[Reading, ...]:
-    """The first reading, and of the others those that are not far less likely than the likeliest; weights sum
-    to 1."""
-    likeliest = max(one.weight for one in readings)
-    kept = [one for one in readings if one is readings[0] or one.weight >= _UNLIKELY * likeliest]
-    floored = [max(one.weight, _UNLIKELY * likeliest) for one in kept]
-    total = sum(floored)
-    return tuple(replace(one, weight=weight / total) for one, weight in zip(kept, floored, strict=True))
-
-
-def _likelihood(factor: Factor, value: float, hardware: Hardware) -> float:
-    """How likely it is that a machine has this value, before the step is seen; 1 at the likeliest."""
-    if factor == "curve":
-        stated = hardware.spread.get("ranges", {}).get("all_reduce", {"low": 1.0, "high": 1.0})
-        sigma = max(_LINK_SIGMA, abs(log(stated["high" if value > 1 else "low"])) / 2)
-        return 1 / (1 + (log(value) / sigma) ** 2)
-    sigmas = value / _LAUNCH_SIGMA_NS if factor == "launch_cost_ns" else log(value) / _SLOWDOWN_SIGMA
-    times = 2 if factor == "mutual" else 1  # it takes both to be as slow
-    return exp(-times * sigmas**2 / 2)
-
-
-def _link_range(hardware: Hardware) -> tuple[float, float]:
-    """How many times as long as the curve says all-reduces may take: as it states, or a fair range."""
-    said = hardware.spread.get("ranges", {}).get("all_reduce")
-    return (1 / FAIR_RATIO, FAIR_RATIO) if said is None else (said["low"], said["high"])
-
-
-def _misfit(readings: tuple[Reading, ...], hardware: Hardware, error: float) -> dict[str, Any]:
-    """Why the first reading is no fit, as ``spread.anchor`` has it; empty where it is one."""
-    factor, value = readings[0].what, readings[0].value
-    low, high = _link_range(hardware) if factor == "curve" else BOUNDS[factor]
-    is_held = log(BOUNDS[factor][1] / value) < AT_BOUND if value else False
-    if factor == "curve" and not log(low) - AT_BOUND <= log(value) <= log(high) + AT_BOUND:
-        why = "beyond"
-    elif is_held:
-        why = "bound"
-    elif hardware.launch_cost_ns > _MOST_LAUNCH_NS:
-        why, factor, value = "bound", "launch_cost_ns", float(hardware.launch_cost_ns)
-        low, high = 0.0, float(_MOST_LAUNCH_NS)
-    elif abs(error) > MISSED:
-        why = "off"
-    else:
-        return {}
-    link = next((one.value for one in readings if one.what == "curve"), None)
-    return {
-        "fits": False,
-        "why": why,
-        "factor": factor,
-        "value": value,
-        "low": low,
-        "high": high,
-        "error": error,
-        "explained_by": link,
-    }
-
-
-def _spread(anchored: Hardware, readings: tuple[Reading, ...], misfit: dict[str, Any]) -> dict[str, Any]:
-    """The spread of the anchored hardware: without the ranges of what the step fixed, with the readings."""
-    factor = readings[0].what
-    fixed = {"curve": {"all_reduce"}, "mutual": {"compute_slowdown", "comm_slowdown"}}.get(factor, {factor})
-    ranges = {name: known for name, known in anchored.spread.get("ranges", {}).items() if name not in fixed}
-    gone = ("ranges", "readings", "anchor")
-    rest = {name: known for name, known in anchored.spread.items() if name not in gone}
-    told = [_told(one, readings[0]) for one in readings]
-    return {
-        **rest,
-        **({"ranges": ranges} if ranges else {}),
-        **({"readings": told} if len(told) > 1 else {}),
-        **({"anchor": misfit} if misfit else {}),
-    }
-
-
-def _told(reading: Reading, first: Reading) -> dict[str, Any]:
-    """A reading as ``spread.readings`` has it: what it changes of the first."""
-    names = ("launch_cost_ns", "launch_blocks_compute", "compute_slowdown", "comm_slowdown")
-    changed = {
-        name: getattr(reading.hardware, name)
-        for name in names
-        if getattr(reading.hardware, name) != getattr(first.hardware, name)
-    }
-    ratio = (reading.value if reading.what == "curve" else 1.0) / (
-        first.value if first.what == "curve" else 1.0
-    )
-    return {"what": reading.what, "weight": reading.weight, "set": changed, "curve": ratio}
-
-
-def _why(factor: Factor, hardware: Hardware, *, asked: bool, slowed: bool) -> str:
-    """Why the anchor fixes this factor: it was ``asked`` for, or the workload's times contain interference
-    already (``slowed``), or it is the likeliest that is not known otherwise."""
-    begin = f"one number fixes one factor: {factor}"
-    if asked:
-        return f"{begin}, as asked for"
-    if factor == "curve":
-        return f"{begin}; no slow-down that two share fairly explains the step"
-    if slowed:
-        return f"{begin}; what collectives do to computation is in the workload's times already"
-    if factor == "mutual":
-        return (
-            f"{begin}; computation and communication share one GPU, and who yields is not known, so that "
-            f"both are slowed alike"
-        )
-    known = "comm_slowdown" if factor == "compute_slowdown" else "compute_slowdown"
-    return f"{begin}; {known} is known, {format_number(getattr(hardware, known))}"
-
-
-def _told_of_link(found: InStepCurve) -> str:
-    """What the durations seen in the step say of the link, and of how many collectives that is known."""
-    sizes = f"{format_number(found.least_bytes / 1e6)} to {format_number(found.most_bytes / 1e6)} MB"
-    if not found.alone:
-        return (
-            f"all-reduces in the step take {format_number(found.ratio)} times as long as alone (median of "
-            f"{found.count}, {format_number(found.low)} to {format_number(found.high)}, {sizes}); none is "
-            f"known to lie wholly "
-            f"after backward, so that what computation adds to them is in it"
-        )
-    fixed_by = "one all-reduce fixes this" if found.alone == 1 else f"{found.alone} all-reduces fix this"
-    return (
-        f"all-reduces after backward take {format_number(found.ratio)} times as long as alone "
-        f"({found.alone} of "
-        f"{found.count}; all: {format_number(found.low)} to {format_number(found.high)}, {sizes}), those "
-        f"during backward "
-        f"{format_number(found.comm_slowdown)} times that; {fixed_by} for all sizes"
     )
 
 
@@ -424,6 +251,102 @@ def _default(hardware: Hardware, *, slowed: bool) -> Factor:
     return "comm_slowdown" if slowed or hardware.compute_slowdown > 1 else "mutual"
 
 
+def _why(factor: Factor, hardware: Hardware, asked: bool, slowed: bool) -> str:
+    """Why this factor: it was ``asked`` for, or it is the likeliest that is not known otherwise."""
+    if asked:
+        return ", as asked for"
+    if factor == "curve":
+        return "; no slow-down that two share fairly explains the step"
+    if slowed:
+        return "; what collectives do to computation is in the workload's times already"
+    if factor == "mutual":
+        return (
+            "; computation and communication share one GPU, and who yields is not known, so that both are "
+            "slowed alike"
+        )
+    known = "comm_slowdown" if factor == "compute_slowdown" else "compute_slowdown"
+    return f"; {known} is known, {format_number(getattr(hardware, known))}"
+
+
+# Which readings there are, how likely each is, and whether the first is a fit.
+
+
+def _weighed(hardware: Hardware, values: dict[Factor, float]) -> tuple[Reading, ...]:
+    """The first reading, and of the others those that are not far less likely than the likeliest; weights sum
+    to 1."""
+    weights = {factor: _likelihood(factor, value, hardware) for factor, value in values.items()}
+    least, first = _UNLIKELY * max(weights.values()), next(iter(values))
+    kept = {one: max(weight, least) for one, weight in weights.items() if one == first or weight >= least}
+    return tuple(
+        Reading(
+            what=factor,
+            value=values[factor],
+            weight=weight / sum(kept.values()),
+            hardware=apply_factor(hardware, factor, values[factor]),
+        )
+        for factor, weight in kept.items()
+    )
+
+
+def _likelihood(factor: Factor, value: float, hardware: Hardware) -> float:
+    """How likely it is that a machine has this value, before the step is seen; 1 at the likeliest."""
+    if factor == "curve":
+        stated = hardware.spread.get("ranges", {}).get("all_reduce", {"low": 1.0, "high": 1.0})
+        sigma = max(_LINK_SIGMA, abs(log(stated["high" if value > 1 else "low"])) / 2)
+        return 1 / (1 + (log(value) / sigma) ** 2)
+    sigmas = value / _LAUNCH_SIGMA_NS if factor == "launch_cost_ns" else log(value) / _SLOWDOWN_SIGMA
+    times = 2 if factor == "mutual" else 1  # it takes both to be as slow
+    return exp(-times * sigmas**2 / 2)
+
+
+def _misfit(readings: tuple[Reading, ...], hardware: Hardware, error: float) -> dict[str, Any]:
+    """Why the first reading is no fit, as ``spread.anchor`` has it; empty where it is one."""
+    factor, value = readings[0].what, readings[0].value
+    low, high = BOUNDS[factor]
+    is_held = log(high / value) < AT_BOUND if value else False
+    if factor == "curve":
+        fair = {"low": 1 / FAIR_RATIO, "high": FAIR_RATIO}
+        said = hardware.spread.get("ranges", {}).get("all_reduce", fair)
+        low, high = said["low"], said["high"]
+    if factor == "curve" and not log(low) - AT_BOUND <= log(value) <= log(high) + AT_BOUND:
+        why = "beyond"
+    elif is_held:
+        why = "bound"
+    elif hardware.launch_cost_ns > _MOST_LAUNCH_NS:
+        why, factor, value = "bound", "launch_cost_ns", float(hardware.launch_cost_ns)
+        low, high = BOUNDS[factor]
+    elif abs(error) > MISSED:
+        why = "off"
+    else:
+        return {}
+    link = next((one.value for one in readings if one.what == "curve"), None)
+    told = {"why": why, "factor": factor, "value": value, "low": low, "high": high}
+    return {"fits": False, **told, "error": error, "explained_by": link}
+
+
+def _spread(anchored: Hardware, readings: tuple[Reading, ...], misfit: dict[str, Any]) -> dict[str, Any]:
+    """The spread of the anchored hardware: without the ranges of what the step fixed, with the readings."""
+    factor = readings[0].what
+    fixed = {"curve": {"all_reduce"}, "mutual": {"compute_slowdown", "comm_slowdown"}}.get(factor, {factor})
+    spread = {name: known for name, known in anchored.spread.items() if name not in ("readings", "anchor")}
+    ranges = {name: known for name, known in spread.pop("ranges", {}).items() if name not in fixed}
+    told = [_told(one, readings[0]) for one in readings] if len(readings) > 1 else []
+    made = {"ranges": ranges, "readings": told, "anchor": misfit}
+    return spread | {name: known for name, known in made.items() if known}
+
+
+def _told(reading: Reading, first: Reading) -> dict[str, Any]:
+    """A reading as ``spread.readings`` has it: what it changes of the first."""
+    names = ("launch_cost_ns", "launch_blocks_compute", "compute_slowdown", "comm_slowdown")
+    mine, other = ({name: getattr(one.hardware, name) for name in names} for one in (reading, first))
+    by, of = (one.value if one.what == "curve" else 1.0 for one in (reading, first))
+    changed = {name: value for name, value in mine.items() if value != other[name]}
+    return {"what": reading.what, "weight": reading.weight, "set": changed, "curve": by / of}
+
+
+# The search for a value.
+
+
 def _launch_cost_ns(first: "_Search", second: "_Search", hardware: Hardware, factor: Factor) -> float:
     """The cost of a collective at which the second step is true too, the factor fixed by the first.
 
@@ -442,10 +365,10 @@ def _launch_cost_ns(first: "_Search", second: "_Search", hardware: Hardware, fac
         value = first.nearest(costly(cost_ns), factor, first.target_ns)
         return second.target_ns - second.figure(apply_factor(costly(cost_ns), factor, value))
 
-    whole_ns = first.target_ns
-    most = _halved(
-        lambda cost_ns: first.figure(costly(cost_ns)) <= whole_ns, 0.0, float(whole_ns), _COST_PRECISION_NS
-    )
+    def leaves_room(cost_ns: float) -> bool:
+        return first.figure(costly(cost_ns)) <= first.target_ns
+
+    most = _halved(leaves_room, 0.0, float(first.target_ns), _COST_PRECISION_NS)
     at_least, at_most = missing_ns(0.0), missing_ns(most)
     if abs(at_least) <= second.noise_ns:
         return 0.0
@@ -484,7 +407,7 @@ class _Search:
     def figure(self, hardware: Hardware) -> int:
         """The step, or ``sync_end`` where that was measured, in ns."""
         timeline = simulate(self.workload, hardware, self.measured.assignment, "analytic")
-        return step_ns(timeline) if self.uses_step else timeline.sync_end_ns
+        return timeline.step_ns if self.uses_step else timeline.sync_end_ns
 
     def nearest(self, hardware: Hardware, factor: Factor, target_ns: int) -> float:
         """The value at which the figure reaches ``target_ns``, or the bound that comes nearest."""
@@ -493,6 +416,30 @@ class _Search:
             return self.figure(apply_factor(hardware, factor, value)) < target_ns
 
         return round(_halved(is_short, *BOUNDS[factor], _PRECISION), 6)
+
+    def likeliest(self, hardware: Hardware, chosen: Factor, *, asked: bool) -> tuple[Factor, float]:
+        """The factor to fix and its value; the link's where a slow-down that nobody asked for is not enough.
+
+        Raises:
+            InputError: what was asked for cannot make the step true; the message has the link that could.
+        """
+        is_free, value, beyond = not asked and not self.profiled, 0.0, None
+        try:
+            value = self.solve(hardware, chosen)
+        except _Beyond as error:
+            beyond = error
+        if chosen != "curve" and (beyond is not None or (is_free and value > FAIR_SLOWDOWN)):
+            link = self.try_to(hardware, "curve")
+            if link is not None and is_free:
+                return "curve", link
+            if link is not None:
+                told = f"a link that is {format_number(link)} times as slow as given explains it"
+                raise InputError(
+                    f"{beyond}; {told}: fix the factor curve, or measure the link that trains"
+                ) from None
+        if beyond is not None:
+            raise beyond
+        return chosen, value
 
     def solve(self, hardware: Hardware, factor: Factor) -> float:
         """The value that makes the figure true; 1 where it is within the noise of no interference."""
@@ -534,18 +481,208 @@ class _Search:
         return f"measured: {nothing}; give a row in which communication is hidden in part"
 
     def _too_short(self, low_ns: int, short_ns: int, factor: Factor) -> str:
-        said = (
-            f"measured: a {self.what} of {format_ms(self.target_ns)} is shorter by {format_ms(short_ns)} "
-            f"than the parts allow without any interference, {format_ms(low_ns)}"
-        )
-        if factor == "curve":
-            return f"{said}; no link is fast enough to make up for it"
+        advice = "links are often faster in the step than beside it: give the durations of its all-reduces"
         if self.profiled:
-            return (
-                f"{said}; durations seen on one rank may contain its wait for the last one: leave them out, "
-                f"fix the factor curve, or say what noise the figure has"
-            )
+            advice = "durations seen on one rank may contain its wait for the last one: leave them out"
+        end = "no link is fast enough to make up for it"
+        if factor != "curve":
+            end = f"{advice}, fix the factor curve, or say what noise the figure has"
         return (
-            f"{said}; links are often faster in the step than beside it: give the durations of the step's "
-            f"all-reduces, fix the factor curve, or say what noise the figure has"
+            f"measured: a {self.what} of {format_ms(self.target_ns)} is shorter by {format_ms(short_ns)} "
+            f"than the parts allow without any interference, {format_ms(low_ns)}; {end}"
         )
+
+
+# The link as it is in the step: a curve measured apart from it, scaled by collectives that were seen in it.
+
+# Where a collective lies against the end of backward.
+Place = Literal["during", "across", "after"]
+# A collective counts as during backward, or as after it, if at most this share of it lies on the other side.
+# That changes its time by less than a step can tell, and the rounding of times does not decide where it lies.
+_SLIVER = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InStepTimes(Checked):
+    """How long each bucket's collective took in the step, in launch order, in ns.
+
+    ``after_backward_ns`` of them lie after the end of backward; None: it is not known. ``places`` says it of
+    each, where a profile shows it; None: it is told by ``after_backward_ns``, as of collectives that run one
+    after another.
+    """
+
+    durations_ns: tuple[Positive, ...]
+    after_backward_ns: Count | None = None
+    places: tuple[Place, ...] | None = None
+
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        if not self.durations_ns:
+            raise InputError("durations_ns: an empty list is not legal; give one duration a bucket")
+        if self.places is not None and len(self.places) != len(self.durations_ns):
+            raise InputError(f"places: {len(self.places)} places for {len(self.durations_ns)} durations")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InStepCurve:
+    """A link as it is in the step, against the same link measured beside it.
+
+    ``ratio`` is duration in the step over duration beside it, of collectives that no computation slows
+    (``alone`` of them), else of all; ``low`` and ``high`` are the least and largest of a single one, all of
+    them counted. ``comm_slowdown`` is by how much longer the others took. ``least_bytes`` and
+    ``most_bytes`` are the sizes that were seen: beyond them the ratio is carried over.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    comm_slowdown: float
+    alone: int
+    count: int
+    least_bytes: int
+    most_bytes: int
+
+
+def in_step_curve(beside: Curve, sizes: Sequence[int], seen: InStepTimes) -> InStepCurve:
+    """How the link does in the step, from the collectives of one profiled step.
+
+    A collective's duration in the step differs from the curve for two reasons, which the end of backward
+    tells apart. After it nothing is computed while collectives run: ``ratio`` is what they took in all over
+    what the curve says for their bytes, and tells how the link itself differs (another channel count, warm
+    buffers, another day). Before it collectives run beside computation: ``comm_slowdown`` is the median
+    factor by which they took longer than ``ratio`` times the curve; a median, since the first one waits for
+    the last rank to arrive. A collective across the end counts for neither. If none lies wholly after
+    backward, the two reasons cannot be told apart: ``ratio`` is the median of all.
+
+    Args:
+        beside: all-reduce durations, measured apart from the step.
+        sizes: bytes that travelled, by bucket in launch order.
+        seen: how long they took.
+
+    Raises:
+        InputError: not one duration a bucket, or a curve without durations to compare with.
+    """
+    if len(sizes) != len(seen.durations_ns):
+        raise InputError(
+            f"durations_ns: {len(seen.durations_ns)} durations for {len(sizes)} buckets; give one a bucket, "
+            f"in launch order"
+        )
+    known = [service_ns(beside, size) for size in sizes]
+    if not all(known):
+        raise InputError("all_reduce: a curve of durations of 0 ns is not legal here; give a measured one")
+    ratios = [duration / time for duration, time in zip(seen.durations_ns, known, strict=True)]
+    places = _places(seen) if seen.places is None else seen.places
+    during, alone = ([k for k, one in enumerate(places) if one == what] for what in ("during", "after"))
+    ratio, comm_slowdown = median(ratios), 1.0
+    if alone:
+        ratio = sum(seen.durations_ns[k] for k in alone) / sum(known[k] for k in alone)
+        comm_slowdown = max(1.0, median(ratios[k] for k in during) / ratio) if during else 1.0
+    return InStepCurve(
+        ratio=ratio,
+        low=min(ratios),
+        high=max(ratios),
+        comm_slowdown=comm_slowdown,
+        alone=len(alone),
+        count=len(ratios),
+        least_bytes=min(sizes),
+        most_bytes=max(sizes),
+    )
+
+
+def in_step_times(measurement: Measurement) -> InStepTimes:
+    """Durations of the collectives of an imported trace, medians over its steps, and where each lies in most.
+
+    Raises:
+        InputError: no traced step, or a collective whose start or end cannot be told.
+    """
+    steps = [step for step in measurement.traced if step.buckets]
+    if len({len(step.buckets) for step in steps}) != 1:
+        raise InputError(f"{measurement.name}: has no traced steps of one and the same number of buckets")
+    durations: list[list[int]] = [[] for _ in steps[0].buckets]  # by bucket and step
+    alone: list[list[int]] = [[] for _ in steps[0].buckets]  # after the end of backward
+    for step in steps:
+        for place, bucket in enumerate(step.buckets):
+            if bucket.start_ns is None or bucket.end_ns is None:
+                raise InputError(f"{measurement.name}: bucket {place} has no start or no end")
+            durations[place].append(bucket.end_ns - bucket.start_ns)
+            alone[place].append(max(0, bucket.end_ns - max(bucket.start_ns, step.backward_end_ns)))
+    places = [Counter(map(_place, *rows)).most_common(1)[0] for rows in zip(durations, alone, strict=True)]
+    return InStepTimes(
+        durations_ns=tuple(round(median(each)) for each in durations),
+        after_backward_ns=round(median(map(sum, zip(*alone, strict=True)))),
+        places=tuple(place if 2 * count > len(steps) else "across" for place, count in places),
+    )
+
+
+def _place(duration_ns: int, alone_ns: int) -> Place:
+    """Where a collective lies of which ``alone_ns`` are after the end of backward."""
+    sliver = _SLIVER * duration_ns
+    if alone_ns >= duration_ns - sliver:
+        return "after"
+    return "across" if alone_ns > sliver else "during"
+
+
+def _places(seen: InStepTimes) -> tuple[Place, ...]:
+    """Where each collective lies, if they run one by one and ``after_backward_ns`` are after backward."""
+    places: list[Place] = []
+    left = seen.after_backward_ns or 0
+    for duration in reversed(seen.durations_ns):
+        places.append(_place(duration, min(left, duration)))
+        left -= min(left, duration)
+    return tuple(reversed(places))
+
+
+def _told_of_link(found: InStepCurve) -> str:
+    """What the durations seen in the step say of the link, and of how many collectives that is known."""
+    sizes = f"{format_number(found.least_bytes / 1e6)} to {format_number(found.most_bytes / 1e6)} MB"
+    ratio, within = format_number(found.ratio), f"{format_number(found.low)} to {format_number(found.high)}"
+    if not found.alone:
+        return (
+            f"all-reduces in the step take {ratio} times as long as alone (median of {found.count}, "
+            f"{within}, {sizes}); none is known to lie wholly after backward, so that what computation adds "
+            f"to them is in it"
+        )
+    fixed_by = "one all-reduce fixes this" if found.alone == 1 else f"{found.alone} all-reduces fix this"
+    return (
+        f"all-reduces after backward take {ratio} times as long as alone ({found.alone} of {found.count}; "
+        f"all: {within}, {sizes}), those during backward {format_number(found.comm_slowdown)} times that; "
+        f"{fixed_by} for all sizes"
+    )
+
+
+def with_in_step(hardware: Hardware, found: InStepCurve) -> Hardware:
+    """``hardware`` with its all-reduce curve as it is in the step, its uncertainty in ``spread``."""
+    changed = scaled(hardware, found.ratio)
+    names = ("ratio", "low", "high", "least_bytes", "most_bytes")
+    told = {name: getattr(found, name) for name in names}
+    return replace(changed, comm_slowdown=found.comm_slowdown, spread={**changed.spread, "in_step": told})
+
+
+def scaled(hardware: Hardware, ratio: float) -> Hardware:
+    """``hardware`` with every duration of its all-reduce curve, and of what is known of its scatter, times
+    ``ratio``.
+    """
+    return rescaled(hardware, lambda _: ratio)
+
+
+def rescaled(hardware: Hardware, ratio_at: Callable[[int], float]) -> Hardware:
+    """As ``scaled``, by a ratio that goes with the size of the message in bytes."""
+    spread = dict(hardware.spread)
+    if isinstance(known := spread.get("all_reduce"), dict):
+        spread["all_reduce"] = {
+            size: _times(value, ratio_at(int(size))) if size.isdecimal() else value
+            for size, value in known.items()
+        }
+    curve = tuple(
+        CurvePoint(num_bytes=size, duration_ns=round(time * ratio_at(size)))
+        for size, time in ((point.num_bytes, point.duration_ns) for point in hardware.all_reduce)
+    )
+    return replace(hardware, all_reduce=curve, spread=spread)
+
+
+def _times(value: Any, ratio: float, name: str = "") -> Any:
+    """``value``, a part of a hardware's ``spread``, with every number of nanoseconds times ``ratio``."""
+    if isinstance(value, dict):
+        return {key: _times(member, ratio, str(key)) for key, member in value.items()}
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return round(value * ratio) if is_number and name.endswith("_ns") else value

@@ -32,8 +32,7 @@ from sim.nouns.measurement import MeasuredIteration, Measurement
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate, simulated_step_ns
-from sim.truth.anchor import AT_BOUND, MISSED, MOST_SLOWDOWN, MeasuredStep, link_that_explains
-from sim.truth.in_step import rescaled
+from sim.truth.anchor import AT_BOUND, MISSED, MOST_SLOWDOWN, MeasuredStep, link_that_explains, rescaled
 from sim.units import NS_PER_S, format_ms
 
 FEWEST_STEPS = 3

@@ -18,8 +18,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.recorder.estimate import estimate
 from sim.recorder.models import gpt
-from sim.truth.anchor import Anchored, Factor, MeasuredStep
-from sim.truth.in_step import InStepTimes
+from sim.truth.anchor import Anchored, Factor, InStepTimes, MeasuredStep
 from sim.units import NS_PER_MS
 from tests.published.figures import curve, figures
 

@@ -15,8 +15,16 @@ from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import Workload
-from sim.truth.anchor import MOST_SLOWDOWN, Factor, MeasuredStep, apply_factor
-from sim.truth.in_step import InStepTimes, in_step_curve, in_step_times, with_in_step
+from sim.truth.anchor import (
+    MOST_SLOWDOWN,
+    Factor,
+    InStepTimes,
+    MeasuredStep,
+    apply_factor,
+    in_step_curve,
+    in_step_times,
+    with_in_step,
+)
 from tests.effort import tries
 from tests.handmade import handmade, measurement, wired
 

@@ -17,7 +17,7 @@ from sim.nouns.gpus import GPUS
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import Workload
-from sim.truth.in_step import scaled
+from sim.truth.anchor import scaled
 from tests.effort import tries
 from tests.handmade import handmade, measurement, wired
 

@@ -17,7 +17,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign, write
-from sim.truth.in_step import scaled
+from sim.truth.anchor import scaled
 from sim.tuner import draws as drawing
 from sim.tuner.draws import NO_ITERATIONS, NO_SCATTER, Draws, draw
 from sim.tuner.machines import draw_machines, read_scatter
