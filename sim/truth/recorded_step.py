@@ -13,9 +13,9 @@ again for each assignment.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import log
+from math import exp, log
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,8 @@ from sim.metrics.intervals import union
 from sim.nouns.assignment import Assignment
 from sim.nouns.ddp_switches import Switches, read_switches
 from sim.nouns.hardware import RATES, Hardware
-from sim.nouns.measurement import MeasuredIteration, Measurement
-from sim.nouns.timeline import Timeline
+from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
+from sim.nouns.timeline import BucketTimes, Timeline
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate, simulated_step_ns
 from sim.truth.anchor import AT_BOUND, MISSED, MOST_SLOWDOWN, MeasuredStep, link_that_explains, rescaled
@@ -134,8 +134,7 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> O
             f"to; record at least {FEWEST_STEPS} more"
         )
     times = _Times(workload, hardware, measured, seen)
-    fitted = _fit(times)
-    return _told(times, fitted, seen)
+    return _told(times, *_fit(times), seen)
 
 
 def _has_pass(workload: Workload, measured: Measurement) -> bool:
@@ -171,14 +170,58 @@ def hooked(workload: Workload, hardware: Hardware, measured: Measurement) -> tup
     return replace(workload, ready_includes=includes), replace(hardware, copy_in_bytes_per_s=rate)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fitted:
-    """Logarithms of the factors, their covariance, and the times predicted by parts alone and by the fit."""
+class _Row(NamedTuple):
+    """A factor of the fit; all but ``name`` and ``is_cost`` are logarithms.
 
-    logs: Floats
-    covariance: Floats
-    parts_ns: Floats
-    anchored_ns: Floats
+    ``start``: as the hardware has it. ``expected``: before the step is seen, give or take ``below`` and
+    ``above`` (one sigma). ``least`` and ``most``: its bounds. ``is_cost``: whether it is one of
+    ``UNMEASURED_COSTS``. ``stated``: the range that the hardware states, if it does.
+    """
+
+    name: str
+    start: float
+    expected: float
+    below: float
+    above: float
+    least: float
+    most: float
+    is_cost: bool = False
+    stated: tuple[float, float] | None = None
+
+
+def _rows(
+    workload: Workload, hardware: Hardware, slowdowns: dict[str, tuple[float, float]], *, passes: bool
+) -> tuple[_Row, ...]:
+    """The factors that the step may fix; ``passes``: copies into buckets hold the recorder's own pass."""
+    ranges = open_ranges(hardware.spread.get("ranges", {}))
+    link, tilt = _PRIOR["link"], _PRIOR["tilt"]
+    rows = [_Row("link", 0.0, 0.0, link, link, -_MOST, _MOST)]
+    if "all_reduce" in ranges:
+        low, high = ends = _times_of("link", 1.0, ranges["all_reduce"])
+        below, above = max(link, -low / _ALONG), max(link, high / _ALONG)
+        rows = [_Row("link", 0.0, 0.0, below, above, min(-_MOST, low), max(_MOST, high), stated=ends)]
+    rows.append(_Row("tilt", 0.0, 0.0, tilt, tilt, -_MOST, _MOST))
+    for name in UNMEASURED_COSTS:
+        value = getattr(hardware, name)
+        if name in ranges and value and not (name == "copy_in_bytes_per_s" and passes):
+            low, high = _times_of(name, value, ranges[name])
+            below, above = max(AT_BOUND, -low / _ALONG), max(AT_BOUND, high / _ALONG)
+            rows.append(_Row(name, 0.0, 0.0, below, above, low, high, is_cost=True))
+    for name, (expected, sigma) in slowdowns.items():
+        if name == "compute_slowdown" and "interference" in workload.ready_includes:
+            continue  # the recorded times contain it, so any value fits them
+        below = above = sigma
+        if name in ranges:
+            low, high = _times_of(name, getattr(hardware, name), ranges[name])
+            below, above = max(sigma, -low / _ALONG), max(sigma, high / _ALONG)
+        rows.append(_Row(name, log(getattr(hardware, name)), expected, below, above, 0.0, _MOST))
+    return tuple(rows)
+
+
+def _times_of(name: str, value: float, known: dict[str, float]) -> tuple[float, float]:
+    """Logarithms of how many times as much time the ends of a range take as ``value`` does: least, most."""
+    low, high = (log(max(known[end] / value, _LEAST_SHARE)) for end in ("low", "high"))
+    return (min(0.0, -high), max(0.0, -low)) if name in RATES else (min(0.0, low), max(0.0, high))
 
 
 class _Times:
@@ -195,60 +238,34 @@ class _Times:
         self.workload, self.hardware, self.assignment = workload, hardware, measured.asked
         self.computes_on_host = measured.environment.get("place") == "cpu"
         self.recorded = hooked(workload, hardware, measured)
+        passes = _has_pass(workload, measured)
         # The pass lies between a bucket's being ready and its launch; the simulator's copies are before both.
-        self.begins = "launch_ns" if _has_pass(workload, measured) else "ready_ns"
-        buckets = [
-            [*(getattr(one, self.begins) for one in step.buckets), *(one.end_ns for one in step.buckets)]
-            for step in seen
-            if step.buckets
-        ]
-        rows = [
-            *(np.array(column, float) for column in zip(*buckets, strict=True)),
+        self.begins = "launch_ns" if passes else "ready_ns"
+        of_buckets = [self._of_buckets(step.buckets) for step in seen if step.buckets]
+        self.has_buckets = bool(of_buckets)
+        columns = [
+            *(np.array(column, float) for column in zip(*of_buckets, strict=True)),
             np.array([step.backward_end_ns for step in seen], float),
             np.array([step.sync_end_ns for step in seen], float),
         ]
-        places = range(len(rows) // 2 - 1)
-        self.names = [
-            *(f"bucket {place} begins" for place in places),
-            *(f"bucket {place} ends" for place in places),
-            "backward ends",
-            "all is reduced",
-        ]
-        self.measured_ns = np.array([np.median(row) for row in rows])
-        scatter = np.array([1.25 * row.std() / len(row) ** 0.5 for row in rows])
+        buckets = range(len(columns) // 2 - 1)
+        told = [f"bucket {bucket} {what}" for what in ("begins", "ends") for bucket in buckets]
+        self.names = [*told, "backward ends", "all is reduced"]
+        self.measured_ns = np.array([np.median(column) for column in columns])
+        scatter = np.array([1.25 * column.std() / len(column) ** 0.5 for column in columns])
         self.sigma_ns = np.maximum(scatter, _LEAST_SIGMA * self.measured_ns[-1])
-        self.has_buckets = bool(buckets)
-        self.about_bytes = _middle_bytes(self.assignment.bucket_bytes or (1,))
+        sizes = self.assignment.bucket_bytes or (1,)  # their middle: the mean of logarithms, by their bytes
+        self.about_bytes = max(1, round(float(np.exp(np.average(np.log(sizes), weights=sizes)))))
         slowdowns = expected_slowdowns(hardware, computes_on_host=self.computes_on_host)
         self.compute_slowdown = slowdowns["compute_slowdown"]
-        if "interference" in workload.ready_includes:
-            del slowdowns["compute_slowdown"]  # the recorded times contain it, so any value fits them
-        ranges, passes = open_ranges(hardware.spread.get("ranges", {})), _has_pass(workload, measured)
-        costs = [
-            name
-            for name in UNMEASURED_COSTS
-            # the recorder's own pass is measured, and is part of these copies
-            if name in ranges and getattr(hardware, name) and not (name == "copy_in_bytes_per_s" and passes)
-        ]
-        self.factors = (*_PRIOR, *costs, *slowdowns)
-        self.start = np.log([1.0] * (2 + len(costs)) + [getattr(hardware, name) for name in slowdowns])
-        self.expected = np.array([0.0] * (2 + len(costs)) + [middle for middle, _ in slowdowns.values()])
-        sigmas = [*_PRIOR.values(), *[AT_BOUND] * len(costs), *(sigma for _, sigma in slowdowns.values())]
-        self.prior = np.array([sigmas, sigmas])  # below what is expected, and above it
-        self.least = np.array([0.0 if name.endswith("slowdown") else -_MOST for name in self.factors])
-        self.most = np.full(len(self.least), _MOST)
-        self.stated: tuple[float, float] | None = None
-        for place, name in enumerate(self.factors):
-            known = ranges.get("all_reduce" if name == "link" else name)
-            if known is None:
-                continue
-            ends = _times_of(name, 1.0 if name == "link" else getattr(hardware, name), known)
-            self.prior[:, place] = np.maximum(self.prior[:, place], np.abs(ends) / _ALONG)
-            if name in costs:
-                self.least[place], self.most[place] = ends
-            elif name == "link":
-                self.stated = ends
-                self.least[place], self.most[place] = min(-_MOST, ends[0]), max(_MOST, ends[1])
+        self.rows = _rows(workload, hardware, slowdowns, passes=passes)
+        self.factors = tuple(row.name for row in self.rows)
+        columns = [np.array(column, float) for column in list(zip(*self.rows, strict=True))[1:7]]
+        self.start, self.expected, self.below, self.above, self.least, self.most = columns
+
+    def _of_buckets(self, buckets: Sequence[MeasuredBucket | BucketTimes]) -> list[int | None]:
+        """When each begins, then when each ends."""
+        return [*(getattr(one, self.begins) for one in buckets), *(one.end_ns for one in buckets)]
 
     def apply(self, hardware: Hardware, logs: Floats) -> Hardware:
         """``hardware`` with these factors."""
@@ -264,42 +281,36 @@ class _Times:
         """The times compared, with these factors."""
         workload, hardware = self.recorded
         timeline = simulate(workload, self.apply(hardware, logs), self.assignment, "analytic")
-        seen = timeline.buckets if self.has_buckets else ()
-        buckets = [*(getattr(bucket, self.begins) for bucket in seen), *(bucket.end_ns for bucket in seen)]
+        buckets = self._of_buckets(timeline.buckets if self.has_buckets else ())
         return np.array([*buckets, timeline.backward_end_ns, timeline.sync_end_ns], float)
 
     def misses(self, logs: Floats) -> Floats:
         """How far off times are from the measured ones, and factors from what the parts say, in sigmas."""
         times = (self.predict(logs) - self.measured_ns) / self.sigma_ns
-        return np.concatenate([times, (logs - self.expected) / self.sigmas(logs)])
+        sigmas = np.where(logs < self.expected, self.below, self.above)
+        return np.concatenate([times, (logs - self.expected) / sigmas])
 
-    def sigmas(self, logs: Floats) -> Floats:
-        """One sigma of each factor's logarithm before the step is seen, on the side where it is."""
-        return np.asarray(np.where(logs < self.expected, *self.prior), float)
-
-
-def _times_of(name: str, value: float, known: dict[str, float]) -> tuple[float, float]:
-    """Logarithms of how many times as much time the ends of a range take as ``value`` does: least, most."""
-    low, high = (log(max(known[end] / value, _LEAST_SHARE)) for end in ("low", "high"))
-    return (min(0.0, -high), max(0.0, -low)) if name in RATES else (min(0.0, low), max(0.0, high))
-
-
-def _middle_bytes(sizes: Sequence[int]) -> int:
-    """The middle size of the step's messages: the mean of their logarithms, weighted by their bytes."""
-    return max(1, round(float(np.exp(np.average(np.log(sizes), weights=sizes)))))
+    def slopes(self, logs: Floats, misses: Floats) -> Floats:
+        """How each miss changes with each factor."""
+        slopes = np.empty((len(misses), len(logs)))
+        for place in range(len(logs)):
+            aside = logs.copy()
+            aside[place] += _STEP if logs[place] + _STEP <= self.most[place] else -_STEP
+            slopes[:, place] = (self.misses(aside) - misses) / (aside[place] - logs[place])
+        return slopes
 
 
-def _fit(times: _Times) -> _Fitted:
-    """Levenberg's and Marquardt's least squares within bounds; slow-downs are at least 1."""
-    least, most = times.least, times.most
-    logs = np.clip(times.expected, least, most)
+def _fit(times: _Times) -> tuple[Floats, Floats]:
+    """Logarithms of the factors and their covariance, by Levenberg's and Marquardt's least squares within
+    bounds."""
+    logs = np.clip(times.expected, times.least, times.most)
     misses, damping = times.misses(logs), 1e-2
-    slopes = _slopes(times, logs, misses, most)
+    slopes = times.slopes(logs, misses)
     for _ in range(_ROUNDS):
         square = slopes.T @ slopes
         while True:
             damped = square + damping * np.diag(np.diag(square))
-            tried = np.clip(logs - np.linalg.solve(damped, slopes.T @ misses), least, most)
+            tried = np.clip(logs - np.linalg.solve(damped, slopes.T @ misses), times.least, times.most)
             new = times.misses(tried)
             if new @ new < misses @ misses or damping > 1e4:
                 break
@@ -308,86 +319,75 @@ def _fit(times: _Times) -> _Fitted:
         if new @ new >= misses @ misses:
             break
         logs, misses, damping = tried, new, max(damping / 4, 1e-6)
-        slopes = _slopes(times, logs, misses, most)
+        slopes = times.slopes(logs, misses)
         if moved < _ENOUGH:
             break
     free = max(1, len(times.measured_ns) - 1)
     unmet = max(1.0, float(misses @ misses) / free)  # where the model does not meet the step, less is known
-    return _Fitted(
-        logs=logs,
-        covariance=np.asarray(np.linalg.inv(slopes.T @ slopes) * unmet, float),
-        parts_ns=times.predict(times.start),
-        anchored_ns=times.predict(logs),
-    )
+    return logs, np.asarray(np.linalg.inv(slopes.T @ slopes) * unmet, float)
 
 
-def _slopes(times: _Times, logs: Floats, misses: Floats, most: Floats) -> Floats:
-    """How each miss changes with each factor."""
-    slopes = np.empty((len(misses), len(logs)))
-    for place in range(len(logs)):
-        aside = logs.copy()
-        aside[place] += _STEP if logs[place] + _STEP <= most[place] else -_STEP
-        slopes[:, place] = (times.misses(aside) - misses) / (aside[place] - logs[place])
-    return slopes
-
-
-def _fits(times: _Times, fitted: _Fitted) -> bool:
+def _fits(times: _Times, logs: Floats, covariance: Floats) -> bool:
     """Whether the link gives the recorded step: no factor of two that share a resource is held by its bound,
     the link is within its stated range as well as it is known, and backward and synchronisation end when they
     did."""
-    link, *others = fitted.logs.tolist()
-    held = [one for name, one in zip(times.factors[1:], others, strict=True) if name not in UNMEASURED_COSTS]
-    if times.stated is None:
-        held.append(link)
-    is_held = any(_MOST - abs(one) < AT_BOUND for one in held)
-    if times.stated is not None:
-        low, high = times.stated
-        known = _ALONG * float(fitted.covariance[0, 0]) ** 0.5
-        is_held = is_held or not low - known <= link <= high + known
-    missed = np.abs(fitted.anchored_ns - times.measured_ns) / np.maximum(times.measured_ns, 1)
-    return not is_held and bool((missed[-2:] <= MISSED).all())
+    for row, value in zip(times.rows, logs.tolist(), strict=True):
+        if row.stated is not None:
+            known = _ALONG * float(covariance[0, 0]) ** 0.5
+            if not row.stated[0] - known <= value <= row.stated[1] + known:
+                return False
+        elif not row.is_cost and _MOST - abs(value) < AT_BOUND:
+            return False
+    missed = np.abs(times.predict(logs) - times.measured_ns) / np.maximum(times.measured_ns, 1)
+    return bool((missed[-2:] <= MISSED).all())
 
 
-def _explained_by(times: _Times) -> float | None:
-    """How many times as long all-reduces would have to take for synchronisation to end when it did."""
-    workload, hardware = times.recorded
-    end_ns = max(1, round(times.measured_ns[-1]))
-    return link_that_explains(
-        workload, hardware, MeasuredStep(assignment=times.assignment, step_ns=end_ns, sync_end_ns=end_ns)
-    )
-
-
-def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> OwnStep:
+def _told(times: _Times, logs: Floats, covariance: Floats, seen: Sequence[MeasuredIteration]) -> OwnStep:
     left_open = {
         "factors": list(times.factors),
-        "covariance": fitted.covariance.tolist(),
+        "covariance": covariance.tolist(),
         "about_bytes": times.about_bytes,
     }
-    fits = _fits(times, fitted)
+    fits = _fits(times, logs, covariance)
     if not fits:  # then the step says nothing of this link's factors
+        end_ns = max(1, round(times.measured_ns[-1]))
+        end = MeasuredStep(assignment=times.assignment, step_ns=end_ns, sync_end_ns=end_ns)
         left_open |= {
-            "covariance": np.diag(times.prior.max(axis=0) ** 2).tolist(),
+            "covariance": np.diag(np.maximum(times.below, times.above) ** 2).tolist(),
             "fits": False,
-            "explained_by": _explained_by(times),
+            "explained_by": link_that_explains(*times.recorded, end),
         }
-    fitted_hardware = times.apply(times.hardware, fitted.logs)
+    fitted = times.apply(times.hardware, logs)
     workload, hardware = taken_apart(
         times.workload,
-        replace(fitted_hardware, spread={**fitted_hardware.spread, "own_step": left_open}),
+        replace(fitted, spread={**fitted.spread, "own_step": left_open}),
         times.assignment,
         times.compute_slowdown,
     )
-    known = [*zip(times.factors, times.start, fitted.logs, np.sqrt(np.diag(fitted.covariance)), strict=True)]
-    advice: dict[str, str] = {}
+    rows, sigmas = list(times.rows), np.sqrt(np.diag(covariance)).tolist()
+    values, advice = logs.tolist(), {}
     if workload is not times.workload:
-        known.append(("compute_slowdown", np.log(times.hardware.compute_slowdown), *times.compute_slowdown))
+        expected, sigma = times.compute_slowdown
+        start = log(times.hardware.compute_slowdown)
+        rows.append(_Row("compute_slowdown", start, expected, sigma, sigma, 0.0, _MOST))
+        values, sigmas = [*values, expected], [*sigmas, sigma]
         advice["compute_slowdown"] = f"the recorded times contain it; {_PLAIN}"
+    factors = tuple(
+        OwnFactor(
+            name=row.name,
+            before=exp(row.start),
+            value=exp(value),
+            low=exp(max(value - _ALONG * sigma, row.least)),
+            high=exp(min(value + _ALONG * sigma, row.most)),
+        )
+        for row, value, sigma in zip(rows, values, sigmas, strict=True)
+    )
     measured_step_ns = round(median(step.step_ns for step in seen))
     recorded, machine = times.recorded
     before, after = (
-        simulated_step_ns(recorded, one, times.assignment)
-        for one in (machine, times.apply(machine, fitted.logs))
+        simulated_step_ns(recorded, one, times.assignment) for one in (machine, times.apply(machine, logs))
     )
+    held, left_ns = _with_rest(workload, measured_step_ns - after, read_switches(times.assignment))
     doubtful: list[str] = []
     if "interference" in workload.ready_includes and times.computes_on_host:
         doubtful.append(
@@ -395,47 +395,25 @@ def _told(times: _Times, fitted: _Fitted, seen: Sequence[MeasuredIteration]) -> 
             "others would take, so that gains may be too large; calibrate again, which measures "
             f"host_share, or {_PLAIN}"
         )
-    held, left_ns = _with_rest(workload, measured_step_ns - after, read_switches(times.assignment))
     if left_ns:
-        doubtful.append(
-            f"the recorded step, {format_ms(measured_step_ns)}, is shorter than its parts by "
-            f"more than forward"
-        )
-    within = zip(times.least.tolist(), times.most.tolist(), strict=True)
-    bounds = {"compute_slowdown": (0.0, _MOST), **dict(zip(times.factors, within, strict=True))}
-    factors = tuple(
-        OwnFactor(
-            name=name,
-            before=float(np.exp(start)),
-            value=float(np.exp(log)),
-            low=float(np.exp(max(log - _ALONG * sigma, bounds[name][0]))),
-            high=float(np.exp(min(log + _ALONG * sigma, bounds[name][1]))),
-        )
-        for name, start, log, sigma in known
-    )
+        took = format_ms(measured_step_ns)
+        doubtful.append(f"the recorded step, {took}, is shorter than its parts by more than forward")
     doubtful += [
         f"{one.name} is known to {max(1.0, one.low):.2f} to {one.high:.2f} only: "
         + advice.get(one.name, _MORE_BUCKETS if times.has_buckets else _FULL_LEVEL)
         for one in factors
         if fits and one.name.endswith("slowdown") and one.high > _LOOSE * max(1.0, one.low)
     ]
-    rows = zip(times.names, times.measured_ns, fitted.parts_ns, fitted.anchored_ns, strict=True)
+    ends = zip(times.measured_ns, times.predict(times.start), times.predict(logs), strict=True)
+    step = (measured_step_ns, before, measured_step_ns + left_ns)
     return OwnStep(
         workload=held,
         hardware=hardware,
         assignment=times.assignment,
         steps=len(seen),
-        times=(
-            *(
-                OwnTime(what=what, measured_ns=round(one), parts_ns=round(two), anchored_ns=round(three))
-                for what, one, two, three in rows
-            ),
-            OwnTime(
-                what="the step",
-                measured_ns=measured_step_ns,
-                parts_ns=before,
-                anchored_ns=measured_step_ns + left_ns,
-            ),
+        times=tuple(
+            OwnTime(what=what, measured_ns=round(one), parts_ns=round(two), anchored_ns=round(three))
+            for what, (one, two, three) in zip((*times.names, "the step"), (*ends, step), strict=True)
         ),
         factors=factors,
         doubtful=tuple(doubtful),
