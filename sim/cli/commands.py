@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sim.cli import importing, judging, machines, measuring, predicting, running, tuning, validating
-from sim.cli.running import CALIBRATE, RECORD, REPLAY, TUNE
+from sim.cli import doctor, importing, judging, machines, measuring, predicting, running, tuning, validating
+from sim.cli.doctor import CALIBRATE, RECORD, REPLAY, TUNE
 
 EXPORT = "bucketsim export workload.json --assignment assignment.json --as snippet"
 _LOOP = (
@@ -21,7 +21,7 @@ _NEXT = (
     "bucketsim dash (the dashboard, with a manual), bucketsim --help (all commands)"
 )
 _PANELS: dict[str, tuple[Any, ...]] = {
-    "Start": (running.demo, running.doctor, running.dash),
+    "Start": (running.demo, doctor.doctor, running.dash),
     "The loop": (measuring.record, measuring.calibrate, tuning.tune, tuning.export, validating.validate),
     "Instead of measuring": (importing.import_, measuring.estimate, machines.cluster, tuning.anchor),
     "What if": (

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sim
+from sim.cli.doctor import ALL_REDUCE_PERF
 from sim.cli.judging import bucket_end_document
 from sim.cli.machines import curve_columns
 from sim.cli.options import AsJson, argument, directory_option, flag, option
@@ -21,7 +22,6 @@ from sim.cli.printing import (
     to_calibrate,
     to_tune,
 )
-from sim.cli.running import ALL_REDUCE_PERF
 from sim.columns import Column, ms, plain
 from sim.errors import InputError, SimError
 from sim.formats import record_files

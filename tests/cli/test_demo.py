@@ -10,7 +10,7 @@ import pytest
 import sim
 from app import launch
 from sim.cli import running
-from sim.cli.running import Diagnosis
+from sim.cli.doctor import Diagnosis
 from tests.cli import cheap
 from tests.cli.test_doctor import ALL
 from tests.commands import Said, bucketsim

@@ -14,34 +14,21 @@ import torch
 import typer.main
 
 import sim.cli.commands
-from sim.cli import running
-from sim.cli.running import Diagnosis, cautions, loop_obstacle, loop_steps
+from sim.cli import doctor
+from sim.cli.doctor import Diagnosis, cautions, loop_steps
 from sim.machine import usable_threads
-from sim.validator.capabilities import Gpu, TorchFacts
 from tests.commands import bucketsim, process
 
 COMMANDS = typer.main.get_command(sim.cli.commands.app).commands  # type: ignore[attr-defined]
-GPU = Gpu(name="NVIDIA H200", memory_bytes=139 << 30)
-TORCH = TorchFacts(
-    version="2.13.0+cu126",
-    distributed=True,
-    gloo=True,
-    nccl=True,
-    mpi=False,
-    nccl_version="2.27.3",
-    cuda="12.6",
-    gpus=(GPU, GPU),
-    bucket_cap_mb_list=True,
-    batched_grad_copy=True,
-    missing_for_injection=(),
-    sleep_late_median_ns=30_000,
-    sleep_late_p90_ns=60_000,
-)
+GPU = "NVIDIA H200, 139.0 GiB"
 ALL = Diagnosis(
     platform="linux",
-    versions={"python": "3.11.7", **dict.fromkeys(running.PACKAGES, "1.0")},
-    torch=TORCH,
-    torch_obstacle=None,
+    versions={"python": "3.11.7", **dict.fromkeys(doctor.PACKAGES, "1.0"), "torch": "2.13.0+cu126"},
+    backends=("gloo", "nccl"),
+    nccl="2.27.3",
+    cuda="12.6",
+    gpus=(GPU, GPU),
+    keywords={"bucket_cap_mb_list": True, "batched_grad_copy": True},
     cpu="AMD EPYC",
     cores=8,
     threads=16,
@@ -65,50 +52,41 @@ GLOO = {"calibrate", "validate_loopback", "validate_box"}
 REPLAYS = {"validate_loopback", "validate_box"}
 
 
-def without_torch(machine: Diagnosis) -> Diagnosis:
-    versions = machine.versions | {"torch": None}
-    return replace(machine, torch=None, torch_obstacle="torch is not installed", versions=versions)
-
-
-def with_torch(**changed: Any) -> Callable[[Diagnosis], Diagnosis]:
-    return lambda machine: replace(machine, torch=replace(TORCH, **changed))
-
-
 def changed(**changes: Any) -> Callable[[Diagnosis], Diagnosis]:
     return lambda machine: replace(machine, **changes)
 
 
 # What is taken away, and the steps that go with it.
 LOSSES: dict[str, tuple[Callable[[Diagnosis], Diagnosis], set[str]]] = {
-    "torch": (without_torch, STEPS - {"tune"}),
-    "a torch that imports": (
-        changed(torch=None, torch_obstacle="torch cannot be imported: libcudart.so.12"),
+    "torch": (
+        changed(versions=ALL.versions | {"torch": None}, torch_obstacle="torch is not installed"),
         STEPS - {"tune"},
     ),
-    "a recent torch": (with_torch(version="2.8.1"), STEPS - {"tune"}),
-    "torch.distributed": (with_torch(distributed=False, gloo=False, nccl=False), GLOO | {"validate_nccl"}),
-    "gloo": (with_torch(gloo=False), GLOO),
-    "nccl": (with_torch(nccl=False), {"validate_nccl"}),
-    "injection": (with_torch(missing_for_injection=("Reducer._reset_state",)), REPLAYS),
+    "a torch that imports": (
+        changed(torch_obstacle="torch cannot be imported: libcudart.so.12"),
+        STEPS - {"tune"},
+    ),
+    "a recent torch": (changed(versions=ALL.versions | {"torch": "2.8.1"}), STEPS - {"tune"}),
+    "torch.distributed": (changed(backends=()), GLOO | {"validate_nccl"}),
+    "gloo": (changed(backends=("nccl",)), GLOO),
+    "nccl": (changed(backends=("gloo",)), {"validate_nccl"}),
+    "injection": (changed(missing_for_injection=("Reducer._reset_state",)), REPLAYS),
     "simpy": (changed(versions=ALL.versions | {"simpy": None}), {"tune"}),
     "Linux": (changed(platform="darwin", box_obstacle="needs Linux"), GLOO),
     "root": (changed(root=False, box_obstacle="needs root for network namespaces"), {"validate_box"}),
     "iproute2": (changed(iproute2=False, box_obstacle="ip and tc not found"), {"validate_box"}),
     "namespaces": (changed(box_obstacle="ip netns add failed"), {"validate_box"}),
-    "the second GPU": (with_torch(gpus=(GPU,)), {"validate_nccl"}),
-    "a torch for GPUs": (with_torch(gpus=(), cuda=None, version="2.13.0+cpu"), {"validate_nccl"}),
-    "visible GPUs": (with_torch(gpus=()), {"validate_nccl"}),
-    "GPUs": (
-        lambda machine: replace(with_torch(gpus=(), cuda=None)(machine), nvidia_driver=False),
-        {"validate_nccl"},
-    ),
+    "the second GPU": (changed(gpus=(GPU,)), {"validate_nccl"}),
+    "a torch for GPUs": (changed(gpus=(), cuda=None), {"validate_nccl"}),
+    "visible GPUs": (changed(gpus=()), {"validate_nccl"}),
+    "GPUs": (changed(gpus=(), cuda=None, nvidia_driver=False), {"validate_nccl"}),
 }
 
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Callable[[Diagnosis], None]:
     """Makes doctor see the machine it is given."""
-    return lambda machine: monkeypatch.setattr(running, "diagnose", lambda: machine)
+    return lambda machine: monkeypatch.setattr(doctor, "diagnose", lambda: machine)
 
 
 def said(text: str) -> str:
@@ -120,7 +98,6 @@ def test_a_machine_that_has_all_can_do_all() -> None:
     steps = loop_steps(ALL)
     assert [step.name for step in steps if not step.possible] == []
     assert {step.name for step in steps} == STEPS
-    assert loop_obstacle(steps) is None
     assert cautions(ALL) == []
 
 
@@ -162,14 +139,13 @@ def test_every_command_that_doctor_names_is_one(machine: Diagnosis) -> None:
 
 
 def test_this_machine_is_seen_as_it_is() -> None:
-    machine = running.diagnose()
-    assert machine.torch is not None
-    assert machine.torch.version == machine.versions["torch"] == torch.__version__
-    assert machine.torch.gloo == torch.distributed.is_gloo_available()
-    assert len(machine.torch.gpus) == torch.cuda.device_count()
+    machine = doctor.diagnose()
+    assert machine.torch_obstacle is None
+    assert machine.versions["torch"] == torch.__version__
+    assert ("gloo" in machine.backends) == torch.distributed.is_gloo_available()
+    assert len(machine.gpus) == torch.cuda.device_count()
     assert machine.threads == usable_threads()
     assert machine.cores is None or machine.cores <= (os.cpu_count() or 1)
-    assert 0 <= machine.torch.sleep_late_median_ns <= machine.torch.sleep_late_p90_ns
 
 
 def test_a_torch_that_does_not_import_is_said(tmp_path: Path) -> None:
@@ -178,5 +154,5 @@ def test_a_torch_that_does_not_import_is_said(tmp_path: Path) -> None:
     heard = process("-m", "sim", "doctor", "--json", env=os.environ | {"PYTHONPATH": str(tmp_path)})
     assert heard.code == 1
     assert heard.err.count("\n") == 1
-    assert json.loads(heard.out)["torch"] is None
+    assert json.loads(heard.out)["torch_obstacle"]
     assert "torch cannot be imported: libcudart.so.12: no such file" in heard.err

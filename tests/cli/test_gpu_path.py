@@ -183,7 +183,11 @@ def test_the_recording_is_followed_live(here: Path, tmp_path: Path, monkeypatch:
     assert window is not None
     calibration = sim.calibrate_live(window, followed.ranks[0].layouts, None)
     told = calibration.job.hardware.provenance
-    assert (told["backend"], told["device_type"], calibration.job.hardware.world_size) == ("nccl", "cuda", RANKS)
+    assert (told["backend"], told["device_type"], calibration.job.hardware.world_size) == (
+        "nccl",
+        "cuda",
+        RANKS,
+    )
     report = sim.judge_live(followed, calibration)
     assert report.unseen is not None
     assert abs(report.unseen.median_error) < 0.03
