@@ -132,7 +132,7 @@ def play_assignment(inputs: Inputs, assignment: Assignment) -> Played:
     # The analytic engine gives simpy's timeline, to the nanosecond, sooner.
     timeline = sim.simulate(inputs.workload, inputs.hardware, assignment, "analytic", slowest=inputs.slowest)
     path = sim.critical_path(timeline)
-    return Played(timeline=timeline, report=sim.summarize(timeline, path), path=path)
+    return Played(timeline=timeline, report=sim.summarize(timeline), path=path)
 
 
 def best(inputs: Inputs, progress: Progress | None = None) -> Assignment:

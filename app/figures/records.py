@@ -31,7 +31,7 @@ from app.figures.style import (
     safe,
 )
 from sim.nouns.measurement import MeasuredBucket, Record
-from sim.nouns.report import BucketRow
+from sim.nouns.timeline import BucketRow
 from sim.truth.ladder import Attribution
 from sim.truth.scoring import Agreement, CandidateAgreement
 from sim.units import MIB, format_number, format_percent

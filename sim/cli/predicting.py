@@ -54,8 +54,8 @@ from sim.costs.doubts import doubts_about, is_refuted
 from sim.errors import InputError
 from sim.nouns.collective import Event, Explanation
 from sim.nouns.hardware import Hardware
-from sim.nouns.report import BucketRow, Report
-from sim.nouns.timeline import Iteration
+from sim.nouns.report import Report
+from sim.nouns.timeline import BucketRow, Iteration
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job
 from sim.units import format_ms, format_number, format_percent, in_ms

@@ -25,7 +25,7 @@ from sim.costs.own_costs import told_uncounted, told_unmeasured
 from sim.costs.service_time import all_reduce_ns
 from sim.errors import InputError
 from sim.formats.documents import csv_text
-from sim.metrics.step import step_ns, summarize
+from sim.metrics.step import summarize
 from sim.nouns.assignment import Assignment
 from sim.nouns.checks import at_least
 from sim.nouns.cluster import MAX_HOSTS, Cluster, split_name
@@ -364,7 +364,7 @@ class Tuned:
     @property
     def default_regret_ns(self) -> int:
         """What DDP's default loses against the best cap; below 0 where its first bucket helps."""
-        return step_ns(self.default) - self.best_ns
+        return self.default.step_ns - self.best_ns
 
     def regret_ns(self, cap_mb: float) -> int:
         """What a cap loses against the best one."""
@@ -407,7 +407,7 @@ def tune_caps(workload: Workload, hardware: Hardware, caps_mb: Sequence[float] |
     curve = cap_curve(problem, given)
     bare = assign(workload)
     default = problem.simulate(bare, "analytic")
-    rest_ns = problem.rest_ns(step_ns(default), bare)
+    rest_ns = problem.rest_ns(default.step_ns, bare)
     steps_ns = problem.times * curve.sync_end_ns + rest_ns
     return Tuned(
         problem=problem, caps_mb=caps_mb, curve=curve, steps_ns=steps_ns, default=default, rest_ns=rest_ns
@@ -440,7 +440,7 @@ def _row(
     optimum = find_optimum(problem, [default.assignment.bucket_indices, best.bucket_indices, every])
     computing_ns = workload.forward_ns + workload.loss_ns + workload.backward_ns
     single_ns = problem.switches.accumulation_steps * computing_ns + workload.optimizer_ns
-    default_ns, optimum_ns = step_ns(default), problem.times * optimum.sync_end_ns + tuned.rest_ns
+    default_ns, optimum_ns = default.step_ns, problem.times * optimum.sync_end_ns + tuned.rest_ns
     low, high = tuned.stretch_mb()
     total_bytes = sum(gradient.on_wire for gradient in workload.gradients)
     method = None if measured else choose(fabric, "all_reduce", total_bytes)

@@ -1,8 +1,13 @@
-"""Sets of instants as half-open intervals in ns."""
+"""Sets of instants as half-open intervals in ns, and the intervals (95 %) that a measured median lies in."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 Interval = tuple[int, int]
+_BOOTSTRAPS = 2000
+_LEVEL = 0.95
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
@@ -24,11 +29,30 @@ def length(intervals: Iterable[Interval]) -> int:
 def intersection_length(left: Iterable[Interval], right: Iterable[Interval]) -> int:
     """Length of the time in which both of two sets of intervals are active."""
     one, two = union(left), union(right)
-    total = i = j = 0
-    while i < len(one) and j < len(two):
-        total += max(0, min(one[i][1], two[j][1]) - max(one[i][0], two[j][0]))
-        if one[i][1] < two[j][1]:
-            i += 1
-        else:
-            j += 1
-    return total
+    return length(one) + length(two) - length(union(one + two))
+
+
+def median_interval(values: Sequence[int]) -> tuple[int, int]:
+    """95 % bootstrap confidence interval of the median, in the unit of ``values``."""
+    if len(values) == 1:
+        return values[0], values[0]
+    generator = np.random.default_rng(0)
+    picks = generator.choice(np.asarray(values), size=(_BOOTSTRAPS, len(values)))
+    return _between(np.median(picks, axis=1), _LEVEL)
+
+
+def difference_interval(ones: Sequence[int], others: Sequence[int], level: float = _LEVEL) -> tuple[int, int]:
+    """Paired bootstrap confidence interval (95 %) of median(ones) - median(others), in their unit.
+
+    Value ``k`` of both belongs to the same round: rounds are drawn, each with both its values, so that what
+    disturbs a whole round cancels. Only the rounds that both have are drawn from.
+    """
+    rounds = min(len(ones), len(others))
+    picks = np.random.default_rng(0).integers(rounds, size=(_BOOTSTRAPS, rounds))
+    one, other = np.asarray(ones[:rounds])[picks], np.asarray(others[:rounds])[picks]
+    return _between(np.median(one, axis=1) - np.median(other, axis=1), level)
+
+
+def _between(statistics: npt.NDArray[np.float64], level: float) -> tuple[int, int]:
+    low, high = np.quantile(statistics, ((1 - level) / 2, (1 + level) / 2))
+    return round(float(low)), round(float(high))

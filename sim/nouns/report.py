@@ -1,26 +1,10 @@
 """What it means: the figures of one simulated or measured step."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from sim.nouns.collective import EarlyLaunch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BucketRow:
-    """One bucket of a report: ns from the start of backward; ``num_bytes`` is what travels.
-
-    For ``late_ns`` its collective had a channel, and waited there for the slowest rank.
-    """
-
-    index: int
-    num_bytes: int
-    ready_ns: int
-    launch_ns: int
-    start_ns: int
-    end_ns: int
-    available_ns: int
-    late_ns: int = 0
+from sim.nouns.timeline import BucketRow, Iteration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +26,7 @@ class Report:
 
     KIND: ClassVar[str] = "report"
     policy: str
-    iteration: Literal["steady", 1, 2, 3]
+    iteration: Iteration
     pre_forward_ns: int
     backward_end_ns: int
     sync_end_ns: int

@@ -46,13 +46,12 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BucketTimes:
-    """One bucket's life, in ns from the start of backward; ``num_bytes`` is what travels.
+class BucketRow:
+    """One bucket's life as reports have it, in ns from the start of backward; ``num_bytes`` is what travels.
 
     ready (all gradients copied in) -> launch -> start (has a channel, and all ranks are there) -> end of its
-    collective -> ``copy_out_start_ns`` -> ``available_ns`` (copied back). ``service_ns`` is the collective
-    alone. For ``late_ns`` it (or they, where several carry the bucket) had a channel and waited for the
-    slowest rank.
+    collective -> available (copied back). For ``late_ns`` it (or they, where several carry the bucket) had a
+    channel and waited for the slowest rank.
     """
 
     index: int
@@ -62,10 +61,16 @@ class BucketTimes:
     start_ns: int
     end_ns: int
     available_ns: int
+    late_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketTimes(BucketRow):
+    """A played bucket: ``service_ns`` is its collective alone, and copying back begins when it begins."""
+
     service_ns: int
     copy_out_start_ns: int
     channel: int
-    late_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

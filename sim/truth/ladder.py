@@ -12,7 +12,6 @@ from statistics import mean, median
 from typing import Any, Literal
 
 from sim.errors import SimError
-from sim.metrics.step import step_ns
 from sim.nouns.assignment import DDP_POLICIES
 from sim.nouns.hardware import CURVES, SLOWDOWNS, Curve, CurvePoint
 from sim.nouns.measurement import MeasuredIteration, Measurement, Record, Role
@@ -152,14 +151,14 @@ def difference(before: Timeline, after: Timeline) -> Difference:
         changes.append(
             Change(
                 cause=cause,
-                before_step_ns=step_ns(one),
-                after_step_ns=step_ns(other),
+                before_step_ns=one.step_ns,
+                after_step_ns=other.step_ns,
                 parts=tuple(sorted(parts, key=lambda part: -abs(part.change_ns))),
             )
         )
     return Difference(
-        before_step_ns=step_ns(before),
-        after_step_ns=step_ns(after),
+        before_step_ns=before.step_ns,
+        after_step_ns=after.step_ns,
         changes=tuple(changes),
         order=order,
         facts=_facts(before, after),
@@ -204,7 +203,7 @@ def _climb(timeline: Timeline) -> dict[PartName, int]:
     bare |= {name: None for names in _RUNGS.values() for name in names if name.endswith("_per_s")}
     bare |= dict.fromkeys(_BESIDE_COMPUTING, 1.0) | {name: _flat(whole.curve(name), 0) for name in CURVES}
     hardware = replace(whole, **bare)
-    reached = step_ns(_again(timeline, hardware=hardware, slowest=None))
+    reached = _again(timeline, hardware=hardware, slowest=None).step_ns
     parts: dict[PartName, int] = {"compute": reached}
     for part, names in _RUNGS.items():
         fields: dict[str, Any] = {name: getattr(whole, name) for name in names}
@@ -213,10 +212,10 @@ def _climb(timeline: Timeline) -> dict[PartName, int]:
         if (richer := replace(hardware, **fields)) == hardware:
             continue
         hardware = richer
-        now = step_ns(_again(timeline, hardware=hardware, slowest=None))
+        now = _again(timeline, hardware=hardware, slowest=None).step_ns
         parts[part], reached = now - reached, now
     if timeline.slowest is not None:
-        parts["straggler"] = step_ns(timeline) - reached
+        parts["straggler"] = timeline.step_ns - reached
     return parts
 
 

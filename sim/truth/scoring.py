@@ -10,12 +10,13 @@ from sim.clusters.machines import boxed_cluster
 from sim.costs.own_costs import told_unmeasured
 from sim.costs.service_time import scale
 from sim.errors import InputError
-from sim.metrics.noise import difference_interval, median_interval
+from sim.metrics.intervals import difference_interval, median_interval
 from sim.metrics.step import summarize
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Box, MeasuredBucket, MeasuredIteration, Measurement, Mode, Record
-from sim.nouns.report import BucketRow, Report
+from sim.nouns.report import Report
+from sim.nouns.timeline import BucketRow
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate
 from sim.truth.ladder import Attribution, attribute

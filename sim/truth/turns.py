@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any
 
 from sim.errors import InputError
-from sim.metrics.noise import difference_interval
+from sim.metrics.intervals import difference_interval
 from sim.nouns.recommendation import Gain
 from sim.units import NS_PER_S, format_ms, format_number, format_percent
 

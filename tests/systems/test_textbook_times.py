@@ -133,7 +133,7 @@ def test_what_a_system_does_not_take_is_refused_by_name() -> None:
 def test_the_verdict_names_that_nothing_overlaps(policy: str) -> None:
     report = sim.summarize(simulate(policy, three(30, 20, 10)))
     assert report.verdict_code == "no-overlap"
-    assert report.verdict.startswith(f"no overlap: all {len(report.buckets)} collectives")
+    assert report.verdict.startswith("no overlap: ")
 
 
 def test_no_bucket_is_said_to_wait_for_another_where_none_does() -> None:

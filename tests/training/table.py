@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 import sim
-from sim.metrics.noise import difference_interval, median_interval
+from sim.metrics.intervals import difference_interval, median_interval
 from sim.nouns.measurement import Record
 from sim.nouns.recommendation import Gain
 from sim.truth.scoring import Agreement

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import sim
 from sim.errors import InputError
-from sim.metrics.noise import difference_interval, median_interval
+from sim.metrics.intervals import difference_interval, median_interval
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import Box, MeasuredBucket, MeasuredIteration, Measurement, Record

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 import sim
 from sim.cli.tuning import TARGETS
 from sim.errors import InputError, NotModelledError
-from sim.metrics.step import step_ns
 from sim.nouns.assignment import Assignment
 from sim.tuner.frameworks import FRAMEWORKS
 from sim.units import MIB, cap_bytes
@@ -38,7 +37,7 @@ def job(*sizes_mb: float, latency_ms: float = 1) -> Case:
 
 def step_of(case: Case, **options: Any) -> int:
     workload, hardware = case
-    return step_ns(sim.simulate(workload, hardware, sim.assign(workload, **options), "analytic"))
+    return sim.simulate(workload, hardware, sim.assign(workload, **options), "analytic").step_ns
 
 
 def nearest(case: Case, framework: str, asked: Assignment | None = None) -> Any:
@@ -139,7 +138,7 @@ def test_all_lines_are_python_or_a_command(case: Case) -> None:
     for framework in FRAMEWORKS:
         found = nearest(case, framework, asked)
         found.assignment.check_fits(case[0])
-        assert found.step_ns == step_ns(sim.simulate(*case, found.assignment, "analytic"))
+        assert found.step_ns == sim.simulate(*case, found.assignment, "analytic").step_ns
         if framework != "fairseq":
             ast.parse(found.lines)
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from sim.errors import InputError, NotModelledError
 from sim.importer.samples import left_out, quiet_numbers
-from sim.metrics.noise import median_interval
+from sim.metrics.intervals import median_interval
 from sim.nouns.ddp_switches import ARGUMENTS, HOOKS
 from sim.nouns.devices import serialised_by
 from sim.nouns.recording import RecordedBackward, RecordedRank, RecordedStep, Recording
