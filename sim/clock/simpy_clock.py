@@ -1,12 +1,11 @@
 """The SimPy clock: compute lanes, communication channels, and the rules that tie them.
 
-Every process here is one sentence of CONTRACT's "How time runs": the compute lane runs its program, the
-launcher launches one after the other, channels serve first come first served, a chained collective follows
-another. Stretching (interference) lives in ``Stretch`` alone. Ranks of one job run side by side in one
+Every process here is one sentence of CONTRACT's "How time runs". Ranks of one job run side by side in one
 environment: a rank comes to a collective once it has launched it and has a channel for it. There it waits for
 the last one, as a kernel that spins does: its channel is taken, nothing moves, and nothing is slowed down.
 """
 
+from collections import defaultdict
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,8 +38,6 @@ LAUNCHED, TAKEN, STARTED, ENDED, USABLE = range(5)
 # SimPy's priorities are URGENT 0 and NORMAL 1; these come last in an instant, rates behind all launches.
 CHAINED, RATES = 2, 3
 
-Step = Generator[simpy.Event, Any, None]
-
 
 def last_of_instant(env: simpy.Environment, priority: int) -> simpy.Event:
     """An event that fires when all others of this instant, of a lower ``priority``, have."""
@@ -71,8 +68,7 @@ class Stretch:
     """
 
     def __init__(self, env: simpy.Environment, machine: Machine) -> None:
-        self._env = env
-        self._machine = machine
+        self._env, self._machine = env, machine
         self._active: list[Task] = []
         self._alarm: simpy.Event | None = None  # of what ends next
         self._settling = False
@@ -88,11 +84,9 @@ class Stretch:
         return task.done
 
     def _request_settle(self) -> None:
-        if self._settling:
-            return
-        self._settling = True
-        event = last_of_instant(self._env, RATES)
-        event.callbacks = [self._settle]
+        if not self._settling:
+            self._settling = True
+            last_of_instant(self._env, RATES).callbacks = [self._settle]
 
     def _settle(self, _: simpy.Event) -> None:
         self._settling = False
@@ -111,18 +105,13 @@ class Stretch:
         """How fast each kind of work goes beside what is active now."""
         machine, under_way = self._machine, [task.kind for task in self._active]
         larger, small = under_way.count(SENT), under_way.count(SMALL)
-        lane = {
-            BACKWARD: machine.computing,
-            COPY_IN: machine.copying_in,
-            COPY_BACK: machine.copying_out,
-        }
+        lane = {BACKWARD: machine.computing, COPY_IN: machine.copying_in, COPY_BACK: machine.copying_out}
         beside = next((lane[kind] for kind in under_way if isinstance(kind, int)), machine.idle)
-        made: dict[Kind, int] = {
-            kind: rates.lane if larger or small else FULL_SPEED for kind, rates in lane.items()
+        return {
+            **{kind: rates.lane if larger or small else FULL_SPEED for kind, rates in lane.items()},
+            SENT: beside.shared if larger > 1 else beside.alone,
+            SMALL: beside.small if larger else beside.shared if small > 1 else beside.alone,
         }
-        made[SENT] = beside.shared if larger > 1 else beside.alone
-        made[SMALL] = beside.small if larger else beside.shared if small > 1 else beside.alone
-        return made
 
     def _finish(self, alarm: simpy.Event) -> None:
         if alarm is self._alarm:  # else rates have changed since
@@ -133,30 +122,21 @@ class Stretch:
             self._request_settle()
 
 
-class _Meeting:
-    """One collective of all ranks: how many are still missing, and what fires when none has to be waited for
-    any more: a broadcast waits for its root alone."""
+@dataclass(slots=True, eq=False)
+class Meeting:
+    """A collective: how many ranks are missing, and what fires once none (of a broadcast: its root) is."""
 
-    def __init__(self, env: simpy.Environment, ranks: int) -> None:
-        self.missing = ranks
-        self.all_here = env.event()
+    missing: int
+    all_here: simpy.Event
 
 
 class Rank:
     """One rank's program, from its own start: its processes and what they write down."""
 
     def __init__(
-        self,
-        env: simpy.Environment,
-        number: int,
-        program: Program,
-        begin_ns: int,
-        meetings: Sequence[_Meeting],
+        self, env: simpy.Environment, number: int, program: Program, begin: int, meetings: Sequence[Meeting]
     ) -> None:
-        self.env = env
-        self.number = number
-        self.program = program
-        self.begin_ns = begin_ns
+        self.env, self.number, self.program, self.begin_ns = env, number, program, begin
         self.meetings = meetings
         self.stretch = Stretch(env, program.machine)
         self.channels = simpy.Resource(env, capacity=program.machine.channels)
@@ -165,22 +145,20 @@ class Rank:
         self.log = [[0] * len(program.collectives) for _ in range(5)]
         self.usable = [env.event() for _ in program.collectives]
         self.chained: list[int] = []
-        self.followers: dict[int, list[int]] = {}
+        self.followers: defaultdict[int | None, list[int]] = defaultdict(list)
         for number, collective in enumerate(program.collectives):
-            if collective.after is not None:
-                self.followers.setdefault(collective.after, []).append(number)
+            self.followers[collective.after].append(number)
 
     @property
     def now(self) -> int:
         """The instant in ns, on this rank's clock."""
         return int(self.env.now) - self.begin_ns
 
-    def lane(self) -> Step:
+    def lane(self) -> Generator[simpy.Event, Any, None]:
         """Run the compute lane, item by item; launches go on beside it."""
         machine = self.program.machine
         yield self.env.timeout(-self.now)
-        if not machine.launch_blocks_compute:
-            self.env.process(self.launcher())
+        self.env.process(self.launcher())
         for kind, duration_ns, number, *_ in self.program.lane:
             if kind == WAIT:
                 yield self.usable[number]
@@ -195,19 +173,18 @@ class Rank:
                 yield self.stretch.work(duration_ns, kind if kind in (COPY_IN, COPY_BACK) else BACKWARD)
             self.ended.append(self.now)
 
-    def launcher(self) -> Step:
+    def launcher(self) -> Generator[simpy.Event, Any, None]:
         """Launch collectives beside the compute lane, one after the other."""
         while True:
             number = yield self.launches.get()
-            if self.program.machine.launch_cost_ns:
-                yield self.env.timeout(self.program.machine.launch_cost_ns)
+            yield self.env.timeout(self.program.machine.launch_cost_ns)
             self._launched(number)
 
     def _launched(self, number: int) -> None:
         self.log[LAUNCHED][number] = self.now
         self.env.process(self._collective(number, self.channels.request()))
 
-    def _collective(self, number: int, channel: simpy.resources.resource.Request) -> Step:
+    def _collective(self, number: int, channel: Any) -> Generator[simpy.Event, Any, None]:
         collective, meeting = self.program.collectives[number], self.meetings[number]
         yield channel
         self.log[TAKEN][number] = self.now
@@ -218,9 +195,9 @@ class Rank:
             yield meeting.all_here
         self.log[STARTED][number] = self.now
         is_small = collective.num_bytes < self.program.machine.small_bytes
-        service_ns = collective.service_ns
-        if collective.queued_ns is not None and self.log[TAKEN][number] > self.log[LAUNCHED][number]:
-            service_ns = collective.queued_ns
+        has_waited = self.log[TAKEN][number] > self.log[LAUNCHED][number]
+        queued_ns = collective.queued_ns if has_waited else None
+        service_ns = collective.service_ns if queued_ns is None else queued_ns
         yield self.stretch.work(service_ns, SMALL if is_small else SENT)
         self.log[ENDED][number] = self.now
         if not collective.holds_channel:
@@ -231,10 +208,10 @@ class Rank:
             self.channels.release(channel)
         self.log[USABLE][number] = self.now
         self.usable[number].succeed()
-        for follower in self.followers.get(number, ()):
+        for follower in self.followers[number]:
             self.env.process(self._follow(follower))
 
-    def _follow(self, number: int) -> Step:
+    def _follow(self, number: int) -> Generator[simpy.Event, Any, None]:
         """Launch a chained collective, as a callback does, after all else that happens in that instant."""
         self.chained.append(number)
         yield last_of_instant(self.env, CHAINED)
@@ -252,8 +229,7 @@ def play(program: Program) -> Outcome:
 def play_together(programs: Sequence[Program], begins_ns: Sequence[int]) -> tuple[Outcome, ...]:
     """What becomes of each rank's micro-batch, which begins at ``begins_ns`` on one clock.
 
-    Outcomes count from the rank's own begin. To chain micro-batches and steps, begin the next one where the
-    lane of this one ends.
+    Outcomes count from the rank's own begin. The next micro-batch begins where the lane of this one ends.
 
     Raises:
         InputError: programs that do not launch the same collectives in the same order, or not one a rank.
@@ -261,10 +237,9 @@ def play_together(programs: Sequence[Program], begins_ns: Sequence[int]) -> tupl
     """
     check_ranks(programs, begins_ns)
     env = simpy.Environment(min(begins_ns))
-    meetings = [_Meeting(env, len(programs)) for _ in programs[0].collectives]
-    ranks = [
-        Rank(env, number, *of, meetings) for number, of in enumerate(zip(programs, begins_ns, strict=True))
-    ]
+    meetings = [Meeting(len(programs), env.event()) for _ in programs[0].collectives]
+    both = enumerate(zip(programs, begins_ns, strict=True))
+    ranks = [Rank(env, number, *of, meetings) for number, of in both]
     for rank in ranks:
         env.process(rank.lane())
     env.run()
