@@ -103,7 +103,7 @@ def _combined(
         hardware=hardware,
         measurements=tuple(one for part in parts.values() for one in part.measurements),
         ranks=next((part.ranks for part in runs.values() if part.ranks), ()),
-        notes=(*notes, *said),
+        notes=(*notes, *(Note("assumed", text) for text in said)),
     )
 
 
@@ -123,7 +123,7 @@ def _world_size(runs: dict[str, Imported], options: ImportOptions) -> int | None
 
 def _hardware(
     given: list[Hardware], links: list[Hardware], traced: list[Hardware], ranks: int | None
-) -> tuple[tuple[Hardware, ...], list[Note]]:
+) -> tuple[tuple[Hardware, ...], list[str]]:
     """All hardware, that to use first, and what is assumed of it.
 
     A hardware file is used as it is. Without one the curves are those of nccl-tests, else of the trace, which
@@ -142,59 +142,42 @@ def _hardware(
             wire = fitting[0]
     others = [one for one in (*given, *links) if one is not wire]
     if wire is None or not traced:
-        said = []
-        if traced and others:
-            sizes = few([str(one.world_size) for one in others])
-            said = [
-                f"the curve of the trace, of {traced[0].world_size} ranks; those beside it are of {sizes}"
-            ]
-            said[0] += " ranks and written as they are"
-        return (*traced, *others) if wire is None else (wire, *others), _assumed(said)
-    own = traced[0]
-    if wire in given:  # a hardware file says all there is to say
-        said = [f"the hardware {wire.name!r} as its file has it, in place of the trace's own"]
-        return (wire, *others), _assumed([*said, *differences(own.all_reduce, wire.all_reduce)])
-    said = [f"the all-reduce of {wire.name!r}, measured beside the step, in place of the trace's own"]
-    curves = {name: getattr(wire, name) or getattr(own, name) for name in CURVES}
-    spread = {key: value for key, value in own.spread.items() if getattr(wire, key, None) is None}
-    joined = replace(
-        own,
-        name=wire.name,
-        **curves,
-        spread={**spread, **wire.spread},
-        provenance={**wire.provenance, "beside_the_curves": own.provenance},
-    )
-    return (joined, *others), _assumed([*said, *differences(own.all_reduce, wire.all_reduce)])
-
-
-def _assumed(said: Sequence[str]) -> list[Note]:
-    return [Note("assumed", text) for text in said]
+        sizes = few([str(one.world_size) for one in others])
+        said = f"the curve is that of the trace; those beside it, of {sizes} ranks, are written as they are"
+        return (*traced, *others) if wire is None else (wire, *others), [said] if traced and others else []
+    own, joined = traced[0], wire
+    if wire in links:  # a hardware file says all there is to say
+        curves = {name: getattr(wire, name) or getattr(own, name) for name in CURVES}
+        spread = {key: value for key, value in own.spread.items() if getattr(wire, key, None) is None}
+        joined = replace(
+            own,
+            name=wire.name,
+            **curves,
+            spread={**spread, **wire.spread},
+            provenance={**wire.provenance, "beside_the_curves": own.provenance},
+        )
+    what = "the all-reduce" if wire in links else "the hardware"
+    said = f"{what} of {wire.name!r}, measured beside the step, in place of the trace's own"
+    return (joined, *others), [said, *differences(own.all_reduce, wire.all_reduce)]
 
 
 def differences(inside: Curve, beside: Curve) -> list[str]:
-    """How a curve in the step differs from one that was measured beside it, at the size where it does most:
-    a sentence where sizes take another time, and one where some take less in the step, which cannot be.
-    """
+    """How a curve in the step differs from one that was measured beside it, with the size where it does most:
+    a sentence, a warning where sizes take less in the step, which cannot be of one link."""
     ratios = [
         (point.duration_ns / there, point, there)
         for point in inside
         if (there := service_ns(beside, point.num_bytes)) > 0
     ]
-    apart = sorted((one for one in ratios if abs(one[0] - 1) > APART), key=lambda one: one[0])
-    said = []
-    if apart and apart[0][0] < 1:
-        less = sum(ratio < 1 for ratio, _, _ in apart)
-        _, point, there = apart[0]
-        said.append(
-            f"WARNING: cannot be of one link: {less} of {len(ratios)} sizes took less time in the step than "
-            f"beside it, {format_size(point.num_bytes)} {format_ms(point.duration_ns)} against "
-            f"{format_ms(there)}; measure the link as the job uses it"
-        )
-    if apart:
-        _, point, there = max(apart, key=lambda one: abs(one[0] - 1))
-        said.append(
-            f"in the step and beside it are different curves: {len(apart)} of {len(ratios)} sizes differ by "
-            f"more than {APART:.0%}; {format_size(point.num_bytes)} took {format_ms(point.duration_ns)} in "
-            f"the step and take {format_ms(there)} beside it"
-        )
-    return said
+    apart = [one for one in ratios if abs(one[0] - 1) > APART]
+    if not apart:
+        return []
+    least = min(apart, key=lambda one: one[0])
+    less = sum(ratio < 1 for ratio, _, _ in apart)
+    _, point, there = least if less else max(apart, key=lambda one: one[0])
+    cannot = f"WARNING: cannot be of one link: {less} took less in the step; " if less else ""
+    return [
+        f"{cannot}{len(apart)} of {len(ratios)} sizes took another time in the step than beside it, by more "
+        f"than {APART:.0%}: {format_size(point.num_bytes)} {format_ms(point.duration_ns)} against "
+        f"{format_ms(there)}"
+    ]

@@ -164,6 +164,8 @@ def open_bytes(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             if head.startswith(GZIP):
                 with gzip.GzipFile(fileobj=raw) as inflated:
                     content = io.BufferedReader(inflated)
+                    if content.peek(2).startswith(GZIP):
+                        raise InputError(f"{source}: compressed twice; unpack it once and give what is in it")
                     _refuse(content.peek(_HEAD_BYTES), source)
                     yield content
             else:
@@ -187,14 +189,20 @@ def decoded(content: bytes | bytearray, errors: str = "strict") -> str:
     return content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", errors)
 
 
-def read_bytes(path: str | os.PathLike[str], most: int = MAX_BYTES) -> bytearray:
-    """All of a file, inflated where it is gzip; ``InputError`` as ``open_bytes``, or beyond ``most``."""
+def read_bytes(path: str | os.PathLike[str], most: int = MAX_BYTES, beyond: str = "") -> bytearray:
+    """All of a file, inflated where it is gzip.
+
+    Raises:
+        InputError: as ``open_bytes``, or more than ``most`` bytes, with ``beyond`` for words on that.
+    """
     content = bytearray()
     with open_bytes(path) as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             content += chunk
             if len(content) > most:
-                raise InputError(f"{path}: holds more than {most >> 20} MiB; give a smaller file")
+                raise InputError(
+                    f"{path}: holds more than {beyond or f'{most >> 20} MiB; give a smaller file'}"
+                )
     return content
 
 

@@ -1,7 +1,8 @@
 """Files as a browser sends them: bytes with names. What each is, its content tells; together they are inputs.
 
-Files lie in a private directory while they are read as an import reads them. What is not legal is told in one
-line that calls the file as the user does.
+They lie in a private directory while ``auto`` reads them as it reads any files; documents of ours that it
+does not know, and measurements, are put beside. What is not legal is told in one line that calls the file as
+the user does.
 """
 
 import re
@@ -12,17 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError, SimError
-from sim.formats.documents import Noun, parse_document, parse_json
+from sim.formats.documents import Noun, load, parse_json
 from sim.formats.files import scratch_directory
 from sim.formats.record_files import HARDWARE, WORKLOAD, load_record
 from sim.importer.imported import Imported, ImportOptions, Note, Uploaded, plain, reworded
-from sim.importer.readers import AUTO, FORMATS, GZIP, RECORDING, open_bytes, reader, recognise
+from sim.importer.readers import AUTO, FORMATS, RECORDING, read_bytes, reader, recognise
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import MAX_RANKS, Hardware
 from sim.nouns.measurement import Measurement, Record
 from sim.nouns.recommendation import Recommendation
-from sim.nouns.workload import Workload
 
 MAX_FILES = 256
 # Of all files together, inflated: a quarter of what the command line reads of a single one. A document of
@@ -34,16 +34,10 @@ MAX_GRADIENTS = 5_000
 DOCUMENTS = ("workload", "hardware", "cluster", "assignment", "recommendation", "measurement")
 SUMMARY = "import"
 _ELSEWHERE = "bucketsim on the command line takes more (bucketsim import)"
-_CHUNK_BYTES = 4 << 20
 _LONGEST_NAME = 60  # characters, so that it fits a file system in any alphabet
 _LONGEST_LINE = 500
 # Options of the command line, as sentences of readers have them, and their names on the page.
-_OPTIONS = {
-    "--world-size N": "the world size",
-    "--world-size": "the world size",
-    "--model": "a workload of the model",
-    "PATH: ": "",
-}
+_OPTIONS = {"--world-size N": "the world size", "--world-size": "the world size", "PATH: ": ""}
 
 
 def read_uploads(files: Sequence[tuple[str, bytes]], options: ImportOptions | None = None) -> Uploaded:
@@ -69,38 +63,30 @@ def read_uploads(files: Sequence[tuple[str, bytes]], options: ImportOptions | No
                 raise type(error)(_told(str(error), folder)) from None
     except OSError as error:
         raise InputError(f"upload: cannot be kept while it is read: {error.strerror or error}") from None
-    uploaded = replace(uploaded, name=plain(uploaded.name), notes=(*uploaded.notes, *same))
-    uploaded = _as_named(uploaded, folder)
-    assert isinstance(uploaded, Uploaded)
-    return reworded(uploaded, lambda line: _told(line, folder))
-
-
-def _named(text: str, folder: Path) -> str:
-    """``text`` with files called by their names alone; each lies in a directory of its own."""
-    return re.sub(rf"{re.escape(str(folder))}/(\w+/)?", "", text)
+    named: Uploaded = _as_named(replace(uploaded, notes=(*uploaded.notes, *same)), folder)
+    return reworded(named, lambda line: _told(line, folder))
 
 
 def _told(text: str, folder: Path) -> str:
     """A sentence of a reader as one line for a page, with options named as on the page."""
-    text = _named(text, folder)
+    text = _as_named(text, folder)
     for option, words in _OPTIONS.items():
         text = text.replace(option, words)
     return plain(text, _LONGEST_LINE)
 
 
 def _as_named(value: Any, folder: Path) -> Any:
-    """A noun or a part of one, with files called by their names: the same files have the same digest in any
-    directory.
-    """
+    """A text or a noun with files called by their names alone: the same files have the same digest in any
+    directory. Each lies in a directory of its own."""
     if isinstance(value, str):
-        return _named(value, folder)
+        return re.sub(rf"{re.escape(str(folder))}/(\w+/)?", "", value)
     if isinstance(value, (list, tuple)):
         return type(value)(_as_named(item, folder) for item in value)
     if isinstance(value, dict):
         return {key: _as_named(item, folder) for key, item in value.items()}
-    told = ("workload", "hardware", "measurements", "asked", "environment", "provenance", "record")
     if not is_dataclass(value) or isinstance(value, type):
         return value
+    told = ("name", "workload", "hardware", "measurements", "asked", "environment", "provenance", "record")
     return replace(
         value, **{key: _as_named(getattr(value, key), folder) for key in told if hasattr(value, key)}
     )
@@ -116,44 +102,25 @@ def _unpack(files: Sequence[tuple[str, bytes]], folder: Path) -> tuple[list[Path
         InputError: none or too many files, more than ``MAX_INFLATED_BYTES`` in all, or one that
             ``open_bytes`` refuses.
     """
-    if not files:
-        raise InputError("files: none; give at least one file")
-    if len(files) > MAX_FILES:
-        raise InputError(f"files: {len(files)} are too many; give {MAX_FILES} at most")
-    named = sorted((safe_name(given), content) for given, content in files)
+    if not 1 <= len(files) <= MAX_FILES:
+        raise InputError(f"files: {len(files) or 'none'} are not legal; give 1 to {MAX_FILES}")
     first: dict[bytes, Path] = {}
-    same = []
-    left = MAX_INFLATED_BYTES
-    for number, (name, content) in enumerate(named):
+    same, left = [], MAX_INFLATED_BYTES
+    beyond = f"{MAX_INFLATED_BYTES >> 20} MiB, which all files of an upload together may; {_ELSEWHERE}"
+    for number, (name, content) in enumerate(sorted((safe_name(given), text) for given, text in files)):
         if content in first:
             same.append(Note("dropped", f"{name}: has the same content as {first[content].name}"))
             continue
         taken = {path.name for path in first.values()}
-        again = (f" ({number})" for number in range(2, MAX_FILES + 2))
-        name = next(full for more in ("", *again) if (full := f"{name}{more}") not in taken)
-        path = first[content] = folder / str(number) / name
+        again = (f"{name} ({number})" for number in range(2, MAX_FILES + 2))
+        path = folder / str(number) / next(one for one in (name, *again) if one not in taken)
         path.parent.mkdir()
-        left -= _inflate(content, path, left)
+        path.write_bytes(content)
+        inflated = read_bytes(path, left, beyond)
+        path.write_bytes(inflated)
+        left -= len(inflated)
+        first[content] = path
     return list(first.values()), same
-
-
-def _inflate(content: bytes, path: Path, most: int) -> int:
-    """Write what is in a file to ``path``; returns its bytes, of ``most`` that may be."""
-    path.write_bytes(content)
-    inflated, size = path.with_name(".inflated"), 0
-    with open_bytes(path) as stream, inflated.open("wb") as out:
-        while chunk := stream.read(_CHUNK_BYTES):
-            if not size and chunk.startswith(GZIP):
-                raise InputError(f"{path}: compressed twice; unpack it once and give what is in it")
-            size += len(chunk)
-            if size > most:
-                raise InputError(
-                    f"{path}: an upload may hold {MAX_INFLATED_BYTES >> 20} MiB, inflated and all files "
-                    f"together, and this goes beyond; {_ELSEWHERE}"
-                )
-            out.write(chunk)
-    inflated.replace(path)
-    return size
 
 
 def safe_name(name: str) -> str:
@@ -170,52 +137,53 @@ def _read(paths: Sequence[Path], folder: Path, options: ImportOptions) -> Upload
     groups: dict[str, list[Path]] = defaultdict(list)
     for path in paths:
         groups[recognise(path, (*DOCUMENTS, SUMMARY))].append(path)
+    formats = tuple(sorted(groups))
     foreign = [path for form in FORMATS if form != RECORDING for path in groups[form]]
     if groups[RECORDING]:
         foreign.append(_recording(groups[RECORDING], folder / RECORDING))
-    notes = [
-        Note("found", f"{kind}: {', '.join(path.name for path in groups[kind])}")
-        for kind in DOCUMENTS
-        if groups[kind] and not (foreign and kind in ("workload", "hardware"))  # which the import tells
-    ]
-    notes += [
-        Note("dropped", f"{path}: the summary of an import, which has no inputs") for path in groups[SUMMARY]
-    ]
-    workload = _only(groups, "workload", Workload)
-    given = [_document(path, Hardware) for path in groups["hardware"]]
-    recommended = _only(groups, "recommendation", Recommendation)
-    assignment = _only(groups, "assignment", Assignment)
+    if foreign and groups["measurement"]:
+        raise InputError(
+            f"{groups['measurement'][0]}: a measurement is not legal beside traces and logs; give it with "
+            f"the workload and hardware of its record"
+        )
+    for kind in DOCUMENTS:
+        if len(groups[kind]) > 1 and kind not in ("hardware", "measurement"):
+            names = ", ".join(path.name for path in groups[kind][:4])
+            raise InputError(
+                f"upload: {len(groups[kind])} files of kind {kind} ({names}) are not legal; give one"
+            )
+        for path in groups[kind]:
+            _check_document(path)
+    ours = [*groups["workload"], *groups["hardware"]]
+    imported = Imported(format="documents", name="")
+    if foreign or ours:
+        imported = reader(AUTO)([*foreign, *ours], options)
+    workload = imported.workload
+    if workload is not None:
+        _check_size(len(workload.gradients), imported.name or "upload")
+    recommended, assignment = _only(groups, Recommendation), _only(groups, Assignment)
     if recommended is not None and assignment is not None:
         raise InputError(
             "upload: an assignment and a recommendation are not legal together; give one of them"
         )
-    if foreign:
-        ours = [path for kind in ("workload", "hardware") for path in groups[kind]]
-        imported: Imported = reader(AUTO)([*foreign, *ours], options)
-        record = imported.record
-        if groups["measurement"]:
-            raise InputError(
-                f"{groups['measurement'][0]}: a measurement is not legal beside traces and logs; give it "
-                f"with the workload and hardware of its record"
-            )
-    else:
-        imported = Imported(format="documents", name="", workload=workload, hardware=tuple(given))
-        record = _record(groups, given, folder / "record")
-    if imported.workload is not None:
-        _check_size(len(imported.workload.gradients), imported.name or "upload")
+    record = imported.record if foreign else _record(groups, folder / "record")
     first = imported.main_hardware if record is None else record.hardware
     others = tuple(one for one in imported.hardware if one is not first and one != first)
+    beside = [kind for kind in DOCUMENTS if groups[kind] and kind not in ("workload", "hardware")]
+    found = [Note("found", f"{kind}: {', '.join(path.name for path in groups[kind])}") for kind in beside]
+    dropped = [Note("dropped", f"{path}: the summary of an import") for path in groups[SUMMARY]]
+    called = imported.name if foreign else paths[0].name if workload is None else workload.name
     return Uploaded(
-        name=imported.name or (workload.name if workload is not None else paths[0].name),
-        formats=tuple(sorted(kind for kind, members in groups.items() if members)),
-        workload=imported.workload,
+        name=plain(called),
+        formats=formats,
+        workload=workload,
         hardware=imported.hardware if first is None else (first, *others),
-        cluster=_only(groups, "cluster", Cluster),
+        cluster=_only(groups, Cluster),
         assignment=assignment if recommended is None else recommended.assignment,
         measurements=imported.measurements if record is None else record.measurements,
         record=record,
         ranks=imported.ranks,
-        notes=(*notes, *imported.notes),
+        notes=(*found, *dropped, *imported.notes),
     )
 
 
@@ -234,17 +202,13 @@ def _recording(paths: Sequence[Path], home: Path) -> Path:
     return home
 
 
-def _only(groups: Mapping[str, Sequence[Path]], kind: str, noun: type[Noun]) -> Noun | None:
+def _only(groups: Mapping[str, Sequence[Path]], noun: type[Noun]) -> Noun | None:
     """The one document of a kind; None where none was given."""
-    paths = groups.get(kind, ())
-    if len(paths) > 1:
-        names = ", ".join(path.name for path in paths[:4])
-        raise InputError(f"upload: {len(paths)} files of kind {kind} ({names}) are not legal; give one")
-    return _document(paths[0], noun) if paths else None
+    return next((load(path, noun) for path in groups[noun.KIND]), None)
 
 
-def _document(path: Path, noun: type[Noun]) -> Noun:
-    """A document; a workload of too many gradients is refused before they are checked one by one."""
+def _check_document(path: Path) -> None:
+    """Refuse a document, or a workload of gradients, too large for a page, before its parts are checked."""
     if path.stat().st_size > MAX_DOCUMENT_BYTES:
         raise InputError(
             f"{path}: too much for a page: a file of ours may hold {MAX_DOCUMENT_BYTES >> 20} MiB, and a "
@@ -254,7 +218,6 @@ def _document(path: Path, noun: type[Noun]) -> Noun:
     gradients = document.get("gradients") if isinstance(document, dict) else None
     if isinstance(gradients, list):
         _check_size(len(gradients), str(path))
-    return parse_document(document, noun, str(path))
 
 
 def _check_size(count: int, source: str) -> None:
@@ -264,15 +227,14 @@ def _check_size(count: int, source: str) -> None:
         )
 
 
-def _record(groups: Mapping[str, Sequence[Path]], hardware: Sequence[Hardware], home: Path) -> Record | None:
+def _record(groups: Mapping[str, Sequence[Path]], home: Path) -> Record | None:
     """The measured record that the documents make up; None if no measurement is among them."""
-    measured = groups.get("measurement", ())
+    measured = groups["measurement"]
     if not measured:
         return None
-    ranks = _document(measured[0], Measurement).world_size
-    every = zip(groups.get("hardware", ()), hardware, strict=True)
-    fitting = [path for path, one in every if one.world_size == ranks]
-    for paths, kind in ((groups.get("workload", ()), "workload"), (fitting, "hardware")):
+    ranks = load(measured[0], Measurement).world_size
+    fitting = [path for path in groups["hardware"] if load(path, Hardware).world_size == ranks]
+    for paths, kind in ((groups["workload"], "workload"), (fitting, "hardware")):
         if len(paths) != 1:
             raise InputError(
                 f"{measured[0]}: {len(paths)} {kind} files of {ranks} ranks beside it; give the one of its "

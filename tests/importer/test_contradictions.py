@@ -96,7 +96,7 @@ def test_a_step_does_not_carry_faster_than_the_link_does_alone(share: float) -> 
     said = differences(curve(share), curve(1.0))
     doubts = [line for line in said if "cannot be of one link" in line]
     assert len(doubts) == (share < 0.9)
-    assert not doubts or "2 of 2 sizes took less time in the step" in doubts[0]
+    assert not doubts or "2 took less in the step" in doubts[0]
 
 
 # The slow-down beside collectives, from kernels that one step ran beside one and another step alone.

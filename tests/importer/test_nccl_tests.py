@@ -337,7 +337,7 @@ def test_rows_that_contradict_themselves_or_are_wrong_are_left_out(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("size time\n8 5.0\n", "'time': its unit cannot be told; name it time_us"),
+        ("size time\n8 5.0\n", "'time': its unit cannot be told"),
         ("size_MB time_us\n8 5.0\n", "10^n to some, 2^n to others"),
         ("size_B time_us\n8 5.0\n", "give --world-size N"),
         ("size_B time_us nranks\n", "no whole row below it"),
@@ -375,7 +375,7 @@ def test_of_several_systems_those_with_enough_sizes_stay_and_the_others_are_name
 
 def test_a_list_of_ranks_and_bandwidths_that_disagree_are_refused(tmp_path: Path) -> None:
     text = "\n".join(today(LINES, 4)[:6] + today(LINES, 8)[14:])
-    with pytest.raises(InputError, match=r"1 ranks by its list of ranks, 8 by its sizes"):
+    with pytest.raises(InputError, match=r"1 ranks by its list of ranks, 8 by bus over"):
         read(tmp_path, text)
 
 

@@ -303,7 +303,7 @@ def measured(number: int = 0) -> tuple[str, bytes]:
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ([], "files: none"),
+        ([], "files: none are not legal"),
         ([("a", content(MODEL)), ("b", other_model())], r"2 files of kind workload \(a, b\)"),
         ([("a.json", content(MODEL)), ("a.json", other_model())], r"\(a.json, a.json \(2\)\)"),
         ([measured()], "0 workload files"),
@@ -435,7 +435,7 @@ def test_too_many_gradients_of_a_trace_are_refused(monkeypatch: pytest.MonkeyPat
 def test_a_bomb_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "MAX_INFLATED_BYTES", 16 << 20)
     bomb = gzip.compress(bytes(1 << 20), 9) * 10_240  # ten gigabytes, in ten megabytes of members
-    with pytest.raises(InputError, match=r"^b: an upload may hold 16 MiB.*bucketsim import"):
+    with pytest.raises(InputError, match=r"^b: holds more than 16 MiB.*bucketsim import"):
         sim.read_uploads([("b", bomb)])
     twice = gzip.compress(gzip.compress(b'{"traceEvents": [' + b" " * (1 << 20)))
     with pytest.raises(InputError, match=r"^b: compressed twice"):
@@ -445,12 +445,12 @@ def test_a_bomb_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_files_together_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "MAX_INFLATED_BYTES", len(content(MODEL)) + 10)
     assert sim.read_uploads([("w", content(MODEL))]).workload == MODEL
-    with pytest.raises(InputError, match="all files together"):
+    with pytest.raises(InputError, match="all files of an upload together"):
         sim.read_uploads([("w", content(MODEL)), ("h", content(WIRE))])
 
 
 def test_the_number_of_files_is_limited() -> None:
-    with pytest.raises(InputError, match="257 are too many; give 256"):
+    with pytest.raises(InputError, match="257 are not legal; give 1 to 256"):
         sim.read_uploads([(str(number), b"x") for number in range(257)])
 
 

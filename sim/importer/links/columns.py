@@ -1,6 +1,7 @@
-"""What a column of a table of collectives holds, told by its name and unit; and rows of any file."""
+"""What a column of a table of collectives holds, told by its name and unit; and the rows of any file."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
@@ -13,83 +14,66 @@ Kind = Literal[
 # Out of place the result goes to another buffer than the input came from; "only" where a table does not say.
 Variant = Literal["out", "in", "only"]
 
-TIME_UNITS = {
-    name: Decimal(ns)
-    for ns, names in (
-        (10**9, "s sec seconds"),
-        (10**6, "ms msec"),
-        (10**3, "us usec µs μs"),
-        (1, "ns nsec"),
-    )
-    for name in names.split()
-}
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 MOST_NS, MOST_BYTES = 10**15, 1 << 50  # eleven days, a pebibyte
-_SIZE_UNITS = {"": 1, "b": 1, "byte": 1, "bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_LONGEST_NAME = 80
 
-LONGEST_NAME = 80
-
-_SIZES = {"size", "bytes", "num_bytes", "nbytes", "message", "msg", "payload"} | {
-    f"{what}_size" for what in ("message", "msg", "data", "buffer", "tensor", "payload")
-}
-_TIMES = {"time", "latency", "lat", "duration", "elapsed", "runtime", "i"}
-_STATISTICS = {
-    **{name: name for name in ("min", "max", "median", "p10", "p90", "p95", "p99")},
-    **dict.fromkeys(("mean", "avg", "average"), "mean"),
-    **dict.fromkeys(("std", "stdev", "stddev"), "std"),
-    "p50": "median",
-}
-_ALGBW = "algbw alg_bw algobw algo_bw algorithm_bw alg_bandwidth algo_bandwidth algorithm_bandwidth"
-_PLACES = (
-    "devices_per_node max_devices_per_node nodes num_nodes backend transport host hostname cluster machine "
-    "system gpu gpu_type gpu_name device_name fabric interconnect network partition"
+_TIMES = ((10**9, "s sec seconds"), (10**6, "ms msec"), (10**3, "us usec µs μs"), (1, "ns nsec"))
+TIME_UNITS = {name: Decimal(ns) for ns, all_ in _TIMES for name in all_.split()}
+# nccl-tests' own K is 2^10. KB and MB are 10^n to some, 2^n to others: None, not read.
+_SIZES = ((0, "b byte bytes"), (10, "k kib"), (20, "m mib"), (30, "g gib"), (40, "t tib"))
+SIZE_UNITS = {name: Decimal(1 << power) for power, all_ in _SIZES for name in all_.split()} | dict.fromkeys(
+    ("kb", "mb", "gb", "tb")
 )
-_NAMES: dict[str, Kind] = {
-    **dict.fromkeys(("count", "elements", "num_elements", "nelem", "numel"), "count"),
-    **dict.fromkeys(("type", "dtype", "datatype"), "dtype"),
-    **dict.fromkeys(("root", "error", "i_cv%"), "known"),
-    "redop": "redop",
-    **dict.fromkeys(("cputime", "cpu_time"), "cputime"),
-    **dict.fromkeys(_ALGBW.split(), "algbw"),
-    **dict.fromkeys(("busbw", "bus_bw", "bus_bandwidth"), "busbw"),
-    **dict.fromkeys(("#wrong", "wrong", "nwrong"), "wrong"),
-    **dict.fromkeys(("op", "collective", "coll", "operation", "primitive"), "collective"),
-    **dict.fromkeys(
-        ("world_size", "world", "nranks", "num_ranks", "ranks", "num_workers", "nprocs", "num_gpus", "gpus"),
-        "world_size",
-    ),
-    **dict.fromkeys(("iterations", "iters", "repeats"), "iterations"),
-    **dict.fromkeys(_PLACES.split(), "place"),
-    "timestamp": "timestamp",
-    "rank": "known",
-}
-_VARIANTS: tuple[tuple[re.Pattern[str], Variant], ...] = (
-    (re.compile(r"(?:^|_)(?:out_?of_?place|oop)(?=_|$)"), "out"),
-    (re.compile(r"(?:^|_)(?:in_?place|ip)(?=_|$)"), "in"),
-)
-# In GB/s of 1e9 bytes: a small b is a bit, KiB and the like are binary.
+# In GB/s of 1e9 bytes: a small b is a bit, MiB and GiB are binary.
 RATE_UNITS = {
-    f"{prefix}{unit}{per}": Decimal(power) * Decimal(size)
-    for prefix, power in (("G", "1"), ("M", "0.001"), ("T", "1000"))
+    f"{prefix}{unit}{per}": Decimal(factor) * Decimal(size)
+    for prefix, factor in (("M", "0.001"), ("G", "1"), ("T", "1000"))
     for unit, size in (("B", "1"), ("b", "0.125"), ("bit", "0.125"))
-    for per in ("ps", "/s", "_s")
-} | {
-    f"{prefix}iB{per}": Decimal(size) / 10**9
-    for prefix, size in (("G", 1 << 30), ("M", 1 << 20))
-    for per in ("ps", "/s", "_s")
+    for per in ("ps", "/s")
+} | {f"{prefix}iB/s": Decimal(1 << power) / 10**9 for prefix, power in (("M", 20), ("G", 30))}
+UNITS: Mapping[str, Mapping[str, Decimal | None]] = {
+    "time": TIME_UNITS,
+    "size": SIZE_UNITS,
+    "algbw": RATE_UNITS,
+    "busbw": RATE_UNITS,
 }
-_BANDWIDTH_UNIT = re.compile(r"[\s_]*[(\[]?([GMT](?:iB|B|bit|b)(?:ps|/s|_s))[)\]]?$")
-_IN_BRACKETS = re.compile(r"(.*?)[\s_]*[(\[]([^)\]]*)[)\]]")
+# What columns are called, with an underscore for whatever stands between words.
+_CALLED: dict[Kind, str] = {
+    "size": """size num nbytes message msg payload message_size msg_size data_size buffer_size tensor_size
+        payload_size""",  # num_bytes: bytes is its unit
+    "time": "time latency lat duration elapsed runtime i",
+    "cputime": "cputime cpu_time",
+    "algbw": """algbw alg_bw algobw algo_bw algorithm_bw alg_bandwidth algo_bandwidth
+        algorithm_bandwidth""",
+    "busbw": "busbw bus_bw bus_bandwidth",
+    "wrong": "wrong nwrong",
+    "count": "count elements num_elements nelem numel",
+    "dtype": "type dtype datatype",
+    "redop": "redop",
+    "collective": "op collective coll operation primitive",
+    "world_size": "world_size world nranks num_ranks ranks num_workers nprocs num_gpus gpus",
+    "iterations": "iterations iters repeats",
+    "place": """devices_per_node nodes num_nodes backend transport host hostname cluster machine system gpu
+        gpu_type gpu_name device_name max_devices_per_node fabric interconnect network partition""",
+    "timestamp": "timestamp",
+    "known": "root error i_cv% rank",
+}
+_NAMES = {name: kind for kind, names in _CALLED.items() for name in names.split()}
+_STATISTICS = {
+    **{name: name for name in ("min", "max", "median", "p10", "p90", "p95", "p99", "std", "mean")},
+    **{"avg": "mean", "average": "mean", "stdev": "std", "stddev": "std", "p50": "median"},
+}
+_VARIANTS: dict[str, Variant] = {"oop": "out", "ip": "in"}
 COLLECTIVE = re.compile(
-    r"(all[_-]?reduce|reduce[_-]?scatter|all[_-]?gather|all[_-]?to[_-]?allv?|send[_-]?recv|hypercube"
-    r"|broadcast|bcast|(?<![a-z])(?:reduce|scatter|gather)(?=_perf))",
+    r"(all[\s_-]?reduce|reduce[\s_-]?scatter|all[\s_-]?gather|all[\s_-]?to[\s_-]?allv?|send[_-]?recv"
+    r"|hypercube|broadcast|bcast|(?<![a-z])(?:reduce|scatter|gather)(?=_perf))",
     re.IGNORECASE,
 )
 _OURS = {
     "allreduce": "all_reduce",
     "reducescatter": "reduce_scatter",
     "allgather": "all_gather",
-    "broadcast": "broadcast",
     "bcast": "broadcast",
 }
 
@@ -112,69 +96,48 @@ class Column:
 def collective_in(text: str) -> str | None:
     """The first collective named in a text, in our spelling; those that fill no curve as they are written."""
     found = COLLECTIVE.search(text)
-    if found is None:
-        return None
-    word = re.sub(r"[_-]", "", found[1].lower())
-    return _OURS.get(word, word)
+    word = "" if found is None else re.sub(r"[\s_-]", "", found[1].lower())
+    return _OURS.get(word, word) or None
 
 
-def named_collective(cell: str) -> str | None:
-    """The collective that a cell names, in our spelling; None where it is no name of one."""
-    word = re.sub(r"[\s_-]", "", cell.lower())
-    if word in _OURS:
-        return _OURS[word]
-    return word if word in ("alltoall", "alltoallv", "sendrecv", "scatter", "gather", "reduce") else None
+def unit_of(kind: str, word: str) -> tuple[bool, Decimal | None]:
+    """Whether a word is a unit of such a column, and its scale; None where it has two meanings."""
+    units = UNITS.get(kind, {})
+    key = word if units is RATE_UNITS else word.lower()
+    return key in units, units.get(key)
 
 
 @lru_cache(maxsize=4096)
 def column_of(name: str) -> Column:
-    """What a column's name says of it."""
+    """What a column's name says of it: what it holds, a statistic, a variant and a unit, in any order."""
     name = name.strip().strip('"')
-    if len(name) > LONGEST_NAME:
-        return Column(name=name[:LONGEST_NAME], kind="other")
-    rate = _BANDWIDTH_UNIT.search(name)
-    text = (name if rate is None else name[: rate.start()]).lower()
-    unit: str | None = None
-    if (bracketed := _IN_BRACKETS.fullmatch(text)) is not None:
-        text, unit = bracketed[1], bracketed[2].strip()
-    text = re.sub(r"[\s.\-]+", "_", text).strip("_")
+    if len(name) > _LONGEST_NAME:
+        return Column(name=name[:_LONGEST_NAME], kind="other")
+    text = name.lstrip("#").replace("_", " ")
+    for words, short in ((r"out[ -]?of[ -]?place", "oop"), (r"in[ -]?place", "ip")):
+        text = re.sub(rf"\b{words}\b", short, text, flags=re.IGNORECASE)
     variant: Variant | None = None
-    for pattern, which in _VARIANTS:
-        text, hits = pattern.subn("", text)
-        variant = which if hits else variant
-    text = text.strip("_")
-    if text in _NAMES:
-        scale = None if rate is None else RATE_UNITS[rate[1]]
-        return Column(name=name, kind=_NAMES[text], scale=scale, variant=variant)
-    words = text.split("_")
-    has_unit = words[-1] in _SIZE_UNITS or words[-1] in ("kb", "mb", "gb")
-    if unit is None and has_unit and "_".join(words[:-1]) in _SIZES:
-        words, unit = words[:-1], words[-1]
-    if "_".join(words) in _SIZES:
-        size = _SIZE_UNITS.get(unit or "")
-        return Column(name=name, kind="size", scale=None if size is None else Decimal(size))
-    return _time_column(name, words, unit, variant)
-
-
-def _time_column(name: str, words: list[str], unit: str | None, variant: Variant | None) -> Column:
-    statistic = None
-    rest = []
-    for word in words:
-        if word in _STATISTICS and statistic is None:
-            statistic = _STATISTICS[word]
-        elif word in TIME_UNITS and unit is None:
+    statistic, unit, rest = None, "", list[str]()
+    for word in filter(None, re.split(r"[\s.()\[\]-]+", text)):
+        low = word.lower()
+        if low in _VARIANTS:
+            variant = _VARIANTS[low]
+        elif low in _STATISTICS and statistic is None:
+            statistic = _STATISTICS[low]
+        elif not unit and any(unit_of(kind, word)[0] for kind in UNITS):
             unit = word
         else:
-            rest.append(word)
-    base = "_".join(rest)
-    alone = base == "" and (statistic is not None or unit in ("ms", "us", "ns"))
-    if base not in _TIMES and not alone:
-        return Column(name=name, kind="other", variant=variant)
-    if base == "i" and statistic is None:
-        return Column(name=name, kind="other")
-    return Column(
-        name=name, kind="time", scale=TIME_UNITS.get(unit or ""), statistic=statistic, variant=variant
+            rest.append(low)
+    alone: Kind = (
+        "size" if unit == "bytes" else "time" if statistic or unit in ("ms", "us", "ns") else "other"
     )
+    kind = _NAMES.get("_".join(rest), "other") if rest else alone
+    is_unit, scale = unit_of(kind, unit)
+    if (unit and not is_unit) or (statistic and kind != "time") or (rest == ["i"] and not statistic):
+        return Column(name=name, kind="other")
+    if kind == "size" and not unit:
+        scale = Decimal(1)
+    return Column(name=name, kind=kind, scale=scale, statistic=statistic, variant=variant)
 
 
 # ---- rows
@@ -212,9 +175,8 @@ class LinkTable:
     """The rows of one collective on one set of ranks, and what the file says of these.
 
     ``ranks`` is what the file says, ``ranks_by`` how it says it; None where only bandwidths may tell.
-    ``place`` is what sets a table apart from others with as many ranks: ``devices_per_node 4``.
-    ``title`` is what a headline or a command says of which run it is; ``redop`` the operation of its rows.
-    ``statistic`` says what a time is: ``mean`` of nccl-tests' iterations, ``median``.
+    ``title`` is what a headline, a command or columns say of which run it is; ``redop`` the operation of its
+    rows. ``statistic`` says what a time is: ``mean`` of nccl-tests' iterations, ``median``.
     ``over`` is the backend and the type of device by torch's names, where the benchmark is a known one.
     """
 
@@ -223,7 +185,6 @@ class LinkTable:
     collective: str | None
     ranks: int | None = None
     ranks_by: str = ""
-    place: str = ""
     title: str = ""
     redop: str | None = None
     statistic: str = "mean"
@@ -232,7 +193,6 @@ class LinkTable:
     hosts: tuple[str, ...] = ()
     over: tuple[str, str] | None = None
     left_out: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
 
 
 def bus_factor(collective: str, ranks: int) -> float:

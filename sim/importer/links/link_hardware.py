@@ -2,8 +2,9 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -13,10 +14,9 @@ import numpy as np
 from sim.costs.own_costs import with_own_costs
 from sim.errors import InputError
 from sim.importer.imported import Imported, ImportOptions, Notes, count_of
-from sim.importer.links.around_tables import COMMAND, WORDS
 from sim.importer.links.columns import LinkRow, LinkTable, Timing, Variant, bus_factor
 from sim.importer.links.nccl_json import read_report
-from sim.importer.links.text_tables import read_tables
+from sim.importer.links.text_tables import COMMAND, WORDS, read_tables
 from sim.importer.readers import read_text
 from sim.nouns.gpus import gpus_named
 from sim.nouns.hardware import CURVES, MAX_RANKS, Curve, CurvePoint, Hardware
@@ -24,17 +24,15 @@ from sim.units import format_number, format_size, median_ns
 
 _LEAST_SIZES = 3
 _UNLIKE = 2.0  # repeated runs of one machine lie nearer
-_SUFFIX = re.compile(r"(\.(txt|csv|tsv|md|log|out|json|gz))+$")
+_SUFFIX = re.compile(r"(?<=.)(\.(txt|csv|tsv|md|log|out|json|gz))+$")
 
 
 class _Key(NamedTuple):
-    """What tells the systems measured apart: file, number of ranks, place by its columns, hosts, devices and
-    a headline; and where a run begins that is no repeat of one which nothing tells it from.
-    """
+    """What tells the systems measured apart; ``unlike`` is where a run begins that is no repeat of one which
+    nothing else tells it from."""
 
     source: str
     ranks: int
-    place: str
     hosts: tuple[str, ...]
     devices: tuple[str, ...]
     title: str
@@ -55,8 +53,7 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
         InputError: no table, a unit or a number of ranks that cannot be told, rows that mostly contradict
             what is said of them, or no all-reduce of three sizes or more.
     """
-    notes = Notes()
-    tables = []
+    notes, tables = Notes(), list[LinkTable]()
     if not paths:
         raise InputError("paths: no files; give at least one")
     for number, path in enumerate(paths):
@@ -64,27 +61,27 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
         alone = sum(other.name == path.name for other in paths) == 1
         source, text = path.name if alone else str(path), read_text(path)
         is_json = text.lstrip()[:1] == "{"
-        found = [read_report(text, source)] if is_json else read_tables(text, source, options.world_size)
+        found = read_report(text, source) if is_json else read_tables(text, source, options.world_size)
         if not any(table.rows for table in found):
             raise InputError(f"{path}: no row in it; give the output of a run that got so far")
         tables += found
     options.progress(len(paths), len(paths), "")
-    for table in tables:
-        for line in table.left_out:
-            notes.add("dropped", line)
-        if table.unread:
-            notes.add("dropped", f"{table.source}: columns {', '.join(dict.fromkeys(table.unread))}")
+    for line in (line for table in tables for line in table.left_out):
+        notes.add("dropped", line)
     systems = _systems(tables, options.world_size, notes)
     _pick(systems, options.machine, notes)
     _join(systems, notes)
     _leave_out_short(systems, notes)
+    stems = {key: key.source if len(paths) > 1 else _SUFFIX.sub("", key.source) for key in systems}
+    if options.name is not None:
+        stems = {
+            key: f"{options.name}, {stem}" if len(systems) > 1 else options.name
+            for key, stem in stems.items()
+        }
     return Imported(
         format="nccl-tests",
-        name=options.name or _stem(paths[0].name),
-        hardware=tuple(
-            _hardware(key, system, _name(options.name, key, systems), notes)
-            for key, system in systems.items()
-        ),
+        name=options.name or _SUFFIX.sub("", paths[0].name),
+        hardware=tuple(_hardware(key, system, stems[key], notes) for key, system in systems.items()),
         notes=tuple(notes),
     )
 
@@ -94,112 +91,90 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
 
 def _systems(tables: Sequence[LinkTable], wanted: int | None, notes: Notes) -> dict[_Key, _System]:
     """Tables by system, their rows checked; of several numbers of ranks only the wanted one."""
-    told: list[tuple[LinkTable, str, int]] = []
-    by: dict[int, str] = {}
-    for table in tables:
-        collective = _collective(table, notes) if table.rows else None
-        if collective is not None:
-            ranks, words = _ranks(table, collective, wanted, notes)
-            by.setdefault(ranks, words)
-            told.append((table, collective, ranks))
+    named = [(table, collective) for table in tables if (collective := _collective(table, notes))]
+    told = [(table, collective, *_ranks(table, collective, wanted, notes)) for table, collective in named]
     if not told:
         raise InputError("PATH: no collective that fills a curve; give a run of all_reduce_perf")
+    by = {ranks: words for _, _, ranks, words in reversed(told)}
     if wanted is not None and wanted not in by:
         seen = ", ".join(f"{ranks} (told by {words})" for ranks, words in sorted(by.items()))
         raise InputError(
             f"--world-size: {wanted} is not legal here; {told[0][0].source} was measured on {seen}"
         )
     systems: dict[_Key, _System] = defaultdict(lambda: defaultdict(list))
-    for table, collective, ranks in told:
+    for table, collective, ranks, _ in told:
         if wanted is not None and ranks != wanted:
             notes.add("dropped", f"{table.source}: what was measured on {ranks} ranks")
             continue
         table = replace(table, rows=tuple(sound_rows(table, collective, ranks, notes)))
-        key = _Key(table.source, ranks, table.place, table.hosts, table.devices, table.title)
+        key = _Key(table.source, ranks, table.hosts, table.devices, table.title)
         if key in systems and _differs(table.rows, _rows(systems[key][collective])):
             where = table.rows[0].where
             if key.hosts:
-                notes.add(
-                    "doubtful",
-                    f"{where}: begins a run that differs from one on the same hosts by more than a factor of "
-                    f"{format_number(_UNLIKE, 6)}",
-                )
+                notes.add("doubtful", f"{where}: begins a run unlike the one before on the same hosts")
             else:
                 key = key._replace(unlike=where)
         systems[key][collective].append(table)
     return systems
 
 
-def _rows(tables: Sequence[LinkTable]) -> list[LinkRow]:
+def _rows(tables: Iterable[LinkTable]) -> list[LinkRow]:
     return [row for table in tables for row in table.rows]
 
 
 def _differs(rows: Sequence[LinkRow], others: Sequence[LinkRow]) -> bool:
     """Whether two runs are further apart than repeated ones: by a factor at half of the sizes of both."""
-    mine, theirs = (
-        {point.num_bytes: point.duration_ns for point in curve_of(several, "mean")[0]}
-        for several in (rows, others)
-    )
-    both = [max(pair) / min(pair) for size in mine.keys() & theirs for pair in [(mine[size], theirs[size])]]
-    return len(both) >= _LEAST_SIZES and median(both) > _UNLIKE
-
-
-def _told_apart(key: _Key, system: _System) -> str:
-    """What else than ranks tells a machine from others: its hosts and so on, and where its rows begin."""
-    first = _rows(next(iter(system.values())))[0].where
-    words = (", ".join(key.hosts[:8]), ", ".join(key.devices[:4]), key.title, key.place, f"from {first}")
-    return "; ".join(filter(None, words))
+    mine, theirs = ({p.num_bytes: p.duration_ns for p in curve_of(many, "")[0]} for many in (rows, others))
+    pairs = [(mine[size], theirs[size]) for size in mine.keys() & theirs]
+    return len(pairs) >= _LEAST_SIZES and median(max(pair) / min(pair) for pair in pairs) > _UNLIKE
 
 
 def _pick(systems: dict[_Key, _System], machine: str | None, notes: Notes) -> None:
     """Keep of several machines the one that is asked for.
 
     Raises:
-        InputError: a file has several of one number of ranks and one place, or none is as asked for.
+        InputError: a file has several of one number of ranks, or none is as asked for.
     """
-    words = {key: _told_apart(key, system) for key, system in systems.items()}
+    words = {}
+    for key, system in systems.items():
+        begins = f"from {_rows(next(iter(system.values())))[0].where}"
+        told = (", ".join(key.hosts[:8]), ", ".join(key.devices[:4]), key.title, begins)
+        words[key] = "; ".join(filter(None, told))
     if machine is not None and not any(machine.lower() in told.lower() for told in words.values()):
         raise InputError(f"--machine: {machine!r} is in none of {' | '.join(words.values())}")
-    for key, told in words.items():
-        if machine is not None and machine.lower() not in told.lower():
-            notes.add("dropped", f"{key.source}: another machine ({told})")
+    for key, described in words.items():
+        if machine is not None and machine.lower() not in described.lower():
+            notes.add("dropped", f"{key.source}: another machine ({described})")
             del systems[key]
-    alike: dict[tuple[str, int, str], list[_Key]] = defaultdict(list)
-    for key, system in systems.items():
-        if "all_reduce" in system:
-            alike[key[:3]].append(key)
-    for (source, ranks, _), keys in alike.items():
+    reducing = sorted(key for key, system in systems.items() if "all_reduce" in system)
+    for (source, ranks), group in groupby(reducing, key=lambda key: key[:2]):
+        keys = list(group)
         if len(keys) > 1:
             raise InputError(
                 f"{source}: {len(keys)} machines or runs of {ranks} ranks in one file "
-                f"({' | '.join(words[key] for key in keys)}); pick one by --machine WORD, a word of its "
-                f"hosts, devices or headline, or give a file of one"
+                f"({' | '.join(words[key] for key in words if key in keys)}); pick one by --machine WORD, a "
+                f"word of its hosts, devices or headline, or give a file of one"
             )
 
 
 def _join(systems: dict[_Key, _System], notes: Notes) -> None:
-    """Give curves of files without an all-reduce to the one system that they fit."""
+    """Give curves of files without an all-reduce to the one system of as many ranks."""
     for key in [key for key, system in systems.items() if "all_reduce" not in system]:
         for collective, tables in systems.pop(key).items():
             fitting = [
-                other
+                (other.source, system)
                 for other, system in systems.items()
-                if other.ranks == key.ranks
-                and "all_reduce" in system
-                and collective not in system
-                and (not key.hosts or not other.hosts or key.hosts == other.hosts)
-                and (not key.devices or not other.devices or key.devices == other.devices)
+                if other.ranks == key.ranks and "all_reduce" in system and collective not in system
             ]
             if len(fitting) == 1:
-                systems[fitting[0]][collective] = tables
-                notes.add("assumed", f"{key.source}: {collective} of the system of {fitting[0].source}")
+                source, system = fitting[0]
+                system[collective] = tables
+                notes.add("assumed", f"{key.source}: {collective} of the system of {source}")
                 continue
             notes.add(
                 "missing",
-                f"which of {len(fitting)} systems the {collective} of {key.source} is of"
-                if fitting
-                else f"an all_reduce of the {key.ranks} ranks of {key.source}, without which its "
-                f"{collective} is left out; give all_reduce_perf's file too",
+                f"one all_reduce of the {key.ranks} ranks of {key.source}, without which its {collective} is "
+                f"left out; give all_reduce_perf's file too",
             )
 
 
@@ -234,13 +209,22 @@ def _leave_out_short(systems: dict[_Key, _System], notes: Notes) -> None:
 
 # nccl-tests' names of its types, and numpy's and torch's.
 _WIDTHS = {
-    **dict.fromkeys(("int8", "uint8", "char", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2"), 1),
-    **dict.fromkeys(("half", "float16", "bfloat16", "fp16", "bf16"), 2),
-    **dict.fromkeys(("int32", "uint32", "float", "float32", "fp32", "int"), 4),
-    **dict.fromkeys(("int64", "uint64", "double", "float64"), 8),
+    name: width
+    for width, names in (
+        (1, "int8 uint8 char f8e4m3 f8e5m2 fp8_e4m3 fp8_e5m2"),
+        (2, "half float16 bfloat16 fp16 bf16"),
+        (4, "int32 uint32 float float32 fp32 int"),
+        (8, "int64 uint64 double float64"),
+    )
+    for name in names.split()
 }
 # Of these nccl-tests' size is the whole tensor's, its count that of one rank's part.
 _BY_PARTS = ("all_gather", "reduce_scatter", "alltoall")
+
+
+def _part(row: LinkRow) -> int:
+    """The bytes that a row's count says; 0 where it says none."""
+    return (row.count or 0) * _WIDTHS.get(row.dtype or "", 0)
 
 
 def _collective(table: LinkTable, notes: Notes) -> str | None:
@@ -249,20 +233,14 @@ def _collective(table: LinkTable, notes: Notes) -> str | None:
     nccl-tests' size is n counts where a rank has a part, of a reduce-scatter with an operation, of an
     all-gather without. Only an all-reduce has a bus bandwidth above the algorithm's.
     """
-    if table.collective in CURVES:
-        return table.collective
+    if not table.rows or table.collective in CURVES:
+        return table.collective if table.rows else None
     if table.collective is not None:
         notes.add("dropped", f"{table.source}: {table.collective}, which reduces no bucket")
         return None
-    ratios = [
-        busbw / algbw
-        for row in table.rows
-        for timing in row.timings.values()
-        if timing.rates.keys() >= {"algbw", "busbw"}
-        for (busbw, slack), (algbw, digit) in [(timing.rates["busbw"], timing.rates["algbw"])]
-        if min(busbw / slack, algbw / digit) >= 20  # two digits at least
-    ]
-    ratio = median(ratios) if ratios else 1.0
+    rates = [timing.rates for row in table.rows for timing in row.timings.values() if len(timing.rates) == 2]
+    exact = [one for one in rates if all(rate >= 20 * digit for rate, digit in one.values())]  # two digits
+    ratio = median(one["busbw"][0] / one["algbw"][0] for one in exact) if exact else 1.0
     if (ranks_by_counts(table, "reduce_scatter") or 1) > 1 or ratio < 0.97:
         if table.redop is None:
             raise InputError(
@@ -270,15 +248,10 @@ def _collective(table: LinkTable, notes: Notes) -> str | None:
                 f"it does not say which; name it above the table (# reduce_scatter)"
             )
         told = "all_gather" if table.redop == "none" else "reduce_scatter"
-    elif ratio > 1.03:
-        told = "all_reduce"
     else:
-        notes.add("assumed", f"{table.source}: does not name its collective; taken for all-reduces")
-        return "all_reduce"
-    notes.add(
-        "assumed",
-        f"{table.source}: does not name its collective; its sizes and bandwidths are those of {told}",
-    )
+        told = "all_reduce"
+    sure = "its sizes and bandwidths are those of" if told != "all_reduce" or ratio > 1.03 else "taken for"
+    notes.add("assumed", f"{table.source}: does not name its collective; {sure} {told}")
     return told
 
 
@@ -289,29 +262,26 @@ def _ranks(table: LinkTable, collective: str, wanted: int | None, notes: Notes) 
     said, by = table.ranks, table.ranks_by
     if said is not None and not 1 <= said <= MAX_RANKS:
         raise InputError(f"{table.source}: {said} ranks are not legal; give 1 to {MAX_RANKS}")
-    is_weak = by in (COMMAND, WORDS)  # which may be of another run, or leave something out
-    if said is not None and not is_weak and told not in (None, said):
-        raise InputError(
-            f"{table.source}: {said} ranks by {by}, {told} by its sizes and bandwidths; give a file of "
-            f"one run"
-        )
-    if said is not None and not is_weak:
-        if by != "its column":
-            notes.add("found", f"{table.source}: {said} ranks, told by {by}")
-        return said, by
-    if told is not None:
-        formula = "2(n-1)/n" if collective == "all_reduce" else "(n-1)/n"
-        how = "its sizes and counts" if by_counts else f"bus over algorithm bandwidth, {formula}"
-        if said not in (None, told):
-            notes.add("doubtful", f"{table.source}: {said} ranks by {by}, but {told} by {how}")
+    # A command or a sentence may be of another run, or leave something out.
+    is_sure = said is not None and by not in (COMMAND, WORDS)
+    formula = "2(n-1)/n" if collective == "all_reduce" else "(n-1)/n"
+    how = "its sizes and counts" if by_counts else f"bus over algorithm bandwidth, {formula}"
+    if said is not None and told not in (None, said):
+        differ = f"{table.source}: {said} ranks by {by}, {told} by {how}"
+        if is_sure:
+            raise InputError(f"{differ}; give a file of one run")
+        notes.add("doubtful", differ)
+    if not is_sure and told is not None:
         said, by = told, how
-    if said is not None:
-        notes.add("assumed", f"{table.source}: {said} ranks, told by {by}")
-        return said, by
-    if wanted is not None:
-        notes.add("assumed", f"{table.source}: {wanted} ranks, as --world-size says")
-        return wanted, "--world-size"
-    raise InputError(f"{table.source}: does not say on how many ranks it was measured; give --world-size N")
+    if said is None and wanted is not None:
+        said, by = wanted, "--world-size"
+    if said is None:
+        raise InputError(
+            f"{table.source}: does not say on how many ranks it was measured; give --world-size N"
+        )
+    if by != "its column":
+        notes.add("found" if is_sure else "assumed", f"{table.source}: {said} ranks, told by {by}")
+    return said, by
 
 
 def ranks_by_counts(table: LinkTable, collective: str) -> int | None:
@@ -319,8 +289,7 @@ def ranks_by_counts(table: LinkTable, collective: str) -> int | None:
 
     None if no row gives both, or rows disagree.
     """
-    parts = [(row.num_bytes, (row.count or 0) * _WIDTHS.get(row.dtype or "", 0)) for row in table.rows]
-    told = {divmod(num_bytes, part) for num_bytes, part in parts if part and num_bytes}
+    told = {divmod(row.num_bytes, _part(row)) for row in table.rows if _part(row) and row.num_bytes}
     ranks, rest = told.pop() if len(told) == 1 else (None, 0)
     return None if rest or collective not in _BY_PARTS else ranks
 
@@ -331,32 +300,27 @@ def ranks_by_bandwidths(table: LinkTable, collective: str) -> int | None:
     A row has few digits and allows a range of n. Returned is the n that most rows allow. None if as many rows
     allow another n, or fewer than half of all rows allow it.
     """
-    if bus_factor(collective, 2) == 1 and collective != "all_reduce":
-        return None
-    top = 2.0 if collective == "all_reduce" else 1.0
-    timed = [
-        (timing, *timing.rates["busbw"], row.num_bytes)
+    top = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}.get(collective)
+    ranges = [
+        [
+            (busbw + way * slack) * (timing.duration_ns + way * timing.slack_ns) / row.num_bytes
+            for way in (-1, 1)
+        ]
         for row in table.rows
         for timing in row.timings.values()
         if "busbw" in timing.rates and timing.duration_ns > timing.slack_ns and row.num_bytes
+        for busbw, slack in [timing.rates["busbw"]]
     ]
-    if not timed:
+    telling = np.array([one for one in ranges if top is not None and one[0] < top])
+    if top is None or not telling.size:
         return None
-    rows, allowed = 0, np.zeros(MAX_RANKS + 2, int)
-    for timing, busbw, slack, num_bytes in timed:
-        low = (busbw - slack) * (timing.duration_ns - timing.slack_ns) / num_bytes
-        high = (busbw + slack) * (timing.duration_ns + timing.slack_ns) / num_bytes
-        if low < top:
-            rows += 1
-            least = top / (top - max(0.0, low))
-            first = max(2, int(least) + (least % 1 >= 1e-9))
-            last = MAX_RANKS if high >= top else min(MAX_RANKS, int(top / (top - high) + 1e-9))
-            if first <= last:
-                allowed[first] += 1
-                allowed[last + 1] -= 1
-    counts = allowed.cumsum()
-    told = np.flatnonzero(counts == counts.max())
-    return int(told[0]) if len(told) == 1 and 2 * counts.max() >= rows else None
+    factors = top * (1 - 1 / np.arange(2, MAX_RANKS + 1))
+    first = np.searchsorted(factors, telling[:, 0] - 1e-9)
+    beyond = np.searchsorted(factors, telling[:, 1] + 1e-9, side="right")
+    begun, over = (np.bincount(places, minlength=len(factors) + 1) for places in (first, beyond))
+    allowed = np.cumsum(begun - over)
+    told = np.flatnonzero(allowed == allowed.max())
+    return int(told[0]) + 2 if len(told) == 1 and 2 * allowed.max() >= len(telling) else None
 
 
 # ---- rows
@@ -378,18 +342,16 @@ def sound_rows(table: LinkTable, collective: str, ranks: int, notes: Notes) -> l
     for row in table.rows:
         sound: dict[Variant, Timing] = {}
         for variant, timing in row.timings.items():
-            reason = _fault_of_sizes(row, collective, ranks) or _fault(
-                timing, row.num_bytes, collective, ranks
-            )
-            if reason is None:
-                sound[variant] = timing
+            kind, words = _fault(row, timing, collective, ranks)
+            if kind:
+                why[kind].append(f"{row.where}: {words}")
             else:
-                why[reason[0]].append(f"{row.where}: {reason[1]}")
+                sound[variant] = timing
         if sound:
             kept.append(replace(row, timings=sound))
     timings = sum(len(row.timings) for row in table.rows)
-    for name, examples in why.items():
-        notes.add("dropped", f"{table.source}: {len(examples)} timings that {name} ({examples[0]})")
+    for kind, examples in why.items():
+        notes.add("dropped", f"{table.source}: {len(examples)} timings that {kind} ({examples[0]})")
     contradictions = why.get(_CONTRADICTS, [])
     if 2 * len(contradictions) > timings:
         raise InputError(
@@ -403,33 +365,27 @@ def sound_rows(table: LinkTable, collective: str, ranks: int, notes: Notes) -> l
     return kept
 
 
-def _fault_of_sizes(row: LinkRow, collective: str, ranks: int) -> tuple[str, str] | None:
-    if row.num_bytes == 0:
+def _fault(row: LinkRow, timing: Timing, collective: str, ranks: int) -> tuple[str, str]:
+    """The kind of fault of a timing, and words for it; both empty where it is sound."""
+    size, part = row.num_bytes, _part(row)
+    if size == 0:
         return "carry nothing", "size 0"
-    part = (row.count or 0) * _WIDTHS.get(row.dtype or "", 0)
-    whole = part * ranks if collective in _BY_PARTS else part
-    if part and row.num_bytes not in (part, whole):
-        return _CONTRADICTS, f"{row.num_bytes} B are not {row.count} of {row.dtype}"
-    return None
-
-
-def _fault(timing: Timing, num_bytes: int, collective: str, ranks: int) -> tuple[str, str] | None:
+    if part and size not in (part, part * ranks if collective in _BY_PARTS else part):
+        return _CONTRADICTS, f"{size} B are not {row.count} of {row.dtype}"
     if timing.wrong > 0:
-        return "have wrong results", f"{num_bytes} B, {format_number(timing.wrong, 6)} wrong"
-    rate = num_bytes / timing.duration_ns
-    relative = timing.slack_ns / timing.duration_ns
+        return "have wrong results", f"{size} B, {format_number(timing.wrong, 6)} wrong"
     for name, (said, slack) in timing.rates.items():
         factor = bus_factor(collective, ranks) if name == "busbw" else 1.0
-        expected = rate * factor
+        expected = size / timing.duration_ns * factor
         # A table may have computed its bus bandwidth from the rounded algorithm bandwidth beside it.
         rounded = timing.rates["algbw"][1] * factor if name == "busbw" and "algbw" in timing.rates else 0.0
-        if abs(said - expected) > slack + rounded + expected * relative + 1e-9:
-            return (
-                _CONTRADICTS,
-                f"{num_bytes} B in {format_number(timing.duration_ns / 1000, 6)} us are "
-                f"{format_number(expected, 4)} GB/s, {name} says {format_number(said, 6)}",
+        allowed = slack + rounded + expected * timing.slack_ns / timing.duration_ns + 1e-9
+        if abs(said - expected) > allowed:
+            return _CONTRADICTS, (
+                f"{size} B in {format_number(timing.duration_ns / 1000, 6)} us are "
+                f"{format_number(expected, 4)} GB/s, {name} says {format_number(said, 6)}"
             )
-    return None
+    return "", ""
 
 
 # ---- curves
@@ -438,9 +394,9 @@ def _fault(timing: Timing, num_bytes: int, collective: str, ranks: int) -> tuple
 _PREFERRED: tuple[Variant, ...] = ("in", "only", "out")
 
 
-def _chosen(row: LinkRow) -> tuple[Variant, Timing]:
+def _chosen(row: LinkRow) -> Variant:
     """The timing of a row that counts: in place where there is one."""
-    return next((variant, row.timings[variant]) for variant in _PREFERRED if variant in row.timings)
+    return next(variant for variant in _PREFERRED if variant in row.timings)
 
 
 def curve_of(rows: Sequence[LinkRow], statistic: str) -> tuple[Curve, dict[str, dict[str, Any]]]:
@@ -454,15 +410,15 @@ def curve_of(rows: Sequence[LinkRow], statistic: str) -> tuple[Curve, dict[str, 
         by_size[row.num_bytes].append(row)
     points, spread = [], dict[str, dict[str, Any]]()
     for num_bytes, same in sorted(by_size.items()):
-        timings = [_chosen(row)[1] for row in same]
+        timings = [row.timings[_chosen(row)] for row in same]
         middle = median_ns([timing.duration_ns for timing in timings])
         points.append(CurvePoint(num_bytes=num_bytes, duration_ns=middle))
-        both = list(same[0].timings.values())
+        both = [replace(one, scatter={}) for one in same[0].timings.values()]
         if len(same) == 1 and timings[0].scatter:
             told = {**timings[0].scatter, "of": "what the file says of its samples"}
             spread[str(num_bytes)] = {"quantile": statistic, **told}
         elif len(same) > 1 or len(both) == 2:
-            ones = timings if len(same) > 1 else [replace(one, scatter={}) for one in both]
+            ones = timings if len(same) > 1 else both
             spread[str(num_bytes)] = {
                 "count": sum(one.scatter.get("count", 1) for one in ones),
                 "quantile": "median" if len(same) > 1 else statistic,
@@ -474,82 +430,61 @@ def curve_of(rows: Sequence[LinkRow], statistic: str) -> tuple[Curve, dict[str, 
     return tuple(points), spread
 
 
-def _stem(name: str) -> str:
-    return _SUFFIX.sub("", name) or name
-
-
-def _name(given: str | None, key: _Key, systems: Collection[_Key]) -> str:
-    sources = {other.source for other in systems}
-    is_shared = any(_stem(source) == _stem(key.source) for source in sources - {key.source})
-    stem = key.source if is_shared else _stem(key.source)
-    name = stem if given is None else given if len(systems) == 1 else f"{given}, {stem}"
-    return f"{name}, {key.ranks} ranks" + (f", {key.place}" if key.place else "")
-
-
-def _hardware(key: _Key, system: _System, name: str, notes: Notes) -> Hardware:
+def _hardware(key: _Key, system: _System, stem: str, notes: Notes) -> Hardware:
     curves: dict[str, Any] = {}
     spread = {}
+    every = [table for tables in system.values() for table in tables]
+    first = every[0]
+    is_mean = first.statistic == "mean" and first.iterations
+    statistic = f"mean of {first.iterations} iterations" if is_mean else first.statistic
     for collective, tables in system.items():
         rows = _rows(tables)
-        curve, known = curve_of(rows, _statistic(tables[0]))
+        curve, known = curve_of(rows, statistic)
         curves[collective] = curve
         if known:
             spread[collective] = known
         notes.add(
             "found",
-            f"{key.source}: {collective} on {key.ranks} ranks{f' ({key.place})' if key.place else ''}, "
-            f"{len(curve)} sizes from {curve[0].num_bytes} to {curve[-1].num_bytes} B",
+            f"{key.source}: {collective} on {key.ranks} ranks, {len(curve)} sizes from {curve[0].num_bytes} "
+            f"to {curve[-1].num_bytes} B",
         )
+        variants = {_chosen(row) for row in rows}
         if len(rows) > len(curve):
             notes.add("assumed", f"{key.source}: {collective}: medians where a size comes more than once")
-        _say_columns(key.source, rows, known, len(curve), notes)
-    every = [table for tables in system.values() for table in tables]
+        said = {
+            "the times in place, as DDP reduces a bucket in the buffer that it fills": "in" in variants,
+            "times out of place where there are none in place": "out" in variants,
+            "a size scatters by the distance of its two columns, each a mean": any(
+                each["of"] == "in place and out of place" for each in known.values()
+            ),
+        }
+        for words, is_so in said.items():
+            if is_so:
+                notes.add("assumed", f"{key.source}: {words}")
+        if len(known) < len(curve):
+            unknown = len(curve) - len(known)
+            notes.add(
+                "missing",
+                f"{key.source}: how times scatter at {unknown} of {len(curve)} sizes; repeat the run",
+            )
     over = {table.over for table in every}
-    told = over.pop() if len(over) == 1 else None
+    backend, device = (over.pop() if len(over) == 1 else None) or (None, None)
     provenance: dict[str, Any] = {
         "source": "bucketsim import nccl-tests",
         "files": list(dict.fromkeys(table.source for table in every)),
-        "statistic": _statistic(every[0]),
+        "statistic": statistic,
         "measured": "beside the step, back to back",
-        "devices": list(every[0].devices),
-        "hosts": list(every[0].hosts),
-        "backend": told and told[0],
-        "device": told and told[1],
-        "place": key.place,
+        "devices": list(first.devices),
+        "hosts": list(first.hosts),
+        "backend": backend,
+        "device": device,
     }
     made = Hardware(
-        name=name,
+        name=f"{stem}, {key.ranks} ranks",
         world_size=key.ranks,
         spread=spread,
         provenance={word: value for word, value in provenance.items() if value},
         **curves,
     )
-    if provenance["device"] == "cpu":
-        return made  # what DDP costs on a GPU is nothing of such a link
-    return with_own_costs(made, gpus_named(every[0].devices))
-
-
-def _statistic(table: LinkTable) -> str:
-    """What one time is: ``mean of 20 iterations``, ``median``."""
-    if table.statistic == "mean" and table.iterations:
-        return f"mean of {table.iterations} iterations"
-    return table.statistic
-
-
-def _say_columns(
-    source: str, rows: Sequence[LinkRow], spread: dict[str, Any], sizes: int, notes: Notes
-) -> None:
-    variants = {_chosen(row)[0] for row in rows}
-    if "in" in variants:
-        notes.add(
-            "assumed",
-            f"{source}: the times in place, as DDP reduces a bucket in the buffer that it fills",
-        )
-    if "out" in variants:
-        notes.add("assumed", f"{source}: times out of place where there are none in place")
-    if any(known["of"] == "in place and out of place" for known in spread.values()):
-        notes.add("assumed", f"{source}: a size scatters by the distance of its two columns, each a mean")
-    if not spread:
-        notes.add("missing", f"{source}: how times scatter: a size has one value; repeat the run in one file")
-    elif len(spread) < sizes:
-        notes.add("missing", f"{source}: how times scatter at {sizes - len(spread)} of {sizes} sizes")
+    # What DDP costs on a GPU is nothing of a link between CPUs.
+    return made if device == "cpu" else with_own_costs(made, gpus_named(first.devices))
