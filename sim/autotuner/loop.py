@@ -3,10 +3,10 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -15,37 +15,29 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.autotuner.prediction import LinkProbe, Prediction, measure_link, predict
-from sim.autotuner.progress import (
-    AUTOTUNE,
-    Autotuned,
-    AutotuneProgress,
-    Outcome,
-    Phase,
-    TrialLook,
-    tell_undecided,
-)
+from sim.autotuner.prediction import LinkProbe, measure_link, predict
+from sim.autotuner.progress import AUTOTUNE, Autotuned, AutotuneProgress, Outcome, TrialLook
 from sim.autotuner.switch import (
     Boundary,
     BucketSwitch,
     Room,
-    TriedBuckets,
     check_even,
     check_switchable,
     recorded,
     unwrapped,
-    warmup_steps,
 )
 from sim.autotuner.unison import FailedSomewhereError, Unison, backend_of
 from sim.autotuner.verdict import Verdict, is_candidate_turn, judge, looks
 from sim.errors import InputError, NotModelledError, SimError
 from sim.formats.documents import load_assignment, save, to_text
 from sim.formats.files import scratch_directory, write_atomically
+from sim.importer.recorded.recorded_workload import warmup_by
 from sim.nouns.assignment import Assignment, MadeFor
 from sim.nouns.checks import at_least
+from sim.nouns.recommendation import Recommendation
+from sim.recorder.clocks import clock_for
 from sim.recorder.live_recording import trained_parameters
 from sim.recorder.training_step import dtype_name, surroundings
-from sim.truth.turns import AbTest
 
 SETTLING_STEPS = 3  # after which DDP has rebuilt its buckets (A2.6)
 PREDICTION_STEPS = 5  # that ranks train on while the first one predicts
@@ -101,27 +93,13 @@ def autotune(
     at_least("max_verify_steps", max_verify_steps, verify_steps)
     if memory not in ("auto", None):
         raise InputError(f"memory: {memory!r} is not legal; give 'auto' or None")
-    options = _Options(
-        record_steps=record_steps,
-        verify_steps=verify_steps,
-        max_verify_steps=max_verify_steps,
+    return Autotune(
+        ddp,
+        steps=(record_steps, verify_steps, max_verify_steps),
         looks_at_memory=memory is not None,
         cache=None if cache is None else Path(cache),
         live=None if live is None else Path(live),
     )
-    return Autotune(ddp, options)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
-    """The arguments of ``autotune``, checked."""
-
-    record_steps: int
-    verify_steps: int
-    max_verify_steps: int
-    looks_at_memory: bool
-    cache: Path | None
-    live: Path | None
 
 
 class Autotune:
@@ -130,28 +108,42 @@ class Autotune:
     It ends by itself, or by ``stop``; then nothing of it is left on the model.
     """
 
-    def __init__(self, ddp: torch.nn.Module, options: _Options) -> None:
+    def __init__(
+        self,
+        ddp: torch.nn.Module,
+        *,
+        steps: tuple[int, int, int],
+        looks_at_memory: bool,
+        cache: Path | None,
+        live: Path | None,
+    ) -> None:
         self.result: Autotuned | None = None
-        self._steps = 0
-        self._begun = time.perf_counter()
+        self._record_steps, self._verify_steps, self._most_steps = steps
+        self._looks_at_memory, self._cache, self._live = looks_at_memory, cache, live
+        self._steps, self._begun = 0, time.perf_counter()
         self._work: Steps | None = None
-        self._live: LiveFile | None = None
+        self._told: AutotuneProgress | None = None
         try:
-            inner = unwrapped(ddp)
-            self._live = LiveFile(options.live, inner, lambda: self._steps)
+            self._ddp = inner = unwrapped(ddp)
+            name, ranks = type(inner.module).__name__, inner.process_group
+            if ranks.rank() != 0:
+                self._live = None
+            self._told = AutotuneProgress(
+                name=name, world_size=ranks.size(), provenance={"source": "sim.autotune"}
+            )
+            self._tell()
             check_switchable(inner)
         except NotModelledError as error:
             self._end("refused", str(error))
             return
-        self._ddp = inner
         self._boundary = Boundary(inner, owner=self)
-        self._ranks = Unison(inner)
-        self._work = _Tuning(inner, self._boundary, options, self._live, self._ranks).run()
+        self._ranks, self._room = Unison(inner), Room(inner)
+        self._work = self._run()
 
     def __str__(self) -> str:
-        if self.result is None and self._live is not None:
-            return tell_undecided(self._live.phase, self._steps)
-        return str(self.result)
+        if self.result is not None or self._told is None:
+            return str(self.result)
+        return str(replace(self._told, steps=self._steps))
 
     def step(self) -> None:
         """To be called after each ``optimizer.step()``, on every rank. Does nothing after the tuning's end.
@@ -216,132 +208,82 @@ class Autotune:
             self._work = None
             self._boundary.close()
             self._ranks.close()
-        if self._live is not None:
-            self._live.tell(phase="ended", outcome=outcome, why=why, seconds=seconds)
+        self._tell(phase="ended", outcome=outcome, why=why, seconds=seconds)
         self.result = Autotuned(outcome=outcome, why=why, steps=self._steps, seconds=seconds, **found)
 
+    def _tell(self, **changes: Any) -> None:
+        """Write the first rank's file in ``live`` anew, with what has changed of ``AutotuneProgress``.
 
-class LiveFile:
-    """The file in ``directory``, written anew at each change by the first rank; None: nothing is written.
-
-    ``count`` says how many steps there were. A disk that is full ends the telling, never the training.
-    """
-
-    def __init__(
-        self, directory: Path | None, ddp: DistributedDataParallel, count: Callable[[], int]
-    ) -> None:
-        is_first = ddp.process_group.rank() == 0
-        self._path = directory / AUTOTUNE if directory is not None and is_first else None
-        self._count = count
-        self._told = AutotuneProgress(
-            name=type(ddp.module).__name__,
-            world_size=ddp.process_group.size(),
-            provenance={"source": "sim.autotune"},
-        )
-        self.tell()
-
-    @property
-    def phase(self) -> Phase:
-        """What is under way."""
-        return self._told.phase
-
-    def tell(self, **changes: Any) -> None:
-        """Fields of ``AutotuneProgress`` that have changed."""
-        self._told = replace(self._told, steps=self._count(), **changes)
-        if self._path is None:
+        A disk that is full ends the telling, never the training.
+        """
+        if self._told is None:
+            return
+        self._told = replace(self._told, steps=self._steps, **changes)
+        if self._live is None:
             return
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            save(self._path, self._told)
+            self._live.mkdir(parents=True, exist_ok=True)
+            save(self._live / AUTOTUNE, self._told)
         except (InputError, OSError) as error:
-            _log.warning("autotune: no longer telling %s: %s", self._path, error)
-            self._path = None
+            _log.warning("autotune: no longer telling %s: %s", self._live, error)
+            self._live = None
 
-    def look(self, steps: int, ab: AbTest) -> None:
-        """What the trial says after so many steps of it."""
-        said = TrialLook(
-            steps=steps, gain=ab.gain_fraction, low=ab.gain_low_fraction, high=ab.gain_high_fraction
-        )
-        self.tell(looks=(*self._told.looks, said))
+    # ---- what happens at each step boundary: generators that yield wherever training goes on for a step
 
-
-class _Tuning:
-    """What happens at each step boundary: a generator that yields wherever training goes on for a step."""
-
-    def __init__(
-        self,
-        ddp: DistributedDataParallel,
-        boundary: Boundary,
-        options: _Options,
-        live: LiveFile,
-        ranks: Unison,
-    ) -> None:
-        self._ddp, self._boundary, self._options, self._live = ddp, boundary, options, live
-        self._ranks = ranks
-        self._room = Room(ddp)
-
-    def run(self) -> Steps:
+    def _run(self) -> Steps:
         """The whole tuning; ends by raising ``_Ended``, on all ranks alike.
 
-        Whatever else is raised on one rank is told to the others by ``Autotune``, in their next call of
+        Whatever else is raised on one rank is told to the others by ``_go_on``, in their next call of
         ``Unison``: so there is one before each step.
         """
         for _ in range(SETTLING_STEPS - 1):
             self._room.look()
             yield from self._step()
         yield from self._at_boundary()
-        switch = self._switch()
+        self._check_room()
+        ddp = self._ddp
+        if not ddp._has_rebuilt_buckets and (ddp.static_graph or not ddp.find_unused_parameters):
+            raise NotModelledError(f"buckets: DDP has not rebuilt them after {SETTLING_STEPS} steps")
+        switch = BucketSwitch(ddp)
         try:
-            if (known := self._known()) is not None:
-                yield from self._try(switch, known, None, from_cache=True)
+            if (path := self._cache) is not None:
+                known: Assignment | None = self._from_first(lambda: load_kept(path, ddp))
+                if known is not None:
+                    yield from self._try(switch, known, None)
             found = yield from self._predict(switch)
             yield from self._try(switch, found.assignment, found)
         finally:
             switch.revert()
 
-    def _switch(self) -> BucketSwitch:
-        self._check_room()
-        ddp = self._ddp
-        if not ddp._has_rebuilt_buckets and (ddp.static_graph or not ddp.find_unused_parameters):
-            raise NotModelledError(f"buckets: DDP has not rebuilt them after {SETTLING_STEPS} steps")
-        return BucketSwitch(ddp)
-
-    def _known(self) -> Assignment | None:
-        """What an earlier run kept, from the first rank's file."""
-        path = self._options.cache
-        if path is None:
-            return None
-        return self._from_first(lambda: load_kept(path, self._ddp))
-
-    def _predict(self, switch: BucketSwitch) -> Generator[None, None, Prediction]:
+    def _predict(self, switch: BucketSwitch) -> Generator[None, None, Recommendation]:
         with ExitStack() as stack:
             folder = stack.enter_context(scratch_directory())
             in_use = switch.original.buckets
-            self._live.tell(phase="recording", buckets_in_use=len(in_use))
+            self._tell(phase="recording", buckets_in_use=len(in_use))
             yield from self._record(switch, folder)
             yield from self._at_boundary()
-            self._live.tell(phase="link")
+            self._tell(phase="link")
             self._check_room()
             link = measure_link(LinkProbe(self._ddp, self._ranks))
-            self._live.tell(phase="prediction")
+            self._tell(phase="prediction")
             with ThreadPoolExecutor(max_workers=1) as pool:
                 is_first = self._ranks.is_first
                 pending = pool.submit(predict, folder, link, in_use) if is_first else None
                 for _ in range(PREDICTION_STEPS):
                     yield from self._step()
                 found = self._from_first(lambda: _answer(pending))
-        self._live.tell(in_use_ns=found.in_use_ns, best_ns=found.best_ns)
+        self._tell(in_use_ns=found.baseline.step_ns, best_ns=found.report.step_ns)
         if not _is_worth_a_trial(found):
-            why = f"nothing to gain is predicted: {found.why}"
-            raise _Ended("reverted", why, assignment=found.assignment, **found.said)
+            why = f"nothing to gain is predicted: {found.gain.sentence}"
+            raise _Ended("reverted", why, assignment=found.assignment, **_predicted(found))
         return found
 
     def _record(self, switch: BucketSwitch, folder: Path) -> Steps:
         """The recording of all ranks, in ``folder`` on the first one."""
-        with ExitStack() as homes:
-            own = homes.enter_context(scratch_directory())
+        steps = warmup_by(clock_for(self._ddp.device).name) + self._record_steps
+        with scratch_directory() as own:
             with recorded(self._ddp, switch, own) as live:
-                for _ in range(warmup_steps(self._ddp) + self._options.record_steps):
+                for _ in range(steps):
                     yield from self._step()
                     live.step()
                 yield from self._at_boundary()
@@ -349,37 +291,38 @@ class _Tuning:
         for rank, text in enumerate(texts):
             (folder / f"rank-{rank}.jsonl").write_bytes(text)
 
-    def _try(
-        self,
-        switch: BucketSwitch,
-        assignment: Assignment,
-        found: Prediction | None,
-        *,
-        from_cache: bool = False,
-    ) -> Steps:
+    def _try(self, switch: BucketSwitch, assignment: Assignment, found: Recommendation | None) -> Steps:
         """Train with the candidate and the buckets in use in turns, keep one of them, and end the tuning.
 
-        Returns only if a candidate from the cache is not kept. That one has half of the steps, since another
-        may be tried after it.
+        Returns only if a candidate from the cache, which comes without what was ``found``, is not kept. That
+        one has half of the steps, since another may be tried after it.
         """
-        options = self._options
-        most = options.max_verify_steps
-        planned = looks(options.verify_steps, max(options.verify_steps, most // 2 if from_cache else most))
+        most = self._most_steps if found is not None else max(self._verify_steps, self._most_steps // 2)
+        planned = looks(self._verify_steps, most)
         yield from self._at_boundary()
         self._check_room()
         candidate = switch.make(assignment.bucket_indices)
-        said: dict[str, Any] = {
-            "assignment": assignment,
-            **(found.said if found is not None else {}),
-        }
+        said = {"assignment": assignment, **(_predicted(found) if found is not None else {})}
         tried = len(assignment.bucket_indices)
-        self._live.tell(phase="trial", buckets_tried=tried, most_steps=planned[-1], looks=())
+        self._tell(phase="trial", buckets_tried=tried, most_steps=planned[-1], looks=())
         try:
             switch.use(candidate)
             for _ in range(TRIAL_WARMUP_STEPS):
                 yield from self._step()
             yield from self._at_boundary()
-            verdict = yield from self._turns(switch, candidate, planned, found)
+            times: list[int] = []
+            draw: int = self._from_first(lambda: Random().getrandbits(32))
+            for look in planned:
+                while len(times) < look:
+                    switch.use(candidate if is_candidate_turn(len(times), draw) else switch.original)
+                    self._ranks.agree()
+                    begun = self._now()
+                    yield
+                    times.append(self._now() - begun)
+                    yield from self._at_boundary()
+                verdict = self._judged(times, draw, planned, found)
+                if verdict.keeps is not None:
+                    break
             if verdict.keeps:
                 self._save(assignment)
                 self._ranks.agree()
@@ -387,49 +330,37 @@ class _Tuning:
                 raise _Ended("kept", verdict.why, ab=verdict.ab, **said)
         finally:
             switch.revert()
-        if not from_cache:
+        if found is not None:
             raise _Ended("reverted", verdict.why, ab=verdict.ab, **said)
 
-    def _turns(
-        self,
-        switch: BucketSwitch,
-        candidate: TriedBuckets,
-        planned: tuple[int, ...],
-        found: Prediction | None,
-    ) -> Generator[None, None, Verdict]:
-        times: list[int] = []
-        draw: int = self._from_first(lambda: Random().getrandbits(32))
-        for look in planned:
-            while len(times) < look:
-                switch.use(candidate if is_candidate_turn(len(times), draw) else switch.original)
-                self._ranks.agree()
-                begun = self._now()
-                yield
-                times.append(self._now() - begun)
-                yield from self._at_boundary()
-            slowest = self._ranks.slowest(times)
-            verdict: Verdict = self._from_first(
-                partial(
-                    judge,
-                    slowest,
-                    draw,
-                    len(planned),
-                    name=type(self._ddp.module).__name__,
-                    world_size=self._ranks.world_size,
-                    plain_ns=found.plain_step_ns if found is not None else min(slowest),
-                    is_last=look == planned[-1],
-                )
+    def _judged(
+        self, times: list[int], draw: int, planned: Sequence[int], found: Recommendation | None
+    ) -> Verdict:
+        """The first rank's verdict on the steps so far, of the slowest rank in each."""
+        slowest = self._ranks.over_ranks(times, longest=True)
+        plain_ns = min(slowest) if found is None else found.baseline.step_ns - found.baseline.exposed_comm_ns
+        verdict: Verdict = self._from_first(
+            partial(
+                judge,
+                slowest,
+                draw,
+                len(planned),
+                name=type(self._ddp.module).__name__,
+                world_size=self._ranks.world_size,
+                plain_ns=plain_ns,
+                is_last=len(times) == planned[-1],
             )
-            self._live.look(look, verdict.ab)
-            if verdict.keeps is not None:
-                break
+        )
+        ab = verdict.ab
+        gain, low, high = ab.gain_fraction, ab.gain_low_fraction, ab.gain_high_fraction
+        earlier = () if self._told is None else self._told.looks
+        self._tell(looks=(*earlier, TrialLook(steps=len(times), gain=gain, low=low, high=high)))
         return verdict
 
     def _save(self, assignment: Assignment) -> None:
-        path = self._options.cache
-        if path is not None and self._ranks.is_first:
+        if self._cache is not None and self._ranks.is_first:
             try:
-                save_kept(path, assignment, self._ddp)
+                save_kept(self._cache, assignment, self._ddp)
             except (SimError, OSError) as error:
                 _log.warning("autotune: the buckets are kept, but not for the next run: %s", error)
 
@@ -439,7 +370,7 @@ class _Tuning:
         return time.perf_counter_ns()
 
     def _check_room(self) -> None:
-        if self._options.looks_at_memory:
+        if self._looks_at_memory:
             self._room.check()
 
     def _step(self) -> Steps:
@@ -462,12 +393,19 @@ class _Tuning:
         return found
 
 
-def _is_worth_a_trial(found: Prediction) -> bool:
+def _is_worth_a_trial(found: Recommendation) -> bool:
     """Whether anything is to be set by what is predicted."""
-    return found.setting.pick != "default"
+    return found.setting is not None and found.setting.pick != "default"
 
 
-def _answer(pending: "Future[Prediction] | None") -> Prediction:
+def _predicted(found: Recommendation) -> dict[str, int | None]:
+    """The predicted gain, by the names that ``Autotuned`` has for it."""
+    gain = found.gain
+    names = ("predicted_gain_ns", "predicted_low_ns", "predicted_high_ns")
+    return dict(zip(names, (gain.gain_ns, gain.low_ns, gain.high_ns), strict=True))
+
+
+def _answer(pending: "Future[Recommendation] | None") -> Recommendation:
     """What the thread found; whatever it raised is a reason to end the tuning."""
     assert pending is not None
     error = pending.exception()
@@ -482,43 +420,34 @@ def _in_words(error: BaseException) -> str:
 
 # ---- what a job kept, for its next run: an assignment file with the machine that it was kept on
 
-_MACHINE = "machine"
 
-
-def load_kept(path: str | os.PathLike[str], ddp: DistributedDataParallel) -> Assignment | None:
+def load_kept(path: Path, ddp: DistributedDataParallel) -> Assignment | None:
     """The assignment in the file, if it was kept for this model, number of ranks and machine; else None.
 
     Raises:
         InputError: not an assignment.
     """
-    if not Path(path).exists():
+    if not path.exists():
         return None
-    kept = load_assignment(path)
-    here = _made_for(ddp, kept.made_for.workload if kept.made_for else "")
-    if kept.made_for != here or kept.provenance.get(_MACHINE) != _machine(ddp):
-        return None
-    return kept
+    kept, named = load_assignment(path), trained_parameters(ddp)
+    here = MadeFor(
+        workload=kept.made_for.workload if kept.made_for else "",
+        names=tuple(name for name, _ in named),
+        num_bytes=tuple(parameter.nbytes for _, parameter in named),
+        dtypes=tuple(dtype_name(parameter) for _, parameter in named),
+        world_size=ddp.process_group.size(),
+    )
+    return kept if kept.made_for == here and kept.provenance.get("machine") == _machine(ddp) else None
 
 
-def save_kept(path: str | os.PathLike[str], assignment: Assignment, ddp: DistributedDataParallel) -> None:
+def save_kept(path: Path, assignment: Assignment, ddp: DistributedDataParallel) -> None:
     """Write ``assignment`` with the machine that it was kept on; ``sim.apply`` takes the file too.
 
     Raises:
         InputError: the file cannot be written.
     """
-    provenance = {**assignment.provenance, "source": "sim.autotune", _MACHINE: _machine(ddp)}
-    write_atomically(Path(path), to_text(replace(assignment, provenance=provenance)))
-
-
-def _made_for(ddp: DistributedDataParallel, workload: str) -> MadeFor:
-    named = trained_parameters(ddp)
-    return MadeFor(
-        workload=workload,
-        names=tuple(name for name, _ in named),
-        num_bytes=tuple(parameter.numel() * parameter.element_size() for _, parameter in named),
-        dtypes=tuple(dtype_name(parameter) for _, parameter in named),
-        world_size=ddp.process_group.size(),
-    )
+    provenance = {**assignment.provenance, "source": "sim.autotune", "machine": _machine(ddp)}
+    write_atomically(path, to_text(replace(assignment, provenance=provenance)))
 
 
 def _machine(ddp: DistributedDataParallel) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,9 +16,8 @@ from sim.autotuner.unison import Unison, backend_of
 from sim.errors import InputError
 from sim.formats.recordings import load_recording
 from sim.importer.recorded.recorded_run import hardware_of
-from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.recommendation import Setting
+from sim.nouns.recommendation import Recommendation
 from sim.nouns.recording import Recording
 from sim.truth.recorded_job import job_in_recording
 from sim.validator.ranks.collectives import Bench
@@ -49,25 +48,18 @@ class LinkProbe:
         self._group, self._ranks, self._bench = ddp.process_group, ranks, Bench(ddp.device)
         self.is_gloo = backend_of(ddp) == "gloo"
         self.total_bytes = gradient_bytes(ddp)
-        self.processor_share: dict[int, float] = {}  # of an all-reduce's duration, by size
+        self.processor_share: dict[str, float] = {}  # of an all-reduce's duration, by size from 1 MiB on
         self._memory = self._bench.zeros(max(self.total_bytes, 2 * _PAIRED_BYTES[0]) + 4)
 
-    def time(self, size: int) -> int:
-        """One all-reduce of ``size`` bytes, ns."""
+    def time(self, size: int, count: int = 1) -> int:
+        """``count`` all-reduces of ``size`` bytes at once, ns."""
         self._ranks.agree()
         spent = time.process_time()
-        took = self._time(size, 1)
-        self.processor_share[size] = round((time.process_time() - spent) * 1e9 / max(1, took), 4)
-        return self._ranks.quickest([took])[0]
-
-    def time_pair(self, size: int) -> tuple[int, int]:
-        """ns of one all-reduce of ``size`` bytes alone, and of two at once."""
-        times = []
-        for count in (1, 2):
-            self._ranks.agree()
-            times.append(self._time(size, count))
-        alone, both = self._ranks.quickest(times)
-        return alone, both
+        took = self._time(size, count)
+        if count == 1 and size >= _PAIRED_BYTES[0]:
+            share = (time.process_time() - spent) * 1e9 / max(1, took)
+            self.processor_share[str(size)] = round(share, 4)
+        return self._ranks.over_ranks([took], longest=False)[0]
 
     def _time(self, size: int, count: int) -> int:
         tensors = self._memory[: count * max(1, size // 4)].chunk(count)
@@ -104,14 +96,14 @@ def measure_link(probe: LinkProbe) -> Link:
         left_ns -= 2 * rounds[size][0]
     pairs: list[float] = []
     least, most = _PAIRED_BYTES
-    affordable = (
+    affordable = [
         size
         for size, times in rounds.items()
         if least <= size <= min(most, probe.total_bytes // 2) and _PAIRS * 3 * times[0] <= left_ns // 2
-    )
+    ]
     at_once = max(affordable, default=least)
     while at_once in rounds and len(pairs) < _PAIRS and 3 * rounds[at_once][0] <= left_ns:
-        alone, both = probe.time_pair(at_once)
+        alone, both = probe.time(at_once), probe.time(at_once, 2)
         pairs.append(both / max(1, alone))
         left_ns -= alone + both
     order = random.Random(0)
@@ -122,7 +114,6 @@ def measure_link(probe: LinkProbe) -> Link:
             rounds[size].append(probe.time(size))
             left_ns -= rounds[size][-1]
     has_channels = bool(pairs) and probe.is_gloo
-    share = {str(size): share for size, share in probe.processor_share.items() if size >= least}
     return {
         "all_reduce": tuple(
             CurvePoint(num_bytes=size, duration_ns=round(median(times)))
@@ -131,59 +122,24 @@ def measure_link(probe: LinkProbe) -> Link:
         "comm_channels": _GLOO_CHANNELS if has_channels else 1,
         "channel_slowdown": max(1.0, median(pairs)) if has_channels else 1.0,
         "shared_connection": has_channels,
-        "spread": {"processor_share": share},
+        "spread": {"processor_share": probe.processor_share},
     }
 
 
 def gradient_bytes(ddp: DistributedDataParallel) -> int:
     """Bytes of all gradients together."""
-    return sum(one.numel() * one.element_size() for one in ddp.parameters() if one.requires_grad)
+    return sum(one.nbytes for one in ddp.parameters() if one.requires_grad)
 
 
 def _sizes(total: int) -> list[int]:
     """Sizes in bytes up to ``total``, each ``_GROWTH`` times the one before."""
     sizes = [max(4, min(_SMALLEST, total))]
-    while sizes[-1] * _GROWTH < total:
-        sizes.append(sizes[-1] * _GROWTH)
-    if sizes[-1] < total:
-        sizes.append(total)
+    while sizes[-1] < total:
+        sizes.append(min(total, sizes[-1] * _GROWTH))
     return sizes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
-    """What the simulator recommends, and the steps that it predicts for it and for the buckets in use, ns.
-
-    ``gain_low_ns`` to ``gain_high_ns`` holds the gain 95 % of the time; None where nothing that varies was
-    recorded. ``plain_step_ns`` is the step without communication: no buckets can be quicker. ``setting`` is
-    what to set, as ``tune`` has it, and ``why`` its sentence on the gain.
-    """
-
-    assignment: Assignment
-    in_use_ns: int
-    best_ns: int
-    plain_step_ns: int
-    setting: Setting
-    gain_low_ns: int | None = None
-    gain_high_ns: int | None = None
-    why: str = ""
-
-    @property
-    def gain_ns(self) -> int:
-        """What the recommended buckets save a step."""
-        return self.in_use_ns - self.best_ns
-
-    @property
-    def said(self) -> dict[str, int | None]:
-        """The gain, by the names that ``Autotuned`` has for it."""
-        return {
-            "predicted_gain_ns": self.gain_ns,
-            "predicted_low_ns": self.gain_low_ns,
-            "predicted_high_ns": self.gain_high_ns,
-        }
-
-
-def predict(folder: Path, link: Link, in_use: Sequence[Sequence[int]]) -> Prediction:
+def predict(folder: Path, link: Link, in_use: Sequence[Sequence[int]]) -> Recommendation:
     """The best buckets, by a prediction that is held to the job's own recorded step.
 
     Args:
@@ -198,21 +154,7 @@ def predict(folder: Path, link: Link, in_use: Sequence[Sequence[int]]) -> Predic
     job = job_in_recording(recording, _hardware(recording, link))
     if job.own is None:
         raise InputError(f"the job's own step cannot be told: {job.why_not}")
-    answer = job.with_buckets(in_use).tune()
-    assert answer.setting is not None  # no limit bars it
-    workload = job.workload
-    micro_batches, _ = job.micro_batches
-    computing_ns = workload.forward_ns + workload.loss_ns + workload.backward_ns
-    return Prediction(
-        assignment=answer.assignment,
-        in_use_ns=answer.baseline.step_ns,
-        best_ns=answer.report.step_ns,
-        plain_step_ns=micro_batches * computing_ns + workload.optimizer_ns,
-        gain_low_ns=answer.gain.low_ns,
-        gain_high_ns=answer.gain.high_ns,
-        setting=answer.setting,
-        why=answer.gain.sentence,
-    )
+    return job.with_buckets(in_use).tune()
 
 
 def _hardware(recording: Recording, link: Link) -> Hardware:

@@ -24,11 +24,6 @@ _MEANWHILE: dict[Phase, str] = {
 }
 
 
-def tell_undecided(phase: Phase, steps: int) -> str:
-    """What is known of a tuning that has no outcome, and what it takes to have one."""
-    return f"not decided: after {steps} steps {_MEANWHILE[phase]}; let it train for more steps"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialLook:
     """What a trial said after ``steps`` of it: the gain as a share of the step, with its 95 % interval."""
@@ -63,6 +58,10 @@ class AutotuneProgress:
     why: str | None = None
     seconds: float | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """What is known of a tuning that has no outcome, and what it takes to have one."""
+        return f"not decided: after {self.steps} steps {_MEANWHILE[self.phase]}; let it train for more steps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

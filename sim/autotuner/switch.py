@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import Logger, Reducer, _register_comm_hook
+from torch._C._distributed_c10d import Reducer, _register_comm_hook
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     allreduce_hook,
     bf16_compress_hook,
@@ -26,7 +26,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sim.autotuner.prediction import gradient_bytes
 from sim.errors import InputError, MachineError, NotModelledError
-from sim.importer.recorded.recorded_workload import warmup_by
 from sim.recorder.clocks import clock_for
 from sim.recorder.live_recording import LiveRecording, record
 from sim.recorder.tap import can_round_alike, ddp_log, forget
@@ -36,24 +35,6 @@ from sim.units import MIB, format_size
 from sim.validator.ranks.reducer import fixed_reducer, missing_for_injection, observed_buckets
 
 Buckets = tuple[tuple[int, ...], ...]
-
-# Names of torch's own that a change of buckets uses; a torch without one of these is refused.
-_OF_REDUCER = ("_remove_autograd_hooks", "_set_static_graph")
-_OF_LOGGER = ("_set_comm_hook_name", "_set_static_graph")
-_OF_DDP = (
-    "_build_debug_param_to_name_mapping",
-    "_build_params_for_reducer",
-    "_comm_hooks",
-    "_delay_all_reduce_all_params",
-    "_delay_all_reduce_params",
-    "_has_rebuilt_buckets",
-    "_join_config",
-    "_use_python_reducer",
-    "is_multi_device_module",
-    "mixed_precision",
-    "parameters_to_ignore",
-    "skip_all_reduce_unused_params",
-)
 
 SAFE_HOOKS = (allreduce_hook, fp16_compress_hook, bf16_compress_hook)  # they keep nothing between steps
 
@@ -80,10 +61,10 @@ def unwrapped(module: object) -> DistributedDataParallel:
 
 def check_switchable(ddp: DistributedDataParallel) -> None:
     """Raise ``NotModelledError`` with the reason where the buckets of ``ddp`` are not safe to change."""
-    if missing := _missing_for_switch(ddp):
+    if missing := [*missing_for_injection(), *(() if dist.is_gloo_available() else ("gloo",))]:
         raise NotModelledError(f"torch {torch.__version__}: it has no {', '.join(missing)}")
     check_even(ddp)
-    for name, (is_on, why) in _modes(ddp).items():
+    for name, is_on, why in _modes(ddp):
         if is_on:
             raise NotModelledError(f"{name}: {why}")
     for hook, _ in ddp._comm_hooks:
@@ -97,70 +78,38 @@ def check_switchable(ddp: DistributedDataParallel) -> None:
         raise NotModelledError(f"comm_hook: {builtin} is built in and cannot be given to another Reducer")
 
 
-def _missing_for_switch(ddp: DistributedDataParallel) -> list[str]:
-    """Names that a change of buckets needs and this torch lacks; empty where it works."""
-    return [
-        *missing_for_injection(),
-        *(() if dist.is_gloo_available() else ("gloo",)),
-        *(f"Reducer.{name}" for name in _OF_REDUCER if not hasattr(Reducer, name)),
-        *(f"Logger.{name}" for name in _OF_LOGGER if not hasattr(Logger, name)),
-        *(f"DistributedDataParallel.{name}" for name in _OF_DDP if not hasattr(ddp, name)),
-    ]
-
-
 def check_even(ddp: DistributedDataParallel) -> None:
     """Raise ``NotModelledError`` under ``join()``, where ranks make different numbers of steps."""
     if ddp._join_config.enable:
         raise NotModelledError("join: a rank that ran out of inputs makes no further steps")
 
 
-def _modes(ddp: Any) -> dict[str, tuple[bool, str]]:
-    """By name, each mode that makes other buckets unsafe or useless: whether it is on, and why it does."""
-    parameters = [parameter for parameter in ddp.module.parameters() if parameter.requires_grad]
-    return {
-        "world_size": (ddp.process_group.size() < 2, "one rank reduces nothing"),
-        "device": (
-            ddp.is_multi_device_module or ddp.device.type not in ("cpu", "cuda"),
-            f"{ddp.device}: the model must lie on the CPU or on one GPU",
-        ),
-        "optimize_ddp": (ddp._use_python_reducer, "'python_reducer' has no Reducer"),
-        "mixed_precision": (
-            ddp.mixed_precision is not None,
-            "its hooks belong to the Reducer that it began with",
-        ),
-        "delay_all_reduce_named_params": (
-            bool(ddp._delay_all_reduce_params) or ddp._delay_all_reduce_all_params,
-            "takes parameters out of the buckets",
-        ),
-        "_ddp_params_and_buffers_to_ignore": (
-            bool(ddp.parameters_to_ignore),
-            "takes parameters out of the buckets",
-        ),
-        "skip_all_reduce_unused_params": (
-            ddp.skip_all_reduce_unused_params,
-            "buckets that no rank uses are left out, which was never tried with other buckets",
-        ),
-        "optimizer in backward": (
-            any(hasattr(parameter, "_in_backward_optimizers") for parameter in parameters),
-            "it steps as soon as a bucket has been reduced",
-        ),
-        "sparse": (
-            any(
-                isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse
-                for module in ddp.module.modules()
-            ),
-            "an embedding has sparse gradients, whose size changes from step to step",
-        ),
-        "complex": (any(parameter.is_complex() for parameter in parameters), "gradients of complex numbers"),
-        "TORCH_DISTRIBUTED_DEBUG": (
-            os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL",
-            "DETAIL adds collectives to every step",
-        ),
-        "reducer": (
-            type(ddp.reducer) is not Reducer,
-            f"the buckets of this {type(ddp).__name__} were given to it already",
-        ),
-    }
+def _modes(ddp: Any) -> list[tuple[str, bool, str]]:
+    """Each mode that makes other buckets unsafe or useless: its name, whether it is on, and why it does."""
+    parameters = [parameter for _, parameter in trained(ddp.module)]
+    tables = [one for one in ddp.module.modules() if isinstance(one, nn.Embedding | nn.EmbeddingBag)]
+    delays = bool(ddp._delay_all_reduce_params) or ddp._delay_all_reduce_all_params
+    elsewhere = ddp.is_multi_device_module or ddp.device.type not in ("cpu", "cuda")
+    unused = "buckets that no rank uses are left out, which was never tried with other buckets"
+    looks_up = "an embedding has sparse gradients, whose size changes from step to step"
+    steps = any(hasattr(parameter, "_in_backward_optimizers") for parameter in parameters)
+    details = os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL"
+    given = f"the buckets of this {type(ddp).__name__} were given to it already"
+    takes_out = "takes parameters out of the buckets"
+    return [
+        ("world_size", ddp.process_group.size() < 2, "one rank reduces nothing"),
+        ("device", elsewhere, f"{ddp.device}: the model must lie on the CPU or on one GPU"),
+        ("optimize_ddp", ddp._use_python_reducer, "'python_reducer' has no Reducer"),
+        ("mixed_precision", ddp.mixed_precision is not None, "its hooks belong to its first Reducer"),
+        ("delay_all_reduce_named_params", delays, takes_out),
+        ("_ddp_params_and_buffers_to_ignore", bool(ddp.parameters_to_ignore), takes_out),
+        ("skip_all_reduce_unused_params", ddp.skip_all_reduce_unused_params, unused),
+        ("optimizer in backward", steps, "it steps as soon as a bucket has been reduced"),
+        ("sparse", any(table.sparse for table in tables), looks_up),
+        ("complex", any(one.is_complex() for one in parameters), "gradients of complex numbers"),
+        ("TORCH_DISTRIBUTED_DEBUG", details, "DETAIL adds collectives to every step"),
+        ("reducer", type(ddp.reducer) is not Reducer, given),
+    ]
 
 
 class Boundary(Watch):
@@ -246,12 +195,8 @@ class BucketSwitch:
     def __init__(self, ddp: DistributedDataParallel) -> None:
         check_switchable(ddp)
         self._ddp = ddp
-        self.original = TriedBuckets(
-            buckets=tuple(map(tuple, observed_buckets(ddp))),
-            reducer=ddp.reducer,
-            logger=ddp.logger,
-            is_past_first=True,
-        )
+        buckets = tuple(map(tuple, observed_buckets(ddp)))
+        self.original = TriedBuckets(buckets, ddp.reducer, ddp.logger, is_past_first=True)
         self.active = self.original
         self._others: list[TriedBuckets] = []
 
@@ -273,9 +218,7 @@ class BucketSwitch:
         for hook, state in ddp._comm_hooks if with_hooks else ():
             logger._set_comm_hook_name(hook.__qualname__)
             _register_comm_hook(reducer, state, hook)
-        candidate = TriedBuckets(
-            buckets=tuple(map(tuple, buckets)), reducer=reducer, logger=logger, is_past_first=False
-        )
+        candidate = TriedBuckets(tuple(map(tuple, buckets)), reducer, logger, is_past_first=False)
         self._others.append(candidate)
         return candidate
 
@@ -313,11 +256,6 @@ class BucketSwitch:
             self.drop(self.original)
             self._others.remove(candidate)
             self.original = candidate
-
-
-def warmup_steps(ddp: DistributedDataParallel) -> int:
-    """Steps of a recording that are dropped from its start."""
-    return warmup_by(clock_for(ddp.device).name)
 
 
 @contextmanager
@@ -371,7 +309,13 @@ class Room:
             MachineError: this rank has no room for it beside its training.
         """
         self.look()
-        free = self._free_bytes()
+        free: int | None
+        if self._device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self._device)
+            never_used = torch.cuda.memory_reserved(self._device) - self._peak if self._peak else 0
+            free = free + max(0, never_used) - _FOR_NCCL if free >= _FOR_NCCL else 0
+        else:
+            free = _available_bytes()
         if free is not None and self._copy > free:
             raise MachineError(
                 f"memory: {format_size(max(0, free))} are free beside what a step takes, and a second "
@@ -379,15 +323,12 @@ class Room:
             )
         self._ours = self._copy
 
-    def _free_bytes(self) -> int | None:
-        """Bytes that can be had for as long as training goes on; None where nobody says."""
-        if self._device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(self._device)
-            never_used = torch.cuda.memory_reserved(self._device) - self._peak if self._peak else 0
-            return free + max(0, never_used) - _FOR_NCCL if free >= _FOR_NCCL else 0
-        try:
-            lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        except OSError:
-            return None
-        known = dict(line.split(":", 1) for line in lines)
-        return int(known["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in known else None
+
+def _available_bytes() -> int | None:
+    """What the host can give beside what is used, caches given back; None where nobody says."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    known = dict(line.split(":", 1) for line in lines)
+    return int(known["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in known else None

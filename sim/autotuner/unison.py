@@ -9,9 +9,10 @@ import json
 import pickle
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,8 +47,7 @@ class Unison:
     """
 
     def __init__(self, ddp: DistributedDataParallel) -> None:
-        self._group = ddp.process_group
-        self._device = ddp.device
+        self._group, self._device = ddp.process_group, ddp.device
         self._control: Any = None
         self.rank = dist.get_rank(self._group)
         self.world_size = self._group.size()
@@ -84,15 +84,10 @@ class Unison:
         self.agree()
         return self._collect(value)
 
-    def slowest(self, times_ns: Sequence[int]) -> list[int]:
-        """For each of the times its longest over all ranks."""
+    def over_ranks(self, times_ns: Sequence[int], *, longest: bool) -> list[int]:
+        """For each of the times its longest over all ranks, or its shortest."""
         self.agree()
-        return self._reduced(times_ns, dist.ReduceOp.MAX)
-
-    def quickest(self, times_ns: Sequence[int]) -> list[int]:
-        """For each of the times its shortest over all ranks."""
-        self.agree()
-        return self._reduced(times_ns, dist.ReduceOp.MIN)
+        return self._reduced(times_ns, dist.ReduceOp.MAX if longest else dist.ReduceOp.MIN)
 
     def close(self) -> None:
         """Part from the other ranks, which do the same."""
@@ -108,12 +103,17 @@ class Unison:
             raise
 
     def _say(self, code: int, why: str | None) -> str | None:
-        """All ranks meet; the first reason of those with the highest code, None where none has any."""
+        """All ranks meet; the first reason of those with the highest code, and of which rank it is unless all
+        have it; None where none has any."""
         (highest,) = self._reduced([code], dist.ReduceOp.MAX)
         if highest == _FINE:
             return None
         reasons = self._collect(why if code == highest else None)
-        said: str = self._spread(_first_of(reasons) if self.is_first else None)
+        said = ""
+        if self.is_first:
+            rank, said = next((rank, one) for rank, one in enumerate(reasons) if one is not None)
+            said = said if all(one == said for one in reasons) else f"rank {rank}: {said}"
+        said = str(self._spread(said))
         if highest == _FAILURE:
             raise FailedSomewhereError(said)
         return said
@@ -127,31 +127,29 @@ class Unison:
     def _spread(self, value: Any) -> Any:
         """``value`` of the first rank."""
         with self.collective():
-            control = self._connected()
-            held = _as_bytes(value if self.is_first else None)
-            size = torch.tensor([held.numel()])
-            control.broadcast([size]).wait()
-            held = held if self.is_first else torch.empty(int(size), dtype=torch.uint8)
-            control.broadcast([held]).wait()
-        return value if self.is_first else _as_value(held)
+            broadcast = self._connected().broadcast
+            return self._passed(lambda tensor: broadcast([tensor]).wait(), self.is_first, value)
 
     def _collect(self, value: Any) -> list[Any]:
         """On the first rank all values; each comes by itself, so that no other rank holds any but its own."""
         with self.collective():
             control = self._connected()
             if not self.is_first:
-                held = _as_bytes(value)
-                for tensor in (torch.tensor([held.numel()]), held):
-                    control.send([tensor], 0, 0).wait()
+                self._passed(lambda tensor: control.send([tensor], 0, 0).wait(), True, value)
                 return []
-            values = [value]
-            for rank in range(1, self.world_size):
-                size = torch.zeros(1, dtype=torch.int64)
-                control.recv([size], rank, 0).wait()
-                held = torch.empty(int(size), dtype=torch.uint8)
-                control.recv([held], rank, 0).wait()
-                values.append(_as_value(held))
-        return values
+            return [value] + [
+                self._passed(partial(_receive, control, rank), False) for rank in range(1, self.world_size)
+            ]
+
+    @staticmethod
+    def _passed(carry: Callable[[torch.Tensor], object], is_mine: bool, value: Any = None) -> Any:
+        """``value`` from where it ``is_mine`` to where it is not: its size, and then itself."""
+        held = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        size = torch.tensor([held.numel()])
+        carry(size)
+        held = held if is_mine else torch.empty(int(size), dtype=torch.uint8)
+        carry(held)
+        return value if is_mine else pickle.loads(held.numpy().tobytes())
 
     def _connected(self) -> Any:
         """Gloo between these ranks, as patient as the job's own group.
@@ -160,7 +158,8 @@ class Unison:
         """
         if self._control is not None:
             return self._control
-        patience = self._patience()
+        options = getattr(self._group._get_backend(self._device), "options", None)
+        patience = getattr(options, "_timeout", dist.distributed_c10d.default_pg_timeout)
         name = str(getattr(self._group, "group_name", ""))
         default: Any = dist.distributed_c10d._get_default_store()
         store = PrefixStore(f"bucketsim/{name}/{_made[name]}", default)
@@ -176,8 +175,7 @@ class Unison:
             why = str(error)
         store.set(f"why/{self.rank}", json.dumps([time.monotonic() - begun, self.rank, why]))
         said = [json.loads(store.get(f"why/{rank}")) for rank in range(self.world_size)]
-        failed = [one for one in said if one[2]]
-        if failed:
+        if failed := [one for one in said if one[2]]:
             _, rank, reason = min(failed)  # the first to fail: the others have waited for it in vain
             raise FailedSomewhereError(
                 f"rank {rank}: no connection over gloo beside the job's own group: {reason}; "
@@ -186,22 +184,6 @@ class Unison:
         self._control = made
         return made
 
-    def _patience(self) -> timedelta:
-        """How long the job's own group waits for a rank."""
-        options = getattr(self._group._get_backend(self._device), "options", None)
-        patience: timedelta = getattr(options, "_timeout", dist.distributed_c10d.default_pg_timeout)
-        return patience
 
-
-def _first_of(reasons: Sequence[str | None]) -> str:
-    """The reason of the first rank that has one, and of which rank it is unless all have it."""
-    rank, reason = next((rank, one) for rank, one in enumerate(reasons) if one is not None)
-    return reason if all(one == reason for one in reasons) else f"rank {rank}: {reason}"
-
-
-def _as_bytes(value: Any) -> torch.Tensor:
-    return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-
-
-def _as_value(held: torch.Tensor) -> Any:
-    return pickle.loads(held.numpy().tobytes())
+def _receive(control: Any, rank: int, tensor: torch.Tensor) -> None:
+    control.recv([tensor], rank, 0).wait()

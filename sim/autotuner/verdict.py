@@ -65,19 +65,20 @@ def judge(
         plain_ns: the step without communication, as far as it is known.
         is_last: whether this is the last look.
     """
-    turns = [is_candidate_turn(step, draw) for step in range(len(times_ns))]
-    ours = [time for time, is_theirs in zip(times_ns, turns, strict=True) if not is_theirs]
-    theirs = [time for time, is_theirs in zip(times_ns, turns, strict=True) if is_theirs]
+    sides: tuple[list[int], list[int]] = ([], [])
+    for step, time in enumerate(times_ns):
+        sides[is_candidate_turn(step, draw)].append(time)
     ab = judge_turns(
-        Turns(default=ours, recommended=theirs, plain=[plain_ns]),
+        Turns(default=sides[0], recommended=sides[1], plain=[plain_ns]),
         name=name,
         world_size=world_size,
         level=1 - _POCOCK[count - 1],
     )
-    gain = (
-        f"{format_percent(ab.gain_fraction, sign=True)} of a step, 95 % interval {_interval(ab)}, "
-        f"{ab.rounds} pairs of steps"
+    of_step, low, high = (
+        format_percent(share, sign=True)
+        for share in (ab.gain_fraction, ab.gain_low_fraction, ab.gain_high_fraction)
     )
+    gain = f"{of_step} of a step, 95 % interval {low} to {high}, {ab.rounds} pairs of steps"
     if ab.significant and ab.gain_low_ns > 0:
         return Verdict(keeps=True, why=f"faster by {gain}", ab=ab)
     if ab.gain_high_fraction < NOT_WORTH:
@@ -89,10 +90,3 @@ def judge(
         f"max_verify_steps above {len(times_ns)} gives a longer trial"
     )
     return Verdict(keeps=False, why=why, ab=ab)
-
-
-def _interval(ab: AbTest) -> str:
-    return (
-        f"{format_percent(ab.gain_low_fraction, sign=True)} to "
-        f"{format_percent(ab.gain_high_fraction, sign=True)}"
-    )

@@ -10,7 +10,7 @@ from sim.autotuner.switch import unwrapped
 
 
 class Tuning:
-    """A tuning of whatever model ``begin`` is given.
+    """A tuning of the model that ``begin`` is given; one without DistributedDataParallel is ``refused``.
 
     Args:
         options: arguments of ``sim.autotune``.
@@ -27,8 +27,12 @@ class Tuning:
         return result
 
     def begin(self, model: Any) -> None:
-        """The model has been wrapped; one without DistributedDataParallel is ``refused``."""
+        """The model has been wrapped."""
         self._tuner = sim.autotune(model, **self._options)
+
+    def stepped(self) -> None:
+        """The optimizer has stepped; gradients that were accumulated do not count."""
+        self._tuner.step()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Nothing is left on the model."""
@@ -36,7 +40,7 @@ class Tuning:
 
 
 class Recording:
-    """A recording of whatever model ``begin`` is given, of which ``bucketsim import`` makes a workload.
+    """A recording of the model that ``begin`` is given, of which ``bucketsim import`` makes a workload.
 
     Args:
         directory: where the files of all ranks go.
@@ -56,6 +60,10 @@ class Recording:
         """
         recording = sim.record(unwrapped(model), self._directory, **self._options)
         self._recording = self._open.enter_context(recording)
+
+    def stepped(self) -> None:
+        """The optimizer has stepped, or skipped its step."""
+        self._recording.step()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """The files are complete, and nothing but the communication hook is left on the model."""

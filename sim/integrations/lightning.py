@@ -10,8 +10,7 @@ from sim.integrations import Recording, Tuning
 class BucketAutotune(Tuning, Callback):  # type: ignore[misc]
     """Tunes DDP's buckets during training: ``Trainer(strategy="ddp", callbacks=[BucketAutotune()])``.
 
-    Its options are arguments of ``sim.autotune``. What came of it is in ``result``, None before it has ended.
-    A strategy without DistributedDataParallel is ``refused``.
+    Its options are arguments of ``sim.autotune``. What came of it is in ``result``.
     """
 
     def on_train_start(self, trainer: Any, *_: Any) -> None:
@@ -20,15 +19,11 @@ class BucketAutotune(Tuning, Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, *_: Any) -> None:
         """The optimizer has stepped, or gradients were accumulated, which does not count."""
-        self._tuner.step()
+        self.stepped()
 
 
 class BucketRecording(Recording, Callback):  # type: ignore[misc]
-    """Records the training: ``Trainer(strategy="ddp", callbacks=[BucketRecording("recording")])``.
-
-    ``bucketsim import recording`` makes a workload of what it writes. Its arguments are the directory where
-    the files of all ranks go, and those of ``sim.record``, such as ``max_steps``.
-    """
+    """Records the training: ``Trainer(strategy="ddp", callbacks=[BucketRecording("recording")])``."""
 
     _steps = 0
 
@@ -41,7 +36,7 @@ class BucketRecording(Recording, Callback):  # type: ignore[misc]
         """The optimizer has stepped, unless gradients are being accumulated."""
         if trainer.global_step != self._steps:
             self._steps = trainer.global_step
-            self._recording.step()
+            self.stepped()
 
     def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
         """The files say that training failed."""

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -26,7 +27,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 import sim
 from sim.autotuner import loop
-from sim.autotuner.prediction import Prediction
 from sim.autotuner.progress import find_autotunes
 from sim.autotuner.switch import BucketSwitch
 from sim.errors import InputError
@@ -76,16 +76,16 @@ def made_for(ddp: DistributedDataParallel) -> MadeFor:
     )
 
 
-def prediction(ddp: DistributedDataParallel, gain_ns: int = 10) -> Prediction:
-    """Odd and even parameters apart, as if it were worth a trial."""
+def prediction(ddp: DistributedDataParallel, gain_ns: int = 10) -> Any:
+    """Of a recommendation what a tuning reads: odd and even parameters apart, as if worth a trial."""
     count = len(list(ddp.parameters()))
     buckets = (tuple(range(1, count, 2)), tuple(range(0, count, 2)))
     best_ns, pick = 100 - gain_ns, "recommended" if gain_ns else "default"
-    return Prediction(
+    return SimpleNamespace(
         assignment=Assignment(bucket_indices=buckets, made_for=made_for(ddp)),
-        in_use_ns=100,
-        best_ns=best_ns,
-        plain_step_ns=50,
+        baseline=SimpleNamespace(step_ns=100, exposed_comm_ns=50),
+        report=SimpleNamespace(step_ns=best_ns),
+        gain=SimpleNamespace(gain_ns=gain_ns, low_ns=None, high_ns=None, sentence="planted"),
         setting=Setting(pick=pick, step_ns=best_ns, saved_ns=gain_ns),
     )
 
@@ -109,7 +109,7 @@ class Run:
         self.clock_ns = 0
 
     def tune(self, **options: Any) -> None:
-        def planted(folder: Path, link: Any, in_use: Any) -> Prediction:
+        def planted(folder: Path, link: Any, in_use: Any) -> Any:
             if isinstance(self.predicts, Exception):
                 raise self.predicts
             if self.predicts == "as of one host":
@@ -127,7 +127,7 @@ class Run:
         with (
             mock.patch.object(loop, "predict", planted),
             mock.patch.object(loop, "Random", partial(random.Random, 0)),
-            mock.patch.object(loop._Tuning, "_now", lambda _: self.clock_ns),  # noqa: PT008
+            mock.patch.object(loop.Autotune, "_now", lambda _: self.clock_ns),  # noqa: PT008
         ):
             self.tuner = sim.autotune(self.ddp, record_steps=4, **options)
             self.train(STEPS)

@@ -68,8 +68,8 @@ def says() -> None:
     with Counted() as counted:
         assert ranks.from_first({"rank": RANK, "more": [1, 2.5]}) == {"rank": 0, "more": [1, 2.5]}
         assert ranks.gather("x" * RANK) == (["x" * k for k in range(WORLD)] if RANK == 0 else [])
-        assert ranks.slowest([RANK, -RANK]) == [LAST, 0]
-        assert ranks.quickest([RANK, -RANK]) == [0, -LAST]
+        assert ranks.over_ranks([RANK, -RANK], longest=True) == [LAST, 0]
+        assert ranks.over_ranks([RANK, -RANK], longest=False) == [0, -LAST]
         assert ranks.first_reason(None) is None
         assert ranks.first_reason("same") == "same"
         assert ranks.first_reason("mine" if RANK == LAST else None) == f"rank {LAST}: mine"
@@ -84,7 +84,7 @@ def fails() -> None:
         lambda ranks: ranks.first_reason("obstacle"),
         lambda ranks: ranks.from_first(1),
         lambda ranks: ranks.gather(1),
-        lambda ranks: ranks.slowest([1, 2, 3]),
+        lambda ranks: ranks.over_ranks([1, 2, 3], longest=True),
     )
     for call in calls:
         ranks = Unison(DistributedDataParallel(Net()))
@@ -124,7 +124,7 @@ def of_some() -> None:
     if RANK >= LAST - 1:
         ranks = Unison(DistributedDataParallel(Net(), process_group=group))
         assert ranks.rank == RANK - (LAST - 1)
-        assert (ranks.from_first(RANK), ranks.slowest([RANK])) == (LAST - 1, [LAST])
+        assert (ranks.from_first(RANK), ranks.over_ranks([RANK], longest=True)) == (LAST - 1, [LAST])
 
 
 def only_probes() -> None:

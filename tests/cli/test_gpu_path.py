@@ -183,11 +183,8 @@ def test_the_recording_is_followed_live(here: Path, tmp_path: Path, monkeypatch:
     assert window is not None
     calibration = sim.calibrate_live(window, followed.ranks[0].layouts, None)
     told = calibration.job.hardware.provenance
-    assert (told["backend"], told["device_type"], calibration.job.hardware.world_size) == (
-        "nccl",
-        "cuda",
-        RANKS,
-    )
+    assert (told["backend"], told["device_type"]) == ("nccl", "cuda")
+    assert calibration.job.hardware.world_size == RANKS
     report = sim.judge_live(followed, calibration)
     assert report.unseen is not None
     assert abs(report.unseen.median_error) < 0.03
@@ -205,8 +202,8 @@ def test_autotunes_first_rank_predicts_from_the_files_of_all(here: Path) -> None
     link = {"all_reduce": tuple(one for one in wire.all_reduce if one.num_bytes >= 16 << 10)}
     found = predict(here / "recording", link, layout(KINDS["plain"]))
     assert found.assignment.bucket_indices is not None
-    assert 0 <= found.gain_ns < 0.2 * found.in_use_ns
-    assert found.plain_step_ns < found.best_ns
+    assert 0 <= found.gain.gain_ns < 0.2 * found.baseline.step_ns
+    assert found.baseline.step_ns - found.baseline.exposed_comm_ns < found.report.step_ns
 
 
 @pytest.mark.parametrize("backend", ["nccl", "undefined", "cpu:gloo,cuda:nccl"])
