@@ -16,9 +16,9 @@ from app.sources import Asked
 from app.widgets import ask, factor, mib, take_name
 from app.words import DDP_PICKS, HELP, PICK_WORDS, PICKS, Pick, plain
 from sim.errors import InputError
-from sim.nouns.ddp_switches import MixedPrecision, Switches
+from sim.nouns.ddp_switches import Switches
 from sim.nouns.hardware import MAX_RANKS
-from sim.nouns.settings import parts_of, settings_of
+from sim.nouns.settings import settings_of
 from sim.systems.fsdp2 import Fsdp2Settings
 from sim.systems.megatron import MegatronSettings
 from sim.systems.zero import ZeroSettings
@@ -78,14 +78,8 @@ def _switch(one: Field[Any]) -> Switch:
 
 
 def _switches(cls: type) -> tuple[Switch, ...]:
-    """The settings of a system that the page offers, and the parts of those that have some."""
-    found: list[Switch] = []
-    for one in settings_of(cls).values():
-        if (parts := parts_of(one)) is not None:
-            found += _switches(parts)
-        elif one.metadata["help"]:
-            found.append(_switch(one))
-    return tuple(found)
+    """The settings of a system that the page offers."""
+    return tuple(_switch(one) for one in settings_of(cls).values() if one.metadata["help"])
 
 
 _OFFLOAD = Switch(
@@ -121,9 +115,6 @@ def read(pick: Pick, ask: Ask) -> Options:
             options[one.name] = value
     if (offload := options.pop(_OFFLOAD.name, None)) is not None:
         options["offload_bytes_per_s"] = offload * 1e9
-    precision = {name: options.pop(name) for name in settings_of(MixedPrecision) if name in options}
-    if precision:
-        options["mixed_precision"] = precision
     return tuple(sorted(options.items()))
 
 

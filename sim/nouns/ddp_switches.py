@@ -16,7 +16,7 @@ from sim.nouns.settings import micro_batches, read, setting, settings_of
 from sim.units import MIB
 
 Version = tuple[int, int]
-OLDEST: Version = (2, 0)  # for which lines are written
+OLDEST: Version = (2, 4)  # for which lines are written: before, any cap has a first bucket of 1 MiB (A2.1)
 SUPPORTED_SINCE: Version = (2, 9)  # with which bucketsim runs
 LIST_SINCE: Version = (2, 11)  # bucket_cap_mb_list
 ZERO_CAP_SINCE: Version = (2, 12)  # bucket_cap_mb=0 (A2.1)
@@ -26,7 +26,7 @@ OptimizeDdp = Literal["ddp_optimizer", "no_optimization"]
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 LAST_CAP = "set_last_bucket_cap"  # DDP_SET_LAST_BUCKET_CAP=1, the one switch in the environment (A2.5)
 # Arguments that change no step while they are off.
-_OFF = ("check_reduction", "delay_all_reduce_named_params", "param_to_hook_all_reduce")
+_OFF = ("check_reduction", "delay_all_reduce_named_params", "mixed_precision", "param_to_hook_all_reduce")
 _NO_LOW_RANK = "its all-reduces are launched by callbacks, with products of matrices between them (A3.17)"
 
 
@@ -71,24 +71,6 @@ def _argument(
         alias_of: the switch that it is the newer name of.
     """
     return setting(default, help, where="argument", since=since, recorded=recorded, alias_of=alias_of)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedPrecision:
-    """DistributedDataParallel's own mixed precision (A2.9)."""
-
-    param_dtype: str | None = setting(
-        None,
-        "The wrapper's own mixed precision: the dtype of parameters, and of gradients unless reduce_dtype "
-        "says otherwise.",
-        choices=FLOATS,
-    )
-    reduce_dtype: str | None = setting(
-        None, "The wrapper's own mixed precision: the dtype in which gradients are sent.", choices=FLOATS
-    )
-    buffer_dtype: str | None = setting(
-        None, "DDP's own mixed precision: the dtype of buffers.", choices=FLOATS
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +138,6 @@ class Switches:
         False, "A bucket of unused parameters alone is not sent (torch 2.8).", since=(2, 8)
     )
     init_sync: bool = _argument(True)  # what the constructor sends (A2.8)
-    mixed_precision: MixedPrecision | None = _argument(None, since=(2, 1))
     optimize_ddp: OptimizeDdp | None = setting(  # A11, A11.5
         None,
         "Under torch.compile, by torch._dynamo.config.optimize_ddp: gradients are ready where its cuts end; "
@@ -181,21 +162,6 @@ class Switches:
     def hook(self) -> CommHook | None:
         """The communication hook; None: DDP's own all-reduce."""
         return None if self.comm_hook is None else HOOKS[self.comm_hook]
-
-    @property
-    def param_dtype(self) -> str | None:
-        """The dtype of parameters under mixed precision; None: each one's own."""
-        return None if self.mixed_precision is None else self.mixed_precision.param_dtype
-
-    @property
-    def reduce_dtype(self) -> str | None:
-        """The dtype that travels under mixed precision; None: each gradient's own (A2.9)."""
-        return None if self.mixed_precision is None else self.mixed_precision.reduce_dtype or self.param_dtype
-
-    @property
-    def buffer_dtype(self) -> str | None:
-        """The dtype of buffers under mixed precision; None: each one's own."""
-        return None if self.mixed_precision is None else self.mixed_precision.buffer_dtype
 
     @property
     def searches(self) -> bool:
@@ -269,9 +235,6 @@ def _check_together(switches: Switches) -> None:
     """Raise for switches that are legal and modelled each but not with one another."""
     if switches.compile_cap_mb is not None and switches.optimize_ddp != "ddp_optimizer":
         raise InputError("ddp: compile_cap_mb needs optimize_ddp=ddp_optimizer, which cuts")
-    for name in ("comm_hook", "optimize_ddp") if switches.reduce_dtype is not None else ():
-        if getattr(switches, name) is not None:
-            raise NotModelledError(f"ddp: {name} and mixed_precision together are not modelled")
     if switches.static_graph and switches.accumulation_steps > 1 and switches.no_sync:
         raise NotModelledError(
             "ddp: static_graph and accumulation_steps: torch stops where the first backward of a static "

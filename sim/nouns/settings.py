@@ -5,7 +5,7 @@ From the field follow which values are refused, with which words, and what comma
 
 import sys
 from collections.abc import Mapping
-from dataclasses import Field, field, fields, is_dataclass
+from dataclasses import Field, field, fields
 from typing import Any, TypeVar, get_args
 
 from sim.errors import InputError, NotModelledError
@@ -25,7 +25,7 @@ def setting(
     not_modelled: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Any:
-    """A field that can be set. Its type says what is legal: a flag, a number, a text, a dataclass of parts.
+    """A field that can be set. Its type says what is legal: a flag, a number or a text.
 
     Args:
         default: the system's own; where it is None, None may be given, too.
@@ -48,11 +48,6 @@ def micro_batches(**more: Any) -> Any:
 def settings_of(cls: Any) -> Mapping[str, Field[Any]]:
     """The settings of a dataclass by name, in order; its other fields are none."""
     return {one.name: one for one in fields(cls) if one.metadata}
-
-
-def parts_of(one: Field[Any]) -> type | None:
-    """The dataclass that the value of a setting is an object of; None: it is a value by itself."""
-    return next((kind for kind in _kinds(one) if isinstance(kind, type) and is_dataclass(kind)), None)
 
 
 def read(cls: type[T], system: str, given: Mapping[str, Any], **known: Any) -> T:
@@ -80,9 +75,6 @@ def _read(system: str, one: Field[Any], value: Any) -> Any:
     if value is None and one.default is None:
         return None
     told = one.metadata
-    parts = parts_of(one)
-    if parts is not None and isinstance(value, dict) and value:
-        return read(parts, f"{system}: {one.name}", value)
     if isinstance(value, str) and value in told["not_modelled"]:
         raise NotModelledError(
             f"{system}: {one.name}={value!r} is not modelled: {told['not_modelled'][value]}; "
@@ -97,8 +89,6 @@ def _read(system: str, one: Field[Any], value: Any) -> Any:
 def _taken(one: Field[Any], value: Any) -> tuple[str, Any]:
     """What is legal, in words, and ``value`` as it is taken; None if it is not legal."""
     told, kinds = one.metadata, _kinds(one)
-    if (parts := parts_of(one)) is not None:
-        return f"an object with {', '.join(settings_of(parts))}", None
     if told["choices"]:
         is_legal = isinstance(value, str) and value in told["choices"]
         return f"one of {', '.join(told['choices'])}", value if is_legal else None

@@ -93,18 +93,20 @@ def _cut(workload: Workload, walked: Sequence[int], limits: Sequence[int], order
     )
 
 
-def initial_limits(limits: Sequence[int], given_as_list: bool, searches: bool) -> list[int]:
-    """The limits of the constructor's buckets: one bucket per dtype and device where they will be rebuilt.
-
-    ``limits`` themselves where they are given as a list, or where a search for unused parameters rules a
-    rebuild out (A2.2).
-    """
-    return list(limits) if given_as_list or searches else [sys.maxsize]
-
-
 def initial_buckets(workload: Workload, limits: Sequence[int]) -> list[list[int]]:
     """The buckets that DDP's constructor makes: cut in parameter order, the list reversed (A2.3)."""
     return _cut(workload, range(len(workload.gradients)), limits, ordered=False)[::-1]
+
+
+def constructed_in(workload: Workload, assignment: Assignment) -> list[list[int]]:
+    """The buckets of DDP's constructor under the arguments of ``assignment`` (A2.2).
+
+    One a dtype and device, as they will be rebuilt; but under its limits where they are given as a list, or
+    where a search for unused parameters rules a rebuild out.
+    """
+    limits, is_list = ddp_limits(assignment.ddp_kwargs), "bucket_cap_mb_list" in assignment.ddp_kwargs
+    is_final = is_list or read_switches(assignment).searches
+    return initial_buckets(workload, limits if is_final else [sys.maxsize])
 
 
 def rebuilt_buckets(
@@ -123,8 +125,13 @@ def rebuild_order(workload: Workload, set_last_bucket_cap: bool = False) -> tupl
 
 
 def first_torches(kwargs: Mapping[str, Any]) -> dict[str, Version]:
-    """By name, the first torch that has each argument given, whatever its value."""
-    return {name: one.metadata["since"] for name, one in ARGUMENTS.items() if name in kwargs}
+    """By name, the first torch that has each argument given, whatever its value, and takes each cap."""
+    first = {name: ARGUMENTS[name].metadata["since"] for name in kwargs if name in ARGUMENTS}
+    if "bucket_cap_mb_list" in kwargs:
+        first["bucket_cap_mb_list"] = LIST_SINCE
+    if kwargs.get("bucket_cap_mb") is not None and cap_bytes(kwargs["bucket_cap_mb"]) == 0:
+        first["bucket_cap_mb=0"] = ZERO_CAP_SINCE
+    return first
 
 
 def torch_needed(kwargs: Mapping[str, Any]) -> Version:
@@ -132,8 +139,9 @@ def torch_needed(kwargs: Mapping[str, Any]) -> Version:
     return max(first_torches(kwargs).values(), default=OLDEST)
 
 
-def torch_requirement(needed: Version) -> dict[str, str]:
+def _requirement(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """What an assignment ``requires`` of torch; nothing where each torch that is supported will do."""
+    needed = torch_needed(kwargs)
     return {"torch": f">={needed[0]}.{needed[1]}"} if needed > SUPPORTED_SINCE else {}
 
 
@@ -153,21 +161,21 @@ def check_used(workload: Workload, switches: Switches) -> None:
     """Raise ``NotModelledError`` where DDP itself would stop: unused parameters, or hooks that fire twice."""
     finds = switches.find_unused_parameters or switches.static_graph
     for gradient in workload.gradients:
-        if gradient.ready_ns is None and not finds:
-            raise NotModelledError(
-                f"{workload.label(gradient)} is never ready; DDP without find_unused_parameters or "
-                f"static_graph raises an error on it at the next forward (A3.21)"
+        unused, why = gradient.ready_ns is None, ""
+        if unused and not finds:
+            why = (
+                "is never ready; DDP without find_unused_parameters or static_graph raises an error on it at "
+                "the next forward (A3.21)"
             )
-        if gradient.sparse and gradient.ready_ns is None:
-            raise NotModelledError(
-                f"{workload.label(gradient)} is sparse and never ready; DDP stops with 'Expected sparse "
-                f"gradient to be defined'"
+        elif unused and gradient.sparse:
+            why = "is sparse and never ready; DDP stops with 'Expected sparse gradient to be defined'"
+        elif gradient.uses > 1 and not switches.static_graph:
+            why = (
+                f"becomes ready {gradient.uses} times in one backward; DDP without static_graph raises "
+                f"'marked ready twice' (A8.5)"
             )
-        if gradient.uses > 1 and not switches.static_graph:
-            raise NotModelledError(
-                f"{workload.label(gradient)} becomes ready {gradient.uses} times in one backward; DDP "
-                f"without static_graph raises 'marked ready twice' (A8.5)"
-            )
+        if why:
+            raise NotModelledError(f"{workload.label(gradient)} {why}")
     check_backward(workload)
 
 
@@ -200,11 +208,8 @@ def assign(
             raise InputError("bucket_cap_mb_list: give it alone, without bucket_cap_mb or first_bucket_mb")
         limits = [cap_bytes(first_mb), ddp_limits(caps)[-1]]
         caps = {"bucket_cap_mb_list": [limit / MIB for limit in limits]}
-    limits, is_list = ddp_limits(caps), "bucket_cap_mb_list" in caps
-    needed = max(torch_needed(kwargs), LIST_SINCE if is_list else OLDEST)
-    if not is_list and limits == [0]:  # an AssertionError before 2.12 (A2.1)
-        needed = max(needed, ZERO_CAP_SINCE)
-    requires: dict[str, Any] = torch_requirement(needed)
+    limits = ddp_limits(caps)
+    requires = _requirement(kwargs | caps)
     if is_last_capped:
         requires["environment"] = {"DDP_SET_LAST_BUCKET_CAP": "1"}
     proposed = Assignment(
@@ -219,7 +224,7 @@ def assign(
     check_used(workload, switches)
     rebuilt = switches.rebuilt_from
     if rebuilt is None or (iteration != "steady" and iteration < rebuilt):
-        buckets = initial_buckets(workload, initial_limits(limits, is_list, switches.searches))
+        buckets = constructed_in(workload, proposed)
     else:
         buckets = rebuilt_buckets(as_compiled(workload, proposed), limits, is_last_capped)
     indices = tuple(map(tuple, buckets))
@@ -238,13 +243,6 @@ def check_reaches(workload: Workload, assignment: Assignment) -> None:
             f"ddp_kwargs: {assignment.ddp_kwargs} makes DDP use {len(made.bucket_indices)} bucket(s), not "
             f"the {len(assignment.bucket_indices)} of bucket_indices"
         )
-
-
-def constructed_in(workload: Workload, assignment: Assignment) -> list[list[int]]:
-    """The buckets of DDP's constructor under the arguments of ``assignment`` (A2.2)."""
-    limits, is_list = ddp_limits(assignment.ddp_kwargs), "bucket_cap_mb_list" in assignment.ddp_kwargs
-    searches = read_switches(assignment).searches
-    return initial_buckets(workload, initial_limits(limits, is_list, searches))
 
 
 def with_switches(workload: Workload, assignment: Assignment, **options: Any) -> Assignment:
@@ -277,7 +275,7 @@ def with_switches(workload: Workload, assignment: Assignment, **options: Any) ->
             )
     assignment.check_fits(workload)
     kwargs, settings = split_switches(options)
-    newest = torch_requirement(torch_needed(kwargs))
+    newest = _requirement(kwargs)
     made = replace(
         assignment,
         ddp_kwargs=assignment.ddp_kwargs | kwargs,
@@ -285,7 +283,12 @@ def with_switches(workload: Workload, assignment: Assignment, **options: Any) ->
         requires=assignment.requires | newest,
     )
     check_used(workload, read_switches(made))
-    return made if _reaches(workload, made) else _spelled_out(made, newest)
+    try:
+        check_reaches(workload, made)
+    except AssignmentError:
+        kwargs = {name: value for name, value in made.ddp_kwargs.items() if name not in CAP_KWARGS}
+        return replace(made, policy="explicit", ddp_kwargs=kwargs, requires=newest)
+    return made
 
 
 def job_switches(workload: Workload, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -312,17 +315,3 @@ def as_the_job(workload: Workload, assignment: Assignment, **options: Any) -> As
     if assignment.policy in DDP_POLICIES:
         options = job_switches(workload, assignment.ddp_kwargs | assignment.settings | options) | options
     return with_switches(workload, assignment, **options)
-
-
-def _reaches(workload: Workload, assignment: Assignment) -> bool:
-    """Whether stock DDP, with these keywords and switches, rebuilds these buckets."""
-    try:
-        check_reaches(workload, assignment)
-    except AssignmentError:
-        return False
-    return True
-
-
-def _spelled_out(assignment: Assignment, requires: dict[str, Any]) -> Assignment:
-    kwargs = {name: value for name, value in assignment.ddp_kwargs.items() if name not in CAP_KWARGS}
-    return replace(assignment, policy="explicit", ddp_kwargs=kwargs, requires=requires)

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
-from sim.clock.program import AROUND, COPY_IN, FORWARD, HOOK, Program, machine_of
+from sim.clock.program import AROUND, COPY_IN, HOOK, Program, machine_of
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, Phase
@@ -25,6 +25,7 @@ from sim.systems.step_writer import (
     Plan,
     StepWriter,
     check_gradients,
+    completed_by,
     forward_modules,
     shared_optimizer_ns,
 )
@@ -33,9 +34,6 @@ from sim.units import transfer_ns
 POLICY = "fully_shard"
 FSDP2_SINCE = (2, 13)  # whose fully_shard this is
 BLOCKS = "blocks"
-_STREAMS = (
-    "streams of FSDP2 are modelled from torch's source; a replay has their order and waits, without a GPU"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +69,6 @@ class Fsdp2Settings:
     )
     accumulation_steps: int = micro_batches()  # A10.6
 
-    def gathered_dtype(self, dtype: str) -> str:
-        """What parameters of ``dtype`` are gathered in."""
-        return self.param_dtype or dtype
-
     def shards(self, world_size: int) -> int:
         """How many ranks share each parameter. Raises ``InputError`` unless ``replicas`` leaves 2 or more."""
         if self.replicas > 1 and (world_size % self.replicas or world_size < 2 * self.replicas):
@@ -83,10 +77,6 @@ class Fsdp2Settings:
                 f"leaves 2 ranks or more to share"
             )
         return world_size // self.replicas
-
-    def sent_dtype(self, dtype: str) -> str:
-        """What gradients of parameters of ``dtype`` travel in."""
-        return self.reduce_dtype or self.param_dtype or dtype
 
 
 def read_fsdp2_settings(settings: Mapping[str, Any], workload: Workload) -> Fsdp2Settings:
@@ -107,9 +97,9 @@ def read_fsdp2_settings(settings: Mapping[str, Any], workload: Workload) -> Fsdp
     return made
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """Parameters that are gathered and reduced together, by index; the root's are those of no other unit.
+class Unit(NamedTuple):
+    """Parameters that are gathered and reduced together, by index; the root, without a name, has those of no
+    other unit. Dtypes are torch's names: what parameters are gathered in, and what gradients travel in.
 
     ``numel`` is what one all-gather or reduce-scatter of it moves: each parameter is padded along its first
     dimension to a multiple of the ranks that share it.
@@ -117,9 +107,9 @@ class Unit:
 
     name: str
     indices: tuple[int, ...]
-    dtype: str
     numel: int
-    is_root: bool
+    gathered_dtype: str
+    sent_dtype: str
 
 
 def cut_units(workload: Workload, settings: Fsdp2Settings, ranks: int) -> tuple[Unit, ...]:
@@ -134,22 +124,18 @@ def cut_units(workload: Workload, settings: Fsdp2Settings, ranks: int) -> tuple[
     for gradient in workload.gradients:
         home = next((unit_of[module] for module in _around(gradient.name) if module in unit_of), "")
         members.setdefault(home, []).append(gradient.index)
-    return tuple(_unit(workload, name, indices, ranks) for name, indices in members.items() if indices)
-
-
-def _unit(workload: Workload, name: str, indices: list[int], ranks: int) -> Unit:
-    dtypes = sorted({workload.gradients[index].dtype for index in indices})
-    if len(dtypes) > 1:
-        raise NotModelledError(
-            f"{POLICY}: unit {name or 'root'!r} holds parameters of {', '.join(dtypes)}; torch takes one"
-        )
-    return Unit(
-        name=name,
-        indices=tuple(indices),
-        dtype=dtypes[0],
-        numel=sum(_padded(workload, index, ranks) for index in indices),
-        is_root=not name,
-    )
+    units = []
+    for name, indices in members.items():
+        dtypes = sorted({workload.gradients[index].dtype for index in indices})
+        if len(dtypes) > 1:
+            raise NotModelledError(
+                f"{POLICY}: unit {name or 'root'!r} holds parameters of {', '.join(dtypes)}; torch takes one"
+            )
+        if indices:
+            gathered = settings.param_dtype or dtypes[0]
+            numel = sum(_padded(workload, index, ranks) for index in indices)
+            units.append(Unit(name, tuple(indices), numel, gathered, settings.reduce_dtype or gathered))
+    return tuple(units)
 
 
 def _padded(workload: Workload, index: int, ranks: int) -> int:
@@ -177,26 +163,21 @@ def blocks_of(workload: Workload) -> tuple[str, ...]:
 def _groups(workload: Workload, units: str) -> list[tuple[str, ...]]:
     """Modules of each unit but the root, from what ``units`` names."""
     names = module_names(workload)
-    known = set(names)
     groups: list[tuple[str, ...]] = []
     for word in filter(None, map(str.strip, units.split(","))):
         if word == BLOCKS:
             groups += [(name,) for name in blocks_of(workload)]
             continue
-        parts = [
-            [part] if part in known else [name for name in names if _matches(name, part)]
-            for part in word.split("+")
-        ]
-        for part, found in zip(word.split("+"), parts, strict=True):
-            if not found:
+        found: list[str] = []
+        for part in word.split("+"):
+            matched = [part] if part in names else [name for name in names if _matches(name, part)]
+            if not matched:
                 raise InputError(
                     f"{POLICY}: units={part!r} names no module of workload {workload.name!r}; give names "
                     f"such as {', '.join(names[:3]) or 'none: its gradients have no modules'}"
                 )
-        if len(parts) == 1:
-            groups += [(name,) for name in parts[0]]
-        else:
-            groups.append(tuple(name for found in parts for name in found))
+            found += matched
+        groups += [tuple(found)] if "+" in word else [(name,) for name in found]
     given = Counter(name for group in groups for name in group)
     for name, times in given.items():
         if times > 1 or any(other in given for other in _around(name)):
@@ -232,34 +213,29 @@ def plan(workload: Workload, assignment: Assignment, world_size: int | None) -> 
     units = cut_units(workload, settings, 1 if world_size is None else settings.shards(world_size))
     home = {index: unit for unit in units for index in unit.indices}
     place = {index: number for number, index in enumerate(workload.order())}
-    last = {unit.name: max(place[index] for index in unit.indices) for unit in units}
-    late = {unit.name for unit in units if unit.is_root or last[unit.name] == len(place) - 1}
-    by_hook = sorted((unit for unit in units if unit.name not in late), key=lambda unit: last[unit.name])
-    used = [home[index] for module in forward_modules(workload) for index in module.indices[:1]]
-    forward = dict.fromkeys([unit for unit in units if unit.is_root] + used)
-    finished: dict[Unit, None] = {}
-    for unit in used:
-        finished.pop(unit, None)
-        finished[unit] = None
-    reduced = (*by_hook, *(unit for unit in units if unit.name in late))
+    last = {unit: max(place[index] for index in unit.indices) for unit in units}
+    late = [unit for unit in units if not unit.name or last[unit] == len(place) - 1]
+    by_hook = sorted((unit for unit in units if unit not in late), key=last.__getitem__)
+    used = [home[indices[0]] for indices, _ in forward_modules(workload) if indices]
     return Fsdp2Plan(
+        system=POLICY,
         workload=workload,
-        buckets=tuple(unit.indices for unit in reduced),
+        buckets=tuple(unit.indices for unit in (*by_hook, *late)),
         micro_batches=settings.accumulation_steps,
         why=" (A10.1)",
         settings=settings,
         units=units,
-        forward=tuple(forward),
-        finished=tuple(unit for unit in finished if not unit.is_root),
-        reduced=reduced,
-        late=frozenset(late),
+        forward=tuple(dict.fromkeys([*(unit for unit in units if not unit.name), *used])),
+        finished=tuple(unit for unit in dict.fromkeys(used[::-1]) if unit.name)[::-1],
+        reduced=(*by_hook, *late),
+        late=len(late),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fsdp2Plan(Plan):
     """Units as declared, in the order of forward, and in that of reductions, of which the last micro-batch
-    alone has any; ``late`` are reduced after backward.
+    alone has any; the last ``late`` of them come after backward.
 
     ``finished``: all but the root in the order in which forward is done with them. That differs from
     ``forward`` if a unit's modules are used both before and after another unit.
@@ -270,21 +246,21 @@ class Fsdp2Plan(Plan):
     forward: tuple[Unit, ...]
     finished: tuple[Unit, ...]
     reduced: tuple[Unit, ...]
-    late: frozenset[str]
+    late: int
 
-    def _micro_batch(self, hardware: Hardware, iteration: Iteration, number: int) -> Program:
-        return _MicroBatch(self, hardware, number).write()
+    def writer(self, hardware: Hardware, iteration: Iteration, number: int) -> "_MicroBatch":
+        """Who writes a micro-batch."""
+        return _MicroBatch(self, hardware, iteration, number)
 
     def buffer_bytes(self) -> int:
         """Two units gathered at once in backward, or one beside the gradients of another that are reduced."""
-        dtypes = self.settings.gathered_dtype, self.settings.sent_dtype
-        sizes = sorted(unit.numel * max(DTYPE_BYTES[of(unit.dtype)] for of in dtypes) for unit in self.units)
-        return sum(sizes[-2:])
+        wide = [max(DTYPE_BYTES[one.gathered_dtype], DTYPE_BYTES[one.sent_dtype]) for one in self.units]
+        return sum(sorted(unit.numel * width for unit, width in zip(self.units, wide, strict=True))[-2:])
 
     def lines(self) -> str:
         """Python that wraps ``model``: each unit, then the root."""
         settings = self.settings
-        units = [unit.name.split("+") for unit in self.units if not unit.is_root]
+        units = [unit.name.split("+") for unit in self.units if unit.name]
         arguments, lines = "", ["from torch.distributed.fsdp import fully_shard"]
         dtypes = {"param_dtype": settings.param_dtype, "reduce_dtype": settings.reduce_dtype}
         if any(dtypes.values()):
@@ -337,125 +313,28 @@ class Fsdp2Plan(Plan):
         return "\n".join([title, *lines]) + "\n"
 
 
-class _MicroBatch(StepWriter):
-    """Micro-batch ``number`` (from 0), as it is written."""
+class _MicroBatch(StepWriter[Fsdp2Plan]):
+    """A micro-batch, as it is written."""
 
-    def __init__(self, plan: Fsdp2Plan, hardware: Hardware, number: int) -> None:
-        self.settings, self.units, self.number = plan.settings, plan, number
-        self.is_last = number == plan.micro_batches - 1
-        super().__init__(plan.workload, hardware, POLICY, len(plan.buckets) * self.is_last)
-        self.gathered: dict[str, int] = {}  # by unit, its gather of this backward
+    def __init__(self, plan: Fsdp2Plan, hardware: Hardware, iteration: Iteration, number: int) -> None:
+        super().__init__(plan, hardware, iteration, number)
+        self.settings = plan.settings
+        self.gathers = hardware.world_size > 1  # one rank has all parameters
+        self.gathered: dict[Unit, int] = {}  # by unit, its gather of this backward
         self.under_way: int | None = None  # the last reduce-scatter, for which the next one waits
-
-    @property
-    def gathers(self) -> bool:
-        """Whether parameters are gathered: not where there is one rank, which has them all."""
-        return self.hardware.world_size > 1
 
     def write(self) -> Program:
         """The whole of it."""
         if self.gathers:
             self._gather_in_forward()
         self.forward()
-        self.reduce()
-        self.synchronised(self._optimizer_ns() if self.is_last else 0)
-        return self.program(
-            machine=machine_of(self.workload, replace(self.hardware, comm_channels=1)),  # one communicator
-            notes=(_STREAMS, *self._of_replicas(), *self._root_alone()),
-        )
-
-    def reduce(self) -> None:
-        """Units as backward comes to them: gathered and copied out, computed, reduced (A10.3, A10.4)."""
-        units, order = self.units, self.workload.order()
-        home = {index: number for number, unit in enumerate(units.reduced) for index in unit.indices}
-        missing = [set(unit.indices) for unit in units.reduced]
-        begun: set[int] = set()
-
-        def come_to(bucket: int) -> None:
-            if bucket not in begun:
-                begun.add(bucket)
-                self._pre_backward(units.reduced[bucket])
-
-        for bucket, unit in enumerate(units.reduced):
-            if unit.is_root:
-                come_to(bucket)
-        come_to(home[order[0]])
-        for index, following in zip(self.backward(self._addition_ns), (*order[1:], None), strict=True):
-            bucket = home[index]
-            missing[bucket].remove(index)
-            if not missing[bucket] and units.reduced[bucket].name not in units.late:
-                self._reduce(bucket, "backward")
-            if following is not None:
-                come_to(home[following])
-        for bucket, unit in enumerate(units.reduced):
-            if unit.name in units.late:
-                self._reduce(bucket, "end of backward")
-        for bucket, carriers in enumerate(self.carriers):
-            self.wait(carriers[-1])
-            self.copy_back(bucket)
-
-    def _addition_ns(self, index: int) -> int:
-        """From the second micro-batch on gradients are added to those of the ones before (A3.12)."""
-        size = self.workload.gradients[index].num_bytes * bool(self.number)
-        return transfer_ns(size, self.hardware.accumulate_bytes_per_s)
-
-    def _pre_backward(self, unit: Unit) -> None:
-        """Wait for the unit's gather, copy it out, and prefetch what backward comes to next (A10.3)."""
-        settings, units = self.settings, self.units
-        if not self.gathers or not settings.reshard_after_forward:
-            return
-        self._gather(unit)
-        if unit.name in self.gathered:
-            self.wait(self.gathered[unit.name])
-            self.compute(HOOK, self.copy_out_ns(unit))
-        before = [one for one in units.forward if not one.is_root]  # as lists for prefetching are written
-        if not settings.backward_prefetch:
-            before = list(units.finished)
-        place = len(before) if unit.is_root else before.index(unit)
-        ahead = max(1, settings.backward_prefetch)
-        is_queued = False
-        for target in before[max(place - ahead, 0) : place][::-1]:
-            is_queued |= self._gather(target, is_queued=is_queued)
-
-    def _gather(self, unit: Unit, *, is_queued: bool = False) -> bool:
-        """Launch a unit's gather, unless it was before; the root needs none. Returns whether it did."""
-        if unit.is_root or unit.name in self.gathered:
-            return False
-        self.gathered[unit.name] = self.send(self.gather(unit, "backward", is_queued=is_queued))
-        return True
-
-    def _reduce(self, bucket: int, phase: Phase) -> None:
-        """Wait for the reduce-scatter before, copy in, and send, in the last micro-batch alone (A10.4)."""
-        if not self.is_last:
-            return
-        unit = self.units.reduced[bucket]
-        if self.under_way is not None:
-            self.wait(self.under_way)
-        sent = self.reduction(unit, bucket, phase)
-        self.compute(COPY_IN, transfer_ns(sent.num_bytes, self.hardware.copy_in_bytes_per_s), bucket=bucket)
-        self.ready(bucket)
-        self.under_way = self.send(sent)
-        if (behind := self.replicas_reduction(sent, self.under_way)) is not None:
-            self.send(behind)
-
-    def _of_replicas(self) -> tuple[str, ...]:
-        """Notes under HSDP: whose curves are taken, and that its two groups share a channel (A10.7)."""
-        replicas, ranks = self.settings.replicas, self.hardware.world_size
-        if replicas == 1:
-            return ()
-        return (
-            f"HSDP: the hardware's reduce_scatter and all_gather are taken for those of a group of "
-            f"{ranks // replicas} ranks that share, its all_reduce for that of {replicas} replicas; measured "
-            f"on all {ranks} ranks, they are not these",
-            "HSDP: collectives of both groups go one after the other, as over one link; a GPU may run an "
-            "all-reduce of replicas beside a reduce-scatter or a gather, and be faster",
-        )
-
-    def _root_alone(self) -> tuple[str, ...]:
-        """A note if no unit was found where blocks were asked for, as they are by default."""
-        if self.settings.units != BLOCKS or len(self.units.forward) > 1:
-            return ()
-        return ("no module of the workload is numbered in a list: all parameters are one unit, the root's",)
+        self._reduce()
+        # The optimizer works on one rank's share, padding included (A10.6).
+        owned = sum(unit.numel for unit in self.plan.units) // self.settings.shards(self.hardware.world_size)
+        self.synchronised(shared_optimizer_ns(self.workload, owned))
+        self._note()
+        one_communicator = replace(self.hardware, comm_channels=1)
+        return self.program(machine=machine_of(self.workload, one_communicator))
 
     def _gather_in_forward(self) -> None:
         """Units as forward comes to them, the root first of all: gathered, copied out, computed (A10.2).
@@ -463,61 +342,121 @@ class _MicroBatch(StepWriter):
         The host runs ahead: a gather waits for the copy out of the unit that is ``ahead`` + 1 before it, and
         for nothing else; those that wait for each other's channel are queued (A10.8).
         """
-        units, ahead = self.units.forward, max(1, self.settings.forward_prefetch)
+        units = self.plan.forward
         home = {index: unit for unit in units for index in unit.indices}
         to_launch, launched = iter(units), []
+        begun: set[Unit] = set()
 
-        def launch() -> None:
-            if (unit := next(to_launch, None)) is not None:
-                launched.append(self.send(self.gather(unit, "forward")))
-
-        begun: dict[Unit, None] = {}
+        def launch(count: int = 1) -> None:
+            for _, unit in zip(range(count), to_launch, strict=False):
+                launched.append(self.send(self._gather(unit, "forward")))
 
         def come_to(unit: Unit) -> None:
-            if unit in begun:
-                return
-            self.wait(launched[len(begun)])
-            begun[unit] = None
-            self.compute(AROUND, self.copy_out_ns(unit))
-            launch()
+            if unit not in begun:
+                self.wait(launched[len(begun)])
+                begun.add(unit)
+                self.compute(AROUND, self._copy_out_ns(unit))
+                launch()
 
-        for _ in range(ahead + 1):
-            launch()
+        launch(1 + max(1, self.settings.forward_prefetch))
         come_to(units[0])
-        for module in forward_modules(self.workload):
-            if module.indices:
-                come_to(home[module.indices[0]])
-            self.compute(FORWARD, module.duration_ns)
+        self.forward_by_module(lambda indices: come_to(home[indices[0]]) if indices else None)
 
-    def copy_out_ns(self, unit: Unit) -> int:
-        """ns of copying gathered parameters out of one buffer."""
-        size = unit.numel * DTYPE_BYTES[self.settings.gathered_dtype(unit.dtype)]
-        return transfer_ns(size, self.hardware.copy_out_bytes_per_s)
+    def _reduce(self) -> None:
+        """Units as backward comes to them: gathered and copied out, computed, reduced (A10.3, A10.4)."""
+        units, order = self.plan.reduced, self.workload.order()
+        home = {index: bucket for bucket, unit in enumerate(units) for index in unit.indices}
+        in_hooks = len(units) - self.plan.late
+        triggers = completed_by(self.plan.buckets[:in_hooks], order) if self.reduces else {}
+        begun: set[Unit] = set()
 
-    def gather(self, unit: Unit, phase: Phase, *, is_queued: bool = False) -> Collective:
+        def come_to(unit: Unit) -> None:
+            if unit not in begun:
+                begun.add(unit)
+                self._pre_backward(unit)
+
+        for unit in (*(one for one in units if not one.name), units[home[order[0]]]):
+            come_to(unit)
+        for index, following in zip(self.backward(self.addition_ns), (*order[1:], None), strict=True):
+            if index in triggers:
+                self._send_gradients(triggers[index], "backward")
+            if following is not None:
+                come_to(units[home[following]])
+        for bucket in range(in_hooks, len(self.carriers)):
+            self._send_gradients(bucket, "end of backward")
+        for bucket in range(len(self.carriers)):
+            self.collect(bucket)
+
+    def _pre_backward(self, unit: Unit) -> None:
+        """Wait for the unit's gather, copy it out, and prefetch what backward comes to next (A10.3)."""
+        settings = self.settings
+        if not self.gathers or not settings.reshard_after_forward:
+            return
+        self._gather_again(unit)
+        if unit in self.gathered:
+            self.wait(self.gathered[unit])
+            self.compute(HOOK, self._copy_out_ns(unit))
+        before = [one for one in self.plan.forward if one.name]  # as lists for prefetching are written
+        if not settings.backward_prefetch:
+            before = list(self.plan.finished)
+        place = before.index(unit) if unit.name else len(before)
+        is_queued = False
+        for target in before[max(place - max(1, settings.backward_prefetch), 0) : place][::-1]:
+            is_queued |= self._gather_again(target, is_queued=is_queued)
+
+    def _gather_again(self, unit: Unit, *, is_queued: bool = False) -> bool:
+        """Launch a unit's gather, unless it was before; the root needs none. Returns whether it did."""
+        if not unit.name or unit in self.gathered:
+            return False
+        self.gathered[unit] = self.send(self._gather(unit, "backward", is_queued=is_queued))
+        return True
+
+    def _gather(self, unit: Unit, phase: Phase, *, is_queued: bool = False) -> Collective:
         """The all-gather of a unit's parameters; ``is_queued``: it begins as another one ends (A10.8)."""
-        dtype = self.settings.gathered_dtype(unit.dtype)
-        made = self.collective("all_gather", unit.numel, dtype, phase, purpose="parameters")
+        made = self.collective("all_gather", unit.numel, unit.gathered_dtype, phase, purpose="parameters")
         factor = Fraction(self.hardware.queued_gather_factor)
         queued_ns = round(made.service_ns * factor)
         if is_queued:
             return replace(made, service_ns=queued_ns)
         return replace(made, queued_ns=queued_ns) if phase == "forward" and factor != 1 else made
 
-    def reduction(self, unit: Unit, bucket: int, phase: Phase) -> Collective:
-        """The reduce-scatter of a unit's gradients (A10.4)."""
-        dtype = self.settings.sent_dtype(unit.dtype)
-        return self.collective("reduce_scatter", unit.numel, dtype, phase, bucket=bucket)
+    def _copy_out_ns(self, unit: Unit) -> int:
+        """ns of copying gathered parameters out of one buffer."""
+        return transfer_ns(unit.numel * DTYPE_BYTES[unit.gathered_dtype], self.copy_out_rate)
 
-    def replicas_reduction(self, sent: Collective, number: int) -> Collective | None:
-        """The all-reduce of a rank's share over the replicas, behind collective ``number`` (A10.7)."""
-        if self.settings.replicas == 1:
-            return None
-        share = sent.elements * self.settings.replicas // self.hardware.world_size
-        return self.collective("all_reduce", share, sent.dtype, sent.phase, bucket=sent.bucket, after=number)
+    def _send_gradients(self, bucket: int, phase: Phase) -> None:
+        """Wait for the reduce-scatter before, copy in, and send (A10.4); under HSDP an all-reduce of this
+        rank's share over the replicas follows (A10.7)."""
+        unit, replicas = self.plan.reduced[bucket], self.settings.replicas
+        if self.under_way is not None:
+            self.wait(self.under_way)
+        sent = self.collective("reduce_scatter", unit.numel, unit.sent_dtype, phase, bucket=bucket)
+        self.compute(COPY_IN, transfer_ns(sent.num_bytes, self.hardware.copy_in_bytes_per_s), bucket=bucket)
+        self.ready(bucket)
+        self.under_way = number = self.send(sent)
+        if replicas > 1:
+            share = unit.numel * replicas // self.hardware.world_size
+            self.send(
+                self.collective("all_reduce", share, unit.sent_dtype, phase, bucket=bucket, after=number)
+            )
 
-    def _optimizer_ns(self) -> int:
-        """The optimizer works on one rank's share, padding included (A10.6)."""
-        shards = self.settings.shards(self.hardware.world_size)
-        owned = sum(unit.numel for unit in self.units.reduced) // shards
-        return shared_optimizer_ns(self.workload, owned)
+    def _note(self) -> None:
+        """What is not checked; under HSDP whose curves are taken (A10.7); that no unit was found where blocks
+        were asked for, as they are by default."""
+        replicas, ranks = self.settings.replicas, self.hardware.world_size
+        self.notes.append(
+            "streams of FSDP2 are modelled from torch's source; a replay has their order and waits, without "
+            "a GPU"
+        )
+        if replicas > 1:
+            self.notes += (
+                f"HSDP: the hardware's reduce_scatter and all_gather are taken for those of a group of "
+                f"{ranks // replicas} ranks that share, its all_reduce for that of {replicas} replicas; "
+                f"measured on all {ranks} ranks, they are not these",
+                "HSDP: collectives of both groups go one after the other, as over one link; a GPU may run an "
+                "all-reduce of replicas beside a reduce-scatter or a gather, and be faster",
+            )
+        if self.settings.units == BLOCKS and len(self.plan.units) == 1:
+            self.notes.append(
+                "no module of the workload is numbered in a list: all parameters are one unit, the root's"
+            )

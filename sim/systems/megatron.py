@@ -8,9 +8,9 @@ the first iteration differs, which sends everything after backward.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from sim.clock.program import AROUND, FORWARD, HOOK, Program
+from sim.clock.program import AROUND, HOOK, Program
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, CollectiveKind, Phase
@@ -18,23 +18,13 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.settings import micro_batches, read, setting, settings_of
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.systems.step_writer import (
-    Plan,
-    StepWriter,
-    check_gradients,
-    forward_modules,
-    shared_optimizer_ns,
-    works,
-)
+from sim.systems.step_writer import Plan, StepWriter, check_gradients, completed_by, shared_optimizer_ns
 from sim.units import transfer_ns
 
 SYSTEM = "megatron"
 _PARAMETER_ALIGNMENT = 64  # elements, of a parameter's start under the distributed optimizer
 _BUCKET_ALIGNMENT = 128  # and of a bucket's end
 _BUSBW_ALIGNMENT = 1 << 16
-_NORM_NOTE = "what Megatron's optimizer sends itself (the norm, one number) is not counted"
-_FEWEST_DEFAULT = 40_000_000
-_DEFAULT_A_RANK = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,15 +76,6 @@ class MegatronSettings:
         """What gradients of parameters of ``dtype`` are kept in, and travel as (A9.1)."""
         return "float32" if self.grad_reduce_in_fp32 else dtype
 
-    def size_limit(self, world_size: int | None) -> int | None:
-        """Elements at which a bucket is closed; None: never, without ``overlap_grad_reduce`` (A9.2).
-
-        ``world_size`` None: so few ranks that the default size is its minimum.
-        """
-        if not self.overlap_grad_reduce:
-            return None
-        return default_bucket_size(world_size) if self.bucket_size is None else self.bucket_size
-
 
 def is_all_bf16(workload: Workload) -> bool:
     """Whether every parameter is bfloat16, as Megatron-LM has them under ``--bf16``."""
@@ -103,7 +84,7 @@ def is_all_bf16(workload: Workload) -> bool:
 
 def default_bucket_size(world_size: int | None) -> int:
     """Elements of a bucket where none are given, on ``world_size`` data-parallel ranks (A9.2)."""
-    return max(_FEWEST_DEFAULT, _DEFAULT_A_RANK * (world_size or 1))
+    return max(40_000_000, 1_000_000 * (world_size or 1))
 
 
 def read_megatron_settings(settings: Mapping[str, Any], workload: Workload) -> MegatronSettings:
@@ -135,8 +116,7 @@ def read_megatron_settings(settings: Mapping[str, Any], workload: Workload) -> M
     return made
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MegatronBucket:
+class MegatronBucket(NamedTuple):
     """A part of a buffer that travels as one: ``members`` in its order, ``elements`` with padding."""
 
     members: tuple[int, ...]
@@ -153,73 +133,37 @@ class MegatronBucket:
 def lay_out_buffers(
     workload: Workload, settings: MegatronSettings, world_size: int | None
 ) -> tuple[MegatronBucket, ...]:
-    """Every bucket, buffer by buffer in the order in which their dtypes occur (A9.1, A9.2).
+    """Every bucket, buffer by buffer in the order in which their dtypes occur (A9.1 to A9.3).
+
+    Without ``overlap_grad_reduce`` a buffer is one bucket. Starts of buckets are multiples of 64 elements, so
+    that offsets within one depend on it alone.
 
     ``world_size`` None: padding is that of one rank, and ``bucket_size`` by default that of few; neither
     changes which parameters a bucket holds, up to 40 ranks.
     """
-    limit = settings.size_limit(world_size)
-    divisor = _divisor(settings, world_size)
-    by_dtype: dict[str, list[int]] = {}
-    for gradient in workload.gradients:
-        by_dtype.setdefault(gradient.dtype, []).append(gradient.index)
-    return tuple(
-        MegatronBucket(
-            members=members,
-            dtype=dtype,
-            grad_dtype=settings.grad_dtype(dtype),
-            elements=_pad(elements, divisor),
-        )
-        for dtype, indices in by_dtype.items()
-        for members, elements in _cut(workload, settings, indices[::-1], limit)
-    )
-
-
-def _cut(
-    workload: Workload, settings: MegatronSettings, indices: list[int], limit: int | None
-) -> list[tuple[tuple[int, ...], int]]:
-    """Members of each bucket of a buffer and its elements up to the end of the last of them.
-
-    Starts of buckets are multiples of 64, so that offsets within one depend on it alone.
-    """
-    shards = settings.use_distributed_optimizer
-    cut: list[tuple[tuple[int, ...], int]] = []
-    members: list[int] = []
-    end = 0
-    for index in indices:
-        start = _pad(end, _PARAMETER_ALIGNMENT) if shards else end
-        members.append(index)
-        end = start + workload.gradients[index].elements
-        if limit is not None and end >= limit:
-            cut.append((tuple(members), end))
-            members, end = [], 0
-    return [*cut, (tuple(members), end)] if members else cut
-
-
-def _divisor(settings: MegatronSettings, world_size: int | None) -> int:
-    """What a bucket's elements are a multiple of (A9.3)."""
-    if not settings.use_distributed_optimizer:
-        return 1
+    limit, shards = math.inf, settings.use_distributed_optimizer
+    if settings.overlap_grad_reduce:
+        size = settings.bucket_size
+        limit = default_bucket_size(world_size) if size is None else size
     busbw = _BUSBW_ALIGNMENT if settings.pad_buckets_for_high_nccl_busbw else 1
-    return math.lcm(world_size or 1, _BUCKET_ALIGNMENT, busbw)
+    divisor = math.lcm(world_size or 1, _BUCKET_ALIGNMENT, busbw) if shards else 1
+    parts: list[MegatronBucket] = []
+    for dtype in dict.fromkeys(gradient.dtype for gradient in workload.gradients):
+        indices = [gradient.index for gradient in workload.gradients if gradient.dtype == dtype]
+        members: list[int] = []
+        end = 0
+        for index in indices[::-1]:
+            members.append(index)
+            end = _pad(end, _PARAMETER_ALIGNMENT if shards else 1) + workload.gradients[index].elements
+            if end >= limit or index == indices[0]:
+                kept = settings.grad_dtype(dtype)
+                parts.append(MegatronBucket(tuple(members), dtype, kept, _pad(end, divisor)))
+                members, end = [], 0
+    return tuple(parts)
 
 
 def _pad(elements: int, divisor: int) -> int:
     return -(-elements // divisor) * divisor
-
-
-def _check_complete(
-    workload: Workload, settings: MegatronSettings, buckets: tuple[MegatronBucket, ...]
-) -> None:
-    """Raise ``NotModelledError`` where hooks send a bucket of which some gradient comes and some does not."""
-    for bucket in buckets if settings.overlap_grad_reduce else ():
-        members = [workload.gradients[index] for index in bucket.members]
-        unused = [gradient for gradient in members if gradient.ready_ns is None]
-        if unused and len(unused) < len(members):
-            raise NotModelledError(
-                f"workload {workload.name!r}: gradient {unused[0].index} ({unused[0].name}) is never ready, "
-                f"others of its bucket are; with overlap_grad_reduce Megatron-Core stops on that (A9.4)"
-            )
 
 
 def plan(workload: Workload, assignment: Assignment, world_size: int | None) -> "MegatronPlan":
@@ -227,15 +171,22 @@ def plan(workload: Workload, assignment: Assignment, world_size: int | None) -> 
 
     Raises:
         InputError, NotModelledError: a setting that is not legal or not modelled, or a gradient on which
-            Megatron itself would stop.
+            Megatron itself would stop: with hooks, one of a bucket of which others come and it does not.
     """
     settings, why = read_megatron_settings(assignment.settings, workload), ""
     parts = lay_out_buffers(workload, settings, world_size)
-    _check_complete(workload, settings, parts)
+    for part in parts if settings.overlap_grad_reduce else ():
+        unused = [index for index in part.members if workload.gradients[index].ready_ns is None]
+        if unused and len(unused) < len(part.members):
+            raise NotModelledError(
+                f"{workload.label(workload.gradients[unused[0]])} is never ready, others of its bucket are; "
+                f"with overlap_grad_reduce Megatron-Core stops on that (A9.4)"
+            )
     if world_size and settings.overlap_grad_reduce and settings.bucket_size is None:
         size = default_bucket_size(world_size)
         why = f"; on {world_size} ranks the default is bucket_size={size}: give it"
     return MegatronPlan(
+        system=SYSTEM,
         workload=workload,
         buckets=tuple(part.members for part in parts),
         micro_batches=settings.num_microbatches,
@@ -252,8 +203,9 @@ class MegatronPlan(Plan):
     settings: MegatronSettings
     parts: tuple[MegatronBucket, ...]
 
-    def _micro_batch(self, hardware: Hardware, iteration: Iteration, number: int) -> Program:
-        return _MicroBatch(self, hardware, number, iteration).write()
+    def writer(self, hardware: Hardware, iteration: Iteration, number: int) -> "_MicroBatch":
+        """Who writes a micro-batch."""
+        return _MicroBatch(self, hardware, iteration, number)
 
     def buffer_bytes(self) -> int:
         """What the buffers, in which gradients lie, have beyond them: padding, and what fp32 adds; and the
@@ -279,115 +231,86 @@ class MegatronPlan(Plan):
         return "\n".join(lines) + "\n"
 
 
-class _MicroBatch(StepWriter):
-    """Micro-batch ``number`` (from 0), as it is written."""
-
-    def __init__(self, plan: MegatronPlan, hardware: Hardware, number: int, iteration: Iteration) -> None:
-        self.settings, self.buckets, self.is_first = plan.settings, plan.parts, number == 0
-        self.is_last = number == plan.micro_batches - 1
-        self.in_hooks = self.is_last and plan.settings.overlap_grad_reduce and iteration != 1
-        super().__init__(plan.workload, hardware, SYSTEM, len(plan.parts) * self.is_last)
+class _MicroBatch(StepWriter[MegatronPlan]):
+    """A micro-batch, as it is written."""
 
     def write(self) -> Program:
         """The whole of it."""
-        if self.is_first:
-            self.compute(AROUND, self._zeroing_ns())
-            if self.settings.overlap_param_gather:
+        settings, parts = self.plan.settings, self.plan.parts
+        shards, gathers = settings.use_distributed_optimizer, settings.overlap_param_gather
+        if not self.number:  # buffers are zeroed: written, not read (A9.5)
+            written = sum(part.num_bytes for part in parts)
+            self.compute(AROUND, transfer_ns(written // 2, self.hardware.copy_in_bytes_per_s))
+            if gathers:
                 self._gather_in_forward()
         self.forward()
-        self.reduce()
-        self.synchronised(self._optimizer_ns() if self.is_last else 0)
-        if (
-            self.is_last
-            and self.settings.use_distributed_optimizer
-            and not self.settings.overlap_param_gather
-        ):
-            for bucket in self.buckets:  # one after the other (A9.6)
-                self.block(self.gather(bucket, "step"))
-        return self.program(around_for="zeroed gradients", notes=self._notes() if self.is_last else ())
+        self._reduce()
+        owned = sum(part.elements for part in parts) // self.hardware.world_size
+        optimizer_ns = self.workload.optimizer_ns
+        self.synchronised(shared_optimizer_ns(self.workload, owned) if shards else optimizer_ns)
+        for part in parts if self.is_last and shards and not gathers else ():
+            self.block(self._gather(part, "step"))  # one after the other (A9.6)
+        if self.is_last and shards:
+            self.notes.append("what Megatron's optimizer sends itself (the norm, one number) is not counted")
+        return self.program("zeroed gradients")
 
-    def reduce(self) -> None:
+    def _reduce(self) -> None:
         """Backward with each gradient's addition; what hooks send, and what is sent or waited for after."""
-        used = {index for index, _ in works(self.workload)}
-        pending = [used.intersection(one.members) for one in self.buckets if self.in_hooks]
-        home = {index: number for number, missing in enumerate(pending) for index in missing}
+        in_hooks = self.reduces and self.plan.settings.overlap_grad_reduce and self.iteration != 1
+        triggers = completed_by(self.plan.buckets, self.workload.order()) if in_hooks else {}
         for index in self.backward():
-            self.compute(HOOK, self.hook_ns + self._addition_ns(index), gradient=index)
-            if (number := home.get(index)) is not None:
-                pending[number].remove(index)
-                if not pending[number]:
-                    self._start(number, "backward", index)
+            self.compute(HOOK, self.hook_ns + self._main_grad_ns(index), gradient=index)
+            if index in triggers:
+                self._start(triggers[index], "backward", index)
         for number, sent in enumerate(self.carriers):
             if not sent:  # no hook has sent it (A9.4)
                 self._start(number, "after backward", None)
-            self.wait(self.carriers[number][0])
-            self.copy_back(number)
+            self.collect(number)
 
-    def _addition_ns(self, index: int) -> int:
+    def _main_grad_ns(self, index: int) -> int:
         """ns of ``main_grad.add_(grad)`` in every micro-batch: it reads two tensors and writes one (A9.5)."""
-        dtype = self.workload.gradients[index].dtype
-        narrow, wide = DTYPE_BYTES[dtype], DTYPE_BYTES[self.settings.grad_dtype(dtype)]
-        moved = self.workload.gradients[index].elements * (narrow + 2 * wide)
+        one = self.workload.gradients[index]
+        moved = one.num_bytes + 2 * one.elements * DTYPE_BYTES[self.plan.settings.grad_dtype(one.dtype)]
         return transfer_ns(moved // 3, self.hardware.accumulate_bytes_per_s)
 
     def _start(self, number: int, phase: Phase, gradient: int | None) -> None:
         """Divide a bucket in place, then send it (A9.5)."""
-        settings, hardware, bucket = self.settings, self.hardware, self.buckets[number]
+        settings, part = self.plan.settings, self.plan.parts[number]
         self.ready(number)
-        if hardware.world_size > 1 and not settings.average_in_collective:
-            self.compute(HOOK, transfer_ns(bucket.num_bytes, hardware.copy_in_bytes_per_s), bucket=number)
+        if self.hardware.world_size > 1 and not settings.average_in_collective:
+            divided_ns = transfer_ns(part.num_bytes, self.hardware.copy_in_bytes_per_s)
+            self.compute(HOOK, divided_ns, bucket=number)
         kind: CollectiveKind = "reduce_scatter" if settings.use_distributed_optimizer else "all_reduce"
-        elements, dtype = bucket.elements, bucket.grad_dtype
-        self.send(self.collective(kind, elements, dtype, phase, gradient=gradient, bucket=number))
-
-    def _zeroing_ns(self) -> int:
-        """ns to zero the buffers at the start of a step: they are written, not read (A9.5)."""
-        written = sum(bucket.num_bytes for bucket in self.buckets)
-        return transfer_ns(written // 2, self.hardware.copy_in_bytes_per_s)
+        self.send(
+            self.collective(kind, part.elements, part.grad_dtype, phase, gradient=gradient, bucket=number)
+        )
 
     def _gather_in_forward(self) -> None:
         """Modules of forward, whose hooks wait for their bucket's gather and launch that of the one before.
 
         Buckets are numbered as backward reduces them, so forward comes to the last one first (A9.6).
         """
-        home = {index: number for number, one in enumerate(self.buckets) for index in one.members}
+        home = {index: number for number, bucket in enumerate(self.plan.buckets) for index in bucket}
         sent: dict[int, int] = {}
         waited: set[int] = set()
 
         def launch(bucket: int) -> None:
             if bucket not in sent:
-                sent[bucket] = self.send(self.gather(self.buckets[bucket], "forward"))
+                sent[bucket] = self.send(self._gather(self.plan.parts[bucket], "forward"))
 
-        for module in forward_modules(self.workload):
-            for bucket in dict.fromkeys(home[index] for index in module.indices):
+        def come_to(indices: tuple[int, ...]) -> None:
+            for bucket in dict.fromkeys(home[index] for index in indices):
                 launch(bucket)
                 if bucket not in waited:
                     waited.add(bucket)
                     self.wait(sent[bucket])
                     if bucket:
                         launch(bucket - 1)
-            self.compute(FORWARD, module.duration_ns)
 
-    def gather(self, bucket: MegatronBucket, phase: Phase) -> Collective:
+        self.forward_by_module(come_to)
+
+    def _gather(self, part: MegatronBucket, phase: Phase) -> Collective:
         """The all-gather of a bucket's parameters."""
         return self.collective(
-            "all_gather", bucket.elements, bucket.dtype, phase, purpose="parameters", is_counted=False
+            "all_gather", part.elements, part.dtype, phase, purpose="parameters", is_counted=False
         )
-
-    def _optimizer_ns(self) -> int:
-        """ns of the optimizer; the distributed one works on one rank's share of the buffers (A9.6)."""
-        if not self.settings.use_distributed_optimizer:
-            return self.workload.optimizer_ns
-        owned = sum(bucket.elements for bucket in self.buckets) // self.hardware.world_size
-        return shared_optimizer_ns(self.workload, owned)
-
-    def _notes(self) -> tuple[str, ...]:
-        settings, hardware, notes = self.settings, self.hardware, []
-        if settings.use_distributed_optimizer:
-            notes.append(_NORM_NOTE)
-            if hardware.all_gather is None and hardware.world_size > 1:
-                notes.append(
-                    f"all-gathers of parameters are not counted: hardware {hardware.name!r} has no "
-                    f"all_gather curve"
-                )
-        return tuple(notes)

@@ -6,15 +6,15 @@ what buckets hold in memory, and the lines to paste. ``explain`` tells the colle
 iterations, without their times.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from sim.clock.program import Program
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import DDP_POLICIES, Assignment, assigned
 from sim.nouns.collective import Collective, Event, ExplainedIteration, Explanation
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.hardware import CURVES, CurvePoint, Hardware
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import Workload
 from sim.systems import ddp, ddp_assignment, fsdp2, megatron, textbook, zero
@@ -47,6 +47,7 @@ SYSTEMS = {
 POLICIES = tuple(SYSTEMS)
 MAX_ITERATIONS = 1000  # that are explained
 _PLANNED = {"explicit": _DDP, **SYSTEMS}
+_FACTS = {one.name for one in fields(Event)} & {one.name for one in fields(Collective)}
 
 
 def assign(
@@ -194,32 +195,14 @@ def collectives(timeline: Timeline) -> tuple[Collective, ...]:
     )
 
 
-def _events(workload: Workload, collectives: Iterable[Collective], micro_batch: int) -> Iterable[Event]:
-    for collective in collectives:
-        index = collective.gradient
-        yield Event(
-            kind=collective.kind,
-            elements=collective.elements,
-            dtype=collective.dtype,
-            num_bytes=collective.num_bytes,
-            phase=collective.phase,
-            purpose=collective.purpose,
-            micro_batch=micro_batch,
-            gradient=index,
-            name=None if index is None else workload.gradients[index].name,
-            bucket=collective.bucket,
-            root=collective.root,
-        )
+def _events(workload: Workload, collectives: Iterable[Collective], micro_batch: int) -> Iterator[Event]:
+    for one in collectives:
+        name = None if one.gradient is None else workload.gradients[one.gradient].name
+        facts = {fact: getattr(one, fact) for fact in _FACTS}
+        yield Event(micro_batch=micro_batch, name=name, **facts)
 
 
 def _without_times(world_size: int) -> Hardware:
     """Hardware on which everything can be sent and nothing takes time."""
-    free = (CurvePoint(num_bytes=0, duration_ns=0),)
-    return Hardware(
-        name="without times",
-        world_size=world_size,
-        all_reduce=free,
-        reduce_scatter=free,
-        all_gather=free,
-        broadcast=free,
-    )
+    curves: dict[str, Any] = dict.fromkeys(CURVES, (CurvePoint(num_bytes=0, duration_ns=0),))
+    return Hardware(name="without times", world_size=world_size, **curves)

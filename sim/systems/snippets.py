@@ -3,31 +3,15 @@
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
-from sim.nouns.ddp_switches import (
-    ARGUMENTS,
-    HOOKS,
-    LIST_SINCE,
-    OLDEST,
-    SUPPORTED_SINCE,
-    ZERO_CAP_SINCE,
-    Version,
-    read_switches,
-)
+from sim.nouns.ddp_switches import ARGUMENTS, HOOKS, OLDEST, SUPPORTED_SINCE, Version, read_switches
 from sim.nouns.workload import Workload
 from sim.systems import fsdp2, megatron, zero
 from sim.systems.ddp_assignment import check_reaches, first_torches, torch_needed
 from sim.systems.registry import plan
 from sim.units import format_size
-
-_CAP_IS_FIRST_SINCE: Version = (2, 4)  # before, an explicit cap has the first bucket of 1 MiB, too (A2.1)
-# The versions of torch from which on the lines may be others, in order.
-_MARKS = sorted(
-    {LIST_SINCE, _CAP_IS_FIRST_SINCE, ZERO_CAP_SINCE} | {one.metadata["since"] for one in ARGUMENTS.values()}
-)
 
 
 def snippet(assignment: Assignment, workload: Workload, torch: str | None = None) -> str:
@@ -45,8 +29,9 @@ def snippet(assignment: Assignment, workload: Workload, torch: str | None = None
             ``sim.apply`` refuses.
     """
     assignment.check_fits(workload)
+    version = None if torch is None else read_version(torch)
     if assignment.policy == fsdp2.POLICY:
-        if torch is not None and read_version(torch) < fsdp2.FSDP2_SINCE:
+        if version is not None and version < fsdp2.FSDP2_SINCE:
             raise InputError(
                 f"torch: {torch} is not legal; the lines for {assignment.policy} need 2.13 or newer"
             )
@@ -55,23 +40,22 @@ def snippet(assignment: Assignment, workload: Workload, torch: str | None = None
     check_code(assignment)
     if assignment.by_keywords:
         check_reaches(workload, assignment)
-    version = None if torch is None else read_version(torch)
-    if version is not None:
-        _check_switches(assignment, version)
     why = _why_not_by_keywords(assignment, version)
-    lines = _by_keywords(assignment) if why is None else _by_apply(assignment, why, version)
-    title = (
+    hook = assignment.settings.get("comm_hook")
+    lines = [
         f"# bucketsim: {len(assignment.bucket_indices)} bucket(s) for {workload.name!r}, "
-        f"{format_size(workload.total_bytes)} of gradients; {_needs(assignment, version)}"
-    )
-    elsewhere = [
-        f"# Set elsewhere, and part of this assignment: {name}={value!r}"
-        for name, value in assignment.settings.items()
-        if name != "comm_hook"
+        f"{format_size(workload.total_bytes)} of gradients; {_needs(assignment, version)}",
+        *(
+            f"# Set elsewhere, and part of this assignment: {name}={value!r}"
+            for name, value in assignment.settings.items()
+            if name != "comm_hook"
+        ),
+        *(_by_keywords(assignment) if why is None else _by_apply(assignment, why, version)),
     ]
-    return (
-        "\n".join([title, *elsewhere, *lines, *_register_hook(assignment.settings.get("comm_hook"))]) + "\n"
-    )
+    if hook is not None:
+        imported, name = hook_call(hook)
+        lines += ["", imported, f"ddp_model.register_comm_hook(None, {name})"]
+    return "\n".join(lines) + "\n"
 
 
 def check_code(assignment: Assignment) -> None:
@@ -101,72 +85,47 @@ def _needs(assignment: Assignment, version: Version | None) -> str:
     """Which torch the lines are for; without a version, the oldest with which they do what they should."""
     if version is not None:
         return f"for torch {_told(version)}"
-    switches = torch_needed(assignment.ddp_kwargs)
+    first = first_torches(assignment.ddp_kwargs)
+    switches = max((since for name, since in first.items() if name in ARGUMENTS), default=OLDEST)
     if not assignment.by_keywords:
         return f"needs torch '>={_told(max(switches, SUPPORTED_SINCE))}'"
-    since = next(one for one in _MARKS if one >= switches and _why_not_by_keywords(assignment, one) is None)
-    if since == OLDEST:
+    if (since := torch_needed(assignment.ddp_kwargs)) == OLDEST:
         return f"any torch from {_told(OLDEST)} on"
     return f"needs torch '>={_told(since)}'" + (" (before: sim.apply)" if since > switches else "")
 
 
-def _check_switches(assignment: Assignment, version: Version) -> None:
-    """Raise ``InputError`` for a keyword that this torch has not, whatever its value."""
-    first = first_torches(assignment.ddp_kwargs)
-    for name, since in sorted(first.items(), key=lambda one: one[1]):
-        if version < since:
-            raise InputError(
-                f"torch: {_told(version)} has no {name}, which is part of this assignment; give "
-                f"{_told(since)} or newer"
-            )
-
-
 def _why_not_by_keywords(assignment: Assignment, version: Version | None) -> str | None:
-    """Why keywords of stock DDP are not enough here; None where they are."""
+    """Why keywords of stock DDP are not enough here; None where they are.
+
+    Raises:
+        InputError: a switch that this torch has not, whatever its value.
+    """
+    first = first_torches(assignment.ddp_kwargs)
+    missing = {name: since for name, since in first.items() if version is not None and version < since}
+    for name in sorted(missing.keys() & ARGUMENTS.keys(), key=missing.__getitem__):
+        raise InputError(
+            f"torch: {_told(version or OLDEST)} has no {name}, which is part of this assignment; give "
+            f"{_told(missing[name])} or newer"
+        )
     if not assignment.by_keywords:
         return "No keyword of DistributedDataParallel reaches these buckets"
-    if version is None:
-        return None
-    kwargs = assignment.ddp_kwargs
-    if "bucket_cap_mb_list" in kwargs and version < LIST_SINCE:
-        return f"torch {_told(version)} has no bucket_cap_mb_list, which came with {_told(LIST_SINCE)}"
-    if "bucket_cap_mb" not in kwargs:
-        return None
-    if kwargs["bucket_cap_mb"] == 0 and version < ZERO_CAP_SINCE:
-        return f"torch {_told(version)} refuses bucket_cap_mb=0, which {_told(ZERO_CAP_SINCE)} takes"
-    if version < _CAP_IS_FIRST_SINCE:
-        return (
-            f"torch {_told(version)} makes a first bucket of 1 MiB even with bucket_cap_mb, which ended with "
-            f"{_told(_CAP_IS_FIRST_SINCE)}"
-        )
+    for name, since in missing.items():
+        return f"torch {_told(version or OLDEST)} has no {name}, which came with {_told(since)}"
     return None
 
 
 def _by_keywords(assignment: Assignment) -> list[str]:
-    lines = []
-    environment = assignment.requires.get("environment", {})
+    lines, environment = [], assignment.requires.get("environment", {})
     if environment:
-        lines.append("import os")
-        lines += [
-            f"os.environ[{name!r}] = {value!r}  # before import torch" for name, value in environment.items()
-        ]
-    arguments = ["model", *(f"{name}={typed(name, value)}" for name, value in assignment.ddp_kwargs.items())]
+        lines = ["import os", *(f"os.environ[{name!r}] = {value!r}" for name, value in environment.items())]
+        lines[-1] += "  # before import torch"
+    arguments = ["model", *(f"{name}={value!r}" for name, value in assignment.ddp_kwargs.items())]
     call = f"ddp_model = torch.nn.parallel.DistributedDataParallel({', '.join(arguments)})"
     return [*lines, "import torch", "", call]
 
 
-def typed(name: str, value: Any) -> str:
-    """A value of a keyword as one types it; mixed precision is torch's own class, with dtypes of torch."""
-    if name != "mixed_precision" or not isinstance(value, dict):
-        return repr(value)
-    dtypes = ", ".join(f"{field}=torch.{dtype}" for field, dtype in value.items())
-    return f"torch.nn.parallel.distributed._MixedPrecision({dtypes})"
-
-
 def _by_apply(assignment: Assignment, why: str, version: Version | None) -> list[str]:
     """Lines that call ``sim.apply``, without ``made_for``: by ``bucket_bytes`` it refuses another model."""
-    if assignment.ddp_kwargs.get("mixed_precision"):
-        raise NotModelledError(f"mixed_precision: sim.apply does not support it, and it is needed: {why}")
     lines = [f"# {why}: needs bucketsim where it trains."]
     if version is not None and version < SUPPORTED_SINCE:
         lines.append(
@@ -186,14 +145,6 @@ def _by_apply(assignment: Assignment, why: str, version: Version | None) -> list
     if kwargs:
         lines.append(f"    ddp_kwargs={kwargs!r},")
     return [*lines, ")", "ddp_model = sim.apply(model, assignment)"]
-
-
-def _register_hook(name: str | None) -> list[str]:
-    """The lines that register a communication hook of torch's; none where there is none."""
-    if name is None:
-        return []
-    imported, hook = hook_call(name)
-    return ["", imported, f"ddp_model.register_comm_hook(None, {hook})"]
 
 
 def hook_call(name: str) -> tuple[str, str]:
@@ -221,9 +172,7 @@ def deepspeed_config(assignment: Assignment, workload: Workload) -> str:
     ``accelerator`` (``DS_ACCELERATOR``) and ``offload_bytes_per_s`` (the machine's) are no part of it.
 
     Raises:
-        AssignmentError: the assignment does not fit ``workload``, or its buckets are not these settings'.
-        InputError: a setting that is not legal.
-        NotModelledError: an assignment of another system than ZeRO, or a setting that is not modelled.
+        AssignmentError, InputError, NotModelledError: as ``megatron_flags``, of ZeRO.
     """
     _check_policy(assignment, "DeepSpeed", tuple(zero.STAGES))
     return plan(workload, assignment, None).lines()

@@ -4,9 +4,11 @@ A workload has forward's time as one number. It is shared out over modules as ba
 gradients, and modules are run in the order in which backward comes to them, from its end to its beginning.
 """
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, Generic, TypeVar
 
 from sim.clock.program import (
     BACKWARD,
@@ -20,6 +22,7 @@ from sim.clock.program import (
     SYNC_END,
     WAIT,
     Item,
+    Machine,
     Program,
     machine_of,
 )
@@ -30,16 +33,18 @@ from sim.nouns.collective import Collective, CollectiveKind, Phase
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.units import divide_half_even
+from sim.units import divide_half_even, transfer_ns
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What a system does with a workload: its settings read, its buckets cut; ``buckets`` as it numbers them.
 
-    ``why``: what to say where an assignment has other buckets, with the rule that makes these.
+    ``system`` is its name; ``why`` what to say where an assignment has other buckets, with the rule that
+    makes these.
     """
 
+    system: str
     workload: Workload
     buckets: tuple[tuple[int, ...], ...]
     micro_batches: int = 1
@@ -52,12 +57,16 @@ class Plan:
             NotModelledError: an iteration that is not modelled, or a curve that the hardware does not have.
         """
         last = self.micro_batches - 1
-        before = [self._micro_batch(hardware, iteration, number) for number in range(min(last, 2))]
-        return (*before, *before[1:] * (last - 2), self._micro_batch(hardware, iteration, last))
+        before = [self.writer(hardware, iteration, number).write() for number in range(min(last, 2))]
+        return (*before, *before[1:] * (last - 2), self.writer(hardware, iteration, last).write())
 
-    def _micro_batch(self, hardware: Hardware, iteration: Iteration, number: int) -> Program:
-        """The program of micro-batch ``number`` (from 0)."""
+    def writer(self, hardware: Hardware, iteration: Iteration, number: int) -> "StepWriter[Any]":
+        """Who writes micro-batch ``number`` (from 0)."""
         raise NotImplementedError
+
+    def reduces(self, number: int) -> bool:
+        """Whether micro-batch ``number`` sends gradients: by default the last one alone."""
+        return number == self.micro_batches - 1
 
     def construct(self) -> tuple[Collective, ...]:
         """What the system sends before the first step."""
@@ -76,22 +85,33 @@ class Plan:
         raise NotImplementedError
 
 
-class StepWriter:
-    """The lane of one micro-batch, as a system writes it, and the collectives that it launches.
+P = TypeVar("P", bound=Plan)
 
-    ``carriers``: of each bucket the collectives that carry it, once they are sent.
+
+class StepWriter(Generic[P]):
+    """The lane of micro-batch ``number`` (from 0), as a system writes it, and what it sends.
+
+    ``carriers``: of each bucket the collectives that carry it, once they are sent; none where nothing is
+    reduced.
     """
 
-    def __init__(self, workload: Workload, hardware: Hardware, system: str, buckets: int) -> None:
-        self.workload = workload
-        self.hardware = hardware
-        self.system = system
+    def __init__(self, plan: P, hardware: Hardware, iteration: Iteration, number: int) -> None:
+        self.plan, self.workload, self.hardware = plan, plan.workload, hardware
+        self.iteration, self.number = iteration, number
+        self.is_last, self.reduces = number == plan.micro_batches - 1, plan.reduces(number)
         self.lane: list[Item] = []
         self.collectives: list[Collective] = []
-        self.carriers: list[tuple[int, ...]] = [()] * buckets
-        included = "copy_in" in workload.ready_includes
+        self.carriers: list[tuple[int, ...]] = [() for _ in plan.buckets if self.reduces]
+        self.notes: list[str] = []
+        self._uncounted: Counter[tuple[str, str]] = Counter()
+        included = "copy_in" in self.workload.ready_includes
         self.copy_in_rate = None if included else hardware.copy_in_bytes_per_s
+        self.copy_out_rate = hardware.copy_out_bytes_per_s
         self.hook_ns = 0 if included else hardware.hook_cost_ns
+
+    def write(self) -> Program:
+        """The whole of it."""
+        raise NotImplementedError
 
     def compute(
         self, kind: int, duration_ns: int, *, gradient: int | None = None, bucket: int | None = None
@@ -99,6 +119,12 @@ class StepWriter:
         """The lane is busy for ``duration_ns``; for 0 nothing is written."""
         if duration_ns:
             self.lane.append(Item(kind, duration_ns, gradient=gradient, bucket=bucket))
+
+    def forward_by_module(self, come_to: Callable[[tuple[int, ...]], None]) -> None:
+        """Forward module by module; ``come_to`` writes what precedes the module of these parameters."""
+        for indices, duration_ns in forward_modules(self.workload):
+            come_to(indices)
+            self.compute(FORWARD, duration_ns)
 
     def forward(self) -> None:
         """What of forward and the loss is left to be done; backward begins after it."""
@@ -119,6 +145,12 @@ class StepWriter:
         self.compute(BACKWARD, self.workload.backward_ns - (last or 0))
         self.lane.append(Item(BACKWARD_END))
 
+    def addition_ns(self, index: int) -> int:
+        """What AccumulateGrad takes to add one gradient to that of the micro-batches before; the first
+        micro-batch has nothing to add to (A3.12)."""
+        size = self.workload.gradients[index].num_bytes * bool(self.number)
+        return transfer_ns(size, self.hardware.accumulate_bytes_per_s)
+
     def ready(self, bucket: int) -> None:
         """From here on the bucket is complete: nothing that it holds is missing."""
         self.lane.append(Item(READY, bucket=bucket))
@@ -136,7 +168,7 @@ class StepWriter:
     ) -> Collective:
         """A collective with its time; ``num_bytes`` where they are not those of its elements.
 
-        ``is_counted``: its time is needed; else one without a curve takes 0.
+        ``is_counted``: its time is needed; else one without a curve takes 0, which a note tells.
 
         Raises:
             NotModelledError: the hardware has no curve of its kind.
@@ -144,16 +176,11 @@ class StepWriter:
         sent_bytes = elements * DTYPE_BYTES[dtype] if num_bytes is None else num_bytes
         duration_ns = collective_ns(self.hardware, kind, sent_bytes)
         if duration_ns is None and is_counted:
-            raise NotModelledError(f"{self.system}: {missing_curve(self.hardware, kind)}")
-        return Collective(
-            kind=kind,
-            elements=elements,
-            dtype=dtype,
-            num_bytes=sent_bytes,
-            service_ns=duration_ns or 0,
-            phase=phase,
-            **more,
-        )
+            raise NotModelledError(f"{self.plan.system}: {missing_curve(self.hardware, kind)}")
+        more |= {"num_bytes": sent_bytes, "service_ns": duration_ns or 0}
+        made = message(kind, elements, dtype, phase, **more)
+        self._uncounted[kind, made.purpose] += duration_ns is None
+        return made
 
     def send(self, collective: Collective) -> int:
         """The lane launches ``collective`` here, unless it follows another; its number is returned."""
@@ -169,27 +196,77 @@ class StepWriter:
         """The lane stands still until the collective's result can be used."""
         self.lane.append(Item(WAIT, collective=number))
 
-    def copy_back(self, bucket: int, duration_ns: int = 0) -> None:
-        """The lane copies a bucket's result back to its gradients, which are available then."""
-        self.lane.append(Item(COPY_BACK, duration_ns, bucket=bucket))
-
     def block(self, collective: Collective) -> None:
         """The lane sends ``collective`` and stands still until its result can be used."""
         self.wait(self.send(collective))
 
-    def synchronised(self, optimizer_ns: int = 0) -> None:
-        """From here on gradients are synchronised; the optimizer may work on them."""
-        self.lane.append(Item(SYNC_END))
-        self.compute(OPTIMIZER, optimizer_ns)
+    def copy_back(self, bucket: int, duration_ns: int = 0) -> None:
+        """The lane copies a bucket's result back to its gradients, which are available then."""
+        self.lane.append(Item(COPY_BACK, duration_ns, bucket=bucket))
 
-    def program(self, **more: Any) -> Program:
-        """What was written; ``more`` are fields of ``Program``."""
+    def collect(self, bucket: int, duration_ns: int = 0) -> None:
+        """The lane waits for the last that carries the bucket, if anything does, and copies it back."""
+        for number in self.carriers[bucket][-1:]:
+            self.wait(number)
+        self.copy_back(bucket, duration_ns)
+
+    def synchronised(self, optimizer_ns: int = 0) -> None:
+        """From here on gradients are synchronised; in the last micro-batch the optimizer works on them."""
+        self.lane.append(Item(SYNC_END))
+        self.compute(OPTIMIZER, optimizer_ns * self.is_last)
+
+    def program(self, around_for: str = "parameters", machine: Machine | None = None, **more: Any) -> Program:
+        """What was written, and what is to be said of it; ``more`` are fields of ``Program``."""
+        uncounted = [
+            f"{count} {kind.replace('_', '-')}(s) of {purpose} are not counted: hardware "
+            f"{self.hardware.name!r} has no {kind} curve"
+            for (kind, purpose), count in self._uncounted.items()
+            if count
+        ]
         return Program(
             lane=tuple(self.lane),
             collectives=tuple(self.collectives),
             carriers=tuple(self.carriers),
-            **{"machine": machine_of(self.workload, self.hardware)} | more,
+            machine=machine or machine_of(self.workload, self.hardware),
+            around_for=around_for,
+            notes=(*uncounted, *self.notes),
+            **more,
         )
+
+
+def message(
+    kind: CollectiveKind,
+    elements: int,
+    dtype: str,
+    phase: Phase,
+    purpose: str = "gradients",
+    *,
+    num_bytes: int | None = None,
+    service_ns: int = 0,
+    **more: Any,
+) -> Collective:
+    """A collective; without ``service_ns`` one that takes no time that counts."""
+    size = elements * DTYPE_BYTES[dtype] if num_bytes is None else num_bytes
+    return Collective(
+        kind=kind,
+        elements=elements,
+        dtype=dtype,
+        num_bytes=size,
+        service_ns=service_ns,
+        phase=phase,
+        purpose=purpose,
+        **more,
+    )
+
+
+def completed_by(buckets: Iterable[Iterable[int]], order: Iterable[int]) -> dict[int, int]:
+    """By gradient, the bucket that it completes where gradients come in this ``order``: its last one.
+
+    Those that never come are not waited for.
+    """
+    home = {index: number for number, bucket in enumerate(buckets) for index in bucket}
+    last = {home[index]: index for index in order if index in home}
+    return {index: bucket for bucket, index in last.items()}
 
 
 def works(workload: Workload) -> list[tuple[int, int]]:
@@ -240,16 +317,9 @@ def shared_optimizer_ns(workload: Workload, owned: int) -> int:
     return divide_half_even(workload.optimizer_ns * owned, total) if total else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardModule:
-    """A module in forward: its own parameters' indices, and its time."""
-
-    indices: tuple[int, ...]
-    duration_ns: int
-
-
-def forward_modules(workload: Workload) -> tuple[ForwardModule, ...]:
-    """Modules that hold parameters themselves, in the order in which forward runs them.
+def forward_modules(workload: Workload) -> list[tuple[tuple[int, ...], int]]:
+    """Modules that hold parameters themselves, in the order in which forward runs them: their own
+    parameters' indices, and their time in ns.
 
     A parameter's module is its name up to the last dot. What has no dot belongs to the root, which comes
     first whenever its gradients are ready; gradients that stand for whole buckets are modules of their own.
@@ -263,10 +333,11 @@ def forward_modules(workload: Workload) -> tuple[ForwardModule, ...]:
         module = name if workload.is_of_whole_buckets else name.rpartition(".")[0]
         members.setdefault(module, []).append(index)
         work[module] = work.get(module, 0) + duration_ns
-    total, done, modules = sum(work.values()), 0, []
-    for module, indices in members.items():
-        before = divide_half_even(workload.forward_ns * done, total) if total else 0
+    total, done, ends = sum(work.values()), 0, [0]
+    for module in members:
         done += work.get(module, 0)
-        after = divide_half_even(workload.forward_ns * done, total) if total else 0
-        modules.append(ForwardModule(indices=tuple(sorted(indices)), duration_ns=after - before))
-    return tuple(modules)
+        ends.append(divide_half_even(workload.forward_ns * done, total) if total else 0)
+    return [
+        (tuple(sorted(indices)), after - before)
+        for indices, (before, after) in zip(members.values(), pairwise(ends), strict=True)
+    ]

@@ -3,8 +3,8 @@
 Buckets are cut once, from the last parameter to the first, and stay the same in every iteration.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sim.clock.program import COPY_IN, Program
@@ -15,7 +15,7 @@ from sim.nouns.ddp_switches import DEFAULT_BUCKET_CAP_BYTES
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.systems.step_writer import Plan, StepWriter
+from sim.systems.step_writer import Plan, StepWriter, completed_by
 from sim.units import cap_bytes, format_ms, transfer_ns
 
 
@@ -45,10 +45,6 @@ STYLES: Mapping[str, Style] = {
     "last-hook": Style(by_size=True, copies="launch", overlaps=True, by_last=True),
     "last-hook-safe": Style(by_size=True, copies="launch", overlaps=True),
 }
-_ADDS_INTO_VIEWS = (
-    "flat-views adds every gradient to its view of the flat storage, zeroed in each step; that work is part "
-    "of the recorded backward only if it was recorded with set_to_none=False"
-)
 
 
 def assign(
@@ -104,7 +100,7 @@ def _check_dense(workload: Workload, policy: str) -> None:
 
 
 def plan(workload: Workload, assignment: Assignment, world_size: int | None) -> "TextbookPlan":
-    """What a textbook system does with any buckets.
+    """What a textbook system does with any buckets, in the one micro-batch of a step.
 
     Raises:
         NotModelledError: a gradient on which the system itself would stop: sparse or ready twice (A8.5), or
@@ -121,55 +117,26 @@ def plan(workload: Workload, assignment: Assignment, world_size: int | None) -> 
                 f"{workload.label(gradient)} is never ready; {policy} has no average for it and stops (A6.4)"
             )
     return TextbookPlan(
+        system=policy,
         workload=workload,
         buckets=assignment.bucket_indices,
-        policy=policy,
         early=early_launches(workload, assignment) if by_last else (),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextbookPlan(Plan):
-    """The one micro-batch of a step. ``early``: whose hooked parameter is not the last to be ready (A6.2)."""
+    """``early``: the buckets whose hooked parameter is not the last to be ready (A6.2)."""
 
-    policy: str
     early: tuple[EarlyLaunch, ...]
 
-    @property
-    def style(self) -> Style:
-        """How it works."""
-        return STYLES[self.policy]
+    def writer(self, hardware: Hardware, iteration: Iteration, number: int) -> "_Step":
+        """Who writes the step."""
+        return _Step(self, hardware, iteration, number)
 
-    def _micro_batch(self, hardware: Hardware, iteration: Iteration, number: int) -> Program:
-        step, style = _Step(self, hardware), self.style
-        place = {index: number for number, index in enumerate(self.workload.order())}
-        triggers = {  # by gradient, the bucket that its hook sends (A6.1, A7.3)
-            bucket[-1] if style.by_last else max(bucket, key=place.__getitem__): number
-            for number, bucket in enumerate(self.buckets)
-        }
-        step.forward()
-        for index in step.backward():
-            if style.copies == "arrival":
-                step.compute(COPY_IN, step.hook_ns + step.copy_in_ns(index), gradient=index)
-            if style.overlaps and index in triggers:
-                step.reduce(triggers[index], "backward", index)
-        if style.overlaps:
-            sent = [one.bucket for one in step.collectives if one.bucket is not None]
-            for bucket in sent:
-                step.collect(bucket)
-            for bucket in range(len(self.buckets)):
-                if bucket not in sent:
-                    step.ready(bucket)
-                    step.copy_back(bucket)
-        else:
-            for bucket in range(len(self.buckets)):
-                step.reduce(bucket, "end of backward", None)
-                step.collect(bucket)
-        notes = _early_in_words(self) if style.by_last else ()
-        if self.policy == "flat-views":
-            notes = (_ADDS_INTO_VIEWS,)
-        step.synchronised(self.workload.optimizer_ns)
-        return step.program(early_launches=self.early, notes=notes)
+    def bucket_bytes(self, bucket: int) -> int:
+        """What travels of a bucket."""
+        return sum(self.workload.gradients[index].on_wire for index in self.buckets[bucket])
 
     def buffer_bytes(self) -> int:
         """Storage that gradients are copied into as they come, or what is flattened until it is copied back.
@@ -177,48 +144,57 @@ class TextbookPlan(Plan):
         Nothing where gradients are sent in place or are views of their bucket (A7.1, A7.4), and nothing for a
         bucket of one gradient that is flattened: torch gives back a view of it.
         """
-        gradients, style = self.workload.gradients, self.style
-        if style.copies is None:
-            return 0
-        if style.copies == "arrival":
-            return sum(gradient.on_wire for gradient in gradients)
-        flat = [sum(gradients[i].on_wire for i in bucket) for bucket in self.buckets if len(bucket) > 1]
-        return sum(flat) if style.overlaps else max(flat, default=0)
+        style, flat = STYLES[self.system], [*map(self.bucket_bytes, range(len(self.buckets)))]
+        if style.copies != "launch":
+            return sum(flat) if style.copies else 0
+        copied = [size for size, bucket in zip(flat, self.buckets, strict=True) if len(bucket) > 1]
+        return sum(copied) if style.overlaps else max(copied, default=0)
 
 
-class _Step(StepWriter):
-    """The lane of a step, as it is written."""
+class _Step(StepWriter[TextbookPlan]):
+    """The step of a textbook system, as it is written."""
 
-    def __init__(self, plan: TextbookPlan, hardware: Hardware) -> None:
-        super().__init__(plan.workload, hardware, plan.policy, len(plan.buckets))
-        self._buckets, self._style = plan.buckets, plan.style
-
-    def copy_in_ns(self, *indices: int) -> int:
-        """How long these gradients take to be copied at once."""
-        return transfer_ns(self._size(indices), self.copy_in_rate)
-
-    def reduce(self, bucket: int, phase: Phase, gradient: int | None) -> None:
-        """Flatten the bucket, where the style does, and send it."""
-        members = self._buckets[bucket]
-        if self._style.copies == "launch":
-            self.compute(COPY_IN, self.copy_in_ns(*members), bucket=bucket)
-        size, dtype = self._size(members), self.workload.gradients[members[0]].dtype
-        self.ready(bucket)
-        elements = size // DTYPE_BYTES[dtype]
-        self.send(
-            self.collective(
-                "all_reduce", elements, dtype, phase, num_bytes=size, gradient=gradient, bucket=bucket
+    def write(self) -> Program:
+        """The whole of it."""
+        style, buckets, order = STYLES[self.plan.system], self.plan.buckets, self.workload.order()
+        triggers = completed_by(buckets, order)  # by gradient, the bucket that its hook sends (A6.1, A7.3)
+        if style.by_last:
+            triggers = {bucket[-1]: number for number, bucket in enumerate(buckets)}
+        self.forward()
+        for index in self.backward():
+            if style.copies == "arrival":
+                size = self.workload.gradients[index].on_wire
+                self.compute(COPY_IN, self.hook_ns + transfer_ns(size, self.copy_in_rate), gradient=index)
+            if style.overlaps and index in triggers:
+                self._send_bucket(triggers[index], "backward", index)
+        sent = [one.bucket for one in self.collectives if one.bucket is not None]
+        for bucket in (*sent, *sorted({*range(len(buckets))}.difference(sent))):
+            if not style.overlaps:  # each one is waited for before the next
+                self._send_bucket(bucket, "end of backward", None)
+            if self.carriers[bucket]:  # the sum is divided: in place, or on the way back
+                self.collect(bucket, transfer_ns(self.plan.bucket_bytes(bucket), self.copy_out_rate))
+            else:
+                self.ready(bucket)
+                self.copy_back(bucket)
+        if style.by_last:
+            self.notes += _early_in_words(self.plan)
+        if self.plan.system == "flat-views":
+            self.notes.append(
+                "flat-views adds every gradient to its view of the flat storage, zeroed in each step; that "
+                "work is part of the recorded backward only if it was recorded with set_to_none=False"
             )
-        )
+        self.synchronised(self.workload.optimizer_ns)
+        return self.program(early_launches=self.plan.early)
 
-    def collect(self, bucket: int) -> None:
-        """Wait for the bucket's sum and divide it: in place, or on the way back into its gradients."""
-        size = self._size(self._buckets[bucket])
-        self.wait(self.carriers[bucket][0])
-        self.copy_back(bucket, transfer_ns(size, self.hardware.copy_out_bytes_per_s))
-
-    def _size(self, indices: tuple[int, ...]) -> int:
-        return sum(self.workload.gradients[index].on_wire for index in indices)
+    def _send_bucket(self, bucket: int, phase: Phase, gradient: int | None) -> None:
+        """Flatten the bucket, where the style does, and send it."""
+        size = self.plan.bucket_bytes(bucket)
+        if STYLES[self.plan.system].copies == "launch":
+            self.compute(COPY_IN, transfer_ns(size, self.copy_in_rate), bucket=bucket)
+        self.ready(bucket)
+        dtype = self.workload.gradients[self.plan.buckets[bucket][0]].dtype
+        sent = self.collective("all_reduce", size // DTYPE_BYTES[dtype], dtype, phase, num_bytes=size)
+        self.send(replace(sent, gradient=gradient, bucket=bucket))
 
 
 def early_launches(workload: Workload, assignment: Assignment) -> tuple[EarlyLaunch, ...]:
@@ -253,22 +229,19 @@ def early_launches(workload: Workload, assignment: Assignment) -> tuple[EarlyLau
     return tuple(found)
 
 
-def _early_in_words(plan: TextbookPlan) -> tuple[str, ...]:
+def _early_in_words(plan: TextbookPlan) -> Iterator[str]:
     """Both failures in words, each with its first example."""
-    count = len(plan.buckets)
     early = [launch for launch in plan.early if launch.is_sent]
     unsent = [launch for launch in plan.early if not launch.is_sent]
-    notes = []
     if early:
         first, worst = early[0], max(early[0].late, key=lambda late: late.late_ns)
-        notes.append(
-            f"wrong gradients: {len(early)} of {count} buckets are sent before all of their gradients are "
-            f"there; bucket {first.bucket} when {first.hooked_name} is ready, without {worst.name}, which "
-            f"comes {format_ms(worst.late_ns)} later (A6.2)"
+        yield (
+            f"wrong gradients: {len(early)} of {len(plan.buckets)} buckets are sent before all of their "
+            f"gradients are there; bucket {first.bucket} when {first.hooked_name} is ready, without "
+            f"{worst.name}, which comes {format_ms(worst.late_ns)} later (A6.2)"
         )
     if unsent:
-        notes.append(
-            f"wrong gradients: {len(unsent)} of {count} buckets are never sent; {unsent[0].hooked_name}, "
-            f"which bucket {unsent[0].bucket} waits for, is not used (A6.4)"
+        yield (
+            f"wrong gradients: {len(unsent)} of {len(plan.buckets)} buckets are never sent; "
+            f"{unsent[0].hooked_name}, which bucket {unsent[0].bucket} waits for, is not used (A6.4)"
         )
-    return tuple(notes)

@@ -6,7 +6,7 @@ iteration differs from another (A5.3).
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -14,17 +14,12 @@ from typing import Any, NamedTuple
 from sim.clock.program import AROUND, COPY_IN, OPTIMIZER, Program
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
-from sim.nouns.collective import Collective, Phase
+from sim.nouns.collective import Collective
 from sim.nouns.hardware import Hardware
 from sim.nouns.settings import micro_batches, read, setting, settings_of
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
-from sim.systems.step_writer import (
-    Plan,
-    StepWriter,
-    check_gradients,
-    shared_optimizer_ns,
-)
+from sim.systems.step_writer import Plan, StepWriter, check_gradients, message, shared_optimizer_ns
 from sim.units import transfer_ns
 
 STAGES = {"zero1": 1, "zero2": 2}
@@ -102,9 +97,10 @@ class ZeroSettings:
         return self.overlap_comm and self.accelerator == "cuda"
 
     @property
-    def waits_on_host(self) -> bool:
-        """Whether the host waits for every flush: offloading tests each owned gradient for overflow."""
-        return self.cpu_offload or not self.has_reduction_stream
+    def copies_on_stream(self) -> bool:
+        """Whether that stream copies, too. Offloading tests each owned gradient for overflow: there the host
+        waits for every flush."""
+        return self.has_reduction_stream and not self.cpu_offload
 
     @property
     def checks_overflow(self) -> bool:
@@ -130,19 +126,26 @@ def read_zero_settings(settings: Mapping[str, Any], stage: int, workload: Worklo
             )
     twice = "DeepSpeed raises 'Gradient computed twice for this partition' (A8.8)"
     check_gradients(workload, "ZeRO", "communication_data_type", twice)
-    if "check_grad_overflow" in settings and dtype != "bfloat16":
-        raise InputError(f"zero{stage}: check_grad_overflow is a setting of bf16; the parameters are {dtype}")
     scales = made.gradient_predivide_factor != 1.0 or made.prescale_gradients
-    if stage == 2 and made.reduce_scatter and scales:
-        raise InputError(
-            "zero2: gradient_predivide_factor and prescale_gradients are not legal with reduce_scatter; give "
-            "reduce_scatter=false"
-        )
-    if not made.compute_grad_norm and (made.gradient_clipping > 0 or made.cpu_offload):
-        raise InputError(
-            f"zero{stage}: compute_grad_norm=false needs gradient_clipping=0 (DeepSpeed's default is 1.0) "
-            f"and no cpu_offload"
-        )
+    needs_norm = made.gradient_clipping > 0 or made.cpu_offload
+    for is_refused, why in (
+        (
+            "check_grad_overflow" in settings and dtype != "bfloat16",
+            f"check_grad_overflow is a setting of bf16; the parameters are {dtype}",
+        ),
+        (
+            stage == 2 and made.reduce_scatter and scales,
+            "gradient_predivide_factor and prescale_gradients are not legal with reduce_scatter; give "
+            "reduce_scatter=false",
+        ),
+        (
+            not made.compute_grad_norm and needs_norm,
+            "compute_grad_norm=false needs gradient_clipping=0 (DeepSpeed's default is 1.0) and no "
+            "cpu_offload",
+        ),
+    ):
+        if is_refused:
+            raise InputError(f"zero{stage}: {why}")
     return made
 
 
@@ -156,22 +159,19 @@ class Slice(NamedTuple):
 Message = tuple[Slice, ...]  # what one all-reduce carries
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlatGroup:
+class FlatGroup(NamedTuple):
     """One optimizer group, flattened, padded and cut into equal partitions; all in elements.
 
-    ``offsets`` and ``sizes`` are those of its gradients, by index.
+    ``places``: by index of its gradients, where each begins and ends.
     """
 
-    offsets: dict[int, int]
-    sizes: dict[int, int]
+    places: dict[int, tuple[int, int]]
     elements: int
     partition_elements: int
 
     def slices(self, index: int) -> Message:
         """The parts of a gradient, by owner; a gradient may straddle partitions (A5.1)."""
-        size, begin = self.partition_elements, self.offsets[index]
-        end = begin + self.sizes[index]
+        size, (begin, end) = self.partition_elements, self.places[index]
         return tuple(
             Slice(owner, min(end, (owner + 1) * size) - max(begin, owner * size))
             for owner in range(begin // size, (end - 1) // size + 1)
@@ -186,26 +186,25 @@ def lay_out(workload: Workload, world_size: int) -> dict[int, FlatGroup]:
     Raises:
         NotModelledError: a group with nothing to optimise, on which DeepSpeed stops.
     """
+    numbers = sorted({gradient.group for gradient in workload.gradients})
+    places: dict[int, dict[int, tuple[int, int]]] = {number: {} for number in numbers}
+    ends = dict.fromkeys(places, 0)
+    for one in workload.gradients:
+        if one.elements:
+            places[one.group][one.index] = ends[one.group], ends[one.group] + one.elements
+            ends[one.group] += one.elements
     groups = {}
-    for number in sorted({gradient.group for gradient in workload.gradients}):
-        offsets, sizes, end = {}, {}, 0
-        for gradient in workload.gradients:
-            if gradient.group == number and gradient.elements:
-                offsets[gradient.index], sizes[gradient.index] = end, gradient.elements
-                end += gradient.elements
+    for number, end in ends.items():
         if not end:
             raise NotModelledError(
                 f"workload {workload.name!r}: optimizer group {number} has no elements; DeepSpeed stops on it"
             )
         share = 2 * -(-end // (2 * world_size))
-        groups[number] = FlatGroup(
-            offsets=offsets, sizes=sizes, elements=share * world_size, partition_elements=share
-        )
+        groups[number] = FlatGroup(places[number], share * world_size, share)
     return groups
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flush:
+class Flush(NamedTuple):
     """The bucket that is reduced at one moment: ``members`` in the order in which they were appended.
 
     ``gradient`` is the one whose arrival flushes it; None: what remains after backward.
@@ -214,11 +213,6 @@ class Flush:
     members: tuple[int, ...]
     gradient: int | None
 
-    @property
-    def phase(self) -> Phase:
-        """Where in the step it is flushed."""
-        return "after backward" if self.gradient is None else "backward"
-
 
 def plan_flushes(workload: Workload, settings: ZeroSettings) -> tuple[Flush, ...]:
     """The flushes of one backward that reduces, in order (A5.2, A5.4, A5.9).
@@ -226,62 +220,25 @@ def plan_flushes(workload: Workload, settings: ZeroSettings) -> tuple[Flush, ...
     A gradient that does not fit any more flushes what is there, and is appended. Stage 1 without
     ``overlap_comm`` walks parameters group by group after backward, not gradients as they arrive.
     """
-    if settings.reduces_in_hooks:
-        arrivals: Iterable[int] = workload.order()
-    else:
-        ready = [gradient for gradient in workload.gradients if gradient.ready_ns is not None]
-        arrivals = [gradient.index for gradient in sorted(ready, key=lambda g: (g.group, g.index))]
+    gradients = [workload.gradients[index] for index in workload.order()]
+    if not settings.reduces_in_hooks:
+        gradients.sort(key=lambda one: (one.group, one.index))
     flushes: list[Flush] = []
     members: list[int] = []
-    elements = 0
-    for index in arrivals:
-        size = workload.gradients[index].elements
-        if size == 0:
-            continue
-        if members and elements + size > settings.reduce_bucket_size:
-            trigger = index if settings.reduces_in_hooks else None
-            flushes.append(Flush(members=tuple(members), gradient=trigger))
-            members, elements = [], 0
-        members.append(index)
-        elements += size
-    if members:
-        flushes.append(Flush(members=tuple(members), gradient=None))
-    return tuple(flushes)
-
-
-def plan_messages(
-    workload: Workload, flush: Flush, settings: ZeroSettings, groups: Mapping[int, FlatGroup]
-) -> tuple[Message, ...]:
-    """The all-reduces of a flush, in order (A5.7, A8.8).
-
-    A bucket that is not cut up by owner is whole gradients, owned by rank 0 by name only.
-    """
-    if not settings.reduce_scatter or not settings.fills_buffers:
-        return (tuple(Slice(0, workload.gradients[index].elements) for index in flush.members),)
-    parts: list[Slice] = []
-    for part in _slices(workload, flush, groups):
-        if parts and parts[-1].owner == part.owner:  # neighbours of one owner are one slice
-            part = Slice(part.owner, parts.pop().elements + part.elements)
-        parts.append(part)
-    messages: list[Message] = []
-    taken, elements = [], 0
-    for part in parts:
-        taken.append(part)
-        elements += part.elements
-        if elements > settings.reduce_bucket_size:  # sent as soon as they are more (A5.7)
-            messages.append(tuple(taken))
-            taken, elements = [], 0
-    return (*messages, tuple(taken)) if taken else tuple(messages)
+    held = 0
+    for one in gradients:
+        if one.elements and members and held + one.elements > settings.reduce_bucket_size:
+            flushes.append(Flush(tuple(members), one.index if settings.reduces_in_hooks else None))
+            members, held = [], 0
+        if one.elements:
+            members.append(one.index)
+            held += one.elements
+    return (*flushes, Flush(tuple(members), None)) if members else tuple(flushes)
 
 
 def elements_of(parts: Iterable[Slice]) -> int:
     """Elements of all of these parts."""
     return sum(part.elements for part in parts)
-
-
-def _slices(workload: Workload, flush: Flush, groups: Mapping[int, FlatGroup]) -> list[Slice]:
-    """The parts of a flush's gradients, in the order of its members."""
-    return [part for index in flush.members for part in groups[workload.gradients[index].group].slices(index)]
 
 
 def _most(parts: Iterable[Slice]) -> int:
@@ -307,6 +264,7 @@ def plan(workload: Workload, assignment: Assignment, world_size: int | None) -> 
     sent = tuple(flush.members for flush in flushes)
     left = {gradient.index for gradient in workload.gradients}.difference(*sent)
     return ZeroPlan(
+        system=assignment.policy,
         workload=workload,
         buckets=(*sent, tuple(sorted(left))) if left else sent,
         micro_batches=settings.gradient_accumulation_steps,
@@ -336,12 +294,41 @@ class ZeroPlan(Plan):
     @cached_property
     def messages(self) -> tuple[tuple[Message, ...], ...]:
         """The all-reduces of each flush."""
-        return tuple(
-            plan_messages(self.workload, flush, self.settings, self.groups) for flush in self.flushes
-        )
+        return tuple(self._messages(flush.members) for flush in self.flushes)
 
-    def _micro_batch(self, hardware: Hardware, iteration: Iteration, number: int) -> Program:
-        return _MicroBatch(self, hardware, number).write()
+    def slices(self, index: int) -> Message:
+        """The parts of a gradient, by owner."""
+        return self.groups[self.workload.gradients[index].group].slices(index)
+
+    def _messages(self, members: Sequence[int]) -> tuple[Message, ...]:
+        """The all-reduces of a flush, in order (A5.7, A8.8): a slice an owner, sent as soon as they have more
+        than ``reduce_bucket_size`` elements.
+
+        A bucket that is not cut up by owner is whole gradients, owned by rank 0 by name only.
+        """
+        if not self.settings.reduce_scatter or not self.settings.fills_buffers:
+            return (tuple(Slice(0, self.workload.gradients[index].elements) for index in members),)
+        parts: list[Slice] = []
+        for part in (part for index in members for part in self.slices(index)):
+            if parts and parts[-1].owner == part.owner:  # neighbours of one owner are one slice
+                part = Slice(part.owner, parts.pop().elements + part.elements)
+            parts.append(part)
+        messages: list[Message] = []
+        taken: list[Slice] = []
+        for part in parts:
+            taken.append(part)
+            if elements_of(taken) > self.settings.reduce_bucket_size:
+                messages.append(tuple(taken))
+                taken = []
+        return (*messages, tuple(taken)) if taken else tuple(messages)
+
+    def writer(self, hardware: Hardware, iteration: Iteration, number: int) -> "_MicroBatch":
+        """Who writes a micro-batch."""
+        return _MicroBatch(self, hardware, iteration, number)
+
+    def reduces(self, number: int) -> bool:
+        """Whether a micro-batch does."""
+        return super().reduces(number) or self.settings.stage == 2
 
     def construct(self) -> tuple[Collective, ...]:
         """What the engine's constructor sends: every parameter, one by one, as bytes.
@@ -349,17 +336,8 @@ class ZeroPlan(Plan):
         Frozen parameters, which the real one sends too, are in no workload.
         """
         return tuple(
-            Collective(
-                kind="broadcast",
-                elements=gradient.num_bytes,
-                dtype="uint8",
-                num_bytes=gradient.num_bytes,
-                service_ns=0,
-                phase="construction",
-                root=0,
-                purpose="parameters",
-            )
-            for gradient in self.workload.gradients
+            message("broadcast", one.num_bytes, "uint8", "construction", "parameters", root=0)
+            for one in self.workload.gradients
         )
 
     def buffer_bytes(self) -> int:
@@ -398,22 +376,15 @@ class ZeroPlan(Plan):
         return json.dumps(config | {"zero_optimization": zero}, indent=2) + "\n"
 
 
-class _MicroBatch(StepWriter):
-    """Micro-batch ``number`` (from 0), as it is written."""
+class _MicroBatch(StepWriter[ZeroPlan]):
+    """A micro-batch, as it is written."""
 
-    def __init__(self, plan: ZeroPlan, hardware: Hardware, number: int) -> None:
-        settings = plan.settings
-        self.is_last = number == settings.gradient_accumulation_steps - 1
-        reduces = settings.stage == 2 or self.is_last
-        super().__init__(plan.workload, hardware, f"zero{settings.stage}", len(plan.buckets) * reduces)
-        self.settings, self.number = settings, number
-        self.flushes = plan.flushes if reduces else ()
-        self.groups, self.messages = plan.groups, plan.messages
-        self.copy_out_rate = hardware.copy_out_bytes_per_s
-        self.offload_rate = self._offload_rate()
-        self.copies_on_stream = not settings.waits_on_host
+    def __init__(self, plan: ZeroPlan, hardware: Hardware, iteration: Iteration, number: int) -> None:
+        super().__init__(plan, hardware, iteration, number)
+        self.settings = plan.settings
+        self.flushes = plan.flushes if self.reduces else ()
         self.home = {index: k for k, flush in enumerate(self.flushes) for index in flush.members}
-        self.pending = [len(flush.members) for flush in self.flushes]
+        self.offload_rate = self._offload_rate()
         self.next_flush = 0
         self.under_way: int | None = None  # the last collective that the lane has not waited for
 
@@ -432,89 +403,47 @@ class _MicroBatch(StepWriter):
     def write(self) -> Program:
         """The whole of it: backward, what is reduced during it and after it, and what step() does."""
         self.forward()
-        self.reduce()
+        self._reduce()
         if self.is_last:
             self._step()
+            self._note()
         else:
             self.synchronised()
-        return self.program(notes=self._notes() if self.is_last else ())
+        return self.program()
 
-    def _step(self) -> None:
-        """What ``step()`` does, one after the other (A5.11, A8.8).
-
-        The overflow flag, the norm of each group, the optimizer on one rank's partitions, then each group's
-        parameters, unless one rank has them all.
-        """
-        settings, groups = self.settings, self.groups.values()
-        owned = sum(group.partition_elements for group in groups)
-        self.synchronised()
-        if settings.checks_overflow:
-            self.block(self.collective("all_reduce", 1, "uint8", "step", purpose="overflow"))
-        for _ in groups if settings.compute_grad_norm else ():
-            self.block(self.collective("all_reduce", 1, "float32", "step", purpose="norm"))
-        self.compute(OPTIMIZER, shared_optimizer_ns(self.workload, owned))
-        self.compute(AROUND, transfer_ns(owned * self._step_bytes() // 2, self.copy_out_rate))
-        returned = DTYPE_BYTES[settings.dtype] * owned * settings.cpu_offload  # updated partitions
-        self.compute(AROUND, transfer_ns(returned, self.offload_rate))
-        for group in groups if self.hardware.world_size > 1 else ():
-            self.block(
-                self.collective(
-                    "all_gather",
-                    group.elements,
-                    settings.dtype,
-                    "step",
-                    purpose="parameters",
-                    is_counted=False,  # without a curve, as ``_notes`` tells
-                )
-            )
-
-    def _notes(self) -> tuple[str, ...]:
-        settings, notes = self.settings, []
-        gathers = len(self.groups)
-        if self.hardware.world_size > 1 and self.hardware.all_gather is None:
-            notes.append(
-                f"{gathers} all-gather(s) of parameters in step() are not counted: hardware "
-                f"{self.hardware.name!r} has no all_gather curve"
-            )
-        if settings.cpu_offload:
-            notes.append("cpu_offload: optimizer_ns of the workload must be that of the optimizer on the CPU")
-        if settings.has_reduction_stream:
-            notes.append(
-                "overlap_comm's reduction stream is modelled from DeepSpeed's source; no run has checked it "
-                "(A5.6)"
-            )
-        return tuple(notes)
-
-    def reduce(self) -> None:
+    def _reduce(self) -> None:
         """Backward, what is reduced during it and after it, and the device's synchronisation at its end."""
-        hooks = self.settings.reduces_in_hooks
+        hooks, sent = self.settings.reduces_in_hooks, len(self.flushes)
         for index in self.backward():
             self.compute(COPY_IN, self.hook_ns, gradient=index)
             if hooks:
                 self._arrive(index)
         if not hooks:
-            for flush in self.flushes:
-                for index in flush.members:
-                    self._arrive(index)
-                self._flush()
-        elif self.flushes:
+            for index in self.home:
+                self._arrive(index)
+        if self.flushes:
             self._flush()
         self._wait()
-        for bucket in range(0 if self.copies_on_stream else len(self.flushes), len(self.carriers)):
-            if bucket >= len(self.flushes):
+        for bucket in range(0 if self.settings.copies_on_stream else sent, len(self.carriers)):
+            if bucket >= sent:
                 self.ready(bucket)
             self.copy_back(bucket)
 
     def _arrive(self, index: int) -> None:
-        """Append a gradient to its bucket, after flushing the one before it if that is open (A5.2)."""
+        """Append a gradient to its bucket, after flushing the one before it if that is open (A5.2).
+
+        It is copied into the buffer, unless it does not fit (A5.4) and nothing is offloaded.
+        """
         if index not in self.home:
             return
-        bucket = self.home[index]
+        bucket, settings = self.home[index], self.settings
         if bucket > self.next_flush:
             self._flush()
-        self.compute(COPY_IN, transfer_ns(self._arrival_bytes(index), self.copy_in_rate), gradient=index)
-        self.pending[bucket] -= 1
-        if self.pending[bucket] == 0:
+        elements = self.workload.gradients[index].elements
+        if settings.cpu_offload or (settings.fills_buffers and elements <= settings.reduce_bucket_size):
+            size = elements * DTYPE_BYTES[settings.dtype]
+            self.compute(COPY_IN, transfer_ns(size, self.copy_in_rate), gradient=index)
+        if index == self.flushes[bucket].members[-1]:
             self.ready(bucket)
 
     def _flush(self) -> None:
@@ -522,43 +451,35 @@ class _MicroBatch(StepWriter):
 
         With a reduction stream the lane first waits for what is queued there, so that at most one flush is
         under way. Where the host waits, as it does without such a stream, the lane stands still until the
-        flush is done, and does the last copies itself.
+        flush is done, and does the last copies itself. Without contiguous gradients the device is
+        synchronised ahead of each collective (A8.8).
         """
-        bucket = self.next_flush
+        bucket, settings = self.next_flush, self.settings
         self.next_flush += 1
-        flush, messages = self.flushes[bucket], self.messages[bucket]
+        flush, messages, copies = self.flushes[bucket], self.plan.messages[bucket], 0
         self._wait()
-        for place, message in enumerate(messages):
-            copies = transfer_ns(self._message_bytes(message), self.copy_out_rate)
-            is_last = place == len(messages) - 1
-            if is_last:
+        for place, parts in enumerate(messages, start=1):
+            copies = transfer_ns(self._message_bytes(parts), self.copy_out_rate)
+            if is_last := place == len(messages):
                 copies += transfer_ns(self._flush_bytes(flush), self.copy_out_rate)
                 copies += transfer_ns(self._offloaded_bytes(flush), self.offload_rate)
-            self._send(message, bucket, flush, copies if self.copies_on_stream or not is_last else 0)
-        if not self.copies_on_stream:
-            self._wait()
-            self.copy_back(bucket, copies)
-
-    def _send(self, message: Message, bucket: int, flush: Flush, copies_ns: int) -> None:
-        """Launch one collective; what is copied around it follows it on its stream.
-
-        Without contiguous gradients the device is synchronised ahead of each (A8.8).
-        """
-        if not self.settings.fills_buffers or not self.copies_on_stream:
-            self._wait()
-        self.under_way = self.send(
-            self.collective(
+            if not settings.fills_buffers or not settings.copies_on_stream:
+                self._wait()
+            sent = self.collective(
                 "all_reduce",
-                elements_of(message),
-                self.settings.sent_dtype,
-                flush.phase,
+                elements_of(parts),
+                settings.sent_dtype,
+                "after backward" if flush.gradient is None else "backward",
                 gradient=flush.gradient,
                 bucket=bucket,
                 after=self.under_way,
-                settle_ns=copies_ns,
+                settle_ns=copies if settings.copies_on_stream or not is_last else 0,
                 holds_channel=True,
             )
-        )
+            self.under_way = self.send(sent)
+        if not settings.copies_on_stream:
+            self._wait()
+            self.copy_back(bucket, copies)
 
     def _wait(self) -> None:
         if self.under_way is not None:
@@ -568,23 +489,17 @@ class _MicroBatch(StepWriter):
     # What is moved in memory beside collectives, in bytes (A5.5, A5.7, A5.8, A8.8), read from DeepSpeed
     # 0.19.8. A pass over N bytes that reads and writes each counts N: what a copy of N bytes moves.
 
-    def _arrival_bytes(self, index: int) -> int:
-        """A gradient's copy into the buffer; 0 if it does not fit (A5.4) and nothing is offloaded."""
-        settings, elements = self.settings, self.workload.gradients[index].elements
-        is_copied = settings.cpu_offload or elements <= settings.reduce_bucket_size
-        return elements * DTYPE_BYTES[settings.dtype] * (settings.fills_buffers and is_copied)
-
-    def _message_bytes(self, message: Message) -> int:
+    def _message_bytes(self, parts: Message) -> int:
         """Flattening, casts, scaling without ``reduce_scatter``, copies back, of one collective."""
-        settings, elements = self.settings, elements_of(message)
+        settings, elements = self.settings, elements_of(parts)
         buffer, wire = DTYPE_BYTES[settings.dtype], DTYPE_BYTES[settings.sent_dtype]
         moved = 2 * (buffer + wire) * settings.casts * elements  # there and back
         if settings.fills_buffers and not settings.reduce_scatter:
             factor, ranks = settings.gradient_predivide_factor, self.hardware.world_size
             scalings = 1 if settings.prescale_gradients else (factor != 1.0) + (factor != ranks)
             return (moved + 2 * wire * elements * scalings) // 2
-        flattens = len(message) > 1
-        kept = _most(message) if settings.fills_buffers else elements
+        flattens = len(parts) > 1
+        kept = _most(parts) if settings.fills_buffers else elements
         moved += 2 * buffer * elements * flattens + (buffer + wire) * kept * (flattens or settings.casts)
         if not settings.fills_buffers:
             moved += 2 * wire * elements  # the division, which else ``_flush_bytes`` counts
@@ -602,9 +517,8 @@ class _MicroBatch(StepWriter):
     def _whole(self, flush: Flush) -> Iterable[Slice]:
         """Of each part of a flush's gradients its owner, with the elements of the whole gradient."""
         for index in flush.members:
-            gradient = self.workload.gradients[index]
-            parts = self.groups[gradient.group].slices(index)
-            yield from (Slice(part.owner, gradient.elements) for part in parts)
+            elements = self.workload.gradients[index].elements
+            yield from (Slice(part.owner, elements) for part in self.plan.slices(index))
 
     def _offloaded_bytes(self, flush: Flush) -> int:
         """What a flush moves between device and host under ``cpu_offload`` (A8.8).
@@ -613,14 +527,36 @@ class _MicroBatch(StepWriter):
         gradients go to the host in each, and from the second on come back to be added to.
         """
         settings, moved = self.settings, 0
-        if not settings.cpu_offload:
-            return 0
-        if self.is_last:
-            moved += _FP32 * _most(_slices(self.workload, flush, self.groups))
-        if settings.gradient_accumulation_steps > 1:
+        if settings.cpu_offload and self.is_last:
+            moved += _FP32 * _most(part for index in flush.members for part in self.plan.slices(index))
+        if settings.cpu_offload and settings.gradient_accumulation_steps > 1:
             there_and_back = 2 if self.number else 1
             moved += DTYPE_BYTES[settings.dtype] * _most(self._whole(flush)) * there_and_back
         return moved
+
+    def _step(self) -> None:
+        """What ``step()`` does, one after the other (A5.11, A8.8).
+
+        The overflow flag, the norm of each group, the optimizer on one rank's partitions, then each group's
+        parameters, unless one rank has them all.
+        """
+        settings, groups = self.settings, self.plan.groups.values()
+        owned = sum(group.partition_elements for group in groups)
+        self.synchronised()
+        if settings.checks_overflow:
+            self.block(self.collective("all_reduce", 1, "uint8", "step", purpose="overflow"))
+        for _ in groups if settings.compute_grad_norm else ():
+            self.block(self.collective("all_reduce", 1, "float32", "step", purpose="norm"))
+        self.compute(OPTIMIZER, shared_optimizer_ns(self.workload, owned))
+        self.compute(AROUND, transfer_ns(owned * self._step_bytes() // 2, self.copy_out_rate))
+        returned = DTYPE_BYTES[settings.dtype] * owned * settings.cpu_offload  # updated partitions
+        self.compute(AROUND, transfer_ns(returned, self.offload_rate))
+        for group in groups if self.hardware.world_size > 1 else ():
+            elements, dtype = group.elements, settings.dtype
+            sent = self.collective(
+                "all_gather", elements, dtype, "step", purpose="parameters", is_counted=False
+            )
+            self.block(sent)
 
     def _step_bytes(self) -> int:
         """What step() does with an element of this rank's partitions around the optimizer, read and written
@@ -636,3 +572,14 @@ class _MicroBatch(StepWriter):
         moved += (held + 2 * _FP64) * settings.compute_grad_norm
         moved += 2 * held + (held + _FP32) * (held != _FP32)
         return moved + 2 * _FP32 * (settings.gradient_clipping > 0 or settings.dtype == "float16")
+
+    def _note(self) -> None:
+        if self.settings.cpu_offload:
+            self.notes.append(
+                "cpu_offload: optimizer_ns of the workload must be that of the optimizer on the CPU"
+            )
+        if self.settings.has_reduction_stream:
+            self.notes.append(
+                "overlap_comm's reduction stream is modelled from DeepSpeed's source; no run has checked it "
+                "(A5.6)"
+            )

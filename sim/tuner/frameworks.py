@@ -14,7 +14,7 @@ from sim.nouns.recommendation import Setting
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
 from sim.systems.simulate import simulated_step_ns
-from sim.systems.snippets import check_code, hook_call, typed
+from sim.systems.snippets import check_code, hook_call
 from sim.tuner.caps import find_intervals, make_walk, round_cap_mb
 from sim.units import MIB, format_ms, format_percent
 
@@ -74,7 +74,7 @@ class Framework:
 
 
 def _arguments(kwargs: Mapping[str, Any], prefix: str = "") -> list[str]:
-    return [f"{prefix}{name}={typed(name, value)}" for name, value in kwargs.items()]
+    return [f"{prefix}{name}={value!r}" for name, value in kwargs.items()]
 
 
 def _transformers(kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
@@ -108,7 +108,6 @@ def _lightning(kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
         imported.append(line)
         given += ["ddp_comm_state=None", f"ddp_comm_hook={name}"]
     return [
-        *_import_torch(kwargs),
         "from lightning.pytorch.strategies import DDPStrategy  # Fabric's: lightning.fabric.strategies",
         *imported,
         "",
@@ -118,10 +117,9 @@ def _lightning(kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
 
 def _ray(kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
     lines = [
-        *_import_torch(kwargs),
         "import ray.train.torch",
         "",
-        f"ddp_model = ray.train.torch.prepare_model(model, parallel_strategy_kwargs={_as_dict(kwargs)})",
+        f"ddp_model = ray.train.torch.prepare_model(model, parallel_strategy_kwargs={dict(kwargs)!r})",
     ]
     if hook is not None:
         imported, name = hook_call(hook)
@@ -131,7 +129,7 @@ def _ray(kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
 
 def _mmengine(kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
     given = ", ".join(["type='MMDistributedDataParallel'", *_arguments(kwargs)])
-    return [*_import_torch(kwargs), f"model_wrapper_cfg = dict({given})"]
+    return [f"model_wrapper_cfg = dict({given})"]
 
 
 def _fairseq(kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
@@ -140,14 +138,6 @@ def _fairseq(kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
     if hook is not None:
         words.append("--ddp-comm-hook fp16")
     return [f"fairseq-train {' '.join(words)}  # with your own"]
-
-
-def _import_torch(kwargs: Mapping[str, Any]) -> list[str]:
-    return ["import torch"] if kwargs.get("mixed_precision") else []
-
-
-def _as_dict(kwargs: Mapping[str, Any]) -> str:
-    return "{" + ", ".join(f"{name!r}: {typed(name, value)}" for name, value in kwargs.items()) + "}"
 
 
 _COMMON = {"bucket_cap_mb", "broadcast_buffers", "find_unused_parameters"}

@@ -339,7 +339,7 @@ class Problem:
             hardware.accumulate_bytes_per_s if adds else None,
         )
         hook = switches.hook
-        dtype = switches.reduce_dtype if hook is None else hook.dtype
+        dtype = None if hook is None else hook.dtype
         into = None if switches.keeps_views and hook is not None else hardware.copy_in_bytes_per_s
         back = None if switches.gradient_as_bucket_view else hardware.copy_out_bytes_per_s
         narrow = 1.0  # copies are counted by the bytes on the wire, and are of the gradients' own

@@ -195,8 +195,6 @@ def _refused(assignment: Assignment, switches: Switches, mode: Mode, carrier: Ca
     """What of a candidate cannot be run, and why."""
     found, device = {}, carrier.device
     hook = switches.hook
-    if switches.reduce_dtype is not None:
-        found["mixed_precision"] = "DDP needs GPUs for it, and its casts are in no recorded schedule"
     if switches.optimize_ddp is not None:
         found["optimize_ddp"] = (
             "a replay compiles nothing; replay what sim.torch_compiled makes of the workload, without it"

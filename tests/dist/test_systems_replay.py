@@ -142,7 +142,6 @@ def test_unused_parameters_are_in_no_graph(small_workload: Workload, tmp_path: P
 @pytest.mark.parametrize(
     ("policy", "options", "words"),
     [
-        ("ddp", {"mixed_precision": {"param_dtype": "bfloat16"}}, "mixed_precision is not replayed"),
         ("ddp", {"accumulation_steps": 2, "no_sync": False}, "no_sync=false is not replayed"),
         ("ddp", {"comm_hook": "bf16_compress"}, "bf16_compress is not replayed: torch refuses it"),
         ("zero1", {}, "zero1 is not replayed, only predicted"),

@@ -115,13 +115,8 @@ def jobs(draw: Draw, **fixed: Any) -> Job:
         options["skip_all_reduce_unused_params"] = True
     if graph != "static":
         options["accumulation_steps"] = draw(st.integers(1, 3))
-    match draw(st.sampled_from(["plain", "hook", "mixed_precision"])):
-        case "hook":
-            options["comm_hook"] = draw(st.sampled_from(list(HOOKS)))
-        case "mixed_precision":
-            options["mixed_precision"] = {"param_dtype": draw(st.sampled_from(["bfloat16", "float16"]))}
-    if "comm_hook" in fixed:
-        options.pop("mixed_precision", None)
+    if draw(st.booleans()):
+        options["comm_hook"] = draw(st.sampled_from(list(HOOKS)))
     options |= fixed
     scale = draw(st.sampled_from([TINY, TINY, REAL]))
     hardware = draw(hardwares(scale))

@@ -6,7 +6,6 @@ from sim.errors import NotModelledError
 from sim.nouns.assignment import DDP_POLICIES, bucket_bytes
 from sim.nouns.ddp_switches import Switches, read_switches
 from sim.nouns.timeline import Timeline
-from sim.systems.ddp import search_ns
 from sim.systems.ddp_assignment import constructed_in, ddp_limits
 
 
@@ -59,7 +58,7 @@ def ddp_logging_data(timeline: Timeline) -> dict[str, Any]:
 
 def _times(timeline: Timeline, switches: Switches, reduces_afterwards: bool) -> dict[str, int]:
     workload, hardware = timeline.workload, timeline.hardware
-    search = search_ns(workload, hardware, switches)
+    search = hardware.search_unused_ns * len(workload.gradients) * switches.searches
     first = timeline.backward_end_ns if reduces_afterwards else timeline.buckets[0].ready_ns
     return {
         "forward_compute_time": timeline.pre_forward_ns - search + workload.forward_ns,

@@ -203,11 +203,6 @@ def test_of_equals_a_heap_gives_out_neither_the_first_nor_the_last() -> None:
             )
             for cap in (0.5, 0, "25", True, [25])
         ),
-        (
-            {"optimize_ddp": "ddp_optimizer", "mixed_precision": {"param_dtype": "bfloat16"}},
-            NotModelledError,
-            "optimize_ddp and mixed_precision together",
-        ),
     ],
 )
 def test_what_is_refused(options: dict[str, Any], error: type[Exception], words: str) -> None:

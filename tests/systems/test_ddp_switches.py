@@ -225,7 +225,7 @@ def test_what_a_hook_sends_is_tested() -> None:
 @settings(max_examples=tries(300))
 @given(jobs(), iterations)
 def test_bytes_on_the_wire(job: Job, iteration: Iteration) -> None:
-    """A3.17, A2.9: all elements, in the dtype of the hook or of mixed precision."""
+    """A3.17: all elements, in the dtype of the hook."""
     timeline = job.simulate(iteration)
     hook = job.has("comm_hook")
     for bucket, row in zip(timeline.assignment.bucket_indices, timeline.buckets, strict=True):
@@ -238,8 +238,6 @@ def test_bytes_on_the_wire(job: Job, iteration: Iteration) -> None:
         dtype = members[0].dtype
         if hook:
             dtype = SENT_AS[hook] or dtype
-        elif job.has("mixed_precision") and not members[0].sparse:
-            dtype = job.options["mixed_precision"]["param_dtype"]
         assert collective.dtype == dtype
         assert collective.elements == elements
         assert collective.num_bytes == elements * DTYPE_BYTES[dtype]
@@ -281,7 +279,7 @@ HARDWARE = Hardware(  # copies in: 1 ns a byte, out: 2; an all-reduce: 4 us and 
     copy_out_bytes_per_s=5e8,
 )
 SWITCHES = [
-    *(name for name in ARGUMENTS if name != "mixed_precision"),
+    *ARGUMENTS,
     "set_to_none",
 ]
 
@@ -301,13 +299,6 @@ def test_a_switch_is_true_or_false(name: str, value: Any) -> None:
         ({"accumulation_steps": 1.5}, "accumulation_steps=1.5 is not legal"),
         ({"accumulation_steps": 10**9}, "accumulation_steps=1000000000 is not legal"),
         ({"no_sync": 0}, "no_sync=0 is not legal; give true or false"),
-        ({"mixed_precision": True}, "mixed_precision=True is not legal; give an object with param_dtype"),
-        ({"mixed_precision": {}}, "mixed_precision={} is not legal"),
-        (
-            {"mixed_precision": {"param_dtype": "half"}},
-            "mixed_precision: param_dtype='half' is not legal; give one of",
-        ),
-        ({"mixed_precision": {"reduce_dtype": [1]}}, r"mixed_precision: reduce_dtype=\[1\] is not legal"),
         ({"comm_hook": "zip"}, "comm_hook='zip' is not legal; give one of fp16_compress"),
         ({"comm_hook": 3}, "comm_hook=3 is not legal"),
         ({"comm_hook": {"name": "noop"}}, "comm_hook={'name': 'noop'} is not legal; give one of"),
@@ -329,12 +320,8 @@ def test_illegal_values_are_named(options: dict[str, Any], words: str) -> None:
         ({"check_reduction": True}, "check_reduction=True is not modelled"),
         ({"delay_all_reduce_named_params": [["p0", 0]]}, "delay_all_reduce_named_params=.* is not modelled"),
         ({"comm_hook": "powerSGD"}, "comm_hook='powerSGD' is not modelled: .*; give one of fp16_compress"),
-        ({"mixed_precision": {"param": "float16"}}, "ddp: mixed_precision: param='float16' is not modelled"),
+        ({"mixed_precision": {"param_dtype": "float16"}}, "mixed_precision=.* is not modelled"),
         ({"join_inputs": [2, 4]}, r"join_inputs=\[2, 4\] is not modelled; modelled settings: "),
-        (
-            {"comm_hook": "noop", "mixed_precision": {"param_dtype": "float16"}},
-            "comm_hook and mixed_precision together are not modelled",
-        ),
         ({"static_graph": True, "accumulation_steps": 2}, "static_graph and accumulation_steps: torch stops"),
     ],
 )
@@ -610,23 +597,6 @@ def test_accumulation_by_hand() -> None:
     assert (three.pre_forward_ns, three.accumulation_ns) == (0, 300 + 2 * 42_500)
     assert (three.buckets, three.sync_end_ns) == (alone.buckets, alone.sync_end_ns)
     assert sim.summarize(three).step_ns == sim.summarize(alone).step_ns + 2 * 42_500
-
-
-@pytest.mark.parametrize(
-    ("precision", "num_bytes", "dtype"),
-    [
-        ({"param_dtype": "bfloat16"}, 1500, "bfloat16"),
-        ({"param_dtype": "bfloat16", "reduce_dtype": "float32"}, 3000, "float32"),
-        ({"buffer_dtype": "bfloat16"}, 3000, "float32"),
-    ],
-)
-def test_mixed_precision_by_hand(precision: dict[str, str], num_bytes: int, dtype: str) -> None:
-    """A2.9: caps count parameter bytes, the wire carries ``reduce_dtype``, else ``param_dtype``."""
-    timeline = by_hand(THREE, mixed_precision=precision)
-    assert timeline.assignment.bucket_indices == ((2,), (1, 0))
-    sent = [(c.collective.num_bytes, c.collective.dtype) for c in timeline.collectives]
-    assert sent == [(num_bytes, dtype)] * 2
-    assert [row.service_ns for row in timeline.buckets] == [4_000 + num_bytes] * 2
 
 
 def test_rebuilt_buckets_are_not_those_of_iteration_1() -> None:

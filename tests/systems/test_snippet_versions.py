@@ -21,7 +21,7 @@ from tests.strategies import workloads
 
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
 WORKLOAD = sim.load_workload(EXAMPLES / "workload.json")
-VERSIONS = [(2, minor) for minor in range(14)]
+VERSIONS = [(2, minor) for minor in range(4, 14)]
 LISTED = sim.assign(WORKLOAD, bucket_cap_mb_list=[4.0, 8.0])
 CAPPED = sim.assign(WORKLOAD, bucket_cap_mb=8)
 EACH = sim.assign(WORKLOAD, "per-parameter")
@@ -43,10 +43,10 @@ def keywords(text: str) -> dict[str, Any] | None:
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: f"2.{version[1]}")
 def test_a_torch_gets_keywords_where_it_has_them(version: tuple[int, int]) -> None:
-    """A2.1, B(i): a list since 2.11, a cap of 0 since 2.12, a cap without a small first bucket since 2.4."""
+    """A2.1, B(i): a list since 2.11, a cap of 0 since 2.12."""
     text = f"{version[0]}.{version[1]}"
     for assignment, since in (
-        (sim.assign(WORKLOAD), (2, 0)),
+        (sim.assign(WORKLOAD), (2, 4)),
         (CAPPED, (2, 4)),
         (LISTED, (2, 11)),
         (EACH, (2, 12)),
@@ -96,14 +96,12 @@ def test_a_torch_without_a_switch_is_refused(switch: str, since: tuple[int, int]
 @pytest.mark.parametrize(
     ("assignment", "since"),
     [
-        (sim.assign(WORKLOAD), (2, 0)),
+        (sim.assign(WORKLOAD), (2, 4)),
         (CAPPED, (2, 4)),
         (LISTED, (2, 11)),
         (EACH, (2, 12)),
-        (sim.assign(WORKLOAD, mixed_precision={"param_dtype": "bfloat16"}), (2, 1)),
         (sim.assign(WORKLOAD, skip_all_reduce_unused_params=False), (2, 8)),
         (sim.assign(WORKLOAD, bucket_cap_mb=8, forward_sync_buffers=True), (2, 13)),
-        (sim.assign(WORKLOAD, bucket_cap_mb=8, mixed_precision={"param_dtype": "bfloat16"}), (2, 4)),
     ],
 )
 def test_the_title_names_the_oldest_torch_of_the_lines(
@@ -112,7 +110,7 @@ def test_the_title_names_the_oldest_torch_of_the_lines(
     """From that version on the lines are the same as those without one, before they are not."""
     lines = sim.snippet(assignment, WORKLOAD)
     title = lines.splitlines()[0]
-    assert ("any torch from 2.0 on" if since == (2, 0) else f"needs torch '>=2.{since[1]}'") in title
+    assert ("any torch from 2.4 on" if since == (2, 4) else f"needs torch '>=2.{since[1]}'") in title
     for version in VERSIONS:
         try:
             found = sim.snippet(assignment, WORKLOAD, torch=f"2.{version[1]}").splitlines()[1:]
@@ -120,16 +118,16 @@ def test_the_title_names_the_oldest_torch_of_the_lines(
             found = []
         assert (found == lines.splitlines()[1:]) == (version >= since)
     only_switches = "skip_all_reduce_unused_params" in lines or "forward_sync_buffers" in lines
-    assert ("(before: sim.apply)" in title) == (since > (2, 1) and not only_switches)
+    assert ("(before: sim.apply)" in title) == (since > (2, 4) and not only_switches)
 
 
 @pytest.mark.parametrize("text", ["", "two", "2", "1.13", "2.x", "2.8;import os", "v2.8", "2.8 beta", "99"])
 def test_a_version_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match=r"torch: .*give a version from 2\.0 on"):
+    with pytest.raises(InputError, match=r"torch: .*give a version from 2\.4 on"):
         sim.snippet(CAPPED, WORKLOAD, torch=text)
 
 
-@given(st.integers(0, 99), st.integers(0, 9), st.sampled_from(["", "+cpu", "+cu130", "a0+git1234"]))
+@given(st.integers(4, 99), st.integers(0, 9), st.sampled_from(["", "+cpu", "+cu130", "a0+git1234"]))
 def test_versions_as_torch_tells_them_are_read(minor: int, patch: int, build: str) -> None:
     assert read_version(f"2.{minor}.{patch}{build}") == (2, minor)
     assert read_version(f"2.{minor}") == (2, minor)
@@ -164,27 +162,10 @@ def test_a_hook_is_registered_by_its_own_name(kind: CommHook) -> None:
     assert callable(getattr(real, f"{kind.name}_hook"))
 
 
-def test_mixed_precision_is_torchs_own_class() -> None:
-    assignment = sim.assign(WORKLOAD, mixed_precision={"param_dtype": "bfloat16"}, bucket_cap_mb=4)
-    lines = sim.snippet(assignment, WORKLOAD, torch="2.13")
-    assert (
-        "mixed_precision=torch.nn.parallel.distributed._MixedPrecision(param_dtype=torch.bfloat16)" in lines
-    )
-    with pytest.raises(NotModelledError, match=r"sim\.apply does not support it"):
-        sim.snippet(replace(assignment, policy="explicit", ddp_kwargs=no_caps(assignment)), WORKLOAD)
-    with pytest.raises(InputError, match=r"2\.0 has no mixed_precision"):
-        sim.snippet(assignment, WORKLOAD, torch="2.0")
-
-
-def no_caps(assignment: Assignment) -> dict[str, Any]:
-    return {name: value for name, value in assignment.ddp_kwargs.items() if name != "bucket_cap_mb"}
-
-
 @pytest.mark.parametrize(
     "change",
     [
         {"ddp_kwargs": {"x); import os": 1}},
-        {"ddp_kwargs": {"mixed_precision": {"param_dtype": "float16); import os"}}},
         {"settings": {"x\nimport os": 1}},
         {"settings": {"comm_hook": "x\nimport os"}},
         {"settings": {"comm_hook": {"name": "noop", "x=1); import os": 1}}},

@@ -216,7 +216,7 @@ def test_half_precision_checks_for_overflow() -> None:
 def test_an_all_gather_without_a_curve_is_said_not_guessed() -> None:
     (program,) = programs(gradients(), HARDWARE)
     assert following(program) == (25, 533)
-    assert "1 all-gather(s) of parameters in step() are not counted" in program.notes[0]
+    assert "1 all-gather(s) of parameters are not counted" in program.notes[0]
 
 
 def test_accumulation_reduces_in_every_micro_batch_of_stage_2_and_in_the_last_of_stage_1() -> None:
