@@ -2,8 +2,9 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
-from decimal import Decimal
+from collections.abc import Iterable, Sequence
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from itertools import groupby
 
 from sim.errors import InputError
 
@@ -12,16 +13,7 @@ NS_PER_S = 1_000_000_000
 MIB = 1 << 20
 _MOST_RUNS = 8  # of ranks that stand in a row, named in a sentence
 
-_SIZE_UNITS = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "kib": 1 << 10,
-    "mib": 1 << 20,
-    "gib": 1 << 30,
-}
+_SIZE_UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": MIB, "gib": 1 << 30}
 _RATE_UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _NUMBER_AND_UNIT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
 
@@ -29,19 +21,13 @@ _NUMBER_AND_UNIT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*(
 def divide_half_even(numerator: int, denominator: int) -> int:
     """Nearest integer to ``numerator / denominator`` (denominator > 0), half to even, exactly."""
     quotient, remainder = divmod(numerator, denominator)
-    twice = 2 * remainder
-    if twice > denominator or (twice == denominator and quotient & 1):
-        quotient += 1
-    return quotient
+    return quotient + (2 * remainder + (quotient & 1) > denominator)
 
 
 def median_ns(times: Sequence[int]) -> int:
     """Median of ints, half to even where two middle ones are averaged."""
     ordered = sorted(times)
-    middle = len(ordered) // 2
-    if len(ordered) % 2:
-        return ordered[middle]
-    return divide_half_even(ordered[middle - 1] + ordered[middle], 2)
+    return divide_half_even(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2], 2)
 
 
 def transfer_ns(num_bytes: int, bytes_per_s: float | None) -> int:
@@ -59,35 +45,32 @@ def cap_bytes(cap_mb: float) -> int:
     return int(cap_mb * MIB)
 
 
-def _number_and_unit(text: str, what: str, units: dict[str, int]) -> tuple[float, str]:
+def _number_and_unit(text: str, what: str, units: dict[str, int]) -> tuple[float, int]:
+    """A number, and what its unit stands for; 1 where it has none."""
     match = _NUMBER_AND_UNIT.fullmatch(text)
-    if match is None or match[2].lower() not in units:
-        legal = ", ".join(unit for unit in units if unit)
+    unit = {"": 1, **units}.get(match[2].lower(), 0) if match else 0
+    if match is None or not unit or not math.isfinite(float(match[1]) * unit):
+        legal = ", ".join(filter(None, units))
         raise InputError(
-            f"{what}: {text!r} is not legal; give a number >= 0, alone or with a unit of {legal}"
+            f"{what}: {text!r} is not legal; give a finite number >= 0, alone or with a unit of {legal}"
         )
-    number, unit = float(match[1]), match[2].lower()
-    if not math.isfinite(number * units[unit]):
-        raise InputError(f"{what}: {text!r} is not legal; it is beyond what a float can hold")
-    return number, unit
+    return float(match[1]), unit
 
 
 def parse_cap_mb(text: str) -> float:
     """A bucket cap in MiB: a bare number means MiB (torch's ``bucket_cap_mb``), or ``25MiB``."""
-    number, unit = _number_and_unit(text, "bucket cap", _SIZE_UNITS)
-    return number if unit == "" else number * _SIZE_UNITS[unit] / MIB
+    number, unit = _number_and_unit(text, "bucket cap", {"": MIB, **_SIZE_UNITS})
+    return number * unit / MIB
 
 
 def parse_size(text: str, what: str = "size") -> int:
     """A size in bytes: ``4096``, ``4KiB``, ``256MiB``; ``what`` is what an error calls it."""
-    number, unit = _number_and_unit(text, what, _SIZE_UNITS)
-    return round(number * _SIZE_UNITS[unit])
+    return round(math.prod(_number_and_unit(text, what, _SIZE_UNITS)))
 
 
 def parse_rate_bits(text: str) -> int:
     """A link rate in bit/s: ``4gbit``, ``500mbit`` (tc's own spelling)."""
-    number, unit = _number_and_unit(text, "rate", _RATE_UNITS)
-    rate = round(number * _RATE_UNITS[unit])
+    rate = round(math.prod(_number_and_unit(text, "rate", _RATE_UNITS)))
     if rate <= 0:
         raise InputError(f"rate: {text!r} is not legal; give a rate above 0, such as 4gbit")
     return rate
@@ -136,29 +119,15 @@ def format_mib_range(low: float, high: float | None) -> str:
 
     ``25.015`` to ``282.4`` reads ``25.1 to 282``; one number where one is in it; ``25.1 up`` without an end.
     """
-    for digits in range(3, 18):
-        up = _rounded(low, digits, math.ceil)
-        down = up if high is None else _rounded(high, digits, math.floor)
-        if low <= up <= down <= (up if high is None else high):
+    exact = [Decimal(repr(float(end))) for end in (low, low if high is None else high)]
+    for digits in range(3, 18):  # which is all that a float has
+        up, down = Context(digits, ROUND_CEILING).plus(exact[0]), Context(digits, ROUND_FLOOR).plus(exact[1])
+        if high is None or up <= down:
             break
-    else:
-        up, down = low, low if high is None else high
+    least, most = f"{up.normalize():f}", f"{down.normalize():f}"
     if high is None:
-        return f"{_plain(up)} up"
-    return _plain(up) if up == down else f"{_plain(up)} to {_plain(down)}"
-
-
-def _rounded(value: float, digits: int, rounding: Callable[[float], int]) -> float:
-    if not value:
-        return value
-    places = digits - 1 - math.floor(math.log10(abs(value)))
-    return round(rounding(value * 10.0**places) / 10.0**places, max(0, places))
-
-
-def _plain(value: float) -> str:
-    """A number as it is, without an exponent and without zeros at its end."""
-    text = f"{Decimal(repr(float(value))):f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+        return f"{least} up"
+    return least if least == most else f"{least} to {most}"
 
 
 def format_sizes(sizes: Iterable[int]) -> str:
@@ -180,14 +149,10 @@ def format_size(num_bytes: float) -> str:
 
 def format_ranks(ranks: Iterable[int]) -> str:
     """``rank 3``, of several ``ranks 0 to 7, 12``: neighbours by their ends, and of many the first few."""
-    runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
+    all_ranks = sorted(set(ranks))
+    in_rows = groupby(enumerate(all_ranks), key=lambda pair: pair[1] - pair[0])  # neighbours differ alike
+    runs = [[rank for _, rank in row] for _, row in in_rows]
     told = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
     left = sum(map(len, runs[_MOST_RUNS:]))
     more = f" and {left} more" if left else ""
-    is_one = len(runs) == 1 and len(runs[0]) == 1
-    return f"rank{'' if is_one else 's'} {', '.join(told[:_MOST_RUNS])}{more}"
+    return f"rank{'s' * (len(all_ranks) != 1)} {', '.join(told[:_MOST_RUNS])}{more}"

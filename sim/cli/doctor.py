@@ -16,7 +16,7 @@ from sim.cli.options import AsJson
 from sim.cli.printing import emit, print_table, say, suggest
 from sim.errors import MachineError
 from sim.formats.documents import json_text
-from sim.machine import cpu_model, is_root, load_average, physical_cores, usable_threads
+from sim.machine import cpu_model
 from sim.units import format_size
 
 PACKAGES = ("bucketsim", "torch", "simpy", "networkx", "plotly", "streamlit", "numpy", "playwright")
@@ -211,17 +211,18 @@ def doctor(as_json: AsJson = False) -> None:
 
 def diagnose() -> Diagnosis:
     """Look at this machine, in little more than the time torch takes to import; nothing is left behind."""
-    load = load_average()  # before this process adds to it
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None  # before this process adds to it
+    siblings = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/topology/thread_siblings_list")
     versions = {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
     browser = Path(os.environ.get("BUCKETSIM_CHROMIUM", "/usr/bin/chromium"))  # where the tests look
     return Diagnosis(
         platform=sys.platform,
         versions=versions,
         cpu=cpu_model(),
-        cores=physical_cores(),
-        threads=usable_threads(),
+        cores=len({path.read_text(encoding="ascii") for path in siblings}) or None,
+        threads=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         load=load,
-        root=is_root(),
+        root=hasattr(os, "geteuid") and os.geteuid() == 0,
         iproute2=all(shutil.which(tool) for tool in ("ip", "tc")),
         box_obstacle=_box_obstacle(),
         nvidia_driver=shutil.which("nvidia-smi") is not None,

@@ -2,32 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from sim.errors import AssignmentError
-from sim.nouns.checks import Count, Positive, check, no_duplicates
+from sim.nouns.checks import Count, Legal, Positive, check, no_duplicates
 from sim.nouns.workload import Workload
 
-Policy = Literal[
-    "ddp",
-    "per-parameter",
-    "single",
-    "explicit",
-    "per-parameter-sync",
-    "per-parameter-async",
-    "after-backward",
-    "arrival-counted",
-    "flat-views",
-    "last-hook",
-    "last-hook-safe",
-    "zero1",
-    "zero2",
-    "megatron",
-    "fully_shard",
-]
+_POLICIES = (
+    "ddp per-parameter single explicit per-parameter-sync per-parameter-async after-backward arrival-counted "
+    "flat-views last-hook last-hook-safe zero1 zero2 megatron fully_shard"
+)
+Policy = Annotated[str, Legal(words=tuple(_POLICIES.split()))]
 
 # What DistributedDataParallel does itself: the others are systems of their own.
-DDP_POLICIES: tuple[Policy, ...] = ("ddp", "per-parameter", "single", "explicit")
+DDP_POLICIES = ("ddp", "per-parameter", "single", "explicit")
 CAP_KWARGS = ("bucket_cap_mb", "bucket_cap_mb_list")
 
 
@@ -106,15 +94,14 @@ class Assignment:
 
     def check_fits(self, workload: Workload) -> None:
         """Raise ``AssignmentError`` unless this is a legal assignment for ``workload`` (A8.3)."""
-        count = len(workload.gradients)
+        count, name = len(workload.gradients), workload.name
         assigned = {index for bucket in self.bucket_indices for index in bucket}
-        unknown = sorted(index for index in assigned if index >= count)
+        unknown, missing = sorted(assigned - set(range(count))), sorted(set(range(count)) - assigned)
         if unknown:
             raise AssignmentError(
-                f"bucket_indices: index {unknown[0]} is not legal; workload {workload.name!r} has "
-                f"gradients 0 to {count - 1}"
+                f"bucket_indices: index {unknown[0]} is not legal; workload {name!r} has gradients 0 to "
+                f"{count - 1}"
             )
-        missing = sorted(set(range(count)) - assigned)
         if missing:
             raise AssignmentError(
                 f"bucket_indices: index {missing[0]} ({workload.gradients[missing[0]].name}) is in no "
@@ -123,23 +110,20 @@ class Assignment:
         for number, bucket in enumerate(self.bucket_indices):
             members = [workload.gradients[index] for index in bucket]
             keys = {gradient.key for gradient in members}
+            why = ""
             if len(keys) > 1:
+                why = f"mixes {sorted(map(str, keys))}; a bucket holds one dtype and device (A8.3)"
+            elif len(members) > 1 and any(gradient.sparse for gradient in members):
+                why = "a sparse gradient must be alone in its bucket (A1.2)"
+            if why:
+                raise AssignmentError(f"bucket_indices.{number}: {why}")
+        real = bucket_bytes(workload, self.bucket_indices)
+        for number, (given, expected) in enumerate(zip(self.bucket_bytes or real, real, strict=True)):
+            if given != expected:
                 raise AssignmentError(
-                    f"bucket_indices.{number}: mixes {sorted(map(str, keys))}; a bucket holds one dtype "
-                    f"and device (A8.3)"
+                    f"bucket_bytes.{number}: {given} is not legal; these gradients of workload {name!r} have "
+                    f"{expected} bytes"
                 )
-            if len(members) > 1 and any(gradient.sparse for gradient in members):
-                raise AssignmentError(
-                    f"bucket_indices.{number}: a sparse gradient must be alone in its bucket (A1.2)"
-                )
-        if self.bucket_bytes is not None:
-            real = bucket_bytes(workload, self.bucket_indices)
-            for number, (given, expected) in enumerate(zip(self.bucket_bytes, real, strict=True)):
-                if given != expected:
-                    raise AssignmentError(
-                        f"bucket_bytes.{number}: {given} is not legal; these gradients of workload "
-                        f"{workload.name!r} have {expected} bytes"
-                    )
 
 
 def assigned(
@@ -147,7 +131,7 @@ def assigned(
 ) -> Assignment:
     """What a system makes of ``workload`` that has ``settings`` of its own and takes no keywords of DDP."""
     return Assignment(
-        policy=policy,  # type: ignore[arg-type]
+        policy=policy,
         bucket_indices=indices,
         bucket_bytes=bucket_bytes(workload, indices),
         settings=dict(settings),

@@ -14,15 +14,11 @@ from annotated_types import Ge, Gt, Le
 from sim.errors import InputError
 
 MAX_INT = 2**62  # ns: 146 years; bytes: 4 EiB. Beyond it a number is a mistake, not a measurement.
-Count = Annotated[int, Ge(0), Le(MAX_INT)]  # of anything, of ns, of bytes
-Positive = Annotated[int, Ge(1), Le(MAX_INT)]
-Factor = Annotated[float, Ge(1), Le(MAX_INT)]
-Rate = Annotated[float, Ge(1), Le(MAX_INT)]  # bytes/s: slower than one is a mistake
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Legal:
-    """What a field may be: one of ``words``, or without any a number of ``kind`` within ``least``, itself
+    """What a value may be: one of ``words``, a flag, a text, or a number of ``kind`` within ``least``, itself
     legal unless ``is_open``, and ``most``."""
 
     words: tuple[Any, ...] = ()
@@ -33,8 +29,8 @@ class Legal:
 
     def holds(self, value: Any) -> bool:
         """Whether ``value`` is legal."""
-        if self.words:
-            return value in self.words
+        if self.words or self.kind in (bool, str):
+            return value in self.words if self.words else isinstance(value, self.kind)
         is_number = type(value) is int or (self.kind is float and isinstance(value, float))
         return is_number and self.least <= value <= self.most and not (self.is_open and value == self.least)
 
@@ -47,9 +43,17 @@ class Legal:
     def __str__(self) -> str:
         if self.words:
             return f"one of {', '.join(map(str, self.words))}"
+        if self.kind in (bool, str):
+            return "true or false" if self.kind is bool else "text"
         what, bound = "an integer" if self.kind is int else "a number", "above" if self.is_open else ">="
         most = "2**62" if self.most == MAX_INT else f"{self.most:.7g}"
         return f"{what} {bound} {self.least:.7g}, at most {most}"
+
+
+Count = Annotated[int, Ge(0), Le(MAX_INT)]  # of anything, of ns, of bytes
+Positive = Annotated[int, Ge(1), Le(MAX_INT)]
+Factor = Annotated[float, Ge(1), Le(MAX_INT)]
+Rate = Annotated[float, Ge(1), Le(MAX_INT)]  # bytes/s: slower than one is a mistake
 
 
 class Checked:
@@ -96,6 +100,8 @@ def _legal(annotation: Any) -> Legal | None:
         return Legal(words=parts, kind=str)
     if get_origin(annotation) is not Annotated:
         return next((legal for part in parts if (legal := _legal(part)) is not None), None)
+    if isinstance(parts[1], Legal):
+        return parts[1]
     told: dict[str, Any] = {"kind": parts[0]}
     for mark in parts[1:]:
         if isinstance(mark, Le):

@@ -65,25 +65,19 @@ class HostKind:
 
     def __post_init__(self) -> None:
         check(self)
-        if self.gpus % self.parts or self.nics % self.parts:
-            raise InputError(
-                f"parts: {self.parts} is not legal; give a divisor of the {self.gpus} gpus and the "
-                f"{self.nics} nics"
-            )
-        for name in ("gpu_slot_bytes_per_s", "nic_slot_bytes_per_s"):
-            if self.nics and getattr(self, name) is None:
-                raise InputError(f"{name}: null is not legal with {self.nics} nics; give bytes/s")
-        if self.nvls and self.generation in ("volta", "turing", "ampere"):
-            raise InputError(f"nvls: true is not legal with {self.generation}; it takes hopper or later")
-        if self.gpus > 1 and not self.between_gpus:
-            raise InputError(
-                f"between_gpus: an empty list is not legal with {self.gpus} gpus; give what lies between them"
-            )
-        if len(self.between_gpus) > max(0, self.gpus - 1):
-            raise InputError(
-                f"between_gpus: {len(self.between_gpus)} steps are not legal; give {self.gpus - 1} at most, "
-                f"for rings through 2 to {self.gpus} GPUs"
-            )
+        gpus, nics, parts, steps = self.gpus, self.nics, self.parts, len(self.between_gpus)
+        slots = ("gpu_slot_bytes_per_s", "nic_slot_bytes_per_s")
+        slotless = next((name for name in slots if nics and getattr(self, name) is None), "")
+        is_old = self.generation in ("volta", "turing", "ampere")
+        for is_wrong, what, legal in (
+            (gpus % parts or nics % parts, f"parts: {parts}", f"; it divides {gpus} gpus and {nics} nics"),
+            (slotless, f"{slotless}: null", f" with {nics} nics; give bytes/s"),
+            (self.nvls and is_old, "nvls: true", f" with {self.generation}; it takes hopper or later"),
+            (gpus > 1 and not steps, "between_gpus: an empty list", f" with {gpus} gpus; give their steps"),
+            (steps >= max(gpus, 1), f"between_gpus: a list of {steps}", f"; give {gpus - 1} steps at most"),
+        ):
+            if is_wrong:
+                raise InputError(f"{what} is not legal{legal}")
 
     def step(self, gpus: int) -> Step:
         """Of a ring through so many of its GPUs, two at least."""
@@ -191,23 +185,15 @@ def check_ranks(cluster: Cluster, ranks: Sequence[str], field_name: str) -> None
         raise InputError(f"{field_name}: {shown(ranks)} is not legal; give a list such as ['host0.gpu0']")
     if not ranks:
         raise InputError(f"{field_name}: an empty list is not legal; give the GPU of each rank")
-    owners = cluster.owners()
-    seen: set[tuple[int, int]] = set()
+    kinds = cluster.owners()
     for rank, name in enumerate(ranks):
         try:
             host, gpu = split_name(name)
         except InputError as error:
             raise InputError(f"{field_name}.{rank}: {error}") from None
-        if host >= len(owners):
-            raise InputError(
-                f"{field_name}.{rank}: {name!r} is not legal; {cluster.name!r} has host0 to "
-                f"host{len(owners) - 1}"
-            )
-        if gpu >= owners[host].gpus:
-            raise InputError(
-                f"{field_name}.{rank}: {name!r} is not legal; kind {owners[host].name!r} has gpu0 to "
-                f"gpu{owners[host].gpus - 1}"
-            )
-        if (host, gpu) in seen:
-            raise InputError(f"{field_name}.{rank}: {name!r} occurs twice; each GPU holds one rank")
-        seen.add((host, gpu))
+        legal = "" if host < len(kinds) else f"{cluster.name!r} has host0 to host{len(kinds) - 1}"
+        if not legal and gpu >= kinds[host].gpus:
+            legal = f"kind {kinds[host].name!r} has gpu0 to gpu{kinds[host].gpus - 1}"
+        if legal:
+            raise InputError(f"{field_name}.{rank}: {name!r} is not legal; {legal}")
+    no_duplicates(field_name, ranks)

@@ -9,42 +9,43 @@ CollectiveKind = Literal["all_reduce", "reduce_scatter", "all_gather", "broadcas
 # in the hook of a module that forward comes to, in a gradient's hook, in autograd's final callback, after
 # ``loss.backward()``, or in the optimizer's step.
 Phase = Literal[
-    "construction",
-    "before forward",
-    "forward",
-    "backward",
-    "end of backward",
-    "after backward",
-    "step",
+    "construction", "before forward", "forward", "backward", "end of backward", "after backward", "step"
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collective:
-    """One collective: what travels, and what launches it.
+class Message:
+    """What travels, and what launches it: ``num_bytes`` as ``elements`` of ``dtype``, for ``purpose``.
 
-    ``num_bytes`` travel as ``elements`` of ``dtype``, for ``purpose``; ``service_ns`` is its time alone on a
-    channel, ``queued_ns`` that of one that waited for its channel; None: the same.
     ``gradient`` is the one in whose hook it is launched (phase ``backward``), ``bucket`` the one that it
-    carries. ``after`` chains it behind another collective of the same step: it is launched once that one's
-    result can be used, by a callback beside the compute lane. Its own result can be used ``settle_ns`` after
-    its end; ``holds_channel`` says that its channel is busy until then. ``root`` is the rank that a
-    broadcast comes from.
+    carries, ``root`` the rank that a broadcast comes from.
     """
 
     kind: CollectiveKind
     elements: int
     dtype: str
     num_bytes: int
-    service_ns: int
     phase: Phase
+    purpose: str = "gradients"
     gradient: int | None = None
     bucket: int | None = None
+    root: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective(Message):
+    """One collective of a step.
+
+    ``service_ns`` is its time alone on a channel, ``queued_ns`` that of one that waited for its channel;
+    None: the same. ``after`` chains it behind another collective of the same step: it is launched once that
+    one's result can be used, by a callback beside the compute lane. Its own result can be used ``settle_ns``
+    after its end; ``holds_channel`` says that its channel is busy until then.
+    """
+
+    service_ns: int
     after: int | None = None
     settle_ns: int = 0
     holds_channel: bool = False
-    root: int | None = None
-    purpose: str = "gradients"
     queued_ns: int | None = None
 
 
@@ -89,24 +90,11 @@ class EarlyLaunch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """One collective: ``elements`` of ``dtype``, launched in ``phase`` of a micro-batch (from 1).
+class Event(Message):
+    """A collective as ``explain`` tells it: in which micro-batch (from 1), and ``gradient`` by its name."""
 
-    In phase ``backward`` the hook of ``gradient`` launches it; ``name`` is that parameter's. ``bucket`` is
-    the one that it carries, ``purpose`` what it is for, ``root`` the rank that sends or receives alone.
-    """
-
-    kind: CollectiveKind
-    elements: int
-    dtype: str
-    num_bytes: int
-    phase: Phase
-    purpose: str
     micro_batch: int = 1
-    gradient: int | None = None
     name: str | None = None
-    bucket: int | None = None
-    root: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

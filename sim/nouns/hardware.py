@@ -1,7 +1,9 @@
 """What the machine carries: service-time curves and the second-order effects beside them."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt, Le
@@ -9,7 +11,6 @@ from annotated_types import Ge, Gt, Le
 from sim.errors import InputError
 from sim.nouns.checks import MAX_INT, Checked, Count, Factor, Legal, Rate, check, legal_fields, shown
 from sim.nouns.collective import CollectiveKind
-from sim.units import format_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +93,7 @@ class Hardware:
 
     def __post_init__(self) -> None:
         check(self)
-        _ranges(self.spread.get("ranges", {}))
-        _readings(self.spread.get("readings", []))
-        for name in ("own_step", "anchor"):
-            _held_to(f"spread.{name}", self.spread.get(name))
-        for name, known in self.spread.items():
-            if name in CURVES:
-                _curve_scatter(f"spread.{name}", known)
-            _scatter(f"spread.{name}", known)
+        _check_spread(self.spread)
         for name in CURVES:
             curve = self.curve(name)
             if curve is None:
@@ -119,103 +113,84 @@ class Hardware:
         return curve
 
 
-_NUMBER = Legal(kind=float, least=-MAX_INT)
+_NUMBER, _COUNT = Legal(kind=float, least=-MAX_INT), Legal()
+_TEXT, _FLAG = Legal(kind=str), Legal(kind=bool)
 _SCALE = Legal(kind=float, is_open=True, most=MOST_FACTOR)  # on a whole curve
-
-
-def _ranges(said: Any) -> None:
-    """``spread.ranges``: for a field its least and greatest value, for a curve such factors on all of it."""
-    if not isinstance(said, dict):
-        raise InputError(f"spread.ranges: {shown(said)} is not legal; give an object, one member a field")
-    for name, known in said.items():
-        field = f"spread.ranges.{name}"
-        if name not in (*SCALARS, *CURVES):
-            raise InputError(f"{field}: not a field with a range; give {', '.join((*SCALARS, *CURVES))}")
-        if not isinstance(known, dict) or not {"low", "high"} <= set(known):
-            raise InputError(f"{field}: {shown(known)} is not legal; give an object with low and high")
-        legal = legal_fields(Hardware)[name] if name in SCALARS else _SCALE
-        low, high = (legal.take(f"{field}.{end}", known[end]) for end in ("low", "high"))
-        if low > high:
-            raise InputError(f"{field}.low: {low} is not legal; high is {high}")
-
-
-def _held_to(field: str, said: Any) -> None:
-    """What a measured step of the job said of the link: whether it fits, and which link would."""
-    if not isinstance(said, dict):
-        if said is not None:
-            raise InputError(f"{field}: {shown(said)} is not legal; give an object")
-        return
-    if not isinstance(said.get("fits", True), bool):
-        raise InputError(f"{field}.fits: {shown(said['fits'])} is not legal; give true or false")
-    for name in {"explained_by", "value", "low", "high", "error"} & set(said):
-        if said[name] is not None or name != "explained_by":
-            _NUMBER.take(f"{field}.{name}", said[name])
-    for name in ("why", "factor"):
-        if not isinstance(said.get(name, ""), str):
-            raise InputError(f"{field}.{name}: {said[name]!r:.60} is not legal; give a code")
-
-
-def _readings(said: Any) -> None:
-    """``spread.readings``: machines by what they change of this one, which itself is the first of them."""
-    legal = "give a list of objects with what, weight, set and curve"
-    if not isinstance(said, list | tuple):
-        raise InputError(f"spread.readings: {shown(said)} is not legal; {legal}")
-    total = 0.0
-    for place, reading in enumerate(said):
-        field = f"spread.readings.{place}"
-        if not isinstance(reading, dict) or not isinstance(reading.get("what"), str):
-            raise InputError(f"{field}: {shown(reading)} is not legal; {legal}")
-        if unknown := set(reading) - {"what", "weight", "set", "curve"}:
-            raise InputError(f"{field}: {min(unknown)} is not known; {legal}")
-        total += Legal(kind=float, is_open=True, most=1).take(f"{field}.weight", reading.get("weight"))
-        curve = _SCALE.take(f"{field}.curve", reading.get("curve", 1.0))
-        changed = reading.get("set", {})
-        if not isinstance(changed, dict):
-            raise InputError(f"{field}.set: {shown(changed)} is not legal; give an object of fields")
-        for name, value in changed.items():
-            if name == "launch_blocks_compute" and isinstance(value, bool):
-                continue
-            if name not in SCALARS:
-                raise InputError(
-                    f"{field}.set.{name}: not a field that a reading sets; give "
-                    f"{', '.join((*SCALARS, 'launch_blocks_compute'))}"
-                )
-            if value is not None or name not in RATES:
-                legal_fields(Hardware)[name].take(f"{field}.set.{name}", value)
-        if not place and (changed or curve != 1):
-            raise InputError(f"{field}: the first reading is the hardware itself; it changes nothing")
-    if said and abs(total - 1) > 1e-6:
-        raise InputError(
-            f"spread.readings: weights of {format_number(total, 6)} in all are not legal; they sum to 1"
-        )
-
-
+_READING = {"what": _TEXT, "weight": Legal(kind=float, is_open=True, most=1), "curve": _SCALE}
+_HELD_TO = {  # what a measured step of the job said of the link: whether it fits, and which link would
+    **{"fits": _FLAG, "why": _TEXT, "factor": _TEXT},
+    **dict.fromkeys(("explained_by", "value", "low", "high", "error"), _NUMBER),
+}
 _RISING = ("min_ns", "p10_ns", "median_ns", "p90_ns", "max_ns"), ("low_ns", "high_ns")
 
 
-def _scatter(field: str, known: Any) -> None:
+def _check_spread(spread: dict[str, Any]) -> None:
+    """Raise ``InputError`` unless ``spread`` is what CONTRACT says."""
+    fields = legal_fields(Hardware)
+    scalars = {name: fields[name] for name in SCALARS}
+    within = scalars | dict.fromkeys(CURVES, _SCALE)
+    for name, known in _object("spread.ranges", spread.get("ranges", {})).items():
+        field = f"spread.ranges.{name}"
+        if name not in within:
+            raise InputError(f"{field}: not a field with a range; give {', '.join(within)}")
+        ends = dict.fromkeys(("low", "high"), within[name])
+        _rise(field, _object(field, known, ends, needs=ends), tuple(ends))
+    for name in ("own_step", "anchor"):
+        if spread.get(name) is not None:
+            _object(f"spread.{name}", spread[name], _HELD_TO, or_null=("explained_by",))
+    readings = spread.get("readings", [])
+    if not isinstance(readings, list | tuple):
+        raise InputError(f"spread.readings: {shown(readings)} is not legal; give a list of objects")
+    for place, reading in enumerate(readings):
+        field = f"spread.readings.{place}"
+        changed = _object(field, reading, _READING, needs=("what", "weight")).get("set", {})
+        settable = {**scalars, "launch_blocks_compute": _FLAG}
+        _object(f"{field}.set", changed, settable, or_null=RATES)
+        for name in (*(set(reading) - {*_READING, "set"}), *(set(changed) - set(settable))):
+            where = field if name in reading else f"{field}.set"
+            raise InputError(f"{where}.{name}: not a field; give {', '.join((*_READING, 'set', *settable))}")
+        if not place and (changed or reading.get("curve", 1) != 1):
+            raise InputError(f"{field}: the first reading is the hardware itself; it changes nothing")
+    total = sum(reading["weight"] for reading in readings)
+    if readings and abs(total - 1) > 1e-6:
+        raise InputError(f"spread.readings: weights of {total:.6g} in all are not legal; they sum to 1")
+    for name, known in spread.items():
+        if name in CURVES:
+            for size, point in _object(f"spread.{name}", known).items():
+                times = [key for key in _object(f"spread.{name}.{size}", point) if key.endswith("_ns")]
+                _object(f"spread.{name}.{size}", point, dict.fromkeys((*times, "count"), _COUNT))
+        _check_quantiles(f"spread.{name}", known)
+
+
+def _object(
+    field: str,
+    said: Any,
+    legal: Mapping[str, Legal] = MappingProxyType({}),
+    needs: Collection[str] = (),
+    or_null: Collection[str] = (),
+) -> dict[str, Any]:
+    """An object that has what it ``needs``; those of its members that ``legal`` names are so."""
+    if not isinstance(said, dict) or not set(needs) <= set(said):
+        more = f" with {' and '.join(needs)}" if needs else ""
+        raise InputError(f"{field}: {shown(said)} is not legal; give an object{more}")
+    for name in legal.keys() & said.keys():
+        if said[name] is not None or name not in or_null:
+            legal[name].take(f"{field}.{name}", said[name])
+    return said
+
+
+def _check_quantiles(field: str, known: Any) -> None:
     """Quantiles in ``known``, and in the objects in it, are numbers that do not fall."""
-    if not isinstance(known, dict):
-        return
-    for name, value in known.items():
-        _scatter(f"{field}.{name}", value)
-    for names in _RISING:
-        told = [(name, _NUMBER.take(f"{field}.{name}", known[name])) for name in names if name in known]
-        for (below, low), (above, high) in pairwise(told):
-            if low > high:
-                raise InputError(
-                    f"{field}.{below}: {low} is not legal; {above} is {high}, and must not be less"
-                )
+    if isinstance(known, dict):
+        for names in _RISING:
+            _rise(field, _object(field, known, dict.fromkeys(names, _NUMBER)), names)
+        for name, value in known.items():
+            _check_quantiles(f"{field}.{name}", value)
 
 
-def _curve_scatter(field: str, known: Any) -> None:
-    """``known`` is an object of objects, one a size: what is counted or a time is an integer >= 0."""
-    if not isinstance(known, dict) or not all(isinstance(point, dict) for point in known.values()):
-        raise InputError(
-            f"{field}: {shown(known)} is not legal; give an object, one member a size: an object with count, "
-            f"p10_ns and p90_ns"
-        )
-    for size, point in known.items():
-        for name, value in point.items():
-            if name == "count" or name.endswith("_ns"):
-                Legal().take(f"{field}.{size}.{name}", value)
+def _rise(field: str, known: dict[str, Any], names: Collection[str]) -> None:
+    for below, above in pairwise(name for name in names if name in known):
+        if known[below] > known[above]:
+            raise InputError(
+                f"{field}.{below}: {known[below]} is not legal; {above} is {known[above]}, must not be less"
+            )

@@ -104,13 +104,8 @@ class Box:
 
     @property
     def ranks(self) -> tuple[str, ...]:
-        """Where the ranks are in the box's Cluster."""
-        return gpus_of(self.hosts)
-
-
-def gpus_of(hosts: tuple[int, ...]) -> tuple[str, ...]:
-    """The one GPU of each host of a boxed Cluster."""
-    return tuple(f"host{host}.gpu0" for host in hosts)
+        """Where the ranks are in the box's Cluster: the one GPU of each host."""
+        return tuple(f"host{host}.gpu0" for host in self.hosts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

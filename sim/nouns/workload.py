@@ -4,28 +4,20 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Literal
 
 from sim.errors import InputError
-from sim.nouns.checks import Count, Positive, check, no_duplicates, one_of
+from sim.nouns.checks import Checked, Count, Legal, Positive, check, no_duplicates
 
-DTYPE_BYTES = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "complex64": 8,
+DTYPE_BYTES = {  # by torch's names
+    **dict.fromkeys(("float64", "complex64", "int64"), 8),
+    **dict.fromkeys(("float32", "int32"), 4),
+    **dict.fromkeys(("float16", "bfloat16", "int16"), 2),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "int8", "uint8", "bool"), 1),
     "complex128": 16,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
 }
-
+Dtype = Annotated[str, Legal(words=tuple(DTYPE_BYTES))]
 _WHOLE_BUCKET = re.compile(r"bucket \d+")
 ReadyIncludes = Literal["copy_in", "launch", "interference"]
 BandOn = Literal["ready", "length"]
@@ -33,7 +25,7 @@ ReadyTimes = tuple[Count | None, ...]  # ns by gradient index; None: it never be
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gradient:
+class Gradient(Checked):
     """One parameter's gradient.
 
     ``index`` is its position among ``module.parameters()`` that require grad, de-duplicated: what
@@ -45,7 +37,7 @@ class Gradient:
     index: Count
     name: str
     shape: tuple[Count, ...]
-    dtype: str
+    dtype: Dtype
     num_bytes: Count
     ready_ns: Count | None
     sparse: bool = False
@@ -53,10 +45,6 @@ class Gradient:
     device: str | None = None
     group: Count = 0
     uses: Positive = 1
-
-    def __post_init__(self) -> None:
-        check(self)
-        one_of("dtype", self.dtype, DTYPE_BYTES)
 
     @property
     def elements(self) -> int:
@@ -75,15 +63,11 @@ class Gradient:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Buffer:
+class Buffer(Checked):
     """Module buffers of one dtype, broadcast before each synchronised forward (A3.16)."""
 
-    dtype: str
+    dtype: Dtype
     num_bytes: Count
-
-    def __post_init__(self) -> None:
-        check(self)
-        one_of("dtype", self.dtype, DTYPE_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,60 +123,48 @@ class Workload:
             raise InputError("gradients: an empty list is not legal; give at least one gradient")
         no_duplicates("gradients: index", [gradient.index for gradient in self.gradients])
         ordered = tuple(sorted(self.gradients, key=lambda gradient: gradient.index))
-        if ordered[-1].index != len(ordered) - 1:
+        count, last = len(ordered), ordered[-1].index
+        if last != count - 1:
             raise InputError(
-                f"gradients: index {ordered[-1].index} is not legal; {len(ordered)} gradients have the "
-                f"indices 0 to {len(ordered) - 1}"
+                f"gradients: index {last} is not legal; {count} gradients have the indices 0 to {count - 1}"
             )
         object.__setattr__(self, "gradients", ordered)
-        for position, gradient in enumerate(ordered):
-            if gradient.ready_ns is not None and gradient.ready_ns > self.backward_ns:
+        for one in ordered:
+            if one.ready_ns is not None and one.ready_ns > self.backward_ns:
                 raise InputError(
-                    f"gradients.{position}.ready_ns: {gradient.ready_ns} is not legal; it must not "
-                    f"exceed backward_ns, {self.backward_ns}"
+                    f"gradients.{one.index}.ready_ns: {one.ready_ns} is not legal; it must not exceed "
+                    f"backward_ns, {self.backward_ns}"
                 )
-        self._check_order()
-        self._check_job()
-        if len(set(self.ready_includes)) != len(self.ready_includes):
-            raise InputError(f"ready_includes: {list(self.ready_includes)} names an effect twice")
-        if self.band is not None:
-            low, high = self.band
-            if not 0 <= low <= high < math.inf:
-                raise InputError(f"band: {list(self.band)} is not legal; give [low, high], 0 <= low <= high")
-        for number, sample in enumerate(self.samples):
-            if len(sample) != len(self.gradients):
-                raise InputError(
-                    f"samples.{number}: {len(sample)} ready times; there are {len(self.gradients)} gradients"
-                )
-
-    def _check_order(self) -> None:
-        if self.ready_order is None:
-            return
-        no_duplicates("ready_order", self.ready_order)
-        ready = {g.index for g in self.gradients if g.ready_ns is not None}
-        if set(self.ready_order) != ready:
-            wrong = sorted(set(self.ready_order) ^ ready)
-            raise InputError(
-                f"ready_order: wrong or missing indices {wrong[:5]}; it must list each of the "
-                f"{len(ready)} gradients that become ready, once"
-            )
-        last = 0
-        for index in self.ready_order:
-            time = self.gradients[index].ready_ns or 0
-            if time < last:
-                raise InputError(
-                    f"ready_order: gradient {index} is ready at {time} ns, before the one listed "
-                    f"ahead of it ({last} ns); ready_ns must not fall along ready_order"
-                )
-            last = time
-
-    def _check_job(self) -> None:
+        if self.ready_order is not None:
+            self._check_order(self.ready_order)
         indices = [] if self.job is None else [one for row in self.job.bucket_indices for one in row]
-        if indices and sorted(indices) != list(range(len(self.gradients))):
+        if indices and sorted(indices) != list(range(count)):
             raise InputError(
                 f"job.bucket_indices: {len(indices)} indices are not legal; give each of the gradients 0 to "
-                f"{len(self.gradients) - 1} once"
+                f"{count - 1} once"
             )
+        no_duplicates("ready_includes", self.ready_includes)
+        low, high = self.band or (1, 1)
+        if not 0 <= low <= high < math.inf:
+            raise InputError(f"band: {[low, high]} is not legal; give [low, high], 0 <= low <= high")
+        for number, sample in enumerate(self.samples):
+            if len(sample) != count:
+                raise InputError(f"samples.{number}: {len(sample)} ready times for {count} gradients")
+
+    def _check_order(self, order: tuple[int, ...]) -> None:
+        no_duplicates("ready_order", order)
+        ready = {one.index: one.ready_ns for one in self.gradients if one.ready_ns is not None}
+        if set(order) != ready.keys():
+            raise InputError(
+                f"ready_order: wrong or missing indices {sorted(set(order) ^ ready.keys())[:5]}; it must "
+                f"list each of the {len(ready)} gradients that become ready, once"
+            )
+        for before, index in pairwise(order):
+            if ready[index] < ready[before]:
+                raise InputError(
+                    f"ready_order: gradient {index} is ready at {ready[index]} ns, before the one listed "
+                    f"ahead of it ({ready[before]} ns); ready_ns must not fall along ready_order"
+                )
 
     @property
     def switches(self) -> dict[str, Any]:
@@ -220,14 +192,10 @@ class Workload:
         Other fields by ``changes``: ``ready_order`` too, where the order is another then.
         """
         ready = moved(tuple(gradient.ready_ns for gradient in self.gradients))
-        return replace(
-            self,
-            gradients=tuple(
-                replace(gradient, ready_ns=time) for gradient, time in zip(self.gradients, ready, strict=True)
-            ),
-            samples=tuple(map(moved, self.samples)),
-            **changes,
+        gradients = tuple(
+            replace(gradient, ready_ns=time) for gradient, time in zip(self.gradients, ready, strict=True)
         )
+        return replace(self, gradients=gradients, samples=tuple(map(moved, self.samples)), **changes)
 
     @property
     def is_of_whole_buckets(self) -> bool:

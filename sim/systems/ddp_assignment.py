@@ -213,7 +213,7 @@ def assign(
     if is_last_capped:
         requires["environment"] = {"DDP_SET_LAST_BUCKET_CAP": "1"}
     proposed = Assignment(
-        policy=policy,  # type: ignore[arg-type]
+        policy=policy,
         bucket_indices=((0,),),
         ddp_kwargs=kwargs | caps,
         settings=settings,

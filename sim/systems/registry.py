@@ -99,7 +99,7 @@ def assign(
     if (cut := SYSTEMS[policy].assign) is not None:
         made = cut(workload, policy, caps, options, iteration)
     else:
-        proposed = Assignment(policy=policy, bucket_indices=((0,),), settings=options)  # type: ignore[arg-type]
+        proposed = Assignment(policy=policy, bucket_indices=((0,),), settings=options)
         made = assigned(workload, policy, SYSTEMS[policy].plan(workload, proposed, None).buckets, options)
     return replace(made, provenance={"source": "sim.assign", "workload": workload.name})
 

@@ -16,7 +16,6 @@ import typer.main
 import sim.cli.commands
 from sim.cli import doctor
 from sim.cli.doctor import Diagnosis, cautions, loop_steps
-from sim.machine import usable_threads
 from tests.commands import bucketsim, process
 
 COMMANDS = typer.main.get_command(sim.cli.commands.app).commands  # type: ignore[attr-defined]
@@ -144,7 +143,7 @@ def test_this_machine_is_seen_as_it_is() -> None:
     assert machine.versions["torch"] == torch.__version__
     assert ("gloo" in machine.backends) == torch.distributed.is_gloo_available()
     assert len(machine.gpus) == torch.cuda.device_count()
-    assert machine.threads == usable_threads()
+    assert machine.threads == len(os.sched_getaffinity(0))
     assert machine.cores is None or machine.cores <= (os.cpu_count() or 1)
 
 

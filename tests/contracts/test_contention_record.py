@@ -14,7 +14,7 @@ from sim.clusters.machines import boxed_cluster
 from sim.costs.service_time import all_reduce_ns
 from sim.formats.record_files import box_in
 from sim.nouns.hardware import Hardware
-from sim.nouns.measurement import Box, Record, gpus_of
+from sim.nouns.measurement import Box, Record
 from sim.truth.scoring import as_measured, carried_to
 from tests.commands import bucketsim
 from tests.manual.pages import TRUTH, assert_holds
@@ -51,7 +51,8 @@ def predicted_curves() -> Iterator[tuple[Hardware, Hardware]]:
         box, beside = box_of(measured), measured.provenance.get("beside")
         if beside is not None:
             cluster = boxed_cluster(box.rates_bits, box.uplink_bits)
-            yield measured, hardware_beside(alone[box], cluster, box.ranks, [gpus_of(tuple(beside["hosts"]))])
+            others = [f"host{host}.gpu0" for host in beside["hosts"]]
+            yield measured, hardware_beside(alone[box], cluster, box.ranks, [others])
         elif len(set(box.rates_bits)) > 1:
             even = next(b for b in alone if b.hosts == box.hosts and len(set(b.rates_bits)) == 1)
             yield measured, carried_to(alone[even], even, box)

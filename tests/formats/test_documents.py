@@ -313,7 +313,7 @@ BAD: dict[str, Bad] = {
         "assignment", "bucket_indices", [[3, 2], [2, 1, 0]], "bucket_indices: 2 occurs", "twice"
     ),
     "negative bucket index": edit("assignment", "bucket_indices", [[-1]], "bucket_indices.0.0: -1"),
-    "unknown policy": edit("assignment", "policy", "best", "policy: 'best'", "'ddp'"),
+    "unknown policy": edit("assignment", "policy", "best", "policy: 'best'", "ddp"),
     "sizes short": edit("assignment", "bucket_bytes", [1], "bucket_bytes: 1 sizes for 2 buckets"),
     # the assignment against the workload (A8.3)
     "index missing": edit("assignment", "bucket_indices", [[3], [2, 1]], "index 0", "in no bucket"),
