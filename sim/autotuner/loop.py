@@ -237,7 +237,6 @@ class Autotune:
         ``Unison``: so there is one before each step.
         """
         for _ in range(SETTLING_STEPS - 1):
-            self._room.look()
             yield from self._step()
         yield from self._at_boundary()
         self._check_room()

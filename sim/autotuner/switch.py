@@ -28,9 +28,8 @@ from sim.autotuner.prediction import gradient_bytes
 from sim.errors import InputError, MachineError, NotModelledError
 from sim.recorder.clocks import clock_for
 from sim.recorder.live_recording import LiveRecording, record
-from sim.recorder.tap import can_round_alike, ddp_log, forget
 from sim.recorder.training_step import trained
-from sim.recorder.watch import Watch
+from sim.recorder.watch import Watch, can_round_alike, ddp_log, forget
 from sim.units import MIB, format_size
 from sim.validator.ranks.reducer import fixed_reducer, missing_for_injection, observed_buckets
 
@@ -285,22 +284,13 @@ def recorded(ddp: DistributedDataParallel, switch: BucketSwitch, folder: Path) -
 class Room:
     """The memory of ``ddp``'s device beside what its training takes.
 
-    What PyTorch's allocator holds without using it between two steps is no room on a GPU: the activations of
-    the next step lie there. Only what no step has used so far is.
+    What PyTorch's allocator holds between two steps is no room on a GPU: the activations of the next step lie
+    there, and copies of ours that are gone.
     """
 
     def __init__(self, ddp: DistributedDataParallel) -> None:
-        self._device = ddp.device
-        self._copy = gradient_bytes(ddp)
-        self._peak = 0  # the most that the job itself had allocated at once
-        self._ours = 0  # of what torch calls the peak, what may have been ours
-
-    def look(self) -> None:
-        """Between two steps: what the ones so far took at most. The job may start torch's count anew."""
-        if self._device.type == "cuda":
-            peak = torch.cuda.max_memory_allocated(self._device)
-            if peak > torch.cuda.memory_allocated(self._device):  # else it was started anew just now
-                self._peak = max(self._peak, peak - self._ours)
+        self._device, self._copy = ddp.device, gradient_bytes(ddp)
+        self._ours = 0  # of what the allocator holds
 
     def check(self) -> None:
         """Before a copy of the gradients is allocated.
@@ -308,24 +298,19 @@ class Room:
         Raises:
             MachineError: this rank has no room for it beside its training.
         """
-        self.look()
-        free: int | None
-        if self._device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(self._device)
-            never_used = torch.cuda.memory_reserved(self._device) - self._peak if self._peak else 0
-            free = free + max(0, never_used) - _FOR_NCCL if free >= _FOR_NCCL else 0
-        else:
-            free = _available_bytes()
-        if free is not None and self._copy > free:
+        free = _free_bytes(self._device)
+        if free is not None and self._copy > free + self._ours:
             raise MachineError(
-                f"memory: {format_size(max(0, free))} are free beside what a step takes, and a second "
+                f"memory: {format_size(free + self._ours)} are free beside what a step takes, and a second "
                 f"copy of the gradients takes {format_size(self._copy)} (memory=None does not look)"
             )
-        self._ours = self._copy
+        self._ours = self._copy if self._device.type == "cuda" else 0
 
 
-def _available_bytes() -> int | None:
-    """What the host can give beside what is used, caches given back; None where nobody says."""
+def _free_bytes(device: torch.device) -> int | None:
+    """What can be had for as long as training goes on; None where nobody says."""
+    if device.type == "cuda":
+        return max(0, torch.cuda.mem_get_info(device)[0] - _FOR_NCCL)
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:

@@ -173,7 +173,7 @@ def record(
 
 def estimate(
     factory: str = argument(
-        "An importable function that returns (model, batch), or a step.", "MODULE:FACTORY", default=...
+        "An importable function that returns (model, batch).", "MODULE:FACTORY", default=...
     ),
     output: Path = file_option("Write the workload here."),
     words: list[Pair] | None = argument("Arguments of the factory.", "[KEY=VALUE]...", kind=PAIR),

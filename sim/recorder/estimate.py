@@ -6,27 +6,33 @@ a roofline (FLOPs over peak, bytes over bandwidth, the longer), gives the share 
 before each gradient; the shares are scaled to the backward that is known.
 """
 
+import copy
 import logging
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from sim.errors import InputError, NotModelledError
-from sim.nouns.checks import at_least
+from sim.nouns.checks import at_least, one_of
 from sim.nouns.gpus import GpuSheet, custom_device, find_gpu, typical_device
 from sim.nouns.workload import Workload
-from sim.recorder.factory import Pair, Step, describe, import_module_of, load_factory
+from sim.recorder.clocks import Clock
+from sim.recorder.factory import Pair, describe, import_module_of, load_factory
 from sim.recorder.profile import Survey, measure, survey, workload_of_steps
-from sim.recorder.roofline import PS_PER_S, CountingMode, WorkClock
-from sim.recorder.stand_ins import ScalarReads, as_on_gpus, gpu_autocast, stand_in_pair, stand_ins
-from sim.recorder.training_step import ModelStep, build_step, surroundings
+from sim.recorder.training_step import ModelStep, build_step, surroundings, tensors_in
 from sim.units import divide_half_even
 
 _log = logging.getLogger(__name__)
@@ -38,25 +44,22 @@ _log = logging.getLogger(__name__)
 READY_BAND = (0.9, 1.2)
 READY_BAND_OF_CONVOLUTIONS = (0.7, 2.1)
 
-# Tensors of a parameter's size that a fused optimizer reads and writes: Adam parameter, gradient and two
-# moments, and all but the gradient back; SGD with momentum parameter, gradient and buffer.
-OPTIMIZER_PASSES = {"SGD": 5}
-ADAM_PASSES = 7
-
-_STAND_INS = "stand-ins without data"
-_TORCH = str(Path(torch.__file__).parent)
-_OURS = str(Path(__file__).parent)  # sim/recorder: its own calls are not the code that needs data
-
-PS_PER_NS = 1e3
+# Tensors of a parameter's size that a fused AdamW reads and writes: parameter, gradient and two moments, and
+# all but the gradient back.
+ADAMW_PASSES = 7
 
 # Share of a roofline's speed that steps reach: what is assumed, and from where to where. Seen: VGG-13 on H100
 # 0.34, nanoGPT on RTX PRO 6000 0.41, ResNet-50 on H100 0.48 and V100 0.75, GPT on A40 0.69; 0.9 where float32
 # runs without tensor cores.
 EFFICIENCY, EFFICIENCY_LOW, EFFICIENCY_HIGH = 0.5, 0.3, 0.9
 
+PS_PER_NS, PS_PER_S = 1e3, 1e12
+_TORCH = str(Path(torch.__file__).parent)
+_OURS = str(Path(__file__).parent)  # sim/recorder: its own calls are not the code that needs data
+
 
 def estimate(
-    given: Step | Pair | str,
+    given: Pair | str,
     *,
     name: str | None = None,
     arguments: Mapping[str, Any] | None = None,
@@ -73,14 +76,12 @@ def estimate(
 ) -> Workload:
     """Estimate the Workload of a training step that nobody has profiled.
 
-    What ``MODULE:FACTORY`` makes is made without memory; where making it needs data, it is made for real
-    and its step is walked without data; where the step needs data, it is run on the CPU. A pair
-    ``(model, batch)`` is left alone, whatever device it is on (``meta`` included): its double without data
-    is walked (where that needs data, the pair itself, as ``record`` runs it). A callable is run twice, on
-    its own tensors.
+    What ``MODULE:FACTORY`` makes, ``(model, batch)``, is made without memory; where making it needs data, it
+    is made for real and walked without data. A pair is left alone, whatever device it is on (``meta``
+    included): its double without data is walked.
 
     Args:
-        given: ``MODULE:FACTORY``, or what ``load_factory`` returns.
+        given: ``MODULE:FACTORY``, or a pair.
         name: of the Workload; None: the class of the module.
         arguments: of the factory.
         backward_ns: a plain backward, as measured; None: from ``step_ns``, or from the device's peak.
@@ -90,21 +91,23 @@ def estimate(
         gpu: a name of ``sim.nouns.gpus.GPUS``.
         device_flops: matrix FLOP/s of another device, in every precision; with ``device_bytes_per_s``.
         device_bytes_per_s: its memory bandwidth. Without any device, the table's mean ratio is used.
-        dtype: for the module and its floating inputs, as for ``record``. Not for a callable.
+        dtype: for the module and its floating inputs, as for ``record``.
         autocast: ``bfloat16`` or ``float16``: the forward runs under autocast.
-        tell: is told before anything is built or run for real, and why; None: a warning is logged.
+        tell: is told before anything is built for real, and why; None: a warning is logged.
 
     Returns:
         A Workload with ``estimated`` true and a ``band``: factors on the ready times.
 
     Raises:
         InputError: an illegal argument, no time and no device to take one from, or a step that
-            cannot be walked.
+            cannot be walked, such as one that needs data.
         NotModelledError: a compiled module.
     """
     known = {"forward_ns": forward_ns, "backward_ns": backward_ns, "optimizer_ns": optimizer_ns}
     for what, value in (known | {"step_ns": step_ns}).items():
         at_least(what, value, 0 if what == "optimizer_ns" else 1)
+    if autocast is not None:
+        one_of("autocast", autocast, AUTOCAST_DTYPES)
     named = _device(gpu, device_flops, device_bytes_per_s)
     if (backward_ns, step_ns, forward_ns, named) == (None, None, None, None):
         raise InputError(
@@ -115,16 +118,13 @@ def estimate(
     walk = _Walk(device, dtype, autocast)
     walked_on = _walk_given(walk, given, arguments or {}, tell or _log.warning)
 
-    counted, work, optimizers = walk.workload(name), walk.counting.work, walk.seen.optimizers
-    if walk.from_pair:
-        optimizers = optimizers or ("AdamW",)
+    counted, work = walk.workload(name), walk.counting.work
     work_ps = {
         "forward_ns": counted.forward_ns,
         "backward_ns": counted.backward_ns,
-        "optimizer_ns": round(_passes(optimizers) * counted.total_bytes / device.bytes_per_s * PS_PER_S),
+        "optimizer_ns": round(ADAMW_PASSES * counted.total_bytes / device.bytes_per_s * PS_PER_S),
     }
     times, how, (least_scale, most_scale) = _split_step(known, step_ns, work_ps, device)
-    mixed = len({gradient.sparse for gradient in counted.gradients}) > 1
     low, high = READY_BAND_OF_CONVOLUTIONS if work.is_convolutional else READY_BAND
     here = surroundings(torch.device("cpu"))
     return replace(
@@ -136,8 +136,6 @@ def estimate(
                 if one.ready_ns is None
                 else divide_half_even(one.ready_ns * times["backward_ns"], counted.backward_ns),
                 device=None,
-                # AdamW has the dense ones, SparseAdam the others, as when a pair is recorded
-                group=int(mixed and one.sparse) if walk.from_pair else one.group,
             )
             for one in counted.gradients
         ),
@@ -157,7 +155,7 @@ def estimate(
             "module": type(walk.seen.root).__name__,
             "parameters": sum(tensor.numel() for tensor in walk.seen.tensors),
             "tensors": len(counted.gradients),
-            "optimizer": ", ".join(optimizers) or "none ran",
+            "optimizer": "AdamW",
             "ready_order": "order of firing in torch's engine, one backward",
             "roofline": {
                 "device": device.name,
@@ -233,9 +231,7 @@ def _split_step(
     )
 
 
-def _passes(optimizers: Sequence[str]) -> int:
-    """Tensors of a parameter's size that the slowest of these optimizers moves."""
-    return max((OPTIMIZER_PASSES.get(name, ADAM_PASSES) for name in optimizers), default=0)
+# ---- one step, walked without data
 
 
 class _Walk:
@@ -249,29 +245,34 @@ class _Walk:
     def __init__(self, device: GpuSheet, dtype: str | None, autocast: str | None) -> None:
         self._device, self._dtype, self._autocast = device, dtype, autocast
 
-    def __call__(self, given: Step | Pair) -> None:
-        """Walk it, without the optimizer of a pair.
+    def __call__(self, given: Pair) -> None:
+        """Walk it, without an optimizer.
 
         Raises:
             InputError: what ``record`` raises for a step that cannot be recorded.
             NotModelledError: a compiled module.
         """
         step, root = build_step(given, device=torch.device("cpu"), dtype=self._dtype)
-        self.from_pair = root is not None
+        if not isinstance(step, ModelStep):
+            raise InputError("given: a callable cannot be estimated; give (model, batch)")
         self.reads, self.counting = ScalarReads(), CountingMode(self._device)
 
         def run() -> None:
-            with gpu_autocast(self._autocast):
-                if not isinstance(step, ModelStep):
-                    step()
-                    return
-                step.model.zero_grad(set_to_none=True)
+            step.model.zero_grad(set_to_none=True)
+            enabled = self._autocast is not None
+            with torch.autocast("cpu", AUTOCAST_DTYPES.get(self._autocast or ""), enabled=enabled):
                 loss = step.loss()
             loss.backward()  # type: ignore[no-untyped-call]
 
         with self.reads:
             self.seen = survey(run, root)
-            self._check()
+            if sparse := [gradient.name for gradient in self.seen.gradients if gradient.sparse]:
+                raise InputError(f"step: {sparse[0]}'s sparse gradient is as large as lookups are; record it")
+            if any(hasattr(module, "_orig_mod") for module in self.seen.root.modules()):
+                raise NotModelledError(
+                    "step: torch.compile joins operators, and gradients become ready by graph; estimate the "
+                    "module before it is compiled, or record it"
+                )
             with self.counting:
                 self._times = measure(run, self.seen, WorkClock(self.counting), hooked=None)
 
@@ -279,61 +280,42 @@ class _Walk:
         """What it found, with times in picoseconds of the roofline."""
         return workload_of_steps(self.seen, [self._times], [self._times], name=name, provenance={})
 
-    def _check(self) -> None:
-        if any(hasattr(module, "_orig_mod") for module in self.seen.root.modules()):
-            raise NotModelledError(
-                "step: torch.compile joins operators, and gradients become ready by graph; estimate the "
-                "module before it is compiled, or record it"
-            )
-        for gradient, tensor in zip(self.seen.gradients, self.seen.tensors, strict=True):
-            if gradient.sparse and isinstance(tensor, FakeTensor):
-                what = f"how much of {gradient.name}'s sparse gradient there is depends on the lookups"
-                raise InputError(f"step: {what}") from NotImplementedError(what)
-
 
 def _walk_given(
-    walk: _Walk, given: Step | Pair | str, arguments: Mapping[str, Any], tell: Callable[[str], None]
+    walk: _Walk, given: Pair | str, arguments: Mapping[str, Any], tell: Callable[[str], None]
 ) -> str:
-    """Walk a step, a pair, or what ``MODULE:FACTORY`` makes; a word on the tensors it was walked on.
+    """Walk a pair, or what ``MODULE:FACTORY`` makes, on stand-ins; a word on what these are of.
 
     A factory is called on stand-ins. Where that needs data that they do not have (sizes or branches that
-    depend on values, numpy), it is called for real, and what it made is walked on stand-ins, so that no
-    activation is ever held. Only where the step itself needs data is it run for real, on the CPU. A pair's
-    tensors are replaced by stand-ins; a callable that is given has tensors of its own, whose owner goes on
-    with them, and runs for real. ``tell`` is told, before anything is built or run for real, what needs it.
+    depend on values, numpy), it is called for real, which ``tell`` is told before, and what it made is walked
+    on stand-ins, so that no activation is ever held.
 
     Raises:
-        InputError: the step cannot be walked; or only on real tensors, and they do not fit.
+        InputError: the step cannot be walked, or needs data; or the model has to be made and does not fit.
     """
-    num_bytes = 0
-    why, on = "a callable brings its own tensors", _STAND_INS
-    made: Any = tuple(given) if isinstance(given, list) else given  # a step or a pair, once it is made
+    made: Any = tuple(given) if isinstance(given, list) else given
+    on = "stand-ins without data"
     if isinstance(given, str):
         import_module_of(given)  # what a module makes when it is imported stays real
+        num_bytes = 0
         with _wanting_data() as wants, stand_ins():
             made = load_factory(given, arguments=arguments)
-            num_bytes = _parameter_bytes(made)
+            num_bytes = sum(p.nbytes for p in made[0].parameters()) if isinstance(made, tuple) else 0
             walk(made)
             return on
-        why = wants[0]
-        _check_fits(num_bytes, given, why, copies=1)
-        tell(f"the model is built for real, its step is still walked without data: {why}")
+        if 2 * num_bytes > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+            raise InputError(
+                f"model: it needs data ({wants[0]}), and {num_bytes / 1e9:.1f} GB of parameters are too many "
+                f"for this machine; take out what depends on values, or make it smaller"
+            )
+        tell(f"the model is built for real, its step is still walked without data: {wants[0]}")
+        on = f"stand-ins of a model that was built for real ({wants[0]})"
         with as_on_gpus():
             made = load_factory(given, arguments=arguments)
-        num_bytes = _parameter_bytes(made)
-        on = f"stand-ins of a model that was built for real ({why})"
-    if isinstance(given, str) or isinstance(made, tuple):
-        with _wanting_data() as wants, stand_ins():
-            walk(_doubled(made) if isinstance(made, tuple) else made)
-            return on
-        why = wants[0]
-    _check_fits(num_bytes, made, why, copies=2)
-    tell(f"the step runs for real on the CPU, twice, which may take long: {why}")
-    with as_on_gpus():
-        if isinstance(given, str) and not isinstance(made, tuple):
-            made = load_factory(given, arguments=arguments)  # one that was walked keeps stand-ins
-        walk(made)
-    return f"real tensors on the CPU ({why})"
+    with _wanting_data() as wants, stand_ins():
+        walk(_doubled(made) if isinstance(made, tuple) else made)
+        return on
+    raise InputError(f"step: it needs data, which an estimate has none of ({wants[0]}); record it instead")
 
 
 @contextmanager
@@ -361,27 +343,333 @@ def _told(error: BaseException) -> str:
 
 
 def _doubled(pair: Pair) -> Pair:
+    """The same model and batch with stand-ins in place of all tensors, tied parameters still tied.
+
+    The pair itself is left alone. Real, meta and stand-in tensors are taken, each a stand-in on the CPU.
+    """
+    model, batch = pair
+    made: dict[int, Any] = {}
     try:
-        return stand_in_pair(pair)
+        for tensor in (*model.parameters(), *model.buffers(), *tensors_in(batch)):
+            made.setdefault(id(tensor), _stand_in(tensor))
+        with unset_fake_temporarily():  # what is neither parameter, buffer nor batch keeps its data
+            twin: Pair = copy.deepcopy((model, batch), made)
     except Exception as error:
         raise InputError(f"model: its double could not be made: {describe(error)}") from error
+    return twin
 
 
-def _parameter_bytes(made: Step | Pair) -> int:
-    """Of a pair; 0 where only the step itself knows."""
-    return sum(p.numel() * p.element_size() for p in made[0].parameters()) if isinstance(made, tuple) else 0
+def _stand_in(tensor: Tensor) -> Tensor:
+    if isinstance(tensor, FakeTensor) and tensor.device.type == "cpu":
+        return tensor
+    with torch.no_grad():
+        empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(empty, requires_grad=tensor.requires_grad)
+    return empty.requires_grad_(tensor.requires_grad)
 
 
-def _check_fits(num_bytes: int, given: Step | Pair | str, why: str, *, copies: int) -> None:
-    """So many copies of the parameters must fit half the memory; meta tensors cannot be run."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if isinstance(given, tuple) and any(tensor.is_meta for tensor in given[0].parameters()):
-        raise InputError(
-            f"model: its step needs data ({why}), and it is on the meta device; make it on the CPU"
-        )
-    if 2 * copies * num_bytes > memory:
-        raise InputError(
-            f"model: it needs data ({why}), and {num_bytes / 1e9:.1f} GB of parameters"
-            f"{' with their gradients' if copies > 1 else ''} are too many for this machine; take out what "
-            f"depends on values, or make it smaller"
-        )
+# ---- stand-ins: shape, dtype and autograd without memory (torch's ``FakeTensorMode``)
+
+# They call themselves CPU tensors, so that torch chooses the operators that it chooses for real ones (fused
+# attention, autocast), where plain ``meta`` tensors take other routes. Code for GPUs runs on them.
+
+AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+READ_AS = 1.0  # what reading a floating-point value of a stand-in gives
+
+# Autocast for CPUs casts matrix products down as the one for GPUs does, but leaves some operators in low
+# precision that GPUs run in float32 (torch's documentation, "CUDA Ops that can autocast to float32"). The
+# modules' ones are cast here; that adds the casts' bytes and their nodes in the graph.
+_FLOAT32_ON_GPUS: set[Callable[..., Any]] = {
+    getattr(place, name)
+    for name in (
+        *("layer_norm", "group_norm", "softmax", "log_softmax", "softplus", "kl_div", "cross_entropy"),
+        *("nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy_with_logits"),
+        *("exp", "log", "pow", "rsqrt", "sum", "cumsum", "norm"),
+    )
+    for place in (functional, torch, Tensor)
+    if hasattr(place, name)
+}
+
+
+@contextmanager
+def stand_ins() -> Iterator[FakeTensorMode]:
+    """Tensors that are made inside have no data, take no memory and are on the CPU, GPUs asked for or not."""
+    with (
+        mock.patch.object(nn.Module, "_apply", _apply),
+        # torch's draws until all is in range, and looks; nothing to fill, as torch has it for meta tensors
+        mock.patch.object(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
+        FakeTensorMode(allow_non_fake_inputs=True) as mode,
+        as_on_gpus(),
+    ):
+        yield mode
+
+
+@contextmanager
+def as_on_gpus() -> Iterator[None]:
+    """Code inside that is written for GPUs runs on the CPU, with a GPU's autocast."""
+    original = torch.autocast.__init__
+
+    def init(
+        self: torch.autocast, device_type: str, dtype: torch.dtype | None = None, *args: Any, **kwargs: Any
+    ) -> None:
+        if device_type == "cuda":
+            device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
+        original(self, device_type, dtype, *args, **kwargs)
+
+    with mock.patch.object(torch.autocast, "__init__", init), _OnCpu():
+        yield
+
+
+def _apply(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+    """``Module._apply`` (behind ``.to()``, ``.half()``): torch's own cannot swap stand-ins (2.13)."""
+    for part in module.children() if recurse else ():
+        part._apply(fn)  # type: ignore[no-untyped-call]
+    for parameter in module._parameters.values():
+        if parameter is not None:
+            with torch.no_grad():
+                parameter.data = fn(parameter)
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            module._buffers[name] = fn(buffer)
+    return module
+
+
+class _OnCpu(TorchFunctionMode):
+    """Keeps what is meant for a GPU on the CPU: a stand-in there would need the GPU's own torch.
+
+    Dropout inside fused attention is left out, since the CPU's fused kernel has none and torch would
+    write the attention out; GPUs' kernels have it, and it moves no memory there.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is Tensor.cuda:
+            return args[0]
+        given = {key: _cpu(value) if key == "device" else value for key, value in (kwargs or {}).items()}
+        if func is functional.scaled_dot_product_attention:
+            args = (*args[:4], *(0.0 for _ in args[4:5]), *args[5:])
+            given = {key: 0.0 if key == "dropout_p" else value for key, value in given.items()}
+        if func is Tensor.to:
+            args = (args[0], *(_cpu(value) for value in args[1:]))
+        if func in _FLOAT32_ON_GPUS and torch.is_autocast_enabled("cpu"):
+            args = tuple(_raised(value) for value in args)
+            given = {key: _raised(value) for key, value in given.items()}
+        return func(*args, **given)
+
+
+def _raised(value: Any) -> Any:
+    is_low = isinstance(value, Tensor) and value.dtype in AUTOCAST_DTYPES.values()
+    return value.float() if is_low else value
+
+
+def _cpu(device: Any) -> Any:
+    """The CPU instead of a GPU, which may go by its number; anything else as it is."""
+    is_number = isinstance(device, int) and not isinstance(device, bool)
+    is_gpu = isinstance(device, (str, torch.device)) and str(device).startswith("cuda")
+    return torch.device("cpu") if is_number or is_gpu else device
+
+
+class ScalarReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Lets a step read single floating-point values of stand-ins, for logging or clipping.
+
+    They read as 1.0, and ``count`` says how often. Integers and booleans are not answered: they
+    choose what runs, and torch's own error says so. A real value, such as a model's own constant, is read.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Answer reads of one value; run everything else."""
+        if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
+            if args[0].is_floating_point():
+                self.count += 1
+                return READ_AS
+        elif func is torch.ops.aten._local_scalar_dense.default:
+            with unset_fake_temporarily():
+                return func(*args)
+        return func(*args, **(kwargs or {}))
+
+
+# ---- what each operator costs: FLOPs of its matrix products, bytes that it reads and writes, time by both
+
+aten = torch.ops.aten
+
+_FREE = {  # neither views by their schema nor work
+    aten._unsafe_view,
+    aten._local_scalar_dense,
+    aten.empty,
+    aten.empty_like,
+    aten.empty_strided,
+    aten.empty_permuted,
+    aten.new_empty,
+    aten.new_empty_strided,
+    aten.lift_fresh,
+    aten.is_same_size,
+    aten._has_same_storage_numel,
+    aten._sparse_coo_tensor_with_dims_and_tensors,
+}
+_SHAPE_ONLY = {  # a tensor tells them how large, and is not read
+    aten.zeros_like,
+    aten.ones_like,
+    aten.full_like,
+    aten.rand_like,
+    aten.randn_like,
+    aten.new_zeros,
+    aten.new_ones,
+    aten.new_full,
+}
+_WRITE_ONLY = {aten.copy_, aten.fill_, aten.zero_, aten.normal_, aten.uniform_, aten.bernoulli_}
+_GATHERS = {aten.embedding, aten.index, aten.index_select, aten.gather, aten.select_backward}
+_CONVOLUTIONS = {aten.convolution, aten._convolution, aten.convolution_backward}
+_ATTENTION: dict[
+    Any, tuple[Callable[..., Any], int]
+] = {  # how it is counted, by the shapes of so many tensors
+    aten._scaled_dot_product_flash_attention_for_cpu: (sdpa_flop_count, 3),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: (sdpa_backward_flop_count, 4),
+}
+# statistics over the whole batch come first, so that a second reading is needed (layer norms keep a row)
+_READ_TWICE = {aten.native_batch_norm, aten.native_batch_norm_backward, aten._native_batch_norm_legit}
+
+
+@dataclass(slots=True)
+class OperatorWork:
+    """Work ordered so far: seconds by the roofline, and what they are made of."""
+
+    seconds: float = 0.0
+    flops: float = 0.0
+    num_bytes: float = 0.0
+    flop_bound_seconds: float = 0.0
+    convolution_flops: float = 0.0
+    operators: int = 0
+
+    @property
+    def is_convolutional(self) -> bool:
+        """Whether more than half of the FLOPs are convolutions'."""
+        return 2 * self.convolution_flops > self.flops
+
+
+class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds the cost of every operator that runs inside it, autograd's included, to ``work``.
+
+    An operator takes the longer of FLOPs over peak and bytes over bandwidth of ``device``.
+    """
+
+    def __init__(self, device: GpuSheet) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.work = OperatorWork()
+        self._device = device
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run the operator and count it."""
+        given = dict(kwargs or {})
+        out = func(*args, **given)
+        if func.namespace == "prim" or func.is_view or func.overloadpacket in _FREE:
+            return out
+        flops, moved = _count_flops(func, args, given, out), _count_bytes(func, args, given, out)
+        flop_seconds = flops / self._device.peak(_precision(func, args)) if flops else 0.0
+        seconds, work = max(flop_seconds, moved / self._device.bytes_per_s), self.work
+        work.seconds += seconds
+        work.flops += flops
+        work.num_bytes += moved
+        work.flop_bound_seconds += seconds if seconds == flop_seconds else 0.0
+        work.convolution_flops += flops if func.overloadpacket in _CONVOLUTIONS else 0
+        work.operators += 1
+        return out
+
+
+class WorkClock(Clock):
+    """A clock that stands still but for work: it reads picoseconds of ``counting``'s roofline.
+
+    Its ``between_ns`` therefore counts picoseconds: small operators would vanish in nanoseconds.
+    """
+
+    name = "work"
+
+    def __init__(self, counting: CountingMode) -> None:
+        self._counting = counting
+
+    def stamp(self) -> float:
+        """Work so far, in seconds of the roofline."""
+        return self._counting.work.seconds
+
+    def between_ns(self, start: float, end: float) -> int:
+        """Work from one stamp to a later one, in ps."""
+        return round((end - start) * PS_PER_S)
+
+
+def _count_flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> int:
+    """FLOPs of one operator call, a multiply-add as two; 0 for what is not a matrix product.
+
+    Those of torch's own registry, but that fused attention on the CPU, which is not in it, counts half where
+    it is causal: kernels skip the blocks above the diagonal.
+    """
+    if (counted := _ATTENTION.get(func.overloadpacket)) is None:
+        formula: Callable[..., int] | None = flop_registry.get(func.overloadpacket)
+        return 0 if formula is None else int(formula(*args, **kwargs, out_val=out))
+    count, tensors = counted
+    place = [argument.name for argument in func._schema.arguments].index("is_causal")
+    is_causal = args[place] if place < len(args) else kwargs.get("is_causal", False)
+    return int(count(*(tensor.shape for tensor in args[:tensors]))) // (2 if is_causal else 1)
+
+
+def _count_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> int:
+    """Bytes that one operator call reads and writes, each tensor once a direction.
+
+    What is changed in place is read and written, unless the operator only writes. Lookups read the
+    rows that they return. An expanded tensor counts the elements that it has in memory.
+    """
+    packet = func.overloadpacket
+    produced = list(tensors_in(out))
+    written: set[int] = set()
+    read: dict[int, Tensor] = {}
+    for place, argument in enumerate(func._schema.arguments):
+        value = args[place] if place < len(args) else kwargs.get(argument.name)
+        for tensor in tensors_in(value):
+            writes = argument.alias_info is not None and argument.alias_info.is_write
+            if writes:
+                written.add(id(tensor))
+            if not (writes and (argument.is_out or packet in _WRITE_ONLY)):
+                read[id(tensor)] = tensor
+            else:
+                produced.append(tensor)
+    stored = {id(tensor): tensor for tensor in produced}
+    stored.update({key: tensor for key, tensor in read.items() if key in written})
+    output_bytes = sum(map(_num_bytes, stored.values()))
+    sizes = [_num_bytes(tensor) for tensor in read.values()]
+    if packet in _SHAPE_ONLY:
+        return output_bytes
+    if packet in _GATHERS:
+        sizes = [min(size, output_bytes) for size in sizes]
+    if packet in _READ_TWICE:
+        sizes = [2 * size for size in sizes]
+    return output_bytes + sum(sizes)
+
+
+def _num_bytes(tensor: Tensor) -> int:
+    if tensor.layout is not torch.strided:
+        return int(tensor._nnz() * tensor.element_size()) if tensor.layout is torch.sparse_coo else 0
+    elements = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        if stride or not size:
+            elements *= size
+    return elements * tensor.element_size()
+
+
+def _precision(func: Any, args: Sequence[Any]) -> str:
+    """Of a matrix product's operands; float32 becomes tf32 where torch's settings let it."""
+    dtype = next((tensor.dtype for tensor in tensors_in(args) if tensor.is_floating_point()), torch.float32)
+    if dtype is not torch.float32:
+        return str(dtype).removeprefix("torch.")
+    if func.overloadpacket in _CONVOLUTIONS:
+        allowed = torch.backends.cudnn.allow_tf32
+    else:
+        allowed = torch.get_float32_matmul_precision() != "highest"
+    return "tf32" if allowed else "float32"

@@ -40,33 +40,35 @@ def load_factory(spec: str, *, arguments: Mapping[str, Any] | None = None) -> St
         InputError: a malformed spec, a module or name that is not there, arguments that the factory
             does not take, an exception inside it, or a return value that is neither of the two.
     """
-    factory = _find(import_module_of(spec), spec.partition(":")[2], spec)
+    module = import_module_of(spec)
+    found: Any = module
+    for part in spec.partition(":")[2].split("."):
+        if not hasattr(found, part):
+            own = [
+                name
+                for name, one in vars(found).items()
+                if callable(one) and getattr(one, "__module__", "") == module.__name__ and name[:1] != "_"
+            ]
+            raise InputError(f"factory: {module.__name__} has no {part!r}{near(part, sorted(own))}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise InputError(f"factory: {spec} is a {type(found).__name__}; give the name of a callable")
     given = dict(arguments or {})
-    _check_arguments(factory, given, spec)
+    _check_arguments(found, given, spec)
     try:
-        made = factory(**given)
+        made: Any = found(**given)
     except SimError:
         raise
     except (Exception, SystemExit) as error:
         raise InputError(f"factory: {spec} raised {describe(error)}") from error
-    return _check_return(made, spec)
-
-
-def describe(error: BaseException) -> str:
-    """``ValueError: its first line``, for messages of one line."""
-    text = str(error).strip()
-    name = type(error).__name__
-    return f"{name}: {text.splitlines()[0]}" if text else name
-
-
-def near(name: str, names: Sequence[str]) -> str:
-    """``; near it: a, b`` or, with nothing near, ``; it has: a, b, c``; empty without names."""
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if near:
-        return f"; near it: {', '.join(near)}"
-    if not names:
-        return ""
-    return f"; it has: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+    if isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[0], nn.Module):
+        return (made[0], made[1])
+    if isinstance(made, nn.Module):
+        raise InputError(f"factory: {spec} returned a module alone; {_LEGAL_RETURN}")
+    if not callable(made):
+        raise InputError(f"factory: {spec} returned {what_is(made)}; {_LEGAL_RETURN}")
+    step: Step = made
+    return step
 
 
 def import_module_of(spec: str) -> ModuleType:
@@ -88,32 +90,12 @@ def import_module_of(spec: str) -> ModuleType:
         return importlib.import_module(name)
     except SimError:
         raise
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        if name == missing or name.startswith(f"{missing}."):
+    except (Exception, SystemExit) as error:
+        missing = (isinstance(error, ModuleNotFoundError) and error.name) or ""
+        if missing and f"{name}.".startswith(f"{missing}."):
             where = f"{here} and sys.path were searched"
             raise InputError(f"factory: module {missing!r} was not found; {where}") from error
         raise InputError(f"factory: importing {name} raised {describe(error)}") from error
-    except (Exception, SystemExit) as error:
-        raise InputError(f"factory: importing {name} raised {describe(error)}") from error
-
-
-def _find(module: ModuleType, attribute: str, spec: str) -> Callable[..., object]:
-    found: Any = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            here = [name for name, one in vars(found).items() if _is_made_in(module, one)]
-            names = [name for name in here if not name.startswith("_")]
-            raise InputError(f"factory: {module.__name__} has no {attribute!r}{near(part, sorted(names))}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise InputError(f"factory: {spec} is a {type(found).__name__}; give the name of a callable")
-    made_by: Callable[..., object] = found
-    return made_by
-
-
-def _is_made_in(module: ModuleType, value: object) -> bool:
-    return callable(value) and getattr(value, "__module__", None) == module.__name__
 
 
 def _check_arguments(factory: Callable[..., object], given: Mapping[str, Any], spec: str) -> None:
@@ -131,14 +113,18 @@ def _check_arguments(factory: Callable[..., object], given: Mapping[str, Any], s
         raise InputError(f"factory: {spec}: {error}; it takes {signature}") from None
 
 
-def _check_return(made: object, spec: str) -> Step | Pair:
-    if isinstance(made, nn.Module):
-        raise InputError(f"factory: {spec} returned a module alone; {_LEGAL_RETURN}")
-    if isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[0], nn.Module):
-        return (made[0], made[1])
-    if callable(made):
-        return made
-    raise InputError(f"factory: {spec} returned {what_is(made)}; {_LEGAL_RETURN}")
+def describe(error: BaseException) -> str:
+    """``ValueError: its first line``, for messages of one line."""
+    text = str(error).strip()
+    name = type(error).__name__
+    return f"{name}: {text.splitlines()[0]}" if text else name
+
+
+def near(name: str, names: Sequence[str]) -> str:
+    """``; near it: a, b`` or, with nothing near, ``; it has: a, b, c``; empty without names."""
+    if close := difflib.get_close_matches(name, names, n=3, cutoff=0.5):
+        return f"; near it: {', '.join(close)}"
+    return f"; it has: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}" if names else ""
 
 
 def what_is(value: object) -> str:

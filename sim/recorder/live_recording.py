@@ -7,30 +7,30 @@ to 3.5 ms more.
 """
 
 import errno
-import json
 import logging
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 from weakref import WeakSet
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sim.errors import InputError
+from sim.formats.documents import SCHEMA_VERSION
 from sim.formats.files import check_directory
 from sim.nouns.checks import at_least, one_of
 from sim.nouns.ddp_switches import ARGUMENTS
 from sim.nouns.devices import backend_of, serialised_by
+from sim.nouns.recording import RecordedEnd, RecordedLayout, RecordedParameter, RecordingHeader
+from sim.nouns.workload import Buffer
 from sim.recorder.clocks import clock_for
-from sim.recorder.tap import CommHook, attach, ddp_log, tap_of
 from sim.recorder.training_step import bytes_by_dtype, dtype_name, environment, restart, surroundings
-from sim.recorder.watch import StepStamps, StepWatch
+from sim.recorder.watch import CommHook, StepStamps, StepWatch, attach, ddp_log, tap_of
 
-_SCHEMA_VERSION = 1
 _SETTINGS = ("bucket_bytes_cap", *(name for name, one in ARGUMENTS.items() if one.metadata["recorded"]))
 _TIMES_ASKED_FOR_BUCKETS = 10
 _OUT_OF_SPACE = {errno.ENOSPC, errno.EDQUOT}
@@ -68,21 +68,7 @@ def record(
         InputError: a model that cannot be recorded, an illegal argument; when it is entered: a file that is
             there already, a communication hook that is in the way, or that it was entered before.
     """
-    _check(ddp_model, level, every, max_steps, wrap)
-    if not isinstance(directory, str | os.PathLike):
-        raise InputError(f"directory: {directory!r:.60} is not legal; give the path of a directory")
-    rank = dist.get_rank(ddp_model.process_group)
-    return LiveRecording(
-        ddp_model,
-        Path(directory, restart()) / f"rank-{rank}.jsonl",
-        level=level,
-        every=every,
-        max_steps=max_steps,
-        hook=(wrap, wrap_state),
-    )
-
-
-def _check(ddp: object, level: str, every: int, max_steps: int | None, wrap: object) -> None:
+    ddp: object = ddp_model
     if not isinstance(ddp, DistributedDataParallel):
         raise InputError(
             f"ddp_model: a {type(ddp).__name__} is not legal; give the DistributedDataParallel itself (of a "
@@ -97,6 +83,10 @@ def _check(ddp: object, level: str, every: int, max_steps: int | None, wrap: obj
         raise InputError(f"ddp_model: it lies on {ddp.device}; it must lie on the CPU or on one GPU")
     if ddp._use_python_reducer or ddp._delay_all_reduce_all_params:
         raise InputError("ddp_model: it runs without DDP's Reducer, and so without buckets to record")
+    if not isinstance(directory, str | os.PathLike):
+        raise InputError(f"directory: {directory!r:.60} is not legal; give the path of a directory")
+    path = Path(directory, restart()) / f"rank-{dist.get_rank(ddp.process_group)}.jsonl"
+    return LiveRecording(ddp, path, level=level, every=every, max_steps=max_steps, hook=(wrap, wrap_state))
 
 
 class LiveRecording(StepWatch):
@@ -137,7 +127,8 @@ class LiveRecording(StepWatch):
             if self._level == "full":
                 places = {id(parameter): index for index, (_, parameter) in enumerate(self._named)}
                 self._tap = attach(ddp, places=places, wrap=self._hook[0], wrap_state=self._hook[1])
-            journal.write(_header(ddp, self._named, self._level, self._every, self._clock.name))
+            header = _header(ddp, self._named, self._level, self._every, self._clock.name)
+            journal.write("recording", header, schema_version=SCHEMA_VERSION)
         except BaseException:
             journal.discard()
             raise
@@ -159,7 +150,7 @@ class LiveRecording(StepWatch):
                 _log.warning(
                     "%s: no step was recorded; call recording.step() after each optimizer step", self.path
                 )
-            self._journal.write({"kind": "end", "failed": failed})
+            self._journal.write("end", RecordedEnd(failed=failed))
             self._journal.close()
         finally:
             _recorded_now.discard(self._ddp)
@@ -186,14 +177,14 @@ class LiveRecording(StepWatch):
                     clock.wait(step.last)
                 elif not clock.reached(step.last):
                     return
-                line = step.line(clock, len(self._named))
+                recorded = step.recorded(clock, len(self._named))
             except (RuntimeError, ValueError) as error:  # of torch, for an event that cannot be read
                 self.steps.clear()
                 self._give_up(f"step {step.number}: {error}")
                 return
             self.steps.popleft()
             self._write_layout(journal, step)
-            journal.write(line)
+            journal.write("step", recorded)
 
     def _write_layout(self, journal: "Journal", step: StepStamps) -> None:
         """A line with the buckets wherever they differ from the last one written."""
@@ -203,8 +194,8 @@ class LiveRecording(StepWatch):
             layout = log_buckets(self._ddp)
         if layout and layout != self._layout:
             self._layout = layout
-            line = {"kind": "buckets", "step": step.number, "bucket_indices": layout, "fired": step.fired()}
-            journal.write(line)
+            buckets, fired = tuple(map(tuple, layout)), tuple(step.fired())
+            journal.write("buckets", RecordedLayout(step=step.number, bucket_indices=buckets, fired=fired))
 
 
 def trained_parameters(ddp: DistributedDataParallel) -> list[tuple[str, nn.Parameter]]:
@@ -228,50 +219,49 @@ def trained_parameters(ddp: DistributedDataParallel) -> list[tuple[str, nn.Param
 
 
 def _header(
-    ddp: DistributedDataParallel, named: list[tuple[str, nn.Parameter]], level: str, every: int, clock: str
-) -> dict[str, Any]:
-    """The header of a rank's file, as JSON."""
+    ddp: DistributedDataParallel, named: list[tuple[str, nn.Parameter]], level: Any, every: int, clock: str
+) -> RecordingHeader:
+    """The first line of a rank's file."""
     log, tap = ddp_log(ddp), tap_of(ddp)  # the hook of an earlier recording stays, whatever the level is
-    hook = tap.name if tap is not None else log.get("comm_hook")
     sparse = {
         id(module.weight)
         for module in ddp.module.modules()
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse
     }
-    return {
-        "kind": "recording",
-        "schema_version": _SCHEMA_VERSION,
-        "rank": dist.get_rank(ddp.process_group),
-        "world_size": ddp.process_group.size(),
-        "level": level,
-        "every": every,
-        "torch": torch.__version__,
-        "backend": backend_of(dist.get_backend_config(ddp.process_group), str(ddp.device)),
-        "device": str(ddp.device),
-        "clock": clock,
-        "environment": environment(ddp.device),
-        "module": type(getattr(ddp.module, "_orig_mod", ddp.module)).__name__,  # not torch.compile's wrapper
-        "comm_hook": hook,
-        "ddp": {
+    broadcasts = getattr(ddp, "forward_sync_buffers", getattr(ddp, "broadcast_buffers", True))  # A3.16
+    buffers = bytes_by_dtype(ddp.modules_buffers) if broadcasts else {}
+    return RecordingHeader(
+        rank=dist.get_rank(ddp.process_group),
+        world_size=ddp.process_group.size(),
+        level=level,
+        every=every,
+        torch=torch.__version__,
+        backend=backend_of(dist.get_backend_config(ddp.process_group), str(ddp.device)),
+        device=str(ddp.device),
+        clock=clock,
+        environment=environment(ddp.device),
+        module=type(getattr(ddp.module, "_orig_mod", ddp.module)).__name__,  # not torch.compile's wrapper
+        comm_hook=tap.name if tap is not None else log.get("comm_hook"),
+        ddp={
             **{name: getattr(ddp, name, None) for name in _SETTINGS},
             "rebuilt_buckets": log_buckets(ddp),
             "gloo_num_threads": log.get("gloo_num_threads"),
             "torch_distributed_debug": os.environ.get("TORCH_DISTRIBUTED_DEBUG"),
         },
-        "parameters": [
-            {
-                "name": name,
-                "shape": list(parameter.shape),
-                "dtype": dtype_name(parameter),
-                "num_bytes": parameter.numel() * parameter.element_size(),
-                "device": str(parameter.device),
-                "sparse": id(parameter) in sparse,
-            }
+        parameters=tuple(
+            RecordedParameter(
+                name=name,
+                shape=tuple(parameter.shape),
+                dtype=dtype_name(parameter),
+                num_bytes=parameter.nbytes,
+                device=str(parameter.device),
+                sparse=id(parameter) in sparse,
+            )
             for name, parameter in named
-        ],
-        "buffers": _buffers(ddp),
-        "provenance": {"source": "sim.record", **surroundings(ddp.device)},
-    }
+        ),
+        buffers=tuple(Buffer(dtype=dtype, num_bytes=size) for dtype, size in buffers.items()),
+        provenance={"source": "sim.record", **surroundings(ddp.device)},
+    )
 
 
 def log_buckets(ddp: DistributedDataParallel) -> list[list[int]] | None:
@@ -280,14 +270,6 @@ def log_buckets(ddp: DistributedDataParallel) -> list[list[int]] | None:
     if not text:
         return None
     return [[int(index) for index in bucket.split()] for bucket in str(text).split(",")]
-
-
-def _buffers(ddp: DistributedDataParallel) -> list[dict[str, Any]]:
-    """Bytes of the buffers that DDP broadcasts before each forward, by dtype (A3.16)."""
-    if not getattr(ddp, "forward_sync_buffers", getattr(ddp, "broadcast_buffers", True)):
-        return []
-    totals = bytes_by_dtype(ddp.modules_buffers)
-    return [{"dtype": dtype, "num_bytes": size} for dtype, size in totals.items()]
 
 
 class Journal:
@@ -317,11 +299,12 @@ class Journal:
         """Whether lines are still taken."""
         return self._handle is not None
 
-    def write(self, line: Mapping[str, Any]) -> None:
+    def write(self, kind: str, noun: Any, **more: Any) -> None:
         """Append one line; on a failure warn, keep what is there and take no more."""
         if self._handle is None:
             return
-        text = (json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n").encode()
+        fields = msgspec.to_builtins(noun, enc_hook=str)  # torch's version is a str of its own kind
+        text = msgspec.json.encode({"kind": kind, **more, **fields}) + b"\n"
         try:
             written = os.write(self._handle, text)
         except OSError as error:

@@ -17,7 +17,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from sim.errors import InputError, SimError
 from sim.nouns.checks import at_least
-from sim.nouns.recording import RecordedBackward, RecordedStep
+from sim.nouns.recording import RecordedStep
 from sim.nouns.workload import Buffer, Gradient, Workload
 from sim.recorder.clocks import Clock, clock_for, find_device
 from sim.recorder.factory import Pair, Step, describe
@@ -35,7 +35,6 @@ from sim.units import median_ns
 
 _FEW = 4  # gradients that tell the end of backward: a step may skip a layer
 _INDEX_BYTES = 8  # torch's sparse tensors have int64 indices
-Progress = Callable[[int, int], None]
 
 
 def record(
@@ -46,7 +45,7 @@ def record(
     dtype: str | None = None,
     warmup: int = 3,
     repeats: int = 10,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
     factory_spec: str | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> Workload:
@@ -85,22 +84,26 @@ def record(
     plain: list[RecordedStep] = []
     watched: list[RecordedStep] = []
     total = warmup + 2 * repeats
-    report = progress or (lambda done, of: None)
 
-    report(0, total)
+    progress(0, total)
     seen = survey(step, root)
-    _check_place(seen, place)
+    for gradient in seen.gradients:
+        if gradient.device != str(place):
+            raise InputError(
+                f"step: parameter {gradient.name} lies on {gradient.device}, recorded is {place}; keep all "
+                f"parameters on one device and name it as the device"
+            )
     loss = step.last_loss if isinstance(step, ModelStep) else None
     if loss is not None and not bool(torch.isfinite(loss)):
         raise InputError(f"step: the loss is {loss.item()}; its times would mislead; give a finite loss")
     for done in range(1, total):
-        report(done, total)
+        progress(done, total)
         # plain watched watched plain ...: a drifting machine favours neither
         is_watched = (done - warmup) % 4 in (1, 2)
         times = measure(step, seen, clock, hooked=None if is_watched else seen.fired[-_FEW:])
         if done >= warmup:
             (watched if is_watched else plain).append(times)
-    report(total, total)
+    progress(total, total)
 
     provenance = {
         "source": "bucketsim record",
@@ -196,41 +199,35 @@ def measure(step: Step, seen: Survey, clock: Clock, *, hooked: Sequence[int] | N
     clock.settle()
     stamps = _watched(step, StepWatch(seen.root, seen.tensors, clock, hooked=hooked))
     clock.settle()
-    line = stamps.line(clock, len(seen.tensors))
-    (backward,) = line["backwards"]
-    backward |= {"ready_ns": tuple(backward["ready_ns"]), "buckets": ()}
-    return RecordedStep(
-        step=line["step"],
-        started_at_ns=line["started_at_ns"],
-        step_ns=line["step_ns"],
-        optimizer_ns=line["optimizer_ns"],
-        backwards=(RecordedBackward(**backward),),
-    )
+    return stamps.recorded(clock, len(seen.tensors))
 
 
 def _watched(step: Step, watch: StepWatch) -> StepStamps:
     """The stamps of the one backward that ``step`` runs."""
     watch.open()
     try:
-        step()
+        _run(step)
         watch.step()
-    except SimError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise InputError(f"step: it raised {describe(error)}") from error
     finally:
         watch.close()
-    backwards = [backward for stamps in watch.steps for backward in stamps.backwards]
-    if not backwards:
+    count = sum(len(stamps.backwards) for stamps in watch.steps)
+    if not count:
         raise InputError(
             "step: backward of the module never ran; call model(...) and loss.backward() once in each step "
             "(torch.autograd.grad makes no gradient ready)"
         )
-    if len(backwards) > 1:
-        raise InputError(
-            f"step: backward ran {len(backwards)} times; a step has one (record a single micro-batch)"
-        )
+    if count > 1:
+        raise InputError(f"step: backward ran {count} times; a step has one (record a single micro-batch)")
     return watch.steps[0]
+
+
+def _run(step: Step) -> None:
+    try:
+        step()
+    except SimError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InputError(f"step: it raised {describe(error)}") from error
 
 
 def workload_of_steps(
@@ -250,8 +247,8 @@ def workload_of_steps(
     """
     forwards = [one.backwards[0].forward_ns for one in plain]
     backwards = [one.backwards[0].backward_ns for one in plain]
-    backward_ns = median_ns(backwards)
-    watched_ns = median_ns([one.backwards[0].backward_ns for one in watched])
+    hooked = [one.backwards[0].backward_ns for one in watched]
+    backward_ns, watched_ns = median_ns(backwards), median_ns(hooked)
     for what, value in (("forward", median_ns(forwards)), ("backward", min(backward_ns, watched_ns))):
         if value <= 0:
             raise InputError(f"step: {what} took {value} ns; a step must take measurable time")
@@ -270,7 +267,7 @@ def workload_of_steps(
             "tensors": len(seen.tensors),
             "backward_starts": "at the end of forward; a loss computed outside of the module is in it",
             "plain_backward_ns": _spread(backwards),
-            "hooked_backward_ns": _spread([one.backwards[0].backward_ns for one in watched]),
+            "hooked_backward_ns": _spread(hooked),
             "forward_ns": _spread(forwards),
             "step_ns": _spread([one.step_ns for one in plain]),
         },
@@ -287,23 +284,21 @@ def _find_module(step: Step) -> nn.Module:
     called: dict[int, nn.Module] = {}
     handle = register_module_forward_pre_hook(lambda module, _: called.update({id(module): module}))
     try:
-        step()
-    except (Exception, SystemExit) as error:
-        raise InputError(f"step: it raised {describe(error)}") from error
+        _run(step)
     finally:
         handle.remove()
     inner = {id(part) for module in called.values() for part in module.modules() if part is not module}
     roots = [module for key, module in called.items() if key not in inner and trained(module)]
-    if len(roots) == 1:
-        return roots[0]
     if not roots:
         raise InputError("step: no module with trainable parameters ran forward; call one as model(...)")
-    names = ", ".join(type(module).__name__ for module in roots[:4])
-    more = ", ..." if len(roots) > 4 else ""
-    raise InputError(
-        f"step: {len(roots)} separate modules with trainable parameters ran forward ({names}{more}); train "
-        f"one module, call it as model(...) and not by its parts, and freeze the others"
-    )
+    if len(roots) > 1:
+        names = ", ".join(type(module).__name__ for module in roots[:4])
+        raise InputError(
+            f"step: {len(roots)} separate modules with trainable parameters ran forward ({names}"
+            f"{', ...' if len(roots) > 4 else ''}); train one module, call it as model(...) and not by its "
+            f"parts, and freeze the others"
+        )
+    return roots[0]
 
 
 def _sparse_bytes(gradient: torch.Tensor | None) -> int | None:
@@ -311,14 +306,4 @@ def _sparse_bytes(gradient: torch.Tensor | None) -> int | None:
     if gradient is None or not gradient.is_sparse:
         return None
     whole = gradient.detach().coalesce()
-    values = whole.values()
-    return int(whole.indices().numel() * _INDEX_BYTES + values.numel() * values.element_size())
-
-
-def _check_place(seen: Survey, place: torch.device) -> None:
-    for gradient, tensor in zip(seen.gradients, seen.tensors, strict=True):
-        if tensor.device != place:
-            raise InputError(
-                f"step: parameter {gradient.name} lies on {tensor.device}, recorded is {place}; keep all "
-                f"parameters on one device and name it as the device"
-            )
+    return int(whole.indices().numel() * _INDEX_BYTES + whole.values().nbytes)

@@ -5,6 +5,7 @@ machines.
 import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from itertools import takewhile
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.utils._pytree import tree_map_only
 
 from sim.errors import InputError
 from sim.machine import cpu_model
@@ -67,21 +69,23 @@ class ModelStep:
 
     def loss(self) -> torch.Tensor:
         """Run forward; the scalar loss."""
-        return find_loss(self._forward())
+        if isinstance(self.batch, Mapping):
+            return find_loss(self.model(**self.batch))
+        is_one = isinstance(self.batch, torch.Tensor)
+        return find_loss(self.model(self.batch) if is_one else self.model(*self.batch))
 
     def update(self) -> None:
         """Let the optimizer apply the gradients that the parameters hold."""
         if not self._optimizers:
-            self._optimizers = _optimizers(self.model)
+            parts: dict[bool, list[nn.Parameter]] = {False: [], True: []}
+            for _, tensor in trained(self.model):
+                parts[tensor.grad is not None and tensor.grad.is_sparse].append(tensor)
+            kinds = {False: torch.optim.AdamW, True: torch.optim.SparseAdam}
+            self._optimizers = [
+                kinds[is_sparse](part, lr=_LEARNING_RATE) for is_sparse, part in parts.items() if part
+            ]
         for optimizer in self._optimizers:
             optimizer.step()
-
-    def _forward(self) -> Any:
-        if isinstance(self.batch, Mapping):
-            return self.model(**self.batch)
-        if isinstance(self.batch, (tuple, list)):
-            return self.model(*self.batch)
-        return self.model(self.batch)
 
 
 def build_step(
@@ -100,8 +104,12 @@ def build_step(
     if isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], nn.Module):
         model, batch = given
         number = None if dtype is None else DTYPES[dtype]
-        model = model.to(device=device, dtype=number).train()
-        return ModelStep(model, _moved(batch, device, number)), model
+
+        def move(tensor: Tensor) -> Tensor:
+            return tensor.to(device=device, dtype=number if tensor.is_floating_point() else None)
+
+        batch = tree_map_only(Tensor, move, dict(batch) if isinstance(batch, Mapping) else batch)
+        return ModelStep(model.to(device=device, dtype=number).train(), batch), model
     if isinstance(given, nn.Module) or not callable(given):
         raise InputError(
             f"step: a {type(given).__name__} is not legal; give (model, batch), or a callable that runs "
@@ -113,14 +121,8 @@ def build_step(
 
 
 def count_samples(batch: object) -> int | None:
-    """Samples in a batch: the leading dimension of its first tensor; None without one."""
-    if isinstance(batch, torch.Tensor):
-        return batch.shape[0] if batch.dim() else None
-    values = batch.values() if isinstance(batch, Mapping) else batch
-    if isinstance(values, Iterable) and not isinstance(values, (str, bytes)):
-        counts = (count_samples(value) for value in values)
-        return next((count for count in counts if count is not None), None)
-    return None
+    """Samples in a batch: the leading dimension of its first tensor that has one; None without any."""
+    return next((tensor.shape[0] for tensor in tensors_in(batch) if tensor.dim()), None)
 
 
 def find_loss(output: Any) -> torch.Tensor:
@@ -146,32 +148,6 @@ def find_loss(output: Any) -> torch.Tensor:
     if not loss.requires_grad:
         raise InputError("model: its loss does not require grad; some parameter must, and not under no_grad")
     return loss
-
-
-def _moved(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
-    """Tensors inside tuples, lists and mappings: to the device, floating ones to the dtype."""
-    if isinstance(value, torch.Tensor):
-        return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
-    if isinstance(value, Mapping):
-        return {key: _moved(item, device, dtype) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        items = [_moved(item, device, dtype) for item in value]
-        if isinstance(value, list):
-            return items
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    return value
-
-
-def _optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
-    tensors = [parameter for _, parameter in trained(model)]
-    sparse = [p for p in tensors if p.grad is not None and p.grad.is_sparse]
-    dense = [p for p in tensors if p.grad is None or not p.grad.is_sparse]
-    optimizers: list[torch.optim.Optimizer] = []
-    if dense:
-        optimizers.append(torch.optim.AdamW(dense, lr=_LEARNING_RATE))
-    if sparse:
-        optimizers.append(torch.optim.SparseAdam(sparse, lr=_LEARNING_RATE))
-    return optimizers
 
 
 _WRAPPERS: dict[type, str] = {
@@ -257,8 +233,11 @@ _RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 
 def surroundings(device: torch.device) -> dict[str, Any]:
     """Date, versions and hardware, for a Workload's provenance."""
+    tool_version = None
+    with suppress(PackageNotFoundError):
+        tool_version = version("bucketsim")
     facts: dict[str, Any] = {
-        "tool_version": _tool_version(),
+        "tool_version": tool_version,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -284,10 +263,3 @@ def restart() -> str:
     counts = [os.environ.get(name, "") for name in _RESTARTS]
     number = sum(int(count) for count in counts if count.isdecimal())
     return f"restart-{number}" if number else ""
-
-
-def _tool_version() -> str | None:
-    try:
-        return version("bucketsim")
-    except PackageNotFoundError:
-        return None

@@ -1,4 +1,5 @@
-"""What is hung onto a model that trains: forwards, gradients, ends of backward, steps of torch's optimizers.
+"""What is hung onto a model that trains: hooks on forwards, gradients, ends of backward and steps of torch's
+optimizers, and a communication hook that does what DDP does without one.
 
 ``Watch`` has the hooks and tells what happens; ``StepWatch`` stamps it and makes steps of it. Nothing is
 patched, no collective is added and no stamp is waited for. A step begins with the first forward (gradients
@@ -12,16 +13,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
+from sim.errors import InputError
+from sim.nouns.recording import RecordedBackward, RecordedBucket, RecordedStep
 from sim.recorder.clocks import Clock, Stamp
-from sim.recorder.tap import BucketStamps, Tap
 from sim.recorder.training_step import is_compiled
 
 MOST_BACKWARDS = 1024  # in one step: beyond it, nobody steps
@@ -29,6 +32,9 @@ MOST_BACKWARDS = 1024  # in one step: beyond it, nobody steps
 # runs a function at the end of the backward that is running; DDP finalizes in such a callback (A3.9)
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
 _log = logging.getLogger(__name__)
+
+Future: TypeAlias = torch.futures.Future[torch.Tensor]  # the annotation that DDP asks of a hook
+CommHook = Callable[[Any, GradBucket], Future]
 
 
 class OwnHook:
@@ -107,6 +113,159 @@ class Watch:
         """The compute lane is through, and nothing has been waited for yet."""
 
 
+# ---- buckets, seen by a communication hook
+
+
+def ddp_log(ddp: DistributedDataParallel) -> dict[str, Any]:
+    """What DDP's logger says of it (A4)."""
+    log: dict[str, Any] = ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    return log
+
+
+@dataclass(slots=True, kw_only=True)
+class BucketStamps:
+    """One bucket of one backward; stamps that have not been made yet are None."""
+
+    num_bytes: int
+    parameters: tuple[int, ...]
+    ready: Stamp
+    launch: Stamp = None
+    end: Stamp = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Tap:
+    """The state of the hook: how buckets are reduced, and where stamps go (``rows`` None: nowhere).
+
+    A Reducer takes one hook and never gives it back, so the hook outlives the recording: outside of one it
+    only reduces. ``wrapped`` is the user's own hook, None for DDP's all-reduce; with that, gradients are
+    bitwise those of DDP without a hook. ``places`` gives a parameter's index by its ``id``.
+    """
+
+    group: Any
+    divides: bool
+    wrapped: CommHook | None
+    wrapped_state: Any
+    places: dict[int, int]
+    stamp: Callable[[], Stamp] = time.perf_counter_ns
+    rows: list[BucketStamps] | None = None
+
+    @property
+    def name(self) -> str | None:
+        """What the wrapped hook calls itself, None for DDP's own all-reduce."""
+        return None if self.wrapped is None else getattr(self.wrapped, "__qualname__", repr(self.wrapped))
+
+
+_taps: WeakKeyDictionary[DistributedDataParallel, Tap] = WeakKeyDictionary()
+
+
+def attach(
+    ddp: DistributedDataParallel, *, places: dict[int, int], wrap: CommHook | None, wrap_state: Any
+) -> Tap:
+    """The tap of ``ddp``: the one that it has, or a new one.
+
+    Raises:
+        InputError: DDP has a communication hook that is not ours, another one is wrapped already, or
+            its all-reduce cannot be repeated to the bit (``gradient_as_bucket_view`` on a number of
+            ranks that is no power of two, where each gradient is divided or multiplied by turns).
+    """
+    tap = _taps.get(ddp)
+    if tap is not None:
+        if wrap is not None and (wrap, wrap_state) != (tap.wrapped, tap.wrapped_state):
+            raise InputError(
+                f"wrap: DDP can take one communication hook, and {tap.name or 'its all-reduce'} is recorded "
+                f"on this one already; leave wrap out, or wrap the model in DistributedDataParallel anew"
+            )
+        return tap
+    present = ddp_log(ddp).get("comm_hook")
+    if present is not None:
+        raise InputError(
+            f"ddp_model: it has the communication hook {present}, and DDP can take only one; give "
+            f"level='light', or do not register it and give wrap=that hook, wrap_state=its state"
+        )
+    if wrap is None and not can_round_alike(ddp):
+        raise InputError(
+            f"ddp_model: with gradient_as_bucket_view on {ddp.process_group.size()} ranks (no power of two) "
+            f"a hook cannot round gradients as DDP itself does; give level='light'"
+        )
+    if wrap is not None:
+        ddp._check_comm_hook(wrap)  # type: ignore[no-untyped-call]
+    tap = Tap(
+        group=ddp.process_group,
+        divides=_is_batched(ddp),
+        wrapped=wrap,
+        wrapped_state=wrap_state,
+        places=places,
+    )
+    try:
+        ddp.register_comm_hook(tap, recorded_all_reduce)
+    except RuntimeError as error:
+        raise InputError(
+            f"ddp_model: DDP refuses a communication hook: {error}; give level='light'"
+        ) from None
+    _taps[ddp] = tap
+    return tap
+
+
+def can_round_alike(ddp: DistributedDataParallel) -> bool:
+    """Whether a hook can round gradients as DDP itself does, to the bit."""
+    world_size = ddp.process_group.size()
+    is_power_of_two = not world_size & (world_size - 1)
+    return is_power_of_two or _is_batched(ddp) or not ddp.gradient_as_bucket_view
+
+
+def _is_batched(ddp: DistributedDataParallel) -> bool:
+    return bool(getattr(ddp, "batched_grad_copy", False))
+
+
+def tap_of(ddp: DistributedDataParallel) -> Tap | None:
+    """The tap that ``ddp`` has, of this recording or an earlier one."""
+    return _taps.get(ddp)
+
+
+def forget(ddp: DistributedDataParallel) -> None:
+    """The Reducer that had the hook is gone, and the tap with it."""
+    _taps.pop(ddp, None)
+
+
+def recorded_all_reduce(state: Tap, bucket: GradBucket) -> Future:
+    """Reduce a bucket as DDP does (or as the wrapped hook does) and stamp it where ``state`` says so."""
+    rows, stamp, buffer = state.rows, state.stamp, bucket.buffer()
+    if rows is not None:
+        sparse = (buffer._indices(), buffer._values()) if buffer.is_sparse else (buffer,)
+        row = BucketStamps(
+            num_bytes=sum(part.nbytes for part in sparse),
+            parameters=tuple(state.places.get(id(parameter), -1) for parameter in bucket.parameters()),
+            ready=stamp(),
+        )
+        rows.append(row)
+    if state.wrapped is not None:
+        future = state.wrapped(state.wrapped_state, bucket)
+    else:
+        if state.divides or buffer.is_sparse:
+            buffer.div_(state.group.size())
+        else:
+            buffer.mul_(1.0 / state.group.size())  # what the Reducer does while it copies gradients in (A3.4)
+        future = state.group.allreduce([buffer]).get_future()
+    if rows is None:
+        return future if state.wrapped is not None else future.then(_first)
+    row.launch = stamp()
+
+    def done(finished: Any) -> torch.Tensor:
+        row.end = stamp()
+        return finished.value() if state.wrapped is not None else _first(finished)
+
+    return future.then(done)
+
+
+def _first(finished: torch.futures.Future[Any]) -> torch.Tensor:
+    tensor: torch.Tensor = finished.value()[0]
+    return tensor
+
+
+# ---- steps, in stamps
+
+
 @dataclass(slots=True, kw_only=True)
 class BackwardStamps:
     """One forward and the backward that follows it; stamps that have not been made yet are None.
@@ -133,9 +292,8 @@ class BackwardStamps:
         ends = (self.forward_start, self.forward_end, self.end, self.sync_end)
         return None not in ends and all(row.end is not None for row in self.buckets)
 
-    def line(self, clock: Clock, step_start: Stamp, count: int) -> dict[str, Any]:
-        """A ``RecordedBackward`` as JSON: the start from the start of the step, all else from the end of
-        forward (A3.1), in ns."""
+    def recorded(self, clock: Clock, step_start: Stamp, count: int) -> RecordedBackward:
+        """The start from the start of the step, all else from the end of forward (A3.1), in ns."""
 
         def from_forward(stamp: Stamp) -> int:
             return max(0, clock.between_ns(self.forward_end, stamp))
@@ -146,29 +304,29 @@ class BackwardStamps:
             if ready[index] is not None:
                 uses[index] = uses.get(index, 1) + 1
             ready[index] = from_forward(stamp)
-        return {
+        return RecordedBackward(
             # A forward with gradients and without backward leaves the Reducer armed: the next backward is
             # reduced even under no_sync.
-            "synchronised": self.synchronised or bool(self.buckets),
-            "forwards": self.forwards,
-            "started_ns": clock.between_ns(step_start, self.started),
-            "forward_start_ns": clock.between_ns(step_start, self.forward_start),
-            "forward_end_ns": clock.between_ns(step_start, self.forward_end),
-            "backward_ns": from_forward(self.end),
-            "sync_end_ns": from_forward(self.sync_end),
-            "ready_ns": ready,
-            "uses": uses,
-            "buckets": [
-                {
-                    "index": place,
-                    "num_bytes": row.num_bytes,
-                    "ready_ns": from_forward(row.ready),
-                    "launch_ns": from_forward(row.launch),
-                    "end_ns": from_forward(row.end),
-                }
+            synchronised=self.synchronised or bool(self.buckets),
+            forwards=self.forwards,
+            started_ns=clock.between_ns(step_start, self.started),
+            forward_start_ns=clock.between_ns(step_start, self.forward_start),
+            forward_end_ns=clock.between_ns(step_start, self.forward_end),
+            backward_ns=from_forward(self.end),
+            sync_end_ns=from_forward(self.sync_end),
+            ready_ns=tuple(ready),
+            uses=uses,
+            buckets=tuple(
+                RecordedBucket(
+                    index=place,
+                    num_bytes=row.num_bytes,
+                    ready_ns=from_forward(row.ready),
+                    launch_ns=from_forward(row.launch),
+                    end_ns=from_forward(row.end),
+                )
                 for place, row in enumerate(self.buckets)
-            ],
-        }
+            ),
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -205,21 +363,20 @@ class StepStamps:
                 return [list(row.parameters) for row in backward.buckets]
         return None
 
-    def line(self, clock: Clock, count: int) -> dict[str, Any]:
-        """A ``RecordedStep`` as JSON; ``count`` is the number of parameters."""
+    def recorded(self, clock: Clock, count: int) -> RecordedStep:
+        """In ns, once all of it has been reached; ``count`` is the number of parameters."""
         optimizer_ns = None
         if self.optimizer_ends:
             optimizer_ns = max(0, clock.between_ns(self.backwards[-1].sync_end, self.optimizer_ends[-1]))
-        return {
-            "kind": "step",
-            "step": self.number,
-            "started_at_ns": self.started_at_ns,
-            "step_ns": clock.between_ns(self.start, self.last),
-            "optimizer_ns": optimizer_ns,
-            "backwards": [backward.line(clock, self.start, count) for backward in self.backwards],
-            **({"compiled": True} if self.compiled else {}),
-            **({"aside": True} if any(backward.is_aside for backward in self.backwards) else {}),
-        }
+        return RecordedStep(
+            step=self.number,
+            started_at_ns=self.started_at_ns,
+            step_ns=clock.between_ns(self.start, self.last),
+            optimizer_ns=optimizer_ns,
+            backwards=tuple(backward.recorded(clock, self.start, count) for backward in self.backwards),
+            compiled=self.compiled,
+            aside=any(backward.is_aside for backward in self.backwards),
+        )
 
 
 class StepWatch(Watch):
@@ -277,7 +434,7 @@ class StepWatch(Watch):
         super().close()
         self._step = self._backward = None
         if self._tap is not None:
-            self._tap.rows = self._tap.stamp = None
+            self._tap.rows = None
 
     def step(self) -> None:
         """End a step here: call it after ``optimizer.step()``, also where that step was skipped."""

@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -248,38 +247,7 @@ def alike(said: str) -> None:
     assert both == [said, said]
 
 
-def costs_nothing() -> None:
-    """In calls of Python and C: after the end ``step()`` is one, a training step after a revert is plain
-    DDP's, and a kept Reducer adds some."""
-    for outcome, most in (("kept", 8), ("reverted", 0)):
-        run = Run()
-        run.slows = lambda run=run, keeps=outcome == "kept": run.is_own == keeps
-        run.tune(verify_steps=12, max_verify_steps=40)
-        assert run.tuner.result.outcome == outcome
-        tuned, plain = (counted(lambda ddp=ddp: ddp(batch(0, 0)).backward()) for ddp in (run.ddp, run.plain))
-        assert 0 <= len(tuned) - len(plain) <= most
-        assert counted(run.tuner.step) == ["step"]
-
-
-def counted(act: Callable[[], Any]) -> list[str]:
-    """The names of what is called in ``act``."""
-    names: list[str] = []
-
-    def note(frame: Any, event: str, argument: Any) -> None:
-        if event == "call":
-            names.append(frame.f_code.co_name)
-        elif event == "c_call":
-            names.append(argument.__name__)
-
-    sys.setprofile(note)
-    try:
-        act()
-    finally:
-        sys.setprofile(None)
-    return [name for name in names if name != "setprofile"]
-
-
-CASES = (resumed, raises_in_trial, predicts_otherwise, slower_by_half, costs_nothing)
+CASES = (resumed, raises_in_trial, predicts_otherwise, slower_by_half)
 
 
 def main(rank: int, folder: Path, phase: str) -> None:

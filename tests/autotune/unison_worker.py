@@ -167,7 +167,6 @@ def fail_at(place: Any, name: str, *, at: int = 0, rank: int = LAST, **options: 
 
 BEST = FOLDER / "best.json"
 FAILING: dict[str, Callable[[], None]] = {
-    "room at the start": partial(fail_at, loop.Room, "look"),
     "room": partial(fail_at, loop.Room, "check"),
     "switch": partial(fail_at, BucketSwitch, "__init__"),
     "known": partial(fail_at, loop, "load_kept", rank=0, cache=BEST),

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from sim.nouns.gpus import GpuSheet, custom_device
-from sim.recorder.roofline import CountingMode, OperatorWork
-from sim.recorder.stand_ins import stand_ins
+from sim.recorder.estimate import CountingMode, OperatorWork, stand_ins
 from tests.effort import tries
 
 aten = torch.ops.aten

@@ -25,24 +25,10 @@ TINY = {"layers": 2, "width": 16, "heads": 2, "vocab": 32, "context": 8, "batch"
 TEXT = {"batch": 2, "tokens": 8, "vocab_size": 32}
 
 
-class Lookups(nn.Module):
-    """Sparse embeddings, a dense layer: what recommenders have."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tables = nn.ModuleList(nn.EmbeddingBag(10, 4, sparse=True) for _ in range(3))
-        self.top = nn.Linear(4, 1)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        looked_up = [table(of_it) for table, of_it in zip(self.tables, ids, strict=True)]
-        return self.top(torch.stack(looked_up).sum(0)).square().mean()
-
-
 SMALL: dict[str, tuple[Any, dict[str, Any]]] = {
     "gpt": (models.gpt, TINY),
     "tied gpt": (models.gpt, {**TINY, "tied": True}),
     "gpt without biases": (models.gpt, {**TINY, "bias": False}),
-    "sparse lookups": (lambda: (Lookups(), torch.randint(10, (3, 4, 2))), {}),
     "resnet18": (lambda: resnet([2, 2, 2, 2], bottleneck=False, image=32), {}),
     "resnet50": (resnet50, {"image": 32}),
     "resnet50, projections first": (resnet50, {"image": 32, "projection_first": True}),
@@ -229,7 +215,7 @@ def test_random_models(kinds: list[str], turned: bool, autocast: bool) -> None:
     assert workload.order() == real_order(*pair, autocast=autocast)
 
 
-@pytest.mark.parametrize("name", ["tied gpt", "sparse lookups", "transformers' bert", "transformers' resnet"])
+@pytest.mark.parametrize("name", ["tied gpt", "transformers' bert", "transformers' resnet"])
 def test_all_that_is_no_time_is_what_record_finds(name: str) -> None:
     pair = small(name)
     estimated = estimate(pair, name=name, backward_ns=10**9)
