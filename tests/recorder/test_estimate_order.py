@@ -1,5 +1,6 @@
 """The estimated ready order is the one that hooks see in a real backward on the CPU (A3.2, A6.5)."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,8 +31,6 @@ SMALL: dict[str, tuple[Any, dict[str, Any]]] = {
     "tied gpt": (models.gpt, {**TINY, "tied": True}),
     "gpt without biases": (models.gpt, {**TINY, "bias": False}),
     "resnet18": (lambda: resnet([2, 2, 2, 2], bottleneck=False, image=32), {}),
-    "resnet50": (resnet50, {"image": 32}),
-    "resnet50, projections first": (resnet50, {"image": 32, "projection_first": True}),
     "vgg13": (vgg13, {"batch": 1, "image": 32, "hidden": 16}),
     **{
         f"transformers' {model_type}": (models.huggingface, {"model_type": model_type, **settings})
@@ -64,7 +63,6 @@ SMALL: dict[str, tuple[Any, dict[str, Any]]] = {
     },
     "torchvision's mobilenet_v3_small": (models.torchvision, {"name": "mobilenet_v3_small", "image": 32}),
 }
-LARGE = ("resnet50", "resnet50, projections first")  # whatever their arguments
 
 
 def small(name: str) -> Any:
@@ -98,9 +96,7 @@ def real_order(model: nn.Module, batch: Any, autocast: bool = False) -> tuple[in
     return tuple(fired)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) for name in SMALL]
-)
+@pytest.mark.parametrize("name", SMALL)
 def test_ready_made_models(name: str) -> None:
     pair = small(name)
     assert estimate(pair, name=name, backward_ns=10**9).order() == real_order(*pair)
@@ -116,12 +112,6 @@ def test_ready_made_models_under_autocast(name: str) -> None:
     pair = small(name)
     workload = estimate(pair, name=name, backward_ns=10**9, autocast="bfloat16")
     assert workload.order() == real_order(*pair, autocast=True)
-
-
-def test_autocast_turns_weight_and_bias_round() -> None:
-    pair = (nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), torch.ones(1, 4))
-    assert estimate(pair, name="plain", backward_ns=10).order() == (1, 0)
-    assert estimate(pair, name="cast", backward_ns=10, autocast="bfloat16").order() == (0, 1)
 
 
 class Casting(nn.Module):
@@ -222,14 +212,7 @@ def test_all_that_is_no_time_is_what_record_finds(name: str) -> None:
     recorded = record(pair, name=name, warmup=1, repeats=1)
     assert estimated.buffers == recorded.buffers
     for guess, seen in zip(estimated.gradients, recorded.gradients, strict=True):
-        assert (guess.name, guess.shape, guess.dtype, guess.num_bytes, guess.uses) == (
-            seen.name,
-            seen.shape,
-            seen.dtype,
-            seen.num_bytes,
-            seen.uses,
-        )
-        assert (guess.sparse, guess.wire_bytes, guess.group) == (seen.sparse, seen.wire_bytes, seen.group)
+        assert replace(guess, ready_ns=0, device="cpu") == replace(seen, ready_ns=0)
 
 
 @pytest.mark.slow
@@ -256,13 +239,10 @@ def test_gpt_at_4_and_16_mib() -> None:
         assert list(sim.assign(gpt, bucket_cap_mb=int(cap_mb)).bucket_bytes) == seen
 
 
-def test_resnet50_by_default() -> None:
+def test_resnets_by_default_and_with_a_small_first_bucket() -> None:
+    """An older torch kept the first bucket at 1 MiB beside an explicit cap."""
     buckets = sim.assign(workload(resnet50()))
     assert list(buckets.bucket_bytes) == figures("layouts")["resnet50"]["bucket_bytes"]["25"]
-
-
-def test_resnet18_at_25_and_35_with_a_small_first_bucket() -> None:
-    """An older torch kept the first bucket at 1 MiB beside an explicit cap."""
     cases = figures("layouts")["resnet18"]["bucket_bytes"]
     assert list(cases) == ["25", "35"]
     resnet18 = workload(resnet([2, 2, 2, 2], bottleneck=False))

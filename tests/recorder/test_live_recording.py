@@ -5,6 +5,7 @@ import json
 import logging
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -50,47 +51,32 @@ def train(
         after()
 
 
-def test_every_line_is_there_as_soon_as_it_is_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+def test_a_failing_write_warns_once_and_never_raises(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was written before is there, line by line; nor is a disk that is full from the start an error."""
     path = tmp_path / "deep" / "er" / "rank-0.jsonl"
     journal = Journal(path)
     for count in range(1, 4):
         journal.write("step", NOUN)
         assert [json.loads(line) for line in path.read_text().splitlines()] == [LINE] * count
-    journal.close()
-    journal.write("step", NOUN)
-    assert len(path.read_text().splitlines()) == 3
 
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
-def test_a_failing_write_warns_once_and_never_raises(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    journal = Journal(tmp_path / "rank-0.jsonl")
-    journal.write("step", NOUN)
-
-    def write(handle: int, text: bytes) -> int:
+    def refuse(*_: object) -> int:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, "write", write)
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            journal.write("step", NOUN)
+    monkeypatch.setattr(os, "write", refuse)
+    for _ in range(3):
+        journal.write("step", NOUN)
     assert [os.strerror(number) in message for message in caplog.messages] == [True]
-    assert json.loads((tmp_path / "rank-0.jsonl").read_text()) == LINE
-
-
-def test_a_disk_that_is_full_from_the_start_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "open", refuse)
-    journal = Journal(tmp_path / "rank-0.jsonl")
-    journal.write("step", NOUN)
-    journal.discard()
     assert not journal.is_open
-    assert "rank-0.jsonl: recording stops here (No space left on device)" in caplog.text
+    assert len(path.read_text().splitlines()) == 3
+    if number != errno.EIO:
+        monkeypatch.setattr(os, "open", refuse)
+        full = Journal(tmp_path / "rank-1.jsonl")
+        full.write("step", NOUN)
+        full.discard()
+        assert f"rank-1.jsonl: recording stops here ({os.strerror(number)})" in caplog.text
 
 
 def test_a_place_that_is_taken_or_impossible_is_refused(tmp_path: Path) -> None:
@@ -98,7 +84,7 @@ def test_a_place_that_is_taken_or_impossible_is_refused(tmp_path: Path) -> None:
     Journal(path).close()
     with pytest.raises(InputError, match=r"rank-0\.jsonl: exists already; give a new or empty directory"):
         Journal(path)
-    with pytest.raises(InputError, match=r"rank-0\.jsonl: cannot be made: it is no directory"):
+    with pytest.raises(InputError, match=r"rank-0\.jsonl: cannot be made: "):
         Journal(path / "rank-0.jsonl")
     link = tmp_path / "rank-1.jsonl"
     link.symlink_to("elsewhere")  # to nothing: a file that is there
@@ -114,8 +100,7 @@ def test_a_loop_without_torchs_optimizers_needs_step(
     ddp: DistributedDataParallel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with record(ddp, tmp_path / "unseen"):
-        for _ in range(3):
-            ddp(BATCH).sum().backward()
+        ddp(BATCH).sum().backward()
     assert rows(tmp_path / "unseen") == []
     assert "no step was recorded; call recording.step()" in caplog.text
     with record(ddp, tmp_path / "seen") as recording:
@@ -188,30 +173,21 @@ def test_a_backward_that_raises_is_left_out_and_the_loop_goes_on(
 def test_sparse_gradients_are_those_of_plain_ddp(one_rank: None, tmp_path: Path) -> None:
     """A3.18: a bucket of its own, divided, and counted by what travels."""
 
-    def run(folder: Path | None) -> list[Tensor]:
+    seen: dict[bool, list[Tensor]] = {False: [], True: []}
+    for is_recorded, gradients in seen.items():
         torch.manual_seed(0)
         model = DistributedDataParallel(
             nn.Sequential(nn.Embedding(50, 4, sparse=True), nn.Linear(4, 2)), bucket_cap_mb=1e-5
         )
-        seen = []
-
-        def train() -> None:
+        with record(model, tmp_path / "run") if is_recorded else nullcontext() as recording:
             for _ in range(4):
                 model.zero_grad()
                 model(torch.tensor([[1, 7]])).square().sum().backward()
-                seen.extend(p.grad.to_dense().clone() for p in model.parameters() if p.grad is not None)
-
-        if folder is None:
-            train()
-            return seen
-        with record(model, folder) as recording:
-            train()
-            recording.step()
-        return seen
-
-    plain, recorded = run(None), run(tmp_path / "run")
-    assert len(plain) == 12
-    assert all(torch.equal(a, b) for a, b in zip(plain, recorded, strict=True))
+                gradients += [p.grad.to_dense().clone() for p in model.parameters() if p.grad is not None]
+            if recording is not None:
+                recording.step()
+    assert len(seen[True]) == 12
+    assert all(torch.equal(a, b) for a, b in zip(*seen.values(), strict=True))
     header = rows(tmp_path / "run", "recording")[0]
     assert [parameter["sparse"] for parameter in header["parameters"]] == [True, False, False]
     (row,) = rows(tmp_path / "run")

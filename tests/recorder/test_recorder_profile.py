@@ -82,41 +82,46 @@ def test_tied_weights_are_ready_at_their_last_use_in_backward() -> None:
 
 
 class Chooser(nn.Module):
+    """Some parameters are frozen, some never used, and some only in every third step."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.used = nn.Linear(4, 4)
+        self.now_and_then = nn.Linear(4, 4)
         self.frozen = nn.Linear(4, 4).requires_grad_(False)
-        self.unused = nn.Linear(4, 4)
-        self.last = nn.Linear(4, 4)
+        self.unused = nn.Linear(4, 4, bias=False)
+        self.norm, self.last = nn.BatchNorm1d(4), nn.Linear(4, 4)
+        self.calls = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.frozen(self.used(x))).mean()
+        self.calls += 1
+        x = self.now_and_then(x) if self.calls % 3 == 1 else x
+        return self.last(self.norm(self.frozen(x))).mean()
 
 
 def test_unused_parameters_are_never_ready_and_frozen_ones_are_left_out() -> None:
-    workload = quick((Chooser(), torch.ones(1, 4)))
+    workload = quick((Chooser(), torch.randn(4, 4)), repeats=6)
     names = [g.name for g in workload.gradients]
-    assert names == ["used.weight", "used.bias", "unused.weight", "unused.bias", "last.weight", "last.bias"]
-    assert [g.ready_ns is None for g in workload.gradients] == [False, False, True, True, False, False]
-    assert workload.ready_order == (5, 4, 1, 0)
-    assert all(sample[2] is None and sample[0] is not None for sample in workload.samples)
-
-
-class Reentrant(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(4, 4)
-        self.shared = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x)
-        for _ in range(3):
-            x = checkpoint(self.shared, x, use_reentrant=True)
-        return x.mean()
+    assert names[:3] == ["now_and_then.weight", "now_and_then.bias", "unused.weight"]
+    assert [g.ready_ns is None for g in workload.gradients] == [False, False, True, *[False] * 4]
+    assert set(workload.ready_order) == {0, 1, 3, 4, 5, 6}
+    assert all(sample[2] is None and sample[6] is not None for sample in workload.samples)
+    assert {b.dtype: b.num_bytes for b in workload.buffers} == {"float32": 2 * 4 * 4, "int64": 8}
 
 
 def test_a_hook_that_fires_several_times_counts_from_its_last_firing() -> None:
     """A8.5; backward inside backward is still one backward."""
+
+    class Reentrant(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.shared = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x)
+            for _ in range(3):
+                x = checkpoint(self.shared, x, use_reentrant=True)
+            return x.mean()
+
     workload = quick((Reentrant(), torch.ones(1, 4)))
     assert [g.uses for g in workload.gradients] == [1, 1, 3, 3]
     assert workload.ready_order == (3, 2, 1, 0)
@@ -132,11 +137,6 @@ def test_a_sparse_gradient_and_what_it_sends() -> None:
     assert not weight.sparse
     assert weight.wire_bytes is None
     assert workload.provenance["optimizer"] == "AdamW, SparseAdam"
-
-
-def test_buffers_by_dtype() -> None:
-    workload = quick((Loss(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.BatchNorm1d(6)), torch.randn(4, 4)))
-    assert {b.dtype: b.num_bytes for b in workload.buffers} == {"float32": 2 * 2 * 6 * 4, "int64": 16}
 
 
 def test_bfloat16_casts_model_and_floating_inputs_only() -> None:
@@ -319,19 +319,14 @@ def test_a_recording_survives_its_file_and_says_where_it_comes_from() -> None:
     )
     assert parse_text(to_text(workload), Workload, "text") == workload
     provenance = workload.provenance
-    assert provenance["source"] == "bucketsim record"
-    assert provenance["factory"] == "sim.recorder.models:gpt"
-    assert provenance["arguments"] == TINY
-    assert (provenance["warmup"], provenance["repeats"]) == (2, 3)
-    assert provenance["torch"] == torch.__version__
-    assert provenance["cpu"]
+    known = {"source": "bucketsim record", "factory": "sim.recorder.models:gpt", "arguments": TINY}
+    known |= {"warmup": 2, "repeats": 3, "torch": torch.__version__}
+    assert {key: provenance[key] for key in known} == known
     assert provenance["parameters"] == sum(p.numel() for p in models.gpt(**TINY)[0].parameters())
     low, middle, high = (provenance["plain_backward_ns"][key] for key in ("min", "median", "max"))
     assert 0 < low <= middle == workload.backward_ns <= high
     assert len(workload.samples) == 3
-    assert {g.device for g in workload.gradients} == {"cpu"}
     ready = [workload.gradients[index].ready_ns or 0 for index in workload.order()]
-    assert len(ready) == len(workload.gradients)
     assert ready == sorted(ready)
     assert ready[-1] <= workload.backward_ns
 
@@ -433,9 +428,6 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("gpu", "meta", ""):
         with pytest.raises(InputError, match="give cpu, cuda or cuda:N"):
             find_device(name)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(MachineError, match="sees 0 GPUs"):
-        find_device("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
@@ -444,21 +436,3 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MachineError, match="'cuda:2' is not here"):
         find_device("cuda:2")
     assert isinstance(clock_for(find_device("cuda:0")), EventClock)
-
-
-def test_a_step_may_skip_the_layer_that_is_ready_last() -> None:
-    """Whether it does may change from step to step."""
-
-    class Skipping(nn.Module):
-        calls = 0
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.calls += 1
-            return self.last(self.first(x) if self.calls % 3 == 1 else x).mean()
-
-    workload = quick((Skipping(), torch.ones(1, 4)), repeats=6)
-    assert sorted(workload.ready_order) == [0, 1, 2, 3]
