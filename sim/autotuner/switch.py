@@ -28,7 +28,7 @@ from sim.autotuner.prediction import gradient_bytes
 from sim.errors import InputError, MachineError, NotModelledError
 from sim.recorder.clocks import clock_for
 from sim.recorder.live_recording import LiveRecording, record
-from sim.recorder.training_step import trained
+from sim.recorder.training_step import sparse_tables, trained
 from sim.recorder.watch import Watch, can_round_alike, ddp_log, forget
 from sim.units import MIB, format_size
 from sim.validator.ranks.reducer import fixed_reducer, missing_for_injection, observed_buckets
@@ -86,7 +86,6 @@ def check_even(ddp: DistributedDataParallel) -> None:
 def _modes(ddp: Any) -> list[tuple[str, bool, str]]:
     """Each mode that makes other buckets unsafe or useless: its name, whether it is on, and why it does."""
     parameters = [parameter for _, parameter in trained(ddp.module)]
-    tables = [one for one in ddp.module.modules() if isinstance(one, nn.Embedding | nn.EmbeddingBag)]
     delays = bool(ddp._delay_all_reduce_params) or ddp._delay_all_reduce_all_params
     elsewhere = ddp.is_multi_device_module or ddp.device.type not in ("cpu", "cuda")
     unused = "buckets that no rank uses are left out, which was never tried with other buckets"
@@ -104,7 +103,7 @@ def _modes(ddp: Any) -> list[tuple[str, bool, str]]:
         ("_ddp_params_and_buffers_to_ignore", bool(ddp.parameters_to_ignore), takes_out),
         ("skip_all_reduce_unused_params", ddp.skip_all_reduce_unused_params, unused),
         ("optimizer in backward", steps, "it steps as soon as a bucket has been reduced"),
-        ("sparse", any(table.sparse for table in tables), looks_up),
+        ("sparse", bool(sparse_tables(ddp.module)), looks_up),
         ("complex", any(one.is_complex() for one in parameters), "gradients of complex numbers"),
         ("TORCH_DISTRIBUTED_DEBUG", details, "DETAIL adds collectives to every step"),
         ("reducer", type(ddp.reducer) is not Reducer, given),

@@ -28,7 +28,15 @@ from sim.nouns.devices import backend_of, serialised_by
 from sim.nouns.recording import RecordedEnd, RecordedLayout, RecordedParameter, RecordingHeader
 from sim.nouns.workload import Buffer
 from sim.recorder.clocks import clock_for
-from sim.recorder.training_step import bytes_by_dtype, dtype_name, environment, restart, surroundings
+from sim.recorder.training_step import (
+    bytes_by_dtype,
+    dtype_name,
+    environment,
+    restart,
+    sparse_tables,
+    surroundings,
+    trained,
+)
 from sim.recorder.watch import CommHook, StepStamps, StepWatch, attach, ddp_log, tap_of
 
 _SETTINGS = ("bucket_bytes_cap", *(name for name, one in ARGUMENTS.items() if one.metadata["recorded"]))
@@ -204,11 +212,7 @@ def trained_parameters(ddp: DistributedDataParallel) -> list[tuple[str, nn.Param
     Raises:
         InputError: DDP was made with other parameters than require grad now.
     """
-    named = [
-        (name.replace("_orig_mod.", ""), parameter)
-        for name, parameter in ddp.module.named_parameters()
-        if parameter.requires_grad and name not in ddp.parameters_to_ignore
-    ]
+    named = trained(ddp.module, ddp.parameters_to_ignore)
     made_with = ddp_log(ddp).get("num_parameter_tensors")
     if made_with != len(named):
         raise InputError(
@@ -223,11 +227,7 @@ def _header(
 ) -> RecordingHeader:
     """The first line of a rank's file."""
     log, tap = ddp_log(ddp), tap_of(ddp)  # the hook of an earlier recording stays, whatever the level is
-    sparse = {
-        id(module.weight)
-        for module in ddp.module.modules()
-        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse
-    }
+    sparse = {id(table.weight) for table in sparse_tables(ddp.module)}
     broadcasts = getattr(ddp, "forward_sync_buffers", getattr(ddp, "broadcast_buffers", True))  # A3.16
     buffers = bytes_by_dtype(ddp.modules_buffers) if broadcasts else {}
     return RecordingHeader(

@@ -34,41 +34,28 @@ def check_sizes(**sizes: int) -> None:
         raise InputError(f"heads: {sizes['heads']} is not legal; it must divide width, {sizes['width']}")
 
 
-class Attention(nn.Module):
-    """Causal multi-head self-attention: ``[B, T, C] -> [B, T, C]``."""
+class GptBlock(nn.Module):
+    """A pre-norm transformer block with causal multi-head self-attention."""
 
     def __init__(self, *, width: int, heads: int, bias: bool) -> None:
         super().__init__()
         self.heads = heads
-        self.qkv = nn.Linear(width, 3 * width, bias=bias)
-        self.out = nn.Linear(width, width, bias=bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Attend."""
-        batch, tokens, width = x.shape
-        query, key, value = (
-            part.view(batch, tokens, self.heads, width // self.heads).transpose(1, 2)
-            for part in self.qkv(x).split(width, dim=2)
-        )
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        out: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
-        return out
-
-
-class GptBlock(nn.Module):
-    """A pre-norm transformer block."""
-
-    def __init__(self, *, width: int, heads: int, bias: bool) -> None:
-        super().__init__()
         self.norm1 = nn.LayerNorm(width)
-        self.attention = Attention(width=width, heads=heads, bias=bias)
+        qkv, out = nn.Linear(width, 3 * width, bias=bias), nn.Linear(width, width, bias=bias)
+        self.attention = nn.ModuleDict({"qkv": qkv, "out": out})
         self.norm2 = nn.LayerNorm(width)
         up, down = nn.Linear(width, 4 * width, bias=bias), nn.Linear(4 * width, width, bias=bias)
         self.mlp = nn.Sequential(up, nn.GELU(), down)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[B, T, C] -> [B, T, C]``."""
-        x = x + self.attention(self.norm1(x))
+        batch, tokens, width = x.shape
+        query, key, value = (
+            part.view(batch, tokens, self.heads, width // self.heads).transpose(1, 2)
+            for part in self.attention["qkv"](self.norm1(x)).split(width, dim=2)
+        )
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.attention["out"](mixed.transpose(1, 2).reshape(batch, tokens, width))
         out: Tensor = x + self.mlp(self.norm2(x))
         return out
 

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from sim.errors import InputError, SimError
 from sim.nouns.checks import at_least
@@ -154,16 +153,14 @@ def survey(step: Step, root: nn.Module | None) -> Survey:
     tensors = tuple(tensor for _, tensor in named)
     if not tensors:
         raise InputError(f"step: {type(module).__name__} has no parameter that requires grad")
-    optimizers: dict[int, Optimizer] = {}
     sparse: dict[torch.Tensor, int | None] = {}
+    watch = StepWatch(module, tensors, Clock())
     with ExitStack() as stack:
         for tensor in tensors:
             hang: Any = tensor.register_post_accumulate_grad_hook
             stack.callback(hang(lambda one: sparse.update({one: _sparse_bytes(one.grad)})).remove)
-        see = register_optimizer_step_pre_hook(lambda one, *_: optimizers.update({id(one): one}))
-        stack.callback(see.remove)
-        stamps = _watched(step, StepWatch(module, tensors, Clock()))
-    groups = [group for optimizer in optimizers.values() for group in optimizer.param_groups]
+        stamps = _watched(step, watch)
+    groups = [group for optimizer in watch.optimizers for group in optimizer.param_groups]
     group_of = {id(tensor): number for number, group in enumerate(groups) for tensor in group["params"]}
     return Survey(
         root=module,
@@ -183,7 +180,7 @@ def survey(step: Step, root: nn.Module | None) -> Survey:
             )
             for index, (name, tensor) in enumerate(named)
         ),
-        optimizers=tuple(type(optimizer).__name__ for optimizer in optimizers.values()),
+        optimizers=tuple(type(optimizer).__name__ for optimizer in watch.optimizers),
         fired=tuple(stamps.fired()),
     )
 

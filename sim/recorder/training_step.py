@@ -4,7 +4,7 @@ machines.
 
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -175,10 +175,19 @@ def check_plain_module(model: nn.Module) -> None:
             )
 
 
-def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+def trained(model: nn.Module, ignored: Collection[str] = ()) -> list[tuple[str, nn.Parameter]]:
     """``model.parameters()`` that require grad, de-duplicated, by first names without torch.compile's."""
-    named = model.named_parameters()
-    return [(name.replace("_orig_mod.", ""), tensor) for name, tensor in named if tensor.requires_grad]
+    return [
+        (name.replace("_orig_mod.", ""), tensor)
+        for name, tensor in model.named_parameters()
+        if tensor.requires_grad and name not in ignored
+    ]
+
+
+def sparse_tables(model: nn.Module) -> list[nn.Embedding | nn.EmbeddingBag]:
+    """Embeddings whose gradients are sparse."""
+    tables = (one for one in model.modules() if isinstance(one, nn.Embedding | nn.EmbeddingBag))
+    return [table for table in tables if table.sparse]
 
 
 def dtype_name(tensor: Tensor) -> str:

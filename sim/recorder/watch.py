@@ -526,6 +526,11 @@ class StepWatch(Watch):
         if backward.is_complete:
             self._step.backwards.append(backward)
 
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """Those that have stepped some of the parameters."""
+        return [optimizer for optimizer, owned in self._owned.items() if owned]
+
     def _owns(self, optimizer: Optimizer) -> bool:
         owned = self._owned.get(optimizer)
         if owned is None:
