@@ -55,7 +55,6 @@ networks = st.builds(
     oversubscription=st.floats(0.001, 100),
     latency_ns=st.none() | st.integers(0, 10**6),
     switch_latency_ns=st.integers(0, 10**6),
-    sharp=st.booleans(),
     ll128=st.booleans(),
     ll=st.booleans(),
 )

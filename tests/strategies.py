@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sim.autotuner.progress import AutotuneProgress
 from sim.clusters.distribution import AssignmentComparison, StepDistribution
-from sim.clusters.ranks import RankGroup, Ranks, SlowRanks
+from sim.clusters.ranks import Ranks, SlowRanks
 from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.collective import Explanation
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
@@ -369,7 +369,6 @@ def ranks(draw: Draw) -> Ranks:
     """Ranks that differ in any way, of any job."""
     sigmas = st.just(0.0) | st.floats(0, 2)
     stalls = draw(st.booleans())
-    firsts = draw(st.lists(st.integers(0, 99), max_size=3, unique=True))
     return Ranks(
         name=draw(names),
         pace_jitter=draw(sigmas),
@@ -379,14 +378,6 @@ def ranks(draw: Draw) -> Ranks:
                 st.builds(SlowRanks, first=small, count=st.integers(1, 10**6), pace=st.floats(0.001, 1000)),
                 max_size=2,
             ).map(tuple)
-        ),
-        groups=tuple(
-            RankGroup(
-                first=10 * first,
-                count=draw(st.integers(1, 10)),
-                workload=draw(st.text(characters, min_size=1)),
-            )
-            for first in firsts
         ),
         stall_probability=draw(st.floats(0.001, 1)) if stalls else 0.0,
         stall_ns=draw(st.integers(1, 10**9)) if stalls else 0,

@@ -53,7 +53,7 @@ from sim.cli.printing import (
     to_tune_written,
 )
 from sim.clusters.machines import check_preset
-from sim.clusters.ranks import Ranks, SlowRanks, load_groups
+from sim.clusters.ranks import Ranks, SlowRanks
 from sim.columns import SCALING, Column, ms, percent, plain, size
 from sim.errors import InputError
 from sim.formats.documents import load, to_text
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 
 _LEAST, _MOST = 1 << 20, 32 << 20  # where DDP's buckets lie
 _RANKS = "GPUs such as host0.gpu0,host1.gpu0, or how many of the first"
-_ALGORITHMS = ("auto", "ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain")
+_ALGORITHMS = ("auto", "ring", "tree", "nvls", "nvls_tree")
 _TO_CLUSTER_PAGE = "bucketsim dash (its page Cluster draws this)"
 
 
@@ -115,8 +115,6 @@ def cluster(
     """Compute a cluster's collectives by NCCL's own cost model, from data sheets: nothing is measured."""
     if loads and as_json:
         raise InputError("--loads: not legal with --json, which is one hardware; sim.link_loads gives them")
-    if loads and algorithm not in ("auto", "ring", "tree"):
-        raise InputError(f"--loads: not known for --algorithm {algorithm}; give ring or tree")
     if measured and (beside or algorithm != "auto"):
         raise InputError("--measured: not legal with --beside or --algorithm; it has its own algorithm")
     chosen, given = _preset_or_file(machine), as_dict(settings)
@@ -144,8 +142,7 @@ def cluster(
         hardware = sim.cluster_hardware(made, beside=others, algorithm=algorithm)
         advice = "measure the link where you can"
         basis = _how_far_off(hardware, collective, "computed, not measured", advice)
-    loaded = "ring" if algorithm == "auto" else algorithm
-    shown = sim.link_loads(made, algorithm=loaded) if loads else ()
+    shown = sim.link_loads(made) if loads else ()
     if save is not None:
         write(save, to_text(made), "--save-cluster")
     if output is not None:
@@ -157,7 +154,7 @@ def cluster(
         return
     _print_curve(hardware, collective)
     if loads:
-        _print_loads(shown, loaded)
+        _print_loads(shown)
     suggest(to_tune_written(WORKLOAD, output))
 
 
@@ -202,7 +199,7 @@ def _measured(
 
     Settings that are not said are the machine's own, which ``axes`` has; so are ``hosts``, without ranks.
     """
-    from sim.clusters.scaling import sized
+    from sim.clusters.machines import sized
 
     hardware = sim.load_hardware(at.file)
     if hardware.world_size == 1:
@@ -283,7 +280,7 @@ def _print_curve(hardware: Hardware, collective: str) -> None:
     table(f"{hardware.name}: {collective.replace('_', '-')}", columns, points, words=["by"])
 
 
-def _print_loads(loads: "Sequence[LinkLoad]", algorithm: str) -> None:
+def _print_loads(loads: "Sequence[LinkLoad]") -> None:
     """The links between hosts that are busy longest, for 1 GiB of message; equal figures in one row."""
     rows: dict[tuple[str, ...], list[LinkLoad]] = {}
     for one in loads:
@@ -291,7 +288,7 @@ def _print_loads(loads: "Sequence[LinkLoad]", algorithm: str) -> None:
         key = f"{rate} GB/s", share, format_time(round(one.s_per_byte * (1 << 30) * NS_PER_S))
         rows.setdefault(key, []).append(one)
     print_table(
-        f"links between hosts by the time that 1 GiB by {algorithm} keeps them busy",
+        "links between hosts by the time that rings of 1 GiB keep them busy",
         ["link", "of", "carries", "bytes per byte", "busy"],
         [
             [f"{alike[0].a} > {alike[0].b}", str(len(alike)), *key]
@@ -363,7 +360,6 @@ def scaling(
             measured=[_measured(chosen, axes, at) for at in measured or []],
             local=None if local is None else sim.load_hardware(local),
             ranks=differing,
-            others=None if ranks is None or differing is None else load_groups(ranks, differing),
             samples=samples,
             seed=seed,
             executor=None if jobs is None else stack.enter_context(executor_of(jobs)),
@@ -515,7 +511,6 @@ def ranks(
 ) -> None:
     """Predict the steps of ranks that differ: what the slowest rank costs, and what buckets change."""
     workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json)
-    others: dict[str, Workload] = {}
     if ranks_file is None:
         given = Ranks(
             name="from options",
@@ -532,7 +527,6 @@ def ranks(
         raise InputError("-o: not legal with RANKS.json, which is there already; change a copy of it")
     else:
         given = sim.load_ranks(ranks_file)
-        others = load_groups(ranks_file, given)
     assignments = _assignments(workload, assignment_file, bucket_cap_mb, caps)
     if output is not None:
         given.check_fits(hardware.world_size)
@@ -545,7 +539,6 @@ def ranks(
             given,
             samples=samples,
             seed=seed,
-            others=others,
             progress=report,
         )
     told = compared if len(compared.rows) > 1 else compared.rows[0].distribution

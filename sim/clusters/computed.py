@@ -15,7 +15,7 @@ from sim.nouns.gpus import GPUS
 from sim.nouns.hardware import CURVES, Curve, CurvePoint, Hardware
 from sim.units import format_number, format_percent, format_size
 
-ALGORITHMS = ("auto", "ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain")
+ALGORITHMS = ("auto", "ring", "tree", "nvls", "nvls_tree")
 SIZES = tuple(1 << power for power in range(3, 34))  # 8 B to 8 GiB
 
 # Ranges of measured over computed times, from machines that no prediction is tested on

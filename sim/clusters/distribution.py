@@ -10,7 +10,7 @@ import numpy as np
 
 from sim.clock.arrays import Ints
 from sim.clusters.chain import JobSteps, VariedStep, play_even, play_jobs
-from sim.clusters.ranks import Crew, RankGroup, Ranks, SlowRanks, make_crew
+from sim.clusters.ranks import Crew, Ranks, make_crew
 from sim.costs.doubts import doubts_about
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
@@ -148,15 +148,12 @@ def step_distribution(
     *,
     samples: int = 1000,
     seed: int = 0,
-    others: Mapping[str, Workload] | None = None,
 ) -> StepDistribution:
     """``samples`` steps of ``hardware.world_size`` ranks that differ as ``ranks`` says, from ``seed``.
 
-    ``others`` are the workloads that ``ranks.groups`` name. Raises as ``compare_assignments``.
+    Raises as ``compare_assignments``.
     """
-    compared = compare_assignments(
-        workload, hardware, {"": assignment}, ranks, samples=samples, seed=seed, others=others
-    )
+    compared = compare_assignments(workload, hardware, {"": assignment}, ranks, samples=samples, seed=seed)
     return compared.rows[0].distribution
 
 
@@ -168,7 +165,6 @@ def compare_assignments(
     *,
     samples: int = 1000,
     seed: int = 0,
-    others: Mapping[str, Workload] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> AssignmentComparison:
     """Several assignments on the same draws; the first is what the others are measured against.
@@ -180,11 +176,10 @@ def compare_assignments(
         ranks: how they differ.
         samples: steps of each assignment.
         seed: of all draws.
-        others: the workloads that ``ranks.groups`` name.
         progress: called now and then with how many steps are played, and how many there are.
 
     Raises:
-        InputError: an argument that is not legal, ranks that there are not, workloads of other models.
+        InputError: an argument that is not legal, or ranks that there are not.
         NotModelledError: ranks that wait for each other for ever, or too many for collectives that follow
             one another.
     """
@@ -194,7 +189,7 @@ def compare_assignments(
         raise InputError(f"samples: {samples} is not legal; give 1 to {MOST_SAMPLES:,}")
     if seed < 0:
         raise InputError(f"seed: {seed} is not legal; give an integer >= 0")
-    crew = make_crew(workload, hardware.world_size, ranks, others or {})
+    crew = make_crew(workload, hardware.world_size, ranks)
     steps = _steps(samples, crew)
     total = len(assignments) * (sum(steps) + len(steps))  # one of each job is not counted
     done, seldom = count(1), max(1, total // 200)
@@ -274,7 +269,7 @@ def summarise(
     every = np.concatenate([job.steps_ns for job in jobs])
     mean, low, high = interval([job.steps_ns for job in jobs], enough_stalls(crew.ranks, jobs))
     quantiles = np.quantile(every, _QUANTILES).round().astype(np.int64).tolist()
-    one = make_crew(replace(workload, samples=()), 1, Ranks(name="alike"), {})
+    one = make_crew(replace(workload, samples=()), 1, Ranks(name="alike"))
     alike = VariedStep(one, hardware, assignment)
     own = np.sum([works[0] for works in alike.works_ns], axis=0).astype(np.float64)
     computed = np.sum([job.computed_ns for job in jobs], axis=0) / (len(every) * world_size)
@@ -333,18 +328,15 @@ def _parts(crew: Crew, jobs: Sequence[JobSteps]) -> tuple[tuple[RankPart, ...], 
             waited_ns=round(float(waited[ranks].mean())),
         )
 
-    named: list[SlowRanks | RankGroup] = [*crew.ranks.slow, *crew.ranks.groups]
+    named = crew.ranks.slow
     edges = sorted({0, len(crew), *(one.first for one in named), *(one.first + one.count for one in named)})
     parts, rest = [], []
     for first, stop in pairwise(edges):
-        inside = [one for one in named if one.first <= first < one.first + one.count]
-        if not inside:
+        if any(one.first <= first < one.first + one.count for one in named):
+            pace = format_number(crew.paces[first], 6)
+            parts.append(part(f"slow, pace {pace}", np.arange(first, stop)))
+        else:
             rest.append(np.arange(first, stop))
-            continue
-        words = [one.workload for one in inside if isinstance(one, RankGroup)]
-        if any(isinstance(one, SlowRanks) for one in inside):
-            words.append(f"slow, pace {format_number(crew.paces[first], 6)}")
-        parts.append(part(", ".join(words), np.arange(first, stop)))
     if rest:
         parts.append(part("all others" if parts else "all", np.concatenate(rest)))
     order = np.argsort(-last, kind="stable")[:_WORST]

@@ -21,7 +21,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ from sim.clusters.nccl_model import nccl_ns
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import CURVES, MOST_FACTOR, Curve, CurvePoint, Hardware
-from sim.units import NS_PER_S, format_size
+from sim.units import NS_PER_S, format_sizes
 
 COVERED = 0.9  # the share of left-out points that the stated range holds
 # By how much at most, as a logarithm, three points miss nine in ten of the others, on machines that no
@@ -42,7 +41,6 @@ SHAPE = 0.16
 # The line rate of a port over what is counted of it, at most: frames of 1538 bytes carry 1448 of TCP's data
 # (sim.clusters.machines.tcp_port); NCCL counts 12 of 12.5 GB/s (src/graph/topo.h).
 LINE_RATE = 1538 / 1448
-_MOST_ODD = 3
 _OF_THE_LINK = ("backend", "device", "device_type")  # between what it was measured, whatever its size
 
 
@@ -65,32 +63,24 @@ class MeasuredCurve:
     collective: str = "all_reduce"
 
     def __post_init__(self) -> None:
-        if self.fabric.world_size < 2:
-            raise InputError("fabric.world_size: 1 is not legal; one rank measures nothing")
-        if not all(point.duration_ns for point in self.curve):
-            raise InputError("curve: a duration_ns of 0 is not legal; give measured times")
+        if self.fabric.world_size < 2 or not all(point.duration_ns for point in self.curve):
+            raise InputError(
+                f"measured: {self.collective} of {self.fabric.world_size} ranks is not legal; give measured "
+                f"times above 0 of two ranks or more"
+            )
 
     @cached_property
     def logs(self) -> dict[int, float]:
         """By size in bytes, the logarithm of measured over computed time."""
-        return {
-            point.num_bytes: math.log(
-                point.duration_ns / nccl_ns(self.fabric, self.collective, point.num_bytes)
-            )
-            for point in self.curve
-        }
+        computed = {point: nccl_ns(self.fabric, self.collective, point.num_bytes) for point in self.curve}
+        return {point.num_bytes: math.log(point.duration_ns / ns) for point, ns in computed.items()}
 
     @cached_property
-    def odd(self) -> dict[int, int]:
-        """Sizes that take as long as a larger one or longer, and which one that is."""
-        found: dict[int, int] = {}
-        after = self.curve[-1]
-        for point in reversed(self.curve[:-1]):
-            if point.duration_ns >= after.duration_ns:
-                found[point.num_bytes] = after.num_bytes
-            else:
-                after = point
-        return found
+    def odd(self) -> list[int]:
+        """Sizes that take as long as a larger one, or longer."""
+        shortest_after = np.minimum.accumulate([point.duration_ns for point in self.curve[::-1]])[-2::-1]
+        pairs = zip(self.curve, shortest_after, strict=False)
+        return [point.num_bytes for point, shortest in pairs if point.duration_ns >= shortest]
 
     @cached_property
     def _telling(self) -> tuple[list[float], list[float]]:
@@ -109,20 +99,15 @@ class MeasuredCurve:
         lie no farther from what the others say, and ``SHAPE`` at least; of fewer than three points, as far as
         the model. ``odd``: whether the odd points count, too."""
         octaves, logs = self._telling
-        left_out = [(_octave(size), self.logs[size]) for size in self.odd if odd]
-        off = [abs(log - float(np.interp(octave, octaves, logs))) for octave, log in left_out]
+        off = [
+            abs(self.logs[size] - float(np.interp(_octave(size), octaves, logs))) for size in self.odd if odd
+        ]
         for one in range(1, len(octaves) - 1):
             others, theirs = (row[:one] + row[one + 1 :] for row in (octaves, logs))
             off.append(abs(logs[one] - float(np.interp(octaves[one], others, theirs))))
         if not off:
             return _of_the_model(self.fabric)
         return (max(SHAPE, sorted(off)[math.ceil(COVERED * len(off)) - 1]),) * 2
-
-    def around(self, num_bytes: int) -> list[float]:
-        """The logarithms at the points on both sides of a size."""
-        octaves, logs = self._telling
-        place = bisect_right(octaves, _octave(num_bytes))
-        return logs[max(place - 1, 0) : place + 1]
 
 
 def _octave(num_bytes: int) -> float:
@@ -185,8 +170,10 @@ def _on_itself(measured: MeasuredCurve, size: int) -> EstimatedPoint:
         if point.num_bytes == size:
             exact = point.duration_ns
             return EstimatedPoint(num_bytes=size, duration_ns=exact, least_ns=exact, greatest_ns=exact)
-    log, around = measured.log(size), measured.around(size)
-    down, up = measured.doubt(odd=True)
+    log, (down, up) = measured.log(size), measured.doubt(odd=True)
+    octaves, logs = measured._telling
+    place = bisect_right(octaves, _octave(size))
+    around = logs[max(place - 1, 0) : place + 1]  # on both sides of the size
     doubt = max(down, log - min(around)), max(up, max(around) - log)
     last = measured.curve[-1]
     return _estimate(measured, measured.fabric, size, log, doubt, last if size > last.num_bytes else None)
@@ -220,7 +207,7 @@ def _ports_ns(fabric: Fabric, collective: str, size: int) -> float:
     """The least ns of a host's ports, by any algorithm: as in a ring of hosts, or half if switches reduce."""
     if fabric.inter is None or fabric.hosts == 1:
         return 0.0
-    sent = wire_bytes(collective, size, fabric.hosts) / (2 if fabric.sharp else 1)
+    sent = wire_bytes(collective, size, fabric.hosts)
     return sent * NS_PER_S / (fabric.inter.bytes_per_s * LINE_RATE)
 
 
@@ -232,9 +219,8 @@ def extrapolate_hardware(
     Every curve that was measured anywhere is taken to the sizes that were measured and the powers of two from
     8 B to 8 GiB, by ``extrapolate``; measured points of the cluster itself stay as they are. All that is no
     curve comes from the measurement with the nearest number of ranks; of two equally near, from the larger.
-    ``spread`` keeps the range of each point, without a count. ``provenance.uncertainty`` states the range,
-    and ``odd_points`` names the points that tell nothing about their neighbours, such as those measured cold.
-    The shape of the curves is NCCL's. With gloo, messages below 256 KiB may lie outside of the range.
+    ``spread`` keeps the range of each point, without a count, and ``provenance.odd_points`` names those that
+    tell nothing about their neighbours, such as points measured cold.
 
     Args:
         measured: each cluster with what was measured there.
@@ -267,25 +253,27 @@ def extrapolate_hardware(
             for where, each in zip(fabrics, hardware, strict=True)
             if (curve := each.curve(collective)) is not None
         ]
-        for one in curves:
-            odd += _odd(one)
+        odd += [
+            f"{collective} of {one.fabric.world_size} ranks: {len(one.odd)} of {len(one.curve)} sizes "
+            f"({format_sizes(one.odd)}) take as long as a larger one, or longer: another protocol, or "
+            f"measured cold"
+            for one in curves
+            if one.odd
+        ]
         if curves:
             sizes = {*SIZES, *(point.num_bytes for one in curves for point in one.curve)}
             found[collective] = extrapolate(curves, fabric, sizes)
     nearest = min(
         hardware, key=lambda each: (abs(math.log2(each.world_size / fabric.world_size)), -each.world_size)
     )
-    kept = {key: known for key, known in nearest.spread.items() if key not in (*CURVES, "readings")}
-    ranges = {key: known for key, known in kept.get("ranges", {}).items() if key not in CURVES}
-    if "all_reduce" in found:
-        low, high = _factors(found["all_reduce"], min, max)
-        ranges["all_reduce"] = {"low": max(1 / MOST_FACTOR, low), "high": min(MOST_FACTOR, high)}
+    spread = {key: known for key, known in nearest.spread.items() if key not in (*CURVES, "readings")}
+    ranges = {key: known for key, known in spread.get("ranges", {}).items() if key not in CURVES}
     made: dict[str, Any] = dict.fromkeys(CURVES)
     for name_of, points in found.items():
         made[name_of] = tuple(
             CurvePoint(num_bytes=each.num_bytes, duration_ns=each.duration_ns) for each in points
         )
-        kept[name_of] = {
+        spread[name_of] = {
             str(each.num_bytes): {
                 "min_ns": each.least_ns,
                 "max_ns": each.greatest_ns,
@@ -294,12 +282,17 @@ def extrapolate_hardware(
             for each in points
             if each.least_ns < each.greatest_ns
         }
+    if reducing := found.get("all_reduce"):
+        timed = [each for each in reducing if each.duration_ns]
+        low = min((each.least_ns / each.duration_ns for each in timed), default=1.0)
+        high = max((each.greatest_ns / each.duration_ns for each in timed), default=1.0)
+        ranges["all_reduce"] = {"low": max(1 / MOST_FACTOR, low), "high": min(MOST_FACTOR, high)}
     return replace(
         nearest,
         name=name or f"{cluster.name}, {fabric.world_size} ranks",
         world_size=fabric.world_size,
         **made,
-        spread={**kept, "ranges": ranges},
+        spread={**spread, "ranges": ranges},
         provenance={
             **{key: nearest.provenance[key] for key in _OF_THE_LINK if key in nearest.provenance},
             "source": "measured curves taken to other sizes or ranks by the shape of NCCL's cost model",
@@ -307,48 +300,11 @@ def extrapolate_hardware(
                 "curves of gloo have another shape: messages below 256 KiB may lie beyond the range"
             ],
             "measured": [
-                {
-                    "name": each.name,
-                    "world_size": where.world_size,
-                    "hosts": where.hosts,
-                    "points": {key: len(curve) for key in CURVES if (curve := each.curve(key)) is not None},
-                }
+                {"name": each.name, "world_size": where.world_size, "hosts": where.hosts}
                 for where, each in zip(fabrics, hardware, strict=True)
             ],
             "odd_points": odd,
-            "uncertainty": {
-                collective: {
-                    **dict(zip(("least", "greatest"), _factors(points, median, median), strict=True)),
-                    "of": "measured over extrapolated, the median over sizes; each size's own is in spread",
-                }
-                for collective, points in found.items()
-            },
             "other_than_curves": f"as in {nearest.name}",
         },
         extensions={},
-    )
-
-
-def _odd(measured: MeasuredCurve) -> list[str]:
-    """Sentences on points that tell nothing about their neighbours; of many only on the first few."""
-    where = f"{measured.collective} of {measured.fabric.world_size} ranks"
-    found = sorted(measured.odd.items())
-    said = [
-        f"{where}: {format_size(size)} takes as long as {format_size(larger)}, or longer: another protocol, "
-        f"or measured cold"
-        for size, larger in found[:_MOST_ODD]
-    ]
-    if len(found) > _MOST_ODD:
-        said.append(f"{where}: {len(found) - _MOST_ODD} more such sizes of {len(measured.curve)}")
-    return said
-
-
-def _factors(points: Sequence[EstimatedPoint], lowest: Any, highest: Any) -> tuple[float, float]:
-    """Least and greatest factors from estimates to measurements, each as one of all sizes; 1 of one rank."""
-    known = [each for each in points if each.duration_ns] or [
-        EstimatedPoint(num_bytes=1, duration_ns=1, least_ns=1, greatest_ns=1)
-    ]
-    return (
-        lowest(each.least_ns / each.duration_ns for each in known),
-        highest(each.greatest_ns / each.duration_ns for each in known),
     )

@@ -42,8 +42,8 @@ class Fabric:
 
     A host has ``fewest_ranks`` to ``ranks_per_host`` of them (None: each has ``ranks_per_host``). ``intra``
     counts only where a host has two ranks or more, ``inter`` only with two hosts or more. ``channels`` are
-    those that NCCL's search finds (it doubles them afterwards). ``nvls`` and ``sharp`` say whether NVSwitches
-    and network switches reduce in flight. ``protocols`` are those that may be used: LL128 needs writes of 128
+    those that NCCL's search finds (it doubles them afterwards). ``nvls`` says whether NVSwitches reduce in
+    flight. ``protocols`` are those that may be used: LL128 needs writes of 128
     bytes that stay whole, which PCIe and some networks do not give.
     """
 
@@ -55,7 +55,6 @@ class Fabric:
     inter: Hop | None
     channels: int
     nvls: bool = False
-    sharp: bool = False
     cpu: CpuVendor = "intel"
     protocols: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
     fewest_ranks: int | None = None
@@ -139,7 +138,6 @@ def fabric_of(
         inter=_inter(cluster, wires, job, kinds, shared) if across else None,
         channels=_channels(generation, job.rings, shared, intra.kind, across_hosts=across),
         nvls=all(kind.nvls for kind in kinds) and intra.kind == "nvswitch" and min(counts) >= _LEAST_NVLS,
-        sharp=across and cluster.network is not None and cluster.network.sharp,
         cpu=vendors.pop() if len(vendors) == 1 else "amd",  # llMaxBws, src/graph/tuning.cc
         protocols=_protocols(cluster, hosts, intra.kind, across_hosts=across),
     )

@@ -1,4 +1,4 @@
-"""The links between hosts: what a job's rings or trees put on each, and what every job gets where jobs meet.
+"""The links between hosts: what a job's rings put on each, and what every job gets where jobs meet.
 
 A job has as many rings as its hosts have NICs for, one through a NIC. Hosts follow one another as the ranks
 first name them, as in NCCL, and within a host a ring passes all of the job's GPUs (``HostKind.step``).
@@ -10,16 +10,16 @@ time beyond that, which stays.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from typing import Any, TypeVar
 
 import networkx as nx
+import numpy as np
 
 from sim.errors import InputError
-from sim.nouns.checks import one_of
 from sim.nouns.cluster import NVLINKS, Cluster, HostKind, check_ranks, split_name
 from sim.nouns.hardware import CURVES, MAX_RANKS, Hardware
 from sim.units import NS_PER_S
@@ -203,70 +203,25 @@ def ring_crossings(wires: Wires, job: Job) -> Counter[LinkEnds]:
     return crossed
 
 
-def tree_crossings(wires: Wires, job: Job) -> Counter[LinkEnds]:
-    """The same of NCCL's double binary trees, two a ring; every edge is crossed up and again down."""
-    crossed: Counter[LinkEnds] = Counter()
-    hosts = list(job.nics)
-    for number, host in enumerate(hosts):
-        for up in (parent_in_first(len(hosts), number), parent_in_second(len(hosts), number)):
-            if up is None:
-                continue
-            for nic, to_nic in zip(job.nics[host], job.nics[hosts[up]], strict=True):
-                crossed.update(wires.way(host, nic, hosts[up], to_nic))
-                crossed.update(wires.way(hosts[up], to_nic, host, nic))
-    return crossed
-
-
-def parent_in_first(count: int, number: int) -> int | None:
-    """The parent in the first of NCCL's two trees of ``count`` hosts: odd numbers are leaves.
-
-    After ncclGetBtree and ncclGetDtree (src/graph/trees.cc) of NVIDIA/nccl, commits 18a07eee and 0f900e1b.
-    """
-    if number == 0:
-        return None
-    bit = number & -number
-    up = (number ^ bit) | (bit << 1)
-    return up if up < count else number ^ bit
-
-
-def parent_in_second(count: int, number: int) -> int | None:
-    """The first tree mirrored, or with an odd ``count`` moved on by one, so that its leaves are others."""
-    if count % 2:
-        up = parent_in_first(count, (number - 1) % count)
-        return None if up is None else (up + 1) % count
-    up = parent_in_first(count, count - 1 - number)
-    return None if up is None else count - 1 - up
-
-
-_CROSSINGS: dict[str, Callable[[Wires, Job], Counter[LinkEnds]]] = {
-    "ring": ring_crossings,
-    "tree": tree_crossings,
-}
-
-
-def link_loads(
-    cluster: Cluster, ranks: Sequence[str] | None = None, algorithm: str = "ring"
-) -> tuple[LinkLoad, ...]:
+def link_loads(cluster: Cluster, ranks: Sequence[str] | None = None) -> tuple[LinkLoad, ...]:
     """Bytes over each link between hosts, in each direction, per byte of the message of one all-reduce.
 
-    The link that is busy longest comes first; on one host there is none. A step of a ring carries
-    2 (n - 1) / n of its part of the message; each of a ring's two trees carries half of that part.
+    By rings, whose every step carries 2 (n - 1) / n of a ring's part of the message. The link that is busy
+    longest comes first; on one host there is none.
 
     Args:
         cluster: the machine.
         ranks: the GPU of each rank (None: the cluster's placement).
-        algorithm: ``ring`` or ``tree``.
 
     Raises:
-        InputError: ranks that are no GPUs or that nothing joins, or an algorithm that has no loads.
+        InputError: ranks that are no GPUs or that nothing joins.
     """
-    one_of("algorithm", algorithm, _CROSSINGS)
     wires = Wires(cluster)
     job = job_of(cluster, wires, ranks)
-    part = 2 * (job.world_size - 1) / job.world_size if algorithm == "ring" else 0.5
+    part = wire_bytes("all_reduce", 1, job.world_size)
     loads = [
         LinkLoad(a=a, b=b, bytes_per_s=wires.bytes_per_s((a, b)), share=times * part / job.rings)
-        for (a, b), times in _CROSSINGS[algorithm](wires, job).items()
+        for (a, b), times in ring_crossings(wires, job).items()
     ]
     return tuple(sorted(loads, key=lambda load: (-load.s_per_byte, load.a, load.b)))
 
@@ -315,49 +270,28 @@ def max_min_shares(
     where a ring passes it twice. All rates grow together; where a link is full, the flows on it stop
     (Bertsekas and Gallager, Data Networks, 6.5.2). So no link is over its capacity, and every flow crosses a
     full link on which no other flow has a higher rate. A flow that crosses nothing is unbounded (``inf``);
-    one that crosses a link of no bandwidth gets 0. Links that are used alike count as one, so that a hundred
-    thousand links cost no more than the few ways in which they are used.
+    one that crosses a link of no bandwidth gets 0.
 
     Args:
         flows: for each flow, its use of each link.
         capacity: bytes/s of each link, in the direction that is used.
     """
-    uses: dict[LinkName, list[tuple[int, float]]] = {}
-    for number, flow in enumerate(flows):
-        for link, times in flow.items():
-            if times:
-                uses.setdefault(link, []).append((number, times))
-    least: dict[tuple[tuple[int, float], ...], float] = {}
-    for link, use in uses.items():
-        row = tuple(use)
-        least[row] = min(least.get(row, math.inf), capacity[link])
-    rates = [math.inf] * len(flows)
-    growing = {number for row in least for number, _ in row}
-    level = 0.0
-    while growing:
-        levels = {
-            row: (total - _taken(row, rates, growing))
-            / sum(times for number, times in row if number in growing)
-            for row, total in least.items()
-            if any(number in growing for number, _ in row)
-        }
-        level = max(level, min(levels.values()))
-        stopped = {
-            number
-            for row, full_at in levels.items()
-            if full_at <= level * (1 + _ROUNDING)
-            for number, _ in row
-            if number in growing
-        }
-        for number in stopped:
-            rates[number] = level
-        growing -= stopped
-    return rates
-
-
-def _taken(row: tuple[tuple[int, float], ...], rates: list[float], growing: set[int]) -> float:
-    """Bytes/s of a link that flows which no longer grow have taken."""
-    return sum(times * rates[number] for number, times in row if number not in growing)
+    links = list(dict.fromkeys(link for flow in flows for link, times in flow.items() if times))
+    uses = np.array([[flow.get(link, 0.0) for link in links] for flow in flows]).reshape(
+        len(flows), len(links)
+    )
+    left = np.array([capacity[link] for link in links], dtype=np.float64)
+    rates = np.full(len(flows), math.inf)
+    growing, level = uses.any(axis=1), 0.0
+    while growing.any():
+        grown = growing @ uses
+        full_at = np.divide(left, grown, out=np.full(len(links), math.inf), where=grown > 0)
+        level = max(level, float(full_at.min()))
+        stopped = growing & uses[:, full_at <= level * (1 + _ROUNDING)].any(axis=1)
+        rates[stopped] = level
+        left -= level * (stopped @ uses)
+        growing &= ~stopped
+    return [float(rate) for rate in rates]
 
 
 def wire_bytes(collective: str, num_bytes: int, world_size: int) -> float:
@@ -414,11 +348,10 @@ def hardware_beside(
         InputError: ranks that are no GPUs, that two jobs have, or that no way joins; or not as many as
             ``hardware`` has.
     """
-    _check_world_size(hardware, ranks, "ranks")
     alone, shared = job_bandwidths(cluster, [ranks])[0], job_bandwidths(cluster, [ranks, *beside])[0]
     said = {"beside": [list(others) for others in beside], "cluster": cluster.name}
     others = f"{len(beside)} other job{'s' if len(beside) != 1 else ''}"
-    return _carried(hardware, alone, shared, f"{hardware.name}, beside {others}", said)
+    return _carried(hardware, ranks, alone, shared, f"beside {others}", said)
 
 
 def hardware_on(
@@ -427,29 +360,28 @@ def hardware_on(
     """``hardware``, of ``ranks`` on ``cluster``, as it is for as many ranks on another cluster.
 
     As in ``hardware_beside`` the time on the wire changes with the bandwidth of the job's rings, and
-    latencies stay. An example is a cluster of four equal hosts of which one gets a slower port.
-
-    Raises:
-        InputError: as ``hardware_beside``.
+    latencies stay. An example is a cluster of four equal hosts of which one gets a slower port. Raises as
+    that does.
     """
-    _check_world_size(hardware, ranks, "ranks")
-    _check_world_size(hardware, other_ranks, "other_ranks")
     (here,), (there,) = job_bandwidths(cluster, [ranks]), job_bandwidths(other, [other_ranks])
-    return _carried(hardware, here, there, f"{hardware.name}, on {other.name}", {"cluster": other.name})
-
-
-def _check_world_size(hardware: Hardware, ranks: Sequence[str], field: str) -> None:
-    if len(ranks) != hardware.world_size:
-        raise InputError(
-            f"{field}: {len(ranks)} GPUs are not legal; hardware {hardware.name!r} has "
-            f"world_size={hardware.world_size}, so give {hardware.world_size}"
-        )
+    given = ranks if len(ranks) != hardware.world_size else other_ranks
+    return _carried(hardware, given, here, there, f"on {other.name}", {"cluster": other.name})
 
 
 def _carried(
-    hardware: Hardware, measured: float, bytes_per_s: float, name: str, said: dict[str, Any]
+    hardware: Hardware,
+    ranks: Sequence[str],
+    measured: float,
+    bytes_per_s: float,
+    where: str,
+    said: dict[str, Any],
 ) -> Hardware:
     """``hardware`` with each time of its curves, and of their scatter, as ``stretched_ns`` has it."""
+    if len(ranks) != hardware.world_size:
+        raise InputError(
+            f"ranks: {len(ranks)} GPUs are not legal; hardware {hardware.name!r} has "
+            f"world_size={hardware.world_size}, so give {hardware.world_size}"
+        )
     curves: dict[str, Any] = {}
     spread = dict(hardware.spread)
     for collective in CURVES:
@@ -472,4 +404,4 @@ def _carried(
             spread[collective] = scatter
     said = {**said, "measured_bytes_per_s": measured, "bytes_per_s": bytes_per_s}
     provenance = {**hardware.provenance, "carried": said}
-    return replace(hardware, name=name, **curves, spread=spread, provenance=provenance)
+    return replace(hardware, name=f"{hardware.name}, {where}", **curves, spread=spread, provenance=provenance)

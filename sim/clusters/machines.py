@@ -6,13 +6,14 @@ commit 069a3d4 (2026). Network ports are their line rate. The shape of each mach
 it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from inspect import Parameter, signature
+from itertools import islice
 from typing import Any, Literal
 
 from sim.errors import InputError
-from sim.nouns.checks import one_of
+from sim.nouns.checks import at_least, one_of
 from sim.nouns.cluster import (
     MAX_HOSTS,
     Cluster,
@@ -23,6 +24,7 @@ from sim.nouns.cluster import (
     Network,
     Step,
     StepKind,
+    split_name,
 )
 
 NVLINK = {
@@ -403,6 +405,68 @@ def _check_type(name: str, setting: str, value: object) -> None:
         legal, kind = setting in _NETWORK or type(value) in (int, float), "a number"
     if not legal:
         raise InputError(f"{setting}: {value!r} is not legal for preset {name!r}; give {kind}")
+
+
+def sized(
+    machine: str | Cluster,
+    settings: Mapping[str, Any],
+    hosts: int | None = None,
+    world_size: int | None = None,
+) -> Cluster:
+    """The preset with these settings, or the cluster, with so many hosts or ranks; neither: with its own.
+
+    Ranks fill host after host. One group of hosts on a network, without a placement, gets as many hosts as it
+    needs; otherwise ranks are on the first of those that it has.
+
+    Raises:
+        InputError: a name or a setting that is not known, or a size that cannot be had.
+    """
+    at_least("hosts", hosts, 1)
+    at_least("world_size", world_size, 1)
+    if isinstance(machine, Cluster):
+        if settings:
+            raise InputError(
+                f"{next(iter(settings))}: is not legal with a cluster; change the cluster itself"
+            )
+        cluster = machine
+    else:
+        if "hosts" in settings:
+            raise InputError("hosts: is no setting here; give numbers of hosts as hosts")
+        if hosts is None and world_size is None:
+            return preset(machine, **settings)
+        cluster = preset(machine, **settings, **({} if machine == "pcie_box" else {"hosts": 1}))
+    if len(cluster.hosts) == 1 and cluster.placement is None and cluster.network is not None:
+        count, gpus = hosts, cluster.kinds[0].gpus
+        if world_size is not None:
+            count = -(-world_size // gpus)
+        if count is not None and count > MAX_HOSTS:
+            asked, most = ("hosts", MAX_HOSTS) if world_size is None else ("world_size", MAX_HOSTS * gpus)
+            raise InputError(f"{asked}: {hosts or world_size} is not legal; give at most {most}")
+        if count is not None:
+            cluster = replace(cluster, hosts=(replace(cluster.hosts[0], count=count),))
+    elif hosts is not None:
+        return _first_hosts(cluster, hosts)
+    if world_size is None or (cluster.placement is None and world_size == cluster.gpu_count):
+        return cluster
+    placed = tuple(islice(cluster.placement or cluster.all_gpus(), world_size))
+    if world_size > len(placed):
+        raise InputError(
+            f"world_size: {world_size} is not legal; {cluster.name!r} has {len(placed)} GPUs for it"
+        )
+    return replace(cluster, placement=placed)
+
+
+def _first_hosts(cluster: Cluster, count: int) -> Cluster:
+    """``cluster`` with only the ranks on its first ``count`` hosts that have ranks."""
+    placed = cluster.placement or tuple(cluster.all_gpus())
+    owners = list(dict.fromkeys(split_name(rank)[0] for rank in placed))
+    if count > len(owners):
+        raise InputError(
+            f"hosts: {count} is not legal; {cluster.name!r} has ranks on {len(owners)}, and only one group "
+            "of hosts on a network, without a placement, can be had in other numbers"
+        )
+    kept = set(owners[:count])
+    return replace(cluster, placement=tuple(rank for rank in placed if split_name(rank)[0] in kept))
 
 
 def boxed_cluster(rates_bits: Sequence[int], uplink_bits: int | None = None) -> Cluster:

@@ -8,36 +8,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sim.clusters import nccl_tables as tables
 from sim.clusters.fabric import Fabric, Hop, through_host
-from sim.clusters.nccl_tables import (
-    BASE_US,
-    CORRECTED_FROM,
-    GENERATIONS,
-    LL_MOST,
-    MOST_NVLS,
-    NET_OVERHEAD_US,
-    NVLS_LEFT,
-    NVLS_SPEEDS,
-    PLATEAU,
-    PLATEAU_BYTES,
-    PROTOCOLS,
-    RING_LL128_MOST,
-    STEP_US,
-    TREE_CORRECTION,
-    TREE_LL128_MOST,
-    TREE_MOST,
-    Algorithm,
-    Protocol,
-    Wire,
-)
+from sim.clusters.nccl_tables import PROTOCOLS, STEP_US, Algorithm, Protocol, Wire
 from sim.errors import NotModelledError
 from sim.nouns.checks import at_least, one_of
-from sim.nouns.cluster import NVLINKS
+from sim.nouns.cluster import NVLINKS, Generation
 from sim.nouns.hardware import CURVES
 
 _GB = 1e9
-_MOST_DIRECT = 8  # NCCL_MAX_DIRECT_ARITY + 1
-_ARITY_US = 0.4  # one more GPU that sends to the same head
 
 # What links give of the figures that NCCL's model counts on: medians of machines that the predictions are not
 # tested on. tests/clusters/measured_paths.py has them all, with their addresses, and how far they lie apart.
@@ -66,10 +45,9 @@ REPORTED_NS = 20_000
 # Each stage is taken to be as slow as the slowest, the switch's. NCCL's cost model has no such term. How much
 # quicker the copies within a GPU are is not known; the range of a computed curve contains it (``computed``).
 _KIB = 1 << 10
-# NVLS_NCHANNELS_SM90, _SM100 (several hosts) and _SM100_NVL (one), src/transport/nvls.cc
-_CHANNELS_HOPPER, _CHANNELS_BLACKWELL, _CHANNELS_BLACKWELL_ALONE = 16, 32, 24
+# On one host and on several: NVLS_NCHANNELS_SM90, _SM100_NVL and _SM100, src/transport/nvls.cc
+_CHANNELS: dict[Generation, tuple[int, int]] = {"hopper": (16, 16), "blackwell": (24, 32)}
 _MOST_CHUNK = 128 * _KIB  # NCCL_NVLS_CHUNKSIZE
-_SLOW_GB_PER_S = 150  # of several hosts whose switches reduce: chunks of 32 KiB at most
 # calcCollChunking, src/enqueue.cc: a message of fewer such loops than the first number has chunks of at most
 # the second, in bytes.
 _NVLS_CHUNKS = ((64, 64 * _KIB), (8, 32 * _KIB), (2, 16 * _KIB))
@@ -113,23 +91,15 @@ def methods(fabric: Fabric, collective: str) -> tuple[Method, ...]:
 
 
 def _in_network(fabric: Fabric, collective: str) -> list[Algorithm]:
-    found: list[Algorithm] = []
-    nvls = fabric.nvls and fabric.ranks_per_host > 1 and nvls_speed(fabric) > 0
-    scattered = collective in ("reduce_scatter", "all_gather") and fabric.ranks_per_host <= MOST_NVLS
-    if nvls and fabric.hosts == 1 and (collective == "all_reduce" or scattered):
-        found.append("nvls")
-    if collective != "all_reduce" or fabric.hosts == 1:
-        return found
-    if nvls:
-        found.append("nvls_tree")
-    if fabric.sharp:
-        if nvls:
-            found.append("nvls")
-        if fabric.ranks_per_host <= _MOST_DIRECT:
-            found.append("collnet_chain")
-            if fabric.intra.kind == "nvswitch":
-                found.append("collnet_direct")
-    return found
+    """Algorithms by which NVSwitches reduce in flight."""
+    if not fabric.nvls or fabric.ranks_per_host == 1 or not nvls_speed(fabric):
+        return []
+    if collective == "all_reduce":
+        return ["nvls" if fabric.hosts == 1 else "nvls_tree"]
+    is_scattered = (
+        collective in ("reduce_scatter", "all_gather") and fabric.ranks_per_host <= tables.MOST_NVLS
+    )
+    return ["nvls"] if is_scattered and fabric.hosts == 1 else []
 
 
 def ring_steps(collective: str, ranks: int) -> int:
@@ -147,16 +117,12 @@ def bytes_per_us(fabric: Fabric, collective: str, algorithm: Algorithm, protocol
     elif algorithm == "tree":
         bus = _tree_bus(fabric, protocol) / 2
     elif algorithm == "nvls":
-        heads = _nvls_bus(fabric)
-        if collective == "all_reduce":
-            bus = (heads if fabric.hosts == 1 else min(heads, _inter(fabric))) * 5 / 6
-        else:  # a rank's own part need not travel; 0.9 is NCCL's
-            bus = heads * min((fabric.mean_ranks - 1) / fabric.mean_ranks, 0.9)
-    elif algorithm == "nvls_tree":
+        # Of other collectives a rank's own part need not travel; 0.9 is NCCL's.
+        travels = min((fabric.mean_ranks - 1) / fabric.mean_ranks, 0.9)
+        bus = _nvls_bus(fabric) * (5 / 6 if collective == "all_reduce" else travels)
+    else:
         inter = _inter(fabric) if fabric.hosts == 2 else _inter(fabric) / 2
         bus = min(_nvls_bus(fabric), inter) * 5 / 6
-    else:
-        bus = _collnet_bus(fabric, algorithm) / 2
     return bus * 1000
 
 
@@ -172,7 +138,7 @@ def _ring_bus(fabric: Fabric, protocol: Protocol) -> float:
     if protocol == "LL":  # half of what travels are flags
         return min(_ll_most(fabric), bus * 0.5)
     if protocol == "LL128":  # 8 of 128 bytes are flags
-        return min(bus * 0.92, fabric.channels * RING_LL128_MOST[_row(fabric)][_column(fabric)])
+        return min(bus * 0.92, fabric.channels * tables.RING_LL128_MOST[_row(fabric)][_column(fabric)])
     return bus
 
 
@@ -187,19 +153,19 @@ def _tree_bus(fabric: Fabric, protocol: Protocol) -> float:
     if fabric.hosts > 1:
         inter = _inter(fabric) * (2 if fabric.hosts == 2 else 1)
         bus = min(bus, inter) if fabric.ranks_per_host > 1 else inter
-    bus = min(bus * 0.92, fabric.channels * TREE_MOST[_row(fabric)][_column(fabric)])
+    bus = min(bus * 0.92, fabric.channels * tables.TREE_MOST[_row(fabric)][_column(fabric)])
     if protocol == "LL":
         bus = min(bus / 3.8, _ll_most(fabric))
     elif protocol == "LL128":
         flags = 7 / 9 if fabric.hosts == 1 else 120 / 128
-        bus = min(bus * flags, fabric.channels * TREE_LL128_MOST[_row(fabric)][_column(fabric)])
+        bus = min(bus * flags, fabric.channels * tables.TREE_LL128_MOST[_row(fabric)][_column(fabric)])
     # With one GPU in a host all of a tree's traffic goes through it (NCCL_TOPO_PATTERN_TREE).
     return bus * 0.85 if fabric.least_ranks == 1 else bus
 
 
 def _ll_most(fabric: Fabric) -> float:
     by = _row(fabric) if fabric.hosts == 1 else int(fabric.cpu == "amd")
-    return LL_MOST[by][_column(fabric)]
+    return tables.LL_MOST[by][_column(fabric)]
 
 
 def nvls_speed(fabric: Fabric) -> float:
@@ -209,26 +175,16 @@ def nvls_speed(fabric: Fabric) -> float:
     each head, and once more for itself if it is a head (ncclTopoSearchTryNvls, src/graph/search.cc).
     """
     most = fabric.intra.bytes_per_s / _GB / (nvls_heads(fabric) + 1)
-    return next((speed for speed in NVLS_SPEEDS[fabric.generation] if speed <= most), 0.0)
+    return next((speed for speed in tables.NVLS_SPEEDS[fabric.generation] if speed <= most), 0.0)
 
 
 def nvls_heads(fabric: Fabric) -> int:
     """How many GPUs of a host are heads: each has its part of a message reduced for all."""
-    return min(fabric.least_ranks, MOST_NVLS)
+    return min(fabric.least_ranks, tables.MOST_NVLS)
 
 
 def _nvls_bus(fabric: Fabric) -> float:
-    return nvls_heads(fabric) * nvls_speed(fabric) * NVLS_LEFT[fabric.generation]
-
-
-def _collnet_bus(fabric: Fabric, algorithm: Algorithm) -> float:
-    """The network's switches reduce: a NIC sends each byte once and gets it back once."""
-    bus = min(fabric.intra.bytes_per_s / _GB, 2 * _inter(fabric))
-    if algorithm == "collnet_chain":
-        return bus
-    gpus_per_nic = fabric.mean_ranks / fabric.channels
-    bus /= gpus_per_nic - (gpus_per_nic - 1) / 2
-    return bus * 0.85 if fabric.generation in ("hopper", "blackwell") else bus
+    return nvls_heads(fabric) * nvls_speed(fabric) * tables.NVLS_LEFT[fabric.generation]
 
 
 def corrected(num_bytes: int, protocol: Protocol) -> float:
@@ -237,8 +193,8 @@ def corrected(num_bytes: int, protocol: Protocol) -> float:
     NCCL divides by a factor that jumps at powers of two, so that time would fall there as size grows. Here
     the factor holds at the powers of two, and between them time is linear.
     """
-    factors = TREE_CORRECTION[PROTOCOLS.index(protocol)]
-    sizes = [CORRECTED_FROM << level for level in range(len(factors) + 1)]
+    factors = tables.TREE_CORRECTION[PROTOCOLS.index(protocol)]
+    sizes = [tables.CORRECTED_FROM << level for level in range(len(factors) + 1)]
     if num_bytes >= sizes[-1]:
         return float(num_bytes)
     loads = [size / factor for size, factor in zip(sizes, (*factors, 1.0), strict=True)]
@@ -252,7 +208,7 @@ def _column(fabric: Fabric) -> int:
 
 def _row(fabric: Fabric) -> int:
     """Row of the tables by GPU; what is below compute capability 8, Turing too, is in the first."""
-    return max(0, GENERATIONS.index(fabric.generation) - 1)
+    return max(0, tables.GENERATIONS.index(fabric.generation) - 1)
 
 
 def _wire(fabric: Fabric) -> Wire:
@@ -265,7 +221,7 @@ def latency_us(
 ) -> float:
     """us that a collective takes besides the time of its bytes; large messages take longer steps on rings."""
     number = PROTOCOLS.index(protocol)
-    base = BASE_US[algorithm][number]
+    base = tables.BASE_US[algorithm][number]
     intra = STEP_US[_wire(fabric)][algorithm][number] + _beyond_us(fabric.intra)
     net: Algorithm = "tree" if fabric.world_size == fabric.hosts else algorithm  # latencies are exposed
     inter = STEP_US["net"][net][number] + _beyond_us(fabric.inter) * (2 if protocol == "Simple" else 1)
@@ -275,13 +231,7 @@ def latency_us(
         return base + _ring_us(fabric, collective, num_bytes, protocol, base, intra, inter)
     if algorithm == "tree":
         return base + 2 * (others * intra + levels * inter)
-    if algorithm == "nvls":
-        return intra + (inter if fabric.hosts > 1 else 0.0)
-    if algorithm == "nvls_tree":
-        return intra + 2 * levels * inter
-    if algorithm == "collnet_direct":
-        return base + 2 * (min(1, others) * intra + others * _ARITY_US) + inter
-    return base + 2 * others * intra + inter
+    return intra if algorithm == "nvls" else intra + 2 * levels * inter
 
 
 def _ring_us(
@@ -298,17 +248,20 @@ def _ring_us(
         kind: Wire = "net" if fabric.hosts > 1 else _wire(fabric)
         hop = fabric.inter if fabric.hosts > 1 else fabric.intra
         algorithm: Algorithm = "tree" if protocol == "Simple" else "ring"
-        step = STEP_US[kind][algorithm][PROTOCOLS.index(protocol)]
-        return steps * (step + _beyond_us(hop))
+        return steps * (STEP_US[kind][algorithm][PROTOCOLS.index(protocol)] + _beyond_us(hop))
     between = steps * (fabric.hosts - 1) // (fabric.world_size - 1)
     if fabric.hosts > 1:  # each step is also posted to the network's thread
-        intra = max(intra, NET_OVERHEAD_US[fabric.cpu] * (3 if protocol == "Simple" else 1))
+        intra = max(intra, tables.NET_OVERHEAD_US[fabric.cpu] * (3 if protocol == "Simple" else 1))
     latency = (steps - between) * intra + between * inter
-    if protocol != "Simple" or fabric.hosts == 1 or collective != "all_reduce":
-        return latency
     # NCCL runs twice the channels that its search found (src/graph/connect.cc).
     each = num_bytes // (2 * fabric.channels * fabric.world_size)
-    return (base + latency) * PLATEAU[fabric.generation] - base if each >= PLATEAU_BYTES else latency
+    waits = (
+        protocol == "Simple"
+        and fabric.hosts > 1
+        and collective == "all_reduce"
+        and each >= tables.PLATEAU_BYTES
+    )
+    return (base + latency) * tables.PLATEAU[fabric.generation] - base if waits else latency
 
 
 def _beyond_us(hop: Hop | None) -> float:
@@ -319,38 +272,21 @@ def filling_bytes(fabric: Fabric, collective: str, num_bytes: int, algorithm: Al
     """Bytes that take as long to send as the pipeline takes to fill; 0 for what is not NVLS."""
     if algorithm not in ("nvls", "nvls_tree"):
         return 0
-    return (_stages(fabric, collective, algorithm) - 1) * min(
-        num_bytes, loop_bytes(fabric, num_bytes, algorithm)
-    )
+    # Groups of warps that a chunk passes in a row; each level of a tree adds one up and one down.
+    levels = fabric.hosts.bit_length() - 1 if algorithm == "nvls_tree" else 0
+    stages = 3 + 2 * levels if collective == "all_reduce" else 2
+    return (stages - 1) * min(num_bytes, loop_bytes(fabric, num_bytes, algorithm))
 
 
 def loop_bytes(fabric: Fabric, num_bytes: int, algorithm: Algorithm) -> int:
     """What all channels take up in one loop of a message of ``num_bytes``."""
-    at_once = _channels(fabric) * nvls_heads(fabric)
-    chunk = _MOST_CHUNK
-    if algorithm == "nvls_tree":
-        chunk = 64 * _KIB if fabric.hosts >= _MANY_HOSTS else chunk
-    elif fabric.hosts > 1 and bytes_per_us(fabric, "all_reduce", "nvls", "Simple") < _SLOW_GB_PER_S * 1000:
-        chunk = 32 * _KIB
-    for loops, smaller in _TREE_CHUNKS if algorithm == "nvls_tree" else _NVLS_CHUNKS:
+    at_once = _CHANNELS[fabric.generation][fabric.hosts > 1] * nvls_heads(fabric)
+    is_tree = algorithm == "nvls_tree"
+    chunk = 64 * _KIB if is_tree and fabric.hosts >= _MANY_HOSTS else _MOST_CHUNK
+    for loops, smaller in _TREE_CHUNKS if is_tree else _NVLS_CHUNKS:
         if num_bytes < loops * at_once * chunk:
             chunk = min(chunk, smaller)
     return at_once * chunk
-
-
-def _channels(fabric: Fabric) -> int:
-    if fabric.generation == "blackwell":
-        return _CHANNELS_BLACKWELL if fabric.hosts > 1 else _CHANNELS_BLACKWELL_ALONE
-    return _CHANNELS_HOPPER
-
-
-def _stages(fabric: Fabric, collective: str, algorithm: Algorithm) -> int:
-    """Groups of warps that a chunk passes in a row; each level of a tree adds one up and one down."""
-    if collective != "all_reduce":
-        return 2
-    if algorithm == "nvls_tree":
-        return 3 + 2 * (fabric.hosts.bit_length() - 1)
-    return 3 if fabric.hosts == 1 else 4
 
 
 def as_delivered(fabric: Fabric, method: Method, num_bytes: int) -> Fabric:

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from sim.nouns.cluster import Generation
 
 Protocol = Literal["LL", "LL128", "Simple"]
-Algorithm = Literal["ring", "tree", "collnet_direct", "collnet_chain", "nvls", "nvls_tree"]
+Algorithm = Literal["ring", "tree", "nvls", "nvls_tree"]
 Wire = Literal["nvlink", "pci", "net"]
 
 SOURCE = "NVIDIA/nccl 2.27, src/graph/tuning.cc, commit 72d2432094d6"
@@ -21,8 +21,6 @@ GENERATIONS: tuple[Generation, ...] = get_args(Generation)  # the oldest first
 BASE_US: dict[Algorithm, tuple[float, float, float]] = {
     "tree": (6.8, 14.0, 8.4),
     "ring": (6.6, 14.0, 8.4),
-    "collnet_direct": (0.0, 0.0, 0.0),
-    "collnet_chain": (0.0, 0.0, 0.0),
     "nvls": (0.0, 0.0, 0.0),
     "nvls_tree": (0.0, 0.0, 0.0),
 }
@@ -32,24 +30,18 @@ STEP_US: dict[Wire, dict[Algorithm, tuple[float, float, float]]] = {
     "nvlink": {
         "tree": (0.6, 1.25, 4.0),
         "ring": (0.6, 1.9, 3.4),
-        "collnet_direct": (0.0, 0.0, 3.7),
-        "collnet_chain": (0.0, 0.0, 2.8),
         "nvls": (0.0, 0.0, 25.0),
         "nvls_tree": (0.0, 0.0, 25.0),
     },
     "pci": {
         "tree": (1.0, 1.9, 4.0),
         "ring": (1.0, 2.5, 5.7),
-        "collnet_direct": (0.0, 0.0, 3.7),
-        "collnet_chain": (0.0, 0.0, 2.8),
         "nvls": (0.0, 0.0, 0.0),
         "nvls_tree": (0.0, 0.0, 0.0),
     },
     "net": {
         "tree": (5.0, 8.5, 14.0),
         "ring": (2.7, 4.0, 14.0),
-        "collnet_direct": (0.0, 0.0, 31.0),
-        "collnet_chain": (0.0, 0.0, 30.0),
         "nvls": (0.0, 0.0, 18.0),
         "nvls_tree": (0.0, 0.0, 14.0),
     },

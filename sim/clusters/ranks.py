@@ -1,10 +1,8 @@
 """How the ranks of one job differ: their pace, interruptions and work, and what is drawn for each of them."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -35,33 +33,15 @@ class SlowRanks(Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankGroup:
-    """Ranks ``first`` to ``first + count - 1`` run the same model at the times of another ``workload``.
-
-    ``workload`` is what that one is called: in a file of ranks its file, as seen from that file's directory.
-    """
-
-    first: Count
-    count: Positive = 1
-    workload: str
-
-    def __post_init__(self) -> None:
-        check(self)
-        if not self.workload:
-            raise InputError("workload: an empty name is not legal; name another workload")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
     """How the ranks of a job differ from each other and from step to step.
 
     A pace is a factor on all that a rank computes in a step: forward, loss, backward and optimizer, not
     copies, hooks or launches. ``pace_jitter`` is the sigma of a lognormal factor of mean 1 drawn for each
     rank and step, ``pace_spread`` that of one drawn once for each rank (the GPU lottery). ``slow`` ranks are
-    known to be slow; where such ranges overlap, paces multiply, to a factor within the same limits.
-    ``groups`` run other workloads, and do not overlap. With ``stall_probability``, in each step, a rank
-    stands still for ``stall_ns`` somewhere in its backward: its lane is idle, so that nothing stretches the
-    stall and it stretches nothing.
+    known to be slow; where such ranges overlap, paces multiply, to a factor within the same limits. With
+    ``stall_probability``, in each step, a rank stands still for ``stall_ns`` somewhere in its backward: its
+    lane is idle, so that nothing stretches the stall and it stretches nothing.
     """
 
     KIND: ClassVar[str] = "ranks"
@@ -69,7 +49,6 @@ class Ranks:
     pace_jitter: Sigma = 0.0
     pace_spread: Sigma = 0.0
     slow: tuple[SlowRanks, ...] = ()
-    groups: tuple[RankGroup, ...] = ()
     stall_probability: Annotated[float, Ge(0), Le(1)] = 0.0
     stall_ns: Count = 0
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -83,23 +62,15 @@ class Ranks:
                 f"{format_number(self.stall_probability, 6)} is not legal; "
                 f"give both above 0, or neither"
             )
-        for before, after in pairwise(sorted(self.groups, key=lambda group: group.first)):
-            if after.first < before.first + before.count:
-                raise InputError(f"groups: rank {after.first} is in two groups; it runs one workload")
 
     def check_fits(self, world_size: int) -> None:
         """Raise ``InputError`` where a range goes beyond the ranks that there are."""
-        parts: tuple[tuple[str, Sequence[SlowRanks | RankGroup]], ...] = (
-            ("slow", self.slow),
-            ("groups", self.groups),
-        )
-        for name, ranges in parts:
-            for number, one in enumerate(ranges):
-                if one.first + one.count > world_size:
-                    raise InputError(
-                        f"{name}.{number}: ranks {one.first} to {one.first + one.count - 1} are not legal; "
-                        f"the hardware has world_size {world_size}, ranks 0 to {world_size - 1}"
-                    )
+        for number, one in enumerate(self.slow):
+            if one.first + one.count > world_size:
+                raise InputError(
+                    f"slow.{number}: ranks {one.first} to {one.first + one.count - 1} are not legal; the "
+                    f"hardware has world_size {world_size}, ranks 0 to {world_size - 1}"
+                )
 
 
 def load_ranks(path: str | os.PathLike[str]) -> Ranks:
@@ -107,41 +78,22 @@ def load_ranks(path: str | os.PathLike[str]) -> Ranks:
     return documents.load(path, Ranks)
 
 
-def load_groups(path: str | os.PathLike[str], ranks: Ranks) -> dict[str, Workload]:
-    """The workloads that the groups of ``ranks`` name, as files seen from the directory of its file ``path``.
-
-    Raises ``InputError`` as any loading of a Workload, after the file of ranks and the field.
-    """
-    loaded: dict[str, Workload] = {}
-    for number, group in enumerate(ranks.groups):
-        if group.workload not in loaded:
-            try:
-                loaded[group.workload] = documents.load(Path(path).parent / group.workload, Workload)
-            except InputError as error:
-                raise InputError(f"{path}: groups.{number}.workload: {error}") from error
-    return loaded
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Crew:
     """The ranks of a job.
 
-    ``variants``: the workloads that ranks may run in a step. Those of group g begin at ``starts[g]`` and are
-    ``counts[g]``, one for each recorded iteration. ``groups`` [ranks]: each rank's group. ``paces`` [ranks]:
-    the factor on what each rank computes, as far as ``ranks`` names it.
+    ``variants``: the workloads that a rank may run in a step, one for each recorded iteration. ``paces``
+    [ranks]: the factor on what each rank computes, as far as ``ranks`` names it.
     """
 
     ranks: Ranks
     variants: tuple[Workload, ...]
-    starts: Ints
-    counts: Ints
-    groups: Ints
     paces: Floats
     not_known: tuple[str, ...]
     notes: tuple[str, ...]
 
     def __len__(self) -> int:
-        return self.groups.size
+        return self.paces.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -159,82 +111,46 @@ class Brought:
     where: Floats
 
 
-def make_crew(workload: Workload, world_size: int, ranks: Ranks, others: Mapping[str, Workload]) -> Crew:
-    """The crew of a job of ``world_size`` ranks; ``others`` are the workloads that ``ranks.groups`` name.
+def make_crew(workload: Workload, world_size: int, ranks: Ranks) -> Crew:
+    """The crew of a job of ``world_size`` ranks.
 
     Raises:
-        InputError: ``ranks`` names a rank or a workload that does not exist, or a workload of another model;
-            or the paces of a rank have a product that is not legal.
+        InputError: ``ranks`` names a rank that does not exist, or the paces of a rank have a product that is
+            not legal.
     """
     ranks.check_fits(world_size)
-    groups, paces = np.zeros(world_size, np.int64), np.ones(world_size)
-    kinds = [workload]
-    for number, group in enumerate(ranks.groups):
-        if group.workload not in others:
-            raise InputError(
-                f"groups.{number}.workload: {group.workload!r} is not given; "
-                f"there are {', '.join(map(repr, others)) or 'none'}"
-            )
-        other = others[group.workload]
-        _check_same_model(workload, other, f"groups.{number}.workload")
-        groups[group.first : group.first + group.count] = len(kinds)
-        kinds.append(other)
+    paces = np.ones(world_size)
     for slow in ranks.slow:
         paces[slow.first : slow.first + slow.count] *= slow.pace
     beyond = np.flatnonzero((paces < SMALLEST_PACE) | (paces > LARGEST_PACE))
     if beyond.size:
         raise InputError(
             f"slow: the paces of rank {beyond[0]} make {format_number(paces[beyond[0]], 6)} together; give "
-            f"factors whose "
-            f"product is {format_number(SMALLEST_PACE, 6)} to {format_number(LARGEST_PACE, 6)}"
+            f"factors whose product is {format_number(SMALLEST_PACE, 6)} to {format_number(LARGEST_PACE, 6)}"
         )
     notes: list[str] = []
-    rows = [_recorded(kind, notes) for kind in kinds]
-    counts = np.array([len(row) for row in rows], dtype=np.int64)
-    used = counts[np.unique(groups)]
-    if ranks.pace_jitter and (used > 1).any():
+    variants = _recorded(workload, notes)
+    count, not_known = len(variants), []
+    if count > 1 and ranks.pace_jitter:
         notes.append("recorded iterations are drawn, and pace_jitter comes on top of what they vary")
-    if (used > 1).any():
-        notes.append(f"intervals leave out that no more than {used[used > 1].min()} iterations were recorded")
+    if count > 1:
+        notes.append(f"intervals leave out that no more than {count} iterations were recorded")
+    if not ranks.pace_jitter:
+        not_known.append(NO_FORWARD if count > 1 else NO_ITERATIONS)
+    if count > 1 and world_size > 1:
+        not_known.append(NOT_TOGETHER)
+    if count > 1 and not ranks.pace_jitter and world_size > count:
+        not_known.append(
+            f"iterations rarer than 1 in {count}, as many as were recorded: of {world_size:,} ranks one may "
+            f"have one in most steps"
+        )
     return Crew(
         ranks=ranks,
-        variants=tuple(variant for row in rows for variant in row),
-        starts=np.cumsum(counts) - counts,
-        counts=counts,
-        groups=groups,
+        variants=tuple(variants),
         paces=paces,
-        not_known=_not_known(ranks, used.tolist(), world_size),
+        not_known=tuple(not_known),
         notes=tuple(notes),
     )
-
-
-def _not_known(ranks: Ranks, recorded: Sequence[int], world_size: int) -> tuple[str, ...]:
-    """Sentences on what does not vary as it was not recorded; ``recorded``: iterations of each workload."""
-    drawn = [count for count in recorded if count > 1]
-    unknown = []
-    if not ranks.pace_jitter:
-        if len(drawn) < len(recorded):
-            unknown.append(NO_ITERATIONS)
-        if drawn:
-            unknown.append(NO_FORWARD)
-    if drawn and world_size > 1:
-        unknown.append(NOT_TOGETHER)
-    if drawn and not ranks.pace_jitter and world_size > min(drawn):
-        unknown.append(
-            f"iterations rarer than 1 in {min(drawn)}, as many as were recorded: of {world_size:,} ranks one "
-            f"may have one in most steps"
-        )
-    return tuple(unknown)
-
-
-def _check_same_model(workload: Workload, other: Workload, field: str) -> None:
-    """Raise ``InputError`` if the gradients differ in number, size or dtype."""
-    mine = [(one.num_bytes, one.dtype) for one in workload.gradients]
-    theirs = [(one.num_bytes, one.dtype) for one in other.gradients]
-    if mine != theirs:
-        raise InputError(
-            f"{field}: {other.name!r} has other gradients than {workload.name!r}; all ranks train one model"
-        )
 
 
 def _recorded(workload: Workload, notes: list[str]) -> Sequence[Workload]:
@@ -289,10 +205,10 @@ class Dice:
     def step(self) -> Brought:
         """Draw the next step."""
         crew, ranks, count = self.crew, self.crew.ranks, len(self.crew)
-        variants = np.tile(crew.starts[crew.groups], (self._micro_batches, 1))
-        if len(crew.variants) > len(crew.starts):
+        variants = np.zeros((self._micro_batches, count), np.int64)
+        if len(crew.variants) > 1:
             share = self._choosing.random(variants.shape)
-            variants = variants + np.floor(share * crew.counts[crew.groups]).astype(np.int64)
+            variants = np.floor(share * len(crew.variants)).astype(np.int64)
         stalled, where = np.empty(0, np.int64), np.empty(0)
         if ranks.stall_probability:
             stalled = np.flatnonzero(self._stalling.random(count) < ranks.stall_probability)

@@ -2,12 +2,11 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import closing
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
-from itertools import islice, product
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -16,20 +15,18 @@ from sim.clock.arrays import Ints
 from sim.clusters.computed import hardware_of
 from sim.clusters.extrapolation import extrapolate_hardware
 from sim.clusters.fabric import fabric_of
-from sim.clusters.machines import preset
+from sim.clusters.machines import sized
 from sim.clusters.nccl_model import choose
 from sim.clusters.ranks import Ranks
-from sim.clusters.why import Side, why_caps_change
 from sim.costs.doubts import doubts_about
 from sim.costs.own_costs import told_uncounted, told_unmeasured
-from sim.costs.service_time import all_reduce_ns
+from sim.costs.service_time import all_reduce_ns, service_ns
 from sim.errors import InputError
 from sim.formats.documents import csv_text
 from sim.metrics.step import summarize
 from sim.nouns.assignment import Assignment
-from sim.nouns.checks import at_least
-from sim.nouns.cluster import MAX_HOSTS, Cluster, split_name
-from sim.nouns.hardware import CURVES, SCALARS, Hardware
+from sim.nouns.cluster import Cluster
+from sim.nouns.hardware import CURVES, SCALARS, Curve, Hardware
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT
@@ -39,7 +36,7 @@ from sim.tuner.gain import NOTHING
 from sim.tuner.optimum import find_optimum
 from sim.tuner.problem import Problem
 from sim.tuner.sweep import spread
-from sim.units import MIB, cap_bytes, divide_half_even
+from sim.units import MIB, cap_bytes, divide_half_even, format_ms, format_number, format_percent
 
 MAX_ROWS = 10_000
 
@@ -149,7 +146,6 @@ def scaling(
     measured: Sequence[tuple[Cluster, Hardware]] = (),
     local: Hardware | None = None,
     ranks: Ranks | None = None,
-    others: Mapping[str, Workload] | None = None,
     samples: int = 200,
     seed: int = 0,
     executor: Executor | None = None,
@@ -173,7 +169,6 @@ def scaling(
         local: hardware that tells what copies, launches and slow-downs cost on a computed machine; its curves
             are not used. None: they cost nothing.
         ranks: how the ranks of each machine differ; None: not at all.
-        others: the workloads that groups of ``ranks`` name.
         samples: steps of each row that are drawn where ranks differ.
         seed: of these draws.
         executor: any ``concurrent.futures.Executor``; rows are the same. None: this process.
@@ -203,13 +198,11 @@ def scaling(
             f"scaling: {count} rows are more than {max_rows}; give fewer settings or sizes, or "
             f"max_rows={count}"
         )
+    chosen = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    words = [", ".join(f"{key}={_word(value)}" for key, value in one.items()) for one in chosen]
     machines = [
-        (
-            ", ".join(f"{key}={_word(value)}" for key, value in chosen.items()),
-            sized(machine, chosen, **size),
-        )
-        for values in product(*axes.values())
-        for chosen in [dict(zip(axes, values, strict=True))]
+        (said, sized(machine, one, **size))
+        for said, one in zip(words, chosen, strict=True)
         for size in all_sizes
     ]
     play = partial(
@@ -220,15 +213,17 @@ def scaling(
         caps_mb=caps_mb,
         measured=tuple(measured),
         local=local,
-        differ=None if ranks is None else partial(_among_ranks, ranks, others or {}, samples, seed),
+        differ=None if ranks is None else partial(_among_ranks, ranks, samples, seed),
     )
     rows: list[ScalingRow] = []
-    before: Side | None = None
-    for row, side in _each(play, machines, executor):
+    before: Hardware | None = None
+    played = map(play, machines) if executor is None else spread(play, machines, executor)
+    for row, hardware in played:
         if before is not None and rows[-1].settings == row.settings:
-            code, sentence = why_caps_change(workload, before, side)
+            sides = (before, rows[-1].bucket_cap_mb), (hardware, row.bucket_cap_mb)
+            code, sentence = why_caps_change(workload, *sides, row.cap_step_ns)
             row = replace(row, reason_code=code, reason=sentence)
-        before = side
+        before = hardware
         rows.append(row)
         progress(len(rows), count)
     return tuple(rows)
@@ -237,19 +232,6 @@ def scaling(
 def scaling_csv(rows: Iterable[ScalingRow]) -> str:
     """A scaling view as CSV: one row a machine, times in ns; what is None is empty."""
     return csv_text(map(asdict, rows), [field.name for field in fields(ScalingRow)])
-
-
-def _each(
-    play: Callable[[tuple[str, Cluster]], tuple[ScalingRow, Side]],
-    machines: Sequence[tuple[str, Cluster]],
-    executor: Executor | None,
-) -> Iterator[tuple[ScalingRow, Side]]:
-    """Each row in order: in this process or on an executor."""
-    if executor is None:
-        yield from map(play, machines)
-        return
-    with closing(spread(play, machines, executor)) as results:
-        yield from results
 
 
 def _axis(name: str, values: Sequence[Any]) -> list[Any]:
@@ -267,98 +249,27 @@ def _word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-# ---- Machines in many sizes.
-
-
-def sized(
-    machine: str | Cluster,
-    settings: Mapping[str, Any],
-    hosts: int | None = None,
-    world_size: int | None = None,
-) -> Cluster:
-    """The preset with these settings, or the cluster, with so many hosts or ranks; neither: with its own.
-
-    Ranks fill host after host. One group of hosts on a network, without a placement, gets as many hosts as it
-    needs; otherwise ranks are on the first of those that it has.
-
-    Raises:
-        InputError: a name or a setting that is not known, or a size that cannot be had.
-    """
-    at_least("hosts", hosts, 1)
-    at_least("world_size", world_size, 1)
-    if isinstance(machine, Cluster):
-        if settings:
-            raise InputError(
-                f"{next(iter(settings))}: is not legal with a cluster; change the cluster itself"
-            )
-        cluster = machine
-    else:
-        if "hosts" in settings:
-            raise InputError("hosts: is no setting here; give numbers of hosts as hosts")
-        if hosts is None and world_size is None:
-            return preset(machine, **settings)
-        cluster = preset(machine, **settings, **({} if machine == "pcie_box" else {"hosts": 1}))
-    if len(cluster.hosts) == 1 and cluster.placement is None and cluster.network is not None:
-        count, gpus = hosts, cluster.kinds[0].gpus
-        if world_size is not None:
-            count = -(-world_size // gpus)
-        if count is not None and count > MAX_HOSTS:
-            asked, most = ("hosts", MAX_HOSTS) if world_size is None else ("world_size", MAX_HOSTS * gpus)
-            raise InputError(f"{asked}: {hosts or world_size} is not legal; give at most {most}")
-        if count is not None:
-            cluster = replace(cluster, hosts=(replace(cluster.hosts[0], count=count),))
-    elif hosts is not None:
-        return _first_hosts(cluster, hosts)
-    if world_size is None or (cluster.placement is None and world_size == cluster.gpu_count):
-        return cluster
-    placed = tuple(islice(cluster.placement or cluster.all_gpus(), world_size))
-    if world_size > len(placed):
-        raise InputError(
-            f"world_size: {world_size} is not legal; {cluster.name!r} has {len(placed)} GPUs for it"
-        )
-    return replace(cluster, placement=placed)
-
-
-def _first_hosts(cluster: Cluster, count: int) -> Cluster:
-    """``cluster`` with only the ranks on its first ``count`` hosts that have ranks."""
-    placed = cluster.placement or tuple(cluster.all_gpus())
-    owners = list(dict.fromkeys(split_name(rank)[0] for rank in placed))
-    if count > len(owners):
-        raise InputError(
-            f"hosts: {count} is not legal; {cluster.name!r} has ranks on {len(owners)}, and only one group "
-            "of hosts on a network, without a placement, can be had in other numbers"
-        )
-    kept = set(owners[:count])
-    return replace(cluster, placement=tuple(rank for rank in placed if split_name(rank)[0] in kept))
-
-
-# ---- Caps on one machine.
+# ---- One machine.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tuned:
-    """The caps on one machine (MiB; None: all that cut differently), and the step of each in ns.
+    """The caps on one machine, and the step of each in ns; of equal steps the best is that of fewest buckets.
 
-    Of equal steps the best is that of the fewest buckets. ``default``: the timeline of DDP's own caps;
-    ``rest_ns``: the step without ``sync_end``.
+    ``best_mb`` is a round cap of the best interval, or the given one, in MiB. ``default`` is the timeline of
+    DDP's own caps, ``rest_ns`` the step without ``sync_end``.
     """
 
     problem: Problem
-    caps_mb: Sequence[float] | None
     curve: CapCurve
     steps_ns: Ints
+    best_mb: float
     default: Timeline
     rest_ns: int
 
     @property
-    def best_mb(self) -> float:
-        """The best cap, in MiB: a round one of its interval, or the given one."""
-        at = self.curve.best
-        return self.curve.cap_mb(at) if self.caps_mb is None else int(self.curve.low_bytes[at]) / MIB
-
-    @property
     def best_ns(self) -> int:
-        """Its step."""
+        """The best cap's step."""
         return int(self.steps_ns[self.curve.best])
 
     @property
@@ -375,26 +286,6 @@ class Tuned:
         """Whether so much is nothing: 0.1 % of the best step at most."""
         return regret_ns <= NOTHING * self.best_ns
 
-    @property
-    def stretches(self) -> list[tuple[int, int]]:
-        """Unbroken stretches of caps, by first and last interval, that are as good as the best."""
-        return self.curve.stretches(self.steps_ns <= self.best_ns * (1 + NOTHING))
-
-    def stretch_mb(self) -> tuple[float, float | None]:
-        """First and last cap (MiB) of the stretch around the best; None: no end."""
-        first, last = next(one for one in self.stretches if one[0] <= self.curve.best <= one[1])
-        high = int(self.curve.high_bytes[last])
-        return int(self.curve.low_bytes[first]) / MIB, None if high == NO_LIMIT else high / MIB
-
-    def side(self) -> Side:
-        """What is kept of this machine for its neighbours."""
-        return Side(
-            hardware=self.problem.link,
-            best_mb=self.best_mb,
-            best_ns=self.best_ns,
-            all_are_alike=self.is_alike(int(self.steps_ns.max()) - self.best_ns),
-        )
-
 
 def tune_caps(workload: Workload, hardware: Hardware, caps_mb: Sequence[float] | None = None) -> Tuned:
     """All caps that cut ``workload`` differently, or these (MiB), on ``hardware``.
@@ -402,15 +293,17 @@ def tune_caps(workload: Workload, hardware: Hardware, caps_mb: Sequence[float] |
     Raises:
         InputError, NotModelledError: DDP does not train this workload as it is, or a cap below 0.
     """
-    problem = Problem(workload, hardware)
-    given = None if caps_mb is None else sorted({cap_bytes(cap) for cap in caps_mb})
-    curve = cap_curve(problem, given)
-    bare = assign(workload)
+    problem, bare = Problem(workload, hardware), assign(workload)
+    curve = cap_curve(problem, None if caps_mb is None else sorted({cap_bytes(cap) for cap in caps_mb}))
     default = problem.simulate(bare, "analytic")
     rest_ns = problem.rest_ns(default.step_ns, bare)
-    steps_ns = problem.times * curve.sync_end_ns + rest_ns
     return Tuned(
-        problem=problem, caps_mb=caps_mb, curve=curve, steps_ns=steps_ns, default=default, rest_ns=rest_ns
+        problem=problem,
+        curve=curve,
+        steps_ns=problem.times * curve.sync_end_ns + rest_ns,
+        best_mb=curve.cap_mb(curve.best) if caps_mb is None else int(curve.low_bytes[curve.best]) / MIB,
+        default=default,
+        rest_ns=rest_ns,
     )
 
 
@@ -423,8 +316,8 @@ def _row(
     measured: Sequence[tuple[Cluster, Hardware]],
     local: Hardware | None,
     differ: Callable[[Workload, Hardware, Assignment, Assignment], dict[str, Any]] | None,
-) -> tuple[ScalingRow, Side]:
-    """One machine: its caps tuned, and what is kept of it for the next."""
+) -> tuple[ScalingRow, Hardware]:
+    """One machine: its caps tuned, and its link, by which the next is told from it."""
     settings, cluster = machine
     fabric = fabric_of(cluster)
     called = f"{name}, {fabric.world_size} ranks"
@@ -433,7 +326,7 @@ def _row(
     else:
         hardware = with_local(hardware_of(fabric, called), local)
     tuned = tune_caps(workload, hardware, caps_mb)
-    problem, default = tuned.problem, tuned.default
+    problem, default, curve = tuned.problem, tuned.default, tuned.curve
     best = assign(workload, bucket_cap_mb=tuned.best_mb)
     report = summarize(problem.simulate(problem.as_used(best), "analytic"))
     every = tuple((index,) for index in workload.order())
@@ -441,13 +334,11 @@ def _row(
     computing_ns = workload.forward_ns + workload.loss_ns + workload.backward_ns
     single_ns = problem.switches.accumulation_steps * computing_ns + workload.optimizer_ns
     default_ns, optimum_ns = default.step_ns, problem.times * optimum.sync_end_ns + tuned.rest_ns
-    low, high = tuned.stretch_mb()
+    stretches = curve.stretches(tuned.steps_ns <= tuned.best_ns * (1 + NOTHING))
+    first, last = next(one for one in stretches if one[0] <= curve.best <= one[1])
+    high = int(curve.high_bytes[last])
     total_bytes = sum(gradient.on_wire for gradient in workload.gradients)
     method = None if measured else choose(fabric, "all_reduce", total_bytes)
-
-    def efficiency(step: int) -> float:
-        return single_ns / step if step else 1.0
-
     row = ScalingRow(
         machine=name,
         settings=settings,
@@ -459,17 +350,17 @@ def _row(
         all_reduce_method=None if method is None else str(method),
         default_step_ns=default_ns,
         default_exposed_comm_ns=default.exposed_ns,
-        default_efficiency=efficiency(default_ns),
+        default_efficiency=single_ns / default_ns if default_ns else 1.0,
         default_num_buckets=len(default.buckets),
         default_regret_ns=tuned.default_regret_ns,
         default_is_alike=tuned.is_alike(tuned.default_regret_ns),
         bucket_cap_mb=tuned.best_mb,
-        cap_low_mb=low,
-        cap_high_mb=high,
-        cap_num_stretches=len(tuned.stretches),
+        cap_low_mb=int(curve.low_bytes[first]) / MIB,
+        cap_high_mb=None if high == NO_LIMIT else high / MIB,
+        cap_num_stretches=len(stretches),
         cap_step_ns=report.step_ns,
         cap_exposed_comm_ns=report.exposed_comm_ns,
-        cap_efficiency=efficiency(report.step_ns),
+        cap_efficiency=single_ns / report.step_ns if report.step_ns else 1.0,
         cap_num_buckets=len(report.buckets),
         verdict_code=report.verdict_code,
         optimum_step_ns=optimum_ns,
@@ -478,15 +369,14 @@ def _row(
         proved_optimal=optimum.is_proved,
         own_costs="; ".join((*told_unmeasured(hardware), *told_uncounted(hardware))),
         doubts="; ".join(doubts_about(workload, hardware, of_any_size=True)),
-        **_ends(hardware, tuned),
+        **_ends(hardware, tuned, caps_mb),
         **(differ(workload, problem.link, best, default.assignment) if differ else {}),
     )
-    return row, tuned.side()
+    return row, problem.link
 
 
 def _among_ranks(
     ranks: Ranks,
-    others: Mapping[str, Workload],
     samples: int,
     seed: int,
     workload: Workload,
@@ -504,7 +394,6 @@ def _among_ranks(
         ranks,
         samples=samples,
         seed=seed,
-        others=others,
     )
     cap, usual = (row.distribution for row in compared.rows)
     return {
@@ -520,11 +409,9 @@ def _among_ranks(
 # ---- Hardware at either end of its range, and with a host's own costs.
 
 
-def _ends(hardware: Hardware, tuned: Tuned) -> dict[str, Any]:
+def _ends(hardware: Hardware, tuned: Tuned, caps_mb: Sequence[float] | None) -> dict[str, Any]:
     """At both ends of the curve's range: the best cap, and the step, regret and gain of the row's cap."""
-    low, high = (
-        tune_caps(tuned.problem.job, at_end(hardware, end), tuned.caps_mb) for end in ("min_ns", "max_ns")
-    )
+    low, high = (tune_caps(tuned.problem.job, at_end(hardware, end), caps_mb) for end in ("min_ns", "max_ns"))
     regrets = low.regret_ns(tuned.best_mb), high.regret_ns(tuned.best_mb)
     gains = low.default_regret_ns - regrets[0], high.default_regret_ns - regrets[1]
     return {
@@ -582,3 +469,93 @@ def with_local(hardware: Hardware, local: Hardware | None) -> Hardware:
         provenance={**hardware.provenance, "local": local.name},
         extensions={},
     )
+
+
+# ---- Why the cap that was best on one machine is not on the next.
+#
+# Between two machines an all-reduce changes by what one bucket more costs and by what a byte costs. Each is
+# put back to what it was, all else left as it is now, and the old cap played against the new one: it is the
+# cause only where the old cap is then no worse by more than 0.1 % of the step. Where neither is it alone, or
+# a bucket's cost cannot be told from that of bytes, the all-reduces as they were are played as a whole.
+
+
+def why_caps_change(
+    workload: Workload, before: tuple[Hardware, float], after: tuple[Hardware, float], best_ns: int
+) -> tuple[str, str]:
+    """A code (``cost-of-a-bucket``, ``bandwidth``, ``all-reduces``) and a sentence on why the best cap of
+    ``before`` is not as good on ``after``, whose best step is ``best_ns``; both empty where it is, within
+    0.1 %. Each side is a machine and its best cap in MiB."""
+    cuts = [assign(workload, bucket_cap_mb=cap_mb).bucket_indices for _, cap_mb in (before, after)]
+    sizes = [[sum(workload.gradients[index].on_wire for index in one) for one in cut] for cut in cuts]
+    old, new = before[0].all_reduce, after[0].all_reduce
+
+    def lost_ns(curve: Curve) -> int:
+        """By how much the old cap's step is longer than the new one's, on the new machine with this curve."""
+        problem = Problem(workload, replace(after[0], all_reduce=curve, spread={}))
+        first, second = (problem.sync_end_ns(cut) for cut in cuts)
+        return problem.times * (first - second)
+
+    def matters(lost: int) -> bool:
+        return lost > NOTHING * best_ns
+
+    lost = lost_ns(new)
+    if not matters(lost):
+        return "", ""
+    was, now = (f"{of.world_size} GPU{'s' if of.world_size > 1 else ''}" for of, _ in (before, after))
+    count = f"{len(sizes[0])} bucket{'' if len(sizes[0]) == 1 else 's'}"
+    costs = [bucket_cost_ns(curve, *sizes) for curve in (old, new)]
+    alone = without = 0
+    if None not in costs:
+        rise = (costs[1] or 0) - (costs[0] or 0)
+        # The old machine with the new cost of a bucket, and the new one with the old cost.
+        alone, without = lost_ns(_shifted(old, rise)), lost_ns(_shifted(new, -rise))
+    if matters(alone) and not matters(without):
+        code = "cost-of-a-bucket"
+        cost, once = (format_ms(one or 0) for one in reversed(costs))
+        why = (
+            f"one bucket more costs {cost} on the wire, {once} at {was}; at {once} it would {_lose(without)}"
+        )
+    else:
+        is_of_bytes = matters(without) and not matters(alone)
+        code = "bandwidth" if is_of_bytes else "all-reduces"
+        if_so = f"were bytes as fast as at {was}" if is_of_bytes else f"with all-reduces as at {was}"
+        takes = [format_ms(sum(service_ns(curve, size) for size in sizes[0])) for curve in (new, old)]
+        still = _lose(alone if is_of_bytes else lost_ns(old))
+        one = "s" if len(sizes[0]) == 1 else ""
+        why = f"its {count} take{one} {takes[0]} on the wire ({takes[1]} at {was}); {if_so} it would {still}"
+    return code, (
+        f"at {now} bucket_cap_mb={format_number(before[1], 6)}, the best at {was}, would take "
+        f"{format_ms(lost)} ({format_percent(lost / best_ns)}) longer than "
+        f"{format_number(after[1], 6)} ({count} instead of {len(sizes[1])}); {why}"
+    )
+
+
+def bucket_cost_ns(curve: Curve, sizes: Sequence[int], others: Sequence[int]) -> int | None:
+    """What one bucket more costs, in ns, where ``sizes`` and ``others`` are two ways to cut the same bytes.
+
+    It is the difference of their times on the wire over that of their numbers of buckets; where both make as
+    many, one bucket of all bytes takes the place of the second. A cost below 0 or above the whole time of the
+    smallest bucket is no bucket's cost: it comes from a bend of the curve between the sizes, and None is the
+    answer.
+    """
+    smallest = min(*sizes, *others)
+    if len(sizes) == len(others):
+        others = [sum(sizes)]
+    more = len(sizes) - len(others)
+    if not more:
+        return None
+    rise = sum(service_ns(curve, size) for size in sizes) - sum(service_ns(curve, size) for size in others)
+    cost = divide_half_even(rise if more > 0 else -rise, abs(more))
+    whole, rounded = service_ns(curve, smallest), len(sizes) + len(others)  # a ns for each rounding
+    return min(max(cost, 0), whole) if -rounded <= cost <= whole + rounded else None
+
+
+def _shifted(curve: Curve, by_ns: int) -> Curve:
+    """``curve`` with every all-reduce so much longer; none below 0."""
+    return tuple(replace(point, duration_ns=max(0, point.duration_ns + by_ns)) for point in curve)
+
+
+def _lose(lost_ns: int) -> str:
+    if format_ms(abs(lost_ns)) == format_ms(0):
+        return "lose nothing"
+    return f"lose {format_ms(lost_ns)}" if lost_ns > 0 else f"save {format_ms(-lost_ns)}"

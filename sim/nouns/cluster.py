@@ -104,9 +104,8 @@ class Network(Checked):
     rail (``rails`` 1: one leaf for all NICs of a host). A port carries ``bytes_per_s`` each way. What the
     hosts of a leaf can send over ``oversubscription`` (1: full bisection) is what it has towards the spine,
     which stands for all spine switches under adaptive routing. ``latency_ns`` is the one-way latency that the
-    NIC's driver tells NCCL (None: it tells none); ``switch_latency_ns`` that of one switch. ``sharp`` says
-    that its switches reduce in flight, ``ll`` and ``ll128`` that NCCL's protocols of these names may go
-    through it.
+    NIC's driver tells NCCL (None: it tells none); ``switch_latency_ns`` that of one switch. ``ll``
+    and ``ll128`` say that NCCL's protocols of these names may go through it.
     """
 
     bytes_per_s: Rate
@@ -115,7 +114,6 @@ class Network(Checked):
     oversubscription: Annotated[float, Ge(1e-3), Le(1e6)] = 1.0
     latency_ns: Count | None = None
     switch_latency_ns: Count = 0
-    sharp: bool = False
     ll128: bool = True
     ll: bool = True
 

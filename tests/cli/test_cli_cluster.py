@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import sim
-from sim.clusters.ranks import RankGroup, Ranks
 from tests.bench.machines import machine, model
 from tests.clusters.scaling_cases import hosts_of, measured, workload_of
 from tests.commands import Said, bucketsim
@@ -142,23 +141,3 @@ def test_options_become_a_file_that_says_the_same(files: tuple[Path, Path], tmp_
     assert (one.code, two.code) == (0, 0), one.err + two.err
     assert one.out == two.out
     assert sim.load_ranks(kept).pace_spread == 0.1
-
-
-def test_groups_are_files_beside_the_file_of_ranks(files: tuple[Path, Path], tmp_path: Path) -> None:
-    workload = sim.load_workload(files[0])
-    slower, _ = sim.scale(workload, sim.load_hardware(files[1]), backward=2.0)
-    (tmp_path / "older.json").write_text(sim.to_text(slower))
-    kept = tmp_path / "ranks.json"
-    kept.write_text(
-        sim.to_text(Ranks(name="mixed", groups=(RankGroup(first=4, count=4, workload="older.json"),)))
-    )
-    said = bucketsim("ranks", files[0], kept, "--hardware", files[1], "--samples", 5)
-    assert said.code == 0, said.err
-    assert "older.json" in said.out
-    again = bucketsim("ranks", files[0], kept, "--hardware", files[1], "-o", tmp_path / "again.json")
-    assert (again.code, "-o: not legal with RANKS.json" in again.err) == (1, True)
-    (tmp_path / "older.json").unlink()
-    gone = bucketsim("ranks", files[0], kept, "--hardware", files[1], "--samples", 5)
-    assert gone.code == 1
-    assert f"{kept}: groups.0.workload: " in " ".join(gone.err.split())
-    assert "older.json" in gone.err

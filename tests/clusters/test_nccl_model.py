@@ -74,7 +74,6 @@ def fabrics(draw: st.DrawFn) -> Fabric:
         ),
         channels=draw(st.integers(1, 64)),
         nvls=kind == "nvswitch" and generation in ("hopper", "blackwell") and draw(st.booleans()),
-        sharp=hosts > 1 and draw(st.booleans()),
         cpu=draw(st.sampled_from(["intel", "amd", "arm"])),
         protocols=draw(st.sampled_from([("LL", "LL128", "Simple"), ("LL", "Simple"), ("Simple",)])),
     )
@@ -265,7 +264,6 @@ def test_what_may_be_chosen() -> None:
     assert algorithms(SWITCHED) == {"ring", "tree", "nvls"}
     two = replace(SWITCHED, hosts=2, world_size=16, inter=Hop(kind="net", bytes_per_s=400e9))
     assert algorithms(two) == {"ring", "tree", "nvls_tree"}
-    assert algorithms(replace(two, sharp=True)) >= {"nvls", "collnet_direct", "collnet_chain"}
     assert "LL128" not in {
         method.protocol for method in methods(box(4, "pcie", GB, "ampere", 1), "broadcast")
     }
@@ -441,7 +439,7 @@ def test_chunks_of_a_tree_are_nccls(hosts: int, gib: float, chunk_kib: int) -> N
     assert loop_bytes(hosts_of_h100(hosts), round(gib * 2**30), "nvls_tree") == 128 * chunk_kib * 1024
 
 
-@given(st.sampled_from(["ring", "tree", "collnet_direct", "collnet_chain"]), st.integers(0, 2**34))
+@given(st.sampled_from(["ring", "tree"]), st.integers(0, 2**34))
 def test_what_is_not_nvls_has_no_term_of_its_own(algorithm: Algorithm, size: int) -> None:
     assert filling_bytes(hosts_of_h100(2), "all_reduce", size, algorithm) == 0
 

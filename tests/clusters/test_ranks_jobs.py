@@ -12,7 +12,7 @@ import sim
 from sim.clock import ranks as playing
 from sim.clusters import chain as job
 from sim.clusters.chain import JobSteps, VariedStep, play_job, play_jobs
-from sim.clusters.ranks import RankGroup, Ranks, SlowRanks, make_crew
+from sim.clusters.ranks import Ranks, SlowRanks, make_crew
 from sim.errors import InputError, NotModelledError
 from tests.bench.machines import machine, model
 from tests.effort import tries
@@ -21,7 +21,7 @@ from tests.systems.any_system import system_cases
 
 
 @st.composite
-def any_ranks(draw: st.DrawFn, world_size: int, *, groups: bool = True) -> Ranks:
+def any_ranks(draw: st.DrawFn, world_size: int) -> Ranks:
     """Ranks of a job of this size that differ in any of the ways."""
     first = draw(st.integers(0, world_size - 1))
     stalls = draw(st.booleans())
@@ -33,7 +33,6 @@ def any_ranks(draw: st.DrawFn, world_size: int, *, groups: bool = True) -> Ranks
         slow=(SlowRanks(first=first, count=world_size - first, pace=draw(st.floats(0.5, 3))),)
         if draw(st.booleans())
         else (),
-        groups=(RankGroup(first=first, workload="other"),) if groups and draw(st.booleans()) else (),
         stall_probability=draw(st.floats(0.1, 1)) if stalls else 0.0,
         stall_ns=draw(st.integers(1, 50)) if stalls else 0,
     )
@@ -59,10 +58,11 @@ def test_jobs_are_what_simpy_makes_of_them(data: st.DataObject) -> None:
     recorded = tuple(tuple(g.ready_ns for g in one.gradients) for one in samples)
     workload = replace(case.workload, samples=recorded)
     size = data.draw(st.integers(1, 8))
-    ranks = data.draw(any_ranks(size, groups=data.draw(st.booleans())))
+    ranks = data.draw(any_ranks(size))
     hardware = replace(case.hardware, world_size=size)
-    other = data.draw(other_ranks(case.workload, scale))
-    crew = make_crew(workload, size, ranks, {"other": other})
+    crew = make_crew(workload, size, ranks)
+    others = data.draw(st.lists(other_ranks(case.workload, scale), max_size=2))
+    crew = replace(crew, variants=(*crew.variants, *others))  # of other forwards and optimizers too
     if ranks.stall_probability and min(one.backward_ns for one in crew.variants) == 0:
         with pytest.raises(InputError, match="stall_probability: a backward without work"):
             VariedStep(crew, hardware, case.assignment)
@@ -76,10 +76,10 @@ def test_jobs_are_what_simpy_makes_of_them(data: st.DataObject) -> None:
 @given(system_cases(), st.data())
 def test_jobs_of_every_system_are_what_simpy_makes_of_them(case: Case, data: st.DataObject) -> None:
     """Several micro-batches, lanes that wait in their middle, collectives that SimPy alone can play."""
-    ranks = data.draw(any_ranks(2, groups=False))
+    ranks = data.draw(any_ranks(2))
     if case.workload.backward_ns == 0:
         ranks = replace(ranks, stall_probability=0.0, stall_ns=0)
-    step = VariedStep(make_crew(case.workload, 2, ranks, {}), case.hardware, case.assignment)
+    step = VariedStep(make_crew(case.workload, 2, ranks), case.hardware, case.assignment)
     try:
         oracle = in_simpy(step, 1, 2)
     except NotModelledError:
@@ -108,7 +108,7 @@ CASE = (model(40, "measured"), replace(machine("measured"), world_size=4))
 
 def test_jobs_do_not_depend_on_how_many_threads_play_them() -> None:
     case = CASE
-    crew = make_crew(case[0], 4, Ranks(name="r", pace_jitter=0.1, pace_spread=0.1), {})
+    crew = make_crew(case[0], 4, Ranks(name="r", pace_jitter=0.1, pace_spread=0.1))
     step = VariedStep(crew, case[1], sim.assign(case[0]))
     together = play_jobs(step, 3, [5, 4])
     with mock.patch.object(job.os, "cpu_count", return_value=1):

@@ -11,7 +11,7 @@ import pytest
 import sim
 from sim.clusters import chain as job
 from sim.clusters.distribution import StepDistribution
-from sim.clusters.ranks import RankGroup, Ranks, SlowRanks
+from sim.clusters.ranks import Ranks, SlowRanks
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
@@ -105,23 +105,6 @@ def test_a_stall_of_any_rank_is_a_stall_of_all() -> None:
     assert set(distribution(compute(), wire(3), certain, 20).quantiles_ns) == {140 * MS}
 
 
-def test_what_follows_the_optimizer_waits_for_all() -> None:
-    """Of two ranks one has an optimizer of 50 ms, the other a forward of 50 ms. Under DDP each step they meet
-    60 ms after the last meeting's end; ZeRO's all-gather makes them meet in between as well."""
-    workload, hardware = compute(10 * MS, optimizer_ns=50 * MS), wire(2, MS)
-    hardware = replace(hardware, all_gather=hardware.all_reduce)
-    ranks = Ranks(name="r", groups=(RankGroup(first=1, workload="other"),))
-    others = {"other": compute(10 * MS, forward_ns=50 * MS)}
-    steps = {}
-    for policy in ("ddp", "zero1"):
-        assignment = sim.assign(workload, policy)
-        told = sim.step_distribution(workload, hardware, assignment, ranks, samples=5, others=others)
-        alone = sim.step_distribution(workload, hardware, assignment, Ranks(name="alike"), samples=1)
-        steps[policy] = told.mean_step_ns - alone.mean_step_ns
-    # What is neither 50 ms nor backward is the same on both ranks.
-    assert steps == {"ddp": 0, "zero1": 50 * MS}
-
-
 def test_recorded_iterations_are_drawn_by_each_rank() -> None:
     """Backward of 100 ms or 160 ms, one iteration each: with n ranks a step is short with chance 2**-n."""
     workload = compute(samples=((100 * MS,), (160 * MS,)))
@@ -178,7 +161,6 @@ KINDS: dict[str, tuple[Workload, Ranks]] = {
     "stalls": (FORWARD, Ranks(name="r", stall_probability=0.4, stall_ns=50 * MS)),
     "always stalled": (FORWARD, Ranks(name="r", stall_probability=1.0, stall_ns=50 * MS)),
     "recorded": (RECORDED, Ranks(name="r")),
-    "group": (FORWARD, Ranks(name="r", groups=(RankGroup(first=0, workload="other"),))),
     "all": (
         RECORDED,
         Ranks(name="r", pace_jitter=0.1, pace_spread=0.1, stall_probability=0.2, stall_ns=9 * MS),
@@ -191,48 +173,29 @@ KINDS: dict[str, tuple[Workload, Ranks]] = {
 def test_one_rank_alone_is_even(kind: str, options: dict[str, Any]) -> None:
     """Nothing is hidden behind its one all-reduce: its mean step is that of its mean work, to roundings."""
     workload, ranks = KINDS[kind]
-    others = {"other": compute(170 * MS, forward_ns=10 * MS, optimizer_ns=90 * MS)}
-    told = sim.step_distribution(
-        workload, wire(1, 7 * MS), sim.assign(workload, **options), ranks, samples=100, others=others
-    )
+    assignment = sim.assign(workload, **options)
+    told = sim.step_distribution(workload, wire(1, 7 * MS), assignment, ranks, samples=100)
     assert told.mean_step_ns != told.nominal_step_ns
     assert abs(told.imbalance_cost_ns) <= 4
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        compute(200 * MS, forward_ns=100 * MS),
-        compute(100 * MS, forward_ns=200 * MS),
-        compute(100 * MS, forward_ns=100 * MS, optimizer_ns=100 * MS),
-    ],
-)
-def test_what_one_rank_of_two_has_more_costs_half_of_it(other: Workload) -> None:
-    """Forward 100 ms and backward 100 ms, and 100 ms more on one rank, wherever in the step."""
+def test_what_one_rank_of_two_has_more_costs_half_of_it() -> None:
+    """Forward 100 ms and backward 100 ms, and half as much again on one rank."""
     workload = compute(100 * MS, forward_ns=100 * MS)
-    ranks = Ranks(name="r", groups=(RankGroup(first=1, workload="other"),))
-    told = distribution(workload, wire(2), ranks, 20, others={"other": other})
+    ranks = Ranks(name="r", slow=(SlowRanks(first=1, pace=1.5),))
+    told = distribution(workload, wire(2), ranks, 20)
     assert (told.mean_step_ns, told.even_step_ns, told.imbalance_cost_ns) == (300 * MS, 250 * MS, 50 * MS)
     assert told.mean_pace == pytest.approx(1.25)
 
 
-def parts_of(ranks: Ranks, world_size: int, **more: Any) -> StepDistribution:
-    return distribution(compute(), wire(world_size, MS), ranks, 20, **more)
-
-
 def test_parts_that_overlap_are_cut_and_add_up() -> None:
-    ranks = Ranks(
-        name="r",
-        slow=(SlowRanks(first=1, count=3, pace=1.5), SlowRanks(first=3, count=2, pace=1.2)),
-        groups=(RankGroup(first=3, count=3, workload="older"),),
-    )
-    told = parts_of(ranks, 8, others={"older": compute(110 * MS)})
+    slow = (SlowRanks(first=1, count=3, pace=1.5), SlowRanks(first=3, count=2, pace=1.2))
+    told = distribution(compute(), wire(8, MS), Ranks(name="r", slow=slow), 20)
     assert [(part.name, part.first, part.count) for part in told.parts] == [
         ("slow, pace 1.5", 1, 2),
-        ("older, slow, pace 1.8", 3, 1),
-        ("older, slow, pace 1.2", 4, 1),
-        ("older", 5, 1),
-        ("all others", 0, 3),
+        ("slow, pace 1.8", 3, 1),
+        ("slow, pace 1.2", 4, 1),
+        ("all others", 0, 4),
     ]
     assert sum(part.last_share for part in told.parts) == pytest.approx(1)
     assert told.parts[1].last_share == 1
@@ -240,12 +203,13 @@ def test_parts_that_overlap_are_cut_and_add_up() -> None:
 
 def test_who_waits_how_long_and_who_came_last_most_often() -> None:
     """Rank 2 of 4 comes 50 ms after the others: they wait 50 ms, 37.5 ms in the mean of all ranks."""
-    told = parts_of(Ranks(name="r", slow=(SlowRanks(first=2, pace=1.5),)), 4)
+    told = distribution(compute(), wire(4, MS), Ranks(name="r", slow=(SlowRanks(first=2, pace=1.5),)), 20)
     (collective,) = told.collectives
     assert (collective.waited_ns, collective.longest_ns) == (37.5 * MS, 50 * MS)
     assert told.waited_ns == 37.5 * MS
     assert [(part.name, part.last_share) for part in told.worst] == [("rank 2", 1.0)]
-    shares = [part.last_share for part in parts_of(Ranks(name="r", pace_jitter=0.1), 8).worst]
+    jittered = distribution(compute(), wire(8, MS), Ranks(name="r", pace_jitter=0.1), 20)
+    shares = [part.last_share for part in jittered.worst]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] > 1 / 8
 
@@ -370,20 +334,11 @@ def test_what_is_not_legal_is_said() -> None:
             sim.step_distribution(*arguments, JITTER, **changes)
     with pytest.raises(InputError, match=r"slow.0: ranks 15 to 16 are not legal; .* world_size 16"):
         sim.step_distribution(*arguments, Ranks(name="r", slow=(SlowRanks(first=15, count=2, pace=2.0),)))
-    named = Ranks(name="r", groups=(RankGroup(first=0, workload="other"),))
-    with pytest.raises(InputError, match=r"groups.0.workload: 'other' is not given; there are none"):
-        sim.step_distribution(*arguments, named)
-    with pytest.raises(InputError, match=r"groups.0.workload: '40 tensors' has other gradients"):
-        sim.step_distribution(*arguments, named, others={"other": model(40, "affine")})
     with pytest.raises(InputError, match="assignments: none is not legal"):
         sim.compare_assignments(WORKLOAD, HARDWARE, {}, JITTER)
     twice = (SlowRanks(first=0, count=9, pace=100.0), SlowRanks(first=5, count=9, pace=100.0))
     with pytest.raises(InputError, match=r"slow: the paces of rank 5 make 10000 together; give .* to 1000"):
         sim.step_distribution(*arguments, Ranks(name="r", slow=twice))
-    included = replace(WORKLOAD, ready_includes=("interference",))
-    slowed = replace(HARDWARE, compute_slowdown=1.5)
-    with pytest.raises(ValueError, match=r"groups: .* ready_includes alike"):
-        sim.step_distribution(WORKLOAD, slowed, CAPS["1 MiB"], named, others={"other": included})
 
 
 def test_worlds_that_memory_cannot_hold_are_refused() -> None:

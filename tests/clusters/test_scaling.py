@@ -9,10 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.clusters.machines import preset
+from sim.clusters.machines import preset, sized
 from sim.clusters.ranks import Ranks
-from sim.clusters.scaling import End, at_end, sized, tune_caps
-from sim.clusters.why import Side, bucket_cost_ns, why_caps_change
+from sim.clusters.scaling import End, Tuned, at_end, bucket_cost_ns, tune_caps, why_caps_change
 from sim.costs.own_costs import without_own_costs
 from sim.costs.service_time import service_ns
 from sim.errors import InputError
@@ -28,13 +27,14 @@ from tests.handmade import wired
 from tests.tuner.cases import resnet50
 
 
-def side(workload: Workload, hardware: Hardware) -> Side:
-    return tune_caps(workload, hardware).side()
+def why(workload: Workload, before: Tuned, after: Tuned) -> tuple[str, str]:
+    sides = [(one.problem.link, one.best_mb) for one in (before, after)]
+    return why_caps_change(workload, *sides, after.best_ns)
 
 
 def reason_of(workload: Workload, before: Hardware, after: Hardware) -> tuple[str, str]:
     """Between two measured machines."""
-    return why_caps_change(workload, side(workload, before), side(workload, after))
+    return why(workload, tune_caps(workload, before), tune_caps(workload, after))
 
 
 def step_ns(workload: Workload, hardware: Hardware, cap_mb: float) -> int:
@@ -314,7 +314,7 @@ def test_every_cause_is_one(data: st.DataObject) -> None:
     workload = workload_of(list(ready), list(sizes))
     latencies, rates = data.draw(st.tuples(some_ms, some_ms)), data.draw(st.tuples(some_ms, some_ms))
     before, after = affine(latencies[0], rates[0]), affine(latencies[1], rates[1], ranks=4)
-    old_mb, new_mb = side(workload, before).best_mb, side(workload, after).best_mb
+    old_mb, new_mb = tune_caps(workload, before).best_mb, tune_caps(workload, after).best_mb
     best = step_ns(workload, after, new_mb)
 
     def matters(hardware: Hardware) -> bool:
@@ -367,12 +367,12 @@ def test_where_a_curve_bends_no_bucket_has_a_cost(
 ) -> None:
     """The old all-reduces are played as a whole."""
     workload = workload_of(*model)
-    sides = side(workload, measured(before)), side(workload, measured(after, ranks=4))
+    sides = tune_caps(workload, measured(before)), tune_caps(workload, measured(after, ranks=4))
     sizes = [bucket_bytes(workload, one.best_mb) for one in sides]
-    assert None in [bucket_cost_ns(one.hardware.all_reduce, *sizes) for one in sides]
-    code, said = why_caps_change(workload, *sides)
+    assert None in [bucket_cost_ns(one.problem.link.all_reduce, *sizes) for one in sides]
+    code, said = why(workload, *sides)
     assert code == "all-reduces"
-    again = replace(sides[1].hardware, all_reduce=sides[0].hardware.all_reduce)
+    again = replace(sides[1].problem.link, all_reduce=sides[0].problem.link.all_reduce)
     lost = step_ns(workload, again, sides[0].best_mb) - step_ns(workload, again, sides[1].best_mb)
     assert lost <= 0
     assert said.split("; ")[2] == f"with all-reduces as at 2 GPUs it would {lose(lost)}"
@@ -402,9 +402,9 @@ def test_on_any_curve_a_cost_of_a_bucket_is_one_that_could_be(data: st.DataObjec
         )
         for ranks, cost in zip((2, 4), launches, strict=True)
     ]
-    before, after = (side(workload, each) for each in machines)
+    before, after = (tune_caps(workload, each) for each in machines)
     lost = step_ns(workload, machines[1], before.best_mb) - step_ns(workload, machines[1], after.best_mb)
-    code, said = why_caps_change(workload, before, after)
+    code, said = why(workload, before, after)
     assert bool(code) == (lost > 0.001 * after.best_ns)
     if not code:
         return
@@ -430,7 +430,7 @@ def test_where_only_launches_differ_no_all_reduce_is_blamed() -> None:
     )
     code, said = reason_of(workload, before, after)
     assert code == "all-reduces"
-    lost = step_ns(workload, after, side(workload, before).best_mb) - step_ns(workload, after, 25)
+    lost = step_ns(workload, after, tune_caps(workload, before).best_mb) - step_ns(workload, after, 25)
     assert f"with all-reduces as at 2 GPUs it would lose {lost / MS:.2f} ms" in said
 
 

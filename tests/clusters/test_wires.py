@@ -20,8 +20,6 @@ from sim.clusters.links import (
     job_of,
     link_loads,
     max_min_shares,
-    parent_in_first,
-    parent_in_second,
     stretched_ns,
     wire_bytes,
 )
@@ -116,15 +114,14 @@ CLUSTERS = [
     gh200_slingshot(5, hosts_per_leaf=2),
     pcie_hosts(4, 4, gbit_per_s=25),
 ]
-ALGORITHMS = ("ring", "tree")
 
 
-@given(placements(CLUSTERS), st.sampled_from(ALGORITHMS))
+@given(placements(CLUSTERS))
 @settings(max_examples=tries(50), deadline=None)
-def test_what_comes_in_goes_out(case: tuple[Cluster, list[str]], algorithm: str) -> None:
+def test_what_comes_in_goes_out(case: tuple[Cluster, list[str]]) -> None:
     """Switches pass on what they get; hosts send as much as they receive, over ways that are joined."""
     cluster, ranks = case
-    loads = link_loads(cluster, ranks, algorithm)
+    loads = link_loads(cluster, ranks)
     hosts = {rank.split(".")[0] for rank in ranks}
     assert (loads == ()) == (len(hosts) == 1)
     balance: dict[str, float] = defaultdict(float)
@@ -133,11 +130,10 @@ def test_what_comes_in_goes_out(case: tuple[Cluster, list[str]], algorithm: str)
         balance[load.b.split(".nic")[0]] -= load.share
     assert list(balance.values()) == pytest.approx([0.0] * len(balance))
     assert {end for end in balance if end.startswith("host")} == (hosts if len(hosts) > 1 else set())
-    # A ring leaves every host with all of its bytes, a tree crosses each of its edges up and down.
+    # A ring leaves every host with all of its bytes.
     out = sum(load.share for load in loads if load.a.startswith("host"))
     count = len(ranks)
-    expected = 2 * (count - 1) / count * len(hosts) if algorithm == "ring" else 2 * (len(hosts) - 1)
-    assert out == pytest.approx(expected if len(hosts) > 1 else 0)
+    assert out == pytest.approx(2 * (count - 1) / count * len(hosts) if len(hosts) > 1 else 0)
 
 
 @given(placements(CLUSTERS, least=2))
@@ -150,14 +146,6 @@ def test_at_the_bus_bandwidth_no_link_is_over(case: tuple[Cluster, list[str]]) -
     used = [load.share * message / load.bytes_per_s for load in link_loads(cluster, ranks)]
     own = bus / job_of(cluster, wires, ranks).bytes_per_s
     assert max([*used, own]) == pytest.approx(1)
-
-
-@pytest.mark.parametrize(("hosts", "factor"), [(2, 2.0), (4, 1.0), (8, 1.0), (16, 1.0)])
-def test_a_trees_network_bandwidth_is_what_nccl_counts(hosts: int, factor: float) -> None:
-    """The message's rate is half of the NICs' bandwidth, and all of it between two hosts (ncclTopoTuneModel:
-    ratio 0.5, and bwIntra in place of bwInter with two hosts)."""
-    net = link_loads(dgx_h100(hosts), None, "tree")
-    assert 1 / max(load.s_per_byte for load in net) == pytest.approx(factor * 8 * 50e9 / 2)
 
 
 def test_rings_stay_on_their_rails() -> None:
@@ -216,32 +204,6 @@ def test_of_switches_joined_by_a_narrow_uplink_the_uplink_is_busiest() -> None:
     cluster = dgx_h100(4, hosts_per_leaf=2, oversubscription=4.0)
     busiest = link_loads(replace(cluster, placement=tuple(cluster.all_gpus())))[0]
     assert "spine" in (busiest.a, busiest.b)
-    with pytest.raises(InputError, match="algorithm: 'star' is not legal; give one of ring, tree"):
-        link_loads(cluster, None, "star")
-
-
-@given(st.integers(1, 300), st.sampled_from([parent_in_first, parent_in_second]))
-def test_everyone_but_one_root_has_one_parent_and_the_tree_is_low(count: int, parent: object) -> None:
-    """connectTrees counts log2i of the hosts as depth, "not an exact value but a good approximation"."""
-    assert callable(parent)
-    ups = [parent(count, number) for number in range(count)]
-    assert ups.count(None) == 1
-    assert max((ups.count(number) for number in range(count)), default=0) <= 2
-    for number in range(count):
-        way = [number]
-        while (up := ups[way[-1]]) is not None:
-            way.append(up)
-        assert len(way) - 1 <= count.bit_length()
-
-
-def test_the_trees_of_nccls_own_drawings() -> None:
-    """src/graph/trees.cc draws 14 ranks, and both trees of 12 and of 13."""
-    first = [parent_in_first(14, number) for number in range(14)]
-    assert first == [None, 2, 4, 2, 8, 6, 4, 6, 0, 10, 12, 10, 8, 12]
-    mirrored = [parent_in_second(12, number) for number in range(12)]
-    assert mirrored == [1, 3, 1, 11, 5, 7, 5, 3, 9, 7, 9, None]
-    moved = [parent_in_second(13, number) for number in range(13)]
-    assert moved == [9, None, 3, 5, 3, 9, 7, 5, 7, 1, 11, 0, 11]
 
 
 # A job's collectives beside those of others, and on other links: the wire's part is stretched.

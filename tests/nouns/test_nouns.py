@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.clusters.ranks import RankGroup, Ranks, SlowRanks
+from sim.clusters.ranks import Ranks, SlowRanks
 from sim.errors import AssignmentError, InputError
 from sim.formats import documents
 from sim.nouns.assignment import Assignment, bucket_bytes
@@ -183,31 +183,14 @@ def test_what_is_not_known_is_checked(spread: dict[str, Any], message: str) -> N
 # Ranks that differ: what is legal, and what an error says.
 
 
-@given(st.integers(0, 9), st.integers(1, 9), st.integers(0, 9), st.integers(1, 9))
-def test_a_rank_is_in_one_group(first: int, count: int, other: int, many: int) -> None:
-    groups = (
-        RankGroup(first=first, count=count, workload="a.json"),
-        RankGroup(first=other, count=many, workload="b.json"),
-    )
-    both = set(range(first, first + count)) & set(range(other, other + many))
-    if not both:
-        assert Ranks(name="r", groups=groups).groups == groups
-        return
-    with pytest.raises(InputError, match=rf"groups: rank {min(both)} is in two groups"):
-        Ranks(name="r", groups=groups)
-
-
 @given(st.integers(1, 20), st.integers(0, 20), st.integers(1, 5))
 def test_ranges_end_where_ranks_do(world_size: int, first: int, count: int) -> None:
-    for ranks, name in (
-        (Ranks(name="r", slow=(SlowRanks(first=first, count=count, pace=2.0),)), "slow"),
-        (Ranks(name="r", groups=(RankGroup(first=first, count=count, workload="w"),)), "groups"),
-    ):
-        if first + count <= world_size:
-            ranks.check_fits(world_size)
-            continue
-        with pytest.raises(InputError, match=rf"{name}.0: ranks {first} to .* world_size {world_size}, "):
-            ranks.check_fits(world_size)
+    ranks = Ranks(name="r", slow=(SlowRanks(first=first, count=count, pace=2.0),))
+    if first + count <= world_size:
+        ranks.check_fits(world_size)
+        return
+    with pytest.raises(InputError, match=rf"slow.0: ranks {first} to .* world_size {world_size}, "):
+        ranks.check_fits(world_size)
 
 
 # A cluster checks itself, and goes into a file and comes back.
@@ -304,7 +287,6 @@ DIGITS = "9" * 5000  # no int is read from so many
             (lambda given=given: Ranks(name="r", **given), "stall_ns: ")
             for given in ({"stall_probability": 0.1}, {"stall_ns": 5})
         ),
-        (lambda: RankGroup(first=0, workload=""), "workload: an empty name"),
         (lambda: parse_rate_bits("0gbit"), "rate: '0gbit' is not legal; give a rate above 0"),
         (
             lambda: Workload(name="w", gradients=(), forward_ns=1, backward_ns=1, optimizer_ns=1),
