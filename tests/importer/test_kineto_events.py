@@ -3,7 +3,6 @@
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 
 from sim.errors import InputError
 from sim.importer.kineto import events
-from sim.importer.kineto.events import read_events
+from sim.importer.kineto.events import collective_of, kernel_kind, read_events
 from tests.effort import tries
 from tests.importer.built_traces import Dialect, Job, build
 from tests.importer.test_kineto_built import built
@@ -65,7 +64,7 @@ def test_every_cut_of_a_trace_is_an_error() -> None:
         (b'{"traceEvents": {}}', "traceEvents must be a list"),
         (b'{"traceEvents": []}', "no events"),
         (b'{"traceEvents": [1,]}', "not JSON"),
-        (b'{"traceEvents": [{}, 1]}', r"traceEvents\.1: Expected `object`"),
+        (b'{"traceEvents": [{}, 1]}', r"traceEvents from number 0 on: Expected `object`.* `\$\[1\]`"),
         (b"[{}] []", "not JSON"),
         (b"[" * 200_000, "nested too deeply"),
         (b'[{"a":' * 200_000, "nested too deeply"),
@@ -82,13 +81,6 @@ def test_what_is_no_trace_is_an_error_of_one_line(content: bytes, why: str) -> N
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_an_event_of_many_mib_is_refused() -> None:
-    events: list[Any] = [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1}] * 3
-    events[1] = events[1] | {"args": {"Input Dims": [[1] * (5 << 20)]}}
-    with pytest.raises(InputError, match="longer than 8 MiB"):
-        read(json.dumps(events).encode())
-
-
 def test_a_trace_takes_the_memory_of_its_file(tmp_path: Path) -> None:
     """Twice the file would hold it as bytes and as text; objects of all events ten times."""
     import tracemalloc
@@ -101,3 +93,69 @@ def test_a_trace_takes_the_memory_of_its_file(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1.7 * path.stat().st_size
+
+
+# What kernels do, by names of several versions of CUDA, NCCL, ROCm and RCCL.
+
+COLLECTIVES = {
+    "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)": "all_reduce",
+    "ncclAllReduceRingLLKernel_sum_f32(ncclColl)": "all_reduce",
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long, ncclWork*)": "all_reduce",
+    "ncclSymkDevKernel_AllReduce_RSxLD_AGxST_sum_f32(ncclSymkDevWorkArgs4K)": "all_reduce",
+    "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "reduce_scatter",
+    "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "all_gather",
+    "ncclDevKernel_Broadcast_RING_LL(ncclDevComm*, unsigned long, ncclWork*)": "broadcast",
+    "ncclDevKernel_Reduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long, ncclWork*)": "reduce",
+    "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)": "send_recv",
+    "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem) [clone .kd]": "all_reduce",
+    "void allreduce7<float>(float*, mscclpp::DeviceHandle<mscclpp::MemoryChannel>*, int)": "all_reduce",
+    "void mscclpp::allgather6<false>(void*, mscclpp::DeviceHandle<mscclpp::MemoryChannel>*)": "all_gather",
+}
+SILENT = (
+    "ncclDevKernel_Generic(ncclDevComm*, channelMasks, ncclWork*)",
+    "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>) [clone .kd]",
+    "mscclKernel_Sum_float_LL_false(ncclDevComm*, mscclAlgo*, mscclWork*)",
+    "mscclKernel_MinMax_half_Simple_true(ncclDevComm*, mscclAlgo*, mscclWork*) [clone .kd]",
+)
+MEMORY = ("Memcpy DtoD (Device -> Device)", "Memcpy HtoD (Pinned -> Device)", "Memset (Device)")
+COMPUTATION = (
+    "volta_sgemm_128x64_nt",
+    "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nt",
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float> >(at::native::ReduceOp<float>)",
+    "Cijk_Ailk_Bljk_SB_MT64x64x16_SE_K1",
+    "void flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<64> >(Flash_bwd_params)",
+    "void multi_tensor_apply_kernel<TensorListMetadata<4> >(int)",
+)
+
+
+def test_a_kernel_communicates_copies_or_computes() -> None:
+    names = {"communication": (*COLLECTIVES, *SILENT), "memory": MEMORY, "computation": COMPUTATION}
+    assert all(kernel_kind(name) == kind for kind, several in names.items() for name in several)
+
+
+def test_a_communication_kernel_names_its_collective_or_its_operator_does() -> None:
+    assert {name: collective_of(name) for name in COLLECTIVES} == COLLECTIVES
+    for name in SILENT:
+        assert collective_of(name) is None
+        assert collective_of(name, "allreduce") == "all_reduce"
+        assert collective_of(None, 7, "_allgather_base", name) == "all_gather"
+
+
+@pytest.mark.parametrize(
+    ("word", "collective"),
+    [
+        ("allreduce_coalesced", "all_reduce"),
+        ("_reduce_scatter_base", "reduce_scatter"),
+        ("reduce_scatter_tensor_coalesced", "reduce_scatter"),
+        ("all_to_allv", "all_to_all"),
+        ("alltoall_base_", "all_to_all"),
+        ("allgather_into_tensor_coalesced", "all_gather"),
+        ("broadcast_", "broadcast"),
+        ("barrier", "barrier"),
+        ("send", "send"),
+        ("recv_any_source", "recv"),
+        ("monitored", None),
+    ],
+)
+def test_c10ds_own_words(word: str, collective: str | None) -> None:
+    assert collective_of(word) == collective

@@ -9,8 +9,6 @@ import pytest
 
 from sim.errors import InputError, NotModelledError
 from sim.importer.imported import ImportOptions
-from sim.importer.kineto.collectives import unseen_calls
-from sim.importer.kineto.events import read_events
 from tests.importer.built_traces import Dialect, Job, build
 from tests.importer.test_kineto_steps import cpu_alone
 from tests.importer.traced import Traced, read_kineto
@@ -62,62 +60,63 @@ def test_the_trace_that_is_changed_is_taken_as_it_is(tmp_path: Path) -> None:
     assert [row["num_elements"] for row in read(events(), tmp_path).buckets] == [65_792, 65_792]
 
 
+def operator(name: str) -> dict[str, Any]:
+    return {"ph": "X", "cat": "cpu_op", "name": name, "tid": 100, "pid": 1, "ts": 10**12, "dur": 1}
+
+
+ALL_REDUCE, GATHER, SCATTER, SEND_RECV = (
+    NCCL % word
+    for word in (
+        "AllReduce_Sum_f32_RING_LL",
+        "AllGather_RING_LL",
+        "ReduceScatter_Sum_f32_RING_LL",
+        "SendRecv",
+    )
+)
+STEP, NODE = "ProfilerStep", "AddmmBackward"
+SEND = {"Collective name": "send"}
+
+
 @pytest.mark.parametrize(
-    "name",
+    ("reduces", "kernels", "why"),
     [
-        "FullyShardedDataParallel.forward",
-        "FSDP::all_gather (layers.0)",
-        "FSDP::pre_backward",
-        "fsdp::all_gather_copy_in",
+        (False, [(GATHER, 2, STEP, {}), (SCATTER, 2, STEP, {})], "2 all-gathers, 2 reduce-scatters"),
+        (False, [(SCATTER, 1, "AddmmBackward1", {})], "zero2"),
+        (True, [(SEND_RECV, 1, STEP, SEND)], "1 sends and receives"),
+        (True, [(SEND_RECV, 3, STEP, SEND)], "3 sends and receives"),
+        (True, [(ALL_REDUCE, 1, NODE, {})], "4 all-reduces a step .* tensor parallelism"),
+        (True, [(ALL_REDUCE, 1, NODE, {"In msg nelems": 65_536})], "4 all-reduces .* tensor parallelism"),
     ],
 )
+def test_other_ways_to_train_are_told_by_what_they_send(
+    reduces: bool, kernels: list[tuple[str, int, str, dict[str, Any]]], why: str, tmp_path: Path
+) -> None:
+    trace = [event for event in events() if reduces or "AllReduce" not in event["name"]]
+    for name, count, inside, facts in kernels:
+        added(trace, name, count, inside, **facts)
+    with pytest.raises(NotModelledError, match=why):
+        read(trace, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["FullyShardedDataParallel.forward", "FSDP::pre_backward", "fsdp::copy_in"])
 def test_fsdp_is_told_by_its_names(name: str, tmp_path: Path) -> None:
-    trace = events()
-    trace.append({"ph": "X", "cat": "cpu_op", "name": name, "tid": 100, "pid": 1, "ts": 10**12, "dur": 1})
     with pytest.raises(NotModelledError, match="FSDP"):
-        read(trace, tmp_path)
-
-
-def test_fsdp_is_told_by_what_it_sends(tmp_path: Path) -> None:
-    trace = [event for event in events() if "AllReduce" not in event["name"]]
-    added(trace, NCCL % "AllGather_RING_LL", 2, "ProfilerStep")
-    added(trace, NCCL % "ReduceScatter_Sum_f32_RING_LL", 2, "ProfilerStep")
-    with pytest.raises(NotModelledError, match="2 all-gathers, 2 reduce-scatters"):
-        read(trace, tmp_path)
-
-
-@pytest.mark.parametrize("times", [1, 3])
-def test_pipelines_are_told_by_point_to_point(times: int, tmp_path: Path) -> None:
-    trace = events()
-    added(trace, NCCL % "SendRecv", times, "ProfilerStep", **{"Collective name": "send"})
-    with pytest.raises(NotModelledError, match=f"{times} sends and receives"):
-        read(trace, tmp_path)
+        read([*events(), operator(name)], tmp_path)
 
 
 def test_all_to_all_runs_as_send_recv_kernels_and_is_no_pipeline(tmp_path: Path) -> None:
-    trace = events()
-    added(trace, NCCL % "SendRecv", 2, "ProfilerStep", **{"Collective name": "all_to_allv"})
-    found = read(trace, tmp_path)
-    assert any("2 other collectives a step (all_to_all)" in line for line in found.found)
-
-
-@pytest.mark.parametrize("elements", [None, 65_536])
-def test_tensor_parallelism_is_told_by_activations(elements: int | None, tmp_path: Path) -> None:
-    trace = events()
-    told = {} if elements is None else {"In msg nelems": elements, "dtype": "Float"}
-    added(trace, NCCL % "AllReduce_Sum_f32_RING_LL", 1, "AddmmBackward", **told)
-    with pytest.raises(NotModelledError, match=r"4 all-reduces a step .* tensor parallelism"):
-        read(trace, tmp_path)
+    added(trace := events(), SEND_RECV, 2, STEP, **{"Collective name": "all_to_allv"})
+    assert any("2 other collectives a step (all_to_all)" in line for line in read(trace, tmp_path).found)
 
 
 def test_statistics_of_batch_norms_are_no_activations(tmp_path: Path) -> None:
     """SyncBatchNorm: all-reduces within backward's nodes, told by their size, or by the node's name."""
     for wrappers in (True, False):
         trace = events(Dialect(arguments_on="kernel", wrappers=wrappers))
-        added(trace, NCCL % "AllReduce_Sum_f32_RING_LL", 1, "AddmmBackward", **{"In msg nelems": 64})
+        added(trace, ALL_REDUCE, 1, "AddmmBackward", **{"In msg nelems": 64})
         assert len(read(trace, tmp_path).buckets) == 2
     trace = events()
-    added(trace, NCCL % "AllReduce_Sum_f32_RING_LL", 1, "AddmmBackward")
+    added(trace, ALL_REDUCE, 1, "AddmmBackward")
     for event in trace:
         event["name"] = event["name"].replace("AddmmBackward0", "SyncBatchNormBackward")
     assert len(read(trace, tmp_path).buckets) == 2
@@ -156,38 +155,11 @@ def test_backwards_of_different_gradients_are_declined(what: str, tmp_path: Path
         read(trace, tmp_path)
 
 
-def test_calls_without_a_kernel_are_counted(tmp_path: Path) -> None:
-    trace = events(Dialect())
-    path = tmp_path / "trace.json"
-
-    def unseen(kept: list[dict[str, Any]], world_size: int = 2) -> int:
-        facts = {"distributedInfo": {"world_size": world_size}, "traceEvents": kept}
-        path.write_text(json.dumps(facts))
-        return unseen_calls(read_events(path))
-
-    assert unseen(trace) == 0
-    kernels = [one for one in trace if "AllReduce" in one["name"]]
-    assert len(kernels) == 6
-    assert unseen([one for one in trace if one not in kernels[:2]]) == 2
-    assert unseen([one for one in trace if one not in kernels]) == 6
-    assert unseen([one for one in trace if one not in kernels], world_size=1) == 0
-    assert unseen([one for one in trace if one["cat"] != "kernel"]) == 0
-    unknown = [one | {"name": "reduce_by_mail"} if one in kernels else one for one in trace]
-    assert unseen(unknown) == 6
-
-
-def test_a_sharded_optimizers_reduce_scatter_is_declined(tmp_path: Path) -> None:
-    trace = [event for event in events() if "AllReduce" not in event["name"]]
-    added(trace, NCCL % "ReduceScatter_Sum_f32_RING_LL", 1, "AddmmBackward1")
-    with pytest.raises(NotModelledError, match="zero2"):
-        read(trace, tmp_path)
-
-
 def test_traces_without_a_backward_are_declined(tmp_path: Path) -> None:
     forward = [
         event for event in events() if "utograd" not in event["name"] and "Backward" not in event["name"]
     ]
-    with pytest.raises(NotModelledError, match="an inference trace"):
+    with pytest.raises(NotModelledError, match="no backward in it: inference"):
         read(forward, tmp_path)
     frozen = [event for event in events() if "AccumulateGrad" not in event["name"]]
     with pytest.raises(NotModelledError, match="accumulates no gradient"):
@@ -269,39 +241,6 @@ def test_a_device_that_writes_its_kernels_as_gpus_do_is_read(vendor: str, tmp_pa
     assert found.assumed == plain.assumed
 
 
-ENGINE = "autograd::engine::evaluate_function: "
-INNER = "torch::autograd::AccumulateGrad"
-
-
-def test_what_the_engine_calls_is_an_accumulate_grad_though_nothing_inside_is_shown(tmp_path: Path) -> None:
-    """A sampled trace: buckets, their times and the edges of backward are those of the whole one."""
-    job = replace(JOB, copy_in_ns=3_000, copy_out_ns=2_000)
-    for some in (False, True):
-        whole = read(trace := events(Dialect(arguments_on="kernel", dims=None), job=job), tmp_path)
-        inside = [event for event in trace if event["name"] == INNER]
-        gone = inside[::3] if some else inside
-        sampled = read([event for event in trace if event not in gone], tmp_path)
-        assert sampled.steps == whole.steps
-        assert sampled.workload is not None
-        assert whole.workload is not None
-        assert sampled.workload.gradients == whole.workload.gradients
-        assert any(line.startswith(f"{len(gone)} AccumulateGrads shown by") for line in sampled.assumed)
-        assert not any("AccumulateGrad" in line for line in whole.assumed)
-
-
-def test_a_sampled_trace_has_fewer_gradients_than_the_model(tmp_path: Path) -> None:
-    model = read(trace := events(), tmp_path).workload
-    assert model is not None
-    calls = [event for event in trace if event["name"] in (INNER, ENGINE + INNER)]
-    gone = [event for place, event in enumerate(calls) if place % 8 < 2]  # one of four a step
-    kept = [event for event in trace if event not in gone]
-    assert len(read(kept, tmp_path).buckets) == 2
-    with pytest.raises(
-        InputError, match=r"3 gradients were reduced .* has 4; give .* that was sampled, none"
-    ):
-        read(kept, tmp_path, model=model)
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -312,8 +251,8 @@ def test_a_sampled_trace_has_fewer_gradients_than_the_model(tmp_path: Path) -> N
         ({"ts": "1e999999999"}, "is not legal; give a time in microseconds"),
         ({"ts": "9" * 5000}, "is not legal; give a time in microseconds"),
         ({"dur": [1]}, r"dur: \[1\] is not legal"),
-        ({"args": 7}, r"got `int` - at `\$\.args`"),
-        ({"name": 7}, "name: 7 is not legal"),
+        ({"args": 7}, r"got `int` - at `\$\[\d+\]\.args`"),
+        ({"name": 7}, r"got `int` - at `\$\[\d+\]\.name`"),
     ],
 )
 def test_an_event_that_is_not_legal_is_named(change: dict[str, Any], why: str, tmp_path: Path) -> None:
@@ -322,7 +261,7 @@ def test_an_event_that_is_not_legal_is_named(change: dict[str, Any], why: str, t
     trace[place] |= change
     with pytest.raises(InputError, match=why) as error:
         read(trace, tmp_path)
-    assert f"trace.json: traceEvents.{place}: " in str(error.value)
+    assert "trace.json: traceEvents " in str(error.value)
     assert len(str(error.value)) < 300
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.importer.imported import KINDS, Imported, ImportOptions
-from sim.importer.kineto.layout import size_of
-from sim.importer.kineto.trace_import import Seen, import_of, see
+from sim.importer.kineto.trace_import import Job, import_of, see
 
 
 @dataclass(frozen=True)
@@ -15,7 +14,7 @@ class Traced:
     """An import of traces; its sentences by kind, and what it was made of."""
 
     imported: Imported
-    seen: Seen
+    seen: Job
 
     def __getattr__(self, name: str) -> Any:
         return self.imported.said(name) if name in KINDS else getattr(self.imported, name)
@@ -39,17 +38,16 @@ class Traced:
     @property
     def buckets(self) -> list[dict[str, Any]]:
         """A row a bucket; what it took and what was waited in it in ns, by step."""
-        assert self.seen.aligned is not None
         rows = []
         for place, one in enumerate(self.seen.steps[0].reductions):
-            transfers = [move for move in self.seen.aligned.transfers if move.place == place]
+            transfers = [move for move in self.seen.clocks.transfers if move.place == place]
             rows.append(
                 {
                     "num_elements": one.num_elements,
                     "dtype": one.dtype,
-                    "num_bytes": size_of(one),
+                    "num_bytes": one.num_bytes,
                     "transfer_ns": [move.duration_ns for move in transfers],
-                    "waited_for_last_ns": [max(move.waits_ns) for move in transfers],
+                    "waited_for_last_ns": [max(move.starts_ns) - min(move.starts_ns) for move in transfers],
                 }
             )
         return rows
@@ -57,7 +55,7 @@ class Traced:
     @property
     def overlaps(self) -> dict[int, tuple[float | None, float | None]]:
         """By rank, of all communication and of all-reduces."""
-        return {one.rank or 0: (one.overlap, one.all_reduce_overlap) for one in self.seen.ranks}
+        return {one.trace.rank or 0: (one.overlap, one.all_reduce_overlap) for one in self.seen.ranks}
 
 
 def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Traced:

@@ -8,21 +8,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sim.importer.kineto.events import (
-    Spans,
-    TraceEvents,
-    collective_of,
-    is_communication,
-    torch_dtype,
-)
-from sim.metrics.intervals import union
+from sim.importer.kineto.events import Spans, TraceEvents, collective_of, torch_dtype
+from sim.nouns.workload import DTYPE_BYTES
 
+ASSUMED_DTYPE = "float32"  # where the trace names none
 Role = Literal["gradients", "earlier", "map", "other", "before"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenCollective:
-    """One collective: its kernel's span, and when the CPU launched it.
+    """One collective: its kernel's span, and when the CPU launched it, by which thread (-1: not shown).
 
     ``timed``: ``start_ns`` and ``end_ns`` are those of the collective itself, of its kernel or of gloo's
     thread; otherwise (world size 1) they are those of the call.
@@ -36,9 +31,10 @@ class SeenCollective:
     """
 
     kind: str
-    role: Role
+    role: Role = "other"
+    thread: int
     launched_ns: int
-    ready_ns: int | None
+    ready_ns: int | None = None
     start_ns: int
     end_ns: int
     num_elements: int | None
@@ -53,72 +49,51 @@ class SeenCollective:
         return self.end_ns - self.start_ns
 
     @property
+    def num_bytes(self) -> int | None:
+        """Bytes of it; None where the trace does not say how many elements it had."""
+        return (
+            None
+            if self.num_elements is None
+            else self.num_elements * DTYPE_BYTES[self.dtype or ASSUMED_DTYPE]
+        )
+
+    @property
     def is_ddps(self) -> bool:
         """Whether DDP's reducer sent it in this step."""
         return self.role not in ("other", "before")
 
 
-_NCCL = ("nccl:", "rccl:")
 _MOST_ELEMENTS = 1 << 60
 # Calls that take an output, then the input, which is all that gloo's thread shows; what gloo runs for each.
 _OF_INPUT = {"c10d::_allgather_base_": "all_gather", "c10d::_reduce_scatter_base_": "all_reduce"}
 _NOBODY = -1  # in place of a thread
 
 
-def find_collectives(trace: TraceEvents) -> list[tuple[SeenCollective, int]]:
-    """Every collective with the thread that launched it, by launch.
+def find_collectives(trace: TraceEvents) -> list[SeenCollective]:
+    """Every collective by launch.
 
     ``role`` is still ``other``, or ``before`` of one that was launched before the trace began. There is one a
     communication kernel; where the whole trace has none (world size 1, gloo), one an annotation.
     """
-    calls = trace.of("call")
+    calls, kernels = trace.of("call"), trace.ran("communication")
     threads = {thread: calls[calls["lane"] == thread] for thread in np.unique(calls["lane"]).tolist()}
-    kernels = trace.running(is_communication)
-    if len(kernels):
-        since = _launched_since(trace, kernels)
-        found = [_of_kernel(kernel, trace, threads, since) for kernel in kernels]
-        before = sum(one.role == "before" for one, _ in found)
-        if before:
-            trace.dropped["collectives that were launched before the trace began: no step's own"] = before
-    else:
+    if not len(kernels):
         found = _annotated(trace, calls, threads)
-    return sorted(found, key=lambda one: (one[0].launched_ns, one[0].start_ns))
+    else:
+        since = _launched_since(trace, kernels)
+        found = []
+        for kernel in kernels:
+            at, by = int(kernel["launched"]), int(kernel["by"])
+            around = _around(at, threads[by]) if by in threads else ()
+            made = _made(kernel, at, by, around, trace, timed=True)
+            is_before = by == _NOBODY and made.start_ns < since[int(kernel["lane"])]
+            found.append(replace(made, role="before") if is_before else made)
+        if before := sum(one.role == "before" for one in found):
+            trace.dropped["collectives that were launched before the trace began: no step's own"] = before
+    return sorted(found, key=lambda one: (one.launched_ns, one.start_ns))
 
 
-def unseen_calls(trace: TraceEvents) -> int:
-    """How many calls of collectives on a GPU of several ranks launched no communication kernel that is known.
-
-    Their kernels are not in the trace, or have a name that is not known as communication's. Nested operators
-    are one call. Those of a group of one rank, and the ends of coalesced ones, need no kernel of their own.
-    """
-    kernels = trace.running(is_communication)
-    if not len(trace.gpu) or trace.world_size == 1 or not (trace.world_size or len(kernels)):
-        return 0
-    calls = trace.of("call")
-    of_nccl = calls[[trace.names[one].startswith(_NCCL) for one in calls["name"]]]
-    if not len(of_nccl):
-        of_nccl = calls[[trace.names[one].startswith("record_param_comms") for one in calls["name"]]]
-    of_nccl = of_nccl[[_runs(one, trace) for one in of_nccl]]
-    unseen = 0
-    for thread in np.unique(of_nccl["lane"]):
-        times = np.sort(kernels["launched"][kernels["by"] == thread])
-        here = of_nccl[of_nccl["lane"] == thread]
-        for start, end in union(zip(here["start"].tolist(), here["end"].tolist(), strict=True)):
-            unseen += int(np.searchsorted(times, start) == np.searchsorted(times, end, "right"))
-    return max(0, unseen - int((kernels["by"] == _NOBODY).sum()))
-
-
-def _runs(call: np.void, trace: TraceEvents) -> bool:
-    """Whether a call needs a kernel."""
-    facts = trace.facts_of(call)
-    name = facts.get("collective", trace.names[call["name"]].split(":", 1)[-1])
-    one_rank = facts.get("group_size") == 1
-    return not one_rank and collective_of(name) not in (None, "coalesced", "barrier", "send", "recv")
-
-
-def _annotated(
-    trace: TraceEvents, calls: Spans, threads: Mapping[int, Spans]
-) -> list[tuple[SeenCollective, int]]:
+def _annotated(trace: TraceEvents, calls: Spans, threads: Mapping[int, Spans]) -> list[SeenCollective]:
     """The collectives of a trace without communication kernels: gloo's last from when a thread of gloo's
     takes them to their end; of others only the call is seen.
 
@@ -127,34 +102,30 @@ def _annotated(
     """
     waiting: dict[str, list[np.void]] = defaultdict(list)
     for one in calls[::-1]:
-        if trace.names[one["name"]].startswith("c10d::"):
+        if trace.name_of(one).startswith("c10d::"):
             waiting[_alike(one, trace)].append(one)
     found = []
     for one in calls:
-        name = trace.names[one["name"]]
-        if not name.startswith(("gloo:", *_NCCL)):
+        name, at, by = trace.name_of(one), int(one["start"]), int(one["lane"])
+        if not name.startswith(("gloo:", "nccl:", "rccl:")):
             continue
         queue = waiting[_alike(one, trace)] if name.startswith("gloo:") else []
-        call = queue.pop() if queue and queue[-1]["start"] <= one["start"] else None
-        if call is None or call["lane"] == one["lane"]:
-            around = _around(one["start"], threads[int(one["lane"])])
-            made = _made(one, int(one["start"]), around, trace, timed=False)
-            found.append((made, int(one["lane"])))
+        call = queue.pop() if queue and queue[-1]["start"] <= at else None
+        if call is None or call["lane"] == by:
+            found.append(_made(one, at, by, _around(at, threads[by]), trace, timed=False))
             continue
-        made = _made(one, int(call["start"]), [call], trace, timed=True)
-        called = trace.names[call["name"]]
-        if called in _OF_INPUT:
-            made = replace(made, kind=collective_of(called.split(":")[-1]) or made.kind)
-        found.append((made, int(call["lane"])))
+        made = _made(one, int(call["start"]), int(call["lane"]), [call], trace, timed=True)
+        called = trace.name_of(call)
+        kind = collective_of(called.split(":")[-1]) if called in _OF_INPUT else None
+        found.append(replace(made, kind=kind or made.kind))
     return found
 
 
 def _alike(operator: np.void, trace: TraceEvents) -> str:
-    name, facts = trace.names[operator["name"]], trace.facts_of(operator)
-    dims, types = facts.get("dims"), facts.get("types")
+    name, facts = trace.name_of(operator), trace.facts_of(operator)
     if name in _OF_INPUT:
-        return f"{_OF_INPUT[name]} {_from_dims(dims[1:2] if dims else None, None)[0]}"
-    return f"{collective_of(name.split(':')[-1])} {_from_dims(dims, types)[0]}"
+        return f"{_OF_INPUT[name]} {_from_dims((facts.dims or [])[1:2], None)[0]}"
+    return f"{collective_of(name.split(':')[-1])} {_from_dims(facts.dims, facts.types)[0]}"
 
 
 def _around(time_ns: int, operators: Spans) -> Spans:
@@ -178,40 +149,35 @@ def _launched_since(trace: TraceEvents, kernels: Spans) -> dict[int, int]:
     return since
 
 
-def _of_kernel(
-    kernel: np.void, trace: TraceEvents, threads: Mapping[int, Spans], since: Mapping[int, int]
-) -> tuple[SeenCollective, int]:
-    start, launched, by = int(kernel["start"]), int(kernel["launched"]), int(kernel["by"])
-    if by == _NOBODY:
-        made = _made(kernel, start, [], trace, timed=True)
-        return (replace(made, role="before") if start < since[int(kernel["lane"])] else made), by
-    around = _around(launched, threads.get(by, trace.operators[:0]))
-    return _made(kernel, launched, around, trace, timed=True), by
-
-
 def _made(
-    seen: np.void, launched_ns: int, around: Spans | Sequence[np.void], trace: TraceEvents, *, timed: bool
+    seen: np.void,
+    launched_ns: int,
+    thread: int,
+    around: Spans | Sequence[np.void],
+    trace: TraceEvents,
+    *,
+    timed: bool,
 ) -> SeenCollective:
     """A collective from its span and the operators around its launch; the innermost is the surest."""
-    facts: dict[str, Any] = {}
-    for one in (*around, seen):
-        facts.update(trace.facts_of(one))
-    name = trace.names[seen["name"]]
-    within = [trace.names[one["name"]].split(":", 1)[-1] for one in reversed(around)]
-    named = [facts.get("collective"), *within]
+    facts = [trace.facts_of(one) for one in (seen, *reversed(around))]
+
+    def told(key: str) -> Any:
+        return next((value for one in facts if (value := getattr(one, key)) is not None), None)
+
+    name = trace.name_of(seen)
+    named = [told("collective"), *(trace.name_of(one).split(":", 1)[-1] for one in reversed(around))]
     kind = collective_of(*((*named, name) if "Generic" in name else (name, *named)))
     if kind in (None, "send_recv"):
         # A SendRecv kernel is an all-to-all, or a send, or a receive: the operator knows.
-        kind = next((told for name in named if (told := collective_of(name)) is not None), kind)
-    elements, dtype = facts.get("elements"), torch_dtype(facts.get("dtype"))
+        kind = collective_of(*named) or kind
+    elements, dtype = told("elements"), torch_dtype(told("dtype"))
     if type(elements) is not int or not 0 <= elements < _MOST_ELEMENTS:
-        elements, dtype = _from_dims(facts.get("dims"), facts.get("types"))
-    size, group = facts.get("group_size"), facts.get("group", facts.get("group_ranks"))
+        elements, dtype = _from_dims(told("dims"), told("types"))
+    size, group = told("group_size"), told("group")
     return SeenCollective(
         kind=kind or "other",
-        role="other",
+        thread=thread,
         launched_ns=launched_ns,
-        ready_ns=None,
         start_ns=int(seen["start"]),
         end_ns=int(seen["end"]),
         num_elements=elements,
@@ -223,31 +189,18 @@ def _made(
 
 
 def _from_dims(dims: Any, types: Any) -> tuple[int | None, str | None]:
-    """Elements and dtype from Input Dims; tensors of a coalesced collective are added up."""
-    if not isinstance(dims, list):
-        return None, None
-    words = [torch_dtype(word) for word in types] if isinstance(types, list) else []
-    total, known = 0, False
-    for shape in _shapes(dims, words):
-        total, known = total + prod(shape), True
-    return (total if known else None), next((word for word in words if word is not None), None)
-
-
-def _shapes(dims: list[Any], dtypes: Sequence[str | None]) -> list[tuple[int, ...]]:
-    """The shapes in Input Dims, of tensors and of lists of tensors.
+    """Elements and dtype from Input Dims, of tensors and of lists of tensors, which are added up.
 
     A number's dims are empty, as a tensor's without dimensions are: the latter has a dtype, or is in a list.
     """
-    found = []
-    for place, item in enumerate(dims):
-        if isinstance(item, list) and item and isinstance(item[0], list):
-            given = [shape_of(shape) for shape in item]
-        elif item or (place < len(dtypes) and dtypes[place] is not None):
-            given = [shape_of(item)]
-        else:
-            continue
-        found += [shape for shape in given if shape is not None]
-    return found
+    dtypes = [torch_dtype(word) for word in types] if isinstance(types, list) else []
+    sizes = []
+    for place, item in enumerate(dims or ()):
+        is_list = isinstance(item, list) and item and isinstance(item[0], list)
+        if is_list or item or (place < len(dtypes) and dtypes[place] is not None):
+            shapes = map(shape_of, item if is_list else [item])
+            sizes += [prod(shape) for shape in shapes if shape is not None]
+    return (sum(sizes) if sizes else None), next((word for word in dtypes if word is not None), None)
 
 
 def shape_of(value: Any) -> tuple[int, ...] | None:

@@ -3,11 +3,12 @@
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import lru_cache
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,7 +20,7 @@ from sim.importer.readers import read_bytes
 from sim.nouns.workload import DTYPE_BYTES
 
 ARRAY = "traceEvents"
-_CHUNK_BYTES, _LONGEST_EVENT = 1 << 20, 8 << 20
+_CHUNK_BYTES = 1 << 20
 _MOST_RANKS = 1 << 24
 _LARGEST_NS = 1 << 62  # two of them add up to 63 bits
 
@@ -36,6 +37,8 @@ SPAN = np.dtype(
 Spans = NDArray[np.void]
 Times = NDArray[np.int64]
 
+# ---- what events are, by category and name
+
 # Categories in lower case; a vendor's own are the same with its name before ("gpu_memcpy", "hip_runtime").
 # Those beside do not say how long work ran: the profiler's own, Python's stack, synchronisation, arrows.
 _CATEGORIES = re.compile(
@@ -46,13 +49,12 @@ _CATEGORIES = re.compile(
     r"\w+_counters?|cuda_event|collective_comm|async\w*|ac2g|fwdbwd)"
 )
 _MOST_CATEGORIES = 50
-_LONG_CALL_NS = 50_000  # a launch takes some 10 us
 
 NODE = "autograd::engine::evaluate_function: "
 # Some compilers write a type's name as "struct torch::autograd::AccumulateGrad".
 _ACCUMULATE = r"((struct|class) )?(torch::autograd::)?AccumulateGrad$"
 # Operators that are kept: an engine's call around an AccumulateGrad is a hook, of another function a node.
-_KINDS = re.compile(
+_OPERATORS = re.compile(
     rf"(?P<accumulate>{_ACCUMULATE})|(?P<hook>{NODE}{_ACCUMULATE})|(?P<node>{NODE}|\w+Backward\d*$)|"
     r"(?P<step>ProfilerStep#[0-9]{1,18}$)|(?P<optimizer>Optimizer\.step)|"
     r"(?P<forward>DistributedDataParallel\.forward|FSDP::root_pre_forward)|"
@@ -62,10 +64,88 @@ _KINDS = re.compile(
     r"(?P<other>Optimizer\.|[a-z]ccl:|cncl:|torch::distributed::|torch\.distributed\.|ProfilerStep#|"
     r"FullyShardedDataParallel|FSDP::|fsdp|DeepSpeed)"
 )
+# NCCL's and RCCL's kernels by one rule, HolisticTraceAnalysis's: ncclKernel_AllReduce_RING_LL_Sum_float(...),
+# ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(...), ncclSymkDevKernel_..., ncclKernel(...). RCCL sends small
+# sizes by MSCCL's: mscclKernel_Sum_float_LL_false(...), or MSCCL++'s, which have it in their arguments.
+_KERNELS = re.compile(
+    r"(?P<communication>(void )?nccl.*Kernel|.*msccl)|(?P<memory>.*(Memcpy|Memset|Sync))|(?P<computation>)"
+)
+
+
+@lru_cache(_MOST_CATEGORIES)
+def _category(written: str) -> str:
+    found = _CATEGORIES.fullmatch(written[:200].lower())
+    return found.lastgroup or "" if found else "unread"
+
+
+def kernel_kind(name: str) -> str:
+    """What the device ran by this name: communication, memory (synchronisation too) or computation."""
+    found = _KERNELS.match(name)
+    assert found is not None
+    return found.lastgroup or ""
+
+
+# A part of a kernel's name, or of a collective's name in c10d, its annotations and NCCL's own arguments.
+_COLLECTIVES = {
+    "allreduce": "all_reduce",
+    "reducescatter": "reduce_scatter",
+    "allgather": "all_gather",
+    "alltoall": "all_to_all",
+    "broadcast": "broadcast",
+    "sendrecv": "send_recv",
+    **{one: one for one in ("gather", "scatter", "barrier", "reduce", "coalesced", "send", "recv")},
+}
+
+
+def collective_of(*names: Any) -> str | None:
+    """The collective that the first telling name names, in torch's spelling; None: none tells.
+
+    ``ncclDevKernel_Generic`` names none: give its "Collective name", or the operator that launched it, too.
+    """
+    for name in names:
+        plain = re.sub(r"\(.*", "", name).replace("_", "").lower() if isinstance(name, str) else ""
+        for part, collective in _COLLECTIVES.items():
+            if part in plain:
+                return collective
+    return None
+
+
+# C++ types, as Kineto writes them.
+_DTYPES = {
+    alias: dtype
+    for dtype, aliases in {
+        "float64": ("double",),
+        "float32": ("float",),
+        "float16": ("half", "c10::half"),
+        "bfloat16": ("c10::bfloat16",),
+        "float8_e4m3fn": ("c10::float8_e4m3fn",),
+        "float8_e5m2": ("c10::float8_e5m2",),
+        "complex64": ("complexfloat", "c10::complex<float>"),
+        "complex128": ("complexdouble", "c10::complex<double>"),
+        "int64": ("long", "long int", "int64_t"),
+        "int32": ("int",),
+        "int16": ("short", "short int"),
+        "int8": ("char", "signed char"),
+        "uint8": ("byte", "unsigned char"),
+    }.items()
+    for alias in aliases
+}
+
+
+def torch_dtype(name: Any) -> str | None:
+    """``"float32"`` of ``"Float"``, ``"float"``, ``"torch.float32"``; None where it is not known."""
+    plain = "" if not isinstance(name, str) else name.strip().lower().removeprefix("torch.")
+    plain = _DTYPES.get(plain, plain)
+    return plain if plain in DTYPE_BYTES else None
+
+
+# ---- the columns
 
 
 class _Arguments(msgspec.Struct, gc=False):
-    """Arguments that are used; names differ in case between versions."""
+    """Arguments of an event that are used; names differ in case between versions. A file may have anything in
+    their place.
+    """
 
     correlation: Any = None
     stream: Any = None
@@ -80,13 +160,25 @@ class _Arguments(msgspec.Struct, gc=False):
     group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
 
 
+class Facts(NamedTuple):
+    """What arguments say of a collective, or of what was given to an operator."""
+
+    collective: Any = None
+    elements: Any = None
+    dtype: Any = None
+    group_size: Any = None
+    group: Any = None
+    dims: list[Any] | None = None
+    types: list[Any] | None = None
+
+
 class _Event(msgspec.Struct, gc=False):
-    ph: Any = None
-    cat: Any = None
-    name: Any = None
-    tid: Any = None
+    ph: str = ""
+    cat: str = "no category"
+    name: str = ""
+    tid: int | float | str | None = None
     ts: msgspec.Raw = msgspec.Raw()
-    dur: msgspec.Raw = msgspec.Raw(b"0")
+    dur: msgspec.Raw = msgspec.Raw(b"0.000")
     args: _Arguments | None = None
 
 
@@ -98,21 +190,20 @@ class _Document(msgspec.Struct):
     baseTimeNanoseconds: msgspec.Raw = msgspec.Raw()
 
 
-_FACTS = ("collective", "elements", "dtype", "group_size", "group", "group_ranks")
 _NONE = np.zeros(0, SPAN)
+_NOTHING = _Arguments()
 
 
 @dataclass(slots=True)
 class TraceEvents:
-    """One rank's trace. ``operators`` and ``gpu`` are ``SPAN``, by start.
+    """One rank's trace. ``operators`` and ``gpu`` are ``SPAN``, by start; ``kinds`` are those of ``names``.
 
     ``device`` is the accelerator that the trace lists first, whether or not anything ran on it; others are
     taken to be alike. ``base_ns``: the instant from which all times count.
 
     ``began_ns`` is when the first of all its CPU operators began, those that are not kept too; None: none.
     ``launched`` counts all launches, those of what the trace does not show too; ``unread`` the events of each
-    category that is not known. ``long_calls``: start, end and name of calls of the runtime in which the host
-    sat much longer than in a launch.
+    category that is not known.
     """
 
     source: str
@@ -128,33 +219,31 @@ class TraceEvents:
     operators: Spans = field(default_factory=_NONE.copy)
     names: list[str] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
-    facts: list[dict[str, Any]] = field(default_factory=lambda: [{}])
+    facts: list[Facts] = field(default_factory=lambda: [Facts()])
     dropped: Counter[str] = field(default_factory=Counter)
     launched: int = 0
-    long_calls: list[tuple[int, int, str]] = field(default_factory=list)
     unread: Counter[str] = field(default_factory=Counter)
 
+    def are(self, spans: Spans, *kinds: str) -> NDArray[np.bool_]:
+        """Whether spans are of some kinds."""
+        found: NDArray[np.bool_] = np.isin(self.kinds, kinds)[spans["name"]]
+        return found
+
     def of(self, *kinds: str) -> Spans:
-        """The operators of some kinds (``_KINDS``), by start."""
-        found: Spans = self.operators[np.isin(self.kinds, kinds)[self.operators["name"]]]
+        """The operators of some kinds (``_OPERATORS``), by start."""
+        found: Spans = self.operators[self.are(self.operators, *kinds)]
         return found
 
-    def running(self, belongs: Callable[[str], bool]) -> Spans:
-        """What the device ran by names that ``belongs`` accepts, by start."""
-        found: Spans = self.gpu[self.ran(self.gpu, belongs)]
+    def ran(self, *kinds: str) -> Spans:
+        """What the device ran of some kinds (``kernel_kind``), by start."""
+        found: Spans = self.gpu[self.are(self.gpu, *kinds)]
         return found
 
-    def ran(self, gpu: Spans, belongs: Callable[[str], bool]) -> NDArray[np.bool_]:
-        """Whether ``belongs`` accepts the names of spans of the device; each name is asked for once."""
-        numbers, each = np.unique(gpu["name"], return_inverse=True)
-        return np.array([belongs(self.names[number]) for number in numbers], bool)[each]
+    def name_of(self, span: np.void) -> str:
+        """How a span is called."""
+        return self.names[int(span["name"])]
 
-    @property
-    def operator_names(self) -> list[str]:
-        """The names of the operators that are kept, each once."""
-        return [name for name, kind in zip(self.names, self.kinds, strict=True) if kind]
-
-    def facts_of(self, span: np.void) -> dict[str, Any]:
+    def facts_of(self, span: np.void) -> Facts:
         """The arguments of a span that are used."""
         return self.facts[int(span["facts"])]
 
@@ -172,6 +261,9 @@ def busiest(spans: Spans) -> int:
     return int(lanes[np.lexsort((first, -busy))[0]]) if len(lanes) else -1
 
 
+# ---- reading
+
+
 def read_events(path: str | os.PathLike[str], progress: Progress = no_progress) -> TraceEvents:
     """Read a trace, in the memory of the file and of what is kept.
 
@@ -180,12 +272,14 @@ def read_events(path: str | os.PathLike[str], progress: Progress = no_progress) 
     """
     source = os.fspath(path)
     try:
-        document = _document(read_bytes(path), source)
+        document = _document(read_bytes(path))
         reading = _Reading(_of_header(document, source))
         content = memoryview(document.traceEvents)
-        for events, done in _events(content, source):
-            reading.take(events)
-            progress(done, len(content), "reading")
+        if len(content) and content[0] != ord("["):
+            raise InputError(f"{source}: {ARRAY} must be a list")
+        for piece, end in _pieces(content):
+            reading.take(piece)
+            progress(end, len(content), "reading")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else error
         raise InputError(
@@ -196,23 +290,22 @@ def read_events(path: str | os.PathLike[str], progress: Progress = no_progress) 
     return reading.ended()
 
 
-_EVENTS = msgspec.json.Decoder(list[_Event])
 _SPACES = bytes(max(byte, 32) for byte in range(256))  # for control characters
 _CONSTANT = re.compile(rb"(?<=[\s:,\[])(NaN|-?Infinity)(?=[\s,\]}])")
-_BORDER, _BORDER_WITHIN = re.compile(rb"\}\s*,\s*\{"), 1 << 16
-_COMMA = re.compile(rb"\s*,")
+_BORDER = re.compile(rb'(?<=\})\s*,(?=\s*\{\s*"ph"\s*:)')  # no argument of an event is called so
 
 
-def _document(content: bytearray, source: str) -> _Document:
+def _document(content: bytearray) -> _Document:
     """The members of a trace that are used, as they are written; a bare list is one of events."""
     if content.startswith(b"\xef\xbb\xbf"):
         del content[:3]
+    is_list = re.match(rb"\s*\[", content) is not None
     for again in (False, True):
         if again:  # profilers write NaN, and names with line ends in them
             content[:] = content.translate(_SPACES)
             content = bytearray(_CONSTANT.sub(b"null", content))
         try:
-            if re.match(rb"\s*\[", content):
+            if is_list:
                 return _Document(traceEvents=msgspec.json.decode(content, type=msgspec.Raw))
             return msgspec.json.decode(content, type=_Document)
         except msgspec.DecodeError:
@@ -223,111 +316,48 @@ def _document(content: bytearray, source: str) -> _Document:
 
 def _of_header(document: _Document, source: str) -> "TraceEvents":
     """A trace without events; members that are not what they should be are as if they were not there."""
-    told, devices = _small(document.distributedInfo), _small(document.deviceProperties)
-    facts: dict[str, Any] = told if isinstance(told, dict) else {}
-    first = devices[0] if isinstance(devices, list) and devices else None
-    base = _small(document.baseTimeNanoseconds)
-
-    def count(key: str, least: int) -> int | None:
-        value = facts.get(key)
-        return value if type(value) is int and least <= value < _MOST_RANKS else None
 
     def text(value: Any) -> str | None:
         return value if isinstance(value, str) and value and value.isprintable() else None
 
+    told = _member(document.distributedInfo, dict) or {}
+    rank, world_size = (
+        value if type(value := told.get(key)) is int and least <= value < _MOST_RANKS else None
+        for key, least in (("rank", 0), ("world_size", 1))
+    )
+    first = next(iter(_member(document.deviceProperties, list) or ()), None)
     return TraceEvents(
         source=source,
-        rank=count("rank", 0),
-        world_size=count("world_size", 1),
-        backend=text(facts.get("backend")),
-        nccl_version=text(facts.get("nccl_version")),
+        rank=rank,
+        world_size=world_size,
+        backend=text(told.get("backend")),
+        nccl_version=text(told.get("nccl_version")),
         device=text(first.get("name")) if isinstance(first, dict) else None,
-        host=text(_small(document.host_name)),
-        base_ns=base if type(base) is int else 0,
+        host=text(_member(document.host_name, str)),
+        base_ns=_member(document.baseTimeNanoseconds, int) or 0,
     )
 
 
-def _small(raw: msgspec.Raw) -> Any:
-    """A member of the header; None where it is not there, or too large for what it is."""
-    return msgspec.json.decode(raw) if 0 < len(memoryview(raw)) < 1 << 20 else None
+def _member(raw: msgspec.Raw, kind: type) -> Any:
+    """A part of a document; None where it is not there, of another kind, or too large for what it is."""
+    value = msgspec.json.decode(raw) if 0 < len(memoryview(raw)) < 1 << 20 else None
+    return value if type(value) is kind else None
 
 
-def _events(content: memoryview, source: str) -> Iterator[tuple[list[_Event], int]]:
-    """The events of a list, those of some MiB at a time, and how far they reach."""
-    if len(content) and content[0] != ord("["):
-        raise InputError(f"{source}: {ARRAY} must be a list")
-    at, end, before = 1, len(content) - 1, 0
+def _pieces(content: memoryview) -> Iterator[tuple[bytes, int]]:
+    """Lists of whole events of a list, of some MiB each, and how far they reach."""
+    at, end = 1, len(content) - 1
     while at < end:
-        for piece in _beginnings(content, at, end):
-            try:
-                events = _EVENTS.decode(b"[" + piece + b"]")
-            except msgspec.ValidationError:
-                raise _first_fault(piece, before, source) from None
-            except msgspec.DecodeError:
-                if at + len(piece) == end:
-                    raise
-                continue
-            break
-        else:
-            limit = f"{_LONGEST_EVENT >> 20} MiB"
-            raise InputError(f"{source}: {ARRAY}.{before}, or one behind it: longer than {limit}, or no JSON")
-        at, before = at + len(piece), before + len(events)
-        yield events, at
-        if (comma := _COMMA.match(content, at)) is not None:
-            at = comma.end()
+        border = _BORDER.search(content, at + _CHUNK_BYTES, end)
+        stop, following = border.span() if border else (end, end)
+        yield b"[" + bytes(content[at:stop]) + b"]", following
+        at = following
 
 
-def _beginnings(content: memoryview, at: int, end: int) -> Iterator[bytes]:
-    """What may be whole events from a place on, the most first: up to where one object follows another.
-
-    If that is within an event, it is no JSON.
-    """
-    for size in (_CHUNK_BYTES, _LONGEST_EVENT):
-        text = bytes(content[at : min(end, at + size)])
-        if at + len(text) == end:
-            yield text
-        for since in (len(text) - _BORDER_WITHIN, 0):
-            for border in reversed(list(_BORDER.finditer(text, max(0, since)))[-100:]):
-                yield text[: border.start() + 1]
-
-
-def _first_fault(piece: bytes, before: int, source: str) -> InputError:
-    """What is wrong with the first of some events that is none."""
-    for place, raw in enumerate(msgspec.json.decode(b"[" + piece + b"]", type=list[msgspec.Raw]), before):
-        try:
-            msgspec.json.decode(raw, type=_Event)
-        except msgspec.ValidationError as error:
-            where = f"{source}: {ARRAY}.{place}"
-            return InputError(f"{where}: {error}; give a trace that torch.profiler exported")
-    raise AssertionError("each of them is an event")
-
-
-# Place among the events, the event, its correlation, and the numbers of its lane, its name and its facts.
-_Row = tuple[int, _Event, int, int, int, int]
-
-
-class _Categories(dict[str, str]):
-    """By category as it is written, what its events are here."""
-
-    def __missing__(self, category: str) -> str:
-        found = _CATEGORIES.fullmatch(category[:200].lower())
-        kind = _group(found) or "unread"
-        if len(self) < _MOST_CATEGORIES:
-            self[category] = kind
-        return kind
-
-
-class _Kinds(dict[str, tuple[str, str]]):
-    """By name of an operator as it is written, its kind (empty: not kept) and how it is called here."""
-
-    def __missing__(self, name: str) -> tuple[str, str]:
-        plain = re.sub(rf"^({NODE})?{_ACCUMULATE}", r"\1torch::autograd::AccumulateGrad", name)
-        self[name] = found = (_group(_KINDS.match(plain)), plain)
-        return found
-
-
-def _group(found: re.Match[str] | None) -> str:
-    return "" if found is None else next(key for key, text in found.groupdict().items() if text)
+_THREE_DECIMALS = re.compile(rb"(\d{1,15}\.\d{3}(,|$))+")
+_EVENTS = msgspec.json.Decoder(list[_Event])
+# An event, its correlation, and the numbers of its lane, its name and its facts.
+_Row = tuple[_Event, int, int, int, int]
 
 
 class _Reading:
@@ -335,235 +365,123 @@ class _Reading:
 
     def __init__(self, trace: TraceEvents) -> None:
         self.trace, self.count = trace, 0
-        self._categories, self._kinds = _Categories(), _Kinds()
+        self._kinds: dict[str, str] = {}  # of operators by name
         self._names = defaultdict[tuple[str, str], int](count().__next__)
-        self._lanes = defaultdict[str | int, int](count().__next__)
-        self._gpu: list[Spans] = []
-        self._operators: list[Spans] = []
-        self._launches: list[Spans] = []
+        self._lanes = defaultdict[Any, int](count().__next__)
+        self._spans: dict[str, list[Spans]] = {"gpu": [], "operator": [], "launch": []}
 
-    def take(self, events: list[_Event]) -> None:
-        """Add what is needed of some events."""
-        trace, categories, kinds, lanes = self.trace, self._categories, self._kinds, self._lanes
-        began: list[tuple[msgspec.Raw, int]] = []
-        gpu: list[_Row] = []
-        operators: list[_Row] = []
-        launches: list[_Row] = []
-        for place, event in enumerate(events, self.count):
+    def take(self, content: bytes) -> None:
+        """Add what is needed of a list of events."""
+        trace, kinds, lanes, names = self.trace, self._kinds, self._lanes, self._names
+        began: list[msgspec.Raw] = []
+        try:
+            events = _EVENTS.decode(content)
+        except msgspec.ValidationError as error:
+            where = f"{trace.source}: {ARRAY} from number {self.count} on"
+            raise InputError(f"{where}: {error}; give a trace that torch.profiler exported") from None
+        rows: dict[str, list[_Row]] = {what: [] for what in self._spans}
+        for event in events:
             if event.ph != "X":
                 continue
-            name, category = event.name, event.cat
-            category = category if type(category) is str else "no category"
-            what = categories[category]
+            what, name = _category(event.cat), event.name
             if what == "operator" or what == "annotation":
                 if what == "operator":
-                    began.append((event.ts, place))
-                kind, plain = kinds[name] if type(name) is str else ("", "")
-                if kind or (what == "annotation" and plain):
-                    has_facts = kind in ("accumulate", "call")
-                    facts = self._facts(event.args, with_shapes=True) if has_facts else 0
-                    number = self._names[plain, kind or "other"]
-                    operators.append((place, event, 0, lanes[str(event.tid)], number, facts))
+                    began.append(event.ts)
+                kind = kinds.get(name)
+                if kind is None:
+                    found = _OPERATORS.match(name)
+                    kind = kinds[name] = found.lastgroup or "" if found else ""
+                if kind or (what == "annotation" and name):
+                    facts = self._facts(event.args) if kind == "accumulate" or kind == "call" else 0
+                    row = (event, 0, lanes[event.tid], names[name, kind or "other"], facts)
+                    rows["operator"].append(row)
             elif what == "gpu":
-                if type(name) is not str:
-                    raise self._fault(place, "name", name, "text")
-                given = event.args or _NO_ARGUMENTS
-                stream = given.stream if type(given.stream) is int else event.tid
-                lane = lanes[stream if type(stream) is int else -1]
-                facts = self._facts(given)
-                gpu.append((place, event, _whole(given.correlation), lane, self._names[name, ""], facts))
+                given = event.args or _NOTHING
+                kind = kernel_kind(name)
+                facts = self._facts(given) if kind == "communication" else 0
+                lane = lanes[given.stream if type(given.stream) is int else event.tid]
+                rows["gpu"].append((event, _whole(given.correlation), lane, names[name, kind], facts))
             elif what == "launch":
-                trace.launched += 1
-                correlation = _whole((event.args or _NO_ARGUMENTS).correlation)
-                launches.append((place, event, correlation, lanes[str(event.tid)], 0, 0))
+                correlation = _whole((event.args or _NOTHING).correlation)
+                rows["launch"].append((event, correlation, lanes[event.tid], 0, 0))
             elif what == "unread":
-                shown = category[:200].lower()
+                shown = event.cat[:200].lower()
                 is_known = shown in trace.unread or len(trace.unread) < _MOST_CATEGORIES
                 trace.unread[shown if is_known else "others"] += 1
         self.count += len(events)
         if began:
-            raws, places = zip(*began, strict=True)
-            first = int(self._ns(raws, places, "ts").min())
+            first = int(self._ns(began, "ts").min())
             trace.began_ns = first if trace.began_ns is None else min(first, trace.began_ns)
-        self._gpu.append(self._spans(gpu))
-        self._operators.append(self._spans(operators))
-        calls = self._spans(launches)
-        self._launches.append(calls[calls["launched"] != 0])
-        for row in np.flatnonzero(calls["end"] - calls["start"] >= _LONG_CALL_NS):
-            if type(name := launches[row][1].name) is str:
-                trace.long_calls.append((int(calls["start"][row]), int(calls["end"][row]), name))
+        trace.launched += len(rows["launch"])
+        for what, some in rows.items():
+            if some:
+                self._spans[what].append(self._of_rows(some))
 
     def ended(self) -> TraceEvents:
         """The trace, its spans in order and with their launches."""
         trace = self.trace
         trace.names, trace.kinds = ([key[place] for key in self._names] for place in (0, 1))
-        gpu, operators = self._ordered(self._gpu), self._ordered(self._operators)
-        launches = np.concatenate(self._launches)
-        launches = launches[np.argsort(launches["launched"], kind="stable")]
+        gpu, trace.operators = (self._ordered(what, "start") for what in ("gpu", "operator"))
+        launches = self._ordered("launch", "launched")
         last = np.searchsorted(launches["launched"], gpu["launched"], "right") - 1
         shown = (last >= 0) & (gpu["launched"] != 0)
         shown[shown] = launches["launched"][last[shown]] == gpu["launched"][shown]
         gpu["launched"], gpu["by"] = gpu["start"], -1
         gpu["launched"][shown] = launches["start"][last[shown]]
         gpu["by"][shown] = launches["lane"][last[shown]]
-        trace.gpu, trace.operators = gpu, operators
+        trace.gpu = gpu
         return trace
 
-    def _ordered(self, parts: list[Spans]) -> Spans:
-        """All spans that do not end before they start, by start."""
-        spans = np.concatenate(parts)
-        backward = spans["end"] < spans["start"]
+    def _ordered(self, what: str, by: str) -> Spans:
+        """All spans that do not end before they start, in order; of launches all."""
+        spans = np.concatenate([_NONE, *self._spans[what]])
+        backward = (spans["end"] < spans["start"]) & (what != "launch")
         if backward.any():
             self.trace.dropped["events that end before they start"] += int(backward.sum())
         spans = spans[~backward]
-        return spans[np.argsort(spans["start"], kind="stable")]
+        return spans[np.argsort(spans[by], kind="stable")]
 
-    def _spans(self, rows: list[_Row]) -> Spans:
+    def _of_rows(self, rows: list[_Row]) -> Spans:
         """Rows as spans, whose ``launched`` is their correlation."""
-        if not rows:
-            return _NONE
         spans = np.zeros(len(rows), SPAN)
-        places, events, *columns = zip(*rows, strict=True)
+        events, *columns = zip(*rows, strict=True)
         for name, column in zip(("launched", "lane", "name", "facts"), columns, strict=True):
             spans[name] = column
-        spans["start"] = self._ns([one.ts for one in events], places, "ts")
-        spans["end"] = spans["start"] + self._ns([one.dur for one in events], places, "dur")
+        spans["start"] = self._ns([one.ts for one in events], "ts")
+        spans["end"] = spans["start"] + self._ns([one.dur for one in events], "dur")
         return spans
 
-    def _ns(self, raws: Sequence[msgspec.Raw], places: Sequence[int], key: str) -> Times:
+    def _ns(self, raws: Sequence[msgspec.Raw], key: str) -> Times:
         """Microseconds as the file has them, in ns; floats do not hold them."""
         texts = list(map(bytes, raws))
-        together = np.frombuffer(b",".join(texts) + b",", np.uint8)
-        dots, ends = (np.flatnonzero(together == ord(mark)) for mark in ".,")
-        is_plain = ((together >= ord("0")) & (together <= ord("9"))).sum() == len(together) - 2 * len(texts)
-        if is_plain and len(dots) == len(ends) == len(texts) and max(map(len, texts)) < 20:
-            decimals = ends - dots - 1
-            if ((decimals > 0) & (decimals < 4)).all():  # so each text has one dot
-                together = np.where(together == ord("."), ord(","), together).astype(np.uint8)
-                whole, rest = np.fromstring(together.tobytes(), np.int64, sep=",").reshape(-1, 2).T
-                return whole * 1000 + rest * 10 ** (3 - decimals)
-        return np.array([self._time(*one, key) for one in zip(texts, places, strict=True)], np.int64)
+        together = b",".join(texts)
+        if _THREE_DECIMALS.fullmatch(together):  # as Kineto writes them
+            return np.fromstring(together.replace(b".", b""), np.int64, sep=",")
+        return np.array([self._time(text, key) for text in texts], np.int64)
 
-    def _time(self, text: bytes, place: int, key: str) -> int:
+    def _time(self, text: bytes, key: str) -> int:
         whole, _, rest = text.partition(b".")
-        if len(rest) <= 3 and whole.isdigit() and len(whole) < 20:
-            time = int(whole + rest.ljust(3, b"0"))
-        else:
-            try:
-                time = round(Decimal(text.decode().strip('"')) * 1000) if len(text) < 40 else _LARGEST_NS
-            except (ArithmeticError, ValueError):
-                time = _LARGEST_NS
+        if len(rest) <= 3 and whole.isdigit() and len(whole) < 16:
+            return int(whole + rest.ljust(3, b"0"))
+        try:
+            time = round(Decimal(text.decode().strip('"')) * 1000) if len(text) < 40 else _LARGEST_NS
+        except (ArithmeticError, ValueError):
+            time = _LARGEST_NS
         if abs(time) >= _LARGEST_NS:
-            raise self._fault(place, key, msgspec.json.decode(text or b"null"), "a time in microseconds")
+            shown = f"{ARRAY} up to number {self.count}: {key}: {msgspec.json.decode(text or b'null')!r:.60}"
+            raise InputError(f"{self.trace.source}: {shown} is not legal; give a time in microseconds")
         return time
 
-    def _facts(self, given: _Arguments | None, *, with_shapes: bool = False) -> int:
+    def _facts(self, given: _Arguments | None) -> int:
         if given is None:
             return 0
-        facts = {key: value for key in _FACTS if (value := getattr(given, key)) is not None}
-        if with_shapes:
-            for key, raws in (("dims", (given.dims, given.old_dims)), ("types", (given.types,))):
-                for value in map(_small, raws):
-                    facts |= {key: value} if isinstance(value, list) else {}
-        if not facts:
-            return 0
-        self.trace.facts.append(facts)
+        group = given.group_ranks if given.group is None else given.group
+        dims, old_dims, types = (_member(raw, list) for raw in (given.dims, given.old_dims, given.types))
+        told = (given.collective, given.elements, given.dtype, given.group_size, group)
+        self.trace.facts.append(Facts(*told, old_dims or dims, types))
         return len(self.trace.facts) - 1
-
-    def _fault(self, place: int, key: str, value: Any, legal: str) -> InputError:
-        shown = f"{ARRAY}.{place}: {key}: {value!r:.60}"
-        return InputError(f"{self.trace.source}: {shown} is not legal; give {legal}")
-
-
-_NO_ARGUMENTS = _Arguments()
 
 
 def _whole(value: Any) -> int:
     """An identifier; 0 where there is none."""
     return value if type(value) is int and abs(value) < 1 << 62 else 0
-
-
-# ---- names of kernels and collectives
-
-# NCCL's and RCCL's kernels by one rule, HolisticTraceAnalysis's: ncclKernel_AllReduce_RING_LL_Sum_float(...),
-# ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(...), ncclSymkDevKernel_..., ncclKernel(...). RCCL sends small
-# sizes by MSCCL's: mscclKernel_Sum_float_LL_false(...), or MSCCL++'s, which have it in their arguments.
-_COMMUNICATION = re.compile(r"(void )?nccl.*Kernel|.*msccl")
-_NEITHER = re.compile(r".*(Memcpy|Memset|Sync)")
-
-# A part of a kernel's name, or of a collective's name in c10d, its annotations and NCCL's own arguments.
-_COLLECTIVES = (
-    ("allreduce", "all_reduce"),
-    ("reducescatter", "reduce_scatter"),
-    ("allgather", "all_gather"),
-    ("alltoall", "all_to_all"),
-    ("broadcast", "broadcast"),
-    ("sendrecv", "send_recv"),
-    ("gather", "gather"),
-    ("scatter", "scatter"),
-    ("barrier", "barrier"),
-    ("reduce", "reduce"),
-    ("coalesced", "coalesced"),
-    ("send", "send"),
-    ("recv", "recv"),
-)
-
-
-def is_communication(name: str) -> bool:
-    """Whether a kernel of this name is NCCL's or RCCL's, or one of MSCCL's in it."""
-    return _COMMUNICATION.match(name) is not None
-
-
-def is_computation(name: str) -> bool:
-    """Whether a kernel of this name computes: neither communication, memory nor synchronisation."""
-    return not is_communication(name) and _NEITHER.match(name) is None
-
-
-def collective_of(*names: Any) -> str | None:
-    """The collective that the first telling name names, in torch's spelling; None: none tells.
-
-    ``ncclDevKernel_Generic`` names none: give its "Collective name", or the operator that launched it, too.
-    """
-    for name in names:
-        if not isinstance(name, str):
-            continue
-        plain = re.sub(r"\(.*", "", name).replace("_", "").lower()
-        for part, collective in _COLLECTIVES:
-            if part in plain:
-                return collective
-    return None
-
-
-# ---- names of dtypes
-
-# C++ types, as Kineto writes them.
-_DTYPES = {
-    "double": "float64",
-    "float": "float32",
-    "half": "float16",
-    "c10::half": "float16",
-    "c10::bfloat16": "bfloat16",
-    "c10::float8_e4m3fn": "float8_e4m3fn",
-    "c10::float8_e5m2": "float8_e5m2",
-    "complexfloat": "complex64",
-    "complexdouble": "complex128",
-    "c10::complex<float>": "complex64",
-    "c10::complex<double>": "complex128",
-    "long": "int64",
-    "long int": "int64",
-    "int64_t": "int64",
-    "int": "int32",
-    "short": "int16",
-    "short int": "int16",
-    "char": "int8",
-    "signed char": "int8",
-    "byte": "uint8",
-    "unsigned char": "uint8",
-}
-
-
-def torch_dtype(name: Any) -> str | None:
-    """``"float32"`` of ``"Float"``, ``"float"``, ``"torch.float32"``; None where it is not known."""
-    plain = "" if not isinstance(name, str) else name.strip().lower().removeprefix("torch.")
-    plain = _DTYPES.get(plain, plain)
-    return plain if plain in DTYPE_BYTES else None

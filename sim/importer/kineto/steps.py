@@ -8,7 +8,7 @@ time, which may be far behind the CPU's. Without a GPU the lane is autograd's th
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import prod
 
 import numpy as np
@@ -16,17 +16,11 @@ from numpy.typing import NDArray
 
 from sim.errors import InputError, NotModelledError
 from sim.importer.kineto.collectives import Role, SeenCollective, shape_of
-from sim.importer.kineto.events import (
-    Spans,
-    Times,
-    TraceEvents,
-    between,
-    busiest,
-    is_communication,
-    is_computation,
-    torch_dtype,
-)
+from sim.importer.kineto.events import Spans, Times, TraceEvents, between, busiest, torch_dtype
 from sim.metrics.intervals import union
+
+_ALWAYS = 1 << 62
+_MAP_DTYPES = ("int32", "int64")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +46,7 @@ class SeenStep:
     ``sync_end_ns`` the end of the last copy out of a bucket, or of the last collective. ``copy_out_ns`` is
     the part of it that copies out take, with waits for the CPU to launch them, without waits for collectives.
     ``synchronised_batches`` of the ``micro_batches`` were reduced; ``other_backwards`` of them are of
-    another model than the last, or lie before an optimizer's step. ``busy_ns`` is how long the lane worked in
-    the last backward, ``plain_busy_ns`` in each backward before it, if only the last one was reduced.
+    another model than the last, or lie before an optimizer's step.
     """
 
     number: int
@@ -67,10 +60,13 @@ class SeenStep:
     micro_batches: int
     gradients: tuple[SeenGradient, ...]
     collectives: tuple[SeenCollective, ...]
-    synchronised_batches: int = 0
-    other_backwards: int = 0
-    busy_ns: int = 0
-    plain_busy_ns: tuple[int, ...] = ()
+    synchronised_batches: int
+    other_backwards: int
+
+    @property
+    def backward_ns(self) -> int:
+        """How long backward took."""
+        return self.backward_end_ns - self.backward_start_ns
 
     @property
     def reductions(self) -> tuple[SeenCollective, ...]:
@@ -90,7 +86,7 @@ class _Window:
 
 @dataclass(frozen=True, slots=True)
 class _Backward:
-    """A backward on the CPU.
+    """A backward on the CPU, from its first node to the end of its last.
 
     ``hooks`` are the engine's calls around AccumulateGrads (none in older traces), ``nodes`` the operators
     of other functions, both by start; ``until_ns`` is when the optimizer, or DDP's first copy out, began.
@@ -104,25 +100,7 @@ class _Backward:
     nodes: Spans
 
 
-def find_accumulations(trace: TraceEvents) -> tuple[Spans, int]:
-    """The AccumulateGrads of a trace, by start, and how many of them only the engine's call of one shows.
-
-    A sampled trace leaves out what is inside; the call then stands for it: at its start, as all that it does
-    later are hooks.
-    """
-    found, calls = trace.of("accumulate"), trace.of("hook")
-    is_alone = np.ones(len(calls), bool)
-    for thread in np.unique(calls["lane"]):
-        inside, here = found["start"][found["lane"] == thread], calls["lane"] == thread
-        first = np.searchsorted(inside, calls["start"][here])
-        is_alone[here] = first == np.searchsorted(inside, calls["end"][here], "right")
-    alone = calls[is_alone]
-    alone["end"] = alone["start"]
-    both = np.concatenate([found, alone])
-    return both[np.argsort(both["start"], kind="stable")], len(alone)
-
-
-def find_steps(trace: TraceEvents, collectives: Sequence[tuple[SeenCollective, int]]) -> tuple[SeenStep, ...]:
+def find_steps(trace: TraceEvents, collectives: Sequence[SeenCollective]) -> tuple[SeenStep, ...]:
     """The steps of a trace, whole ones only, in order; ``collectives`` are those of ``find_collectives``.
 
     Raises:
@@ -134,31 +112,22 @@ def find_steps(trace: TraceEvents, collectives: Sequence[tuple[SeenCollective, i
             f"{trace.source}: no CPU operators in it, which tell backward from forward; profile with "
             f"ProfilerActivity.CPU as well"
         )
-    accumulated, _ = find_accumulations(trace)
-    if not len(accumulated):
-        if nodes := len(trace.of("node")):
-            raise NotModelledError(
-                f"{trace.source}: backward accumulates no gradient (of {nodes} nodes of autograd in it none "
-                f"is a torch::autograd::AccumulateGrad): nothing is trained by it, or the trace leaves it out"
-            )
+    if not len(trace.of("accumulate")):
+        nodes = len(trace.of("node"))
+        why = f"backward accumulates no gradient (of {nodes} nodes of autograd in it none is AccumulateGrad)"
         raise NotModelledError(
-            f"{trace.source}: no backward in it: an inference trace, or a forward alone; give one of training"
+            f"{trace.source}: {why if nodes else 'no backward in it: inference, or a forward alone'}; give a "
+            f"whole trace of training"
         )
-    (thread, _), *_ = Counter(accumulated["lane"].tolist()).most_common(1)
-    accumulated = accumulated[accumulated["lane"] == thread]
-    reader = _Reader(trace, accumulated, collectives)
+    reader = _Reader(trace, collectives)
     windows = reader.windows()
     whole: list[SeenStep] = []
     for window, following in zip(windows, [*windows[1:], None], strict=True):
-        step = reader.read(window, following, whole[-1].sync_end_ns if whole else None)
-        if step is not None:
-            whole.append(step)
+        step = reader.read(window, following, whole[-1].sync_end_ns if whole else -_ALWAYS)
+        whole += [] if step is None else [step]
     if not whole:
         raise InputError(f"{trace.source}: no whole training step in it; profile at least one more")
     return tuple(whole)
-
-
-_ALWAYS = 1 << 62
 
 
 class _Reader:
@@ -168,33 +137,31 @@ class _Reader:
     launch (None without a GPU), and ``reached`` when the stream had finished all up to each of it.
     """
 
-    def __init__(
-        self, trace: TraceEvents, accumulated: Spans, collectives: Sequence[tuple[SeenCollective, int]]
-    ) -> None:
-        self._trace, self._accumulated, self._collectives = trace, accumulated, collectives
-        self._collectives_at = [one.launched_ns for one, _ in collectives]
-        thread = accumulated["lane"][0]
-        here = {kind: found[found["lane"] == thread] for kind in _HERE for found in (trace.of(kind),)}
-        self._hooks, self._nodes = here["hook"], here["node"]
-        self._copies_in, self._copies_out = here["copy_in"], here["copy_out"]
+    def __init__(self, trace: TraceEvents, collectives: Sequence[SeenCollective]) -> None:
+        (thread, _), *_ = Counter(trace.of("accumulate")["lane"].tolist()).most_common(1)
+        self._trace, self._thread, self._collectives = trace, thread, collectives
+        self._accumulated, self._hooks, self._nodes, self._copies_in, self._copies_out = (
+            found[found["lane"] == thread]
+            for found in map(trace.of, ("accumulate", "hook", "node", "copy_in", "copy_out"))
+        )
         self._optimizer_at = trace.of("optimizer")["start"]
-        self._ddp_forward_at = forward = trace.of("forward")["start"]
-        device = trace.running(lambda name: not is_communication(name))
+        self._ddp_forward_at = trace.of("forward")["start"]
+        device = trace.ran("computation", "memory")
         device = device[device["by"] >= 0]
-        self._device = device[np.lexsort((device["start"], device["launched"]))]
-        is_autograds = self._device["by"] == thread
-        lane = self._device[is_autograds]
+        self._device = device = device[np.lexsort((device["start"], device["launched"]))]
+        is_autograds = device["by"] == thread
+        lane = device[is_autograds]
         stream = busiest(lane)
         lane = lane[lane["lane"] == stream]
         self._lane = lane if len(trace.gpu) else None
         self._reached = np.maximum.accumulate(lane["end"])
         self._worked = np.cumsum([0, *(lane["end"] - lane["start"])])
         self._stream = trace.gpu[trace.gpu["lane"] == stream]
-        self._is_ours = self._device["lane"] == stream
-        forward_work = self._is_ours & ~is_autograds & trace.ran(self._device, is_computation)
-        self._forward_at = np.sort([*forward, *self._device["launched"][forward_work]])
+        self._is_ours = device["lane"] == stream
+        forward_work = self._is_ours & ~is_autograds & trace.are(device, "computation")
+        self._forward_at = np.sort([*self._ddp_forward_at, *device["launched"][forward_work]])
 
-    # ---- windows
+    # ---- windows and backwards
 
     def windows(self) -> list[_Window]:
         """Steps: the profiler's own, else from one optimizer step to the next, else the whole trace as one.
@@ -202,16 +169,15 @@ class _Reader:
         Raises:
             InputError: nothing tells where a step begins.
         """
-        operators, names, accumulated = self._trace.operators, self._trace.names, self._accumulated
+        trace, accumulated = self._trace, self._accumulated
         marked = {
-            (int(one["start"]), int(one["end"]), int(names[one["name"]].partition("#")[2]))
-            for one in self._trace.of("step")
+            (int(one["start"]), int(one["end"]), int(trace.name_of(one).partition("#")[2]))
+            for one in trace.of("step")
         }
         if marked:
             return [_Window(number, start, end) for start, end, number in sorted(marked)]
-        assert self._trace.began_ns is not None
-        begin = min(int(operators["start"].min()), self._trace.began_ns)
-        ends = np.sort(self._trace.of("optimizer")["end"])
+        begin = min(int(trace.operators["start"].min()), trace.began_ns or _ALWAYS)
+        ends = np.sort(trace.of("optimizer")["end"])
         # Of several optimizer steps with no backward between them only the last ends a training step.
         backward = set(np.searchsorted(ends, accumulated["start"]))
         kept = [int(end) for place, end in enumerate(ends, 1) if place in backward or place == len(ends)]
@@ -220,99 +186,66 @@ class _Reader:
             return [_Window(number, *edge, cut=number == 0) for number, edge in enumerate(edges)]
         backwards = len(self._backwards(_Window(0, -_ALWAYS, _ALWAYS)))
         pauses = accumulated["start"][1:] - accumulated["end"][:-1]
-        lasted = accumulated["end"][-1] - accumulated["start"][0]
         # A pause of over a third of its time may be a forward between several backwards.
-        if backwards == 1 and not (pauses > lasted / 3).any():
-            return [_Window(0, begin, int(operators["end"].max()), cut=True)]
+        if backwards == 1 and 3 * pauses.max(initial=0) <= accumulated["end"][-1] - accumulated["start"][0]:
+            return [_Window(0, begin, int(trace.operators["end"].max()), cut=True)]
         raise InputError(
-            f"{self._trace.source}: {max(backwards, 2)} backwards or more in it, and nothing tells where a "
+            f"{trace.source}: {max(backwards, 2)} backwards or more in it, and nothing tells where a "
             f"step begins; call prof.step() after each step, or profile with the optimizer's step in it"
         )
-
-    # ---- backwards
 
     def _backwards(self, window: _Window) -> list[_Backward]:
         """The backwards of a step; what comes before the optimizer belongs to the last.
 
         A new one begins where a forward lies between two AccumulateGrads: its annotation, or a launch by a
-        thread other than autograd's. If no forward can be seen (CPU alone, without DDP), it begins with each
-        copy of one list of shapes that follows a pause as long as a forward.
+        thread other than autograd's.
         """
         accumulated = between(self._accumulated, window.start_ns, window.end_ns)
         if not len(accumulated):
             return []
-        forward_at = self._forward_at
-        if len(forward_at):
-            after = np.searchsorted(forward_at, accumulated["end"][:-1], "right")
-            forwards = [*forward_at, _ALWAYS]
-            borders = [
-                (place, int(forwards[at]))
-                for place, at in enumerate(after, 1)
-                if forwards[at] < accumulated["start"][place]
-            ]
-        else:
-            borders = self._copies(accumulated)
+        at = self._forward_at if len(self._forward_at) else self._pauses(accumulated)
+        following = np.append(at, _ALWAYS)[np.searchsorted(at, accumulated["end"][:-1], "right")]
+        places = np.flatnonzero(following < accumulated["start"][1:])
+        borders = zip((places + 1).tolist(), following[places].tolist(), strict=True)
         edges = [(0, window.start_ns), *borders, (len(accumulated), window.end_ns)]
-        return [
-            self._backward(since, accumulated[place:end], over)
-            for (place, since), (end, over) in pairwise(edges)
-        ]
+        found = []
+        for (place, since), (stop, over) in pairwise(edges):
+            inside = accumulated[place:stop]
+            ran = np.concatenate([between(spans, since, over) for spans in (self._hooks, self._nodes)])
+            first, last = int(inside["start"][0]), int(inside["end"][-1])
+            begin = min([first, *ran["start"].tolist()])
+            end = min(max([last, *ran["end"].tolist()]), max(over, last))
+            until = self._until(end, over)
+            copied = between(self._copies_out, end, until)["start"][:1].tolist()
+            hooks, nodes = (between(spans, begin, end) for spans in (self._hooks, self._nodes))
+            found.append(_Backward(begin, end, min([until, *copied]), inside, hooks, nodes))
+        return found
 
-    def _copies(self, accumulated: Spans) -> list[tuple[int, int]]:
-        """Where copies of one list of shapes begin, and the start of the pause before each; empty: one list.
-
-        A pause may be a forward if it is longer than all pauses in the copy behind it, and than a quarter of
-        the copy's time: a forward takes about half as long as its backward.
+    def _pauses(self, accumulated: Spans) -> Times:
+        """Where no forward can be seen (CPU alone, without DDP), the pauses that may be one: nothing of
+        backward runs in them for long, and the gradients between them are the same.
         """
-        shapes = [str(self._trace.facts_of(one).get("dims")) for one in accumulated]
-        busy = np.concatenate([self._nodes, self._hooks, accumulated])
-        busy = between(busy[np.argsort(busy["start"])], accumulated["start"][0], accumulated["start"][-1] + 1)
+        busy = np.sort(np.concatenate([self._nodes, self._hooks, accumulated]), order="start")
+        busy = between(busy, accumulated["start"][0], accumulated["start"][-1] + 1)
         reached = np.maximum.accumulate(busy["end"])[:-1]
-        pauses = [(0, 0)] * len(accumulated)  # before each AccumulateGrad the longest, and its start
-        before = np.searchsorted(accumulated["start"], busy["start"][1:])
-        for place, pause, at in zip(before, busy["start"][1:] - reached, reached, strict=True):
-            pauses[place] = max(pauses[place], (int(pause), int(at)))
-        count = len(accumulated)
-        for length in range(1, count // 2 + 1):
-            if count % length or shapes != shapes[:length] * (count // length):
-                continue
-            ends, begins = accumulated["end"][length - 1 :: length], range(length, count, length)
-            if all(
-                pauses[place][0] > max((0, *(pause for pause, _ in pauses[place + 1 : place + length])))
-                and 4 * pauses[place][0] > after - before - pauses[place][0]
-                for place, (before, after) in zip(begins, pairwise(ends), strict=True)
-            ):
-                return [(place, pauses[place][1]) for place in begins]
-        return []
+        pauses = busy["start"][1:] - reached
+        is_long = pauses > max(pauses.max(initial=0) // 2, (busy["end"][-1] - busy["start"][0]) // 16)
+        cuts = np.searchsorted(accumulated["start"], reached[is_long])
+        pieces = [self._shapes(piece) for piece in np.split(accumulated, cuts)]
+        found: Times = reached[is_long & all(one == pieces[0] for one in pieces)] + 1
+        return found
 
-    def _backward(self, since_ns: int, accumulated: Spans, over_ns: int) -> _Backward:
-        """From a backward's first node to the end of its last, which began before ``over_ns``."""
-        ran = np.concatenate([between(spans, since_ns, over_ns) for spans in (self._hooks, self._nodes)])
-        last = int(accumulated["end"][-1])
-        begin = min([int(accumulated["start"][0]), *ran["start"].tolist()])
-        end = min(max([last, *ran["end"].tolist()]), max(over_ns, last))
-        until = self._until(end, over_ns)
-        copied = between(self._copies_out, end, until)
-        return _Backward(
-            start_ns=begin,
-            end_ns=end,
-            until_ns=min(until, int(copied["start"][0])) if len(copied) else until,
-            accumulated=accumulated,
-            hooks=between(self._hooks, begin, end),
-            nodes=between(self._nodes, begin, end),
-        )
+    def _shapes(self, accumulated: Spans) -> list[str]:
+        return [str(self._trace.facts_of(one).dims) for one in accumulated]
 
     def _until(self, end_cpu: int, window_end: int) -> int:
         """When what belongs to backward was launched: before the optimizer, and within the step."""
-        place = np.searchsorted(self._optimizer_at, end_cpu)
-        found = int(self._optimizer_at[place]) if place < len(self._optimizer_at) else window_end
-        return min(found, window_end) if found > end_cpu else window_end
+        later = self._optimizer_at[np.searchsorted(self._optimizer_at, end_cpu, "right") :][:1]
+        return min([window_end, *map(int, later)])
 
     # ---- steps
 
-    def read(
-        self, window: _Window, following: _Window | None, synchronised_ns: int | None
-    ) -> SeenStep | None:
+    def read(self, window: _Window, following: _Window | None, synchronised_ns: int) -> SeenStep | None:
         """A step, or None where its forward or its backward is not in the trace, or not all of it.
 
         ``synchronised_ns`` is when the gradients of the step before were.
@@ -324,29 +257,26 @@ class _Reader:
         if not self._has_forward(window, backwards[0].start_ns):
             self._trace.dropped["steps without their forward in the trace"] += 1
             return None
-        edges = self._edges(backward)
-        start_ns, end_ns = self._step_edges(window, following, synchronised_ns)
-        if edges is None or start_ns is None:
+        edges = self._edges(window, following, synchronised_ns, backward)
+        if edges is None:
             return None
-        backward_start, backward_end = edges
-        gradients = [self._gradients(one, backward_start) for one in backwards]
-        lo, hi = np.searchsorted(self._collectives_at, (window.start_ns, window.end_ns))
-        thread = int(self._accumulated["lane"][0])
-        found = give_roles(self._collectives[lo:hi], gradients, backwards, thread)
-        collectives = [
-            self._come_to(one, backward_start) if one.role == "gradients" else one for one in found
-        ]
-        backward_end = self._plain_end(backward, collectives, backward_end)
-        copy_out, out_end = self._copy_out(backward, window, backward_end, collectives)
-        sync_end = max([backward_end, out_end, *(one.end_ns for one in collectives if one.is_ddps)])
+        start_ns, begin, end, end_ns = edges
+        gradients = [self._gradients(one, begin) for one in backwards]
+        collectives = self._with_roles(window, gradients, backwards, begin)
+        sent = [one for one in collectives if one.role == "gradients"]
+        if sent and sent[-1].launched_ns >= backward.accumulated["start"][0]:
+            sent = []  # all were sent before the first AccumulateGrad in a compiled backward alone
+        end = self._plain_end(sent, end)
+        ends = sorted(one.end_ns for one in collectives if one.is_ddps)
+        copy_out, out_end = self._copy_out(backward, window, end, ends, sent)
+        sync_end = max([end, out_end, *ends])
         synchronised, others = self._count_backwards(backwards, collectives)
-        is_plain = synchronised == 1 and not others and any(one.role == "gradients" for one in collectives)
         return SeenStep(
             number=window.number,
-            start_ns=min(start_ns, backward_start),
+            start_ns=min(start_ns, begin),
             end_ns=max(end_ns, sync_end),
-            backward_start_ns=backward_start,
-            backward_end_ns=backward_end,
+            backward_start_ns=begin,
+            backward_end_ns=end,
             sync_end_ns=sync_end,
             copy_in_ns=self._copy_in(backward),
             copy_out_ns=copy_out,
@@ -355,8 +285,6 @@ class _Reader:
             collectives=tuple(collectives),
             synchronised_batches=synchronised,
             other_backwards=others,
-            busy_ns=self._busy_ns(backward),
-            plain_busy_ns=tuple(map(self._busy_ns, backwards[:-1])) if is_plain else (),
         )
 
     def _has_forward(self, window: _Window, backward_ns: int) -> bool:
@@ -364,32 +292,28 @@ class _Reader:
         thread than autograd's where there is one; and, in a step that the trace's own beginning may cut, a
         forward of DDP's where others have it.
         """
+        work = self._forward_at if len(self._forward_at) else self._device["launched"][self._is_ours]
+        needed = [self._ddp_forward_at] if window.cut and len(self._ddp_forward_at) else []
+        needed += [np.array([window.start_ns])] if self._lane is None else [work]
+        return all(((times >= window.start_ns) & (times < backward_ns)).any() for times in needed)
 
-        def has(times: Times) -> bool:
-            first, last = np.searchsorted(times, (window.start_ns, backward_ns))
-            return bool(first < last)
-
-        if window.cut and len(self._ddp_forward_at) and not has(self._ddp_forward_at):
-            return False
-        if self._lane is None:
-            return window.start_ns < backward_ns
-        return has(self._forward_at if len(self._forward_at) else self._device["launched"][self._is_ours])
-
-    def _step_edges(
-        self, window: _Window, following: _Window | None, synchronised_ns: int | None
-    ) -> tuple[int | None, int]:
-        """Where a step begins and ends on the device: with its first work after the step before was
-        synchronised, and the next one's. On the CPU alone: as it is marked.
+    def _edges(
+        self, window: _Window, following: _Window | None, synchronised_ns: int, backward: _Backward
+    ) -> tuple[int, int, int, int] | None:
+        """Where a step and its backward begin on the device, and where these end: the step with its first
+        work after the step before was synchronised, and the next one's. On the CPU alone: as it is marked.
         """
         if self._lane is None:
-            return window.start_ns, window.end_ns
+            return window.start_ns, backward.start_ns, backward.end_ns, window.end_ns
         start = self._first_work(window)
-        if start is not None and synchronised_ns is not None:
-            start = max(start, synchronised_ns)
+        work = self._work(backward.start_ns, backward.end_ns)
+        if start is None or work.start == work.stop:
+            return None
         end = self._first_work(following) if following is not None else None
-        if end is None or start is None:
+        if end is None:
             end = max([window.end_ns, *self._device["end"][self._launched_in(window)].tolist()])
-        return start, end
+        begin = int(self._lane["start"][work.start])
+        return max(start, synchronised_ns), begin, max(int(self._reached[work.stop - 1]), begin), end
 
     def _first_work(self, window: _Window) -> int | None:
         """When the device began a step; what other streams do while the lane's is still at the step before
@@ -406,13 +330,37 @@ class _Reader:
     def _launched_in(self, window: _Window) -> slice:
         return slice(*np.searchsorted(self._device["launched"], (window.start_ns, window.end_ns)))
 
+    def _count_backwards(
+        self, backwards: Sequence[_Backward], collectives: Sequence[SeenCollective]
+    ) -> tuple[int, int]:
+        """How many backwards were reduced, and how many are no micro-batches of the last one's model.
+
+        Micro-batches have the same gradients, some of them perhaps not in each, reduce the same sizes, and no
+        optimizer's step lies between them.
+        """
+        starts = [one.accumulated["start"][0] for one in backwards]
+        sizes: list[list[int | None]] = [[] for _ in backwards]
+        for one in collectives:
+            if one.role in ("earlier", "gradients"):
+                sizes[np.searchsorted(starts[1:], one.launched_ns, "right")].append(one.num_elements)
+        shapes = [Counter(self._shapes(one.accumulated)) for one in backwards]
+        stepped = max(self._optimizer_at[self._optimizer_at < starts[-1]], default=-_ALWAYS)
+        others = sum(
+            bool(stepped > one.accumulated["end"][-1])
+            or not (counts <= shapes[-1] or shapes[-1] <= counts)
+            or bool(reduced and sizes[-1] and reduced != sizes[-1])
+            for one, counts, reduced in zip(backwards[:-1], shapes, sizes, strict=False)
+        )
+        return sum(map(bool, sizes)), others
+
     # ---- what the lane did
 
-    def _reach(self, times_ns: Times, otherwise: int) -> Times:
-        """When the lane had finished all that was launched up to times of the CPU."""
-        assert self._lane is not None
+    def _reach(self, times_ns: Times, begin: int) -> Times:
+        """When the lane had finished all that was launched up to times of the CPU, from ``begin`` on."""
+        if self._lane is None:
+            return times_ns
         place = np.searchsorted(self._lane["launched"], times_ns, "right")
-        return np.where(place > 0, self._reached[place - 1], otherwise)
+        return np.maximum(begin, np.where(place > 0, self._reached[place - 1], begin))
 
     def _work(self, start_ns: int, end_ns: int) -> slice:
         """What of the lane was launched in a span of the CPU's time, with its ends."""
@@ -420,34 +368,17 @@ class _Reader:
         launched = self._lane["launched"]
         return slice(np.searchsorted(launched, start_ns), np.searchsorted(launched, end_ns, "right"))
 
-    def _edges(self, backward: _Backward) -> tuple[int, int] | None:
-        """Start and end of backward on the lane."""
-        if self._lane is None:
-            return backward.start_ns, backward.end_ns
-        work = self._work(backward.start_ns, backward.end_ns)
-        if work.start == work.stop:
-            return None
-        begin = int(self._lane["start"][work.start])
-        return begin, max(int(self._reached[work.stop - 1]), begin)
-
-    def _busy_ns(self, backward: _Backward) -> int:
-        """How long the lane worked; that it waits for launches says nothing of the work."""
-        if self._lane is None:
-            return backward.end_ns - backward.start_ns
-        work = self._work(backward.start_ns, backward.end_ns)
-        return int(self._worked[work.stop] - self._worked[work.start])
-
-    def _plain_end(self, backward: _Backward, collectives: Sequence[SeenCollective], end: int) -> int:
+    def _plain_end(self, sent: Sequence[SeenCollective], end: int) -> int:
         """The end of backward's own work on the lane.
 
-        A compiled backward also waits for its all-reduces and accumulates what they bring: then it ends with
-        what it did before them, or beside them.
+        A compiled backward also waits for its all-reduces (``sent``) and accumulates what they bring: then it
+        ends with what it did before them, or beside them.
         """
-        sent = _sent_before_accumulating(backward, collectives)
         if not sent or self._lane is None:
             return end
         busy = union((one.start_ns, one.end_ns) for one in sent)
-        plain = int(self._reach(np.array([sent[0].launched_ns]), end)[0])
+        place = int(np.searchsorted(self._lane["launched"], sent[0].launched_ns, "right"))
+        plain = int(self._reached[place - 1]) if place else end
         for work in self._lane[self._work(sent[0].launched_ns, sent[-1].launched_ns)]:
             began, ended = int(work["start"]), int(work["end"])
             since, until = max((one for one in busy if one < (ended,)), default=(began, began))
@@ -471,37 +402,38 @@ class _Reader:
             copies = between(self._copies_in, accumulated["start"][0], backward.end_ns)
             return int((copies["end"] - copies["start"]).sum())
         is_hooked, ends = self._hooked(accumulated)
-        launched = self._lane["launched"]
-        first = np.searchsorted(launched, accumulated["end"] + 1)
-        last = np.maximum(first, np.searchsorted(launched, ends, "right"))
+        first = np.searchsorted(self._lane["launched"], accumulated["end"] + 1)
+        last = np.maximum(first, np.searchsorted(self._lane["launched"], ends, "right"))
         return int((self._worked[last] - self._worked[first])[is_hooked].sum())
 
     def _copy_out(
-        self, backward: _Backward, window: _Window, backward_end: int, collectives: Sequence[SeenCollective]
+        self,
+        backward: _Backward,
+        window: _Window,
+        backward_end: int,
+        ends: Sequence[int],
+        sent: Sequence[SeenCollective],
     ) -> tuple[int, int]:
-        """What copies out of buckets add after backward, and their end; waits for collectives are not
-        counted. Traces too old to name copies: all that the lane does before the optimizer; of a compiled
-        backward: all that it does after its last all-reduce.
+        """What copies out of buckets add after backward, and their end; waits for collectives, which ended at
+        ``ends``, are not counted. Traces too old to name copies: all that the lane does before the optimizer;
+        of a compiled backward: all that it does after its last all-reduce.
 
         A copy may seem to begin a little before its collective ends: what ended before its middle, it waited
         for.
         """
-        ends = sorted(one.end_ns for one in collectives if one.is_ddps)
         if not ends:
             return 0, backward_end
         until = self._until(backward.end_ns, window.end_ns)
         copies = named = between(self._copies_out, backward.end_ns, until)
         if self._lane is not None:
-            sent = _sent_before_accumulating(backward, collectives)
             since = sent[-1].launched_ns if sent else backward.end_ns
             if sent or len(self._copies_in) or len(self._copies_out):
                 until = max([backward.end_ns, *named["end"].tolist()])
             copies = self._lane[self._work(since + 1, until)]
         added, free = 0, backward_end
         for start, end in zip(copies["start"].tolist(), copies["end"].tolist(), strict=True):
-            arrived = [one for one in ends if one <= (start + end) // 2]
-            since = max(free, min(start, arrived[-1])) if arrived else free
-            added += max(0, end - since)
+            arrived = max((one for one in ends if one <= (start + end) // 2), default=free)
+            added += max(0, end - max(free, min(start, arrived)))
             free = max(free, end)
         return added, free
 
@@ -516,145 +448,92 @@ class _Reader:
         if self._lane is not None:
             behind = is_hooked & ~is_copied
             ready[behind] = hook_ends[behind]
-            ready = np.maximum(begin, self._reach(ready, begin))
-        found = []
-        for place, one in enumerate(accumulated):
-            facts = self._trace.facts_of(one)
-            dims, types = facts.get("dims", ()), facts.get("types")
-            found.append(
-                SeenGradient(
-                    ready_ns=int(ready[place]),
-                    hooked_at_ns=int(one["end"]),
-                    shape=shape_of(dims[0]) if len(dims) == 1 else None,
-                    dtype=torch_dtype(types[0]) if types else None,
-                    reduced=bool(is_copied[place]) if len(self._copies_in) and is_hooked[place] else None,
-                )
+        ready = self._reach(ready, begin)
+        facts = [self._trace.facts_of(one) for one in accumulated]
+        return tuple(
+            SeenGradient(
+                ready_ns=int(ready[place]),
+                hooked_at_ns=int(accumulated["end"][place]),
+                shape=shape_of(one.dims[0]) if one.dims is not None and len(one.dims) == 1 else None,
+                dtype=torch_dtype(one.types[0]) if isinstance(one.types, list) and one.types else None,
+                reduced=bool(is_copied[place]) if len(self._copies_in) and is_hooked[place] else None,
             )
-        return tuple(found)
-
-    def _come_to(self, one: SeenCollective, begin: int) -> SeenCollective:
-        """A collective of gradients with when the lane came to it."""
-        if self._lane is None:
-            return replace(one, ready_ns=one.launched_ns)
-        at = max(begin, int(self._reach(np.array([one.launched_ns]), begin)[0]))
-        return replace(one, ready_ns=at) if one.timed else replace(one, ready_ns=at, start_ns=at, end_ns=at)
-
-    def _count_backwards(
-        self, backwards: Sequence[_Backward], collectives: Sequence[SeenCollective]
-    ) -> tuple[int, int]:
-        """How many backwards were reduced, and how many are no micro-batches of the last one's model.
-
-        Micro-batches have the same gradients, some of them perhaps not in each, reduce the same sizes, and no
-        optimizer's step lies between them.
-        """
-        borders = [one.accumulated["start"][0] for one in backwards[1:]]
-        sizes: list[list[int | None]] = [[] for _ in backwards]
-        for one in collectives:
-            if one.role in ("earlier", "gradients"):
-                sizes[np.searchsorted(borders, one.launched_ns, "right")].append(one.num_elements)
-        shapes = [
-            Counter(str(self._trace.facts_of(each).get("dims")) for each in one.accumulated)
-            for one in backwards
-        ]
-        stepped = np.searchsorted(self._optimizer_at, backwards[-1].accumulated["start"][0])
-        last_step = self._optimizer_at[stepped - 1] if stepped else -_ALWAYS
-        others = sum(
-            bool(last_step > one.accumulated["end"][-1])
-            or not (counts <= shapes[-1] or shapes[-1] <= counts)
-            or bool(reduced and sizes[-1] and reduced != sizes[-1])
-            for one, counts, reduced in zip(backwards[:-1], shapes, sizes, strict=False)
+            for place, one in enumerate(facts)
         )
-        return sum(map(bool, sizes)), others
 
+    # ---- which collectives reduced gradients, told from losses, norms, metrics and activations
 
-_HERE = ("hook", "node", "copy_in", "copy_out")
+    def _with_roles(
+        self,
+        window: _Window,
+        gradients: Sequence[Sequence[SeenGradient]],
+        backwards: Sequence[_Backward],
+        begin: int,
+    ) -> list[SeenCollective]:
+        """The collectives of a step, each with its role; ``gradients`` are by backward, ``begin`` is when the
+        last began. Those that no backward sent are as they were found.
+        """
+        found = [one for one in self._collectives if window.start_ns <= one.launched_ns < window.end_ns]
+        for ready, backward in zip(gradients, backwards, strict=True):
+            for place, role in self._roles_in(found, ready, backward).items():
+                is_earlier = role == "gradients" and backward is not backwards[-1]
+                found[place] = replace(found[place], role="earlier" if is_earlier else role)
+        for place, one in enumerate(found):
+            if one.role == "gradients":
+                at = int(self._reach(np.array([one.launched_ns]), begin)[0])
+                is_seen = one.timed or self._lane is None
+                start_ns, end_ns = (one.start_ns, one.end_ns) if is_seen else (at, at)
+                found[place] = replace(one, ready_ns=at, start_ns=start_ns, end_ns=end_ns)
+        return found
 
+    def _roles_in(
+        self, found: Sequence[SeenCollective], gradients: Sequence[SeenGradient], backward: _Backward
+    ) -> dict[int, Role]:
+        """By place, what those collectives of a step carried that a backward's hooks sent.
 
-def _sent_before_accumulating(
-    backward: _Backward, collectives: Sequence[SeenCollective]
-) -> list[SeenCollective]:
-    """The reductions of a backward that sends all before its first AccumulateGrad; of others none."""
-    sent = [one for one in collectives if one.role == "gradients"]
-    return sent if sent and sent[-1].launched_ns < backward.accumulated["start"][0] else []
-
-
-# ---- which collectives reduced gradients, told from losses, norms, metrics and activations
-
-_MAP_DTYPES = ("int32", "int64")
-
-
-def give_roles(
-    found: Sequence[tuple[SeenCollective, int]],
-    gradients: Sequence[Sequence[SeenGradient]],
-    backwards: Sequence[_Backward],
-    thread: int,
-) -> list[SeenCollective]:
-    """The collectives of a step, each with its role; ``gradients`` are by backward, ``thread`` is autograd's.
-    Those that no backward sent are as they were found: of this step, or from before the trace.
-    """
-    roles: dict[int, Role] = {}
-    for number, (ready, backward) in enumerate(zip(gradients, backwards, strict=True), 1):
-        for place, role in _roles_in(found, ready, backward, thread).items():
-            is_earlier = role == "gradients" and number < len(backwards)
-            roles[place] = "earlier" if is_earlier else role
-    return [replace(one, role=roles.get(place, one.role)) for place, (one, _) in enumerate(found)]
-
-
-def _roles_in(
-    found: Sequence[tuple[SeenCollective, int]],
-    gradients: Sequence[SeenGradient],
-    backward: _Backward,
-    thread: int,
-) -> dict[int, Role]:
-    """By place, what those collectives of a step carried that a backward's hooks sent.
-
-    DDP reduces in hooks: once one is seen there, a later one is a loss, a norm or a metric. Where none is, or
-    the trace is too old to show hooks, those after the last gradient are taken as far as their elements are
-    the gradients'.
-    """
-    first, last = backward.accumulated["start"][[0, -1]].tolist()
-    hooked, after, maps = [], [], []
-    for place, (one, by) in enumerate(found):
-        if one.kind not in ("all_reduce", "coalesced") or not first <= one.launched_ns < backward.until_ns:
-            continue
-        if one.role == "before":
-            continue
-        if one.dtype in _MAP_DTYPES:
-            maps.append(place)
-        elif one.launched_ns <= last or len(backward.hooks):
-            if _from_hook(one.launched_ns, backward, is_autograds=by == thread):
+        DDP reduces in hooks: once one is seen there, a later one is a loss, a norm or a metric. Where none
+        is, or the trace is too old to show hooks, those after the last gradient are taken as far as their
+        elements are the gradients'. A compiled backward sends one a gradient within a node of its own.
+        """
+        first, last = backward.accumulated["start"][[0, -1]].tolist()
+        has_hooks = len(backward.hooks) > 0
+        hooked, after, roles = [], [], dict[int, Role]()
+        for place, one in enumerate(found):
+            at, is_reduction = one.launched_ns, one.kind in ("all_reduce", "coalesced")
+            if not is_reduction or one.role == "before" or not first <= at < backward.until_ns:
+                continue
+            if one.dtype in _MAP_DTYPES:
+                roles[place] = "map"
+            elif (at <= last or has_hooks) and self._from_hook(one, backward):
                 hooked.append(place)
-            elif one.launched_ns > last:
+            elif at > last:
                 after.append(place)
-        else:
-            after.append(place)
-    if not (hooked and len(backward.hooks)):
-        hooked += _of_gradients([found[place][0] for place in hooked], after, found, gradients)
-    if not hooked:
-        hooked = _inside_one_node(found, len(backward.accumulated), backward)
-    roles: dict[int, Role] = dict.fromkeys(maps, "map")
-    roles.update((place, "gradients") for place in hooked)
-    return roles
+        if not (hooked and has_hooks):
+            hooked += _of_gradients([found[place] for place in hooked], after, found, gradients)
+        if not hooked:
+            inside = [
+                place
+                for place, one in enumerate(found)
+                if (one.kind, one.role) == ("all_reduce", "other")
+                and backward.start_ns <= one.launched_ns < backward.until_ns
+            ]
+            hooked = inside if len(inside) == len(backward.accumulated) else []
+        return roles | dict.fromkeys(hooked, "gradients")
 
-
-def _from_hook(launched_ns: int, backward: _Backward, *, is_autograds: bool) -> bool:
-    """Whether an AccumulateGrad's hook launched it; where the engine's calls are not there, no other node."""
-    if not is_autograds:
-        return launched_ns < backward.end_ns
-    if len(backward.hooks):
-        return _within(launched_ns, backward.hooks)
-    return not _within(launched_ns, backward.nodes)
-
-
-def _within(time_ns: int, operators: Spans) -> bool:
-    place = np.searchsorted(operators["start"], time_ns, "right")
-    return bool((operators["end"][max(0, place - 2) : place] >= time_ns).any())
+    def _from_hook(self, one: SeenCollective, backward: _Backward) -> bool:
+        """Whether an AccumulateGrad's hook sent it; where the engine's calls are not there, no other node."""
+        if one.thread != self._thread:
+            return one.launched_ns < backward.end_ns
+        operators = backward.hooks if len(backward.hooks) else backward.nodes
+        place = np.searchsorted(operators["start"], one.launched_ns, "right")
+        is_within = bool((operators["end"][max(0, place - 2) : place] >= one.launched_ns).any())
+        return is_within == (len(backward.hooks) > 0)
 
 
 def _of_gradients(
     before: Sequence[SeenCollective],
     after: Sequence[int],
-    found: Sequence[tuple[SeenCollective, int]],
+    found: Sequence[SeenCollective],
     gradients: Sequence[SeenGradient],
 ) -> list[int]:
     """The places of those collectives after the last gradient that hold gradients.
@@ -662,37 +541,18 @@ def _of_gradients(
     With the reductions ``before`` they have as many elements as all gradients together. Where the elements do
     not tell, all are taken but those of a single element, which are a loss or a norm.
     """
-    counts = [found[place][0].num_elements for place in after]
-    known = [count for count in counts if count is not None]
-    reduced = [one for one in gradients if one.reduced is not False]
-    shapes = [one.shape for one in reduced if one.shape is not None]
-    sent = [one.num_elements for one in before if one.num_elements is not None]
-    if len(known) == len(after) and len(shapes) == len(reduced) and len(sent) == len(before):
+    counts = [found[place].num_elements for place in after]
+    sent = [one.num_elements for one in before]
+    shapes = [one.shape for one in gradients if one.reduced is not False]
+    if None not in (*counts, *sent, *shapes):
         # A scalar's shape and that of a gradient which is not there look alike.
-        most = sum(map(prod, shapes)) - sum(sent)
-        fewest = most - sum(not shape for shape in shapes)
+        most = sum(prod(shape or ()) for shape in shapes) - sum(one or 0 for one in sent)
         if most == 0:
             return []
+        sums = list(accumulate((one or 0 for one in counts), initial=0))
         for begin in range(len(after)):
-            total = 0
-            for end in range(begin, len(after)):
-                total += known[end]
-                if total > 0 and fewest <= total <= most:
-                    return list(after[begin : end + 1])
-    others = [one.num_elements for one in before] + counts
-    if all(count == 1 for count in others):
-        return list(after)
-    return [place for place, count in zip(after, counts, strict=True) if count != 1]
-
-
-def _inside_one_node(
-    found: Sequence[tuple[SeenCollective, int]], gradients: int, backward: _Backward
-) -> list[int]:
-    """One all-reduce a gradient within backward, though no hook sent them: a compiled backward's own."""
-    inside = [
-        place
-        for place, (one, _) in enumerate(found)
-        if (one.kind, one.role) == ("all_reduce", "other")
-        and backward.start_ns <= one.launched_ns < backward.until_ns
-    ]
-    return inside if len(inside) == gradients else []
+            for end in range(begin + 1, len(after) + 1):
+                if sums[end] - sums[begin] > 0 and most - shapes.count(()) <= sums[end] - sums[begin] <= most:
+                    return list(after[begin:end])
+    is_all = all(count == 1 for count in (*sent, *counts))
+    return [place for place, count in zip(after, counts, strict=True) if is_all or count != 1]
