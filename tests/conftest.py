@@ -39,19 +39,13 @@ def _kernels_compiled_once() -> Iterator[None]:
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]
     """All tests of a file go to one of several workers: they share its ranks, its server, its records.
 
-    Files whose tests look at the same run of DeepSpeed go together too, and those that share a browser: its
-    first page costs more than any three after it. (``--dist loadgroup`` does not do it:
-    xdist 3.8 writes its groups where pytest 9 does not look.)
+    Files that share a browser go together too: its first page costs more than any three after it. (``--dist
+    loadgroup`` does not do it: xdist 3.8 writes its groups where pytest 9 does not look.)
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
-        together = {
-            "tests/systems/test_zero_memory": "deepspeed",
-            "tests/systems/test_sharded_": "deepspeed",
-            "tests/app/browser/": "browser",
-        }
-        return next((name for start, name in together.items() if file.startswith(start)), file)
+        return "browser" if file.startswith("tests/app/browser/") else file
 
 
 def pytest_collection(session: pytest.Session) -> None:

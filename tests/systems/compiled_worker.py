@@ -1,7 +1,6 @@
 """Real torch.compile of a real DistributedDataParallel on one gloo rank: cases in, what was seen out.
 
-Usage: ``python -m tests.systems.compiled_worker CASES ANSWERS STORE`` with RANK and WORLD_SIZE set; the
-answers go to ``ANSWERS.<rank>``, a line each. A case is a dict:
+A case is a dict:
 
 - ``parts``: what forward goes through, in order: ``{kind, name, …}``. ``linear`` (``inputs``, ``outputs``,
   ``bias``, ``spare``: bytes of its weight's storage beyond it), ``norm``, ``scale``; ``again`` uses the
@@ -14,12 +13,13 @@ answers go to ``ANSWERS.<rank>``, a line each. A case is a dict:
 An answer is a dict: ``parameters`` (name, shape, bytes, of those that need a gradient),
 ``eager`` (the order in which those that DDP reduces are ready without torch.compile), ``graphs`` (of each the
 parameters of its cuts, cuts in the order of backward), ``ready`` (as ``eager``, compiled, of the fourth step;
-null: the backward of a compiled graph begins), ``rebuilt`` (the Reducer's buckets), ``events`` (none).
+null: the backward of a compiled graph begins), ``rebuilt`` (the Reducer's buckets).
 """
 
 import re
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 import torch._dynamo
@@ -28,10 +28,8 @@ from torch import Tensor, nn
 from torch._dynamo.backends.distributed import DDPOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.systems.answering import answer_each, meet
+from tests.systems.real_ranks import Answer, Case, answer_each, meet
 
-Case = dict[str, Any]
-Answer = dict[str, Any]
 _PARAMETER = re.compile(r"modules_([a-z]+\d+)_parameters_(weight|bias)")
 
 
@@ -88,8 +86,8 @@ def forward_of(case: Case) -> Callable[[Model, Tensor], Tensor]:
     return forward
 
 
-class Run:
-    """One case on this rank."""
+class CompiledRun:
+    """One case on this rank; DDPOptimizer's own ``compile_fn`` is told of, graph by graph."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -110,21 +108,29 @@ class Run:
     def answer(self) -> Answer:
         """What was seen."""
         self.model(self.batch).sum().backward()
-        eager, rebuilt = list(self.ready), self._train()
+        eager, compile_fn = list(self.ready), DDPOptimizer.compile_fn
+
+        def seen(optimizer: DDPOptimizer, *args: Any, **options: Any) -> Any:
+            made = compile_fn(optimizer, *args, **options)
+            cuts = [bucket.params for bucket in reversed(optimizer.buckets)]
+            named = [[found for name in cut if (found := _PARAMETER.search(name))] for cut in cuts]
+            self.graphs.append([[".".join(one.groups()) for one in cut] for cut in named])
+            return made
+
+        with mock.patch.object(DDPOptimizer, "compile_fn", seen):
+            rebuilt = self._train()
         return {
             "parameters": [(name, list(one.shape), one.nbytes) for name, one in self.trained.items()],
             "eager": eager,
             "graphs": self.graphs,
             "ready": self.ready,
             "rebuilt": rebuilt,
-            "events": [],
         }
 
     def _train(self) -> list[list[int]]:
         case = self.case
-        ddp = DistributedDataParallel(
-            self.model, bucket_cap_mb=case["bucket_cap"] / 2**20, **case.get("options", {})
-        )
+        cap_mb = case["bucket_cap"] / 2**20
+        ddp = DistributedDataParallel(self.model, bucket_cap_mb=cap_mb, **case.get("options", {}))
         ddp.bucket_bytes_cap = case["compile_cap"]
         compiled = torch.compile(ddp, backend=case["backend"])
         for _ in range(4):
@@ -138,15 +144,6 @@ class Run:
         log = ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")
         return [[int(index) for index in bucket.split()] for bucket in log.split(",") if bucket.strip()]
 
-    def watch(self, optimizer: DDPOptimizer) -> None:
-        """Keep the cuts that torch made of one graph."""
-        self.graphs.append(
-            [
-                [".".join(found.groups()) for name in bucket.params if (found := _PARAMETER.search(name))]
-                for bucket in reversed(optimizer.buckets)
-            ]
-        )
-
 
 def _nodes(last: Any) -> list[Any]:
     found, left = [], [last]
@@ -158,26 +155,6 @@ def _nodes(last: Any) -> list[Any]:
     return found
 
 
-def main() -> None:
-    """Answer every case, in the order given."""
-    meet()
-    run: Run | None = None
-    compile_fn = DDPOptimizer.compile_fn
-
-    def seen(optimizer: DDPOptimizer, *args: Any, **options: Any) -> Any:
-        made = compile_fn(optimizer, *args, **options)
-        assert run is not None
-        run.watch(optimizer)
-        return made
-
-    def answer(case: Any) -> Any:
-        nonlocal run
-        run = Run(case)
-        return run.answer()
-
-    DDPOptimizer.compile_fn = seen  # type: ignore[method-assign]
-    answer_each(answer)
-
-
 if __name__ == "__main__":
-    main()
+    meet()
+    answer_each(lambda case: CompiledRun(case).answer())

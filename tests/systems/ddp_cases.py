@@ -54,16 +54,10 @@ def _keywords(draw: random.Random, graph: str) -> dict[str, Any]:
     return keywords
 
 
-def _hook(draw: random.Random, has_sparse: bool) -> dict[str, Any]:
-    if has_sparse:
-        return {"name": draw.choice(["allreduce", "builtin_allreduce"])}
-    name = draw.choice(
-        [
-            *("noop", "allreduce", "fp16_compress", "fp16_wrapped_allreduce"),
-            *("builtin_allreduce", "builtin_fp16_compress"),
-        ]
-    )
-    return {"name": name}
+def _hook(draw: random.Random, has_sparse: bool) -> str:
+    casts = ("noop", "allreduce", "fp16_compress", "fp16_wrapped_allreduce")
+    own = ("builtin_allreduce", "builtin_fp16_compress")
+    return draw.choice(["allreduce", "builtin_allreduce"] if has_sparse else [*casts, *own])
 
 
 def _model(draw: random.Random, graph: str, by_rank: bool) -> list[Layer]:

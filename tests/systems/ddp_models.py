@@ -1,8 +1,8 @@
 """Models written down as lists of layers, for real runs of DistributedDataParallel.
 
-A layer is a dict. ``kind`` is "linear", "norm", "conv", "batch_norm", "encoder", "embedding" or "nothing" (a
-parameter without elements); ``width`` is what comes in, ``out`` what goes out (linear and conv). Further
-keys, all optional:
+A layer is a dict. ``kind`` is "linear", "norm", "conv", "batch_norm", "encoder", "embedding", "nothing" (a
+parameter without elements) or "nap" (none; it sleeps for ``forward_ms`` and ``backward_ms``); ``width`` is
+what comes in, ``out`` what goes out (linear and conv). Further keys, all optional:
 
 - ``rows``, ``sparse``: of an embedding, whose output is added to what comes in;
 - ``bias``: False for none; ``dtype``: of parameters and buffers;
@@ -10,11 +10,13 @@ keys, all optional:
 - ``used``: False, or the iterations (from 1) in which the layer takes part; ``ranks``: where it does;
 - ``times``: how often it is applied; ``checkpoint``: "reentrant" or "saved", recomputed in backward;
 - ``tied``: place of the layer whose ``weight`` it shares;
-- ``outside``: True where its output is returned, but is no part of the loss.
+- ``outside``: True where its output is returned, but is no part of the loss;
+- ``declared``: its place among the attributes, where that is not its place in forward.
 
 Layers that are not always used must keep the width.
 """
 
+import time
 from typing import Any
 
 import torch
@@ -32,17 +34,20 @@ class Net(nn.Module):
         super().__init__()
         self.iteration = 1
         self._specs, self._rank = layers, rank
-        self.layers = nn.ModuleList([_layer(spec) for spec in layers])
-        for spec, layer in zip(layers, self.layers, strict=True):
+        made = [_layer(spec) for spec in layers]
+        for spec, layer in zip(layers, made, strict=True):
             if "tied" in spec:
-                layer.weight = self.layers[spec["tied"]].weight
+                layer.weight = made[spec["tied"]].weight
+        declared = sorted(range(len(layers)), key=lambda place: layers[place].get("declared", place))
+        self.layers = nn.ModuleDict({str(place): made[place] for place in declared})
 
     def forward(self, values: Tensor, places: Tensor) -> tuple[Tensor, list[Tensor]]:
         """What the loss is made of, and outputs outside of it."""
         outside = []
-        for spec, layer in zip(self._specs, self.layers, strict=True):
+        for place, spec in enumerate(self._specs):
             if not self._is_used(spec):
                 continue
+            layer = self.layers[str(place)]
             if spec.get("outside"):
                 outside.append(_apply(spec, layer, values, places))
                 continue
@@ -65,6 +70,20 @@ class Nothing(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         return values + self.nothing.sum()
+
+
+class Nap(nn.Module):
+    """Nothing but time."""
+
+    def __init__(self, forward_ms: float, backward_ms: float) -> None:
+        super().__init__()
+        self.forward_ms, self.backward_ms = forward_ms, backward_ms
+
+    def forward(self, values: Tensor) -> Tensor:
+        time.sleep(self.forward_ms / 1e3)
+        values = values.view_as(values)
+        values.register_hook(lambda _: time.sleep(self.backward_ms / 1e3))
+        return values
 
 
 def batch(layers: list[Layer], generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -94,6 +113,8 @@ def _layer(spec: Layer) -> nn.Module:
             layer = nn.Embedding(spec["rows"], width, sparse=spec.get("sparse", False))
         case "nothing":
             layer = Nothing()
+        case "nap":
+            layer = Nap(spec.get("forward_ms", 0), spec["backward_ms"])
         case kind:
             raise ValueError(f"no layer of kind {kind!r}")
     layer.to(getattr(torch, spec.get("dtype", "float32")))
@@ -108,7 +129,7 @@ def _apply(spec: Layer, layer: nn.Module, values: Tensor, places: Tensor) -> Ten
         if isinstance(layer, nn.Embedding):
             looked_up: Tensor = layer(places)
             return values.to(looked_up.dtype) + looked_up
-        values = values.to(next(layer.parameters()).dtype)
+        values = values.to(next(layer.parameters(), values).dtype)
         if spec["kind"] in ("conv", "batch_norm"):
             result: Tensor = layer(values.transpose(1, 2)).transpose(1, 2)
         else:

@@ -1,20 +1,13 @@
-"""Real ``fully_shard`` on gloo ranks: cases in, which collectives they launched out.
-
-Usage: ``python -m tests.systems.fsdp2_worker CASES ANSWERS STORE`` with RANK and WORLD_SIZE set; the answers
-of a rank go to ``ANSWERS.<rank>``, a line each. A case is a dict:
+"""Real ``fully_shard``. A case is a dict:
 
 - ``embeds``, ``has_head``: what stands before and behind the blocks; ``blocks``: for each the kinds of its
   parts; ``width``; ``dtype``;
 - ``wrapped``: modules by unit, the root apart; ``settings``: reshard_after_forward, forward_prefetch,
   backward_prefetch, param_dtype, reduce_dtype, accumulation_steps, replicas, as the simulation takes them.
 
-An answer is a dict: ``parameters`` (name, shape, bytes, dtype), ``ready`` (gradients in the order in which
-the same model makes them ready without FSDP), ``events`` (iteration, micro_batch, phase, kind, elements,
-dtype), ``groups`` (the ranks of each event's group), ``error``.
+``ready`` is the order in which the same model makes gradients ready without FSDP.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -22,28 +15,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
-from tests.systems.answering import answer_each, meet
-
-Case = dict[str, Any]
-Answer = dict[str, Any]
-# By what torch calls it: what it is, and the argument that holds all that travels.
-_CALLS = {
-    "all_gather_single": ("all_gather", 0, "output"),
-    "reduce_scatter_single": ("reduce_scatter", 1, "input"),
-    "all_reduce": ("all_reduce", 0, "tensor"),
-}
-
-
-def main() -> None:
-    """Answer every case, in the order given."""
-    meet()
-    answer_each(lambda case: Run(case).answer())
+from tests.systems.real_ranks import Run, answer_each, meet
 
 
 class Block(nn.Module):
-    """Its parts one after the other, all of one width."""
+    """Its parts one after the other, all of one width, and a residual connection."""
 
     def __init__(self, kinds: list[str], width: int) -> None:
         super().__init__()
@@ -51,14 +28,13 @@ class Block(nn.Module):
         self.parts = nn.Sequential(*(made[kind]() for kind in kinds))
 
     def forward(self, x: Tensor) -> Tensor:
-        """A residual block."""
         return x + self.parts(x)
 
 
 class Net(nn.Module):
-    """Blocks in a list, perhaps behind an embedding and before a head."""
+    """Blocks in a list, perhaps behind an embedding and before a head; a scalar comes out."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: dict[str, Any]) -> None:
         super().__init__()
         width = case["width"]
         self.tokens = nn.Embedding(7, width) if case["embeds"] else None
@@ -66,7 +42,6 @@ class Net(nn.Module):
         self.head = nn.Linear(width, 5) if case["has_head"] else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """A scalar."""
         if self.tokens is not None:
             x = self.tokens(torch.arange(x.shape[0]))
         for block in self.blocks:
@@ -74,120 +49,57 @@ class Net(nn.Module):
         return (x if self.head is None else self.head(x)).float().square().mean()
 
 
-class Run:
-    """One case on one rank."""
+class Fsdp2Run(Run):
+    calls = (
+        (dist, "all_gather_single", "all_gather", 0, "output"),
+        (dist, "reduce_scatter_single", "reduce_scatter", 1, "input"),
+        (dist, "all_reduce", "all_reduce", 0, "tensor"),
+    )
 
-    def __init__(self, case: Case) -> None:
-        self.case = case
-        self.settings = case["settings"]
-        self.events: list[dict[str, Any]] = []
-        self.groups: list[list[int]] = []
-        self.where: dict[str, Any] = {"iteration": 0, "micro_batch": 1, "phase": "construction"}
-        self.dtype = getattr(torch, case["dtype"])
-
-    def answer(self) -> Answer:
-        """Train, and tell."""
-        net, error = self._net(), None
-        parameters = [
-            {"name": name, "shape": list(p.shape), "num_bytes": p.nbytes, "dtype": self.case["dtype"]}
-            for name, p in net.named_parameters()
-        ]
-        ready = self._ready()
-        with self._noted():
-            try:
-                self._wrap(net)
-                for iteration in (1, 2):
-                    self._train(net, iteration)
-            except (AssertionError, RuntimeError, ValueError) as caught:
-                error = [type(caught).__name__, str(caught)]
-        return {
-            "parameters": parameters,
-            "ready": ready,
-            "events": self.events,
-            "groups": self.groups,
-            "error": error,
-        }
-
-    def _net(self) -> Net:
-        torch.manual_seed(0)
+    def build(self) -> nn.Module:
+        self.settings, self.dtype = self.case["settings"], getattr(torch, self.case["dtype"])
+        plain, self.order = Net(self.case).to(self.dtype), list[int]()
+        for index, parameter in enumerate(plain.parameters()):
+            parameter.register_post_accumulate_grad_hook(lambda _, index=index: self.order.append(index))
+        self.input = torch.ones(3, self.case["width"], dtype=self.dtype)
+        plain(self.input).backward()
         return Net(self.case).to(self.dtype)
 
-    def _input(self) -> Tensor:
-        return torch.ones(3, self.case["width"], dtype=self.dtype)
-
-    def _ready(self) -> list[int]:
-        net, order = self._net(), []
-        for index, parameter in enumerate(net.parameters()):
-            parameter.register_post_accumulate_grad_hook(lambda _, index=index: order.append(index))
-        net(self._input()).backward()
-        return order
-
-    def _wrap(self, net: Net) -> None:
-        named = {name: getattr(torch, self.settings[name]) for name in _DTYPES if name in self.settings}
-        more: dict[str, Any] = {"mp_policy": MixedPrecisionPolicy(**named)}
-        names: tuple[str, ...] = ("shard",)
-        shape: tuple[int, ...] = (dist.get_world_size(),)
+    def wrap(self) -> None:
+        dtypes = ("param_dtype", "reduce_dtype")
+        named = {name: getattr(torch, self.settings[name]) for name in dtypes if name in self.settings}
+        names, shape = ("shard",), (dist.get_world_size(),)
         if (replicas := self.settings.get("replicas", 1)) > 1:
             names, shape = ("replicate", "shard"), (replicas, shape[0] // replicas)
-        more["mesh"] = init_device_mesh("cpu", shape, mesh_dim_names=names)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+        more = {"mp_policy": MixedPrecisionPolicy(**named), "mesh": mesh}
         kept = self.settings.get("reshard_after_forward", True)
-        units = [[net.get_submodule(name) for name in unit] for unit in self.case["wrapped"]]
+        units = [[self.net.get_submodule(name) for name in unit] for unit in self.case["wrapped"]]
         for unit in units:
             fully_shard(unit[0] if len(unit) == 1 else unit, reshard_after_forward=kept, **more)
-        fully_shard(net, **more)
+        fully_shard(self.net, **more)
         firsts = [unit[0] for unit in units]
         for kind, ordered in (("forward", firsts), ("backward", firsts[::-1])):
             ahead = self.settings.get(f"{kind}_prefetch", 0)
             for place, module in enumerate(ordered if ahead else []):
                 getattr(module, f"set_modules_to_{kind}_prefetch")(ordered[place + 1 : place + 1 + ahead])
             if ahead and kind == "backward":
-                net.set_modules_to_backward_prefetch(ordered[:ahead])
+                self.net.set_modules_to_backward_prefetch(ordered[:ahead])
 
-    def _train(self, net: Net, iteration: int) -> None:
-        count = self.settings.get("accumulation_steps", 1)
-        for number in range(1, count + 1):
-            net.set_requires_gradient_sync(number == count)
-            self.where = {"iteration": iteration, "micro_batch": number, "phase": "forward"}
-            loss = net(self._input())
-            self.where["phase"] = "backward"
-            loss.backward()
-        for parameter in net.parameters():
-            parameter.grad = None
+    def micro_batches(self) -> int:
+        return self.settings.get("accumulation_steps", 1)
 
-    @contextlib.contextmanager
-    def _noted(self) -> Iterator[None]:
-        """Notes every collective that FSDP2 calls, and when autograd's final callback begins."""
-        known = {name: getattr(dist, name) for name in _CALLS}
-        callback, run = FSDPState._root_post_backward_final_callback, self
+    def micro_batch(self, *, is_last: bool) -> None:
+        self.net.set_requires_gradient_sync(is_last)
+        self.backward(1 * self.net(self.input))  # whose hook comes before FSDP's own on what it gives back
 
-        def noted(name: str) -> Callable[..., Any]:
-            kind, place, word = _CALLS[name]
+    def step(self) -> None:
+        self.net.zero_grad()
 
-            def noting(*args: Any, **more: Any) -> Any:
-                whole = more[word] if word in more else args[place]
-                dtype = str(whole.dtype).removeprefix("torch.")
-                run.groups.append(dist.get_process_group_ranks(more["group"]))
-                run.events.append({**run.where, "kind": kind, "elements": whole.numel(), "dtype": dtype})
-                return known[name](*args, **more)
+    def more(self) -> dict[str, Any]:
+        return {"ready": [[self.order]] * self.iterations}
 
-            return noting
-
-        def called(state: FSDPState) -> None:
-            run.where["phase"] = "end of backward"
-            callback(state)
-
-        for name in _CALLS:
-            setattr(dist, name, noted(name))
-        FSDPState._root_post_backward_final_callback = called  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            for name, call in known.items():
-                setattr(dist, name, call)
-            FSDPState._root_post_backward_final_callback = callback  # type: ignore[method-assign]
-
-
-_DTYPES = ("param_dtype", "reduce_dtype")
 
 if __name__ == "__main__":
-    main()
+    meet()
+    answer_each(lambda case: Fsdp2Run(case).answer())

@@ -197,9 +197,14 @@ ZERO: dict[str, Case] = {
 KINDS = ("linear", "linear", "norm", "embedding")
 
 
-def layer(number: int, kind: str = "linear", **more: Any) -> dict[str, Any]:
-    """One module, declared where it is used unless ``declared`` says otherwise."""
-    return {"name": f"m{number}", "kind": kind, "declared": number, "dtype": "float32"} | more
+def layers(width: int, *kinds: str, **of_each: Sequence[Any]) -> list[dict[str, Any]]:
+    """Modules of one width (ddp_models), and what else each has; None: nothing."""
+    made = []
+    for place, kind in enumerate(kinds):
+        more = {name: values[place] for name, values in of_each.items() if values[place] is not None}
+        shape = {"linear": {"out": width}, "embedding": {"rows": 7}}.get(kind, {})
+        made.append({"kind": kind, "width": width} | shape | more)
+    return made
 
 
 def random_megatron(seed: int) -> Case:
@@ -210,16 +215,16 @@ def random_megatron(seed: int) -> Case:
     if draw.random() < 0.4:
         draw.shuffle(places)
     dtypes = draw.choice([("float32",), ("float32",), ("bfloat16",), ("bfloat16", "float32")])
-    layers = [
-        layer(number, draw.choice(KINDS), declared=places[number], dtype=draw.choice(dtypes))
-        for number in range(count)
-    ]
+    drawn = [(draw.choice(KINDS), draw.choice(dtypes)) for _ in range(count)]
     config = _random_megatron_config(draw)
-    case: Case = {"layers": layers, "width": draw.choice([8, 16, 24]), "config": config}
+    width = draw.choice([8, 16, 24])
+    kinds, each = zip(*drawn, strict=True)
+    case: Case = {"layers": layers(width, *kinds, declared=places, dtype=each), "config": config}
     if draw.random() < 0.25:
         case["num_microbatches"] = draw.randint(2, 3)
     if count > 1 and draw.random() < 0.15 and not config.get("overlap_param_gather"):
-        _leave_out(draw, layers, config)
+        draw.choice(case["layers"])["used"] = False  # with hooks only what is a bucket of its own
+        config["overlap_grad_reduce"] = False
     return case
 
 
@@ -238,57 +243,37 @@ def _random_megatron_config(draw: random.Random) -> dict[str, Any]:
     return config
 
 
-def _leave_out(draw: random.Random, layers: list[dict[str, Any]], config: dict[str, Any]) -> None:
-    """One module that forward leaves out: from hooks only if its parameters are buckets of their own."""
-    draw.choice(layers)["unused"] = True
-    if config["overlap_grad_reduce"]:
-        config["overlap_grad_reduce"] = False
-
-
+HOOKS = {"overlap_grad_reduce": True, "bucket_size": 300}
+MIXED = ("bfloat16", "float32", "bfloat16", "float32")
+UNUSED = (None, False, None)
 MEGATRON: dict[str, Case] = {
     "all-reduces from hooks": {
-        "layers": [layer(n, kind) for n, kind in enumerate(("embedding", "linear", "norm", "linear"))],
-        "width": 16,
-        "config": {"overlap_grad_reduce": True, "bucket_size": 300},
+        "layers": layers(16, "embedding", "linear", "norm", "linear"),
+        "config": HOOKS,
     },
     "fp32 gradients of bf16, declared in another order": {
-        "layers": [
-            layer(n, "linear", declared=(2, 0, 3, 1)[n], dtype=("bfloat16", "float32")[n % 2])
-            for n in range(4)
-        ],
-        "width": 16,
-        "config": {"overlap_grad_reduce": True, "bucket_size": 300, "grad_reduce_in_fp32": True},
+        "layers": layers(16, *["linear"] * 4, declared=(2, 0, 3, 1), dtype=MIXED),
+        "config": HOOKS | {"grad_reduce_in_fp32": True},
     },
     "reduce-scatters, gathers in forward": {
-        "layers": [
-            layer(n, kind) for n, kind in enumerate(("embedding", "norm", "linear", "norm", "linear"))
-        ],
-        "width": 24,
-        "config": {
-            "overlap_grad_reduce": True,
-            "bucket_size": 300,
-            "use_distributed_optimizer": True,
-            "overlap_param_gather": True,
-        },
+        "layers": layers(24, "embedding", "norm", "linear", "norm", "linear"),
+        "config": HOOKS | {"use_distributed_optimizer": True, "overlap_param_gather": True},
         "num_microbatches": 2,
     },
     "after backward, gathers in step": {
-        "layers": [layer(n) for n in range(3)],
-        "width": 8,
+        "layers": layers(8, *["linear"] * 3),
         "config": {"use_distributed_optimizer": True, "grad_reduce_in_fp32": True},
     },
     "a bucket that no gradient comes to": {
-        "layers": [layer(0), layer(1, unused=True), layer(2)],
-        "width": 8,
-        "config": {"overlap_grad_reduce": True, "bucket_size": 0},
+        "layers": layers(8, *["linear"] * 3, used=UNUSED),
+        "config": HOOKS | {"bucket_size": 0},
     },
 }
 # With ``overlap_grad_reduce`` a bucket that some gradients come to, and some do not.
 HALF_USED = "half used"
 MEGATRON[HALF_USED] = {
-    "layers": [layer(0), layer(1, unused=True), layer(2)],
-    "width": 8,
-    "config": {"overlap_grad_reduce": True, "bucket_size": 80},
+    "layers": layers(8, *["linear"] * 3, used=UNUSED),
+    "config": HOOKS | {"bucket_size": 80},
 }
 
 

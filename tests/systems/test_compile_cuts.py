@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import sim
-from sim.errors import InputError, NotModelledError
+from sim.errors import NotModelledError
 from sim.importer.imported import ImportOptions
 from sim.importer.recorded.recorded_run import read_recording
 from sim.nouns.timeline import Timeline
@@ -19,7 +19,7 @@ from tests.dist.test_user_path import torchrun
 from tests.effort import IS_WHOLE
 from tests.handmade import handmade, wired
 from tests.systems.compiled_cases import Case, eager_workload, graphs_of, random_case
-from tests.systems.ddp_ranks import run_cases
+from tests.systems.real import run
 from tests.training.compiled import EAGER
 from tests.training.compiled_train import CASES
 
@@ -64,7 +64,7 @@ def compare(first: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """``count`` random models with everything, and as many chains."""
     seeds = range(first, first + count)
     cases = [random_case(seed, plain=plain) for plain in (False, True) for seed in seeds]
-    answers = run_cases(cases, worker="compiled_worker", world_size=1)
+    answers = run("compiled_worker", cases, world_size=1)
     for number, (case, by_rank) in enumerate(zip(cases, answers, strict=True)):
         check(case, by_rank[0])
         if number >= count:
@@ -181,39 +181,3 @@ def test_of_equals_a_heap_gives_out_neither_the_first_nor_the_last() -> None:
     assert handed_out(range(5)) == [0, 2, 4, 1, 3]
     assert handed_out([None, 0, 1, 2]) == [0, 1, 2]
     assert handed_out([]) == []
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"optimize_ddp": "python_reducer_without_compiled_forward"}, NotModelledError, "as under no_opt"),
-        ({"optimize_ddp": "python_reducer"}, NotModelledError, "python_reducer"),
-        ({"optimize_ddp": True}, InputError, "optimize_ddp=True is not legal; give one of ddp_optimizer"),
-        ({"compile_cap_mb": 25}, InputError, "compile_cap_mb needs optimize_ddp"),
-        (
-            {"optimize_ddp": "no_optimization", "compile_cap_mb": 25},
-            InputError,
-            "compile_cap_mb needs optimize_ddp=ddp_optimizer",
-        ),
-        *(
-            (
-                {"optimize_ddp": "ddp_optimizer", "compile_cap_mb": cap},
-                InputError,
-                r"compile_cap_mb=.* is not legal; give (at least 1 \(MiB\)|a finite number > 0)",
-            )
-            for cap in (0.5, 0, "25", True, [25])
-        ),
-    ],
-)
-def test_what_is_refused(options: dict[str, Any], error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        sim.assign(FIVE, **options)
-
-
-def test_what_tells_no_operators_is_refused() -> None:
-    for changed, words in (({"sparse": True}, "some gradients are sparse"), ({"name": ""}, "")):
-        gradients = tuple(
-            replace(one, **(changed if words else {"name": f"bucket {one.index}"})) for one in FIVE.gradients
-        )
-        with pytest.raises(NotModelledError, match=words or "gradients are whole buckets"):
-            sim.torch_compiled(replace(FIVE, gradients=gradients))

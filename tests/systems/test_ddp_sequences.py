@@ -1,8 +1,7 @@
 """Simulation against real DistributedDataParallel: every collective of construction and of four iterations.
 
-Kind, elements, dtype, phase, gradient, root and order are compared exactly, and the rebuilt buckets with
-those that DDP logs. A workload knows no frozen parameters, which DDP's constructor sends along with the
-others: they are taken out of what was sent. The vectors of RULES.md are written down besides.
+All facts and the order are compared exactly (``real.check``), and the rebuilt buckets with those that DDP
+logs. The vectors of RULES.md are written down besides.
 """
 
 import itertools
@@ -16,14 +15,12 @@ import pytest
 import sim
 from sim.errors import SimError
 from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.systems.registry import write
 from sim.units import MIB
 from tests.handmade import handmade, wired
 from tests.systems.ddp_cases import random_case
-from tests.systems.ddp_ranks import run_cases
-from tests.systems.ddp_simulated import expected_events, options_of, workload_of
+from tests.systems.real import assigned, check, run, workload_of
 from tests.this_torch import Ran, takes
 
 pytestmark = pytest.mark.dist
@@ -84,7 +81,7 @@ NAMED: dict[str, Case] = {
         "layers": with_extra(times=2, checkpoint="reentrant"),
         "ddp": {**CAP, "static_graph": True},
     },
-    "compressed": {"layers": linears(20, 12, 9), "ddp": CAP, "hook": {"name": "fp16_compress"}},
+    "compressed": {"layers": linears(20, 12, 9), "ddp": CAP, "hook": "fp16_compress"},
     "a cap of 25": {"layers": linears(*LARGE), "ddp": {"bucket_cap_mb": 25}},
     "a cap of 1": {"layers": linears(*LARGE), "ddp": {"bucket_cap_mb": 1}},
     "a small model": {"layers": linears(*M1), "ddp": {}},
@@ -214,32 +211,9 @@ REFUSED: dict[str, tuple[Case, str, tuple[str, int]]] = {
 CREATE_GRAPH: Case = {"layers": linears(20, 12, 9), "ddp": CAP, "create_graph": True}
 
 
-def without_frozen(answer: dict[str, Any]) -> list[dict[str, Any]]:
-    """The events, with frozen parameters taken out of the broadcasts of the whole model."""
-    frozen: Counter[str] = Counter()
-    for parameter in answer["frozen"]:
-        frozen[parameter["dtype"]] += parameter["numel"]
-    events = []
-    for event in answer["events"]:
-        of_the_model = event["kind"] == "broadcast" and event["phase"] == "construction"
-        left_out = frozen[event["dtype"]] if of_the_model else 0
-        if event["elements"] > left_out or not left_out:
-            events.append({**event, "elements": event["elements"] - left_out})
-    return events
-
-
-def compare(case: Case, answers: Answers, **more: Any) -> None:
-    answer = answers[0]
-    assert answer["error"] is None
-    simulated, real = expected_events(case, answer, **more), without_frozen(answer)
-    for number, (mine, theirs) in enumerate(zip(simulated, real, strict=False)):
-        assert mine == theirs, f"collective {number}"
-    assert len(simulated) == len(real)
-
-
 def answer_all(cases: dict[Any, Case], **how: Any) -> Ran:
     taken = {name: case for name, case in cases.items() if takes(case["ddp"])}
-    return Ran(dict(zip(taken, run_cases(list(taken.values()), **how), strict=True)), cases)
+    return Ran(dict(zip(taken, run("ddp", list(taken.values()), **how), strict=True)), cases)
 
 
 @pytest.fixture(scope="module")
@@ -294,13 +268,13 @@ def by_hand(case: Case) -> Workload:
 @pytest.mark.parametrize("name", NAMED)
 def test_sequence(name: str, real: dict[Any, Answers]) -> None:
     """A2.6-A2.8, A3.5, A3.9, A3.12-A3.19, A8.1."""
-    compare(NAMED[name], real[name])
+    check("ddp", NAMED[name], real[name])
 
 
 @pytest.mark.parametrize("seed", SAMPLE)
 def test_random_sequence(seed: int, real: dict[Any, Answers]) -> None:
     """The same for random models and settings."""
-    compare(random_case(seed), real[seed])
+    check("ddp", random_case(seed), real[seed])
 
 
 def logged(answer: dict[str, Any]) -> list[list[int]]:
@@ -315,7 +289,7 @@ def test_sequence_is_what_ddp_logs(real: dict[Any, Answers]) -> None:
         if name not in real or case["ddp"].get("find_unused_parameters"):
             continue  # not of this torch, or never rebuilt
         answer = real[name][0]
-        made = sim.assign(workload_of(answer, len(answer["ready"])), **options_of(case))
+        made = assigned("ddp", case, workload_of(answer))
         assert [list(bucket) for bucket in made.bucket_indices] == logged(answer), name
         assert ", ".join(map(str, made.bucket_bytes or ())) == answer["logs"][-1]["rebuilt_bucket_sizes"], (
             name
@@ -362,10 +336,8 @@ def of_batch(answer: dict[str, Any], micro_batch: int) -> list[tuple[Any, ...]]:
 def test_micro_batches_that_each_reduce(name: str, real: dict[Any, Answers]) -> None:
     """Every micro-batch of a steady step sends its buffers, its buckets, and its map where one is due."""
     answer = real[f"each reduces: {name}"][0]
-    workload, free = workload_of(answer, 4), (CurvePoint(num_bytes=0, duration_ns=0),)
-    options = {**options_of(each_reduces(name)), "no_sync": False}
-    hardware = Hardware(name="free", world_size=2, all_reduce=free, broadcast=free)
-    programs = write(workload, hardware, sim.assign(workload, **options))
+    workload = workload_of(answer)
+    programs = write(workload, wired({0: 0}), assigned("ddp", each_reduces(name), workload))
     assert [
         [(c.kind, c.elements, c.dtype, c.phase, c.gradient) for c in program.collectives]
         for program in programs
@@ -392,7 +364,7 @@ def test_what_torch_refuses_is_refused(name: str, real: dict[Any, Answers]) -> N
         assert error["text"].startswith(text)
         assert (error["phase"], error["iteration"]) == (phase, iteration)
     with pytest.raises(SimError):
-        sim.explain(workload_of(real[name][0]), **options_of(case))
+        assigned("ddp", case, workload_of(real[name][0]))
 
 
 def test_create_graph_stops_in_iteration_1(real: dict[Any, Answers]) -> None:
@@ -405,13 +377,13 @@ def test_create_graph_stops_in_iteration_1(real: dict[Any, Answers]) -> None:
 def test_three_ranks() -> None:
     """What is sent does not depend on how many ranks there are."""
     for name, answers in answer_all(THREE_RANKS, world_size=3).items():
-        compare(THREE_RANKS[name], answers, world_size=3)
+        check("ddp", THREE_RANKS[name], answers)
 
 
 def test_last_bucket_cap() -> None:
     """A2.5: DDP_SET_LAST_BUCKET_CAP=1 changes the rebuilt buckets, and nothing before them."""
     for name, answers in answer_all(LAST_CAP, DDP_SET_LAST_BUCKET_CAP="1").items():
-        compare(LAST_CAP[name], answers, set_last_bucket_cap=True)
+        check("ddp", LAST_CAP[name], answers, set_last_bucket_cap=True)
 
 
 @pytest.fixture(scope="module")
@@ -424,7 +396,7 @@ def many() -> dict[int, Answers]:
 @pytest.mark.parametrize("seed", MANY)
 def test_many_random_sequences(seed: int, many: dict[int, Answers]) -> None:
     """Random models and settings by seed."""
-    compare(random_case(seed), many[seed])
+    check("ddp", random_case(seed), many[seed])
 
 
 def test_random_cases_try_every_setting() -> None:
@@ -432,7 +404,7 @@ def test_random_cases_try_every_setting() -> None:
     cases = [random_case(seed) for seed in MANY]
     tried = Counter(name for case in cases for name, value in case["ddp"].items() if value is not None)
     tried.update("accumulation" for case in cases if case["accumulation"] > 1)
-    tried.update(case["hook"]["name"] for case in cases if "hook" in case)
+    tried.update(case["hook"] for case in cases if "hook" in case)
     tried.update(key for case in cases for layer in case["layers"] for key in layer)
     wanted = {
         *("bucket_cap_mb", "bucket_cap_mb_list", "find_unused_parameters", "static_graph"),

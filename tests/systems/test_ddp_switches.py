@@ -1,4 +1,4 @@
-"""DDP's switches: what is refused, what holds of any legal combination, each one's times by hand (A2-A8)."""
+"""DDP's switches: what holds of any legal combination, and each one's times by hand (A2-A8)."""
 
 import itertools
 import math
@@ -11,17 +11,20 @@ from hypothesis import strategies as st
 
 import sim
 from sim.clock import play
-from sim.clock.program import OPTIMIZER
-from sim.errors import AssignmentError, InputError, NotModelledError
-from sim.nouns.assignment import Assignment
-from sim.nouns.ddp_switches import ARGUMENTS, HOOKS, read_switches
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.clock.program import COPY_IN, OPTIMIZER
+from sim.nouns.ddp_switches import HOOKS
+from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
 from sim.systems.registry import write
 from sim.units import transfer_ns
 from tests.effort import tries
-from tests.systems.ddp_jobs import ITERATIONS, MIB, Job, jobs, mlp
+from tests.handmade import handmade, wired
+from tests.systems.ddp_jobs import ITERATIONS, MIB, Job, jobs
+
+# The dtype on the wire of each hook that sends a bucket as it is, once; "": the bucket's own.
+SENT_AS = {"allreduce": "", "fp16_compress": "float16", "bf16_compress": "bfloat16"}
+EACH = {"accumulation_steps": 3, "no_sync": False}
 
 # Properties of any legal combination
 
@@ -36,52 +39,43 @@ def test_both_engines_agree_under_any_switches(job: Job, iteration: Iteration) -
     assert replace(sim.summarize(two), engine="simpy") == sim.summarize(one)
 
 
-def first_of_each_bucket(timeline: Timeline) -> list[Any]:
-    seen = {}
+def test_what_a_hook_sends_is_tested() -> None:
+    assert {*SENT_AS, "noop"} == set(HOOKS)
+
+
+@settings(max_examples=tries(400))
+@given(jobs(), iterations)
+def test_what_is_sent_from_where(job: Job, iteration: Iteration) -> None:
+    """A3.3, A3.5: in bucket order, each by the hook that completes the last of all buckets up to it; unused
+    parameters wait for the first hook. A3.9: the map follows the last bucket; in a static graph's first
+    iteration it leads, and all comes after backward (A3.15). A3.14: only buckets of nothing but unused
+    parameters are skipped, not in that iteration. A3.17: all elements travel, in the hook's dtype."""
+    timeline, gradients = job.simulate(iteration), job.workload.gradients
+    is_first_static = bool(job.has("static_graph")) and iteration == 1
+    buckets = timeline.assignment.bucket_indices
+    order, hook = job.workload.order(), job.has("comm_hook")
+    place = {index: number for number, index in enumerate(order)} | dict.fromkeys(job.unused, 0)
+    skips = job.has("skip_all_reduce_unused_params") and not is_first_static
+    expected, latest, trigger = [], 0, None
+    for number, bucket in enumerate(buckets):
+        latest = max(latest, *(place[index] for index in bucket))
+        trigger = None if is_first_static else order[latest]
+        dtype = (SENT_AS.get(hook) or gradients[bucket[0]].dtype) if hook else gradients[bucket[0]].dtype
+        elements = sum(math.prod(gradients[index].shape) for index in bucket)
+        if hook != "noop" and not (skips and job.unused.issuperset(bucket)):
+            expected.append((number, trigger, elements, dtype))
+    if job.searches or is_first_static:
+        expected.insert(0 if is_first_static else len(expected), (None, trigger, len(gradients), "int32"))
+    sent = [played.collective for played in timeline.collectives]
+    assert [(one.bucket, one.gradient, one.elements, one.dtype) for one in sent] == expected
+    assert all(one.num_bytes == one.elements * DTYPE_BYTES[one.dtype] for one in sent)
+    assert {one.phase for one in sent} <= {"end of backward" if is_first_static else "backward"}
+    launches = [played.launch_ns for played in timeline.collectives]
+    assert launches == sorted(launches)
     for played in timeline.collectives:
         if played.collective.bucket is not None:
-            seen.setdefault(played.collective.bucket, played)
-    return list(seen.values())
-
-
-@settings(max_examples=tries(300))
-@given(jobs(), iterations)
-def test_launches_are_in_bucket_order_and_the_map_is_last(job: Job, iteration: Iteration) -> None:
-    """A3.5, A3.9: the map follows the last bucket; in a static graph's first iteration it leads (A3.15)."""
-    timeline = job.simulate(iteration)
-    launched = first_of_each_bucket(timeline)
-    buckets = [played.collective.bucket for played in launched]
-    assert buckets == sorted(buckets)
-    for before, after in itertools.pairwise(launched):
-        assert before.launch_ns <= after.launch_ns
-    for played in launched:
-        assert played.launch_ns >= timeline.buckets[played.collective.bucket].ready_ns
-    maps = [played for played in timeline.collectives if played.collective.bucket is None]
-    is_first_static = bool(job.has("static_graph")) and iteration == 1
-    assert len(maps) == (job.searches or is_first_static)
-    for played in maps:
-        assert played.collective.elements == len(job.workload.gradients)
-        assert played.collective.dtype == "int32"
-        others = [other.launch_ns for other in launched]
-        assert all(
-            played.launch_ns <= time if is_first_static else played.launch_ns >= time for time in others
-        )
-
-
-@settings(max_examples=tries(200))
-@given(jobs(), iterations)
-def test_every_bucket_is_sent_once_unless_skipped_or_by_noop(job: Job, iteration: Iteration) -> None:
-    """A3.14: only buckets of nothing but unused parameters are skipped; not in a static graph's first."""
-    timeline = job.simulate(iteration)
-    sent = [played.collective.bucket for played in first_of_each_bucket(timeline)]
-    skips = job.has("skip_all_reduce_unused_params") and not (job.has("static_graph") and iteration == 1)
-    expected = [
-        number
-        for number, bucket in enumerate(timeline.assignment.bucket_indices)
-        if not (skips and job.unused.issuperset(bucket))
-    ]
-    assert sent == ([] if job.has("comm_hook") == "noop" else expected)
-    for number in set(range(len(timeline.buckets))) - set(sent):
+            assert played.launch_ns >= timeline.buckets[played.collective.bucket].ready_ns
+    for number in set(range(len(buckets))) - {one.bucket for one in sent}:
         row = timeline.buckets[number]
         assert row.num_bytes == row.service_ns == 0
         assert row.launch_ns == row.start_ns == row.end_ns == row.ready_ns
@@ -97,49 +91,46 @@ def test_nothing_overlaps_in_a_static_graphs_first_iteration(job: Job) -> None:
     assert all(bucket.ready_ns >= timeline.backward_end_ns for bucket in timeline.buckets)
 
 
-@settings(max_examples=tries(200))
-@given(jobs(gradient_as_bucket_view=True), iterations)
-def test_views_are_never_copied_back(job: Job, iteration: Iteration) -> None:
-    timeline = job.simulate(iteration)
-    assert all(bucket.available_ns == bucket.copy_out_start_ns for bucket in timeline.buckets)
-
-
-@settings(max_examples=tries(200))
-@given(jobs(batched_grad_copy=True), iterations)
-def test_batched_copies_are_made_when_a_bucket_is_complete(job: Job, iteration: Iteration) -> None:
-    """A3.4: one copy a bucket at most, none for a gradient, and it ends where the bucket is ready."""
+@settings(max_examples=tries(400))
+@given(jobs(), iterations)
+def test_what_is_copied(job: Job, iteration: Iteration) -> None:
+    """A3.4: views are never copied back, nor at all where they are kept under a hook, but for an unused one's
+    zeros; batched copies are one a bucket at most, none for a gradient, and end where the bucket is ready."""
     timeline = job.simulate(iteration)
     copies = [span for span in timeline.compute if span.kind == "copy_in"]
-    assert all(span.gradient is None for span in copies)
-    assert len({span.bucket for span in copies}) == len(copies)
-    for span in copies:
-        assert span.bucket is not None
-        assert timeline.buckets[span.bucket].ready_ns == span.end_ns
+    if job.has("gradient_as_bucket_view"):
+        assert all(bucket.available_ns == bucket.copy_out_start_ns for bucket in timeline.buckets)
+    if job.has("batched_grad_copy"):
+        assert len({span.bucket for span in copies}) == len(copies)
+        for span in copies:
+            assert span.gradient is None
+            assert span.bucket is not None
+            assert timeline.buckets[span.bucket].ready_ns == span.end_ns
+    elif (
+        job.has("gradient_as_bucket_view")
+        and not job.options.get("set_to_none", True)
+        and job.has("comm_hook")
+    ):
+        assert {span.gradient for span in copies} <= job.unused
 
 
-@settings(max_examples=tries(200))
-@given(jobs(gradient_as_bucket_view=True, set_to_none=False, comm_hook="allreduce"), iterations)
-def test_kept_views_under_a_hook_are_not_copied_at_all(job: Job, iteration: Iteration) -> None:
-    """A3.4, the cells that say nothing: only an unused gradient's slice is filled."""
-    timeline = job.simulate(iteration)
-    copied = {span.gradient for span in timeline.compute if span.kind == "copy_in"}
-    assert copied <= job.unused
-
-
-@settings(max_examples=tries(200))
+@settings(max_examples=tries(300))
 @given(jobs(), iterations)
 def test_micro_batches_before_the_last_send_nothing(job: Job, iteration: Iteration) -> None:
     """A3.12: nothing is copied or launched in their backward; the first takes as long as a plain one, the
-    others add to its gradients.
+    others add to its gradients. A3.16: buffers are broadcast in the forward that follows a synchronised one.
     """
-    assignment, workload = job.assign(iteration), job.workload
-    programs = write(workload, job.hardware, assignment, iteration)
+    workload = job.workload
+    programs = write(workload, job.hardware, job.assign(iteration), iteration)
     steps = job.options.get("accumulation_steps", 1)
     assert len(programs) == steps
     for program in programs[:-1]:
         assert program.collectives == program.before
         assert program.carriers == ()
         assert OPTIMIZER not in [item.kind for item in program.lane]
+    sent = [[c for c in program.before if c.purpose == "buffers"] for program in programs]
+    syncs = job.options.get("broadcast_buffers", True) and workload.buffers
+    assert [len(one) for one in sent] == [int(bool(syncs))] + [0] * (steps - 1)
     plain = workload.forward_ns + workload.loss_ns + workload.backward_ns
     ahead = sum(sum(play.play(program).before_forward.values()) for program in programs[:-1])
     adding = max(0, steps - 2) * sum(additions(job))
@@ -157,13 +148,28 @@ def additions(job: Job) -> list[int]:
 
 
 @settings(max_examples=tries(200))
-@given(jobs(), iterations)
-def test_buffers_are_broadcast_in_the_first_micro_batch_alone(job: Job, iteration: Iteration) -> None:
-    """A3.16, A3.12: in the forward that follows a synchronised one."""
-    programs = write(job.workload, job.hardware, job.assign(iteration), iteration)
-    sent = [[c for c in program.before if c.purpose == "buffers"] for program in programs]
-    syncs = job.options.get("broadcast_buffers", True) and job.workload.buffers
-    assert [len(one) for one in sent] == [int(bool(syncs))] + [0] * (len(programs) - 1)
+@given(jobs(**EACH))
+def test_micro_batches_that_each_reduce_send_what_the_last_one_sends(job: Job) -> None:
+    """A3.12; on a machine that nothing stretches all that a synchronised one does comes on top."""
+    programs = write(job.workload, job.hardware, job.assign("steady"))
+    sent = [[(c.kind, c.elements, c.dtype, c.purpose) for c in program.collectives] for program in programs]
+    assert len(sent) == 3
+    assert sent[0] == sent[1] == sent[2]
+    optimized = [[one.duration_ns for one in program.lane if one.kind == OPTIMIZER] for program in programs]
+    assert [sum(one) for one in optimized] == [0, 0, job.workload.optimizer_ns]
+    job = replace(job, hardware=replace(job.hardware, **dict.fromkeys(SLOWDOWNS, 1.0)))
+    kept = job.has("gradient_as_bucket_view") or not job.options.get("set_to_none", True)
+    if not kept and not job.has("static_graph"):  # which torch refuses under no_sync
+        under = replace(job, options=job.options | {"no_sync": True})
+        assert job.simulate("steady").accumulation_ns >= under.simulate("steady").accumulation_ns
+
+
+@settings(max_examples=tries(200))
+@given(jobs(no_sync=False, accumulation_steps=1))
+def test_no_sync_is_nothing_to_a_single_micro_batch(job: Job) -> None:
+    alone = replace(job, options={name: v for name, v in job.options.items() if name != "no_sync"})
+    assert job.simulate("steady").sync_end_ns == alone.simulate("steady").sync_end_ns
+    assert job.simulate("steady").accumulation_ns == 0
 
 
 @settings(max_examples=tries(300))
@@ -189,61 +195,6 @@ def test_iterations_follow_from_each_other(job: Job) -> None:
             assert list(bucket) == [index for index in walked if index in bucket]
         if len({gradient.key for gradient in gradients}) == 1 and not any(g.sparse for g in gradients):
             assert tuple(itertools.chain(*steady)) == walked
-
-
-@settings(max_examples=tries(200))
-@given(jobs(), iterations)
-def test_triggers_are_the_hooks_that_complete_the_next_bucket(job: Job, iteration: Iteration) -> None:
-    """A3.3, A3.5: the launching gradient is the last of all that buckets up to this one wait for; unused
-    parameters wait for the first hook."""
-    timeline = job.simulate(iteration)
-    order = job.workload.order()
-    place = {index: number for number, index in enumerate(order)} | dict.fromkeys(job.unused, 0)
-    latest = 0
-    triggers = []
-    for bucket in timeline.assignment.bucket_indices:
-        latest = max(latest, *(place[index] for index in bucket))
-        triggers.append(order[latest])
-    for played in timeline.collectives:
-        collective = played.collective
-        if job.has("static_graph") and iteration == 1:
-            assert (collective.phase, collective.gradient) == ("end of backward", None)
-        elif collective.bucket is not None:
-            assert (collective.phase, collective.gradient) == ("backward", triggers[collective.bucket])
-        else:
-            assert (collective.phase, collective.gradient) == ("backward", triggers[-1])
-
-
-# The dtype on the wire of each hook that sends a bucket as it is, once; "": the bucket's own.
-SENT_AS = {"allreduce": "", "fp16_compress": "float16", "bf16_compress": "bfloat16"}
-
-
-def test_what_a_hook_sends_is_tested() -> None:
-    assert {*SENT_AS, "noop"} == set(HOOKS)
-
-
-@settings(max_examples=tries(300))
-@given(jobs(), iterations)
-def test_bytes_on_the_wire(job: Job, iteration: Iteration) -> None:
-    """A3.17: all elements, in the dtype of the hook."""
-    timeline = job.simulate(iteration)
-    hook = job.has("comm_hook")
-    for bucket, row in zip(timeline.assignment.bucket_indices, timeline.buckets, strict=True):
-        sent = [p.collective for p in timeline.collectives if p.collective.bucket == row.index]
-        if not sent:
-            continue
-        (collective,) = sent
-        members = [job.workload.gradients[index] for index in bucket]
-        elements = sum(math.prod(gradient.shape) for gradient in members)
-        dtype = members[0].dtype
-        if hook:
-            dtype = SENT_AS[hook] or dtype
-        assert collective.dtype == dtype
-        assert collective.elements == elements
-        assert collective.num_bytes == elements * DTYPE_BYTES[dtype]
-
-
-# Refusals
 
 
 def gradient(index: int, ready_ns: int | None, **changes: Any) -> Gradient:
@@ -278,131 +229,6 @@ HARDWARE = Hardware(  # copies in: 1 ns a byte, out: 2; an all-reduce: 4 us and 
     copy_in_bytes_per_s=1e9,
     copy_out_bytes_per_s=5e8,
 )
-SWITCHES = [
-    *ARGUMENTS,
-    "set_to_none",
-]
-
-
-@pytest.mark.parametrize("name", SWITCHES)
-@pytest.mark.parametrize("value", [None, 0, 1, "yes", "True", [], 1.0])
-def test_a_switch_is_true_or_false(name: str, value: Any) -> None:
-    with pytest.raises(InputError, match=f"ddp: {name}=.* is not legal; give true or false"):
-        sim.assign(THREE, **{name: value})
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"accumulation_steps": 0}, "accumulation_steps=0 is not legal; give an integer 1 to"),
-        ({"accumulation_steps": True}, "accumulation_steps=True is not legal"),
-        ({"accumulation_steps": 1.5}, "accumulation_steps=1.5 is not legal"),
-        ({"accumulation_steps": 10**9}, "accumulation_steps=1000000000 is not legal"),
-        ({"no_sync": 0}, "no_sync=0 is not legal; give true or false"),
-        ({"comm_hook": "zip"}, "comm_hook='zip' is not legal; give one of fp16_compress"),
-        ({"comm_hook": 3}, "comm_hook=3 is not legal"),
-        ({"comm_hook": {"name": "noop"}}, "comm_hook={'name': 'noop'} is not legal; give one of"),
-        ({"init_sync": "no"}, "init_sync='no' is not legal; give true or false"),
-    ],
-)
-def test_illegal_values_are_named(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        sim.assign(THREE, **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (
-            {"sync_module_states": True},
-            "sync_module_states=True is not modelled; modelled settings: gradient_",
-        ),
-        ({"check_reduction": True}, "check_reduction=True is not modelled"),
-        ({"delay_all_reduce_named_params": [["p0", 0]]}, "delay_all_reduce_named_params=.* is not modelled"),
-        ({"comm_hook": "powerSGD"}, "comm_hook='powerSGD' is not modelled: .*; give one of fp16_compress"),
-        ({"mixed_precision": {"param_dtype": "float16"}}, "mixed_precision=.* is not modelled"),
-        ({"join_inputs": [2, 4]}, r"join_inputs=\[2, 4\] is not modelled; modelled settings: "),
-        ({"static_graph": True, "accumulation_steps": 2}, "static_graph and accumulation_steps: torch stops"),
-    ],
-)
-def test_what_is_not_modelled_is_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(NotModelledError, match=words):
-        sim.assign(THREE, **options)
-
-
-def test_an_assignments_settings_are_checked_as_well() -> None:
-    proposed = Assignment(bucket_indices=((0, 1, 2),), settings={"colour": "red"})
-    with pytest.raises(NotModelledError, match="ddp: colour='red' is not modelled; modelled settings"):
-        sim.simulate(THREE, HARDWARE, proposed)
-    with pytest.raises(NotModelledError, match="settings: static_graph=True is not modelled; it is set"):
-        sim.simulate(THREE, HARDWARE, replace(proposed, settings={"static_graph": True}))
-    with pytest.raises(NotModelledError, match="ddp: process_group='x' is not modelled"):
-        sim.simulate(THREE, HARDWARE, replace(proposed, settings={}, ddp_kwargs={"process_group": "x"}))
-
-
-def test_off_is_legal_for_what_is_not_modelled() -> None:
-    off = sim.assign(THREE, check_reduction=False, delay_all_reduce_named_params=None, init_sync=False)
-    assert off.bucket_indices == sim.assign(THREE).bucket_indices
-
-
-def test_forward_sync_buffers_goes_first() -> None:
-    """torch 2.13's name wins over the older one."""
-    for given_value in (True, False):
-        made = sim.assign(THREE, forward_sync_buffers=given_value, broadcast_buffers=not given_value)
-        assert read_switches(made).syncs_buffers is given_value
-
-
-def test_unused_parameters_need_a_switch() -> None:
-    """A3.21: DDP raises on them at the next forward."""
-    for options in ({}, {"gradient_as_bucket_view": True}, {"accumulation_steps": 2}):
-        with pytest.raises(
-            NotModelledError, match=r"gradient 1 \(p1\) is never ready; DDP without find_unus"
-        ):
-            sim.assign(ONE_UNUSED, **options)
-    sim.assign(ONE_UNUSED, find_unused_parameters=True)
-    sim.assign(ONE_UNUSED, static_graph=True)
-
-
-def test_a_hook_that_fires_twice_needs_a_static_graph() -> None:
-    """A8.5."""
-    twice = replace(THREE, gradients=(*THREE.gradients[:2], gradient(2, 10_000, uses=2)))
-    for options in ({}, {"find_unused_parameters": True}):
-        with pytest.raises(
-            NotModelledError, match=r"gradient 2 \(p2\) becomes ready 2 times .*marked ready tw"
-        ):
-            sim.assign(twice, **options)
-    assert sim.assign(twice, static_graph=True)
-
-
-def test_a_backward_needs_a_gradient() -> None:
-    with pytest.raises(InputError, match="no gradient ever becomes ready"):
-        sim.assign(workload(None, None), find_unused_parameters=True)
-
-
-@pytest.mark.parametrize(
-    "options", [{"find_unused_parameters": True}, {"static_graph": True}], ids=["searched", "static"]
-)
-def test_where_sparse_gradients_stop_ddp(options: dict[str, Any]) -> None:
-    sparse = gradient(1, None, sparse=True)
-    job = replace(THREE, gradients=(THREE.gradients[0], sparse, THREE.gradients[2]))
-    with pytest.raises(NotModelledError, match="sparse and never ready; DDP stops"):
-        sim.assign(job, **options)
-
-
-@pytest.mark.parametrize(
-    ("buckets", "words"),
-    [
-        (((0, 1),), "index 2 .* is in no bucket"),
-        (((0, 1), (2, 3)), "index 3 is not legal"),
-    ],
-)
-def test_buckets_that_do_not_fit_are_refused_under_any_switch(buckets: Any, words: str) -> None:
-    """A8.3; duplicates and empty buckets are no Assignment at all."""
-    for kwargs in ({}, {"static_graph": True}, {"gradient_as_bucket_view": True}):
-        with pytest.raises(AssignmentError, match=words):
-            sim.simulate(THREE, HARDWARE, Assignment(bucket_indices=buckets, ddp_kwargs=kwargs))
-
-
 # Times by hand: buckets [2] of 3000 bytes and [1, 0] of 3000
 
 
@@ -599,12 +425,33 @@ def test_accumulation_by_hand() -> None:
     assert sim.summarize(three).step_ns == sim.summarize(alone).step_ns + 2 * 42_500
 
 
-def test_rebuilt_buckets_are_not_those_of_iteration_1() -> None:
-    """A2.2, A2.6: an assignment of the steady state, by keywords, is refused before DDP has it."""
-    workload = mlp()
-    steady = sim.assign(workload, bucket_cap_mb=0.05)
-    hardware = Hardware(name="h", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=5),))
-    with pytest.raises(AssignmentError, match=r"iteration 1 DDP still has the 1 bucket\(s\)"):
-        sim.simulate(workload, hardware, steady, iteration=1)
-    injected = replace(steady, policy="explicit", ddp_kwargs={})
-    assert len(sim.simulate(workload, hardware, injected, iteration=1).buckets) == 2
+TWO = handmade([2000, 1000], 1000, name="two", forward_ns=500, optimizer_ns=70)
+# 100 ns a gradient for each copy, and 200 ns for adding it up.
+ADDING = wired({0: 300}, copy_in_bytes_per_s=1e10, copy_out_bytes_per_s=1e10, accumulate_bytes_per_s=5e9)
+
+
+def test_micro_batches_by_hand() -> None:
+    """The first: 1000, copy 100, 1000, copy 100, 300 for both, two copies back. Later ones add 2 x 200."""
+    step: dict[str, Any] = {"bucket_cap_mb": 25}
+    once = sim.simulate(TWO, ADDING, sim.assign(TWO, **step))
+    assert once.sync_end_ns == 2000 + 2 * 100 + 300 + 2 * 100
+    each = sim.simulate(TWO, ADDING, sim.assign(TWO, **step, **EACH))
+    assert each.sync_end_ns == once.sync_end_ns + 400
+    assert each.accumulation_ns == (500 + 2700) + (500 + 3100)
+    assert sim.summarize(each).step_ns == each.accumulation_ns + 500 + 3100 + 70
+    under = sim.simulate(TWO, ADDING, sim.assign(TWO, **step, accumulation_steps=3))
+    assert under.accumulation_ns == (500 + 2000) + (500 + 2000 + 400)
+    assert under.sync_end_ns == once.sync_end_ns + 400
+
+
+def test_views_stay_from_one_micro_batch_to_the_next() -> None:
+    """A3.4: with a hook nothing is copied into a bucket in which the gradient lies already."""
+    options = {"bucket_cap_mb": 25, "gradient_as_bucket_view": True, "comm_hook": "allreduce"}
+    programs = write(TWO, ADDING, sim.assign(TWO, **options, **EACH))
+    copies = [sum(item.kind == COPY_IN for item in program.lane) for program in programs]
+    assert copies == [2, 0, 0]
+
+
+def test_without_set_to_none_recorded_times_contain_additions() -> None:
+    made = sim.assign(TWO, bucket_cap_mb=25, set_to_none=False, accumulation_steps=2)
+    assert sim.simulate(TWO, ADDING, made).accumulation_ns == 2500

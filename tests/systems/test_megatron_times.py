@@ -3,17 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given
 
 import sim
-from sim.errors import AssignmentError, InputError, NotModelledError, SimError
 from sim.nouns.hardware import Hardware
-from sim.nouns.settings import settings_of
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import Workload
-from sim.systems.megatron import MegatronSettings
-from sim.systems.registry import write
 from tests.strategies import TINY, hardwares, workloads
 from tests.systems.four_gradients import HARDWARE, four_gradients
 
@@ -72,59 +67,6 @@ def test_completion_order_is_the_order_of_launches() -> None:
     late = tuple(replace(g, ready_ns={0: 10, 1: 20, 2: 40, 3: 30}[g.index]) for g in WORKLOAD.gradients)
     timeline = played(workload=replace(WORKLOAD, gradients=late), **OVERLAP)
     assert [one.collective.bucket for one in timeline.collectives] == [1, 0]
-
-
-@pytest.mark.parametrize("name", settings_of(MegatronSettings))
-def test_every_setting_refuses_what_it_cannot_be(name: str) -> None:
-    with pytest.raises(InputError, match=f"{name}=.* is not legal"):
-        sim.assign(WORKLOAD, "megatron", **{name: -1})
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"ddp_bucket_size": 1}, "ddp_bucket_size=1 is not modelled; modelled settings: overlap_grad_reduce"),
-        ({"num_buckets": 4}, "num_buckets=4 is not modelled; modelled settings: overlap_grad_reduce"),
-        ({"overlap_param_gather": True}, "takes it with use_distributed_optimizer"),
-        ({"num_microbatches": 10_001}, "an integer 1 to 10000"),
-    ],
-)
-def test_what_megatron_refuses_is_refused_by_name(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(SimError, match=words):
-        sim.assign(WORKLOAD, "megatron", **settings)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"sparse": True}, "is sparse"),
-        ({"uses": 2}, "becomes ready 2 times"),
-        ({"wire_bytes": 8}, "has wire_bytes 8"),
-        ({"device": "cuda:1"}, "buffers are all on one device"),
-        ({"ready_ns": None}, "others of its bucket are"),
-    ],
-)
-def test_a_gradient_on_which_megatron_stops_is_refused(change: dict[str, Any], words: str) -> None:
-    *rest, last = WORKLOAD.gradients
-    workload = replace(WORKLOAD, gradients=(*rest, replace(last, **change)))
-    with pytest.raises(NotModelledError, match=words):
-        sim.assign(workload, "megatron", **OVERLAP)
-
-
-def test_hardware_without_reduce_scatter_is_refused_by_name() -> None:
-    assignment = sim.assign(WORKLOAD, "megatron", **SHARDED)
-    with pytest.raises(NotModelledError, match="no reduce_scatter curve"):
-        write(WORKLOAD, replace(HARDWARE, reduce_scatter=None), assignment)
-
-
-def test_the_default_size_grows_with_the_ranks() -> None:
-    """59 million elements are two buckets on up to 40 ranks, and one on 64."""
-    large = tuple(replace(g, shape=(14 << 20,), num_bytes=56 << 20) for g in WORKLOAD.gradients)
-    workload = replace(WORKLOAD, gradients=large)
-    assignment = sim.assign(workload, "megatron", overlap_grad_reduce=True)
-    assert write(workload, replace(HARDWARE, world_size=40), assignment)
-    with pytest.raises(AssignmentError, match="bucket_size=64000000"):
-        write(workload, replace(HARDWARE, world_size=64), assignment)
 
 
 @given(workloads(TINY, sparse=False, dtypes=("float32",), devices=(None,), empty=False), hardwares(TINY))

@@ -8,7 +8,7 @@ import sim
 from sim.units import MIB
 from tests.effort import IS_WHOLE
 from tests.handmade import handmade, wired
-from tests.systems.ddp_ranks import run_cases
+from tests.systems.real import run
 
 pytestmark = pytest.mark.dist
 
@@ -39,8 +39,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"ddp_kwargs": VIEW | {"batched_grad_copy": True}},
         VIEW | {"batched_grad_copy": True},
     ),
-    "allreduce": ({"comm_hook": {"name": "allreduce"}}, {"comm_hook": "allreduce"}),
-    "fp16": ({"cap_mb": 100, "comm_hook": {"name": "fp16_compress"}}, {"comm_hook": "fp16_compress"}),
+    "allreduce": ({"comm_hook": "allreduce"}, {"comm_hook": "allreduce"}),
+    "fp16": ({"cap_mb": 100, "comm_hook": "fp16_compress"}, {"comm_hook": "fp16_compress"}),
     **{
         policy: ({"policy": policy}, {})
         for policy in ("after-backward", "arrival-counted", "flat-views", "last-hook-safe")
@@ -77,9 +77,9 @@ def simulated(name: str) -> int:
 @pytest.fixture(scope="module")
 def answers() -> dict[str, Any]:
     """By name of the case, what one rank held; one job for all."""
-    told = run_cases(
+    told = run(
+        "memory_worker",
         [asked(name) for name in MEASURED],
-        worker="memory_worker",
         fresh=True,  # glibc reads its tunables as a process starts
         world_size=1,
         MALLOC_MMAP_THRESHOLD_="65536",

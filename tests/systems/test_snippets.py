@@ -1,26 +1,231 @@
-"""What an assignment says of the model it was made for, in files; the snippet that uses ``sim.apply``."""
+"""The lines to paste, as Python that is parsed and run, for each torch; DeepSpeed's configuration, as JSON;
+Megatron's flags; and what an assignment says of the model that it was made for."""
 
+import ast
+import json
 import re
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 import sim
-from sim.errors import AssignmentError, InputError, NotModelledError
+from sim.errors import AssignmentError, InputError, NotModelledError, SimError
 from sim.formats import documents
 from sim.nouns.assignment import Assignment, MadeFor, made_for
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.ddp_switches import HOOKS, CommHook
 from sim.nouns.workload import Workload
+from sim.systems.snippets import read_version
 from tests.commands import bucketsim
+from tests.handmade import wired
 from tests.strategies import workloads
 
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
+WORKLOAD = sim.load_workload(EXAMPLES / "workload.json")
+VERSIONS = [(2, minor) for minor in range(4, 14)]
+CAPPED = sim.assign(WORKLOAD, bucket_cap_mb=8)
+HALVES = replace(WORKLOAD, gradients=tuple(replace(one, dtype="bfloat16") for one in WORKLOAD.gradients))
+# By the torch that first takes the lines' keywords: A2.1, B(i), and the switches of each version.
+SINCE = [
+    (sim.assign(WORKLOAD), (2, 4)),
+    (CAPPED, (2, 4)),
+    (sim.assign(WORKLOAD, bucket_cap_mb_list=[4.0, 8.0]), (2, 11)),
+    (sim.assign(WORKLOAD, "per-parameter"), (2, 12)),
+    (sim.assign(WORKLOAD, skip_all_reduce_unused_params=False), (2, 8)),
+    (sim.assign(WORKLOAD, batched_grad_copy=True), (2, 12)),
+    (sim.assign(WORKLOAD, bucket_cap_mb=8, forward_sync_buffers=True), (2, 13)),
+]
 
 
-def example() -> Workload:
-    return sim.load_workload(EXAMPLES / "workload.json")
+def keywords(text: str) -> dict[str, Any] | None:
+    """What stock DDP is given; None where ``sim.apply`` gives it the buckets."""
+    calls = {ast.unparse(one.func): one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Call)}
+    ddp = calls.get("torch.nn.parallel.DistributedDataParallel")
+    assert (ddp is None) == ("sim.apply" in calls)
+    return None if ddp is None else {one.arg or "": ast.literal_eval(one.value) for one in ddp.keywords}
+
+
+def applied(lines: str) -> Assignment:
+    """The assignment that the lines give to ``sim.apply``."""
+    names: dict[str, Any] = {"sim": sim}
+    exec(re.sub(r"^ddp_model.*$", "", lines, flags=re.MULTILINE), names)
+    return names["assignment"]
+
+
+@pytest.mark.parametrize(("assignment", "since"), SINCE)
+def test_a_torch_gets_keywords_where_it_has_them(assignment: Assignment, since: tuple[int, int]) -> None:
+    """From that version on the lines are those without one; before, sim.apply has the buckets, and a switch
+    that torch has not is refused, whatever its value."""
+    lines, told = sim.snippet(assignment, WORKLOAD), f"2.{since[1]}"
+    title, *rest = lines.splitlines()
+    is_switch = not {"bucket_cap_mb", "bucket_cap_mb_list"}.issuperset(assignment.ddp_kwargs)
+    assert ("any torch from 2.4 on" if since == (2, 4) else f"needs torch '>={told}'") in title
+    assert ("(before: sim.apply)" in title) == (since > (2, 4) and not is_switch)
+    assert assignment.requires.get("torch") == (f">={told}" if since > (2, 9) else None)
+    for version in VERSIONS:
+        text = f"{version[0]}.{version[1]}"
+        if version < since and is_switch:
+            with pytest.raises(InputError, match=f"torch: {text} has no .*, which .*give {told} or newer"):
+                sim.snippet(assignment, WORKLOAD, torch=text)
+            continue
+        found = sim.snippet(assignment, WORKLOAD, torch=text)
+        assert f"for torch {text}" in found.splitlines()[0]
+        if version >= since:
+            assert found.splitlines()[1:] == rest
+            assert keywords(found) == assignment.ddp_kwargs
+        else:
+            assert f"# torch {text} has no bucket_cap_mb" in found
+            assert ("bucketsim asks for torch >= 2.9" in found) == (version < (2, 9))
+            assert applied(found).bucket_indices == assignment.bucket_indices
+
+
+@pytest.mark.parametrize("text", ["", "two", "2", "1.13", "2.x", "2.8;import os", "v2.8", "2.8 beta", "99"])
+def test_a_version_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"torch: .*give a version from 2\.4 on"):
+        sim.snippet(CAPPED, WORKLOAD, torch=text)
+
+
+@given(st.integers(4, 99), st.integers(0, 9), st.sampled_from(["", "+cpu", "+cu130", "a0+git1234"]))
+def test_versions_as_torch_tells_them_are_read(minor: int, patch: int, build: str) -> None:
+    assert read_version(f"2.{minor}.{patch}{build}") == (2, minor)
+    assert read_version(f"2.{minor}") == (2, minor)
+
+
+@given(workloads(), st.sampled_from(VERSIONS), st.floats(0.1, 50))
+def test_any_workload_has_lines_for_any_torch(
+    workload: Workload, version: tuple[int, int], cap: float
+) -> None:
+    """Both ways lead to the same buckets: what keywords reach is checked, what is spelled out is read."""
+    try:
+        assignment = sim.assign(workload, bucket_cap_mb=cap)
+    except NotModelledError:
+        return  # DDP itself stops on this workload
+    lines = sim.snippet(assignment, workload, torch=f"{version[0]}.{version[1]}")
+    found = keywords(lines)
+    again = applied(lines) if found is None else sim.assign(workload, **found)
+    assert again.bucket_indices == assignment.bucket_indices
+
+
+@pytest.mark.parametrize("kind", HOOKS.values(), ids=lambda kind: kind.name)
+def test_a_hook_is_registered_by_its_own_name(kind: CommHook) -> None:
+    """The lines import what torch has: a hook of another place cannot be a row."""
+    lines = sim.snippet(sim.assign(WORKLOAD, comm_hook=kind.name), WORKLOAD)
+    assert lines.splitlines()[-1].endswith(f".{kind.name}_hook)")
+    assert f"from torch.distributed.algorithms.ddp_comm_hooks import {kind.module}\n" in lines
+    ast.parse(lines)
+    real = import_module(f"torch.distributed.algorithms.ddp_comm_hooks.{kind.module}")
+    assert callable(getattr(real, f"{kind.name}_hook"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ddp_kwargs": {"x); import os": 1}},
+        {"settings": {"x\nimport os": 1}},
+        {"settings": {"comm_hook": "x\nimport os"}},
+        {"settings": {"comm_hook": {"name": "noop", "x=1); import os": 1}}},
+        {"requires": {"environment": ["x"]}},
+    ],
+)
+def test_nothing_of_a_file_becomes_code(change: dict[str, Any]) -> None:
+    with pytest.raises(SimError, match=r"not (legal|modelled)"):
+        sim.snippet(replace(CAPPED, **change), WORKLOAD)
+
+
+def alternating() -> Assignment:
+    """Buckets that no list of caps reaches: not contiguous in ready order."""
+    count = len(WORKLOAD.gradients)
+    bare = Assignment(bucket_indices=(tuple(range(0, count, 2)), tuple(range(1, count, 2))))
+    bare.check_fits(WORKLOAD)
+    return bare
+
+
+def test_buckets_that_no_keyword_reaches_are_pasted_with_apply(tmp_path: Path) -> None:
+    """What it does on real ranks is tested in tests/dist/test_apply.py."""
+    assignment = replace(alternating(), ddp_kwargs={"gradient_as_bucket_view": True})
+    assert not assignment.by_keywords
+    text = sim.snippet(assignment, WORKLOAD)
+    assert "needs bucketsim" in text
+    assert text.endswith("ddp_model = sim.apply(model, assignment)\n")
+    assert applied(text) == assignment
+    file = tmp_path / "a.json"
+    file.write_text(sim.to_text(assignment))
+    said = bucketsim("export", EXAMPLES / "workload.json", "--assignment", file, "--as", "snippet")
+    assert (said.code, said.out) == (0, text)
+
+
+def test_what_is_set_elsewhere_is_said() -> None:
+    lines = sim.snippet(sim.assign(WORKLOAD, accumulation_steps=4, bucket_cap_mb=4), WORKLOAD)
+    assert "# Set elsewhere, and part of this assignment: accumulation_steps=4" in lines
+
+
+def test_zero_has_deepspeeds_configuration() -> None:
+    top = {"gradient_accumulation_steps": 2, "gradient_clipping": 0.5, "communication_data_type": "fp32"}
+    inner = {"reduce_bucket_size": 5000, "overlap_comm": True}
+    made = sim.assign(WORKLOAD, "zero2", **top, **inner, cpu_offload=True, accelerator="cpu")
+    offload = {"offload_optimizer": {"device": "cpu"}}
+    config = json.loads(sim.deepspeed_config(made, WORKLOAD))
+    assert config == top | {"zero_optimization": {"stage": 2} | inner | offload}
+    made = sim.assign(HALVES, "zero1", check_grad_overflow=False)
+    bf16 = {"enabled": True, "check_grad_overflow": False}
+    assert json.loads(sim.deepspeed_config(made, HALVES)) == {"bf16": bf16, "zero_optimization": {"stage": 1}}
+
+
+def test_megatron_has_flags() -> None:
+    made = sim.assign(
+        WORKLOAD, "megatron", overlap_grad_reduce=True, bucket_size=5e8, average_in_collective=False
+    )
+    assert sim.megatron_flags(made, WORKLOAD) == "--overlap-grad-reduce\n--ddp-bucket-size 500000000\n"
+    made = sim.assign(WORKLOAD, "megatron", num_microbatches=2)
+    assert sim.megatron_flags(made, WORKLOAD).splitlines() == [
+        "# Set elsewhere, and part of this assignment: num_microbatches=2",
+        "# No flags: Megatron-LM's own defaults.",
+    ]
+    assert sim.megatron_flags(sim.assign(HALVES, "megatron"), HALVES) == "--grad-reduce-in-bf16\n"
+
+
+def test_fully_shard_has_lines_that_wrap_its_units() -> None:
+    for options, told in (
+        ({"backward_prefetch": 1}, "set_modules_to_backward_prefetch(order[place + 1 : place + 2])"),
+        ({"param_dtype": "bfloat16"}, "fully_shard(model, mp_policy=mp_policy)"),
+        ({"replicas": 2}, "shape = (2, dist.get_world_size() // 2)"),
+        ({"replicas": 2}, "fully_shard(model, mesh=mesh)"),
+        ({"accumulation_steps": 2}, "in all but the last of 2 micro-batches"),
+    ):
+        unit = WORKLOAD.gradients[0].name.rpartition(".")[0]
+        lines = sim.snippet(sim.assign(WORKLOAD, "fully_shard", units=unit, **options), WORKLOAD)
+        ast.parse(lines)
+        assert told in lines
+        assert f"units = [[{unit!r}]]" in lines
+
+
+@pytest.mark.parametrize(
+    ("door", "policy", "change", "words"),
+    [
+        (sim.snippet, "ddp", {"ddp_kwargs": {"bucket_cap_mb": 0}}, "ddp_kwargs"),
+        (sim.snippet, "zero2", {}, "'zero2' is no system of DistributedDataParallel"),
+        (sim.snippet, "last-hook-safe", {}, "last-hook-safe"),
+        (sim.snippet, "fully_shard", {"reverse": True}, "not the buckets that fully_shard makes"),
+        (sim.megatron_flags, "megatron", {"reverse": True}, "not the buckets that megatron makes"),
+        (sim.megatron_flags, "megatron", {"settings": {"bucket_size": "4e6"}}, "bucket_size"),
+        (sim.megatron_flags, "ddp", {}, "'ddp' is no system of Megatron-Core"),
+        (sim.deepspeed_config, "ddp", {}, "ddp"),
+        (sim.deepspeed_config, "last-hook-safe", {}, "last-hook-safe"),
+    ],
+)
+def test_no_lines_for_what_they_would_not_do(
+    door: Any, policy: str, change: dict[str, Any], words: str
+) -> None:
+    made = sim.assign(WORKLOAD, policy)
+    if change.pop("reverse", False):
+        first, *each = ((one.index,) for one in WORKLOAD.gradients)
+        made = replace(made, bucket_indices=(*each, first), bucket_bytes=None)
+    with pytest.raises((AssignmentError, InputError, NotModelledError), match=words):
+        door(replace(made, **change), WORKLOAD)
 
 
 @given(workloads())
@@ -28,85 +233,28 @@ def test_made_for_survives_a_file(workload: Workload) -> None:
     made = Assignment(bucket_indices=((0,),), made_for=made_for(workload, 4))
     read = documents.parse_text(documents.to_text(made), Assignment, "here")
     assert read == made
-    assert read.made_for is not None
-    assert read.made_for.names == tuple(gradient.name for gradient in workload.gradients)
-    assert read.made_for.num_bytes == tuple(gradient.num_bytes for gradient in workload.gradients)
-    assert read.made_for.dtypes == tuple(gradient.dtype for gradient in workload.gradients)
-    assert read.made_for.world_size == 4
+    assert read.made_for == MadeFor(
+        workload=workload.name,
+        names=tuple(gradient.name for gradient in workload.gradients),
+        num_bytes=tuple(gradient.num_bytes for gradient in workload.gradients),
+        dtypes=tuple(gradient.dtype for gradient in workload.gradients),
+        world_size=4,
+    )
 
 
 def test_assign_and_tune_say_what_they_were_made_for() -> None:
-    workload = example()
-    hardware = Hardware(
-        name="h", world_size=8, all_reduce=(CurvePoint(num_bytes=1 << 20, duration_ns=10**6),)
-    )
-    assert sim.assign(workload).made_for == made_for(workload)
-    assert sim.tune(workload, hardware).assignment.made_for == made_for(workload, 8)
+    assert sim.assign(WORKLOAD).made_for == made_for(WORKLOAD)
+    tuned = sim.tune(WORKLOAD, wired({1 << 20: 10**6}, world_size=8))
+    assert tuned.assignment.made_for == made_for(WORKLOAD, 8)
 
 
-def test_files_from_before_made_for_are_read() -> None:
-    document = documents.to_document(sim.assign(example()))
-    del document["made_for"]
-    assert documents.parse_document(document, Assignment, "old").made_for is None
-
-
-def test_a_wrong_made_for_is_named() -> None:
-    document = documents.to_document(sim.assign(example()))
+def test_files_with_another_made_for_or_none() -> None:
+    document = documents.to_document(sim.assign(WORKLOAD))
     document["made_for"]["num_bytes"] = [1]
     with pytest.raises(InputError, match=r"old: made_for\.num_bytes: 1 values for \d+ names"):
         documents.parse_document(document, Assignment, "old")
+    document["made_for"] |= {"num_bytes": [], "names": [], "dtypes": [], "world_size": 0}
     with pytest.raises(InputError, match="world_size"):
-        MadeFor(workload="w", names=(), num_bytes=(), dtypes=(), world_size=0)
-
-
-def alternating(workload: Workload) -> Assignment:
-    """Buckets that no list of caps reaches: not contiguous in ready order."""
-    count = len(workload.gradients)
-    bare = Assignment(bucket_indices=(tuple(range(0, count, 2)), tuple(range(1, count, 2))))
-    bare.check_fits(workload)
-    return bare
-
-
-def test_buckets_that_no_keyword_reaches_are_pasted_with_apply(tmp_path: Path) -> None:
-    """What it does on real ranks is tested in tests/dist/test_apply.py."""
-    workload = example()
-    assignment = replace(alternating(workload), ddp_kwargs={"gradient_as_bucket_view": True})
-    assert not assignment.by_keywords
-    text = sim.snippet(assignment, workload)
-    compile(text, "snippet", "exec")
-    assert "needs bucketsim" in text
-    assert text.endswith("ddp_model = sim.apply(model, assignment)\n")
-    names = {"sim": sim}
-    exec(re.sub(r"^ddp_model.*$", "", text, flags=re.MULTILINE), names)
-    assert names["assignment"] == assignment
-    file = tmp_path / "a.json"
-    file.write_text(sim.to_text(assignment))
-    said = bucketsim("export", EXAMPLES / "workload.json", "--assignment", file, "--as", "snippet")
-    assert (said.code, said.out) == (0, text)
-
-
-def test_keywords_that_reach_other_buckets_are_still_refused() -> None:
-    workload = example()
-    wrong = replace(alternating(workload), ddp_kwargs={"bucket_cap_mb": 25})
-    with pytest.raises(AssignmentError, match="ddp_kwargs"):
-        sim.snippet(wrong, workload)
-
-
-def test_a_snippet_for_a_newer_torch_names_the_way_round() -> None:
-    workload = example()
-    text = sim.snippet(sim.assign(workload, bucket_cap_mb_list=[4.0, 8.0]), workload)
-    assert "needs torch '>=2.11' (before: sim.apply)" in text
-
-
-@pytest.mark.parametrize("policy", ["zero2", "arrival-counted", "last-hook-safe"])
-def test_no_lines_of_ddp_for_another_system(policy: str) -> None:
-    workload = example()
-    with pytest.raises(NotModelledError, match=policy):
-        sim.snippet(sim.assign(workload, policy), workload)
-
-
-def test_what_is_set_elsewhere_is_said() -> None:
-    workload = example()
-    lines = sim.snippet(sim.assign(workload, accumulation_steps=4, bucket_cap_mb=4), workload)
-    assert "# Set elsewhere, and part of this assignment: accumulation_steps=4" in lines
-    assert "DistributedDataParallel(model, bucket_cap_mb=4)" in lines
+        documents.parse_document(document, Assignment, "old")
+    del document["made_for"]  # as files were before there was one
+    assert documents.parse_document(document, Assignment, "old").made_for is None
