@@ -13,13 +13,14 @@ import runpy
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
+from sim.validator.launch import reserved_port
 from tests.effort import PATIENCE_S
 
 _SERVER = multiprocessing.get_context("forkserver")
@@ -30,6 +31,14 @@ _SERVER.set_forkserver_preload(
         *("sim.validator.worker", "sim.autotuner.loop", "sim.recorder.live_recording"),
     ]
 )
+
+
+_PORTS = ExitStack()
+
+
+def free_port() -> int:
+    """A port at which a store may be served, nobody else's while this process lives."""
+    return _PORTS.enter_context(reserved_port())
 
 
 def start(

@@ -58,9 +58,6 @@ Rate = Annotated[Sequence[int] | None, shared(_RATE, kind=RATES)]
 Ranks = Annotated[int, shared(_RANKS)]
 Prepare = Annotated[bool, shared(_PREPARE, "--prepare", metavar="", panel=WHERE)]
 Device = Annotated[str | None, shared(_DEVICE, kind=choice("cpu", "cuda"), panel=WHERE)]
-Backend = Annotated[
-    str | None, shared("Default: gloo on cpu, nccl on cuda.", kind=choice("gloo", "nccl"), panel=WHERE)
-]
 Mode = Literal["paced", "model"]
 
 
@@ -276,7 +273,6 @@ def calibrate(
     ),
     prepare: Prepare = False,
     device: Device = None,
-    backend: Backend = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure what a link carries: how long collectives of each size take, between GPUs where they are."""
@@ -284,7 +280,7 @@ def calibrate(
     from sim.validator.calibrate import calibration_job, measure_again, prepare_calibration
     from sim.validator.jobs import Carrier
 
-    if again and (device or backend):
+    if again and device:
         raise typer.BadParameter("--again: on the device that the file was measured on; leave out --device")
     if box is not None and device not in (None, "cpu"):
         raise typer.BadParameter("--box: its wires carry the CPU's tensors; leave out --device")
@@ -300,7 +296,7 @@ def calibrate(
     place = place_of(ranks, box, rate)
     on_cpu = box is not None or again
     chosen = choose_device(device, None, place.world_size, elsewhere=prepare, only_cpu=on_cpu)
-    carrier = Carrier(device=chosen, backend=backend)
+    carrier = Carrier(device=chosen)  # type: ignore[arg-type]
     job = calibration_job(largest=largest, rounds=rounds, budget_s=budget, mode=mode, carrier=carrier)
     if prepare:
         job_file = prepare_calibration(job, output, ranks)
@@ -362,11 +358,12 @@ def gather(
 ) -> None:
     """Read what ranks of torchrun or srun measured: a hardware file, or a scored record."""
     from sim.cli.validating import gather_ab_test
-    from sim.validator.abtest import is_ab
-    from sim.validator.calibrate import gather_calibration, is_calibration
+    from sim.validator.calibrate import gather_calibration
+    from sim.validator.jobs import JOB, read_job
     from sim.validator.replay import gather_record
 
-    measures, tests = is_calibration(directory), is_ab(directory)
+    job, _ = read_job(directory / JOB)
+    measures, tests = job.task == "calibrate", job.task == "replay" and job.is_ab
     if measures != (output is not None):
         raise typer.BadParameter("--output: give it for what calibrate --prepare left, and only for that")
     if max_error is not None and (measures or tests):
@@ -374,7 +371,7 @@ def gather(
     if output is not None:
         _tell_hardware(gather_calibration(directory), output, as_json)
     elif tests:
-        gather_ab_test(directory, as_json)
+        gather_ab_test(job, directory, as_json)
     else:
         gather_record(directory)
         judge([directory], max_error, as_json)

@@ -192,5 +192,5 @@ def box(
     note(f"{place.describe()}: {shlex.join(command)}")
     failure = run_in_box(place, command)
     if failure is not None:
-        fail(f"box: {failure.describe()}; whatever still ran was ended")
+        fail(f"box: {failure}; whatever still ran was ended")
         raise typer.Exit(failure.exit_code)

@@ -11,7 +11,6 @@ import typer
 import sim
 from sim.cli.judging import judge
 from sim.cli.measuring import (
-    Backend,
     Box,
     Device,
     Prepare,
@@ -72,7 +71,7 @@ from sim.units import format_percent, in_ms
 if TYPE_CHECKING:
     from sim.truth.recorded_job import RecordedJob
     from sim.truth.turns import AbTest
-    from sim.validator.jobs import Candidate, Carrier, UserModel
+    from sim.validator.jobs import Candidate, Carrier, ReplayJob, UserModel
     from sim.validator.launch import Place
 
 AB_FILE = "ab.json"
@@ -114,7 +113,6 @@ def validate(
         panel=MODEL,
     ),
     device: Device = None,
-    backend: Backend = None,
     link: Link = "real",
     prepare: Prepare = False,
     rounds: int = option("Rounds; each runs every candidate.", panel=MEASURING, default=10),
@@ -143,10 +141,10 @@ def validate(
     if user_model is not None:
         device = device_of_model(device, device_of_job(workload), elsewhere=prepare)
     else:
-        only_cpu = systems or box is not None or backend == "gloo"
+        only_cpu = systems or box is not None
         job_on = device_of_job(workload) or "cpu"
         device = choose_device(device, job_on, place.world_size, elsewhere=prepare, only_cpu=only_cpu)
-    carrier = _carrier(device, backend, link, hardware)
+    carrier = _carrier(device, link, hardware)
     assignments = _assignments(assignment_file, workload, hardware.world_size)
     job = (
         None if user_model is None or parts or link == "emulated" else _job(workload_file, workload, hardware)
@@ -220,10 +218,11 @@ def _place(
     return place
 
 
-def _carrier(device: str, backend: str | None, link: str, hardware: Hardware | None) -> "Carrier":
+def _carrier(device: str, link: str, hardware: Hardware | None) -> "Carrier":
     from sim.validator.jobs import Carrier
 
-    return Carrier(device=device, backend=backend, emulated=hardware if link == "emulated" else None)
+    emulated = hardware if link == "emulated" else None
+    return Carrier(device=device, emulated=emulated)  # type: ignore[arg-type]
 
 
 def _job(workload_file: Path, workload: Workload, hardware: Hardware) -> "RecordedJob":
@@ -338,7 +337,6 @@ def ab(
         "Samples per rank and step; default: the batch's leading dimension.", panel=MODEL
     ),
     device: Device = None,
-    backend: Backend = None,
     link: Link = "real",
     prepare: Prepare = False,
     rounds: int = option("Rounds; each runs both.", panel=MEASURING, default=30),
@@ -347,8 +345,8 @@ def ab(
     as_json: AsJson = False,
 ) -> None:
     """Measure DDP's default and one assignment in turns, in your own model: is the gain there?"""
-    from sim.validator.abtest import ab_job, run_ab
     from sim.validator.calibrate import measure_machine
+    from sim.validator.replay import ab_job, judge_ab, replay
     from sim.validator.replay import prepare as prepare_replay
 
     if prepare and (box is not None or as_json or link == "emulated"):
@@ -361,7 +359,7 @@ def ab(
     hardware = None if hardware_file is None else sim.load_hardware(hardware_file)
     place = _place(ranks, box, rate, link, hardware, hardware_file)
     device = device_of_model(device, None if workload is None else device_of_job(workload), elsewhere=prepare)
-    carrier = _carrier(device, backend, link, hardware)
+    carrier = _carrier(device, link, hardware)
     files = None if assignment_file is None else [assignment_file]
     (given,) = _assignments(files, workload, place.world_size).values() or (None,)
     if workload_file is not None and workload is not None and hardware is not None:
@@ -380,8 +378,8 @@ def ab(
     user_model = _model(model, arg, dtype)
     assert user_model is not None
     ordered = ab_job(
-        user_model,
         given,
+        model=user_model,
         carrier=carrier,
         workload=workload,
         rounds=rounds,
@@ -395,7 +393,8 @@ def ab(
         return
     note(f"A/B: {rounds} rounds on {place.world_size} ranks; DDP's default and the assignment take turns")
     with _telling_what_is_kept(directory), progress("A/B") as report:
-        result = run_ab(ordered, place, directory=directory, predicted=predicted, progress=report)
+        measured = replay(ordered, place, directory, progress=report)
+    result = judge_ab(ordered, measured, predicted)
     if directory is not None:
         write_atomically(directory / AB_FILE, json_text(_ab_document(result)))
         note(f"wrote {directory}")
@@ -406,16 +405,18 @@ def ab(
         suggest(apply if assignment_file is not None else tune)
 
 
-def gather_ab_test(directory: Path, as_json: bool) -> None:
-    """What its ranks measured, against the prediction where it was prepared with one."""
-    from sim.validator.abtest import gather_ab, recommended_in
+def gather_ab_test(job: "ReplayJob", directory: Path, as_json: bool) -> None:
+    """What the ranks of a prepared job measured, against the prediction where there is one."""
+    from sim.validator.replay import gather_record, judge_ab
 
     predicted = None
     if (directory / record_files.WORKLOAD).exists():
         workload = sim.load_workload(directory / record_files.WORKLOAD)
         hardware = sim.load_hardware(directory / record_files.HARDWARE)
-        predicted = sim.gain(workload, hardware, recommended_in(directory))
-    result = gather_ab(directory, predicted)
+        recommended = job.candidates[1].assignment
+        assert recommended is not None
+        predicted = sim.gain(workload, hardware, recommended)
+    result = judge_ab(job, gather_record(directory), predicted)
     write_atomically(directory / AB_FILE, json_text(_ab_document(result)))
     _print_ab(result, as_json)
 

@@ -1,6 +1,6 @@
 """Which assignments are replayed, which cannot be, and why."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
@@ -144,7 +144,8 @@ def check_replayable(
     if mode == "paced":
         _check_paced(workload)
     for candidate in candidates:
-        _check_candidate(workload, candidate, mode, carrier)
+        for why in _obstacles(workload, candidate, mode, carrier):
+            raise NotModelledError(f"candidate {candidate.name!r}: {why}")
 
 
 def _check_paced(workload: Workload) -> None:
@@ -167,45 +168,29 @@ def _check_paced(workload: Workload) -> None:
         )
 
 
-def _check_candidate(workload: Workload, candidate: Candidate, mode: Mode, carrier: Carrier) -> None:
-    assignment = candidate.assignment or assign(workload)
+def _obstacles(workload: Workload, candidate: Candidate, mode: Mode, carrier: Carrier) -> Iterator[str]:
+    """What of a candidate cannot be run, and why. Raises ``AssignmentError`` where it does not fit."""
+    assignment, on_gpus = candidate.assignment or assign(workload), carrier.device == "cuda"
     assignment.check_fits(workload)
+    switches = Switches()
     if assignment.policy in DDP_POLICIES:
         switches = read_switches(assignment)
         check_used(workload, switches)
         if candidate.assignment is not None and not candidate.is_injected:
             check_reaches(workload, assignment)
     elif assignment.policy not in TEXTBOOK:
-        raise NotModelledError(
-            f"candidate {candidate.name!r}: {assignment.policy} is not replayed, only predicted; ranks run "
-            f"DDP, and {', '.join(TEXTBOOK)}"
-        )
-    else:
-        switches = Switches()
-        program = write(workload, _ANY_HARDWARE, assignment)[-1]
-        if program.early_launches:
-            raise NotModelledError(
-                f"candidate {candidate.name!r}: {program.notes[0]}; replay takes what averages rightly"
-            )
-    for what, why in _refused(assignment, switches, mode, carrier).items():
-        raise NotModelledError(f"candidate {candidate.name!r}: {what} is not replayed: {why}")
-
-
-def _refused(assignment: Assignment, switches: Switches, mode: Mode, carrier: Carrier) -> dict[str, str]:
-    """What of a candidate cannot be run, and why."""
-    found, device = {}, carrier.device
+        others = ", ".join(TEXTBOOK)
+        yield f"{assignment.policy} is not replayed, only predicted; ranks run DDP, and {others}"
+    elif (program := write(workload, _ANY_HARDWARE, assignment)[-1]).early_launches:
+        yield f"{program.notes[0]}; replay takes what averages rightly"
     hook = switches.hook
     if switches.optimize_ddp is not None:
-        found["optimize_ddp"] = (
-            "a replay compiles nothing; replay what sim.torch_compiled makes of the workload, without it"
-        )
+        yield "optimize_ddp is not replayed: replay what sim.torch_compiled makes of the workload, without it"
     if switches.syncs_each:
-        found["no_sync=false"] = "a replay accumulates under no_sync"
-    if hook is not None and hook.needs_nccl and device == "cpu":
-        found[f"comm_hook {hook.name}"] = "torch refuses it without NCCL"
+        yield "no_sync=false is not replayed: a replay accumulates under no_sync"
+    if hook is not None and hook.needs_nccl and not on_gpus:
+        yield f"comm_hook {hook.name} is not replayed: torch refuses it without NCCL"
     if hook is not None and carrier.emulated is not None:
-        found["comm_hook"] = "an emulated link is a communication hook itself, and DDP takes one"
-    adds = switches.accumulation_steps > 1 or not switches.set_to_none or assignment.policy == "flat-views"
-    if mode == "paced" and device == "cuda" and adds:
-        found["adding to gradients"] = "on a GPU it takes kernels, which are in no recorded schedule"
-    return found
+        yield "comm_hook is not replayed: an emulated link is one itself, and DDP takes one"
+    if mode == "paced" and on_gpus and candidate.adds:
+        yield "adding to gradients is not replayed on a GPU: its kernels are in no recorded schedule"

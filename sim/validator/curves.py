@@ -8,20 +8,22 @@ adds time, so the slowest third of the rounds is left out, and the mean of the o
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, log
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 from sim.nouns.hardware import Curve, CurvePoint
-from sim.units import format_ms, format_percent, format_size
+from sim.units import format_ms, format_size
 
 WITHIN = 0.03  # a figure is settled if its 95 % interval reaches no farther to either side than this share
 WITHIN_NS = 200_000  # or this, for small messages: threads that wait for their turn scatter by milliseconds
 FEWEST_ROUNDS = 5  # of which an interval can be told
-_STALLED = 1.25  # times the clean figure, from which on a single message was held up
 _RESAMPLES = 200
+# A point is doubted beyond this: small messages over gloo scatter by some tenths of a millisecond on any
+# machine; the tuner's intervals contain that, and measuring again would not help.
+_DOUBTED_NS = 500_000
+_JUMP = 1.25  # times what the points on both sides lead to
 
 
 def figure_ns(rounds: Sequence[Sequence[int]]) -> int:
@@ -42,19 +44,7 @@ def interval_ns(rounds: Sequence[Sequence[int]]) -> tuple[int, int]:
 
 def is_settled(rounds: Sequence[Sequence[int]]) -> bool:
     """Whether the figure is known to within 3 %, or 0.2 ms."""
-    if len(rounds) < FEWEST_ROUNDS:
-        return False
-    figure = figure_ns(rounds)
-    low, high = interval_ns(rounds)
-    return max(figure - low, high - figure) <= max(WITHIN * figure, WITHIN_NS)
-
-
-def modes(rounds: Sequence[Sequence[int]]) -> tuple[int, int | None, float]:
-    """ns of a message that was not held up, ns of one that was (None: none was), and the latter's share."""
-    samples = [sample for one in rounds for sample in one]
-    clean = _middle(samples)
-    stalled = [sample for sample in samples if sample > _STALLED * clean]
-    return round(clean), round(median(stalled)) if stalled else None, len(stalled) / len(samples)
+    return len(rounds) >= FEWEST_ROUNDS and not _is_wide(figure_ns(rounds), *interval_ns(rounds), WITHIN_NS)
 
 
 def _without_bursts(means: Sequence[float]) -> float:
@@ -62,79 +52,38 @@ def _without_bursts(means: Sequence[float]) -> float:
     return fmean(sorted(means)[: len(means) - len(means) // 3])
 
 
-def _middle(values: Sequence[float]) -> float:
-    """The median of the shortest interval that holds more than half of the values."""
-    ordered = sorted(values)
-    half = len(ordered) // 2 + 1
-    starts = range(len(ordered) - half + 1)
-    start = min(starts, key=lambda at: ordered[at + half - 1] - ordered[at])
-    return float(median(ordered[start : start + half]))
+def _is_wide(figure_ns: float, low_ns: float, high_ns: float, within_ns: int) -> bool:
+    return max(figure_ns - low_ns, high_ns - figure_ns) > max(WITHIN * figure_ns, within_ns)
 
 
-# How far a 95 % interval may reach to either side: this share of the time, or so many ns if that is more.
-# Small messages over gloo scatter by some tenths of a millisecond on any machine; the tuner's intervals
-# contain that, and measuring again would not help.
-_WITHIN, _WITHIN_NS = 0.03, 500_000
-_JUMP = 1.25  # times what the points on both sides lead to
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoubtfulPoint:
-    """A point of a curve that is not to be relied on, and why, in words without its size."""
-
-    num_bytes: int
-    why: str
-
-
-def doubtful_points(curve: Curve, spread: Any) -> tuple[DoubtfulPoint, ...]:
-    """Points not to be relied on, by size, with one reason each.
+def doubtful_points(curve: Curve, spread: Mapping[str, Any]) -> dict[int, str]:
+    """Points not to be relied on: by size in bytes one reason each, in words without its size.
 
     A point is doubtful where a larger message takes less, where it takes far more than its neighbours lead
     to, or where its 95 % interval is wide (``low_ns`` and ``high_ns`` of its size in ``spread``).
     """
     found: dict[int, str] = {}
+    for before, point, after in zip(curve, curve[1:], curve[2:], strict=False):
+        expected = _between(before, point, after)
+        if expected and point.duration_ns > _JUMP * expected + _DOUBTED_NS:
+            found[point.num_bytes] = (
+                f"takes {format_ms(point.duration_ns)}, where the points on both sides lead to "
+                f"{format_ms(expected)}"
+            )
     for before, after in pairwise(curve):
-        if after.duration_ns < (1 - _WITHIN) * before.duration_ns - _WITHIN_NS:
+        if after.duration_ns < (1 - WITHIN) * before.duration_ns - _DOUBTED_NS:
             found[before.num_bytes] = (
                 f"takes {format_ms(before.duration_ns)}, and {format_size(after.num_bytes)} take "
                 f"{format_ms(after.duration_ns)}"
             )
-    for before, point, after in zip(curve, curve[1:], curve[2:], strict=False):
-        expected = _between(before, point, after)
-        if expected and point.duration_ns > _JUMP * expected + _WITHIN_NS:
-            found.setdefault(
-                point.num_bytes,
-                f"takes {format_ms(point.duration_ns)}, where the points on both sides lead to "
-                f"{format_ms(expected)}",
-            )
-    for point in curve if isinstance(spread, Mapping) else ():
-        known = spread.get(str(point.num_bytes))
-        low, high = (_number(known, name) for name in ("low_ns", "high_ns"))
-        if low is None or high is None:
+    for point in curve:
+        known = spread.get(str(point.num_bytes), {})
+        if not {"low_ns", "high_ns"} <= known.keys():
             continue
-        if max(point.duration_ns - low, high - point.duration_ns) > max(
-            _WITHIN * point.duration_ns, _WITHIN_NS
-        ):
-            found[point.num_bytes] = (
-                f"scatters: {format_ms(low)} to {format_ms(high)} with 95 % confidence" + _stalls(known)
-            )
-    return tuple(DoubtfulPoint(num_bytes=size, why=found[size]) for size in sorted(found))
-
-
-def _number(known: Any, name: str) -> float | None:
-    """A number of what a file's ``spread`` keeps of a point; None where it has none."""
-    value = known.get(name) if isinstance(known, dict) else None
-    return value if isinstance(value, int | float) else None
-
-
-def _stalls(known: Any) -> str:
-    share, stalled, clean = (_number(known, name) for name in ("stalled_share", "stalled_ns", "clean_ns"))
-    if not share or stalled is None or clean is None:
-        return ""
-    return (
-        f"; {format_percent(share, 0)} of its messages were held up, for {format_ms(stalled)} instead of "
-        f"{format_ms(clean)}"
-    )
+        low, high = known["low_ns"], known["high_ns"]
+        if _is_wide(point.duration_ns, low, high, _DOUBTED_NS):
+            found[point.num_bytes] = f"scatters: {format_ms(low)} to {format_ms(high)} with 95 % confidence"
+    return dict(sorted(found.items()))
 
 
 def _between(before: CurvePoint, point: CurvePoint, after: CurvePoint) -> float:

@@ -10,61 +10,52 @@ from sim.errors import InputError
 from sim.formats.documents import json_text, parse_body, parse_json
 from sim.formats.files import read_bytes, write_atomically
 from sim.nouns.assignment import DDP_POLICIES, Assignment
+from sim.nouns.checks import Checked, Positive, check
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Mode
 from sim.nouns.workload import Workload
 from sim.units import MIB
 
 JOB = "job.json"
-EMULATED = "emulated"
 # The Reducer rebuilds its buckets before iteration 2 (A2.6); on CUDA iterations 2 to 11 wait for the
 # host, because DDP's logger reads its events there (A4.3).
-MIN_WARMUP = {"cpu": 3, "cuda": 12}
+_WARMUP = {"cpu": 3, "cuda": 12}
 _SLOW_START_S = 600.0  # a model may load weights or compile before its first step
 _LARGEST_SHARDED_BYTES = 64 * MIB  # of the collectives that only sharded systems send
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carrier:
-    """Where tensors lie and what sums them up: gloo or NCCL between ranks, or an emulated link.
+class Carrier(Checked):
+    """Where tensors lie and what sums them up: gloo or NCCL between ranks, or a link that one rank emulates.
 
-    ``backend`` None is gloo on the CPU and NCCL on GPUs. ``emulated`` is the machine whose all-reduce curve
-    and channels one rank emulates.
+    ``emulated`` is the machine whose all-reduce curve and channels it has.
     """
 
-    device: str = "cpu"
-    backend: str | None = None
+    device: Literal["cpu", "cuda"] = "cpu"
     emulated: Hardware | None = None
 
     def __post_init__(self) -> None:
-        if self.device not in ("cpu", "cuda"):
-            raise InputError(f"device: {self.device!r} is not legal; give cpu or cuda")
-        if self.backend not in (None, "gloo", "nccl"):
-            raise InputError(f"backend: {self.backend!r} is not legal; give gloo or nccl")
-        if self.backend == "nccl" and self.device == "cpu":
-            raise InputError("backend: nccl is not legal on the CPU; give gloo, or cuda as the device")
+        check(self)
         if self.emulated is not None and self.emulated.world_size == 1:
             raise InputError("hardware: world_size 1 has no link to emulate; give the machine that is meant")
-        if self.emulated is not None and self.backend == "nccl":
-            raise InputError("backend: nccl carries nothing over an emulated link; give one of the two")
 
     @property
     def name(self) -> str:
         """What a Measurement calls its backend."""
-        return EMULATED if self.emulated is not None else "nccl" if self.uses_nccl else "gloo"
-
-    @property
-    def uses_nccl(self) -> bool:
-        """Beside an emulated link too: gloo would take the buffers that DDP broadcasts by way of the host."""
-        return self.device == "cuda" and self.backend != "gloo"
+        return "emulated" if self.emulated is not None else "nccl" if self.device == "cuda" else "gloo"
 
     @property
     def groups(self) -> str:
         """The backends of the process group; objects and the common start travel over gloo, on the host."""
-        return "cpu:gloo,cuda:nccl" if self.uses_nccl else "gloo"
+        return "cpu:gloo,cuda:nccl" if self.device == "cuda" else "gloo"
 
 
 GLOO_ON_HOST = Carrier()
+
+
+def emulated_channels(hardware: Hardware) -> int:
+    """Of its emulated link: one where channels share a wire, so that one message waits for the other."""
+    return hardware.comm_channels if hardware.channel_slowdown == 1 else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +70,11 @@ class Candidate:
 
     @property
     def is_injected(self) -> bool:
-        """Whether no keyword of stock DDP reaches the buckets, so that the Reducer is given them."""
+        """Whether the Reducer is given the buckets: no keyword of stock DDP alone reaches them."""
         assignment = self.assignment
-        return assignment is not None and assignment.policy in DDP_POLICIES and not assignment.by_keywords
+        if assignment is None or assignment.policy not in DDP_POLICIES:
+            return False
+        return not assignment.by_keywords or "environment" in assignment.requires
 
     @property
     def is_traced(self) -> bool:
@@ -95,6 +88,25 @@ class Candidate:
             assignment.settings.get("comm_hook") is not None
             or assignment.ddp_kwargs.get("skip_all_reduce_unused_params")
         )
+
+    @property
+    def manner(self) -> dict[str, Any]:
+        """How its steps go: ``accumulation_steps`` and ``set_to_none``."""
+        settings = {} if self.assignment is None else self.assignment.settings
+        return {
+            "accumulation_steps": int(settings.get("accumulation_steps", 1)),
+            "set_to_none": settings.get("set_to_none", True),
+        }
+
+    @property
+    def adds(self) -> bool:
+        """Whether some backward finds gradients that are there already, and adds to them.
+
+        flat-views has its gradients in place before backward, which adds to them (A7.4).
+        """
+        if self.manner["accumulation_steps"] > 1 or not self.manner["set_to_none"]:
+            return True
+        return self.assignment is not None and self.assignment.policy == "flat-views"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,42 +122,30 @@ class UserModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayJob:
+class ReplayJob(Checked):
     """Candidates in turns: paced, by the schedule of ``workload``, or in ``model``, which computes.
 
     ``workload`` is what a model's parameters must match; None: nothing is known of them. ``probed`` adds the
     noop lane and a traced lane for each candidate that can have one; paced replays always have them.
-    ``warmup`` rounds are dropped. ``samples_per_rank`` are those of a step, where that is told.
-
-    Raises:
-        InputError: no round is measured, or warm-up does not cover what DDP does only at first.
+    ``is_ab``: it compares the second candidate with the first. ``samples_per_rank`` are those of a step,
+    where that is told.
     """
 
     candidates: tuple[Candidate, ...]
     workload: Workload | None
     model: UserModel | None = None
     carrier: Carrier = GLOO_ON_HOST
-    rounds: int = 10
-    warmup: int | None = None
+    rounds: Positive = 10
     seed: int = 0
     probed: bool = True
     is_ab: bool = False
-    samples_per_rank: int | None = None
+    samples_per_rank: Positive | None = None
     task: Literal["replay"] = "replay"
 
-    def __post_init__(self) -> None:
-        least = MIN_WARMUP[self.carrier.device]
-        if self.rounds < 1:
-            raise InputError(f"rounds: {self.rounds} is not legal; give at least 1")
-        if self.warmup is None:
-            object.__setattr__(self, "warmup", least)
-        elif self.warmup < least:
-            raise InputError(
-                f"warmup: {self.warmup} is not legal; give at least {least} on {self.carrier.device}: DDP "
-                f"rebuilds its buckets first"
-            )
-        if self.samples_per_rank is not None and self.samples_per_rank < 1:
-            raise InputError(f"samples: {self.samples_per_rank} is not legal; give at least 1")
+    @property
+    def warmup(self) -> int:
+        """Rounds that are run first and dropped."""
+        return _WARMUP[self.carrier.device]
 
     @property
     def mode(self) -> Mode:
@@ -168,15 +168,17 @@ class ReplayJob:
 class CalibrationJob:
     """Measure a machine: in each of ``rounds`` every curve at its sizes, then what else costs time.
 
-    ``rounds`` 0 measures all-reduces of ``sizes`` (bytes) alone. All-reduces that scatter are measured on for
-    ``budget_s``. ``small_repeats`` is how often the smallest messages are sent in a round. ``computes``: what
-    computing and communicating take from each other is measured too.
+    ``rounds`` 0 measures all-reduces of ``sizes`` (bytes) alone, those of a link that is emulated none: there
+    copies of the tensors of ``workload`` and launches are measured. All-reduces that scatter are measured on
+    for ``budget_s``. ``small_repeats`` is how often the smallest messages are sent in a round. ``computes``:
+    what computing and communicating take from each other is measured too.
     """
 
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...] = ()
     carrier: Carrier = GLOO_ON_HOST
+    workload: Workload | None = None
     rounds: int = 0
-    budget_s: float
+    budget_s: float = 0.0
     small_repeats: int = 30
     copy_repeats: int = 12
     computes: bool = False
@@ -204,19 +206,8 @@ class CalibrationJob:
         return max(1, min(self.small_repeats, 64 * MIB // max(size, 1)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeJob:
-    """Measure copies of the tensors of ``workload`` into and out of DDP's buckets, and launches."""
-
-    workload: Workload
-    carrier: Carrier
-    repeats: int = 6
-    quiet_s: float | None = None
-    task: Literal["probe"] = "probe"
-
-
-Job = ReplayJob | CalibrationJob | ProbeJob
-_JOBS: dict[str, type[Any]] = {"replay": ReplayJob, "calibrate": CalibrationJob, "probe": ProbeJob}
+Job = ReplayJob | CalibrationJob
+_JOBS: dict[str, type[Any]] = {"replay": ReplayJob, "calibrate": CalibrationJob}
 
 
 def write_job(directory: Path, job: Job, world_size: int) -> Path:
@@ -231,16 +222,14 @@ def write_job(directory: Path, job: Job, world_size: int) -> Path:
 
 def read_job(path: Path) -> tuple[Any, int]:
     """The job in a file, one of ``Job``, and the number of its ranks. Raises ``InputError``."""
+    give = "give the directory of bucketsim validate or calibrate --prepare"
     if not path.is_file():
-        raise InputError(
-            f"{path.parent}: no {JOB} in it; give the directory of bucketsim validate or calibrate --prepare"
-        )
+        raise InputError(f"{path.parent}: no {JOB} in it; {give}")
     body = parse_json(read_bytes(path), str(path))
     if not isinstance(body, dict) or "world_size" not in body or body.get("task") not in _JOBS:
-        raise InputError(f"{path}: no job; give the directory of bucketsim validate or calibrate --prepare")
+        raise InputError(f"{path}: no job; {give}")
     world_size = body.pop("world_size")
-    job: Any = parse_body(body, _JOBS[body["task"]], str(path))
-    return job, world_size
+    return parse_body(body, _JOBS[body["task"]], str(path)), world_size
 
 
 def commands(job_file: Path) -> tuple[str, str]:
@@ -251,11 +240,9 @@ def commands(job_file: Path) -> tuple[str, str]:
     """
     job, world_size = read_job(job_file)
     worker = f"-m sim.validator.worker {shlex.quote(str(job_file))}"
-    ranks = f"--ntasks {world_size}"
-    if job.carrier.device == "cuda":
-        ranks = f"{ranks} --nodes HOSTS --ntasks-per-node RANKS_PER_HOST --gpus-per-node RANKS_PER_HOST"
+    gpus = " --nodes HOSTS --ntasks-per-node RANKS_PER_HOST --gpus-per-node RANKS_PER_HOST"
     return (
         "torchrun --nnodes HOSTS --nproc-per-node RANKS_PER_HOST --node-rank K --master-addr HOST0 "
         f"--master-port 29500 {worker}",
-        f"srun {ranks} python {worker}",
+        f"srun --ntasks {world_size}{gpus if job.carrier.device == 'cuda' else ''} python {worker}",
     )

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import shutil
 import signal
 import socket
@@ -19,13 +18,13 @@ from typing import IO, Any, BinaryIO
 
 from sim.errors import InputError, ReplayError
 from sim.formats.files import scratch_directory
+from sim.nouns.checks import at_least
 from sim.units import format_number
 from sim.validator.box import Host, box, die_with_parent
 from sim.validator.jobs import Job, write_job
 
 EVENTS_AT = "BUCKETSIM_EVENTS"  # the variable that tells ranks started here which file to append events to
 EVENTS, FAILED = "events.jsonl", "failed-rank-{}.json"  # what ranks that others start leave beside their job
-_PORTS = range(15_000, 30_000)  # below those that Linux hands out by itself
 _BOX_PORT = 29_500
 _POLL_S = 0.1
 _BLAME_S = (
@@ -51,12 +50,11 @@ class Place:
     def __post_init__(self) -> None:
         if (self.box is None) != (self.rate_bits is None):
             raise InputError("box: --box and --rate go together; give both, such as --box 2 --rate 4gbit")
-        if self.world_size < 1:
-            raise InputError(f"ranks: {self.ranks} is not legal; give at least 1")
-        if isinstance(self.rate_bits, tuple) and len(self.rate_bits) != self.box:
+        at_least("ranks", self.world_size, 1)
+        if self.box is not None and len(self.rates_bits) != self.box:
             raise InputError(
-                f"rate: {len(self.rate_bits)} rates are not legal for {self.box} hosts; give one for all, or "
-                f"one for each"
+                f"rate: {len(self.rates_bits)} rates are not legal for {self.box} hosts; give one for all, "
+                f"or one for each"
             )
 
     @property
@@ -69,13 +67,12 @@ class Place:
         """The rate of each host of the box, bit/s; empty over loopback."""
         if isinstance(self.rate_bits, tuple):
             return self.rate_bits
-        return () if self.box is None or self.rate_bits is None else (self.rate_bits,) * self.box
+        return () if self.rate_bits is None else (self.rate_bits,) * self.world_size
 
     def describe(self) -> str:
         """The place in words, for names and provenance."""
         if not self.rates_bits:
-            count = "1 rank" if self.ranks == 1 else f"{self.ranks} ranks"
-            return f"{count} {self.spread or 'over loopback'}"
+            return f"{self.ranks} rank{'s' * (self.ranks != 1)} {self.spread or 'over loopback'}"
         rates = self.rates_bits[:1] if len(set(self.rates_bits)) == 1 else self.rates_bits
         said = ", ".join(format_number(rate / 1e9, 6) for rate in rates)
         return f"{self.box} hosts in a box, {said} Gbit/s"
@@ -109,15 +106,16 @@ def exit_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def free_port() -> int:
-    """A port of this machine that nobody listens at, by no seed that others may have, too."""
-    while True:
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port := random.SystemRandom().choice(_PORTS)))
-            except OSError:
-                continue
-            return port
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port of this machine that the system gives to nobody else, at which a rank may serve the store.
+
+    It is bound here, and not listened at: who says SO_REUSEADDR, as a store does, can listen at it.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
 def _start(
@@ -152,6 +150,24 @@ def _kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         process.wait()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A rank that failed, and its exit code, or minus the number of the signal that ended it."""
+
+    rank: int
+    code: int
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code as a shell gives it: for a signal, 128 plus its number."""
+        return 128 - self.code if self.code < 0 else self.code
+
+    def __str__(self) -> str:
+        if self.code < 0:
+            return f"rank {self.rank} was killed by {signal.Signals(-self.code).name}"
+        return f"rank {self.rank} ended with exit code {self.code}"
+
+
 # Ranks of ours: what they are told, what they tell, and whose fault it is where they fail.
 
 
@@ -164,9 +180,11 @@ def run_ranks(place: Place, job: Job, on_event: Callable[[dict[str, Any]], None]
     """
     with ExitStack() as stack:
         stack.enter_context(exit_on_signals())
-        hosts = [_LOOPBACK] * place.world_size
+        hosts, port = [_LOOPBACK] * place.world_size, _BOX_PORT
         if place.rates_bits:
             hosts = stack.enter_context(box(place.rates_bits))
+        else:
+            port = stack.enter_context(reserved_port())
         folder = stack.enter_context(scratch_directory())
         job_file = write_job(folder, job, place.world_size)
         # In memory: a disk that is full must not end a measurement, nor a pipe that nobody reads hold it up.
@@ -174,10 +192,9 @@ def run_ranks(place: Place, job: Job, on_event: Callable[[dict[str, Any]], None]
         logs = [stack.enter_context(os.fdopen(os.memfd_create("log"), "w+b")) for _ in hosts]
         ranks: list[subprocess.Popen[bytes]] = []
         stack.callback(_kill, ranks)
-        port = _BOX_PORT if place.rates_bits else free_port()
         for rank, host in enumerate(hosts):
             environment = {
-                **_seat(rank, len(hosts), f"{hosts[0].address}:{port}", local=True),
+                **_seat(rank, len(hosts), hosts[0].address, port, local=True),
                 "GLOO_SOCKET_IFNAME": host.interface,
                 "OMP_NUM_THREADS": "1",
                 "PYTHONUNBUFFERED": "1",
@@ -189,14 +206,11 @@ def run_ranks(place: Place, job: Job, on_event: Callable[[dict[str, Any]], None]
         _watch(ranks, logs, events, on_event)
 
 
-def _seat(rank: int, world_size: int, meets_at: str, *, local: bool) -> dict[str, str]:
+def _seat(rank: int, world_size: int, address: str, port: int, *, local: bool) -> dict[str, str]:
     """torchrun's variables of a rank; ``local``: all share one machine, else each has a host of its own."""
-    address, _, port = meets_at.rpartition(":")
-    place = (rank, world_size) if local else (0, 1)
-    return {
-        **{"RANK": str(rank), "WORLD_SIZE": str(world_size), "MASTER_ADDR": address, "MASTER_PORT": port},
-        **{"LOCAL_RANK": str(place[0]), "LOCAL_WORLD_SIZE": str(place[1])},
-    }
+    here = (rank, world_size) if local else (0, 1)
+    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
+    return dict(zip(names, map(str, (rank, world_size, *here, address, port)), strict=True))
 
 
 def events_in(stream: BinaryIO) -> Iterator[dict[str, Any]]:
@@ -244,25 +258,20 @@ def _watch(
             on_event(event)
         if any(one["ranks"] for one in failures):
             raise ReplayError(f"replay: {named(failures)}")
-        for rank, code in enumerate(codes):
-            if code is not None and code < 0:
-                name = signal.Signals(-code).name
-                raise ReplayError(f"replay: rank {rank} was killed by {name}, after step {steps}")
-        if any(codes) or failures:
+        ended = [Ended(rank=rank, code=code) for rank, code in enumerate(codes) if code]
+        for one in ended:
+            if one.code < 0:
+                raise ReplayError(f"replay: {one}, after step {steps}")
+        if ended or failures:
             failed_at = failed_at or time.monotonic()
             if None not in codes or time.monotonic() - failed_at > _BLAME_S:
-                raise ReplayError(f"replay: {named(failures) or _unsaid(codes, logs)}")
+                unsaid = f"{ended[0]}: {_last_line(logs[ended[0].rank])}" if ended else ""
+                raise ReplayError(f"replay: {named(failures) or unsaid}")
         elif None not in codes:
             if not is_finished:
                 raise ReplayError(f"replay: the ranks ended without a result: {_last_line(logs[0])}")
             return
         time.sleep(_POLL_S)
-
-
-def _unsaid(codes: Sequence[int | None], logs: Sequence[BinaryIO]) -> str:
-    """How the first rank ended that did not tell why."""
-    rank, code = next((rank, code) for rank, code in enumerate(codes) if code)
-    return f"rank {rank} ended with exit code {code}: {_last_line(logs[rank])}"
 
 
 def _last_line(log: BinaryIO) -> str:
@@ -273,26 +282,7 @@ def _last_line(log: BinaryIO) -> str:
 # Any command on the hosts of a box.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """The rank that failed first, and its exit code, or minus the number of the signal that ended it."""
-
-    rank: int
-    code: int
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code as a shell gives it: for a signal, 128 plus its number."""
-        return 128 - self.code if self.code < 0 else self.code
-
-    def describe(self) -> str:
-        """The failure in words."""
-        if self.code < 0:
-            return f"rank {self.rank} was killed by {signal.Signals(-self.code).name}"
-        return f"rank {self.rank} ended with exit code {self.code}"
-
-
-def run_in_box(place: Place, command: Sequence[str]) -> Failure | None:
+def run_in_box(place: Place, command: Sequence[str]) -> Ended | None:
     """Run ``command`` once on each host of ``place``; None once all have ended well.
 
     Rank 0 has this process's stdout and stderr; what other ranks print goes to this process's stderr, each
@@ -319,7 +309,7 @@ def run_in_box(place: Place, command: Sequence[str]) -> Failure | None:
                 speakers.submit(_pass_on, rank, process.stdout)
         while True:
             codes = [one.poll() for one in ranks]
-            failure = next((Failure(rank=k, code=code) for k, code in enumerate(codes) if code), None)
+            failure = next((Ended(rank=k, code=code) for k, code in enumerate(codes) if code), None)
             if failure is not None or None not in codes:
                 return failure
             time.sleep(_POLL_S)
@@ -345,11 +335,8 @@ def _environment(hosts: Sequence[Host], rank: int) -> dict[str, str]:
     count, address = str(len(hosts)), hosts[0].address
     return {
         **{name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "PYTHONUNBUFFERED")},
-        **_seat(rank, len(hosts), f"{address}:{_BOX_PORT}", local=False),
+        **_seat(rank, len(hosts), address, _BOX_PORT, local=False),
         **{"GROUP_RANK": str(rank), "GROUP_WORLD_SIZE": count},
-        **{"ROLE_RANK": str(rank), "ROLE_WORLD_SIZE": count, "ROLE_NAME": "default"},
-        **{"TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "0"},
-        **{"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "False"},
         **{"PET_NNODES": count, "PET_NODE_RANK": str(rank), "PET_LOCAL_ADDR": hosts[rank].address},
         **{"PET_MASTER_ADDR": address, "PET_MASTER_PORT": str(_BOX_PORT)},
         "GLOO_SOCKET_IFNAME": hosts[rank].interface,
@@ -361,8 +348,7 @@ def _pass_on(rank: int, stream: IO[bytes]) -> None:
     mark = f"[rank{rank}]:"
     with stream:
         for line in stream:
-            line = line.rstrip(b"\n")
-            text = line[line.rfind(b"\r", 0, -1) + 1 :].rstrip(b"\r").decode(errors="replace")
+            text = line.decode(errors="replace").rstrip("\r\n").rpartition("\r")[2]
             # torch marks the lines of a traceback so itself.
             sys.stderr.write(f"{text}\n" if text.startswith(mark) else f"{mark} {text}\n")
             sys.stderr.flush()

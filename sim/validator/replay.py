@@ -1,7 +1,7 @@
 """Replays candidates on real ranks, started here or by somebody else, and keeps what was measured."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -13,11 +13,14 @@ from sim.formats.files import read_bytes
 from sim.formats.record_files import save_measurements
 from sim.nouns.assignment import Assignment
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement, Role
+from sim.nouns.recommendation import Gain
+from sim.truth.turns import AbTest, Turns, judge_turns
 from sim.validator.candidates import check_replayable
 from sim.validator.jobs import JOB, Candidate, ReplayJob, commands, read_job, write_job
 from sim.validator.launch import EVENTS, FAILED, Place, events_in, named, run_ranks
 
 Progress = Callable[[int, int, str], None]
+_DEFAULT, _RECOMMENDED = "DDP default", "recommended"
 
 
 def replay(
@@ -88,6 +91,35 @@ def gather_record(directory: Path) -> list[Measurement]:
     return measurements
 
 
+# The user's own model under DDP's default and under a recommended assignment.
+
+
+def ab_job(recommended: Assignment, **options: Any) -> ReplayJob:
+    """Both in every round, in a shuffled order, with the model without DDP as a third.
+
+    ``options`` are further fields of ``ReplayJob``: ``model``, the user's, and ``workload``, where its
+    parameters are known.
+    """
+    candidates = Candidate(name=_DEFAULT), Candidate(name=_RECOMMENDED, assignment=recommended)
+    return ReplayJob(candidates=candidates, probed=False, is_ab=True, **options)
+
+
+def judge_ab(job: ReplayJob, measurements: list[Measurement], predicted: Gain | None = None) -> AbTest:
+    """What the measurements of a job of ``ab_job`` come to; ``predicted`` is written down beside it."""
+    steps = {one.name: [each.step_ns for each in one.iterations] for one in measurements}
+    one = measurements[0]
+    about = one.environment["model"]
+    return judge_turns(
+        Turns(default=steps[_DEFAULT], recommended=steps[_RECOMMENDED], plain=steps["plain"]),
+        name=about["factory"],
+        world_size=one.world_size,
+        samples_per_rank=job.samples_per_rank or about.get("samples"),
+        predicted=predicted,
+        environment=one.environment,
+        hours="rank-hours" if about["device"] == "cpu" else "GPU-hours",
+    )
+
+
 # What ranks that somebody else started left in the folder of their job.
 
 
@@ -143,39 +175,34 @@ class Collected:
     """
 
     def __init__(self, job: ReplayJob, progress: Progress | None = None) -> None:
-        self._job = job
+        self._job, self._progress = job, progress
         self._candidates = {candidate.name: candidate for candidate in job.candidates}
-        assert job.warmup is not None
-        self._warmup = job.warmup
-        self._total = (job.rounds + self._warmup) * job.lanes
         self._done = 0
-        self._progress = progress
-        self._steps: dict[str, list[MeasuredIteration]] = defaultdict(list)
-        self._traced: dict[str, list[MeasuredIteration]] = defaultdict(list)
-        self._buckets: dict[str, list[Any]] = defaultdict(list)
-        self._about: dict[str, Any] = {}
+        # by lane, and whether it is traced
+        self._steps: dict[tuple[str, bool], list[MeasuredIteration]] = defaultdict(list)
+        self._observed: dict[str, tuple[tuple[int, ...], ...]] = {}
+        self._model: dict[str, Any] = {}
         self._environment: dict[str, Any] = {}
 
     def take(self, event: dict[str, Any]) -> None:
         """Take an event of rank 0. Raises ``ReplayError`` if buckets are not those that were asked for."""
-        lane = event.get("lane", "")
-        if event["event"] == "step":
+        kind, lane = event["event"], event.get("lane", "")
+        if kind == "step":
             self._done += 1
             if self._progress is not None:
-                self._progress(self._done, self._total, "warm-up" if event["round"] < 0 else "measuring")
+                total = (self._job.rounds + self._job.warmup) * self._job.lanes
+                self._progress(self._done, total, "warm-up" if event["round"] < 0 else "measuring")
             if event["round"] >= 0:
-                steps = self._traced if event["traced"] else self._steps
-                steps[lane].append(_slowest(event["ranks"]))
-        elif event["event"] == "buckets" and lane in self._candidates:
+                self._steps[lane, event["traced"]].append(_slowest(event["ranks"]))
+        elif kind == "buckets" and lane in self._candidates:
             # torch.compile orders gradients anew for each cap (A8.10): what ran is recorded, not assumed.
-            are_any = self._about.get("model", {}).get("compiled", False)
+            are_any = self._model.get("model", {}).get("compiled", False)
             _check_buckets(self._candidates[lane], event["ranks"], are_any)
-            self._buckets[lane] += event["ranks"]
-        elif event["event"] == "model":
-            self._about["model"] = event["about"]
-        elif event["event"] == "pacing":
-            self._about["pacing"] = {key: value for key, value in event.items() if key != "event"}
-        elif event["event"] == "started":
+            # of the lane without a hook, which is told first
+            self._observed.setdefault(lane, tuple(tuple(bucket) for bucket in event["ranks"][0]))
+        elif kind == "model":
+            self._model = {"model": event["about"]}
+        elif kind == "started":
             self._environment = event["environment"]
 
     def measurements(self, place: Place, complete: bool) -> list[Measurement]:
@@ -184,22 +211,16 @@ class Collected:
         Raises:
             ReplayError: a complete run in which a candidate's buckets were never read back.
         """
-        plain = self._steps["plain"]
-        if not plain:
-            return []
-        where = {"place": place.describe(), **self._environment, **place.document(), **self._about}
-
-        def measurement(name: str, role: Role) -> Measurement | None:
-            iterations = tuple(self._steps[name])
-            seen = self._buckets[name]
-            if not iterations:
-                return None
-            if role == "candidate" and not seen:
-                if complete:
-                    raise ReplayError(f"candidate {name!r}: the Reducer's buckets were not read back")
-                return None
-            observed = tuple(tuple(bucket) for bucket in seen[0]) if seen else None
-            return Measurement(
+        plain, made = self._steps["plain", False], []
+        roles: dict[str, Role] = {"plain": "plain", "noop": "noop"}
+        for name in (*roles, *self._candidates):
+            role, iterations = roles.get(name, "candidate"), tuple(self._steps[name, False])
+            observed = self._observed.get(name)
+            if role == "candidate" and iterations and observed is None and complete:
+                raise ReplayError(f"candidate {name!r}: the Reducer's buckets were not read back")
+            if not (plain and iterations) or (role == "candidate" and observed is None):
+                continue
+            measurement = Measurement(
                 name=name,
                 role=role,
                 mode=self._job.mode,
@@ -208,21 +229,24 @@ class Collected:
                 asked=None if observed is None else self._asked(name, observed),
                 observed=observed,
                 iterations=iterations,
-                traced=tuple(self._traced[name]),
+                traced=tuple(self._steps[name, True]),
                 plain_backward_ns=round(median(iteration.sync_end_ns for iteration in plain)),
                 plain_step_ns=round(median(iteration.step_ns for iteration in plain)),
-                dropped_warmup=self._warmup,
+                dropped_warmup=self._job.warmup,
                 complete=complete and len(iterations) == self._job.rounds,
-                environment=where,
+                environment={
+                    "place": place.describe(),
+                    **self._environment,
+                    **place.document(),
+                    **self._model,
+                },
                 provenance={
                     "source": "bucketsim validate",
                     "date": datetime.now(UTC).isoformat(timespec="seconds"),
                 },
             )
-
-        made = [measurement("plain", "plain"), measurement("noop", "noop")]
-        made += [measurement(name, "candidate") for name in self._candidates]
-        return [one for one in made if one is not None]
+            made.append(measurement)
+        return made
 
     def _asked(self, name: str, observed: tuple[tuple[int, ...], ...]) -> Assignment:
         return self._candidates[name].assignment or Assignment(policy="ddp", bucket_indices=observed)
@@ -231,13 +255,12 @@ class Collected:
 def _slowest(ranks: list[dict[str, Any]]) -> MeasuredIteration:
     """One iteration over ranks: the latest of each instant."""
     buckets = []
-    rows = [row["buckets"] for row in ranks if "buckets" in row]
-    if rows:
-        for index, column in enumerate(zip(*rows, strict=True)):
-            ready, launch, end = (max(stamp) for stamp in zip(*column, strict=True))
-            buckets.append(
-                MeasuredBucket(index=index, ready_ns=ready, launch_ns=launch, start_ns=None, end_ns=end)
-            )
+    columns = zip(*(row["buckets"] for row in ranks if "buckets" in row), strict=True)
+    for index, column in enumerate(columns):
+        ready, launch, end = map(max, zip(*column, strict=True))
+        buckets.append(
+            MeasuredBucket(index=index, ready_ns=ready, launch_ns=launch, start_ns=None, end_ns=end)
+        )
     return MeasuredIteration(
         step_ns=max(row["step"] for row in ranks),
         backward_end_ns=max(row["backward_end"] for row in ranks),
@@ -248,9 +271,8 @@ def _slowest(ranks: list[dict[str, Any]]) -> MeasuredIteration:
 
 def _check_buckets(candidate: Candidate, seen: list[Any], are_any: bool) -> None:
     """Raise unless every rank used the same buckets: those asked for, or ``are_any``."""
-    asked: Sequence[Any] = (
-        seen[0] if candidate.assignment is None or are_any else candidate.assignment.bucket_indices
-    )
+    assignment = candidate.assignment
+    asked: Any = seen[0] if assignment is None or are_any else assignment.bucket_indices
     wanted = [sorted(bucket) for bucket in asked]
     for observed in seen:
         if [sorted(bucket) for bucket in observed] != wanted:

@@ -4,11 +4,9 @@ Started by ``bucketsim validate`` and ``calibrate`` on this machine, by torchrun
 writes events to events.jsonl beside the job, and a rank that fails its reason to failed-rank-*.json.
 """
 
-import errno
 import gc
 import os
 import platform
-import shutil
 import signal
 import socket
 import sys
@@ -25,26 +23,17 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from sim.errors import InputError
+from sim.errors import InputError, MachineError
 from sim.machine import cpu_model
-from sim.validator.jobs import Job, read_job
+from sim.validator.jobs import read_job
 from sim.validator.launch import EVENTS, EVENTS_AT, FAILED
-from sim.validator.ranks.cuda import check_apart, choose_gpu
 from sim.validator.ranks.model import model_lanes
 from sim.validator.ranks.paced import paced_lanes
-from sim.validator.ranks.probes import calibrate, probe_machine
+from sim.validator.ranks.probes import calibrate
 from sim.validator.ranks.rank import Fault, Rank, Seat, Watch, find_seat, store_of, write_event
 from sim.validator.ranks.step import gather, run_rounds, sharpen_sleep
 
 _TIMEOUT_S = 60.0
-_FULL_BYTES = 1 << 16
-
-
-def _replay(rank: Rank) -> None:
-    run_rounds(rank, (paced_lanes if rank.job.mode == "paced" else model_lanes)(rank))
-
-
-_TASKS = {"calibrate": calibrate, "probe": probe_machine, "replay": _replay}
 
 
 class _Terminated(Exception):
@@ -78,12 +67,7 @@ class _Life:
         self._watch = Watch(rank, seat, self.end, is_watched=self._started_here is not None)
         self._watch.start()
         rank.must_agree("job", asdict(job))
-        device = _choose_device(job, seat.local_rank, seat.local_world_size)
-        uses_nccl = job.carrier.uses_nccl
-        if uses_nccl:
-            properties = torch.cuda.get_device_properties(device)
-            gpu = str(getattr(properties, "uuid", f"of rank {seat.rank}"))  # no name: NCCL looks for itself
-            check_apart(rank.hear_all("gpu", gpu))
+        _take_device(job, seat)
         dist.init_process_group(
             job.carrier.groups,
             store=PrefixStore("ranks", store),
@@ -94,13 +78,16 @@ class _Life:
         rank.tell("started", **_about(rank, seat))
         sharpen_sleep()
         gc.disable()
-        _TASKS[job.task](rank)
+        if job.task == "calibrate":
+            calibrate(rank)
+        else:
+            run_rounds(rank, (paced_lanes if job.mode == "paced" else model_lanes)(rank))
         rank.tell("finished")
         # gloo's threads must not hold Python callbacks when the interpreter ends: drop every reducer
         # and wait for the other ranks before the process group goes.
         gc.collect()
         self._watch.is_over = True
-        dist.barrier(device_ids=[device] if uses_nccl else None)
+        dist.barrier(device_ids=None if rank.device.index is None else [rank.device.index])
         dist.destroy_process_group()
 
     def fail(self, error: Exception) -> NoReturn:
@@ -108,7 +95,7 @@ class _Life:
         traceback.print_exception(error)
         if isinstance(error, Fault):
             self.end(error)
-        reason = _in_words(error, self._folder)
+        reason = f"{type(error).__name__}: {error}"
         if not _lost_touch(error):
             self.end(Fault([int(self._name)], reason))
         reason = f"rank {self._name} lost touch with the others: {reason}"
@@ -119,59 +106,47 @@ class _Life:
         if not self._ending.acquire(blocking=False):
             threading.Event().wait()  # another thread is about to end this process
         names = " and ".join(f"rank {rank}" for rank in fault.ranks) or f"rank {self._name} is left alone"
-        _print(f"{names}: {fault}")
+        _say(f"{names}: {fault}")
         path = Path(self._started_here or self._folder / FAILED.format(self._name))
         try:
             write_event(path, "failed", {"ranks": fault.ranks, "reason": str(fault), "at": time.time()})
         except OSError as error:
-            _print(f"the reason is not kept in {self._folder}: {error}")
+            _say(f"the reason is not kept: {error}")
         if self._watch is not None and not self._started_here:
             self._watch.tell_others(fault)
         os._exit(1)
 
 
-def _choose_device(job: Job, place: int, neighbours: int) -> int | None:
-    """Set the GPU, or the share of the cores, of the rank at ``place`` among its machine's ``neighbours``.
+def _take_device(job: Any, seat: Seat) -> None:
+    """Set the GPU, or the share of the cores, of a rank among its machine's.
 
-    Returns the GPU's index. A paced rank gets one thread: it measures DDP and the wire, and must leave the
+    Launchers show a rank all GPUs of the machine, or its own only, so that their number says nothing of how
+    many ranks there may be. A paced rank gets one thread: it measures DDP and the wire, and must leave the
     cores alone.
     """
-    if job.carrier.device == "cuda":
-        device = choose_gpu(place)
-        torch.cuda.set_device(device)
-        return device
-    share = (os.cpu_count() or 1) // neighbours
-    torch.set_num_threads(max(1, share) if getattr(job, "mode", "paced") == "model" else 1)
-    return None
+    if job.carrier.device == "cpu":
+        share = (os.cpu_count() or 1) // seat.local_world_size
+        torch.set_num_threads(max(1, share) if getattr(job, "mode", "paced") == "model" else 1)
+    elif gpus := torch.cuda.device_count():
+        torch.cuda.set_device(seat.local_rank % gpus)
+    else:
+        raise MachineError(f"device: cuda is not here; torch {torch.__version__} sees 0 GPUs")
 
 
 def _about(rank: Rank, seat: Seat) -> dict[str, Any]:
     """What is known of this run: how it was started, on which hosts, and rank 0's machine."""
-    hosts = gather(socket.gethostname(), rank.world_size)
     return {
         "launcher": seat.launcher,
-        "hosts": hosts,
+        "hosts": gather(socket.gethostname(), rank.world_size),
         "environment": {
             "cpu": cpu_model(),
             "cpu_count": os.cpu_count(),
             "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
             "python": platform.python_version(),
             "torch": torch.__version__,
-            **({"gpu": torch.cuda.get_device_name()} if rank.job.carrier.device == "cuda" else {}),
+            **({"gpu": torch.cuda.get_device_name()} if rank.device.type == "cuda" else {}),
         },
     }
-
-
-def _in_words(error: Exception, folder: Path) -> str:
-    """An error as the reason of a failure; with the folder if a write to it found no room."""
-    said = f"{type(error).__name__}: {error}"
-    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename:
-        return said
-    try:
-        is_ours = shutil.disk_usage(folder).free < _FULL_BYTES
-    except OSError:
-        is_ours = False  # the folder is gone
-    return f"{said}, writing to {folder}" if is_ours else said
 
 
 def _lost_touch(error: Exception) -> bool:
@@ -182,8 +157,8 @@ def _lost_touch(error: Exception) -> bool:
     )
 
 
-def _print(line: str) -> None:
-    sys.stderr.write(line + "\n")
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
 

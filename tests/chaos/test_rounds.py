@@ -21,11 +21,11 @@ from pathlib import Path
 import pytest
 
 from sim.formats.documents import parse_text
-from sim.validator.launch import free_port
 from tests.cli import cheap
 from tests.dist.starting import networks, wait_for
 from tests.effort import PATIENCE_S
 from tests.kinds import KINDS
+from tests.ranks import free_port
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow]
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import sim
-import sim.validator.abtest
+import sim.validator.replay
 from app import launch
 from sim.formats import documents
 from sim.truth.turns import AbTest, Turns, judge_turns
@@ -165,11 +165,11 @@ def ab(gain_ms: float) -> AbTest:
 
 
 def heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: AbTest) -> Said:
-    def run_ab(*_: Any, progress: Any, **__: Any) -> AbTest:
+    def replay(*_: Any, progress: Any) -> None:
         progress(30, 90, "measuring")
-        return result
 
-    monkeypatch.setattr(sim.validator.abtest, "run_ab", run_ab)
+    monkeypatch.setattr(sim.validator.replay, "replay", replay)
+    monkeypatch.setattr(sim.validator.replay, "judge_ab", lambda *_: result)
     best = tmp_path / "best.json"
     best.write_text(sim.to_text(sim.assign(sim.load_workload(cheap.W))))
     said = bucketsim("ab", "m:f", "--assignment", best)

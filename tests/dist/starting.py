@@ -19,11 +19,10 @@ from sim.nouns.workload import Workload
 from sim.validator import launch
 from sim.validator.box import Host
 from sim.validator.jobs import Candidate, ReplayJob
-from sim.validator.launch import free_port
 from sim.validator.replay import prepare
 from tests.effort import PATIENCE_S
 from tests.handmade import wired
-from tests.ranks import start
+from tests.ranks import free_port, start
 
 MS = 1_000_000
 FLAT = wired({1 << 20: 2 * MS, 16 << 20: 20 * MS}, name="two ranks", comm_channels=2)

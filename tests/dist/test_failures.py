@@ -14,7 +14,7 @@ import pytest
 
 from sim.formats.record_files import load_record
 from sim.nouns.workload import Workload
-from sim.validator.launch import EVENTS, FAILED, free_port
+from sim.validator.launch import EVENTS, FAILED
 from tests.dist.conftest import needs_box
 from tests.dist.starting import (
     Validation,
@@ -28,6 +28,7 @@ from tests.dist.starting import (
     worker,
 )
 from tests.effort import PATIENCE_S
+from tests.ranks import free_port
 
 pytestmark = pytest.mark.dist
 

@@ -1,4 +1,4 @@
-"""validate and record take the device of the job, as far as this machine has it, and say which."""
+"""Commands that run ranks take the device of the job, as far as this machine has it, and say which."""
 
 import json
 from dataclasses import replace
@@ -39,22 +39,23 @@ def files(recorded: Workload, tmp_path: Path) -> Path:
         provenance={**recorded.provenance, "device": "cuda:3"},
         gradients=tuple(replace(one, device="cuda:3") for one in recorded.gradients),
     )
-    of_sixteen = sim.assign(recorded, bucket_cap_mb=0.005)
-    assert of_sixteen.made_for is not None
-    of_sixteen = replace(of_sixteen, made_for=replace(of_sixteen.made_for, world_size=16))
-    made: dict[str, Any] = {"cpu": recorded, "gpu": on_gpu, "link": LINK, "best": of_sixteen}
+    best = sim.assign(recorded, bucket_cap_mb=0.005)
+    assert best.made_for is not None
+    best = replace(best, made_for=replace(best.made_for, world_size=16))
+    made: dict[str, Any] = {"cpu": recorded, "gpu": on_gpu, "link": LINK, "best": best}
+    made["adding"] = sim.assign(recorded, set_to_none=False)
     for name, noun in made.items():
         (tmp_path / f"{name}.json").write_text(sim.to_text(noun))
     return tmp_path
 
 
 @pytest.fixture
-def ordered(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """What ranks would be started for, in place of starting them: device and backend."""
-    seen: list[tuple[str, str]] = []
+def ordered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The devices of ranks that would be started, in place of starting them."""
+    seen: list[str] = []
 
     def run_ranks(place: Any, job: ReplayJob, *_: Any) -> None:
-        seen.append((job.carrier.device, job.carrier.groups))
+        seen.append(job.carrier.device)
         raise ReplayError("planted")
 
     monkeypatch.setattr(replay, "run_ranks", run_ranks)
@@ -70,67 +71,60 @@ def validate(folder: Path, workload: str, *more: object) -> Said:
     return bucketsim("validate", *given, "--caps", "0.01", "--rounds", "1", *more)
 
 
-NCCL, GLOO = ("cuda", "cpu:gloo,cuda:nccl"), ("cpu", "gloo")
-
-
 @pytest.mark.parametrize(
-    ("workload", "here", "more", "order"),
+    ("workload", "here", "more", "device"),
     [
-        ("cpu", 0, (), GLOO),
-        ("cpu", 8, (), GLOO),  # the job computes on the CPU, whatever else there is
-        ("gpu", 8, (), NCCL),
-        ("gpu", 1, (), GLOO),  # two ranks
-        ("gpu", 0, (), GLOO),
-        ("gpu", 8, ("--device", "cpu"), GLOO),
-        ("gpu", 8, ("--backend", "gloo"), GLOO),
-        ("cpu", 8, ("--model", FACTORY, *WIDTH), GLOO),
-        ("gpu", 8, ("--model", FACTORY, *WIDTH), NCCL),
-        ("gpu", 0, ("--model", FACTORY, *WIDTH, "--device", "cpu"), GLOO),
-        ("gpu", 8, ("ab", FACTORY, *WIDTH), NCCL),
+        ("cpu", 0, (), "cpu"),
+        ("cpu", 8, (), "cpu"),  # the job computes on the CPU, whatever else there is
+        ("gpu", 8, (), "cuda"),
+        ("gpu", 1, (), "cpu"),  # two ranks
+        ("gpu", 0, (), "cpu"),
+        ("gpu", 8, ("--device", "cpu"), "cpu"),
+        ("cpu", 8, ("--model", FACTORY, *WIDTH), "cpu"),
+        ("gpu", 8, ("--model", FACTORY, *WIDTH), "cuda"),
+        ("gpu", 0, ("--model", FACTORY, *WIDTH, "--device", "cpu"), "cpu"),
+        ("gpu", 8, ("ab", FACTORY, *WIDTH), "cuda"),
     ],
 )
 def test_ranks_run_where_the_job_does(
     workload: str,
     here: int,
     more: tuple[str, ...],
-    order: tuple[str, str],
+    device: str,
     files: Path,
-    ordered: list[tuple[str, str]],
+    ordered: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gpus(here, monkeypatch)
     inputs = ("--workload", files / f"{workload}.json", "--hardware", files / "link.json")
     said = bucketsim(*more, *inputs) if "ab" in more else validate(files, workload, *more)
-    assert ordered == [order], said.err
+    assert ordered == [device], said.err
     is_told = "--device" not in more and workload == "gpu"
     assert ("device: " in said.err) == is_told
 
 
-@pytest.mark.parametrize("command", ["ab", "validate"])
-def test_a_model_of_a_gpu_job_is_not_run_on_a_cpu_unasked(
-    command: str, files: Path, ordered: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("here", "words"),
+    [
+        (0, ("ab", FACTORY, "--workload")),  # on the CPU a model of a GPU's is another job
+        (0, ("validate", "--model", FACTORY)),
+        (2, ("validate", "--assignment", "adding.json")),  # its kernels are in no schedule
+    ],
+)
+def test_what_the_device_refuses_is_refused_before_there_is_a_record(
+    here: int, words: tuple[str, ...], files: Path, ordered: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gpus(0, monkeypatch)
-    job = files / "gpu.json"
-    words = {"ab": ("ab", FACTORY, "--workload", job), "validate": ("validate", job, "--model", FACTORY)}
-    said = bucketsim(*words[command], "--hardware", files / "link.json", *WIDTH, "-o", files / "out")
-    assert (said.code == 0, ordered) == (False, [])
-    assert "--device cpu" in said.err
+    gpus(here, monkeypatch)
+    monkeypatch.chdir(files)
+    width = WIDTH if FACTORY in words else ()
+    said = bucketsim(*words, "gpu.json", "--hardware", "link.json", *width, "-o", "out")
+    assert (said.code == 0, ordered, (files / "out").exists()) == (False, [], False)
+    assert ("--device cpu" if here == 0 else "adding to gradients") in said.err
 
 
 def test_where_nothing_is_known_a_model_runs_on_the_gpu_there_is(
-    files: Path, ordered: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    files: Path, ordered: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for here, order in ((0, GLOO), (2, NCCL)):
-        gpus(here, monkeypatch)
-        ordered.clear()
-        best = ["--assignment", files / "best.json"]
-        said = bucketsim("ab", FACTORY, *WIDTH, *best, "--rounds", "1")
-        assert ordered == [order]
-        assert "best: made for 16 ranks, and run on 2" in said.err
-
-
-def test_record_takes_the_gpu_there_is(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def record(*_: Any, device: str, **__: Any) -> Workload:
@@ -138,44 +132,43 @@ def test_record_takes_the_gpu_there_is(files: Path, monkeypatch: pytest.MonkeyPa
         return sim.load_workload(files / "cpu.json")
 
     monkeypatch.setattr(profile, "record", record)
-    for here in (0, 1):
+    for here, device in ((0, "cpu"), (2, "cuda")):
         gpus(here, monkeypatch)
-        assert bucketsim("record", FACTORY, *WIDTH, "-o", files / f"w{here}.json").code == 0
-    assert bucketsim("record", FACTORY, *WIDTH, "--device", "cpu", "-o", files / "w2.json").code == 0
-    assert asked == ["cpu", "cuda", "cpu"]
+        said = bucketsim("ab", FACTORY, *WIDTH, "--assignment", files / "best.json", "--rounds", "1")
+        assert ordered.pop() == device
+        assert "best: made for 16 ranks, and run on 2" in said.err
+        for more in ((), ("--device", "cpu")):
+            out = files / f"w{here}{len(more)}.json"
+            assert bucketsim("record", FACTORY, *WIDTH, "-o", out, *more).code == 0
+        assert asked[-2:] == [device, "cpu"]
 
 
-def test_bf16_over_nccl_is_taken_and_what_only_a_gpu_refuses_comes_before_the_record(
-    files: Path, recorded: Workload, ordered: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gpus(2, monkeypatch)
-    hooked = files / "hooked.json"
-    hooked.write_text(sim.to_text(sim.assign(recorded, comm_hook="bf16_compress")))
-    model = ("--model", FACTORY, *WIDTH)
-    validate(files, "gpu", *model, "--assignment", hooked)
-    assert ordered == [NCCL]
-    assert (files / "out").exists()
-    adding = files / "adding.json"
-    adding.write_text(sim.to_text(sim.assign(recorded, set_to_none=False)))
-    said = validate(files, "gpu", "--assignment", adding, "-o", files / "other")
-    assert said.code != 0
-    assert not (files / "other").exists()
-    assert len(ordered) == 1
-
-
-@pytest.mark.parametrize("asked", [(), ("--device", "cuda")])
+@pytest.mark.parametrize(
+    ("command", "here", "asked", "device"),
+    [
+        ("ab", 0, (), "cpu"),  # prepared where no GPU is, without a workload: the CPU is taken, and said
+        ("ab", 0, ("--device", "cuda"), "cuda"),
+        ("calibrate", 8, (), "cuda"),
+        ("calibrate", 0, (), "cpu"),
+        ("calibrate", 0, ("--device", "cuda"), "cuda"),
+        ("calibrate", 8, ("--device", "cpu"), "cpu"),
+    ],
+)
 def test_a_job_for_other_hosts_says_its_device_and_asks_for_their_gpus(
-    asked: tuple[str, ...], files: Path, monkeypatch: pytest.MonkeyPatch
+    command: str,
+    here: int,
+    asked: tuple[str, ...],
+    device: str,
+    files: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Prepared where no GPU is, without a workload: the CPU is taken, and that is said."""
-    gpus(0, monkeypatch)
-    order = ["ab", FACTORY, *WIDTH, "--assignment", files / "best.json"]
-    said = bucketsim(*order, *asked, "--ranks", "16", "--prepare", "-o", files / "ab")
+    gpus(here, monkeypatch)
+    words = {"ab": (FACTORY, *WIDTH, "--assignment", files / "best.json"), "calibrate": ()}
+    said = bucketsim(command, *words[command], *asked, "--ranks", "16", "--prepare", "-o", files / "job")
     assert said.code == 0, said.err
-    carrier = read_job(files / "ab" / "job.json")[0].carrier
-    assert (carrier.device, carrier.groups) == (NCCL if asked else GLOO)
-    assert ("device: cpu" in said.err) == (not asked)
-    assert ("--gpus-per-node" in said.out) == bool(asked)
+    assert read_job(files / "job" / "job.json")[0].carrier.device == device
+    assert ("device: " in said.err) == (not asked)
+    assert ("--gpus-per-node" in said.out) == (device == "cuda")
 
 
 def test_calibrate_measures_no_more_than_a_workload_sends(files: Path, recorded: Workload) -> None:
@@ -183,31 +176,6 @@ def test_calibrate_measures_no_more_than_a_workload_sends(files: Path, recorded:
     assert said.code == 0, said.err
     (*_, largest) = json.loads((files / "link" / "job.json").read_text())["sizes"]
     assert recorded.total_bytes <= largest < max(2 * recorded.total_bytes, 4097)
-
-
-@pytest.mark.parametrize(
-    ("here", "asked", "ordered"),
-    [
-        (8, (), NCCL),
-        (0, (), GLOO),
-        (0, ("--device", "cuda"), NCCL),
-        (8, ("--device", "cpu"), GLOO),
-        (8, ("--backend", "gloo"), ("cuda", "gloo")),
-    ],
-)
-def test_calibrate_measures_between_gpus_where_they_are(
-    here: int,
-    asked: tuple[str, ...],
-    ordered: tuple[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    gpus(here, monkeypatch)
-    said = bucketsim("calibrate", "--ranks", "16", "--prepare", "-o", tmp_path / "link", *asked)
-    assert said.code == 0, said.err
-    carrier = read_job(tmp_path / "link" / "job.json")[0].carrier
-    assert (carrier.device, carrier.groups) == ordered
-    assert ("device:" in said.err) == (asked in ((), ("--backend", "gloo")))
 
 
 @pytest.mark.dist

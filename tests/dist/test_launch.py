@@ -13,17 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sim
-from sim.errors import InputError, ReplayError
+from sim.errors import InputError, MachineError, ReplayError
 from sim.formats.record_files import load_record
 from sim.nouns.workload import Workload
 from sim.validator import worker
 from sim.validator.jobs import CalibrationJob, Carrier
-from sim.validator.launch import EVENTS, FAILED, free_port
+from sim.validator.launch import EVENTS, FAILED
 from sim.validator.ranks.rank import find_seat, first_host
 from sim.validator.replay import gather_record
 from tests.commands import bucketsim
 from tests.dist.starting import FLAT, prepared
 from tests.effort import PATIENCE_S
+from tests.ranks import free_port
 
 pytestmark = pytest.mark.dist
 EXAMPLE = Path(sim.__file__).parent / "validator" / "examples" / "validate.sbatch"
@@ -82,7 +83,7 @@ def test_seats() -> None:
 
 
 STEP = {
-    **{"SLURM_PROCID": "9", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1", "SLURM_NODEID": "1"},
+    **{"SLURM_PROCID": "9", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1", "SLURM_NNODES": "2"},
     **{"SLURM_JOB_NODELIST": "gpu[1-2]", "SLURM_JOB_ID": "77"},
 }
 POD = {"RANK": "9", "WORLD_SIZE": "16", "MASTER_ADDR": "h", "MASTER_PORT": "1"}
@@ -91,13 +92,10 @@ POD = {"RANK": "9", "WORLD_SIZE": "16", "MASTER_ADDR": "h", "MASTER_PORT": "1"}
 @pytest.mark.parametrize(
     ("environment", "visible", "local_world_size", "gpu"),
     [
-        (STEP | {"SLURM_STEP_TASKS_PER_NODE": "8(x2)"}, 8, 8, 1),  # the line that --prepare prints
-        (STEP | {"SLURM_STEP_TASKS_PER_NODE": "8(x2)"}, 1, 8, 0),  # with --gpus-per-task 1
-        (STEP | {"SLURM_STEP_TASKS_PER_NODE": "12,4", "SLURM_NTASKS_PER_NODE": "8"}, 8, 4, 1),
-        (STEP | {"SLURM_STEP_TASKS_PER_NODE": "4(x2),8", "SLURM_NODEID": "2"}, 8, 8, 1),
-        (STEP | {"SLURM_TASKS_PER_NODE": "8(x2)"}, 4, 8, 1),
-        (STEP | {"SLURM_NTASKS_PER_NODE": "8"}, 8, 8, 1),
-        (STEP, 8, 16, 1),
+        (STEP, 8, 8, 1),  # the line that --prepare prints
+        (STEP, 1, 8, 0),  # with --gpus-per-task 1
+        (STEP | {"SLURM_NTASKS_PER_NODE": "12"}, 8, 12, 1),
+        (STEP | {"SLURM_NNODES": "3"}, 4, 6, 1),
         (POD, 1, 16, 0),  # a GPU in a pod of its own
         (POD, 8, 16, 1),  # all of a host's
         (POD | {"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, 4, 4, 3),  # torchrun
@@ -115,9 +113,11 @@ def test_every_launch_that_can_work_gets_a_gpu(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     seat = find_seat(environment)
-    job = CalibrationJob(sizes=(4096,), budget_s=0.0, carrier=Carrier(device="cuda"))
-    assert worker._choose_device(job, seat.local_rank, seat.local_world_size) == gpu
+    worker._take_device(CalibrationJob(carrier=Carrier(device="cuda")), seat)
     assert (chosen, seat.local_world_size) == ([gpu], local_world_size)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(MachineError, match="sees 0 GPUs"):
+        worker._take_device(CalibrationJob(carrier=Carrier(device="cuda")), seat)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_every_launch_that_can_work_gets_a_gpu(
         ({}, "RANK: not set"),
         ({"RANK": "0", "WORLD_SIZE": "two"}, "WORLD_SIZE: 'two'"),
         ({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "1"}, "rank: 2"),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_JOB_ID": "1"}, "SLURM_NODELIST"),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}, "SLURM_NODELIST"),
     ],
 )
 def test_seats_that_are_refused(environment: dict[str, str], words: str) -> None:

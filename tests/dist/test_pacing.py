@@ -1,23 +1,16 @@
 """The paced module keeps its schedule, hands gradients out without copies, and yields to DDP's hooks."""
 
-import os
 import time
-from functools import partial
 from statistics import fmean
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-import sim
-from sim.costs.service_time import all_reduce_ns
-from sim.validator.curves import FEWEST_ROUNDS, figure_ns, interval_ns, is_settled, modes
-from sim.validator.ranks.link import Wire
+from sim.validator.curves import FEWEST_ROUNDS, figure_ns, interval_ns, is_settled
 from sim.validator.ranks.paced import PacedModule, Schedule
-from sim.validator.ranks.step import Manner, clear_gradients, sharpen_sleep, sleep_until
-from tests.effort import tries
-from tests.handmade import handmade, wired
+from sim.validator.ranks.step import clear_gradients, sharpen_sleep, sleep_until
 
 MS = 1_000_000
 
@@ -138,21 +131,6 @@ def test_adding_has_a_baseline_of_its_own() -> None:
     assert schedule.shift >= 0
 
 
-def test_the_environment_is_set_while_a_step_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BUCKETSIM_THERE", "before")
-    manner = Manner(environment={"BUCKETSIM_THERE": "1", "BUCKETSIM_NOT_THERE": "2"})
-
-    def fail() -> None:
-        with manner.surroundings():
-            assert (os.environ["BUCKETSIM_THERE"], os.environ["BUCKETSIM_NOT_THERE"]) == ("1", "2")
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert os.environ["BUCKETSIM_THERE"] == "before"
-    assert "BUCKETSIM_NOT_THERE" not in os.environ
-
-
 @pytest.mark.parametrize("ahead", [-MS, 0, 3 * MS])
 def test_sleep_until_is_never_early(ahead: int) -> None:
     deadline = time.monotonic_ns() + ahead
@@ -199,15 +177,11 @@ def test_the_figure_lies_in_its_interval_and_among_the_rounds(rounds: list[list[
     assert low <= high
     means = [fmean(one) for one in rounds]
     assert min(means) - 1 <= figure <= max(means) + 1
-    clean, stalled, share = modes(rounds)
-    assert 0 <= share < 1
-    assert stalled is None or stalled > clean
 
 
 def test_small_messages_count_by_the_mean_of_a_round() -> None:
     rounds = [[400_000] * 20 + [4 * MS] * 10 for _ in range(FEWEST_ROUNDS)]
     assert figure_ns(rounds) == 1_600_000
-    assert modes(rounds) == (400_000, 4 * MS, 1 / 3)
     assert is_settled(rounds)
 
 
@@ -216,34 +190,3 @@ def test_rounds_that_do_not_agree_are_not_settled() -> None:
     assert is_settled([clean] * FEWEST_ROUNDS)
     assert not is_settled([clean] * (FEWEST_ROUNDS - 1))
     assert not is_settled([clean, clean, burst, [650 * MS] * 4, [510 * MS] * 4])
-
-
-# An emulated wire is kept as the simulator keeps one.
-
-
-@settings(deadline=None, max_examples=tries(60))
-@given(
-    gradients=st.lists(st.tuples(st.integers(0, 5_000), st.integers(1, 2_000)), min_size=1, max_size=12),
-    channels=st.integers(1, 3),
-    slowdown=st.sampled_from([1.0, 1.5, 2.0]),
-)
-def test_a_wire_ends_collectives_when_the_simulator_does(
-    gradients: list[tuple[int, int]], channels: int, slowdown: float
-) -> None:
-    ready = sorted(at for at, _ in gradients)
-    sizes = [size for _, size in gradients]
-    workload = handmade(ready[::-1], sizes, dtypes="uint8", backward_ns=5_000)
-    hardware = wired({0: 100, 1: 101}, comm_channels=channels, channel_slowdown=slowdown)
-    report = sim.summarize(sim.simulate(workload, hardware, sim.assign(workload, "per-parameter")))
-    wire = Wire(channels, slowdown)
-    arrived: list[int] = []
-    for row in report.buckets:
-        service = all_reduce_ns(hardware, row.num_bytes)
-        wire.add(row.launch_ns, service, partial(arrived.append, row.index))
-    ends: dict[int, int] = {}
-    for instant, tell in wire.advance(10**9):
-        tell()
-        ends[arrived[-1]] = instant
-    assert wire.next_ns() is None
-    for row in report.buckets:
-        assert abs(ends[row.index] - row.end_ns) <= 2 * len(report.buckets)

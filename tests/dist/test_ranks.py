@@ -15,7 +15,7 @@ from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.units import MIB
 from sim.validator.calibrate import calibrate, calibration_job
-from sim.validator.jobs import Candidate, Carrier, ProbeJob
+from sim.validator.jobs import CalibrationJob, Candidate, Carrier
 from sim.validator.launch import Place, run_ranks
 from sim.validator.replay import Collected, replay
 from tests.dist.conftest import MS, needs_box
@@ -116,7 +116,8 @@ def test_a_rank_that_fails_is_named_with_its_reason(small_workload: Workload, tm
 
 def test_a_rank_that_hangs_is_given_up(small_workload: Workload) -> None:
     # A probe goes on without a word.
-    job = ProbeJob(workload=small_workload, carrier=Carrier(), repeats=10**6, quiet_s=4.0)
+    carrier = Carrier(emulated=FLAT)
+    job = CalibrationJob(workload=small_workload, carrier=carrier, copy_repeats=10**6, quiet_s=4.0)
     with pytest.raises(ReplayError, match=r"nothing heard from the ranks for 4 s: rank 0 in .*; rank 1 in "):
         run_ranks(Place(), job, lambda event: None)
 

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 import sim
-from sim.validator.launch import free_port
 from tests.commands import bucketsim
 from tests.dist.starting import forks_ranks, seat
 from tests.effort import PATIENCE_S
 from tests.handmade import wired
-from tests.ranks import start
+from tests.ranks import free_port, start
 
 pytestmark = pytest.mark.dist
 

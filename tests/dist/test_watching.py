@@ -18,8 +18,9 @@ from torch._C._distributed_c10d import HashStore
 from sim.errors import ReplayError
 from sim.validator import launch, worker
 from sim.validator.jobs import CalibrationJob, ReplayJob, UserModel
-from sim.validator.launch import _watch, free_port
+from sim.validator.launch import _watch
 from sim.validator.ranks.rank import Fault, Rank, Seat, Watch, store_of, write_event
+from tests.ranks import free_port
 
 OWN = {"ranks": [1], "reason": "ValueError: its own"}
 ALONE = {"ranks": [], "reason": "rank 0 lost touch with the others: closed"}
@@ -122,11 +123,7 @@ def quiet(quiet_s: float) -> CalibrationJob:
 
 def seats(count: int) -> list[Seat]:
     port = free_port()
-    where = {"local_world_size": count, "address": "127.0.0.1", "port": port, "launcher": "environment"}
-    return [
-        Seat(rank=k, local_rank=k, world_size=count, keeps_store=k == 0, **where)  # type: ignore[arg-type]
-        for k in range(count)
-    ]
+    return [Seat(k, count, k, count, "127.0.0.1", port, "environment") for k in range(count)]
 
 
 @pytest.mark.parametrize("absent", [(), (1,), (1, 2)])
@@ -172,7 +169,7 @@ def test_a_reason_that_cannot_be_kept_is_printed(
         worker._Life(tmp_path / "no room").end(Fault([1], "ValueError: its own"))
     said = capsys.readouterr().err
     assert said.startswith("rank 1: ValueError: its own\n")
-    assert f"not kept in {tmp_path}" in said
+    assert f"not kept: [Errno 2] No such file or directory: '{tmp_path}" in said
 
 
 def test_a_fault_is_left_for_who_started_the_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

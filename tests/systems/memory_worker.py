@@ -17,9 +17,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.validator.ranks.textbook import build_system
 from tests.systems.ddp_worker import register
 from tests.systems.real_ranks import answer_each, meet
+from tests.systems.textbook_built import build_system
 
 STEPS = 4  # buckets are rebuilt before the second
 LOOKS = 6  # a thread of gloo's may let go of what it reduced last only after backward has returned
@@ -57,7 +57,7 @@ def measure(
         if comm_hook is not None:
             register(model, comm_hook)
     else:
-        model = build_system(policy, net, {"bucket_cap_mb": cap_mb} if cap_mb else {})
+        model = build_system(policy, net, cap_mb or 25)
     x = torch.ones(())
     kept, peak = [], []
     for _ in range(STEPS - 1 + looks):

@@ -15,10 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from sim.validator.ranks.textbook import ReducedBucket, build_system
+from sim.validator.ranks.textbook import Bucket
 from tests.systems.ddp_models import Layer, Net, batch
 from tests.systems.last_hook_models import MODELS
 from tests.systems.real_ranks import Answer, Run, answer_each, meet
+from tests.systems.textbook_built import build_system
 
 
 class TextbookRun(Run):
@@ -29,8 +30,7 @@ class TextbookRun(Run):
 
     def wrap(self) -> None:
         self.watch_hooks()
-        caps = {"bucket_cap_mb": self.case["bucket_cap_mb"]}
-        self.system = build_system(self.case["policy"], self.net, caps)
+        self.system = build_system(self.case["policy"], self.net, self.case["bucket_cap_mb"])
         self.inputs = torch.Generator().manual_seed(self.rank)
 
     def micro_batch(self, *, is_last: bool) -> None:
@@ -61,7 +61,7 @@ def _gradients(model: nn.Module) -> list[Tensor]:
 def compare_gradients(policy: str, layers: list[Layer], bucket_cap_mb: float) -> Answer:
     """Four steps beside the plain module, whose gradients are averaged here; every second accumulates."""
     plain = _net(layers)
-    system = build_system(policy, copy.deepcopy(plain), {"bucket_cap_mb": bucket_cap_mb})
+    system = build_system(policy, copy.deepcopy(plain), bucket_cap_mb)
     inputs = torch.Generator().manual_seed(dist.get_rank())
     equal = []
     for step in range(4):
@@ -87,7 +87,7 @@ def compare_gradients(policy: str, layers: list[Layer], bucket_cap_mb: float) ->
 def fail_late(policy: str, model: str, bucket_cap_mb: float, set_to_none: bool) -> Answer:
     """How many gradients of a known model are wrong after one backward, and how many there are."""
     plain, inputs = _known(model)
-    system = build_system(policy, copy.deepcopy(plain), {"bucket_cap_mb": bucket_cap_mb})
+    system = build_system(policy, copy.deepcopy(plain), bucket_cap_mb)
     with system.no_sync():
         _loss(system, inputs).backward()
     for one in (plain, system):
@@ -110,7 +110,7 @@ def sweep_last_hook(model: str, caps_mb: list[float]) -> Answer:
     true = _gradients(plain)
     invalid, buckets = [], []
     for cap in caps_mb:
-        system = build_system("last-hook", _known(model)[0], {"bucket_cap_mb": cap})
+        system = build_system("last-hook", _known(model)[0], cap)
         sent: dict[int, Tensor] = {}
         system.register_comm_hook(sent, _keep)
         with system.no_sync():
@@ -129,7 +129,7 @@ def _known(model: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
     return MODELS[model]()
 
 
-def _keep(sent: dict[int, Tensor], bucket: ReducedBucket) -> torch.futures.Future[Tensor]:
+def _keep(sent: dict[int, Tensor], bucket: Bucket) -> torch.futures.Future[Tensor]:
     """A communication hook that keeps what it is asked to send, and sends nothing."""
     sent[bucket.index()] = bucket.buffer().clone()
     future: torch.futures.Future[Tensor] = torch.futures.Future()
@@ -151,7 +151,7 @@ def leave_unused(policy: str, unused: str, bucket_cap_mb: float) -> Answer:
     the same gradients after a second backward."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    system = build_system(policy, model, {"bucket_cap_mb": bucket_cap_mb})
+    system = build_system(policy, model, bucket_cap_mb)
     kept = {name: one.detach() if name == unused else one for name, one in model.named_parameters()}
     inputs = torch.full((2, 4), 1.0 + dist.get_rank())
     with system.no_sync():

@@ -501,7 +501,6 @@ def test_a_burst_in_one_round_is_left_out_and_one_in_most_is_named() -> None:
     (doubt,) = often.provenance["doubtful"]
     assert doubt["num_bytes"] == 16 * MIB
     assert doubt["why"].startswith("scatters: ")
-    assert "44% of its messages were held up" in doubt["why"]
 
 
 CPU = replace(WORKLOAD, gradients=tuple(replace(one, device="cpu") for one in WORKLOAD.gradients))

@@ -20,8 +20,8 @@ import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
-from sim.errors import AssignmentError, InputError, MachineError, NotModelledError
-from sim.recorder.clocks import Clock, Stamp, clock_for, find_device
+from sim.errors import AssignmentError, InputError, NotModelledError
+from sim.recorder.clocks import Clock, Stamp, clock_for
 from sim.recorder.factory import load_factory
 from sim.recorder.training_step import (
     ModelStep,
@@ -29,15 +29,14 @@ from sim.recorder.training_step import (
     check_plain_module,
     count_samples,
     dtype_name,
+    trained,
     without_wrapper,
 )
-from sim.units import format_size
 from sim.validator.jobs import Candidate, ReplayJob
-from sim.validator.ranks.cuda import keep_logger_from_waiting
 from sim.validator.ranks.link import link_of
 from sim.validator.ranks.rank import Rank
-from sim.validator.ranks.reducer import manner_of, wrap
-from sim.validator.ranks.step import Lane, Recorder, common_start, run_step, sleep_until
+from sim.validator.ranks.reducer import wrap
+from sim.validator.ranks.step import Lane, Recorder, Work, run_step
 
 _COMPILED = "_orig_mod."  # what torch.compile puts before a parameter's name
 
@@ -51,79 +50,80 @@ def model_lanes(rank: Rank) -> list[Lane]:
     Raises:
         InputError: the factory's model is not that of the workload, is wrapped or sharded, or is
             another one at each call.
-        MachineError: a GPU is asked for and none is here.
     """
     job: ReplayJob = rank.job
-    device = find_device(job.carrier.device)
-    clock = clock_for(device)
-    owner = _build_step(job, device)
+    clock = clock_for(rank.device)
+    owner = _build_step(job, rank.device)
     parameters = _described(owner.model)
     rank.must_agree("parameters", parameters)
-    gradients = None if job.workload is None else job.workload.gradients
-    if gradients is not None:
-        _check_parameters(parameters, [[g.name, list(g.shape), g.dtype] for g in gradients])
+    if job.workload is not None:
+        recorded = [[g.name, list(g.shape), g.dtype] for g in job.workload.gradients]
+        _check_parameters(parameters, recorded)
     rank.tell("model", about=_about(job, owner))
-    _check_room(job, owner.model, device)
-    link = None if job.carrier.emulated is None else link_of(job.carrier.emulated, device)
-    lanes = [_lane("plain", owner, partial(run_step, owner.model, ModelWork(owner, owner, clock)), 0)]
+    link = None if job.carrier.emulated is None else link_of(job.carrier.emulated, rank.device)
+    lanes: list[Lane] = []
 
-    def add(candidate: Candidate, recorder: Recorder | None = None) -> Any:
-        mine = _build_step(job, device)
-        _share_parameters(mine.model, owner.model)
-        _check_indices(candidate, len(_trained(mine.model)))
-        model, observe = wrap(mine.model, candidate)
-        keep_logger_from_waiting(model)
-        if recorder is not None:
-            model.register_comm_hook(None, recorder.hook)
-        elif link is not None and candidate.name != "noop":
-            model.register_comm_hook(None, link.hook)
+    def lane(
+        name: str,
+        built: ModelStep,
+        model: Any,
+        recorder: Recorder | None = None,
+        observe: Callable[[], list[list[int]]] | None = None,
+        **manner: Any,
+    ) -> None:
         work = ModelWork(ModelStep(model, owner.batch), owner, clock)
-        step = partial(run_step, model, work, recorder, manner_of(candidate))
-        lanes.append(_lane(candidate.name, mine, step, len(lanes), observe, recorder is not None))
+        step: Callable[[], dict[str, Any]] = partial(run_step, model, work, recorder, **manner)
+        if is_compiled(built.model):
+            give_own_code(built.model, len(lanes))
+            step = _compiled_first(step, name)
+        lanes.append(Lane(name=name, step=step, observe=observe, is_traced=recorder is not None))
+
+    def add(candidate: Candidate, is_traced: bool = False) -> Any:
+        mine = _build_step(job, rank.device)
+        _share_parameters(mine.model, owner.model)
+        _check_indices(candidate, len(parameters))
+        model, observe = wrap(mine.model, candidate)
+        # A hook makes no average of its own; what an emulated link carries is no sum.
+        recorder = Recorder(clock.stamp, rank.world_size)
+        if link is not None:
+            recorder = Recorder(clock.stamp, launch=link)
+        if is_traced or (link is not None and candidate.name != "noop"):
+            model.register_comm_hook(None, recorder.hook)
+        traced = recorder if is_traced else None
+        lane(candidate.name, mine, model, traced, observe, **candidate.manner)
         rank.tell("built", lane=candidate.name)
         return model
 
+    lane("plain", owner, owner.model)
     if job.probed:
         add(Candidate(name="noop")).register_comm_hook(None, noop_hook)
     for candidate in job.candidates:
         add(candidate)
         if job.probed and candidate.is_traced:
-            stamps = Recorder(clock.stamp, rank.world_size)
-            add(candidate, stamps if link is None else Recorder(clock.stamp, launch=link.launch))
+            add(candidate, is_traced=True)
     return lanes
 
 
-def _lane(
-    name: str,
-    built: ModelStep,
-    step: Callable[[], dict[str, Any]],
-    number: int,
-    observe: Callable[[], list[list[int]]] | None = None,
-    is_traced: bool = False,
-) -> Lane:
-    """A lane; with a compiled model one that compiles graphs of its own in its first step."""
-    if is_compiled(built.model):
-        give_own_code(built.model, number)
-        step = _compiled_first(step, name)
-    return Lane(name=name, step=step, observe=observe, is_traced=is_traced)
-
-
 def _compiled_first(step: Callable[[], dict[str, Any]], name: str) -> Callable[[], dict[str, Any]]:
+    """``step``, the first of which has to compile graphs of its own."""
     is_checked = False
 
     def checked() -> dict[str, Any]:
         nonlocal is_checked
         before = graphs_compiled()
         row = step()
-        if not is_checked:
-            check_compiled_anew(before, name)
-            is_checked = True
+        if not is_checked and graphs_compiled() == before:
+            raise NotModelledError(
+                f"model: torch.compile gave lane {name!r} the graph of another lane; replay the model "
+                f"without torch.compile"
+            )
+        is_checked = True
         return row
 
     return checked
 
 
-class ModelWork:
+class ModelWork(Work):
     """A real training step of ``lane``: every micro-batch is the same batch.
 
     Nothing inside it waits for a GPU: stamps are read when the step is over. The end of backward is taken in
@@ -132,19 +132,12 @@ class ModelWork:
     """
 
     def __init__(self, lane: ModelStep, owner: ModelStep, clock: Clock) -> None:
-        self.clock = clock
-        self._lane, self._owner = lane, owner
+        self.clock, self._lane, self._owner = clock, lane, owner
         self._over: Stamp = None
 
     def parameters(self) -> Iterable[nn.Parameter]:
         """The lane's."""
         return self._lane.model.parameters()
-
-    def start(self) -> Stamp:
-        """Here, at the common start."""
-        self.clock.settle()
-        sleep_until(common_start())
-        return self.clock.stamp()
 
     def loss(self, model: Any) -> torch.Tensor:
         """The lane's."""
@@ -163,15 +156,10 @@ class ModelWork:
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(over)
 
-    def end_backward(self) -> Stamp:
-        """Here."""
-        return self.clock.stamp()
-
     def finish(self, synchronised: Stamp) -> Stamp:
         """The owner's optimizer steps on the lane's gradients."""
-        if self._lane is not self._owner:
-            for theirs, mine in zip(self._owner.model.parameters(), self.parameters(), strict=True):
-                theirs.grad = mine.grad
+        for theirs, mine in zip(self._owner.model.parameters(), self.parameters(), strict=True):
+            theirs.grad = mine.grad
         self._owner.update()
         return self.clock.stamp()
 
@@ -198,14 +186,9 @@ def _build_step(job: ReplayJob, device: torch.device) -> ModelStep:
     return step
 
 
-def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    named = model.named_parameters()
-    return [(name.replace(_COMPILED, ""), tensor) for name, tensor in named if tensor.requires_grad]
-
-
 def _described(model: nn.Module) -> list[list[Any]]:
     """Name, shape and dtype of every parameter that is trained."""
-    return [[name, list(tensor.shape), dtype_name(tensor)] for name, tensor in _trained(model)]
+    return [[name, list(tensor.shape), dtype_name(tensor)] for name, tensor in trained(model)]
 
 
 def _check_parameters(real: Sequence[Sequence[Any]], recorded: Sequence[Sequence[Any]]) -> None:
@@ -216,12 +199,13 @@ def _check_parameters(real: Sequence[Sequence[Any]], recorded: Sequence[Sequence
     if len(real) != len(recorded):
         raise InputError(f"model: it has {len(real)} parameters to train, the workload {len(recorded)}")
     there = [[name.replace(_COMPILED, ""), *facts] for name, *facts in recorded]
-    unlike = [one != two for one, two in zip(without_wrapper(real), without_wrapper(there), strict=True)]
-    for index, (mine, (name, shape, dtype)) in enumerate(zip(real, there, strict=True)):
-        if unlike[index]:
+    inner = zip(without_wrapper(real), without_wrapper(there), strict=True)
+    for index, (mine, theirs) in enumerate(inner):
+        if mine != theirs:
+            (name, shape, dtype), (known, *facts) = real[index], there[index]
             raise InputError(
-                f"model: parameter {index} is {mine[0]} {mine[1]} of {mine[2]}, in the workload "
-                f"{name} {shape} of {dtype}; record this model, or give the arguments it was recorded with"
+                f"model: parameter {index} is {name} {shape} of {dtype}, in the workload {known} {facts[0]} "
+                f"of {facts[1]}; record this model, or give the arguments it was recorded with"
             )
 
 
@@ -238,42 +222,23 @@ def _check_indices(candidate: Candidate, count: int) -> None:
 
 def _share_parameters(model: nn.Module, owner: nn.Module) -> None:
     """Let the parameters of ``model`` use the storage of ``owner``'s."""
-    pairs = list(zip(model.parameters(), owner.parameters(), strict=False))
-    same = len(pairs) == len(list(model.parameters())) == len(list(owner.parameters()))
-    if not same or any(mine.shape != theirs.shape for mine, theirs in pairs):
+    mine, theirs = list(model.parameters()), list(owner.parameters())
+    if [one.shape for one in mine] != [one.shape for one in theirs]:
         raise InputError("model: the factory built another model at its second call; it must be the same")
-    for mine, theirs in pairs:
-        mine.data = theirs.data
-
-
-def _check_room(job: ReplayJob, model: nn.Module, device: torch.device) -> None:
-    """Raise ``MachineError`` where the buckets of all lanes and one set of gradients do not fit on the GPU.
-
-    Activations come to it, which are not known before the first step.
-    """
-    if device.type != "cuda":
-        return
-    lanes = job.lanes - 1
-    copy = sum(tensor.numel() * tensor.element_size() for _, tensor in _trained(model))
-    free, _ = torch.cuda.mem_get_info(device)
-    if (lanes + 1) * copy > free:
-        fewer = "--steps-only halves the lanes, and " if job.probed else ""
-        raise MachineError(
-            f"memory: {lanes} lanes hold the buckets of a DDP each, {format_size(copy)}, beside one set of "
-            f"gradients, and {format_size(free)} are free on {device}; {fewer}fewer candidates take less"
-        )
+    for one, other in zip(mine, theirs, strict=True):
+        one.data = other.data
 
 
 def _about(job: ReplayJob, owner: ModelStep) -> dict[str, Any]:
     """What is written down about the model."""
-    asked, parameters = job.model, [tensor for _, tensor in _trained(owner.model)]
+    asked = job.model
     assert asked is not None
     return {
         "factory": asked.factory,
         "arguments": asked.arguments,
         "module": type(owner.model).__name__,
         "compiled": is_compiled(owner.model),
-        "parameters": sum(tensor.numel() for tensor in parameters),
+        "parameters": sum(tensor.numel() for _, tensor in trained(owner.model)),
         "dtype": asked.dtype or "as built",
         "device": job.carrier.device,
         "samples": count_samples(owner.batch),
@@ -284,9 +249,7 @@ def _about(job: ReplayJob, owner: ModelStep) -> dict[str, Any]:
 def is_compiled(model: nn.Module) -> bool:
     """Whether ``model`` or a part of it went through torch.compile."""
     dynamo: Any = sys.modules.get("torch._dynamo.eval_frame")
-    if dynamo is None:
-        return False
-    return any(
+    return dynamo is not None and any(
         isinstance(module, dynamo.OptimizedModule) or module._compiled_call_impl is not None
         for module in model.modules()
     )
@@ -317,12 +280,3 @@ def graphs_compiled() -> int:
     """How many graphs Dynamo has captured in this process."""
     utils: Any = sys.modules.get("torch._dynamo.utils")
     return 0 if utils is None else int(utils.counters["stats"]["unique_graphs"])
-
-
-def check_compiled_anew(before: int, lane: str) -> None:
-    """Raise ``NotModelledError`` unless graphs were compiled since ``before``."""
-    if graphs_compiled() == before:
-        raise NotModelledError(
-            f"model: torch.compile gave lane {lane!r} the graph of another lane; replay the model without "
-            f"torch.compile"
-        )

@@ -15,13 +15,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed import DistError
 
 from sim.errors import InputError, ReplayError
 
 _FIRST_PORT, _PORTS = 15_000, 15_000  # below the ports that Linux hands out by itself
-_TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 _BRACKETS = re.compile(r"\[([^\],-]+)[^\]]*\]")
 _JOIN = timedelta(seconds=300)
 _ASKED_S = 5.0  # how long the store may take to answer who wants to know what is wrong
@@ -31,14 +31,12 @@ _STANDSTILL_S, _LONGEST_STEPS = 25.0, 20
 _QUIET_S = 120.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Seat:
     """One rank's place among all, and where they meet.
 
     ``local_rank`` and ``local_world_size`` are its place among those of its machine; where nothing tells
     them, as in a pod that is given RANK and WORLD_SIZE only, they are ``rank`` and ``world_size``.
-    ``keeps_store`` is true where this rank itself serves the store at ``address:port``; under torchrun
-    the agent does.
     """
 
     rank: int
@@ -48,7 +46,11 @@ class Seat:
     address: str
     port: int
     launcher: str
-    keeps_store: bool
+
+    @property
+    def keeps_store(self) -> bool:
+        """Whether this rank itself serves the store at ``address:port``; under torchrun the agent does."""
+        return self.rank == 0 and self.launcher != "torchrun"
 
 
 def first_host(node_list: str) -> str:
@@ -63,86 +65,49 @@ def first_host(node_list: str) -> str:
 def find_seat(environment: Mapping[str, str]) -> Seat:
     """This process's seat: from torchrun's variables where RANK is set, else from SLURM's.
 
+    In a SLURM job MASTER_ADDR and MASTER_PORT win where set; else ranks meet at the step's first host, where
+    rank 0 runs in every distribution of srun but ``arbitrary``, at a port from the job's id.
+
     Raises:
         InputError: neither is there, or a variable is missing, or not a number, or no rank of its world.
     """
+
+    def word(*names: str) -> str:
+        found = next((environment[name] for name in names if environment.get(name)), None)
+        if found is None:
+            raise InputError(f"{names[-1]}: not set; start the worker with torchrun or srun")
+        return found
+
+    def number(name: str, default: int | None = None) -> int:
+        if default is not None and name not in environment:
+            return default
+        if not word(name).isdecimal():
+            raise InputError(f"{name}: {word(name)!r} is not legal; give a whole number >= 0")
+        return int(word(name))
+
     if "RANK" in environment:
-        seat = _from_torchrun(environment)
+        rank, world_size = number("RANK"), number("WORLD_SIZE")
+        local = number("LOCAL_RANK", rank), number("LOCAL_WORLD_SIZE", world_size)
+        agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        launcher = "torchrun" if agent else "environment"
+        seat = Seat(rank, world_size, *local, word("MASTER_ADDR"), number("MASTER_PORT"), launcher)
     elif "SLURM_PROCID" in environment:
-        seat = _from_slurm(environment)
+        rank, world_size = number("SLURM_PROCID"), number("SLURM_NTASKS")
+        a_node = -(-world_size // number("SLURM_NNODES", 1))
+        local = number("SLURM_LOCALID"), number("SLURM_NTASKS_PER_NODE", a_node)
+        nodes = "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"
+        address = environment.get("MASTER_ADDR") or first_host(word(*nodes))
+        has_port = "MASTER_PORT" in environment
+        port = number("MASTER_PORT") if has_port else _FIRST_PORT + number("SLURM_JOB_ID") % _PORTS
+        seat = Seat(rank, world_size, *local, address, port, "slurm")
     else:
         raise InputError(
             "RANK: not set, and SLURM_PROCID neither; start the worker with torchrun or srun, or set RANK, "
             "WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
         )
-    if seat.rank >= seat.world_size:
-        raise InputError(f"rank: {seat.rank} is not legal in a world of {seat.world_size}; count from 0")
+    if rank >= world_size:
+        raise InputError(f"rank: {rank} is not legal in a world of {world_size}; count from 0")
     return seat
-
-
-def _from_torchrun(environment: Mapping[str, str]) -> Seat:
-    rank, world_size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
-    agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return Seat(
-        rank=rank,
-        world_size=world_size,
-        local_rank=_number(environment, "LOCAL_RANK", rank),
-        local_world_size=_number(environment, "LOCAL_WORLD_SIZE", world_size),
-        address=_word(environment, "MASTER_ADDR"),
-        port=_number(environment, "MASTER_PORT"),
-        launcher="torchrun" if agent else "environment",
-        keeps_store=rank == 0 and not agent,
-    )
-
-
-def _from_slurm(environment: Mapping[str, str]) -> Seat:
-    """MASTER_ADDR and MASTER_PORT win where set; else the step's first host and a port from the job id.
-
-    Rank 0 runs on the first host in every distribution of srun but ``arbitrary``.
-    """
-    rank, world_size = _number(environment, "SLURM_PROCID"), _number(environment, "SLURM_NTASKS")
-    names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
-    nodes = next((name for name in names if environment.get(name)), "SLURM_NODELIST")
-    address = environment.get("MASTER_ADDR") or first_host(_word(environment, nodes))
-    if "MASTER_PORT" in environment:
-        port = _number(environment, "MASTER_PORT")
-    else:
-        port = _FIRST_PORT + _number(environment, "SLURM_JOB_ID") % _PORTS
-    return Seat(
-        rank=rank,
-        world_size=world_size,
-        local_rank=_number(environment, "SLURM_LOCALID"),
-        local_world_size=_tasks_here(environment, world_size),
-        address=address,
-        port=port,
-        launcher="slurm",
-        keeps_store=rank == 0,
-    )
-
-
-def _tasks_here(environment: Mapping[str, str], world_size: int) -> int:
-    """How many tasks of the step srun put on this node: ``8(x2),4`` is 8 on each of two nodes, then 4."""
-    told = environment.get("SLURM_STEP_TASKS_PER_NODE") or environment.get("SLURM_TASKS_PER_NODE") or ""
-    counts = [int(count) for count, times in _TASKS.findall(told) for _ in range(int(times) if times else 1)]
-    node = _number(environment, "SLURM_NODEID", 0)
-    if node < len(counts):
-        return counts[node]
-    return _number(environment, "SLURM_NTASKS_PER_NODE", world_size)
-
-
-def _word(environment: Mapping[str, str], name: str) -> str:
-    if not environment.get(name):
-        raise InputError(f"{name}: not set; start the worker with torchrun or srun")
-    return environment[name]
-
-
-def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
-    if default is not None and name not in environment:
-        return default
-    word = _word(environment, name)
-    if not word.isdecimal():
-        raise InputError(f"{name}: {word!r} is not legal; give a whole number >= 0")
-    return int(word)
 
 
 def store_of(seat: Seat, *, keeps: bool = False) -> TCPStore:
@@ -181,11 +146,16 @@ class Rank:
         store: Store | None = None,
     ) -> None:
         self.job, self.rank, self.world_size = job, rank, world_size
-        self._events = events
-        self._store = store
+        self._events, self._store = events, store
         self.moved_s = time.monotonic()
         self._last_step_s: float | None = None
         self._longest_s = 0.0
+
+    @property
+    def device(self) -> torch.device:
+        """Where the job's tensors lie on this rank."""
+        is_gpu = self.job.carrier.device == "cuda"
+        return torch.device("cuda", torch.cuda.current_device()) if is_gpu else torch.device("cpu")
 
     def tell(self, event: str, **content: Any) -> None:
         """Append one event to the job's event file (rank 0 only); every rank counts it as progress."""
@@ -206,26 +176,28 @@ class Rank:
             return max(_STANDSTILL_S, _LONGEST_STEPS * self._longest_s)
         return float(self.job.quiet_s or _QUIET_S)
 
-    def hear_all(self, what: str, said: str) -> list[str]:
-        """What every rank says when all call this, by rank; each ``what`` may be used once."""
-        if self._store is None:
-            return [said]
-        self._store.set(f"{what}/{self.rank}", said)
-        return [self._store.get(f"{what}/{k}").decode() for k in range(self.world_size)]
-
     def must_agree(self, what: str, content: Any) -> None:
-        """Raise ``Fault`` on every rank, naming the same, unless all call this with the same JSON."""
+        """Raise ``Fault`` on every rank, naming the same, unless all call this with the same JSON.
+
+        Each ``what`` may be used once.
+        """
+        if self._store is None:
+            return
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-        digests = self.hear_all(what, digest)
+        self._store.set(f"{what}/{self.rank}", digest)
+        digests = [self._store.get(f"{what}/{k}") for k in range(self.world_size)]
         if unlike := [k for k, one in enumerate(digests) if one != digests[0]]:
             names = ", ".join(map(str, unlike))
             raise Fault(unlike, f"another {what} than rank 0's on rank{'s' * (len(unlike) > 1)} {names}")
 
 
 def write_event(path: Path, event: str, content: Mapping[str, Any]) -> None:
-    """Append an event to a file, as a line of JSON."""
-    with open(path, "a") as stream:
-        stream.write(json.dumps({"event": event, **content}) + "\n")
+    """Append an event to a file, as a line of JSON. Raises ``OSError``, with the path."""
+    try:
+        with open(path, "a") as stream:
+            stream.write(json.dumps({"event": event, **content}) + "\n")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 class Watch(threading.Thread):
@@ -253,53 +225,49 @@ class Watch(threading.Thread):
     def run(self) -> None:
         """Look once a second; answer who calls; call where nothing has been told for too long."""
         try:
-            self._look()
+            while not self.is_over:
+                self._look()
+                time.sleep(_LOOK_S)
         except Exception as error:  # noqa: BLE001  (a rank that is not watched must not go on)
             self._end(Fault([self._rank.rank], f"{type(error).__name__}: {error}"))
 
     def _look(self) -> None:
-        while True:
-            time.sleep(_LOOK_S)
-            if os.getppid() != self._parent:
-                os._exit(1)  # whoever started this rank was killed, and nobody waits for it
-            still_s = time.monotonic() - self._rank.moved_s
-            if self.is_over:
-                return
-            if still_s > (patience_s := self._rank.patience_s):
-                reason = f"nothing heard from the ranks for {patience_s:.0f} s"
-                self._end(self.call_the_roll(reason))
-            elif still_s > _CALM_S:
-                try:
-                    if self._is_there("called"):
-                        self._answer()
-                    if self._is_there("fault"):
-                        self._end(self._found())
-                except TimeoutError:
-                    continue  # whose server is paused for a moment
-                except DistError as error:
-                    if not self.is_over:
-                        gone = f"the ranks' store is gone: {_first_line(error)}"
-                        self._end(Fault(self._keeper(error), gone))
+        if os.getppid() != self._parent:
+            os._exit(1)  # whoever started this rank was killed, and nobody waits for it
+        still_s = time.monotonic() - self._rank.moved_s
+        if still_s > (patience_s := self._rank.patience_s):
+            self._end(self.call_the_roll(f"nothing heard from the ranks for {patience_s:.0f} s"))
+        elif still_s > _CALM_S:
+            try:
+                if self._is_there("called"):
+                    self._answer()
+                if self._is_there("fault"):
+                    self._end(self._found())
+            except TimeoutError:
+                return  # whose server is paused for a moment
+            except DistError as error:
+                if not self.is_over:
+                    self._end(self._lost(error))
 
     def call_the_roll(self, reason: str) -> Fault:
         """Who does not answer within some seconds, if anybody, or what another rank has found out already."""
         with self._calling:
             places: dict[int, str] = {}
+            everybody = range(self._rank.world_size)
             try:
                 self._ask(self._store.set, "called", "")
                 self._answer()
                 deadline = time.monotonic() + _ANSWER_S
-                while len(places) < self._rank.world_size and time.monotonic() < deadline:
+                while len(places) < len(everybody) and time.monotonic() < deadline:
                     time.sleep(_LOOK_S / 5)
                     if self._is_there("fault"):
                         return self._found()
-                    for rank in set(range(self._rank.world_size)) - places.keys():
+                    for rank in set(everybody) - places.keys():
                         if self._is_there(f"at/{rank}"):
                             places[rank] = self._ask(self._store.get, f"at/{rank}").decode()
             except (DistError, TimeoutError) as error:
-                gone = f"the ranks' store is gone: {_first_line(error)}"
-                return Fault(self._keeper(error), f"no sign of life; {reason}; {gone}")
-            missing = [rank for rank in range(self._rank.world_size) if rank not in places]
+                return self._lost(error, f"no sign of life; {reason}; ")
+            missing = [rank for rank in everybody if rank not in places]
             said = "; ".join(f"rank {rank} {place}" for rank, place in sorted(places.items()))
             return Fault(missing, f"{'no sign of life; ' if missing else ''}{reason}: {said}")
 
@@ -330,12 +298,12 @@ class Watch(threading.Thread):
         """The store's answer. Raises ``DistError`` where it is gone, ``TimeoutError`` where it is stopped."""
         return self._asking.submit(question, *about).result(_ASKED_S)
 
-    def _keeper(self, error: Exception) -> list[int]:
-        """The rank that serves the store; none where a launcher does, or where it has ended, perhaps with a
-        reason of its own, and is watched."""
-        has_ended = isinstance(error, DistError)
-        return [] if self._seat.launcher == "torchrun" or (has_ended and self._is_watched) else [0]
+    def _lost(self, error: Exception, reason: str = "") -> Fault:
+        """The store does not answer: the fault of the rank that serves it.
 
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        Of none where a launcher serves it, or where that rank has ended, perhaps with a reason of its own,
+        and is watched.
+        """
+        is_told = self._seat.launcher == "torchrun" or (isinstance(error, DistError) and self._is_watched)
+        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return Fault([] if is_told else [0], f"{reason}the ranks' store is gone: {first_line}")

@@ -15,26 +15,19 @@ from sim.nouns.assignment import CAP_KWARGS
 from sim.nouns.ddp_switches import ARGUMENTS, HOOKS
 from sim.systems.textbook import STYLES
 from sim.validator.jobs import Candidate
-from sim.validator.ranks.step import PLAIN, Manner
-from sim.validator.ranks.textbook import build_system
+from sim.validator.ranks.textbook import TextbookModule
 
 # What this module uses of the Reducer; a torch without one of these is refused.
-_METHODS = (
-    "_check_reducer_finalized",
-    "_rebuild_buckets",
-    "_reset_state",
-    "prepare_for_backward",
-)
-_ARGUMENTS = ("params", "bucket_indices", "per_bucket_size_limits", "process_group")
+_METHODS = "_check_reducer_finalized", "_rebuild_buckets", "_reset_state", "prepare_for_backward"
+_ARGUMENTS = "params", "bucket_indices", "per_bucket_size_limits", "process_group"
 
 
 def missing_for_injection() -> list[str]:
     """Names that injection needs and this torch lacks; empty where it works (seen on 2.9 to 2.15)."""
     needed = [f"Reducer.{name}" for name in _METHODS if not hasattr(Reducer, name)]
     needed += [f"Reducer.__init__({name})" for name in _ARGUMENTS if not _takes(name)]
-    if not hasattr(DistributedDataParallel, "_ddp_init_helper"):
-        needed.append("DistributedDataParallel._ddp_init_helper")
-    return needed
+    has_helper = hasattr(DistributedDataParallel, "_ddp_init_helper")
+    return needed if has_helper else [*needed, "DistributedDataParallel._ddp_init_helper"]
 
 
 def _takes(argument: str) -> bool:
@@ -125,7 +118,7 @@ class InjectedDataParallel(DistributedDataParallel):
         self._passing_sync_batchnorm_handle(self.module)  # type: ignore[no-untyped-call]
 
 
-_ADDING = "flat-views"  # its gradients are in place before backward, which adds to them (A7.4)
+_NEVER = 2**31 - 1
 
 
 def wrap(module: nn.Module, candidate: Candidate) -> tuple[Any, Callable[[], list[list[int]]]]:
@@ -135,41 +128,19 @@ def wrap(module: nn.Module, candidate: Candidate) -> tuple[Any, Callable[[], lis
     """
     assignment = candidate.assignment
     if assignment is None:
-        return _observed(build(module, {}))
+        ddp = build(module, {})
+        return ddp, partial(observed_buckets, ddp)
     if assignment.policy in STYLES:
-        system = build_system(assignment.policy, module, assignment.settings)
+        system = TextbookModule(module, STYLES[assignment.policy], assignment.bucket_indices)
         return system, lambda: system.bucket_indices
-    switches = dict(assignment.ddp_kwargs)
-    if candidate.is_injected:
+    switches, is_injected = assignment.ddp_kwargs, candidate.is_injected
+    if is_injected:
         switches = {name: value for name, value in switches.items() if name not in CAP_KWARGS}
-    ddp = build(module, switches, assignment.bucket_indices if candidate.is_injected else None)
+    ddp = build(module, switches, assignment.bucket_indices if is_injected else None)
     if (name := assignment.settings.get("comm_hook")) is not None:
         hooks = import_module(f"torch.distributed.algorithms.ddp_comm_hooks.{HOOKS[name].module}")
         ddp.register_comm_hook(None, getattr(hooks, f"{name}_hook"))
-    return _observed(ddp)
-
-
-def _observed(ddp: DistributedDataParallel) -> tuple[Any, Callable[[], list[list[int]]]]:
     return ddp, partial(observed_buckets, ddp)
-
-
-def manner_of(candidate: Candidate) -> Manner:
-    """How a candidate's steps go."""
-    if candidate.assignment is None:
-        return PLAIN
-    settings = candidate.assignment.settings
-    return Manner(
-        accumulation_steps=int(settings.get("accumulation_steps", 1)),
-        set_to_none=settings.get("set_to_none", True),
-        environment=candidate.assignment.requires.get("environment", {}),
-    )
-
-
-def adds_to_gradients(candidate: Candidate) -> bool:
-    """Whether some backward of a candidate finds gradients that are there already, and adds to them."""
-    manner, assignment = manner_of(candidate), candidate.assignment
-    is_adding = assignment is not None and assignment.policy == _ADDING
-    return manner.accumulation_steps > 1 or not manner.set_to_none or is_adding
 
 
 def build(
@@ -178,11 +149,15 @@ def build(
     """DDP with the switches of an assignment; parameters are not broadcast.
 
     ``bucket_indices``, where given, are the Reducer's from iteration 1 on (B(ii)); otherwise stock DDP
-    makes its own buckets from ``ddp_kwargs``.
+    makes its own buckets from ``ddp_kwargs``. Its logger, which waits for the host in forward up to iteration
+    11 and then never again (A4.3), never does.
     """
-    if bucket_indices is not None:
-        return InjectedDataParallel(module, bucket_indices, init_sync=False, **ddp_kwargs)
-    return DistributedDataParallel(module, init_sync=False, **ddp_kwargs)
+    if bucket_indices is None:
+        ddp = DistributedDataParallel(module, init_sync=False, **ddp_kwargs)
+    else:
+        ddp = InjectedDataParallel(module, bucket_indices, init_sync=False, **ddp_kwargs)
+    ddp._set_ddp_runtime_logging_sample_rate(_NEVER)  # type: ignore[no-untyped-call]
+    return ddp
 
 
 def observed_buckets(ddp: DistributedDataParallel) -> list[list[int]]:

@@ -2,15 +2,14 @@
 
 import ctypes
 import gc
-import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from functools import cache, partial
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,7 +25,8 @@ _PINGS = 30
 _PR_SET_TIMERSLACK = 29
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
-Launch = Callable[[Tensor], torch.futures.Future[list[Tensor]]]
+Reduced = torch.futures.Future[list[Tensor]]
+Launch = Callable[[Tensor], Reduced]
 
 
 def sharpen_sleep() -> None:
@@ -47,7 +47,7 @@ def sleep_until(deadline_ns: int) -> int:
 def keep_freed_memory() -> None:
     """Ask the C library to keep freed memory, as a GPU's caching allocator does, if it can.
 
-    gloo and FSDP2 allocate buffers for each collective, and pages that were never touched are slow to write.
+    gloo allocates buffers for each collective, and pages that were never touched are slow to write.
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
@@ -62,21 +62,14 @@ def lead_ns() -> int:
     Ranks on one machine share the clock: 0. Elsewhere it is the smallest difference seen between rank 0's
     time and the moment at which it arrives here, which is too large by the shortest journey (some 0.1 ms).
     """
-    boots: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(boots, _BOOT_ID.read_text() if _BOOT_ID.exists() else None)
+    boots = gather(_BOOT_ID.read_text() if _BOOT_ID.exists() else None, dist.get_world_size())
     if boots[0] is not None and len(set(boots)) == 1:
         return 0
-    return smallest_lead_ns(_PINGS)
-
-
-def smallest_lead_ns(pings: int) -> int:
-    """The smallest of ``pings`` differences between this clock and the time that rank 0 sends."""
     leads = []
-    for _ in range(pings):
+    for _ in range(_PINGS):
         meet()
-        sent = torch.tensor([time.monotonic_ns()])
-        dist.broadcast(sent, src=0)
-        leads.append(time.monotonic_ns() - int(sent.item()))
+        sent = from_first(time.monotonic_ns())
+        leads.append(time.monotonic_ns() - sent)
     return 0 if dist.get_rank() == 0 else min(leads)
 
 
@@ -85,12 +78,17 @@ def meet() -> None:
     dist.all_reduce(torch.zeros(1))
 
 
+def from_first(number: int) -> int:
+    """Rank 0's ``number``, on every rank."""
+    sent = torch.tensor([number])
+    dist.broadcast(sent, src=0)
+    return int(sent.item())
+
+
 def common_start() -> int:
     """A moment a little ahead that all ranks agree on, on this rank's monotonic clock, ns."""
     lead = lead_ns()
-    agreed = torch.tensor([time.monotonic_ns() + _HEAD_START_NS])
-    dist.broadcast(agreed, src=0)
-    return int(agreed.item()) + lead
+    return from_first(time.monotonic_ns() + _HEAD_START_NS) + lead
 
 
 def gather(row: Any, world_size: int) -> list[Any]:
@@ -100,41 +98,10 @@ def gather(row: Any, world_size: int) -> list[Any]:
     return rows
 
 
-def all_reduce(tensor: torch.Tensor) -> torch.futures.Future[list[torch.Tensor]]:
+def all_reduce(tensor: Tensor) -> Reduced:
     """Sum ``tensor`` over ranks, as DDP would: asynchronously."""
-    future: torch.futures.Future[list[torch.Tensor]] = dist.all_reduce(tensor, async_op=True).get_future()
+    future: Reduced = dist.all_reduce(tensor, async_op=True).get_future()
     return future
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manner:
-    """How a lane's steps go.
-
-    ``accumulation_steps`` micro-batches, all but the last under ``no_sync`` (A3.12); ``set_to_none`` is
-    ``zero_grad``'s argument between steps; ``environment`` is set while a step is under way, for what DDP
-    reads when it rebuilds its buckets (A2.5).
-    """
-
-    accumulation_steps: int = 1
-    set_to_none: bool = True
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-    @contextmanager
-    def surroundings(self) -> Iterator[None]:
-        """Set ``environment`` for the block, and put back what was there before."""
-        before = {name: os.environ.get(name) for name in self.environment}
-        os.environ.update(self.environment)
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
-
-
-PLAIN = Manner()
 
 
 class Recorder:
@@ -145,8 +112,7 @@ class Recorder:
             side stream that waits for the collective.
         divisor: what gradients are divided by before the sum, as DDP does for an average. A hook needs a pass
             of its own over the bucket for it, which DDP does not; 1: no division.
-        launch: starts the reduction of a bucket; that of an emulated link takes the place of ``all_reduce``.
-        stamp_end: the clock in ``done``, if it is another than ``stamp``.
+        launch: starts the reduction of a bucket; an emulated link takes the place of ``all_reduce``.
     """
 
     def __init__(
@@ -154,15 +120,11 @@ class Recorder:
         stamp: Callable[[], Stamp] = time.monotonic_ns,
         divisor: int = 1,
         launch: Launch = all_reduce,
-        stamp_end: Callable[[], Stamp] | None = None,
     ) -> None:
         self.rows: dict[int, list[Stamp]] = {}
-        self._stamp = stamp
-        self._stamp_end = stamp_end or stamp
-        self._divisor = divisor
-        self._launch = launch
+        self._stamp, self._divisor, self._launch = stamp, divisor, launch
 
-    def hook(self, state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def hook(self, state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """Stamp ready (hook called), launch (all-reduce handed over) and end."""
         row = self.rows[bucket.index()] = [self._stamp(), None, None]
         if self._divisor > 1:
@@ -170,44 +132,47 @@ class Recorder:
         future = self._launch(bucket.buffer())
         row[1] = self._stamp()
 
-        def done(finished: torch.futures.Future[Any]) -> torch.Tensor:
-            row[2] = self._stamp_end()
-            tensor: torch.Tensor = finished.value()[0]
-            return tensor
+        def done(finished: Reduced) -> Tensor:
+            row[2] = self._stamp()
+            return finished.value()[0]
 
-        finished: torch.futures.Future[torch.Tensor] = future.then(done)
-        return finished
-
-    def by_bucket(self, in_ns: Callable[[Stamp], int]) -> list[list[int]]:
-        """[ready, launch, end] of each bucket, in ns as ``in_ns`` tells them."""
-        return [[in_ns(stamp) for stamp in self.rows[index]] for index in sorted(self.rows)]
+        return future.then(done)
 
 
-class Work(Protocol):
+class Work:
     """What a lane's step works on, and who keeps its time: a paced module, or a model that computes."""
 
-    clock: Clock
+    clock: Clock = Clock()
 
     def parameters(self) -> Iterable[nn.Parameter]:
         """What has gradients."""
+        raise NotImplementedError
 
     def start(self) -> Stamp:
-        """Wait for the common start of all ranks."""
+        """Here, at the common start of all ranks."""
+        self.clock.settle()
+        sleep_until(common_start())
+        return self.clock.stamp()
 
     def loss(self, model: Any) -> Tensor:
         """Go forward through ``model``, which is around the work, or is it."""
+        raise NotImplementedError
 
     def begin_backward(self, loss: Tensor, *, is_last: bool, recorded: bool) -> Stamp:
         """A backward starts: the step's last, and one whose recorded times have its additions in them."""
+        return self.clock.stamp()
 
     def end_backward(self) -> Stamp:
         """Backward has returned: all gradients are available."""
+        return self.clock.stamp()
 
     def finish(self, synchronised: Stamp) -> Stamp:
         """The optimizer's share; its end."""
+        raise NotImplementedError
 
     def noted(self) -> dict[str, Any]:
         """What else is known of the step; ``backward_end`` is the stamp of its compute lane's end."""
+        raise NotImplementedError
 
 
 def clear_gradients(module: Work | nn.Module, set_to_none: bool) -> None:
@@ -225,49 +190,50 @@ def run_step(
     model: Any,
     work: Work,
     recorder: Recorder | None = None,
-    manner: Manner = PLAIN,
-    at_start: Callable[[], object] | None = None,
+    *,
+    accumulation_steps: int = 1,
+    set_to_none: bool = True,
+    at_start: Callable[[], object] = lambda: None,
 ) -> dict[str, Any]:
     """One step from a common start, at which ``at_start`` is called; times in ns.
 
-    Gradients are cleared before the step starts: the time of that is part of no schedule. After it they go,
-    so that all lanes of a rank hold one copy of them; without ``set_to_none`` what lies in buckets stays: it
-    takes no memory, and another tensor in its place would be copied there in the next step.
+    Of ``accumulation_steps`` micro-batches all but the last run under ``no_sync`` (A3.12). Gradients are
+    cleared before the step starts, ``set_to_none`` or zeroed: the time of that is part of no schedule. After
+    it they go, so that all lanes of a rank hold one copy of them; without ``set_to_none`` what lies in
+    buckets stays: it takes no memory, and another tensor in its place would be copied there next time.
 
     Returns:
         ``step`` (from the common start), ``backward_end`` (end of the compute lane) and ``sync_end``
         (gradients available), both from the start of the last micro-batch's backward, what ``work`` has
         noted, and with a recorder ``buckets``: [ready, launch, end] each, from the start of backward.
     """
-    clear_gradients(work, manner.set_to_none)
+    clear_gradients(work, set_to_none)
     if recorder is not None:
         recorder.rows.clear()
     start = work.start()
-    if at_start is not None:
-        at_start()
-    with manner.surroundings():
-        for left in reversed(range(manner.accumulation_steps)):
-            with model.no_sync() if left else nullcontext():
-                loss = work.loss(model)
-                # Without set_to_none recorded backwards add, too (to zeros); with it only later ones do.
-                recorded = left == manner.accumulation_steps - 1 or not manner.set_to_none
-                backward = work.begin_backward(loss, is_last=not left, recorded=recorded)
-                loss.backward()  # type: ignore[no-untyped-call]
-            synchronised = work.end_backward()
+    at_start()
+    for left in reversed(range(accumulation_steps)):
+        with model.no_sync() if left else nullcontext():
+            loss = work.loss(model)
+            # Without set_to_none recorded backwards add, too (to zeros); with it only later ones do.
+            recorded = left == accumulation_steps - 1 or not set_to_none
+            backward = work.begin_backward(loss, is_last=not left, recorded=recorded)
+            loss.backward()  # type: ignore[no-untyped-call]
+        synchronised = work.end_backward()
     end = work.finish(synchronised)
     work.clock.settle()
-    noted = work.noted()
-    if manner.set_to_none or not getattr(model, "gradient_as_bucket_view", False):
+    noted, between_ns = work.noted(), work.clock.between_ns
+    if set_to_none or not getattr(model, "gradient_as_bucket_view", False):
         clear_gradients(work, set_to_none=True)
-    in_ns = partial(work.clock.between_ns, backward)
-    row: dict[str, Any] = {
+    row = {
         **noted,
-        "step": work.clock.between_ns(start, end),
-        "backward_end": in_ns(noted["backward_end"]),
-        "sync_end": in_ns(synchronised),
+        "step": between_ns(start, end),
+        "backward_end": between_ns(backward, noted["backward_end"]),
+        "sync_end": between_ns(backward, synchronised),
     }
     if recorder is not None:
-        row["buckets"] = recorder.by_bucket(in_ns)
+        stamps = (recorder.rows[index] for index in sorted(recorder.rows))
+        row["buckets"] = [[between_ns(backward, stamp) for stamp in one] for one in stamps]
     return row
 
 

@@ -1,11 +1,10 @@
 """Gradient averaging that is not DDP's, for real: the systems of A6 and A7, each a row of ``STYLES``.
 
-The rows are those that the simulator plays; how a system does it is here.
+The rows, and the buckets, are those that the simulator plays; how a system does it is here.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,56 +13,45 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from sim.errors import InputError, ReplayError
-from sim.nouns.ddp_switches import DEFAULT_BUCKET_CAP_BYTES
-from sim.systems.textbook import STYLES, Style
-from sim.units import cap_bytes
+from sim.systems.textbook import Style
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bucket:
-    """Parameters whose gradients travel together; ``indices`` are theirs, in the order of the buffer."""
+    """Parameters whose gradients travel together, in the order of ``indices``.
 
-    number: int
-    indices: tuple[int, ...]
-    parameters: tuple[nn.Parameter, ...]
+    A communication hook is handed it: it has the part of torch's ``GradBucket`` that hooks use.
+    """
 
-    def gradients(self) -> list[Tensor]:
-        """The gradients as they are now; None, against the annotation, where one has not come yet."""
-        return [parameter.grad for parameter in self.parameters]  # type: ignore[misc]
-
-    def empty(self) -> Tensor:
-        """A flat tensor of the bucket's size, dtype and device."""
-        first = self.parameters[0]
-        numel = sum(parameter.numel() for parameter in self.parameters)
-        return torch.empty(numel, dtype=first.dtype, device=first.device)
-
-    def split(self, flat: Tensor) -> list[Tensor]:
-        """Views of ``flat``, one a parameter, in its shape."""
-        parts = torch.split(flat, [parameter.numel() for parameter in self.parameters])
-        return [part.view(p.shape) for part, p in zip(parts, self.parameters, strict=True)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReducedBucket:
-    """What a communication hook is handed: the part of torch's ``GradBucket`` that hooks use."""
-
-    bucket: Bucket
-    flat: Tensor
+    def __init__(self, number: int, indices: Sequence[int], trained: Sequence[nn.Parameter]) -> None:
+        self.number, self.indices = number, list(indices)
+        self._parameters = [trained[index] for index in indices]
+        self.flat: Tensor | None = None  # what is, or was last, on the wire
+        self.missing: set[int] = set()  # in this backward
 
     def index(self) -> int:
         """The bucket's number."""
-        return self.bucket.number
+        return self.number
 
     def buffer(self) -> Tensor:
         """What is to be reduced, in place."""
+        assert self.flat is not None
         return self.flat
 
     def parameters(self) -> list[nn.Parameter]:
         """Whose gradients these are."""
-        return list(self.bucket.parameters)
+        return self._parameters
+
+    def gradients(self) -> list[Tensor]:
+        """The gradients as they are now; None, against the annotation, where one has not come yet."""
+        return [parameter.grad for parameter in self._parameters]  # type: ignore[misc]
+
+    def split(self, flat: Tensor) -> list[Tensor]:
+        """Views of ``flat``, one a parameter, in its shape."""
+        parts = torch.split(flat, [parameter.numel() for parameter in self._parameters])
+        return [part.view(p.shape) for part, p in zip(parts, self._parameters, strict=True)]
 
 
-Hook = Callable[[Any, ReducedBucket], torch.futures.Future[Any]]
+Hook = Callable[[Any, Any], torch.futures.Future[Any]]
 
 
 class TextbookModule(nn.Module):
@@ -83,72 +71,37 @@ class TextbookModule(nn.Module):
     Args:
         module: what is trained; parameters that do not require grad are left alone.
         style: how.
-        cap_bytes: the bucket cap, where buckets are by size.
-
-    Raises:
-        InputError: nothing to train.
+        bucket_indices: which parameters, of those that are trained, travel together.
     """
 
-    def __init__(self, module: nn.Module, style: Style, cap_bytes: int) -> None:
+    def __init__(self, module: nn.Module, style: Style, bucket_indices: Sequence[Sequence[int]]) -> None:
         super().__init__()
         self.module = module
-        self.names = [name for name, tensor in module.named_parameters() if tensor.requires_grad]
-        self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        if not self.trained:
-            raise InputError(f"{type(module).__name__}: it has no parameter that requires grad")
         self._style = style
-        self._buckets = [
-            Bucket(number=number, indices=tuple(part), parameters=tuple(self.trained[i] for i in part))
-            for number, part in enumerate(self._cut(cap_bytes))
-        ]
+        named = [(name, tensor) for name, tensor in module.named_parameters() if tensor.requires_grad]
+        self._names, self._trained = zip(*named, strict=True)
+        self._buckets = [Bucket(number, part, self._trained) for number, part in enumerate(bucket_indices)]
         self._bucket_of = {index: bucket for bucket in self._buckets for index in bucket.indices}
-        stored = style.by_size and style.copies != "launch"
-        self._flats = [bucket.empty() for bucket in self._buckets] if stored else []
-        self._views = {
-            index: view
-            for bucket, flat in zip(self._buckets, self._flats, strict=False)
-            for index, view in zip(bucket.indices, bucket.split(flat), strict=True)
-        }
+        self._views: dict[int, Tensor] = {}
+        for bucket in self._buckets if style.by_size and style.copies != "launch" else ():
+            first = bucket.parameters()[0]
+            numel = sum(parameter.numel() for parameter in bucket.parameters())
+            bucket.flat = torch.empty(numel, dtype=first.dtype, device=first.device)
+            self._views |= zip(bucket.indices, bucket.split(bucket.flat), strict=True)
+        self._adds_into_views = bool(self._views) and style.copies is None
         self._divisor = dist.get_world_size()
         self._hook: tuple[Hook, Any] | None = None
-        self._synchronises = True
-        self._in_backward = False
-        self._missing: list[set[int]] = []
+        self._synchronises, self._in_backward = True, False
         self._under_way: list[tuple[Bucket, Tensor, torch.futures.Future[Any]]] = []
         lasts = [bucket.indices[-1] for bucket in self._buckets]
-        for index in lasts if style.by_last else range(len(self.trained)):
+        for index in lasts if style.by_last else self._bucket_of:
             watch = partial(self._on_gradient, index)
-            self.trained[index].register_post_accumulate_grad_hook(watch)  # type: ignore[no-untyped-call]
-
-    def _cut(self, cap_bytes: int) -> list[list[int]]:
-        """Walk from the last parameter to the first and close a bucket once ``cap_bytes`` are reached (A6.1).
-
-        Every dtype and device has an open bucket of its own, except by the last parameter's hook (A7.5).
-        Closed buckets come first, as they closed, then open ones as they were opened.
-        """
-        if not self._style.by_size:
-            return [[index] for index in range(len(self.trained))]
-        closed: list[list[int]] = []
-        opened: dict[object, list[int]] = {}
-        sizes: dict[object, int] = {}
-        for index in reversed(range(len(self.trained))):
-            parameter = self.trained[index]
-            key = None if self._style.by_last else (parameter.dtype, parameter.device)
-            opened.setdefault(key, []).append(index)
-            sizes[key] = sizes.get(key, 0) + parameter.nbytes
-            if sizes[key] >= cap_bytes:
-                closed.append(opened.pop(key))
-                del sizes[key]
-        return [*closed, *opened.values()]
+            self._trained[index].register_post_accumulate_grad_hook(watch)
 
     @property
     def bucket_indices(self) -> list[list[int]]:
         """The buckets by parameter index, in the order in which they were cut."""
-        return [list(bucket.indices) for bucket in self._buckets]
-
-    @property
-    def _adds_into_views(self) -> bool:
-        return bool(self._flats) and self._style.copies is None
+        return [bucket.indices for bucket in self._buckets]
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """The module's; whatever a backward that failed has left behind is forgotten.
@@ -158,10 +111,9 @@ class TextbookModule(nn.Module):
         """
         self._in_backward = False
         self._under_way.clear()
-        if self._adds_into_views:
-            for index, view in self._views.items():
-                if self.trained[index].grad is None:
-                    self.trained[index].grad = view.zero_()
+        for index, view in self._views.items() if self._adds_into_views else ():
+            if self._trained[index].grad is None:
+                self._trained[index].grad = view.zero_()
         return self.module(*inputs, **named)
 
     @contextmanager
@@ -187,20 +139,18 @@ class TextbookModule(nn.Module):
             return
         if not self._in_backward:
             self._in_backward = True
-            self._missing = [set(bucket.indices) for bucket in self._buckets]
+            for bucket in self._buckets:
+                bucket.missing = set(bucket.indices)
             engine: Any = torch.autograd.Variable._execution_engine
             engine.queue_callback(self._on_end)
         bucket = self._bucket_of[index]
-        if not self._style.by_last and self._is_incomplete(bucket, index):
-            return
-        if self._style.overlaps:
+        if (self._style.by_last or self._is_complete(bucket, index)) and self._style.overlaps:
             self._send(bucket)
 
-    def _is_incomplete(self, bucket: Bucket, index: int) -> bool:
-        """Count a gradient that has come, and put it where it belongs; whether others are still to come."""
-        missing, gradient = self._missing[bucket.number], self.trained[index].grad
-        named = f"parameter {index} ({self.names[index]})"
-        if index not in missing:
+    def _is_complete(self, bucket: Bucket, index: int) -> bool:
+        """Count a gradient that has come, and put it where it belongs; whether it was the bucket's last."""
+        gradient, named = self._trained[index].grad, f"parameter {index} ({self._names[index]})"
+        if index not in bucket.missing:
             raise ReplayError(f"{named} was ready twice in one backward")
         if gradient is None or gradient.layout != torch.strided:
             raise InputError(f"{named}: its gradient is not dense")
@@ -211,17 +161,17 @@ class TextbookModule(nn.Module):
                 f"{named}: its gradient is no longer a view of the bucket; do not set gradients between "
                 f"forward and backward"
             )
-        missing.remove(index)
-        return bool(missing)
+        bucket.missing.remove(index)
+        return not bucket.missing
 
     @torch.no_grad()
     def _on_end(self) -> None:
         self._in_backward = False
-        unused = sorted(index for missing in self._missing for index in missing)
+        unused = sorted(index for bucket in self._buckets for index in bucket.missing)
         if unused and not self._style.by_last:
             raise ReplayError(
-                f"parameter {unused[0]} ({self.names[unused[0]]}) was not used in this backward; "
-                f"{len(unused)} of {len(self.trained)} parameters have no gradient to average"
+                f"parameter {unused[0]} ({self._names[unused[0]]}) was not used in this backward; "
+                f"{len(unused)} of {len(self._names)} parameters have no gradient to average"
             )
         for bucket in () if self._style.overlaps else self._buckets:
             self._send(bucket)
@@ -230,17 +180,16 @@ class TextbookModule(nn.Module):
 
     def _send(self, bucket: Bucket) -> None:
         """Start to sum a bucket over ranks: its storage, its gradients flattened, or its one gradient."""
-        if self._flats:
-            buffer = self._flats[bucket.number]
-        elif self._style.copies == "launch":
-            buffer = torch._utils._flatten_dense_tensors(bucket.gradients())  # type: ignore[no-untyped-call]
-        else:
-            (buffer,) = bucket.gradients()
+        if self._style.copies == "launch":
+            bucket.flat = torch._utils._flatten_dense_tensors(bucket.gradients())  # type: ignore[no-untyped-call]
+        elif not self._views:
+            (bucket.flat,) = bucket.gradients()
+        buffer = bucket.buffer()
         if self._hook is None:
             future: torch.futures.Future[Any] = dist.all_reduce(buffer, async_op=True).get_future()
         else:
             hook, state = self._hook
-            future = hook(state, ReducedBucket(bucket=bucket, flat=buffer))
+            future = hook(state, bucket)
         self._under_way.append((bucket, buffer, future))
 
     def _wait(self) -> None:
@@ -253,19 +202,6 @@ class TextbookModule(nn.Module):
                     torch.div(part, self._divisor, out=gradient)
             elif self._divisor != 1 or reduced is not buffer:
                 torch.div(reduced, self._divisor, out=buffer)
+            if not self._views:
+                bucket.flat = None
         self._under_way.clear()
-
-
-def build_system(policy: str, module: nn.Module, settings: dict[str, Any] | None = None) -> TextbookModule:
-    """The system that ``policy`` names, around ``module``.
-
-    Of ``settings`` only ``bucket_cap_mb`` is legal, in MiB (torch's name); without it, it is 25, as in DDP.
-    Raises ``InputError`` for any other setting, and for a value that is no cap.
-    """
-    unknown = sorted(set(settings or {}) - {"bucket_cap_mb"})
-    if unknown:
-        raise InputError(f"settings: {unknown[0]!r} is not legal for {policy!r}; give bucket_cap_mb")
-    cap_mb = (settings or {}).get("bucket_cap_mb")
-    return TextbookModule(
-        module, STYLES[policy], DEFAULT_BUCKET_CAP_BYTES if cap_mb is None else cap_bytes(cap_mb)
-    )
