@@ -258,7 +258,7 @@ def calibrate(
         panel=MEASURING,
         kind=Kind("SIZE", parse_size),
     ),
-    rounds: int = option("Rounds; each measures every size once.", panel=MEASURING, default=5),
+    rounds: int = option("Rounds; each measures every size once.", panel=MEASURING, min=1, default=5),
     budget: float = option(
         "Seconds for further rounds of the sizes that still scatter.", panel=MEASURING, min=0, default=120
     ),
@@ -277,8 +277,8 @@ def calibrate(
 ) -> None:
     """Measure what a link carries: how long collectives of each size take, between GPUs where they are."""
     from sim.validator.calibrate import calibrate as measure
-    from sim.validator.calibrate import calibration_job, measure_again, prepare_calibration
-    from sim.validator.jobs import Carrier
+    from sim.validator.calibrate import measure_again, prepare_calibration
+    from sim.validator.jobs import CalibrationJob, Carrier, sizes_to
 
     if again and device:
         raise typer.BadParameter("--again: on the device that the file was measured on; leave out --device")
@@ -297,7 +297,13 @@ def calibrate(
     on_cpu = box is not None or again
     chosen = choose_device(device, None, place.world_size, elsewhere=prepare, only_cpu=on_cpu)
     carrier = Carrier(device=chosen)  # type: ignore[arg-type]
-    job = calibration_job(largest=largest, rounds=rounds, budget_s=budget, mode=mode, carrier=carrier)
+    job = CalibrationJob(
+        sizes=sizes_to(largest),
+        rounds=rounds,
+        budget_s=budget,
+        computes=mode == "model",
+        carrier=carrier,
+    )
     if prepare:
         job_file = prepare_calibration(job, output, ranks)
         tell_commands(job_file, f"bucketsim gather {output} -o wire.json")
@@ -362,15 +368,15 @@ def gather(
     from sim.validator.jobs import JOB, read_job
     from sim.validator.replay import gather_record
 
-    job, _ = read_job(directory / JOB)
-    measures, tests = job.task == "calibrate", job.task == "replay" and job.is_ab
+    job = read_job(directory / JOB)[0] if (directory / JOB).is_file() else None
+    measures, tests = getattr(job, "task", "") == "calibrate", getattr(job, "is_ab", False)
     if measures != (output is not None):
         raise typer.BadParameter("--output: give it for what calibrate --prepare left, and only for that")
     if max_error is not None and (measures or tests):
         raise typer.BadParameter("--max-error belongs to records, which are compared with a prediction")
     if output is not None:
         _tell_hardware(gather_calibration(directory), output, as_json)
-    elif tests:
+    elif job is not None and tests:
         gather_ab_test(job, directory, as_json)
     else:
         gather_record(directory)

@@ -3,7 +3,7 @@
 import inspect
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,11 +23,7 @@ __all__ = ["DistributedDataParallel", "Module", "apply"]
 
 _LAST_CAP = "DDP_SET_LAST_BUCKET_CAP"  # A2.5
 _INSERTED = ("_orig_mod.", "_checkpoint_wrapped_module.")  # into names, by torch.compile and checkpointing
-_REFUSED = {
-    "delay_all_reduce_named_params": "takes parameters out of the buckets",
-    "param_to_hook_all_reduce": "takes parameters out of the buckets",
-}
-_REFUSED_INJECTED = {"mixed_precision": "needs hooks that were never seen to work with given buckets"}
+_REFUSED = ("delay_all_reduce_named_params", "param_to_hook_all_reduce")
 
 
 def apply(
@@ -66,12 +62,15 @@ def apply(
     _check_world_size(assignment.made_for, switches)
     if _reaches_by_keywords(assignment, switches):
         ddp = DistributedDataParallel(model, **switches)
-        _Watch(ddp, assignment.bucket_indices)
+        _warn_of_another_order(ddp, assignment.bucket_indices)
         return ddp
-    for name in CAP_KWARGS:
-        switches.pop(name, None)
     _check_injectable(switches)
+    switches = {name: value for name, value in switches.items() if name not in CAP_KWARGS}
     return InjectedDataParallel(model, assignment.bucket_indices, **switches)
+
+
+def _keywords() -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(DistributedDataParallel.__init__).parameters
 
 
 def _switches(assignment: Assignment, given: dict[str, Any]) -> dict[str, Any]:
@@ -81,22 +80,17 @@ def _switches(assignment: Assignment, given: dict[str, Any]) -> dict[str, Any]:
             f"policy: {assignment.policy!r} is not a system of DistributedDataParallel; apply takes "
             f"{', '.join(DDP_POLICIES)}"
         )
-    known = inspect.signature(DistributedDataParallel.__init__).parameters
-    for name in given:
-        if name not in known:
+    for name, value in given.items():
+        if name not in _keywords():
             raise InputError(
                 f"{name}: DistributedDataParallel has no such keyword in torch {torch.__version__}"
             )
-    for name, why in _REFUSED.items():
-        if given.get(name) is not None:
-            raise InputError(f"{name}: not legal with an assignment; it {why}")
-    for name, value in given.items():
-        if name in CAP_KWARGS and value is not None and value != assignment.ddp_kwargs.get(name):
-            raise InputError(f"{name}: {value!r} is not legal; the assignment says what the buckets are")
-        if name in assignment.ddp_kwargs and value != assignment.ddp_kwargs[name]:
-            raise InputError(
-                f"{name}: {value!r} is not legal; the assignment was made for {assignment.ddp_kwargs[name]!r}"
-            )
+        if name in _REFUSED and value is not None:
+            raise InputError(f"{name}: not legal with an assignment; it takes parameters out of the buckets")
+        says = assignment.ddp_kwargs.get(name, None if name in CAP_KWARGS else value)
+        if value != says and not (name in CAP_KWARGS and value is None):
+            made = "says what the buckets are" if name in CAP_KWARGS else f"was made for {says!r}"
+            raise InputError(f"{name}: {value!r} is not legal; the assignment {made}")
     return {**assignment.ddp_kwargs, **given}
 
 
@@ -110,40 +104,32 @@ def _check_made_for(model: nn.Module, assignment: Assignment) -> None:
     """Raise ``AssignmentError`` unless the assignment was made for this model and is legal on it (A8.3)."""
     named = reduced_parameters(model)
     for name, parameter in named:
-        if isinstance(parameter, nn.parameter.UninitializedParameter):
-            raise InputError("model: has lazy parameters; run it once before apply")
         if parameter.is_meta:
             raise InputError(
                 f"model: {name!r} is on the meta device, without values; move it to its device first"
             )
     if assignment.made_for is not None:
         _compare(assignment.made_for, named)
-    sizes = [parameter.numel() * parameter.element_size() for _, parameter in named]
     assigned = [index for bucket in assignment.bucket_indices for index in bucket]
     if sorted(assigned) != list(range(len(named))):
         raise AssignmentError(
             f"assignment: made for another model: its buckets hold {len(assigned)} gradients (up to index "
             f"{max(assigned)}), this model has {len(named)}"
         )
-    sparse = _sparse(model)
+    embeddings = (module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag))
+    sparse = {id(module.weight) for module in embeddings if module.sparse}  # as DDP tells them
     for number, bucket in enumerate(assignment.bucket_indices):
-        total = sum(sizes[index] for index in bucket)
-        if assignment.bucket_bytes is not None and assignment.bucket_bytes[number] != total:
-            raise AssignmentError(
-                f"assignment: made for another model: bucket {number} has {assignment.bucket_bytes[number]} "
-                f"bytes there and {total} here"
-            )
         keys = {(named[index][1].dtype, named[index][1].device) for index in bucket}
         if len(keys) > 1:
             raise AssignmentError(
                 f"bucket_indices.{number}: mixes {sorted(map(str, keys))} in this model; a bucket holds one "
                 f"dtype and device (A8.3)"
             )
-        alone = [index for index in bucket if id(named[index][1]) in sparse]
+        alone = [named[index][0] for index in bucket if id(named[index][1]) in sparse]
         if alone and len(bucket) > 1:
             raise AssignmentError(
-                f"bucket_indices.{number}: {named[alone[0]][0]!r} has a sparse gradient in this model, which "
-                f"must be alone in its bucket (A1.2)"
+                f"bucket_indices.{number}: {alone[0]!r} has a sparse gradient in this model, which must be "
+                f"alone in its bucket (A1.2)"
             )
 
 
@@ -152,25 +138,18 @@ def _compare(made_for: MadeFor, named: Sequence[tuple[str, nn.Parameter]]) -> No
     here = [(_plain_name(name), p.numel() * p.element_size(), dtype_name(p)) for name, p in named]
     if without_wrapper(there) == without_wrapper(here):
         return
-    differ = [at for at, (one, other) in enumerate(zip(there, here, strict=False)) if one != other]
-    counts = f"{len(there)} gradients there, {len(here)} here"
-    if not differ:
+    differ = [(at, *rows) for at, rows in enumerate(zip(there, here, strict=False)) if rows[0] != rows[1]]
+    if differ:
+        at, *rows = differ[0]
+        theirs, mine = (f"{name!r} ({dtype}, {size} bytes)" for name, size, dtype in rows)
+        first = f"the first of {len(differ)} that differ is gradient {at}: {theirs} there, {mine} here"
+    else:
         longer, where = (there, "there") if len(there) > len(here) else (here, "here")
         first = f"{longer[min(len(there), len(here))][0]!r} is only {where}"
-    else:
-        at = differ[0]
-        words = [f"{name!r} ({dtype}, {size} bytes)" for name, size, dtype in (there[at], here[at])]
-        first = f"the first of {len(differ)} that differ is gradient {at}: {words[0]} there, {words[1]} here"
     raise AssignmentError(
-        f"assignment: made for another model ({made_for.workload!r}): {counts}; {first}; record and tune "
-        f"this model"
+        f"assignment: made for another model ({made_for.workload!r}): {len(there)} gradients there, "
+        f"{len(here)} here; {first}; record and tune this model"
     )
-
-
-def _sparse(model: nn.Module) -> set[int]:
-    """Ids of the parameters whose gradients DDP expects to be sparse."""
-    embeddings = (module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag))
-    return {id(module.weight) for module in embeddings if module.sparse}
 
 
 def _check_world_size(made_for: MadeFor | None, switches: dict[str, Any]) -> None:
@@ -194,31 +173,23 @@ def _reaches_by_keywords(assignment: Assignment, switches: dict[str, Any]) -> bo
     With ``find_unused_parameters`` it never rebuilds, so that a list is consumed from the first parameter
     and the default has other limits; with ``static_graph`` unused parameters go last (A2.6, A8.1).
     """
-    if not assignment.by_keywords:
-        return False
-    if switches.get("find_unused_parameters") or switches.get("static_graph"):
-        return False
     wants_last_cap = assignment.requires.get("environment", {}).get(_LAST_CAP) == "1"
-    if wants_last_cap != (os.environ.get(_LAST_CAP) == "1"):
-        return False
-    if switches.get("bucket_cap_mb") == 0 and _torch_version() < (2, 12):  # A2.1
-        return False
-    known = inspect.signature(DistributedDataParallel.__init__).parameters
-    return all(name in known for name in CAP_KWARGS if name in assignment.ddp_kwargs)
-
-
-def _torch_version() -> tuple[int, int]:
-    major, minor = torch.__version__.split(".")[:2]
-    return int(major), int(minor)
+    torch_version = tuple(map(int, torch.__version__.split(".")[:2]))
+    return (
+        assignment.by_keywords
+        and not (switches.get("find_unused_parameters") or switches.get("static_graph"))
+        and wants_last_cap == (os.environ.get(_LAST_CAP) == "1")
+        and not (switches.get("bucket_cap_mb") == 0 and torch_version < (2, 12))  # A2.1
+        and all(name in _keywords() for name in CAP_KWARGS if name in assignment.ddp_kwargs)
+    )
 
 
 def _check_injectable(switches: dict[str, Any]) -> None:
-    for name, why in _REFUSED_INJECTED.items():
-        if switches.get(name):
-            raise NotModelledError(
-                f"{name}: not supported with these buckets, which no keyword of DistributedDataParallel "
-                f"reaches here; it {why}"
-            )
+    if switches.get("mixed_precision"):
+        raise NotModelledError(
+            "mixed_precision: not supported with these buckets, which no keyword of DistributedDataParallel "
+            "reaches here; it needs hooks that were never seen to work with given buckets"
+        )
     if switches.get("find_unused_parameters") and switches.get("static_graph"):
         raise InputError("find_unused_parameters: leave it out; static_graph finds unused parameters itself")
     if missing := missing_for_injection():
@@ -229,26 +200,22 @@ def _check_injectable(switches: dict[str, Any]) -> None:
         raise NotModelledError("torch._dynamo.config.optimize_ddp: 'python_reducer' has no buckets to give")
 
 
-class _Watch:
-    """Looks once, when stock DDP has rebuilt its buckets, whether they are those asked for.
+def _warn_of_another_order(ddp: DistributedDataParallel, asked: Sequence[Sequence[int]]) -> None:
+    """Look once, when stock DDP has rebuilt its buckets, whether they are those asked for.
 
     They are not where gradients become ready in another order than the recorded one.
     """
 
-    def __init__(self, ddp: DistributedDataParallel, asked: Sequence[Sequence[int]]) -> None:
-        self._asked = [set(bucket) for bucket in asked]
-        untraced: Any = torch.compiler.disable(self._look)  # type: ignore[no-untyped-call]
-        self._handle = ddp.register_forward_pre_hook(untraced)
-
-    def _look(self, ddp: nn.Module, inputs: object) -> None:
-        assert isinstance(ddp, DistributedDataParallel)
+    def look(_: nn.Module, inputs: object) -> None:
         if not ddp._has_rebuilt_buckets or not (rebuilt := log_buckets(ddp)):
             return
-        self._handle.remove()
-        if [set(bucket) for bucket in rebuilt] != self._asked:
+        handle.remove()
+        if list(map(set, rebuilt)) != list(map(set, asked)):
             warnings.warn(
-                f"bucketsim: DistributedDataParallel's {len(rebuilt)} bucket(s) are not the "
-                f"{len(self._asked)} asked for, as gradients became ready in another order than the recorded "
-                f"one; gradients are right, but the prediction does not hold: record again",
+                f"bucketsim: DistributedDataParallel's {len(rebuilt)} bucket(s) are not the {len(asked)} "
+                f"asked for, as gradients became ready in another order than the recorded one; gradients are "
+                f"right, but the prediction does not hold: record again",
                 stacklevel=2,
             )
+
+    handle = ddp.register_forward_pre_hook(torch.compiler.disable(look))  # type: ignore[no-untyped-call]

@@ -22,6 +22,7 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)  # before any fork: a child that has yet to exec must load nothing
 # Tells that it has come to its namespaces; then reads from a pipe that closes when this process is gone.
 _HELD = "echo; read -r _"
+_TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,40 +55,34 @@ def box(rates_bits: Sequence[int]) -> Iterator[list[Host]]:
         InputError: a number of hosts other than 2 to 64.
         MachineError: not root, no iproute2 or util-linux, or the kernel refuses.
     """
-    _check_machine(len(rates_bits))
+    if len(rates_bits) < 2 or len(rates_bits) > 64:
+        raise InputError(f"box: {len(rates_bits)} hosts are not legal; give 2 to 64")
+    for tool, package in _TOOLS.items():
+        if shutil.which(tool) is None:
+            raise MachineError(f"box: {tool} not found; install {package}")
+    if os.geteuid() != 0:
+        raise MachineError("box: needs root for network namespaces; run as root, or without a box")
     with ExitStack() as stack:
         held = [stack.enter_context(_namespace()) for _ in rates_bits]
         if len(held) == 2 and rates_bits[0] == rates_bits[1]:
             _join(held[0], "eth0", held[1])
         else:
             switch = stack.enter_context(_namespace())
-            _run_in(switch, "ip", "link", "add", "br0", "type", "bridge")
-            _run_in(switch, "ip", "link", "set", "br0", "up")
+            _run_in(switch, "ip link add br0 type bridge")
+            _run_in(switch, "ip link set br0 up")
             for number, (one, rate) in enumerate(zip(held, rates_bits, strict=True)):
-                port = f"p{number}"
-                _join(switch, port, one)
-                _run_in(switch, "ip", "link", "set", port, "master", "br0", "up")
-                _shape(switch, port, rate)
+                _join(switch, f"p{number}", one)
+                _run_in(switch, f"ip link set p{number} master br0 up")
+                _shape(switch, f"p{number}", rate)
         hosts = []
         for number, (one, rate) in enumerate(zip(held, rates_bits, strict=True)):
             address = f"10.213.77.{number + 1}"
-            _run_in(one, "ip", "link", "set", "lo", "up")
-            _run_in(one, "ip", "addr", "add", f"{address}/24", "dev", "eth0")
-            _run_in(one, "ip", "link", "set", "eth0", "up")
+            _run_in(one, "ip link set lo up")
+            _run_in(one, f"ip addr add {address}/24 dev eth0")
+            _run_in(one, "ip link set eth0 up")
             _shape(one, "eth0", rate)
             hosts.append(Host(prefix=_prefix(one), address=address, interface="eth0"))
         yield hosts
-
-
-def _check_machine(hosts: int) -> None:
-    if hosts < 2 or hosts > 64:
-        raise InputError(f"box: {hosts} hosts are not legal; give 2 to 64")
-    packages = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
-    for tool, package in packages.items():
-        if shutil.which(tool) is None:
-            raise MachineError(f"box: {tool} not found; install {package}")
-    if os.geteuid() != 0:
-        raise MachineError("box: needs root for network namespaces; run as root, or without a box")
 
 
 @contextmanager
@@ -120,26 +115,22 @@ def _prefix(pid: int) -> tuple[str, ...]:
     return ("nsenter", f"--target={pid}", "--net", "--mount", pids, "env", f"--chdir={os.getcwd()}")
 
 
-def _run_in(pid: int, *command: str) -> None:
-    _run(*_prefix(pid), *command)
+def _run_in(pid: int, command: str) -> None:
+    _run(command, _prefix(pid))
 
 
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(command: str, prefix: Sequence[str] = ()) -> None:
+    done = subprocess.run([*prefix, *command.split()], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise MachineError(f"box: {' '.join(command)} failed: {done.stderr.strip() or done.stdout.strip()}")
+        raise MachineError(f"box: {command} failed: {done.stderr.strip() or done.stdout.strip()}")
 
 
 def _join(one: int, interface: str, other: int) -> None:
     """A veth pair: ``interface`` of one namespace and ``eth0`` of the other."""
-    ends = ("netns", str(one), "type", "veth", "peer", "eth0", "netns", str(other))
-    _run("ip", "link", "add", interface, *ends)
-    _run_in(one, "ip", "link", "set", interface, "up")
+    _run(f"ip link add {interface} netns {one} type veth peer eth0 netns {other}")
+    _run_in(one, f"ip link set {interface} up")
 
 
 def _shape(pid: int, interface: str, rate_bits: int) -> None:
-    _run_in(
-        pid,
-        *("tc", "qdisc", "add", "dev", interface, "root", "tbf", "rate", f"{rate_bits}bit"),
-        *("burst", str(burst_bytes(rate_bits)), "latency", f"{_LATENCY_MS}ms"),
-    )
+    tbf = f"tbf rate {rate_bits}bit burst {burst_bytes(rate_bits)} latency {_LATENCY_MS}ms"
+    _run_in(pid, f"tc qdisc add dev {interface} root {tbf}")

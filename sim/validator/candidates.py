@@ -6,6 +6,7 @@ from typing import Any
 
 from sim.errors import InputError, NotModelledError, SimError
 from sim.nouns.assignment import DDP_POLICIES, Assignment, bucket_bytes, made_for
+from sim.nouns.checks import no_duplicates
 from sim.nouns.ddp_switches import HOOKS, Switches, read_switches
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import Mode
@@ -20,19 +21,20 @@ _SMALL_BYTES = 64 << 10
 _LAST_HOOK_CAPS_MB = (25, 10, 4, 1)
 _VIEW = {"gradient_as_bucket_view": True}
 _FINDS = {"find_unused_parameters": True}
-# By name: options of ``sim.assign``, for DDP: every switch that ranks can be asked for.
-_SWITCHES: dict[str, dict[str, Any]] = {
-    "DDP default": {},
-    "gradient_as_bucket_view": _VIEW,
-    "batched_grad_copy": {"batched_grad_copy": True},
-    "set_to_none=False": {"set_to_none": False},
-    "view, set_to_none=False": _VIEW | {"set_to_none": False},
-    "find_unused_parameters": _FINDS,
-    "skip_all_reduce_unused_params": _FINDS | {"skip_all_reduce_unused_params": True},
-    "static_graph": {"static_graph": True},
-    "accumulation_steps=2": {"accumulation_steps": 2},
-    "DDP_SET_LAST_BUCKET_CAP=1": {"set_last_bucket_cap": True},
-    **{f"comm_hook={one.name}": {"comm_hook": one.name} for one in HOOKS.values() if not one.needs_nccl},
+# By name, policy and options of ``sim.assign``: the switches and hooks that ranks can be asked for, systems.
+_SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "DDP default": ("ddp", {}),
+    "gradient_as_bucket_view": ("ddp", _VIEW),
+    "batched_grad_copy": ("ddp", {"batched_grad_copy": True}),
+    "set_to_none=False": ("ddp", {"set_to_none": False}),
+    "view, set_to_none=False": ("ddp", _VIEW | {"set_to_none": False}),
+    "find_unused_parameters": ("ddp", _FINDS),
+    "skip_all_reduce_unused_params": ("ddp", _FINDS | {"skip_all_reduce_unused_params": True}),
+    "static_graph": ("ddp", {"static_graph": True}),
+    "accumulation_steps=2": ("ddp", {"accumulation_steps": 2}),
+    "DDP_SET_LAST_BUCKET_CAP=1": ("ddp", {"set_last_bucket_cap": True}),
+    **{f"comm_hook={name}": ("ddp", {"comm_hook": name}) for name in HOOKS if not HOOKS[name].needs_nccl},
+    **{policy: (policy, {}) for policy in ("per-parameter", "single", *STYLES)},
 }
 TEXTBOOK = tuple(STYLES)  # ranks run these, beside DDP
 _FREE = (CurvePoint(num_bytes=0, duration_ns=0),)
@@ -57,40 +59,23 @@ def standing_candidates(
         "recommended": recommended,
         "caps doubling from 1": assign(workload, bucket_cap_mb_list=doubling),
     }
-    rearranged = _small_last(workload, recommended)
-    if rearranged is not None:
-        found["small gradients last"] = as_the_job(workload, rearranged)
-    return [Candidate(name=name, assignment=assignment) for name, assignment in found.items()]
-
-
-def _small_last(workload: Workload, recommended: Assignment) -> Assignment | None:
-    """The buckets of ``recommended`` without gradients below 64 KiB; these follow, by dtype and device.
-
-    None if that changes nothing, or if all gradients are as small.
-    """
-    small: dict[object, list[int]] = {}
+    small: dict[object, list[int]] = {}  # by dtype and device
     for index in workload.order():
         gradient = workload.gradients[index]
         if gradient.num_bytes < _SMALL_BYTES and not gradient.sparse:
             small.setdefault(gradient.key, []).append(index)
     taken = {index for bucket in small.values() for index in bucket}
     large = [tuple(i for i in bucket if i not in taken) for bucket in recommended.bucket_indices]
-    buckets = (*(bucket for bucket in large if bucket), *map(tuple, small.values()))
-    if not taken or buckets == recommended.bucket_indices or len(taken) == len(workload.gradients):
-        return None
-    return Assignment(
-        bucket_indices=buckets,
-        bucket_bytes=bucket_bytes(workload, buckets),
-        made_for=made_for(workload),
-        provenance={"source": "small gradients last", "workload": workload.name},
-    )
-
-
-# By name: policy and options.
-_SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: ("ddp", options) for name, options in _SWITCHES.items()},
-    **{policy: (policy, {}) for policy in ("per-parameter", "single", *TEXTBOOK)},
-}
+    buckets = (*filter(None, large), *map(tuple, small.values()))
+    if any(large) and buckets != recommended.bucket_indices:
+        rearranged = Assignment(
+            bucket_indices=buckets,
+            bucket_bytes=bucket_bytes(workload, buckets),
+            made_for=made_for(workload),
+            provenance={"source": "small gradients last", "workload": workload.name},
+        )
+        found["small gradients last"] = as_the_job(workload, rearranged)
+    return [Candidate(name=name, assignment=assignment) for name, assignment in found.items()]
 
 
 def every_system(workload: Workload, hardware: Hardware) -> tuple[list[Candidate], dict[str, str]]:
@@ -102,7 +87,10 @@ def every_system(workload: Workload, hardware: Hardware) -> tuple[list[Candidate
     found, left_out = [], {}
     for name, (policy, options) in _SYSTEMS.items():
         try:
-            made = _assignment(workload, policy, options)
+            made = assign(workload, policy, **options)
+            if policy == "last-hook":  # by the first of some caps by which no bucket is sent too early
+                by_cap = [assign(workload, policy, cap) for cap in _LAST_HOOK_CAPS_MB]
+                made = next((one for one in by_cap if not early_launches(workload, one)), made)
             candidate = Candidate(name=name, assignment=made)
             check_replayable(workload, [candidate])
             write(workload, hardware, made)
@@ -110,14 +98,6 @@ def every_system(workload: Workload, hardware: Hardware) -> tuple[list[Candidate
         except SimError as error:
             left_out[name] = str(error)
     return found, left_out
-
-
-def _assignment(workload: Workload, policy: str, options: dict[str, Any]) -> Assignment:
-    """Of ``last-hook`` the first of some caps by which no bucket is sent too early, or the last of them."""
-    if policy != "last-hook":
-        return assign(workload, policy, **options)
-    made = [assign(workload, policy, cap) for cap in _LAST_HOOK_CAPS_MB]
-    return next((one for one in made if not early_launches(workload, one)), made[-1])
 
 
 def check_replayable(
@@ -135,12 +115,9 @@ def check_replayable(
     """
     if not candidates:
         raise InputError("candidates: none given; give at least one")
-    names = [candidate.name for candidate in candidates]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"candidates: {name!r} is given twice; every name may occur once")
-        if name in ("plain", "noop"):
-            raise InputError(f"candidates: {name!r} is not legal; it names the run without communication")
+    no_duplicates("candidates", [candidate.name for candidate in candidates])
+    if reserved := {"plain", "noop"} & {candidate.name for candidate in candidates}:
+        raise InputError(f"candidates: {reserved.pop()!r} is not legal; it is a run without communication")
     if mode == "paced":
         _check_paced(workload)
     for candidate in candidates:

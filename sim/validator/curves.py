@@ -1,4 +1,4 @@
-"""One time for all messages of a size, whether enough rounds agree on it, and whether a curve can be right.
+"""What samples come to: one time for all messages of a size, and whether it can be relied on; costs.
 
 A round sends about as many messages of a size as a training step does, so a round's figure is their mean: the
 sum of a step's messages is what counts, and small ones are bimodal over gloo (0.4 ms, or 4 ms where a thread
@@ -10,11 +10,16 @@ import random
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import exp, log
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
+
+import numpy as np
 
 from sim.nouns.hardware import Curve, CurvePoint
 from sim.units import format_ms, format_size
+
+Fields = dict[str, Any]
+Found = tuple[Fields, Fields]  # fields of a Hardware, and of its ``spread``
 
 WITHIN = 0.03  # a figure is settled if its 95 % interval reaches no farther to either side than this share
 WITHIN_NS = 200_000  # or this, for small messages: threads that wait for their turn scatter by milliseconds
@@ -24,6 +29,7 @@ _RESAMPLES = 200
 # machine; the tuner's intervals contain that, and measuring again would not help.
 _DOUBTED_NS = 500_000
 _JUMP = 1.25  # times what the points on both sides lead to
+_MOST_HELD_UP = 20
 
 
 def figure_ns(rounds: Sequence[Sequence[int]]) -> int:
@@ -56,27 +62,27 @@ def _is_wide(figure_ns: float, low_ns: float, high_ns: float, within_ns: int) ->
     return max(figure_ns - low_ns, high_ns - figure_ns) > max(WITHIN * figure_ns, within_ns)
 
 
-def doubtful_points(curve: Curve, spread: Mapping[str, Any]) -> dict[int, str]:
+def doubtful_points(points: Curve, spread: Mapping[str, Any]) -> dict[int, str]:
     """Points not to be relied on: by size in bytes one reason each, in words without its size.
 
     A point is doubtful where a larger message takes less, where it takes far more than its neighbours lead
     to, or where its 95 % interval is wide (``low_ns`` and ``high_ns`` of its size in ``spread``).
     """
     found: dict[int, str] = {}
-    for before, point, after in zip(curve, curve[1:], curve[2:], strict=False):
+    for before, point, after in zip(points, points[1:], points[2:], strict=False):
         expected = _between(before, point, after)
         if expected and point.duration_ns > _JUMP * expected + _DOUBTED_NS:
             found[point.num_bytes] = (
                 f"takes {format_ms(point.duration_ns)}, where the points on both sides lead to "
                 f"{format_ms(expected)}"
             )
-    for before, after in pairwise(curve):
+    for before, after in pairwise(points):
         if after.duration_ns < (1 - WITHIN) * before.duration_ns - _DOUBTED_NS:
             found[before.num_bytes] = (
                 f"takes {format_ms(before.duration_ns)}, and {format_size(after.num_bytes)} take "
                 f"{format_ms(after.duration_ns)}"
             )
-    for point in curve:
+    for point in points:
         known = spread.get(str(point.num_bytes), {})
         if not {"low_ns", "high_ns"} <= known.keys():
             continue
@@ -92,3 +98,76 @@ def _between(before: CurvePoint, point: CurvePoint, after: CurvePoint) -> float:
         return 0.0
     share = log(point.num_bytes / before.num_bytes) / log(after.num_bytes / before.num_bytes)
     return exp((1 - share) * log(before.duration_ns) + share * log(after.duration_ns))
+
+
+# Fields of a Hardware out of samples in ns, and their scatter.
+
+
+def curve(name: str, rounds: Mapping[int, list[list[int]]]) -> Found:
+    """A curve out of samples by size and round."""
+    points = [{"num_bytes": size, "duration_ns": figure_ns(rounds[size])} for size in sorted(rounds)]
+    spread = {}
+    for size, one in sorted(rounds.items()):
+        samples = [sample for each in one for sample in each]
+        low, high = interval_ns(one)
+        spread[str(size)] = {
+            **scatter(samples),
+            "quantile": "mean without the slowest third of the rounds",
+            "median_ns": round(median(samples)),
+            "rounds": len(one),
+            "low_ns": low,
+            "high_ns": high,
+        }
+    return {name: points} if points else {}, {name: spread}
+
+
+def scatter(samples: Sequence[int]) -> Fields:
+    """What is kept of samples."""
+    low, high = np.quantile(samples, [0.1, 0.9])
+    return {
+        "count": len(samples),
+        "quantile": "median",
+        "p10_ns": round(float(low)),
+        "p90_ns": round(float(high)),
+        "min_ns": min(samples),
+    }
+
+
+def cost(name: str, samples: Sequence[int]) -> Found:
+    """A cost in ns, at least 0."""
+    return {name: max(0, round(median(samples)))}, {name: scatter(samples)}
+
+
+def rate(name: str, num_bytes: int, samples: Sequence[int]) -> Found:
+    """``name_bytes_per_s``; what is too fast to be seen is free."""
+    middle = round(median(samples))
+    per_s = round(num_bytes * 1e9 / middle, 0) if middle > 0 else None
+    return {f"{name}_bytes_per_s": per_s}, {f"{name}_ns": {"num_bytes": num_bytes, **scatter(samples)}}
+
+
+def slowdown(name: str, alone_ns: Sequence[int], beside_ns: Sequence[int]) -> Found:
+    """How many times longer it takes beside something else: ratio of medians, at least 1."""
+    ratio = max(1.0, round(median(beside_ns) / max(1, median(alone_ns)), 4))
+    pair = {"alone": scatter(alone_ns), "beside": scatter(beside_ns)}
+    return {f"{name}_slowdown": ratio}, {f"{name}_slowdown": pair}
+
+
+def held_up(copy_ns: Sequence[int], extra_ns: Sequence[int]) -> float:
+    """Stretch of a collective while copies are under way, from how much longer it took in all.
+
+    In ``copy_ns`` of copying it fell behind by ``extra_ns``: it got done what takes the difference, at
+    least a part in ``_MOST_HELD_UP``.
+    """
+    copying = median(copy_ns)
+    done = min(copying, max(copying - median(extra_ns), copying / _MOST_HELD_UP))
+    return round(copying / done, 4) if done > 0 else 1.0
+
+
+def together(*found: Found) -> Found:
+    """All of these."""
+    fields: Fields = {}
+    spread: Fields = {}
+    for more, scattered in found:
+        fields |= more
+        spread |= scattered
+    return fields, spread

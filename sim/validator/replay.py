@@ -1,7 +1,7 @@
 """Replays candidates on real ranks, started here or by somebody else, and keeps what was measured."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -73,21 +73,14 @@ def gather_record(directory: Path) -> list[Measurement]:
         InputError: no job or no events there, or those of another number of ranks.
         ReplayError: a rank failed (named), or the run has not finished.
     """
-    job, world_size = read_job(directory / JOB)
+    job, _ = read_job(directory / JOB)
     collected = Collected(job)
-    started: dict[str, Any] = {}
-    complete = False
-    try:
-        for event in told(directory, world_size):
-            collected.take(event)
-            started = event if event["event"] == "started" else started
-            complete = complete or event["event"] == "finished"
-    finally:
-        measurements = collected.measurements(place_of(world_size, started), complete)
-        save_measurements(directory, measurements)
-    if not complete:
+    place, unfinished = gather_events(directory, collected.take)
+    measurements = collected.measurements(place, unfinished is None)
+    save_measurements(directory, measurements)
+    if unfinished is not None:
         kept = "what was measured is kept, incomplete" if measurements else "nothing was measured"
-        raise ReplayError(f"{directory}: {why_unfinished(directory)}; {kept}")
+        raise ReplayError(f"{directory}: {unfinished}; {kept}")
     return measurements
 
 
@@ -123,44 +116,41 @@ def judge_ab(job: ReplayJob, measurements: list[Measurement], predicted: Gain | 
 # What ranks that somebody else started left in the folder of their job.
 
 
-def told(directory: Path, world_size: int) -> Iterator[dict[str, Any]]:
-    """What rank 0 wrote while it ran the job of ``world_size`` ranks.
+def gather_events(directory: Path, take: Callable[[dict[str, Any]], None]) -> tuple[Place, str | None]:
+    """Hand on what rank 0 wrote while it ran a job: where that was, and why it has not finished, if so.
 
     Raises:
         InputError: the job has not been run, or by another number of ranks.
         ReplayError: the ranks failed before they could begin.
     """
-    path = directory / EVENTS
+    path, (_, world_size) = directory / EVENTS, read_job(directory / JOB)
+    left = [parse_json(read_bytes(one), str(one)) for one in directory.glob(FAILED.format("*"))]
+    failure = named(sorted(left, key=lambda one: one["at"]))
+    if not path.exists() and failure is not None:
+        raise ReplayError(f"{directory}: {failure}; nothing was measured")
     if not path.exists():
-        if failure := _failure(directory):
-            raise ReplayError(f"{directory}: {failure}; nothing was measured")
         raise InputError(f"{directory}: no {EVENTS} in it; run the job first: {commands(directory / JOB)[0]}")
+    place, unfinished = Place(ranks=world_size), failure or "the run has not finished"
     with open(path, "rb") as stream:
         for event in events_in(stream):
-            if event["event"] == "started" and len(event["hosts"]) != world_size:
-                raise InputError(
-                    f"{path}: written by {len(event['hosts'])} ranks, but {directory / JOB} is for "
-                    f"{world_size}; run the job again"
-                )
-            yield event
+            if event["event"] == "started":
+                place = _place(world_size, event, path)
+            if event["event"] == "finished":
+                return place, None
+            take(event)
+    return place, unfinished
 
 
-def why_unfinished(directory: Path) -> str:
-    """Who failed and why, as the ranks left it; else that the run has not finished."""
-    return _failure(directory) or "the run has not finished"
-
-
-def _failure(directory: Path) -> str | None:
-    left = [parse_json(read_bytes(path), str(path)) for path in directory.glob(FAILED.format("*"))]
-    return named(sorted(left, key=lambda one: one["at"]))
-
-
-def place_of(world_size: int, started: dict[str, Any]) -> Place:
+def _place(world_size: int, started: dict[str, Any], path: Path) -> Place:
     """Where the ranks ran, by the event that they started with."""
-    hosts = Counter(started.get("hosts", ()))
+    hosts = Counter(started["hosts"])
+    if hosts.total() != world_size:
+        raise InputError(
+            f"{path}: written by {hosts.total()} ranks, but {path.with_name(JOB)} is for {world_size}; run "
+            f"the job again"
+        )
     said = ", ".join(f"{name} x {count}" for name, count in sorted(hosts.items()))
-    launcher = started.get("launcher", "an unknown launcher")
-    return Place(ranks=world_size, spread=f"by {launcher} on {said or 'unknown hosts'}")
+    return Place(ranks=world_size, spread=f"by {started['launcher']} on {said}")
 
 
 # From the events of ranks to measurements.

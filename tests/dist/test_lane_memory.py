@@ -1,7 +1,6 @@
 """However many lanes a replay has, all of them together hold one copy of the gradients."""
 
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,7 +11,9 @@ import sim
 from sim.recorder.factory import load_factory
 from sim.recorder.profile import record as record_step
 from sim.validator.jobs import Candidate, UserModel
-from sim.validator.ranks import model, paced
+from sim.validator.ranks import reducer
+from sim.validator.ranks.model import model_lanes
+from sim.validator.ranks.paced import paced_lanes
 from sim.validator.ranks.rank import Rank
 from sim.validator.ranks.step import Lane
 from tests.dist.starting import order
@@ -37,18 +38,17 @@ def alone() -> Iterator[None]:
 
 @pytest.mark.dist
 @pytest.mark.parametrize(
-    ("module", "lanes_of", "user_model"),
-    [(model, model.model_lanes, MODEL), (paced, paced.paced_lanes, None)],
+    ("lanes_of", "user_model"),
+    [(model_lanes, MODEL), (paced_lanes, None)],
     ids=["model", "paced"],
 )
 def test_lanes_hold_one_copy(
-    module: ModuleType,
     lanes_of: Callable[[Rank], list[Lane]],
     user_model: UserModel | None,
     alone: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    wrap, models = module.wrap, []
+    wrap, models = reducer._wrap, []
 
     def wrapped(one: torch.nn.Module, candidate: Candidate) -> Any:
         models.append(made := wrap(one, candidate))
@@ -57,7 +57,7 @@ def test_lanes_hold_one_copy(
     made = load_factory(MODEL.factory, arguments=MODEL.arguments)
     workload = record_step(made, name="regression", repeats=3)
     candidates = [Candidate(name=str(one), assignment=sim.assign(workload, **one)) for one in ASKED]
-    monkeypatch.setattr(module, "wrap", wrapped)
+    monkeypatch.setattr(reducer, "_wrap", wrapped)
     for lane in 3 * lanes_of(Rank(order(workload, candidates, model=user_model))):
         lane.step()
     assert len(models) >= 10

@@ -16,6 +16,7 @@ from sim.errors import InputError
 from sim.formats.record_files import load_record
 from sim.nouns.workload import Workload
 from sim.validator.calibrate import with_local_costs
+from sim.validator.curves import cost, rate, together
 from sim.validator.jobs import Carrier
 from sim.validator.ranks.link import HostLink
 from tests.commands import bucketsim
@@ -141,20 +142,21 @@ def test_the_link_of_gpus_is_measured_between_gpus(tmp_path: Path) -> None:
 def test_slow_downs_of_the_link_s_machine_are_not_this_machine_s() -> None:
     """What shares a wire is emulated as one channel, and predicted so."""
     far = replace(LINK, compute_slowdown=1.3, comm_slowdown=1.2, copy_in_slowdown=2.0, launch_cost_ns=9)
-    found = {
-        "copies": {"copy_bytes": 1000, "copy_in_ns": [10, 20, 30], "copy_out_ns": [-5, -1, 0]},
-        "launches": {"samples_ns": [7, 8, 9], "blocks_compute": True},
-    }
+    fields, spread = together(
+        rate("copy_in", 1000, [10, 20, 30]),
+        rate("copy_out", 1000, [-5, -1, 0]),
+        cost("launch_cost_ns", [7, 8, 9]),
+    )
     for link, channels in (
         (replace(far, comm_channels=2), 2),
         (replace(far, comm_channels=2, channel_slowdown=2.0), 1),
     ):
-        here = with_local_costs(link, found)
+        here = with_local_costs(link, fields, spread)
         assert (here.compute_slowdown, here.comm_slowdown, here.copy_in_slowdown) == (1.0, 1.0, 1.0)
         assert (here.comm_channels, here.channel_slowdown) == (channels, 1.0)
         assert here.copy_in_bytes_per_s == 5e10
         assert here.copy_out_bytes_per_s is None
-        assert (here.launch_cost_ns, here.launch_blocks_compute) == (8, True)
+        assert here.launch_cost_ns == 8
 
 
 def test_carriers_that_cannot_be() -> None:

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import ReplayError
 from sim.nouns.hardware import Hardware
-from sim.validator.calibrate import calibrate, calibration_job, gather_calibration, prepare_calibration
+from sim.validator.calibrate import calibrate, gather_calibration, prepare_calibration
+from sim.validator.curves import cost, curve, held_up, rate, slowdown, together
+from sim.validator.jobs import CalibrationJob, sizes_to
 from sim.validator.launch import EVENTS, FAILED, Place
 from tests.commands import bucketsim
 from tests.dist.starting import forked_to_their_ends
@@ -27,33 +29,26 @@ pytestmark = pytest.mark.dist
 EXAMPLE = Path(sim.__file__).parent / "validator" / "examples" / "calibrate.sbatch"
 ENVIRONMENT = {"cpu": "any", "cpu_count": 2, "platform": "any", "python": "3", "torch": "2"}
 # What rank 0 writes, in its order, with figures that are easy to follow.
+FOUND = together(
+    curve("all_reduce", {4096: [[40_960]], 8192: [[81_920]]}),
+    curve("broadcast", {4096: [[7]]}),
+    rate("copy_in", 1000, [10]),
+    rate("accumulate", 1000, [50]),
+    slowdown("copy_out", [10], [30]),
+    cost("launch_cost_ns", [-3, -1, 2]),
+)
 TOLD: list[dict[str, Any]] = [
     {"event": "started", "launcher": "slurm", "hosts": ["a", "b"], "environment": ENVIRONMENT},
     {"event": "progress", "done": 0, "total": 4, "what": "curve"},
-    *({"event": "all_reduce", "num_bytes": size, "samples_ns": [10 * size]} for size in (4096, 8192)),
-    {"event": "broadcast", "num_bytes": 4096, "samples_ns": [7]},
-    {"event": "all_gather", "num_bytes": 4096, "samples_ns": [8]},
-    {"event": "reduce_scatter", "num_bytes": 4096, "samples_ns": [9]},
-    {"event": "pair", "num_bytes": 8192, "alone_ns": [100], "both_ns": [150]},
-    {
-        **{"event": "copies", "copy_bytes": 1000, "copy_in_ns": [10], "copy_out_ns": [20]},
-        **{"hooked_ns": [10], "hooked_beside_ns": [20]},
-    },
-    {"event": "launches", "samples_ns": [30], "blocks_compute": True},
-    {
-        **{"event": "copies out", "copy_ns": [10], "copy_beside_ns": [30]},
-        **{"comm_ns": [100], "comm_beside_ns": [110]},
-    },
-    {"event": "additions", "num_bytes": 1000, "samples_ns": [50]},
-    {"event": "search", "search_ns": [5], "mark_ns": [6]},
-    {"event": "host", "shares": {"4194304": 0.2}, "slowdowns": {"4194304": 1.1}},
+    {"event": "timed", "kind": "all_reduce", "num_bytes": 4096},
+    {"event": "measured", "fields": FOUND[0], "spread": FOUND[1]},
     {"event": "finished"},
 ]
 
 
 def folder_of(events: list[dict[str, Any]], folder: Path, world_size: int = 2) -> Path:
     """A prepared calibration whose rank 0 has written ``events``."""
-    prepare_calibration(calibration_job(largest=8192, rounds=1), folder, world_size)
+    prepare_calibration(CalibrationJob(sizes=sizes_to(8192), rounds=1), folder, world_size)
     (folder / EVENTS).write_text("".join(json.dumps(event) + "\n" for event in events))
     return folder
 
@@ -80,15 +75,15 @@ def what_is_known(hardware: Hardware) -> dict[str, set[str] | bool]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["paced", "model"])
-def test_the_same_is_known_as_of_local_ranks(mode: Any, tmp_path: Path) -> None:
-    job = calibration_job(largest=1 << 20, rounds=1, budget_s=0, mode=mode)
+@pytest.mark.parametrize("computes", [False, True])
+def test_the_same_is_known_as_of_local_ranks(computes: bool, tmp_path: Path) -> None:
+    job = CalibrationJob(sizes=sizes_to(1 << 20), rounds=1, computes=computes)
     assert run_by_torchrun(prepare_calibration(job, tmp_path / "job", 2), tmp_path) == 0
     there = gather_calibration(tmp_path / "job")
     here = calibrate(job, Place(ranks=2))
     assert what_is_known(there) == what_is_known(here)
-    for curve in ("all_reduce", "all_gather", "reduce_scatter", "broadcast"):
-        sizes = [[point.num_bytes for point in getattr(one, curve)] for one in (there, here)]
+    for kind in ("all_reduce", "all_gather", "reduce_scatter", "broadcast"):
+        sizes = [[point.num_bytes for point in getattr(one, kind)] for one in (there, here)]
         assert sizes[0] == sizes[1] != []
 
 
@@ -122,12 +117,11 @@ def test_what_ranks_told_is_a_hardware(tmp_path: Path) -> None:
         (4096, 40960),
         (8192, 81920),
     ]
-    assert (hardware.channel_slowdown, hardware.copy_in_slowdown, hardware.copy_out_slowdown) == (1.5, 2, 3)
-    assert hardware.comm_copy_out_slowdown == 1.5
-    assert (hardware.copy_in_bytes_per_s, hardware.launch_cost_ns) == (1e11, 30)
-    assert hardware.accumulate_bytes_per_s == 2e10
+    assert (hardware.copy_out_slowdown, hardware.launch_cost_ns) == (3, 0)
+    assert (hardware.copy_in_bytes_per_s, hardware.accumulate_bytes_per_s) == (1e11, 2e10)
     # Of the machine that was measured, not of the one that gathers.
     assert ENVIRONMENT.items() <= hardware.provenance.items()
+    assert held_up([30], [10]) == 1.5
 
 
 @given(kept=st.integers(0, len(TOLD) - 1), torn=st.integers(0, 12))
@@ -150,7 +144,7 @@ def test_a_rank_that_failed_is_named(tmp_path: Path) -> None:
 
 
 def test_another_number_of_ranks_than_prepared_is_told_by_gather(tmp_path: Path) -> None:
-    prepare_calibration(calibration_job(largest=4096, rounds=1), tmp_path / "job", 3)
+    prepare_calibration(CalibrationJob(sizes=sizes_to(4096), rounds=1), tmp_path / "job", 3)
     assert [code for code, _ in forked_to_their_ends([tmp_path / "job"] * 2)] == [1, 1]
     said = bucketsim("gather", tmp_path / "job", "-o", tmp_path / "wire.json")
     assert said.code == 1

@@ -14,8 +14,8 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.units import MIB
-from sim.validator.calibrate import calibrate, calibration_job
-from sim.validator.jobs import CalibrationJob, Candidate, Carrier
+from sim.validator.calibrate import calibrate
+from sim.validator.jobs import CalibrationJob, Candidate, Carrier, sizes_to
 from sim.validator.launch import Place, run_ranks
 from sim.validator.replay import Collected, replay
 from tests.dist.conftest import MS, needs_box
@@ -144,7 +144,7 @@ def test_what_cannot_be_replayed_is_refused_before_any_rank_starts(
     for candidates, words in (
         ([], "none given"),
         ([default, default], "occur once"),
-        ([plain], "names the run without communication"),
+        ([plain], "is a run without communication"),
         ([Candidate(name="other", assignment=unreached)], "makes DDP use 2 bucket"),
     ):
         with pytest.raises(InputError, match=words):
@@ -153,7 +153,7 @@ def test_what_cannot_be_replayed_is_refused_before_any_rank_starts(
 
 @pytest.mark.slow
 def test_calibrate_measures_a_machine() -> None:
-    job = calibration_job(largest=8 * MIB, rounds=2, small_repeats=10, budget_s=0, mode="model")
+    job = CalibrationJob(sizes=sizes_to(8 * MIB), rounds=2, small_repeats=10, computes=True)
     hardware = calibrate(job, Place())
     sizes = [point.num_bytes for point in hardware.all_reduce]
     assert sizes[0] == 4096

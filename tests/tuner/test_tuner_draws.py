@@ -24,6 +24,7 @@ from sim.tuner.machines import draw_machines, read_scatter
 from sim.tuner.problem import Problem
 from sim.units import MIB
 from sim.validator.calibrate import CalibrationStory
+from sim.validator.curves import curve
 from sim.validator.jobs import CalibrationJob
 from sim.validator.launch import Place
 from tests.effort import tries
@@ -464,34 +465,16 @@ SIZES = [4096 << power for power in range(15)]
 
 def calibrated(burst_rounds: Sequence[int]) -> Hardware:
     """What ranks would tell of a wire of 60 MB/s, the 16 MiB of some rounds beside something else."""
-    told = CalibrationStory(CalibrationJob(sizes=tuple(SIZES), rounds=9, budget_s=0.0))
+    rounds: dict[int, list[list[int]]] = {size: [] for size in SIZES}
     for number in range(9):
         for size in SIZES:
-            clean = 400_000 + size * 17
             slow = size == 16 * MIB and number in burst_rounds
-            samples = [round(clean * (1.5 + 0.2 * number if slow else 1.0))] * 4
-            told.take({"event": "all_reduce", "num_bytes": size, "samples_ns": samples})
-        for name in ("all_gather", "broadcast"):
-            told.take({"event": name, "num_bytes": 4096, "samples_ns": [MS] * 4})
-        told.take(
-            {
-                "event": "pair",
-                "num_bytes": MIB,
-                "alone_ns": [MS],
-                "both_ns": [2 * MS],
-            }
-        )
-        copies = {f"{name}_ns": [4 * MS] for name in ("copy_in", "hooked", "hooked_beside", "copy_out")}
-        told.take({"event": "copies", "copy_bytes": 40 * MIB, **copies})
-    told.take({"event": "started", "environment": {}})
-    told.take({"event": "launches", "samples_ns": [50_000], "blocks_compute": True})
-    out = {f"{name}_ns": [4 * MS] for name in ("copy", "comm", "copy_beside", "comm_beside")}
-    told.take({"event": "copies out", **out})
-    told.take({"event": "additions", "num_bytes": MIB, "samples_ns": [MS]})
-    told.take({"event": "products", "num_bytes": MIB, "samples_ns": [MS]})
-    told.take({"event": "search", "search_ns": [1], "mark_ns": [1]})
-    told.take({"event": "host", "shares": {str(16 * MIB): 0.2}, "slowdowns": {str(16 * MIB): 1.1}})
-    return told.hardware(Place())
+            clean = 400_000 + size * 17
+            rounds[size].append([round(clean * (1.5 + 0.2 * number if slow else 1.0))] * 4)
+    fields, spread = curve("all_reduce", rounds)
+    story = CalibrationStory(CalibrationJob())
+    story.take({"event": "measured", "fields": fields, "spread": spread})
+    return story.hardware(Place())
 
 
 def test_a_burst_in_one_round_is_left_out_and_one_in_most_is_named() -> None:

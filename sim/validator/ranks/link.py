@@ -9,6 +9,7 @@ passes through Python; the noop hook pays for both too, so the noop lane is the 
 import ctypes
 import threading
 import time
+from functools import cache
 from heapq import heappop, heappush
 from statistics import median
 from typing import Any
@@ -83,7 +84,7 @@ class CudaLink:
     """
 
     def __init__(self, curve: Curve, channels: int, device: torch.device) -> None:
-        self._curve, self._device, self._spin = curve, device, Spin(device)
+        self._curve, self._device, self._spin = curve, device, spin_on(device)
         self._streams: list[torch.cuda.Stream] = [
             torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             for _ in range(channels)
@@ -100,6 +101,12 @@ class CudaLink:
             self._spin(service_ns(self._curve, tensor.nbytes))
             future.set_result([tensor])  # the future is complete when this stream gets here
         return future
+
+
+@cache
+def spin_on(device: torch.device) -> "Spin":
+    """What spins on a GPU."""
+    return Spin(device)
 
 
 _SOURCE = """

@@ -9,6 +9,7 @@ learning rate that is as good as zero.
 A compiled model is compiled anew in each lane, since DDP's buckets decide how its graph is cut (A8.10).
 """
 
+import itertools
 import random
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.recorder.clocks import Clock, Stamp, clock_for
@@ -33,10 +33,9 @@ from sim.recorder.training_step import (
     without_wrapper,
 )
 from sim.validator.jobs import Candidate, ReplayJob
-from sim.validator.ranks.link import link_of
 from sim.validator.ranks.rank import Rank
-from sim.validator.ranks.reducer import wrap
-from sim.validator.ranks.step import Lane, Recorder, Work, run_step
+from sim.validator.ranks.reducer import candidate_lanes
+from sim.validator.ranks.step import Lane, Work, run_step
 
 _COMPILED = "_orig_mod."  # what torch.compile puts before a parameter's name
 
@@ -44,83 +43,38 @@ _COMPILED = "_orig_mod."  # what torch.compile puts before a parameter's name
 def model_lanes(rank: Rank) -> list[Lane]:
     """The lanes: plain and each candidate; where the job says ``probed`` also noop, and traced candidates.
 
-    An emulated link is a communication hook of every candidate: DDP, model and optimizer are the user's, and
-    only the wire is a curve.
+    Over an emulated link DDP, model and optimizer are the user's, and only the wire is a curve.
 
     Raises:
         InputError: the factory's model is not that of the workload, is wrapped or sharded, or is
             another one at each call.
     """
     job: ReplayJob = rank.job
-    clock = clock_for(rank.device)
     owner = _build_step(job, rank.device)
     parameters = _described(owner.model)
     rank.must_agree("parameters", parameters)
     if job.workload is not None:
         recorded = [[g.name, list(g.shape), g.dtype] for g in job.workload.gradients]
         _check_parameters(parameters, recorded)
+    for candidate in job.candidates:
+        _check_indices(candidate, len(parameters))
     rank.tell("model", about=_about(job, owner))
-    link = None if job.carrier.emulated is None else link_of(job.carrier.emulated, rank.device)
-    lanes: list[Lane] = []
+    count, clock = itertools.count(1), clock_for(rank.device)
+    compiles = is_compiled(owner.model)
 
-    def lane(
-        name: str,
-        built: ModelStep,
-        model: Any,
-        recorder: Recorder | None = None,
-        observe: Callable[[], list[list[int]]] | None = None,
-        **manner: Any,
-    ) -> None:
-        work = ModelWork(ModelStep(model, owner.batch), owner, clock)
-        step: Callable[[], dict[str, Any]] = partial(run_step, model, work, recorder, **manner)
-        if is_compiled(built.model):
-            give_own_code(built.model, len(lanes))
-            step = _compiled_first(step, name)
-        lanes.append(Lane(name=name, step=step, observe=observe, is_traced=recorder is not None))
-
-    def add(candidate: Candidate, is_traced: bool = False) -> Any:
+    def make() -> tuple[nn.Module, Callable[[Any], Work]]:
         mine = _build_step(job, rank.device)
         _share_parameters(mine.model, owner.model)
-        _check_indices(candidate, len(parameters))
-        model, observe = wrap(mine.model, candidate)
-        # A hook makes no average of its own; what an emulated link carries is no sum.
-        recorder = Recorder(clock.stamp, rank.world_size)
-        if link is not None:
-            recorder = Recorder(clock.stamp, launch=link)
-        if is_traced or (link is not None and candidate.name != "noop"):
-            model.register_comm_hook(None, recorder.hook)
-        traced = recorder if is_traced else None
-        lane(candidate.name, mine, model, traced, observe, **candidate.manner)
-        rank.tell("built", lane=candidate.name)
-        return model
+        if compiles:
+            give_own_code(mine.model, next(count))
+        return mine.model, lambda model: ModelWork(ModelStep(model, owner.batch), owner, clock, compiles)
 
-    lane("plain", owner, owner.model)
-    if job.probed:
-        add(Candidate(name="noop")).register_comm_hook(None, noop_hook)
-    for candidate in job.candidates:
-        add(candidate)
-        if job.probed and candidate.is_traced:
-            add(candidate, is_traced=True)
-    return lanes
-
-
-def _compiled_first(step: Callable[[], dict[str, Any]], name: str) -> Callable[[], dict[str, Any]]:
-    """``step``, the first of which has to compile graphs of its own."""
-    is_checked = False
-
-    def checked() -> dict[str, Any]:
-        nonlocal is_checked
-        before = graphs_compiled()
-        row = step()
-        if not is_checked and graphs_compiled() == before:
-            raise NotModelledError(
-                f"model: torch.compile gave lane {name!r} the graph of another lane; replay the model "
-                f"without torch.compile"
-            )
-        is_checked = True
-        return row
-
-    return checked
+    if compiles:
+        give_own_code(owner.model, 0)
+    plain = partial(run_step, owner.model, ModelWork(owner, owner, clock, compiles))
+    noop = Candidate(name="noop") if job.probed else None
+    others = candidate_lanes(rank, make, noop=noop, divisor=rank.world_size)
+    return [Lane(name="plain", step=plain), *others]
 
 
 class ModelWork(Work):
@@ -128,16 +82,23 @@ class ModelWork(Work):
 
     Nothing inside it waits for a GPU: stamps are read when the step is over. The end of backward is taken in
     a callback that autograd runs after all other nodes and before DDP waits for its buckets (A3.9). The
-    gradients are handed to ``owner``, whose optimizer updates the storage that all lanes share.
+    gradients are handed to ``owner``, whose optimizer updates the storage that all lanes share. One that
+    ``compiles`` has to compile graphs of its own in its first step.
     """
 
-    def __init__(self, lane: ModelStep, owner: ModelStep, clock: Clock) -> None:
-        self.clock, self._lane, self._owner = clock, lane, owner
+    def __init__(self, lane: ModelStep, owner: ModelStep, clock: Clock, compiles: bool) -> None:
+        self.clock, self._lane, self._owner, self._compiles = clock, lane, owner, compiles
         self._over: Stamp = None
+        self._graphs = 0
 
     def parameters(self) -> Iterable[nn.Parameter]:
         """The lane's."""
         return self._lane.model.parameters()
+
+    def start(self) -> Stamp:
+        """Here, at the common start."""
+        self._graphs = graphs_compiled()
+        return super().start()
 
     def loss(self, model: Any) -> torch.Tensor:
         """The lane's."""
@@ -166,6 +127,12 @@ class ModelWork(Work):
     def noted(self) -> dict[str, Any]:
         """The end of backward; the owner lets go of the lane's gradients."""
         self._owner.model.zero_grad(set_to_none=True)
+        if self._compiles and graphs_compiled() == self._graphs:
+            raise NotModelledError(
+                "model: torch.compile gave one lane the graph of another; replay the model without "
+                "torch.compile"
+            )
+        self._compiles = False
         return {"backward_end": self._over}
 
 

@@ -14,7 +14,7 @@ them, the GPU waits for it: the plain backward is then longer than recorded.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,20 +22,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
+from sim.nouns.assignment import Assignment
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.recorder.clocks import Stamp, clock_for
-from sim.validator.jobs import Candidate, ReplayJob
-from sim.validator.ranks.link import Spin, link_of
+from sim.validator.jobs import Candidate
+from sim.validator.ranks.link import spin_on
 from sim.validator.ranks.rank import Rank
-from sim.validator.ranks.reducer import build, observed_buckets, wrap
+from sim.validator.ranks.reducer import candidate_lanes
 from sim.validator.ranks.step import (
     Lane,
-    Launch,
-    Recorder,
     Work,
-    all_reduce,
     common_start,
     keep_freed_memory,
     run_step,
@@ -221,15 +218,15 @@ class PacedModule(nn.Module, Work):
 
 
 class KernelPacedModule(PacedModule):
-    """A paced module that enqueues kernels instead of sleeping, made by ``spin``; ``hooks`` are empty."""
+    """A paced module that enqueues kernels instead of sleeping; ``hooks`` are empty."""
 
     begin_backward = Work.begin_backward
     end_backward = Work.end_backward
 
-    def __init__(self, spin: Spin, *arguments: Any) -> None:
+    def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         device = self.weights[0].device
-        self.clock, self._spin = clock_for(device), spin
+        self.clock, self._spin = clock_for(device), spin_on(device)
         self._pulse = torch.zeros(1, device=device)
         self._enqueued_ns = 0
         self._backward_end: Stamp = None
@@ -265,36 +262,26 @@ class KernelPacedModule(PacedModule):
         return {"backward_end": self._backward_end, "forward": 0, "hooks": []}
 
 
-class Pacer:
-    """Makes what keeps the schedule of paced steps on ``device``: the host, by sleeping, or kernels."""
+def paced_module(parameters: Sequence[Tensor], *arguments: Any) -> PacedModule:
+    """A module that keeps time on the device of its ``parameters``; arguments as of ``PacedModule``."""
+    return (KernelPacedModule if parameters[0].is_cuda else PacedModule)(parameters, *arguments)
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self._spin = Spin(device) if device.type == "cuda" else None
 
-    def module(self, *arguments: Any) -> PacedModule:
-        """A module that keeps the schedule; arguments as of ``PacedModule``."""
-        return PacedModule(*arguments) if self._spin is None else KernelPacedModule(self._spin, *arguments)
+def count_hooks(modules: Sequence[PacedModule], plain: PacedModule, adds: bool = False) -> None:
+    """Once every DDP is built: count DDP's hooks in ``modules`` from now on, on the host.
 
-    def recorder(self, launch: Launch = all_reduce) -> Recorder:
-        """A communication hook that reduces by ``launch`` and stamps what it sees."""
-        return Recorder(clock_for(self.device).stamp, launch=launch)
-
-    def settle(self, modules: Sequence[PacedModule], plain: PacedModule, adds: bool = False) -> None:
-        """Make ready for steps once every DDP is built.
-
-        On the host DDP's hooks are counted from now on, less what ``plain`` needs without DDP (median);
-        ``adds``: some module adds to gradients that exist, the time of which is measured as well. On a GPU
-        there is nothing to take off: the host's cost of a node is hidden behind the kernels before it.
-        """
-        if self._spin is not None:
-            return
-        for module in (plain, *modules):
-            module.watch_hooks()
-        baseline_ns = _hooks_ns(plain)
-        adding_ns = _hooks_ns(plain, set_to_none=False) if adds else []
-        for module in modules:
-            module.schedule.baseline_ns, module.schedule.adding_ns = baseline_ns, adding_ns
+    What ``plain`` needs without DDP (median) is taken off; ``adds``: some module adds to gradients that
+    exist, the time of which is measured as well. On a GPU there is nothing to take off: the host's cost of a
+    node is hidden behind the kernels before it.
+    """
+    if isinstance(plain, KernelPacedModule):
+        return
+    for module in (plain, *modules):
+        module.watch_hooks()
+    baseline_ns = _hooks_ns(plain)
+    adding_ns = _hooks_ns(plain, set_to_none=False) if adds else []
+    for module in modules:
+        module.schedule.baseline_ns, module.schedule.adding_ns = baseline_ns, adding_ns
 
 
 def _hooks_ns(plain: PacedModule, **manner: Any) -> list[int]:
@@ -307,20 +294,16 @@ def paced_lanes(rank: Rank) -> list[Lane]:
     """The lanes: plain, noop, and each candidate, once more as a traced one where it can be traced.
 
     All share their parameters and the gradients that they hand out, and the baseline that is measured here.
-    With an emulated link every lane of DDP has a communication hook, and the noop lane shows what Python adds
-    to a launch. Freed memory is kept, as by a GPU's caching allocator: hooks make buffers anew in each step,
-    and fresh pages are slow.
+    Freed memory is kept, as by a GPU's caching allocator: hooks make buffers anew in each step, and fresh
+    pages are slow.
     """
     keep_freed_memory()
-    job: ReplayJob = rank.job
-    workload, emulated = job.workload, job.carrier.emulated
-    assert workload is not None
-    pacer, adds = Pacer(rank.device), any(one.adds for one in job.candidates)
-    tensors = tensors_of(workload, rank.device)
+    workload: Workload = rank.job.workload
+    tensors, order = tensors_of(workload, rank.device), workload.order()
     gradients = [torch.full_like(tensor, 0.5) for tensor in tensors]
+    adds = any(one.adds for one in rank.job.candidates)
     # Zeros, so that sums over many steps stay what they are.
     addends = [torch.zeros_like(tensor) for tensor in tensors] if adds else gradients
-    order = workload.order()
     due_ns = [*(workload.gradients[index].ready_ns or 0 for index in order), workload.backward_ns]
     modules: list[PacedModule] = []
 
@@ -331,36 +314,22 @@ def paced_lanes(rank: Rank) -> list[Lane]:
             for size in (one.num_bytes // DTYPE_BYTES[one.dtype],)
         ]
         forward_ns = workload.forward_ns + workload.loss_ns
-        made = pacer.module(tensors, gradients, order, due_ns, forward_ns, buffers, workload.optimizer_ns)
+        made = paced_module(tensors, gradients, order, due_ns, forward_ns, buffers, workload.optimizer_ns)
         made.addends = addends
         modules.append(made)
         return made
 
-    launch = all_reduce if emulated is None else link_of(emulated, rank.device)
-    plain, noop = module(), module()
+    def make() -> tuple[PacedModule, Callable[[Any], Work]]:
+        made = module()
+        return made, lambda model: made
+
+    plain = module()
     # Where parameters are unused, only DDP with a static graph runs without the costs of searching for them.
-    noop_ddp = build(noop, {"static_graph": True} if len(order) < len(tensors) else {})
-    noop_ddp.register_comm_hook(None, noop_hook)
-    noop_step, seen = partial(run_step, noop_ddp, noop), partial(observed_buckets, noop_ddp)
-    lanes = [
-        Lane(name="plain", step=partial(run_step, plain, plain)),
-        Lane(name="noop", step=noop_step, observe=seen),
-    ]
-
-    def add(candidate: Candidate, is_traced: bool) -> None:
-        mine = module()
-        model, observe = wrap(mine, candidate)
-        recorder = pacer.recorder(launch)
-        if is_traced or emulated is not None:
-            model.register_comm_hook(None, recorder.hook)
-        step = partial(run_step, model, mine, recorder if is_traced else None, **candidate.manner)
-        lanes.append(Lane(name=candidate.name, step=step, observe=observe, is_traced=is_traced))
-
-    for candidate in job.candidates:
-        add(candidate, is_traced=False)
-        if candidate.is_traced:
-            add(candidate, is_traced=True)
-    pacer.settle(modules, plain, adds=adds)
+    switches = {"static_graph": True} if len(order) < len(tensors) else {}
+    quiet = Assignment(policy="ddp", bucket_indices=((0,),), ddp_kwargs=switches)
+    lanes = [Lane(name="plain", step=partial(run_step, plain, plain))]
+    lanes += candidate_lanes(rank, make, noop=Candidate(name="noop", assignment=quiet))
+    count_hooks(modules, plain, adds=adds)
     return lanes
 
 

@@ -1,13 +1,13 @@
 """Micro-runs on real ranks that measure the machine: what ``bucketsim calibrate`` runs on each rank.
 
 None of them replays a candidate: the curve comes from bare all-reduces, copies and launches from small paced
-modules of their own. A probe is a row of ``PROBES``; what its samples say of a machine is a row of
-``sim.validator.calibrate``.
+modules of their own. A probe is a row of ``PROBES``, and tells fields of a Hardware with their scatter.
 """
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from statistics import median
 from threading import Event, Thread
@@ -18,16 +18,27 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.hardware import CURVES, GLOO_CHANNELS, CurvePoint, Hardware
 from sim.recorder.clocks import clock_for
-from sim.validator.curves import is_settled
+from sim.units import MIB
+from sim.validator.curves import (
+    Found,
+    cost,
+    curve,
+    held_up,
+    is_settled,
+    rate,
+    slowdown,
+    together,
+)
 from sim.validator.jobs import CalibrationJob
 from sim.validator.ranks.collectives import Bench, over_ranks, times
 from sim.validator.ranks.link import link_of
-from sim.validator.ranks.paced import PacedModule, Pacer, tensors_of
+from sim.validator.ranks.paced import PacedModule, count_hooks, paced_module, tensors_of
 from sim.validator.ranks.rank import Rank
 from sim.validator.ranks.reducer import build
 from sim.validator.ranks.step import (
+    Recorder,
     common_start,
     from_first,
     gather,
@@ -37,20 +48,20 @@ from sim.validator.ranks.step import (
     sleep_until,
 )
 
-_MIB = 1 << 20
 _SPACING_NS = {"cpu": 4_000_000, "cuda": 200_000}  # between gradients: more than DDP's hook costs the host
 # A transformer layer's kind of tensors: large weights beside small biases and norms, whose cost is the call.
-_MODEL_BYTES = 12 * [2 * _MIB, 4096, _MIB, 4096, _MIB // 2, 4096]
-_SWEEP_BYTES = 192 * _MIB
+_MODEL_BYTES = 12 * [2 * MIB, 4096, MIB, 4096, MIB // 2, 4096]
+_SWEEP_BYTES = 192 * MIB
 _SMALL_BYTES, _SMALL_COUNT = 4096, 24
 _CHUNKS_BESIDE = 8
+_LARGEST_BROADCAST_BYTES, _LARGEST_SHARDED_BYTES = MIB, 64 * MIB
 _SHARDED_ROUNDS, _SHARDED_REPEATS = 3, 4
 _SEARCHED, _SEARCHED_SPACING_NS = 128, 400_000
 _COPIES_PER_ROUND = 4
 _FRESH_BUCKETS = 2  # iterations whose buckets were never touched: the first, and the first after the rebuild
 _DROPPED = 3
 _HEAD_STARTS = 4
-_LARGEST_BESIDE_BYTES = 256 * _MIB
+_LARGEST_BESIDE_BYTES = 256 * MIB
 _SHARE_NS, _SHARE_TURNS = 300_000_000, 8  # about how long a turn of all-reduces lasts
 _SIDE = {"cpu": 256, "cuda": 4096}  # of matrices: a product takes a millisecond or a few
 _PAIRED = (2, *(1, 2, 2, 1) * 2)  # numbers of all-reduces at once, one after the other; the first warms up
@@ -60,61 +71,62 @@ _FREE_LINK = Hardware(
 
 
 def calibrate(rank: Rank) -> None:
-    """Measure curves, channel sharing, copies, launches and what slows what, one event each.
+    """Measure curves, channel sharing, copies, launches and what slows what, and tell what they come to.
 
     Each round has its own order of sizes, so that other work on the machine does not always meet the same
     size. Every rank holds the same samples and shuffles alike, so that all agree on what is measured next:
     sizes whose samples scatter too much are repeated, until none does or the job's ``budget_s`` is spent.
     """
     job: CalibrationJob = rank.job
-    rounds: dict[int, list[list[int]]] = {size: [] for size in job.sizes}
+    curves: dict[str, dict[int, list[list[int]]]] = {name: defaultdict(list) for name in CURVES}
+    pairs: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    copied: dict[str, list[int]] = defaultdict(list)
     others = PROBES["emulated"] if job.carrier.emulated else PROBES[rank.device.type] if job.rounds else {}
     total, chance, begun = job.rounds + len(others), random.Random(0), time.monotonic()
 
-    def time_reduces(sizes: Sequence[int]) -> None:
+    def add(kind: str, size: int, repeats: int) -> None:
+        curves[kind][size].append(times(kind, size, repeats, rank))
+        rank.tell("timed", kind=kind, num_bytes=size)
+
+    def add_reduces(sizes: Sequence[int]) -> None:
         for size in chance.sample(sizes, len(sizes)):
-            rounds[size].append(times("all_reduce", size, job.repeats_of(size), rank))
-            rank.tell("all_reduce", num_bytes=size, samples_ns=rounds[size][-1])
+            add("all_reduce", size, job.repeats_of(size))
 
     for number in range(job.rounds):
         left_s = (time.monotonic() - begun) / max(1, number) * (job.rounds - number)
         left = f"curve, about {left_s / 60:.1f} min left" if number else "curve"
         rank.tell("progress", done=number, total=total, what=left)
-        time_reduces(job.sizes)
-        _time_others(rank, with_sharded=number < _SHARDED_ROUNDS)
+        add_reduces(job.sizes)
+        for size in [size for size in job.sizes if size <= _LARGEST_BROADCAST_BYTES][::4]:
+            add("broadcast", size, job.repeats_of(size))
+        if number < _SHARDED_ROUNDS:  # what sharded systems send (A5.7, A9.3, A10.4)
+            keep_freed_memory()
+            for size in [size for size in job.sizes if size <= _LARGEST_SHARDED_BYTES][::2]:
+                for kind in ("all_gather", "reduce_scatter"):
+                    add(kind, size, min(_SHARDED_REPEATS, job.repeats_of(size)))
         if rank.device.type == "cpu":
             for size in job.pair_sizes:
-                rank.tell("pair", num_bytes=size, **_pairs(size, rank))
-            rank.tell("copies", **_copies_beside(rank))
+                pairs[size] += _pairs(size, rank)
+            for name, samples in _copies_beside(rank).items():
+                copied[name] += samples
+    found = [_of_pairs(pairs)] if pairs else []
+    found += [_of_copies(sum(_MODEL_BYTES), copied)] if copied else []
     for number, (what, probe) in enumerate(others.items()):
         rank.tell("progress", done=job.rounds + number, total=total, what=what)
-        rank.tell(what, **probe(rank))
-    begun = time.monotonic()
-    while scattered := [size for size, one in rounds.items() if not is_settled(one)]:
+        found.append(probe(rank))
+    begun, reduces = time.monotonic(), curves["all_reduce"]
+    while scattered := [size for size in job.sizes if not is_settled(reduces[size])]:
         spent_s = from_first(round(time.monotonic() - begun))
         if spent_s >= job.budget_s:
-            return
-        what = f"again, as they scatter: {len(scattered)} of {len(rounds)} sizes"
+            break
+        what = f"again, as they scatter: {len(scattered)} of {len(job.sizes)} sizes"
         rank.tell("progress", done=spent_s, total=round(job.budget_s), what=what)
-        time_reduces(scattered)
+        add_reduces(scattered)
+    fields, spread = together(*(curve(name, rounds) for name, rounds in curves.items()), *found)
+    rank.tell("measured", fields=fields, spread=spread)
 
 
-def _time_others(rank: Rank, with_sharded: bool) -> None:
-    """Time a round of broadcasts, as of DDP's buffers, and of what sharded systems send (A5.7, A9.3, A10.4).
-
-    Tells an event for each kind and size, with its samples in ns.
-    """
-    job: CalibrationJob = rank.job
-    sent = [("broadcast", size, job.repeats_of(size)) for size in job.broadcast_sizes]
-    if with_sharded:
-        keep_freed_memory()
-        few = {size: min(_SHARDED_REPEATS, job.repeats_of(size)) for size in job.sharded_sizes}
-        sent += [(kind, size, n) for size, n in few.items() for kind in ("all_gather", "reduce_scatter")]
-    for kind, size, repeats in sent:
-        rank.tell(kind, num_bytes=size, samples_ns=times(kind, size, repeats, rank))
-
-
-def _pairs(size: int, rank: Rank) -> dict[str, list[int]]:
+def _pairs(size: int, rank: Rank) -> Iterable[tuple[int, int]]:
     """One all-reduce alone and two at once, interleaved, warm; ns from first launch to last end."""
     bench = Bench(rank.device)
     tensors = [bench.zeros(size) for _ in range(2)]
@@ -127,25 +139,32 @@ def _pairs(size: int, rank: Rank) -> dict[str, list[int]]:
     for count in _PAIRED:
         counted[count].append(bench.time(partial(reduce, count)))
     del counted[2][0]  # the first warms up
-    return {"alone_ns": over_ranks(min, counted[1], rank), "both_ns": over_ranks(min, counted[2], rank)}
+    return zip(*(over_ranks(min, samples, rank) for samples in counted.values()), strict=True)
 
 
-def _means(rank: Rank, **found: list[int]) -> dict[str, list[int]]:
-    """The mean over ranks of each repeat, by ``name_ns``."""
+def _of_pairs(pairs: Mapping[int, list[tuple[int, int]]]) -> Found:
+    """gloo's worker threads send through one connection (A3.8)."""
+    ratios = {}
+    for size, each in sorted(pairs.items()):
+        alone, both = map(median, zip(*each, strict=True))
+        ratios[str(size)] = round(both / alone, 4)
+    stretch = max(1.0, round(median(ratios.values()), 4))
+    fields = {"comm_channels": GLOO_CHANNELS, "shared_connection": True, "channel_slowdown": stretch}
+    return fields, {"channel_slowdown": ratios}
 
-    def mean(column: Sequence[int]) -> int:
-        return sum(column) // len(column)
 
-    return {f"{name}_ns": over_ranks(mean, samples, rank) for name, samples in found.items()}
+def _mean(samples: list[int], rank: Rank) -> list[int]:
+    """The mean over ranks of each repeat."""
+    return over_ranks(lambda column: sum(column) // len(column), samples, rank)
 
 
-def _module(pacer: Pacer, tensors: Sequence[Tensor], spacing_ns: int | None = None) -> PacedModule:
+def _module(tensors: Sequence[Tensor], spacing_ns: int | None = None) -> PacedModule:
     """A paced module whose gradients come one after the other, ``spacing_ns`` apart."""
-    spacing_ns = spacing_ns or _SPACING_NS[pacer.device.type]
+    spacing_ns = spacing_ns or _SPACING_NS[tensors[0].device.type]
     gradients = [torch.full_like(tensor, 0.5) for tensor in tensors]
     order = list(range(len(tensors)))[::-1]
     due = [spacing_ns * (place + 1) for place in range(len(tensors) + 1)]
-    return pacer.module(tensors, gradients, order, due, spacing_ns)
+    return paced_module(tensors, gradients, order, due, spacing_ns)
 
 
 def _tensors(sizes: Sequence[int], device: torch.device) -> list[Tensor]:
@@ -154,7 +173,7 @@ def _tensors(sizes: Sequence[int], device: torch.device) -> list[Tensor]:
 
 def _lasting(duration_ns: int, rank: Rank) -> Tensor:
     """A tensor whose all-reduce lasts some ``duration_ns``; the same size on every rank."""
-    pilot = 8 * _MIB
+    pilot = 8 * MIB
     took = min(times("all_reduce", pilot, 4, rank))
     size = from_first(min(_LARGEST_BESIDE_BYTES, pilot * duration_ns // max(1, took)))
     return Bench(rank.device).zeros(size)
@@ -178,12 +197,12 @@ def _copies(
     is that of DDP without a hook, and ``hooked`` and ``hooked_beside`` are copies with the noop hook,
     alone and beside it.
     """
-    pacer, broom = Pacer(rank.device), torch.zeros(_SWEEP_BYTES // 4, device=rank.device)
-    plain, noop, stock = (_module(pacer, tensors) for _ in range(3))
-    cap_mb = sum(tensor.nbytes for tensor in tensors) // _MIB + 2
+    broom = torch.zeros(_SWEEP_BYTES // 4, device=rank.device)
+    plain, noop, stock = (_module(tensors) for _ in range(3))
+    cap_mb = sum(tensor.nbytes for tensor in tensors) // MIB + 2
     noop_ddp, stock_ddp = (build(one, {"bucket_cap_mb": cap_mb}) for one in (noop, stock))
     noop_ddp.register_comm_hook(None, noop_hook)
-    pacer.settle([noop, stock], plain)
+    count_hooks([noop, stock], plain)
     lanes: dict[str, partial[dict[str, Any]]] = {
         "plain": partial(run_step, plain, plain),
         "hooked": partial(run_step, noop_ddp, noop),
@@ -191,7 +210,7 @@ def _copies(
     if beside is not None:
         lanes["copy_in"] = partial(run_step, stock_ddp, stock)
         lanes["hooked_beside"] = partial(run_step, noop_ddp, noop, at_start=beside)
-    found: dict[str, list[int]] = {name: [] for name in (*lanes, "copy_out")}
+    found: dict[str, list[int]] = {name: [] for name in (*lanes, "copy_out")}  # over ranks
     for repeat in range(_FRESH_BUCKETS + repeats):
         rows = {}
         for name, step in lanes.items():
@@ -203,13 +222,18 @@ def _copies(
         for name, row in rows.items():
             found[name].append(row["backward_end"] - rows["plain"]["backward_end"])
         found["copy_out"].append(rows["hooked"]["sync_end"] - rows["hooked"]["backward_end"])
-    del found["plain"]
-    if beside is None:
-        found["copy_in"] = found.pop("hooked")
-    return found
+    return {name: _mean(samples, rank) for name, samples in found.items()}
 
 
-def _copies_beside(rank: Rank) -> dict[str, Any]:
+def _of_copies(num_bytes: int, found: Mapping[str, list[int]]) -> Found:
+    copy_in, copy_out = found.get("copy_in", found["hooked"]), found["copy_out"]
+    rates = together(rate("copy_in", num_bytes, copy_in), rate("copy_out", num_bytes, copy_out))
+    if "hooked_beside" not in found:
+        return rates
+    return together(rates, slowdown("copy_in", found["hooked"], found["hooked_beside"]))
+
+
+def _copies_beside(rank: Rank) -> dict[str, list[int]]:
     """``_copies`` of a model's kind of tensors, alone and beside all-reduces; means over ranks.
 
     Large and small tensors are mixed as in real models, so that the bandwidth holds the cost of the calls
@@ -225,60 +249,59 @@ def _copies_beside(rank: Rank) -> dict[str, Any]:
         while works:
             works.pop().wait()
 
-    found = _copies(rank, _tensors(_MODEL_BYTES, rank.device), _COPIES_PER_ROUND, reduce_beside, wait)
-    return {"copy_bytes": sum(_MODEL_BYTES), **_means(rank, **found)}
+    return _copies(rank, _tensors(_MODEL_BYTES, rank.device), _COPIES_PER_ROUND, reduce_beside, wait)
 
 
-def _copies_alone(rank: Rank) -> dict[str, Any]:
+def _copies_alone(rank: Rank) -> Found:
     """``_copies`` of the job's tensors, or of a model's kind."""
     workload = rank.job.workload
     tensors = _tensors(_MODEL_BYTES, rank.device) if workload is None else tensors_of(workload, rank.device)
-    found = _means(rank, **_copies(rank, tensors, rank.job.copy_repeats))
-    return {"copy_bytes": sum(tensor.nbytes for tensor in tensors), **found}
+    found = _copies(rank, tensors, rank.job.copy_repeats)
+    return _of_copies(sum(tensor.nbytes for tensor in tensors), found)
 
 
-def _launches(rank: Rank) -> dict[str, Any]:
-    """Samples of what one launch takes, ns, with a small bucket for each gradient.
+def _launches(rank: Rank) -> Found:
+    """What one launch takes, with a small bucket for each gradient.
 
     On the CPU it is the processor time of a gradient's hooks, minus theirs with one bucket for all. On a GPU
     it is the time from a bucket's being ready to the end of a collective that lasts no time on its stream.
     There, and where a link is emulated, that is carried by a communication hook.
     """
-    pacer, on_host = Pacer(rank.device), rank.device.type == "cpu"
+    on_host, stamp = rank.device.type == "cpu", clock_for(rank.device).stamp
     tensors = _tensors([_SMALL_BYTES] * _SMALL_COUNT, rank.device)
-    plain, each, whole = (_module(pacer, tensors) for _ in range(3))
-    each_ddp, whole_ddp = build(each, {"bucket_cap_mb": 1 / _MIB}), build(whole, {"bucket_cap_mb": 1})
+    plain, each, whole = (_module(tensors) for _ in range(3))
+    each_ddp, whole_ddp = build(each, {"bucket_cap_mb": 1 / MIB}), build(whole, {"bucket_cap_mb": 1})
     recorder = None
     if rank.job.carrier.emulated or not on_host:
-        recorder, other = (pacer.recorder(link_of(_FREE_LINK, rank.device)) for _ in range(2))
+        link = link_of(_FREE_LINK, rank.device)
+        recorder, other = Recorder(stamp, launch=link), Recorder(stamp, launch=link)
         each_ddp.register_comm_hook(None, recorder.hook)
         whole_ddp.register_comm_hook(None, other.hook)
-    pacer.settle([each, whole], plain)
+    count_hooks([each, whole], plain)
     samples: list[int] = []
     for repeat in range(_DROPPED + rank.job.copy_repeats):
-        apart, together = run_step(each_ddp, each, recorder), run_step(whole_ddp, whole)
+        apart, as_one = run_step(each_ddp, each, recorder), run_step(whole_ddp, whole)
         if repeat < _DROPPED:
             continue
         if on_host:
-            pairs = zip(apart["hooks"][:-1], together["hooks"][:-1], strict=True)
+            pairs = zip(apart["hooks"][:-1], as_one["hooks"][:-1], strict=True)
             samples += [one - other for one, other in pairs]
         else:
             samples += [end - ready for ready, _, end in apart["buckets"]]
-    return {"samples_ns": samples, "blocks_compute": on_host}
+    return together(({"launch_blocks_compute": on_host}, {}), cost("launch_cost_ns", samples))
 
 
-def _copies_out(rank: Rank) -> dict[str, Any]:
+def _copies_out(rank: Rank) -> Found:
     """Copies in one go, as finalize makes them, and an all-reduce: each alone, and both at once.
 
-    ns per repeat: ``copy_ns`` and ``copy_beside_ns`` for the copies, ``comm_ns`` and ``comm_beside_ns`` for
-    the all-reduce. It is launched up to some ms before the copies begin (``_HEAD_STARTS`` different times, in
+    The all-reduce is launched up to some ms before the copies begin (``_HEAD_STARTS`` different times, in
     turn), and lasts longer than they do.
     """
     broom, spacing_ns = torch.zeros(_SWEEP_BYTES // 4), _SPACING_NS["cpu"]
     sources = _tensors(_MODEL_BYTES, rank.device)
     targets = [torch.empty_like(source) for source in sources]
     reduced = _lasting(5 * spacing_ns, rank)
-    found: dict[str, list[int]] = {"copy": [], "comm": [], "copy_beside": [], "comm_beside": []}
+    found: list[tuple[int, ...]] = []  # of copies and all-reduces alone, then beside each other
 
     def once(copies: bool, reduces: bool, head_start_ns: int) -> tuple[int, int]:
         broom.add_(1)
@@ -299,13 +322,16 @@ def _copies_out(rank: Rank) -> dict[str, Any]:
         _, undisturbed = once(False, True, head_start_ns)
         copied, disturbed = once(True, True, head_start_ns)
         if repeat >= 2:
-            for name, value in zip(found, (alone, undisturbed, copied, disturbed), strict=True):
-                found[name].append(value)
-    return _means(rank, **found)
+            found.append((alone, undisturbed, copied, disturbed))
+    copy, comm, copy_beside, comm_beside = (_mean(list(one), rank) for one in zip(*found, strict=True))
+    extra = [beside - alone for alone, beside in zip(comm, comm_beside, strict=True)]
+    _, spread = slowdown("comm_copy_out", comm, comm_beside)
+    fields = {"comm_copy_out_slowdown": held_up(copy_beside, extra)}
+    return together(slowdown("copy_out", copy, copy_beside), (fields, spread))
 
 
-def _additions(rank: Rank) -> dict[str, Any]:
-    """Gradients added in place to others, as micro-batches and Megatron-Core's hooks do, ns per repeat."""
+def _additions(rank: Rank) -> Found:
+    """Gradients added in place to others, as micro-batches and Megatron-Core's hooks do."""
     broom, found = torch.zeros(_SWEEP_BYTES // 4), []
     sources = _tensors(_MODEL_BYTES, rank.device)
     targets = [torch.zeros_like(source) for source in sources]
@@ -317,21 +343,18 @@ def _additions(rank: Rank) -> dict[str, Any]:
             target.add_(source)
         if repeat >= 2:
             found.append(time.thread_time_ns() - begun)
-    return {"num_bytes": sum(_MODEL_BYTES), **_means(rank, samples=found)}
+    return rate("accumulate", sum(_MODEL_BYTES), _mean(found, rank))
 
 
-def _search(rank: Rank) -> dict[str, Any]:
-    """What DDP's search for unused parameters costs, on many small parameters; nothing is sent.
+def _search(rank: Rank) -> Found:
+    """What DDP's search for unused parameters costs a parameter; nothing is sent.
 
     Two like modules take steps in turns, of which one searches. A forward is the processor time of the main
     thread, a hook that of autograd's thread, so that other work of the cores does not matter. The last hook
     is left out: it launches the map of used parameters.
-
-    Returns:
-        ns a parameter, one sample a step, mean over ranks: ``search_ns`` and ``mark_ns``.
     """
-    small, pacer = _tensors([_SMALL_BYTES] * _SEARCHED, rank.device), Pacer(rank.device)
-    module, searching = (_module(pacer, small, _SEARCHED_SPACING_NS) for _ in range(2))
+    small = _tensors([_SMALL_BYTES] * _SEARCHED, rank.device)
+    module, searching = (_module(small, _SEARCHED_SPACING_NS) for _ in range(2))
     pairs = [(build(module, {}), module), (build(searching, {"find_unused_parameters": True}), searching)]
     for ddp, paced in pairs:
         ddp.register_comm_hook(None, noop_hook)
@@ -343,11 +366,12 @@ def _search(rank: Rank) -> dict[str, Any]:
             search.append((beside["forward"] - without["forward"]) // _SEARCHED)
             extra = sum(beside["hooks"][:-1]) - sum(without["hooks"][:-1])
             mark.append(extra // (_SEARCHED - 1))
-    return _means(rank, search=search, mark=mark)
+    costs = cost("search_unused_ns", _mean(search, rank)), cost("mark_used_ns", _mean(mark, rank))
+    return together(*costs)
 
 
-def _beside_compute(rank: Rank) -> dict[str, Any]:
-    """``shares`` and ``slowdowns`` of all-reduces, by their size in bytes (``pair_sizes``); means over ranks.
+def _beside_compute(rank: Rank) -> Found:
+    """What computing and all-reduces take from each other, by size; means over ranks.
 
     A thread of each rank multiplies matrices, in turns alone and beside all-reduces. The share is the part of
     the thread's products a second that is lost beside all-reduces. It counts interrupts too, which no process
@@ -382,7 +406,16 @@ def _beside_compute(rank: Rank) -> dict[str, Any]:
             alone_s, both_s, alone_rate, both_rate = map(median, zip(*turns, strict=True))
             shares[size] = max(0.0, mean(1 - both_rate / alone_rate))
             slowdowns[size] = max(1.0, mean(both_s / alone_s))
-    return {"shares": shares, "slowdowns": slowdowns}
+    fields = {
+        "compute_slowdown": round(1 / (1 - min(0.95, median(shares.values()))), 4),
+        "comm_slowdown": median(slowdowns.values()),
+    }
+    if rank.device.type == "cuda":
+        return fields, {}
+    # On the host they are a model's: a paced replay's machine has none unless they are asked for.
+    by_size = {"host_share": shares, "comm_beside_compute": slowdowns}
+    spread = {name: {str(size): value for size, value in one.items()} for name, one in by_size.items()}
+    return fields if rank.job.computes else {}, spread
 
 
 class _Multiplying:
@@ -426,7 +459,7 @@ class _Multiplying:
             self._count += 1
 
 
-_Probe = Callable[[Rank], dict[str, Any]]
+_Probe = Callable[[Rank], Found]
 _ANYWHERE: dict[str, _Probe] = {"copies": _copies_alone, "launches": _launches}
 # By where tensors lie; a link that is emulated takes nothing from anybody. On the CPU copies are measured
 # in each round, beside all-reduces.

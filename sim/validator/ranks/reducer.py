@@ -9,12 +9,17 @@ from typing import Any
 import torch
 from torch import nn
 from torch._C._distributed_c10d import Logger, Reducer
+from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from sim.nouns.assignment import CAP_KWARGS
 from sim.nouns.ddp_switches import ARGUMENTS, HOOKS
+from sim.recorder.clocks import clock_for
 from sim.systems.textbook import STYLES
 from sim.validator.jobs import Candidate
+from sim.validator.ranks.link import link_of
+from sim.validator.ranks.rank import Rank
+from sim.validator.ranks.step import Lane, Recorder, Work, all_reduce, run_step
 from sim.validator.ranks.textbook import TextbookModule
 
 # What this module uses of the Reducer; a torch without one of these is refused.
@@ -121,23 +126,59 @@ class InjectedDataParallel(DistributedDataParallel):
 _NEVER = 2**31 - 1
 
 
-def wrap(module: nn.Module, candidate: Candidate) -> tuple[Any, Callable[[], list[list[int]]]]:
+def candidate_lanes(
+    rank: Rank,
+    make: Callable[[], tuple[nn.Module, Callable[[Any], Work]]],
+    *,
+    noop: Candidate | None,
+    divisor: int = 1,
+) -> list[Lane]:
+    """A lane for each candidate of the job, and where ``noop`` is given that one, and one for each traced.
+
+    With an emulated link every lane of DDP has a communication hook, and the noop lane shows what Python adds
+    to a launch.
+
+    Args:
+        make: makes the module of a lane, and what makes of the system around it what steps work on.
+        divisor: what a hook that stamps has to divide gradients by.
+    """
+    clock, emulated = clock_for(rank.device), rank.job.carrier.emulated
+    launch = all_reduce if emulated is None else link_of(emulated, rank.device)
+    asked = [] if noop is None else [(noop, False)]
+    for candidate in rank.job.candidates:
+        asked += [(candidate, False), (candidate, True)][: 1 + (noop is not None and candidate.is_traced)]
+    lanes = []
+    for candidate, is_traced in asked:
+        module, around = make()
+        model, observe = _wrap(module, candidate)
+        recorder = Recorder(clock.stamp, divisor if emulated is None else 1, launch)
+        if candidate is noop:
+            model.register_comm_hook(None, noop_hook)
+        elif is_traced or emulated is not None:
+            model.register_comm_hook(None, recorder.hook)
+        stamps = recorder if is_traced else None
+        step = partial(run_step, model, around(model), stamps, **candidate.manner)
+        lanes.append(Lane(name=candidate.name, step=step, observe=observe, is_traced=is_traced))
+        rank.tell("built", lane=candidate.name)
+    return lanes
+
+
+def _wrap(module: nn.Module, candidate: Candidate) -> tuple[Any, Callable[[], list[list[int]]]]:
     """The system of a candidate around ``module``, its communication hook registered.
 
     Returns what is called in place of the module, and what reads back the buckets that it really uses.
     """
     assignment = candidate.assignment
-    if assignment is None:
-        ddp = build(module, {})
-        return ddp, partial(observed_buckets, ddp)
-    if assignment.policy in STYLES:
+    if assignment is not None and assignment.policy in STYLES:
         system = TextbookModule(module, STYLES[assignment.policy], assignment.bucket_indices)
         return system, lambda: system.bucket_indices
-    switches, is_injected = assignment.ddp_kwargs, candidate.is_injected
-    if is_injected:
+    switches = {} if assignment is None else assignment.ddp_kwargs
+    buckets = None
+    if assignment is not None and candidate.is_injected:
+        buckets = assignment.bucket_indices
         switches = {name: value for name, value in switches.items() if name not in CAP_KWARGS}
-    ddp = build(module, switches, assignment.bucket_indices if is_injected else None)
-    if (name := assignment.settings.get("comm_hook")) is not None:
+    ddp = build(module, switches, buckets)
+    if assignment is not None and (name := assignment.settings.get("comm_hook")) is not None:
         hooks = import_module(f"torch.distributed.algorithms.ddp_comm_hooks.{HOOKS[name].module}")
         ddp.register_comm_hook(None, getattr(hooks, f"{name}_hook"))
     return ddp, partial(observed_buckets, ddp)
