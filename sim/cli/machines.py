@@ -328,9 +328,6 @@ def scaling(
         panel=LINK,
         kind=HARDWARE_AT,
     ),
-    local: Path | None = option(
-        "A hardware file for copies, launches and slow-downs. Default: these cost nothing.", panel=LINK
-    ),
     ranks: Path | None = option(
         "A ranks file: how the ranks differ. Default: not at all.", panel=RANKS_DIFFER
     ),
@@ -358,7 +355,6 @@ def scaling(
             settings=axes,
             caps_mb=caps,
             measured=[_measured(chosen, axes, at) for at in measured or []],
-            local=None if local is None else sim.load_hardware(local),
             ranks=differing,
             samples=samples,
             seed=seed,

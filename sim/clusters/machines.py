@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from inspect import Parameter, signature
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sim.errors import InputError
 from sim.nouns.checks import at_least, one_of
@@ -64,8 +64,6 @@ def pcie(generation: int, lanes: int = 16) -> float:
     """Bytes/s of a PCIe link, such as ``pcie(4)`` for generation 4 with 16 lanes."""
     if generation not in PCIE_LANE:
         raise InputError(f"pcie_gen: {generation!r} is not legal; give one of 3, 4, 5")
-    if lanes not in (1, 2, 4, 8, 16):
-        raise InputError(f"lanes: {lanes!r} is not legal; give one of 1, 2, 4, 8, 16")
     return PCIE_LANE[generation] * lanes
 
 
@@ -369,13 +367,16 @@ def preset(name: str, hosts: int | None = None, **settings: Any) -> Cluster:
     if hosts is not None:
         settings = {"hosts": hosts, **settings}
     make: Any = BUILT.get(name)
-    legal = [*signature(make).parameters] if make else ["hosts", *_NETWORK]
+    legal: dict[str, Any] = {"hosts": int, **dict.fromkeys(_NETWORK)}
+    if make:
+        legal = {key: one.annotation for key, one in signature(make).parameters.items()}
     for setting, value in settings.items():
         if setting not in legal:
             raise InputError(
                 f"{setting}: is not a setting of preset {name!r}; give one of {', '.join(legal)}"
             )
-        _check_type(name, setting, value)
+        if make or setting == "hosts":  # a network checks itself
+            _check_type(name, setting, value, legal[setting])
     if make:
         for setting, parameter in signature(make).parameters.items():
             if parameter.default is Parameter.empty and setting not in settings:
@@ -388,23 +389,17 @@ def preset(name: str, hosts: int | None = None, **settings: Any) -> Cluster:
 
 
 _NETWORK = tuple(field.name for field in fields(Network))
-_COUNTS = ("hosts", "gpus", "hosts_per_leaf", "gpus_per_switch", "mtu", "sockets", "pcie_gen")
-_FLAGS = ("peer_to_peer", "gpu_direct")
-_WORDS = ("generation", "socket_link", "protocol")
+_TYPES = {int: "an integer", bool: "true or false", float: "a number", str: "text"}
 
 
-def _check_type(name: str, setting: str, value: object) -> None:
-    """Raise ``InputError`` unless a setting's value has its type; the nouns check the range."""
-    if setting in _COUNTS:
-        legal, kind = type(value) is int and value >= 1, "an integer >= 1"
-    elif setting in _FLAGS:
-        legal, kind = isinstance(value, bool), "true or false"
-    elif setting in _WORDS:
-        legal, kind = isinstance(value, str), "text"
-    else:
-        legal, kind = setting in _NETWORK or type(value) in (int, float), "a number"
-    if not legal:
-        raise InputError(f"{setting}: {value!r} is not legal for preset {name!r}; give {kind}")
+def _check_type(name: str, setting: str, value: object, annotation: Any) -> None:
+    """Raise ``InputError`` unless a setting's value is of its type; who takes it checks the range."""
+    legal = {kind: words for kind, words in _TYPES.items() if kind in (annotation, *get_args(annotation))}
+    legal = legal or {str: _TYPES[str]}  # of several words
+    if type(value) not in (*legal, *((int,) if float in legal else ())) and value is not None:
+        raise InputError(
+            f"{setting}: {value!r} is not legal for preset {name!r}; give {' or '.join(legal.values())}"
+        )
 
 
 def sized(

@@ -26,7 +26,7 @@ from sim.formats.documents import csv_text
 from sim.metrics.step import summarize
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
-from sim.nouns.hardware import CURVES, SCALARS, Curve, Hardware
+from sim.nouns.hardware import Curve, Hardware
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT
@@ -144,7 +144,6 @@ def scaling(
     settings: Mapping[str, Sequence[Any]] | None = None,
     caps_mb: Sequence[float] | None = None,
     measured: Sequence[tuple[Cluster, Hardware]] = (),
-    local: Hardware | None = None,
     ranks: Ranks | None = None,
     samples: int = 200,
     seed: int = 0,
@@ -166,8 +165,6 @@ def scaling(
         settings: of the preset, each with its values: ``{"oversubscription": [1, 2]}``.
         caps_mb: MiB, of which the best is looked for; None: all caps that cut differently.
         measured: hardware of clusters of this kind, to be extrapolated; none: computed by NCCL's cost model.
-        local: hardware that tells what copies, launches and slow-downs cost on a computed machine; its curves
-            are not used. None: they cost nothing.
         ranks: how the ranks of each machine differ; None: not at all.
         samples: steps of each row that are drawn where ranks differ.
         seed: of these draws.
@@ -182,8 +179,6 @@ def scaling(
     """
     if hosts is not None and world_size is not None:
         raise InputError("world_size: not legal with hosts; give one of them")
-    if local is not None and measured:
-        raise InputError("local: not legal with measured, which says what a host costs; leave one out")
     if caps_mb is not None and not caps_mb:
         raise InputError("caps_mb: an empty list is not legal; give at least one cap in MiB")
     axes = {key: _axis(key, values) for key, values in (settings or {}).items()}
@@ -212,7 +207,6 @@ def scaling(
         machine if isinstance(machine, str) else machine.name,
         caps_mb=caps_mb,
         measured=tuple(measured),
-        local=local,
         differ=None if ranks is None else partial(_among_ranks, ranks, samples, seed),
     )
     rows: list[ScalingRow] = []
@@ -314,17 +308,13 @@ def _row(
     *,
     caps_mb: Sequence[float] | None,
     measured: Sequence[tuple[Cluster, Hardware]],
-    local: Hardware | None,
     differ: Callable[[Workload, Hardware, Assignment, Assignment], dict[str, Any]] | None,
 ) -> tuple[ScalingRow, Hardware]:
     """One machine: its caps tuned, and its link, by which the next is told from it."""
     settings, cluster = machine
     fabric = fabric_of(cluster)
     called = f"{name}, {fabric.world_size} ranks"
-    if measured:
-        hardware = extrapolate_hardware(measured, cluster, called)
-    else:
-        hardware = with_local(hardware_of(fabric, called), local)
+    hardware = extrapolate_hardware(measured, cluster, called) if measured else hardware_of(fabric, called)
     tuned = tune_caps(workload, hardware, caps_mb)
     problem, default, curve = tuned.problem, tuned.default, tuned.curve
     best = assign(workload, bucket_cap_mb=tuned.best_mb)
@@ -406,7 +396,7 @@ def _among_ranks(
     }
 
 
-# ---- Hardware at either end of its range, and with a host's own costs.
+# ---- Hardware at either end of its range.
 
 
 def _ends(hardware: Hardware, tuned: Tuned, caps_mb: Sequence[float] | None) -> dict[str, Any]:
@@ -448,27 +438,6 @@ def at_end(hardware: Hardware, end: End) -> Hardware:
     }
     ranges = {name: of for name, of in hardware.spread.get("ranges", {}).items() if name != "all_reduce"}
     return replace(hardware, all_reduce=tuple(made), spread=left | ({"ranges": ranges} if ranges else {}))
-
-
-def with_local(hardware: Hardware, local: Hardware | None) -> Hardware:
-    """``hardware`` with all that is no curve (copies, launches, slow-downs) as in ``local``."""
-    if local is None:
-        return hardware
-    curves: dict[str, Any] = {name: hardware.curve(name) for name in CURVES}
-    own, others = local.spread.get("ranges", {}), hardware.spread.get("ranges", {})
-    ranges = {name: of for name, of in own.items() if name not in CURVES} | {
-        name: of for name, of in others.items() if name not in SCALARS
-    }
-    spread = {name: known for name, known in local.spread.items() if name not in (*CURVES, "readings")}
-    return replace(
-        local,
-        name=hardware.name,
-        world_size=hardware.world_size,
-        **curves,
-        spread={**spread, **hardware.spread, **({"ranges": ranges} if ranges else {})},
-        provenance={**hardware.provenance, "local": local.name},
-        extensions={},
-    )
 
 
 # ---- Why the cap that was best on one machine is not on the next.

@@ -25,7 +25,7 @@ from sim.clusters.nccl_model import (
     nvls_speed,
     time_ns,
 )
-from sim.clusters.nccl_tables import BASE_US, PROTOCOLS, STEP_US, Algorithm
+from sim.clusters.nccl_tables import BASE_US, PROTOCOLS, STEP_US
 from sim.errors import InputError, NotModelledError
 from sim.nouns.hardware import CURVES
 from tests.clusters.published_fabrics import (
@@ -340,13 +340,6 @@ def test_computed_hardware_says_so(fabric: Fabric, size: int) -> None:
             assert "count" not in known
 
 
-def test_sizes_that_are_none() -> None:
-    with pytest.raises(InputError, match="sizes: none"):
-        curve(dgx_a100(8), "all_reduce", ())
-    with pytest.raises(InputError, match="num_bytes: -1"):
-        collective_ns(dgx_a100(8), "all_reduce", -1)
-
-
 # Hosts with different numbers of ranks, by the rules of NCCL's ncclTopoTuneModel (src/graph/tuning.cc).
 
 
@@ -439,11 +432,6 @@ def test_chunks_of_a_tree_are_nccls(hosts: int, gib: float, chunk_kib: int) -> N
     assert loop_bytes(hosts_of_h100(hosts), round(gib * 2**30), "nvls_tree") == 128 * chunk_kib * 1024
 
 
-@given(st.sampled_from(["ring", "tree"]), st.integers(0, 2**34))
-def test_what_is_not_nvls_has_no_term_of_its_own(algorithm: Algorithm, size: int) -> None:
-    assert filling_bytes(hosts_of_h100(2), "all_reduce", size, algorithm) == 0
-
-
 @given(st.integers(0, 2**34))
 def test_it_is_beyond_what_nccl_counts_and_part_of_the_time(size: int) -> None:
     beyond = filling_bytes(H100, "all_reduce", size, "nvls") / bytes_per_us(
@@ -452,16 +440,6 @@ def test_it_is_beyond_what_nccl_counts_and_part_of_the_time(size: int) -> None:
     counted = nccl_time_ns(H100, "all_reduce", size, NVLS)
     assert time_ns(H100, "all_reduce", size, NVLS) == pytest.approx(counted + 1000 * beyond, abs=1)
     assert 0 <= filling_ns(H100, size) < collective_ns(H100, "all_reduce", size)
-
-
-def test_where_buckets_lie_filling_counts_and_far_beyond_it_does_not() -> None:
-    shares = {
-        mib: filling_ns(H100, mib * MIB) / collective_ns(H100, "all_reduce", mib * MIB)
-        for mib in (2, 8, 32, 256, 8192)
-    }
-    assert all(shares[mib] > 0.15 for mib in (2, 8, 32))
-    assert shares[256] < 0.06
-    assert shares[8192] < 0.005
 
 
 # NCCL's cost model against public measurements, from published figures alone.

@@ -12,7 +12,6 @@ import sim
 from sim.clusters.machines import preset, sized
 from sim.clusters.ranks import Ranks
 from sim.clusters.scaling import End, Tuned, at_end, bucket_cost_ns, tune_caps, why_caps_change
-from sim.costs.own_costs import without_own_costs
 from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster, Hosts
@@ -243,24 +242,6 @@ def test_what_was_measured_on_its_own_model_extrapolates_to_it() -> None:
         assert row.optimum_step_ns == pytest.approx(other.optimum_step_ns, abs=2)
     assert taken[0].cap_step_low_ns == taken[0].cap_step_high_ns
     assert taken[2].cap_step_low_ns < taken[2].cap_step_high_ns
-
-
-def test_what_a_host_costs_comes_from_a_hardware_of_ones_own() -> None:
-    """Each bucket launched costs the lane a millisecond: fewer are better, on one GPU too."""
-    nothing = measured({1: 500})
-    local = replace(nothing, launch_cost_ns=MS, launch_blocks_compute=True)
-    free, costly = (
-        sim.scaling(resnet50(), "dgx_a100", world_size=[1, 16], local=given) for given in (nothing, local)
-    )
-    for row, other in zip(free, costly, strict=True):
-        assert other.all_reduce_ns == row.all_reduce_ns
-        assert other.default_step_ns >= row.default_step_ns + row.default_num_buckets * MS // 2
-        assert other.cap_num_buckets <= row.cap_num_buckets
-    assert costly[0].cap_step_ns == free[0].cap_step_ns + MS
-    bare = without_own_costs(sim.cluster_hardware(sim.cluster("dgx_a100", hosts=2)))
-    hardware = replace(bare, launch_cost_ns=MS, launch_blocks_compute=True)
-    report = sim.summarize(sim.simulate(resnet50(), hardware, sim.assign(resnet50())))
-    assert report.step_ns == costly[1].default_step_ns
 
 
 def test_a_hundred_thousand_gpus_are_a_row() -> None:

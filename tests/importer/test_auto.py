@@ -86,13 +86,6 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Sequence[Path], Imp
     return calls
 
 
-def test_one_format_is_what_its_reader_makes(tmp_path: Path) -> None:
-    path = link(tmp_path, 4)
-    alone = reader("nccl-tests")([path], ImportOptions())
-    found = read_auto([path], ImportOptions())
-    assert found == replace(alone, notes=(Note("found", "nccl-tests: link-4.txt"), *alone.notes))
-
-
 def test_the_curve_beside_the_step_is_taken_before_that_of_the_trace(tmp_path: Path, seen: Any) -> None:
     paths = [link(tmp_path, 4), trace(tmp_path), link(tmp_path, 2)]
     found = read_auto(paths, ImportOptions())
@@ -139,13 +132,6 @@ def test_shapes_come_from_a_workload(tmp_path: Path, seen: Any) -> None:
     assert (found.name, [row.rank for row in found.ranks]) == ("mine", [0, 1])
     with pytest.raises(InputError, match="several workload files"):
         read_auto([trace(tmp_path), tmp_path / "model.json"], ImportOptions(model=MODEL))
-
-
-def test_a_workload_and_a_link_are_what_tune_needs(tmp_path: Path) -> None:
-    save(tmp_path / "model.json", MODEL)
-    found = read_auto([link(tmp_path, 4), tmp_path / "model.json"], ImportOptions())
-    assert found.workload == MODEL
-    assert [one.world_size for one in found.hardware] == [4]
 
 
 def test_conflicts_are_refused(tmp_path: Path, seen: Any) -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from sim.errors import InputError, SimError
 from sim.formats.documents import parse_text, to_text
-from sim.formats.record_files import load_record
 from sim.importer.auto import read_auto
 from sim.importer.imported import Imported, ImportOptions
 from sim.importer.links.link_hardware import read_nccl_tests
@@ -87,6 +86,17 @@ def test_a_report_comes_back(lines: list[Line], ranks: int, tmp_path: Path) -> N
     assert hardware.world_size == ranks
 
 
+PREFIXES: list[Callable[[int], str]] = [
+    lambda n: "",
+    lambda n: "0: ",
+    lambda n: f"[1,{n}]<stdout>:",
+    lambda n: "[prterun-node0-9@1,0]<stdout>: ",
+    lambda n: "Thu Jul 18 15:41:05 2024<stdout>:",
+    lambda n: f"\x1b[32mnode-{n}:\x1b[0m ",
+    lambda n: "[pod/nccl-launcher-x7k/launcher] ",
+    lambda n: f"Jul 18 15:41:{10 + n} node-a nccl[123]: ",
+    lambda n: "worker_1  | ",
+]
 NOISE = [
     "node3:14031:14077 [0] NCCL INFO Channel 00/02 :    0   1   2   3",
     "node3:14031:14077 [2] NCCL INFO Trees [0] 1/-1/-1->0->-1 [1] 1/-1/-1->0->-1",
@@ -107,13 +117,18 @@ NOISE = [
     lines=curves,
     ranks=ranks_of,
     noise=st.lists(st.tuples(st.integers(0, 60), st.sampled_from(NOISE)), max_size=12),
-    prefix=st.sampled_from(["", "0: ", "[1,0]<stdout>:", "[prterun-node0-9@1,0]<stdout>: "]),
+    prefix=st.sampled_from(PREFIXES),
     ending=st.sampled_from(["\n", "\r\n"]),
 )
 def test_noise_and_prefixes_change_nothing(
-    lines: list[Line], ranks: int, noise: list[tuple[int, str]], prefix: str, ending: str, tmp_path: Path
+    lines: list[Line],
+    ranks: int,
+    noise: list[tuple[int, str]],
+    prefix: Callable[[int], str],
+    ending: str,
+    tmp_path: Path,
 ) -> None:
-    text = [prefix + line for line in today(lines, ranks)]
+    text = [prefix(number) + line for number, line in enumerate(today(lines, ranks))]
     first = next(number for number, line in enumerate(text) if "(us)" in line)
     for place, line in noise:
         # Between the header and its row of units nothing is printed.
@@ -159,19 +174,6 @@ def test_ranks_told_by_bandwidths_are_right_or_not_told(
     assert made.world_size == ranks
 
 
-@pytest.mark.parametrize("numbers", [(4, 8), (2, 3)])
-def test_bandwidths_that_tell_two_numbers_of_ranks_alike_tell_none(
-    numbers: tuple[int, int], tmp_path: Path
-) -> None:
-    rows = [
-        f"{num_bytes} {num_bytes / 1e4:.2f} {bus(num_bytes, num_bytes / 1e4, numbers[turn % 2]):.2f}"
-        for turn, num_bytes in enumerate(1 << power for power in range(24, 28))
-    ]
-    made = outcome(tmp_path, "\n".join(["size_B time_us busbw_GBps", *rows]) + "\n")
-    assert isinstance(made, str)
-    assert "give --world-size N" in made
-
-
 LINES = [
     Line(num_bytes=4 << 20, in_us=100.0, out_us=110.0),
     Line(num_bytes=16 << 20, in_us=300.0, out_us=310.0),
@@ -179,33 +181,17 @@ LINES = [
 ]
 
 
-def test_repeated_runs_are_medians_with_a_spread(tmp_path: Path) -> None:
-    runs = [[Line(num_bytes=1 << 20, in_us=us, out_us=us), *LINES[:2]] for us in (52.0, 50.0, 57.0)]
-    hardware = read(tmp_path, "\n".join(line for run in runs for line in today(run, 4)))
-    assert points(hardware.all_reduce) == [(1 << 20, 52_000), *expected(LINES[:2])]
-    known = hardware.spread["all_reduce"]["1048576"]
-    assert (known["count"], known["min_ns"], known["max_ns"], known["quantile"]) == (
-        3,
-        50_000,
-        57_000,
-        "median",
-    )
-    assert read_scatter(hardware).known == 3
+def runs(*in_us: float) -> str:
+    """As many runs, whose first size takes so long."""
+    each = [[Line(num_bytes=4 << 20, in_us=us, out_us=us + 10), *LINES[1:]] for us in in_us]
+    return "\n".join(line for lines in each for line in today(lines, 4)) + "\n"
 
 
-def test_two_columns_are_the_spread_of_a_single_run(tmp_path: Path) -> None:
-    hardware = read(tmp_path, "\n".join(today(LINES, 4)) + "\n")
-    known = hardware.spread["all_reduce"][str(4 << 20)]
-    assert (known["min_ns"], known["median_ns"], known["max_ns"]) == (100_000, 100_000, 110_000)
-    assert known["quantile"] == "mean of 20 iterations"
-    assert hardware.provenance["devices"] == ["NVIDIA H100 80GB HBM3"]
-
-
-def test_columns_of_single_iterations_are_the_spread_of_a_table(tmp_path: Path) -> None:
-    group = "time algbw busbw #wrong i_min i_max i_p99 i_cv%"
-    text = [
+GROUP = "time algbw busbw #wrong i_min i_max i_p99 i_cv%"
+OF_ITERATIONS = "\n".join(
+    [
         *head(4),
-        f"# size count type redop root {group} {group} timestamp",
+        f"# size count type redop root {GROUP} {GROUP} timestamp",
         "# (B) (elements) (us) (GB/s) (GB/s) (us) (us) (us) (%) (us) (GB/s) (GB/s) (us) (us) (us) (%) %Y",
         "4194304 1048576 float sum -1 110.0 38.13 57.20 0 99 130 129 2.5 "
         "100.0 41.94 62.91 N/A 91 120 119 2.5 2026-01-01 10:00:00",
@@ -215,19 +201,35 @@ def test_columns_of_single_iterations_are_the_spread_of_a_table(tmp_path: Path) 
             for size in (8_000_000, 16_000_000)
         ),
     ]
-    hardware = read(tmp_path, "\n".join(text) + "\n")
-    assert points(hardware.all_reduce) == [(4 << 20, 100_000), (8_000_000, 200_000), (16_000_000, 400_000)]
-    known = hardware.spread["all_reduce"][str(4 << 20)]
-    assert (known["count"], known["min_ns"], known["max_ns"]) == (20, 91_000, 120_000)
+)
+REPORT = json.loads(report(LINES, 4))
+REPORT["results"][0]["in_place_per_iter"] = {"times_us": [90.0 + number for number in range(21)]}
+OVER_RANKS = (
+    "# OSU MPI Allreduce Latency Test v7.0\n# nranks 4\n"
+    "# Size  Avg Latency(us)  Min Latency(us)  Max Latency(us)  Iterations\n"
+    "4194304 100.0 91 99 1000\n8 9.6 9.1 9.9 1000\n16 9.7 9.1 9.9 1000\n"
+)
 
 
-def test_least_and_greatest_over_ranks_are_no_spread(tmp_path: Path) -> None:
-    columns = "# Size  Avg Latency(us)  Min Latency(us)  Max Latency(us)  Iterations"
-    text = f"# OSU MPI Allreduce Latency Test v7.0\n{columns}\n"
-    rows = "4 9.5 9.1 9.9 1000\n8 9.6 9.1 9.9 1000\n16 9.7 9.1 9.9 1000\n"
-    hardware = read(tmp_path, text + rows, world_size=2)
-    assert points(hardware.all_reduce) == [(4, 9_500), (8, 9_600), (16, 9_700)]
-    assert hardware.spread == {}
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (runs(102.0, 100.0, 107.0), (3, 100_000, 102_000, 107_000, "median")),
+        (runs(100.0), (2, 100_000, 100_000, 110_000, "mean of 20 iterations")),  # its two columns
+        (OF_ITERATIONS, (20, 91_000, None, 120_000, "mean of 20 iterations")),
+        (json.dumps(REPORT), (21, 90_000, 100_000, None, "mean of 20 iterations")),
+        (OVER_RANKS, (None,) * 5),  # least and greatest over ranks are none
+    ],
+    ids=["repeated", "two columns", "of iterations", "of a report", "over ranks"],
+)
+def test_how_times_scatter(text: str, told: tuple[int | str | None, ...], tmp_path: Path) -> None:
+    hardware = read(tmp_path, text)
+    known = hardware.spread.get("all_reduce", {}).get(str(4 << 20), {})
+    keys = ("count", "min_ns", "median_ns", "max_ns", "quantile")
+    assert tuple(known.get(key) for key in keys) == told
+    middle = 102_000 if told[-1] == "median" else 100_000
+    assert dict(points(hardware.all_reduce))[4 << 20] == middle
+    read_scatter(hardware)
 
 
 OSU = "# OSU {} Allreduce Latency Test v7.0\n# Size   Avg Latency(us)\n4 9.5\n8 9.6\n16 9.7\n"
@@ -256,19 +258,6 @@ def test_a_table_says_between_what_it_was_measured(
     hardware = read(tmp_path, text + "\n", **options)
     assert (hardware.provenance.get("backend"), hardware.provenance.get("device")) == told
     assert bool(hardware.spread.get("ranges")) == (told[1] != "cpu")  # what DDP costs is that of a GPU
-
-
-def test_times_of_every_iteration_are_the_spread_of_a_report(tmp_path: Path) -> None:
-    document = json.loads(report(LINES, 4))
-    document["results"][0]["in_place_per_iter"] = {"times_us": [90.0 + number for number in range(21)]}
-    hardware = read(tmp_path, json.dumps(document))
-    known = hardware.spread["all_reduce"][str(4 << 20)]
-    assert (known["count"], known["p10_ns"], known["p90_ns"], known["min_ns"]) == (
-        21,
-        92_000,
-        108_000,
-        90_000,
-    )
 
 
 @pytest.mark.parametrize("gpus", [1, 4, 8])
@@ -356,21 +345,15 @@ def test_what_makes_no_curve_is_refused(text: str, message: str, tmp_path: Path)
 
 @pytest.mark.parametrize(("count", "told"), [(1, "1 size of all_reduce on 4 ranks (4 MiB)"), (2, "2 sizes")])
 def test_fewer_than_three_sizes_are_no_link(count: int, told: str, tmp_path: Path) -> None:
-    """Sizes, not rows: a size that is repeated counts once."""
+    """Sizes, not rows: a size that is repeated counts once. Beside a link they are named."""
     with pytest.raises(InputError) as caught:
         read(tmp_path, "\n".join(today(LINES[:count], 4) * 3))
     assert str(caught.value).startswith(f"log.txt: {told}")
     assert "all_reduce_perf -b 64K -e 512M -f 2 -g 4, or by mpirun -np 4 " in str(caught.value)
-
-
-def test_of_several_systems_those_with_enough_sizes_stay_and_the_others_are_named(tmp_path: Path) -> None:
     (tmp_path / "8.txt").write_text("\n".join(today(LINES, 8)) + "\n")
-    (tmp_path / "4.txt").write_text("\n".join(today(LINES[:1], 4)) + "\n")
-    imported = read_nccl_tests([tmp_path / "4.txt", tmp_path / "8.txt"], ImportOptions())
-    assert [one.world_size for one in imported.hardware] == [8]
-    assert any(
-        line.startswith("4.txt: 1 size of all_reduce on 4 ranks (4 MiB)") for line in imported.said("missing")
-    )
+    both = read_nccl_tests([tmp_path / "log.txt", tmp_path / "8.txt"], ImportOptions())
+    assert [one.world_size for one in both.hardware] == [8]
+    assert both.said("missing")[0].startswith(f"log.txt: {told}")
 
 
 def test_a_list_of_ranks_and_bandwidths_that_disagree_are_refused(tmp_path: Path) -> None:
@@ -425,8 +408,6 @@ def test_a_public_file_that_does_not_say_its_ranks() -> None:
 # Tables of collectives as people paste them: with prefixes, units, ends, and several runs in one text.
 
 
-UNITS = "(us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)"
-GROUP = "time   algbw   busbw #wrong"
 SIZES = [1 << power for power in (16, 20, 24, 26)]
 FOOTER = ["# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 10"]
 
@@ -444,8 +425,9 @@ def run(hosts: str, rate: float = 10.0, device: str = "A100", footer: bool = Tru
             f"#  Rank {rank:2d} Group  0 Pid {rank:6d} on {host} device  0 [0x05] {device}"
             for rank, host in enumerate(hosts.split())
         ),
-        f"#       size         count      type   redop    root     {GROUP}     {GROUP}",
-        f"#        (B)    (elements)                               {UNITS}",
+        "#       size         count      type   redop    root     time   algbw   busbw #wrong     "
+        "time   algbw   busbw #wrong",
+        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)  (us)  (GB/s)  (GB/s)",
         *rows,
         *(FOOTER if footer else []),
     ]
@@ -525,26 +507,6 @@ def test_a_run_that_is_repeated_is_one_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "prefix",
-    [
-        lambda n: "Thu Jul 18 15:41:05 2024<stdout>:",
-        lambda n: f"[1,{n}]<stdout>:",
-        lambda n: f"{n}: ",
-        lambda n: f"\x1b[32mnode-{n}:\x1b[0m ",
-        lambda n: "[pod/nccl-launcher-x7k/launcher] ",
-        lambda n: f"Jul 18 15:41:{10 + n} node-a nccl[123]: ",
-        lambda n: "worker_1  | ",
-    ],
-)
-def test_what_stands_before_every_line_is_no_part_of_it(prefix: Callable[[int], str], tmp_path: Path) -> None:
-    lines = [prefix(number) + line for number, line in enumerate(run("a a b b"))]
-    lines.insert(-4, "[node-a:rank 0] WARNING: falling back to copies through host memory for this size")
-    (hardware,) = imported(tmp_path, lines).hardware
-    assert hardware.world_size == 4
-    assert curve(hardware) == {each: round(each / 10_000, 1) * 1000 for each in SIZES}
-
-
-@pytest.mark.parametrize(
     ("said", "ranks"),
     [
         ("$ mpirun -np 4 ./osu_allreduce -d cuda", 4),
@@ -586,6 +548,12 @@ def test_the_text_says_how_many_ranks(said: str, ranks: int, tmp_path: Path) -> 
             [30_100, 110_200, 6_000_000],
         ),
         (
+            "# OSU MPI Allreduce Latency Test\n# 4 ranks\n# Size (B)    Latency (us)\n65536 30.46\n\n"
+            "srun: job 12 queued\n1048576 112.38\n67108864 1423.10\n",
+            4,
+            [30_460, 112_380, 1_423_100],
+        ),
+        (
             "size,time,world_size\n64KiB,30us,4\n1M,0.11ms,4\n64MiB,0.006s,4\n",
             4,
             [30_000, 110_000, 6_000_000],
@@ -622,13 +590,6 @@ def test_sizes_and_counts_tell_which_collective_it_is(redop: str, collective: st
     assert f"of the 8 ranks of log.txt, without which its {collective}" in found.said("missing")[0]
 
 
-def test_units_that_stand_apart_in_a_header_are_its_columns(tmp_path: Path) -> None:
-    text = "# OSU MPI Allreduce Latency Test\n# Size (B)    Latency (us)\n"
-    rows = "65536 30.46\n\nsrun: job 12 queued\n1048576 112.38\n16777216 1423.10\n"
-    (hardware,) = imported(tmp_path, text + rows, world_size=2).hardware
-    assert curve(hardware) == {1 << 16: 30_460, 1 << 20: 112_380, 1 << 24: 1_423_100}
-
-
 def test_a_collective_that_nothing_tells_is_asked_for(tmp_path: Path) -> None:
     rows = "65536 30.5 2.15 1.88\n1048576 112.4 9.33 8.16\n16777216 1423.1 11.79 10.32\n"
     text = f"size_B time_us algbw busbw\n{rows}"
@@ -659,23 +620,3 @@ def test_a_row_that_another_prefix_stands_before_is_of_another_file(tmp_path: Pa
     found = imported(tmp_path, [*lines, stray])
     assert list(curve(found.hardware[0])) == SIZES
     assert any(str(1 << 28) in line for line in found.said("dropped"))
-
-
-def test_files_of_one_stem_have_names_of_their_own(tmp_path: Path) -> None:
-    paths = [tmp_path / name for name in ("link.txt", "link.log")]
-    for path in paths:
-        path.write_text("\n".join(run("a b")) + "\n")
-    names = {one.name for one in read_auto(paths, ImportOptions()).hardware}
-    assert names == {"link.txt, 2 ranks", "link.log, 2 ranks"}
-
-
-@pytest.mark.parametrize("several", [False, True])
-def test_a_record_without_a_link_says_what_is_needed(several: bool, tmp_path: Path) -> None:
-    record = Path(__file__).parents[2] / "traces"
-    measurement = next(record.rglob("measurement-*.json"))
-    (tmp_path / measurement.name).write_bytes(measurement.read_bytes())
-    if several:
-        (tmp_path / "hardware-2ranks.json").touch()
-    needed = "copy that one to" if several else "a table of the link's times"
-    with pytest.raises(InputError, match=f"no hardware.json in it: .*{needed}"):
-        load_record(tmp_path)
