@@ -24,7 +24,8 @@ from sim.nouns.timeline import PathSpan, Timeline
 from sim.nouns.workload import Workload
 from sim.truth.recorded_job import held_to
 from sim.tuner.gain import DEFAULT_WORDS, BandPoint
-from sim.tuner.sweep import SweepRow, find_setting
+from sim.tuner.setting import find_setting
+from sim.tuner.sweep import SweepRow
 
 Progress = Callable[[str], None]
 
@@ -262,8 +263,9 @@ def find_answer(
         default = play(inputs, Choice(pick="given", given=in_use))
     setting = found.setting if is_plain or found.gain.refuted else None
     if setting is None:
+        rows = sweep(inputs, choice.options_under_ddp)
         setting = find_setting(
-            sweep(inputs, choice.options_under_ddp),
+            {row.bucket_cap_mb: row.step_ns for row in rows if row.bucket_cap_mb},
             default_ns=default.report.step_ns,
             best_ns=None if best is None else best.report.step_ns,
         )

@@ -57,7 +57,7 @@ from sim.tuner.others import best_of as best_of
 from sim.tuner.recommend import best as best
 from sim.tuner.recommend import gain as gain
 from sim.tuner.recommend import tune as tune
-from sim.tuner.sweep import round_cap as round_cap
+from sim.tuner.setting import round_cap as round_cap
 from sim.tuner.sweep import sweep as sweep
 from sim.tuner.sweep import sweep_csv as sweep_csv
 from sim.validator.applying import apply as apply

@@ -46,7 +46,7 @@ def draw_sweep(
 
     Args:
         rows: the sweep; the row without a cap is DDP's default.
-        plateau: the caps within its tolerance of the best; they are shaded.
+        plateau: the caps that do as well as the best buckets; they are shaded.
         band: how far single steps range at each cap; it lies behind the curve.
         shown: the explicit cap that the page shows, and its step in ns.
         best_ns: the step of the best buckets found, which no single cap may reach.

@@ -27,7 +27,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Gain, Recommendation
 from sim.nouns.recording import RecordedLayout, Recording, RecordingHeader
 from sim.truth.recorded_job import RecordedJob
-from sim.tuner.sweep import tell_setting
+from sim.tuner.setting import tell_setting
 from sim.units import NS_PER_S, format_ms, format_percent, format_ranks
 
 _EVERY = {"1 s": 1.0, "2 s": 2.0, "5 s": 5.0, "10 s": 10.0, "paused": None}

@@ -51,6 +51,7 @@ from sim.nouns.recommendation import Gain, Recommendation
 from sim.nouns.timeline import PathKind, PathSpan
 from sim.truth.scoring import CandidateAgreement
 from sim.tuner.gain import BandPoint
+from sim.tuner.setting import TOLERANCE
 from sim.units import format_ms, format_number
 
 _SWEEP_KEY = "sweep_chart"
@@ -290,12 +291,13 @@ def _sweep(
     )
     words = "Step time over bucket_cap_mb, with DDP's default beside it"
     chart(figure, _SWEEP_KEY, words, on_select=_take_click, selection_mode="points")
-    within = f"within {found.plateau.tolerance:.0%} of the best"
+    within = f"within {TOLERANCE:.0%} of the best"
     told = ["Left: DDP's default, a point of its own. Dashed: its step."]
     told += ["Dotted: the step of the best buckets found."] if answer.best is not None else []
     told += [f"Star: the {star}, a round one of those {within}."] if answer.cap_mb is not None else []
     told.append("Click a point to see its timeline above.")
-    told.append(f"All of it is played under {under}." if under else f"Shaded: caps {within}.")
+    shaded = "Shaded: caps that do as well as the best buckets."
+    told.append(f"All of it is played under {under}." if under else shaded)
     st.caption(plain(" ".join(told)))
     if under:
         st.caption(

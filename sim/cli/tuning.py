@@ -138,7 +138,7 @@ def _tune_other(
 
 def print_answer(answer: Recommendation, title: str) -> None:
     """What to do and what it is worth, how surely, and why."""
-    from sim.tuner.sweep import tell_setting
+    from sim.tuner.setting import tell_setting
 
     buckets = answer.assignment.bucket_bytes or ()
     sizes = ", ".join(map(format_size, buckets))
@@ -197,7 +197,7 @@ _ALONE: dict[
 }
 TARGETS = (
     *(*_ALONE, "perfetto"),
-    *("transformers", "accelerate", "lightning", "ray", "mmengine", "fairseq"),  # with tune's setting
+    *("transformers", "accelerate", "lightning", "ray", "mmengine"),  # with tune's setting
 )
 
 

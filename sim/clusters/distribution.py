@@ -16,7 +16,6 @@ from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.tuner.draws import NO_SCATTER
 from sim.tuner.gain import student
 from sim.units import format_number
 
@@ -362,11 +361,7 @@ def _collectives(step: VariedStep, jobs: Sequence[JobSteps]) -> tuple[Collective
 
 
 def _not_known(step: VariedStep, hardware: Hardware) -> tuple[str, ...]:
-    missing, sizes = len(step.scatter.counts) - step.scatter.known, len(step.scatter.counts)
-    unknown = list(step.crew.not_known)
-    if missing and hardware.world_size > 1:
-        unknown.append(NO_SCATTER + (f" at {missing} of {sizes} sizes" if step.scatter.known else ""))
-    return tuple(unknown)
+    return (*step.crew.not_known, *(step.scatter.not_known if hardware.world_size > 1 else ()))
 
 
 def _notes(crew: Crew, step: VariedStep, jobs: Sequence[JobSteps]) -> tuple[str, ...]:

@@ -211,8 +211,7 @@ def scaling(
     )
     rows: list[ScalingRow] = []
     before: Hardware | None = None
-    played = map(play, machines) if executor is None else spread(play, machines, executor)
-    for row, hardware in played:
+    for row, hardware in spread(play, machines, executor):
         if before is not None and rows[-1].settings == row.settings:
             sides = (before, rows[-1].bucket_cap_mb), (hardware, row.bucket_cap_mb)
             code, sentence = why_caps_change(workload, *sides, row.cap_step_ns)

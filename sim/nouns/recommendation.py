@@ -58,31 +58,23 @@ class Gain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plateau:
-    """The caps (MiB) whose step is within ``tolerance`` of the best cap's, and whether the default is.
+    """The caps (MiB) that do as well as what is recommended, and whether DDP's default does.
 
-    ``stretches_mb`` are their unbroken stretches, [first, last] each, in true bounds of caps and not points
-    of a grid (beyond what holds everything in one bucket, caps are cut off there); ``low_mb`` to ``high_mb``
-    is the one around the best cap, and ``caps_mb`` one round cap of each layout.
-
-    ``decided_by`` says how caps were told apart: ``"noise"`` from what is recommended, over paired draws and
-    by the rule of ``Gain``, where how much steps vary was recorded, else ``"tolerance"`` from the best cap.
-    ``alike_mb`` are the stretches of those that cannot be; ``alike_holds_default`` whether DDP's default
-    cannot, which is so where ``Gain`` is not significant and no limit bars it; ``alike_is_flat`` whether no
-    cap can. ``sentence`` says it in words.
+    ``decided_by`` says how they were told: by the rule of ``Gain``, as the recommendation is not
+    significantly better than they are (``"noise"``); where how much steps vary was not recorded, as their
+    step is within 1 % of the best cap's (``"tolerance"``). ``stretches_mb`` are their unbroken stretches,
+    [first, last] each, in true bounds of caps and not points of a grid (beyond what holds everything in one
+    bucket, caps are cut off there), and ``caps_mb`` one round cap of each layout. ``holds_default``: the
+    default does as well, which is so where ``Gain`` is not significant; ``is_flat``: all caps do.
+    ``sentence`` says it in words.
     """
 
-    tolerance: float
     caps_mb: tuple[float, ...]
     stretches_mb: tuple[tuple[float, float], ...]
-    low_mb: float
-    high_mb: float
     holds_default: bool
     is_flat: bool
-    decided_by: Literal["noise", "tolerance"] = "tolerance"
-    alike_mb: tuple[tuple[float, float], ...] = ()
-    alike_holds_default: bool = False
-    alike_is_flat: bool = False
-    sentence: str = ""
+    decided_by: Literal["noise", "tolerance"]
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,20 +6,19 @@ of bytes. The next layout begins one byte above it. The first row is that of one
 that of one bucket for each dtype and device.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sim.clock.arrays import Flags, Ints
 from sim.clock.machine_code import compiled
 from sim.nouns.ddp_switches import DEFAULT_BUCKET_CAP_BYTES
-from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT, PER_KEY, cut, number_keys
 from sim.systems.ddp_assignment import is_never_rebuilt, rebuild_order
-from sim.tuner.problem import Problem, Tables, play_step, services, tell
+from sim.tuner.problem import Problem, Tables, play_buckets, tell
 from sim.units import MIB
 
 WORK = 20_000_000  # tensors walked, in all layouts of one enumeration
@@ -27,39 +26,19 @@ FEWEST = 400  # layouts, however many tensors there are
 _PLAYED_AT_ONCE = 256  # layouts: some milliseconds
 
 
-class Walk(NamedTuple):
-    """The tensors as DDP's rebuild walks them, one entry a position (A2.4, A8.1).
-
-    ``order``: gradient indices; ``places``: theirs in the ready order, of unused ones first;
-    ``sizes``: bytes; ``keys``: as ``cut`` takes them. ``is_reversed``: buckets are reversed afterwards, as
-    where the constructor's buckets stay.
-    """
-
-    order: Ints
-    places: Ints
-    sizes: Ints
-    keys: Ints
-    num_keys: int
-    is_reversed: bool
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Intervals:
-    """Caps that cut alike: ``low_bytes[k]`` to ``high_bytes[k]``, both included, ascending; int64 each.
+class CapCurve:
+    """Caps that cut alike: ``low_bytes[k]`` to ``high_bytes[k]``, both included, ascending; the
+    ``num_buckets`` of their layout, and its ``sync_end_ns`` on one machine; int64 each.
 
     ``complete``: they leave nothing out from 0 to ``NO_LIMIT``, and neighbours make different layouts.
-    Otherwise there were too many and the intervals around caps on a logarithmic grid stand for all.
+    Otherwise they are caps that were asked for, or there were too many and the intervals around caps on a
+    logarithmic grid stand for all.
     """
 
     low_bytes: Ints
     high_bytes: Ints
     complete: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CapCurve(Intervals):
-    """Intervals, with the ``num_buckets`` of each layout and its ``sync_end_ns`` on one machine."""
-
     num_buckets: Ints
     sync_end_ns: Ints
 
@@ -84,28 +63,60 @@ class CapCurve(Intervals):
         return [(first, stop - 1) for first, stop in zip(edges[::2], edges[1::2], strict=True)]
 
 
-def make_walk(workload: Workload, switches: Mapping[str, Any] | None = None) -> Walk:
-    """The walk of DDP's rebuild over the gradients of ``workload``, unused ones last, under its switches.
+def cap_curve(
+    problem: Problem, caps_bytes: Sequence[int] | None = None, *, most: int | None = None
+) -> CapCurve:
+    """The curve of caps on one machine: all of them, or a row for each of the ascending ``caps_bytes``.
 
-    Where a search for unused parameters rules a rebuild out, that of its constructor, in parameter order
-    (A2.2, A2.3).
+    ``sync_end_ns`` is that of the workload that the problem searches on. There are at most ``most`` rows
+    (at least 3): by default ``WORK`` over the number of tensors, but never less than ``FEWEST``.
     """
-    unused = [gradient.index for gradient in workload.gradients if gradient.ready_ns is None]
-    ready = (*reversed(unused), *workload.order())  # as DDP marks them (A3.13)
-    is_static = is_never_rebuilt(workload.switches if switches is None else switches)
-    order = tuple(range(len(ready))) if is_static else rebuild_order(workload)
+    walk, complete = _walk(problem), False
+    if caps_bytes is not None:
+        lows = highs = np.array(caps_bytes, dtype=np.int64)
+    else:
+        limit = max(FEWEST, WORK // len(walk.sizes)) if most is None else most
+        lows, highs = np.empty((2, limit), np.int64)
+        rows = enumerate_intervals(walk, np.empty(0, np.int64), lows, highs)
+        complete = rows >= 0
+        if not complete:
+            # None, without end, and evenly spaced on a logarithmic axis between.
+            between = np.geomspace(1, int(walk.sizes.sum()) + 1, limit - 2)
+            grid = np.unique(np.concatenate(([0], between.astype(np.int64), [NO_LIMIT])))
+            rows = enumerate_intervals(walk, grid, lows, highs)
+        lows, highs = lows[:rows], highs[:rows]
+    counts, ends = np.empty((2, len(lows)), np.int64)
+    for first in range(0, len(counts), _PLAYED_AT_ONCE):
+        tell("comparing caps")
+        some = slice(first, first + _PLAYED_AT_ONCE)
+        score_caps(problem.tables, walk, lows[some], counts[some], ends[some])
+    return CapCurve(low_bytes=lows, high_bytes=highs, complete=complete, num_buckets=counts, sync_end_ns=ends)
+
+
+class Walk(NamedTuple):
+    """The tensors as DDP's rebuild walks them, one entry a position (A2.4, A8.1).
+
+    ``places``: theirs in the ready order; ``sizes``: bytes; ``keys``: as ``cut`` takes them. ``is_reversed``:
+    buckets are reversed afterwards, as where the constructor's buckets stay.
+    """
+
+    places: Ints
+    sizes: Ints
+    keys: Ints
+    num_keys: int
+    is_reversed: bool
+
+
+def _walk(problem: Problem) -> Walk:
+    """The walk of DDP's rebuild. Where a search for unused parameters rules a rebuild out, that of its
+    constructor, in parameter order (A2.2, A2.3)."""
+    workload = problem.compiled
+    is_static = is_never_rebuilt(workload.switches)
+    order = list(range(len(workload.gradients)) if is_static else rebuild_order(workload))
     gradients = [workload.gradients[index] for index in order]
     keys, num_keys = number_keys((gradient.key, gradient.sparse) for gradient in gradients)
-    places = np.empty(len(ready), np.int64)
-    places[list(ready)] = np.arange(len(ready))
-    return Walk(
-        order=np.array(order, dtype=np.int64),
-        places=places[list(order)],
-        sizes=np.array([gradient.num_bytes for gradient in gradients], dtype=np.int64),
-        keys=np.array(keys, dtype=np.int64),
-        num_keys=num_keys,
-        is_reversed=is_static,
-    )
+    sizes = np.array([gradient.num_bytes for gradient in gradients], dtype=np.int64)
+    return Walk(problem.place[order], sizes, np.array(keys, dtype=np.int64), num_keys, is_static)
 
 
 _cut = compiled(cut)
@@ -122,12 +133,9 @@ def enumerate_intervals(walk: Walk, grid: Ints, lows: Ints, highs: Ints) -> int:
         How many there are, or -1 when they do not fit.
     """
     count = walk.sizes.size
-    limits, bounds, opened = (
-        np.empty(1, np.int64),
-        np.empty(2, np.int64),
-        np.empty(PER_KEY * walk.num_keys, np.int64),
-    )
-    emitted, layout, before = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+    limits, bounds = np.empty(1, np.int64), np.empty(2, np.int64)
+    opened, emitted = np.empty(PER_KEY * walk.num_keys, np.int64), np.empty(count, np.int64)
+    layout, before = np.empty(count, np.int64), np.empty(count, np.int64)
     rows = at = 0
     cap = 0 if grid.shape[0] == 0 else grid[0]
     while True:
@@ -154,93 +162,20 @@ def enumerate_intervals(walk: Walk, grid: Ints, lows: Ints, highs: Ints) -> int:
             return rows
 
 
-def find_intervals(walk: Walk, most: int | None = None) -> Intervals:
-    """The intervals of a cap; thinned out where they are more than ``most``.
-
-    ``most`` (at least 3) is by default ``WORK`` over the number of tensors, but never less than ``FEWEST``.
-    """
-    limit = max(FEWEST, WORK // len(walk.sizes)) if most is None else most
-    lows, highs = np.empty(limit, np.int64), np.empty(limit, np.int64)
-    every = np.empty(0, np.int64)
-    rows = enumerate_intervals(walk, every, lows, highs)
-    complete = rows >= 0
-    if not complete:
-        # None, without end, and evenly spaced on a logarithmic axis between.
-        between = np.geomspace(1, int(walk.sizes.sum()) + 1, limit - 2)
-        grid = np.unique(np.concatenate(([0], between.astype(np.int64), [NO_LIMIT])))
-        rows = enumerate_intervals(walk, grid, lows, highs)
-    return Intervals(low_bytes=lows[:rows].copy(), high_bytes=highs[:rows].copy(), complete=complete)
-
-
 @compiled
-def _score_caps(
-    tables: Tables,
-    walk: Walk,
-    caps: Ints,
-    counts: Ints,
-    ends: Ints,
-) -> None:
-    """Fill ``counts`` and ``ends``: of each of ``caps`` (bytes) the number of buckets and ``sync_end_ns``.
-
-    A bucket waits for those before it, too (A3.5).
-    """
+def score_caps(tables: Tables, walk: Walk, caps: Ints, counts: Ints, ends: Ints) -> None:
+    """Fill ``counts`` and ``ends``: of each of ``caps`` (bytes) the number of buckets and ``sync_end_ns``."""
     count = walk.sizes.size
-    emitted, bucket_of = np.empty(count, np.int64), np.empty(count, np.int64)
-    limits, bounds, opened = (
-        np.empty(1, np.int64),
-        np.empty(2, np.int64),
-        np.empty(PER_KEY * walk.num_keys, np.int64),
-    )
-    stops, wires, back = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+    limits, bounds = np.empty(1, np.int64), np.empty(2, np.int64)
+    opened, emitted = np.empty(PER_KEY * walk.num_keys, np.int64), np.empty(count, np.int64)
+    walked, bucket_of = np.empty(count, np.int64), np.empty(count, np.int64)
     for row in range(caps.shape[0]):
         limits[0] = caps[row]
-        made = _cut(walk.sizes, walk.keys, limits, bucket_of, bounds, emitted, opened)
-        stops[:made], wires[:made], back[:made] = 0, 0, 0
+        made = _cut(walk.sizes, walk.keys, limits, walked, bounds, emitted, opened)
         for position in range(count):
-            place, bucket = walk.places[position], bucket_of[position]
-            if walk.is_reversed:
-                bucket = made - 1 - bucket
-            stops[bucket] = max(stops[bucket], place)
-            wires[bucket] += tables.wire[place]
-            back[bucket] += tables.copy_back[place]
-        for bucket in range(made):
-            stops[bucket] = max(stops[bucket], stops[max(0, bucket - 1)])
-        counts[row] = made
-        ends[row] = play_step(
-            tables.machine,
-            tables.work,
-            tables.copy_in,
-            tables.tail,
-            stops[:made],
-            wires[:made],
-            services(tables.curve_bytes, tables.curve_ns, wires[:made]),
-            back[:made],
-        )
-
-
-def cap_curve(problem: Problem, caps_bytes: Sequence[int] | None = None) -> CapCurve:
-    """The curve of caps on one machine: all of them, or a row for each of the ascending ``caps_bytes``.
-
-    ``sync_end_ns`` is that of the workload that the problem searches on.
-    """
-    walk = make_walk(problem.compiled)
-    if caps_bytes is None:
-        found = find_intervals(walk)
-    else:
-        given = np.array(caps_bytes, dtype=np.int64)
-        found = Intervals(low_bytes=given, high_bytes=given, complete=False)
-    counts, ends = np.empty(len(found.low_bytes), np.int64), np.empty(len(found.low_bytes), np.int64)
-    for first in range(0, len(counts), _PLAYED_AT_ONCE):
-        tell("comparing caps")
-        some = slice(first, first + _PLAYED_AT_ONCE)
-        _score_caps(problem.tables, walk, found.low_bytes[some], counts[some], ends[some])
-    return CapCurve(
-        low_bytes=found.low_bytes,
-        high_bytes=found.high_bytes,
-        complete=found.complete,
-        num_buckets=counts,
-        sync_end_ns=ends,
-    )
+            bucket = walked[position]
+            bucket_of[walk.places[position]] = made - 1 - bucket if walk.is_reversed else bucket
+        counts[row], ends[row] = made, play_buckets(tables, bucket_of)
 
 
 def round_cap_mb(low_bytes: int, high_bytes: int) -> float:

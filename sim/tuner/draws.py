@@ -12,10 +12,9 @@ import numpy as np
 from sim.clock.arrays import Floats, Ints
 from sim.clock.program import MOST_NS, Machine, machine_of
 from sim.errors import InputError
-from sim.nouns.hardware import Hardware
-from sim.nouns.workload import Workload
-from sim.tuner.machines import Machines, Scatter, draw_machines, levels, read_scatter, unknown
-from sim.tuner.problem import Buckets, Problem, curve_arrays, curve_of, play_many, services
+from sim.nouns.checks import at_least
+from sim.tuner.machines import Machines, Scatter, draw_machines, in_range, levels, read_scatter, unknown
+from sim.tuner.problem import Buckets, Problem, curve_arrays, curve_of, lay_out, play_many, services
 from sim.units import format_number
 
 FEWEST_MACHINES = 20  # fewer say too little of how machines differ for an interval
@@ -26,7 +25,6 @@ UNRECORDED_ITERATIONS = 20  # a machine, where jitter is all that varies between
 MOST_CELLS = 1 << 24  # draws times gradients, at most: an array of int64 has 128 MiB
 
 NO_ITERATIONS = "how iterations vary"
-NO_SCATTER = "how all-reduces vary"
 NO_BAND = "how far the estimate may be off"
 
 
@@ -78,36 +76,20 @@ class Draws:
         factors = self.scatter.jitter(wires, self.luck[:, stops])
         return np.rint(np.minimum(by_step * factors, MOST_NS)).astype(np.int64)
 
-    def sync_ends(self, buckets: Buckets) -> Ints:
-        """``sync_end_ns`` of these buckets in every step, of all its backwards that reduce together:
-        [machines, iterations].
-        """
-        problem = self.problem
-        stops, wires, _ = problem.stops(buckets)
-        sent = self.services(stops, wires)
-        each = len(self) if self.drawn.are_alike else self.iterations  # steps that are played in one go
-        ends = [
-            play_many(
-                machine,
-                self.works[begin : begin + each],
-                copy_in,
-                self.tails[begin : begin + each],
-                stops,
-                wires,
-                sent[begin : begin + each],
-                problem.copies_back(buckets, copy_back),
-            )
-            for begin, (machine, copy_in, copy_back) in zip(
-                range(0, len(self), each), self.played_on, strict=True
-            )
-        ]
-        return problem.times * np.concatenate(ends).reshape(self.machines, self.iterations)
-
     def steps(self, buckets: Buckets, rest_ns: int) -> Floats:
         """Every step in ns, [machines, iterations], if the nominal one has ``rest_ns`` beside backwards that
-        reduce."""
-        rest = (self.paces * rest_ns).reshape(self.machines, self.iterations)
-        return self.sync_ends(buckets) + rest
+        reduce, each with these buckets."""
+        problem, each = self.problem, len(self) // len(self.played_on)  # steps that are played in one go
+        bucket_of = problem.bucket_of(buckets)
+        stops, wires, _ = lay_out(bucket_of, problem.wire, problem.copy_back)
+        sent, ends = self.services(stops, wires), []
+        for number, (machine, copy_in, copy_back) in enumerate(self.played_on):
+            some = slice(number * each, (number + 1) * each)
+            back = lay_out(bucket_of, problem.wire, copy_back)[2]
+            of_lane = machine, self.works[some], copy_in, self.tails[some]
+            ends.append(play_many(*of_lane, stops, wires, sent[some], back))
+        steps: Floats = problem.times * np.concatenate(ends) + self.paces * rest_ns
+        return steps.reshape(self.machines, self.iterations)
 
 
 def draw(problem: Problem, count: int, seed: int) -> Draws:
@@ -128,12 +110,10 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
         InputError: ``count`` below 1, a negative ``seed``, a ``spread`` that cannot be read, or a step that
             is too long to be played.
     """
-    if count < 1:
-        raise InputError(f"draws: {count} is not legal; give at least 1")
-    if seed < 0:
-        raise InputError(f"seed: {seed} is not legal; give an integer >= 0")
+    at_least("draws", count, 1)
+    at_least("seed", seed, 0)
     workload, hardware, places = problem.workload, problem.hardware, len(problem)
-    count = min(count, MOST_CELLS // max(1, places))
+    count = min(count, MOST_CELLS // places)
     choosing, calibrating, jittering = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(3))
     scatter = read_scatter(hardware)
     has_link = hardware.world_size > 1 and bool(problem.wire.any())
@@ -158,16 +138,19 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
     if has_link and "own_step" in hardware.spread:  # more of them, and as many iterations on each
         machines = max(machines, min(FITTED_MACHINES, MOST_CELLS // (iterations * places)))
 
-    drawn = (
-        draw_machines(hardware, machines, calibrating, sent, varies=varies)
-        if has_link
-        else Machines(hardwares=(replace(hardware, spread={}),) * machines, shares=(machines,))
-    )
+    drawn = Machines((replace(hardware, spread={}),) * machines, (machines,))
+    if has_link:
+        drawn = draw_machines(hardware, machines, calibrating, sent, varies=varies)
     machines = len(drawn.hardwares)
     lanes, tails = np.tile(works, (machines, 1)), np.full(machines * iterations, problem.tail)
     paces, rests_on = np.ones(machines * iterations), drawn.rests_on
     if band is not None:
-        stretched = np.repeat(_stretches(workload, band, drawn, calibrating), iterations)
+        low, high = band
+        if workload.backward_ns * high > MOST_NS:
+            raise InputError(f"band: {list(band)} is not legal; it makes backward longer than {MOST_NS} ns")
+        # One factor a machine: their median is 1, their limits the band's ends.
+        level = levels(drawn.shares, calibrating)
+        stretched = np.repeat(in_range(band, 1.0, level), iterations)
         if workload.band_on == "ready":
             ends = lanes.sum(axis=1) + tails
             lanes = np.diff(_moved(np.cumsum(lanes, axis=1), ends, stretched), axis=1, prepend=0)
@@ -177,11 +160,14 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
             lanes = np.rint(lanes * paces[:, None]).astype(np.int64)
             tails = np.rint(tails * paces).astype(np.int64)
         what = "ready times" if workload.band_on == "ready" else "times"
-        rests_on = (
-            *rests_on,
-            f"{what} of the estimate, {format_number(band[0])} to {format_number(band[1])} times",
-        )
+        ends_of_band = f"{format_number(low)} to {format_number(high)} times"
+        rests_on = (*rests_on, f"{what} of the estimate, {ends_of_band}")
     longest_ns = int((lanes.sum(axis=1) + tails).max())
+    not_known = [] if recorded else [NO_ITERATIONS]
+    if hardware.world_size > 1:
+        not_known += scatter.not_known
+    if workload.estimated and band is None:
+        not_known.append(NO_BAND)
     return Draws(
         problem=problem,
         iterations=iterations,
@@ -191,13 +177,14 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
         scatter=scatter,
         drawn=drawn,
         curves=tuple(curve_arrays(curve_of(one), int(problem.wire.sum())) for one in drawn.hardwares),
+        # What counts as a small message is told by the nominal curve.
         played_on=tuple(
-            (_machine(problem, one), *problem.copies(one, longest_ns))
+            (machine_of(workload, one, hardware), *problem.copies(one, longest_ns))
             for one in (drawn.hardwares[:1] if drawn.are_alike else drawn.hardwares)
         ),
         luck=jittering.standard_normal((machines * iterations, places)) if has_scatter else None,
         recorded=recorded,
-        not_known=_not_known(workload, hardware, scatter, recorded),
+        not_known=tuple(not_known),
         is_ranged=lies_in_ranges,
         rests_on=rests_on,
     )
@@ -210,36 +197,6 @@ def _moved(ready: Ints, ends: Ints, factors: Floats) -> Ints:
     factor = factors[:, None]
     moved = ready * factor / np.maximum(1 + (factor - 1) * done, 1e-9)
     return np.minimum(np.rint(moved).astype(np.int64), ends[:, None])
-
-
-def _stretches(
-    workload: Workload, band: tuple[float, float], drawn: Machines, generator: np.random.Generator
-) -> Floats:
-    """Drawn factors on estimated times, one a machine: their median is 1, their limits the band's ends."""
-    low, high = band
-    if workload.backward_ns * high > MOST_NS:
-        raise InputError(f"band: {list(band)} is not legal; it makes backward longer than {MOST_NS} ns")
-    middle = min(max(1.0, low), high)
-    level = levels(drawn.shares, generator)
-    return np.interp(level, (0.0, 0.5, 1.0), (low, middle, high))
-
-
-def _machine(problem: Problem, hardware: Hardware) -> Machine:
-    """A drawn machine; what counts as a small message is taken from the nominal curve."""
-    if hardware == replace(problem.hardware, all_reduce=hardware.all_reduce, spread={}):
-        return problem.machine
-    return machine_of(problem.workload, hardware, problem.hardware)
-
-
-def _not_known(workload: Workload, hardware: Hardware, scatter: Scatter, recorded: int) -> tuple[str, ...]:
-    """What counts as exact because nothing was recorded of how it varies."""
-    missing, sizes = len(scatter.counts) - scatter.known, len(scatter.counts)
-    unknown = [] if recorded else [NO_ITERATIONS]
-    if missing and hardware.world_size > 1:
-        unknown.append(NO_SCATTER + (f" at {missing} of {sizes} sizes" if scatter.known else ""))
-    if workload.estimated and workload.band is None:
-        unknown.append(NO_BAND)
-    return tuple(unknown)
 
 
 def _recorded(problem: Problem) -> Ints:

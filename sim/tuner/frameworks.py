@@ -1,7 +1,7 @@
 """What each training framework can set of DistributedDataParallel, one row each, and the best step that its
 own settings reach, for an assignment that they may not allow."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,10 +15,10 @@ from sim.nouns.workload import Workload
 from sim.systems.registry import assign
 from sim.systems.simulate import simulated_step_ns
 from sim.systems.snippets import check_code, hook_call
-from sim.tuner.caps import find_intervals, make_walk, round_cap_mb
+from sim.tuner.caps import cap_curve, round_cap_mb
+from sim.tuner.problem import Problem
 from sim.units import MIB, format_ms, format_percent
 
-Lines = Callable[[Mapping[str, Any], Any], list[str]]
 _DDP_DEFAULT_MB = 25
 
 
@@ -26,20 +26,19 @@ _DDP_DEFAULT_MB = 25
 class Framework:
     """One framework.
 
-    ``takes``: DistributedDataParallel's keywords that it passes on; None: all of them. ``hooks``: the
-    communication hooks that it registers; None: all of torch's. ``lines`` writes keywords and hook as one
-    sets them. ``drops_default``: a cap equal to 25 is not passed on, so that DDP makes its small first bucket
-    (A2.1); ``passes_always``: a cap is passed on even where the user gives none. ``whole_caps``: a cap must
-    be whole MiB. ``always_says``: keywords that ``lines`` must have, as the framework's defaults differ.
+    ``lines`` writes keywords and hook as one sets them. ``takes``: DistributedDataParallel's keywords that it
+    passes on; None: all of them. ``hooks``: the communication hooks that it registers; None: all of torch's.
+    ``drops_default``: a cap equal to 25 is not passed on, so that DDP makes its small first bucket (A2.1).
+    ``whole_caps``: a cap must be whole MiB. ``always_says``: keywords that ``lines`` must have, as the
+    framework's defaults differ.
     """
 
     title: str
-    lines: Lines
+    lines: Callable[[Mapping[str, Any], str | None], list[str]]
     takes: frozenset[str] | None = None
     hooks: frozenset[str] | None = None
     whole_caps: bool = False
     drops_default: bool = False
-    passes_always: bool = False
     always_says: tuple[str, ...] = ()
     note: str = ""
 
@@ -47,17 +46,10 @@ class Framework:
         """Whether it passes this keyword on."""
         return self.takes is None or keyword in self.takes
 
-    def can_register(self, hook: str | None) -> bool:
-        """Whether it registers this communication hook; None is no hook."""
-        return hook is None or self.hooks is None or hook in self.hooks
-
     def can_cap(self, kwargs: Mapping[str, Any]) -> bool:
         """Whether the caps among these keywords reach DistributedDataParallel as they are."""
-        caps = {name: value for name, value in kwargs.items() if name in CAP_KWARGS}
-        if not caps:
-            return not self.passes_always
-        cap = caps.get("bucket_cap_mb")
-        return all(map(self.can_set, caps)) and (
+        cap = kwargs.get("bucket_cap_mb")
+        return all(self.can_set(name) for name in kwargs if name in CAP_KWARGS) and (
             cap is None
             or not ((self.whole_caps and cap != int(cap)) or (self.drops_default and cap == _DDP_DEFAULT_MB))
         )
@@ -132,14 +124,6 @@ def _mmengine(kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
     return [f"model_wrapper_cfg = dict({given})"]
 
 
-def _fairseq(kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
-    words = ["--ddp-backend c10d", f"--bucket-cap-mb {kwargs['bucket_cap_mb']}"]
-    words += [f"--{name.replace('_', '-')}" for name, value in kwargs.items() if value is True]
-    if hook is not None:
-        words.append("--ddp-comm-hook fp16")
-    return [f"fairseq-train {' '.join(words)}  # with your own"]
-
-
 _COMMON = {"bucket_cap_mb", "broadcast_buffers", "find_unused_parameters"}
 FRAMEWORKS: Mapping[str, Framework] = {
     "transformers": Framework(
@@ -168,15 +152,6 @@ FRAMEWORKS: Mapping[str, Framework] = {
         hooks=frozenset(),
         always_says=("broadcast_buffers",),
         note="Without a model_wrapper_cfg MMEngine itself says broadcast_buffers=False.",
-    ),
-    "fairseq": Framework(
-        title="fairseq",
-        lines=_fairseq,
-        takes=frozenset(_COMMON),
-        hooks=frozenset({"fp16_compress"}),
-        whole_caps=True,
-        passes_always=True,
-        note="--bucket-cap-mb is always passed on, 25 if not given: there is no first bucket of 1 MiB.",
     ),
 }
 
@@ -219,7 +194,7 @@ def nearest_setting(
         workload: what backward makes ready.
         hardware: what the machine carries.
         assignment: what is wished for, such as ``sim.tune``'s.
-        framework: ``transformers``, ``accelerate``, ``lightning``, ``ray``, ``mmengine`` or ``fairseq``.
+        framework: ``transformers``, ``accelerate``, ``lightning``, ``ray`` or ``mmengine``.
         setting: what ``sim.tune`` says to set for this very job.
 
     Raises:
@@ -235,24 +210,57 @@ def nearest_setting(
             f"policy: {assignment.policy!r} is no system of DistributedDataParallel, which {framework} sets"
         )
     check_code(assignment)
-    workload = replace(workload, job=None)  # what a framework cannot set is not set
     row = FRAMEWORKS[framework]
-    search = _Search(workload, hardware, assignment, row)
-    asked_ns = simulated_step_ns(workload, hardware, assignment)
-    said = search.of(setting)
-    best, best_ns = search.best(search.switches) if said is None else (said, search.step_of(said))
-    default_ns = search.step_of(assign(workload, **search.switches, **search.settings))
+    given = {name: value for name, value in assignment.ddp_kwargs.items() if name not in CAP_KWARGS}
+    switches = {name: value for name, value in given.items() if row.can_set(name)}
+    settings = dict(assignment.settings)
+    lacks = [f"{name}={value!r}" for name, value in given.items() if name not in switches]
+    hook = settings.get("comm_hook")
+    if hook is not None and row.hooks is not None and hook not in row.hooks:
+        lacks.append(f"comm_hook={settings.pop('comm_hook')!r}")
+    workload = replace(workload, job=None)  # what a framework cannot set is not set
+    job = workload.with_switches(switches | settings)
+    default = assign(job)
+    default_ns, asked_ns = (simulated_step_ns(workload, hardware, one) for one in (default, assignment))
+    best, is_complete = _said(job, setting, row) if not lacks else None, True
+    if best is None:
+        also = [assignment] if not lacks and assignment.by_keywords else []
+        best, is_complete = _best(job, hardware, row, also)
+    best_ns = simulated_step_ns(workload, hardware, best)
     told = [
         f"# bucketsim: the nearest for {workload.name!r} that {row.title} can set; predicted are",
         f"# {format_ms(best_ns)} a step, {_compared(best_ns, asked_ns)} the assignment asked for "
         f"(DDP's default: {format_ms(default_ns)}).",
-        *([f"# {row.note}"] if row.note else []),
-        *_elsewhere(best, row, search.lacks),
-        *_where_unused_are_searched(search),
-        *([] if search.is_complete else ["# There are too many caps to try them all: some were left out."]),
     ]
-    hook = best.settings.get("comm_hook")
-    lines = row.lines(_said(best.ddp_kwargs, row, workload), hook)
+    told += [f"# {row.note}"] if row.note else []
+    elsewhere = {name: value for name, value in best.settings.items() if name != "comm_hook"}
+    told += [
+        f"# Set elsewhere: {name}={value}." for name, value in best.requires.get("environment", {}).items()
+    ]
+    told += [f"# Set elsewhere: {name}={value!r}." for name, value in elsewhere.items()]
+    if "torch" in best.requires:
+        told.append(f"# Needs torch {best.requires['torch']}.")
+    if lacks:
+        told.append(f"# {row.title} cannot set {', '.join(lacks)}, and these times are without.")
+    searches = switches.get("find_unused_parameters") or switches.get("static_graph")
+    if "find_unused_parameters" in row.always_says and not searches:
+        searching, _ = _best(job.with_switches({"find_unused_parameters": True}), hardware, row, [])
+        caps = [f"ddp_{name}={value}" for name, value in searching.ddp_kwargs.items() if name in CAP_KWARGS]
+        cap = caps[0] if caps else "no ddp_bucket_cap_mb"
+        step_ns = simulated_step_ns(workload, hardware, searching)
+        told += [
+            "# The Trainer's own default is ddp_find_unused_parameters=True unless activations are "
+            "checkpointed, and",
+            f"# buckets are then never rebuilt. Where it has to stay, {cap} is best: {format_ms(step_ns)}.",
+        ]
+    if not is_complete:
+        told.append("# There are too many caps to try them all: some were left out.")
+    # DDP's defaults where the framework's own differ; caps first.
+    kwargs: dict[str, Any] = {name: SWITCHES[name].default for name in row.always_says} | best.ddp_kwargs
+    caps_first = sorted(kwargs, key=lambda name: name not in CAP_KWARGS)
+    if "bucket_cap_mb" in kwargs and row.whole_caps:
+        kwargs["bucket_cap_mb"] = int(kwargs["bucket_cap_mb"])
+    lines = row.lines({name: kwargs[name] for name in caps_first}, best.settings.get("comm_hook"))
     return NearestSetting(
         assignment=best,
         step_ns=best_ns,
@@ -262,102 +270,32 @@ def nearest_setting(
     )
 
 
-class _Search:
-    """Candidates of one framework, played under given switches."""
-
-    def __init__(
-        self, workload: Workload, hardware: Hardware, asked: Assignment, framework: Framework
-    ) -> None:
-        self.workload, self.hardware, self.asked, self.framework = workload, hardware, asked, framework
-        given = {name: value for name, value in asked.ddp_kwargs.items() if name not in CAP_KWARGS}
-        self.switches = {name: value for name, value in given.items() if framework.can_set(name)}
-        self.settings = dict(asked.settings)
-        self.is_complete = True
-        self.lacks = [f"{name}={value!r}" for name, value in given.items() if name not in self.switches]
-        if not framework.can_register(self.settings.get("comm_hook")):
-            self.lacks.append(f"comm_hook={self.settings.pop('comm_hook')!r}")
-
-    def best(self, switches: Mapping[str, Any]) -> tuple[Assignment, int]:
-        """The setting with the shortest step, the simplest of equals, and that step in ns."""
-        played = [(one, self.step_of(one)) for one in self._candidates(switches)]
-        return min(played, key=lambda pair: pair[1])  # the first of equals
-
-    def of(self, setting: Setting | None) -> Assignment | None:
-        """What ``setting`` says to set; None where the framework cannot, or nothing is said."""
-        options = {**self.switches, **self.settings}
-        if setting is None or self.lacks:
-            return None
-        if setting.pick == "default":
-            return None if self.framework.passes_always else assign(self.workload, **options)
-        if setting.cap_mb is None or not self.framework.can_cap({"bucket_cap_mb": setting.cap_mb}):
-            return None
-        return assign(self.workload, bucket_cap_mb=setting.cap_mb, **options)
-
-    def step_of(self, assignment: Assignment) -> int:
-        """The step of ``assignment`` in ns."""
-        return simulated_step_ns(self.workload, self.hardware, assignment)
-
-    def _candidates(self, switches: Mapping[str, Any]) -> Iterator[Assignment]:
-        """DDP's default, what was asked for if its keywords are enough, and a cap of each layout."""
-        options = {**switches, **self.settings}
-        framework = self.framework
-        if not framework.passes_always:
-            yield assign(self.workload, **options)
-        is_whole = switches == self.switches and not self.lacks
-        if is_whole and self.asked.by_keywords and framework.can_cap(self.asked.ddp_kwargs):
-            yield self.asked
-        intervals = find_intervals(make_walk(self.workload, switches))
-        self.is_complete = self.is_complete and intervals.complete
-        for low, high in zip(intervals.low_bytes.tolist(), intervals.high_bytes.tolist(), strict=True):
-            cap = framework.cap_between(low, high)
-            if cap is not None:
-                yield assign(self.workload, bucket_cap_mb=cap, **options)
+def _said(job: Workload, setting: Setting | None, framework: Framework) -> Assignment | None:
+    """What ``setting`` says to set; None where the framework cannot, or nothing is said."""
+    if setting is None:
+        return None
+    cap_mb = None if setting.pick == "default" else setting.cap_mb
+    if setting.pick != "default" and (cap_mb is None or not framework.can_cap({"bucket_cap_mb": cap_mb})):
+        return None
+    return assign(job, bucket_cap_mb=cap_mb)
 
 
-def _said(kwargs: Mapping[str, Any], framework: Framework, workload: Workload) -> dict[str, Any]:
-    """The keywords to write down, with DDP's defaults where the framework's own differ."""
-    said = {name: SWITCHES[name].default for name in framework.always_says}
-    if framework.passes_always and workload.buffers:
-        said["broadcast_buffers"] = True  # DDP's default, which this framework must be told
-    said |= kwargs
-    caps: dict[str, Any] = {name: value for name, value in said.items() if name in CAP_KWARGS}
-    if "bucket_cap_mb" in caps and framework.whole_caps:
-        caps["bucket_cap_mb"] = int(caps["bucket_cap_mb"])
-    return {**caps, **{name: value for name, value in said.items() if name not in CAP_KWARGS}}
-
-
-def _elsewhere(made: Assignment, framework: Framework, lacks: list[str]) -> list[str]:
-    """Comments on what has to be set outside of the framework, and on what it cannot set."""
-    lines = [f"# Set elsewhere: {name}={value}." for name, value in _environment(made).items()]
-    lines += [
-        f"# Set elsewhere: {name}={value!r}." for name, value in made.settings.items() if name != "comm_hook"
-    ]
-    if "torch" in made.requires:
-        lines.append(f"# Needs torch {made.requires['torch']}.")
-    if lacks:
-        lines.append(f"# {framework.title} cannot set {', '.join(lacks)}, and these times are without.")
-    return lines
-
-
-def _environment(made: Assignment) -> dict[str, Any]:
-    found: dict[str, Any] = made.requires.get("environment", {})
-    return found
-
-
-def _where_unused_are_searched(search: _Search) -> list[str]:
-    """Comment lines on the best cap if the Trainer's default, a search for unused parameters, stays on."""
-    if "find_unused_parameters" not in search.framework.always_says:
-        return []
-    if search.switches.get("find_unused_parameters") or search.switches.get("static_graph"):
-        return []
-    best, best_ns = search.best({**search.switches, "find_unused_parameters": True})
-    caps = [f"ddp_{name}={value}" for name, value in best.ddp_kwargs.items() if name in CAP_KWARGS]
-    which = caps[0] if caps else "no ddp_bucket_cap_mb"
-    return [
-        "# The Trainer's own default is ddp_find_unused_parameters=True unless activations are checkpointed, "
-        "and",
-        f"# buckets are then never rebuilt. Where it has to stay, {which} is best: {format_ms(best_ns)}.",
-    ]
+def _best(
+    job: Workload, hardware: Hardware, framework: Framework, also: list[Assignment]
+) -> tuple[Assignment, bool]:
+    """The shortest step of all caps that the framework can set and, the first of equals, of DDP's default and
+    what is tried ``also`` where it can be set; and whether all caps were tried."""
+    problem = Problem(job, hardware)
+    curve = cap_curve(problem)
+    plain = [assign(job), *(one for one in also if framework.can_cap(one.ddp_kwargs))]
+    best = min(plain, key=lambda one: problem.sync_end_ns(one.bucket_indices))
+    best_ns, best_mb = problem.sync_end_ns(best.bucket_indices), None
+    rows = zip(curve.low_bytes.tolist(), curve.high_bytes.tolist(), curve.sync_end_ns.tolist(), strict=True)
+    for low, high, end_ns in rows:
+        cap_mb = framework.cap_between(low, high) if end_ns < best_ns else None
+        if cap_mb is not None:
+            best_ns, best_mb = end_ns, cap_mb
+    return best if best_mb is None else assign(job, bucket_cap_mb=best_mb), curve.complete
 
 
 def _compared(ours_ns: int, theirs_ns: int) -> str:

@@ -17,15 +17,13 @@ from sim.clock.arrays import Floats
 from sim.costs.doubts import doubts_about, doubts_about_step
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
-from sim.nouns.recommendation import Gain, Plateau
+from sim.nouns.recommendation import Gain
 from sim.nouns.workload import Workload
-from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import assign
 from sim.systems.simulate import simulated_step_ns
-from sim.tuner.caps import CapCurve
 from sim.tuner.draws import FEWEST_IN_RANGES, NO_ITERATIONS, Draws, draw
 from sim.tuner.problem import Buckets, Problem, listened_to, tell
-from sim.units import MIB, format_mib_range, format_ms, format_number, format_percent
+from sim.units import format_ms, format_number, format_percent
 
 NOTHING = 0.001  # of the step: no gain worth a change, whatever is proved about it
 # Of the step, where neither the machine nor any step is measured: by this much predictions are off where both
@@ -40,12 +38,6 @@ _NORMAL = 1.4826  # standard deviation over median absolute deviation, of a norm
 _FREEDOM = (1, 1.5, 2, 3, 4, 5, 7, 10, 15, 30, 1e9)
 _STUDENT = (12.7062, 6.0167, 4.3027, 3.1824, 2.7764, 2.5706, 2.3646, 2.2281, 2.1314, 2.0423, 1.96)
 
-TOLERANCE = 0.01  # of the best cap's step: caps within it are on the plateau
-MOST_PLAYED = 1 << 21  # draws times gradients, of all caps that are played
-_MOST_STRETCHES = 4
-_BYTE_MB = 2.0**-20
-_TOUCHES = 1.005  # the same number, told to three digits
-
 LEVELS = (0.025, 0.975)
 # A further step lies between the shortest and the longest of n recorded ones (n - 1) times in n + 1. So 39
 # steps are the fewest whose shortest and longest enclose 95 of 100 further ones.
@@ -54,21 +46,6 @@ FEWEST_ITERATIONS = 4  # Student's t of fewer has no variance: they show no rang
 MOST_ITERATIONS = 400  # so many are drawn of more: the band then holds 94 to 96 of 100 steps
 
 Shortfall = Literal["nothing", "uncertain", "noise", "little"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BandPoint:
-    """``low_ns`` to ``high_ns``: 95 of 100 steps under ``cap_mb`` (MiB; None is DDP's default) lie there.
-
-    It is read from ``draws`` drawn steps; ``iterations`` recorded ones are behind them, 0 where none were
-    recorded and all-reduces or an estimate alone vary.
-    """
-
-    cap_mb: float | None
-    low_ns: int
-    high_ns: int
-    draws: int = 0
-    iterations: int = 0
 
 
 class Estimate(NamedTuple):
@@ -236,28 +213,25 @@ def judge_gain(
     gain_ns = default_ns - paired.step_ns(best)
     figure = round(told_ns(gain, gain_ns))
     lacks = paired.shortfall(gain, gain_ns, default_ns)
-    significant: bool | None = NO_ITERATIONS not in draws.not_known or None
-    fraction = figure / default_ns if default_ns else 0.0
-    size = f"{_amount(figure)} ({format_percent(fraction)})"
-    if instead_of is not None or lacks is not None:
-        significant = False
+    share = format_percent(figure / default_ns if default_ns else 0.0)
+    significant: bool | None = False
+    if instead_of is None and lacks == "nothing":
+        sentence = f"no contiguous assignment that was found is better than {against}; keep it"
+    elif instead_of is not None or lacks is not None:
         if instead_of is not None:
-            why = (
-                "the gain of the buckets that are best by the times as given is "
-                f"{_interval(paired.gain(instead_of), draws)}"
-            )
+            might = _interval(paired.gain(instead_of), draws)
+            why = f"the gain of the buckets that are best by the times as given is {might}"
         elif lacks == "uncertain":
             why = f"the gain is {_interval(gain, draws)}"
         elif lacks == "noise":
-            why = f"{size} is less than steps vary by ({_amount(noise_ns)})"
+            why = f"{_amount(figure)} ({share}) is less than steps vary by ({_amount(noise_ns)})"
         else:
             unmeasured = ", on a machine that nobody measured" if paired.least > NOTHING else ""
             why = f"{_amount(figure)} a step is less than {paired.least:.1%} of it{unmeasured}"
         sentence = f"no significant difference: {why}; keep {kept}"
-        if instead_of is None and lacks == "nothing":
-            sentence = f"no contiguous assignment that was found is better than {against}; keep it"
     else:
-        sentence = f"saves {_amount(figure)} a step against {against} ({format_percent(fraction)})"
+        significant = NO_ITERATIONS not in draws.not_known or None
+        sentence = f"saves {_amount(figure)} a step against {against} ({share})"
         if figure != gain_ns:
             sentence += " in the mean of steps as they vary"
         if paired.varies:
@@ -302,91 +276,19 @@ def doubted(gain: Gain, workload: Workload, hardware: Hardware) -> Gain:
     )
 
 
-def find_plateau(curve: CapCurve, paired: Paired, best: Assignment, default: Assignment) -> Plateau:
-    """The plateau of the curve of caps, against ``best``, which is recommended, and DDP's ``default``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BandPoint:
+    """``low_ns`` to ``high_ns``: 95 of 100 steps under ``cap_mb`` (MiB; None is DDP's default) lie there.
 
-    A cap, or the default, is as good as what is recommended unless that is significantly better. With fewer
-    than two recorded iterations nothing is significant: then a cap is as good if its step is within 1 % of
-    the best cap's. With very many layouts of very many gradients only those nearest to the best are played;
-    the others are judged by their nominal step.
+    It is read from ``draws`` drawn steps; ``iterations`` recorded ones are behind them, 0 where none were
+    recorded and all-reduces or an estimate alone vary.
     """
-    draws, problem = paired.draws, paired.draws.problem
-    steps = problem.times * curve.sync_end_ns + paired.rest_ns
-    top = int(steps.argmin())
-    near = steps <= steps[top] * (1 + TOLERANCE)
-    default_is_near = bool(paired.step_ns(default) <= steps[top] * (1 + TOLERANCE))
-    decided_by_noise = NO_ITERATIONS not in draws.not_known
-    alike = near
-    if decided_by_noise:
-        lost = (steps - paired.step_ns(best)).tolist()
-        nominal = zip(map(Estimate, lost, lost, lost), lost, steps.tolist(), strict=True)
-        alike = np.array([paired.shortfall(*one) is not None for one in nominal])
-        affordable = max(1, MOST_PLAYED // (len(draws) * max(1, len(problem))))
-        for at in np.argsort(steps, kind="stable")[:affordable].tolist():
-            made = assign(problem.compiled, bucket_cap_mb=curve.cap_mb(at))
-            alike[at] = paired.is_as_good(made, best, int(steps[at]))
-    all_of_it = problem.workload.total_bytes + 1
 
-    def in_mb(stretch: tuple[int, int]) -> tuple[float, float]:
-        high = int(curve.high_bytes[stretch[1]])
-        return int(curve.low_bytes[stretch[0]]) / MIB, (all_of_it if high == NO_LIMIT else high) / MIB
-
-    stretches = curve.stretches(near)
-    low_mb, high_mb = in_mb(next(one for one in stretches if one[0] <= top <= one[1]))
-    plateau = Plateau(
-        tolerance=TOLERANCE,
-        caps_mb=tuple(map(curve.cap_mb, np.flatnonzero(near).tolist())),
-        stretches_mb=tuple(map(in_mb, stretches)),
-        low_mb=low_mb,
-        high_mb=high_mb,
-        holds_default=default_is_near,
-        is_flat=bool(near.all()),
-        decided_by="noise" if decided_by_noise else "tolerance",
-        alike_mb=tuple(map(in_mb, curve.stretches(alike))),
-        alike_holds_default=paired.is_as_good(default, best) or (default_is_near and not decided_by_noise),
-        alike_is_flat=bool(alike.all()),
-    )
-    return replace(plateau, sentence=tell_plateau(plateau))
-
-
-def tell_plateau(plateau: Plateau) -> str:
-    """What the flat part of the curve means for the reader."""
-    if plateau.decided_by == "noise":
-        if not plateau.alike_mb:
-            best = _stretches_words([(plateau.low_mb, plateau.high_mb)])
-            default = "cannot be told apart from it" if plateau.alike_holds_default else "is not either"
-            none = f"No cap is as good as what is recommended, the best ({best}) included"
-            return f"{none}; DDP's default {default}."
-        alike, stretches = "cannot be told apart from what is recommended", plateau.alike_mb
-        is_flat, inside = plateau.alike_is_flat, plateau.alike_holds_default
-    else:
-        alike, stretches = f"are within {plateau.tolerance:.0%} of the best cap", plateau.stretches_mb
-        is_flat, inside = plateau.is_flat, plateau.holds_default
-    where = "is among them" if inside else "is not among them"
-    if plateau.alike_holds_default and not inside:
-        where = "is not among them, but the difference is not significant"
-    start = "The curve is flat: caps" if is_flat else "Caps"
-    return f"{start} of {_stretches_words(stretches)} {alike}; DDP's default {where}."
-
-
-def _stretches_words(stretches_mb: Sequence[tuple[float, float]]) -> str:
-    """Stretches of caps in words; of many the widest, by how many times its first cap the last is."""
-    widest = sorted(_merged(stretches_mb), key=lambda ends: (ends[0] + _BYTE_MB) / (ends[1] + _BYTE_MB))
-    words = [format_mib_range(low, high) for low, high in sorted(widest[:_MOST_STRETCHES])]
-    more = len(widest) - len(words)
-    if more:
-        return f"{', '.join(words)} MiB and {more} narrower stretch{'es' if more > 1 else ''}"
-    return (", ".join(words[:-1]) + " and " if len(words) > 1 else "") + f"{words[-1]} MiB"
-
-
-def _merged(stretches_mb: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Stretches between which nobody sets a cap told as one."""
-    merged: list[tuple[float, float]] = []
-    for low, high in stretches_mb:
-        if merged and low <= merged[-1][1] * _TOUCHES:
-            low = merged.pop()[0]
-        merged.append((low, high))
-    return merged
+    cap_mb: float | None
+    low_ns: int
+    high_ns: int
+    draws: int = 0
+    iterations: int = 0
 
 
 def step_band(
@@ -419,44 +321,44 @@ def step_band(
             return ()
         default = assign(workload)
         rest_ns = problem.rest_ns(simulated_step_ns(workload, hardware, default), default)
-        luck = _luck(drawn, -(-draws // len(drawn)), seed) if drawn.recorded else None
         known: dict[Buckets, tuple[int, int]] = {}
         points = []
         for cap in caps_mb:
             buckets = assign(workload, bucket_cap_mb=cap).bucket_indices
             if buckets not in known:
                 tell("playing steps as they vary")
-                steps: Floats = drawn.steps(buckets, rest_ns)
-                low, high = np.quantile(steps if luck is None else _further(steps, luck), LEVELS).tolist()
+                low, high = _range_of_steps(drawn.steps(buckets, rest_ns), drawn.recorded)
                 known[buckets] = max(0, round(low)), round(high)
             low_ns, high_ns = known[buckets]
-            count = len(drawn) if luck is None else luck.size
             points.append(
-                BandPoint(cap_mb=cap, low_ns=low_ns, high_ns=high_ns, draws=count, iterations=drawn.recorded)
+                BandPoint(
+                    cap_mb=cap,
+                    low_ns=low_ns,
+                    high_ns=high_ns,
+                    draws=len(drawn),
+                    iterations=drawn.recorded,
+                )
             )
         is_still = not drawn.recorded and all(low == high for low, high in known.values())
         return () if is_still else tuple(points)
 
 
-def _luck(drawn: Draws, repeats: int, seed: int) -> Floats:
-    """Where further iterations lie among those recorded: [repeats, machines, iterations].
+def _range_of_steps(steps: Floats, recorded: int) -> tuple[float, float]:
+    """Where 95 of 100 further steps lie, from those drawn [machines, iterations].
 
-    With ``ENOUGH_ITERATIONS`` recorded or more, a further step falls with the same chance between any two
-    that follow each other by length: a number is a position in their order, from 1. With fewer, steps are
-    taken to be normal: it is a distance from their mean in standard deviations, by Student's t.
+    With ``ENOUGH_ITERATIONS`` recorded or more, a further one falls with the same chance between any two that
+    follow each other by length. With fewer they are taken to be normal. What machines and jitter add lies
+    around, and adds up in squares.
     """
-    generator, count = np.random.default_rng([seed, drawn.recorded]), drawn.recorded
-    shape = (repeats, drawn.machines, drawn.iterations)
+    if not recorded:
+        low, high = np.quantile(steps, LEVELS).tolist()
+        return low, high
+    each = steps.mean(axis=0)
+    center, count = float(each.mean()), len(each)
     if count >= ENOUGH_ITERATIONS:
-        return np.asarray(generator.random(shape) * (count + 1))
-    return np.asarray(generator.standard_t(count - 1, shape) * (1 + 1 / count) ** 0.5)
-
-
-def _further(steps: Floats, luck: Floats) -> Floats:
-    """``steps`` [machines, iterations] with further iterations in place of those recorded, by their luck."""
-    recorded = steps.mean(axis=0)
-    if len(recorded) >= ENOUGH_ITERATIONS:
-        further = np.interp(luck, np.arange(1, len(recorded) + 1), np.sort(recorded))
+        ends = np.quantile(each, LEVELS, method="weibull") - center
     else:
-        further = recorded.mean() + recorded.std(ddof=1) * luck
-    return np.asarray(further + (steps - recorded))
+        half = student(count - 1) * float(each.std(ddof=1)) * (1 + 1 / count) ** 0.5
+        ends = np.array([-half, half])
+    low, high = np.hypot(ends, np.quantile(steps - each, LEVELS)).tolist()
+    return center - low, center + high

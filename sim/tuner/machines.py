@@ -13,9 +13,8 @@ from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sim.clock.arrays import Floats, Ints
+from sim.clock.arrays import Flags, Floats, Ints
 from sim.clock.program import MOST_NS
 from sim.costs.not_measured import Guess, guesses, open_ranges, words_of
 from sim.costs.own_costs import FACTORS
@@ -27,10 +26,10 @@ from sim.nouns.hardware import COSTS, RATES, SLOWDOWNS, CurvePoint, Hardware
 # median (one sigma), and the worst of their points to 8 %.
 UNRECORDED = (0.95, 1.05)
 FEWEST_OF_A_READING = 8
+NO_SCATTER = "how all-reduces vary"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Machines:
+class Machines(NamedTuple):
     """``hardwares``, ``shares`` of which belong to one of ``spread.readings`` each, in their order.
 
     ``are_alike``: whether they differ in their curves alone. ``rests_on``: in words, what of them is not
@@ -93,46 +92,41 @@ def draw_machines(
         InputError: a ``spread`` that cannot be read.
     """
     ranges, readings, sizes = unknown(hardware, sent, varies=varies)
-    shares = [max(FEWEST_OF_A_READING, round(count * one["weight"])) for one in readings]
-    shares = [count] if len(readings) == 1 else shares
+    shares = (count,)
+    if len(readings) > 1:
+        shares = tuple(max(FEWEST_OF_A_READING, round(count * one["weight"])) for one in readings)
     belongs = np.repeat(np.arange(len(shares)), shares)
-    count = len(belongs)
-    factors = read_scatter(hardware).repeat_calibrations(count, generator)
-    own, fields = _left_open(hardware, count, generator)
+    factors = read_scatter(hardware).repeat_calibrations(len(belongs), generator)
+    own, fields = _left_open(hardware, len(belongs), generator)
     factors = factors * own
+    fitted = hardware.spread.get("own_step", {}).get("factors", ())
+    of_reading = np.array([one.get("curve", 1.0) for one in readings])[belongs]
     for name, known in ranges.items():
-        fitted = hardware.spread.get("own_step", {}).get("factors", ())
         if name in fields or (name == "all_reduce" and "link" in fitted):
             continue  # within its range a step has fitted it
         level = levels(shares, generator)
         if name in ("all_reduce", "in_step"):
-            free = np.array([one.get("curve", 1.0) == 1.0 for one in readings])[belongs]
-            factors *= np.where(free[:, None], _curve_factors(hardware, name, known, level), 1.0)
+            ranged = in_range(_curve_ends(hardware, name, known), 1.0, level)
+            factors *= np.where(of_reading[:, None] == 1.0, ranged, 1.0)
         elif name in (*COSTS, *RATES, *SLOWDOWNS):
-            fields[name] = _between(name, getattr(hardware, name), known, level)
-    factors *= np.array([one.get("curve", 1.0) for one in readings])[belongs][:, None]
-    at_knots = np.stack(
-        [np.interp(levels(shares, generator), (0, 0.5, 1), (one.low, 1, one.high)) for one in sizes]
-        or [np.ones(count)],
-        axis=1,
-    )
-    num_bytes = [point.num_bytes for point in hardware.all_reduce]
-    drawn = np.rint(np.array([p.duration_ns for p in hardware.all_reduce]) * factors).astype(np.int64)
+            own_time = _as_time(name, getattr(hardware, name))
+            fields[name] = _as_values(name, in_range(_ends(name, known), own_time, level))
+    factors *= of_reading[:, None]
+    knots = [(one.num_bytes, in_range((one.low, one.high), 1.0, levels(shares, generator))) for one in sizes]
+    points = [(point.num_bytes, point.duration_ns) for point in hardware.all_reduce]
     bare = replace(hardware, spread={})
     hardwares = []
-    for k, durations in enumerate(drawn.tolist()):
-        curve = tuple(map(_point, num_bytes, durations))
-        if sizes:
-            knots = [
-                _point(one.num_bytes, round(service_ns(curve, one.num_bytes) * by))
-                for one, by in zip(sizes, at_knots[k].tolist(), strict=True)
-            ]
-            curve = tuple(sorted((*curve, *knots), key=lambda point: point.num_bytes))
-        changed = {name: values[k] for name, values in fields.items()} | readings[belongs[k]].get("set", {})
+    for k, reading in enumerate(belongs.tolist()):
+        drawn = [round(ns * by) for (_, ns), by in zip(points, factors[k].tolist(), strict=True)]
+        curve = tuple(_point(size, ns) for (size, _), ns in zip(points, drawn, strict=True))
+        between = [_point(size, round(service_ns(curve, size) * float(by[k]))) for size, by in knots]
+        if between:
+            curve = tuple(sorted((*curve, *between), key=lambda point: point.num_bytes))
+        changed = {name: values[k] for name, values in fields.items()} | readings[reading].get("set", {})
         hardwares.append(replace(bare, all_reduce=curve, **changed))
     return Machines(
         hardwares=tuple(hardwares),
-        shares=tuple(shares),
+        shares=shares,
         are_alike=not fields and not any(one.get("set") for one in readings),
         rests_on=words_of(ranges, readings, sizes),
     )
@@ -150,41 +144,54 @@ def _point(num_bytes: int, duration_ns: int) -> CurvePoint:
     return CurvePoint(num_bytes=num_bytes, duration_ns=duration_ns)
 
 
-def _curve_factors(hardware: Hardware, name: str, known: dict[str, float], level: Floats) -> Floats:
-    """Factors of the points [machines, points], one level for all of a machine's.
+def in_range(ends: Any, own: float, level: Floats) -> Floats:
+    """What lies at each ``level`` between two ends, with ``own``, or what is nearest to it, in the middle; a
+    column for each pair of ends, where they are arrays."""
+    low, high = np.asarray(ends, dtype=np.float64)
+    middle = np.clip(own, low, high)
+    if low.ndim == 0:
+        return np.asarray(np.interp(level, (0, 0.5, 1), (low, middle, high)))
+    columns = [np.interp(level, (0, 0.5, 1), each) for each in zip(low, middle, high, strict=True)]
+    return np.stack(columns, axis=1)
+
+
+def _curve_ends(hardware: Hardware, name: str, known: dict[str, float]) -> tuple[list[float], list[float]]:
+    """The least and the greatest factor of each of the curve's points.
 
     Of a range that ``spread.ranges`` states, a point that says its own (``min_ns`` and ``max_ns`` without a
     count) lies in that.
     """
     spread = hardware.spread.get(name, {}) if name in hardware.spread.get("ranges", {}) else {}
-    ends = []
+    lows, highs = [], []
     for point in hardware.all_reduce:
         own = spread.get(str(point.num_bytes), {})
         is_open = {"min_ns", "max_ns"} <= set(own) and "count" not in own and point.duration_ns > 0
-        least, most = (
-            (own["min_ns"] / point.duration_ns, own["max_ns"] / point.duration_ns)
-            if is_open
-            else (known["low"], known["high"])
-        )
-        ends.append((least, min(max(1.0, least), most), most))
-    return np.stack([np.interp(level, (0, 0.5, 1), each) for each in ends], axis=1)
+        lows.append(own["min_ns"] / point.duration_ns if is_open else known["low"])
+        highs.append(own["max_ns"] / point.duration_ns if is_open else known["high"])
+    return lows, highs
 
 
-def _between(name: str, value: float | None, known: dict[str, float], level: Floats) -> list[Any]:
-    """Values of a field; of a rate evenly by its inverse, and free is none at all."""
-    low, high, own = known["low"], known["high"], value or 0.0
+def _as_time(name: str, value: float | None) -> float:
+    """A field as what it takes: a rate by its inverse, of which free is nothing at all."""
+    return (0.0 if value is None else 1 / value) if name in RATES else float(value or 0.0)
+
+
+def _ends(name: str, known: dict[str, float]) -> list[float]:
+    return sorted(_as_time(name, known[end]) for end in ("low", "high"))
+
+
+def _as_values(name: str, times: Floats) -> list[Any]:
+    """Values of a field from what they take."""
     if name in RATES:
-        low, high, own = 1 / high, 1 / low, 0.0 if value is None else 1 / value
-    drawn = np.interp(level, (0, 0.5, 1), (low, min(max(own, low), high), high)).tolist()
-    if name in RATES:
-        return [1 / one for one in drawn]
-    return [round(one) if name in COSTS else max(1.0, one) for one in drawn]
+        return [1 / time if time else None for time in times.tolist()]
+    return [round(time) if name in COSTS else max(1.0, time) for time in times.tolist()]
 
 
 def _left_open(
     hardware: Hardware, machines: int, generator: np.random.Generator
 ) -> tuple[Floats, dict[str, list[Any]]]:
-    """What ``sim.own_step`` left open: factors of the curve's points [machines, points], values of fields.
+    """What ``sim.own_step`` left open: factors of the curve's points [machines, points], values of fields,
+    within their ranges where they have one.
 
     Raises:
         InputError: ``spread.own_step`` is not legal.
@@ -195,18 +202,15 @@ def _left_open(
     try:
         names, about = tuple(said["factors"]), int(said["about_bytes"])
         covariance = np.array(said["covariance"], dtype=np.float64)
+        is_legal = covariance.shape == (len(names), len(names)) and set(names) <= set(FACTORS) and about > 0
     except (KeyError, TypeError, ValueError):
+        is_legal = False
+    if not is_legal or not np.isfinite(covariance).all():
         raise InputError(
-            f"spread.own_step: {str(said)[:60]!r} is not legal; give factors, covariance and about_bytes"
-        ) from None
-    fits = covariance.shape == (len(names), len(names)) and about > 0
-    if not fits or not set(names) <= set(FACTORS) or not np.isfinite(covariance).all():
-        raise InputError(
-            f"spread.own_step: {str(said)[:60]!r} is not legal; give factors of {', '.join(FACTORS)}, and a "
-            f"row and a column of finite numbers for each"
+            f"spread.own_step: {str(said)[:60]!r} is not legal; give about_bytes, factors of "
+            f"{', '.join(FACTORS)}, and as covariance a row and a column of finite numbers for each"
         )
-    logs = _normal(covariance, machines, generator)
-    by_name = dict(zip(names, np.exp(logs).T, strict=True))
+    by_name = dict(zip(names, np.exp(_normal(covariance, machines, generator)).T, strict=True))
     ones = np.ones(machines)
     link, tilt = by_name.pop("link", ones), by_name.pop("tilt", ones)
     ratios = np.array(
@@ -215,7 +219,15 @@ def _left_open(
             for one, bend in zip(link, tilt, strict=True)
         ]
     )
-    return ratios, {name: _times(hardware, name, factor) for name, factor in by_name.items()}
+    fields = {}
+    for name, factor in by_name.items():
+        times = _as_time(name, getattr(hardware, name)) * factor
+        known = hardware.spread.get("ranges", {}).get(name)
+        if known is not None and name not in SLOWDOWNS:
+            low, high = _ends(name, known)
+            times = np.clip(times, low, high)
+        fields[name] = _as_values(name, times)
+    return ratios, fields
 
 
 def _normal(covariance: Floats, machines: int, generator: np.random.Generator) -> Floats:
@@ -231,21 +243,6 @@ def _normal(covariance: Floats, machines: int, generator: np.random.Generator) -
         drawn = left @ right * (machines - 1) ** 0.5
     values, vectors = np.linalg.eigh(covariance)
     return np.asarray(drawn * np.sqrt(np.maximum(values, 0.0)) @ vectors.T)
-
-
-def _times(hardware: Hardware, name: str, factors: Floats) -> list[Any]:
-    """Values of a field by factors on its time, within its range where it has one."""
-    value = getattr(hardware, name)
-    if name in RATES:
-        drawn = np.full(len(factors), np.inf) if value is None else value / factors
-    else:
-        drawn = np.maximum(value * factors, 1.0 if name in SLOWDOWNS else 0.0)
-    known = hardware.spread.get("ranges", {}).get(name)
-    if known is not None and name not in SLOWDOWNS:
-        drawn = np.clip(drawn, known["low"], known["high"])
-    if name in COSTS:
-        return [round(one) for one in drawn.tolist()]
-    return [None if one == np.inf else one for one in drawn.tolist()]
 
 
 # A distribution is its quantiles at these normal scores, and straight between them: least, p10, median, p90,
@@ -271,13 +268,19 @@ class Scatter:
     num_bytes: Ints
     quantiles: Floats
     counts: Ints
-    by_mean: NDArray[np.bool_]
+    by_mean: Flags
     sigmas: Floats
 
     @property
     def known(self) -> int:
         """How many points have a scatter."""
         return int(np.count_nonzero(self.counts))
+
+    @property
+    def not_known(self) -> tuple[str, ...]:
+        """That all-reduces do not vary, or at how many sizes they do not; empty where all do."""
+        missing, sizes = len(self.counts) - self.known, len(self.counts)
+        return (NO_SCATTER + (f" at {missing} of {sizes} sizes" if self.known else ""),) if missing else ()
 
     @property
     def knows(self) -> bool:
@@ -295,14 +298,12 @@ class Scatter:
         for point, count in enumerate(self.counts.tolist()):
             if not np.isnan(self.sigmas[point]):
                 factors[:, point] = np.exp(self.sigmas[point] * generator.standard_normal(times))
-                continue
-            if not count:
-                continue
-            drawn = min(count, _MOST_SAMPLES)
-            luck = generator.standard_normal((times, drawn))
-            samples = np.interp(luck, SCORES, self.quantiles[point])
-            made = samples.mean(axis=1) if self.by_mean[point] else np.quantile(samples, 0.5, axis=1)
-            factors[:, point] = 1 + (made / made.mean() - 1) * (drawn / count) ** 0.5
+            elif count:
+                drawn = min(count, _MOST_SAMPLES)
+                luck = generator.standard_normal((times, drawn))
+                samples = np.interp(luck, SCORES, self.quantiles[point])
+                made = samples.mean(axis=1) if self.by_mean[point] else np.quantile(samples, 0.5, axis=1)
+                factors[:, point] = 1 + (made / made.mean() - 1) * (drawn / count) ** 0.5
         return factors
 
     def jitter(self, wires: Ints, luck: Floats) -> Floats:
@@ -327,9 +328,15 @@ def read_scatter(hardware: Hardware) -> Scatter:
     counts, rows, by_mean, sigmas = [], [], [], []
     for point in hardware.all_reduce:
         known = spread.get(str(point.num_bytes), {})
-        _check(point, known)
+        for name in ("count", "low_ns", "high_ns", *_NAMES):
+            if (value := known.get(name, 0)) > MOST_NS:
+                field = f"spread.all_reduce.{point.num_bytes}.{name}"
+                raise InputError(f"{field}: {value} is not legal; give at most {MOST_NS}")
         by_mean.append(str(known.get("quantile", "median")).startswith("mean"))
-        sigmas.append(_sigma(known))
+        has_interval = {"low_ns", "high_ns"} <= set(known)
+        sigmas.append(
+            log(max(1, known["high_ns"]) / max(1, known["low_ns"])) / (2 * _P975) if has_interval else nan
+        )
         quantiles = _quantiles(point, known)
         counts.append(0 if quantiles is None else known["count"])
         rows.append(np.ones(len(SCORES)) if quantiles is None else quantiles)
@@ -340,21 +347,6 @@ def read_scatter(hardware: Hardware) -> Scatter:
         by_mean=np.array(by_mean),
         sigmas=np.array(sigmas, dtype=np.float64),
     )
-
-
-def _check(point: CurvePoint, known: dict[str, Any]) -> None:
-    for name in ("count", "low_ns", "high_ns", *_NAMES):
-        if (value := known.get(name, 0)) > MOST_NS:
-            raise InputError(
-                f"spread.all_reduce.{point.num_bytes}.{name}: {value} is not legal; give at most {MOST_NS}"
-            )
-
-
-def _sigma(known: dict[str, Any]) -> float:
-    """One sigma of the logarithm of a point, from its 95 % interval; NaN where none is kept."""
-    if not {"low_ns", "high_ns"} <= set(known):
-        return nan
-    return log(max(1, known["high_ns"]) / max(1, known["low_ns"])) / (2 * _P975)
 
 
 def _quantiles(point: CurvePoint, known: dict[str, Any]) -> Floats | None:

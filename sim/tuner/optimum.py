@@ -1,19 +1,32 @@
-"""The best contiguous partition for any machine, and what is proved: exact, all tried, or climbed to."""
+"""The best contiguous partition for any machine, and what is proved: exact, all tried, or climbed to.
+
+On one FIFO channel, with nothing that stretches or blocks, the search is exact. To finish by F with copies
+back in order, a bucket's all-reduce must end before F minus the copies of it and of all later buckets: a
+deadline that depends on the bucket's first gradient. For a given F the earliest end of each prefix then
+decides, and the least F for which there is one is found by bisection. Without copies one pass is enough. On
+any other machine the same search gives a bound: slow-downs and blocked launches only add, and several
+channels together pass no more than one that is as fast as all of them. ``lower_bound_ns`` needs no search,
+and knows what slow-downs add.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import ceil, floor
+from typing import NamedTuple
 
 import numpy as np
 
-from sim.clock.arrays import Flags
+from sim.clock.arrays import Flags, Floats, Ints
 from sim.clock.machine_code import compiled
+from sim.clock.program import FULL_SPEED
 from sim.systems.cut import NO_LIMIT
-from sim.tuner.exact import covers, exact_optimum, lower_bound_ns
-from sim.tuner.problem import Buckets, Problem, Tables, score, score_all, tell
+from sim.tuner.problem import NEVER, Buckets, Problem, Tables, score, score_all, service, tell
 
 EXHAUSTIVE_PLACES = 15  # 32,768 partitions
 CLIMBS = 2
 _PLACES_PLAYED = 1_000_000  # by a climb: evaluations x gradients
+MOST_STEPS = 500_000_000  # of the exact search, some two seconds
+MOST_POINTS = 20_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +83,7 @@ def find_optimum(
         best = min(best, problem.buckets(tried), key=quality)
         proof = f"all {len(ends)} contiguous partitions simulated"
     else:
-        best = min(best, *_climb(problem, sorted(set(pool), key=quality)), key=quality)
+        best = min(best, *climbed(problem, sorted(set(pool), key=quality)), key=quality)
         proof = "refined by simulation; not proved by search"
     closes = problem.closes(best)
     if closes is not None and not (exact is not None and is_exact and best is exact.buckets):
@@ -89,12 +102,298 @@ def find_optimum(
     )
 
 
+# ---- The exact search.
+
+
+class Exact(NamedTuple):
+    """Buckets in launch order, and the ns before which no partition is synchronised: where the search
+    ``covers`` the problem, these buckets are."""
+
+    buckets: Buckets
+    at_least_ns: int
+
+
+class Lattice(NamedTuple):
+    """How many gradients of each run are sent: a prefix takes some first ones of each, and is a point.
+
+    ``first``: by place, the earliest start in ns of a bucket that waits for it. ``places``: those of all
+    runs, one run after the other; run r's begin at ``starts[r]``, and one gradient more of it is
+    ``strides[r]`` points further. ``wire``, ``copied``: running sums along ``places`` from 0 (one entry more
+    for each run) of bytes on the wire, and ns of copying back. ``curve_bytes``, ``curve_ns``: the curve of
+    the one channel.
+    """
+
+    first: Ints
+    places: Ints
+    starts: Ints
+    strides: Ints
+    wire: Ints
+    copied: Ints
+    curve_bytes: Ints
+    curve_ns: Ints
+
+
+def covers(problem: Problem) -> bool:
+    """Whether what is found is the optimum: one channel, nothing that stretches or blocks, and launches that
+    take no longer than the all-reduces they start, so that none waits for another's launch."""
+    machine = problem.machine
+    return machine.launch_cost_ns <= int(problem.curve_ns.min()) and machine.in_force <= {"launch_cost_ns"}
+
+
+def exact_optimum(problem: Problem, upper_ns: int) -> Exact | None:
+    """The best contiguous partition on one FIFO channel (see ``covers``); elsewhere a bound, and a partition.
+
+    Args:
+        problem: the workload on the machine.
+        upper_ns: ``sync_end_ns`` of some partition; not used where nothing is copied back.
+
+    Returns:
+        None where there are too many gradients.
+    """
+    runs = [np.flatnonzero(problem.run == number) for number in range(int(problem.run.max()) + 1)]
+    taken = [len(run) + 1 for run in runs]
+    points = float(np.prod(taken, dtype=np.float64))
+    steps = points * max(taken) / 2 * (30 if problem.copies_out else 1)  # so many tries of a finish
+    if points > MOST_POINTS or steps > MOST_STEPS:
+        return None
+    curve_ns, slack_ns = _as_one_channel(problem)
+    wire, copied = (
+        np.concatenate([np.append(0, np.cumsum(each[run])) for run in runs])
+        for each in (problem.wire, problem.copy_back)
+    )
+    lattice = Lattice(
+        first=problem.ready + problem.machine.launch_cost_ns,
+        places=np.concatenate(runs),
+        starts=np.cumsum([0, *map(len, runs)]),
+        strides=np.append(np.cumprod(taken[:0:-1])[::-1], 1).astype(np.int64),
+        wire=wire,
+        copied=copied,
+        curve_bytes=problem.curve_bytes,
+        curve_ns=curve_ns,
+    )
+    known = lower_bound_ns(problem)
+    if not problem.copies_out:
+        ends = earliest_ends(lattice, NEVER)
+        least = max(problem.lane_end, int(ends[-1]))
+    else:
+        least = upper_ns + slack_ns
+        low, ends = min(known, least) - 1, earliest_ends(lattice, least)
+        while least - low > 1:
+            middle = (low + least) // 2
+            tried = earliest_ends(lattice, middle)
+            if tried[-1] == NEVER:
+                low = middle
+            else:
+                least, ends = middle, tried
+    at_least = max(known, least - slack_ns)
+    if problem.copies_out and not covers(problem):
+        sent_ns = int(earliest_ends(lattice, NEVER)[-1]) - slack_ns
+        at_least = max(at_least, _copied_ns(problem, sent_ns))
+    return Exact(problem.buckets(longest_buckets(lattice, ends, least)), at_least)
+
+
+@compiled
+def earliest_ends(lattice: Lattice, target: int) -> Ints:
+    """The earliest time at which one FIFO channel can have sent each prefix, if all is to end by ``target``,
+    ns (``NEVER`` where copies back are free); ``NEVER`` where there is none.
+
+    The last bucket of a prefix belongs to the run whose last place is latest, as buckets are launched in that
+    order. A bucket has to end early enough for its own copy back and those of all buckets that follow. The
+    curve may fall.
+    """
+    starts, wire, copied = lattice.starts, lattice.wire, lattice.copied
+    curve_bytes, curve_ns = lattice.curve_bytes, lattice.curve_ns
+    runs = starts.size - 1
+    digits = np.zeros(runs, np.int64)
+    points, total = 1, 0
+    for run in range(runs):
+        points *= starts[run + 1] - starts[run] + 1
+        total += copied[starts[run + 1] + run]
+    # The curve as lines to points, and what no message reaches beyond the last. ``least_later``: the least ns
+    # from a point on, which no larger message can beat.
+    sizes = curve_bytes.size
+    slope, least_later = np.zeros(sizes + 1), np.full(sizes + 1, np.inf)
+    for k in range(1, sizes):
+        slope[k] = (curve_ns[k] - curve_ns[k - 1]) / (curve_bytes[k] - curve_bytes[k - 1])
+    for k in range(sizes - 1, -1, -1):
+        least_later[k] = min(least_later[k + 1], curve_ns[k])
+
+    ends = np.full(points, NEVER)
+    ends[0] = 0
+    for point in range(1, points):
+        run = runs - 1
+        while digits[run] == starts[run + 1] - starts[run]:
+            digits[run] = 0
+            run -= 1
+        digits[run] += 1
+        place, owner, sent = _last_of(lattice, digits)
+        start = starts[owner] + owner  # of the owner's running sums
+        last = start + digits[owner]
+        ready = lattice.first[place]
+        left = target - (total - (sent - copied[last]))  # when copies must begin, but for the owner's own
+        # What cannot end sooner by floats, which are off by less than a ns, is not counted in whole ns.
+        best, segment = NEVER, 0
+        for at in range(last - 1, start - 1, -1):
+            size, limit = wire[last] - wire[at], left + copied[at]
+            while segment < sizes and size >= curve_bytes[segment]:
+                segment += 1
+            known = max(segment - 1, 0)
+            about = curve_ns[known] + slope[segment] * (size - curve_bytes[known]) - 1.0
+            soonest = ready + min(about, least_later[segment] - 1.0)
+            if soonest > best or soonest > limit:
+                break  # a longer bucket takes no less, and leaves no more time for copies
+            begin = max(ends[point - (last - at) * lattice.strides[owner]], ready)
+            if begin >= best or begin + about > min(best, limit):
+                continue
+            end = begin + service(curve_bytes, curve_ns, size)
+            if end < best and end <= limit:
+                best = end
+        ends[point] = best
+    return ends
+
+
+@compiled
+def longest_buckets(lattice: Lattice, ends: Ints, target: int) -> Flags:
+    """Which places end a bucket if all is synchronised by ``target``, ns, given the ``earliest_ends``: from
+    the last on, each as long as can be."""
+    starts, wire, copied = lattice.starts, lattice.wire, lattice.copied
+    closes = np.zeros(lattice.places.size, np.bool_)
+    digits = np.diff(starts)
+    total = _last_of(lattice, digits)[2]
+    point, deadline = ends.size - 1, target
+    while point > 0:
+        place, owner, sent = _last_of(lattice, digits)
+        closes[place] = True
+        start = starts[owner] + owner
+        last = start + digits[owner]
+        for at in range(start, last):
+            back = total - (sent - copied[last]) - copied[at]  # ns of its own copy and of all behind it
+            took = service(lattice.curve_bytes, lattice.curve_ns, wire[last] - wire[at])
+            latest = min(deadline, target - back) - took
+            before = point - (last - at) * lattice.strides[owner]
+            if at == last - 1 or max(ends[before], lattice.first[place]) <= latest:
+                break
+        point, deadline, digits[owner] = before, latest, at - start
+    return closes
+
+
+@compiled
+def _last_of(lattice: Lattice, digits: Ints) -> tuple[int, int, int]:
+    """Of a prefix with so many gradients of each run: its latest place, the run of that, and ns to copy all
+    of it back."""
+    latest, owner, sent = -1, 0, 0
+    for run in range(digits.size):
+        sent += lattice.copied[lattice.starts[run] + run + digits[run]]
+        if digits[run]:
+            place = lattice.places[lattice.starts[run] + digits[run] - 1]
+            if place > latest:
+                latest, owner = place, run
+    return latest, owner, sent
+
+
+# ---- Bounds.
+
+
+def _copied_ns(problem: Problem, sent_ns: int) -> int:
+    """When all can be copied back at the earliest, in ns, if nothing is sent before ``sent_ns``.
+
+    Copies begin when backward has ended, and from then on something is being sent until all is. What is
+    copied meanwhile takes longer, and holds up what is sent; the rest comes behind it. The bucket that ends
+    last is copied behind it in any case.
+    """
+    machine, total = problem.machine, int(problem.copy_back.sum())
+    last = int(problem.copy_back[-1]) if problem.has_one_run else 0
+    rates = machine.copying_out
+    passes = max(rates.alone, machine.channels * rates.shared) / problem.together
+    held_up = min(1.0, (1 - min(1.0, passes)) * FULL_SPEED / rates.lane)  # ns for each ns of copies
+    waits = 0 if machine.launch_blocks_compute else machine.launch_cost_ns  # for the last launch, and copies
+    return floor(sent_ns + last + (total - last) * held_up) - waits - 1
+
+
+def least_services_ns(problem: Problem) -> Floats:
+    """Least total service time in ns of all gradients from each place on, however they are cut; 0 at the end.
+
+    By lines alpha + beta * num_bytes, both >= 0, that no message is below: buckets that hold S bytes in all
+    cost at least alpha + beta * S, however many they are. They are steep as the lower hull of the curve, from
+    each point to the next, but no steeper than its cheapest byte. A real service time is rounded to the
+    nearest ns, so that the bound is half a ns lower for each bucket.
+    """
+    sizes = np.append(0, problem.curve_bytes).astype(np.float64)
+    times = np.append(problem.curve_ns[0], problem.curve_ns).astype(np.float64)
+    run, rise = sizes - sizes[:, None], times - times[:, None]
+    to_right = np.divide(rise, run, out=np.full_like(run, np.inf), where=run > 0).min(axis=1)
+    with_bytes = sizes > 0
+    cheapest = float((times[with_bytes] / sizes[with_bytes]).min()) if with_bytes.any() else 0.0
+    slopes = np.clip(np.append(to_right, cheapest), 0.0, cheapest)[:, None]
+    each = np.maximum(0.0, (times - slopes * sizes).min(axis=1, keepdims=True))
+    rest = np.append(np.cumsum(problem.wire[::-1])[::-1], 0)
+    at_most = np.arange(len(problem), -1, -1)
+    bounds = each + slopes * rest - np.where(each >= 0.5, 0.5, 0.5 * at_most)
+    bounds[:, -1] = 0.0
+    best: Floats = np.maximum(0.0, bounds.max(axis=0)) * (1 - 1e-12)
+    return best
+
+
+def lower_bound_ns(problem: Problem) -> int:
+    """No contiguous partition synchronises before this, in ns from the start of backward; needs no search.
+
+    Of a machine without small messages, as ``Problem.for_search`` has it, and as is true of
+    ``exact_optimum``.
+
+    For every gradient: what is ready from it on cannot start before it is ready and copied in, and must all
+    be sent; the last of it must be copied back. And: nothing ends before the compute lane and all copies
+    back. With several channels, work passes at most at the rate of all channels together. Where backward and
+    collectives slow each other down, what is sent beside backward makes it longer and takes longer: in
+    ``beside`` ns of the lane's time with a collective under way ``beside * slow`` of the work is done, and of
+    the lane's ``beside * own``. The bound takes the best share, and between its corners the end is linear.
+    Other slow-downs only add, and are left out; so do ends that are rounded up.
+    """
+    machine, count = problem.machine, len(problem)
+    runs = int(problem.run.max()) + 1
+    copy_out = int(problem.copy_back.sum())
+    lane_end = problem.lane_end + (machine.launch_cost_ns * runs if machine.launch_blocks_compute else 0)
+    if not problem.curve_ns.any():
+        return lane_end + copy_out
+    # Copies are in bucket order: with a single run, the last follows every collective.
+    last = np.zeros(count) if runs > 1 else np.full(count, float(problem.copy_back[-1]))
+    last[-1] = float(problem.copy_back[-1])
+    start, work = problem.ready + machine.launch_cost_ns, least_services_ns(problem)[:-1]
+    rates, free = machine.computing, problem.together / FULL_SPEED
+    slow, own = max(rates.alone, machine.channels * rates.shared) / FULL_SPEED, rates.lane / FULL_SPEED
+    lane = np.maximum(0.0, lane_end - start)
+    most = np.minimum(lane / own, work / slow)
+    # Where the two ends below cross, as far as that is within reach.
+    cross = np.clip((start + lane + work / free + last - lane_end - copy_out) * free / slow, 0.0, most)
+    beside = np.stack([np.zeros(count), most, cross])
+    longer, left = beside * (1 - own), work - beside * slow
+    sent = np.where(left > 1e-9 * work, start + lane + longer + left / free, start + beside)
+    ends = np.maximum(sent + last, lane_end + longer + copy_out).min(axis=0)
+    return max(lane_end + copy_out, ceil(float(ends.max()) - 1e-3))
+
+
+def _as_one_channel(problem: Problem) -> tuple[Ints, int]:
+    """The curve of one channel that is as fast as all channels together, its times in ns; and ``slack_ns``,
+    by how much a whole partition may be quicker than this curve says.
+
+    Every time on the curve is lowered by 2 ns, so that rounding cannot make it too long: half a ns of an
+    all-reduce's time, and half of a line between two points. Times below 0 become 0, which is what
+    ``slack_ns`` allows for.
+    """
+    if problem.together <= FULL_SPEED:
+        return problem.curve_ns, 0
+    curve = problem.curve_ns * FULL_SPEED // problem.together - 2
+    return np.maximum(0, curve), 2 * len(problem) if (curve < 0).any() else 0
+
+
+# ---- Climbing.
+
+
 def _budget(problem: Problem) -> int:
     """How many evaluations a climb may make."""
     return max(100, _PLACES_PLAYED // len(problem))
 
 
-def _climb(problem: Problem, starts: Iterable[Buckets]) -> list[Buckets]:
+def climbed(problem: Problem, starts: Iterable[Buckets]) -> list[Buckets]:
     """Partitions climbed to from the first of ``starts`` that are contiguous, launched in ready order."""
     found: list[Buckets] = []
     for seed, start in enumerate(starts):

@@ -11,10 +11,9 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import chain, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sim.clock.arrays import Flags, Ints
 from sim.clock.machine_code import compiled
@@ -78,13 +77,6 @@ def run_keys(ordered: Sequence[Gradient]) -> list[int]:
     return [numbers[key] for key in keys] if len(numbers) > 1 else [0] * len(keys)
 
 
-def gather(indices: Ints, bucket_of: Ints) -> Buckets:
-    """The buckets, from the number of each gradient's bucket; within one, gradients stay in order."""
-    members = indices[np.argsort(bucket_of, kind="stable")].tolist()
-    stops = np.cumsum(np.bincount(bucket_of)).tolist()
-    return tuple(tuple(members[start:stop]) for start, stop in pairwise([0, *stops]))
-
-
 class Tables(NamedTuple):
     """What kernels take of a ``Problem``, by the same names."""
 
@@ -131,13 +123,13 @@ class Problem:
     """A job on a machine, one array entry for each place in the ready order.
 
     ``job``, ``link``: as they are given; ``workload``, ``hardware``: those on which DDP without switches
-    takes as long with any buckets. ``order``, ``indices``: index of the gradient; ``run``: number of its run
-    (``run_keys``); ``wire``: its bytes on the wire; ``work``, ``copy_in``: ns of the compute lane for it,
+    takes as long with any buckets. ``order``: index of the gradient, and by index its ``place``; ``run``:
+    number of its run (``run_keys``); ``run_ends``: whether it is the last of its run, where a bucket ends in
+    every partition; ``wire``: its bytes on the wire; ``work``, ``copy_in``: ns of the compute lane for it,
     with its hook; ``copy_back``: ns of copying it out of its bucket; ``ready``: ns at which it is copied in
     if nothing stretches or blocks the lane; ``tail``: ns of backward after the last; ``lane_end``: ns, the
-    end of that lane; ``machine``: what the machine does. ``curve``, and as arrays ``curve_bytes``,
-    ``curve_ns``: the all-reduce curve, as far as all bytes reach. ``times``: how many backwards of a step
-    reduce, each with the buckets.
+    end of that lane; ``machine``: what the machine does. ``curve_bytes``, ``curve_ns``: the all-reduce curve,
+    as far as all bytes reach. ``times``: how many backwards of a step reduce, each with the buckets.
 
     Raises:
         InputError: sizes beyond 2**52 bytes, or a step that is too long to be played.
@@ -149,22 +141,23 @@ class Problem:
         self.times = self.switches.accumulation_steps if self.switches.syncs_each else 1
         self.workload, self.hardware = workload, hardware = self._equivalent()
         self.order = workload.order()
-        self.indices = np.array(self.order, dtype=np.int64)
-        self._place = np.full(len(workload.gradients), len(self))  # an unused gradient has none
-        self._place[self.indices] = np.arange(len(self))
+        self._indices = np.array(self.order, dtype=np.int64)
+        self.place = np.full(len(workload.gradients), len(self))  # an unused gradient has none
+        self.place[self._indices] = np.arange(len(self))
         gradients = [workload.gradients[index] for index in self.order]
         ready = [gradient.ready_ns or 0 for gradient in gradients]
         self.run = np.array(run_keys(gradients), dtype=np.int64)
-        wire, dense = [one.on_wire for one in gradients], [one.num_bytes for one in gradients]
-        _ints("num_bytes of all gradients", [sum(wire), sum(dense)], MOST_BYTES)
+        self.run_ends = np.zeros(len(self), dtype=np.bool_)
+        self.run_ends[len(self) - 1 - np.unique(self.run[::-1], return_index=True)[1]] = True
+        wire, dense = [one.on_wire for one in gradients], sum(one.num_bytes for one in gradients)
+        _ints("num_bytes of all gradients", [sum(wire), dense], MOST_BYTES)
         self.wire = np.array(wire, dtype=np.int64)
         self.work = np.diff(_ints("ready_ns", ready, MOST_NS), prepend=0)
         self.copy_in, self.copy_back = self.copies(hardware, workload.backward_ns)
         self.ready = np.cumsum(self.work + self.copy_in)
         self.tail = workload.backward_ns - (ready[-1] if ready else 0)
         self.lane_end = int(self.ready[-1]) + self.tail if ready else self.tail
-        self.curve = curve_of(hardware)
-        self.curve_bytes, self.curve_ns = curve_arrays(self.curve, sum(wire))
+        self.curve_bytes, self.curve_ns = curve_arrays(curve_of(hardware), sum(wire))
         self.machine = machine_of(workload, hardware)
         self._known: dict[Buckets, int] = {}
 
@@ -192,13 +185,6 @@ class Problem:
         return bool(self.copy_back.any())
 
     @cached_property
-    def run_ends(self) -> NDArray[np.bool_]:
-        """The last place of each run: there a bucket ends in every partition."""
-        ends = np.zeros(len(self), dtype=np.bool_)
-        ends[len(self) - 1 - np.unique(self.run[::-1], return_index=True)[1]] = True
-        return ends
-
-    @cached_property
     def for_search(self) -> "Problem":
         """What a search scores by: without the rule for small messages (``shared_connection``).
 
@@ -208,87 +194,83 @@ class Problem:
         link = self.link
         return Problem(self.job, replace(link, shared_connection=False)) if link.shared_connection else self
 
-    def sync_end_ns(self, buckets: Sequence[Sequence[int]]) -> int:
-        """When all gradients are available under these buckets, in ns from the start of backward."""
-        key = tuple(map(tuple, buckets))
-        end = self._known.get(key)
-        if end is None:
-            stops, wires, back = self.stops(key)
-            sent = services(self.curve_bytes, self.curve_ns, wires)
-            end = self._known[key] = play_step(
-                self.machine, self.work, self.copy_in, self.tail, stops, wires, sent, back
-            )
-        return end
-
-    def stops(self, buckets: Buckets) -> tuple[Ints, Ints, Ints]:
-        """Per bucket in launch order: the last place it waits for, its bytes on the wire, ns to copy it back.
-
-        A bucket waits for those before it too (A3.5).
-        """
-        places, firsts = self._members(buckets)
-        stops = np.maximum.accumulate(np.maximum.reduceat(places, firsts))
-        return stops, np.add.reduceat(self.wire[places], firsts), self.copies_back(buckets, self.copy_back)
-
-    def copies_back(self, buckets: Buckets, copy_back: Ints) -> Ints:
-        """Ns to copy each bucket back, if those of each place take ``copy_back``."""
-        places, firsts = self._members(buckets)
-        made: Ints = np.add.reduceat(copy_back[places], firsts)
-        return made
-
     def copies(self, hardware: Hardware, backward_ns: int) -> tuple[Ints, Ints]:
         """Ns of each gradient's hook and copy into its bucket, and of its copy out of it, on ``hardware``.
 
         Raises:
             InputError: a step with such a backward could be longer than can be played.
         """
-        copied = tuple(copied_bytes(self.workload.gradients[index]) for index in self.order)
+        copied = tuple([copied_bytes(self.workload.gradients[index]) for index in self.order])
         included = "copy_in" in self.workload.ready_includes
         into, hook_ns = (None, 0) if included else (hardware.copy_in_bytes_per_s, hardware.hook_cost_ns)
-        copies_in = [hook_ns + took for took in _transfers_ns(copied, into)]
-        copies_back = _transfers_ns(copied, hardware.copy_out_bytes_per_s)
+        copies_in = hook_ns + np.array(_transfers_ns(copied, into), np.int64)
+        copies_back = np.array(_transfers_ns(copied, hardware.copy_out_bytes_per_s), np.int64)
         # No message takes longer than by the line that lies on the curve, as steep as it goes on.
         curve = curve_of(hardware)
         rise, run = rise_beyond(curve)
         first = max(0, *(point.duration_ns - rise * point.num_bytes // run for point in curve))
         sent = len(self) * (first + 1) + rise * int(self.wire.sum()) // run
-        lane = backward_ns + sum(copies_in) + len(self) * hardware.launch_cost_ns
-        check_length(hardware.name, lane + sent + sum(copies_back))
-        return np.array(copies_in, np.int64), np.array(copies_back, np.int64)
+        lane = backward_ns + int(copies_in.sum()) + len(self) * hardware.launch_cost_ns
+        check_length(hardware.name, lane + sent + int(copies_back.sum()))
+        return copies_in, copies_back
 
-    def closes(self, buckets: Buckets) -> NDArray[np.bool_] | None:
+    # ---- Buckets.
+
+    def bucket_of(self, buckets: Sequence[Sequence[int]]) -> Ints:
+        """The number of each place's bucket, in launch order."""
+        made = np.empty(len(self), np.int64)
+        members = np.fromiter(chain.from_iterable(buckets), np.int64)
+        made[self.place[members]] = np.repeat(np.arange(len(buckets)), list(map(len, buckets)))
+        return made
+
+    def buckets(self, closes: Flags) -> Buckets:
+        """The buckets that end at ``closes``, in launch order: by when their last gradient is ready."""
+        bucket_of = number_buckets(self.run, closes)
+        members = self._indices[np.argsort(bucket_of, kind="stable")].tolist()
+        stops = np.cumsum(np.bincount(bucket_of)).tolist()
+        return tuple(tuple(members[start:stop]) for start, stop in pairwise([0, *stops]))
+
+    def closes(self, buckets: Buckets) -> Flags | None:
         """At which places a bucket ends; None unless this alone makes ``buckets``, in this order."""
-        closes = np.zeros(len(self.order), dtype=np.bool_)
-        closes[np.maximum.reduceat(*self._members(buckets))] = True
+        closes = np.zeros(len(self), dtype=np.bool_)
+        closes[lay_out(self.bucket_of(buckets), self.wire, self.copy_back)[0]] = True
         made = self.buckets(closes)
         return closes if made == buckets or list(map(set, made)) == list(map(set, buckets)) else None
-
-    def _members(self, buckets: Buckets) -> tuple[Ints, Ints]:
-        """The place of each gradient, bucket after bucket, and where in this row each bucket begins."""
-        places = self._place[np.fromiter(chain.from_iterable(buckets), np.int64)]
-        return places, np.cumsum([0, *map(len, buckets[:-1])])
-
-    def buckets(self, closes: NDArray[Any]) -> Buckets:
-        """The buckets that end at ``closes``, in launch order: by when their last gradient is ready."""
-        ends = np.empty(len(self), np.int64)  # the place at which each gradient's bucket ends
-        for run in range(int(self.run.max()) + 1):
-            places = np.flatnonzero(self.run == run)
-            closing = places[closes[places]]
-            ends[places] = closing[np.searchsorted(closing, places)]
-        return gather(self.indices, np.unique(ends, return_inverse=True)[1])
 
     def singles(self) -> Buckets:
         """One bucket a gradient."""
         return tuple(zip(self.order))
 
+    def sync_end_ns(self, buckets: Sequence[Sequence[int]]) -> int:
+        """When all gradients are available under these buckets, in ns from the start of backward."""
+        key = tuple(map(tuple, buckets))
+        end = self._known.get(key)
+        if end is None:
+            end = self._known[key] = play_buckets(self.tables, self.bucket_of(key))
+        return end
+
+    # ---- The job's switches.
+
     @cached_property
     def switches(self) -> Switches:
         """Those of the job."""
-        return read_switches(self._any_buckets)
+        return read_switches(self._any_buckets) if self.job.switches else Switches()
 
     @cached_property
     def compiled(self) -> Workload:
         """The job as DDP sees it, under torch.compile too."""
-        return as_compiled(self.job, self._any_buckets)
+        return as_compiled(self.job, self._any_buckets) if self.job.switches else self.job
+
+    @cached_property
+    def _any_buckets(self) -> Assignment:
+        kwargs, settings = split_switches(self.job.switches)
+        everything = tuple(range(len(self.job.gradients)))
+        return Assignment(bucket_indices=(everything,), ddp_kwargs=kwargs, settings=settings)
+
+    @cached_property
+    def default(self) -> Assignment:
+        """DDP's default."""
+        return self.as_used(assign(self.compiled))
 
     @cached_property
     def in_use(self) -> Assignment | None:
@@ -313,40 +295,52 @@ class Problem:
         """What a step holds beside its backwards with ``assignment`` that reduce."""
         return step_ns - self.times * self.sync_end_ns(assignment.bucket_indices)
 
-    @property
-    def _any_buckets(self) -> Assignment:
-        kwargs, settings = split_switches(self.job.switches)
-        everything = tuple(range(len(self.job.gradients)))
-        return Assignment(bucket_indices=(everything,), ddp_kwargs=kwargs, settings=settings)
-
     def _equivalent(self) -> tuple[Workload, Hardware]:
         """A workload and a machine on which DDP without switches takes as long with any buckets."""
-        workload, hardware, switches = self.job, self.link, self.switches
-        if not workload.switches:
-            return workload, hardware
-        check_used(workload, switches)
+        hardware, switches, seen = self.link, self.switches, self.compiled
+        check_used(self.job, switches)
+        if not self.job.switches:
+            return self.job, hardware
         earlier_ns = 0
         if switches.accumulation_steps > 1 and self.times == 1:
-            largest = assign(workload, "single")
-            earlier_ns = simulate(workload, hardware, largest, "analytic").accumulation_ns
-        seen = replace(self.compiled, job=None)
-        if switches.find_unused_parameters or switches.static_graph:
-            seen = _all_ready(seen)
+            earlier_ns = self.simulate(assign(self.job, "single"), "analytic").accumulation_ns
+        # Unused ones that are searched for are marked, and so ready, when the first gradient is (A3.13).
+        finds = switches.find_unused_parameters or switches.static_graph
+        unused = {one.index for one in seen.gradients if one.ready_ns is None} if finds else set()
+        order = (*sorted(unused, reverse=True), *seen.order())
+        # Each hook marks its gradient, and adds it to that of the micro-batches before (A3.12).
         adds = switches.accumulation_steps > 1 and switches.set_to_none
-        seen = _later(
-            seen,
-            hardware.mark_used_ns if switches.searches else 0,
-            hardware.accumulate_bytes_per_s if adds else None,
-        )
+        later, total = dict.fromkeys(range(len(seen.gradients)), 0), 0
+        for index in order:
+            one = seen.gradients[index]
+            total += hardware.mark_used_ns if switches.searches else 0
+            if adds and not one.sparse:
+                total += transfer_ns(one.num_bytes, hardware.accumulate_bytes_per_s)
+            later[index] = total
+
+        def moved(times: ReadyTimes) -> ReadyTimes:
+            first = min((time for time in times if time is not None), default=None)
+            filled = (first if at in unused and time is None else time for at, time in enumerate(times))
+            return tuple(None if time is None else time + later[at] for at, time in enumerate(filled))
+
+        seen = seen.retimed(moved, backward_ns=seen.backward_ns + total, ready_order=order, job=None)
         hook = switches.hook
         dtype = None if hook is None else hook.dtype
+        # Copies are counted by the bytes on the wire, and are of the gradients' own.
+        width = max(DTYPE_BYTES[one.dtype] for one in seen.gradients)
+        narrow = 1.0 if dtype is None else DTYPE_BYTES[dtype] / width
         into = None if switches.keeps_views and hook is not None else hardware.copy_in_bytes_per_s
         back = None if switches.gradient_as_bucket_view else hardware.copy_out_bytes_per_s
-        narrow = 1.0  # copies are counted by the bytes on the wire, and are of the gradients' own
-        if dtype is not None:
-            narrow = DTYPE_BYTES[dtype] / max(DTYPE_BYTES[one.dtype] for one in seen.gradients)
+
+        def sent(one: Gradient) -> Gradient:
+            wire = one.wire_bytes
+            if dtype is not None and not one.sparse:
+                wire = one.num_bytes * DTYPE_BYTES[dtype] // DTYPE_BYTES[one.dtype]
+            return replace(one, wire_bytes=wire, uses=1 if finds else one.uses)
+
         return replace(
-            _on_wire(seen, dtype),
+            seen,
+            gradients=tuple(map(sent, seen.gradients)),
             forward_ns=seen.forward_ns + earlier_ns,
             buffers=seen.buffers if switches.syncs_buffers else (),
         ), replace(
@@ -356,50 +350,7 @@ class Problem:
         )
 
 
-def _all_ready(workload: Workload) -> Workload:
-    """With unused parameters ready as the first gradient is, when DDP marks them (A3.13), and ready once."""
-    unused = [one.index for one in workload.gradients if one.ready_ns is None]
-
-    def filled(times: ReadyTimes) -> ReadyTimes:
-        first = min((time for time in times if time is not None), default=None)
-        return tuple(first if time is None and index in missing else time for index, time in enumerate(times))
-
-    missing = set(unused)
-    order = (*sorted(unused, reverse=True), *workload.order())
-    made = workload.retimed(filled, ready_order=order) if unused else workload
-    return replace(made, gradients=tuple(replace(one, uses=1) for one in made.gradients))
-
-
-def _later(workload: Workload, mark_ns: int, add_bytes_per_s: float | None) -> Workload:
-    """With the time that each hook takes to mark its gradient as used (A3.13), and the time that it takes to
-    add the gradient to that of the micro-batches before (A3.12).
-    """
-    total, later = 0, {}
-    for index in workload.order():
-        gradient = workload.gradients[index]
-        total += mark_ns + (0 if gradient.sparse else transfer_ns(gradient.num_bytes, add_bytes_per_s))
-        later[index] = total
-
-    def moved(times: ReadyTimes) -> ReadyTimes:
-        return tuple(None if one is None else one + later.get(at, 0) for at, one in enumerate(times))
-
-    if not total:
-        return workload
-    return workload.retimed(moved, backward_ns=workload.backward_ns + total, ready_order=workload.order())
-
-
-def _on_wire(workload: Workload, dtype: str | None) -> Workload:
-    """With the bytes that gradients have on the wire, where another dtype is sent."""
-    if dtype is None:
-        return workload
-    width = DTYPE_BYTES[dtype]
-    return replace(
-        workload,
-        gradients=tuple(
-            one if one.sparse else replace(one, wire_bytes=one.num_bytes * width // DTYPE_BYTES[one.dtype])
-            for one in workload.gradients
-        ),
-    )
+# ---- Kernels.
 
 
 @compiled
@@ -436,6 +387,24 @@ def services(curve_bytes: Ints, curve_ns: Ints, wires: Ints) -> Ints:
     for k in range(wires.size):
         made[k] = service(curve_bytes, curve_ns, wires[k])
     return made
+
+
+@compiled
+def lay_out(bucket_of: Ints, wire: Ints, copy_back: Ints) -> tuple[Ints, Ints, Ints]:
+    """Per bucket in launch order: the last place it waits for, its bytes on the wire, ns to copy it back.
+
+    ``bucket_of``, ``wire``, ``copy_back``: by place. A bucket waits for those before it too (A3.5).
+    """
+    count = bucket_of.max() + 1
+    stops, wires, back = np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)
+    for place in range(bucket_of.size):
+        bucket = bucket_of[place]
+        stops[bucket] = place
+        wires[bucket] += wire[place]
+        back[bucket] += copy_back[place]
+    for bucket in range(1, count):
+        stops[bucket] = max(stops[bucket], stops[bucket - 1])
+    return stops, wires, back
 
 
 @compiled
@@ -511,25 +480,32 @@ def play_many(
 
 
 @compiled
-def score(tables: Tables, closes: Flags) -> int:
-    """``play_step`` of the partition whose buckets end at ``closes``: one accumulator a run, as in torch."""
-    places = tables.run.size
-    filled, held = np.zeros(places, np.int64), np.zeros(places, np.int64)  # of what is open, by run
-    count = 0
-    for place in range(places):
-        count += closes[place]
-    stops, wires, back = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
-    count = 0
-    for place in range(places):
-        key = tables.run[place]
-        filled[key] += tables.wire[place]
-        held[key] += tables.copy_back[place]
-        if closes[place]:
-            stops[count], wires[count], back[count] = place, filled[key], held[key]
-            filled[key] = held[key] = 0
-            count += 1
+def play_buckets(tables: Tables, bucket_of: Ints) -> int:
+    """``play_step`` of these buckets."""
+    stops, wires, back = lay_out(bucket_of, tables.wire, tables.copy_back)
     sent = services(tables.curve_bytes, tables.curve_ns, wires)
     return play_step(tables.machine, tables.work, tables.copy_in, tables.tail, stops, wires, sent, back)
+
+
+@compiled
+def number_buckets(run: Ints, closes: Flags) -> Ints:
+    """The number of each place's bucket, if one ends at each of ``closes``, and at the last of each run."""
+    number = 0
+    for place in range(run.size):
+        number += closes[place]
+    bucket_of, current = np.empty(run.size, np.int64), np.empty(run.size, np.int64)  # the latter by run
+    for place in range(run.size - 1, -1, -1):
+        if closes[place]:
+            number -= 1
+            current[run[place]] = number
+        bucket_of[place] = current[run[place]]
+    return bucket_of
+
+
+@compiled
+def score(tables: Tables, closes: Flags) -> int:
+    """``play_step`` of the partition whose buckets end at ``closes``."""
+    return play_buckets(tables, number_buckets(tables.run, closes))
 
 
 @compiled

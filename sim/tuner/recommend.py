@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 
 from sim.costs.doubts import doubts_about, is_refuted
 from sim.costs.own_costs import told_unmeasured
@@ -9,18 +10,20 @@ from sim.metrics.bottleneck import critical_path
 from sim.metrics.step import summarize
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.checks import at_least
+from sim.nouns.ddp_switches import LAST_CAP
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Family, Gain, Recommendation
 from sim.nouns.workload import Workload
 from sim.systems.cut import limits_for
-from sim.systems.ddp_assignment import is_never_rebuilt
+from sim.systems.ddp_assignment import is_never_rebuilt, rebuild_order
 from sim.systems.registry import assign
 from sim.tuner.caps import CapCurve, cap_curve
 from sim.tuner.draws import draw
-from sim.tuner.gain import DEFAULT_WORDS, Paired, choose, doubted, find_plateau, judge_gain
+from sim.tuner.gain import DEFAULT_WORDS, Paired, choose, doubted, judge_gain
 from sim.tuner.optimum import Optimum, find_optimum
 from sim.tuner.problem import Buckets, Problem, listened_to, tell
-from sim.tuner.sweep import find_setting, sweep
+from sim.tuner.setting import find_plateau, find_setting
+from sim.tuner.sweep import sweep
 from sim.units import MIB, format_ms, format_percent
 
 DEFAULT = "default"
@@ -32,26 +35,37 @@ IN_USE = "the buckets that the job had"  # where these are not DDP's default
 
 def as_assignment(problem: Problem, buckets: Buckets) -> Assignment:
     """These buckets as an assignment under the job's switches, with the ``bucket_cap_mb_list`` that makes
-    stock DDP (torch >= 2.11) rebuild them where one does: of one dtype and device, contiguous in ready order,
-    none of which ends in an empty tensor (B(i))."""
+    stock DDP (torch >= 2.11) rebuild them where one does."""
     workload = problem.compiled
     sizes = bucket_bytes(workload, buckets)
-    caps = [
-        limit / MIB for limit in limits_for(sizes[::-1] if is_never_rebuilt(workload.switches) else sizes)
-    ]
-    reaches = False
-    if len({gradient.key for gradient in workload.gradients}) == 1:
-        rebuilt = assign(workload, bucket_cap_mb_list=caps).bucket_indices
-        reaches = list(map(sorted, rebuilt)) == list(map(sorted, buckets))
+    reached = {}
+    if is_reached(problem, buckets):
+        limits = limits_for(sizes[::-1] if is_never_rebuilt(workload.switches) else sizes)
+        reached = {CAP_LIST: [limit / MIB for limit in limits]}
     found = Assignment(
         bucket_indices=buckets,
         bucket_bytes=sizes,
-        ddp_kwargs={CAP_LIST: caps} if reaches else {},
-        requires={"torch": ">=2.11"} if reaches else {},
+        ddp_kwargs=reached,
+        requires={"torch": ">=2.11"} if reached else {},
         made_for=made_for(workload, problem.hardware.world_size),
         provenance={"source": "sim.tune", "workload": workload.name},
     )
     return problem.as_used(found)
+
+
+def is_reached(problem: Problem, buckets: Buckets) -> bool:
+    """Whether limits of their sizes make DDP cut these buckets (B(i)): of one dtype and device, contiguous as
+    it walks, none of which ends in an empty tensor, ahead of which it would be closed."""
+    workload = problem.compiled
+    order: tuple[int, ...] = tuple(range(len(workload.gradients)))
+    if is_never_rebuilt(workload.switches):  # it walks its parameters, and turns the buckets around (A2.3)
+        buckets = tuple(tuple(sorted(bucket)) for bucket in reversed(buckets))
+    else:
+        order = rebuild_order(workload)
+    if not problem.has_one_run or workload.switches.get(LAST_CAP):
+        return False
+    closed = all(len(one) == 1 or workload.gradients[one[-1]].num_bytes for one in buckets)
+    return closed and tuple(chain.from_iterable(buckets)) == order
 
 
 def tune(
@@ -91,8 +105,7 @@ def tune(
 def _recommend(problem: Problem, seed: int, draws: int) -> Recommendation:
     workload, hardware = problem.job, problem.link
     curve = cap_curve(problem)
-    plain = problem.as_used(assign(problem.compiled))
-    families = {DEFAULT: plain, CAP: problem.as_used(_best_cap(problem, curve))}
+    families = {DEFAULT: problem.default, CAP: problem.as_used(_best_cap(problem, curve))}
     default, against = compared_with(problem)
     optimum = _search(problem, curve)
     nominal = families[ANY_BUCKETS] = as_assignment(problem, optimum.buckets)
@@ -126,10 +139,10 @@ def _recommend(problem: Problem, seed: int, draws: int) -> Recommendation:
         )
     if CAP_LIST in nominal.ddp_kwargs:
         told[CAP_LIST] = told[ANY_BUCKETS]
-    plateau = find_plateau(curve, paired, best, plain)
+    plateau = find_plateau(curve, paired, best, problem.default)
     tell("sweeping caps")
     setting = find_setting(
-        sweep(workload, hardware),
+        {row.bucket_cap_mb: row.step_ns for row in sweep(workload, hardware) if row.bucket_cap_mb},
         default_ns=baseline.step_ns,
         best_ns=report.step_ns,
         gain=gain,
@@ -180,9 +193,7 @@ def gain(
 
 def compared_with(problem: Problem) -> tuple[Assignment, str]:
     """What a gain is told against: DDP's default, or the buckets that the job had; and in words."""
-    if problem.in_use is not None:
-        return problem.in_use, IN_USE
-    return problem.as_used(assign(problem.compiled)), DEFAULT_WORDS
+    return (problem.default, DEFAULT_WORDS) if problem.in_use is None else (problem.in_use, IN_USE)
 
 
 def _gain(paired: Paired, best: Assignment, against: str, instead_of: Assignment | None = None) -> Gain:
@@ -216,7 +227,7 @@ def _search(problem: Problem, curve: CapCurve | None = None) -> Optimum:
         best = _best_cap(problem, cap_curve(problem) if curve is None else curve)
         return [one.bucket_indices for one in (best, assign(problem.compiled, "single"))]
 
-    known = [assign(problem.compiled).bucket_indices, problem.singles()]
+    known = [problem.default.bucket_indices, problem.singles()]
     return find_optimum(problem.for_search, known, further=further)
 
 

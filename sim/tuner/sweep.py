@@ -1,30 +1,28 @@
-"""Sweeps: one workload on one machine under many caps and what-ifs, as tidy rows; and what to set by one."""
+"""Sweeps: one workload on one machine under many caps and what-ifs, as tidy rows."""
 
 import multiprocessing
-import operator
 import os
 import signal
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from itertools import product
 from math import prod
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, TypeVar
 
 from sim.costs.service_time import check_factor, check_precision, check_ranks, scale
-from sim.errors import InputError, MachineError, SimError
+from sim.errors import InputError, MachineError
 from sim.formats.documents import csv_text
 from sim.metrics.step import overlap_ratio
 from sim.nouns.hardware import Hardware
-from sim.nouns.recommendation import Gain, Plateau, Setting
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
 from sim.systems.simulate import Engine, simulate
-from sim.units import MIB, cap_bytes, format_ms, format_number, format_percent
+from sim.units import MIB, cap_bytes, format_number
 
 WHAT_IFS = ("world_size", "precision", "bandwidth", "latency", "backward")  # fields of a row
 MAX_ROWS = 100_000
@@ -103,13 +101,9 @@ def sweep(
         InputError: an axis that is empty, a value that is not legal or occurs twice, too many rows.
         MachineError: a worker of the executor died.
     """
-    caps = [None, *_axis("caps_mb", default_caps(workload) if caps_mb is None else caps_mb, _cap)]
 
     def ranks(value: Any) -> int:
-        try:
-            number = operator.index(value)
-        except TypeError:
-            number = value
+        number = int(value) if isinstance(value, Integral) else value
         check_ranks(hardware.world_size, number)
         return number
 
@@ -125,6 +119,7 @@ def sweep(
         "latency": _axis("latency", latency, partial(_factor, "latency")),
         "backward": _axis("backward", backward, partial(_factor, "backward")),
     }
+    caps = [None, *_axis("caps_mb", default_caps(workload) if caps_mb is None else caps_mb, _cap)]
     lengths = {**{name: len(values) for name, values in axes.items()}, "caps and the default": len(caps)}
     total = prod(lengths.values())
     if total > max_rows:
@@ -135,14 +130,8 @@ def sweep(
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     # What no engine reads is not sent to workers.
     lean = replace(workload, samples=(), provenance={}, extensions={})
-    play = partial(_rows, lean, hardware, caps, engine)
-    results: Generator[Iterable[SweepRow], None, None] = (
-        (play(point) for point in points)
-        if executor is None
-        else spread(partial(_listed, play), points, executor)
-    )
     rows: list[SweepRow] = []
-    with closing(results):
+    with closing(spread(partial(_rows, lean, hardware, caps, engine), points, executor)) as results:
         for part in results:
             for row in part:
                 rows.append(row)
@@ -157,33 +146,30 @@ def _rows(
     caps_mb: Sequence[float | None],
     engine: Engine,
     what_ifs: Mapping[str, Any],
-) -> Iterator[SweepRow]:
+) -> list[SweepRow]:
     """The rows under one combination of what-ifs (arguments of ``scale``), each layout simulated once."""
     scaled, machine = scale(workload, hardware, **what_ifs)
     played: dict[tuple[tuple[int, ...], ...], Timeline] = {}
+    rows = []
     for cap in caps_mb:
         assignment = assign(scaled, bucket_cap_mb=cap)
         timeline = played.get(assignment.bucket_indices)
         if timeline is None:
             timeline = played[assignment.bucket_indices] = simulate(scaled, machine, assignment, engine)
-        yield SweepRow(
-            label="DDP default" if cap is None else f"bucket_cap_mb={format_number(cap, 6)}",
-            bucket_cap_mb=cap,
-            **{**what_ifs, "world_size": machine.world_size},
-            num_buckets=len(assignment.bucket_indices),
-            largest_bucket_bytes=max(assignment.bucket_bytes or (0,)),
-            step_ns=timeline.step_ns,
-            sync_end_ns=timeline.sync_end_ns,
-            exposed_comm_ns=timeline.exposed_ns,
-            overlap_ratio=overlap_ratio(timeline),
+        rows.append(
+            SweepRow(
+                label="DDP default" if cap is None else f"bucket_cap_mb={format_number(cap, 6)}",
+                bucket_cap_mb=cap,
+                **{**what_ifs, "world_size": machine.world_size},
+                num_buckets=len(assignment.bucket_indices),
+                largest_bucket_bytes=max(assignment.bucket_bytes or (0,)),
+                step_ns=timeline.step_ns,
+                sync_end_ns=timeline.sync_end_ns,
+                exposed_comm_ns=timeline.exposed_ns,
+                overlap_ratio=overlap_ratio(timeline),
+            )
         )
-
-
-def _listed(
-    play: Callable[[Mapping[str, Any]], Iterator[SweepRow]], what_ifs: Mapping[str, Any]
-) -> list[SweepRow]:
-    """The rows as one task for a worker."""
-    return list(play(what_ifs))
+    return rows
 
 
 def default_caps(workload: Workload) -> list[float]:
@@ -225,163 +211,39 @@ def process_pool(most: int | None = None) -> ProcessPoolExecutor:
     """A pool of spawned processes: ``most`` at most, and no more than there are cores.
 
     Spawned, since a fork of a process with threads (torch's, streamlit's) may hang. A spawned process imports
-    the script that started it: what the script runs belongs under ``if __name__ == "__main__":``.
+    the script that started it: what the script runs belongs under ``if __name__ == "__main__":``. Ctrl-C is
+    for the parent, which shuts the pool down.
     """
     cores = os.cpu_count() or 1
     return ProcessPoolExecutor(
         max_workers=cores if most is None else max(1, min(most, cores)),
         mp_context=multiprocessing.get_context("spawn"),
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_IGN),
     )
 
 
-@contextmanager
-def _for_the_parent(executor: Executor) -> Iterator[None]:
-    """What ``executor`` starts here never gets Ctrl-C, which is for the parent: it shuts the pool down.
-
-    Blocked for a moment, the parent gets it afterwards. A worker ended by Ctrl-C while starting breaks the
-    pool, and a pool that breaks after its tasks were cancelled hangs in CPython 3.11 (gh-107219).
-    """
-    if not isinstance(executor, ProcessPoolExecutor) or not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def spread(
-    function: Callable[[Task], Result], tasks: Sequence[Task], executor: Executor
+    function: Callable[[Task], Result], tasks: Sequence[Task], executor: Executor | None
 ) -> Generator[Result, None, None]:
-    """``function`` of each task, in order, as results come in; on any error the rest is cancelled.
+    """``function`` of each task, in order, as results come in; None: in this process. On any error, and where
+    nobody waits any more, the rest is cancelled.
 
     Raises:
-        SimError: as a worker raised it.
-        MachineError: a worker died, or raised anything else.
+        MachineError: a worker died.
     """
-    futures: list[Future[Result]] = []
+    if executor is None:
+        yield from map(function, tasks)
+        return
     try:
-        with _for_the_parent(executor):
-            futures.extend(executor.submit(function, task) for task in tasks)
-        for future in futures:
-            yield future.result()
-    except SimError:
-        raise
+        yield from executor.map(function, tasks)
     except BrokenExecutor as error:
         raise MachineError(
             f"sweep: a worker process died ({error}); a script that sweeps needs its own lines under "
             'if __name__ == "__main__":, as each worker imports it'
         ) from error
-    except Exception as error:
-        raise MachineError(f"sweep: a worker of {type(executor).__name__} failed: {error!r}") from error
-    finally:
-        for future in futures:
-            future.cancel()
 
 
 def sweep_csv(rows: Iterable[SweepRow]) -> str:
     """A sweep as CSV: one row a candidate, times in ns; DDP's default has an empty ``bucket_cap_mb``."""
     return csv_text(map(asdict, rows), [field.name for field in fields(SweepRow)])
-
-
-# MiB: the caps that people set most often, then others that they set.
-ROUNDEST_MB = ((25, 1, 4, 10, 100), (2, 5, 8, 16, 20, 32, 50, 64, 128, 200, 256, 512, 1024, 0.5, 0.25))
-TOLERANCE = 0.01  # of the best step, as of a plateau
-FAR = 0.03  # of a step: caps that are further behind the best buckets are not what to set
-
-
-def round_cap(rows: Sequence[SweepRow], plateau: Plateau | None = None) -> SweepRow | None:
-    """The row of the cap to set: a round cap whose step is within 1 % of the best cap's; None without caps.
-
-    Of several equally round caps it is the fastest; without a round one it is the fastest cap of all. See
-    ``plateau.caps_mb`` for the other caps within 1 %, one of each layout.
-
-    Args:
-        rows: a sweep over caps, under what-ifs or switches that are the same in all of them.
-        plateau: if given, only caps that cannot be told apart from the recommendation are taken, unless none
-            of those within 1 % is such a cap.
-    """
-    caps = {row.bucket_cap_mb: row for row in rows if row.bucket_cap_mb}
-    best_ns = min((row.step_ns for row in caps.values()), default=0)
-    near = {cap: row for cap, row in caps.items() if row.step_ns <= best_ns * (1 + TOLERANCE)}
-    if plateau is not None:
-        alike = plateau.alike_mb
-        near = {cap: near[cap] for cap in near if any(low <= cap <= high for low, high in alike)} or near
-    for usual in (*ROUNDEST_MB, tuple(near)):
-        round_ones = [near[cap] for cap in usual if cap in near]
-        if round_ones:
-            return min(round_ones, key=lambda row: row.step_ns)
-    return None
-
-
-def find_setting(
-    rows: Sequence[SweepRow],
-    *,
-    default_ns: int,
-    best_ns: int | None,
-    gain: Gain | None = None,
-    plateau: Plateau | None = None,
-) -> Setting:
-    """The easiest setting that comes near to the best buckets, by steps under the switches of the job.
-
-    Nothing is to be set where the gain is not significant. The best buckets are to be set where no cap is
-    faster than the default, or the round one is ``FAR`` behind them and can be told apart.
-
-    Args:
-        rows: a sweep over caps.
-        default_ns: the step with what the job has: DDP's default, or its own buckets.
-        best_ns: the step of the best buckets; None where they cannot be had.
-        gain: of these very steps, where it is known.
-        plateau: the caps that can be told apart from the best buckets, where that is known.
-    """
-    nothing = found = Setting(pick="default", step_ns=default_ns)
-    if gain is not None and gain.significant is False:
-        return nothing
-    row = round_cap(rows, plateau)
-    if row is not None and row.bucket_cap_mb is not None and row.step_ns < default_ns:
-        cap_mb = row.bucket_cap_mb
-        is_far = best_ns is not None and row.step_ns > best_ns * (1 + FAR)
-        is_alike = (
-            is_far
-            and plateau is not None
-            and plateau.decided_by == "noise"
-            and any(low <= cap_mb <= high for low, high in plateau.alike_mb)
-        )
-        found = Setting(
-            pick="cap",
-            step_ns=row.step_ns,
-            saved_ns=default_ns - row.step_ns,
-            cap_mb=cap_mb,
-            cap_step_ns=row.step_ns,
-            behind_ns=None if best_ns is None else row.step_ns - best_ns,
-            is_alike=is_alike,
-        )
-        if not is_far or is_alike:
-            return found
-    if best_ns is None or best_ns >= default_ns:
-        return nothing
-    return replace(found, pick="recommended", step_ns=best_ns, saved_ns=default_ns - best_ns)
-
-
-def tell_setting(setting: Setting, against: str) -> str:
-    """What to set, in one line; ``against``: what it is compared with, in words."""
-    if setting.pick == "default":
-        return f"nothing; keep {against}"
-    saves = f"{format_ms(setting.step_ns)} a step, {format_ms(setting.saved_ns)} less than {against}"
-    if setting.cap_mb is None:
-        return f"the recommended buckets: {saves}; no one cap is faster than {against}"
-    behind_ns = setting.behind_ns or 0
-    best_ns = (setting.cap_step_ns or 0) - behind_ns
-    behind = f"{format_ms(behind_ns)} ({format_percent(behind_ns / best_ns if best_ns else 0.0)}) more than"
-    if setting.pick == "cap":
-        alike = "; over steps as they vary the two cannot be told apart" if setting.is_alike else ""
-        return (
-            f"bucket_cap_mb={format_number(setting.cap_mb, 6)}: {saves} and {behind} the recommended "
-            f"buckets{alike}"
-        )
-    return (
-        f"the recommended buckets: {saves}; the best round cap, "
-        f"bucket_cap_mb={format_number(setting.cap_mb, 6)}, takes "
-        f"{behind} they do"
-    )

@@ -161,13 +161,12 @@ def row(cap: float | None, step: int) -> SweepRow:
 
 ROWS = (row(None, 98), row(0, 90), row(8, 80), row(1, 79), row(2, 85), row(64, 110))
 PLATEAU = Plateau(
-    tolerance=0.02,
     caps_mb=(1.0, 8.0),
     stretches_mb=((1.0, 1.0), (8.0, 8.0)),
-    low_mb=1,
-    high_mb=1,
     holds_default=False,
     is_flat=False,
+    decided_by="tolerance",
+    sentence="",
 )
 
 

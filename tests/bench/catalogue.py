@@ -10,8 +10,7 @@ import numpy as np
 from sim.clock import play, simpy_clock
 from sim.systems.registry import assign, write
 from sim.tuner.caps import cap_curve
-from sim.tuner.exact import exact_optimum
-from sim.tuner.optimum import Optimum, find_optimum
+from sim.tuner.optimum import Optimum, exact_optimum, find_optimum
 from sim.tuner.problem import Buckets, Problem
 from sim.tuner.recommend import tune
 from sim.tuner.sweep import sweep

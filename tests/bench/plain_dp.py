@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from sim.costs.service_time import rise_beyond
 from sim.nouns.hardware import CurvePoint
-from sim.tuner.problem import Buckets, Problem
+from sim.tuner.problem import Buckets, Problem, curve_of
 
 
 def earliest_finish(problem: Problem) -> Buckets:
@@ -15,7 +15,7 @@ def earliest_finish(problem: Problem) -> Buckets:
     numpy a prefix: O(n**2) in time, O(n) in memory.
     """
     count = len(problem)
-    sizes, times = _without_end(problem.curve)
+    sizes, times = _without_end(curve_of(problem.hardware))
     wire = np.concatenate([[0], np.cumsum(problem.wire)]).astype(np.float64)
     first = (problem.ready + problem.machine.launch_cost_ns).astype(np.float64)
     ends, came_from = np.zeros(count + 1), np.zeros(count + 1, dtype=np.int64)

@@ -17,7 +17,8 @@ from sim.errors import InputError
 from sim.nouns.cluster import Cluster, Hosts
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
-from sim.tuner.caps import find_intervals, make_walk
+from sim.tuner.caps import cap_curve
+from sim.tuner.problem import Problem
 from sim.units import cap_bytes, divide_half_even
 from tests import strategies
 from tests.clusters.scaling_cases import MIB, MS, affine, hosts_of, measured, workload_of
@@ -210,7 +211,7 @@ def test_stretches_that_are_as_good_are_counted(workload: Workload, hosts: int) 
     hardware = sim.cluster_hardware(sim.cluster("pcie_hosts", hosts=hosts, gpus=2, gbit_per_s=10))
     steps = [
         sim.summarize(sim.simulate(workload, hardware, sim.assign(workload, bucket_cap_mb=low / MIB))).step_ns
-        for low in find_intervals(make_walk(workload)).low_bytes.tolist()
+        for low in cap_curve(Problem(workload, hardware)).low_bytes.tolist()
     ]
     limit = row.cap_step_ns * 1.001
     assume(all(abs(step - limit) > 4 for step in steps))

@@ -57,7 +57,7 @@ JOBS = {
 
 @pytest.mark.parametrize("searches", [False, True])
 @pytest.mark.parametrize("case", JOBS.values(), ids=JOBS.keys())
-@pytest.mark.parametrize("framework", ["transformers", "fairseq"])
+@pytest.mark.parametrize("framework", ["transformers"])
 def test_no_integer_is_better(framework: str, case: Case, searches: bool) -> None:
     """Tried one by one, as the framework passes them on: 25 is the Trainer's word for none."""
     switches = {"find_unused_parameters": True} if searches else {}
@@ -90,10 +90,6 @@ def test_what_passes_everything_on_loses_nothing(case: Case) -> None:
         ("lightning", 24.5, 27.5, 25),
         ("transformers", 24.5, 25.5, None),
         ("transformers", 24.5, 26, 26),
-        ("fairseq", 24.5, 25.5, 25),
-        ("fairseq", 0, 0.5, 0),
-        ("fairseq", 0, 1.5, 1),
-        ("fairseq", 0.1, 0.5, None),
     ],
 )
 def test_a_cap_that_the_framework_passes_on(
@@ -139,8 +135,7 @@ def test_all_lines_are_python_or_a_command(case: Case) -> None:
         found = nearest(case, framework, asked)
         found.assignment.check_fits(case[0])
         assert found.step_ns == sim.simulate(*case, found.assignment, "analytic").step_ns
-        if framework != "fairseq":
-            ast.parse(found.lines)
+        ast.parse(found.lines)
 
 
 def test_another_system_and_another_framework_are_refused() -> None:

@@ -19,9 +19,9 @@ from sim.nouns.workload import Workload
 from sim.systems.registry import assign, write
 from sim.truth.anchor import scaled
 from sim.tuner import draws as drawing
-from sim.tuner.draws import NO_ITERATIONS, NO_SCATTER, Draws, draw
-from sim.tuner.machines import draw_machines, read_scatter
-from sim.tuner.problem import Problem
+from sim.tuner.draws import NO_ITERATIONS, Draws, draw
+from sim.tuner.machines import NO_SCATTER, draw_machines, read_scatter
+from sim.tuner.problem import Problem, lay_out
 from sim.units import MIB
 from sim.validator.calibrate import CalibrationStory
 from sim.validator.curves import curve
@@ -102,7 +102,7 @@ def played_slowly(draws: Draws, number: int, buckets: Buckets) -> int:
         samples=(),
     )
     program = write(workload, problem.hardware, Assignment(bucket_indices=buckets))[-1]
-    stops, wires, _ = problem.stops(buckets)
+    stops, wires, _ = lay_out(problem.bucket_of(buckets), problem.wire, problem.copy_back)
     services = draws.services(stops, wires)[number].tolist()
     collectives = tuple(
         one if one.bucket is None else replace(one, service_ns=services[one.bucket])
@@ -124,7 +124,7 @@ def test_steps_are_those_of_the_engine(case: Case, data: st.DataObject) -> None:
     problem = Problem(replace(workload, samples=samples), hardware)
     draws = draw(problem, 8, seed=data.draw(st.integers(0, 9)))
     buckets = data.draw(st.sampled_from(list(contiguous_partitions(workload))[:20]))
-    ends = draws.sync_ends(buckets).ravel().tolist()
+    ends = draws.steps(buckets, 0).ravel().tolist()
     assert ends == [played_slowly(draws, number, buckets) for number in range(len(ends))]
 
 
@@ -133,7 +133,7 @@ def test_every_step_has_its_own_end_of_backward() -> None:
     workload = handmade([10], backward_ns=1010, estimated=True, band=(0.5, 2.0))
     draws = draw(Problem(workload, wired({0: 0})), 30, seed=0)
     assert len(set(draws.tails.tolist())) > 1
-    assert draws.sync_ends(((0,),)).ravel().tolist() == (draws.works.sum(axis=1) + draws.tails).tolist()
+    assert draws.steps(((0,),), 0).ravel().tolist() == (draws.works.sum(axis=1) + draws.tails).tolist()
 
 
 @given(anything(max_gradients=6))
@@ -175,7 +175,7 @@ def test_an_unused_parameter_is_missed_by_nobody() -> None:
         workload,
         gradients=(*workload.gradients, unused),
         samples=tuple((*row, None) for row in workload.samples),
-    )
+    ).with_switches({"find_unused_parameters": True})
     assert draw(Problem(workload, WIRE), 9, seed=0).recorded == 2
 
 
@@ -196,7 +196,7 @@ def test_an_order_that_changes_moves_no_launch(case: Case, data: st.DataObject) 
     buckets = data.draw(st.sampled_from(list(contiguous_partitions(workload))))
     draws = draw(problem, 400, seed=0)
     hardware = draws.drawn.hardwares[0]
-    ends = draws.sync_ends(buckets)[0].tolist()
+    ends = draws.steps(buckets, 0)[0].tolist()
     for sample, end in zip(samples, ends, strict=True):
         as_recorded = replace(
             workload,
@@ -262,11 +262,11 @@ def test_between_points_a_machine_has_its_own_curve() -> None:
 def test_an_error_of_the_calibration_is_the_same_in_all_steps_of_a_machine() -> None:
     problem = Problem(three(10, 20, 30), with_spread(WIRE, share=0.1))
     draws = replace(draw(problem, 400, seed=0), luck=None)
-    ends = draws.sync_ends(((2,), (1, 0)))
+    ends = draws.steps(((2,), (1, 0)), 0)
     assert (draws.machines, draws.iterations) == (20, 20)
     assert (np.ptp(ends, axis=1) == 0).all()
     assert len(set(ends[:, 0].tolist())) == 20
-    assert (np.ptp(draw(problem, 400, seed=0).sync_ends(((2,), (1, 0))), axis=1) > 0).all()
+    assert (np.ptp(draw(problem, 400, seed=0).steps(((2,), (1, 0)), 0), axis=1) > 0).all()
 
 
 def test_points_without_scatter_are_named() -> None:

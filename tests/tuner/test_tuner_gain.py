@@ -14,9 +14,8 @@ import sim
 from sim.cli import tuning
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.recommendation import Plateau
 from sim.nouns.workload import Gradient, Workload
-from sim.tuner.draws import NO_ITERATIONS, NO_SCATTER, draw
+from sim.tuner.draws import NO_ITERATIONS, draw
 from sim.tuner.gain import (
     Paired,
     choose,
@@ -24,8 +23,8 @@ from sim.tuner.gain import (
     judge_gain,
     noise_between_steps,
     student,
-    tell_plateau,
 )
+from sim.tuner.machines import NO_SCATTER
 from sim.tuner.problem import Problem
 from tests.effort import tries
 from tests.handmade import handmade, wired
@@ -73,7 +72,7 @@ def test_gains_are_means_over_the_draws() -> None:
     rows = tuple((10 + k / 7, 20 + k / 5, 40 + k / 3) for k in range(6))
     workload, hardware = tail_case(rows)
     paired = compared(workload, with_spread(hardware, 0.2), WHOLE, count=200)
-    one, other = (paired.draws.sync_ends(buckets) for buckets in (WHOLE, SPLIT))
+    one, other = (paired.draws.steps(buckets, 0) for buckets in (WHOLE, SPLIT))
     gain = paired.gain(Assignment(bucket_indices=SPLIT))
     assert gain.value == round((one - other).mean())
     assert gain.low < gain.value < gain.high
@@ -337,10 +336,10 @@ def test_no_sentence_contradicts_another(case: tuple[Workload, Hardware]) -> Non
     assert ("saves " in gain.sentence) == (gain.significant is not False)
     if gain.significant:
         assert not default_is_as_good, (gain.sentence, plateau.sentence)
-        assert not plateau.alike_holds_default
+        assert not plateau.holds_default
     if gain.significant is False:
         assert default_is_as_good, (gain.sentence, plateau.sentence)
-        assert plateau.alike_holds_default
+        assert plateau.holds_default
         assert "keep" in gain.sentence
         for family in answer.families.values():  # none of them would have shown
             assert sim.gain(workload, hardware, family.assignment, draws=60).significant is not True
@@ -355,38 +354,3 @@ def test_no_sentence_contradicts_another(case: tuple[Workload, Hardware]) -> Non
         assert answer.setting.saved_ns == answer.baseline.step_ns - answer.setting.step_ns
     if gain.significant is not False:
         assert not any("keep the default" in line or line.endswith("keep it") for line in said)
-
-
-PLATEAU = Plateau(
-    tolerance=0.01,
-    caps_mb=(2.0,),
-    stretches_mb=((2.0, 8.0),),
-    low_mb=2,
-    high_mb=8,
-    holds_default=False,
-    is_flat=False,
-)
-
-
-@pytest.mark.parametrize(
-    ("alike_mb", "holds_default", "end"),
-    [
-        (((2.0, 4.0),), True, "Caps of 2 to 4 MiB cannot be told apart from what is recommended; "
-         "DDP's default is among them."),
-        ((), False, "No cap is as good as what is recommended, the best (2 to 8 MiB) included; "
-         "DDP's default is not either."),
-        ((), True, "No cap is as good as what is recommended, the best (2 to 8 MiB) included; "
-         "DDP's default cannot be told apart from it."),
-    ],
-)  # fmt: skip
-def test_a_recommendation_that_caps_do_not_reach(
-    alike_mb: tuple[tuple[float, float], ...], holds_default: bool, end: str
-) -> None:
-    plateau = replace(
-        PLATEAU,
-        holds_default=True,
-        decided_by="noise",
-        alike_mb=alike_mb,
-        alike_holds_default=holds_default,
-    )
-    assert tell_plateau(plateau) == end

@@ -15,10 +15,9 @@ from sim.costs.service_time import service_ns
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import ReadyIncludes, Workload
 from sim.systems.cut import NO_LIMIT
-from sim.tuner import exact, optimum
+from sim.tuner import optimum
 from sim.tuner import optimum as climbing
-from sim.tuner.exact import covers, exact_optimum, least_services_ns, lower_bound_ns
-from sim.tuner.optimum import Optimum, find_optimum
+from sim.tuner.optimum import Optimum, covers, exact_optimum, find_optimum, least_services_ns, lower_bound_ns
 from sim.tuner.problem import Buckets, Problem
 from tests.effort import tries
 from tests.handmade import handmade, wired
@@ -118,7 +117,7 @@ def test_never_worse_than_what_is_known(case: Case, random: Random) -> None:
 def test_without_a_proof_it_claims_none(monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
     """If nothing may be searched or tried, it climbs; what it proves then is by the bound alone."""
     monkeypatch.setattr(optimum, "EXHAUSTIVE_PLACES", -1)
-    monkeypatch.setattr(exact, "MOST_STEPS", -1)
+    monkeypatch.setattr(optimum, "MOST_STEPS", -1)
     monkeypatch.setattr(optimum, "_PLACES_PLAYED", 10_000)
     found = found_from(case)
     check(case, found)
@@ -210,7 +209,7 @@ def test_climbing_finds_what_the_exact_search_finds(workload: Workload, hardware
     """Where both work they can be compared: within 0.05 % from the families alone."""
     problem = Problem(workload, hardware)
     assert covers(problem)
-    climbed = optimum._climb(problem, by_families(workload))
+    climbed = optimum.climbed(problem, by_families(workload))
     reached = min(map(problem.sync_end_ns, climbed))
     best = found_from((workload, hardware))
     assert best.is_proved

@@ -22,8 +22,7 @@ from sim.nouns.workload import Workload
 from sim.tuner import problem as kernels
 from sim.tuner import recommend
 from sim.tuner.caps import CapCurve, cap_curve
-from sim.tuner.exact import lower_bound_ns
-from sim.tuner.optimum import Optimum, find_optimum
+from sim.tuner.optimum import Optimum, find_optimum, lower_bound_ns
 from sim.tuner.problem import Problem
 from tests.bench.machines import machine, model
 from tests.effort import tries

@@ -1,0 +1,183 @@
+"""What to set: the caps that do as well as the best buckets, the round one of them, and the line on it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from sim.nouns.assignment import Assignment
+from sim.nouns.recommendation import Gain, Plateau, Setting
+from sim.systems.cut import NO_LIMIT
+from sim.systems.registry import assign
+from sim.tuner.caps import CapCurve
+from sim.tuner.draws import NO_ITERATIONS
+from sim.tuner.gain import Estimate, Paired
+from sim.tuner.sweep import SweepRow
+from sim.units import MIB, format_mib_range, format_ms, format_number, format_percent
+
+TOLERANCE = 0.01  # of the best cap's step: caps within it come near
+FAR = 0.03  # of a step: caps that are further behind the best buckets are not what to set
+MOST_PLAYED = 1 << 21  # draws times gradients, of all caps that are played
+# MiB: the caps that people set most often, then others that they set.
+ROUNDEST_MB = ((25, 1, 4, 10, 100), (2, 5, 8, 16, 20, 32, 50, 64, 128, 200, 256, 512, 1024, 0.5, 0.25))
+
+_MOST_STRETCHES = 4
+_BYTE_MB = 2.0**-20
+_TOUCHES = 1.005  # the same number, told to three digits
+
+
+def find_plateau(curve: CapCurve, paired: Paired, best: Assignment, default: Assignment) -> Plateau:
+    """The plateau of the curve of caps, against ``best``, which is recommended, and DDP's ``default``.
+
+    A cap, or the default, is as good as what is recommended unless that is significantly better. With fewer
+    than two recorded iterations nothing is significant: then a cap is as good if its step is within 1 % of
+    the best cap's. With very many layouts of very many gradients only those nearest to the best are played;
+    the others are judged by their nominal step.
+    """
+    draws, problem = paired.draws, paired.draws.problem
+    steps = problem.times * curve.sync_end_ns + paired.rest_ns
+    alike = steps <= steps.min() * (1 + TOLERANCE)
+    holds_default = paired.is_as_good(default, best)
+    is_among = bool(paired.step_ns(default) <= steps.min() * (1 + TOLERANCE))
+    by_noise = NO_ITERATIONS not in draws.not_known
+    if by_noise:
+        lost = (steps - paired.step_ns(best)).tolist()
+        nominal = zip(map(Estimate, lost, lost, lost), lost, steps.tolist(), strict=True)
+        alike, is_among = np.array([paired.shortfall(*one) is not None for one in nominal]), holds_default
+        affordable = max(1, MOST_PLAYED // (len(draws) * max(1, len(problem))))
+        for at in np.argsort(steps, kind="stable")[:affordable].tolist():
+            made = assign(problem.compiled, bucket_cap_mb=curve.cap_mb(at))
+            alike[at] = paired.is_as_good(made, best, int(steps[at]))
+    lows, highs = (
+        curve.low_bytes,
+        np.where(curve.high_bytes == NO_LIMIT, problem.workload.total_bytes + 1, curve.high_bytes),
+    )
+    stretches = tuple((int(lows[one]) / MIB, int(highs[last]) / MIB) for one, last in curve.stretches(alike))
+    if not stretches:
+        default_is = "cannot be told apart from it" if holds_default else "is not either"
+        sentence = f"No cap is as good as what is recommended; DDP's default {default_is}."
+    else:
+        do = "cannot be told apart from what is recommended"
+        if not by_noise:
+            do = f"are within {TOLERANCE:.0%} of the best cap"
+        where = "is among them" if is_among else "is not among them"
+        if holds_default and not is_among:
+            where += ", but the difference is not significant"
+        start = "The curve is flat: caps" if alike.all() else "Caps"
+        sentence = f"{start} of {_stretches_words(stretches)} {do}; DDP's default {where}."
+    return Plateau(
+        caps_mb=tuple(map(curve.cap_mb, np.flatnonzero(alike).tolist())),
+        stretches_mb=stretches,
+        holds_default=holds_default or is_among,
+        is_flat=bool(alike.all()),
+        decided_by="noise" if by_noise else "tolerance",
+        sentence=sentence,
+    )
+
+
+def _stretches_words(stretches_mb: Sequence[tuple[float, float]]) -> str:
+    """Stretches of caps in words, those between which nobody sets a cap as one; of many the widest, by how
+    many times its first cap the last is."""
+    merged: list[tuple[float, float]] = []
+    for low, high in stretches_mb:
+        if merged and low <= merged[-1][1] * _TOUCHES:
+            low = merged.pop()[0]
+        merged.append((low, high))
+    widest = sorted(merged, key=lambda ends: (ends[0] + _BYTE_MB) / (ends[1] + _BYTE_MB))
+    words = [format_mib_range(low, high) for low, high in sorted(widest[:_MOST_STRETCHES])]
+    more = len(widest) - len(words)
+    if more:
+        return f"{', '.join(words)} MiB and {more} narrower stretch{'es' if more > 1 else ''}"
+    return (", ".join(words[:-1]) + " and " if len(words) > 1 else "") + f"{words[-1]} MiB"
+
+
+def round_cap(rows: Sequence[SweepRow], plateau: Plateau | None = None) -> SweepRow | None:
+    """The row of the cap to set: a round cap whose step is within 1 % of the best cap's; None without caps.
+
+    Of several equally round caps it is the fastest; without a round one it is the fastest cap of all.
+
+    Args:
+        rows: a sweep over caps, under what-ifs or switches that are the same in all of them.
+        plateau: if given, only caps of it are taken, unless none of those within 1 % is such a cap.
+    """
+    caps = {row.bucket_cap_mb: row for row in rows if row.bucket_cap_mb}
+    found = _roundest({cap: row.step_ns for cap, row in caps.items()}, plateau)
+    return None if found is None else caps[found]
+
+
+def _roundest(steps_ns: Mapping[float, int], plateau: Plateau | None) -> float | None:
+    """``round_cap``, from the step under each cap (MiB)."""
+    best_ns = min(steps_ns.values(), default=0)
+    near = {cap: step for cap, step in steps_ns.items() if step <= best_ns * (1 + TOLERANCE)}
+    if plateau is not None:
+        near = {cap: near[cap] for cap in near if holds(plateau, cap)} or near
+    for usual in (*ROUNDEST_MB, tuple(near)):
+        if round_ones := [cap for cap in usual if cap in near]:
+            return min(round_ones, key=near.__getitem__)
+    return None
+
+
+def holds(plateau: Plateau, cap_mb: float) -> bool:
+    """Whether a cap (MiB) lies on a plateau."""
+    return any(low <= cap_mb <= high for low, high in plateau.stretches_mb)
+
+
+def find_setting(
+    steps_ns: Mapping[float, int],
+    *,
+    default_ns: int,
+    best_ns: int | None,
+    gain: Gain | None = None,
+    plateau: Plateau | None = None,
+) -> Setting:
+    """The easiest setting that comes near to the best buckets, by steps under the switches of the job.
+
+    Nothing is to be set where the gain is not significant. The best buckets are to be set where no cap is
+    faster than the default, or the round one is ``FAR`` behind them and can be told apart.
+
+    Args:
+        steps_ns: the step under each of a range of caps (MiB).
+        default_ns: the step with what the job has: DDP's default, or its own buckets.
+        best_ns: the step of the best buckets; None where they cannot be had.
+        gain: of these very steps, where it is known.
+        plateau: the caps that do as well as the best buckets, where that is known.
+    """
+    nothing = found = Setting(pick="default", step_ns=default_ns)
+    if gain is not None and gain.significant is False:
+        return nothing
+    cap_mb = _roundest(steps_ns, plateau)
+    if cap_mb is not None and steps_ns[cap_mb] < default_ns:
+        step_ns = steps_ns[cap_mb]
+        is_far = best_ns is not None and step_ns > best_ns * (1 + FAR)
+        by_noise = plateau is not None and plateau.decided_by == "noise"
+        is_alike = is_far and plateau is not None and by_noise and holds(plateau, cap_mb)
+        found = Setting(
+            pick="cap",
+            step_ns=step_ns,
+            saved_ns=default_ns - step_ns,
+            cap_mb=cap_mb,
+            cap_step_ns=step_ns,
+            behind_ns=None if best_ns is None else step_ns - best_ns,
+            is_alike=is_alike,
+        )
+        if not is_far or is_alike:
+            return found
+    if best_ns is None or best_ns >= default_ns:
+        return nothing
+    return replace(found, pick="recommended", step_ns=best_ns, saved_ns=default_ns - best_ns)
+
+
+def tell_setting(setting: Setting, against: str) -> str:
+    """What to set, in one line; ``against``: what it is compared with, in words."""
+    if setting.pick == "default":
+        return f"nothing; keep {against}"
+    saves = f"{format_ms(setting.step_ns)} a step, {format_ms(setting.saved_ns)} less than {against}"
+    if setting.cap_mb is None:
+        return f"the recommended buckets: {saves}; no one cap is faster than {against}"
+    cap, behind_ns = f"bucket_cap_mb={format_number(setting.cap_mb, 6)}", setting.behind_ns or 0
+    best_ns = (setting.cap_step_ns or 0) - behind_ns
+    behind = f"{format_ms(behind_ns)} ({format_percent(behind_ns / best_ns if best_ns else 0.0)}) more than"
+    if setting.pick == "recommended":
+        return f"the recommended buckets: {saves}; the best round cap, {cap}, takes {behind} they do"
+    alike = "; over steps as they vary the two cannot be told apart" if setting.is_alike else ""
+    return f"{cap}: {saves} and {behind} the recommended buckets{alike}"
