@@ -281,7 +281,7 @@ def recorded(ddp: DistributedDataParallel, switch: BucketSwitch, folder: Path) -
 
 
 class Room:
-    """The memory of ``ddp``'s device beside what its training takes.
+    """The memory of ``ddp``'s GPU beside what its training takes.
 
     What PyTorch's allocator holds between two steps is no room on a GPU: the activations of the next step lie
     there, and copies of ours that are gone.
@@ -297,22 +297,12 @@ class Room:
         Raises:
             MachineError: this rank has no room for it beside its training.
         """
-        free = _free_bytes(self._device)
-        if free is not None and self._copy > free + self._ours:
+        if self._device.type != "cuda":
+            return
+        free = max(0, torch.cuda.mem_get_info(self._device)[0] - _FOR_NCCL) + self._ours
+        if self._copy > free:
             raise MachineError(
-                f"memory: {format_size(free + self._ours)} are free beside what a step takes, and a second "
-                f"copy of the gradients takes {format_size(self._copy)} (memory=None does not look)"
+                f"memory: {format_size(free)} are free beside what a step takes, and a second copy of the "
+                f"gradients takes {format_size(self._copy)} (memory=None does not look)"
             )
-        self._ours = self._copy if self._device.type == "cuda" else 0
-
-
-def _free_bytes(device: torch.device) -> int | None:
-    """What can be had for as long as training goes on; None where nobody says."""
-    if device.type == "cuda":
-        return max(0, torch.cuda.mem_get_info(device)[0] - _FOR_NCCL)
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    known = dict(line.split(":", 1) for line in lines)
-    return int(known["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in known else None
+        self._ours = self._copy

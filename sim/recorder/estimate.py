@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,9 +29,10 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 from sim.errors import InputError, NotModelledError
 from sim.nouns.checks import at_least, one_of
 from sim.nouns.gpus import GpuSheet, custom_device, find_gpu, typical_device
+from sim.nouns.recording import RecordedStep
 from sim.nouns.workload import Workload
 from sim.recorder.clocks import Clock
-from sim.recorder.factory import Pair, describe, import_module_of, load_factory
+from sim.recorder.factory import Pair, Step, describe, import_module_of, load_factory
 from sim.recorder.profile import Survey, measure, survey, workload_of_steps
 from sim.recorder.training_step import ModelStep, build_step, surroundings, tensors_in
 from sim.units import divide_half_even
@@ -115,10 +117,10 @@ def estimate(
             "device_flops and device_bytes_per_s) to estimate it from"
         )
     device = typical_device() if named is None else named
-    walk = _Walk(device, dtype, autocast)
-    walked_on = _walk_given(walk, given, arguments or {}, tell or _log.warning)
-
-    counted, work = walk.workload(name), walk.counting.work
+    walk = partial(_walk, device=device, dtype=dtype, autocast=autocast)
+    walked, walked_on = _walk_given(walk, given, arguments or {}, tell or _log.warning)
+    seen, work, times_ps = walked.seen, walked.counting.work, [walked.times]
+    counted = workload_of_steps(seen, times_ps, times_ps, name=name, provenance={})
     work_ps = {
         "forward_ns": counted.forward_ns,
         "backward_ns": counted.backward_ns,
@@ -152,8 +154,8 @@ def estimate(
             "factory": given if isinstance(given, str) else None,
             "arguments": dict(arguments or {}),
             "walked_on": walked_on,
-            "module": type(walk.seen.root).__name__,
-            "parameters": sum(tensor.numel() for tensor in walk.seen.tensors),
+            "module": type(seen.root).__name__,
+            "parameters": sum(tensor.numel() for tensor in seen.tensors),
             "tensors": len(counted.gradients),
             "optimizer": "AdamW",
             "ready_order": "order of firing in torch's engine, one backward",
@@ -170,7 +172,7 @@ def estimate(
                 "flop_bound_share": round(work.flop_bound_seconds / work.seconds, 3),
             },
             "times": how,
-            "values_read_as_1": walk.reads.count,
+            "values_read_as_1": walked.counting.reads,
             "band": "factors on ready_ns; in 16 recordings nine of ten ready times past the first tenth of "
             "backward lay between them (not of steps that wait for their host)",
         },
@@ -191,19 +193,10 @@ def _device(gpu: str | None, flops: float | None, bytes_per_s: float | None) -> 
 def _split_step(
     known: Mapping[str, int | None], step_ns: int | None, work_ps: Mapping[str, int], device: GpuSheet
 ) -> tuple[dict[str, Any], dict[str, str], tuple[float, float]]:
-    """Times of all parts: what is known as it is, the rest in proportion to its work.
+    """Times of all parts (ns): what is ``known`` as it is, the rest in proportion to its work.
 
     The proportion is what is left of the step where that is known, else backward's, else forward's,
-    else half the device's roofline.
-
-    Args:
-        known: times by part, ns; None where they are not known.
-        step_ns: the whole step, where it is known.
-        work_ps: picoseconds of the roofline, by part.
-        device: whose roofline it is.
-
-    Returns:
-        Times by part, ns; how they were found; factors on their scale.
+    else half the device's roofline. With them how they were found, and factors on their scale.
 
     Raises:
         InputError: the known parts leave nothing of the step.
@@ -234,57 +227,53 @@ def _split_step(
 # ---- one step, walked without data
 
 
-class _Walk:
-    """A step run once to see what it trains, and once on the clock of work.
-
-    Values of stand-ins that the step reads, for a log or a norm, read as 1.0; ``reads`` counts them.
-    """
+@dataclass(frozen=True, slots=True)
+class _Walked:
+    """What a step trains, seen in one run, and its times and work in another, on the clock of work."""
 
     seen: Survey
+    times: RecordedStep
+    counting: "CountingMode"
 
-    def __init__(self, device: GpuSheet, dtype: str | None, autocast: str | None) -> None:
-        self._device, self._dtype, self._autocast = device, dtype, autocast
 
-    def __call__(self, given: Pair) -> None:
-        """Walk it, without an optimizer.
+def _walk(given: Step | Pair, device: GpuSheet, dtype: str | None, autocast: str | None) -> _Walked:
+    """Run a step's forward and backward twice, without an optimizer.
 
-        Raises:
-            InputError: what ``record`` raises for a step that cannot be recorded.
-            NotModelledError: a compiled module.
-        """
-        step, root = build_step(given, device=torch.device("cpu"), dtype=self._dtype)
-        if not isinstance(step, ModelStep):
-            raise InputError("given: a callable cannot be estimated; give (model, batch)")
-        self.reads, self.counting = ScalarReads(), CountingMode(self._device)
+    Raises:
+        InputError: what ``record`` raises for a step that cannot be recorded; a callable, sparse gradients.
+        NotModelledError: a compiled module.
+    """
+    step, _ = build_step(given, device=torch.device("cpu"), dtype=dtype)
+    if not isinstance(step, ModelStep):
+        raise InputError("given: a callable cannot be estimated; give (model, batch)")
+    counting = CountingMode(device)
 
-        def run() -> None:
-            step.model.zero_grad(set_to_none=True)
-            enabled = self._autocast is not None
-            with torch.autocast("cpu", AUTOCAST_DTYPES.get(self._autocast or ""), enabled=enabled):
-                loss = step.loss()
-            loss.backward()  # type: ignore[no-untyped-call]
+    def run() -> None:
+        step.model.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", AUTOCAST_DTYPES.get(autocast or ""), enabled=autocast is not None):
+            loss = step.loss()
+        loss.backward()  # type: ignore[no-untyped-call]
 
-        with self.reads:
-            self.seen = survey(run, root)
-            if sparse := [gradient.name for gradient in self.seen.gradients if gradient.sparse]:
-                raise InputError(f"step: {sparse[0]}'s sparse gradient is as large as lookups are; record it")
-            if any(hasattr(module, "_orig_mod") for module in self.seen.root.modules()):
-                raise NotModelledError(
-                    "step: torch.compile joins operators, and gradients become ready by graph; estimate the "
-                    "module before it is compiled, or record it"
-                )
-            with self.counting:
-                self._times = measure(run, self.seen, WorkClock(self.counting), hooked=None)
-
-    def workload(self, name: str | None) -> Workload:
-        """What it found, with times in picoseconds of the roofline."""
-        return workload_of_steps(self.seen, [self._times], [self._times], name=name, provenance={})
+    with counting:
+        seen = survey(run, step.model)
+        if sparse := [gradient.name for gradient in seen.gradients if gradient.sparse]:
+            raise InputError(f"step: {sparse[0]}'s sparse gradient is as large as lookups are; record it")
+        if any(hasattr(module, "_orig_mod") for module in seen.root.modules()):
+            raise NotModelledError(
+                "step: torch.compile joins operators, and gradients become ready by graph; estimate the "
+                "module before it is compiled, or record it"
+            )
+        counting.work = OperatorWork()
+        return _Walked(seen, measure(run, seen, WorkClock(counting), hooked=None), counting)
 
 
 def _walk_given(
-    walk: _Walk, given: Pair | str, arguments: Mapping[str, Any], tell: Callable[[str], None]
-) -> str:
-    """Walk a pair, or what ``MODULE:FACTORY`` makes, on stand-ins; a word on what these are of.
+    walk: Callable[[Any], _Walked],
+    given: Pair | str,
+    arguments: Mapping[str, Any],
+    tell: Callable[[str], None],
+) -> tuple[_Walked, str]:
+    """Walk a pair, or what ``MODULE:FACTORY`` makes, on stand-ins; and a word on what these are of.
 
     A factory is called on stand-ins. Where that needs data that they do not have (sizes or branches that
     depend on values, numpy), it is called for real, which ``tell`` is told before, and what it made is walked
@@ -301,8 +290,7 @@ def _walk_given(
         with _wanting_data() as wants, stand_ins():
             made = load_factory(given, arguments=arguments)
             num_bytes = sum(p.nbytes for p in made[0].parameters()) if isinstance(made, tuple) else 0
-            walk(made)
-            return on
+            return walk(made), on
         if 2 * num_bytes > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
             raise InputError(
                 f"model: it needs data ({wants[0]}), and {num_bytes / 1e9:.1f} GB of parameters are too many "
@@ -313,8 +301,7 @@ def _walk_given(
         with as_on_gpus():
             made = load_factory(given, arguments=arguments)
     with _wanting_data() as wants, stand_ins():
-        walk(_doubled(made) if isinstance(made, tuple) else made)
-        return on
+        return walk(_doubled(made) if isinstance(made, tuple) else made), on
     raise InputError(f"step: it needs data, which an estimate has none of ({wants[0]}); record it instead")
 
 
@@ -471,31 +458,6 @@ def _cpu(device: Any) -> Any:
     return torch.device("cpu") if is_number or is_gpu else device
 
 
-class ScalarReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Lets a step read single floating-point values of stand-ins, for logging or clipping.
-
-    They read as 1.0, and ``count`` says how often. Integers and booleans are not answered: they
-    choose what runs, and torch's own error says so. A real value, such as a model's own constant, is read.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.count = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Answer reads of one value; run everything else."""
-        if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
-            if args[0].is_floating_point():
-                self.count += 1
-                return READ_AS
-        elif func is torch.ops.aten._local_scalar_dense.default:
-            with unset_fake_temporarily():
-                return func(*args)
-        return func(*args, **(kwargs or {}))
-
-
 # ---- what each operator costs: FLOPs of its matrix products, bytes that it reads and writes, time by both
 
 aten = torch.ops.aten
@@ -557,19 +519,28 @@ class OperatorWork:
 class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds the cost of every operator that runs inside it, autograd's included, to ``work``.
 
-    An operator takes the longer of FLOPs over peak and bytes over bandwidth of ``device``.
+    An operator takes the longer of FLOPs over peak and bytes over bandwidth of ``device``. Single
+    floating-point values of stand-ins, which a step reads for a log or to clip, read as 1.0; ``reads`` counts
+    them. Integers and booleans are not answered: they choose what runs, and torch's own error says so.
     """
 
     def __init__(self, device: GpuSheet) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.work = OperatorWork()
+        self.work, self.reads = OperatorWork(), 0
         self._device = device
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run the operator and count it."""
+        """Run the operator and count it, or answer for a value that it reads."""
         given = dict(kwargs or {})
+        if func is aten._local_scalar_dense.default:
+            if not isinstance(args[0], FakeTensor):  # a real value, such as a model's own constant
+                with unset_fake_temporarily():
+                    return func(*args)
+            if args[0].is_floating_point():
+                self.reads += 1
+                return READ_AS
         out = func(*args, **given)
         if func.namespace == "prim" or func.is_view or func.overloadpacket in _FREE:
             return out

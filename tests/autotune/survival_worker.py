@@ -27,14 +27,15 @@ from tests.checked import check_each
 
 MOST_STEPS = 120
 GIVES_UP_S = 60  # a collective, where the other rank hangs
-# Where rank 1 dies or hangs, after how many whole steps of the other, and whether that was in ``tuner.step``.
-PHASES = {
-    "recording": (6, False),
-    "link": (9, True),
-    "prediction": (10, False),
-    "switch": (14, True),
-    "trial": (21, False),
-    "verdict": (29, True),
+# Where rank 1 dies or hangs: after how many whole steps of the other, whether that is in ``tuner.step``; in
+# which call of what, at once or in a forward so many steps after it.
+PHASES: dict[str, tuple[int, bool, tuple[Any, str, int, int]]] = {
+    "recording": (6, False, (sim, "autotune", 1, 6)),
+    "link": (9, True, (loop, "measure_link", 1, 0)),
+    "prediction": (10, False, (loop, "measure_link", 1, 2)),
+    "switch": (14, True, (BucketSwitch, "make", 2, 0)),
+    "trial": (21, False, (loop, "is_candidate_turn", 1, 5)),
+    "verdict": (29, True, (loop.Autotune, "_judged", 1, 0)),
 }
 
 
@@ -53,44 +54,22 @@ def plant(ddp: DistributedDataParallel) -> None:
 
 
 class Death:
-    """Where rank 1 dies: at once in a call of ours, or in a forward some steps after it."""
+    """Rank 1 dies in a call of ``place.name``, or in a forward some ``steps`` after it."""
 
-    def __init__(self, phase: str) -> None:
-        self.at_step = MOST_STEPS
-        self.number = 0
-        if dist.get_rank() == 0:
-            return
-        if phase == "recording":
-            self.at_step = 6
-        elif phase == "link":
-            loop.measure_link = self._now
-        elif phase == "prediction":
-            self._soon_after(loop, "measure_link", 2)
-        elif phase == "switch":
-            recorded: list[Any] = []
-            make = BucketSwitch.make
-
-            def second(switch: BucketSwitch, *given: Any, **options: Any) -> Any:
-                recorded.append(switch)
-                return self._now() if len(recorded) == 2 else make(switch, *given, **options)
-
-            BucketSwitch.make = second  # type: ignore[method-assign]
-        elif phase == "trial":
-            self._soon_after(loop, "is_candidate_turn", 5)
-        elif phase == "verdict":
-            loop.Autotune._judged = self._now  # type: ignore[method-assign]
-
-    def _now(self, *_: Any, **__: Any) -> Any:
-        die()
-
-    def _soon_after(self, place: Any, name: str, steps: int) -> None:
+    def __init__(self, place: Any, name: str, call: int, steps: int) -> None:
+        self.at_step, self.number, self.calls = MOST_STEPS, 0, 0
         act = getattr(place, name)
 
         def noting(*given: Any, **options: Any) -> Any:
-            self.at_step = min(self.at_step, self.number + steps)
+            self.calls += 1
+            if self.calls == call:
+                self.at_step = self.number + steps
+                if not steps:
+                    die()
             return act(*given, **options)
 
-        setattr(place, name, noting)
+        if dist.get_rank() == 1:
+            setattr(place, name, noting)
 
 
 def survive(phase: str, folder: Path) -> None:
@@ -100,7 +79,8 @@ def survive(phase: str, folder: Path) -> None:
     ddp = DistributedDataParallel(Net(), bucket_cap_mb=0.003)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
     plant(ddp)
-    death = Death(phase)
+    at, in_ours, where = PHASES[phase]
+    death = Death(*where)
     tuner = sim.autotune(ddp, record_steps=4, verify_steps=12, max_verify_steps=40)
     whole, raised = 0, ""
     try:
@@ -118,7 +98,6 @@ def survive(phase: str, folder: Path) -> None:
         raised = str(error)
     with suppress(ProcessLookupError):  # it is there where it hangs
         os.kill(int((folder / f"{phase}.1").read_text()), signal.SIGKILL)
-    at, in_ours = PHASES[phase]
     assert whole == at, (whole, raised)
     same(ddp, by_hand(whole))
     # A connection that broke is named by whose it was; of one that hangs the group says that it timed out.

@@ -2,7 +2,6 @@
 
 import copy
 import io
-import pickle
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -29,7 +28,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import sim
 from sim import tuned
 from sim.autotuner import loop
-from sim.autotuner.loop import autotune
 from sim.autotuner.switch import Room, check_switchable
 from sim.errors import InputError, MachineError, NotModelledError
 from sim.recorder.clocks import EventClock
@@ -230,14 +228,6 @@ def test_a_model_is_copied_as_without_a_tuner(
     assert "a forward waits" in boundary.obstacle
     ddp(x).sum().backward()
     assert boundary.take_step()
-
-
-def test_the_pickle_of_a_tuned_model_names_nothing_of_ours(ddp: DistributedDataParallel) -> None:
-    before = pickle.dumps(ddp.module)
-    tuner = autotune(ddp)
-    assert b"sim." not in pickle.dumps(ddp)
-    tuner.stop()
-    assert pickle.dumps(ddp.module) == before
 
 
 def test_only_the_first_model_of_all_ranks_has_the_cache(

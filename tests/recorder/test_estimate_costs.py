@@ -79,24 +79,6 @@ def test_bytes_of_an_operator(elements: float, run: Any) -> None:
     assert count(make).num_bytes == round(elements * 8 * 4 * 4)
 
 
-def test_a_half_is_two_bytes() -> None:
-    def make() -> Any:
-        x = torch.empty(8, 4)
-        return lambda: x.bfloat16()
-
-    assert count(make).num_bytes == 8 * 4 * (4 + 2)
-
-
-def test_backward_of_a_product_is_two_of_them() -> None:
-    def make() -> Any:
-        a = torch.empty(3, 5, requires_grad=True)
-        b = torch.empty(5, 7, requires_grad=True)
-        loss = (a @ b).sum()
-        return loss.backward
-
-    assert count(make).flops == 2 * (2 * 3 * 5 * 7)
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_causal_attention_is_half_the_work(causal: bool) -> None:
     def make() -> Any:

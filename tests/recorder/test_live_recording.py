@@ -1,9 +1,7 @@
 """``sim.record`` in one process: its file, the loops that it meets, and what CUDA does to a recording."""
 
-import errno
 import json
 import logging
-import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -49,34 +47,6 @@ def train(
         (ddp if run is None else run)(BATCH).sum().backward()
         optimizer.step()
         after()
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
-def test_a_failing_write_warns_once_and_never_raises(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What was written before is there, line by line; nor is a disk that is full from the start an error."""
-    path = tmp_path / "deep" / "er" / "rank-0.jsonl"
-    journal = Journal(path)
-    for count in range(1, 4):
-        journal.write("step", NOUN)
-        assert [json.loads(line) for line in path.read_text().splitlines()] == [LINE] * count
-
-    def refuse(*_: object) -> int:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "write", refuse)
-    for _ in range(3):
-        journal.write("step", NOUN)
-    assert [os.strerror(number) in message for message in caplog.messages] == [True]
-    assert not journal.is_open
-    assert len(path.read_text().splitlines()) == 3
-    if number != errno.EIO:
-        monkeypatch.setattr(os, "open", refuse)
-        full = Journal(tmp_path / "rank-1.jsonl")
-        full.write("step", NOUN)
-        full.discard()
-        assert f"rank-1.jsonl: recording stops here ({os.strerror(number)})" in caplog.text
 
 
 def test_a_place_that_is_taken_or_impossible_is_refused(tmp_path: Path) -> None:
@@ -491,15 +461,6 @@ def test_gradients_accumulated_on_another_stream_than_forwards_are_told(
     assert [row["aside"] for row in rows(tmp_path / "run")] == [aside] * 3
     (rank,) = load_recording(tmp_path / "run").ranks
     assert {step.aside for step in rank.steps} == {aside}
-
-
-def test_light_after_full_is_ddps_own_all_reduce_still(ddp: DistributedDataParallel, tmp_path: Path) -> None:
-    """The hook of the first recording stays on the Reducer, and does what DDP does."""
-    for level in ("full", "light"):
-        with record(ddp, tmp_path / level, level=level):
-            train(ddp, 3)
-        (header,) = rows(tmp_path / level, "recording")
-        assert header["comm_hook"] is None
 
 
 def test_a_restarted_job_records_beside_its_earlier_starts(
