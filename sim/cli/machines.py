@@ -614,17 +614,6 @@ def _print_distribution(told: "StepDistribution") -> None:
         ),
         parts,
     )
-    table(
-        "collectives, in the order of launches (waiting for the last rank, means over steps)",
-        (
-            plain("bucket", "bucket"),
-            size("size", "num_bytes"),
-            ms("a rank waits", "waited_ns"),
-            ms("the first waits", "longest_ns"),
-            percent("steps in which ranks wait", "straggler_share"),
-        ),
-        told.collectives,
-    )
 
 
 def _print_comparison(compared: "AssignmentComparison") -> None:

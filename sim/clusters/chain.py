@@ -9,7 +9,6 @@ from itertools import repeat
 import numpy as np
 
 from sim.clock.arrays import Floats, Ints
-from sim.clock.machine_code import compiled
 from sim.clock.program import BACKWARD, FORWARD, MOST_NS, OPTIMIZER
 from sim.clock.ranks import Lanes, Together, make_lanes, play
 from sim.clusters.ranks import Brought, Crew, Dice
@@ -31,15 +30,13 @@ class JobSteps:
     """What one job did.
 
     ``steps_ns`` [steps]: from where the last rank ended the step before to where the last ended this one.
-    Sums over these steps: for each collective ``waited_ns``, ``longest_ns`` and ``stragglers``; for each rank
-    ``rank_waited_ns``, ``rank_last`` and ``rank_paces``; over all ranks ``computed_ns`` [before backward,
-    backward with stalls, optimizer]. ``stalled``: the number of steps in which any rank stalled.
+    Sums over these steps: for each rank ``rank_waited_ns``, ``rank_paces``, and ``rank_last``, how often it
+    came last to a collective of backward: where several did, each has its part of it, and where all came
+    together nobody has; over all ranks ``computed_ns`` [before backward, backward with stalls, optimizer].
+    ``stalled``: the number of steps in which any rank stalled.
     """
 
     steps_ns: Ints
-    waited_ns: Ints
-    longest_ns: Ints
-    stragglers: Ints
     rank_waited_ns: Ints
     rank_last: Floats
     rank_paces: Floats
@@ -68,6 +65,12 @@ class VariedStep:
         self.scatter = read_scatter(hardware)
         self.jitters = self.scatter.known > 0 and hardware.world_size > 1
         self._places = [_places(lanes, crew.variants[0], assignment) for lanes in self.batches]
+
+    @property
+    def sent(self) -> int:
+        """Collectives that are launched in backward, of all micro-batches."""
+        slices = [lanes.programs[0].of_backward for lanes in self.batches]
+        return sum(one.stop - one.start for one in slices)
 
     @property
     def cells(self) -> int:
@@ -147,14 +150,11 @@ def play_job(
         shape = (steps + 1, len(step.batches), gradients)
         luck = np.random.default_rng(lucky).standard_normal(shape)
     services = step.services(luck)
-    count = sum(sent.stop - sent.start for sent in (one.programs[0].of_backward for one in step.batches))
-    waited, longest, stragglers = np.zeros((3, count), np.int64)
     rank_waited, rank_last = np.zeros(len(crew), np.int64), np.zeros(len(crew))
     ends, finished = np.zeros(len(crew), np.int64), [0]
     rank_paces, computed, stalled_steps = np.zeros(len(crew)), np.zeros(3), 0
     for number in range(steps + 1):
         brought = dice.step()
-        at = 0
         stalls, times = step.stalls(brought), services[number % len(services)]
         for batch, lanes in enumerate(step.batches):
             bringing = Together(
@@ -168,10 +168,11 @@ def play_job(
             ends, sent = met.lane_ends_ns, lanes.programs[0].of_backward
             if number:
                 computed += brought.paces @ step.works_ns[batch][bringing.variants]
-                added = tally(met.came_ns[:, sent], met.last_ns[sent], rank_waited, rank_last)
-                for sums, more in zip((waited, longest, stragglers), added, strict=True):
-                    sums[at : at + more.size] += more
-            at += sent.stop - sent.start
+                waits = met.last_ns[sent] - met.came_ns[:, sent]
+                rank_waited += waits.sum(axis=1)
+                was_last = waits == 0
+                sharing = was_last.sum(axis=0)
+                rank_last += was_last @ np.where(sharing < len(crew), 1 / sharing, 0.0)
         finished.append(int(ends.max()))
         if number:
             rank_paces += brought.paces
@@ -181,9 +182,6 @@ def play_job(
     times_ns = np.array(finished, dtype=np.int64)
     return JobSteps(
         steps_ns=times_ns[2:] - times_ns[1:-1],
-        waited_ns=waited,
-        longest_ns=longest,
-        stragglers=stragglers,
         rank_waited_ns=rank_waited,
         rank_last=rank_last,
         rank_paces=rank_paces,
@@ -223,39 +221,3 @@ def play_jobs(
     workers = max(1, min(os.cpu_count() or 1, len(steps), MOST_BYTES // (step.cells * _BYTES_A_CELL)))
     with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(play_job, repeat(step), seeds, steps, repeat(played)))
-
-
-@compiled
-def tally(came: Ints, last: Ints, waited_by_rank: Ints, last_by_rank: Floats) -> tuple[Ints, Ints, Ints]:
-    """Add one micro-batch to the ranks' sums, in place.
-
-    Args:
-        came: when each rank came to each collective [ranks, collectives]; ``last``: the latest of them.
-        waited_by_rank: ns that each rank has waited.
-        last_by_rank: how often it came last; where several did, each has its part of it, and where all came
-            together nobody has.
-
-    Returns:
-        By collective: ns that all ranks waited, ns that the first to come waited, and 1 where any rank did,
-        else 0.
-    """
-    ranks, count = came.shape
-    waited, longest, latest = np.zeros((3, count), np.int64)
-    for rank in range(ranks):
-        own = 0
-        for number in range(count):
-            wait = last[number] - came[rank, number]
-            own += wait
-            waited[number] += wait
-            longest[number] = max(longest[number], wait)
-            latest[number] += wait == 0
-        waited_by_rank[rank] += own
-    any_waited = np.zeros(count, np.int64)
-    for number in range(count):
-        if latest[number] < ranks:
-            any_waited[number] = 1
-    for rank in range(ranks):
-        for number in range(count):
-            if came[rank, number] == last[number] and any_waited[number]:
-                last_by_rank[rank] += 1 / latest[number]
-    return waited, longest, any_waited

@@ -48,22 +48,6 @@ class RankPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveWait:
-    """One collective of a step: its ``bucket`` (None where it carries none) and how ranks waited there.
-
-    ``waited_ns`` is the mean over ranks and steps, ``longest_ns`` the mean over steps of how long the first
-    to come waited. ``straggler_share`` is in how many steps any rank waited: in the others all came together,
-    such as where the channel was busy until all had launched it.
-    """
-
-    bucket: int | None
-    num_bytes: int
-    waited_ns: int
-    longest_ns: int
-    straggler_share: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StepDistribution:
     """Steps of a job of ``world_size`` ranks under one assignment; times in ns, intervals at 95 %.
 
@@ -105,7 +89,6 @@ class StepDistribution:
     waited_ns: int
     parts: tuple[RankPart, ...] = ()
     worst: tuple[RankPart, ...] = ()
-    collectives: tuple[CollectiveWait, ...] = ()
     not_known: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -274,7 +257,7 @@ def summarise(
     computed = np.sum([job.computed_ns for job in jobs], axis=0) / (len(every) * world_size)
     pace = float(computed.sum() / own.sum()) if own.any() else 1.0
     nominal, even = play_even(alike, own), play_even(alike, computed)
-    parts, worst = _parts(crew, jobs)
+    parts, worst = _parts(crew, jobs, max(1, len(every) * step.sent))
     return StepDistribution(
         workload=workload.name,
         hardware=hardware.name,
@@ -301,21 +284,21 @@ def summarise(
         waited_ns=round(sum(float(job.rank_waited_ns.sum()) for job in jobs) / (len(every) * world_size)),
         parts=parts,
         worst=worst,
-        collectives=_collectives(step, jobs),
         not_known=_not_known(step, hardware),
         notes=(*_notes(crew, step, jobs), *doubts_about(workload, hardware)),
         provenance={"source": "sim.step_distribution", "workload": workload.name, "hardware": hardware.name},
     )
 
 
-def _parts(crew: Crew, jobs: Sequence[JobSteps]) -> tuple[tuple[RankPart, ...], tuple[RankPart, ...]]:
+def _parts(
+    crew: Crew, jobs: Sequence[JobSteps], collectives: int
+) -> tuple[tuple[RankPart, ...], tuple[RankPart, ...]]:
     """What was named in ``ranks``, range by range, cut where ranges overlap, and all other ranks as one; and
     the single ranks that came last most often."""
     steps = sum(len(job.steps_ns) for job in jobs)
     waited = np.sum([job.rank_waited_ns for job in jobs], axis=0) / steps
     last = np.sum([job.rank_last for job in jobs], axis=0)
     paces = np.sum([job.rank_paces for job in jobs], axis=0) / steps
-    collectives = max(1, steps * len(jobs[0].stragglers))
 
     def part(name: str, ranks: Ints) -> RankPart:
         return RankPart(
@@ -340,24 +323,6 @@ def _parts(crew: Crew, jobs: Sequence[JobSteps]) -> tuple[tuple[RankPart, ...], 
         parts.append(part("all others" if parts else "all", np.concatenate(rest)))
     order = np.argsort(-last, kind="stable")[:_WORST]
     return tuple(parts), tuple(part(f"rank {rank}", np.array([rank])) for rank in order if last[rank])
-
-
-def _collectives(step: VariedStep, jobs: Sequence[JobSteps]) -> tuple[CollectiveWait, ...]:
-    steps, at, rows = sum(len(job.steps_ns) for job in jobs), 0, []
-    ranks = len(step.crew)
-    for lanes in step.batches:
-        for one in lanes.programs[0].collectives[lanes.programs[0].of_backward]:
-            rows.append(
-                CollectiveWait(
-                    bucket=one.bucket,
-                    num_bytes=one.num_bytes,
-                    waited_ns=round(sum(float(job.waited_ns[at]) for job in jobs) / (steps * ranks)),
-                    longest_ns=round(sum(float(job.longest_ns[at]) for job in jobs) / steps),
-                    straggler_share=sum(int(job.stragglers[at]) for job in jobs) / steps,
-                )
-            )
-            at += 1
-    return tuple(rows)
 
 
 def _not_known(step: VariedStep, hardware: Hardware) -> tuple[str, ...]:

@@ -486,7 +486,7 @@ def why_caps_change(
     else:
         is_of_bytes = matters(without) and not matters(alone)
         code = "bandwidth" if is_of_bytes else "all-reduces"
-        if_so = f"were bytes as fast as at {was}" if is_of_bytes else f"with all-reduces as at {was}"
+        if_so = f"were bytes as fast as at {was}," if is_of_bytes else f"with all-reduces as at {was}"
         takes = [format_ms(sum(service_ns(curve, size) for size in sizes[0])) for curve in (new, old)]
         still = _lose(alone if is_of_bytes else lost_ns(old))
         one = "s" if len(sizes[0]) == 1 else ""
