@@ -1,6 +1,6 @@
 """How the gradients are cut into buckets."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
@@ -139,7 +139,7 @@ def assigned(
     )
 
 
-def bucket_bytes(workload: Workload, bucket_indices: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+def bucket_bytes(workload: Workload, bucket_indices: Sequence[Sequence[int]]) -> tuple[int, ...]:
     """Parameter bytes of each bucket."""
     sizes = [gradient.num_bytes for gradient in workload.gradients]
     return tuple(sum(map(sizes.__getitem__, bucket)) for bucket in bucket_indices)

@@ -1,8 +1,7 @@
 """torch.compile under DistributedDataParallel: where DDPOptimizer cuts the graph, and what that does to when
 gradients become ready (A11)."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from sim.errors import InputError, NotModelledError
 from sim.nouns.ddp_switches import DEFAULT_FIRST_BUCKET_BYTES, OptimizeDdp, Switches
@@ -107,9 +106,19 @@ def torch_compiled(
             f"ddp: compile_cap_mb={compile_cap_mb!r} is not legal; give at least 1 (MiB), the first cut's "
             f"cap, below which torch.compile stops; left out, it is DDP's bucket_cap_mb"
         )
-    if is_moved_so(workload, asked):
+    if (known := workload.extensions.get(MARK)) == asked:
         return workload
-    taken = operators(workload)
+    if known is not None:
+        how = "was recorded under torch.compile" if known == AS_RECORDED[MARK] else f"is moved by {known}"
+        raise NotModelledError(
+            f"workload {workload.name!r} {how}: its gradients are ready where the cuts of that end, and "
+            f"optimize_ddp={optimize_ddp!r} would move them again; leave optimize_ddp out, or give the "
+            f"workload that was recorded without torch.compile"
+        )
+    if workload.is_of_whole_buckets or any(gradient.sparse for gradient in workload.gradients):
+        what = "gradients are whole buckets" if workload.is_of_whole_buckets else "some gradients are sparse"
+        raise NotModelledError(f"workload {workload.name!r}: {what}; torch.compile of it is not modelled")
+    taken = _operators(workload)
     held = [sum(workload.gradients[index].num_bytes for index in one) for one in taken]
     cuts = [list(range(len(taken)))] if taken else []
     if optimize_ddp == "ddp_optimizer":
@@ -125,40 +134,18 @@ def torch_compiled(
 
     def moved(times: ReadyTimes) -> ReadyTimes:
         """Each gradient's time is the last of its cut; a gradient without a time keeps none."""
-        last: dict[int, int] = {}
+        last: dict[int | None, int] = {}
         for index, time in enumerate(times):
-            if time is not None and index in cut_of:
-                last[cut_of[index]] = max(time, last.get(cut_of[index], 0))
+            last[cut_of.get(index)] = max(time or 0, last.get(cut_of.get(index), 0))
         return tuple(
-            None if time is None else last.get(cut_of.get(index, 0), time) for index, time in enumerate(times)
+            time if time is None or index not in cut_of else last[cut_of[index]]
+            for index, time in enumerate(times)
         )
 
     return workload.retimed(moved, ready_order=tuple(order), extensions=workload.extensions | {MARK: asked})
 
 
-def is_moved_so(workload: Workload, asked: Mapping[str, Any]) -> bool:
-    """Whether the ready times of ``workload`` were already moved as ``asked`` would move them.
-
-    Raises:
-        NotModelledError: they cannot be moved: something else moved them, or gradients are sparse or whole
-            buckets.
-    """
-    if (known := workload.extensions.get(MARK)) == asked:
-        return True
-    if known is not None:
-        how = "was recorded under torch.compile" if known == AS_RECORDED[MARK] else f"is moved by {known}"
-        raise NotModelledError(
-            f"workload {workload.name!r} {how}: its gradients are ready where the cuts of that end, and "
-            f"optimize_ddp={asked['optimize_ddp']!r} would move them again; leave optimize_ddp out, or give "
-            f"the workload that was recorded without torch.compile"
-        )
-    if workload.is_of_whole_buckets or any(gradient.sparse for gradient in workload.gradients):
-        what = "gradients are whole buckets" if workload.is_of_whole_buckets else "some gradients are sparse"
-        raise NotModelledError(f"workload {workload.name!r}: {what}; torch.compile of it is not modelled")
-    return False
-
-
-def operators(workload: Workload) -> list[list[int]]:
+def _operators(workload: Workload) -> list[list[int]]:
     """Parameters by operator, in the order of forward: backward comes to the last operator first."""
     found: list[list[int]] = []
     module = None

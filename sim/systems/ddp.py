@@ -43,6 +43,7 @@ def plan(workload: Workload, assignment: Assignment, world_size: int | None) -> 
         workload=as_compiled(workload, assignment),
         buckets=assignment.bucket_indices,
         micro_batches=switches.accumulation_steps,
+        reduces_each=not switches.no_sync,
         assignment=assignment,
         switches=switches,
     )
@@ -80,14 +81,6 @@ class DdpPlan(Plan):
                     f"bucket(s) of its constructor; give the policy and its caps, or iteration {rebuilt_from}"
                 )
         return super().write(hardware, iteration)
-
-    def writer(self, hardware: Hardware, iteration: Iteration, number: int) -> "_MicroBatch":
-        """Who writes a micro-batch."""
-        return _MicroBatch(self, hardware, iteration, number)
-
-    def reduces(self, number: int) -> bool:
-        """Whether a micro-batch does."""
-        return super().reduces(number) or not self.switches.no_sync
 
     def construct(self) -> tuple[Collective, ...]:
         """What the constructor sends (A2.8): a count, shapes and strides, then parameters and buffers.
@@ -349,3 +342,6 @@ class _MicroBatch(StepWriter[DdpPlan]):
         self.map = self.send(
             self.collective("all_reduce", elements, "int32", phase, gradient=gradient, purpose=purpose)
         )
+
+
+DdpPlan.writer = _MicroBatch

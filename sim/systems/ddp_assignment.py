@@ -268,11 +268,8 @@ def with_switches(workload: Workload, assignment: Assignment, **options: Any) ->
             f"policy: {assignment.policy!r} is a system of its own, and takes no switches of "
             f"DistributedDataParallel such as {next(iter(options))}"
         )
-    for name in (*CAP_KWARGS, "first_bucket_mb", LAST_CAP):
-        if name in options:
-            raise InputError(
-                f"{name}: {options[name]!r} is not legal; the assignment says what the buckets are"
-            )
+    for name in options.keys() & {*CAP_KWARGS, "first_bucket_mb", LAST_CAP}:
+        raise InputError(f"{name}: {options[name]!r} is not legal; the assignment says what the buckets are")
     assignment.check_fits(workload)
     kwargs, settings = split_switches(options)
     newest = _requirement(kwargs)

@@ -6,11 +6,10 @@ the order in which backward reduces them. Iterations are alike.
 
 import math
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sim.clock.program import AROUND, COPY_IN, HOOK, Program, machine_of
 from sim.errors import InputError, NotModelledError
@@ -79,24 +78,6 @@ class Fsdp2Settings:
         return world_size // self.replicas
 
 
-def read_fsdp2_settings(settings: Mapping[str, Any], workload: Workload) -> Fsdp2Settings:
-    """The settings of a job with the parameters of ``workload``.
-
-    Raises:
-        InputError: a value that is not legal.
-        NotModelledError: a name that is not modelled, or a gradient on which torch stops.
-    """
-    made = read(Fsdp2Settings, POLICY, settings)
-    for gradient in workload.gradients:
-        what = workload.label(gradient)
-        if gradient.ready_ns is None:
-            raise NotModelledError(f"{what} is never ready; {POLICY} is modelled without")
-        if gradient.num_bytes == DTYPE_BYTES[gradient.dtype] and gradient.shape == ():
-            raise NotModelledError(f"{what} is a scalar, which {POLICY} refuses")
-    check_gradients(workload, POLICY, "reduce_dtype", f"{POLICY} is modelled without")
-    return made
-
-
 class Unit(NamedTuple):
     """Parameters that are gathered and reduced together, by index; the root, without a name, has those of no
     other unit. Dtypes are torch's names: what parameters are gathered in, and what gradients travel in.
@@ -146,23 +127,21 @@ def _padded(workload: Workload, index: int, ranks: int) -> int:
     return -(-shape[0] // ranks) * ranks * math.prod(shape[1:])
 
 
-def module_names(workload: Workload) -> tuple[str, ...]:
+def _module_names(workload: Workload) -> dict[str, None]:
     """Every module that holds a parameter, itself or through others, as declared; not the root."""
-    found: dict[str, None] = {}
-    for gradient in workload.gradients:
-        found.update(dict.fromkeys(_around(gradient.name)))
-    return tuple(found)
+    return dict.fromkeys(name for one in workload.gradients for name in _around(one.name))
 
 
 def blocks_of(workload: Workload) -> tuple[str, ...]:
     """Modules that are numbered in a list, the outermost ones: what is usually wrapped."""
-    names = dict.fromkeys(name for name in module_names(workload) if name.rpartition(".")[2].isdigit())
+    names = dict.fromkeys(name for name in _module_names(workload) if name.rpartition(".")[2].isdigit())
     return tuple(name for name in names if not any(other in names for other in _around(name)))
 
 
 def _groups(workload: Workload, units: str) -> list[tuple[str, ...]]:
-    """Modules of each unit but the root, from what ``units`` names."""
-    names = module_names(workload)
+    """Modules of each unit but the root, from what ``units`` names: by fnmatch, but that a star matches no
+    dot."""
+    names = list(_module_names(workload))
     groups: list[tuple[str, ...]] = []
     for word in filter(None, map(str.strip, units.split(","))):
         if word == BLOCKS:
@@ -170,7 +149,8 @@ def _groups(workload: Workload, units: str) -> list[tuple[str, ...]]:
             continue
         found: list[str] = []
         for part in word.split("+"):
-            matched = [part] if part in names else [name for name in names if _matches(name, part)]
+            alike = [name for name in names if name.count(".") == part.count(".")]
+            matched = [part] if part in names else [name for name in alike if fnmatchcase(name, part)]
             if not matched:
                 raise InputError(
                     f"{POLICY}: units={part!r} names no module of workload {workload.name!r}; give names "
@@ -192,12 +172,6 @@ def _around(name: str) -> list[str]:
     return [name[:end] for end, letter in enumerate(name) if letter == "."]
 
 
-def _matches(name: str, pattern: str) -> bool:
-    """Whether ``name`` matches as by fnmatch, part by part: a star matches no dot."""
-    ours, theirs = name.split("."), pattern.split(".")
-    return len(ours) == len(theirs) and all(fnmatchcase(a, b) for a, b in zip(ours, theirs, strict=True))
-
-
 def plan(workload: Workload, assignment: Assignment, world_size: int | None) -> "Fsdp2Plan":
     """Which units there are, and when each is reduced (A10.2, A10.4).
 
@@ -209,7 +183,14 @@ def plan(workload: Workload, assignment: Assignment, world_size: int | None) -> 
         InputError, NotModelledError: a setting that is not legal or not modelled, or a parameter that torch
             refuses.
     """
-    settings = read_fsdp2_settings(assignment.settings, workload)
+    settings = read(Fsdp2Settings, POLICY, assignment.settings)
+    for gradient in workload.gradients:
+        what = workload.label(gradient)
+        if gradient.ready_ns is None:
+            raise NotModelledError(f"{what} is never ready; {POLICY} is modelled without")
+        if gradient.num_bytes == DTYPE_BYTES[gradient.dtype] and gradient.shape == ():
+            raise NotModelledError(f"{what} is a scalar, which {POLICY} refuses")
+    check_gradients(workload, POLICY, "reduce_dtype", f"{POLICY} is modelled without")
     units = cut_units(workload, settings, 1 if world_size is None else settings.shards(world_size))
     home = {index: unit for unit in units for index in unit.indices}
     place = {index: number for number, index in enumerate(workload.order())}
@@ -247,10 +228,6 @@ class Fsdp2Plan(Plan):
     finished: tuple[Unit, ...]
     reduced: tuple[Unit, ...]
     late: int
-
-    def writer(self, hardware: Hardware, iteration: Iteration, number: int) -> "_MicroBatch":
-        """Who writes a micro-batch."""
-        return _MicroBatch(self, hardware, iteration, number)
 
     def buffer_bytes(self) -> int:
         """Two units gathered at once in backward, or one beside the gradients of another that are reduced."""
@@ -460,3 +437,6 @@ class _MicroBatch(StepWriter[Fsdp2Plan]):
             self.notes.append(
                 "no module of the workload is numbered in a list: all parameters are one unit, the root's"
             )
+
+
+Fsdp2Plan.writer = _MicroBatch

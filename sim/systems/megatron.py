@@ -6,17 +6,14 @@ the first iteration differs, which sends everything after backward.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sim.clock.program import AROUND, HOOK, Program
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, CollectiveKind, Phase
-from sim.nouns.hardware import Hardware
 from sim.nouns.settings import micro_batches, read, setting, settings_of
-from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.step_writer import Plan, StepWriter, check_gradients, completed_by, shared_optimizer_ns
 from sim.units import transfer_ns
@@ -87,35 +84,6 @@ def default_bucket_size(world_size: int | None) -> int:
     return max(40_000_000, 1_000_000 * (world_size or 1))
 
 
-def read_megatron_settings(settings: Mapping[str, Any], workload: Workload) -> MegatronSettings:
-    """The settings of a job with the parameters of ``workload``.
-
-    Raises:
-        InputError: a value or combination that Megatron refuses, too.
-        NotModelledError: a name that is not modelled, or a gradient on which Megatron stops.
-    """
-    made = read(MegatronSettings, SYSTEM, settings)
-    shards, overlaps = made.use_distributed_optimizer, made.overlap_grad_reduce
-    if made.overlap_param_gather and not (shards and overlaps):
-        raise InputError(
-            f"{SYSTEM}: overlap_param_gather=True is not legal alone; Megatron-LM takes it with "
-            f"use_distributed_optimizer and overlap_grad_reduce"
-        )
-    first = workload.gradients[0]
-    for gradient in workload.gradients:
-        what = workload.label(gradient)
-        if gradient.device != first.device:
-            raise NotModelledError(
-                f"{what} is on {gradient.device or 'no device'}, others on {first.device or 'no device'}; "
-                f"Megatron-Core's buffers are all on one device"
-            )
-        if gradient.num_bytes % DTYPE_BYTES[gradient.dtype]:
-            raise NotModelledError(f"{what} has {gradient.num_bytes} bytes, no whole {gradient.dtype}s")
-    twice = "when its last time is, the workload does not tell"
-    check_gradients(workload, "Megatron-Core", "grad_reduce_in_fp32", twice)
-    return made
-
-
 class MegatronBucket(NamedTuple):
     """A part of a buffer that travels as one: ``members`` in its order, ``elements`` with padding."""
 
@@ -173,16 +141,24 @@ def plan(workload: Workload, assignment: Assignment, world_size: int | None) -> 
         InputError, NotModelledError: a setting that is not legal or not modelled, or a gradient on which
             Megatron itself would stop: with hooks, one of a bucket of which others come and it does not.
     """
-    settings, why = read_megatron_settings(assignment.settings, workload), ""
+    settings, why = read(MegatronSettings, SYSTEM, assignment.settings), ""
+    shards, overlaps = settings.use_distributed_optimizer, settings.overlap_grad_reduce
+    if settings.overlap_param_gather and not (shards and overlaps):
+        raise InputError(
+            f"{SYSTEM}: overlap_param_gather=True is not legal alone; Megatron-LM takes it with "
+            f"use_distributed_optimizer and overlap_grad_reduce"
+        )
+    twice = "when its last time is, the workload does not tell"
+    check_gradients(workload, "Megatron-Core", "grad_reduce_in_fp32", twice)
     parts = lay_out_buffers(workload, settings, world_size)
-    for part in parts if settings.overlap_grad_reduce else ():
+    for part in parts if overlaps else ():
         unused = [index for index in part.members if workload.gradients[index].ready_ns is None]
         if unused and len(unused) < len(part.members):
             raise NotModelledError(
                 f"{workload.label(workload.gradients[unused[0]])} is never ready, others of its bucket are; "
                 f"with overlap_grad_reduce Megatron-Core stops on that (A9.4)"
             )
-    if world_size and settings.overlap_grad_reduce and settings.bucket_size is None:
+    if world_size and overlaps and settings.bucket_size is None:
         size = default_bucket_size(world_size)
         why = f"; on {world_size} ranks the default is bucket_size={size}: give it"
     return MegatronPlan(
@@ -202,10 +178,6 @@ class MegatronPlan(Plan):
 
     settings: MegatronSettings
     parts: tuple[MegatronBucket, ...]
-
-    def writer(self, hardware: Hardware, iteration: Iteration, number: int) -> "_MicroBatch":
-        """Who writes a micro-batch."""
-        return _MicroBatch(self, hardware, iteration, number)
 
     def buffer_bytes(self) -> int:
         """What the buffers, in which gradients lie, have beyond them: padding, and what fp32 adds; and the
@@ -314,3 +286,6 @@ class _MicroBatch(StepWriter[MegatronPlan]):
         return self.collective(
             "all_gather", part.elements, part.dtype, phase, purpose="parameters", is_counted=False
         )
+
+
+MegatronPlan.writer = _MicroBatch

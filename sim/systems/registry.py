@@ -7,8 +7,8 @@ iterations, without their times.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
 
 from sim.clock.program import Program
 from sim.errors import AssignmentError, InputError, NotModelledError
@@ -21,32 +21,24 @@ from sim.systems import ddp, ddp_assignment, fsdp2, megatron, textbook, zero
 from sim.systems.step_writer import Plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class System:
-    """One system. ``assign``: how it cuts by other than its settings; None: its plan says. ``takes_caps``: it
-    takes sizes in MiB."""
+class System(NamedTuple):
+    """One system. ``assign``: how it cuts by other than its settings; None: its plan says."""
 
     plan: Callable[[Workload, Assignment, int | None], Plan]
     assign: Callable[[Workload, str, Mapping[str, Any], dict[str, Any], Iteration], Assignment] | None = None
-    takes_caps: bool = False
 
 
-_DDP = System(plan=ddp.plan, assign=ddp_assignment.assign)
 SYSTEMS = {
-    "ddp": replace(_DDP, takes_caps=True),
-    "per-parameter": _DDP,
-    "single": _DDP,
-    **{
-        policy: System(plan=textbook.plan, assign=textbook.assign, takes_caps=style.by_size)
-        for policy, style in textbook.STYLES.items()
-    },
-    **{policy: System(plan=zero.plan) for policy in zero.STAGES},
-    megatron.SYSTEM: System(plan=megatron.plan),
-    fsdp2.POLICY: System(plan=fsdp2.plan),
+    **dict.fromkeys(("ddp", "per-parameter", "single"), System(ddp.plan, ddp_assignment.assign)),
+    **dict.fromkeys(textbook.STYLES, System(textbook.plan, textbook.assign)),
+    **dict.fromkeys(zero.STAGES, System(zero.plan)),
+    megatron.SYSTEM: System(megatron.plan),
+    fsdp2.POLICY: System(fsdp2.plan),
 }
 POLICIES = tuple(SYSTEMS)
 MAX_ITERATIONS = 1000  # that are explained
-_PLANNED = {"explicit": _DDP, **SYSTEMS}
+_PLANNED = {"explicit": SYSTEMS["ddp"], **SYSTEMS}
+_BY_SIZE = ("ddp", *(policy for policy, style in textbook.STYLES.items() if style.by_size))  # in MiB
 _FACTS = {one.name for one in fields(Event)} & {one.name for one in fields(Collective)}
 
 
@@ -89,11 +81,8 @@ def assign(
         "bucket_cap_mb_list": None if bucket_cap_mb_list is None else list(bucket_cap_mb_list),
     }
     caps = {name: size for name, size in sizes.items() if size is not None}
-    if caps and not SYSTEMS[policy].takes_caps:
-        raise InputError(
-            f"policy: {policy!r} takes no bucket caps; "
-            f"{', '.join(name for name, system in SYSTEMS.items() if system.takes_caps)} do"
-        )
+    if caps and policy not in _BY_SIZE:
+        raise InputError(f"policy: {policy!r} takes no bucket caps; {', '.join(_BY_SIZE)} do")
     if policy in DDP_POLICIES:
         options = ddp_assignment.job_switches(workload, options) | options
     if (cut := SYSTEMS[policy].assign) is not None:
@@ -132,15 +121,7 @@ def write(
     Raises:
         AssignmentError, InputError, NotModelledError: as ``plan``, or a step that is too long to be played.
     """
-    return write_plan(plan(workload, assignment, hardware.world_size), hardware, iteration)
-
-
-def write_plan(made: Plan, hardware: Hardware, iteration: Iteration) -> tuple[Program, ...]:
-    """The programs of one step of a plan. Raises ``InputError`` for one that is too long to be played."""
-    programs = made.write(hardware, iteration)
-    for program in (programs[0], *programs[-2:]):  # others are like the last but one
-        program.check_length(hardware.name)
-    return programs
+    return plan(workload, assignment, hardware.world_size).write(hardware, iteration)
 
 
 def explain(

@@ -12,7 +12,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import Workload
-from sim.systems.registry import plan, write, write_plan
+from sim.systems.registry import plan, write
 
 Engine = Literal["simpy", "analytic"]
 ENGINES = get_args(Engine)
@@ -47,10 +47,15 @@ def simulate(
     if engine not in ENGINES:
         raise InputError(f"engine: {engine!r} is not legal; give 'simpy' or 'analytic'")
     planned = plan(workload, assignment, hardware.world_size)
-    programs = write_plan(planned, hardware, iteration)
+    programs = planned.write(hardware, iteration)
     ranks = [programs]
+    if slowest is not None and hardware.world_size == 1:
+        raise InputError("slowest: there is no other rank; hardware has world_size=1")
     if slowest is not None:
-        ranks.append(_write_slowest(slowest, hardware, assignment, iteration))
+        try:
+            ranks.append(write(slowest, hardware, assignment, iteration))
+        except AssignmentError as error:
+            raise AssignmentError(f"slowest: {error}") from None
     outcomes, _ = _play_step(ranks, engine)
     batches: list[Timeline] = []
     for number, outcome in enumerate(outcomes):
@@ -75,17 +80,6 @@ def simulated_step_ns(workload: Workload, hardware: Hardware, assignment: Assign
     """How long the whole step is, in ns, by the analytic engine; in less time than ``simulate`` takes."""
     programs = write(workload, hardware, assignment)
     return _play_step([programs], "analytic")[1]
-
-
-def _write_slowest(
-    slowest: Workload, hardware: Hardware, assignment: Assignment, iteration: Iteration
-) -> tuple[Program, ...]:
-    if hardware.world_size == 1:
-        raise InputError("slowest: there is no other rank; hardware has world_size=1")
-    try:
-        return write(slowest, hardware, assignment, iteration)
-    except AssignmentError as error:
-        raise AssignmentError(f"slowest: {error}") from None
 
 
 def _play_step(ranks: Sequence[Sequence[Program]], engine: Engine) -> tuple[list[Outcome], int]:

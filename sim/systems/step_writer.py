@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from sim.clock.program import (
     BACKWARD,
@@ -40,33 +40,32 @@ from sim.units import divide_half_even, transfer_ns
 class Plan:
     """What a system does with a workload: its settings read, its buckets cut; ``buckets`` as it numbers them.
 
-    ``system`` is its name; ``why`` what to say where an assignment has other buckets, with the rule that
-    makes these.
+    ``system`` is its name; ``reduces_each`` whether each micro-batch sends gradients, not the last alone;
+    ``why`` what to say where an assignment has other buckets, with the rule that makes these. ``writer``
+    writes a micro-batch.
     """
 
+    writer: ClassVar[type["StepWriter[Any]"]]
     system: str
     workload: Workload
     buckets: tuple[tuple[int, ...], ...]
     micro_batches: int = 1
+    reduces_each: bool = False
     why: str = ""
 
     def write(self, hardware: Hardware, iteration: Iteration) -> tuple[Program, ...]:
         """The programs of a step, one a micro-batch; those between the first and the last are alike.
 
         Raises:
+            InputError: a step that is too long to be played.
             NotModelledError: an iteration that is not modelled, or a curve that the hardware does not have.
         """
         last = self.micro_batches - 1
-        before = [self.writer(hardware, iteration, number).write() for number in range(min(last, 2))]
-        return (*before, *before[1:] * (last - 2), self.writer(hardware, iteration, last).write())
-
-    def writer(self, hardware: Hardware, iteration: Iteration, number: int) -> "StepWriter[Any]":
-        """Who writes micro-batch ``number`` (from 0)."""
-        raise NotImplementedError
-
-    def reduces(self, number: int) -> bool:
-        """Whether micro-batch ``number`` sends gradients: by default the last one alone."""
-        return number == self.micro_batches - 1
+        numbers = sorted({0, min(1, last), last})
+        written = [self.writer(self, hardware, iteration, number).write() for number in numbers]
+        for program in written:
+            program.check_length(hardware.name)
+        return (*written[:-1], *written[1:-1] * (last - 2), written[-1])
 
     def construct(self) -> tuple[Collective, ...]:
         """What the system sends before the first step."""
@@ -98,7 +97,8 @@ class StepWriter(Generic[P]):
     def __init__(self, plan: P, hardware: Hardware, iteration: Iteration, number: int) -> None:
         self.plan, self.workload, self.hardware = plan, plan.workload, hardware
         self.iteration, self.number = iteration, number
-        self.is_last, self.reduces = number == plan.micro_batches - 1, plan.reduces(number)
+        self.is_last = number == plan.micro_batches - 1
+        self.reduces = self.is_last or plan.reduces_each
         self.lane: list[Item] = []
         self.collectives: list[Collective] = []
         self.carriers: list[tuple[int, ...]] = [() for _ in plan.buckets if self.reduces]
@@ -287,7 +287,8 @@ def check_backward(workload: Workload) -> None:
 
 
 def check_gradients(workload: Workload, whose: str, decides: str, twice: str) -> None:
-    """Raise unless each gradient is dense, ready once in a backward and as wide on the wire as in memory.
+    """Raise unless each gradient is dense, ready once in a backward, as wide on the wire as in memory, and
+    all are on one device.
 
     Args:
         whose: the system that takes no others.
@@ -297,17 +298,24 @@ def check_gradients(workload: Workload, whose: str, decides: str, twice: str) ->
     Raises:
         NotModelledError: a gradient that is not so. InputError: none ever becomes ready.
     """
-    for gradient in workload.gradients:
-        what = workload.label(gradient)
-        if gradient.sparse:
-            raise NotModelledError(f"{what} is sparse; {whose} takes dense gradients")
-        if gradient.uses > 1:
-            raise NotModelledError(f"{what} becomes ready {gradient.uses} times in one backward; {twice}")
-        if gradient.on_wire != gradient.num_bytes:
-            raise NotModelledError(
-                f"{what} has wire_bytes {gradient.on_wire}; what {whose} sends follows from num_bytes and "
-                f"{decides}"
-            )
+    device = workload.gradients[0].device
+    for one in workload.gradients:
+        for is_so, why in (
+            (one.sparse, f"is sparse; {whose} takes dense gradients"),
+            (one.uses > 1, f"becomes ready {one.uses} times in one backward; {twice}"),
+            (one.num_bytes % DTYPE_BYTES[one.dtype], f"has {one.num_bytes} bytes, no whole {one.dtype}s"),
+            (
+                one.on_wire != one.num_bytes,
+                f"has wire_bytes {one.on_wire}; what {whose} sends follows from num_bytes and {decides}",
+            ),
+            (
+                one.device != device,
+                f"is on {one.device or 'no device'}, others on {device or 'no device'}; those of {whose} are "
+                f"all on one device",
+            ),
+        ):
+            if is_so:
+                raise NotModelledError(f"{workload.label(one)} {why}")
     check_backward(workload)
 
 

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from sim.clock.program import COPY_IN, Program
 from sim.errors import InputError, NotModelledError
-from sim.nouns.assignment import Assignment, assigned
+from sim.nouns.assignment import Assignment, assigned, bucket_bytes
 from sim.nouns.collective import EarlyLaunch, LateGradient, Phase
 from sim.nouns.ddp_switches import DEFAULT_BUCKET_CAP_BYTES
-from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
+from sim.systems.ddp_assignment import compute_bucket_assignment_by_size
 from sim.systems.step_writer import Plan, StepWriter, completed_by
 from sim.units import cap_bytes, format_ms, transfer_ns
 
@@ -70,22 +70,17 @@ def assign(
     if not style.by_size:
         return assigned(workload, policy, tuple((one.index,) for one in workload.gradients), {})
     cap = DEFAULT_BUCKET_CAP_BYTES if cap_mb is None else cap_bytes(cap_mb)
-    closed: list[tuple[int, ...]] = []
-    opened: dict[object, list[int]] = {}
-    sizes: dict[object, int] = {}
-    for gradient in reversed(workload.gradients):
-        key = None if style.by_last else gradient.key
-        opened.setdefault(key, []).append(gradient.index)
-        sizes[key] = sizes.get(key, 0) + gradient.num_bytes
-        if sizes[key] >= cap:
-            closed.append(tuple(opened.pop(key)))
-            sizes[key] = 0
-    buckets = (*closed, *map(tuple, opened.values()))
+    walked = workload.gradients[::-1]
+    sizes, order = [one.num_bytes for one in walked], [one.index for one in walked]
+    keys = [None if style.by_last else one.key for one in walked]
+    cut = [*map(tuple, compute_bucket_assignment_by_size(sizes, keys, [cap], order=order))]
+    closed = [bucket for bucket, size in zip(cut, bucket_bytes(workload, cut), strict=True) if size >= cap]
+    buckets = (*closed, *sorted({*cut}.difference(closed), reverse=True))
     for number, bucket in enumerate(buckets):
-        keys = {workload.gradients[index].key for index in bucket}
-        if len(keys) > 1:
+        mixed = {workload.gradients[index].key for index in bucket}
+        if len(mixed) > 1:
             raise NotModelledError(
-                f"policy: {policy!r} puts {len(keys)} dtypes or devices into bucket {number}, and fails or "
+                f"policy: {policy!r} puts {len(mixed)} dtypes or devices into bucket {number}, and fails or "
                 f"casts there (A7.5); give 'last-hook-safe'"
             )
     return assigned(workload, policy, buckets, caps)
@@ -129,10 +124,6 @@ class TextbookPlan(Plan):
     """``early``: the buckets whose hooked parameter is not the last to be ready (A6.2)."""
 
     early: tuple[EarlyLaunch, ...]
-
-    def writer(self, hardware: Hardware, iteration: Iteration, number: int) -> "_Step":
-        """Who writes the step."""
-        return _Step(self, hardware, iteration, number)
 
     def bucket_bytes(self, bucket: int) -> int:
         """What travels of a bucket."""
@@ -195,6 +186,9 @@ class _Step(StepWriter[TextbookPlan]):
         dtype = self.workload.gradients[self.plan.buckets[bucket][0]].dtype
         sent = self.collective("all_reduce", size // DTYPE_BYTES[dtype], dtype, phase, num_bytes=size)
         self.send(replace(sent, gradient=gradient, bucket=bucket))
+
+
+TextbookPlan.writer = _Step
 
 
 def early_launches(workload: Workload, assignment: Assignment) -> tuple[EarlyLaunch, ...]:

@@ -6,7 +6,7 @@ iteration differs from another (A5.3).
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -106,47 +106,6 @@ class ZeroSettings:
     def checks_overflow(self) -> bool:
         """Whether step() begins with an all-reduce of the overflow flag (A8.8)."""
         return self.dtype == "float16" or (self.dtype == "bfloat16" and self.check_grad_overflow)
-
-
-def read_zero_settings(settings: Mapping[str, Any], stage: int, workload: Workload) -> ZeroSettings:
-    """The settings of a job with the parameters of ``workload``.
-
-    Raises:
-        InputError: a value or combination that DeepSpeed refuses, too.
-        NotModelledError: a name or gradient that is not modelled.
-    """
-    first = workload.gradients[0]
-    dtype = first.dtype
-    made = read(ZeroSettings, f"zero{stage}", settings, stage=stage, dtype=dtype)
-    for gradient in workload.gradients:
-        if gradient.key != first.key or dtype not in _DTYPES.values():
-            raise NotModelledError(
-                f"{workload.label(gradient)} is {gradient.dtype} on {gradient.device or 'no device'}; under "
-                f"zero{stage} all parameters have one device and one dtype of {', '.join(_DTYPES.values())}"
-            )
-    twice = "DeepSpeed raises 'Gradient computed twice for this partition' (A8.8)"
-    check_gradients(workload, "ZeRO", "communication_data_type", twice)
-    scales = made.gradient_predivide_factor != 1.0 or made.prescale_gradients
-    needs_norm = made.gradient_clipping > 0 or made.cpu_offload
-    for is_refused, why in (
-        (
-            "check_grad_overflow" in settings and dtype != "bfloat16",
-            f"check_grad_overflow is a setting of bf16; the parameters are {dtype}",
-        ),
-        (
-            stage == 2 and made.reduce_scatter and scales,
-            "gradient_predivide_factor and prescale_gradients are not legal with reduce_scatter; give "
-            "reduce_scatter=false",
-        ),
-        (
-            not made.compute_grad_norm and needs_norm,
-            "compute_grad_norm=false needs gradient_clipping=0 (DeepSpeed's default is 1.0) and no "
-            "cpu_offload",
-        ),
-    ):
-        if is_refused:
-            raise InputError(f"zero{stage}: {why}")
-    return made
 
 
 class Slice(NamedTuple):
@@ -259,15 +218,46 @@ def plan(workload: Workload, assignment: Assignment, world_size: int | None) -> 
         InputError, NotModelledError: a setting that is not legal or not modelled, or a gradient on which
             DeepSpeed itself would stop.
     """
-    settings = read_zero_settings(assignment.settings, STAGES[assignment.policy], workload)
+    policy, stage = assignment.policy, STAGES[assignment.policy]
+    dtype = workload.gradients[0].dtype
+    settings = read(ZeroSettings, policy, assignment.settings, stage=stage, dtype=dtype)
+    for gradient in workload.gradients:
+        if gradient.dtype != dtype or dtype not in _DTYPES.values():
+            raise NotModelledError(
+                f"{workload.label(gradient)} is {gradient.dtype}; under {policy} all parameters have one of "
+                f"{', '.join(_DTYPES.values())}"
+            )
+    twice = "DeepSpeed raises 'Gradient computed twice for this partition' (A8.8)"
+    check_gradients(workload, "ZeRO", "communication_data_type", twice)
+    scales = settings.gradient_predivide_factor != 1.0 or settings.prescale_gradients
+    needs_norm = settings.gradient_clipping > 0 or settings.cpu_offload
+    for is_refused, why in (
+        (
+            "check_grad_overflow" in assignment.settings and dtype != "bfloat16",
+            f"check_grad_overflow is a setting of bf16; the parameters are {dtype}",
+        ),
+        (
+            stage == 2 and settings.reduce_scatter and scales,
+            "gradient_predivide_factor and prescale_gradients are not legal with reduce_scatter; give "
+            "reduce_scatter=false",
+        ),
+        (
+            not settings.compute_grad_norm and needs_norm,
+            "compute_grad_norm=false needs gradient_clipping=0 (DeepSpeed's default is 1.0) and no "
+            "cpu_offload",
+        ),
+    ):
+        if is_refused:
+            raise InputError(f"{policy}: {why}")
     flushes = plan_flushes(workload, settings)
     sent = tuple(flush.members for flush in flushes)
     left = {gradient.index for gradient in workload.gradients}.difference(*sent)
     return ZeroPlan(
-        system=assignment.policy,
+        system=policy,
         workload=workload,
         buckets=(*sent, tuple(sorted(left))) if left else sent,
         micro_batches=settings.gradient_accumulation_steps,
+        reduces_each=settings.stage == 2,
         why="; ZeRO's buckets follow from reduce_bucket_size and the order of gradients (A5.2)",
         settings=settings,
         given=tuple(assignment.settings),
@@ -321,14 +311,6 @@ class ZeroPlan(Plan):
                 messages.append(tuple(taken))
                 taken = []
         return (*messages, tuple(taken)) if taken else tuple(messages)
-
-    def writer(self, hardware: Hardware, iteration: Iteration, number: int) -> "_MicroBatch":
-        """Who writes a micro-batch."""
-        return _MicroBatch(self, hardware, iteration, number)
-
-    def reduces(self, number: int) -> bool:
-        """Whether a micro-batch does."""
-        return super().reduces(number) or self.settings.stage == 2
 
     def construct(self) -> tuple[Collective, ...]:
         """What the engine's constructor sends: every parameter, one by one, as bytes.
@@ -583,3 +565,6 @@ class _MicroBatch(StepWriter[ZeroPlan]):
                 "overlap_comm's reduction stream is modelled from DeepSpeed's source; no run has checked it "
                 "(A5.6)"
             )
+
+
+ZeroPlan.writer = _MicroBatch

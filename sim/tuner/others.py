@@ -15,7 +15,7 @@ from sim.systems.fsdp2 import blocks_of
 from sim.systems.megatron import default_bucket_size, is_all_bf16
 from sim.systems.registry import assign
 from sim.systems.simulate import simulated_step_ns
-from sim.systems.zero import STAGES, read_zero_settings
+from sim.systems.zero import STAGES, ZeroSettings
 
 OTHERS = (*STAGES, "megatron", "fully_shard")
 _WORK = 20_000  # gradients simulated, in all that is tried of one system
@@ -60,7 +60,7 @@ def best_of(workload: Workload, hardware: Hardware, policy: str, *, most: int | 
         if hardware.world_size > 1 and hardware.all_gather is None:
             raise NotModelledError(f"{policy}: {missing_curve(hardware, 'all_gather')}")
         kind = "sizes on a logarithmic grid"
-        size = read_zero_settings({}, STAGES[policy], workload).reduce_bucket_size
+        size = ZeroSettings(stage=STAGES[policy], dtype="float32").reduce_bucket_size
         choices = [{"reduce_bucket_size": one} for one in _sizes(workload, size, most)]
     tried: list[tuple[int, int, Assignment]] = []
     for options in choices[:most]:

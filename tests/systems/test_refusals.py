@@ -10,10 +10,11 @@ from sim.errors import AssignmentError, InputError, NotModelledError, SimError
 from sim.nouns.assignment import Assignment
 from sim.nouns.ddp_switches import SWITCHES, Switches, read_switches
 from sim.nouns.settings import settings_of
+from sim.systems import zero
 from sim.systems.fsdp2 import Fsdp2Settings
 from sim.systems.megatron import MegatronSettings
 from sim.systems.registry import MAX_ITERATIONS, write
-from sim.systems.zero import ZeroSettings, read_zero_settings
+from sim.systems.zero import ZeroSettings
 from tests.handmade import handmade
 from tests.systems.ddp_jobs import mlp
 from tests.systems.four_gradients import HARDWARE, four_gradients
@@ -109,11 +110,11 @@ UNUSED, TWICE, SPARSE = {"ready_ns": None}, {"uses": 2}, {"sparse": True}
         ("ddp", COMPILED, SPARSE, "some gradients are sparse"),
         ("zero2", {}, SPARSE, "is sparse; ZeRO takes dense gradients"),
         ("zero2", {}, TWICE, "Gradient computed twice for this partition"),
-        ("zero2", {}, {"dtype": "float64"}, "is float64 on no device"),
+        ("zero2", {}, {"dtype": "float64"}, "is float64; under zero2"),
         ("megatron", HOOKS, SPARSE, "is sparse"),
         ("megatron", HOOKS, TWICE, "becomes ready 2 times"),
         ("megatron", HOOKS, {"wire_bytes": 8}, "has wire_bytes 8"),
-        ("megatron", HOOKS, {"device": "cuda:1"}, "buffers are all on one device"),
+        ("megatron", HOOKS, {"device": "cuda:1"}, "those of Megatron-Core are all on one device"),
         ("megatron", HOOKS, UNUSED, "others of its bucket are"),
         ("fully_shard", {}, SPARSE, "is sparse"),
         ("fully_shard", {}, UNUSED, "is never ready"),
@@ -232,8 +233,10 @@ def test_forward_sync_buffers_goes_first() -> None:
 
 
 def test_defaults_of_zero_are_deepspeeds() -> None:
-    read = read_zero_settings({"reduce_bucket_size": 5e8}, 2, WORKLOAD)  # numbers as JSON has them
-    assert read == read_zero_settings({}, 2, WORKLOAD)
+    given = sim.assign(WORKLOAD, "zero2", reduce_bucket_size=5e8)  # numbers as JSON has them
+    made, plain = (zero.plan(WORKLOAD, one, 2) for one in (given, sim.assign(WORKLOAD, "zero2")))
+    read = made.settings
+    assert read == plain.settings
     assert (read.reduce_bucket_size, read.overlap_comm, read.contiguous_gradients) == (
         500_000_000,
         False,

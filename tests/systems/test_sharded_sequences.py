@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sim.errors import NotModelledError, SimError
-from sim.systems.megatron import lay_out_buffers, read_megatron_settings
+from sim.systems import megatron
 from tests.systems import real
 from tests.systems.real import Answer, assigned, run, workload_of
 from tests.systems.sharded_cases import (
@@ -57,9 +57,8 @@ def check(system: str, case: Case, by_rank: list[Answer]) -> None:
     for rank, answer in enumerate(by_rank):
         workload = workload_of(answer)
         if system == "megatron":
-            settings = read_megatron_settings(assigned(system, case, workload).settings, workload)
-            laid_out = lay_out_buffers(workload, settings, len(by_rank))
-            assert answer["buckets"] == [[list(one.members), one.elements] for one in laid_out], case
+            parts = megatron.plan(workload, assigned(system, case, workload), len(by_rank)).parts
+            assert answer["buckets"] == [[list(one.members), one.elements] for one in parts], case
         elif system == "textbook":
             assert answer["buckets"] == [*map(list, assigned(system, case, workload).bucket_indices)], case
         elif system == "fsdp2" and (replicas := case["settings"].get("replicas", 1)) > 1:
