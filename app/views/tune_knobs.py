@@ -74,7 +74,7 @@ def _switch(one: Field[Any]) -> Switch:
     if choices and default is None:
         default = _UNSET.get(one.name, AS_IT_IS)
         choices = (default, *choices)
-    return Switch(one.name, default, told["help"], told["least"] or 0, told["most"] or _MOST, choices)
+    return Switch(one.name, default, told["help"], told["least"], min(told["most"], _MOST), choices)
 
 
 def _switches(cls: type) -> tuple[Switch, ...]:

@@ -30,46 +30,35 @@ _OFF = ("check_reduction", "delay_all_reduce_named_params", "mixed_precision", "
 _NO_LOW_RANK = "its all-reduces are launched by callbacks, with products of matrices between them (A3.17)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CommHook:
-    """One communication hook of torch's (A3.17): what it sends in place of DDP's all-reduce.
+    """One communication hook of torch's (A3.17), by its name without ``_hook``: what it sends.
 
-    Args:
-        name: torch's name without ``_hook``.
-        module: where it is, in ``torch.distributed.algorithms.ddp_comm_hooks``.
-        dtype: what it sends whatever the bucket's dtype; None: the bucket's own.
-        sends: whether it sends anything.
-        needs_nccl: whether torch refuses it on the CPU.
+    ``dtype``: what it sends whatever the bucket's dtype; None: the bucket's own. ``module`` of
+    ``torch.distributed.algorithms.ddp_comm_hooks`` has it; ``needs_nccl``: torch refuses it on the CPU.
     """
 
     name: str
-    module: str = "default_hooks"
     dtype: str | None = None
+    module: str = "default_hooks"
     sends: bool = True
     needs_nccl: bool = False
 
 
-HOOKS: Mapping[str, CommHook] = {
-    one.name: one
-    for one in (
-        CommHook(name="fp16_compress", dtype="float16"),
-        CommHook(name="bf16_compress", dtype="bfloat16", needs_nccl=True),
-        CommHook(name="allreduce"),
-        CommHook(name="noop", module="debugging_hooks", sends=False),
-    )
-}
+_HOOKS = (
+    CommHook("fp16_compress", "float16"),
+    CommHook("bf16_compress", "bfloat16", needs_nccl=True),
+    CommHook("allreduce"),
+    CommHook("noop", module="debugging_hooks", sends=False),
+)
+HOOKS: Mapping[str, CommHook] = {one.name: one for one in _HOOKS}
 
 
 def _argument(
     default: Any, help: str = "", *, since: Version = OLDEST, recorded: bool = False, alias_of: str = ""
 ) -> Any:
-    """An argument of DistributedDataParallel.
-
-    Args:
-        since: the first torch that has it, ``OLDEST`` or newer.
-        recorded: whether ``sim.record`` writes it down.
-        alias_of: the switch that it is the newer name of.
-    """
+    """An argument of DistributedDataParallel: the first torch that has it, whether ``sim.record`` writes it
+    down, and the switch that it is the newer name of."""
     return setting(default, help, where="argument", since=since, recorded=recorded, alias_of=alias_of)
 
 
@@ -77,35 +66,26 @@ def _argument(
 class Switches:
     """How a job uses DistributedDataParallel, defaults where nothing is said.
 
-    A switch is an ``argument`` of DistributedDataParallel; a ``setting``, made by the training loop or by
-    ``register_comm_hook``; or a variable of the ``environment``. ``syncs_buffers`` and ``sends_buffers`` are
-    what the two names of one argument say together (A3.16, D1.1).
+    A switch is an argument of DistributedDataParallel, a variable of the environment, or, where it does not
+    say where it is, set by the training loop or by ``register_comm_hook``. ``syncs_buffers`` and
+    ``sends_buffers`` are what the two names of one argument say together (A3.16, D1.1).
     """
 
     gradient_as_bucket_view: bool = _argument(  # A3.4
         False, "Gradients live in their buckets: nothing is copied back afterwards.", recorded=True
     )
     static_graph: bool = _argument(  # A3.15
-        False,
-        "The graph never changes: unused parameters are found once, and buckets are rebuilt before "
-        "iteration 3.",
-        recorded=True,
+        False, "Unused parameters are found once; buckets are rebuilt before iteration 3.", recorded=True
     )
     find_unused_parameters: bool = _argument(  # A3.13
-        False,
-        "Every forward searches for unused parameters; buckets are then never rebuilt in ready order.",
-        recorded=True,
+        False, "Every forward searches for unused parameters; buckets are never rebuilt.", recorded=True
     )
     batched_grad_copy: bool = _argument(  # A3.4
-        False,
-        "Gradients are copied into a bucket all at once, when it is ready (torch 2.12).",
-        since=(2, 12),
-        recorded=True,
+        False, "Copies a bucket's gradients at once (torch 2.12).", since=(2, 12), recorded=True
     )
     set_last_bucket_cap: bool = setting(  # A2.5
         False,
-        "DDP_SET_LAST_BUCKET_CAP=1 in the environment: the small first cap goes to the bucket that is ready "
-        "last.",
+        "DDP_SET_LAST_BUCKET_CAP=1: the small first cap goes to the bucket that is ready last.",
         where="environment",
     )
     comm_hook: str | None = setting(  # A3.17
@@ -113,23 +93,14 @@ class Switches:
         "What is sent in place of DDP's all-reduce: 16-bit gradients, or nothing (noop).",
         choices=tuple(HOOKS),
         not_modelled={"powerSGD": _NO_LOW_RANK, "batched_powerSGD": _NO_LOW_RANK},
-        where="setting",
     )
-    accumulation_steps: int = micro_batches(where="setting")  # A3.12
-    no_sync: bool = setting(  # A3.12
-        True,
-        "Micro-batches before the last run under no_sync; off: each one is reduced.",
-        where="setting",
-    )
+    accumulation_steps: int = micro_batches()  # A3.12
+    no_sync: bool = setting(True, "Micro-batches before the last reduce nothing; off: each does.")  # A3.12
     set_to_none: bool = setting(  # A3.4
-        True,
-        "zero_grad(set_to_none=…); off: gradients stay in memory, and in their buckets.",
-        where="setting",
+        True, "zero_grad(set_to_none=…); off: gradients stay in memory, and in their buckets."
     )
     broadcast_buffers: bool = _argument(  # A3.16
-        True,
-        "Buffers, such as running means of BatchNorm, are broadcast before each forward.",
-        recorded=True,
+        True, "Buffers, such as BatchNorm's means, are broadcast before each forward.", recorded=True
     )
     forward_sync_buffers: bool = _argument(  # goes first where both are given
         True, since=(2, 13), recorded=True, alias_of="broadcast_buffers"
@@ -140,20 +111,16 @@ class Switches:
     init_sync: bool = _argument(True)  # what the constructor sends (A2.8)
     optimize_ddp: OptimizeDdp | None = setting(  # A11, A11.5
         None,
-        "Under torch.compile, by torch._dynamo.config.optimize_ddp: gradients are ready where its cuts end; "
+        "Under torch.compile (torch._dynamo.config.optimize_ddp): gradients are ready where its cuts end; "
         "with no_optimization after the whole backward.",
         choices=get_args(OptimizeDdp),
         not_modelled={
             "python_reducer": "Inductor makes its buckets",
             "python_reducer_without_compiled_forward": "torch does as under no_optimization",
         },
-        where="setting",
     )
     compile_cap_mb: float | None = setting(  # A11.1
-        None,
-        "The cap of torch.compile's cuts, apart from that of the buckets. Empty: the same.",
-        above=0,
-        where="setting",
+        None, "The cap of torch.compile's cuts, apart from that of the buckets. Empty: the same.", above=0
     )
     syncs_buffers: bool = True
     sends_buffers: bool = True
@@ -190,8 +157,8 @@ class Switches:
 
 
 SWITCHES = settings_of(Switches)
-ARGUMENTS = {name: one for name, one in SWITCHES.items() if one.metadata["where"] == "argument"}
-SETTINGS = {name: one for name, one in SWITCHES.items() if one.metadata["where"] == "setting"}
+ARGUMENTS = {name: one for name, one in SWITCHES.items() if one.metadata.get("where") == "argument"}
+SETTINGS = {name: one for name, one in SWITCHES.items() if "where" not in one.metadata}
 
 
 def split_switches(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -227,12 +194,6 @@ def read_switches(assignment: Assignment) -> Switches:
         syncs_buffers=kwargs.get("forward_sync_buffers", broadcasts),
         sends_buffers="forward_sync_buffers" in kwargs or broadcasts,
     )
-    _check_together(switches)
-    return switches
-
-
-def _check_together(switches: Switches) -> None:
-    """Raise for switches that are legal and modelled each but not with one another."""
     if switches.compile_cap_mb is not None and switches.optimize_ddp != "ddp_optimizer":
         raise InputError("ddp: compile_cap_mb needs optimize_ddp=ddp_optimizer, which cuts")
     if switches.static_graph and switches.accumulation_steps > 1 and switches.no_sync:
@@ -240,3 +201,4 @@ def _check_together(switches: Switches) -> None:
             "ddp: static_graph and accumulation_steps: torch stops where the first backward of a static "
             "graph is under no_sync"
         )
+    return switches

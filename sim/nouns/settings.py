@@ -3,12 +3,12 @@
 From the field follow which values are refused, with which words, and what command line and page offer.
 """
 
-import sys
 from collections.abc import Mapping
 from dataclasses import Field, field, fields
 from typing import Any, TypeVar, get_args
 
 from sim.errors import InputError, NotModelledError
+from sim.nouns.checks import MAX_INT, Legal
 
 MAX_ACCUMULATION_STEPS = 10_000
 T = TypeVar("T")
@@ -18,9 +18,9 @@ def setting(
     default: Any,
     help: str = "",
     *,
-    least: float | None = None,
+    least: float = 0,
     above: float | None = None,
-    most: float | None = None,
+    most: float = MAX_INT,
     choices: tuple[str, ...] = (),
     not_modelled: Mapping[str, str] | None = None,
     **more: Any,
@@ -66,10 +66,6 @@ def read(cls: type[T], system: str, given: Mapping[str, Any], **known: Any) -> T
     return cls(**known, **{name: _read(system, settings[name], value) for name, value in given.items()})
 
 
-def _kinds(one: Field[Any]) -> tuple[Any, ...]:
-    return get_args(one.type) or (one.type,)
-
-
 def _read(system: str, one: Field[Any], value: Any) -> Any:
     """The value as the system takes it."""
     if value is None and one.default is None:
@@ -80,32 +76,11 @@ def _read(system: str, one: Field[Any], value: Any) -> Any:
             f"{system}: {one.name}={value!r} is not modelled: {told['not_modelled'][value]}; "
             f"give one of {', '.join(told['choices'])}"
         )
-    words, taken = _taken(one, value)
-    if taken is None:
-        raise InputError(f"{system}: {one.name}={value!r} is not legal; give {words}")
-    return taken
-
-
-def _taken(one: Field[Any], value: Any) -> tuple[str, Any]:
-    """What is legal, in words, and ``value`` as it is taken; None if it is not legal."""
-    told, kinds = one.metadata, _kinds(one)
-    if told["choices"]:
-        is_legal = isinstance(value, str) and value in told["choices"]
-        return f"one of {', '.join(told['choices'])}", value if is_legal else None
-    if bool in kinds:
-        return "true or false", value if isinstance(value, bool) else None
-    if str in kinds:
-        return "text", value if isinstance(value, str) else None
-    least, above, most = told["least"], told["above"], told["most"]
-    is_legal = (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and (value > above if above is not None else value >= (least or 0))
-        and value <= (most or sys.float_info.max)
-    )
-    if int not in kinds:
-        bound = f"> {above}" if above is not None else f">= {least or 0}"
-        return f"a finite number {bound}", float(value) if is_legal else None
-    words = f"a whole number >= {least or 0}" if most is None else f"an integer {least or 0} to {most}"
-    is_whole = is_legal and (isinstance(value, int) or value.is_integer())  # 5e8 is whole in JSON, too
-    return words, int(value) if is_whole else None
+    kinds = get_args(one.type) or (one.type,)
+    kind = next((kind for kind in (bool, int, float) if kind in kinds), str)
+    least, is_open = (told["least"], False) if told["above"] is None else (told["above"], True)
+    legal = Legal(words=told["choices"], kind=kind, least=least, is_open=is_open, most=told["most"])
+    is_whole = kind is int and isinstance(value, float) and value.is_integer()  # as 5e8 is in JSON
+    if not legal.holds(int(value) if is_whole else value):
+        raise InputError(f"{system}: {one.name}={value!r} is not legal; give {legal}")
+    return kind(value)
