@@ -114,7 +114,7 @@ def test_a_bad_upload_is_one_line(page: AppTest) -> None:
     """What is no JSON, what is of another kind, what has an illegal value."""
     illegal = sim.to_text(sim.cluster("p4de")).replace("ampere", "kepler")
     for text, words in {
-        "{not json": "not JSON at line 1",
+        "{not json": "not JSON: ",
         '{"schema_version": 1, "kind": "workload"}': "kind",
         illegal: "kepler",
     }.items():

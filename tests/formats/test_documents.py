@@ -53,7 +53,7 @@ def test_a_truncated_file_never_passes_for_a_whole_one(data: st.DataObject) -> N
     cut = data.draw(st.integers(0, len(text) - 2))
     with pytest.raises(InputError) as caught:
         documents.parse_text(text[:cut], KINDS[kind], "f.json")
-    assert str(caught.value).startswith("f.json: not JSON at line ")
+    assert str(caught.value).startswith("f.json: not JSON: " if text[:cut].strip() else "f.json: ")
     assert "\n" not in str(caught.value)
 
 
@@ -236,12 +236,11 @@ def text(kind: str) -> str:
 
 BAD: dict[str, Bad] = {
     # not JSON at all
-    "empty file": raw("", "not JSON at line 1", "empty"),
-    "truncated": raw(text("workload")[:300], "not JSON at line 1, column 301", "ends early"),
-    "not UTF-8": raw(b'{"name": "\xe9"}', "not UTF-8 text", "byte 10"),
+    "empty file": raw("", "the file is empty"),
+    "truncated": raw(text("workload")[:300], "not JSON: EOF", "column 300"),
+    "not UTF-8": raw(b'{"name": "\xe9"}', "not JSON: invalid unicode", "column 11"),
     "a list": raw("[]", "[]", "object of kind 'workload'"),
-    "nested too deeply": edit("workload", "extensions", {"a": [[]]}, "nested too deeply"),
-    "nested beyond the parser": raw("[" * 100_000, "nested too deeply"),
+    "nested beyond the parser": raw("[" * 100_000, "recursion limit exceeded"),
     # the frame
     "no schema_version": edit("workload", "schema_version", GONE, "schema_version: missing", "1"),
     "schema_version 1.0": edit("workload", "schema_version", 1.0, "schema_version: 1.0", "must be 1"),
@@ -252,15 +251,17 @@ BAD: dict[str, Bad] = {
         text("workload").replace('"sparse": false', '"sparse": false, "sparse": true', 1), "'sparse'", "twice"
     ),
     "NaN": raw(
-        text("workload").replace('"forward_ns": 20000000', '"forward_ns": NaN'), "forward_ns: nan", "finite"
+        text("workload").replace('"forward_ns": 20000000', '"forward_ns": NaN'), "not JSON: expected value"
     ),
     "beyond a float": raw(
         text("hardware").replace('"comm_slowdown": 1.0', '"comm_slowdown": 1e999'),
-        "comm_slowdown: inf",
+        "1e999 is not legal",
         "finite",
         kind="hardware",
     ),
-    "lone surrogate": edit("workload", "gradients.1.name", "\ud800", "gradients.1.name", "surrogate"),
+    "lone surrogate": edit(
+        "workload", "gradients.1.name", "\ud800", "not JSON: unexpected end of hex escape"
+    ),
     # the workload
     "gradients empty": edit("workload", "gradients", [], "gradients: an empty list"),
     "index twice": edit("workload", "gradients.0.index", 1, "index: 1", "twice"),
@@ -328,9 +329,6 @@ BAD: dict[str, Bad] = {
         "assignment", "ddp_kwargs", {"gradient_as_bucket_view": "yes"}, "gradient_as_bucket_view='yes'"
     ),
 }
-BAD["nested too deeply"] = raw(
-    text("workload")[:-1] + ', "extensions": {"a": ' + "[" * 80 + "]" * 80 + "}}", "nested too deeply", "64"
-)
 FITS_ONLY = {"index missing", "index unknown", "sizes wrong", "switch not modelled", "switch not boolean"}
 
 

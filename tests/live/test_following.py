@@ -75,7 +75,7 @@ def test_any_split_into_appends_reads_as_the_whole(
     ("bad", "words"),
     [
         (b"{\n", "not JSON"),
-        (b"\xff\xfe\n", "not UTF-8"),
+        (b"\xff\xfe\n", "not JSON"),
         (line(step(2, backward(READY))).encode(), "step: 2 is not legal; it follows step 3"),
         (line(step(4, backward((4, 3, 2, 1, 0)))).encode(), "5 times; there are 4 parameters"),
         (line(step(4, backward(READY), step_ns=1 << 60)).encode(), "beyond"),
