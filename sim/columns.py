@@ -61,11 +61,7 @@ def _made(name: str, field: str, scale: Callable[[Any], float], spec: str, help:
 
 def of_part(part: Callable[[Any], Any], columns: Iterable[Column[Any]]) -> tuple[Column[Any], ...]:
     """The columns of what ``part`` makes of a row."""
-
-    def of(column: Column[Any]) -> Column[Any]:
-        return Column(column.name, lambda row: column.get(part(row)), column.spec, column.help)
-
-    return tuple(map(of, columns))
+    return tuple(replace(one, get=lambda row, get=one.get: get(part(row))) for one in columns)  # type: ignore[misc]
 
 
 def texts(columns: Sequence[Column[Row]], rows: Iterable[Row]) -> list[list[str]]:
@@ -87,22 +83,9 @@ def markdown(columns: Sequence[Column[Row]], rows: Iterable[Row]) -> str:
 def _interval(name: str, low: str, high: str) -> Column[Any]:
     """Fields in ns, as an interval in ms; none where there are too few steps to tell."""
     ends = attrgetter(low, high)
-
-    def told(row: Any) -> str | None:
-        least, most = ends(row)
-        return f"{in_ms(least, '.1f')}-{in_ms(most, '.1f')}" if row.has_interval else None
-
-    return Column(name, told)
-
-
-def _span(agreement: Any) -> str:
-    steps = [row.measured_step_ns for row in agreement.rows]
-    return f"{in_ms(min(steps), '.1f')} to {in_ms(max(steps), '.1f')}"
-
-
-def _order(agreement: Any) -> str | None:
-    """Of a trace, whose step is predicted from itself, there is no order."""
-    return None if agreement.passed is None else f"{agreement.order_right} of {agreement.order_pairs}"
+    return Column(
+        name, lambda row: "-".join(in_ms(end, ".1f") for end in ends(row)) if row.has_interval else None
+    )
 
 
 def _regret(agreement: Any) -> str | None:
@@ -112,15 +95,17 @@ def _regret(agreement: Any) -> str | None:
     return f"{'~' if regret.within_noise and regret.regret_ns else ''}{100 * regret.relative:.2f}"
 
 
-def _verdict(agreement: Any) -> str:
-    if agreement.passed is None:
-        return "not judged"
-    return "passed" if agreement.passed else "missed"
+def _span(agreement: Any) -> str:
+    steps = [row.measured_step_ns for row in agreement.rows]
+    return f"{in_ms(min(steps), '.1f')} to {in_ms(max(steps), '.1f')}"
 
 
 def _unless_trace(column: Column[Any]) -> Column[Any]:
+    """None of a trace, whose step is predicted from itself."""
     return replace(column, get=lambda row: None if row.passed is None else column.get(row))
 
+
+_RULE = {None: "not judged", True: "passed", False: "missed"}
 
 CANDIDATES: tuple[Column[Any], ...] = (  # of an Agreement's rows
     plain("candidate", "name"),
@@ -141,12 +126,12 @@ RECORDS: tuple[Column[Any], ...] = (  # of an Agreement
     Column("ms a step", _span),
     _unless_trace(percent("step error", "median_step_error", ".2f")),
     _unless_trace(percent("worst", "worst_step_error", ".2f")),
-    Column("order", _order),
+    _unless_trace(Column("order", lambda row: f"{row.order_right} of {row.order_pairs}")),
     percent("exposed", "median_exposed_error"),
     percent("ends", "median_bucket_end_error"),
     ms("ends off", "median_bucket_end_error_ns"),
     Column("regret, %", _regret),
-    Column("rule", _verdict),
+    Column("rule", lambda row: _RULE[row.passed]),
 )
 FAMILIES: tuple[Column[Any], ...] = (  # what one knob of a Recommendation reaches
     ms("step", "report.step_ns"),

@@ -8,10 +8,14 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.devices import backend_of, device_type, devices_of_job, ranks_of_job
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.units import format_number, format_percent, format_size
+from sim.units import format_number, format_percent, format_size, format_sizes
 
-_OF_CPUS = ("gloo", "mpi")
-_OF_ACCELERATORS = ("nccl", "xccl", "hccl")
+# The side that a backend reduces on, where a file names no device.
+_SIDES = {**dict.fromkeys(("gloo", "mpi"), "cpu"), **dict.fromkeys(("nccl", "xccl", "hccl"), "accelerator")}
+_MEASURED_BY = {
+    "cpu": "bucketsim calibrate",
+    "accelerator": "{}_perf of nccl-tests, for bucketsim import auto beside the output of all_reduce_perf",
+}
 
 
 def doubts_about(workload: Workload, hardware: Hardware, *, of_any_size: bool = False) -> tuple[str, ...]:
@@ -30,8 +34,10 @@ def doubts_about(workload: Workload, hardware: Hardware, *, of_any_size: bool = 
 
 def _about_link(workload: Workload, hardware: Hardware, of_any_size: bool) -> Iterator[str]:
     """What the link is that does not train: between other devices, over another backend, of other ranks."""
-    trains, measured = _trained_on(workload), measured_on(hardware)
-    sides = {_side(one) for one in trains} - {None}
+    roofline = workload.provenance.get("roofline")  # of an estimate the GPU that its times are of
+    named = roofline.get("device") if isinstance(roofline, dict) else None
+    trains = devices_of_job(workload) or ((named,) if isinstance(named, str) else ())
+    sides, measured = {_side(one) for one in trains} - {None}, measured_on(hardware)
     if hardware.world_size > 1 and sides and measured is not None:
         said = hardware.provenance.get("backend")
         over = f" over {said}" if isinstance(said, str) else ""
@@ -77,10 +83,8 @@ def doubts_about_buckets(
 
 def missing_curve(hardware: Hardware, kind: str) -> str:
     """That ``hardware`` has no curve of ``kind``, and what measures one on the devices that it is between."""
-    by_nccl = f"{kind}_perf of nccl-tests, for bucketsim import auto beside the output of all_reduce_perf"
-    by = {"cpu": "bucketsim calibrate", "accelerator": by_nccl, None: f"bucketsim calibrate, or {by_nccl}"}
-    how = by[measured_on(hardware)]
-    return f"hardware {hardware.name!r} has no {kind} curve; to measure it: {how}"
+    by = _MEASURED_BY.get(measured_on(hardware) or "", ", or ".join(_MEASURED_BY.values())).format(kind)
+    return f"hardware {hardware.name!r} has no {kind} curve; to measure it: {by}"
 
 
 def is_refuted(hardware: Hardware) -> bool:
@@ -88,27 +92,16 @@ def is_refuted(hardware: Hardware) -> bool:
     return bool(doubts_about_step(hardware))
 
 
-def _trained_on(workload: Workload) -> tuple[str, ...]:
-    """The devices of the job; of an estimate the GPU that its times are of."""
-    roofline = workload.provenance.get("roofline")
-    named = roofline.get("device") if isinstance(roofline, dict) else None
-    return devices_of_job(workload) or ((named,) if isinstance(named, str) else ())
-
-
 def measured_on(hardware: Hardware) -> str | None:
     """Between what the curve was measured or computed, ``cpu`` or ``accelerator``; None where not told."""
     told = hardware.provenance
     device = told.get("device_type", told.get("device"))
-    if isinstance(device, str):
-        return _side(device)
-    over = _backend(told, "cuda")
-    return "cpu" if over in _OF_CPUS else "accelerator" if over in _OF_ACCELERATORS else None
+    return _side(device) if isinstance(device, str) else _SIDES.get(_backend(told, "cuda") or "")
 
 
 def _side(device: str) -> str | None:
-    if device_type(device) == "meta":
-        return None
-    return "cpu" if device_type(device) == "cpu" else "accelerator"
+    kind = device_type(device)
+    return None if kind == "meta" else "cpu" if kind == "cpu" else "accelerator"
 
 
 def _backend(told: dict[str, Any], device: str) -> str | None:
@@ -121,54 +114,40 @@ def _backend(told: dict[str, Any], device: str) -> str | None:
 def doubts_about_step(hardware: Hardware) -> tuple[str, ...]:
     """That a measured step of the job is not this link's, and which link would give it."""
     said: list[str] = []
-    for name in ("own_step", "anchor"):
+    for name, told in (
+        ("own_step", "the job's own recorded step cannot come from it"),
+        ("anchor", "the measured step does not come from it"),
+    ):
         known: Any = hardware.spread.get(name)
         if not isinstance(known, dict) or known.get("fits") is not False:
             continue
-        ratio = known.get("explained_by")
-        would = "" if ratio is None else f"; a link that takes {format_number(ratio)} times as long would"
-        told = "the job's own recorded step cannot come from it" + would
-        if name == "anchor":
-            told = _of_anchor(known, would)
+        if known.get("why") in ("beyond", "bound") and {"factor", "value", "low", "high"} <= set(known):
+            factor, value, low, high = (known[key] for key in ("factor", "value", "low", "high"))
+            what = "one so many times as slow" if factor == "curve" else factor
+            told = f"the measured step takes {what}: {format_number(value, 4)}, which is no fit: it is not"
+            told += f" within {format_number(low, 2)} to {format_number(high, 2)}"
+        elif known.get("error") is not None:
+            told += f"; its prediction is off by {format_percent(known['error'], sign=True)}"
+        if (ratio := known.get("explained_by")) is not None:
+            told += f"; a link that takes {format_number(ratio)} times as long would"
         said.append(f"doubtful link: {told}. Measure the link that trains")
     return tuple(said)
 
 
-def _of_anchor(known: dict[str, Any], would: str) -> str:
-    """Why what was anchored is no fit: a factor beyond its range or at its bound, or a figure that is off."""
-    if known.get("why") not in ("beyond", "bound") or not {"factor", "value", "low", "high"} <= set(known):
-        error = known.get("error")
-        off = "" if error is None else f"; its prediction is off by {format_percent(error, sign=True)}"
-        return f"the measured step does not come from it{off}{would}"
-    factor, value, low, high = (known[name] for name in ("factor", "value", "low", "high"))
-    if factor == "curve":
-        return (
-            f"the measured step takes one that is {format_number(value)} times as slow as given, which is "
-            f"beyond {format_number(low, 2)} to {format_number(high, 2)} times: most likely it is another "
-            f"than the one that trains"
-        )
-    return (
-        f"the measured step takes {factor} {format_number(value, 4)}, which is no fit: it ends at its bound, "
-        f"{format_number(low)} to {format_number(high)}{would}"
-    )
-
-
 def _about_curve(hardware: Hardware) -> tuple[str, ...]:
     """One sentence on all doubtful sizes of the curve; if there is one only, it says why."""
-    points = [
-        (one["num_bytes"], one["why"])
+    points = {
+        one["num_bytes"]: one["why"]
         for one in _listed(hardware.provenance)
         if isinstance(one, dict) and isinstance(one.get("num_bytes"), int) and isinstance(one.get("why"), str)
-    ]
+    }
     if not points:
         return ()
+    what = f"{len(points)} of {len(hardware.all_reduce)} sizes, {format_sizes(points)}"
     if len(points) == 1:
-        ((size, why),) = points
-        what, them = f"{format_size(size)} {why}", "it"
-    else:
-        least, most = (format_size(end(size for size, _ in points)) for end in (min, max))
-        what, them = f"{len(points)} of {len(hardware.all_reduce)} sizes, {least} to {most}", "them"
-    return (f"doubtful calibration: {what}; calibrate --again measures {them} anew",)
+        ((size, why),) = points.items()
+        what = f"{format_size(size)} {why}"
+    return (f"doubtful calibration: {what}; calibrate --again measures anew",)
 
 
 def _listed(provenance: dict[str, Any]) -> list[Any]:

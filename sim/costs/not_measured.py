@@ -58,18 +58,14 @@ def _guesses(curve: Curve, least: int, most: int) -> Iterator[Guess]:
         if not a.num_bytes or not a.duration_ns or not b.duration_ns:
             continue
         power = log(b.duration_ns / a.duration_ns) / log(b.num_bytes / a.num_bytes)
-        if most > a.num_bytes and least < b.num_bytes:
-            beside = rates[max(0, at - 1) : at] + rates[at + 1 : at + 2]
-            is_straight = any(abs(one - rates[at]) <= _STRAIGHT * abs(rates[at]) for one in beside)
-            if not is_straight:
-                yield from _between(a, b, bends=before - power > _KINK)
+        beside = rates[max(0, at - 1) : at] + rates[at + 1 : at + 2]
+        is_straight = any(abs(one - rates[at]) <= _STRAIGHT * abs(rates[at]) for one in beside)
+        if most > a.num_bytes and least < b.num_bytes and not is_straight:
+            yield from _between(a, b, bends=before - power > _KINK)
         before = power
     if most > far * last.num_bytes > 0:
         rise, run = rise_beyond(curve)
-        rises = 0.0
-        if len(curve) > 1 and rise:
-            step_ns = last.duration_ns - curve[-2].duration_ns
-            rises = step_ns / (last.num_bytes - curve[-2].num_bytes) / (rise / run)
+        rises = rates[-1] / (rise / run) if rates and rise else 0.0
         whole = service_ns(curve, most)
         share = (whole - last.duration_ns) / whole if whole else 0.0
         low, high = min(_GOES_ON, max(_LEAST, rises)), 1 / min(_LOSES, max(_DISAGREES, rises))
@@ -108,11 +104,9 @@ def words_of(
     ranges: dict[str, Any], readings: Sequence[dict[str, Any]], sizes: Sequence[Guess]
 ) -> tuple[str, ...]:
     """Ranges, readings and guesses in words."""
-    said = []
-    for name, known in ranges.items():
-        low, high = known["low"], known["high"]
-        if name in ("all_reduce", "in_step"):
-            said.append(f"all-reduces of {format_number(low)} to {format_number(high)} times their time")
+    curves = (known for name, known in ranges.items() if name in ("all_reduce", "in_step"))
+    ends = ((format_number(known["low"]), format_number(known["high"])) for known in curves)
+    said = [f"all-reduces of {low} to {high} times their time" for low, high in ends]
     if any(name in SCALARS for name in ranges):  # ``own_costs.told_unmeasured`` has their figures
         said.append("what DDP itself costs here (see the notes)")
     if sizes:

@@ -10,16 +10,15 @@ _BY_DEFAULT = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl", "mps": "gloo"}
 
 # variables that take the overlap away which a recording is to show, and why
 SERIALISING = {
-    "CUDA_DEVICE_MAX_CONNECTIONS": "each timed event of the recorder makes the GPU's one queue wait, so that "
-    "collectives may not overlap backward as they do without it; record again without this variable",
-    "CUDA_LAUNCH_BLOCKING": "the host waits for every kernel, so that nothing overlaps; record again without "
-    "this variable",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "each timed event of the recorder makes the GPU's one queue wait",
+    "CUDA_LAUNCH_BLOCKING": "the host waits for every kernel",
 }
 
 
 def serialised_by(environment: Mapping[str, str]) -> list[str]:
     """Sentences on the variables of ``environment`` that serialise what a GPU does."""
-    return [f"{name}=1: {why}" for name, why in SERIALISING.items() if environment.get(name) == "1"]
+    again = "so that overlap is not what it is without it; record again without this variable"
+    return [f"{name}=1: {why}, {again}" for name, why in SERIALISING.items() if environment.get(name) == "1"]
 
 
 def device_type(device: str) -> str:
@@ -32,11 +31,11 @@ def devices_of_job(workload: Workload) -> tuple[str, ...]:
 
     Where no gradient says, its provenance does, which names the type or the model of the device.
     """
-    gradients = [device_type(gradient.device) for gradient in workload.gradients if gradient.device]
-    told = workload.provenance
-    named = [told.get("device_type", told.get("device"))]
-    types = [one for one in gradients if one != "meta"]
-    return tuple(dict.fromkeys(types or [device_type(one) for one in named if isinstance(one, str)]))
+    types = [device_type(gradient.device) for gradient in workload.gradients if gradient.device]
+    named = workload.provenance.get("device_type", workload.provenance.get("device"))
+    if not set(types) - {"meta"}:
+        types = [device_type(named)] if isinstance(named, str) else []
+    return tuple(one for one in dict.fromkeys(types) if one != "meta")
 
 
 def device_of_job(workload: Workload) -> str | None:
@@ -58,14 +57,11 @@ def backend_of(said: str, device: str) -> str:
     device is returned as it is.
     """
     place, said = device_type(device), said.lower()
-    if said == "undefined":
-        return _BY_DEFAULT.get(place, said)
     pairs = dict(pair.split(":", 1) for pair in said.split(",") if ":" in pair)
-    return pairs.get(place, said)
+    return (_BY_DEFAULT if said == "undefined" else pairs).get(place, said)
 
 
 def link_source(backend: str) -> str:
     """What makes a hardware of the link of ``backend``: calibrate measures gloo between CPU tensors."""
-    if backend == "gloo":
-        return "bucketsim calibrate makes"
-    return "bucketsim import auto makes of what nccl-tests prints"
+    by_nccl_tests = "bucketsim import auto makes of what nccl-tests prints"
+    return "bucketsim calibrate makes" if backend == "gloo" else by_nccl_tests
