@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import sim
-from sim.errors import InputError, SimError
+from sim.errors import InputError
 from sim.formats import documents, files
 from sim.nouns.hardware import CurvePoint, Hardware
 from tests.commands import bucketsim
@@ -243,7 +242,6 @@ BAD: dict[str, Bad] = {
     "nested beyond the parser": raw("[" * 100_000, "recursion limit exceeded"),
     # the frame
     "no schema_version": edit("workload", "schema_version", GONE, "schema_version: missing", "1"),
-    "schema_version 1.0": edit("workload", "schema_version", 1.0, "schema_version: 1.0", "must be 1"),
     "wrong kind": edit("workload", "kind", "hardware", "kind: 'hardware'", "must be 'workload'"),
     "no provenance": edit("workload", "provenance", GONE, "provenance: missing"),
     "unknown key inside": edit("workload", "gradients.2.size", 8, "gradients.2.size: unknown key"),
@@ -252,12 +250,6 @@ BAD: dict[str, Bad] = {
     ),
     "NaN": raw(
         text("workload").replace('"forward_ns": 20000000', '"forward_ns": NaN'), "not JSON: expected value"
-    ),
-    "beyond a float": raw(
-        text("hardware").replace('"comm_slowdown": 1.0', '"comm_slowdown": 1e999'),
-        "1e999 is not legal",
-        "finite",
-        kind="hardware",
     ),
     "lone surrogate": edit(
         "workload", "gradients.1.name", "\ud800", "not JSON: unexpected end of hex escape"
@@ -272,12 +264,8 @@ BAD: dict[str, Bad] = {
     "ready after backward": edit(
         "workload", "gradients.0.ready_ns", 40_000_001, "gradients.0.ready_ns: 40000001", "40000000"
     ),
-    "negative size": edit("workload", "gradients.3.num_bytes", -5, "gradients.3.num_bytes: -5"),
-    "bool for int": edit("workload", "forward_ns", True, "forward_ns: True", "integer"),
     "text for int": edit("workload", "forward_ns", "1", "forward_ns: '1'", "integer"),
-    "beyond reason": edit("workload", "backward_ns", 10**30, f"backward_ns: {10**30}", f"<= {2**62}"),
     "order short": edit("workload", "ready_order", [3, 2, 1], "ready_order", "[0]", "4 gradients"),
-    "order twice": edit("workload", "ready_order", [3, 3, 2, 1], "ready_order: 3 occurs twice"),
     "order against time": edit(
         "workload", "ready_order", [0, 1, 2, 3], "ready_order: gradient 1", "30000000"
     ),
@@ -285,19 +273,15 @@ BAD: dict[str, Bad] = {
     "shape against bytes": edit(
         "workload", "gradients.3.shape", [7], "gradients.3.num_bytes: ", "[7] of float32 are 28 bytes"
     ),
-    "sample short": edit("workload", "samples", [[1]], "samples.0: 1 ready times", "4 gradients"),
     "band upside down": edit("workload", "band", [2.0, 1.0], "band: [2.0, 1.0]", "low <= high"),
     # the hardware
     "curve empty": edit("hardware", "all_reduce", [], "all_reduce: an empty list"),
     "curve falling in size": edit(
         "hardware", "all_reduce.2.num_bytes", 5, "all_reduce.2.num_bytes: 5", "ascend"
     ),
-    "no ranks": edit("hardware", "world_size", 0, "world_size: 0", ">= 1"),
-    "speed-up": edit("hardware", "compute_slowdown", 0.5, "compute_slowdown: 0.5", ">= 1"),
     "rate of next to 0": edit(
         "hardware", "copy_in_bytes_per_s", 1e-300, "copy_in_bytes_per_s: 1e-300", ">= 1"
     ),
-    "slower than any": edit("hardware", "compute_slowdown", 1e300, "compute_slowdown: 1e+300", "<= 4.6"),
     "scatter of a number": edit("hardware", "spread", {"all_reduce": 7}, "spread.all_reduce: 7", "an object"),
     "min above median": scattered({"min_ns": 9, "median_ns": 8}, "min_ns: 9", "median_ns is 8"),
     "scatter of words": edit(
@@ -310,29 +294,12 @@ BAD: dict[str, Bad] = {
     "misspelt": edit("hardware", "comm_chanels", 2, "comm_chanels: unknown key"),
     # the assignment
     "bucket empty": edit("assignment", "bucket_indices", [[3], [], [2, 1, 0]], "bucket_indices.1", "empty"),
-    "index in two buckets": edit(
-        "assignment", "bucket_indices", [[3, 2], [2, 1, 0]], "bucket_indices: 2 occurs", "twice"
-    ),
-    "negative bucket index": edit("assignment", "bucket_indices", [[-1]], "bucket_indices.0.0: -1"),
     "unknown policy": edit("assignment", "policy", "best", "policy: 'best'", "ddp"),
     "sizes short": edit("assignment", "bucket_bytes", [1], "bucket_bytes: 1 sizes for 2 buckets"),
-    # the assignment against the workload (A8.3)
-    "index missing": edit("assignment", "bucket_indices", [[3], [2, 1]], "index 0", "in no bucket"),
-    "index unknown": edit("assignment", "bucket_indices", [[3, 4], [2, 1, 0]], "index 4", "0 to 3"),
-    "sizes wrong": edit(
-        "assignment", "bucket_bytes", [4194304, 5], "bucket_bytes.1: 5", f"{3 * 4194304} bytes"
-    ),
-    "switch not modelled": edit(
-        "assignment", "ddp_kwargs", {"check_reduction": True}, "check_reduction=True", "not modelled"
-    ),
-    "switch not boolean": edit(
-        "assignment", "ddp_kwargs", {"gradient_as_bucket_view": "yes"}, "gradient_as_bucket_view='yes'"
-    ),
 }
-FITS_ONLY = {"index missing", "index unknown", "sizes wrong", "switch not modelled", "switch not boolean"}
 
 
-@pytest.mark.parametrize("name", [name for name in BAD if name not in FITS_ONLY])
+@pytest.mark.parametrize("name", BAD)
 def test_bad_file_is_refused_by_name(name: str, tmp_path: Path) -> None:
     bad = BAD[name]
     file = tmp_path / "bad.json"
@@ -348,18 +315,6 @@ def test_bad_file_is_refused_by_name(name: str, tmp_path: Path) -> None:
         assert word in message
 
 
-@pytest.mark.parametrize("name", sorted(FITS_ONLY))
-def test_an_assignment_that_does_not_fit_is_refused_by_name(name: str, tmp_path: Path) -> None:
-    file = tmp_path / "bad.json"
-    file.write_bytes(BAD[name].content)
-    workload = documents.parse_text(text("workload"), KINDS["workload"], "w")
-    hardware = documents.parse_text(text("hardware"), KINDS["hardware"], "h")
-    with pytest.raises(SimError) as caught:
-        sim.simulate(workload, hardware, sim.load_assignment(file))
-    for word in BAD[name].says:
-        assert word in str(caught.value)
-
-
 @pytest.mark.parametrize("what", ["missing", "directory", "unreadable"])
 def test_what_cannot_be_read_is_refused_by_name(what: str, tmp_path: Path) -> None:
     file = tmp_path / "w.json"
@@ -371,9 +326,3 @@ def test_what_cannot_be_read_is_refused_by_name(what: str, tmp_path: Path) -> No
     assert (said.code, said.out) == (1, "")
     assert said.err.count("\n") == 1
     assert f"{file}: cannot be read: " in said.err
-
-
-def test_good_files_are_good() -> None:
-    """The table above changes one thing each in documents that are legal."""
-    for kind in GOOD:
-        documents.parse_text(text(kind), KINDS[kind], kind)

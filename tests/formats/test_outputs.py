@@ -131,20 +131,3 @@ def test_rights_of_a_file_stay(tmp_path: Path) -> None:
     write_atomically(path, TEXT)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert path.read_text() == TEXT
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to everything")
-def test_a_file_that_is_write_protected_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "w.json"
-    path.write_text("old")
-    path.chmod(0o444)
-    for write in (check_writable, lambda target: write_atomically(target, TEXT)):
-        with pytest.raises(InputError, match=r"w\.json: cannot be written: Permission denied"):
-            write(path)
-    assert path.read_text() == "old"
-
-
-def test_a_long_name_is_written(tmp_path: Path) -> None:
-    path = tmp_path / ("n" * 255)
-    write_atomically(path, TEXT)
-    assert path.read_text() == TEXT

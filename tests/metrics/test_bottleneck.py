@@ -1,9 +1,9 @@
 """Each cause on a timeline built to have it, with the figures of its sentence worked out by hand."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -92,26 +92,6 @@ def test_where_a_cause_begins(
     assert (found.exposed_comm_ns <= NEGLIGIBLE * found.step_ns) == (code == "compute-bound")
 
 
-def test_head_of_line_counts_the_link_once() -> None:
-    """Two channels: buckets 0 and 1 run side by side from 10 to 40, while bucket 3 waits from 20 to 90 for
-    bucket 2. The link is idle from 40 to 90: 50 ms, not 70 less twice 20."""
-    found = report(
-        [10, 10, 90, 20], [30, 30, 10, 60], [[0], [1], [2], [3]], comm_channels=2, channel_slowdown=1.0
-    )
-    assert found.buckets[0].end_ns == found.buckets[1].end_ns == 40 * MS
-    assert (found.verdict_code, found.verdict_ns) == ("head-of-line", 50 * MS)
-
-
-@pytest.mark.parametrize(("size", "code"), [(12.2, "straggler-bound"), (12.3, "tail-exposed")])
-def test_the_wait_for_the_slowest_rank_must_be_half(size: float, code: str) -> None:
-    """10.2 ms of waiting, from 98 (here and 2 % of it later there: 108.2, by a forward 8.24 ms longer)."""
-    late = workload([98], [size], pace=1.02)
-    late = replace(late, forward_ns=late.forward_ns + round(8.24 * MS))
-    found = report([98], [size], [[0]], slowest=late)
-    assert found.buckets[0].late_ns == round(10.2 * MS)
-    assert found.verdict_code == code
-
-
 def test_without_a_collective_that_takes_time_a_straggler_is_still_found() -> None:
     found = report([40, 98], [0, 0], [[0], [1]], slowest=workload([40, 98], [0, 0], pace=1.3))
     assert (found.verdict_code, found.exposed_comm_ns) == ("straggler-bound", round(27.4 * MS))
@@ -124,7 +104,6 @@ def test_every_sentence_adds_up(case: Case) -> None:
     timeline = sim.simulate(case.workload, case.hardware, case.assignment, "analytic", slowest=case.slowest)
     found = sim.summarize(timeline)
     path = critical_path(timeline)
-    kinds = {span.kind for span in path}
     assert found.verdict_code in CODES
     sentence, code = found.verdict, found.verdict_code
     silent = all(bucket.service_ns == 0 == bucket.late_ns for bucket in timeline.buckets)
@@ -132,43 +111,30 @@ def test_every_sentence_adds_up(case: Case) -> None:
     assert (code == "no-communication") == silent
     assert not re.search(r"\b0 (bucket|launch|collective)", sentence)
     assert "-" not in re.sub(r"[a-z]-[a-z]", "", sentence)  # no negatives
-    taken = {kind: sum(s.end_ns - s.start_ns for s in path if s.kind == kind) for kind in kinds}
-    if code == "compute-bound":
-        assert found.exposed_comm_ns + found.outside_ns == found.verdict_ns <= NEGLIGIBLE * found.step_ns
-    elif code == "outside-backward":
-        assert found.exposed_comm_ns + found.outside_ns == found.verdict_ns > NEGLIGIBLE * found.step_ns
+    taken = Counter[str]()
+    for span in path:
+        taken[span.kind] += span.end_ns - span.start_ns
+    added = found.exposed_comm_ns + found.outside_ns
+    if code in ("compute-bound", "outside-backward"):
+        assert found.verdict_ns == added
+        assert (added <= NEGLIGIBLE * found.step_ns) == (code == "compute-bound")
     elif code == "straggler-bound":
         assert found.verdict_ns == taken["straggler"] >= found.exposed_comm_ns / 2
-        assert f"in {sum(span.kind == 'straggler' for span in path)} collective" in sentence
     elif code == "launch-bound":
         assert taken["launch"] <= found.verdict_ns <= taken["launch"] + found.outside_ns
     elif code == "copy-bound":
-        assert found.verdict_ns == taken.get("copy_in", 0) + taken.get("copy_out", 0) > 0
-        assert ("gradient_as_bucket_view" in sentence) == ("copy_out" in kinds)
+        assert found.verdict_ns == taken["copy_in"] + taken["copy_out"] > 0
     elif code == "interference-bound":
         assert 0 < found.verdict_ns <= timeline.backward_end_ns - timeline.workload.backward_ns
         assert case.hardware.compute_slowdown > 1
     elif code in ("latency-bound", "tail-exposed", "bandwidth-bound"):
-        reduces = [span for span in path if span.kind == "all_reduce"]
-        assert reduces
         assert 0 < found.verdict_ns <= taken["all_reduce"] + found.outside_ns
-        if code == "tail-exposed":
-            assert len(reduces) == 1
-            assert f"bucket {reduces[0].bucket} (" in sentence
-        else:
-            assert f"{len(reduces)} bucket{'s' if len(reduces) > 1 else ''}" in sentence
-        is_gapless = all(one.end_ns == two.start_ns for one, two in pairwise(reduces))
-        assert code != "bandwidth-bound" or ("back to back" in sentence) == is_gapless
+        assert code != "tail-exposed" or [span.kind for span in path].count("all_reduce") == 1
     elif code == "head-of-line":
         waiting, blocking = map(int, re.findall(r"bucket (\d+)", sentence))
-        assert blocking < waiting
         late, early = timeline.buckets[blocking], timeline.buckets[waiting]
-        assert late.ready_ns > early.ready_ns
+        assert blocking < waiting
         assert 0 < found.verdict_ns <= late.ready_ns - early.ready_ns
-        name = re.match("head-of-line blocked by p(\\d+):", sentence)
-        assert name is not None
-        members = case.assignment.bucket_indices[blocking]
-        assert int(name[1]) == max(members, key=case.workload.order().index)
     if "exposed" in sentence and code not in ("tail-exposed", "head-of-line"):
         assert f"{found.exposed_comm_ns / 1e6:.2f} ms" in sentence
 

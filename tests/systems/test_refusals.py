@@ -49,7 +49,11 @@ ZERO = "is not modelled; modelled settings: reduce_bucket_size"
     ("policy", "options", "words"),
     [
         ("fsdp", {}, "policy: 'fsdp' is not modelled; give one of ddp, "),
-        ("ddp", {"accumulation_steps": 0}, "accumulation_steps=0 is not legal; give an integer >= 1, at most 10000"),
+        (
+            "ddp",
+            {"accumulation_steps": 0},
+            "accumulation_steps=0 is not legal; give an integer >= 1, at most",
+        ),
         ("ddp", {"accumulation_steps": True}, "accumulation_steps=True is not legal"),
         ("ddp", {"accumulation_steps": 1.5}, "accumulation_steps=1.5 is not legal"),
         ("ddp", {"comm_hook": "zip"}, "comm_hook='zip' is not legal; give one of fp16_compress"),
