@@ -75,8 +75,7 @@ def test_plain_steps_of_a_slower_machine_are_named_and_set_right(slower: float) 
     recording = recorded(apart, lambda step, synchronised: 1.0 if synchronised else slower)
     workload = workload_of(recording)
     (told,) = workload.provenance["doubtful"]
-    assert "forward took" in told
-    assert "the machine was slower then" in told
+    assert "the machine was slower in steps with plain backwards" in told
     assert "record plain backwards between the others" in told
     assert abs(workload.backward_ns - 100 * MS) < 3 * MS
     assert abs(workload.forward_ns - 40 * MS) < 2 * MS
@@ -97,14 +96,14 @@ def test_a_plain_backward_longer_than_one_beside_communication_cannot_be() -> No
     )
     workload = workload_of(replace(recording, ranks=(replace(rank, steps=steps),)))
     (told,) = workload.provenance["doubtful"]
-    assert "which cannot be" in told
+    assert "whose backward is no shorter" in told
     assert abs(workload.backward_ns - 110 * MS) < 3 * MS
 
 
 def test_a_machine_that_changes_meanwhile_is_told() -> None:
     recording = recorded([[True]] * 20, lambda step, synchronised: 1.0 if step <= 12 else 1.3)
     (told,) = check_recording(keep(recording)).doubtful
-    assert "steps 3 to 12 took" in told
+    assert "earlier steps took 2" in told
     assert "record again" in told
 
 
@@ -181,7 +180,7 @@ def test_what_several_ranks_show_is_told_once_with_the_ranks(slow: Sequence[int]
         ranks.append(replace(rank, header=header(number, world_size=16)))
     checked = check_recording(keep(Recording(name="run", ranks=tuple(ranks))))
     (told,) = checked.doubtful
-    assert told.startswith(f"{format_ranks(slow)}: forward took ")
+    assert told.startswith(f"{format_ranks(slow)}: the machine was slower ")
     assert [rank for rank, pace in checked.pace.items() if pace > 1.5] == list(slow)
     assert f"divided by {min(checked.pace[rank] for rank in slow):.2f} to " in told
 

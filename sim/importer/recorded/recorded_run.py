@@ -18,7 +18,6 @@ from sim.importer.recorded.recorded_workload import (
     accumulation,
     job_of,
     keep,
-    loud_steps,
     torn_ranks,
     warmup_steps,
     workload_of,
@@ -33,7 +32,7 @@ from sim.nouns.recording import RecordedBackward, RecordedLayout, RecordedStep, 
 from sim.nouns.workload import Workload
 from sim.units import NS_PER_S, format_ms, format_ranks, format_size, median_ns
 
-# ---- the job's own step
+# ---- the job's own step, and who came last
 
 
 def as_run(recording: Recording, workload: Workload) -> Measurement | str:
@@ -46,8 +45,7 @@ def as_run(recording: Recording, workload: Workload) -> Measurement | str:
     micro-batches (A3.12).
     """
     kept = keep(recording)
-    header = kept[0].rank.header
-    layouts = kept[0].rank.layouts
+    header, layouts = kept[0].rank.header, kept[0].rank.layouts
     if not layouts:
         return "no buckets were recorded"
     job, untold = job_of(kept)
@@ -59,12 +57,14 @@ def as_run(recording: Recording, workload: Workload) -> Measurement | str:
     micro_batches, _ = accumulation(kept)
     steps = [
         row
-        for row in _common_steps(kept, since=layouts[-1].step)
-        if len(row[0].backwards) >= micro_batches
+        for row in _common_steps(kept, layouts[-1])
+        if len({len(step.backwards) for step in row}) == 1
+        and len(row[0].backwards) >= micro_batches
         and all(one.backwards[-micro_batches].started_ns <= one.step_ns for one in row)
     ]
     if not steps:
         return "no step was recorded by every rank with its last buckets"
+    provenance = {"source": "sim.record", "recording": recording.name}
     asked = Assignment(
         policy="explicit",
         bucket_indices=buckets,
@@ -72,7 +72,7 @@ def as_run(recording: Recording, workload: Workload) -> Measurement | str:
         ddp_kwargs={name: value for name, value in job.switches.items() if name in ARGUMENTS},
         settings={name: value for name, value in job.switches.items() if name in SETTINGS},
         made_for=made_for(workload, recording.world_size),
-        provenance={"source": "sim.record", "recording": recording.name},
+        provenance=provenance,
     )
     iterations = tuple(_iteration(row, micro_batches) for row in steps)
     return Measurement(
@@ -89,55 +89,51 @@ def as_run(recording: Recording, workload: Workload) -> Measurement | str:
         plain_step_ns=workload.forward_ns + workload.backward_ns + workload.optimizer_ns,
         dropped_warmup=warmup_steps(recording),
         environment={"place": header.device, "recorded_ranks": len(recording.ranks)},
-        provenance={"source": "sim.record", "recording": recording.name},
+        provenance=provenance,
     )
 
 
-def _common_steps(kept: Sequence[Kept], since: int) -> list[tuple[RecordedStep, ...]]:
-    """Steps that end in a synchronised backward, with the same micro-batches on every rank."""
+def _common_steps(kept: Sequence[Kept], layout: RecordedLayout) -> list[tuple[RecordedStep, ...]]:
+    """Steps since ``layout`` that every rank has, each of which ends in a synchronised backward."""
     by_rank = [
         {
             step.step: step
             for step in rank.steps
-            if step.step >= since and step.backwards[-1].synchronised and step.backwards[-1].forwards == 1
+            if step.step >= layout.step
+            and step.backwards[-1].synchronised
+            and step.backwards[-1].forwards == 1
         }
         for rank in kept
     ]
-    common = sorted(set.intersection(*(set(steps) for steps in by_rank)))
-    rows = [tuple(steps[number] for steps in by_rank) for number in common]
-    return [row for row in rows if len({len(step.backwards) for step in row}) == 1]
+    common = sorted(set.intersection(*map(set, by_rank)))
+    return [tuple(steps[number] for steps in by_rank) for number in common]
 
 
 def _iteration(row: Sequence[RecordedStep], micro_batches: int) -> MeasuredIteration:
+    """The step of the rank that waited least; its buckets without starts, as recordings do not tell when a
+    channel is free.
+    """
     step = min(row, key=lambda one: one.backwards[-1].sync_end_ns)
     last = step.backwards[-1]
+    lasted_ns: dict[int, int] = {}
+    for bucket in (bucket for one in row for bucket in one.backwards[-1].buckets):
+        seen_ns = bucket.end_ns - bucket.launch_ns
+        lasted_ns[bucket.index] = min(seen_ns, lasted_ns.get(bucket.index, seen_ns))
     return MeasuredIteration(
         step_ns=step.step_ns - step.backwards[-micro_batches].started_ns,
         backward_end_ns=last.backward_ns,
         sync_end_ns=last.sync_end_ns,
-        buckets=_buckets(last, [one.backwards[-1] for one in row]),
+        buckets=tuple(
+            MeasuredBucket(
+                index=bucket.index,
+                ready_ns=bucket.ready_ns,
+                launch_ns=bucket.launch_ns,
+                start_ns=None,
+                end_ns=bucket.launch_ns + lasted_ns[bucket.index],
+            )
+            for bucket in last.buckets
+        ),
     )
-
-
-def _buckets(told: RecordedBackward, on_ranks: Sequence[RecordedBackward]) -> tuple[MeasuredBucket, ...]:
-    """Buckets with the instants of ``told``; no starts, as recordings do not tell when a channel is free."""
-    lasted_ns: dict[int, int] = {}
-    for bucket in (bucket for backward in on_ranks for bucket in backward.buckets):
-        seen_ns = bucket.end_ns - bucket.launch_ns
-        lasted_ns[bucket.index] = min(seen_ns, lasted_ns.get(bucket.index, seen_ns))
-    return tuple(
-        MeasuredBucket(
-            index=bucket.index,
-            ready_ns=bucket.ready_ns,
-            launch_ns=bucket.launch_ns,
-            start_ns=None,
-            end_ns=bucket.launch_ns + lasted_ns[bucket.index],
-        )
-        for bucket in told.buckets
-    )
-
-
-# ---- who came last
 
 
 def rank_rows(kept: Sequence[Kept]) -> tuple[RankRow, ...]:
@@ -146,12 +142,16 @@ def rank_rows(kept: Sequence[Kept]) -> tuple[RankRow, ...]:
     of two ranks are compared.
     """
     layouts = kept[0].rank.layouts
-    by_rank = [_last_reduced(rank, layouts[-1]) for rank in kept] if layouts else []
-    common = set.intersection(*map(set, by_rank)) if by_rank else ()
+    rows = (
+        [[step.backwards[-1].buckets for step in row] for row in _common_steps(kept, layouts[-1])]
+        if layouts
+        else []
+    )
     waits = [
         [bucket.end_ns - bucket.launch_ns for bucket in same]
-        for number in common
-        for same in zip(*(steps[number].buckets for steps in by_rank), strict=True)
+        for row in rows
+        if {len(buckets) for buckets in row} == {len(layouts[-1].bucket_indices)}
+        for same in zip(*row, strict=True)
     ]
     last = [row.index(min(row)) for row in waits]
     several = len(kept) > 1 and bool(waits)
@@ -167,18 +167,6 @@ def rank_rows(kept: Sequence[Kept]) -> tuple[RankRow, ...]:
     )
 
 
-def _last_reduced(kept: Kept, layout: RecordedLayout) -> dict[int, RecordedBackward]:
-    """By step number, the last backward with the buckets of ``layout``."""
-    return {
-        step.step: backward
-        for step in kept.steps
-        for backward in step.backwards
-        if step.step >= layout.step
-        and backward.forwards == 1
-        and len(backward.buckets) == len(layout.bucket_indices)
-    }
-
-
 # ---- the link, by the job's own buckets
 
 OWN_NAME = "the job's own collectives"
@@ -188,19 +176,13 @@ _APART = 2  # the largest bucket over the smallest, at least, for a line through
 def hardware_of(recording: Recording) -> Hardware:
     """The all-reduce curve within the training step, and what copies back take.
 
-    Buckets are taken to be reduced one after another: a bucket takes from its launch, or from the end of all
-    buckets before it, to its own end. A rank that launches early waits for the last one. So the collective
-    itself takes the shortest of these times over ranks, provided that every rank was recorded; the median of
-    that over steps is the curve's point for the bucket's size. Gloo's two threads may reduce two buckets at
-    once: the curve contains that, and holds for one channel.
-
-    Between the stamps of a bucket's being ready and its launch lie the launch and the pass of the recorder's
-    hook over the bucket, which grows with it. ``launch_cost_ns`` is what is left for no bytes, by a line
-    through buckets of several sizes; buckets of much the same size do not tell the two apart, and it is 0.
-
-    Finalize waits for each bucket and copies it back (A3.10), so that ``sync_end = max over k of end_k +
-    (bytes from k on) / rate``, which gives the rate of copies back. A broadcast of buffers takes the median
-    of what came before the module's forward.
+    Buckets are reduced one after another: each takes from its launch, or the end of all before it, to its own
+    end, the collective itself the shortest of these over ranks (if every rank was recorded), and the curve's
+    point is the median of that over steps. Gloo's two threads may reduce two at once: the curve contains
+    that, and holds for one channel. Between a bucket's being ready and its launch lie the launch and the pass
+    of the recorder's hook over it: ``launch_cost_ns`` is what is left for no bytes. Finalize waits for each
+    bucket and copies it back (A3.10): ``sync_end = max over k of end_k + (bytes from k on) / rate``. A
+    broadcast of buffers takes the median of what came before the module's forward.
 
     Raises:
         InputError: recorded without buckets (``level="light"``).
@@ -248,12 +230,11 @@ def hardware_of(recording: Recording) -> Hardware:
 
 def _reduced_steps(recording: Recording) -> list[list[RecordedBackward]]:
     """Of each step that is not loud the last synchronised backward of all ranks, where buckets are alike."""
-    loud, _ = loud_steps(recording)
+    loud = keep(recording)[0].loud
     by_step: dict[int, list[RecordedBackward]] = defaultdict(list)
-    for rank in recording.ranks:
-        for step in rank.steps:
-            if step.step not in loud and (backward := step.backwards[-1]).buckets:
-                by_step[step.step].append(backward)
+    for step in (step for rank in recording.ranks for step in rank.steps if step.step not in loud):
+        if step.backwards[-1].buckets:
+            by_step[step.step].append(step.backwards[-1])
     return [
         backwards
         for _, backwards in sorted(by_step.items())
@@ -309,68 +290,48 @@ def read_recording(paths: Sequence[Path], options: ImportOptions) -> Imported:
     workload = workload_of(recording)
     if options.name:
         workload = replace(workload, name=options.name)
-    header = recording.ranks[0].header
-    kept = keep(recording)
-    steps = sum(len(rank.steps) for rank in recording.ranks)
-    notes = [
-        Note(
-            "found",
-            f"{len(recording.ranks)} of {recording.world_size} ranks, {header.level} level, {header.backend} "
-            f"on {header.device_type}, {steps} steps in all",
-        ),
-        Note(
-            "found",
-            f"{len(workload.gradients)} gradients, {format_size(workload.total_bytes)}; forward "
-            f"{format_ms(workload.forward_ns)}, backward {format_ms(workload.backward_ns)}, optimizer "
-            f"{format_ms(workload.optimizer_ns)}",
-        ),
-        Note(
-            "assumed",
-            f"made from {workload.provenance['made_from']} of rank {workload.provenance['rank']}, "
-            f"{workload.provenance['rank_is']}",
-        ),
-        Note("assumed", "backward starts at the end of forward; the loss is in it"),
-        Note("dropped", f"the first {warmup_steps(recording)} steps of each rank, as warm-up"),
-        *(Note("doubtful", line) for line in workload.provenance["doubtful"]),
-    ]
-    run = as_run(recording, workload)
-    shared = sum(rank.dropped for rank in kept)
+    header, told = recording.ranks[0].header, workload.provenance
+    kept, run = keep(recording), as_run(recording, workload)
+    shared, torn = sum(rank.dropped for rank in kept), torn_ranks(recording)
     later = sorted(path.name for path in folders[0].glob("restart-*") if path.is_dir())
-    torn = torn_ranks(recording)
-    said: tuple[tuple[Any, Kind, str], ...] = (
-        (header.comm_hook, "found", f"the communication hook {header.comm_hook}"),
-        (
-            workload.extensions,
-            "assumed",
-            "the model ran under torch.compile: gradients are ready where its cuts end, and the cuts stay",
-        ),
-        (
-            workload.ready_includes,
-            "assumed",
-            f"the times contain {', '.join(workload.ready_includes)}; to be rid of them, run a few backwards "
-            f"under no_sync while recording",
-        ),
-        (
-            not workload.provenance["optimizer_seen"],
-            "assumed",
-            "no optimizer step was seen; optimizer_ns is 0",
-        ),
-        (isinstance(run, str), "missing", f"the job's own step, to hold predictions to: {run}"),
-        (shared, "dropped", f"{shared} backwards that followed several forwards with gradients"),
-        (recording.missing_ranks, "dropped", f"no file of {format_ranks(recording.missing_ranks)}"),
-        (
-            later,
-            "dropped",
-            f"later starts of the job, each to be imported by itself: {', '.join(later)}",
-        ),
-        (torn, "dropped", f"the last line of {format_ranks(torn)}, which was cut off"),
-    )
-    notes += [Note(kind, text) for is_so, kind, text in said if is_so]
+    found = [
+        f"{len(recording.ranks)} of {recording.world_size} ranks, {header.level} level, {header.backend} on "
+        f"{header.device_type}, {sum(len(rank.steps) for rank in recording.ranks)} steps in all",
+        f"{len(workload.gradients)} gradients, {format_size(workload.total_bytes)}; forward "
+        f"{format_ms(workload.forward_ns)}, backward {format_ms(workload.backward_ns)}, optimizer "
+        f"{format_ms(workload.optimizer_ns)}",
+        header.comm_hook and f"the communication hook {header.comm_hook}",
+    ]
+    assumed = [
+        f"made from {told['made_from']} of rank {told['rank']}, {told['rank_is']}",
+        "backward starts at the end of forward; the loss is in it",
+        workload.extensions
+        and "the model ran under torch.compile: gradients are ready where its cuts end, and the cuts stay",
+        workload.ready_includes
+        and f"the times contain {', '.join(workload.ready_includes)}; to be rid of them, run a few backwards "
+        f"under no_sync while recording",
+        not told["optimizer_seen"] and "no optimizer step was seen; optimizer_ns is 0",
+    ]
+    dropped = [
+        f"the first {warmup_steps(recording)} steps of each rank, as warm-up",
+        shared and f"{shared} backwards that followed several forwards with gradients",
+        recording.missing_ranks and f"no file of {format_ranks(recording.missing_ranks)}",
+        later and f"later starts of the job, each to be imported by itself: {', '.join(later)}",
+        torn and f"the last line of {format_ranks(torn)}, which was cut off",
+    ]
+    missing = [isinstance(run, str) and f"the job's own step, to hold predictions to: {run}"]
+    said: dict[Kind, list[Any]] = {
+        "found": found,
+        "assumed": assumed,
+        "dropped": dropped,
+        "doubtful": told["doubtful"],
+        "missing": missing,
+    }
     return Imported(
         format=RECORDING,
         name=workload.name,
         workload=workload,
         measurements=() if isinstance(run, str) else (run,),
         ranks=rank_rows(kept),
-        notes=tuple(notes),
+        notes=tuple(Note(kind, text) for kind, texts in said.items() for text in texts if text),
     )

@@ -1,17 +1,16 @@
 """What a recording says of the job: how it ran, and its Workload."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 from sim.errors import InputError, NotModelledError
 from sim.importer.samples import left_out, quiet_numbers
 from sim.metrics.intervals import median_interval
 from sim.nouns.ddp_switches import ARGUMENTS, HOOKS
 from sim.nouns.devices import serialised_by
-from sim.nouns.recording import RecordedBackward, RecordedRank, RecordedStep, Recording
+from sim.nouns.recording import RecordedBackward, RecordedParameter, RecordedRank, RecordedStep, Recording
 from sim.nouns.workload import AsRun, Gradient, ReadyIncludes, Workload
 from sim.recorder.watched_workload import workload_of_backwards
 from sim.systems.compile_cuts import AS_RECORDED
@@ -28,7 +27,7 @@ class Kept:
 
     ``plain`` ran under ``no_sync``: no copies, no launches, no communication in them (A3.12);
     ``synchronised`` have all three. ``dropped`` counts backwards after more than one forward; ``loud`` are
-    steps left out as ``loud_steps`` says, and ``lengths_ns`` what they and their likes took, by step number.
+    steps left out as ``_loud_steps`` says, and ``lengths_ns`` what they and their likes took, by step number.
     """
 
     rank: RecordedRank
@@ -36,39 +35,54 @@ class Kept:
     plain: tuple[RecordedBackward, ...]
     synchronised: tuple[RecordedBackward, ...]
     dropped: int
-    loud: frozenset[int] = frozenset()
-    lengths_ns: dict[int, int] = field(default_factory=dict)
-
-
-def warmup_steps(recording: Recording) -> int:
-    """Steps dropped from the start: the rebuild on a CPU (A2.6), and DDP's host syncs on a GPU (A4.3)."""
-    return warmup_by(recording.ranks[0].header.clock)
+    loud: frozenset[int]
+    lengths_ns: dict[int, int]
 
 
 def warmup_by(clock: str) -> int:
-    """As ``warmup_steps``, of a recording on this clock."""
+    """Steps dropped from the start, of a recording on this clock: the rebuild on a CPU (A2.6), and DDP's host
+    syncs on a GPU (A4.3).
+    """
     return 2 if clock == "host" else 11
 
 
+def warmup_steps(recording: Recording) -> int:
+    """As ``warmup_by``, of a recording."""
+    return warmup_by(recording.ranks[0].header.clock)
+
+
 def keep(recording: Recording) -> tuple[Kept, ...]:
-    """By rank, what is left without warm-up steps, those that ``loud_steps`` names, and backwards that belong
-    to several forwards.
-    """
-    loud, lengths = loud_steps(recording)
-    return tuple(_kept(rank, warmup_steps(recording), loud, lengths) for rank in recording.ranks)
+    """By rank, what is left without warm-up, loud steps, and backwards that belong to several forwards."""
+    warmup, (loud, lengths) = warmup_steps(recording), _loud_steps(recording)
+    found = []
+    for rank in recording.ranks:
+        steps = tuple(step for step in rank.steps if step.step > warmup and step.step not in loud)
+        backwards = [backward for step in steps for backward in step.backwards]
+        alone = [backward for backward in backwards if backward.forwards == 1]
+        found.append(
+            Kept(
+                rank=rank,
+                steps=steps,
+                plain=tuple(backward for backward in alone if not backward.synchronised),
+                synchronised=tuple(backward for backward in alone if backward.synchronised),
+                dropped=len(backwards) - len(alone),
+                loud=loud,
+                lengths_ns=lengths,
+            )
+        )
+    return tuple(found)
 
 
-def loud_steps(recording: Recording) -> tuple[frozenset[int], dict[int, int]]:
+def _loud_steps(recording: Recording) -> tuple[frozenset[int], dict[int, int]]:
     """Numbers of steps that no median is to be taken over, and how long they and their likes took.
 
     Steps that ran the same forwards and backwards are compared, each by the rank that took longest. A median
     stands as long as most of them are quiet; where half of them or more take a multiple of the quiet ones,
     those are left out. Where no two are alike, or too few are quiet for a workload, all stay.
     """
+    warmup = warmup_steps(recording)
     longest: dict[tuple[tuple[int, bool], ...], dict[int, int]] = defaultdict(dict)
-    for step in (
-        step for rank in recording.ranks for step in rank.steps if step.step > warmup_steps(recording)
-    ):
+    for step in (step for rank in recording.ranks for step in rank.steps if step.step > warmup):
         lengths = longest[tuple((one.forwards, one.synchronised) for one in step.backwards)]
         lengths[step.step] = max(lengths.get(step.step, 0), step.step_ns)
     loud: set[int] = set()
@@ -81,36 +95,16 @@ def loud_steps(recording: Recording) -> tuple[frozenset[int], dict[int, int]]:
     return frozenset(loud), compared
 
 
-def _kept(rank: RecordedRank, warmup: int, loud: frozenset[int], lengths_ns: dict[int, int]) -> Kept:
-    steps = tuple(step for step in rank.steps if step.step > warmup and step.step not in loud)
-    backwards = [backward for step in steps for backward in step.backwards]
-    alone = [backward for backward in backwards if backward.forwards == 1]
-    return Kept(
-        rank=rank,
-        steps=steps,
-        plain=tuple(backward for backward in alone if not backward.synchronised),
-        synchronised=tuple(backward for backward in alone if backward.synchronised),
-        dropped=len(backwards) - len(alone),
-        loud=loud,
-        lengths_ns=lengths_ns,
-    )
-
-
 # ---- whether its times can be true
 
 # Shares of a median: two phases of one job differ by less from run to run anyway.
-_LITTLE = 0.03
-_DRIFT = 0.05
+_LITTLE, _DRIFT = 0.03, 0.05
+_FEWEST = 3  # times in a group that is compared
 _ASIDE = (
     "gradients were copied into buckets on another stream than forward ran on, under which DDP had been made "
     "(Lightning up to 2026-05 does so): the copies ran beside backward, and are simulated within it; make "
     "DDP outside of torch.cuda.stream(...) and record again"
 )
-_FEWEST = 3  # times in a group that is compared
-_Number = TypeVar("_Number", int, float)
-# By sentence, with places for three numbers: of each rank that shows it, a time in ns, another that it is
-# held against, and the ratio that mends it (0: none).
-_Findings = dict[str, list[tuple[int, int, int, float]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,90 +119,63 @@ class Checked:
 
 def check_recording(kept: Sequence[Kept]) -> Checked:
     """Compare what a rank did under ``no_sync`` with what it did beside communication, and early with late.
+    What several ranks show is told once, with the ranks.
+    """
+    paces = {one.rank.header.rank: _pace(one) for one in kept}
+    slowed = {rank: pace for rank, pace in paces.items() if pace != 1}
+    drifts = [(one, halves) for one in kept if (halves := _halves(one)) and _ratio(*halves, _DRIFT)]
+    said = [left_out(kept[0].lengths_ns, kept[0].lengths_ns.keys() - kept[0].loud)]
+    if slowed:
+        least, most = min(slowed.values()), max(slowed.values())
+        said.append(
+            f"{format_ranks(list(slowed))}: the machine was {'slower' if most > 1 else 'faster'} in steps "
+            f"with plain backwards than in those beside communication, whose forward is the same and whose "
+            f"backward is no shorter: the plain times are divided by "
+            f"{' to '.join(dict.fromkeys((f'{least:.2f}', f'{most:.2f}')))}; record plain backwards between "
+            f"the others, not before or after them"
+        )
+    if drifts:
+        early, late = (max(median_ns(halves[place]) for _, halves in drifts) for place in (0, 1))
+        said.append(
+            f"{format_ranks([one.rank.header.rank for one, _ in drifts])}: earlier steps took "
+            f"{format_ms(early)}, later ones {format_ms(late)}: the machine changed meanwhile, and a median "
+            f"is of neither; record again"
+        )
+    said += [_ASIDE] if any(step.aside for one in kept for step in one.steps) else []
+    said += dict.fromkeys(line for one in kept for line in serialised_by(one.rank.header.environment))
+    return Checked(pace=paces, doubtful=tuple(filter(None, said)))
+
+
+def _pace(one: Kept) -> float:
+    """What the times of a rank's plain backwards are to be divided by.
 
     Forward has no communication beside it either way: where it took longer in steps with plain backwards the
-    machine was slower then, and the times of these backwards are divided by the ratio. A synchronised
-    backward does all that a plain one does, and more: a plain one that still takes longer is taken to be as
-    long. What several ranks show is told once, with the ranks.
+    machine was slower then. A synchronised backward does all that a plain one does, and more: a plain one
+    that still takes longer is taken to be as long.
     """
-    found: _Findings = defaultdict(list)
-    pace = {one.rank.header.rank: _pace(one, found) for one in kept}
-    for one in kept:
-        _find_drift(one, found)
-    said = left_out(kept[0].lengths_ns, kept[0].lengths_ns.keys() - kept[0].loud)
-    told = [said] if said else []
-    for sentence, rows in found.items():
-        ranks, ones, others, ratios = zip(*rows, strict=True)
-        one_ns, other_ns = _span(ones, format_ms), _span(others, format_ms)
-        numbers = sentence.format(one=one_ns, other=other_ns, ratio=_span(ratios, "{:.2f}".format))
-        told.append(f"{format_ranks(ranks)}: {numbers}")
-    told += [_ASIDE] if any(step.aside for one in kept for step in one.steps) else []
-    told += dict.fromkeys(line for one in kept for line in serialised_by(one.rank.header.environment))
-    return Checked(pace=pace, doubtful=tuple(told))
-
-
-def _span(values: Sequence[_Number], shown: Callable[[_Number], str]) -> str:
-    ends = dict.fromkeys(shown(end) for end in (min(values), max(values)))
-    return " to ".join(ends)
-
-
-def _pace(one: Kept, found: _Findings) -> float:
-    """What the times of a rank's plain backwards are to be divided by; why is added to ``found``."""
-    pace, rank = 1.0, one.rank.header.rank
     if min(len(one.plain), len(one.synchronised)) < _FEWEST:
-        return pace
-    plain, beside = ([b.forward_ns for b in backwards] for backwards in (one.plain, one.synchronised))
-    if _apart(plain, beside, _LITTLE):
-        pace = median_ns(plain) / max(1, median_ns(beside))
-        sentence = (
-            "forward took {one} before plain backwards and {other} before synchronised ones: the machine was "
-            f"{'slower' if pace > 1 else 'faster'} then, and the plain times are divided by {{ratio}}"
-        ) + _when(one)
-        found[sentence].append((rank, median_ns(plain), median_ns(beside), pace))
+        return 1.0
+    pace = _ratio([b.forward_ns for b in one.plain], [b.forward_ns for b in one.synchronised], _LITTLE) or 1.0
     plain = [round(b.backward_ns / pace) for b in one.plain]
-    beside = [b.backward_ns for b in one.synchronised]
-    if median_ns(plain) > median_ns(beside) and _apart(plain, beside, 0):
-        extra = median_ns(plain) / max(1, median_ns(beside))
-        pace *= extra
-        sentence = (
-            "a plain backward took {one}, one beside communication {other}, which cannot be: the plain times "
-            "are divided by {ratio}, so that what communication costs computation is not known"
-        ) + _when(one)
-        found[sentence].append((rank, median_ns(plain), median_ns(beside), extra))
-    return pace
+    return pace * max(1.0, _ratio(plain, [b.backward_ns for b in one.synchronised], 0))
 
 
-def _when(one: Kept) -> str:
-    """What to do about plain backwards recorded apart from the others; empty where they were not."""
-    kinds = [all(b.synchronised for b in step.backwards) for step in one.steps]
-    changes = sum(before != after for before, after in pairwise(kinds))
-    return "" if changes > 2 else "; record plain backwards between the others, not before or after them"
-
-
-def _find_drift(one: Kept, found: _Findings) -> None:
-    """Add what later steps take, if it is another time than that of earlier ones, of those like the last."""
-    manner = [b.synchronised for b in one.steps[-1].backwards] if one.steps else []
-    alike = [step for step in one.steps if [b.synchronised for b in step.backwards] == manner]
+def _halves(one: Kept) -> tuple[list[int], list[int]] | None:
+    """How long earlier and later steps took, of those like the last; None where there are few."""
+    manners = [[b.synchronised for b in step.backwards] for step in one.steps]
+    alike = [step.step_ns for step, each in zip(one.steps, manners, strict=True) if each == manners[-1]]
     half = len(alike) // 2
-    if half < _FEWEST:
-        return
-    early, late = ([step.step_ns for step in part] for part in (alike[:half], alike[-half:]))
-    if not _apart(early, late, _DRIFT):
-        return
-    sentence = (
-        f"steps {alike[0].step} to {alike[half - 1].step} took {{one}}, steps {alike[-half].step} to "
-        f"{alike[-1].step} {{other}}: the machine changed meanwhile, and a median is of neither; record again"
-    )
-    found[sentence].append((one.rank.header.rank, median_ns(early), median_ns(late), 0.0))
+    return (alike[:half], alike[-half:]) if half >= _FEWEST else None
 
 
-def _apart(ones: Sequence[int], others: Sequence[int], least: float) -> bool:
-    """Whether medians differ by more than ``least`` of the smaller, with 95 % intervals that are apart."""
+def _ratio(ones: Sequence[int], others: Sequence[int], least: float) -> float:
+    """The ratio of two medians; 0 unless they differ by more than ``least`` of the smaller, and their 95 %
+    intervals are apart.
+    """
     smaller, larger = sorted((median_ns(ones), median_ns(others)))
-    if larger <= (1 + least) * smaller:
-        return False
     (low, high), (other_low, other_high) = median_interval(ones), median_interval(others)
-    return low > other_high or other_low > high
+    is_apart = larger > (1 + least) * smaller and (low > other_high or other_low > high)
+    return median_ns(ones) / max(1, median_ns(others)) if is_apart else 0.0
 
 
 # ---- how the job ran
@@ -220,8 +187,16 @@ _MANY = 0.2  # of all steps
 def job_of(kept: Sequence[Kept]) -> tuple[AsRun, tuple[str, ...]]:
     """The job, and a sentence on each thing that it did and that is not modelled: it is taken as not done."""
     header, layouts = kept[0].rank.header, kept[0].rank.layouts
-    found, untold = switches_told(header.ddp, header.comm_hook), []
-    if header.comm_hook is not None and "comm_hook" not in found:
+    told = ((name, one, header.ddp.get(name)) for name, one in ARGUMENTS.items() if one.metadata["recorded"])
+    found: dict[str, Any] = {  # where not at their defaults, each by one name
+        one.metadata["alias_of"] or name: value
+        for name, one, value in told
+        if value is not None and value != one.default
+    }
+    untold = []
+    if header.comm_hook in _HOOKS:
+        found["comm_hook"] = _HOOKS[header.comm_hook]
+    elif header.comm_hook is not None:
         untold.append(
             f"comm_hook: {header.comm_hook!r} is not modelled here; modelled are {', '.join(_HOOKS)} and none"
         )
@@ -255,19 +230,10 @@ def accumulation(kept: Sequence[Kept]) -> tuple[int, int]:
     return min((one for one in counts if counts[one] >= _MANY * counts.total()), default=(1, 1))
 
 
-def switches_told(ddp: Mapping[str, Any], hook: str | None) -> dict[str, Any]:
-    """Switches that DDP told of itself, where not at their defaults, each by one name; a hook if modelled."""
-    found: dict[str, Any] = {}
-    for name, one in ARGUMENTS.items():
-        value = ddp.get(name)
-        if one.metadata["recorded"] and value is not None and value != one.default:
-            found[one.metadata["alias_of"] or name] = value
-    return found | ({"comm_hook": _HOOKS[hook]} if hook in _HOOKS else {})
-
-
 # ---- the workload
 
 _NO_NAMES = ("", "DistributedDataParallel", "OptimizedModule")  # what is around a model
+_PARAMETER = [one.name for one in fields(RecordedParameter)]
 _OWN_EFFECTS: tuple[ReadyIncludes, ...] = ("copy_in", "launch", "interference")
 
 
@@ -293,36 +259,25 @@ def workload_of(recording: Recording) -> Workload:
     kept = keep(recording)
     checked = check_recording(kept)
     plain = all(len(rank.plain) >= FEWEST_BACKWARDS for rank in kept)
-    backwards = {rank.rank.header.rank: rank.plain if plain else rank.synchronised for rank in kept}
-    fewest = min(backwards, key=lambda rank: len(backwards[rank]))
-    if len(backwards[fewest]) < FEWEST_BACKWARDS:
-        raise InputError(
-            f"{recording.name}: rank {fewest} has {len(backwards[fewest])} synchronised backwards after "
-            f"{warmup_steps(recording)} steps of warm-up; record at least {FEWEST_BACKWARDS} more steps"
-        )
-    chosen = max(
-        kept,
-        key=lambda rank: median_ns([b.backward_ns for b in backwards[rank.rank.header.rank]]),
-    )
+    backwards = [rank.plain if plain else rank.synchronised for rank in kept]
+    for rank, few in zip(kept, backwards, strict=True):
+        if len(few) < FEWEST_BACKWARDS:
+            raise InputError(
+                f"{recording.name}: rank {rank.rank.header.rank} has {len(few)} synchronised backwards after "
+                f"{warmup_steps(recording)} steps of warm-up; record at least {FEWEST_BACKWARDS} more steps"
+            )
+    lasted = [median_ns([backward.backward_ns for backward in each]) for each in backwards]
+    place = lasted.index(max(lasted))
+    chosen, used = kept[place], backwards[place]
     header = chosen.rank.header
-    used = backwards[header.rank]
     pace = checked.pace[header.rank] if plain else 1.0
     job, untold = job_of(kept)
     optimizer = [step.optimizer_ns for step in chosen.steps if step.optimizer_ns is not None]
     return workload_of_backwards(
         recording.name if header.module in _NO_NAMES else header.module,
         [
-            Gradient(
-                index=index,
-                name=parameter.name,
-                shape=parameter.shape,
-                dtype=parameter.dtype,
-                num_bytes=parameter.num_bytes,
-                ready_ns=None,
-                sparse=parameter.sparse,
-                device=parameter.device,
-            )
-            for index, parameter in enumerate(header.parameters)
+            Gradient(index=index, ready_ns=None, **{key: getattr(one, key) for key in _PARAMETER})
+            for index, one in enumerate(header.parameters)
         ],
         used,
         pace=pace,
