@@ -276,7 +276,7 @@ def test_files_of_one_rank_or_of_several_jobs_are_errors(tmp_path: Path) -> None
     with pytest.raises(InputError, match="give the traces of one job"):
         read_kineto([first, second], ImportOptions())
     second.write_text(build(JOB, Dialect(bare_list=True))[0][1])
-    with pytest.raises(InputError, match="does not say which rank"):
+    with pytest.raises(InputError, match="do not say of which rank"):
         read_kineto([first, second], ImportOptions())
     second.write_text(texts[1].replace("ProfilerStep#", "ProfilerStep#10"))
     with pytest.raises(InputError, match="shares no step"):

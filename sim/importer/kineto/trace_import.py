@@ -1,9 +1,8 @@
 """``import kineto``: what ranks did, as a workload, a hardware, a record, and sentences."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -88,24 +87,24 @@ def import_of(job: Job) -> Imported:
 
 def see(paths: Sequence[Path], options: ImportOptions) -> Job:
     """What the traces show, before anything is made of it. Raises as ``read_kineto``."""
-    ranks = _one_job([read_rank(path, options.progress) for path in paths])
-    regular = [_regular_steps(rank) for rank in ranks]
+    ranks = sorted((read_rank(path, options.progress) for path in paths), key=lambda one: one.trace.rank or 0)
+    world_size = _world_size(ranks, options)
+    regular, notes = [], []
+    for rank in ranks:
+        kept, sentences = _regular_steps(rank)
+        regular.append(kept)
+        notes += [Note("dropped", f"{rank.trace.source}: {what}") for what in sentences]
     lengths: dict[int, int] = {}
-    for number in set.intersection(*({step.number for step in kept} for kept, _ in regular)):
-        same = [step for kept, _ in regular for step in kept if step.number == number]
+    for number in set.intersection(*({step.number for step in kept} for kept in regular)):
+        same = [step for kept in regular for step in kept if step.number == number]
         lengths[number] = max(step.end_ns - step.start_ns for step in same)
     quiet = quiet_numbers(lengths, on_gpu=ranks[0].on_gpu)
     if lengths and not quiet:
-        raise InputError(
-            f"{ranks[0].trace.source}: no two steps in it take about as long; profile more steps"
-        )
-    said = left_out(lengths, quiet)
-    notes = [Note("doubtful", said)] if said else []
-    for rank, (_, sentences) in zip(ranks, regular, strict=True):
-        dropped = [f"{count} {what}" for what, count in rank.trace.dropped.items()]
-        notes += [Note("dropped", f"{rank.trace.source}: {what}") for what in (*dropped, *sentences)]
-    world_size = _world_size(ranks, options)
-    used = [tuple(step for step in kept if step.number in quiet) for kept, _ in regular]
+        source = ranks[0].trace.source
+        raise InputError(f"{source}: no two steps in it take about as long; profile more steps")
+    if said := left_out(lengths, quiet):
+        notes.insert(0, Note("doubtful", said))
+    used = [tuple(step for step in kept if step.number in quiet) for kept in regular]
     clocks = align(ranks, used, world_size)
     lasted = [median_ns([step.backward_ns for step in steps]) for steps in used]
     place = lasted.index(max(lasted))
@@ -124,66 +123,67 @@ def see(paths: Sequence[Path], options: ImportOptions) -> Job:
     )
 
 
-def _one_job(ranks: Sequence[SeenRank]) -> list[SeenRank]:
-    """The ranks in order. Raises ``InputError`` where two files are of one rank, or of several jobs."""
-    first, by_rank = ranks[0].trace, dict[int, str]()
-    for one in (rank.trace for rank in ranks if len(ranks) > 1):
-        where = f"{one.source}: distributedInfo"
-        if one.rank is None:
-            raise InputError(f"{where}: does not say which rank it is; give one such file alone")
-        if one.rank in by_rank:
-            raise InputError(
-                f"{where}.rank: {one.rank}, as in {by_rank[one.rank]}; give one file of each rank"
-            )
-        if one.world_size != first.world_size:
-            raise InputError(
-                f"{where}.world_size: {one.world_size}, in {first.source} {first.world_size}; give the "
-                f"traces of one job"
-            )
-        by_rank[one.rank] = one.source
-    if not all(one.is_marked for one in ranks) and len({one.steps[-1].number for one in ranks}) > 1:
-        raise InputError(
-            f"{first.source}: the profiler did not number steps, and the traces of ranks have several "
-            f"numbers of them: nothing tells which belong together; profile with a schedule and prof.step()"
-        )
-    return sorted(ranks, key=lambda one: one.trace.rank or 0)
-
-
 def _world_size(ranks: Sequence[SeenRank], options: ImportOptions) -> int | None:
-    """How many ranks reduce gradients together: those of their process group, not of the whole job."""
+    """How many ranks reduce gradients together: those of their process group, not of the whole job.
+
+    Raises:
+        InputError: two files of one rank, or of several jobs, or another number of ranks than was given.
+    """
+    traces, first, count = [rank.trace for rank in ranks], ranks[0].trace, len(ranks)
     reductions = (one for rank in ranks for step in rank.steps for one in step.reductions)
     sizes = {one.group_size for one in reductions} - {None}
-    told = sizes.pop() if len(sizes) == 1 else ranks[0].trace.world_size
-    where, world_size = ranks[0].trace.source, told or options.world_size
-    if told is not None and options.world_size is not None and told != options.world_size:
-        raise InputError(
-            f"{where}: gradients are reduced over {told} ranks, but --world-size says {options.world_size}; "
-            f"leave it out"
-        )
-    if world_size is not None and len(ranks) > world_size:
-        raise InputError(
-            f"{where}: gradients are reduced over {world_size} ranks, and there are {len(ranks)} traces; "
-            f"give those of one process group"
-        )
+    told = sizes.pop() if len(sizes) == 1 else first.world_size
+    world_size = told or options.world_size
+    files = Counter(one.rank for one in traces)
+    marked, last = all(one.is_marked for one in ranks), {one.steps[-1].number for one in ranks}
+    rows = (
+        (
+            count > 1 and None in files,
+            "files that do not say of which rank they are; give one such file alone",
+        ),
+        (max(files.values()) > 1, "two files of one rank; give one file of each rank"),
+        (len({one.world_size for one in traces}) > 1, "of jobs of several sizes; give the traces of one job"),
+        (
+            not marked and len(last) > 1,
+            "the profiler did not number steps, and traces have several numbers of them: nothing tells which "
+            "belong together; profile with a schedule and prof.step()",
+        ),
+        (
+            told and options.world_size and told != options.world_size,
+            f"gradients are reduced over {told} ranks, but --world-size says {options.world_size}",
+        ),
+        (
+            world_size and count > world_size,
+            f"gradients are reduced over {world_size} ranks, and there are {count} traces; give those of one "
+            f"process group",
+        ),
+    )
+    if why := next((text for is_so, text in rows if is_so), None):
+        raise InputError(f"{first.source}{f' and {count - 1} more' if count > 1 else ''}: {why}")
     return world_size
 
 
-def _regular_steps(rank: SeenRank) -> tuple[tuple[SeenStep, ...], tuple[str, ...]]:
-    """The steps that did what most did, and a sentence for each that did not."""
+def _regular_steps(rank: SeenRank) -> tuple[tuple[SeenStep, ...], list[str]]:
+    """The steps that did what most did, and sentences on what was left out."""
     done = [
-        (len(step.gradients), step.micro_batches, [(one.num_elements, one.dtype) for one in step.reductions])
+        (
+            len(step.gradients),
+            step.micro_batches,
+            tuple((one.num_bytes, one.dtype) for one in step.reductions),
+        )
         for step in rank.steps
     ]
+    often = Counter(done)
     # Of equally many the fuller: a step that the profiler cut has less in it.
-    usual = max(done, key=lambda one: (done.count(one), one[0], len(one[2])))
-    kept = tuple(step for step, one in zip(rank.steps, done, strict=True) if one == usual)
-    dropped = tuple(
-        f"step {step.number}: {one[0]} gradients in {len(one[2])} all-reduces, where {len(kept)} others have "
-        f"{usual[0]} in {len(usual[2])}"
+    usual = max(often, key=lambda one: (often[one], one[0], len(one[2])))
+    dropped = [f"{count} {what}" for what, count in rank.trace.dropped.items()]
+    dropped += [
+        f"step {step.number}: {one[0]} gradients in {len(one[2])} all-reduces, where {often[usual]} others "
+        f"have {usual[0]} in {len(usual[2])}"
         for step, one in zip(rank.steps, done, strict=True)
         if one != usual
-    )
-    return kept, dropped
+    ]
+    return tuple(step for step, one in zip(rank.steps, done, strict=True) if one == usual), dropped
 
 
 # ---- workload, hardware and record
@@ -256,8 +256,7 @@ def _hardware(job: Job, layout: Layout) -> Hardware | None:
         by_size[one.num_bytes or 0].append(one.alone_ns(slowdown))
         if one.is_waitless:
             waitless[one.num_bytes or 0].append(one.alone_ns(slowdown))
-    is_timed = any(one.timed for step in steps for one in step.reductions)
-    if job.world_size is None or job.world_size == 1 or not by_size or not is_timed:
+    if job.world_size in (None, 1) or not by_size or not any(one.timed for one in steps[0].reductions):
         return None
     launches = _launches(job)
     beside = [rank.interference for rank in job.ranks if rank.interference is not None]
@@ -271,7 +270,7 @@ def _hardware(job: Job, layout: Layout) -> Hardware | None:
     spread["all_reduce"] = scatter_by_size(by_size, SHORTEST_OVER_RANKS if complete else "upper bound")
     return Hardware(
         name=job.name,
-        world_size=job.world_size,
+        world_size=job.world_size or 0,
         all_reduce=median_curve(by_size) if complete else _upper_bounds(by_size, waitless),
         launch_cost_ns=median_ns(launches) if launches else 0,
         copy_in_bytes_per_s=_rate(total, [step.copy_in_ns for step in steps]),
@@ -429,7 +428,6 @@ def _notes(
     assumed = [
         layout and layout.told_by,
         *dict.fromkeys(f"WARNING: {line}" for one in job.ranks for line in one.doubts),
-        *(f"WARNING: cannot be: {line}" for line in contradictions(curve if complete else ())),
         any(one.dtype is None for one in steps[0].reductions)
         and "the trace names no dtype for all-reduces; float32 is assumed",
         workload
@@ -488,20 +486,3 @@ def _notes(
 def _span(numbers: Sequence[int]) -> str:
     """``7``, or ``2 to 3`` where they differ."""
     return " to ".join(map(str, sorted({min(numbers), max(numbers)})))
-
-
-def contradictions(curve: Curve) -> list[str]:
-    """A sentence where a small all-reduce took longer than a large one, by more than ranks, clocks and single
-    steps differ by in sound traces.
-    """
-    drops = [
-        (small.duration_ns - large.duration_ns, small, large)
-        for small, large in pairwise(curve)
-        if small.duration_ns - large.duration_ns > max(10_000, small.duration_ns / 20)
-    ]
-    return [
-        f"{format_size(small.num_bytes)} took {format_ms(small.duration_ns)} and "
-        f"{format_size(large.num_bytes)} {format_ms(large.duration_ns)}: one of them is no transfer alone; "
-        f"give an nccl-tests log as well (bucketsim import auto)"
-        for _, small, large in sorted(drops, key=lambda one: -one[0])[:1]
-    ]
