@@ -26,12 +26,11 @@ from sim.nouns.checks import at_least, one_of
 from sim.nouns.ddp_switches import ARGUMENTS
 from sim.nouns.devices import backend_of, serialised_by
 from sim.nouns.recording import RecordedEnd, RecordedLayout, RecordedParameter, RecordingHeader
-from sim.nouns.workload import Buffer
 from sim.recorder.clocks import clock_for
 from sim.recorder.training_step import (
-    bytes_by_dtype,
-    dtype_name,
+    buffers_in,
     environment,
+    facts,
     restart,
     sparse_tables,
     surroundings,
@@ -229,7 +228,6 @@ def _header(
     log, tap = ddp_log(ddp), tap_of(ddp)  # the hook of an earlier recording stays, whatever the level is
     sparse = {id(table.weight) for table in sparse_tables(ddp.module)}
     broadcasts = getattr(ddp, "forward_sync_buffers", getattr(ddp, "broadcast_buffers", True))  # A3.16
-    buffers = bytes_by_dtype(ddp.modules_buffers) if broadcasts else {}
     return RecordingHeader(
         rank=dist.get_rank(ddp.process_group),
         world_size=ddp.process_group.size(),
@@ -249,17 +247,9 @@ def _header(
             "torch_distributed_debug": os.environ.get("TORCH_DISTRIBUTED_DEBUG"),
         },
         parameters=tuple(
-            RecordedParameter(
-                name=name,
-                shape=tuple(parameter.shape),
-                dtype=dtype_name(parameter),
-                num_bytes=parameter.nbytes,
-                device=str(parameter.device),
-                sparse=id(parameter) in sparse,
-            )
-            for name, parameter in named
+            RecordedParameter(**facts(name, tensor), sparse=id(tensor) in sparse) for name, tensor in named
         ),
-        buffers=tuple(Buffer(dtype=dtype, num_bytes=size) for dtype, size in buffers.items()),
+        buffers=buffers_in(ddp.modules_buffers) if broadcasts else (),
         provenance={"source": "sim.record", **surroundings(ddp.device)},
     )
 

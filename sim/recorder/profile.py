@@ -17,14 +17,14 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from sim.errors import InputError, SimError
 from sim.nouns.checks import at_least
 from sim.nouns.recording import RecordedStep
-from sim.nouns.workload import Buffer, Gradient, Workload
+from sim.nouns.workload import Gradient, Workload
 from sim.recorder.clocks import Clock, clock_for, find_device
 from sim.recorder.factory import Pair, Step, describe
 from sim.recorder.training_step import (
     ModelStep,
+    buffers_in,
     build_step,
-    bytes_by_dtype,
-    dtype_name,
+    facts,
     surroundings,
     trained,
 )
@@ -168,14 +168,10 @@ def survey(step: Step, root: nn.Module | None) -> Survey:
         gradients=tuple(
             Gradient(
                 index=index,
-                name=name,
-                shape=tuple(tensor.shape),
-                dtype=dtype_name(tensor),
-                num_bytes=tensor.numel() * tensor.element_size(),
+                **facts(name, tensor),
                 ready_ns=None,
                 sparse=sparse.get(tensor) is not None,
                 wire_bytes=sparse.get(tensor),
-                device=str(tensor.device),
                 group=group_of.get(id(tensor), 0),
             )
             for index, (name, tensor) in enumerate(named)
@@ -249,7 +245,6 @@ def workload_of_steps(
     for what, value in (("forward", median_ns(forwards)), ("backward", min(backward_ns, watched_ns))):
         if value <= 0:
             raise InputError(f"step: {what} took {value} ns; a step must take measurable time")
-    buffers = bytes_by_dtype(seen.root.buffers())
     return workload_of_backwards(
         name or type(getattr(seen.root, "_orig_mod", seen.root)).__name__,
         seen.gradients,
@@ -258,7 +253,7 @@ def workload_of_steps(
         fired=seen.fired,
         forward_ns=median_ns(forwards),
         optimizer_ns=median_ns([one.optimizer_ns or 0 for one in plain]),
-        buffers=tuple(Buffer(dtype=dtype, num_bytes=size) for dtype, size in buffers.items()),
+        buffers=buffers_in(seen.root.buffers()),
         provenance={
             **provenance,
             "tensors": len(seen.tensors),

@@ -22,14 +22,10 @@ from sim.errors import InputError
 from sim.machine import cpu_model
 from sim.nouns.checks import one_of
 from sim.nouns.devices import SERIALISING
+from sim.nouns.workload import Buffer
 from sim.recorder.factory import Pair, Step, what_is
 
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float64": torch.float64,
-}
+DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 # As good as zero, so that the user's weights and loss stay what they were. (SparseAdam refuses 0.)
 _LEARNING_RATE = 1e-12
@@ -103,7 +99,7 @@ def build_step(
         one_of("dtype", dtype, DTYPES)
     if isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], nn.Module):
         model, batch = given
-        number = None if dtype is None else DTYPES[dtype]
+        number = None if dtype is None else getattr(torch, dtype)
 
         def move(tensor: Tensor) -> Tensor:
             return tensor.to(device=device, dtype=number if tensor.is_floating_point() else None)
@@ -169,10 +165,7 @@ def check_plain_module(model: nn.Module) -> None:
                 raise InputError(f"{where} {words}")
     for name, parameter in model.named_parameters():
         if isinstance(parameter, DTensor):
-            raise InputError(
-                f"model: parameter {name!r} is a DTensor (tensor parallel or sharded); its gradients are not "
-                f"DDP's alone; give a module with plain parameters"
-            )
+            raise InputError(f"model: parameter {name!r} is a DTensor; give a module with plain parameters")
 
 
 def trained(model: nn.Module, ignored: Collection[str] = ()) -> list[tuple[str, nn.Parameter]]:
@@ -182,6 +175,17 @@ def trained(model: nn.Module, ignored: Collection[str] = ()) -> list[tuple[str, 
         for name, tensor in model.named_parameters()
         if tensor.requires_grad and name not in ignored
     ]
+
+
+def facts(name: str, tensor: Tensor) -> dict[str, Any]:
+    """What is told of a parameter, by the names that nouns have for it."""
+    return {
+        "name": name,
+        "shape": tuple(tensor.shape),
+        "dtype": dtype_name(tensor),
+        "num_bytes": tensor.nbytes,
+        "device": str(tensor.device),
+    }
 
 
 def sparse_tables(model: nn.Module) -> list[nn.Embedding | nn.EmbeddingBag]:
@@ -195,13 +199,12 @@ def dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def bytes_by_dtype(tensors: Iterable[Tensor]) -> dict[str, int]:
+def buffers_in(tensors: Iterable[Tensor]) -> tuple[Buffer, ...]:
     """Bytes of tensors, by dtype in the order of their first."""
     totals: dict[str, int] = {}
     for tensor in tensors:
-        dtype = dtype_name(tensor)
-        totals[dtype] = totals.get(dtype, 0) + tensor.numel() * tensor.element_size()
-    return totals
+        totals[dtype_name(tensor)] = totals.get(dtype_name(tensor), 0) + tensor.nbytes
+    return tuple(Buffer(dtype=dtype, num_bytes=size) for dtype, size in totals.items())
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

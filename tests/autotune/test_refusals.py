@@ -48,26 +48,24 @@ def model(*layers: nn.Module) -> nn.Module:
 
 
 def hooked(state: object, hook: Any) -> DistributedDataParallel:
-    ddp = DistributedDataParallel(model())
-    ddp.register_comm_hook(state, hook)
-    return ddp
-
-
-def builtin() -> DistributedDataParallel:
     ddp: Any = DistributedDataParallel(model())
-    ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+    if isinstance(hook, dist.BuiltinCommHookType):
+        ddp._register_builtin_comm_hook(hook)
+    else:
+        ddp.register_comm_hook(state, hook)
     return ddp
 
 
-def ignoring() -> DistributedDataParallel:
-    inner: Any = model()
-    inner._ddp_params_and_buffers_to_ignore = ["0.weight"]
-    return DistributedDataParallel(inner)
+def marked(one: Any, **attributes: Any) -> Any:
+    """As a constructor leaves it where this machine may not have what it needs for it."""
+    for name, value in attributes.items():
+        setattr(one, name, value)
+    return one
 
 
 def stepping_in_backward() -> DistributedDataParallel:
-    ddp: Any = DistributedDataParallel(model())
-    next(iter(ddp.parameters()))._in_backward_optimizers = []
+    ddp = DistributedDataParallel(model())
+    marked(next(iter(ddp.parameters())), _in_backward_optimizers=[])
     return ddp
 
 
@@ -79,20 +77,16 @@ def delaying() -> DistributedDataParallel:
     )
 
 
-def marked(**attributes: Any) -> DistributedDataParallel:
-    """As its constructor leaves it where this machine may not have what it needs for it."""
-    ddp = DistributedDataParallel(model())
-    for name, value in attributes.items():
-        setattr(ddp, name, value)
-    return ddp
-
-
 REFUSED: dict[str, Any] = {
     "comm_hook: powerSGD_hook": lambda: hooked(PowerSGDState(None), powerSGD_hook),
-    "comm_hook: BuiltinCommHookType.ALLREDUCE is built in": builtin,
+    "comm_hook: BuiltinCommHookType.ALLREDUCE is built in": lambda: hooked(
+        None, dist.BuiltinCommHookType.ALLREDUCE
+    ),
     "sparse: an embedding": lambda: DistributedDataParallel(model(nn.Embedding(5, 3, sparse=True))),
     "complex: gradients": lambda: DistributedDataParallel(nn.Linear(2, 2, dtype=torch.complex64)),
-    "_ddp_params_and_buffers_to_ignore: takes": ignoring,
+    "_ddp_params_and_buffers_to_ignore: takes": lambda: DistributedDataParallel(
+        marked(model(), _ddp_params_and_buffers_to_ignore=["0.weight"])
+    ),
     "optimizer in backward: it steps": stepping_in_backward,
     "skip_all_reduce_unused_params: buckets": lambda: DistributedDataParallel(
         model(), skip_all_reduce_unused_params=True, find_unused_parameters=True
@@ -100,8 +94,12 @@ REFUSED: dict[str, Any] = {
     "reducer: the buckets of this InjectedDataParallel": lambda: InjectedDataParallel(
         model(), [[0, 1], [2, 3]]
     ),
-    "mixed_precision: its hooks belong": lambda: marked(mixed_precision=_MixedPrecision(torch.float16)),
-    "optimize_ddp: 'python_reducer'": lambda: marked(_use_python_reducer=True),
+    "mixed_precision: its hooks belong": lambda: marked(
+        DistributedDataParallel(model()), mixed_precision=_MixedPrecision(torch.float16)
+    ),
+    "optimize_ddp: 'python_reducer'": lambda: marked(
+        DistributedDataParallel(model()), _use_python_reducer=True
+    ),
     "delay_all_reduce_named_params: takes": delaying,
     "ddp: a Sequential has no buckets": model,
     "ddp: a FullyShardedDataParallel has no buckets": lambda: FullyShardedDataParallel(
@@ -164,16 +162,12 @@ def test_hooks_without_state_are_taken(hook: Any, two_ranks: None) -> None:
         ({"verify_steps": 11}, "verify_steps: 11 is not legal"),
         ({"max_verify_steps": 19}, "max_verify_steps: 19 is not legal"),
         ({"memory": "much"}, "memory: 'much' is not legal"),
+        ({"ddp": "model"}, "ddp: a str is not legal"),
     ],
 )
 def test_arguments_that_are_not_legal(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        sim.autotune(model(), **arguments)
-
-
-def test_what_is_no_module_is_not_legal() -> None:
-    with pytest.raises(InputError, match="ddp: a str is not legal"):
-        sim.autotune("model")  # type: ignore[arg-type]
+        sim.autotune(**{"ddp": model(), **arguments})
 
 
 def test_a_step_captured_in_a_cuda_graph_is_refused(two_ranks: None, monkeypatch: pytest.MonkeyPatch) -> None:
