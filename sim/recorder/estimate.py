@@ -158,19 +158,8 @@ def estimate(
             "parameters": sum(tensor.numel() for tensor in seen.tensors),
             "tensors": len(counted.gradients),
             "optimizer": "AdamW",
-            "ready_order": "order of firing in torch's engine, one backward",
-            "roofline": {
-                "device": device.name,
-                "flops_per_byte": {
-                    precision: round(rate / device.bytes_per_s, 1) for precision, rate in device.flops.items()
-                },
-            },
-            "work": {
-                "flops": work.flops,
-                "bytes": work.num_bytes,
-                "operators": work.operators,
-                "flop_bound_share": round(work.flop_bound_seconds / work.seconds, 3),
-            },
+            "roofline": {"device": device.name},
+            "work": {"flops": work.flops, "bytes": work.num_bytes},
             "times": how,
             "values_read_as_1": walked.counting.reads,
             "band": "factors on ready_ns; in 16 recordings nine of ten ready times past the first tenth of "
@@ -462,31 +451,19 @@ def _cpu(device: Any) -> Any:
 
 aten = torch.ops.aten
 
-_FREE = {  # neither views by their schema nor work
-    aten._unsafe_view,
-    aten._local_scalar_dense,
-    aten.empty,
-    aten.empty_like,
-    aten.empty_strided,
-    aten.empty_permuted,
-    aten.new_empty,
-    aten.new_empty_strided,
-    aten.lift_fresh,
-    aten.is_same_size,
-    aten._has_same_storage_numel,
-    aten._sparse_coo_tensor_with_dims_and_tensors,
-}
-_SHAPE_ONLY = {  # a tensor tells them how large, and is not read
-    aten.zeros_like,
-    aten.ones_like,
-    aten.full_like,
-    aten.rand_like,
-    aten.randn_like,
-    aten.new_zeros,
-    aten.new_ones,
-    aten.new_full,
-}
-_WRITE_ONLY = {aten.copy_, aten.fill_, aten.zero_, aten.normal_, aten.uniform_, aten.bernoulli_}
+
+def _named(names: str) -> set[Any]:
+    return {getattr(aten, name) for name in names.split()}
+
+
+# neither views by their schema nor work
+_FREE = _named(
+    "_unsafe_view _local_scalar_dense lift_fresh is_same_size _has_same_storage_numel empty empty_like "
+    "empty_strided empty_permuted new_empty new_empty_strided _sparse_coo_tensor_with_dims_and_tensors"
+)
+# a tensor tells them how large, and is not read
+_SHAPE_ONLY = _named("zeros_like ones_like full_like rand_like randn_like new_zeros new_ones new_full")
+_WRITE_ONLY = _named("copy_ fill_ zero_ normal_ uniform_ bernoulli_")
 _GATHERS = {aten.embedding, aten.index, aten.index_select, aten.gather, aten.select_backward}
 _CONVOLUTIONS = {aten.convolution, aten._convolution, aten.convolution_backward}
 _ATTENTION: dict[
@@ -506,9 +483,7 @@ class OperatorWork:
     seconds: float = 0.0
     flops: float = 0.0
     num_bytes: float = 0.0
-    flop_bound_seconds: float = 0.0
     convolution_flops: float = 0.0
-    operators: int = 0
 
     @property
     def is_convolutional(self) -> bool:
@@ -546,13 +521,11 @@ class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return out
         flops, moved = _count_flops(func, args, given, out), _count_bytes(func, args, given, out)
         flop_seconds = flops / self._device.peak(_precision(func, args)) if flops else 0.0
-        seconds, work = max(flop_seconds, moved / self._device.bytes_per_s), self.work
-        work.seconds += seconds
+        work = self.work
+        work.seconds += max(flop_seconds, moved / self._device.bytes_per_s)
         work.flops += flops
         work.num_bytes += moved
-        work.flop_bound_seconds += seconds if seconds == flop_seconds else 0.0
         work.convolution_flops += flops if func.overloadpacket in _CONVOLUTIONS else 0
-        work.operators += 1
         return out
 
 

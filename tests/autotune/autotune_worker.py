@@ -12,7 +12,6 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -126,7 +125,7 @@ class Run:
         predict = loop.predict
         with (
             mock.patch.object(loop, "predict", planted),
-            mock.patch.object(loop, "Random", partial(random.Random, 0)),
+            mock.patch.object(loop, "randbits", random.Random(0).getrandbits),
             mock.patch.object(loop.Autotune, "_now", lambda _: self.clock_ns),  # noqa: PT008
         ):
             self.tuner = sim.autotune(self.ddp, record_steps=4, **options)
