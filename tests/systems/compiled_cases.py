@@ -25,26 +25,12 @@ def random_case(seed: int, *, plain: bool, widths: tuple[int, ...] = _WIDTHS) ->
     opened = None
     for number in range(dice.randint(3, 14)):
         kind = dice.choice(("linear", "linear", "linear", "norm", "scale", "gelu"))
-        name = f"m{number}"
+        part: dict[str, Any] = {"kind": kind, "name": f"m{number}", "inputs": width}
         if kind == "linear":
-            outputs = dice.choice(widths)
-            spare = dice.choice((0, 0, 0, 4096)) if not plain else 0
-            bias = dice.random() < 0.7
-            parts.append(
-                {
-                    "kind": kind,
-                    "name": name,
-                    "inputs": width,
-                    "outputs": outputs,
-                    "bias": bias,
-                    "spare": spare,
-                }
-            )
-            width = outputs
-        elif kind == "gelu":
-            parts.append({"kind": kind})
-        else:
-            parts.append({"kind": kind, "name": name, "inputs": width})
+            width = dice.choice(widths)
+            part |= {"outputs": width, "spare": dice.choice((0, 0, 0, 4096)) if not plain else 0}
+            part["bias"] = dice.random() < 0.7
+        parts.append({"kind": kind} if kind == "gelu" else part)
         if plain:
             continue
         fitting = [one["name"] for one in parts if one.get("inputs") == width == one.get("outputs", width)]

@@ -110,36 +110,28 @@ USED = [layer("linear", 64, 128), layer("batch_norm", 128), layer("linear", 128,
 UNUSED = [*USED, layer("linear", 96, 96, used=False), layer("norm", 96)]
 FIND: dict[str, Any] = {"find_unused_parameters": True}
 STATIC: dict[str, Any] = {"static_graph": True}
+SKIP: dict[str, Any] = {"bucket_cap_mb": 0, "skip_all_reduce_unused_params": True}
 CASES: dict[str, dict[str, Any]] = {
-    "default": {"layers": USED},
-    "cap": {"layers": USED, "ddp": {"bucket_cap_mb": 0.02}},
-    "cap 0": {"layers": USED, "ddp": {"bucket_cap_mb": 0}},
-    "list, falling": {"layers": USED, "ddp": {"bucket_cap_mb_list": [0.02, 0.01]}},
-    "list, rising": {"layers": USED, "ddp": {"bucket_cap_mb_list": [0.01, 0.02]}},
-    "two dtypes": {
-        "layers": [*USED, layer("linear", 96, 8, dtype="bfloat16")],
-        "ddp": {"bucket_cap_mb": 0.01},
-    },
-    "views, no buffers": {
-        "layers": USED,
-        "ddp": {"gradient_as_bucket_view": True, "forward_sync_buffers": False},
-    },
-    "find_unused": {"layers": UNUSED, "ddp": FIND},
-    "find_unused, cap": {"layers": UNUSED, "ddp": {**FIND, "bucket_cap_mb": 0.02}},
-    "find_unused, all used": {"layers": USED, "ddp": FIND},
-    "find_unused, skip": {
-        "layers": UNUSED,
-        "ddp": {**FIND, "bucket_cap_mb": 0, "skip_all_reduce_unused_params": True},
-    },
-    "static_graph": {"layers": UNUSED, "ddp": {**STATIC, "bucket_cap_mb": 0.02}},
-    "static_graph and find_unused": {"layers": UNUSED, "ddp": {**STATIC, **FIND}},
-    "static_graph, skip": {
-        "layers": UNUSED,
-        "ddp": {**STATIC, "bucket_cap_mb": 0, "skip_all_reduce_unused_params": True},
-    },
-    "accumulation": {"layers": USED, "ddp": {"bucket_cap_mb": 0.02}, "accumulation": 2},
-    "allreduce hook": {"layers": USED, "hook": "allreduce"},
-    "fp16 hook": {"layers": USED, "hook": "fp16_compress", "ddp": {"bucket_cap_mb": 0.02}},
+    name: {"layers": layers, "ddp": ddp} | also
+    for name, layers, ddp, also in (
+        ("default", USED, {}, {}),
+        ("cap", USED, {"bucket_cap_mb": 0.02}, {}),
+        ("cap 0", USED, {"bucket_cap_mb": 0}, {}),
+        ("list, falling", USED, {"bucket_cap_mb_list": [0.02, 0.01]}, {}),
+        ("list, rising", USED, {"bucket_cap_mb_list": [0.01, 0.02]}, {}),
+        ("two dtypes", [*USED, layer("linear", 96, 8, dtype="bfloat16")], {"bucket_cap_mb": 0.01}, {}),
+        ("views", USED, {"gradient_as_bucket_view": True, "forward_sync_buffers": False}, {}),
+        ("find_unused", UNUSED, FIND, {}),
+        ("find_unused, cap", UNUSED, FIND | {"bucket_cap_mb": 0.02}, {}),
+        ("find_unused, all used", USED, FIND, {}),
+        ("find_unused, skip", UNUSED, FIND | SKIP, {}),
+        ("static_graph", UNUSED, STATIC | {"bucket_cap_mb": 0.02}, {}),
+        ("static_graph and find_unused", UNUSED, STATIC | FIND, {}),
+        ("static_graph, skip", UNUSED, STATIC | SKIP, {}),
+        ("accumulation", USED, {"bucket_cap_mb": 0.02}, {"accumulation": 2}),
+        ("allreduce hook", USED, {}, {"hook": "allreduce"}),
+        ("fp16 hook", USED, {"bucket_cap_mb": 0.02}, {"hook": "fp16_compress"}),
+    )
 }
 LAYOUT = {
     "bucket_sizes",

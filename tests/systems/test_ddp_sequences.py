@@ -43,83 +43,69 @@ def linears(*dims: int, dtypes: Sequence[str] = ()) -> list[dict[str, Any]]:
     ]
 
 
-def with_extra(**extra: Any) -> list[dict[str, Any]]:
+def special(**extra: Any) -> list[dict[str, Any]]:
     """Three layers, of which the middle one is special."""
     return [*linears(20, 12), {"kind": "linear", "width": 12, "out": 12, **extra}, *linears(12, 9)]
+
+
+def of(layers: list[dict[str, Any]], also: Case | None = None, **ddp: Any) -> Case:
+    """A case with these keywords of DistributedDataParallel, and what else it has."""
+    return {"layers": layers, "ddp": ddp} | (also or {})
 
 
 NORMS = [*linears(8, 12), {"kind": "batch_norm", "width": 12}, *linears(12, 6)]
 EMPTY = [*linears(8, 8), {"kind": "nothing", "width": 8}, *linears(8, 8)]
 SPARSE = [{"kind": "embedding", "width": 64, "rows": 1000, "sparse": True}, *linears(64, 256, 64)]
 MIXED = [*linears(8, 12), {"kind": "batch_norm", "width": 12, "dtype": "bfloat16"}, *linears(12, 6)]
+FIND, STATIC = CAP | {"find_unused_parameters": True}, CAP | {"static_graph": True}
+SKIP = {"find_unused_parameters": True, "skip_all_reduce_unused_params": True}
+TWO = ("float32", "bfloat16", "float32", "bfloat16")
+TWICE = special(times=2, checkpoint="reentrant")
+SPARSE_CAPS = {"bucket_cap_mb_list": [70e3 / MIB, 1.0]}
 
 # One case for each thing that changes the sequence.
 NAMED: dict[str, Case] = {
-    "caps of DDP's own": {"layers": linears(300, 400, 500, 200), "ddp": {}},
-    "caps in a list": {"layers": linears(20, 12, 15, 9), "ddp": {"bucket_cap_mb_list": [2e-4, 1e-3]}},
-    "buffers, accumulated": {"layers": NORMS, "ddp": CAP, "accumulation": 3},
-    "buffers of two dtypes": {"layers": MIXED, "ddp": CAP},
-    "no buffers in forward": {"layers": NORMS, "ddp": {**CAP, "forward_sync_buffers": False}},
-    "no buffers at all": {"layers": NORMS, "ddp": {**CAP, "broadcast_buffers": False}},
-    "frozen": {"layers": with_extra(frozen=["weight"]), "ddp": CAP},
-    "unused, searched": {"layers": with_extra(used=False), "ddp": {**CAP, "find_unused_parameters": True}},
-    "unused now and then": {
-        "layers": with_extra(used=[2, 4]),
-        "ddp": {**CAP, "find_unused_parameters": True},
-    },
-    "unused on one rank": {"layers": with_extra(ranks=[1]), "ddp": {**CAP, "find_unused_parameters": True}},
-    "outside of the loss": {
-        "layers": with_extra(outside=True),
-        "ddp": {**CAP, "find_unused_parameters": True},
-    },
-    "unused, skipped": {
-        "layers": with_extra(used=False),
-        "ddp": {"bucket_cap_mb": 0, "find_unused_parameters": True, "skip_all_reduce_unused_params": True},
-    },
-    "unused, static": {"layers": with_extra(used=False), "ddp": {**CAP, "static_graph": True}},
-    "twice, static": {
-        "layers": with_extra(times=2, checkpoint="reentrant"),
-        "ddp": {**CAP, "static_graph": True},
-    },
-    "compressed": {"layers": linears(20, 12, 9), "ddp": CAP, "hook": "fp16_compress"},
-    "a cap of 25": {"layers": linears(*LARGE), "ddp": {"bucket_cap_mb": 25}},
-    "a cap of 1": {"layers": linears(*LARGE), "ddp": {"bucket_cap_mb": 1}},
-    "a small model": {"layers": linears(*M1), "ddp": {}},
-    "two dtypes": {
-        "layers": linears(*M1, dtypes=("float32", "bfloat16", "float32", "bfloat16")),
-        "ddp": {"bucket_cap_mb": 0.03},
-    },
-    "two dtypes, caps of DDP's own": {"layers": linears(*M1, dtypes=("float32", "bfloat16")), "ddp": {}},
-    "sparse, caps of DDP's own": {"layers": SPARSE, "ddp": {}},
-    "an empty parameter": {"layers": EMPTY, "ddp": {"bucket_cap_mb_list": [40 / MIB, 256 / MIB]}},
-    "an empty parameter, cap 0": {"layers": EMPTY, "ddp": {"bucket_cap_mb": 0}},
-    "a first bucket": {
-        "layers": linears(*M1),
-        "ddp": {"bucket_cap_mb_list": [0.01, 25]},
-        "asked": {"first_bucket_mb": 0.01},
-    },
-    "a first bucket and a cap": {
-        "layers": linears(*M1),
-        "ddp": {"bucket_cap_mb_list": [0.01, 0.06]},
-        "asked": {"first_bucket_mb": 0.01, "bucket_cap_mb": 0.06},
-    },
-    "per-parameter": {
-        "layers": linears(*M1),
-        "ddp": {"bucket_cap_mb": 0},
-        "asked": {"policy": "per-parameter"},
-    },
-    "single": {"layers": linears(*M1), "ddp": {"bucket_cap_mb": 1000}, "asked": {"policy": "single"}},
+    "caps of DDP's own": of(linears(300, 400, 500, 200)),
+    "caps in a list": of(linears(20, 12, 15, 9), bucket_cap_mb_list=[2e-4, 1e-3]),
+    "buffers, accumulated": of(NORMS, {"accumulation": 3}, **CAP),
+    "buffers of two dtypes": of(MIXED, **CAP),
+    "no buffers in forward": of(NORMS, **CAP, forward_sync_buffers=False),
+    "no buffers at all": of(NORMS, **CAP, broadcast_buffers=False),
+    "frozen": of(special(frozen=["weight"]), **CAP),
+    "unused, searched": of(special(used=False), **FIND),
+    "unused now and then": of(special(used=[2, 4]), **FIND),
+    "unused on one rank": of(special(ranks=[1]), **FIND),
+    "outside of the loss": of(special(outside=True), **FIND),
+    "unused, skipped": of(special(used=False), bucket_cap_mb=0, **SKIP),
+    "unused, static": of(special(used=False), **STATIC),
+    "twice, static": of(TWICE, **STATIC),
+    "compressed": of(linears(20, 12, 9), {"hook": "fp16_compress"}, **CAP),
+    "a cap of 25": of(linears(*LARGE), bucket_cap_mb=25),
+    "a cap of 1": of(linears(*LARGE), bucket_cap_mb=1),
+    "a small model": of(linears(*M1)),
+    "two dtypes": of(linears(*M1, dtypes=TWO), bucket_cap_mb=0.03),
+    "two dtypes, caps of DDP's own": of(linears(*M1, dtypes=TWO[:2])),
+    "sparse, caps of DDP's own": of(SPARSE),
+    "an empty parameter": of(EMPTY, bucket_cap_mb_list=[40 / MIB, 256 / MIB]),
+    "an empty parameter, cap 0": of(EMPTY, bucket_cap_mb=0),
+    "a first bucket": of(linears(*M1), {"asked": {"first_bucket_mb": 0.01}}, bucket_cap_mb_list=[0.01, 25]),
+    "a first bucket and a cap": of(
+        linears(*M1),
+        {"asked": {"first_bucket_mb": 0.01, "bucket_cap_mb": 0.06}},
+        bucket_cap_mb_list=[0.01, 0.06],
+    ),
+    "per-parameter": of(linears(*M1), {"asked": {"policy": "per-parameter"}}, bucket_cap_mb=0),
+    "single": of(linears(*M1), {"asked": {"policy": "single"}}, bucket_cap_mb=1000),
 }
-T5: Case = {"layers": linears(256, 512, 700, 640, 2000, 512, 64), "ddp": {}}
+T5 = of(linears(256, 512, 700, 640, 2000, 512, 64))
 VECTORS: dict[str, Case] = {
-    "T1": {"layers": linears(*M1), "ddp": {"bucket_cap_mb": 0.05}},
-    "T2": {"layers": linears(*M1), "ddp": {"bucket_cap_mb": 0.05, "find_unused_parameters": True}},
-    "T3": {"layers": linears(*M1), "ddp": {"bucket_cap_mb": 0.05, "static_graph": True}},
-    "T4": {
-        "layers": linears(17, 33, 65, 29, 51, 7),
-        "ddp": {"bucket_cap_mb_list": [size / MIB for size in (1660, 13832, 10956)]},
-    },
-    "T10": {"layers": SPARSE, "ddp": {"bucket_cap_mb_list": [70e3 / MIB, 1.0]}},
+    "T1": of(linears(*M1), bucket_cap_mb=0.05),
+    "T2": of(linears(*M1), bucket_cap_mb=0.05, find_unused_parameters=True),
+    "T3": of(linears(*M1), bucket_cap_mb=0.05, static_graph=True),
+    "T4": of(
+        linears(17, 33, 65, 29, 51, 7), bucket_cap_mb_list=[size / MIB for size in (1660, 13832, 10956)]
+    ),
+    "T10": of(SPARSE, **SPARSE_CAPS),
 }
 NAMED |= VECTORS
 Line = list[tuple[str, int, str, int | None]]
@@ -169,46 +155,36 @@ EACH_REDUCES: dict[str, dict[str, Any]] = {  # micro-batches without no_sync (A3
     "static": {"static_graph": True},
     "no buffers": {"broadcast_buffers": False},
 }
-THREE_RANKS: dict[str, Case] = {
-    "plain": {"layers": NORMS, "ddp": CAP},
-    "static": {"layers": with_extra(used=False), "ddp": {**CAP, "static_graph": True}},
-}
+THREE_RANKS = {"plain": of(NORMS, **CAP), "static": of(special(used=False), **STATIC)}
 LAST_CAP: dict[str, Case] = {
-    "cap": {"layers": linears(20, 12, 15, 9), "ddp": CAP},
-    "static": {"layers": linears(20, 12, 15, 9), "ddp": {**CAP, "static_graph": True}},
-    "searched": {"layers": linears(20, 12, 15, 9), "ddp": {**CAP, "find_unused_parameters": True}},
-    "list": {"layers": NORMS, "ddp": {"bucket_cap_mb_list": [2e-4, 1e-3]}},
-    "two dtypes": {
-        "layers": linears(*M1, dtypes=("float32", "bfloat16")),
-        "ddp": {"bucket_cap_mb": 0.02},
-    },
-    "sparse": {"layers": SPARSE, "ddp": {"bucket_cap_mb_list": [70e3 / MIB, 1.0]}},
+    "cap": of(linears(20, 12, 15, 9), **CAP),
+    "static": of(linears(20, 12, 15, 9), **STATIC),
+    "searched": of(linears(20, 12, 15, 9), **FIND),
+    "list": of(NORMS, bucket_cap_mb_list=[2e-4, 1e-3]),
+    "two dtypes": of(linears(*M1, dtypes=TWO[:2]), bucket_cap_mb=0.02),
+    "sparse": of(SPARSE, **SPARSE_CAPS),
     "T5": T5,
 }
 # name -> (case, what torch raises, in which phase and iteration)
 REFUSED: dict[str, tuple[Case, str, tuple[str, int]]] = {
     "unused": (
-        {"layers": with_extra(used=False), "ddp": CAP},
+        of(special(used=False), **CAP),
         "Expected to have finished reduction in the prior iteration",
         ("before forward", 2),
     ),
-    "ready twice": (
-        {"layers": with_extra(times=2, checkpoint="reentrant"), "ddp": CAP},
-        "Expected to mark a variable ready only once",
-        ("backward", 1),
-    ),
+    "ready twice": (of(TWICE, **CAP), "Expected to mark a variable ready only once", ("backward", 1)),
     "static and accumulated": (
-        {"layers": linears(20, 12, 9), "ddp": {**CAP, "static_graph": True}, "accumulation": 2},
+        of(linears(20, 12, 9), {"accumulation": 2}, **STATIC),
         "expect_autograd_hooks_ INTERNAL ASSERT FAILED",
         ("end of backward", 1),
     ),
     "nothing to learn": (
-        {"layers": [{"kind": "linear", "width": 4, "out": 4, "frozen": True}], "ddp": CAP},
+        of([{"kind": "linear", "width": 4, "out": 4, "frozen": True}], **CAP),
         "DistributedDataParallel is not needed",
         ("construction", 0),
     ),
 }
-CREATE_GRAPH: Case = {"layers": linears(20, 12, 9), "ddp": CAP, "create_graph": True}
+CREATE_GRAPH = of(linears(20, 12, 9), {"create_graph": True}, **CAP)
 
 
 def answer_all(cases: dict[Any, Case], **how: Any) -> Ran:
@@ -242,16 +218,11 @@ def pasted() -> dict[str, Assignment]:
 
 def snippet_case(assignment: Assignment) -> Case:
     text = sim.snippet(assignment, by_hand(VECTORS["T1"]))
-    return {"layers": linears(*M1), "ddp": assignment.ddp_kwargs, "snippet": text}
+    return of(linears(*M1), {"snippet": text}, **assignment.ddp_kwargs)
 
 
 def each_reduces(name: str) -> Case:
-    return {
-        "layers": [*linears(8, 12), {"kind": "batch_norm", "width": 12}, *linears(12, 6)],
-        "ddp": {"bucket_cap_mb": 0.0004, **EACH_REDUCES[name]},
-        "accumulation": 3,
-        "no_sync": False,
-    }
+    return of(NORMS, {"accumulation": 3, "no_sync": False}, bucket_cap_mb=0.0004, **EACH_REDUCES[name])
 
 
 def by_hand(case: Case) -> Workload:
