@@ -163,15 +163,15 @@ def _header(line: str) -> tuple[Columns, str | None] | None:
     """
     content = _UNIT_APART.sub("", _AVERAGE.sub(r"\1_\2", line.lstrip(" \t#")))
     for delimiter in ("|", "\t", ",", ";", None):
+        if delimiter and delimiter not in content:
+            continue
         names = _cells(content, delimiter)
-        if (delimiter and delimiter not in content) or len(names) > MOST_COLUMNS:
+        if len(names) > MOST_COLUMNS or any(NUMBER.fullmatch(name.strip()) for name in names):
             continue
         columns = tuple(column_of(name) for name in names)
         kinds = [column.kind for column in columns]
         is_loose = delimiter is None and (kinds[:1] == ["other"] or 2 * kinds.count("other") > len(kinds))
-        if is_loose or any(NUMBER.fullmatch(name.strip()) for name in names):
-            continue
-        if "size" in kinds and {"time", "cputime", "algbw", "busbw"} & {*kinds}:
+        if "size" in kinds and {"time", "cputime", "algbw", "busbw"} & {*kinds} and not is_loose:
             return columns, delimiter
     return None
 
