@@ -58,6 +58,9 @@ Rate = Annotated[Sequence[int] | None, shared(_RATE, kind=RATES)]
 Ranks = Annotated[int, shared(_RANKS)]
 Prepare = Annotated[bool, shared(_PREPARE, "--prepare", metavar="", panel=WHERE)]
 Device = Annotated[str | None, shared(_DEVICE, kind=choice("cpu", "cuda"), panel=WHERE)]
+Backend = Annotated[
+    str | None, shared("Default: gloo on cpu, nccl on cuda.", kind=choice("gloo", "nccl"), panel=WHERE)
+]
 Mode = Literal["paced", "model"]
 
 
@@ -273,6 +276,7 @@ def calibrate(
     ),
     prepare: Prepare = False,
     device: Device = None,
+    backend: Backend = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure what a link carries: how long collectives of each size take, between GPUs where they are."""
@@ -280,7 +284,7 @@ def calibrate(
     from sim.validator.calibrate import measure_again, prepare_calibration
     from sim.validator.jobs import CalibrationJob, Carrier, sizes_to
 
-    if again and device:
+    if again and (device or backend):
         raise typer.BadParameter("--again: on the device that the file was measured on; leave out --device")
     if box is not None and device not in (None, "cpu"):
         raise typer.BadParameter("--box: its wires carry the CPU's tensors; leave out --device")
@@ -296,7 +300,7 @@ def calibrate(
     place = place_of(ranks, box, rate)
     on_cpu = box is not None or again
     chosen = choose_device(device, None, place.world_size, elsewhere=prepare, only_cpu=on_cpu)
-    carrier = Carrier(device=chosen)  # type: ignore[arg-type]
+    carrier = Carrier(device=chosen, backend=backend)  # type: ignore[arg-type]
     job = CalibrationJob(
         sizes=sizes_to(largest),
         rounds=rounds,

@@ -116,8 +116,8 @@ def _phases(folder: Path, traces: Path) -> list[tuple[str, tuple[str, ...]]]:
     if not possible["validate_box"].possible:
         place = f"two ranks over loopback (no cluster in a box here: {possible['validate_box'].reason})"
         where = ["--ranks", "2"]
-    measure = ("calibrate", *where, "--largest", "64MiB", "--budget", "30", "-o", inputs[-1])
-    replay = ("validate", *inputs, *where, "--rounds", "6", "-o", str(folder / "measured"))
+    measure = ("calibrate", *where, "--largest", "64MiB", "--rounds", "4", "--budget", "15", "-o", inputs[-1])
+    replay = ("validate", *inputs, *where, "--caps", "1,10", "--rounds", "5", "-o", str(folder / "measured"))
     return [
         (f"what does a link carry? Here {place}. One or two minutes.", measure),
         tune,

@@ -11,6 +11,7 @@ import typer
 import sim
 from sim.cli.judging import judge
 from sim.cli.measuring import (
+    Backend,
     Box,
     Device,
     Prepare,
@@ -113,6 +114,7 @@ def validate(
         panel=MODEL,
     ),
     device: Device = None,
+    backend: Backend = None,
     link: Link = "real",
     prepare: Prepare = False,
     rounds: int = option("Rounds; each runs every candidate.", panel=MEASURING, default=10),
@@ -141,10 +143,10 @@ def validate(
     if user_model is not None:
         device = device_of_model(device, device_of_job(workload), elsewhere=prepare)
     else:
-        only_cpu = systems or box is not None
+        only_cpu = systems or box is not None or backend == "gloo"
         job_on = device_of_job(workload) or "cpu"
         device = choose_device(device, job_on, place.world_size, elsewhere=prepare, only_cpu=only_cpu)
-    carrier = _carrier(device, link, hardware)
+    carrier = _carrier(device, backend, link, hardware)
     assignments = _assignments(assignment_file, workload, hardware.world_size)
     job = (
         None if user_model is None or parts or link == "emulated" else _job(workload_file, workload, hardware)
@@ -218,11 +220,11 @@ def _place(
     return place
 
 
-def _carrier(device: str, link: str, hardware: Hardware | None) -> "Carrier":
+def _carrier(device: str, backend: str | None, link: str, hardware: Hardware | None) -> "Carrier":
     from sim.validator.jobs import Carrier
 
     emulated = hardware if link == "emulated" else None
-    return Carrier(device=device, emulated=emulated)  # type: ignore[arg-type]
+    return Carrier(device=device, backend=backend, emulated=emulated)  # type: ignore[arg-type]
 
 
 def _job(workload_file: Path, workload: Workload, hardware: Hardware) -> "RecordedJob":
@@ -337,6 +339,7 @@ def ab(
         "Samples per rank and step; default: the batch's leading dimension.", panel=MODEL
     ),
     device: Device = None,
+    backend: Backend = None,
     link: Link = "real",
     prepare: Prepare = False,
     rounds: int = option("Rounds; each runs both.", panel=MEASURING, default=30),
@@ -359,7 +362,7 @@ def ab(
     hardware = None if hardware_file is None else sim.load_hardware(hardware_file)
     place = _place(ranks, box, rate, link, hardware, hardware_file)
     device = device_of_model(device, None if workload is None else device_of_job(workload), elsewhere=prepare)
-    carrier = _carrier(device, link, hardware)
+    carrier = _carrier(device, backend, link, hardware)
     files = None if assignment_file is None else [assignment_file]
     (given,) = _assignments(files, workload, place.world_size).values() or (None,)
     if workload_file is not None and workload is not None and hardware is not None:

@@ -165,7 +165,7 @@ def _obstacles(workload: Workload, candidate: Candidate, mode: Mode, carrier: Ca
         yield "optimize_ddp is not replayed: replay what sim.torch_compiled makes of the workload, without it"
     if switches.syncs_each:
         yield "no_sync=false is not replayed: a replay accumulates under no_sync"
-    if hook is not None and hook.needs_nccl and not on_gpus:
+    if hook is not None and hook.needs_nccl and not carrier.uses_nccl:
         yield f"comm_hook {hook.name} is not replayed: torch refuses it without NCCL"
     if hook is not None and carrier.emulated is not None:
         yield "comm_hook is not replayed: an emulated link is one itself, and DDP takes one"

@@ -27,26 +27,35 @@ _SLOW_START_S = 600.0  # a model may load weights or compile before its first st
 class Carrier(Checked):
     """Where tensors lie and what sums them up: gloo or NCCL between ranks, or a link that one rank emulates.
 
-    ``emulated`` is the machine whose all-reduce curve and channels it has.
+    ``backend`` None is gloo on the CPU, NCCL on GPUs. ``emulated`` is the machine whose all-reduce curve and
+    channels it has.
     """
 
     device: Literal["cpu", "cuda"] = "cpu"
+    backend: Literal["gloo", "nccl"] | None = None
     emulated: Hardware | None = None
 
     def __post_init__(self) -> None:
         check(self)
+        if self.backend == "nccl" and self.device == "cpu":
+            raise InputError("backend: nccl is not legal on the CPU; give gloo, or cuda as the device")
         if self.emulated is not None and self.emulated.world_size == 1:
             raise InputError("hardware: world_size 1 has no link to emulate; give the machine that is meant")
 
     @property
     def name(self) -> str:
         """What a Measurement calls its backend."""
-        return "emulated" if self.emulated is not None else "nccl" if self.device == "cuda" else "gloo"
+        return "emulated" if self.emulated is not None else "nccl" if self.uses_nccl else "gloo"
+
+    @property
+    def uses_nccl(self) -> bool:
+        """Beside an emulated link too, for the buffers that DDP broadcasts."""
+        return self.device == "cuda" and self.backend != "gloo"
 
     @property
     def groups(self) -> str:
         """The backends of the process group; objects and the common start travel over gloo, on the host."""
-        return "cpu:gloo,cuda:nccl" if self.device == "cuda" else "gloo"
+        return "cpu:gloo,cuda:nccl" if self.uses_nccl else "gloo"
 
 
 GLOO_ON_HOST = Carrier()

@@ -80,6 +80,7 @@ def validate(folder: Path, workload: str, *more: object) -> Said:
         ("gpu", 1, (), "cpu"),  # two ranks
         ("gpu", 0, (), "cpu"),
         ("gpu", 8, ("--device", "cpu"), "cpu"),
+        ("gpu", 8, ("--backend", "gloo"), "cpu"),
         ("cpu", 8, ("--model", FACTORY, *WIDTH), "cpu"),
         ("gpu", 8, ("--model", FACTORY, *WIDTH), "cuda"),
         ("gpu", 0, ("--model", FACTORY, *WIDTH, "--device", "cpu"), "cpu"),

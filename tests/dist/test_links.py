@@ -139,6 +139,16 @@ def test_the_link_of_gpus_is_measured_between_gpus(tmp_path: Path) -> None:
     assert not found.launch_blocks_compute
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=(pytest.mark.gpu, ON_A_GPU))])
+def test_two_ranks_share_a_device_over_gloo(device: str, tmp_path: Path) -> None:
+    words = ["calibrate", "--device", device, "--backend", "gloo", "--largest", "1MiB", "--rounds", "1"]
+    said = bucketsim(*words, "--budget", "0", "-o", tmp_path / "h.json")
+    assert said.code == 0, said.err
+    found = sim.load_hardware(tmp_path / "h.json")
+    assert (found.provenance["device"], found.provenance["backend"]) == (device, "gloo")
+    assert found.world_size == 2
+
+
 def test_slow_downs_of_the_link_s_machine_are_not_this_machine_s() -> None:
     """What shares a wire is emulated as one channel, and predicted so."""
     far = replace(LINK, compute_slowdown=1.3, comm_slowdown=1.2, copy_in_slowdown=2.0, launch_cost_ns=9)
