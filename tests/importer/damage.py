@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hypothesis import strategies as st
-
 from sim.errors import SimError
 from sim.formats.documents import parse_document, to_document
 from sim.importer.anonymizing import anonymize
@@ -211,31 +209,6 @@ def places(document: Any, where: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         found.append((*where, key))
         found.extend(places(item, (*where, key)))
     return found
-
-
-@st.composite
-def mutated(draw: st.DrawFn, document: Any) -> str:
-    """The document as text: members replaced, deleted or doubled, or the text itself cut."""
-    document = json.loads(json.dumps(document))
-    for _ in range(draw(st.integers(1, 3))):
-        ways = places(document)
-        if not ways:
-            break
-        *path, last = draw(st.sampled_from(ways))
-        holder = document
-        for step in path:
-            holder = holder[step]
-        deed = draw(st.sampled_from(["replace", "replace", "delete", "double"]))
-        if deed == "replace":
-            holder[last] = deepcopy(draw(st.sampled_from(JUNK)))
-        elif deed == "delete":
-            del holder[last]
-        elif isinstance(holder, list):
-            holder.insert(last, holder[last])
-    text = json.dumps(document)
-    if draw(st.integers(0, 9)) == 0:
-        text = text[: draw(st.integers(0, len(text)))]
-    return text
 
 
 # What must hold whatever import is given: an answer that stands, or one of our errors in a short line.

@@ -262,19 +262,6 @@ def test_a_rank_played_from_its_own_parts_takes_as_long_as_it_did() -> None:
     assert report.sync_end_ns == step.sync_end_ns - step.backward_start_ns
 
 
-def test_a_bare_list_of_events_is_a_trace() -> None:
-    job = Job(
-        shapes=((8, 8), (8,)),
-        buckets=(2,),
-        gradient_ns=(10_000, 20_000),
-        transfer_ns=(30_000,),
-        forward_ns=((50_000,),) * 2,
-    )
-    found, _ = imported(job, Dialect(bare_list=True))
-    assert found.workload is not None
-    assert [gradient.shape for gradient in found.workload.gradients] == [(8,), (8, 8)]
-
-
 def test_a_step_unlike_the_others_is_left_out_on_all_ranks() -> None:
     """Rank 1's second step lost a kernel of an all-reduce: the profiler's buffer was full."""
     job = Job(

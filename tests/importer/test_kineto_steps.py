@@ -11,11 +11,9 @@ import pytest
 from sim.errors import InputError
 from sim.importer.imported import ImportOptions, no_progress
 from sim.importer.kineto.ranks import read_rank
-from tests.handmade import handmade
 from tests.importer.built_traces import Dialect, Job, build, write
 from tests.importer.test_kineto_built import imported
 from tests.importer.traced import Traced, read_kineto
-from tests.public_data import DATA, needs_data
 
 STEP = Job(
     shapes=((100, 100), (100,), (200, 100), (200,), (300, 200), (300,)),
@@ -253,19 +251,6 @@ def test_a_compiled_backward_ends_with_its_own_work(overlaps: bool, tmp_path: Pa
     assert found.workload.ready_order == plain.workload.ready_order
 
 
-@needs_data
-def test_a_compiled_backward_of_404_gradients_takes_a_model() -> None:
-    """All-reduces run from 106 to 227 ms and nothing of the lane beside them."""
-    count = 404
-    model = handmade(range(count, 0, -1), 40, forward_ns=1, backward_ns=count + 1, optimizer_ns=1)
-    path = DATA / "traces" / "hta" / "hta_df_index_resolver_v100x2_r1.json.gz"
-    found = read_kineto([path], ImportOptions(model=model))
-    assert found.workload is not None
-    assert len(found.workload.gradients) == count
-    assert 105e6 < found.workload.backward_ns < 107e6
-    assert 250e6 < found.steps[2]["sync_end_ns"] < 252e6
-
-
 SLOW = (0, 0, 90_000_000, 95_000_000, 96_000_000)
 
 
@@ -366,66 +351,20 @@ def test_the_world_is_the_group_that_reduces(tmp_path: Path) -> None:
     assert found.ranks[1].came_last
 
 
-def test_more_traces_than_the_group_has_ranks_are_an_error(tmp_path: Path) -> None:
+def test_the_rest_of_what_ranks_say_counts(tmp_path: Path) -> None:
+    """Clocks count from their traces' bases; a group has no more traces than ranks."""
+
+    def based(rank: int, trace: dict[str, Any]) -> None:
+        trace["baseTimeNanoseconds"] = 7_000_000_000 * rank
+
     def alone(rank: int, trace: dict[str, Any]) -> None:
         for event in trace["traceEvents"]:
             if event["name"] == "record_param_comms":
                 event["args"]["Group size"] = 1
 
+    assert read(tmp_path, based).ranks[1].clock_offset_ns == 10_000_000_000
     with pytest.raises(InputError, match="reduced over 1 ranks, and there are 2 traces"):
         read(tmp_path, alone)
-
-
-def test_other_groups_collectives_tell_no_clocks(tmp_path: Path) -> None:
-    """Each rank has small all-reduces of its own group after the optimizer, which end when they like."""
-
-    def own_group(rank: int, trace: dict[str, Any]) -> None:
-        events = trace["traceEvents"]
-        steps = [event for event in events if event["name"].startswith("Optimizer.step")]
-        for number, step in enumerate((step, part) for step in steps for part in range(6)):
-            at, correlation = float(step[0]["ts"]) + 0.1 * step[1], 900_000 + number
-            called = {"pid": 1, "tid": 100, "ph": "X"}
-            facts = {"In msg nelems": 5, "dtype": "Float", "Collective name": "allreduce", "Group size": 4}
-            events += [
-                {
-                    **called,
-                    "cat": "cuda_runtime",
-                    "name": "cudaLaunchKernel",
-                    "ts": f"{at:.3f}",
-                    "dur": "0.05",
-                    "args": {"correlation": correlation},
-                },
-                {
-                    **called,
-                    "cat": "cpu_op",
-                    "name": "record_param_comms",
-                    "ts": f"{at - 0.02:.3f}",
-                    "dur": "0.09",
-                    "args": {**facts, "Process Group Name": f"own{rank}"},
-                },
-                {
-                    "ph": "X",
-                    "cat": "kernel",
-                    "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)",
-                    "pid": 0,
-                    "tid": 30,
-                    "ts": f"{at + 600 + 20 * step[1] + 170 * rank:.3f}",
-                    "dur": "15",
-                    "args": {"stream": 30, "correlation": correlation},
-                },
-            ]
-
-    plain, found = read(tmp_path), read(tmp_path, own_group)
-    assert [row.clock_offset_ns for row in found.ranks] == [0, 3_000_000_000]
-    assert [row.clock_scatter_ns for row in found.ranks] == [0, 0]
-    assert [row.came_last for row in found.ranks] == [row.came_last for row in plain.ranks]
-
-
-def test_clocks_count_from_their_traces_base(tmp_path: Path) -> None:
-    def based(rank: int, trace: dict[str, Any]) -> None:
-        trace["baseTimeNanoseconds"] = 7_000_000_000 * rank
-
-    assert read(tmp_path, based).ranks[1].clock_offset_ns == 10_000_000_000
 
 
 def test_steps_that_are_all_alike_leave_it_open(tmp_path: Path) -> None:
