@@ -31,23 +31,21 @@ def quiet_numbers(lengths_ns: Mapping[int, int], *, on_gpu: bool) -> set[int]:
     return set()
 
 
-def left_out(lengths_ns: Mapping[int, int], quiet: Collection[int], why: str = "") -> str:
+def left_out(lengths_ns: Mapping[int, int], quiet: Collection[int]) -> str:
     """A sentence on steps that are not quiet; empty if all are.
 
     Args:
         lengths_ns: by step number, that of the rank that took longest.
-        quiet: the numbers of ``quiet_numbers``.
-        why: what is said of the reason, if anything.
+        quiet: the numbers of ``quiet_numbers``, at least one.
     """
     loud = [number for number in lengths_ns if number not in quiet]
     if not loud:
         return ""
     shown = few([f"step {number}: {format_ms(lengths_ns[number])}" for number in loud])
     used = few([f"{number} ({format_ms(lengths_ns[number])})" for number in sorted(quiet)])
-    made = f"made of the quiet steps alone: {used}" if quiet else "made of none: no two steps are alike"
     return (
-        f"steps differ manifold; {count_of(len(loud), 'step')} of {len(lengths_ns)} left out ({shown})"
-        f"{why and f', with {why} in them'}; the import is {made}"
+        f"steps differ manifold; {count_of(len(loud), 'step')} of {len(lengths_ns)} left out ({shown}); the "
+        f"import is made of the quiet steps alone: {used}"
     )
 
 
