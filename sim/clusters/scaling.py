@@ -419,24 +419,18 @@ def _ends(hardware: Hardware, tuned: Tuned, caps_mb: Sequence[float] | None) -> 
 def at_end(hardware: Hardware, end: End) -> Hardware:
     """``hardware`` with its whole all-reduce curve at one end of its range (``spread``).
 
-    Points without a range are sure and stay. Of a point beyond the last sure one, only the time by which it
-    exceeds that one is scaled, so that the curve does not jump there.
+    Points without a range are sure and stay.
     """
     known = hardware.spread.get("all_reduce") or {}
-    ends: list[int | None] = [known.get(str(point.num_bytes), {}).get(end) for point in hardware.all_reduce]
-    last_sure = max((at for at, end_ns in enumerate(ends) if end_ns is None), default=-1)
-    sure_ns = 0 if last_sure < 0 else hardware.all_reduce[last_sure].duration_ns
-    made = []
-    for at, (point, end_ns) in enumerate(zip(hardware.all_reduce, ends, strict=True)):
-        rise = point.duration_ns - sure_ns
-        if end_ns is not None and at > last_sure and rise >= 0 < point.duration_ns:
-            end_ns = sure_ns + divide_half_even(rise * end_ns, point.duration_ns)
-        made.append(point if end_ns is None else replace(point, duration_ns=end_ns))
+    made = tuple(
+        replace(point, duration_ns=known.get(str(point.num_bytes), {}).get(end, point.duration_ns))
+        for point in hardware.all_reduce
+    )
     left = {
         name: of for name, of in hardware.spread.items() if name not in ("all_reduce", "readings", "ranges")
     }
     ranges = {name: of for name, of in hardware.spread.get("ranges", {}).items() if name != "all_reduce"}
-    return replace(hardware, all_reduce=tuple(made), spread=left | ({"ranges": ranges} if ranges else {}))
+    return replace(hardware, all_reduce=made, spread=left | ({"ranges": ranges} if ranges else {}))
 
 
 # ---- Why the cap that was best on one machine is not on the next.
