@@ -82,7 +82,8 @@ def autotune(
         record_steps: steps that are recorded, after warm-up.
         verify_steps: steps of the trial before it is first judged.
         max_verify_steps: steps after which it ends without a gain shown.
-        memory: ``"auto"`` refuses where one more copy of the gradients does not fit; None does not look.
+        memory: ``"auto"`` refuses where one more copy of the gradients does not fit on a GPU; None does not
+            look.
         cache: a file for what is kept: the next run of the same model, on as many ranks of this machine,
             begins with a trial of it, half as long.
         live: a directory for a file that says what it is doing, which ``bucketsim dash --watch`` shows.

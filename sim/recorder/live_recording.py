@@ -77,10 +77,8 @@ def record(
     """
     ddp: object = ddp_model
     if not isinstance(ddp, DistributedDataParallel):
-        raise InputError(
-            f"ddp_model: a {type(ddp).__name__} is not legal; give the DistributedDataParallel itself (of a "
-            f"compiled one, the model that was given to torch.compile)"
-        )
+        kind = type(ddp).__name__
+        raise InputError(f"ddp_model: a {kind} is not legal; give the DistributedDataParallel itself")
     one_of("level", level, ("full", "light"))
     at_least("every", every, 1)
     at_least("max_steps", max_steps, 1)
@@ -216,7 +214,7 @@ def trained_parameters(ddp: DistributedDataParallel) -> list[tuple[str, nn.Param
     if made_with != len(named):
         raise InputError(
             f"ddp_model: {len(named)} parameters require grad, DDP was made with {made_with}; freeze or thaw "
-            f"parameters before the model is wrapped in DistributedDataParallel"
+            f"them before"
         )
     return named
 

@@ -88,10 +88,8 @@ def record(
     seen = survey(step, root)
     for gradient in seen.gradients:
         if gradient.device != str(place):
-            raise InputError(
-                f"step: parameter {gradient.name} lies on {gradient.device}, recorded is {place}; keep all "
-                f"parameters on one device and name it as the device"
-            )
+            where = f"parameter {gradient.name} lies on {gradient.device}"
+            raise InputError(f"step: {where}, recorded is {place}; keep all on one device, and name that")
     loss = step.last_loss if isinstance(step, ModelStep) else None
     if loss is not None and not bool(torch.isfinite(loss)):
         raise InputError(f"step: the loss is {loss.item()}; its times would mislead; give a finite loss")
@@ -145,10 +143,7 @@ def survey(step: Step, root: nn.Module | None) -> Survey:
     """
     module = _find_module(step) if root is None else root
     if isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-        raise InputError(
-            f"step: the module is wrapped in {type(module).__name__}, whose copies and collectives would be "
-            f"recorded as its own; give the bare module"
-        )
+        raise InputError(f"step: the module is wrapped in {type(module).__name__}; give the bare module")
     named = trained(module)
     tensors = tuple(tensor for _, tensor in named)
     if not tensors:
@@ -284,11 +279,10 @@ def _find_module(step: Step) -> nn.Module:
     if not roots:
         raise InputError("step: no module with trainable parameters ran forward; call one as model(...)")
     if len(roots) > 1:
-        names = ", ".join(type(module).__name__ for module in roots[:4])
+        names = ", ".join(type(module).__name__ for module in roots[:4]) + ", ..." * (len(roots) > 4)
         raise InputError(
-            f"step: {len(roots)} separate modules with trainable parameters ran forward ({names}"
-            f"{', ...' if len(roots) > 4 else ''}); train one module, call it as model(...) and not by its "
-            f"parts, and freeze the others"
+            f"step: {len(roots)} separate modules with trainable parameters ran forward ({names}); train "
+            f"one, call it as model(...) and not by its parts, and freeze the others"
         )
     return roots[0]
 

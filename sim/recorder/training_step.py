@@ -31,8 +31,7 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 _LEARNING_RATE = 1e-12
 
 _HOW_TO_GIVE_A_LOSS = (
-    "wrap the model in a module whose forward returns the loss, or, only to record it, let the factory "
-    "return a callable that runs one training step; Your own job, in the manual, shows both"
+    "wrap the model in a module whose forward returns the loss; Your own job, in the manual, shows how"
 )
 
 
@@ -46,10 +45,8 @@ class ModelStep:
 
     def __init__(self, model: nn.Module, batch: object) -> None:
         if not isinstance(batch, (tuple, list, Mapping, torch.Tensor)):
-            raise InputError(
-                f"batch: a {type(batch).__name__} is not legal; give a tuple or list (model(*batch)), "
-                f"a dict (model(**batch)) or a tensor (model(batch))"
-            )
+            kind = type(batch).__name__
+            raise InputError(f"batch: a {kind} is not legal; give a tuple or list, a dict or a tensor")
         self.model = model
         self.batch = batch
         self.last_loss: torch.Tensor | None = None
@@ -107,9 +104,9 @@ def build_step(
         batch = tree_map_only(Tensor, move, dict(batch) if isinstance(batch, Mapping) else batch)
         return ModelStep(model.to(device=device, dtype=number).train(), batch), model
     if isinstance(given, nn.Module) or not callable(given):
+        kind = type(given).__name__
         raise InputError(
-            f"step: a {type(given).__name__} is not legal; give (model, batch), or a callable that runs "
-            f"one training step"
+            f"step: a {kind} is not legal; give (model, batch), or a callable that runs one step"
         )
     if dtype is not None:
         raise InputError(f"dtype: {dtype!r} cannot be applied to a callable step; cast inside the factory")
@@ -131,16 +128,11 @@ def find_loss(output: Any) -> torch.Tensor:
     if not isinstance(output, torch.Tensor):
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if not isinstance(loss, torch.Tensor):
-        raise InputError(
-            f"model: its output, {what_is(output)}, is no loss and has none as .loss or ['loss']; "
-            f"{_HOW_TO_GIVE_A_LOSS}"
-        )
+        what = f"{what_is(output)}, is no loss and has none as .loss or ['loss']"
+        raise InputError(f"model: its output, {what}; {_HOW_TO_GIVE_A_LOSS}")
     if loss.numel() != 1:
-        what = "output" if loss is output else "loss"
-        raise InputError(
-            f"model: its {what} is a tensor of shape {tuple(loss.shape)}, not a scalar loss; "
-            f"{_HOW_TO_GIVE_A_LOSS}"
-        )
+        what = f"{'output' if loss is output else 'loss'} is a tensor of shape {tuple(loss.shape)}"
+        raise InputError(f"model: its {what}, not a scalar loss; {_HOW_TO_GIVE_A_LOSS}")
     if not loss.requires_grad:
         raise InputError("model: its loss does not require grad; some parameter must, and not under no_grad")
     return loss

@@ -172,10 +172,8 @@ def attach(
     tap = _taps.get(ddp)
     if tap is not None:
         if wrap is not None and (wrap, wrap_state) != (tap.wrapped, tap.wrapped_state):
-            raise InputError(
-                f"wrap: DDP can take one communication hook, and {tap.name or 'its all-reduce'} is recorded "
-                f"on this one already; leave wrap out, or wrap the model in DistributedDataParallel anew"
-            )
+            has = tap.name or "its all-reduce"
+            raise InputError(f"wrap: DDP can take one communication hook, and has {has}; leave wrap out")
         return tap
     present = ddp_log(ddp).get("comm_hook")
     if present is not None:
@@ -200,9 +198,7 @@ def attach(
     try:
         ddp.register_comm_hook(tap, recorded_all_reduce)
     except RuntimeError as error:
-        raise InputError(
-            f"ddp_model: DDP refuses a communication hook: {error}; give level='light'"
-        ) from None
+        raise InputError(f"ddp_model: DDP refuses a hook: {error}; give level='light'") from None
     _taps[ddp] = tap
     return tap
 
