@@ -57,15 +57,12 @@ JOBS = {
 
 @pytest.mark.parametrize("searches", [False, True])
 @pytest.mark.parametrize("case", JOBS.values(), ids=JOBS.keys())
-@pytest.mark.parametrize("framework", ["transformers"])
-def test_no_integer_is_better(framework: str, case: Case, searches: bool) -> None:
+def test_no_integer_is_better(case: Case, searches: bool) -> None:
     """Tried one by one, as the framework passes them on: 25 is the Trainer's word for none."""
     switches = {"find_unused_parameters": True} if searches else {}
     asked = sim.assign(case[0], bucket_cap_mb=3.7, **switches)
-    found = nearest(case, framework, asked)
-    passes = {cap: {"bucket_cap_mb": cap} for cap in range(1, 60)}
-    if framework == "transformers":
-        passes[25] = {}
+    found = nearest(case, "transformers", asked)
+    passes = {cap: {"bucket_cap_mb": cap} for cap in range(1, 60)} | {25: {}}
     assert found.step_ns == min(step_of(case, **switches, **one) for one in passes.values())
     assert found.lost_ns == found.step_ns - step_of(case, bucket_cap_mb=3.7, **switches)
     assert found.default_ns == step_of(case, **switches)

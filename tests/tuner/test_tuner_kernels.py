@@ -37,7 +37,6 @@ from tests.tuner.cases import (
     resnet50,
     simulated,
     tiny,
-    transformer,
 )
 
 # ---------------------------------------------------------------------------------------------------
@@ -97,7 +96,6 @@ def test_score_of_every_partition(case: Case) -> None:
 @pytest.mark.parametrize(
     ("case", "end"),
     [
-        pytest.param(tiny([0], [0], {0: 0}, 0), 0, id="nothing at all"),
         pytest.param(tiny([0], [0], {5: 3}, 0, launch_cost_ns=2), 5, id="zero bytes cost the first point"),
         pytest.param(tiny([4], [9], {0: 7}, 10, world_size=1, launch_cost_ns=3), 10, id="one rank"),
         pytest.param(
@@ -106,7 +104,6 @@ def test_score_of_every_partition(case: Case) -> None:
         pytest.param(tiny([5, 5, 5], [1, 1, 1], {0: 4}, 5), 17, id="ties, one after the other"),
         pytest.param(tiny([5, 5, 5], [1, 1, 1], {0: 4}, 5, comm_channels=3), 9, id="ties, all at once"),
         pytest.param(tiny([5, 5], [1, 1], {0: 0}, 5, copy_out_bytes_per_s=1e9), 7, id="only copies back"),
-        pytest.param(tiny([5, 5], [1, 1], {0: 0}, 6, copy_in_bytes_per_s=1e9), 8, id="only copies in"),
     ],
 )
 def test_a_step_by_hand(case: Case, end: int) -> None:
@@ -133,13 +130,12 @@ def test_climbing_is_never_worse_than_its_start(case: Case, random: Random, budg
     closes = drawn_closes(problem, random, random.random())
     before = kernels.score(problem.tables, closes)
     again = closes.copy()
-    arguments = (problem.tables,)
-    end, spent = climbing.climb(*arguments, closes, budget, 1)
+    end, spent = climbing.climb(problem.tables, closes, budget, 1)
     assert end <= before
     assert 1 <= spent <= budget + 10  # the moves of one place
     assert kernels.score(problem.tables, closes) == end
     assert is_contiguous(case[0], problem.buckets(closes))
-    assert climbing.climb(*arguments, again, budget, 1) == (end, spent)
+    assert climbing.climb(problem.tables, again, budget, 1) == (end, spent)
     assert (again == closes).all()
 
 
@@ -176,11 +172,8 @@ def test_closes_and_buckets_are_each_others_inverse(case: Case, random: Random) 
     assert again is not None
     assert (again == closes).all()
     assert len(buckets) < 2 or problem.closes(buckets[::-1]) is None
-
-
-def test_buckets_that_are_not_contiguous_have_no_closes() -> None:
-    problem = Problem(resnet50(), link(4))
-    assert problem.closes((problem.order[::2], problem.order[1::2])) is None
+    if len(problem) > 2 and problem.has_one_run:
+        assert problem.closes((problem.order[::2], problem.order[1::2])) is None
 
 
 @settings(max_examples=tries(150))
@@ -189,17 +182,10 @@ def test_places_are_in_ready_order(case: Case) -> None:
     """``ready`` is when the engine says that a gradient's bucket is ready, if it is one alone and nothing
     stretches or blocks."""
     workload, hardware = case
-    calm = replace(
-        hardware,
-        launch_blocks_compute=False,
-        compute_slowdown=1.0,
-        copy_in_slowdown=1.0,
-    )
+    calm = replace(hardware, launch_blocks_compute=False, compute_slowdown=1.0, copy_in_slowdown=1.0)
     problem = Problem(workload, calm)
-    one_each = tuple((index,) for index in problem.order)
-    outcome = simpy_clock.play(
-        write(workload, calm, strategies.Assignment(bucket_indices=one_each))[-1]
-    ).in_backward()
+    program = write(workload, calm, Assignment(bucket_indices=problem.singles()))[-1]
+    outcome = simpy_clock.play(program).in_backward()
     assert list(outcome.ready_ns) == problem.ready.tolist()
     assert outcome.backward_end_ns == problem.lane_end
 
@@ -224,14 +210,6 @@ def test_times_and_sizes_beyond_what_can_be_counted_are_refused() -> None:
             Problem(*case)
 
 
-def test_one_rank_needs_no_curve() -> None:
-    problem = Problem(transformer(1), link(4, world_size=1))
-    assert not problem.curve_ns.any()
-
-
-ENGINES = ("simpy", "analytic")
-
-
 @settings(max_examples=tries(250))
 @given(strategies.cases())
 def test_scorer_agrees_with_both_engines(case: strategies.Case) -> None:
@@ -240,8 +218,8 @@ def test_scorer_agrees_with_both_engines(case: strategies.Case) -> None:
     buckets = case.assignment.bucket_indices
     problem = Problem(case.workload, case.hardware)
     end = problem.sync_end_ns(buckets)
-    for engine in ENGINES:
-        bare = Assignment(bucket_indices=buckets)
+    bare = Assignment(bucket_indices=buckets)
+    for engine in ("simpy", "analytic"):
         assert end == sim.simulate(case.workload, case.hardware, bare, engine).sync_end_ns
 
 

@@ -23,7 +23,6 @@ from tests.effort import tries
 from tests.handmade import handmade, wired
 from tests.strategies import SLOWDOWNS, curves
 from tests.tuner.cases import (
-    MS,
     SCALES,
     Case,
     anything,
@@ -47,14 +46,10 @@ SEARCHED = "exact search over all contiguous partitions"
 TRIED = r"all (\d+) contiguous partitions simulated"
 
 
-def one_each(problem: Problem) -> Buckets:
-    return tuple((index,) for index in problem.order)
-
-
 def found_from(case: Case, *known: Buckets) -> Optimum:
     """The optimum found from ``known``, or from a bucket for each gradient."""
     problem = Problem(*case)
-    return find_optimum(problem, known or [one_each(problem)])
+    return find_optimum(problem, known or [problem.singles()])
 
 
 def check(case: Case, found: Optimum) -> None:
@@ -135,17 +130,8 @@ def test_as_few_buckets_as_do() -> None:
     found = found_from((resnet50(), link(4000, latency_us=1)))
     assert found.is_proved
     assert len(found.buckets) <= 3
-
-
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_the_smallest(count: int, world_size: int) -> None:
-    """One gradient, or two of no bytes, in no time."""
-    case = tiny([0] * count, [0] * count, {0: 0}, 0, world_size=world_size)
-    found = found_from(case)
-    check(case, found)
-    assert (found.sync_end_ns, found.at_least_ns, found.is_proved) == (0, 0, True)
-    assert len(found.buckets) == 1
+    nothing = found_from(tiny([0, 0], [0, 0], {0: 0}, 0))
+    assert (nothing.sync_end_ns, nothing.at_least_ns, len(nothing.buckets)) == (0, 0, 1)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -219,6 +205,9 @@ def test_climbing_finds_what_the_exact_search_finds(workload: Workload, hardware
 @pytest.mark.parametrize(
     ("count", "gbit", "further", "gap"),
     [
+        pytest.param(10_000, 10, {}, 0, id="10k"),
+        pytest.param(4_000, 1000, {"copy_out_bytes_per_s": 1e11}, 0, id="4k-copies"),
+        pytest.param(10_000, 300, {"comm_channels": 2, "channel_slowdown": 2.0}, 1e-4, id="10k-two"),
         pytest.param(10_000, 300, INTERFERENCE, 0.001, id="10k-interference"),
         pytest.param(10_000, 300, BLOCKING, 0.001, id="10k-blocking"),
         pytest.param(10_000, 100, FASTER_TOGETHER, 0.02, id="10k-faster"),
@@ -232,6 +221,7 @@ def test_large_models_come_back(count: int, gbit: float, further: dict[str, Any]
     found = find_optimum(problem, known)
     assert is_contiguous(workload, found.buckets)
     assert found.sync_end_ns <= min(map(problem.sync_end_ns, known))
+    assert lower_bound_ns(problem) <= found.at_least_ns
     assert found.at_least_ns <= found.sync_end_ns <= found.at_least_ns * (1 + gap)
 
 
@@ -249,10 +239,6 @@ def test_climbed_is_near_the_optimum(monkeypatch: pytest.MonkeyPatch, seed: int)
     assert found_from(case).sync_end_ns <= 1.005 * compiled_minimum(Problem(*case))
 
 
-# ---------------------------------------------------------------------------------------------------
-# The search space.
-
-
 WITHOUT_EFFECTS = replace(link(4, world_size=4), launch_cost_ns=3)
 ABOVE = st.sampled_from([0, 0, 1, 2, 1000, 10**9])
 
@@ -264,10 +250,6 @@ def quick_launches(case: Case) -> Case:
     return workload, replace(hardware, launch_cost_ns=min(hardware.launch_cost_ns, dearest))
 
 
-# ---------------------------------------------------------------------------------------------------
-# Where the search is the whole answer.
-
-
 @settings(max_examples=tries(400))
 @given(one_run(max_gradients=10).map(quick_launches), ABOVE)
 def test_it_is_the_optimum(case: Case, above: int) -> None:
@@ -277,7 +259,7 @@ def test_it_is_the_optimum(case: Case, above: int) -> None:
     best = one_channel_optimum(*case)
     found = exact_optimum(problem, best + above)
     assert found is not None
-    assert found.at_least_ns == best == simulated(*case, found.buckets)
+    assert lower_bound_ns(problem) <= found.at_least_ns == best == simulated(*case, found.buckets)
     assert is_contiguous(case[0], found.buckets)
 
 
@@ -394,40 +376,8 @@ def test_free_copies_by_rounding_are_no_obstacle() -> None:
     assert found.at_least_ns <= 3
 
 
-# ---------------------------------------------------------------------------------------------------
-# Large.
-
-
-@pytest.mark.parametrize(
-    ("count", "gbit", "further"),
-    [
-        pytest.param(10_000, 10, {}, id="10k"),
-        pytest.param(4_000, 1000, {"copy_out_bytes_per_s": 1e11}, id="4k-copies"),
-        pytest.param(10_000, 300, {"comm_channels": 2, "channel_slowdown": 2.0}, id="10k-two"),
-    ],
-)
-def test_large_models_come_back_with_a_bound(count: int, gbit: float, further: dict[str, Any]) -> None:
-    """What is found is within 1e-4 of what is proved, for a latency and a bandwidth."""
-    workload, hardware = large(count), link(gbit, **further)
-    problem = Problem(workload, hardware)
-    one_each = tuple((index,) for index in problem.order)
-    found = exact_optimum(problem, problem.sync_end_ns(one_each))
-    assert found is not None
-    assert is_contiguous(workload, found.buckets)
-    reached = problem.sync_end_ns(found.buckets)
-    assert found.at_least_ns <= reached <= found.at_least_ns * (1 + 1e-4)
-    assert lower_bound_ns(problem) <= found.at_least_ns
-    assert reached <= problem.sync_end_ns(one_each) + count
-
-
 def bound_of(workload: Workload, hardware: Hardware) -> int:
     return lower_bound_ns(Problem(workload, hardware))
-
-
-@settings(max_examples=tries(250))
-@given(one_run(max_gradients=10))
-def test_bound_is_never_above_the_optimum_of_one_run(case: Case) -> None:
-    assert bound_of(*case) <= one_channel_optimum(*case)
 
 
 @st.composite
@@ -452,12 +402,6 @@ def crowded(draw: st.DrawFn) -> Case:
         copy_in_bytes_per_s=draw(st.sampled_from([None, None, 2.1e9])),
     )
     return workload, machine
-
-
-@settings(max_examples=tries(250))
-@given(crowded())
-def test_bound_survives_rounding(case: Case) -> None:
-    assert bound_of(*case) <= brute_force(*case)
 
 
 @settings(max_examples=tries(200))
@@ -577,18 +521,11 @@ def test_no_cutting_is_cheaper_than_least_services(curve: tuple[CurvePoint, ...]
     assert 0 <= least_ns(curve, sizes) <= cheapest
 
 
-@given(st.integers(1, 10**6), st.integers(0, 1000), st.integers(1, 10**6))
-def test_an_affine_curve_is_its_own_least_service(latency: int, slope: int, size: int) -> None:
-    curve = (
-        CurvePoint(num_bytes=0, duration_ns=latency),
-        CurvePoint(num_bytes=1000, duration_ns=latency + 1000 * slope),
-    )
-    assert least_ns(curve, [size]) == pytest.approx(latency + slope * size - 0.5)
-
-
 @pytest.mark.parametrize(
     ("points", "size", "at_most", "least"),
     [
+        # An affine curve is its own least service.
+        ([(0, 7), (1000, 3007)], 500, 1, 1506.5),
         # One point: at its rate beyond it.
         ([(100, 40)], 10**6, 9, 400_000 - 4.5),
         # One point of no bytes: constant, however many bytes.
@@ -626,25 +563,3 @@ def test_bound_is_near_the_optimum(workload: Workload, gbit: float, further: dic
     found = find_optimum(problem, [(problem.order,)])
     assert found.is_proved
     assert 0 <= found.sync_end_ns / lower_bound_ns(problem) - 1 <= 0.005
-
-
-def test_bound_counts_each_effect() -> None:
-    """A bound that forgot an effect would still be a bound; it would only be of no use."""
-    workload = resnet50()
-    last = workload.gradients[workload.order()[-1]]
-    wire = sum(gradient.on_wire for gradient in workload.gradients)
-    plain = bound_of(workload, replace(link(400), world_size=1))
-    assert plain == workload.backward_ns
-    copied_in = bound_of(workload, replace(link(400), world_size=1, copy_in_bytes_per_s=1e9))
-    assert copied_in == pytest.approx(workload.backward_ns + wire, abs=len(workload.gradients))
-    copied_out = bound_of(workload, replace(link(400), world_size=1, copy_out_bytes_per_s=1e9))
-    assert copied_out == pytest.approx(workload.backward_ns + wire, abs=len(workload.gradients))
-    blocked = replace(link(400), world_size=1, launch_cost_ns=MS, launch_blocks_compute=True)
-    assert bound_of(workload, blocked) == workload.backward_ns + MS
-    # 1 Gbit/s is 8 ns a byte; all of it follows the first gradient, and the last is copied back.
-    slow = bound_of(workload, link(1, launch_cost_ns=MS, copy_out_bytes_per_s=1e9))
-    first = workload.gradients[workload.order()[0]].ready_ns
-    assert first is not None
-    expected = first + MS + 50_000 + 8 * wire + last.on_wire
-    assert slow == pytest.approx(expected, rel=0.01)
-    assert slow >= expected - 1

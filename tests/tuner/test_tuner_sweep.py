@@ -23,7 +23,6 @@ import sim
 from sim.errors import InputError, MachineError
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.systems.simulate import Engine
 from sim.tuner import sweep as sweeping
 from sim.tuner.sweep import WHAT_IFS, SweepRow, default_caps, process_pool, spread
 from sim.units import MIB
@@ -32,7 +31,6 @@ from tests.effort import PATIENCE_S, tries
 from tests.handmade import handmade
 from tests.tuner.cases import Case, anything, link, resnet50
 
-ENGINES: tuple[Engine, ...] = ("simpy", "analytic")
 SMALL = handmade([0], 4, backward_ns=9)
 (ONE,) = SMALL.gradients
 
@@ -49,7 +47,6 @@ def test_default_caps_span_the_workload(workload: Workload) -> None:
     assert all(later <= 1.5 * cap for cap, later in pairwise(caps))
 
 
-caps_of = st.lists(st.floats(0, 50), max_size=5, unique=True)
 some_factors = st.lists(st.sampled_from([1.0, 0.5, 2.0, 7.3, 1e-3]), min_size=1, max_size=2, unique=True)
 some_ranks = st.none() | st.lists(st.sampled_from([2, 3, 8, 64]), min_size=1, max_size=2, unique=True)
 some_dtypes = st.none() | st.lists(
@@ -60,8 +57,6 @@ some_dtypes = st.none() | st.lists(
 def check_row(case: Case, row: SweepRow) -> None:
     """By the public functions, one candidate alone."""
     what_ifs: dict[str, Any] = {name: getattr(row, name) for name in WHAT_IFS}
-    if case[1].world_size == 1:
-        del what_ifs["world_size"]
     workload, hardware = sim.scale(*case, **what_ifs)
     assignment = sim.assign(workload, bucket_cap_mb=row.bucket_cap_mb)
     report = sim.summarize(sim.simulate(workload, hardware, assignment, "analytic"))
@@ -73,47 +68,34 @@ def check_row(case: Case, row: SweepRow) -> None:
     assert row.largest_bucket_bytes == max(assignment.bucket_bytes or ())
 
 
+@st.composite
+def sweeps(draw: st.DrawFn) -> tuple[Case, dict[str, Any]]:
+    """A job and the axes of a sweep."""
+    workload, hardware = draw(anything(max_gradients=8))
+    axes = {
+        "caps_mb": draw(st.lists(st.floats(0, 50), max_size=5, unique=True)),
+        **{name: draw(some_factors) for name in ("bandwidth", "latency", "backward")},
+        "world_size": draw(some_ranks),
+        "precision": draw(some_dtypes),
+        "engine": draw(st.sampled_from(("simpy", "analytic"))),
+    }
+    return (workload, replace(hardware, world_size=max(2, hardware.world_size))), axes
+
+
 @settings(max_examples=tries(100))
-@given(
-    anything(max_gradients=8),
-    caps_of,
-    some_factors,
-    some_factors,
-    some_factors,
-    some_ranks,
-    some_dtypes,
-    st.sampled_from(ENGINES),
-)
-def test_rows_are_the_product_of_all_axes(
-    case: Case,
-    caps: list[float],
-    bandwidth: list[float],
-    latency: list[float],
-    backward: list[float],
-    world_size: list[int] | None,
-    precision: list[str | None] | None,
-    engine: Engine,
-) -> None:
-    workload, hardware = case
-    if hardware.world_size == 1:
-        hardware = replace(hardware, world_size=2)
-    rows = sim.sweep(
-        workload,
-        hardware,
-        caps,
-        engine,
-        bandwidth=bandwidth,
-        latency=latency,
-        backward=backward,
-        world_size=world_size,
-        precision=precision,
-    )
+@given(sweeps())
+def test_rows_are_the_product_of_all_axes(sweep: tuple[Case, dict[str, Any]]) -> None:
+    case, axes = sweep
+    rows = sim.sweep(*case, **axes)
     asked = product(
-        world_size or [hardware.world_size], precision or [None], bandwidth, latency, backward, [None, *caps]
+        axes["world_size"] or [case[1].world_size],
+        axes["precision"] or [None],
+        *(axes[name] for name in ("bandwidth", "latency", "backward")),
+        [None, *axes["caps_mb"]],
     )
     assert [tuple(getattr(row, name) for name in (*WHAT_IFS, "bucket_cap_mb")) for row in rows] == [*asked]
     for row in rows:
-        check_row((workload, hardware), row)
+        check_row(case, row)
 
 
 def test_rows_are_tidy() -> None:
@@ -209,51 +191,30 @@ def test_axes_that_are_not_legal_are_named(axes: dict[str, Any], words: str) -> 
 
 
 @settings(max_examples=tries(15, 4), deadline=None)
-@given(
-    anything(max_gradients=8),
-    caps_of,
-    some_factors,
-    some_dtypes,
-    st.sampled_from(ENGINES),
-)
-def test_every_executor_gives_the_same_rows(
-    executor: Executor,
-    case: Case,
-    caps: list[float],
-    factors: list[float],
-    precision: list[str | None] | None,
-    engine: Engine,
-) -> None:
+@given(sweeps())
+def test_every_executor_gives_the_same_rows(executor: Executor, sweep: tuple[Case, dict[str, Any]]) -> None:
     """In order and equal to the serial ones."""
-    axes: dict[str, Any] = {"bandwidth": factors, "backward": factors, "precision": precision}
-    serial = sim.sweep(*case, caps, engine, **axes)
+    case, axes = sweep
     done: list[int] = []
-    rows = sim.sweep(
-        *case, caps, engine, **axes, executor=executor, progress=lambda now, total: done.append(total - now)
-    )
-    assert rows == serial
-    assert done == sorted(set(done), reverse=True)
-    assert done[-1] == 0
+    rows = sim.sweep(*case, **axes, executor=executor, progress=lambda now, total: done.append(total - now))
+    assert rows == sim.sweep(*case, **axes)
+    assert done == list(reversed(range(len(rows))))
 
 
-def refuses(task: int) -> int:
+def fails(task: int) -> int:
     if task == 2:
         raise InputError("task: 2 is not legal")
-    return task
+    return os._exit(3) if task == 3 else task
 
 
-def dies(task: int) -> int:
-    os._exit(3)
-
-
-def test_an_error_of_ours_comes_back_as_it_is(executor: Executor) -> None:
+def test_an_error_comes_back_as_it_is(executor: Executor) -> None:
     with pytest.raises(InputError, match=r"^task: 2 is not legal$"):
-        list(spread(refuses, [1, 2, 3], executor))
+        list(spread(fails, [1, 2, 1], executor))
 
 
 def test_a_worker_that_dies_is_an_error_of_ours() -> None:
     with process_pool(1) as pool, pytest.raises(MachineError, match="a worker process died"):
-        list(spread(dies, [1, 2], pool))
+        list(spread(fails, [1, 3], pool))
 
 
 def test_whoever_stops_early_leaves_nothing_queued() -> None:
@@ -269,28 +230,33 @@ from sim.tuner.sweep import process_pool
 from tests.tuner.cases import resnet50, link
 
 def main():
-    axes = {{"bandwidth": [1 + k / 1000 for k in range({points})]}}
-    hardware = link(4, compute_slowdown=1.1)
+    bandwidth = [1 + k / 1000 for k in range(1000)]
     with process_pool(2) as pool:
-        sim.sweep(
-            resnet50(), hardware, progress=lambda *done: print("going", flush=True), executor=pool, **axes
-        )
+        sim.sweep(resnet50(), link(4), progress=lambda *_: print("going", flush=True), executor=pool,
+                  bandwidth=bandwidth)
 {call}
 """
 
 
-def start(folder: Path, call: str, points: int = 1000) -> subprocess.Popen[str]:
+def start(folder: Path, call: str) -> subprocess.Popen[str]:
     script = folder / "sweeps.py"
-    script.write_text(SCRIPT.format(call=call, points=points))
-    root = str(Path(__file__).parents[2])
+    script.write_text(SCRIPT.format(call=call))
     return subprocess.Popen(
         [sys.executable, script],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env={**os.environ, "PYTHONPATH": root},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
+
+
+def is_left(group: int) -> bool:
+    """Whether any process of the group is."""
+    with suppress(ProcessLookupError):
+        os.killpg(group, 0)
+        return True
+    return False
 
 
 def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
@@ -304,13 +270,9 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
         assert "KeyboardInterrupt" in said
         assert script.returncode != 0
         deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            try:
-                os.killpg(script.pid, 0)
-            except ProcessLookupError:
-                return
+        while is_left(script.pid):
+            assert time.monotonic() < deadline, "processes are left"
             time.sleep(0.1)
-        pytest.fail("processes are left")
     finally:
         with suppress(ProcessLookupError):
             os.killpg(script.pid, signal.SIGKILL)
@@ -322,4 +284,3 @@ def test_a_script_without_its_guard_is_told_so(tmp_path: Path) -> None:
     _, said = script.communicate(timeout=PATIENCE_S)
     assert script.returncode == 1
     assert "MachineError: sweep: a worker process died" in said
-    assert 'needs its own lines under if __name__ == "__main__":' in said
