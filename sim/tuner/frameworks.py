@@ -1,7 +1,7 @@
 """What each training framework can set of DistributedDataParallel, one row each, and the best step that its
 own settings reach, for an assignment that they may not allow."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,15 +26,20 @@ _DDP_DEFAULT_MB = 25
 class Framework:
     """One framework.
 
-    ``lines`` writes keywords and hook as one sets them. ``takes``: DistributedDataParallel's keywords that it
-    passes on; None: all of them. ``hooks``: the communication hooks that it registers; None: all of torch's.
-    ``drops_default``: a cap equal to 25 is not passed on, so that DDP makes its small first bucket (A2.1).
-    ``whole_caps``: a cap must be whole MiB. ``always_says``: keywords that ``lines`` must have, as the
-    framework's defaults differ.
+    ``lines`` set it: with ``{given}`` keywords, or all of them as ``{kwargs}``. A communication hook, torch's
+    ``{hook}`` or its ``{name}``, needs a line ``hook_import`` ahead, and is one keyword more
+    (``hook_keyword``) or a line behind (``hook_line``). ``takes``: DistributedDataParallel's keywords that it
+    passes on; None: all of them. ``hooks``: those that it registers; None: all of torch's. ``drops_default``:
+    a cap equal to 25 is not passed on, so that DDP makes its small first bucket (A2.1). ``whole_caps``: a cap
+    must be whole MiB. ``always_says``: keywords that ``lines`` must have, as the framework's defaults differ.
     """
 
     title: str
-    lines: Callable[[Mapping[str, Any], str | None], list[str]]
+    lines: str
+    prefix: str = ""
+    hook_import: str = "{torch}"
+    hook_keyword: str = ""
+    hook_line: str = ""
     takes: frozenset[str] | None = None
     hooks: frozenset[str] | None = None
     whole_caps: bool = False
@@ -65,71 +70,14 @@ class Framework:
         return cap if self.can_cap({"bucket_cap_mb": cap}) else cap + 1e-7
 
 
-def _arguments(kwargs: Mapping[str, Any], prefix: str = "") -> list[str]:
-    return [f"{prefix}{name}={value!r}" for name, value in kwargs.items()]
-
-
-def _transformers(kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
-    return [
-        "from transformers import TrainingArguments",
-        "",
-        f"arguments = TrainingArguments({', '.join(_arguments(kwargs, 'ddp_'))})  # with your own",
-    ]
-
-
-_ACCELERATE_HOOKS = {"fp16_compress": "FP16", "bf16_compress": "BF16"}
-
-
-def _accelerate(kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
-    given, names = _arguments(kwargs), ["DistributedDataParallelKwargs"]
-    if hook is not None:
-        given.append(f"comm_hook=DDPCommunicationHookType.{_ACCELERATE_HOOKS[hook]}")
-        names.insert(0, "DDPCommunicationHookType")
-    return [
-        "from accelerate import Accelerator",
-        f"from accelerate.utils import {', '.join(names)}",
-        "",
-        f"accelerator = Accelerator(kwargs_handlers=[DistributedDataParallelKwargs({', '.join(given)})])",
-    ]
-
-
-def _lightning(kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
-    given, imported = _arguments(kwargs), []
-    if hook is not None:
-        line, name = hook_call(hook)
-        imported.append(line)
-        given += ["ddp_comm_state=None", f"ddp_comm_hook={name}"]
-    return [
-        "from lightning.pytorch.strategies import DDPStrategy  # Fabric's: lightning.fabric.strategies",
-        *imported,
-        "",
-        f"strategy = DDPStrategy({', '.join(given)})  # Trainer(strategy=strategy)",
-    ]
-
-
-def _ray(kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
-    lines = [
-        "import ray.train.torch",
-        "",
-        f"ddp_model = ray.train.torch.prepare_model(model, parallel_strategy_kwargs={dict(kwargs)!r})",
-    ]
-    if hook is not None:
-        imported, name = hook_call(hook)
-        lines += [imported, f"ddp_model.register_comm_hook(None, {name})"]
-    return lines
-
-
-def _mmengine(kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
-    given = ", ".join(["type='MMDistributedDataParallel'", *_arguments(kwargs)])
-    return [f"model_wrapper_cfg = dict({given})"]
-
-
-_COMMON = {"bucket_cap_mb", "broadcast_buffers", "find_unused_parameters"}
+_COMMON = {"bucket_cap_mb", "broadcast_buffers", "find_unused_parameters", "static_graph"}
 FRAMEWORKS: Mapping[str, Framework] = {
     "transformers": Framework(
         title="transformers' Trainer",
-        lines=_transformers,
-        takes=frozenset({*_COMMON, "static_graph"}),
+        lines="from transformers import TrainingArguments\n\n"
+        "arguments = TrainingArguments({given})  # with your own",
+        prefix="ddp_",
+        takes=frozenset(_COMMON),
         hooks=frozenset(),
         whole_caps=True,
         drops_default=True,
@@ -138,17 +86,31 @@ FRAMEWORKS: Mapping[str, Framework] = {
     ),
     "accelerate": Framework(
         title="Accelerate",
-        lines=_accelerate,
-        takes=frozenset({*_COMMON, "static_graph", "gradient_as_bucket_view"}),
-        hooks=frozenset(_ACCELERATE_HOOKS),
+        lines="from accelerate import Accelerator\n"
+        "from accelerate.utils import DistributedDataParallelKwargs\n\n"
+        "accelerator = Accelerator(kwargs_handlers=[DistributedDataParallelKwargs({given})])",
+        hook_import="from accelerate.utils import DDPCommunicationHookType",
+        hook_keyword="comm_hook=DDPCommunicationHookType.{name}",
+        takes=frozenset({*_COMMON, "gradient_as_bucket_view"}),
+        hooks=frozenset({"fp16_compress", "bf16_compress"}),
         drops_default=True,
         note="bucket_cap_mb=25 and none are the same there: 1 MiB first, then 25 MiB.",
     ),
-    "lightning": Framework(title="Lightning", lines=_lightning),
-    "ray": Framework(title="Ray Train", lines=_ray),
+    "lightning": Framework(
+        title="Lightning",
+        lines="from lightning.pytorch.strategies import DDPStrategy  # Fabric's: lightning.fabric.strategies"
+        "\n\nstrategy = DDPStrategy({given})  # Trainer(strategy=strategy)",
+        hook_keyword="ddp_comm_state=None, ddp_comm_hook={hook}",
+    ),
+    "ray": Framework(
+        title="Ray Train",
+        lines="import ray.train.torch\n\n"
+        "ddp_model = ray.train.torch.prepare_model(model, parallel_strategy_kwargs={kwargs})",
+        hook_line="ddp_model.register_comm_hook(None, {hook})",
+    ),
     "mmengine": Framework(
         title="MMEngine",
-        lines=_mmengine,
+        lines="model_wrapper_cfg = dict(type='MMDistributedDataParallel', {given})",
         hooks=frozenset(),
         always_says=("broadcast_buffers",),
         note="Without a model_wrapper_cfg MMEngine itself says broadcast_buffers=False.",
@@ -260,7 +222,7 @@ def nearest_setting(
     caps_first = sorted(kwargs, key=lambda name: name not in CAP_KWARGS)
     if "bucket_cap_mb" in kwargs and row.whole_caps:
         kwargs["bucket_cap_mb"] = int(kwargs["bucket_cap_mb"])
-    lines = row.lines({name: kwargs[name] for name in caps_first}, best.settings.get("comm_hook"))
+    lines = _lines(row, {name: kwargs[name] for name in caps_first}, best.settings.get("comm_hook"))
     return NearestSetting(
         assignment=best,
         step_ns=best_ns,
@@ -296,6 +258,19 @@ def _best(
         if cap_mb is not None:
             best_ns, best_mb = end_ns, cap_mb
     return best if best_mb is None else assign(job, bucket_cap_mb=best_mb), curve.complete
+
+
+def _lines(row: Framework, kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
+    """The lines that set these keywords and this communication hook."""
+    given = [f"{row.prefix}{name}={value!r}" for name, value in kwargs.items()]
+    ahead, behind = [], []
+    if hook is not None:
+        imported, call = hook_call(hook)
+        name = hook.partition("_")[0].upper()
+        ahead.append(row.hook_import.format(torch=imported))
+        given += [row.hook_keyword.format(hook=call, name=name)] if row.hook_keyword else []
+        behind += [row.hook_line.format(hook=call)] if row.hook_line else []
+    return [*ahead, row.lines.format(given=", ".join(given), kwargs=dict(kwargs)), *behind]
 
 
 def _compared(ours_ns: int, theirs_ns: int) -> str:

@@ -204,8 +204,9 @@ def judge_gain(
     """The gain of ``best`` over what it is held against (in words: ``against``), with its verdict.
 
     The gain is significant where nothing lacks. With fewer than two recorded iterations ``significant`` is
-    then None, since nobody knows how much steps vary. Where the default is recommended ``instead_of`` another
-    assignment, the sentence says what that one might gain.
+    then None, since nobody knows how much steps vary, and so it is where the inputs are doubtful; on a link
+    that cannot have given a measured step of the job no gain can be told. Where the default is recommended
+    ``instead_of`` another assignment, the sentence says what that one might gain.
     """
     kept = "the default" if against == DEFAULT_WORDS else against
     default_ns, draws, noise_ns = paired.step_ns(paired.default), paired.draws, paired.noise_ns or 0
@@ -240,6 +241,12 @@ def judge_gain(
             sentence += f"; one step varies by more ({_amount(noise_ns)}), so it shows in the mean of many"
         if draws.not_known:
             sentence += f"; not recorded, so not known: {' and '.join(draws.not_known)}"
+    sentence += over_merges(draws.problem.workload)
+    refuted = doubts_about_step(draws.problem.link)
+    if refuted:
+        significant, sentence = False, f"no gain can be told: {refuted[0]}"
+    elif significant and doubts_about(draws.problem.job, draws.problem.link):
+        significant, sentence = None, f"{sentence}; what it rests on is doubtful, see the notes"
     return Gain(
         gain_ns=gain_ns,
         fraction=gain_ns / default_ns if default_ns else 0.0,
@@ -247,6 +254,7 @@ def judge_gain(
         high_ns=round(gain.high) if paired.varies else None,
         significant=significant,
         sentence=sentence,
+        refuted=bool(refuted),
         mean_ns=round(gain.value) if paired.varies else None,
         noise_ns=paired.noise_ns,
         not_known=draws.not_known,
@@ -264,16 +272,11 @@ def _amount(ns: int) -> str:
     return format_ms(ns) if abs(ns) >= 100_000 or ns == 0 else f"{format_number(ns / 1000)} us"
 
 
-def doubted(gain: Gain, workload: Workload, hardware: Hardware) -> Gain:
-    """``gain`` for what its inputs are: none on a link that cannot have given a measured step of the job; not
-    for certain, where it is significant, if they are doubtful otherwise."""
-    if why := doubts_about_step(hardware):
-        return replace(gain, significant=False, refuted=True, sentence=f"no gain can be told: {why[0]}")
-    if gain.significant is not True or not doubts_about(workload, hardware):
-        return gain
-    return replace(
-        gain, significant=None, sentence=f"{gain.sentence}; what it rests on is doubtful, see the notes"
-    )
+def over_merges(workload: Workload) -> str:
+    """The end of a sentence on what is best, if only merges of whole buckets were searched; else empty."""
+    if not workload.is_of_whole_buckets:
+        return ""
+    return f" (over merges of the {len(workload.gradients)} buckets as recorded only)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,8 +308,7 @@ def step_band(
     Steps vary as ``samples`` of the workload, its band and ``spread`` of the hardware say, as those that
     ``tune`` draws, at least ``draws`` of them and the same for every cap. All recorded iterations go in, or
     400 of them if they are more; fewer than 39 do not show the range, and are taken to be normal; fewer than
-    4 count as none.
-    ``progress`` as in ``tune``.
+    4 count as none. ``progress`` as in ``tune``.
 
     Raises:
         InputError: an argument that is not legal, or samples or a spread that cannot be read.
@@ -319,28 +321,21 @@ def step_band(
         drawn = draw(problem, max(draws, FEWEST_IN_RANGES * min(recorded, MOST_ITERATIONS)), seed)
         if len(drawn) == 1:
             return ()
-        default = assign(workload)
-        rest_ns = problem.rest_ns(simulated_step_ns(workload, hardware, default), default)
-        known: dict[Buckets, tuple[int, int]] = {}
-        points = []
+        paired, points = Paired(drawn, assign(workload)), []
         for cap in caps_mb:
-            buckets = assign(workload, bucket_cap_mb=cap).bucket_indices
-            if buckets not in known:
-                tell("playing steps as they vary")
-                low, high = _range_of_steps(drawn.steps(buckets, rest_ns), drawn.recorded)
-                known[buckets] = max(0, round(low)), round(high)
-            low_ns, high_ns = known[buckets]
+            steps = paired.steps(assign(workload, bucket_cap_mb=cap))
+            low, high = _range_of_steps(steps, drawn.recorded)
             points.append(
                 BandPoint(
                     cap_mb=cap,
-                    low_ns=low_ns,
-                    high_ns=high_ns,
+                    low_ns=max(0, round(low)),
+                    high_ns=round(high),
                     draws=len(drawn),
                     iterations=drawn.recorded,
                 )
             )
-        is_still = not drawn.recorded and all(low == high for low, high in known.values())
-        return () if is_still else tuple(points)
+    is_still = not drawn.recorded and all(one.low_ns == one.high_ns for one in points)
+    return () if is_still else tuple(points)
 
 
 def _range_of_steps(steps: Floats, recorded: int) -> tuple[float, float]:

@@ -11,6 +11,7 @@ and knows what slow-downs add.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from math import ceil, floor
 from typing import NamedTuple
 
@@ -87,7 +88,7 @@ def find_optimum(
         proof = "refined by simulation; not proved by search"
     closes = problem.closes(best)
     if closes is not None and not (exact is not None and is_exact and best is exact.buckets):
-        merge(problem.tables, closes, _budget(problem))  # the exact search's are as long as can be
+        climb(problem.tables, closes, _budget(problem), -1)  # the exact search's are as long as can be
         best = min(problem.buckets(closes), best, key=quality)
     end = problem.sync_end_ns(best)
     is_proved = is_exact or is_small
@@ -395,11 +396,9 @@ def _budget(problem: Problem) -> int:
 
 def climbed(problem: Problem, starts: Iterable[Buckets]) -> list[Buckets]:
     """Partitions climbed to from the first of ``starts`` that are contiguous, launched in ready order."""
+    able = (closes for start in starts if (closes := problem.closes(start)) is not None)
     found: list[Buckets] = []
-    for seed, start in enumerate(starts):
-        closes = problem.closes(start)
-        if closes is None or len(found) == CLIMBS:
-            continue
+    for seed, closes in enumerate(islice(able, CLIMBS)):
         tell("improving buckets by simulation")
         climb(problem.tables, closes, _budget(problem), seed)
         found.append(problem.buckets(closes))
@@ -408,7 +407,8 @@ def climbed(problem: Problem, starts: Iterable[Buckets]) -> list[Buckets]:
 
 @compiled
 def climb(tables: Tables, closes: Flags, budget: int, seed: int) -> tuple[int, int]:
-    """Improve ``closes`` in place, then change ends at random and improve again, for ``budget`` evaluations.
+    """Improve ``closes`` in place, then change ends at random and improve again, for ``budget`` evaluations;
+    with a ``seed`` below 0 ends are left out only, while nothing is lost.
 
     Moves: leave an end out (also where nothing is lost by it: fewer buckets), put one in, move one by 1, 2,
     3, 5 or 8 places to either side.
@@ -416,7 +416,7 @@ def climb(tables: Tables, closes: Flags, budget: int, seed: int) -> tuple[int, i
     Returns:
         The score reached, and the evaluations made.
     """
-    np.random.seed(seed)
+    np.random.seed(max(0, seed))
     places = closes.size
     best = score(tables, closes)
     kept = closes.copy()
@@ -426,7 +426,7 @@ def climb(tables: Tables, closes: Flags, budget: int, seed: int) -> tuple[int, i
         while improved and spent < budget:
             improved = False
             for place in range(places):
-                if tables.run_ends[place] or spent >= budget:
+                if tables.run_ends[place] or spent >= budget or (seed < 0 and not closes[place]):
                     continue
                 closes[place] = not closes[place]
                 end = score(tables, closes)
@@ -435,7 +435,7 @@ def climb(tables: Tables, closes: Flags, budget: int, seed: int) -> tuple[int, i
                     here, improved = end, True
                     continue
                 closes[place] = not closes[place]
-                if not closes[place]:
+                if not closes[place] or seed < 0:
                     continue
                 closes[place] = False
                 moved = False
@@ -451,6 +451,8 @@ def climb(tables: Tables, closes: Flags, budget: int, seed: int) -> tuple[int, i
                         break
                     closes[there] = False
                 closes[place] = not moved
+        if seed < 0:
+            return here, spent
         if here < best:
             best, stuck = here, 0
             kept[:] = closes
@@ -465,27 +467,3 @@ def climb(tables: Tables, closes: Flags, budget: int, seed: int) -> tuple[int, i
                 closes[place] = not closes[place]
         here = score(tables, closes)
         spent += 1
-
-
-@compiled
-def merge(tables: Tables, closes: Flags, budget: int) -> int:
-    """Leave ends out of ``closes``, in place, while nothing is lost; at most ``budget`` are tried.
-
-    Returns:
-        The score, which is no more than it was.
-    """
-    here = score(tables, closes)
-    merging = True
-    while merging and budget > 0:  # what could not be merged may be once others are
-        merging = False
-        for place in range(closes.size):
-            if tables.run_ends[place] or not closes[place] or budget == 0:
-                continue
-            closes[place] = False
-            end = score(tables, closes)
-            budget -= 1
-            if end <= here:
-                here, merging = end, True
-            else:
-                closes[place] = True
-    return here

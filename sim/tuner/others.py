@@ -1,5 +1,6 @@
 """The best size of other systems' buckets, for who asks for it: ZeRO's, Megatron's, and what FSDP2 wraps."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,25 +48,24 @@ def best_of(workload: Workload, hardware: Hardware, policy: str, *, most: int | 
     one_of("policy", policy, OTHERS)
     if most is None:
         most = min(_MOST, max(_FEWEST, _WORK // len(workload.gradients)))
-    choices: list[dict[str, Any]]
+    values: Sequence[int | str]
+    fixed: dict[str, Any] = {}
+    kind, name = "sizes on a logarithmic grid", "reduce_bucket_size"
     if policy == "fully_shard":
-        ways = unit_choices(workload)
-        choices = [{"units": units} for units in ways]
-        kind = f"of {len(ways)} ways to wrap (the root alone, every layer, blocks in groups of one size)"
+        name, values = "units", unit_choices(workload)
+        kind = f"of {len(values)} ways to wrap (the root alone, every layer, blocks in groups of one size)"
     elif policy == "megatron":
-        kind, size = "sizes on a logarithmic grid", default_bucket_size(hardware.world_size)
-        fixed = megatron_settings(workload)
-        choices = [{"bucket_size": one, **fixed} for one in _sizes(workload, size, most)]
+        name, fixed = "bucket_size", megatron_settings(workload)
+        values = _sizes(workload, default_bucket_size(hardware.world_size), most)
     else:
         if hardware.world_size > 1 and hardware.all_gather is None:
             raise NotModelledError(f"{policy}: {missing_curve(hardware, 'all_gather')}")
-        kind = "sizes on a logarithmic grid"
-        size = ZeroSettings(stage=STAGES[policy], dtype="float32").reduce_bucket_size
-        choices = [{"reduce_bucket_size": one} for one in _sizes(workload, size, most)]
+        default = ZeroSettings(stage=STAGES[policy], dtype="float32").reduce_bucket_size
+        values = _sizes(workload, default, most)
     tried: list[tuple[int, int, Assignment]] = []
-    for options in choices[:most]:
+    for value in values[:most]:
         try:
-            made = assign(workload, policy, **options)
+            made = assign(workload, policy, **{name: value, **fixed})
         except (InputError, NotModelledError):
             if not tried:  # the first, which is plain, says what cannot be trained at all
                 raise

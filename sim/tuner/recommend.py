@@ -19,7 +19,7 @@ from sim.systems.ddp_assignment import is_never_rebuilt, rebuild_order
 from sim.systems.registry import assign
 from sim.tuner.caps import CapCurve, cap_curve
 from sim.tuner.draws import draw
-from sim.tuner.gain import DEFAULT_WORDS, Paired, choose, doubted, judge_gain
+from sim.tuner.gain import DEFAULT_WORDS, Paired, choose, judge_gain, over_merges
 from sim.tuner.optimum import Optimum, find_optimum
 from sim.tuner.problem import Buckets, Problem, listened_to, tell
 from sim.tuner.setting import find_plateau, find_setting
@@ -125,7 +125,7 @@ def _recommend(problem: Problem, seed: int, draws: int) -> Recommendation:
     if best is not nominal:
         timeline = problem.simulate(best)
     report = reports[ANY_BUCKETS] if best is nominal else summarize(timeline)
-    gain = _gain(paired, best, against, instead_of=nominal if best is default else None)
+    gain = judge_gain(paired, best, against=against, instead_of=nominal if best is default else None)
     told: dict[str, Family] = {}
     for name, assignment in families.items():
         tell(f"playing the best of {name}")
@@ -188,20 +188,12 @@ def gain(
     problem = Problem(workload, hardware)
     default, against = compared_with(problem)
     paired = Paired(draw(problem, draws, seed), default)
-    return _gain(paired, problem.as_used(assignment), against)
+    return judge_gain(paired, problem.as_used(assignment), against=against)
 
 
 def compared_with(problem: Problem) -> tuple[Assignment, str]:
     """What a gain is told against: DDP's default, or the buckets that the job had; and in words."""
     return (problem.default, DEFAULT_WORDS) if problem.in_use is None else (problem.in_use, IN_USE)
-
-
-def _gain(paired: Paired, best: Assignment, against: str, instead_of: Assignment | None = None) -> Gain:
-    """The verdict, with what the search left out and what is doubtful in it."""
-    problem = paired.draws.problem
-    found = judge_gain(paired, best, against=against, instead_of=instead_of)
-    found = replace(found, sentence=found.sentence + over_merges(problem.workload))
-    return doubted(found, problem.job, problem.link)
 
 
 def best(
@@ -244,13 +236,6 @@ def _tell_proof(problem: Problem, optimum: Optimum) -> str:
     if not optimum.is_proved and optimum.at_least_ns:
         words += f"; at most {format_percent(end / optimum.at_least_ns - 1, 2)} above the optimum"
     return words
-
-
-def over_merges(workload: Workload) -> str:
-    """The end of a sentence on what is best, if only merges of whole buckets were searched; else empty."""
-    if not workload.is_of_whole_buckets:
-        return ""
-    return f" (over merges of the {len(workload.gradients)} buckets as recorded only)"
 
 
 def notes_on(workload: Workload, exposed_ns: int) -> tuple[str, ...]:

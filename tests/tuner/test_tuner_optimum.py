@@ -274,7 +274,7 @@ def test_without_copies_no_two_neighbours_can_be_merged_without_loss(case: Case)
     assert covers(problem)
     closes = problem.closes(found.buckets)
     assert closes is not None
-    climbing.merge(problem.tables, closes, 1000)
+    climbing.climb(problem.tables, closes, 1000, -1)
     assert problem.buckets(closes) == found.buckets
 
 
