@@ -23,10 +23,10 @@ from typing import NamedTuple
 import pytest
 
 import sim
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from tests.handmade import handmade
-from tests.published.figures import curve, figures
+from tests.handmade import handmade, wired
+from tests.published.figures import figures
 
 TOKENS, SEQUENCE, VOCABULARY = 16 * 512, 512, 50_257
 SINGLE_GPU_TOKENS_PER_S = {"gpt2-124M": 19_633.2}  # the file's first line
@@ -99,27 +99,18 @@ def gpt2(model: str) -> Workload:
 def nvlink_pair() -> Hardware:
     """Medians of 3 runs a size, with what is known of their scatter."""
     found = figures("null_case")["nvlink"]["bytes_min_median_max_ns"]
-    return Hardware(
-        name="2 A100, NVLink (vidur)",
-        world_size=2,
-        all_reduce=curve([[size, middle] for size, _, middle, _ in found]),
-        spread={
-            "all_reduce": {
-                str(size): {"count": 3, "min_ns": low, "median_ns": middle, "max_ns": high}
-                for size, low, middle, high in found
-            }
-        },
-    )
+    spread = {
+        str(size): {"count": 3, "min_ns": low, "median_ns": middle, "max_ns": high}
+        for size, low, middle, high in found
+    }
+    times = {size: middle for size, _, middle, _ in found}
+    return wired(times, name="2 A100, NVLink (vidur)", spread={"all_reduce": spread})
 
 
 def pcie_pair() -> Hardware:
     """The shortest time and the last slope of a public PCIe pair."""
     pair = figures("null_case")["pcie"]
-    return Hardware(
-        name="2 A100, PCIe assumed",
-        world_size=2,
-        all_reduce=(CurvePoint(num_bytes=0, duration_ns=pair["least_ns"]), *curve(pair["points"])),
-    )
+    return wired({0: pair["least_ns"]} | dict(pair["points"]), name="2 A100, PCIe assumed")
 
 
 @pytest.mark.parametrize("model", ["gpt2-124M", pytest.param("gpt2-774M", marks=pytest.mark.slow)])

@@ -7,7 +7,6 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 
 import sim
 from sim.clock import simpy_clock
-from sim.clock.machine_code import compiled
 from sim.clock.program import MOST_NS
 from sim.costs.service_time import service_ns
 from sim.errors import InputError
@@ -228,16 +226,6 @@ def test_only_a_search_puts_small_messages_aside() -> None:
     shared = replace(machine, shared_connection=True)
     problem = Problem(resnet50(), shared)
     assert (problem.hardware, problem.for_search.hardware) == (shared, machine)
-
-
-def test_a_kernel_without_a_file_is_compiled_without_being_kept() -> None:
-    made: dict[str, Any] = {}
-    exec("def total(values):\n    return values.sum()", made)
-    total = compiled(made["total"])
-    assert total(np.arange(5)) == 10
-    assert len(total.nopython_signatures) == 1
-    assert total.stats.cache_path is None
-    assert not total.stats.cache_hits
 
 
 THEIRS = """

@@ -225,20 +225,6 @@ def test_large_models_come_back(count: int, gbit: float, further: dict[str, Any]
     assert found.at_least_ns <= found.sync_end_ns <= found.at_least_ns * (1 + gap)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
-def test_climbed_is_near_the_optimum(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """If 14 gradients were too many to try: within 0.5 % of the best of 8,192."""
-    monkeypatch.setattr(optimum, "EXHAUSTIVE_PLACES", 3)
-    random = Random(seed)
-    ready = [10**7 * (14 - k) // 14 for k in range(14)]
-    sizes = [4 * random.choice([1, 64, 256, 1024]) * random.choice([64, 256, 1024]) for _ in range(14)]
-    workload, _ = tiny(ready, sizes, {0: 0}, 10**7)
-    gbit, latency = random.choice([4, 10, 40]), random.choice([10, 100, 1000])
-    case = workload, link(gbit, latency_us=latency, **FASTER_TOGETHER)
-    assert found_from(case).sync_end_ns <= 1.005 * compiled_minimum(Problem(*case))
-
-
 WITHOUT_EFFECTS = replace(link(4, world_size=4), launch_cost_ns=3)
 ABOVE = st.sampled_from([0, 0, 1, 2, 1000, 10**9])
 
