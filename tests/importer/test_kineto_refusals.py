@@ -278,6 +278,9 @@ def test_files_of_one_rank_or_of_several_jobs_are_errors(tmp_path: Path) -> None
     second.write_text(build(JOB, Dialect(bare_list=True))[0][1])
     with pytest.raises(InputError, match="do not say of which rank"):
         read_kineto([first, second], ImportOptions())
+    second.write_text(build(replace(JOB, shapes=((9, 9), (9,)) * 2), Dialect())[0][1])
+    with pytest.raises(InputError, match=r"b.json: step 0: its all-reduces .* are not those of .*a.json"):
+        read_kineto([first, second], ImportOptions())
     second.write_text(texts[1].replace("ProfilerStep#", "ProfilerStep#10"))
     with pytest.raises(InputError, match="shares no step"):
         read_kineto([first, second], ImportOptions())

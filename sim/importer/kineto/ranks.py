@@ -354,17 +354,13 @@ def align(ranks: Sequence[SeenRank], by_rank: Sequence[Sequence[SeenStep]], worl
         )
     for rank, steps in zip(ranks, by_rank, strict=True):
         for step, first in zip(steps, by_rank[0], strict=True):
-            ours, theirs = ([one.num_elements for one in each.reductions] for each in (step, first))
-            unlike = [
-                f"all-reduce {place} has {one} elements, that of {source} {other}"
-                for place, (one, other) in enumerate(zip(ours, theirs, strict=False))
-                if one != other and None not in (one, other)
-            ]
-            if len(ours) != len(theirs):
-                unlike = [f"{len(ours)} all-reduces of gradients, that of {source} has {len(theirs)}"]
-            if unlike:
-                where = f"{rank.trace.source}: step {step.number}"
-                raise InputError(f"{where}: {unlike[0]}; give the traces of one job")
+            sizes = [[one.num_elements for one in each.reductions] for each in (step, first)]
+            told = [pair for pair in zip(*sizes, strict=False) if None not in pair]
+            if len(sizes[0]) != len(sizes[1]) or any(one != other for one, other in told):
+                raise InputError(
+                    f"{rank.trace.source}: step {step.number}: its all-reduces of gradients are not those of "
+                    f"{source}; give the traces of one job"
+                )
     rows = list(zip(*by_rank, strict=True))  # by step, the same step of every rank
     ends = [
         np.array([[one.end_ns for one in step.reductions if one.timed] for step in row], np.int64).T
