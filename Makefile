@@ -36,7 +36,7 @@ test: .venv/installed  ## Run the tests that a user needs to trust the checkout
 		-o faulthandler_timeout=1500 -o faulthandler_exit_on_timeout=true
 
 test-all: .venv/installed  ## Run every test, the slow ones too
-	BUCKETSIM_TESTS=all $(BIN)/python -m pytest -m 'not bench'
+	BUCKETSIM_TESTS=all $(BIN)/python -m pytest -m ''
 
 # Where a GPU is, torch for it is there: nothing is installed, and no more of tests' own packages is needed than pytest.
 test-gpu:  ## Run the tests that need a GPU, by PYTHON with torch, bucketsim's dependencies and pytest
@@ -57,8 +57,7 @@ chaos: .venv/installed  ## Hurt what starts processes, ROUNDS=20 times: kills, p
 	ROUNDS=$(ROUNDS) SEED=$(SEED) $(BIN)/python -m pytest tests/chaos/test_rounds.py -m slow
 
 bench: .venv/installed  ## Benchmarks: writes tests/bench/README.md, row by row
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/bench -m bench --table=tests/bench/README.md \
-		--benchmark-columns=median,iqr,rounds --benchmark-sort=name --benchmark-group-by=group
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench
 
 golden: .venv/installed  ## Keep anew what every command and page says (tests/golden), and tell what changed
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.golden

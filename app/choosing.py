@@ -57,14 +57,14 @@ class Choice:
     @property
     def words(self) -> str:
         """The choice in a few words."""
-        named = [PICK_WORDS[self.pick]]
+        named = PICK_WORDS[self.pick]
         if self.pick == "cap" and self.cap_mb is not None:
-            named = [f"cap {format_number(self.cap_mb, 6)} MiB"]
-            named += [] if self.first_mb is None else [f"first {format_number(self.first_mb, 6)} MiB"]
+            first = "" if self.first_mb is None else f", first {format_number(self.first_mb, 6)} MiB"
+            named = f"cap {format_number(self.cap_mb, 6)} MiB{first}"
         if self.pick == "cap-list" and self.caps_mb:
             more = f" … {len(self.caps_mb)} in all" if len(self.caps_mb) > 4 else ""
-            named = [f"caps {', '.join(format_number(cap, 6) for cap in self.caps_mb[:4])} MiB{more}"]
-        return ", ".join([*named, *map(option_words, self.options)])
+            named = f"caps {', '.join(format_number(cap, 6) for cap in self.caps_mb[:4])} MiB{more}"
+        return ", ".join([named, *map(option_words, self.options)])
 
     def default_for(self, workload: Workload) -> "Choice":
         """DDP's default for the same job: as many micro-batches a step, compiled or not, and no other switch.
@@ -91,21 +91,20 @@ class Choice:
 
     @property
     def _same_job(self) -> dict[str, Any]:
-        options = dict(self.options)
-        steps = micro_batches(options)
+        steps = micro_batches(dict(self.options))
         same = {"accumulation_steps": steps} if steps != 1 else {}
         return same | {name: value for name, value in self.options if name == "optimize_ddp"}
 
     def told(self) -> dict[str, Any]:
         """The choice, for a provenance: the pick, its caps and every switch that is not at its default."""
-        caps = {"bucket_cap_mb": self.cap_mb, "first_bucket_mb": self.first_mb}
-        told: dict[str, Any] = {"pick": self.pick}
-        told |= {name: cap for name, cap in caps.items() if cap is not None}
-        if self.caps_mb is not None:
-            told["bucket_cap_mb_list"] = list(self.caps_mb)
-        if self.given is not None:
-            told["assignment_sha256"] = digest(self.given)
-        return told | dict(self.options)
+        told = {
+            "pick": self.pick,
+            "bucket_cap_mb": self.cap_mb,
+            "first_bucket_mb": self.first_mb,
+            "bucket_cap_mb_list": None if self.caps_mb is None else list(self.caps_mb),
+            "assignment_sha256": None if self.given is None else digest(self.given),
+        }
+        return {name: value for name, value in told.items() if value is not None} | dict(self.options)
 
     def with_given(self, given: Assignment | None) -> "Choice":
         """The choice with what was uploaded, where that is what is looked at; else the choice itself."""
@@ -160,11 +159,8 @@ class WhatIf:
     def beside(self, workload: Workload, hardware: Hardware) -> "WhatIf":
         """The same without what is so already: as many ranks, gradients that are all of this dtype."""
         is_of_it = all(gradient.dtype == self.precision for gradient in workload.gradients)
-        return replace(
-            self,
-            world_size=None if self.world_size == hardware.world_size else self.world_size,
-            precision=None if is_of_it else self.precision,
-        )
+        ranks = None if self.world_size == hardware.world_size else self.world_size
+        return replace(self, world_size=ranks, precision=None if is_of_it else self.precision)
 
     def told(self) -> dict[str, Any]:
         """What is changed, for a provenance: names and values of what is not as measured."""
@@ -204,8 +200,8 @@ class WhatIf:
         """
         if self.slowest_rank == 1.0:
             return None
+        factor = format_number(self.slowest_rank, 6)
         if not self.slowest_rank >= 1.0:
-            factor = format_number(self.slowest_rank, 6)
             raise InputError(f"slowest rank: {factor} is not legal; give a factor of 1 or more")
         slower = WhatIf(backward=self.slowest_rank).on(workload)
-        return replace(slower, name=f"{workload.name}, backward x {format_number(self.slowest_rank, 6)}")
+        return replace(slower, name=f"{workload.name}, backward x {factor}")

@@ -38,11 +38,8 @@ def command(
     argv = [sys.executable, "-P", str(_SERVING), "run", str(MAIN), "--server.address", ADDRESS]
     if port is not None:
         argv += ["--server.port", str(port)]
-    own = [
-        *([] if traces is None else ["--traces", str(traces.absolute())]),
-        *([] if watch is None else ["--watch", str(watch.absolute())]),
-        *([] if hardware is None else ["--hardware", str(hardware.absolute())]),
-    ]
+    given = {"--traces": traces, "--watch": watch, "--hardware": hardware}
+    own = [word for name, path in given.items() if path is not None for word in (name, str(path.absolute()))]
     return [*argv, "--", *own] if own else argv
 
 
@@ -55,8 +52,7 @@ def default_traces() -> Path | None:
 def settings(argv: Sequence[str]) -> Settings:
     """The settings in a command line; what is not ours is left alone."""
     parser = argparse.ArgumentParser(prog="bucketsim dash", add_help=False, allow_abbrev=False)
-    parser.add_argument("--traces", type=Path)
-    parser.add_argument("--watch", type=Path)
-    parser.add_argument("--hardware", type=Path)
+    for name in ("--traces", "--watch", "--hardware"):
+        parser.add_argument(name, type=Path)
     found, _ = parser.parse_known_args(list(argv))
     return Settings(traces=found.traces or default_traces(), watch=found.watch, hardware=found.hardware)

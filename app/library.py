@@ -35,32 +35,23 @@ class Library:
 
 def find(settings: Settings) -> Library:
     """What the traces directory and the watched one hold now."""
-    traces, live = settings.traces, {}
-    if settings.watch is not None:  # first: what was just measured is what one wants to see
-        live = _records(settings.watch, LIVE)
-    started = {}
-    if traces is not None:
-        started = _records(traces / "measured", "") | _records(traces / "systems", "systems/")
+    traces = settings.traces or Path("no traces")
+    # First: what was just measured is what one wants to see.
+    live = {} if settings.watch is None else _records(settings.watch, LIVE)
     return Library(
-        workloads=_documents(traces, "workloads"),
-        hardware=_documents(traces, "hardware"),
-        records=live | started,
-        all_records=live | ({} if traces is None else _records(traces, "")),
+        workloads=_documents(traces / "workloads"),
+        hardware=_documents(traces / "hardware"),
+        records=live | _records(traces / "measured", "") | _records(traces / "systems", "systems/"),
+        all_records=live | _records(traces, ""),
     )
 
 
-def _documents(traces: Path | None, folder: str) -> dict[str, Path]:
-    if traces is None:
-        return {}
-    home = traces / folder
+def _documents(home: Path) -> dict[str, Path]:
     return {str(path.relative_to(home).with_suffix("")): path for path in sorted(home.rglob("*.json"))}
 
 
 def _records(folder: Path, prefix: str) -> dict[str, Path]:
     if not folder.is_dir():
         return {}
-    names = {}
-    for path in sim.find_records(folder):
-        inside = path.relative_to(folder)
-        names[prefix + (path.name if inside == Path() else str(inside))] = path
-    return names
+    inside = {path: path.relative_to(folder) for path in sim.find_records(folder)}
+    return {f"{prefix}{path.name if at == Path() else at}": path for path, at in inside.items()}

@@ -40,7 +40,10 @@ def main() -> None:
     st.set_page_config(page_title="bucketsim", page_icon="🪣", layout="wide")
     st.html(_STYLE)
     settings = launch.settings(sys.argv[1:])
-    found = library.find(settings)
+    found, asked = library.find(settings), sources.Asked()
+
+    def go_to_tune() -> None:
+        st.switch_page(first, query_params=st.query_params.to_dict())
 
     def tune_page() -> None:
         tune.show(found, asked, validated)
@@ -54,12 +57,9 @@ def main() -> None:
     def cluster_page() -> None:
         cluster.show(found, first)
 
-    def go_to_tune() -> None:
-        st.switch_page(first, query_params=st.query_params.to_dict())
-
-    validated = st.Page(validate_page, title="Validate", icon=":material/fact_check:", url_path="validate")
     first = st.Page(tune_page, title="Tune", icon=":material/tune:", default=True)
     compared = st.Page(compare_page, title="Compare", icon=":material/compare_arrows:", url_path="compare")
+    validated = st.Page(validate_page, title="Validate", icon=":material/fact_check:", url_path="validate")
     page = st.navigation(
         [
             first,
@@ -72,10 +72,12 @@ def main() -> None:
             st.Page(manual.about, title="About", icon=":material/help:", url_path="about"),
         ]
     )
-    if _opens_on_live(settings, found) and page is first:
+    # A visit begins with the job that is watched, at its first run, where no address says else.
+    is_new = not st.session_state.get("has_begun")
+    st.session_state["has_begun"] = True
+    if page is first and is_new and not st.query_params and live.is_first(settings.watch, found):
         st.switch_page(validated)
     tune_knobs.take_slider()
-    asked = sources.Asked()
     if page in (first, compared):
         # Drawn here, they are the same widgets on both pages: what one page shows, the other shows.
         with st.sidebar:
@@ -89,19 +91,11 @@ def main() -> None:
 
 def _look(watch: Path, known: tuple[Path, ...]) -> None:
     """Show the page anew, with a word, once there are other records in ``watch`` than are ``known``."""
-    found = tuple(sim.find_records(watch))
-    if found != known:
+    if tuple(sim.find_records(watch)) != known:
         st.session_state["has_news"] = True
         st.rerun()
     if st.session_state.pop("has_news", False):
         st.toast("What ranks measured is here: see Validate.", icon=":material/fact_check:")
-
-
-def _opens_on_live(settings: launch.Settings, found: library.Library) -> bool:
-    """Whether a visit begins with the job that is watched: at its first run, where no address says else."""
-    is_new = not st.session_state.get("has_begun")
-    st.session_state["has_begun"] = True
-    return is_new and not st.query_params and live.is_first(settings.watch, found)
 
 
 if __name__ == "__main__":

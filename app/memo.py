@@ -2,9 +2,8 @@
 
 A noun in a key stands for itself alone, so that it is looked up at once however large it is; nouns that
 were read twice are made one by ``one``. A file stands for its name and when it was written. What can be
-called is told of progress, or opens what the rest of the key names: it is no part of it. Results are handed
-out as they are, for all visitors of this process, so they are frozen; and they are bounded by weight: a
-timeline of 20,000 gradients takes 20 MB, of 20 it takes 0.03.
+called is no part of a key. Results are handed out as they are, for all visitors of this process, so they
+are frozen; they are bounded by weight: a timeline of 20,000 gradients takes 20 MB, of 20 it takes 0.03.
 """
 
 import threading
@@ -47,9 +46,8 @@ class Memo(Generic[Asked, Value]):
 
     def known(self, *args: Asked.args, **kwargs: Asked.kwargs) -> Value | None:
         """What is kept, or None."""
-        key = self._named(*args, **kwargs)
         with self._lock:
-            return self._kept.get(key, (None, 0))[0]
+            return self._kept.get(self._named(*args, **kwargs), (None, 0))[0]
 
     def _named(self, *args: Any, **kwargs: Any) -> Hashable:
         bound = self._signature.bind(*args, **kwargs)
@@ -79,7 +77,7 @@ class _Itself:
 
 def _key(value: Any) -> Hashable:
     if isinstance(value, Path):
-        return value, stamp(value)
+        return value, _stamp(value)
     if is_dataclass(value):
         if type(value).__module__.startswith("sim."):
             return _Itself(value)
@@ -91,7 +89,7 @@ def _key(value: Any) -> Hashable:
     return None if callable(value) else value
 
 
-def stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
+def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
     """What changes when a file, or a file right in a directory, does; empty where there is none."""
     try:
         files = sorted(path.iterdir()) if path.is_dir() else [path]

@@ -1,15 +1,13 @@
 """Inputs, what happens to them under the assignment that was chosen, and the one answer: what to set.
 
 A new cap plays one assignment; only new inputs search and sweep again. What is remembered weighs as many
-gradients as it tells of, or, as even a small job's results have texts and parts of their own, ``_LEAST``:
-without it 100 kB of a recommendation for 20 gradients would weigh as 20, and thousands be kept.
+gradients as it tells of, or, as even a small job's results have texts and parts of their own, ``_LEAST``.
 """
 
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 import sim
 from app.choosing import Choice, Options, WhatIf
@@ -18,7 +16,7 @@ from sim.errors import SimError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CURVES, Hardware
 from sim.nouns.measurement import Measurement, Record
-from sim.nouns.recommendation import Recommendation
+from sim.nouns.recommendation import Recommendation, Setting
 from sim.nouns.report import Report
 from sim.nouns.timeline import PathSpan, Timeline
 from sim.nouns.workload import Workload
@@ -94,11 +92,7 @@ def load_hardware(path: Path) -> Hardware:
 
 @memo(_GRADIENTS, lambda made, *_: _of_inputs(None, made))
 def as_measured(record: Record) -> Inputs:
-    """The inputs from which the steps of a record are predicted, in the box and with the ranks it was run on.
-
-    Raises:
-        SimError: as ``sim.as_measured``.
-    """
+    """The inputs from which a record's steps are predicted; raises as ``sim.as_measured``."""
     measured = sim.as_measured(record)
     return Inputs(workload=one(measured.workload), hardware=one(measured.hardware))
 
@@ -196,55 +190,31 @@ def sweep(inputs: Inputs, options: Options = (), progress: Progress | None = Non
     return tuple(rows)
 
 
+@memo(_GRADIENTS, _of_inputs)
 def band(inputs: Inputs, progress: Progress | None = None) -> tuple[BandPoint, ...]:
     """How far single steps range at each cap, without switches and on equal ranks; empty: none varies."""
-    return _band(inputs.alike, progress)
-
-
-@memo(_GRADIENTS, _of_inputs)
-def _band(inputs: Inputs, progress: Progress | None = None) -> tuple[BandPoint, ...]:
     caps = [row.bucket_cap_mb for row in sweep(inputs, progress=progress)]
     draws = min(_MOST_DRAWS, max(_FEWEST_DRAWS, _DRAWN_GRADIENTS // len(inputs.workload.gradients)))
     return sim.step_band(inputs.workload, inputs.hardware, caps, draws=draws, progress=progress)
 
 
-def banded(inputs: Inputs) -> tuple[BandPoint, ...] | None:
-    """What ``band`` found, if it was asked before."""
-    return _band.known(inputs.alike)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What to set: one round cap, the best buckets that were found, or nothing.
+    """What to set, as ``setting`` says, and the steps of it.
 
     ``played`` is that, ``default`` what it is held against, in words ``against``: DDP's default for the same
-    job, or the buckets that a recorded job had. ``best`` is the best buckets that were found:
-    None where they cannot be had under the switches. ``cap_mb`` is the round cap to set, and ``capped`` its
-    step; None where none is faster than the default. ``pick``, ``cap_mb`` and ``is_alike`` are those of a
-    ``Setting``. ``why_none``: why no gain can be told, under any switches; empty where one can.
+    job, or the buckets that a recorded job had. ``best`` is the best buckets that were found, None where
+    they cannot be had under the switches; ``capped`` that of the setting's round cap. ``why_none``: why no
+    gain can be told, under any switches; empty where one can.
     """
 
-    pick: Literal["cap", "recommended", "default"]
+    setting: Setting
     played: Played
     default: Played
-    best: Played | None
-    cap_mb: float | None = None
+    best: Played | None = None
     capped: Played | None = None
-    is_alike: bool = False
     against: str = DEFAULT_WORDS
     why_none: str = ""
-
-    @property
-    def saved_ns(self) -> int:
-        """What it saves of the step that it is held against."""
-        return self.default.report.step_ns - self.played.report.step_ns
-
-    @property
-    def behind_ns(self) -> int | None:
-        """How much longer the step of the cap is than under the best buckets that were found."""
-        if self.best is None or self.capped is None:
-            return None
-        return self.capped.report.step_ns - self.best.report.step_ns
 
 
 def find_answer(
@@ -255,34 +225,26 @@ def find_answer(
     ``is_plain``: neither switches nor a slowest rank are in force, so that ``found`` says of this very job
     what to set.
     """
-    best, in_use = None, None
+    best, against, options = None, DEFAULT_WORDS, choice.options_under_ddp
     with suppress(SimError):
         best = play(inputs, choice.recommended)
     if is_plain and found.against != DEFAULT_WORDS and inputs.workload.job is not None:
         in_use = one(Assignment(bucket_indices=inputs.workload.job.bucket_indices))
-        default = play(inputs, Choice(pick="given", given=in_use))
+        default, against = play(inputs, Choice(pick="given", given=in_use)), found.against
     setting = found.setting if is_plain or found.gain.refuted else None
     if setting is None:
-        rows = sweep(inputs, choice.options_under_ddp)
-        setting = find_setting(
-            {row.bucket_cap_mb: row.step_ns for row in rows if row.bucket_cap_mb},
-            default_ns=default.report.step_ns,
-            best_ns=None if best is None else best.report.step_ns,
-        )
-    capped = None
-    if setting.cap_mb is not None:
-        options = choice.options_under_ddp
-        capped = play(inputs, Choice(pick="cap", cap_mb=setting.cap_mb, options=options))
-    played = {"cap": capped, "recommended": best}.get(setting.pick) or default
+        best_ns = None if best is None else best.report.step_ns
+        rows = {row.bucket_cap_mb: row.step_ns for row in sweep(inputs, options) if row.bucket_cap_mb}
+        setting = find_setting(rows, default_ns=default.report.step_ns, best_ns=best_ns)
+    cap_mb = setting.cap_mb
+    capped = None if cap_mb is None else play(inputs, Choice(pick="cap", cap_mb=cap_mb, options=options))
     return Answer(
-        pick=setting.pick,
-        played=played,
+        setting=setting,
+        played={"cap": capped, "recommended": best}.get(setting.pick) or default,
         default=default,
         best=best,
-        cap_mb=setting.cap_mb,
         capped=capped,
-        is_alike=setting.is_alike,
-        against=DEFAULT_WORDS if in_use is None else found.against,
+        against=against,
         why_none=found.gain.sentence if found.gain.refuted else "",
     )
 

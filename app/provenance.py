@@ -1,6 +1,5 @@
 """Who said so: versions and digests, for the screen and for every export."""
 
-import html
 import json
 import platform
 from collections.abc import Iterable, Mapping
@@ -28,29 +27,22 @@ def tool_version() -> str:
         return "unknown"
 
 
-def provenance(
-    inputs: Inputs,
-    scaled: Mapping[str, Any],
-    choice: Mapping[str, Any] | None = None,
-    switches: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+def provenance(inputs: Inputs, scaled: Mapping[str, Any], **more: Mapping[str, Any]) -> dict[str, Any]:
     """What a result came from.
 
-    ``scaled`` is what is not as it was measured, ``choice`` the assignment that was chosen and its switches,
-    ``switches`` those under which many assignments were played.
+    ``scaled`` is what is not as it was measured; of ``more``, ``choice`` is the assignment that was chosen
+    and its switches, ``switches`` those under which many assignments were played.
     """
     files = inputs.origin or inputs
-    return {
+    told = {
         "tool": f"bucketsim {tool_version()}",
         "python": platform.python_version(),
         "workload": inputs.workload.name,
         "workload_sha256": digest(files.workload),
         "hardware": inputs.hardware.name,
         "hardware_sha256": digest(files.hardware),
-        **({"scaled": dict(scaled)} if scaled else {}),
-        **({"choice": dict(choice)} if choice else {}),
-        **({"switches": dict(switches)} if switches else {}),
     }
+    return told | {name: dict(what) for name, what in {"scaled": scaled, **more}.items() if what}
 
 
 def origin_words(where_from: Mapping[str, Any]) -> str:
@@ -78,12 +70,6 @@ def signed_snippet(text: str, where_from: Mapping[str, Any]) -> str:
     """Python lines under a comment that says where they come from."""
     origin = _short(where_from, "scaled", "choice")
     return "".join(f"# {name}: {value}\n" for name, value in origin.items()) + text
-
-
-def signed_html(text: str, where_from: Mapping[str, Any]) -> str:
-    """A page with its origin in its head, where no reader of HTML shows it."""
-    origin = html.escape(json.dumps(where_from, ensure_ascii=True))
-    return text.replace("<head>", f'<head><meta name="provenance" content="{origin}" />', 1)
 
 
 def _short(where_from: Mapping[str, Any], *more: str) -> dict[str, str]:

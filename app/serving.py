@@ -8,14 +8,12 @@ and each heap keeps most of what was ever freed in it.
 import ctypes
 import gc
 import os
-import pkgutil
 import platform
 import runpy
 import signal
 import sys
 import threading
 from importlib import import_module
-from types import FrameType
 
 _M_ARENA_MAX, _HEAPS = -8, 2  # the option's number in glibc's malloc.h
 # One thread sends what pages draw in others. Whenever it was idle it waits so long for one that computes:
@@ -23,30 +21,21 @@ _M_ARENA_MAX, _HEAPS = -8, 2  # the option's number in glibc's malloc.h
 _TURN_S = 0.0005
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
+def _leave(*_: object) -> None:
     os.write(2, b"interrupted\n")
     os._exit(130)
 
 
 def _warm_up() -> None:
-    """Import what needs no server that runs, as caches and components do, and play a step.
-
-    What is there then is no garbage: to look through it takes 0.1 s each time.
-    """
-    import_module("pandas")  # first, as in main
-    import sim
-    from app import figures
-    from sim.nouns.hardware import CurvePoint, Hardware
-    from sim.nouns.workload import Gradient, Workload
-
-    for module in pkgutil.iter_modules(figures.__path__, f"{figures.__name__}."):
-        import_module(module.name)
-    gradient = Gradient(index=0, name="any", shape=(4,), dtype="float32", num_bytes=16, ready_ns=1)
-    workload = Workload(name="any", gradients=(gradient,), forward_ns=1, backward_ns=2, optimizer_ns=1)
-    hardware = Hardware(name="any", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=1),))
-    played = sim.simulate(workload, hardware, sim.assign(workload), "analytic")
-    sim.summarize(played)
-    sim.critical_path(played)
+    """Import what needs no server that runs, as caches and components do; it is no garbage to look at."""
+    for name in (
+        "pandas",
+        "app.figures.timeline",
+        "app.figures.records",
+        "sim.clock.play",
+        "sim.tuner.recommend",
+    ):
+        import_module(name)
     gc.freeze()
 
 

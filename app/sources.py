@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import streamlit as st
+from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 import sim
 from app import playing
@@ -33,7 +34,6 @@ from sim.nouns.workload import Workload
 from sim.units import format_ms, format_size
 
 MEASURED, BUNDLED, UPLOAD = "measured", "bundled", "upload"
-_BEFORE = "started_from"
 _START_WORDS = {MEASURED: "measured run", BUNDLED: "bundled files", UPLOAD: "upload"}
 _UPLOADS, _TOLD = "up", "told_of_uploads"
 _MOST_LINES = 20
@@ -58,7 +58,7 @@ _FULL = "What a leaf's hosts can send, over what it can pass up: 1 is full bisec
 _OFF = "Off: data between GPUs without NVLink goes through host memory."
 _HOSTS = Setting("hosts", "Hosts", 4, most=20_000)
 _LEAF = Setting("hosts_per_leaf", "Hosts per leaf switch", 32, help=_ON_LEAF)
-_GPUS = Setting("gpus", "GPUs", 4, most=16)
+_GPUS = Setting("gpus", "GPUs per host", 4, most=16)
 _PEER = Setting("peer_to_peer", "GPUs reach each other over PCIe", True, help=_OFF)
 _OVER = Setting("oversubscription", "Oversubscription", 1.0, (1.0, 1.5, 2.0, 3.0, 4.0, 8.0), help=_FULL)
 _PCIE = Setting("pcie_gen", "PCIe generation", 4, (3, 4, 5))
@@ -66,7 +66,7 @@ _SOCKETS = Setting("sockets", "Sockets", 2, (1, 2))
 _GBIT = Setting("gbit_per_s", "Network, Gbit/s", 10, (1, 10, 25, 40, 100, 200))
 _PROTOCOL = Setting("protocol", "Protocol", "tcp", ("tcp", "rdma"))
 _GENERATION = Setting("generation", "GPUs", "hopper", ("ampere", "hopper"))
-_EACH_GPUS = replace(_GPUS, label="GPUs per host")
+_NO_PEER = replace(_PEER, default=False)
 # What each ready-made cluster lets one set here; what is not listed keeps its own value.
 PRESETS: dict[str, tuple[Setting, ...]] = {
     "dgx_h100": (_HOSTS, _LEAF, _OVER),
@@ -77,29 +77,31 @@ PRESETS: dict[str, tuple[Setting, ...]] = {
     "gh200_slingshot": (_HOSTS, replace(_LEAF, default=4)),
     "nvl72": (replace(_HOSTS, default=1), _LEAF, _OVER),
     "pcie_box": (_GPUS, _PCIE, _SOCKETS, _PEER),
-    "pcie_hosts": (
-        *(_HOSTS, _EACH_GPUS, _GBIT, _PROTOCOL, _PCIE, _SOCKETS, replace(_PEER, default=False), _OVER),
-    ),
+    "pcie_hosts": (_HOSTS, _GPUS, _GBIT, _PROTOCOL, _PCIE, _SOCKETS, _NO_PEER, _OVER),
     "hgx_ethernet": (_HOSTS, _GBIT, _GENERATION, _OVER),
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Preset:
     """A ready-made cluster and what of it is set."""
 
     name: str
-    settings: tuple[tuple[str, Any], ...]
+    settings: tuple[tuple[str, Any], ...] = ()
 
     @property
     def words(self) -> str:
         """What it is called among the hardware."""
         return f"computed: {MACHINE_WORDS[self.name]}"
 
+    @property
+    def turned(self) -> dict[str, Any]:
+        """The settings that are not as they stand at first."""
+        first = {one.name: one.default for one in PRESETS[self.name]}
+        return {name: value for name, value in self.settings if value != first[name]}
+
 
 Machine = str | Preset | Hardware | Cluster  # a name in the library, or of the upload
-
-
 Outcome = Uploaded | str  # what an upload holds, or in one line why it holds nothing
 
 
@@ -125,21 +127,14 @@ class Asked:
         """Whether an assignment was uploaded."""
         return self.uploaded is not None and self.uploaded.assignment is not None
 
-    @property
-    def words(self) -> str:
-        """The names that were chosen, as the library has them: different files may be of one name inside."""
-        machine = self.hardware if isinstance(self.hardware, str) else None
-        return ", ".join(name for name in (self.record, self.workload, machine) if name is not None)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
     """The inputs that were read, and what belongs to them.
 
-    ``record`` is the name of the library's measured record of these inputs, None if there is none.
-    ``measured`` is an uploaded record of them, or the steps of an uploaded trace. ``assignment`` was uploaded
-    beside the inputs. ``is_carried``: the inputs are those that a run was measured with, in place of those of
-    the files.
+    ``record`` is the name of the library's measured record of these inputs, None if there is none, and
+    ``measured`` an uploaded one, or the steps of an uploaded trace. ``assignment`` was uploaded beside them.
+    ``is_carried``: the inputs are those that a run was measured with, in place of those of the files.
     """
 
     inputs: Inputs
@@ -151,85 +146,59 @@ class Given:
 
 def ask(library: Library) -> Asked:
     """Draw the widgets, where the caller stands (the sidebar)."""
-    starts = [UPLOAD]
-    if library.workloads:
-        starts.insert(0, BUNDLED)
-    if library.records:
-        starts.insert(0, MEASURED)
+    has = {MEASURED: library.records, BUNDLED: library.workloads, UPLOAD: True}
     words = "Measured runs hold workload, hardware and what real ranks did. Uploads are not in the URL."
     named = {"format_func": _START_WORDS.__getitem__}
-    start = ask_for(st.selectbox, "Start from", "start", words, starts, **named)
-    _stay(library, st.session_state.get(_BEFORE), start)
-    st.session_state[_BEFORE] = start
+    start = ask_for(st.selectbox, "Start from", "start", words, [name for name in has if has[name]], **named)
     if start == MEASURED:
         return Asked(record=ask_for(st.selectbox, "Record", "record", None, list(library.records)))
-    upload = _ask_upload() if start == UPLOAD else None
-    if start == UPLOAD and upload is None:
-        return Asked()  # nothing yet: bundled files are never shown in the place of an upload
-    uploaded = None if isinstance(upload, str) else upload
-    workload = None
+    asked = Asked(upload=ask_upload() if start == UPLOAD else None)
+    if start == UPLOAD and asked.upload is None:
+        return asked  # nothing yet: bundled files are never shown in the place of an upload
+    uploaded, workload = asked.uploaded, None
     if library.workloads and (uploaded is None or uploaded.workload is None):
         words = "What each GPU computes in a step: gradients, and when backward makes them ready."
         workload = ask_for(st.selectbox, "Workload", "workload", words, list(library.workloads))
-    return Asked(workload=workload, hardware=_machine(library, uploaded), upload=upload)
-
-
-def _stay(library: Library, before: str | None, start: str) -> None:
-    """Turn what is asked next to what was looked at before, where what one starts from now has it, too."""
-    state, found = st.session_state, dict[str, str]()
-    with suppress(SimError, KeyError):  # what cannot be read, or is a ready-made cluster, is nowhere else
-        if (before, start) == (MEASURED, BUNDLED):
-            folder = library.records[state["record"]]
-            found = {
-                "workload": _alike(library.workloads, playing.load_workload, folder / "workload.json"),
-                "hardware": _alike(library.hardware, playing.load_hardware, folder / "hardware.json"),
-            }
-        elif (before, start) == (BUNDLED, MEASURED):
-            workload, hardware = library.workloads[state["workload"]], library.hardware[state["hardware"]]
-            found = {"record": _record_of(library, _load(workload, hardware)) or ""}
-    if all(found.values()) and not found.keys() & st.query_params.keys():  # an address says what it asks for
-        for key, name in found.items():
-            state[key] = name
-
-
-def _alike(files: Mapping[str, Path], load: Callable[[Path], Any], wanted: Path) -> str:
-    """The name of the file that has the same in it as ``wanted``; empty: none has."""
-    same = load(wanted)
-    return next((name for name, path in files.items() if load(path) == same), "")
-
-
-def _machine(library: Library, uploaded: Uploaded | None) -> Machine | None:
-    """One of the upload's machines, a bundled one, or a ready-made cluster, in this order."""
-    own = _machines_of(uploaded)
-    presets = {Preset(name=name, settings=()).words: name for name in PRESETS}
-    machines: dict[str, Machine] = {**own, **{name: name for name in library.hardware}, **presets}
+    own: dict[str, Machine] = {}
+    if uploaded is not None:
+        for machine in uploaded.hardware:
+            own[f"{uploaded_words(machine.name)}, {counted(machine.world_size, 'rank')}"] = machine
+        if uploaded.cluster is not None:
+            own[f"{uploaded_words(uploaded.cluster.name)}, computed"] = uploaded.cluster
     words = (
         "What carries the gradients: measured by `bucketsim calibrate` or read from an upload, or computed "
         "for a ready-made cluster by NCCL's cost model from data sheets."
     )
-    chosen: str | None
-    if own:  # a key of its own, so that new files come with their own machine; they are not in the URL
-        chosen = st.selectbox("Hardware", list(machines), key="up_hardware", help=words)
-    else:
-        chosen = ask_for(st.selectbox, "Hardware", "hardware", words, list(machines))
-    if chosen is None or chosen not in presets:
-        return None if chosen is None else machines[chosen]
-    settings = settings_of(presets[chosen])
+    # Where the upload has some, a key of its own: new files come with their own machine, and are in no URL.
+    place: dict[str, Any] = {"key": "up_hardware", "bind": None} if own else {"key": "hardware"}
+    return replace(asked, workload=workload, hardware=ask_machine(library, own, "Hardware", words, **place))
+
+
+def ask_machine(
+    library: Library,
+    more: Mapping[str, Machine | None],
+    label: str,
+    words: str,
+    *,
+    prefix: str = "",
+    **place: Any,
+) -> Machine | None:
+    """Draw a choice of machines, where the caller stands, and read it: ``more``, bundled and ready-made ones.
+
+    ``prefix`` goes before the keys of what a ready-made cluster lets one set.
+    """
+    presets = {preset.words: preset for preset in map(Preset, PRESETS)}
+    machines: dict[str, Machine | None] = {**more, **{name: name for name in library.hardware}, **presets}
+    chosen = ask_for(st.selectbox, label, place.pop("key"), words, list(machines), **place)
+    machine = machines.get(chosen)
+    if not isinstance(machine, Preset):
+        return machine
+    settings = settings_of(machine.name, prefix)
     st.caption(
         "Computed from data sheets by NCCL's cost model; nobody measured it. The Cluster page shows the "
         "machine."
     )
-    return Preset(name=presets[chosen], settings=tuple(sorted(settings.items())))
-
-
-def _machines_of(uploaded: Uploaded | None) -> dict[str, Machine]:
-    found: dict[str, Machine] = {}
-    for place, machine in enumerate(() if uploaded is None else uploaded.hardware):
-        shown = f"{uploaded_words(machine.name)}, {counted(machine.world_size, 'rank')}"
-        found[shown if shown not in found else f"{shown} ({place + 1})"] = machine
-    if uploaded is not None and uploaded.cluster is not None:
-        found[f"{uploaded_words(uploaded.cluster.name)}, computed"] = uploaded.cluster
-    return found
+    return replace(machine, settings=tuple(sorted(settings.items())))
 
 
 def uploaded_words(name: str) -> str:
@@ -238,35 +207,23 @@ def uploaded_words(name: str) -> str:
     return f"uploaded: {name if len(name) <= 60 else f'{name[:59]}…'}"
 
 
-def settings_of(preset: str) -> dict[str, Any]:
+def settings_of(preset: str, prefix: str = "") -> dict[str, Any]:
     """Draw what a ready-made cluster lets one set, where the caller stands, and read it."""
-    return {each.name: ask_setting(f"{preset}_{each.name}", each) for each in PRESETS[preset]}
+    found = {}
+    of: tuple[Any, ...]
+    for each in PRESETS[preset]:
+        label, first, key, words = each.label, each.default, f"{prefix}{preset}_{each.name}", each.help
+        if each.choices:
+            of = st.selectbox, label, key, words, each.choices, each.choices.index(first)
+        elif isinstance(first, bool):
+            of = st.toggle, label, key, words, first
+        else:
+            of = st.number_input, label, key, words, 1, each.most, first, 1
+        found[each.name] = ask_for(*of)
+    return found
 
 
-def ask_setting(key: str, setting: Setting) -> Any:
-    """Draw one setting, where the caller stands, and read it."""
-    label, first, words = setting.label, setting.default, setting.help
-    if setting.choices:
-        return ask_for(st.selectbox, label, key, words, setting.choices, setting.choices.index(first))
-    if isinstance(first, bool):
-        return ask_for(st.toggle, label, key, words, first)
-    return ask_for(st.number_input, label, key, words, 1, setting.most, first, 1)
-
-
-class UploadedFile(Protocol):
-    """Of streamlit's uploaded file what is used here."""
-
-    file_id: str
-    name: str
-
-    def getbuffer(self) -> memoryview:
-        """The content, without a copy of it."""
-
-    def getvalue(self) -> bytes:
-        """The content."""
-
-
-def _ask_upload() -> Outcome | None:
+def ask_upload() -> Outcome | None:
     """What was uploaded for Tune, Compare and Cluster, whichever of them asked for it."""
     words = (
         "Drag any of these here, several at once; each is told by its content. Traces of torch.profiler "
@@ -275,14 +232,13 @@ def _ask_upload() -> Outcome | None:
         "measured record. 50 MB a file; for larger ones `bucketsim import` on the command line makes small "
         "files to upload."
     )
-    files = kept_files("Files", _UPLOADS, words, accept_multiple_files=True)
+    files = kept_files("Files", _UPLOADS, words)
     if not files:
         return None
     with st.expander("Fill in what the files lack: ranks"):
         lacks = "How many ranks the files are of, where they do not say it. Empty: as the files say."
-        empty = {"placeholder": "as the files say"}
         of = ("World size, ranks", "up_world_size", lacks, 1, MAX_RANKS, None, 1)
-        ranks: int | None = ask_for(st.number_input, *of, **empty)
+        ranks: int | None = ask_for(st.number_input, *of, placeholder="as the files say")
     st.session_state[_TOLD] = ranks
     outcome = read_files(files, ranks)
     if not isinstance(outcome, str):
@@ -297,44 +253,33 @@ def uploaded_workload() -> Workload | None:
     return None if isinstance(outcome, str) else outcome.workload
 
 
-def one_file(label: str, key: str, help_text: str | None = None) -> UploadedFile | None:
-    """One JSON file that was uploaded in this session."""
-    return next(iter(kept_files(label, key, help_text, type=["json"])), None)
-
-
-def kept_files(label: str, key: str, help_text: str | None, **more: Any) -> list[UploadedFile]:
+def kept_files(label: str, key: str, words: str) -> list[UploadedFile]:
     """Ask for files; those of this session stay while one looks elsewhere, where a widget forgets them."""
     kept = f"{key}_kept"
 
     def forget() -> None:
         st.session_state.pop(kept, None)
 
-    given = st.file_uploader(label, key=key, help=help_text, on_change=forget, **more)
+    given = st.file_uploader(label, key=key, help=words, on_change=forget, accept_multiple_files=True)
     if given:
-        st.session_state[kept] = list(given) if more.get("accept_multiple_files") else [given]
+        st.session_state[kept] = list(given)
     files: list[UploadedFile] = st.session_state.get(kept, [])
     if files and not given:
-        names = ", ".join(file.name for file in files[:3]) + (
-            f" and {len(files) - 3} more" if len(files) > 3 else ""
-        )
-        st.caption(plain(f"Still in use: {names}. Give others to replace them."))
+        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+        names = ", ".join(file.name for file in files[:3])
+        st.caption(plain(f"Still in use: {names}{more}. Give others to replace them."))
         st.button("Forget these files", key=f"{key}_forget", on_click=forget, icon=":material/delete:")
     return files
 
 
-def content_digest(file: UploadedFile) -> str:
-    """What stands for the bytes of a file, which are hashed once however often a page is drawn."""
-    return _sha256(file.file_id, file.getbuffer)
-
-
 @memo(2_000)
 def _sha256(file_id: str, content: Callable[[], memoryview]) -> str:
-    return hashlib.sha256(content()).hexdigest()
+    return hashlib.sha256(content()).hexdigest()  # once however often a page is drawn
 
 
 def read_files(files: Sequence[UploadedFile], world_size: int | None = None) -> Outcome:
     """What the files hold together, or why they do not; which is remembered as well."""
-    names = tuple(sorted((file.name, content_digest(file)) for file in files))
+    names = tuple(sorted((file.name, _sha256(file.file_id, file.getbuffer)) for file in files))
     return _read_files(names, world_size, lambda: [(file.name, file.getvalue()) for file in files])
 
 
@@ -356,7 +301,19 @@ def _tell_read(uploaded: Uploaded) -> None:
 
     Sentences quote the files, and nothing in them acts as markup.
     """
-    st.caption(plain(summary(uploaded)))
+    words = []
+    if (workload := uploaded.workload) is not None:
+        words += [counted(len(workload.gradients), "gradient"), format_size(workload.total_bytes)]
+        words.append(f"backward {format_ms(workload.backward_ns)}")
+    words += [f"from {len(uploaded.ranks)} ranks"] if len(uploaded.ranks) > 1 else []
+    words += [f"hardware of {counted(one.world_size, 'rank')}" for one in uploaded.hardware[:6]]
+    words += [] if uploaded.cluster is None else [f"the cluster {uploaded.cluster.name}"]
+    if uploaded.assignment is not None:
+        words.append(f"an assignment of {counted(len(uploaded.assignment.bucket_indices), 'bucket')}")
+    if uploaded.record is not None:
+        words.append(counted(len(uploaded.record.candidates), "measured assignment"))
+    holds = ", ".join(words) or "no workload and no hardware"
+    st.caption(plain(f"{', '.join(uploaded.formats)}: {holds}"))
     titles = {
         "Found in the files": uploaded.said("found"),
         "Assumed, as they do not say it": uploaded.said("assumed"),
@@ -367,35 +324,10 @@ def _tell_read(uploaded: Uploaded) -> None:
     if any(titles.values()):
         with st.expander("What was read", icon=":material/fact_check:"):
             for title, sentences in titles.items():
-                if sentences:
-                    more = len(sentences) - _MOST_LINES
-                    shown = [
-                        *map(plain, sentences[:_MOST_LINES]),
-                        *([f"and {more} more"] if more > 0 else []),
-                    ]
-                    st.markdown(f"**{title}**")
-                    st.markdown("\n".join(f"- {line}" for line in shown))
-
-
-def summary(uploaded: Uploaded) -> str:
-    """An upload in one line: ``kineto: 161 gradients, 44.6 MiB, backward 24.1 ms, from 8 ranks``."""
-    words = []
-    if (workload := uploaded.workload) is not None:
-        words += [counted(len(workload.gradients), "gradient"), format_size(workload.total_bytes)]
-        words.append(f"backward {format_ms(workload.backward_ns)}")
-    if len(uploaded.ranks) > 1:
-        words.append(f"from {len(uploaded.ranks)} ranks")
-    if uploaded.hardware:
-        sizes = ", ".join(str(each.world_size) for each in uploaded.hardware[:6])
-        more = f" and {len(uploaded.hardware) - 6} more" if len(uploaded.hardware) > 6 else ""
-        words.append(f"hardware of {sizes}{more} rank{'' if sizes == '1' else 's'}")
-    if uploaded.cluster is not None:
-        words.append(f"the cluster {uploaded.cluster.name}")
-    if uploaded.assignment is not None:
-        words.append(f"an assignment of {counted(len(uploaded.assignment.bucket_indices), 'bucket')}")
-    if uploaded.record is not None:
-        words.append(counted(len(uploaded.record.candidates), "measured assignment"))
-    return f"{', '.join(uploaded.formats)}: {', '.join(words) or 'no workload and no hardware'}"
+                more = len(sentences) - _MOST_LINES
+                shown = [*map(plain, sentences[:_MOST_LINES]), *([f"and {more} more"] if more > 0 else [])]
+                if shown:
+                    st.markdown("\n".join([f"**{title}**\n", *(f"- {line}" for line in shown)]))
 
 
 def read(library: Library, asked: Asked) -> Given | None:
@@ -410,14 +342,16 @@ def read(library: Library, asked: Asked) -> Given | None:
         return _as_measured(Given(inputs=inputs, record=asked.record), folder)
     if isinstance(asked.upload, str):
         raise InputError(asked.upload)
-    uploaded, workload = asked.uploaded, None
+    uploaded, step = asked.uploaded, None
+    workload = None if uploaded is None else uploaded.workload
     if asked.workload is not None:
-        workload = playing.load_workload(library.workloads[asked.workload])
+        path = library.workloads[asked.workload]
+        workload, step = playing.load_workload(path), _step_beside(path.parent)
     elif uploaded is not None:
-        workload = uploaded.workload
+        step = uploaded.recorded_step
     if workload is None or asked.hardware is None:
         return None
-    inputs = Inputs(workload=workload, hardware=_hardware(library, asked.hardware))
+    inputs = Inputs(workload=workload, hardware=hardware_of(library, asked.hardware))
     given = Given(inputs=inputs, record=_record_of(library, inputs))
     if uploaded is not None:
         given = replace(given, assignment=uploaded.assignment)
@@ -425,19 +359,12 @@ def read(library: Library, asked: Asked) -> Given | None:
         own = (uploaded.workload, *uploaded.hardware[:1])
         if uploaded.record is not None and own == (inputs.workload, inputs.hardware):
             given = _as_measured(replace(given, measured=uploaded.record), uploaded.record)
-    measured = _recorded_step(library, asked)
-    return given if measured is None else replace(given, inputs=playing.held(given.inputs, measured))
-
-
-def _recorded_step(library: Library, asked: Asked) -> Measurement | None:
-    """The step that the job of the workload took while it was recorded, where that is known."""
-    if asked.workload is not None:
-        return _step_in(library.workloads[asked.workload].parent)
-    return None if asked.uploaded is None else asked.uploaded.recorded_step
+    return given if step is None else replace(given, inputs=playing.held(given.inputs, step))
 
 
 @memo(32)
-def _step_in(folder: Path) -> Measurement | None:
+def _step_beside(folder: Path) -> Measurement | None:
+    """The step that the job of a workload took while it was recorded, where that is known."""
     return recorded_step(folder / "workload.json")
 
 
@@ -475,9 +402,11 @@ def _load(workload: Path, hardware: Path) -> Inputs:
     return Inputs(workload=playing.load_workload(workload), hardware=playing.load_hardware(hardware))
 
 
-def _hardware(library: Library, machine: Machine) -> Hardware:
-    """A machine; of a cluster its collectives are computed."""
+def hardware_of(library: Library, machine: Machine) -> Hardware:
+    """A machine; of a cluster its collectives are computed. Raises ``SimError`` where there is none such."""
     if isinstance(machine, str):
+        if machine not in library.hardware:
+            raise InputError(f"machine: there is no bundled hardware {machine!r} any more")
         return playing.load_hardware(library.hardware[machine])
     if isinstance(machine, Hardware):
         return machine
@@ -507,68 +436,49 @@ def measured_run(library: Library, given: Given) -> Source | None:
 def tell_inputs(given: Given, asked: Asked) -> None:
     """Workload, hardware and when it was calibrated, and their files: several may have one name.
 
-    And that a part of what is shown was not uploaded: it is bundled, and nobody need have meant it.
+    And that a part of what is shown was not uploaded: it is bundled, and nobody need have meant it. Where the
+    inputs are those of a run, and under which switches a recorded job is asked about.
     """
-    hardware = given.inputs.hardware
+    workload, hardware = given.inputs.workload, given.inputs.hardware
     when = hardware.provenance.get("date")
     calibrated = f", calibrated {when[:16].replace('T', ' ')}" if isinstance(when, str) else ""
-    named = f"{given.inputs.workload.name} on {hardware.name}{calibrated}"
-    run = given.record if given.record != asked.record else None  # of these very files
-    st.caption(plain(" · ".join(filter(None, [named, asked.words, f"measured: {run}" if run else ""]))))
     machine = asked.hardware.name if isinstance(asked.hardware, Preset) else asked.hardware
+    named = [name for name in (asked.record, asked.workload, asked.hardware) if isinstance(name, str)]
+    run = [] if given.record in (None, asked.record) else [f"measured: {given.record}"]  # of these very files
+    words = [f"{workload.name} on {hardware.name}{calibrated}", ", ".join(named), *run]
+    st.caption(plain(" · ".join(filter(None, words))))
     for noun, name, which in (("workload", asked.workload, "of"), ("hardware", machine, "on")):
         if asked.uploaded is not None and isinstance(name, str):
             lacks = f"The upload holds no {noun}. What is shown is {which} {name}, which is not yours"
             st.info(plain(f"{lacks}: choose in the sidebar."), icon=":material/info:")
-
-
-def tell_as_run(given: Given) -> None:
-    """Where the inputs are those of a run, and under which switches a recorded job is asked about."""
     if given.is_carried:
         st.caption(CARRIED)
-    if given.inputs.workload.switches:
-        switches = ", ".join(map(option_words, given.inputs.workload.switches.items()))
+    if workload.switches:
+        switches = ", ".join(map(option_words, workload.switches.items()))
         st.caption(plain(f"As the job ran: {switches}. A switch that is set beside goes before its own."))
 
 
 def record_looked_at(library: Library) -> str | None:
     """The name among all records of the run that Tune and Compare show; None: they show none."""
-    if st.session_state.get("start") != MEASURED:
-        return None
-    return library.name_among_all(st.session_state.get("record"))
+    is_one = st.session_state.get("start") == MEASURED
+    return library.name_among_all(st.session_state.get("record")) if is_one else None
 
 
-def workload_looked_at(library: Library) -> str | None:
+def workload_looked_at() -> str | None:
     """The workload that Tune and Compare show, as the Cluster page names it; None: it has no such one."""
-    start = st.session_state.get("start")
-    if start == BUNDLED:
-        return st.session_state.get("workload")
-    if start == UPLOAD:
-        uploaded = uploaded_workload()
-        return None if uploaded is None else uploaded_words(uploaded.name)
-    folder = library.records.get(st.session_state.get("record", ""))
-    with suppress(SimError):  # a record that cannot be read is told of where it is looked at
-        if folder is not None:
-            return _alike(library.workloads, playing.load_workload, folder / "workload.json") or None
-    return None
+    uploaded = uploaded_workload() if st.session_state.get("start") == UPLOAD else None
+    bundled = st.session_state.get("workload") if st.session_state.get("start") == BUNDLED else None
+    return bundled if uploaded is None else uploaded_words(uploaded.name)
 
 
 def nothing_to_show(library: Library) -> None:
     """What a page says where nothing was chosen yet."""
+    bundled = " No bundled files were found; `bucketsim dash --traces DIR` names them."
     st.info(
-        "There is nothing to look at yet: upload a workload in the sidebar, or a trace that has "
-        "one; a machine may come with it, or be a ready-made cluster. An address does not hold files: "
-        "whoever opens one has to give them again."
-        + (
-            " No bundled files were found; `bucketsim dash --traces DIR` names them."
-            if library.is_empty
-            else ""
-        )
-    )
-    st.markdown(
-        "- `bucketsim record` makes a workload of your model, and so does a trace of torch.profiler.\n"
-        "- `bucketsim calibrate` makes a hardware of your machine, and so does the output of nccl-tests.\n"
-        "- `bucketsim validate` replays assignments on real ranks and makes a record of them."
+        "There is nothing to look at yet: upload a workload in the sidebar (`bucketsim record` makes one of "
+        "your model), or a trace of torch.profiler; a machine may come with it (`bucketsim calibrate` makes "
+        "one, and so does the output of nccl-tests), or be a ready-made cluster. An address does not hold "
+        f"files: whoever opens one has to give them again.{bundled if library.is_empty else ''}"
     )
 
 

@@ -1,4 +1,4 @@
-"""What pages draw alike: errors, what is folded away, searches, cards, tables, downloads."""
+"""What pages draw alike: errors, what is folded away, searches, cards, tables, downloads, knobs."""
 
 import os
 import threading
@@ -13,6 +13,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app.playing import Progress
+from app.provenance import origin_words
 from app.words import plain
 from sim.errors import SimError
 
@@ -109,21 +110,13 @@ class Card:
     value: str
     told: str | None = None
     below: str | None = None
-    colour: str = "off"  # of what stands below
+    colour: Any = "off"  # of what stands below, one of streamlit's own
 
 
 def draw_card(place: DeltaGenerator, card: Card) -> None:
     """Draw a card at its place."""
-    place.metric(
-        card.label,
-        card.value,
-        card.below,
-        delta_color=card.colour,  # type: ignore[arg-type]  # one of streamlit's own
-        delta_arrow="off",
-        help=card.told,
-        border=True,
-        height="stretch",
-    )
+    look: dict[str, Any] = {"delta_arrow": "off", "border": True, "height": "stretch"}
+    place.metric(card.label, card.value, card.below, card.colour, help=card.told, **look)
 
 
 def draw_cards(cards: Sequence[Card]) -> None:
@@ -138,13 +131,11 @@ def table(
     *,
     signed: Collection[str] = (),
     pinned: str | None = None,
-    columns: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> None:
     """A table: what has a unit stands to two places, with its sign where ``signed``.
 
-    ``words`` are the help by column, ``pinned`` names the one that stays in sight; ``columns`` has those that
-    are drawn in another way.
+    ``words`` are the help by column, ``pinned`` names the one that stays in sight.
     """
     shown, config = list(rows), st.column_config
     drawn: dict[str, Any] = {}
@@ -153,29 +144,33 @@ def table(
         drawn[name] = config.Column(help=told, pinned=name == pinned)
         if name.endswith((", ms", ", %", ", MiB", " ms")):
             drawn[name] = config.NumberColumn(format="%+.2f" if name in signed else "%.2f", help=told)
-    st.dataframe(shown, hide_index=True, column_config=drawn | dict(columns or {}), **more)
+    st.dataframe(shown, hide_index=True, column_config=drawn, placeholder="", **more)
 
 
-def download(
-    label: str, content: str | Callable[[], str], file: str, words: str, *, disabled: bool = False
-) -> None:
-    """A button that takes a file home without drawing the page again."""
-    look: dict[str, Any] = {"icon": ":material/download:", "disabled": disabled, "on_click": "ignore"}
-    st.download_button(label, content, file, help=words, **look)
+# By label of its button: what makes a file when it is asked for, its name, and what it is.
+Files = Mapping[str, tuple[str | Callable[[], str], str, str]]
 
 
-def chart(
-    figure: go.Figure, key: str, alt: str, config: Mapping[str, Any] | None = None, **more: Any
-) -> None:
+def downloads(files: Files, where_from: Mapping[str, Any] | None = None) -> None:
+    """A row of files to take home without drawing the page again, and where all of them come from."""
+    look: dict[str, Any] = {"icon": ":material/download:", "on_click": "ignore"}
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        for label, (content, file, words) in files.items():
+            st.download_button(label, content, file, help=words, **look)
+    if where_from is not None:
+        st.caption(plain(origin_words(where_from)))
+
+
+def chart(figure: go.Figure, key: str, alt: str, **more: Any) -> None:
     """Draw a figure; ``alt`` says what it shows to those who do not see it."""
-    st.plotly_chart(figure, key=key, config={"displaylogo": False, **(config or {})}, alt=alt, **more)
+    st.plotly_chart(figure, key=key, config={"displaylogo": False}, alt=alt, **more)
 
 
 def ask(
     draw: Callable[..., Any], label: str, key: str, words: str | None = None, *of: Any, **more: Any
 ) -> Any:
     """Draw a widget that the address holds, and read it; ``words`` are its help, ``of`` its options."""
-    return draw(label, *of, key=key, bind="query-params", help=words, **more)
+    return draw(label, *of, key=key, help=words, **{"bind": "query-params", **more})
 
 
 def take_name(key: str, words: Mapping[str, str]) -> None:
@@ -200,17 +195,10 @@ def keep_among(key: str, options: Collection[str]) -> None:
         del st.session_state[key]
 
 
-def factor(
-    label: str,
-    stops: Sequence[float],
-    key: str,
-    words: str,
-    show: Callable[[float], str] = "{:g}".format,
-    **more: Any,
-) -> float:
+def factor(label: str, stops: Sequence[float], key: str, words: str, **more: Any) -> float:
     """A slider over a few numbers, at the first of them or at 1 where that is one."""
-    first = 1.0 if 1.0 in stops else stops[0]
-    found: float = ask(st.select_slider, label, key, words, stops, value=first, format_func=show, **more)
+    look = {"value": 1.0 if 1.0 in stops else stops[0], "format_func": "{:g}".format, **more}
+    found: float = ask(st.select_slider, label, key, words, stops, **look)
     return found
 
 

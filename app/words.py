@@ -31,8 +31,7 @@ PICK_WORDS: dict[str, str] = {
     "megatron": "Megatron-Core DDP",
     "fully_shard": "FSDP2 fully_shard",
 }
-
-
+PICKS: tuple[Pick, ...] = tuple(PICK_WORDS)
 MACHINE_WORDS: dict[str, str] = {
     "dgx_h100": "DGX H100",
     "dgx_a100": "DGX A100",
@@ -46,43 +45,21 @@ MACHINE_WORDS: dict[str, str] = {
     "hgx_ethernet": "8 GPUs on NVSwitches, hosts on Ethernet",
     "upload": "upload",
 }
-
-
-PICKS: tuple[Pick, ...] = tuple(PICK_WORDS)
 # Of knobs that several pages have.
 HELP: dict[str, str] = {
     "cap": "`bucket_cap_mb`, in MiB. A bucket is closed by the gradient that reaches the cap.",
     "first": "A cap for the first bucket alone, in MiB. Empty: none, as where `bucket_cap_mb` is set.",
-    "caps": (
-        "`bucket_cap_mb_list`, in MiB, one cap a bucket, such as 1, 25, 100; the last one "
-        "repeats. DDP has it since torch 2.11."
-    ),
-    "interference": (
-        "How much compute, copies and collectives slow each other down: a slow-down of s becomes "
-        "1 + (s - 1) times this. 0 is none at all; without effect where the hardware was "
-        "measured without any."
-    ),
-    "slowest_rank": "Another rank's backward takes this many times as long; each collective waits for it.",
     "bandwidth": (
         "How fast bytes travel, times what was measured: 2 halves what a collective takes beyond its latency."
     ),
     "latency": "What a collective of no bytes takes, times what was measured.",
-    "backward": (
-        "Multiplies all times of backward. Forward, loss and optimizer stay as recorded: of a "
-        "device that is faster in all of them the step is shorter than shown."
-    ),
-    "copies": "Off: predict as if copying gradients into and out of buckets were free, to see its effect.",
 }
-
-
-_WHAT_IFS = {"slowest_rank": "slowest rank", "world_size": "ranks:", "precision": "gradients in"}
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+\-!|~$:&])")
-
-
 CARRIED = (
     "Workload and hardware are as this run was measured: carried from where the hardware was calibrated to "
     "the box of the run, backward as that of its slowest rank."
 )
+_WHAT_IFS = {"slowest_rank": "slowest rank", "world_size": "ranks:", "precision": "gradients in"}
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+\-!|~$:&])")
 
 
 def plain(text: str) -> str:
@@ -90,14 +67,14 @@ def plain(text: str) -> str:
     return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
 
 
-def sentence(text: str) -> str:
-    """``plain`` text that begins as a sentence does."""
-    return plain(capital(text))
-
-
 def capital(text: str) -> str:
     """Text that begins as a sentence does."""
     return text[:1].upper() + text[1:]
+
+
+def sentence(text: str) -> str:
+    """``plain`` text that begins as a sentence does."""
+    return plain(capital(text))
 
 
 def file_safe(text: str) -> str:
@@ -117,21 +94,8 @@ def share(part: float, whole: float) -> str:
 
 def what_if_words(name: str, value: float | int | str) -> str:
     """A what-if in few words: a factor on what was measured, or a value in place of it."""
-    if isinstance(value, float):
-        value = f"× {format_number(value, 6)}"
-    told = f"{value:,}" if isinstance(value, int) else value
-    return f"{_WHAT_IFS.get(name, name)} {told}"
-
-
-def estimated_sentence(workload: Workload) -> str | None:
-    """A warning where no profile stands behind the times."""
-    if not workload.estimated:
-        return None
-    width, how = "", workload.provenance.get("band")
-    if workload.band is not None:
-        low, high = (format_number(end, 6) for end in workload.band)
-        width = f"; a band of {low} to {high}{f': {how}' if isinstance(how, str) else ''}"
-    return f"Estimated: no profile stands behind these times{width}."
+    told = f"× {format_number(value, 6)}" if isinstance(value, float) else value
+    return f"{_WHAT_IFS.get(name, name)} {f'{told:,}' if isinstance(told, int) else told}"
 
 
 def interval_words(low_ns: int, high_ns: int, *, told: bool) -> str:
@@ -166,21 +130,29 @@ def is_computed(hardware: Hardware) -> bool:
     return "methods" in hardware.provenance  # by which NCCL sends each size
 
 
-def device_sentence(workload: Workload, factor: float | None) -> str | None:
+def estimated_sentence(workload: Workload) -> str | None:
+    """A warning where no profile stands behind the times."""
+    if not workload.estimated:
+        return None
+    width, how = "", workload.provenance.get("band")
+    if workload.band is not None:
+        low, high = (format_number(end, 6) for end in workload.band)
+        width = f"; a band of {low} to {high}{f': {how}' if isinstance(how, str) else ''}"
+    return f"Estimated: no profile stands behind these times{width}."
+
+
+def device_sentence(workload: Workload, factor: float = 1.0) -> str | None:
     """A warning where GPUs are asked for, and the workload was timed on a CPU; None where it was not.
 
-    ``factor`` is what the page's knob makes of its computing; None: the page has no such knob.
+    ``factor`` is what the Cluster page's knob makes of its computing.
     """
     if workload.provenance.get("device") != "cpu":
         return None
     step = workload.forward_ns + workload.loss_ns + workload.backward_ns + workload.optimizer_ns
-    how = "GPUs compute faster, so that less communication hides. "
-    if factor is not None and factor != 1.0:
-        how = f"Here it takes {format_number(factor, 6)} of that. "
-    elif factor is not None:
-        how += "Set Computing × to what yours are, or "
-    record = "record" if how.endswith("or ") else "Record"
+    how = "GPUs compute faster, so that less communication hides."
+    if factor != 1.0:
+        how = f"Here it takes {format_number(factor, 6)} of that."
     return (
         f"This workload was recorded on a CPU, where a step computes for {format_ms(step)}, and not on these "
-        f"GPUs. {how}{record} the workload on one of them."
+        f"GPUs. {how} Record the workload on one of them."
     )

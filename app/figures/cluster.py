@@ -1,4 +1,4 @@
-"""A machine: its all-reduce curve, how a workload scales on it, and what it costs that ranks differ."""
+"""A machine: its all-reduce curve, and how a workload scales on it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,36 +8,10 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from app.figures.style import (
-    ACCENT,
-    ALARM,
-    BUCKETS,
-    GOOD,
-    LEGEND_BELOW,
-    LINE,
-    MIB_TICKS,
-    Trace,
-    area,
-    bars,
-    dots,
-    figure,
-    line,
-    mib_ticks,
-    ms,
-    panel,
-    safe,
-)
-from sim.clusters.distribution import AssignmentComparison, RankPart, StepDistribution
+from app.figures import style
 from sim.clusters.scaling import ScalingRow
-from sim.nouns.hardware import CurvePoint, Hardware
-from sim.units import (
-    NS_PER_S,
-    format_mib_range,
-    format_ms,
-    format_number,
-    format_percent,
-    format_size,
-)
+from sim.nouns.hardware import Hardware
+from sim.units import NS_PER_S, format_mib_range, format_ms, format_number, format_size
 
 _SIZE_TICKS = tuple(1 << power for power in range(10, 34, 5))
 _TIME_TICKS = tuple(10**power for power in range(9))  # in us
@@ -65,51 +39,40 @@ class CurveRow:
     def heights(self, duration_ns: int) -> tuple[float | None, float | None]:
         """Where it stands in both panels: time in us, bus bandwidth in GB/s."""
         rate = self.bytes_per_s(duration_ns)
-        return _us(duration_ns) or None, None if rate is None else rate / 1e9
+        return duration_ns / 1000 or None, None if rate is None else rate / 1e9
 
     @property
     def text(self) -> str:
         """What a hover says."""
-        lines = [f"<b>{format_size(self.num_bytes)}</b>{f', {safe(self.method)}' if self.method else ''}"]
-        between = f", stated range {_us(self.low_ns):,.1f} to {_us(self.high_ns):,.1f} us"
-        lines.append(f"{_us(self.duration_ns):,.1f} us{between if self.low_ns < self.high_ns else ''}")
+        head = f"<b>{format_size(self.num_bytes)}</b>{f', {style.safe(self.method)}' if self.method else ''}"
+        between = f", stated range {self.low_ns / 1000:,.1f} to {self.high_ns / 1000:,.1f} us"
+        time = f"{self.duration_ns / 1000:,.1f} us{between if self.low_ns < self.high_ns else ''}"
         rate = self.bytes_per_s(self.duration_ns)
-        return "<br>".join(
-            lines + ([] if rate is None else [f"bus bandwidth {format_number(rate / 1e9, 4)} GB/s"])
-        )
-
-
-def _us(ns: float) -> float:
-    return ns / 1000
+        bus = [] if rate is None else [f"bus bandwidth {format_number(rate / 1e9, 4)} GB/s"]
+        return "<br>".join([head, time, *bus])
 
 
 def curve_rows(hardware: Hardware) -> list[CurveRow]:
     """The points of the all-reduce curve that carry something."""
-    methods = hardware.provenance.get("methods")
+    methods, stated = hardware.provenance.get("methods"), hardware.spread.get("all_reduce", {})
     rows = []
     for point in hardware.all_reduce:
         if point.num_bytes:
-            low, high = _stated(hardware, point)
+            key, time = str(point.num_bytes), point.duration_ns
+            low, high = (stated.get(key, {}).get(end) for end in ("min_ns", "max_ns"))
+            if low is None or high is None or not low <= time <= high:
+                low = high = time
             rows.append(
                 CurveRow(
                     num_bytes=point.num_bytes,
-                    duration_ns=point.duration_ns,
+                    duration_ns=time,
                     low_ns=low,
                     high_ns=high,
                     factor=2 * (hardware.world_size - 1) / hardware.world_size,
-                    method=str(methods.get(str(point.num_bytes), "")) if isinstance(methods, dict) else "",
+                    method=str(methods.get(key, "")) if isinstance(methods, dict) else "",
                 )
             )
     return rows
-
-
-def _stated(hardware: Hardware, point: CurvePoint) -> tuple[int, int]:
-    """The range that a file states for a point; itself where it states none."""
-    found = hardware.spread.get("all_reduce", {}).get(str(point.num_bytes), {})
-    low, high = found.get("min_ns"), found.get("max_ns")
-    if low is not None and high is not None and low <= point.duration_ns <= high:
-        return low, high
-    return point.duration_ns, point.duration_ns
 
 
 def draw_curve(rows: Sequence[CurveRow]) -> go.Figure:
@@ -117,125 +80,91 @@ def draw_curve(rows: Sequence[CurveRow]) -> go.Figure:
     traces = []
     methods = list(dict.fromkeys(row.method for row in rows))
     for place in (0, 1):
-        of_panel = panel(place + 1)
+        of_panel: dict[str, Any] = {"showlegend": place == 0, **style.panel(place + 1)}
         if any(row.low_ns < row.high_ns for row in rows):
-            ends = [
-                (row.num_bytes, row.heights(row.low_ns)[place], row.heights(row.high_ns)[place])
+            each = [
+                (row.num_bytes, *(row.heights(end)[place] for end in (row.low_ns, row.high_ns)))
                 for row in rows
             ]
-            sizes, lows, highs = zip(*[each for each in ends if each[1] and each[2]], strict=True)
-            shown = {"legendgroup": "range", "showlegend": place == 0, **of_panel}
-            traces.append(area("stated range", sizes, lows, highs, ACCENT, **shown))
+            sizes, lows, highs = zip(*[one for one in each if one[1] and one[2]], strict=True)
+            traces.append(
+                style.area("stated range", sizes, lows, highs, style.ACCENT, legendgroup="range", **of_panel)
+            )
         heights = [row.heights(row.duration_ns)[place] for row in rows]
+        unnamed = of_panel | {"showlegend": False}
         traces.append(
-            line(None, [row.num_bytes for row in rows], heights, LINE, width=1, showlegend=False, **of_panel)
+            style.line(None, [row.num_bytes for row in rows], heights, style.LINE, width=1, **unnamed)
         )
         for number, method in enumerate(methods):
             members = [row for row in rows if row.method == method]
-            traces.append(
-                dots(
-                    safe(method) or "measured",
-                    [row.num_bytes for row in members],
-                    [row.heights(row.duration_ns)[place] for row in members],
-                    BUCKETS[number % len(BUCKETS)] if method else ACCENT,
-                    size=8,
-                    hover=[row.text for row in members],
-                    legendgroup=method,
-                    showlegend=place == 0,
-                    **of_panel,
-                )
+            xs, ys = zip(
+                *((row.num_bytes, row.heights(row.duration_ns)[place]) for row in members), strict=True
             )
-    across = {"type": "log", "title": "size (log)", "tickvals": _SIZE_TICKS}
+            colour = style.BUCKETS[number % len(style.BUCKETS)] if method else style.ACCENT
+            look = {"size": 8, "legendgroup": method, **of_panel}
+            name = style.safe(method) or "measured"
+            traces.append(style.dots(name, xs, ys, colour, [row.text for row in members], **look))
+    across: dict[str, Any] = {"type": "log", "title": "size (log)", "tickvals": _SIZE_TICKS}
     across["ticktext"] = [format_size(tick) for tick in _SIZE_TICKS]
-    up = {"type": "log", "title": "time (log)", "tickvals": _TIME_TICKS, "ticktext": _TIME_TEXTS}
-    return figure(
+    return style.figure(
         traces,
         380,
         grid=make_subplots(cols=2, horizontal_spacing=0.13, subplot_titles=("Time", "Bus bandwidth, GB/s")),
         xaxis=across,
         xaxis2=across,
-        yaxis=up,
+        yaxis={"type": "log", "title": "time (log)", "tickvals": _TIME_TICKS, "ticktext": _TIME_TEXTS},
         yaxis2={"rangemode": "tozero"},
-        legend=LEGEND_BELOW,
+        legend=style.LEGEND_BELOW,
     )
 
 
 # The three assignments that each row holds: how its fields begin, the name, colour, dash and symbol.
 CURVES = {
-    "default": ("DDP's default", ALARM, "dash", "diamond"),
-    "cap": ("best cap", ACCENT, "solid", "circle"),
-    "optimum": ("best buckets", GOOD, "dot", "star"),
+    "default": ("DDP's default", style.ALARM, "dash", "diamond"),
+    "cap": ("best cap", style.ACCENT, "solid", "circle"),
+    "optimum": ("best buckets", style.GOOD, "dot", "star"),
 }
 _MOST_TICKS = 16
 
 
-def percent(ns: int, step_ns: int) -> float:
-    """A time in percent of a step; all of it where the step takes no time."""
-    return 100 * ns / step_ns if step_ns else 100.0
+def _percent(row: ScalingRow, step: str) -> float:
+    """What one GPU alone takes, in percent of the step in the field ``step``: the efficiency."""
+    step_ns = getattr(row, step)
+    return 100 * row.single_step_ns / step_ns if step_ns else 100.0
 
 
-def _figures_of(curve: str, row: ScalingRow) -> tuple[int, int, float]:
-    """Step and exposed communication, ns, and the efficiency in percent: what one GPU alone takes of it."""
-    step: int = getattr(row, f"{curve}_step_ns")
-    return step, step - row.single_step_ns, percent(row.single_step_ns, step)
-
-
-def _text_of(curve: str, row: ScalingRow) -> str:
+def _text(curve: str, row: ScalingRow) -> str:
     """The hover of one assignment at one world size."""
-    step, exposed, efficiency = _figures_of(curve, row)
-    lines = [
-        f"<b>{CURVES[curve][0]}, {row.world_size:,} ranks</b>",
-        f"efficiency {format_percent(efficiency / 100)}, step {format_ms(step)}",
-        f"exposed {format_ms(exposed)}, {format_percent(exposed / step if step else 0.0)} of the step",
-    ]
-    if curve == "default":
-        lines.append(f"{row.default_num_buckets} buckets, {_behind_words(row)}")
-    elif curve == "cap":
-        lines.append(f"bucket_cap_mb={format_number(row.bucket_cap_mb, 4)}: {row.cap_num_buckets} buckets")
-        low, high = row.cap_step_low_ns, row.cap_step_high_ns
-        lines += [f"{row.source}: {format_ms(low)} to {format_ms(high)}"] if low != high else []
-        if row.p95_step_ns is not None and row.mean_step_ns is not None:
-            mean, p95 = format_ms(row.mean_step_ns), format_ms(row.p95_step_ns)
-            lines.append(f"{safe(row.jitter)}: mean {mean}, p95 {p95}")
-    else:
-        lines.append(
-            f"{row.optimum_num_buckets} buckets, {'' if row.proved_optimal else 'not '}proved optimal"
-        )
-    how = f", {safe(row.all_reduce_method)}" if row.all_reduce_method else ""
-    return "<br>".join([*lines, f"one all-reduce of all gradients: {format_ms(row.all_reduce_ns)}{how}"])
+    step: int = getattr(row, f"{curve}_step_ns")
+    buckets: int = getattr(row, f"{curve}_num_buckets")
+    cap = f", bucket_cap_mb={format_number(row.bucket_cap_mb, 4)}" if curve == "cap" else ""
+    proof = f", {'' if row.proved_optimal else 'not '}proved optimal" if curve == "optimum" else ""
+    lines = (
+        f"<b>{CURVES[curve][0]}{cap}, {row.world_size:,} ranks</b>",
+        f"efficiency {_percent(row, f'{curve}_step_ns'):.1f}%, step {format_ms(step)}",
+        f"exposed {format_ms(step - row.single_step_ns)}; {buckets} buckets{proof}",
+    )
+    return "<br>".join(lines)
 
 
 def _cap_text(row: ScalingRow) -> str:
     """The hover of a best cap: the caps as good, whether the curve's range would choose another, and why."""
-    more = row.cap_num_stretches - 1
-    elsewhere = f"; {more} stretch{'es' if more > 1 else ''} elsewhere too" if more else ""
-    lines = [
-        f"<b>bucket_cap_mb={format_number(row.bucket_cap_mb, 4)}, {row.world_size:,} ranks</b>",
-        f"as good around it, in MiB: {format_mib_range(row.cap_low_mb, row.cap_high_mb)}{elsewhere}",
-        f"DDP's default is {'as good' if row.default_is_alike else _behind_words(row)}",
-    ]
+    lines = [_text("cap", row), f"as good around it: {format_mib_range(row.cap_low_mb, row.cap_high_mb)} MiB"]
     if not row.cap_is_sure:
         low, high = format_number(row.best_cap_low_mb, 4), format_number(row.best_cap_high_mb, 4)
         lines.append(f"not sure: the ends of the curve's range choose {low} and {high} MiB")
     wrapped = wrap(row.reason, 71, break_long_words=False, break_on_hyphens=False)
-    return "<br>".join(lines + [safe(line, 140) for line in wrapped])
-
-
-def _behind_words(row: ScalingRow) -> str:
-    behind = row.default_step_ns - row.cap_step_ns
-    return f"{format_ms(abs(behind))} {'behind' if behind >= 0 else 'before'} the best cap"
+    return "<br>".join(lines + [style.safe(line, 140) for line in wrapped])
 
 
 def _series_of(rows: Sequence[ScalingRow]) -> dict[str, list[ScalingRow]]:
     """Rows by the series that they belong to, each by world size; a single series has no name."""
     found: dict[tuple[str, ...], list[ScalingRow]] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row.world_size):
         found.setdefault((row.machine, row.settings), []).append(row)
     differs = [len(set(words)) > 1 for words in zip(*found, strict=True)]
     return {
-        ", ".join(word or "as it is" for word, one in zip(key, differs, strict=True) if one): sorted(
-            members, key=lambda row: row.world_size
-        )
+        ", ".join(word or "as it is" for word, one in zip(key, differs, strict=True) if one): members
         for key, members in found.items()
     }
 
@@ -249,229 +178,82 @@ def scaling_figure(rows: Sequence[ScalingRow]) -> go.Figure:
     series = _series_of(rows)
     # From half the smallest cap to twice the largest: what stands for 0 and for no end on the axis.
     caps = [cap for row in rows for cap in (row.bucket_cap_mb, row.cap_low_mb, row.cap_high_mb) if cap]
-    low, high = min(caps, default=1.0) / 2, max(caps, default=1.0) * 2
-    traces: list[Trace] = []
+    least, most = min(caps, default=1.0) / 2, max(caps, default=1.0) * 2
+    traces: list[style.Trace] = []
     for number, (name, members) in enumerate(series.items()):
-        several = BUCKETS[number % len(BUCKETS)] if len(series) > 1 else None
-        for curve, (_, own, _, _) in CURVES.items():
-            traces += _curve(curve, name, members, several or own)
-        traces += _range_and_mean(name, members, several or ACCENT)
-        traces += _caps(name, members, several or ACCENT, low, high, is_told=number == 0)
+        several = style.BUCKETS[number % len(style.BUCKETS)] if len(series) > 1 else None
+        traces += _steps(name, members, several)
+        traces += _caps(name, members, several, least, most, is_told=number == 0)
     sizes = sorted({row.world_size for row in rows})
     across: dict[str, Any] = {"type": "log"}
     if len(sizes) <= _MOST_TICKS:
         across |= {"tickvals": sizes, "ticktext": [f"{size:,}" for size in sizes]}
-    return figure(
+    titles = ("Efficiency", "Exposed communication", "Best bucket_cap_mb")
+    return style.figure(
         traces,
         780,
-        grid=make_subplots(
-            rows=3,
-            shared_xaxes=True,
-            vertical_spacing=0.06,
-            subplot_titles=("Efficiency", "Exposed communication", "Best bucket_cap_mb"),
-        ),
+        grid=make_subplots(rows=3, shared_xaxes=True, vertical_spacing=0.06, subplot_titles=titles),
         xaxis=across,
         xaxis2=across,
         xaxis3=across | {"title": "world size, ranks (log)"},
         yaxis={"title": "of one GPU alone, %"},
         yaxis2={"title": "ms a step", "rangemode": "tozero"},
-        yaxis3=mib_ticks(MIB_TICKS if high / low < 100 else MIB_TICKS[::2]) | {"title": "MiB (log)"},
-        legend=LEGEND_BELOW,
+        yaxis3=style.mib_ticks(style.MIB_TICKS if most / least < 100 else style.MIB_TICKS[::2])
+        | {"title": "MiB (log)"},
+        legend=style.LEGEND_BELOW,
     )
 
 
-def _curve(curve: str, name: str, rows: Sequence[ScalingRow], colour: str) -> list[Trace]:
-    title, _, dash, symbol = CURVES[curve]
-    words = f"{title}, {safe(name)}" if name else title
-    figures = [_figures_of(curve, row) for row in rows]
-    heights = ([efficiency for _, _, efficiency in figures], [ms(exposed) for _, exposed, _ in figures])
-    return [
-        dots(
-            words,
-            [row.world_size for row in rows],
-            ys,
-            colour,
-            symbol=symbol,
-            hover=[_text_of(curve, row) for row in rows],
-            mode="lines+markers",
-            line={"width": 2, "dash": dash},
-            legendgroup=words,
-            showlegend=number == 1,
-            **panel(number),
+def _steps(name: str, rows: Sequence[ScalingRow], several: str | None) -> list[style.Trace]:
+    """Of a series its efficiency and what is exposed, under three assignments."""
+    xs, traces = [row.world_size for row in rows], []
+    for curve, (title, own, dash, symbol) in CURVES.items():
+        step = f"{curve}_step_ns"
+        words = f"{title}, {style.safe(name)}" if name else title
+        look: dict[str, Any] = {"mode": "lines+markers", "line": {"width": 2, "dash": dash}, "symbol": symbol}
+        heights = (
+            [_percent(row, step) for row in rows],
+            [style.ms(getattr(row, step) - row.single_step_ns) for row in rows],
         )
-        for number, ys in enumerate(heights, start=1)
-    ]
-
-
-def _range_and_mean(name: str, rows: Sequence[ScalingRow], colour: str) -> list[Trace]:
-    """What the curve's range makes of the best cap's efficiency, and the mean of ranks that jitter."""
-    traces = []
+        for number, ys in enumerate(heights, start=1):
+            place = {"legendgroup": words, "showlegend": number == 1, **style.panel(number)}
+            texts = [_text(curve, row) for row in rows]
+            traces.append(style.dots(words, xs, ys, several or own, texts, **look, **place))
     if any(row.cap_step_low_ns != row.cap_step_high_ns for row in rows):
-        least, most = (
-            [percent(row.single_step_ns, getattr(row, end)) for row in rows]
-            for end in ("cap_step_high_ns", "cap_step_low_ns")
-        )
+        lows, highs = ([_percent(row, f"cap_step_{end}_ns") for row in rows] for end in ("high", "low"))
         told = "best cap over the range of the curve"
-        traces.append(_band(told, [row.world_size for row in rows], least, most, colour, panel(1)))
-    shown = [(row, row.mean_step_ns) for row in rows if row.mean_step_ns is not None]
-    if shown:
-        traces.append(
-            dots(
-                safe(f"best cap, mean with jitter{f', {name}' if name else ''}"),
-                [row.world_size for row, _ in shown],
-                [percent(row.single_step_ns, mean) for row, mean in shown],
-                colour,
-                symbol="x",
-                hover=[_text_of("cap", row) for row, _ in shown],
-                mode="lines+markers",
-                line={"width": 1, "dash": "dashdot"},
-                **panel(1),
-            )
-        )
+        traces.append(_band(told, xs, lows, highs, several or style.ACCENT, **style.panel(1)))
     return traces
 
 
 def _band(
-    name: str,
-    xs: Sequence[float],
-    lows: Sequence[float],
-    highs: Sequence[float],
-    colour: str,
-    more: dict[str, Any],
-) -> Trace:
+    name: str, xs: Sequence[float], lows: Sequence[float], highs: Sequence[float], colour: str, **more: Any
+) -> style.Trace:
     """A band; of a single world size a bar, since a band of no width could not be seen."""
     if len(xs) == 1:
         xs, lows, highs = [xs[0] / 1.02, xs[0] * 1.02], [lows[0]] * 2, [highs[0]] * 2
-    return area(name, xs, lows, highs, colour, legendgroup=name, **more)
+    return style.area(name, xs, lows, highs, colour, legendgroup=name, **more)
 
 
 def _caps(
-    name: str, rows: Sequence[ScalingRow], colour: str, low: float, high: float, *, is_told: bool
-) -> list[Trace]:
+    name: str, rows: Sequence[ScalingRow], several: str | None, least: float, most: float, *, is_told: bool
+) -> list[style.Trace]:
     """The best cap, the caps around it that are as good, and a ring where it changes."""
-    xs = [row.world_size for row in rows]
-    lows = [max(row.cap_low_mb, low) for row in rows]
-    highs = [high if row.cap_high_mb is None else row.cap_high_mb for row in rows]
-    words = f"best cap, {safe(name)}" if name else "best cap"
-    around, of_panel = "caps around the best within 0.1 % of it", panel(3)
-    look: dict[str, Any] = {
-        "mode": "lines+markers",
-        "line": {"width": 2},
-        "legendgroup": words,
-        "showlegend": False,
-    }
-    heights = [max(row.bucket_cap_mb, low) for row in rows]
-    traces = [
-        _band(around, xs, lows, highs, colour if name else GOOD, {"showlegend": is_told, **of_panel}),
-        dots(words, xs, heights, colour, hover=[_cap_text(row) for row in rows], **look, **of_panel),
-    ]
-    changes = [row for row in rows if row.reason]
-    if changes:
-        ring: dict[str, Any] = {"symbol": "circle-open", "size": 17, "marker": {"line": {"width": 2}}}
-        traces.append(
-            dots(
-                "best cap changes: hover for why",
-                [row.world_size for row in changes],
-                [max(row.bucket_cap_mb, low) for row in changes],
-                LINE,
-                hover=[_cap_text(row) for row in changes],
-                legendgroup="changes",
-                showlegend=is_told,
-                **ring,
-                **of_panel,
-            )
-        )
-    return traces
-
-
-def distribution_figure(distribution: StepDistribution | AssignmentComparison) -> go.Figure:
-    """How many steps are not longer than a time, with the mean and the step of equal ranks marked.
-
-    Of one assignment also, below, which ranks came last; of several a curve each.
-    """
-    shown = [(distribution.policy, distribution)] if isinstance(distribution, StepDistribution) else []
-    if isinstance(distribution, AssignmentComparison):
-        shown = [(row.name, row.distribution) for row in distribution.rows]
-    first = shown[0][1]
-    is_alone = len(shown) == 1
-    parts = first.parts if is_alone and len(first.parts) > 1 else ()
-    traces: list[Trace] = []
-    for number, (name, one) in enumerate(shown):
-        traces += _distribution(name, one, BUCKETS[number % len(BUCKETS)], is_alone=is_alone)
-    if not is_alone:
-        for words, dash in (("mean", "solid"), ("all ranks alike", "dash")):
-            traces.append(line(words, [None], [None], LINE, dash=dash))
-    times = [ms(step) for _, one in shown for step in (*one.quantiles_ns, one.nominal_step_ns)]
-    room = 0.02 * (max(times) - min(times)) or 1.0
-    share = 0.62 if len(parts) < 8 else 0.45
-    grid = make_subplots(
-        rows=2,
-        row_heights=[share, 1 - share],
-        vertical_spacing=0.2,
-        subplot_titles=("Steps", "Which ranks come last"),
-    )
-    below = {"xaxis2": {"title": "collectives in which the last is one of these, %", "rangemode": "tozero"}}
-    ranks = f"{first.world_size:,} ranks ({safe(first.ranks)}), {first.samples:,} steps, seed {first.seed}"
-    title = f"<b>{safe(first.workload)} on {safe(first.hardware)}</b><br><sup>{ranks}</sup>"
-    place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"t": 20, "l": 8}}
-    return figure(
-        [*traces, *([_last_ranks(parts)] if parts else [])],
-        440 + (120 + 24 * len(parts) if parts else 0),
-        grid=grid if parts else None,
-        xaxis={"title": "step time, ms", "range": [min(times) - room, max(times) + room]},
-        yaxis={"title": "steps not longer, %", "range": [0, 101]},
-        **(below | {"yaxis2": {"autorange": "reversed"}} if parts else {}),
-        margin={"l": 8, "r": 8, "t": 104, "b": 8},
-        legend={"orientation": "h", "yanchor": "bottom", "y": 1.05, "x": 0},
-        title={"text": title, "font": {"size": 15}, **place},
-    )
-
-
-def _distribution(name: str, one: StepDistribution, colour: str, *, is_alone: bool) -> list[Trace]:
-    """The curve of an assignment; upright lines at the mean, and at the step of ranks that are all alike."""
-    label = f"{safe(name)}, {one.bucket_count} bucket{'s' if one.bucket_count > 1 else ''}"
-    percents = [100 * place / (len(one.quantiles_ns) - 1) for place in range(len(one.quantiles_ns))]
-    texts = [
-        f"<b>{label}</b><br>{percent:.0f} % of steps take at most {format_ms(step)}"
-        for percent, step in zip(percents, one.quantiles_ns, strict=True)
-    ]
-    between = ""
-    if one.mean_low_ns is not None and one.mean_high_ns is not None:
-        between = f", 95 % interval {format_ms(one.mean_low_ns)} to {format_ms(one.mean_high_ns)}"
-    mean = (
-        f"mean {format_ms(one.mean_step_ns)}{between}<br>median {format_ms(one.median_step_ns)}, "
-        f"p95 {format_ms(one.p95_step_ns)}, p99 {format_ms(one.p99_step_ns)}"
-    )
-    alike = (
-        f"all ranks alike: {format_ms(one.nominal_step_ns)}<br>"
-        f"that ranks differ costs {format_ms(one.slowest_cost_ns)} in the mean; of that "
-        f"{format_ms(one.imbalance_cost_ns)} would go if the same work were spread evenly"
-    )
-    traces = [line(label, [ms(step) for step in one.quantiles_ns], percents, colour, hover=texts)]
-    for words, step, dash, text, own in (
-        ("mean", one.mean_step_ns, "solid", mean, colour),
-        ("all ranks alike", one.nominal_step_ns, "dash", alike, ALARM if is_alone else colour),
+    words = f"best cap, {style.safe(name)}" if name else "best cap"
+    lows = [max(row.cap_low_mb, least) for row in rows]
+    highs = [most if row.cap_high_mb is None else row.cap_high_mb for row in rows]
+    around = "caps around the best within 0.1 % of it"
+    xs, of_panel = [row.world_size for row in rows], style.panel(3)
+    traces = [_band(around, xs, lows, highs, several or style.GOOD, showlegend=is_told, **of_panel)]
+    lined = {"mode": "lines+markers", "line": {"width": 2}, "legendgroup": words, "showlegend": False}
+    ring = {"symbol": "circle-open", "size": 17, "marker": {"line": {"width": 2}}, "showlegend": is_told}
+    changes, told = [row for row in rows if row.reason], "best cap changes: hover for why"
+    for title, members, colour, look in (
+        (words, rows, several or style.ACCENT, lined),
+        (told, changes, style.LINE, ring | {"legendgroup": "changes"}),
     ):
-        hover = [f"<b>{label}</b><br>{text}"] * 3
-        look: dict[str, Any] = {"width": 1.5, "dash": dash, "hover": hover, "showlegend": is_alone}
-        traces.append(line(f"{words}: {format_ms(step)}", [ms(step)] * 3, [0, 50, 100], own, **look))
+        if members:
+            xs = [row.world_size for row in members]
+            heights = [max(row.bucket_cap_mb, least) for row in members]
+            traces.append(style.dots(title, xs, heights, colour, map(_cap_text, members), **look, **of_panel))
     return traces
-
-
-def _last_ranks(parts: Sequence[RankPart]) -> Trace:
-    """For each part of the ranks, in how many collectives the last to come was one of it."""
-    return bars(
-        "last to come",
-        # With the first rank, which tells apart what is called the same.
-        [f"{safe(part.name, 30)} ({part.count:,} from rank {part.first:,})" for part in parts],
-        [100 * part.last_share for part in parts],
-        LINE,
-        hover=[
-            f"<b>{safe(part.name)}</b>: {part.count:,} of the ranks, the first is {part.first:,}<br>"
-            f"last in {format_percent(part.last_share)} of collectives<br>"
-            f"collectives of one wait {format_ms(part.waited_ns)} a step; pace {format_number(part.pace, 4)}"
-            for part in parts
-        ],
-        showlegend=False,
-        **panel(2),
-    )

@@ -9,16 +9,15 @@ import plotly.graph_objects as go
 from sim.units import NS_PER_MS, format_number
 
 Trace = dict[str, Any]  # as plotly takes one
-Hover = Iterable[Any] | Mapping[str, Iterable[Any]] | str | None
+Values = Iterable[Any]
+Hover = Values | Mapping[str, Values] | str | None
 
 # Okabe and Ito's colours for all kinds of sight, without black and yellow: one vanishes on a dark
 # page, the other on a light one.
 BUCKETS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 NEUTRAL = "#8A8F98"  # reads on white and on near-black
 LINE = "#7A7F87"
-ACCENT = "#0072B2"
-GOOD = "#009E73"
-ALARM = "#D55E00"
+ACCENT, GOOD, ALARM = "#0072B2", "#009E73", "#D55E00"
 PATH = "#D81B60"  # of no bucket, and reads on white and on near-black
 EXPOSED = "rgba(213,94,0,0.10)"  # the ground behind what backward does not hide
 TIME_AXIS = "time from the start of backward, ms"
@@ -65,9 +64,14 @@ def safe(text: str, limit: int = 60) -> str:
     return html.escape(text if len(text) <= limit else text[: limit - 1] + "…")
 
 
-def figure(
-    traces: Iterable[Trace], height: int, *, grid: go.Figure | None = None, **layout: Any
-) -> go.Figure:
+def some_names(names: Sequence[str]) -> str:
+    """``2 gradients: a, b``: how many gradients there are, and the first three by name."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    shown = ", ".join(safe(name, 40) for name in names[:3])
+    return f"{len(names)} gradient{'s' if len(names) > 1 else ''}: {shown}{more}"
+
+
+def figure(traces: Iterable[Trace], height: int, *, grid: go.Figure = None, **layout: Any) -> go.Figure:
     """The traces in the common frame: margins, transparent ground, a legend above.
 
     ``grid`` is an empty figure of several panels (``make_subplots``), whose traces say theirs (``panel``).
@@ -80,9 +84,8 @@ def figure(
     settings |= {name: {**_AXIS, **base.get(name, {}), **layout.get(name, {})} for name in axes}
     if grid is not None:  # titles of panels, on their left where one stands above the other
         place = {"x": 0, "xanchor": "left"} if "xaxis2" in base and base["xaxis2"]["domain"][0] == 0 else {}
-        settings["annotations"] = [
-            {**one, "font": {"size": 13}, **place} for one in base.get("annotations", ())
-        ]
+        titles = base.get("annotations", ())
+        settings["annotations"] = [{**one, "font": {"size": 13}, **place} for one in titles]
     return go.Figure(data=list(traces), layout=settings)
 
 
@@ -91,7 +94,7 @@ def panel(number: int) -> dict[str, Any]:
     return {"xaxis": f"x{number}", "yaxis": f"y{number}"} if number > 1 else {"xaxis": "x", "yaxis": "y"}
 
 
-def told(hover: Hover) -> dict[str, Any]:
+def _told(hover: Hover) -> dict[str, Any]:
     """What a hover says: a text a point, a template of plotly's with data or without, or nothing."""
     if hover is None:
         return {"hoverinfo": "skip"}
@@ -101,57 +104,32 @@ def told(hover: Hover) -> dict[str, Any]:
     return {"customdata": list(data), "hovertemplate": f"{template}<extra></extra>"}
 
 
-def dots(
-    name: str | None,
-    xs: Iterable[Any],
-    ys: Iterable[Any],
-    colour: Any,
-    *,
-    size: int = 7,
-    symbol: str = "circle",
-    hover: Hover = None,
-    mode: str = "markers",
-    marker: Mapping[str, Any] | None = None,
-    **more: Any,
-) -> Trace:
-    """A scatter of points; with another ``mode`` also the line that joins them."""
-    look = {"color": colour, "size": size, "symbol": symbol, **(marker or {})}
-    points = {"type": "scatter", "name": name, "mode": mode, "x": list(xs), "y": list(ys), "marker": look}
-    return {**points, **told(hover), **more}
+def dots(name: str | None, xs: Values, ys: Values, colour: Any, hover: Hover = None, **more: Any) -> Trace:
+    """Points, of ``size`` and ``symbol``; with another ``mode`` also the line that joins them."""
+    size, symbol = more.pop("size", 7), more.pop("symbol", "circle")
+    look = {"color": colour, "size": size, "symbol": symbol, **more.pop("marker", {})}
+    points = {"type": "scatter", "name": name, "mode": "markers", "x": list(xs), "y": list(ys)}
+    return {**points, "marker": look, **_told(hover), **more}
 
 
-def line(
-    name: str | None,
-    xs: Iterable[Any],
-    ys: Iterable[Any],
-    colour: str,
-    *,
-    width: float = 2,
-    dash: str = "solid",
-    hover: Hover = None,
-    **more: Any,
-) -> Trace:
-    """A line through points; None breaks it."""
+def line(name: str | None, xs: Values, ys: Values, colour: str, hover: Hover = None, **more: Any) -> Trace:
+    """A line through points, of ``width`` and ``dash``; None breaks it."""
+    width, dash = more.pop("width", 2), more.pop("dash", "solid")
     look = {"color": colour, "width": width, "dash": dash, **more.pop("line", {})}
-    points = {"type": "scatter", "name": name, "mode": "lines", "x": list(xs), "y": list(ys), "line": look}
-    return {**points, **told(hover), **more}
+    points = {"type": "scatter", "name": name, "mode": "lines", "x": list(xs), "y": list(ys)}
+    return {**points, "line": look, **_told(hover), **more}
 
 
 def bars(
-    name: str | None,
-    labels: Iterable[Any],
-    lengths: Iterable[float | None],
-    colour: Any,
-    *,
-    pattern: str | list[str] = "",
-    hover: Hover = None,
-    marker: Mapping[str, Any] | None = None,
-    **more: Any,
+    name: str | None, rows: Values, lengths: Values, colour: Any, hover: Hover = None, **more: Any
 ) -> Trace:
-    """Bars that lie, in the rows of their labels."""
-    look = {"color": colour, "pattern": _hatch(pattern), **(marker or {})}
-    drawn = {"type": "bar", "orientation": "h", "name": name, "y": list(labels), "x": list(lengths)}
-    return {**drawn, "marker": look, **told(hover), **more}
+    """Bars that lie, in the rows of their labels; of a ``pattern``, or of one each."""
+    # A pattern is drawn in white over a bar's own colour; an empty shape is none.
+    hatch = {"fillmode": "overlay", "fgcolor": "#FFFFFF", "fgopacity": 0.8, "size": 7, "solidity": 0.25}
+    hatch |= {"shape": more.pop("pattern", "")}
+    look = {"color": colour, "pattern": hatch, **more.pop("marker", {})}
+    drawn = {"type": "bar", "orientation": "h", "name": name, "y": list(rows), "x": list(lengths)}
+    return {**drawn, "marker": look, **_told(hover), **more}
 
 
 def area(
@@ -168,46 +146,29 @@ def pattern_entry(name: str, pattern: str) -> Trace:
     return bars(name, [None], [None], NEUTRAL, pattern=pattern)
 
 
+def _upright(kind: str, first: Any, last: Any) -> dict[str, Any]:
+    return {"type": kind, "xref": "x", "x0": first, "x1": last, "yref": "y domain", "y0": 0, "y1": 1}
+
+
 def instant(at: Any, name: str, *, dash: str = "solid", colour: str = LINE, **more: Any) -> dict[str, Any]:
     """A vertical line, named in the legend: words beside two near lines would cover each other."""
-    place = {"type": "line", "xref": "x", "x0": at, "x1": at, "yref": "y domain", "y0": 0, "y1": 1}
-    return {
-        **place,
-        "line": {"color": colour, "width": 2, "dash": dash},
-        "name": name,
-        "showlegend": True,
-        **more,
-    }
+    look = {"color": colour, "width": 2, "dash": dash}
+    return {**_upright("line", at, at), "line": look, "name": name, "showlegend": True, **more}
 
 
 def stretch(low: Any, high: Any, colour: str, **more: Any) -> dict[str, Any]:
     """The ground of a plot from ``low`` to ``high``, in a colour."""
-    place = {"type": "rect", "xref": "x", "x0": low, "x1": high, "yref": "y domain", "y0": 0, "y1": 1}
-    return {**place, "fillcolor": colour, "line": {"width": 0}, "layer": "below", **more}
+    look = {"fillcolor": colour, "line": {"width": 0}, "layer": "below"}
+    return {**_upright("rect", low, high), **look, **more}
 
 
-def level(
-    at: float, *, colour: str = LINE, dash: str = "solid", axis: str = "", width: float = 1.5
-) -> dict[str, Any]:
+def level(at: float, colour: str = LINE, dash: str = "solid", axis: str = "") -> dict[str, Any]:
     """A level line across the plot of the axes of that number."""
-    place = {
-        "type": "line",
-        "xref": f"x{axis} domain",
-        "x0": 0,
-        "x1": 1,
-        "yref": f"y{axis}",
-        "y0": at,
-        "y1": at,
-    }
-    return {**place, "line": {"color": colour, "dash": dash, "width": width}}
+    across = {"type": "line", "xref": f"x{axis} domain", "x0": 0, "x1": 1}
+    look = {"color": colour, "dash": dash, "width": 1.5}
+    return {**across, "yref": f"y{axis}", "y0": at, "y1": at, "line": look}
 
 
 def rows_axis(names: Sequence[str]) -> dict[str, Any]:
     """An axis of rows, the first on top."""
     return {"categoryorder": "array", "categoryarray": list(names[::-1]), "showgrid": False}
-
-
-def _hatch(shape: str | list[str]) -> dict[str, Any]:
-    """A pattern drawn in white over a bar's own colour; an empty shape is none."""
-    look = {"shape": shape, "fillmode": "overlay", "fgcolor": "#FFFFFF", "fgopacity": 0.8}
-    return {**look, "size": 7, "solidity": 0.25}

@@ -6,17 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 import sim
-from app import launch, playing, sources
-from app.figures.live import PART_WORDS, lateness_figure, parts_figure, steps_figure, trial_figure
+from app import launch, playing
+from app.figures.live import PART_WORDS, parts_figure, steps_figure
 from app.library import LIVE, Library
-from app.memo import memo, one
-from app.widgets import ask, chart, told
+from app.memo import memo
+from app.widgets import Card, ask, chart, downloads, draw_cards, told
 from app.words import capital, counted, plain
 from sim.autotuner.progress import AutotuneProgress, find_autotunes
 from sim.errors import NotModelledError, SimError
@@ -25,15 +26,13 @@ from sim.live.follower import Followed
 from sim.live.held import Drift, Lateness, LiveReport, Unseen
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Gain, Recommendation
-from sim.nouns.recording import RecordedLayout, Recording, RecordingHeader
+from sim.nouns.recording import RecordedLayout, RecordingHeader
 from sim.truth.recorded_job import RecordedJob
 from sim.tuner.setting import tell_setting
 from sim.units import NS_PER_S, format_ms, format_percent, format_ranks
 
 _EVERY = {"1 s": 1.0, "2 s": 2.0, "5 s": 5.0, "10 s": 10.0, "paused": None}
 _STEPS = (10, 20, 50, 100)
-_UPLOAD = "upload a hardware"
-_WINDOW = "live_window"
 _NO_STEPS = (
     "No steps yet: waiting for `rank-<r>.jsonl` in this directory. A job writes them "
     "with `with sim.record(ddp_model, DIR):` around its training loop, on every rank."
@@ -41,10 +40,7 @@ _NO_STEPS = (
 _READ_S = 1.0  # of one refresh: a long file is caught up with over several
 _QUIET_S, _QUIET_STEPS = 30.0, 10  # without a new step; longer where steps themselves are long
 FEWEST_FOR_DRIFT = 40
-_WORTH_A_WORD = 0.01  # of the step
 _OFF = 0.1  # of the step: a prediction that is off by more does not say whether anything changed
-DAY_S = 86_400
-_ALIKE = 0.5  # of the unseen error: where the window's own is larger, most of it is no change
 _CAUSES: dict[str, str] = {
     "before": "buffers that are broadcast before forward, or gaps between micro-batches",
     "forward": "the compute lane",
@@ -63,31 +59,14 @@ _PHASES: dict[str, str] = {
     "prediction": "It predicts the best buckets while it goes on.",
     "trial": "It trains with both buckets in turns.",
 }
-_CARD_HELP = {
-    "Step, latest 50": "Measured: median of the last 50 steps, of the rank that is slowest in each. From "
-    "the start of the first forward to the end of the optimizer; loading data is not in it.",
-    "Predicted": "The step that the model predicts from the calibration window, for the buckets in use now.",
-    "Unseen steps": "Median of measured over predicted, minus 1, over all steps after the calibration "
-    "window that ran with the buckets in use: +5 % took 5 % longer than predicted (elsewhere errors are "
-    "predicted over measured). None of these steps was used to predict. ",
-    "Calibration steps": "The same of the calibration steps, those that the prediction was made from. What "
-    "is as large here is noise, or the model's own error, and nothing that came later.",
-    "Drift": "A lasting change of how long steps take: medians of ten steps each, nearly all on their side "
-    "of the middle between two levels that are apart by six times their scatter. A few long steps "
-    "(checkpoint, evaluation) are no drift. Changes below 1 % are not told.",
-    "Last rank": "The rank that ends its backward last in so many of the latest 200 steps that it is "
-    "no chance (one in a thousand, were all ranks alike): others wait for it. By the "
-    "hosts' clocks; on GPUs by each rank's own time since the step began.",
-    "Gain a step, predicted": "Predicted, not measured: the step of the buckets in use minus that of the "
-    "recommended ones, on the same workload and machine.",
-    "a day, less": "World size x predicted gain x steps a day, at the measured time from one step to "
-    "the next (median of the latest 200, loading data included): what the same training takes less, "
-    "each day.",
-    "Samples a second": "Now: samples a step over the measured time from the start of one step to that of "
-    "the next (median of the latest 200, loading data included; pauses such as "
-    "checkpoints are not). Then: the same time without the predicted gain.",
-    "to the end, less": "World size x predicted gain x steps still to go.",
-}
+_UNSEEN = (
+    "Median of measured over predicted, minus 1, over all steps after the calibration window that ran with "
+    "the buckets in use: +5 % took 5 % longer than predicted. None of these steps was used to predict."
+)
+_DRIFT = (
+    "A lasting change of how long steps take, by medians of ten. A few long steps (checkpoint, evaluation) "
+    "are no drift. Changes below 1 % are not told."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +77,8 @@ class Wanted:
     found: tuple[Path, ...]
     directory: Path
     steps: int
-    by_clock: bool
     hardware: Hardware | None
     samples: int
-    to_go: int
 
 
 def show(watch: Path, library: Library) -> None:
@@ -145,63 +122,32 @@ def _controls(watch: Path, found: list[Path], library: Library) -> tuple[Wanted,
     names = {
         path.name or str(path) if path == watch else str(path.relative_to(watch)): path for path in found
     }
-    left, middle, right = st.columns([3, 2, 2])
+    a, b, c, d, e = st.columns([3, 2, 1, 1, 1])
     words = "Directories that `sim.record` wrote to, the last written first."
-    directory = names[ask(left.selectbox, "Recording", "recording", words, list(names))]
+    directory = names[ask(a.selectbox, "Recording", "recording", words, list(names))]
     machines = _machines(directory, library)
     words = "What an all-reduce takes: a calibrated machine, or what the job's own buckets took."
-    machine = ask(middle.selectbox, "Machine", "live_machine", words, list(machines))
-    every = _refresh(right)
-    of_steps = "How many steps after warm-up make the workload. All later steps are predicted unseen."
-    of_axis = "Steps by their number, or by the wall clock at which they began."
-    of_samples = "Samples in one step, over all ranks: batch per rank x ranks x micro-batches. 0: not known."
-    of_rest = "Optimizer steps that are still to be trained. 0: not known."
-    with st.expander("Window, axis, and your numbers", icon=":material/tune:"):
-        a, b, c, d = st.columns(4)
-        steps = ask(a.selectbox, "Calibration steps", "live_steps", of_steps, _STEPS, index=1)
-        axis = ask(b.selectbox, "Axis", "live_axis", of_axis, ["step", "clock"])
-        label = "Samples per step, all ranks"
-        samples = ask(c.number_input, label, "live_samples", of_samples, min_value=0, step=1)
-        to_go = ask(d.number_input, "Steps still to go", "live_to_go", of_rest, min_value=0, step=1000)
-    wanted = Wanted(
-        watch=watch,
-        found=tuple(sorted(found)),
-        directory=directory,
-        steps=steps,
-        by_clock=axis == "clock",
-        hardware=_hardware(machines[machine]),
-        samples=int(samples),
-        to_go=int(to_go),
-    )
-    return wanted, every
+    path = machines[ask(b.selectbox, "Machine", "live_machine", words, list(machines))]
+    words = "How many steps after warm-up make the workload. All later steps are predicted unseen."
+    steps = ask(c.selectbox, "Calibration steps", "live_steps", words, _STEPS, index=1)
+    words = "Samples in one step, over all ranks: batch per rank x ranks x micro-batches. 0: not known."
+    samples = ask(d.number_input, "Samples per step", "live_samples", words, min_value=0, step=1)
+    every, hardware = _refresh(e), None
+    with told():  # a file that is not legal takes no figure away
+        hardware = None if path is None else playing.load_hardware(path)
+    files = tuple(sorted(found))
+    given: dict[str, Any] = {"steps": steps, "hardware": hardware, "samples": int(samples)}
+    return Wanted(watch=watch, found=files, directory=directory, **given), every
 
 
 def _machines(directory: Path, library: Library) -> dict[str, Path | None]:
-    """Machines to choose from, the likeliest first; ``_UPLOAD`` and the job's own have no file."""
+    """Machines to choose from, the likeliest first; the job's own collectives have no file."""
     given = launch.settings(sys.argv[1:]).hardware
     machines: dict[str, Path | None] = {} if given is None else {f"{given.stem} (--hardware)": given}
     for folder in dict.fromkeys((directory, directory.parent)):
         for path in sorted(folder.glob("hardware*.json")):
             machines.setdefault(f"{path.stem} (beside the recording)", path)
-    return {**machines, "the job's own collectives": None, **library.hardware, _UPLOAD: Path(_UPLOAD)}
-
-
-def _hardware(path: Path | None) -> Hardware | None:
-    """The machine that was chosen; ``None``: the job's own, as where a file is not legal."""
-    with told():
-        if path == Path(_UPLOAD):
-            file = sources.one_file("Hardware JSON", "up_live")
-            if file is not None:
-                return _parse_hardware(sources.content_digest(file), file.name, file.getvalue)
-        elif path is not None:
-            return playing.load_hardware(path)
-    return None
-
-
-@memo(8)
-def _parse_hardware(same: str, name: str, content: Callable[[], bytes]) -> Hardware:
-    with st.spinner("Reading the upload …"):
-        return one(sim.parse_hardware(content(), name))
+    return {**machines, "the job's own collectives": None, **library.hardware}
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
@@ -238,52 +184,41 @@ def _live(wanted: Wanted) -> None:
 
 
 def _judged(wanted: Wanted, followed: Followed) -> None:
-    # The steps to predict from: the first ones, or those that were latest when the button was pressed.
-    chosen = _chosen(followed)
-    window = chosen or sim.live_window(followed, min(wanted.steps, followed.whole_steps))
-    layouts = followed.ranks[0].layouts
+    needed = min(wanted.steps, followed.whole_steps)
+    window, layouts = sim.live_window(followed, needed), followed.ranks[0].layouts
     if window is None:
-        st.info(calibrating_sentence(followed, min(wanted.steps, followed.whole_steps)))
-        _job(followed, None)
+        st.info(calibrating_sentence(followed, needed))
+        _job(followed.ranks[0].header, None)
         return
     steps = [
         (one.header.rank, [(step.step, step.started_at_ns) for step in one.steps]) for one in window.ranks
     ]
-    cuts = [(one.step, one.bucket_indices) for one in layouts]
+    same = followed.run, steps, [(one.step, one.bucket_indices) for one in layouts]
     try:
-        calibration = _calibrate(
-            (followed.run, steps, cuts),
-            wanted.hardware,
-            lambda: sim.calibrate_live(window, layouts, wanted.hardware),
-        )
+        make = sim.calibrate_live
+        calibration = _calibrate(same, wanted.hardware, lambda: make(window, layouts, wanted.hardware))
     except SimError:
-        _job(followed, None)
+        _job(followed.ranks[0].header, None)
         raise
     report = sim.judge_live(followed, calibration)
-    if wanted.steps > followed.whole_steps:
-        st.caption(
-            f"Of {len(followed.ranks)} ranks {followed.whole_steps} whole steps are kept after warm-up: the "
-            f"window is no longer than that."
-        )
     first, warmup = calibration.first_step, followed.warmup_steps
-    if chosen is None and first > warmup + 1:
-        st.caption(
-            f"Steps {warmup + 1:,} to {first - 1:,} took longer than those "
-            f"after them: warm-up, not predicted from."
-        )
+    if needed < wanted.steps:
+        st.caption(f"The window is {needed} steps: of so many ranks no more are kept whole after warm-up.")
+    if first > warmup + 1:
+        words = f"Steps {warmup + 1:,} to {first - 1:,} took longer than those after them: warm-up"
+        st.caption(f"{words}, not predicted from.")
     _cards(report, calibration)
     _sentences(report, calibration)
     words = "Measured steps over their prediction, and the error of the prediction below"
-    chart(steps_figure(report, by_clock=wanted.by_clock), "live_steps_figure", words)
+    chart(steps_figure(report), "live_steps_figure", words)
     st.caption(
         "Points: measured steps. Line: their rolling median of 50. Dashed: predicted. "
         "Shaded: the steps that the prediction was made from; it has seen none of the others."
     )
-    _recalibrate(followed, wanted)
     _gain(wanted, calibration, layouts, report)
     st.subheader("Where does a step go?")
     words = "The parts of a step over time, on top of each other"
-    chart(parts_figure(report, by_clock=wanted.by_clock), "live_parts_figure", words)
+    chart(parts_figure(report), "live_parts_figure", words)
     st.caption(
         "Rolling medians of the parts of a step, all micro-batches together, of the rank "
         "that is slowest in it. Communication: from the end of backward to the end of DDP's "
@@ -292,9 +227,7 @@ def _judged(wanted: Wanted, followed: Followed) -> None:
     if report.lateness:
         st.subheader("Who do the others wait for?")
         st.markdown(plain(lateness_sentence(report.lateness)))
-        words = "How often each rank ends its backward last"
-        chart(lateness_figure(report.lateness), "live_late_figure", words)
-    _job(followed, calibration)
+    _job(followed.ranks[0].header, calibration)
 
 
 @memo(16)
@@ -304,60 +237,32 @@ def _calibrate(
     return make()
 
 
-def _chosen(followed: Followed) -> Recording | None:
-    """The latest steps as they were when the button was pressed, if it was."""
-    run, window = st.session_state.get(_WINDOW, (None, None))
-    return window if run == followed.run else None
-
-
-def _recalibrate(followed: Followed, wanted: Wanted) -> None:
-    """Take the latest steps as the window, or the first ones again."""
-
-    def choose_latest() -> None:
-        window = sim.latest_window(followed, min(wanted.steps, followed.whole_steps))
-        if window is not None:
-            st.session_state[_WINDOW] = (followed.run, window)
-
-    words = "Make the workload from the latest steps instead; only steps after them count as unseen."
-    label = "Predict from the latest steps"
-    left, right = st.columns(2)
-    left.button(label, key="live_again", help=words, on_click=choose_latest)
-    if _chosen(followed) is not None:
-        label = "Predict from the first steps again"
-        right.button(label, key="live_first", on_click=st.session_state.pop, args=(_WINDOW, None))
-
-
-def _draw_cards(cards: dict[str, str]) -> None:
-    """Cards by what stands on them; help by how that ends."""
-    for column, (label, value) in zip(st.columns(len(cards)), cards.items(), strict=True):
-        column.metric(
-            label, value, help=next(words for key, words in _CARD_HELP.items() if label.endswith(key))
-        )
-
-
 def _cards(report: LiveReport, calibration: Calibration) -> None:
     now = calibration.layouts[-1].parts if calibration.layouts else None
+    recent = format_ms(report.recent_ns) if report.recent_ns else "–"
 
-    def share(steps: Unseen | None) -> str:  # how much longer than predicted, in the median
+    def off(steps: Unseen | None) -> str:  # how much longer than predicted, in the median
         return "–" if steps is None else format_percent(steps.median_error, sign=True)
 
-    cards = {
-        "Step, latest 50": format_ms(report.recent_ns) if report.recent_ns else "–",
-        "Predicted": format_ms(now.step_ns) if now else "–",
-        "Unseen steps": share(report.unseen),
-        "Calibration steps": share(report.window),
-        "Drift": drift_card(report),
-    }
+    latest = "Median of the last 50 steps, of the rank that is slowest in each; loading data is not in it."
+    of_window = "The same of the steps that the prediction was made from: noise, or the model's error."
+    cards = [
+        Card(label="Step, latest 50", value=recent, told=latest),
+        Card(label="Predicted", value=format_ms(now.step_ns) if now else "–"),
+        Card(label="Unseen steps", value=off(report.unseen), told=_UNSEEN),
+        Card(label="Calibration steps", value=off(report.window), told=of_window),
+        Card(label="Drift", value=drift_card(report), told=_DRIFT),
+    ]
     if report.lateness:
-        first = report.lateness[0]
-        cards["Last rank"] = "none" if first.is_chance else str(first.rank)
-    _draw_cards(cards)
+        first, words = report.lateness[0], "It ends its backward last so often that it is no chance."
+        cards.append(
+            Card(label="Last rank", value="none" if first.is_chance else str(first.rank), told=words)
+        )
+    draw_cards(cards)
 
 
 def _sentences(report: LiveReport, calibration: Calibration) -> None:
     st.markdown(plain(unseen_sentence(report)))
-    if noise := noise_sentence(report):
-        st.info(plain(noise), icon=":material/info:")
     sentence = plain(drift_sentence(report.drift, report))
     if report.drift is not None:
         st.warning(sentence, icon=":material/trending_up:")
@@ -414,33 +319,20 @@ def _show_gain(
     if found.setting is None or found.setting.pick == "default":
         return
     st.markdown(f"Set: {plain(tell_setting(found.setting, found.against))}.")
-    hours = "Rank-hours" if job.workload.provenance.get("clock") == "host" else "GPU-hours"
-    cards = {"Gain a step, predicted": format_ms(gain_ns)}
+    cards = [Card(label="Gain a step, predicted", value=format_ms(gain_ns))]
     if period_ns is not None and period_ns > gain_ns:
-        a_day = DAY_S * NS_PER_S / period_ns
-        cards[f"{hours} a day, less"] = f"{saved_hours(ranks, gain_ns, a_day):,.2f}"
+        hours = "Rank-hours" if job.workload.provenance.get("clock") == "host" else "GPU-hours"
+        words = "At the measured time from one step to the next: median of 200, loading data included."
+        a_day = f"{ranks * 24 * gain_ns / period_ns:,.2f}"
+        cards.append(Card(label=f"{hours} a day, less", value=a_day, told=words))
         if wanted.samples:
             now, then = (wanted.samples * NS_PER_S / ns for ns in (period_ns, period_ns - gain_ns))
-            cards["Samples a second"] = f"{now:,.1f} → {then:,.1f}"
-    if wanted.to_go:
-        cards[f"{hours} to the end, less"] = f"{saved_hours(ranks, gain_ns, wanted.to_go):,.2f}"
-    _draw_cards(cards)
+            cards.append(Card(label="Samples a second", value=f"{now:,.1f} → {then:,.1f}", told=words))
+    draw_cards(cards)
     with st.expander("Take it home", icon=":material/content_copy:"):
         st.code(sim.snippet(found.assignment, job.workload), language="python")
-        st.download_button(
-            "Assignment JSON",
-            sim.to_text(found.assignment),
-            file_name="assignment.json",
-            mime="application/json",
-            key="live_assignment",
-            on_click="ignore",
-            help="For `sim.apply`, and for `bucketsim ab`, which measures this gain.",
-        )
-
-
-def saved_hours(ranks: int, gain_ns: int, steps: float) -> float:
-    """Device-hours that ``steps`` of training in use would be shorter by, over all ranks."""
-    return ranks * steps * gain_ns / (3_600 * NS_PER_S)
+        words = "For `sim.apply`, and for `bucketsim ab`, which measures this gain."
+        downloads({"Assignment JSON": (sim.to_text(found.assignment), "assignment.json", words)})
 
 
 def _autotune(watch: Path) -> bool:
@@ -449,17 +341,16 @@ def _autotune(watch: Path) -> bool:
     for name, tuned in found.items():
         st.subheader(plain(f"{tuned.name} on {tuned.world_size} ranks tunes its buckets ({name})"))
         sentence = plain(autotune_sentence(tuned))
-        if tuned.outcome == "kept":
-            st.success(sentence, icon=":material/check:")
-        elif tuned.outcome is not None:
-            st.info(sentence, icon=":material/undo:")
-        else:
+        if tuned.outcome is None:
             st.markdown(sentence)
+        else:
+            (st.success if tuned.outcome == "kept" else st.info)(sentence)
         if tuned.in_use_ns is not None and tuned.best_ns is not None:
             now = f"{format_ms(tuned.in_use_ns)} a step with the {tuned.buckets_in_use} buckets in use"
             st.caption(plain(f"Predicted: {now}, {format_ms(tuned.best_ns)} with the best."))
-        if tuned.looks:
-            chart(trial_figure(tuned), f"autotune {name}", "The gain of a trial as it narrows")
+        for look in tuned.looks[-1:]:
+            gain, low, high = (format_percent(one, sign=True) for one in (look.gain, look.low, look.high))
+            st.caption(plain(f"The trial after {look.steps} steps: gain {gain} ({low} to {high})."))
     return bool(found)
 
 
@@ -470,72 +361,54 @@ def autotune_sentence(told: AutotuneProgress) -> str:
     return f"{_PHASES.get(told.phase, '')} Step {told.steps}."
 
 
-def _job(followed: Followed, calibration: Calibration | None) -> None:
-    with st.expander("The job", icon=":material/info:"):
-        for name, value in job_rows(followed.ranks[0].header, calibration).items():
-            st.markdown(f"**{name}**: {plain(value)}")
-
-
-def job_rows(header: RecordingHeader, calibration: Calibration | None) -> dict[str, str]:
+def _job(header: RecordingHeader, calibration: Calibration | None) -> None:
     """What is known of the job."""
     ddp = [f"{name}={value}" for name, value in header.ddp.items() if value is not None]
-    level = f"{header.level} level, every {header.every}. step" if header.every > 1 else header.level
-    rows = {
-        "Model": f"{header.module}, {len(header.parameters)} parameters that require grad",
-        "Ranks": str(header.world_size),
-        "Backend and device": f"{header.backend} on {header.device}",
-        "torch": header.torch,
-        "Recorded": level,
-        "Communication hook": header.comm_hook or "none",
-        "DDP": ", ".join([one for one in ddp if not one.startswith("rebuilt_buckets=")][:20]),
-    }
-    if calibration is not None:
-        count, reduced = calibration.job.micro_batches
-        if count > 1:
-            rows["Micro-batches"] = f"{count} a step, {reduced} of them synchronised"
-        rows["Machine"] = calibration.job.hardware.name
-    return rows
+    told = [
+        f"{header.module}, {len(header.parameters)} parameters that require grad",
+        f"{counted(header.world_size, 'rank')}, {header.backend} on {header.device}, torch {header.torch}",
+        f"communication hook: {header.comm_hook or 'none'}",
+        ", ".join([one for one in ddp if not one.startswith("rebuilt_buckets=")][:20]),
+    ]
+    told += [] if calibration is None else [f"predicted on {calibration.job.hardware.name}"]
+    st.caption(plain("The job: " + "; ".join(filter(None, told)) + "."))
 
 
-def age_words(seconds: float) -> str:
+def _age(seconds: float) -> str:
     """A time that has passed: ``1.2 s``, ``40 s``, ``3 min``, ``2.5 h``."""
-    if seconds < 10:
-        return f"{max(0.0, seconds):.1f} s"
     if seconds < 120:
-        return f"{seconds:.0f} s"
+        return f"{max(0.0, seconds):.{1 if seconds < 10 else 0}f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def quiet_after_s(followed: Followed) -> float:
+def _quiet_after_s(followed: Followed) -> float:
     """How long nothing new has to be there until one says so: ten steps, or 30 s."""
-    starts = followed.ranks[0].steps.started_at[-50:] if followed.ranks else []
-    gaps = sorted(later - earlier for earlier, later in pairwise(starts))
-    return max(_QUIET_S, _QUIET_STEPS * gaps[len(gaps) // 2] / 1e9) if gaps else _QUIET_S
+    starts = followed.ranks[0].steps.started_at[-50:]
+    gaps = [later - earlier for earlier, later in pairwise(starts)]
+    return max(_QUIET_S, _QUIET_STEPS * median(gaps) / 1e9) if gaps else _QUIET_S
 
 
 def state_sentences(followed: Followed, now_s: float) -> list[str]:
     """What the job is doing, as far as its files say; the first sentence is the state."""
     if not followed.step_count:
         return [_NO_STEPS]
-    limit = quiet_after_s(followed)
+    limit = _quiet_after_s(followed)
     ages = {rank.header.rank: now_s - rank.written_at_s for rank in followed.ranks}
     newest, last = min(ages.values()), max(rank.steps.step[-1] for rank in followed.ranks if len(rank.steps))
+    ends = [rank.end for rank in followed.ranks]
     if followed.unread_bytes > 1 << 20:
         told = [f"Reading: step {last:,} so far, {followed.unread_bytes / 2**20:,.0f} MiB are still to come."]
-    elif all(rank.end is not None for rank in followed.ranks):
-        has_failed = any(rank.end is not None and rank.end.failed for rank in followed.ranks)
-        how = "Ended with an error" if has_failed else "Ended"
-        told = [f"{how}: the job closed its recording {age_words(newest)} ago. Last step {last:,}."]
+    elif all(ends):
+        how = "Ended with an error" if any(end is not None and end.failed for end in ends) else "Ended"
+        told = [f"{how}: the job closed its recording {_age(newest)} ago. Last step {last:,}."]
     elif newest > limit:
-        told = [
-            f"Nothing new for {age_words(newest)}, and the recording was not closed: the job was killed, or "
-            f"stands still. Last step {last:,}."
-        ]
+        why = "the recording was not closed: the job was killed, or stands still"
+        told = [f"Nothing new for {_age(newest)}, and {why}. Last step {last:,}."]
     else:
-        told = [f"Running: step {last:,}, {age_words(newest)} ago."]
+        told = [f"Running: step {last:,}, {_age(newest)} ago."]
         silent = {rank: age for rank, age in ages.items() if age > limit}
         if silent:
-            told.append(f"{_ranks(sorted(silent))} not written for {age_words(max(silent.values()))}.")
+            told.append(f"{_ranks(sorted(silent))} not written for {_age(max(silent.values()))}.")
     behind = [
         rank.header.rank for rank in followed.ranks if not len(rank.steps) or rank.steps.step[-1] < last - 10
     ]
@@ -562,14 +435,9 @@ def calibrating_sentence(followed: Followed, needed: int) -> str:
     warmup = followed.warmup_steps
     done = min(int((rank.steps.step > warmup).sum()) for rank in followed.ranks)
     if done >= needed:
-        return (
-            f"Calibrating: steps still become shorter, as in warm-up; the first {needed} that do not are "
-            f"predicted from."
-        )
-    return (
-        f"Calibrating: {done} of {needed} steps after {warmup} of warm-up are there on all ranks; with "
-        f"{needed} the next ones are predicted."
-    )
+        more = f"the first {needed} that do not are predicted from"
+        return f"Calibrating: steps still become shorter, as in warm-up; {more}."
+    return f"Calibrating: {done} of {needed} steps after {warmup} of warm-up are there on all ranks."
 
 
 def drift_card(report: LiveReport) -> str:
@@ -583,84 +451,40 @@ def drift_card(report: LiveReport) -> str:
 
 
 def unseen_sentence(report: LiveReport) -> str:
-    """How the prediction does, on steps that it has not seen and on those that it was made from."""
-    unseen, calibrated = report.unseen, report.calibrated
-    window = f"steps {calibrated[0]:,} to {calibrated[1]:,}"
-    if report.window is not None:
-        error = report.window.median_error
-        longer = f"{format_percent(abs(error))} {'longer' if error >= 0 else 'less'} than predicted"
-        window += f" (which took {longer} themselves)"
-    if unseen is None:
-        return f"Predicted from {window}; no later step is there yet."
-    off, low, high = (format_percent(x, sign=True) for x in (unseen.median_error, unseen.low, unseen.high))
-    return (
-        f"Predicted from {window}: {format_ms(unseen.predicted_ns)} a step. {unseen.count:,} steps with "
-        f"the buckets in use that the model has not seen took {format_ms(unseen.measured_ns)} in the median, "
-        f"{off}; nine of ten of them are within {low} and {high} of the prediction."
-    )
-
-
-def noise_sentence(report: LiveReport) -> str:
-    """Where the unseen steps are off no more than the window's own ones: what that is; else empty."""
+    """How the prediction does on steps that it has not seen, and how its window's own ones scatter."""
     unseen, window = report.unseen, report.window
-    if unseen is None or window is None or abs(unseen.median_error) < _WORTH_A_WORD:
-        return ""
-    error, own = unseen.median_error, window.median_error
-    if own * error > 0 and abs(own) >= _ALIKE * abs(error):
-        return (
-            f"The {window.count} steps that the prediction was made from are off by "
-            f"{format_percent(own, sign=True)} themselves: so much is noise, or the model's own error, and "
-            "nothing that came later. On a noisy machine the slowest rank of each step takes longer than any "
-            "one rank does in the median, which is what is predicted."
-        )
-    if window.low <= error <= window.high:
-        low, high, off = (format_percent(x, sign=True) for x in (window.low, window.high, error))
-        return (
-            f"The steps that the prediction was made from scatter between {low} and {high}: on a machine as "
-            f"noisy as this, {off} is no error of the model. A longer window, or a machine with nothing else "
-            "on it, tells more."
-        )
-    return ""
+    words = "Predicted from steps {:,} to {:,}".format(*report.calibrated)
+    if unseen is None:
+        return f"{words}; no later step is there yet."
+    off, low, high = (format_percent(x, sign=True) for x in (unseen.median_error, unseen.low, unseen.high))
+    noise = ""
+    if window is not None and window.low <= unseen.median_error <= window.high:
+        low_own, high_own = (format_percent(x, sign=True) for x in (window.low, window.high))
+        noise = f" The steps of the window scatter between {low_own} and {high_own} themselves."
+    return (
+        f"{words}: {format_ms(unseen.predicted_ns)} a step. {unseen.count:,} steps with the buckets in use "
+        f"that the model has not seen took {format_ms(unseen.measured_ns)} in the median, {off}; nine of ten "
+        f"of them are within {low} and {high} of the prediction.{noise}"
+    )
 
 
 def drift_sentence(drift: Drift | None, report: LiveReport) -> str:
     """Whether steps became longer, since when, and which part did."""
-    unseen, window = report.unseen, report.window
+    unseen = report.unseen
     if unseen is None or unseen.count < FEWEST_FOR_DRIFT:
         return f"Drift: {FEWEST_FOR_DRIFT} unseen steps are needed to tell."
     if drift is None:
-        off = 0.0 if window is None else unseen.median_error - window.median_error
-        level = ""
-        if abs(off) >= _WORTH_A_WORD:
-            level = (
-                f" They took {format_percent(abs(off))} {'longer' if off > 0 else 'less'} than the "
-                "calibration steps, which is too little beside their scatter, or did not last."
-            )
         if abs(unseen.median_error) < _OFF:
-            return f"No lasting change was found in {unseen.count:,} unseen steps.{level}"
-        return (
-            f"Measured {format_ms(unseen.measured_ns)} against {format_ms(unseen.predicted_ns)} "
-            "predicted, without a step since which that is so: the prediction itself is off by "
-            f"{format_percent(unseen.median_error, sign=True)}, and does not tell whether the job "
-            f"drifts.{level}"
-        )
-    after, before = format_percent(drift.after, sign=True), format_percent(drift.before, sign=True)
-    share = ", ".join(
-        f"{PART_WORDS[name]} by {format_percent(value, sign=True)}"
-        for name, value in sorted(drift.parts.items(), key=lambda part: -abs(part[1]))
-        if abs(value) >= 0.0005
-    )
-    doubt = ""
-    if window is not None and window.high - window.low > abs(drift.shift):
-        doubt = (
-            " Single steps of the window scatter as widely: it may be another program on the machine, and "
-            "go again."
-        )
+            return f"No lasting change was found in {unseen.count:,} unseen steps."
+        off = format_percent(unseen.median_error, sign=True)
+        return f"The prediction itself is off by {off}, and does not tell whether the job drifts."
+    parts = sorted(drift.parts.items(), key=lambda part: -abs(part[1]))
+    shares = [(PART_WORDS[name], format_percent(by, sign=True)) for name, by in parts if abs(by) >= 0.0005]
+    told = ", ".join(f"{name} by {share}" for name, share in shares)
     return (
         f"Since step {drift.since_step:,} steps take {format_percent(abs(drift.shift))} "
-        f"{'longer' if drift.shift > 0 else 'shorter'} than before "
-        f"({after} against the prediction, {before} before). In shares of the step: {share}. "
-        f"Most of it lies in {PART_WORDS[drift.largest_part]}: {_CAUSES[drift.largest_part]}.{doubt}"
+        f"{'longer' if drift.shift > 0 else 'shorter'} than before. In shares of the step: {told}. "
+        f"Most of it lies in {PART_WORDS[drift.largest_part]}: {_CAUSES[drift.largest_part]}."
     )
 
 
@@ -676,36 +500,31 @@ def lateness_sentence(rows: Sequence[Lateness]) -> str:
 
 def gain_sentence(found: Recommendation, in_use: int) -> str:
     """What the recommended buckets would gain against the ``in_use`` ones, honestly."""
-    gain, gain_ns = found.gain, found.gain.told_ns
+    gain, gain_ns, now_ns = found.gain, found.gain.told_ns, found.baseline.step_ns
     if gain.refuted:
         return f"{capital(gain.sentence)}. Keep what you have."
     if gain_ns <= 0 and (found.setting is None or found.setting.pick == "default"):
         return "No better buckets were found: the job runs with the best ones that the search knows."
-    if gain_ns <= 0:  # under a hook, or beside a slow rank, of which the search for buckets knows nothing
+    if gain_ns <= 0:  # under a hook, or beside a slow rank, of which the search knows nothing
         return "The search for buckets that may be cut anywhere finds none that are better; one cap is."
-    saved, now_ns = format_ms(gain_ns), found.baseline.step_ns
-    share = f"({format_percent(gain_ns / now_ns if now_ns else 0.0)})"
-    between = ""
+    share, between = format_percent(gain_ns / now_ns if now_ns else 0.0), ""
     if gain.low_ns is not None and gain.high_ns is not None:
         between = f" (95 % interval {format_ms(gain.low_ns)} to {format_ms(gain.high_ns)})"
+    saved = f"save {format_ms(gain_ns)} a step ({share}){between}"
     if gain.significant is False:
-        return (
-            f"Not significant: other buckets would save {saved} {share} a step{between}. Keep what you have."
-        )
+        return f"Not significant: other buckets would {saved}. Keep what you have."
     unknown = f" Not recorded, so not known: {' and '.join(gain.not_known)}." if gain.not_known else ""
-    return (
-        f"The recommended {len(found.assignment.bucket_indices)} buckets would save {saved} a step "
-        f"{share}{between} against the {in_use} in use.{unknown}"
-    )
+    count = len(found.assignment.bucket_indices)
+    return f"The recommended {count} buckets would {saved} against the {in_use} in use.{unknown}"
 
 
 def doubt_sentence(gain: Gain, report: LiveReport) -> str:
     """That the prediction is off by more than the gain; empty where it is not."""
-    unseen, gain_ns = report.unseen, gain.told_ns
-    if unseen is None or gain_ns <= 0 or gain.significant is False:
+    unseen = report.unseen
+    if unseen is None or gain.told_ns <= 0 or gain.significant is False:
         return ""
     off_ns = abs(unseen.measured_ns - unseen.predicted_ns)
-    if off_ns <= gain_ns:
+    if off_ns <= gain.told_ns:
         return ""
     return (
         f"Not to be relied on: the prediction of the buckets in use is off by {format_ms(off_ns)} a step, "

@@ -64,8 +64,13 @@ def show() -> None:
     with st.sidebar:
         page = st.radio("Page", list(PAGES), format_func=PAGES.__getitem__, key="page", bind="query-params")
     st.html(_TABLES)
-    for part in parts(page):
-        _draw(part)
+    for level, text, name in parts(page):
+        if level > 0:
+            (st.title, st.header, st.subheader)[level - 1](text, anchor=name)
+        elif level == 0:
+            st.image(PICTURES / f"{name}-{st.context.theme.type or 'light'}.png", caption=text, alt=text)
+        elif text.strip():
+            st.markdown(text, unsafe_allow_html=True)  # our own files, with our own links
     st.html(_TO_WORD, unsafe_allow_javascript=True)
 
 
@@ -111,21 +116,9 @@ def _linked(link: re.Match[str]) -> str:
     return words if words.strip("`") == path else f"{words} (`{path}`)"
 
 
-def _draw(part: Part) -> None:
-    if part.level < 0:
-        if part.text.strip():
-            st.markdown(part.text, unsafe_allow_html=True)  # our own files, with our own links
-    elif part.level == 0:
-        scheme = st.context.theme.type or "light"
-        st.image(PICTURES / f"{part.name}-{scheme}.png", caption=part.text, alt=part.text)
-    else:
-        (st.title, st.header, st.subheader)[part.level - 1](part.text, anchor=part.name)
-
-
 def about() -> None:
     """Draw ``about.md``, with the version in it."""
     text = Path(__file__).with_name("about.md").read_text(encoding="utf-8")
     st.title("About")
     st.write("How gradient buckets overlap backward, which assignment is best, and whether it is true.")
-    st.markdown(text.replace("VERSION", tool_version()))
-    st.caption(plain(f"bucketsim {tool_version()}"))
+    st.markdown(text.replace("VERSION", plain(tool_version())))

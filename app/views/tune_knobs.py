@@ -1,11 +1,11 @@
-"""The sidebar of the Tune page: what to look at, with every switch of its system, and what if the
-machine were another.
+"""The sidebar of the Tune page: an assignment with every switch of its system, and what-ifs.
 
 It only asks; reading files comes after, so that an error in one leaves every knob in its place.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, fields, replace
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,41 +52,36 @@ class Switch:
 
     def draw(self, key: str) -> Any:
         """Draw it and read it; a text that is too long or a number out of range the browser refuses."""
-        label = self.name  # as one would copy it: where the sidebar is narrow, the page's style breaks it
-        if self.kind == "select":
-            return ask(st.selectbox, label, key, self.help, self.choices)
-        if self.kind == "toggle":
-            return ask(st.toggle, label, key, self.help, self.default)
-        if self.kind == "text":
-            return ask(st.text_input, label, key, self.help, self.default, 2000)
-        of = (int(self.least), int(self.most), self.default, 1)
-        if self.kind == "integer":
-            return ask(st.number_input, label, key, self.help, *of)
-        look = {"format": "%.6g", "placeholder": "none"}
-        return ask(st.number_input, label, key, self.help, *map(float, of[:2]), self.default, **look)
-
-
-def _switch(one: Field[Any]) -> Switch:
-    """The widget of a setting, in the words of its own field."""
-    told: Mapping[str, Any] = one.metadata
-    default: Any = one.default
-    choices = told["choices"]
-    if choices and default is None:
-        default = _UNSET.get(one.name, AS_IT_IS)
-        choices = (default, *choices)
-    return Switch(one.name, default, told["help"], told["least"], min(told["most"], _MOST), choices)
+        # The label is as one would copy it: where the sidebar is narrow, the page's style breaks it.
+        widgets: dict[str, tuple[Any, ...]] = {
+            "select": (st.selectbox, self.choices),
+            "toggle": (st.toggle, self.default),
+            "text": (st.text_input, self.default, 2000),
+            "integer": (st.number_input, int(self.least), int(self.most), self.default, 1),
+            "number": (st.number_input, float(self.least), float(self.most), self.default),
+        }
+        widget, *of = widgets[self.kind]
+        look = {"format": "%.6g", "placeholder": "none"} if self.kind == "number" else {}
+        return ask(widget, self.name, key, self.help, *of, **look)
 
 
 def _switches(cls: type) -> tuple[Switch, ...]:
-    """The settings of a system that the page offers."""
-    return tuple(_switch(one) for one in settings_of(cls).values() if one.metadata["help"])
+    """The settings of a system that the page offers, in the words of their fields."""
+    found: list[Switch] = []
+    for one in settings_of(cls).values():
+        told, choices = one.metadata, one.metadata["choices"]
+        default: Any = one.default
+        if choices and default is None:
+            default = _UNSET.get(one.name, AS_IT_IS)
+            choices = (default, *choices)
+        if told["help"]:
+            most = min(told["most"], _MOST)
+            found.append(Switch(one.name, default, told["help"], told["least"], most, choices))
+    return tuple(found)
 
 
-_OFFLOAD = Switch(
-    "offload_gb_per_s",
-    None,
-    "Between device and host, in GB/s (10^9 bytes a second), for cpu_offload on cuda.",
-)
+_OFFLOADED = "Between device and host, in GB/s (10^9 bytes a second), for cpu_offload on cuda."
+_OFFLOAD = Switch("offload_gb_per_s", None, _OFFLOADED)
 _CAP = Switch("bucket_cap_mb", None, "The bucket size of this system, in MiB. Empty: 25.")
 CAPPED_PICKS: tuple[Pick, ...] = ("default", "cap", "cap-list")
 _SIZED = ("after-backward", "arrival-counted", "flat-views", "last-hook", "last-hook-safe")
@@ -118,42 +113,43 @@ def read(pick: Pick, ask: Ask) -> Options:
     return tuple(sorted(options.items()))
 
 
-def ask_switches(pick: Pick, prefix: str = "") -> Options:
-    """Draw the switches of ``pick`` where the caller stands, and read them.
+def ask_choice(pick: Pick, prefix: str = "", **capped: Any) -> Choice:
+    """Draw what else is asked of ``pick``, a list of caps and its switches, where the caller stands; read it.
 
-    ``prefix`` goes before each key, for a page with more than one choice.
+    ``prefix`` goes before each key, for a page with several choices; ``capped`` are an explicit cap's MiB.
     """
-    if pick in ("recommended", "given"):
-        st.caption(
-            "The search knows no switches: these are its buckets, played with the switches set "
-            "here. Where they keep keywords from reaching the buckets, sim.apply gives DDP the "
-            "buckets."
-        )
-    elif pick not in OFFERED:
-        st.caption("This system has no switches.")
-    return read(pick, lambda switch: switch.draw(prefix + switch.name))
+    choice = Choice(pick=pick, **(capped if pick == "cap" else {}))
+    if pick == "cap-list":
+        words = "`bucket_cap_mb_list`, one cap a bucket; the last one repeats. DDP has it since torch 2.11."
+        try:
+            text = str(ask(st.text_input, "Caps, MiB", f"{prefix}caps", words, "1, 25", 2000))
+            choice = replace(choice, caps_mb=_caps(text))
+        except InputError as error:  # told beside its field, and on the page, which cannot show such a choice
+            st.error(plain(str(error)), icon=":material/error:")
+            choice = replace(choice, unreadable=str(error))
+    with st.expander("Switches"):
+        if pick in ("recommended", "given"):
+            st.caption(
+                "The search knows no switches: these are its buckets, played with the switches set here. "
+                "Where they keep keywords from reaching the buckets, sim.apply gives DDP the buckets."
+            )
+        elif pick not in OFFERED:
+            st.caption("This system has no switches.")
+        return replace(choice, options=read(pick, lambda switch: switch.draw(prefix + switch.name)))
 
 
-def caps(text: str) -> tuple[float, ...]:
+def _caps(text: str) -> tuple[float, ...]:
     """``bucket_cap_mb_list`` as it is typed: MiB with commas between. Raises ``InputError``."""
     numbers = []
     for part in text.strip().strip("[]").split(","):
-        try:
+        number = -1.0
+        with suppress(ValueError):
             number = float(part.strip())
-        except ValueError:
-            number = -1
         if not 0 <= number < float("inf"):
-            raise InputError(
-                f"bucket_cap_mb_list: {part.strip()[:40]!r} is not legal; give numbers with commas between, "
-                f"such as 1, 25, 100 (MiB)"
-            )
+            given = repr(part.strip()[:40])
+            raise InputError(f"bucket_cap_mb_list: {given} is not legal; give MiB such as 1, 25, 100")
         numbers.append(number)
     return tuple(numbers)
-
-
-def ask_caps(key: str) -> str:
-    """A cap for each bucket, as it is typed; see ``caps``."""
-    return str(ask(st.text_input, "Caps, MiB", key, HELP["caps"], "1, 25", 2000))
 
 
 FACTORS = (0.1, 0.2, 0.25, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 8.0, 10.0)
@@ -162,12 +158,6 @@ SLOWEST = (1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0)
 AS_RECORDED = "as recorded"
 PRECISIONS = (AS_RECORDED, "float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "float8_e5m2")
 CUSTOM = "custom"
-# By field of WhatIf, the stops of its slider.
-SLIDERS = {
-    **dict.fromkeys(("bandwidth", "latency", "backward"), FACTORS),
-    "slowest_rank": SLOWEST,
-    "interference": INTERFERENCE,
-}
 # Relative to what was measured where the rate of the wire is not known: none of them names one.
 PRESETS: dict[str, WhatIf] = {
     "as measured": WhatIf(),
@@ -183,37 +173,49 @@ PRESETS: dict[str, WhatIf] = {
 }
 
 
+# By field of WhatIf, its slider's label, stops and words.
+SLIDERS: Mapping[str, tuple[str, tuple[float, ...], str]] = {
+    "bandwidth": ("Bandwidth ×", FACTORS, HELP["bandwidth"]),
+    "latency": ("Latency ×", FACTORS, HELP["latency"]),
+    "backward": (
+        "Backward ×",
+        FACTORS,
+        "Multiplies all times of backward. Forward, loss and optimizer stay as recorded: of a "
+        "device that is faster in all of them the step is shorter than shown.",
+    ),
+    "slowest_rank": (
+        "Slowest rank ×",
+        SLOWEST,
+        "Another rank's backward takes this many times as long; each collective waits for it, and the "
+        "recommended cap is found beside it. The best buckets, wherever they are cut, are for equal ranks.",
+    ),
+    "interference": (
+        "Interference ×",
+        INTERFERENCE,
+        "How much compute, copies and collectives slow each other down: a slow-down of s becomes "
+        "1 + (s - 1) times this. 0 is none at all; without effect where the hardware was "
+        "measured without any.",
+    ),
+}
+
+
 def _what_ifs() -> WhatIf:
     """Draw the knobs where the caller stands, and read them."""
-
-    def slide(label: str, field: str) -> float:  # of a move tells hand.js
-        return factor(label, SLIDERS[field], KEYS[field], HELP[field], on_change="ignore")
-
     with st.expander("What if the machine were another?", expanded=True):
         above = st.container()
-        found: dict[str, Any] = {"bandwidth": slide("Bandwidth ×", "bandwidth")}
-        found["latency"] = slide("Latency ×", "latency")
-        found["backward"] = slide("Backward ×", "backward")
-        words = "As many ranks in a ring of equal wires, in place of those measured. Empty: as measured."
+        found: dict[str, Any] = {
+            field: factor(label, stops, KEYS[field], words, on_change="ignore")  # of a move tells hand.js
+            for field, (label, stops, words) in SLIDERS.items()
+        }
+        words = (
+            "As many ranks in a ring of equal wires, in place of those measured: where so many were not "
+            "measured, the curve is stretched to them by the law of such a ring. Empty: as measured."
+        )
         of = ("Ranks", KEYS["world_size"], words, 2, MAX_RANKS, None, 1)
         found["world_size"] = ask(st.number_input, *of, placeholder="as measured")
-        if found["world_size"] is not None:
-            st.caption(
-                "Where so many were not measured, the curve is stretched to them by the law of a "
-                "ring of equal wires."
-            )
         words = "The dtype of all gradients, in buckets and on the wire. Compute stays as recorded."
         precision = ask(st.selectbox, "Gradients are", KEYS["precision"], words, PRECISIONS)
-        found["precision"] = None if precision == AS_RECORDED else precision
-        found["slowest_rank"] = slide("Slowest rank ×", "slowest_rank")
-        if found["slowest_rank"] != 1.0:
-            st.caption(
-                "The slowest rank delays the assignment that is shown, DDP's default and the sweep "
-                "over caps: the recommended cap is found beside it. The best buckets, wherever they "
-                "are cut, are found for equal ranks."
-            )
-        found["interference"] = slide("Interference ×", "interference")
-        what_if = WhatIf(**found)
+        what_if = WhatIf(**found, precision=None if precision == AS_RECORDED else precision)
         # The preset follows the knobs, and the knobs the preset: it names where they stand.
         st.session_state["preset"] = next((name for name, one in PRESETS.items() if one == what_if), CUSTOM)
         words = "Sets all knobs below at once. Moving one of them afterwards makes it your own."
@@ -222,23 +224,10 @@ def _what_ifs() -> WhatIf:
     return what_if
 
 
-def standing() -> WhatIf:
-    """Where the knobs stand on the page that has them, as another page sees it."""
-    found = {name: st.session_state.get(key) for name, key in KEYS.items()}
-    found["precision"] = None if found["precision"] == AS_RECORDED else found["precision"]
-    return WhatIf(**{name: value for name, value in found.items() if value is not None})
-
-
-def positions(what_if: WhatIf) -> dict[str, Any]:
-    """By key, where the knobs stand for ``what_if``."""
-    found = {KEYS[field.name]: getattr(what_if, field.name) for field in fields(WhatIf)}
-    return found | {KEYS["precision"]: what_if.precision or AS_RECORDED}
-
-
 def _take_preset() -> None:
-    name = st.session_state["preset"]
-    if name in PRESETS:
-        st.session_state.update(positions(PRESETS[name]))
+    if (what_if := PRESETS.get(st.session_state["preset"])) is not None:
+        found = {KEYS[field.name]: getattr(what_if, field.name) for field in fields(WhatIf)}
+        st.session_state.update(found | {KEYS["precision"]: what_if.precision or AS_RECORDED})
 
 
 CAP_STOPS = (
@@ -246,15 +235,6 @@ CAP_STOPS = (
     *(25, 32, 40, 50, 64, 100, 128, 200, 256, 512),
 )
 CAP_SLIDER, _SHOWN = "cap_slider", "cap_slider_shown"
-# By key, where every knob of the sidebar stands at first; what is looked at is no knob.
-DEFAULTS: dict[str, Any] = {
-    "pick": "default",
-    "cap": 25.0,
-    "first": None,
-    "caps": "1, 25",
-    **{name: switch.default for name, switch in ALL.items()},
-    **positions(WhatIf()),
-}
 
 
 def script(name: str) -> str:
@@ -268,16 +248,7 @@ _HAND = st.components.v2.component(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Knobs:
-    """Where all knobs stand."""
-
-    source: Asked
-    choice: Choice
-    what_if: WhatIf
-
-
-def show(source: Asked) -> Knobs:
+def show(source: Asked) -> tuple[Choice, WhatIf]:
     """Draw the sidebar and read it, below what is looked at."""
     take_name("pick", PICK_WORDS)
     with st.sidebar:
@@ -287,15 +258,7 @@ def show(source: Asked) -> Knobs:
         sliders = [CAP_SLIDER, *(KEYS[field] for field in SLIDERS)]
         at = {slider: f"{st.session_state[slider]:g}" for slider in sliders}
         _HAND(key="hand", data={"at": at}, on_moved_change=lambda: None)
-        st.button(
-            "Reset all knobs",
-            key="reset",
-            on_click=_reset,
-            icon=":material/restart_alt:",
-            disabled=all(st.session_state.get(key, first) == first for key, first in DEFAULTS.items()),
-            help="Back to DDP's default on the machine as measured.",
-        )
-    return Knobs(source=source, choice=choice, what_if=what_if)
+    return choice, what_if
 
 
 def take_slider() -> None:
@@ -352,22 +315,7 @@ def _choice(source: Asked) -> Choice:
     first = mib("First bucket, MiB", "first", None, HELP["first"], on_change=_pick_cap)
     if pick != "cap":
         st.caption("The assignment above does not use these two. Change one to see `bucket_cap_mb` with it.")
-    choice = Choice(pick=pick)
-    if pick == "cap":
-        choice = replace(choice, cap_mb=cap, first_mb=first)
-    if pick == "cap-list":
-        text = ask_caps("caps")
-        try:
-            choice = replace(choice, caps_mb=caps(text))
-        except InputError as error:  # told beside its field, and on the page, which cannot show such a choice
-            st.error(plain(str(error)), icon=":material/error:")
-            choice = replace(choice, unreadable=str(error))
-    with st.expander("Switches"):
-        return replace(choice, options=ask_switches(pick))
-
-
-def _reset() -> None:
-    st.session_state.update({key: first for key, first in DEFAULTS.items() if key in st.session_state})
+    return ask_choice(pick, cap_mb=cap, first_mb=first)
 
 
 def _pick_cap() -> None:

@@ -19,7 +19,8 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app import playing
 from app.choosing import KEYS, Choice, WhatIf
-from app.figures.style import BUCKETS, EXPOSED, LINE, NEUTRAL, PATH, TIME_AXIS, ms
+from app.figures import style
+from app.figures.style import ms
 from app.figures.timeline import Mark, Span, draw_timeline, path_marks, timeline_data
 from app.memo import digest, memo
 from app.playing import Inputs, Played
@@ -28,14 +29,14 @@ from app.widgets import Card, ask, chart, draw_card
 from app.words import capital, estimated_sentence, plain, sentence, share, switches_beyond
 from sim.errors import SimError
 from sim.nouns.assignment import Assignment
-from sim.units import NS_PER_MS, format_ms, format_percent
+from sim.units import format_ms, format_percent
 
 # Keys of the places in which the browser draws while a slider moves.
 _PLACES = {"cards": "cards", "sentence": "sentence", "timeline": "timeline"}
 # By key of the widget: what it sets in a ``WhatIf`` (None: the cap), and its stops.
 FOLLOWED: dict[str, tuple[str | None, tuple[float, ...]]] = {
     CAP_SLIDER: (None, tuple(map(float, CAP_STOPS))),
-    **{KEYS[field]: (field, stops) for field, stops in SLIDERS.items()},
+    **{KEYS[field]: (field, stops) for field, (_, stops, _) in SLIDERS.items()},
 }
 _MOST_GRADIENTS = 4_000  # beyond it the stops of a slider take longer than a hand waits
 _FIRST_S = 0.25  # what the search has to wait for the first stops
@@ -46,12 +47,12 @@ _NOTHING = -1
 _STYLE = {
     "cells": CELLS,
     "patterns": PATTERNS,
-    "colours": BUCKETS,
-    "neutral": NEUTRAL,
-    "path": PATH,
-    "exposed": EXPOSED,
-    "instant": LINE,
-    "axis": TIME_AXIS,
+    "colours": style.BUCKETS,
+    "neutral": style.NEUTRAL,
+    "path": style.PATH,
+    "exposed": style.EXPOSED,
+    "instant": style.LINE,
+    "axis": style.TIME_AXIS,
 }
 _FOLLOW = st.components.v2.component(
     "bucketsim_follow",
@@ -84,6 +85,11 @@ class State:
     def inputs(self) -> Inputs:
         """Workload and machine with the what-ifs applied."""
         return playing.scale(self.measured, self.what_if)
+
+    @property
+    def as_measured(self) -> Played | None:
+        """The same assignment on the machine that was measured; None where it is that one."""
+        return None if self.what_if.is_none else playing.play(self.measured, self.choice)
 
     def at(self, slider: str, stop: float) -> "State":
         """The state once a slider stands at ``stop``."""
@@ -129,6 +135,21 @@ class State:
         return self.choice.assignment(self.inputs.workload, lambda: playing.best(self.inputs))
 
 
+STEP_WORDS = "Forward + loss + backward with synchronisation + optimizer, and what comes before forward."
+EXPOSED_WORDS = (
+    "End of synchronisation minus a plain backward: all that synchronising gradients adds, be it waiting, "
+    "copies, launches or interference. Of several micro-batches it is that of the last."
+)
+OVERLAP_WORDS = (
+    "Time in which the compute lane and at least one collective are busy, over the time in which at least "
+    "one collective is busy; of several micro-batches, in the last."
+)
+_GAIN = (
+    "Step under DDP's default minus step under the assignment shown, with as many micro-batches. Possible: "
+    "with what is recommended, under the switches set."
+)
+
+
 def step_cards(shown: Played, as_measured: Played | None = None) -> tuple[Card, Card, Card]:
     """The cards of a step, but for its gain; ``as_measured`` is the same on the measured machine."""
     report, before = shown.report, None
@@ -136,28 +157,12 @@ def step_cards(shown: Played, as_measured: Played | None = None) -> tuple[Card, 
         before = f"on the measured machine: {format_ms(as_measured.report.step_ns)}"
     exposed = f"{share(report.exposed_comm_ns, report.step_ns)} of the step"
     batches = len(report.exposed_by_micro_batch_ns)  # in how many of them something is reduced
+    exposed += "" if batches <= 1 else f", in {batches} micro-batches"
+    exposed_ms, overlap = format_ms(report.exposed_comm_ns), format_percent(report.overlap_ratio)
     return (
-        Card(
-            label="Step time",
-            value=format_ms(report.step_ns),
-            told="Forward + loss + backward with synchronisation + optimizer, and what comes before forward.",
-            below=before,
-        ),
-        Card(
-            label="Exposed communication",
-            value=format_ms(report.exposed_comm_ns),
-            told="End of synchronisation minus a plain backward: all that synchronising gradients "
-            "adds, be it waiting, copies, launches or interference. Of several micro-batches it "
-            "is that of the last; where the others synchronise as well, what all of them add is "
-            "told below.",
-            below=exposed if batches <= 1 else f"{exposed}, in {batches} micro-batches",
-        ),
-        Card(
-            label="Overlap",
-            value=format_percent(report.overlap_ratio),
-            told="Time in which the compute lane and at least one collective are busy, over the time "
-            "in which at least one collective is busy; of several micro-batches, in the last.",
-        ),
+        Card(label="Step time", value=format_ms(report.step_ns), told=STEP_WORDS, below=before),
+        Card(label="Exposed communication", value=exposed_ms, told=EXPOSED_WORDS, below=exposed),
+        Card(label="Overlap", value=overlap, told=OVERLAP_WORDS),
     )
 
 
@@ -174,23 +179,17 @@ def gain_card(shown: Played, default: Played | None, possible: Played | None = N
         value, words = format_ms(base - step), f"{share(base - step, base)} of its step{beyond}"
         if possible is not None and possible.report.step_ns < step:
             words = f"possible: {format_ms(base - possible.report.step_ns)}"
-    return Card(
-        label="Gain against DDP's default",
-        value=value,
-        told="Step under DDP's default minus step under the assignment shown, with as many "
-        "micro-batches. Possible: with what is recommended, under the switches set.",
-        below=words,
-    )
+    return Card(label="Gain against DDP's default", value=value, told=_GAIN, below=words)
 
 
-def headline(shown: Played, as_measured: Played | None = None) -> tuple[DeltaGenerator, DeltaGenerator]:
-    """The cards and the sentence; ``as_measured`` is the same on the measured machine, if this is another.
+def headline(state: State, shown: Played) -> tuple[DeltaGenerator, DeltaGenerator]:
+    """The cards and the sentence.
 
     Returns the gain's place, for ``draw_card`` once the default is played, and one right under the cards.
     """
     with st.container(key=_PLACES["cards"]):
         *columns, gain_column = st.columns(4)
-    for column, card in zip(columns, step_cards(shown, as_measured), strict=True):
+    for column, card in zip(columns, step_cards(shown, state.as_measured), strict=True):
         draw_card(column, card)
     place = gain_column.empty()
     draw_card(place, gain_card(shown, None))
@@ -206,10 +205,10 @@ def headline(shown: Played, as_measured: Played | None = None) -> tuple[DeltaGen
 
 
 @st.fragment
-def step_timeline(state: State, shown: Played, as_measured: Played | None = None) -> None:
+def step_timeline(state: State, shown: Played) -> None:
     """The figure, with the switch of the path above it; turning that draws nothing else anew.
 
-    ``as_measured`` is the same assignment on the machine that was measured, drawn beneath.
+    Beneath it the same assignment on the machine that was measured, where that is another.
     """
     words = (
         "The chain of work, transfers and copies that decides when the last gradient is "
@@ -217,12 +216,12 @@ def step_timeline(state: State, shown: Played, as_measured: Played | None = None
         "band above the bars of a lane."
     )
     marked = ask(st.toggle, "Mark the critical path", "path", words, value=True)
-    data = timeline_data(shown.timeline)
+    data, as_measured = timeline_data(shown.timeline), state.as_measured
     marks = path_marks(shown.timeline, shown.path) if marked else ()
     figure = draw_timeline(data, marks, meta=state.mark())
     before = None if as_measured is None else draw_timeline(timeline_data(as_measured.timeline))
     if before is not None and as_measured is not None:  # one scale for both
-        last_ms = max(shown.timeline.sync_end_ns, as_measured.timeline.sync_end_ns) / NS_PER_MS
+        last_ms = ms(max(shown.timeline.sync_end_ns, as_measured.timeline.sync_end_ns))
         for each in (figure, before):
             each.update_xaxes(range=[0, 1.01 * last_ms])
         before.update_layout(height=before.layout.height - 80, showlegend=False, margin={"t": 0})
@@ -332,10 +331,9 @@ def frame(state: State, shown: Played) -> dict[str, Any]:
 
     What could be gained is not known beforehand: below the gain stands its share.
     """
-    data = timeline_data(shown.timeline)
+    data, as_measured = timeline_data(shown.timeline), state.as_measured
     until_ns = data.sync_end_ns
     default = playing.play(state.inputs, state.choice.default_for(state.inputs.workload))
-    as_measured = None if state.what_if.is_none else playing.play(state.measured, state.choice)
     longest_ns = max(until_ns, as_measured.timeline.sync_end_ns if as_measured else 0)
     cards = (*step_cards(shown, as_measured), gain_card(shown, default))
     return {

@@ -501,7 +501,6 @@ def ranks(
     samples: int = option("Steps that are drawn.", panel=PREDICTING, default=1000),
     seed: int = option("Seed of all draws.", panel=PREDICTING, default=0),
     output: Path | None = file_option("Write these ranks here, to be changed by hand.", default=None),
-    figure: Path | None = file_option("Write a figure (HTML) here.", "--figure", default=None),
     parts: Parts = False,
     as_json: AsJson = False,
 ) -> None:
@@ -538,10 +537,6 @@ def ranks(
             progress=report,
         )
     told = compared if len(compared.rows) > 1 else compared.rows[0].distribution
-    if figure is not None:
-        from app.figures.cluster import distribution_figure  # plotly, which only a figure waits for
-
-        write(figure, distribution_figure(told).to_html(include_plotlyjs=True), "--figure")
     if as_json:
         emit_noun(told)
         return

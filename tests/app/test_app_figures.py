@@ -10,15 +10,13 @@ from hypothesis import given, settings
 
 import sim
 from app.figures.cluster import curve_rows, draw_curve, scaling_figure
-from app.figures.compare import breakdown, draw_map, draw_parts, map_data
+from app.figures.compare import breakdown, draw_parts
 from app.figures.records import (
     attribution_data,
     draw_attribution,
     draw_overlay,
     draw_steps,
-    draw_strips,
     overlay_data,
-    step_points,
 )
 from app.figures.style import safe
 from app.figures.sweep import DEFAULT, draw_sweep
@@ -109,9 +107,6 @@ def test_names_from_files_are_escaped(workload: Workload, hardware: Hardware) ->
     workload = replace(workload, gradients=(evil, *workload.gradients[1:]))
     data = timeline_data(sim.simulate(workload, hardware, sim.assign(workload, "single")))
     assert not any("<a" in span.text for span in data.spans)
-    (*_, last) = map_data([("<i>A</i>", workload, sim.assign(workload))])
-    assert not {"<a", "<i>"} & {last.text[place : place + 3] for place in range(len(last.text))}
-    assert "<i>" not in draw_map([last]).data[0].y[0]
     assert safe("<b>") == "&lt;b&gt;"
 
 
@@ -222,21 +217,6 @@ def test_what_waits_for_parameters_is_no_computing(policy: str) -> None:
     assert parts["rest"] < 1.1 * (workload.forward_ns + workload.loss_ns + workload.optimizer_ns)
 
 
-@settings(max_examples=tries(30), deadline=None)
-@given(cases())
-def test_the_map_holds_every_gradient_once(case: Case) -> None:
-    blocks = map_data([("A", case.workload, case.assignment)])
-    reached = 0
-    sizes: Counter[int | None] = Counter()
-    for block in blocks:
-        assert block.start_bytes == reached
-        reached += block.num_bytes
-        sizes[block.bucket] += block.num_bytes
-    assert reached == case.workload.total_bytes
-    for number, bucket in enumerate(case.assignment.bucket_indices):
-        assert sizes[number] == sum(case.workload.gradients[index].num_bytes for index in bucket)
-
-
 def test_differences_begin_where_the_last_ended() -> None:
     (bars,) = draw_parts([("assignment", [("latency", -70), ("bytes", 20), ("compute", 0)])]).data
     assert list(bars.y) == ["latency", "bytes", "together"]
@@ -266,26 +246,6 @@ def test_the_overlay_compares_like_with_like(agreement: Agreement) -> None:
     assert list(figure.data[0].marker.color) == list(figure.data[1].marker.color)
     names = {shape.name for shape in figure.layout.shapes if shape.name}
     assert names == {"backward ends, predicted", "backward ends, measured"}
-
-
-def test_every_iteration_is_a_point_in_its_order(traces: Path, agreement: Agreement) -> None:
-    record = sim.load_record(traces / "measured" / "made-up")
-    stock, traced, median, predicted = draw_strips(record, agreement).data
-    assert len(stock.x) == sum(len(one.iterations) for one in record.candidates)
-    assert len(traced.x) == 3 * len(agreement.rows)
-    fastest = min(agreement.rows, key=lambda row: row.measured_step_ns)
-    measured = next(one for one in record.candidates if one.name == fastest.name)
-    first = [(height, time) for height, time in zip(stock.y, stock.x, strict=True) if height < 0.5]
-    assert [time * MS for _, time in sorted(first)] == [one.step_ns for one in measured.iterations]
-    assert max(first)[0] < 0.5 - 0.1
-    assert (median.x[0] * MS, predicted.x[0] * MS) == (fastest.measured_step_ns, fastest.predicted_step_ns)
-
-
-def test_parity_points_have_the_errors_of_the_agreement(agreement: Agreement) -> None:
-    for row, point in zip(agreement.rows, step_points(agreement), strict=True):
-        assert point.predicted_ns == pytest.approx(point.measured_ns * (1 + point.error))
-        assert point.low_ns <= point.measured_ns <= point.high_ns
-        assert point.error == row.step_error
 
 
 @pytest.fixture(scope="module")

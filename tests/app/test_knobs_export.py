@@ -1,6 +1,5 @@
 """What is taken home: lines for a torch, DeepSpeed's configuration, files that say where they come from."""
 
-import ast
 import json
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +10,7 @@ from streamlit.testing.v1 import AppTest
 import sim
 from app import playing
 from app.views import tune
+from app.widgets import Files
 from tests.effort import PATIENCE_S
 
 
@@ -18,9 +18,7 @@ def take_home(pick: str, options: dict[str, object], straggler: float = 1.0) -> 
     from app import playing
     from app.choosing import Choice, WhatIf
     from app.playing import Inputs
-    from app.sources import Asked
     from app.views import tune
-    from app.views.tune_knobs import Knobs
     from tests.app.conftest import make_hardware, make_workload
 
     workload, hardware = make_workload("a/b <c>"), make_hardware()
@@ -32,10 +30,8 @@ def take_home(pick: str, options: dict[str, object], straggler: float = 1.0) -> 
         ),
         what_if,
     )
-    asked = Asked(record=None, workload=None, hardware=None)
     choice = Choice(pick=pick, options=tuple(options.items()))  # type: ignore[arg-type]
-    turned = Knobs(source=asked, choice=choice, what_if=what_if)
-    tune._take_home(inputs, turned, playing.play(inputs, choice), None)
+    tune._take_home(inputs, choice, what_if, playing.play(inputs, choice), None)
 
 
 def page(pick: str, **options: Any) -> AppTest:
@@ -49,13 +45,10 @@ def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, str | Callabl
     """What each button would give: by label, the file's name and its content."""
     found: dict[str, tuple[str, str | Callable[[], str]]] = {}
 
-    def button(
-        label: str, content: str | Callable[[], str], file: str, words: str, *, disabled: bool = False
-    ) -> None:
-        if not disabled:
-            found[label] = (file, content)
+    def row(files: Files, where_from: object = None) -> None:
+        found.update({label: (name, content) for label, (content, name, _) in files.items()})
 
-    monkeypatch.setattr(tune, "download", button)
+    monkeypatch.setattr(tune, "downloads", row)
     return found
 
 
@@ -65,12 +58,12 @@ def test_every_file_is_made_when_asked_for_and_says_what_was_turned(
     monkeypatch.setattr(playing, "tune", lambda inputs: sim.tune(inputs.workload, inputs.hardware, draws=20))
     made = page("recommended", static_graph=True).run()
     assert not made.exception
-    assert len(files) == 7
+    assert len(files) == 6
     for label, (name, content) in files.items():
         assert (label == "Python snippet") == isinstance(content, str), label
         assert name.startswith("a-b-c-best-buckets-found-static-graph."), name
         text = content if isinstance(content, str) else content()
-        assert '"bandwidth": 0.5' in text.replace("&quot;", '"').replace('""', '"'), label
+        assert '"bandwidth": 0.5' in text.replace('""', '"'), label
         if label != "Recommendation JSON":  # the search knows no switches
             assert "static_graph" in text, label
 
@@ -84,19 +77,6 @@ def test_what_knows_no_slowest_rank_does_not_tell_one(
     for label, (_, content) in files.items():
         text = content if isinstance(content, str) else content()
         assert ("slowest_rank" in text) == (label != "Recommendation JSON"), label
-
-
-def test_the_lines_follow_the_torch_of_the_address() -> None:
-    made = page("recommended")
-    made.query_params["torch"] = "2.8"
-    made.run()
-    (code,) = made.code
-    assert "sim.apply" in code.value
-    assert "torch 2.8 has no bucket_cap_mb_list" in code.value
-    ast.parse(code.value)
-    made.selectbox(key="torch").set_value("2.12").run()
-    assert "bucket_cap_mb_list=" in made.code[0].value
-    assert made.session_state["torch"] == "2.12"
 
 
 def test_zero_gets_deepspeeds_configuration() -> None:

@@ -29,7 +29,6 @@ from sim.nouns.recording import (
 from sim.truth.recorded_job import PARTS, RecordedJob
 from sim.units import transfer_ns
 from tests.app.conftest import MS, is_clean, make_hardware, visit
-from tests.commands import bucketsim
 from tests.effort import PATIENCE_S
 from tests.formats.test_recordings import header as plain_header
 
@@ -268,7 +267,6 @@ def test_a_slow_down_is_dated_and_attributed(
     assert drift.parts[part] * parts.step_ns == pytest.approx(shift, rel=0.1)
     said = words.drift_sentence(drift, report)
     assert said.startswith(f"Since step {drift.since_step} steps take {drift.shift:.1%} longer")
-    assert f"Most of it lies in {part}: the compute lane." in said
 
 
 def test_checkpoints_are_no_drift_and_the_slow_rank_is_named(job: Job) -> None:
@@ -305,12 +303,11 @@ def test_samples_and_hours_are_by_the_clock(job: Job, traces: Path, monkeypatch:
     found = sim.live_gain(calibration, job.read().ranks[0].layouts[-1])
     gain_ns = found.gain.told_ns
     page = AppTest.from_function(live_page, default_timeout=PATIENCE_S)
-    page.session_state["live_samples"], page.session_state["live_to_go"] = 64, 1000
+    page.session_state["live_samples"] = 64
     page.run()
     shown = {one.label: one.value for one in page.metric}
     assert shown["Samples a second"] == f"{64 / 0.06:,.1f} → {64 / (0.06 - gain_ns / 1e9):,.1f}"
     assert shown["Rank-hours a day, less"] == f"{2 * 24 * gain_ns / (60 * MS):,.2f}"
-    assert shown["Rank-hours to the end, less"] == f"{2 * 1000 * gain_ns / 3.6e12:,.2f}"
 
 
 @pytest.mark.parametrize(
@@ -462,24 +459,22 @@ def test_the_page_waits_calibrates_and_predicts(page: AppTest, job: Job) -> None
     assert shown["Last rank"] == "1"
     assert "48 steps with the buckets in use that the model has not seen" in said(page)
     assert "No machine was given" in said(page)
-    assert "give a hardware, such as bucketsim calibrate makes" in said(page)
     assert EVIL not in said(page)
-    assert len(page.get("plotly_chart")) == 3
+    assert len(page.get("plotly_chart")) == 2
 
 
 def test_a_job_that_tunes_itself_is_shown_from_phase_to_verdict(page: AppTest, job: Job) -> None:
     for rank in (0, 1):
         (job.folder / f"rank-{rank}.jsonl").rename(job.folder.parent / f"later-{rank}")
     told = AutotuneProgress(name=EVIL, world_size=2, phase="recording", steps=7, buckets_in_use=3)
-    for changes, expected, charts in (
-        ({}, "It records its own steps. Step 7.", 0),
+    for changes, expected in (
+        ({}, "It records its own steps. Step 7."),
         (
             {"phase": "trial", "in_use_ns": 20 * MS, "best_ns": 18 * MS, "most_steps": 200},
             "Predicted: 20.00 ms a step with the 3 buckets in use, 18.00 ms with the best.",
-            0,
         ),
-        ({"looks": (TrialLook(steps=20, gain=0.09, low=-0.01, high=0.2),)}, "It trains with both", 1),
-        ({"phase": "ended", "outcome": "kept", "why": "faster", "seconds": 9.0}, "kept: faster (7 steps", 1),
+        ({"looks": (TrialLook(steps=20, gain=0.09, low=-0.01, high=0.2),)}, "after 20 steps: gain +9.0%"),
+        ({"phase": "ended", "outcome": "kept", "why": "faster", "seconds": 9.0}, "kept: faster (7 steps"),
     ):
         told = replace(told, **changes)
         save(job.folder / "autotune.json", told)
@@ -488,7 +483,6 @@ def test_a_job_that_tunes_itself_is_shown_from_phase_to_verdict(page: AppTest, j
         shown = said(page) + " ".join(one.value for one in page.success)
         assert expected in shown.replace("\\", "")
         assert EVIL not in said(page)
-        assert len(page.get("plotly_chart")) == charts
     (job.folder / "autotune.json").write_text("{")
     page.run()
     assert is_clean(page)
@@ -516,30 +510,20 @@ def test_an_address_that_names_a_record_shows_it_beside_a_job_that_is_watched(
 
 
 def test_a_machine_that_is_not_legal_takes_no_figure_away(page: AppTest, job: Job) -> None:
-    """An upload, or a file beside the recording, which is chosen first: one line, and the job's own."""
+    """A file beside the recording, which is chosen first: one line, and the job's own collectives."""
     (job.folder / "hardware.json").write_text("{")
     job.train(60)
     page.run()
     assert ["hardware.json: " in one.value.replace("\\", "") for one in page.error] == [True]
     assert "No machine was given" in said(page)
-    assert len(page.get("plotly_chart")) == 3
-    page.selectbox(key="live_machine").set_value("upload a hardware").run()
-    page.file_uploader(key="up_live").set_value(("mine.json", b"[]", "application/json")).run()
-    assert [one.value.replace("\\", "").startswith("mine.json: ") for one in page.error] == [True]
-    assert len(page.get("plotly_chart")) == 3
+    assert len(page.get("plotly_chart")) == 2
 
 
-def test_drift_is_told_and_a_new_window_begins_anew(page: AppTest, job: Job) -> None:
+def test_drift_is_told(page: AppTest, job: Job) -> None:
     job.train(120).train(80, slow_forward=1.4)
     page.run()
     assert is_clean(page)
     assert "Since step 121" in page.warning[0].value.replace("\\", "")
-    page.button(key="live_again").click().run()
-    assert is_clean(page)
-    assert "steps 181 to 200" in said(page).replace("\\", "")
-    assert "no later step is there yet" in said(page)
-    page.button(key="live_first").click().run()
-    assert "steps 3 to 22" in said(page).replace("\\", "")
 
 
 def test_faults_and_refusals_are_one_line_each(page: AppTest, job: Job) -> None:
@@ -557,12 +541,3 @@ def test_faults_and_refusals_are_one_line_each(page: AppTest, job: Job) -> None:
     assert len(page.error) == 1
     assert "is not modelled here" in page.error[0].value.replace("\\", "")
     assert "<i>" not in page.error[0].value
-
-
-def test_the_command_line_names_directory_and_machine(tmp_path: Path) -> None:
-    argv = launch.command(watch=tmp_path, hardware=tmp_path / "h.json")
-    found = launch.settings(argv[argv.index("--") + 1 :])
-    assert (found.watch, found.hardware) == (tmp_path, tmp_path / "h.json")
-    refused = bucketsim("dash", "--watch", tmp_path, "--hardware", tmp_path / "h.json")
-    assert refused.code == 1
-    assert "h.json: cannot be read" in refused.err

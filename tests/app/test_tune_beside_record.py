@@ -9,16 +9,16 @@ from streamlit.testing.v1 import AppTest
 
 import sim
 from app import playing
-from app.choosing import Choice, WhatIf
-from app.playing import Answer, Inputs, play_assignment
-from app.views.tune import of_answer
+from app.choosing import Choice
+from app.playing import Inputs, play_assignment
+from app.views.tune import measured_words
 from app.views.validate import row_of
 from app.words import CARRIED
 from sim.formats.record_files import load_record
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
-from tests.app.conftest import is_clean, main_page, make_traces, metric, visit
+from tests.app.conftest import is_clean, main_page, make_traces, metric, plain, visit
 from tests.saving import measure_anew
 
 
@@ -27,60 +27,36 @@ def page(traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     return main_page(monkeypatch, traces)
 
 
-def test_what_real_ranks_took_with_the_answer_is_told(traces: Path, inputs: Inputs) -> None:
-    """Where the run of these very inputs measured it."""
-    run = traces / "measured" / "made-up"
+def test_what_real_ranks_took_is_told(traces: Path, inputs: Inputs) -> None:
     default, four, two = (
         playing.play(inputs, choice)
         for choice in (Choice(pick="default"), *(Choice(pick="cap", cap_mb=cap) for cap in (4.0, 2.0)))
     )
-    rows = sim.agreement(load_record(run), attributed=False).rows
-    measured = {row.name: row.measured_step_ns for row in rows}
-    answer = Answer(pick="cap", played=four, default=default, best=None, cap_mb=4.0)
-    told = of_answer(run, inputs, answer)
+    agreement = sim.agreement(load_record(traces / "measured" / "made-up"))
+    measured = {row.name: row.measured_step_ns for row in agreement.rows}
+    told = measured_words(agreement, four, default)
     assert told is not None
     assert told.startswith(f"Measured on real ranks: {format_ms(measured['cap 4'])} a step")
-    saved_ns = measured["default"] - measured["cap 4"]
-    assert f"{format_ms(abs(saved_ns))} {'less' if saved_ns >= 0 else 'more'} than with DDP's default" in told
-    assert of_answer(run, inputs, replace(answer, played=two)) is None, "this cap was not measured"
-    assert of_answer(run, playing.scale(inputs, WhatIf(bandwidth=2.0)), answer) is None
-    assert of_answer(None, inputs, answer) is None
+    assert f"{format_ms(measured['default'] - measured['cap 4'])} less than with DDP's default" in told
+    assert measured_words(agreement, two, default) is None, "this cap was not measured"
+    assert measured_words(None, four, default) is None
 
 
 def test_what_is_held_against_the_measurement_is_what_is_shown(page: AppTest) -> None:
-    """The candidate of the same buckets, the model without copies, and nothing where knobs are scaled."""
-    page.run()
-    assert page.selectbox(key="overlay").value == "default"
-    before = [found.value for found in page.success]
-    assert before
-    page.toggle(key="copies").set_value(False).run()
-    assert is_clean(page)
-    assert [found.value for found in (*page.success, *page.warning)] != before
-    assert sum("Copies are switched off" in found.value for found in page.warning) == 2
-    assert page.selectbox(key="overlay").value == "default"
-    page.toggle(key="copies").set_value(True)
-    page.selectbox(key="pick").set_value("single").run()
-    assert page.selectbox(key="overlay").value == "single", "the candidate follows the assignment"
-    page.selectbox(key="overlay").set_value("cap 4").run()
-    assert page.selectbox(key="overlay").value == "cap 4", "another one can be chosen"
-    page.select_slider(key="lat").set_value(2.0).run()
-    assert is_clean(page)
-    assert not page.success
-    assert any("no longer applies" in found.value for found in page.info)
-
-
-def test_what_if_it_were_as_it_is_keeps_the_measurement(page: AppTest) -> None:
-    """As many ranks as were measured, and the dtype that all gradients have, are the measured world."""
+    """As many ranks as were measured, and their dtype, are the measured world; scaled, nothing is."""
     page.query_params["ranks"] = "2"
     page.query_params["precision"] = "float32"
     page.run()
     assert is_clean(page)
     assert any("Passed" in found.value for found in page.success)
-    assert page.selectbox(key="overlay").value == "default"
+    assert "Measured on real ranks: 97.26 ms a step" in plain(page.markdown)
     assert not [found for found in page.metric if "on the measured machine" in found.delta]
-    assert not [found for found in page.markdown if "orange-badge" in found.value]
+    page.selectbox(key="pick").set_value("single").run()
+    assert "Measured on real ranks: 111.37 ms a step" in plain(page.markdown)
     page.number_input(key="ranks").set_value(3).run()
+    assert is_clean(page)
     assert not page.success
+    assert any("no longer applies" in found.value for found in page.info)
     assert [found for found in page.metric if "on the measured machine" in found.delta]
     assert [found for found in page.markdown if "orange-badge" in found.value]
 
@@ -110,7 +86,6 @@ def test_a_run_with_a_slow_rank_is_shown_as_it_was_measured(
     assert is_clean(page)
     assert metric(page, "Step time") == format_ms(row.predicted_step_ns)
     assert CARRIED in [found.value for found in page.caption]
-    assert page.selectbox(key="overlay").value == row.name
     visit(page, "compare", b_pick="single bucket", c_pick="single bucket")
     assert CARRIED in [found.value for found in page.caption], "Compare starts from the same"
     visit(page, "")
@@ -119,7 +94,6 @@ def test_a_run_with_a_slow_rank_is_shown_as_it_was_measured(
     assert is_clean(page)
     assert metric(page, "Step time") != format_ms(row.predicted_step_ns)
     assert any("made in another box" in found.value for found in page.info)
-    assert not [box for box in page.selectbox if box.key == "overlay"]
 
 
 def test_a_measured_candidate_is_one_with_the_same_buckets_switches_and_machine(
@@ -128,15 +102,13 @@ def test_a_measured_candidate_is_one_with_the_same_buckets_switches_and_machine(
     agreement = sim.agreement(load_record(traces / "measured" / "made-up"))
     inputs = Inputs(workload=workload, hardware=hardware)
 
-    def found(**options: Any) -> str | None:
+    def found(inputs: Inputs = inputs, **options: Any) -> str | None:
         row = row_of(agreement, play_assignment(inputs, sim.assign(workload, **options)))
         return None if row is None else row.name
 
-    assert found() == "default"
-    assert found(bucket_cap_mb=4) == "cap 4"
-    assert found(bucket_cap_mb=1000) == "single"
-    assert found(bucket_cap_mb=3) is None
+    assert [found(), found(bucket_cap_mb=4), found(bucket_cap_mb=1000)] == ["default", "cap 4", "single"]
     for options in (
+        {"bucket_cap_mb": 3},
         {"accumulation_steps": 4},
         {"accumulation_steps": 4, "no_sync": False},
         {"comm_hook": "fp16_compress"},
@@ -145,5 +117,4 @@ def test_a_measured_candidate_is_one_with_the_same_buckets_switches_and_machine(
     ):
         assert found(**options) is None
     slowest, _ = sim.scale(workload, hardware, backward=1.5)
-    late = replace(inputs, slowest=slowest)
-    assert row_of(agreement, play_assignment(late, sim.assign(workload))) is None
+    assert found(replace(inputs, slowest=slowest)) is None

@@ -1,5 +1,7 @@
 """All benchmarks as data: what is timed, at which sizes, and what its answer is worth."""
 
+import gc
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
@@ -219,3 +221,39 @@ ENTRIES: tuple[Entry, ...] = (
     *(_sweep(name) for name in ("affine", "two channels")),
     *(_tune(name) for name in ("affine", "measured", "two channels")),
 )
+
+
+FEWEST, MOST, ENOUGH_S = 3, 100, 0.1  # rounds of an entry, and after what time there need not be more
+_WARM = 13  # tensors: of a kernel that is to be compiled
+
+
+def rows() -> Iterator[dict[str, Any]]:
+    """Every entry at every size, in processor time: all run in one thread, others' work is not in it."""
+    for entry in ENTRIES:
+        entry.prepare(_WARM)()
+        for size in entry.sizes:
+            seconds, answer = _rounds(entry.prepare(size))
+            yield {
+                "table": entry.table,
+                "row": entry.row,
+                "size": size,
+                "seconds": seconds,
+                "is_reference": entry.is_reference,
+                "units": entry.units,
+                "unit": entry.unit,
+                "worth": "" if entry.judge is None else entry.judge(size, answer),
+            }
+
+
+def _rounds(run: Timed) -> tuple[list[float], Any]:
+    """Seconds of each round, all of them counted, and what the last one answered."""
+    seconds: list[float] = []
+    gc.disable()
+    try:
+        while len(seconds) < FEWEST or (sum(seconds) < ENOUGH_S and len(seconds) < MOST):
+            began = time.process_time()
+            answer = run()
+            seconds.append(time.process_time() - began)
+    finally:
+        gc.enable()
+    return seconds, answer

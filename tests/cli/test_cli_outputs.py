@@ -16,7 +16,7 @@ from tests.targets import REFUSED, kinds_below
 TO_FILES = [
     *(("record", "--output"), ("estimate", "--output"), ("calibrate", "--output"), ("sweep", "--output")),
     *(("tune", "--output"), ("export", "--output"), ("anchor", "--output"), ("ranks", "--output")),
-    *(("ranks", "--figure"), ("scaling", "--output"), ("scaling", "--figure"), ("cluster", "--output")),
+    *(("scaling", "--output"), ("scaling", "--figure"), ("cluster", "--output")),
     ("cluster", "--save-cluster"),
 ]
 TO_DIRECTORIES = ["import", "validate"]

@@ -144,12 +144,13 @@ def test_all_ways_to_ask_give_one_answer(recorded: Recorded, monkeypatch: pytest
     default = playing.play(page, Choice(pick="default"))
     answer = find_answer(page, Choice(pick="default"), playing.tune(page), default, is_plain=True)
     assert asked.setting is not None
-    assert (answer.pick, answer.cap_mb) == (asked.setting.pick, asked.setting.cap_mb)
-    assert (answer.is_alike, answer.against) == (asked.setting.is_alike, asked.against)
-    assert (answer.saved_ns, answer.played.report.step_ns) == (asked.setting.saved_ns, asked.setting.step_ns)
+    assert (answer.setting, answer.against) == (asked.setting, asked.against)
+    steps = answer.default.report.step_ns, answer.played.report.step_ns
+    assert (steps[0] - steps[1], steps[1]) == (asked.setting.saved_ns, asked.setting.step_ns)
     if asked.setting.cap_mb is not None:
         assert round_cap_mb(page, Choice(pick="default"), playing.tune(page)) == asked.setting.cap_mb
-        assert answer.behind_ns == asked.setting.behind_ns
+        assert answer.capped is not None
+        assert answer.capped.report.step_ns == asked.setting.cap_step_ns
 
 
 @pytest.mark.parametrize("recorded", ["plain"], indirect=True)
@@ -184,7 +185,7 @@ def test_no_way_to_ask_tells_a_gain_where_a_step_refutes_the_link(
     default = playing.play(page, Choice(pick="default"))
     for choice, is_plain in ((Choice(pick="default"), True), (Choice(pick="cap", cap_mb=1.0), False)):
         answer = find_answer(page, choice, playing.tune(page), default, is_plain=is_plain)
-        assert answer.pick == "default"
+        assert answer.setting.pick == "default"
         assert why in answer_sentence(answer, "" if is_plain else "switches")
 
     slow = recorded.hardware_file.with_name("slow.json")

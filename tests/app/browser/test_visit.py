@@ -18,7 +18,6 @@ from tests.app.browser.harness import (
     go,
     is_settled,
     metric,
-    rerun,
     still,
 )
 
@@ -37,8 +36,6 @@ def test_tune_and_export(
     from playwright.sync_api import expect
 
     go(page, site.url)
-    with rerun(page):
-        page.get_by_role("button", name="Got it").click()
     expect(metric(page, "Step time")).to_have_text(expected(workload, hardware, None))
     cap = page.get_by_label("Cap, MiB", exact=True)
     cap.fill("4")
@@ -58,12 +55,6 @@ def test_tune_and_export(
     assert {event["pid"] for event in trace["traceEvents"]} == {0, 1}
 
     a_click_on_the_sweep_sets_the_cap(page, workload, hardware)
-    a_look_that_was_dismissed_does_not_come_back(page, site)
-
-
-def a_look_that_was_dismissed_does_not_come_back(page: Any, site: Site) -> None:
-    go(page, site.url)
-    assert page.get_by_role("button", name="Got it").count() == 0
 
 
 def a_click_on_the_sweep_sets_the_cap(page: Any, workload: Workload, hardware: Hardware) -> None:
@@ -77,12 +68,6 @@ def a_click_on_the_sweep_sets_the_cap(page: Any, workload: Workload, hardware: H
     assert cap is not None
     expect(metric(page, "Step time")).to_have_text(expected(workload, hardware, cap))
     expect(page.get_by_label("Cap, MiB", exact=True)).to_have_value(f"{cap:.6g}")
-
-
-# From page to page by the menu and back, with one record; each page says what it is about.
-
-
-# The manual: a page is chosen by its name, a link leads to the word that it names, in the same tab.
 
 
 def test_a_page_is_chosen_by_its_bare_name_and_a_link_leads_to_its_word(site: Site, page: Any) -> None:
@@ -99,6 +84,3 @@ def test_a_page_is_chosen_by_its_bare_name_and_a_link_leads_to_its_word(site: Si
       return word && Math.abs(word.getBoundingClientRect().top) < window.innerHeight / 2;
     }"""
     )
-
-
-# A shared address brings every knob back, in the browser of someone else.

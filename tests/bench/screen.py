@@ -2,23 +2,20 @@
 
 The slider of the cap is timed twice: from a key until the browser has painted what it was given beforehand,
 and from when the mouse lets go of it until the server's own answer is painted in its place. Times are
-measured in the page, by its own clock, and handed to pytest-benchmark, whose clock they move.
+measured in the page, by its own clock.
 """
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from shutil import copy
 from typing import Any
 
 import numpy as np
-import pytest
 
 import sim
 from tests.app.browser import harness
-from tests.bench.clock import CLOCK, hand_over
-from tests.bench.machines import machine, model
-
-pytestmark = [pytest.mark.bench, pytest.mark.browser]
+from tests.bench.machines import model
 
 TRACES = Path(__file__).parents[2] / "traces"
 MACHINE = "box-2x4gbit"
@@ -75,28 +72,31 @@ _AT_HAND = """slider =>
   [...document.querySelectorAll('.st-key-follow *')].some(each => each.listener?.isWhole(slider))"""
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundled workload and one of 2,000 tensors, on a measured machine."""
-    home = tmp_path_factory.mktemp("traces")
+def rows() -> Iterator[dict[str, Any]]:
+    """Of a bundled workload and one of 2,000 tensors: the page, opened first of all, then moved."""
+    for size, workload in WORKLOADS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            for row, seconds in _seen(Path(folder), workload).items():
+                p50, p95 = (1000 * value for value in np.percentile(seconds, [50, 95]))
+                yield {
+                    "table": "On the screen: from the hand to the painted headline",
+                    "row": row,
+                    "size": size,
+                    "seconds": seconds,
+                    "worth": f"p50 {p50:.0f} ms, p95 {p95:.0f} ms, of {len(seconds)}",
+                }
+
+
+def _seen(home: Path, workload: str) -> dict[str, list[float]]:
+    """The seconds that a workload's page took, on a measured machine."""
     for kind, name in (("workloads", WORKLOADS[161]), ("hardware", MACHINE)):
         (home / kind).mkdir()
         copy(TRACES / kind / f"{name}.json", home / kind)
     (home / "workloads" / f"{WORKLOADS[2000]}.json").write_text(sim.to_text(model(2000, "two channels")))
-    assert machine("two channels") == sim.load_hardware(home / "hardware" / f"{MACHINE}.json")
-    return home
-
-
-@pytest.fixture(scope="module", params=WORKLOADS)
-def seen(
-    request: pytest.FixtureRequest, world: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[int, dict[str, list[float]]]:
-    """A number of tensors, and the seconds that their page took: opened first of all, then moved."""
-    harness.require()
-    query = f"?start=bundled+files&workload={WORKLOADS[request.param]}&hardware={MACHINE}&pick=cap&cap=4"
+    query = f"?start=bundled+files&workload={workload}&hardware={MACHINE}&pick=cap&cap=4"
     with (
         harness.chromium() as chromium,
-        harness.serve(tmp_path_factory.mktemp("served"), world) as site,
+        harness.serve(home, home) as site,
         harness.tab(chromium, motion="no-preference") as tab,
         harness.visit(tab) as page,
     ):
@@ -112,7 +112,7 @@ def seen(
         way = [1]
         drawn = drag(page)
         answered = served(page, lambda: slide(page, slider, way))
-    return request.param, {FIRST: [first], DRAWN: drawn, SERVED: answered}
+    return {FIRST: [first], DRAWN: drawn, SERVED: answered}
 
 
 def slide(page: Any, slider: Any, way: list[int]) -> None:
@@ -154,21 +154,3 @@ def served(page: Any, turn: Callable[[], None]) -> list[float]:
         took = list(page.evaluate("window.bucketsimTook.served"))
         page.wait_for_function(_RESTS, arg=[CALM_MS, REST_MS])
     return took
-
-
-@pytest.mark.parametrize("row", [FIRST, DRAWN, SERVED])
-@pytest.mark.benchmark(timer=CLOCK)
-def test_on_the_screen(row: str, seen: tuple[int, dict[str, list[float]]], benchmark: Any) -> None:
-    size, took = seen
-    hand_over(benchmark, took[row])
-    p50, p95 = (1000 * value for value in np.percentile(took[row], [50, 95]))
-    benchmark.group = "On the screen: from the hand to the painted headline"
-    benchmark.extra_info |= {
-        "table": benchmark.group,
-        "row": row,
-        "size": size,
-        "is_reference": False,
-        "units": None,
-        "unit": "",
-        "worth": f"p50 {p50:.0f} ms, p95 {p95:.0f} ms, of {len(took[row])}",
-    }

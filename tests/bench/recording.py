@@ -1,17 +1,20 @@
-"""Steps with and without ``sim.record``, in turns on one gloo rank; argument: a folder.
+"""What ``sim.record`` adds to a training step on one gloo rank: in turns with plain steps, in one process.
 
-It prints JSON: for each case the number of parameters and buckets, and per lane (``plain``,
-``light``, ``full``, and ``after`` a full recording) the processor time of its steps in ns, of all
-threads: what others do on the machine is not in it.
+``rows`` runs this file in a process of its own, with a folder. It prints JSON: for each case the number of
+parameters and buckets, and per lane (``plain``, ``light``, ``full``, and ``after`` a full recording) the
+processor time of its steps in ns, of all threads: what others do on the machine is not in it.
 """
 
 import gc
 import json
 import os
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -103,6 +106,25 @@ def compare(
         "buckets": len(str(log["rebuilt_per_bucket_param_indices"]).split(",")),
         "times": times,
     }
+
+
+def rows() -> Iterator[dict[str, Any]]:
+    """In processor time; what is added is the median over rounds, each beside the plain step of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        worker = [sys.executable, "-m", "tests.bench.recording", folder]
+        done = subprocess.run(worker, stdout=subprocess.PIPE, text=True, check=True, timeout=600)
+    for case, one in json.loads(done.stdout).items():
+        for lane, times in one["times"].items():
+            added_us = median(a - b for a, b in zip(times, one["times"]["plain"], strict=True)) / 1e3
+            each = added_us / one["parameters"]
+            yield {
+                "table": f"sim.record, a step of {case}",
+                "row": LANES[lane],
+                "size": one["parameters"],
+                "seconds": [ns / 1e9 for ns in times],
+                "is_reference": lane == "plain",
+                "worth": "-" if lane == "plain" else f"{added_us:+.0f} us a step, {each:.2f} us a parameter",
+            }
 
 
 def main() -> None:
