@@ -190,7 +190,7 @@ def box(
 
     place = place_of(hosts, hosts, rate)
     note(f"{place.describe()}: {shlex.join(command)}")
-    failure = run_in_box(place, command)
-    if failure is not None:
-        fail(f"box: {failure}; whatever still ran was ended")
-        raise typer.Exit(failure.exit_code)
+    if (failure := run_in_box(place, command)) is not None:
+        code, words = failure
+        fail(f"box: {words}; whatever still ran was ended")
+        raise typer.Exit(code)

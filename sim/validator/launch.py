@@ -87,10 +87,7 @@ class Place:
 
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise ``SystemExit`` meanwhile, as Ctrl-C raises, so that nothing is left behind.
-
-    Outside the main thread nothing changes.
-    """
+    """SIGTERM and SIGHUP raise ``SystemExit`` meanwhile, as Ctrl-C raises; but in the main thread alone."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -150,25 +147,15 @@ def _kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         process.wait()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """A rank that failed, and its exit code, or minus the number of the signal that ended it."""
-
-    rank: int
-    code: int
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code as a shell gives it: for a signal, 128 plus its number."""
-        return 128 - self.code if self.code < 0 else self.code
-
-    def __str__(self) -> str:
-        if self.code < 0:
-            return f"rank {self.rank} was killed by {signal.Signals(-self.code).name}"
-        return f"rank {self.rank} ended with exit code {self.code}"
-
-
-# Ranks of ours: what they are told, what they tell, and whose fault it is where they fail.
+def _first_to_fail(codes: Sequence[int | None]) -> tuple[int, int, str] | None:
+    """Of exit codes by rank, minus the number of the signal for those that one ended: who failed first, in
+    words too; a signal comes first."""
+    failed = sorted((code > 0, rank, code) for rank, code in enumerate(codes) if code)
+    if not failed:
+        return None
+    _, rank, code = failed[0]
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return rank, code, f"rank {rank} {how}"
 
 
 def run_ranks(place: Place, job: Job, on_event: Callable[[dict[str, Any]], None]) -> None:
@@ -258,14 +245,13 @@ def _watch(
             on_event(event)
         if any(one["ranks"] for one in failures):
             raise ReplayError(f"replay: {named(failures)}")
-        ended = [Ended(rank=rank, code=code) for rank, code in enumerate(codes) if code]
-        for one in ended:
-            if one.code < 0:
-                raise ReplayError(f"replay: {one}, after step {steps}")
-        if ended or failures:
+        ended = _first_to_fail(codes)
+        if ended is not None and ended[1] < 0:
+            raise ReplayError(f"replay: {ended[2]}, after step {steps}")
+        if ended is not None or failures:
             failed_at = failed_at or time.monotonic()
             if None not in codes or time.monotonic() - failed_at > _BLAME_S:
-                unsaid = f"{ended[0]}: {_last_line(logs[ended[0].rank])}" if ended else ""
+                unsaid = "" if ended is None else f"{ended[2]}: {_last_line(logs[ended[0]])}"
                 raise ReplayError(f"replay: {named(failures) or unsaid}")
         elif None not in codes:
             if not is_finished:
@@ -282,12 +268,14 @@ def _last_line(log: BinaryIO) -> str:
 # Any command on the hosts of a box.
 
 
-def run_in_box(place: Place, command: Sequence[str]) -> Ended | None:
+def run_in_box(place: Place, command: Sequence[str]) -> tuple[int, str] | None:
     """Run ``command`` once on each host of ``place``; None once all have ended well.
 
-    Rank 0 has this process's stdout and stderr; what other ranks print goes to this process's stderr, each
-    line behind ``[rank1]:``. No rank has an input. When one fails, or this process is told to end, all that
-    runs on the hosts gets SIGTERM; what is left when the ranks have ended, or five seconds later, SIGKILL.
+    Else the exit code of the rank that failed first as a shell gives it, for a signal 128 plus its number,
+    and who that was in words. Rank 0 has this process's stdout and stderr; what other ranks print goes to
+    this process's stderr, each line behind ``[rank1]:``. No rank has an input. When one fails, or this
+    process is told to end, all that runs on the hosts gets SIGTERM; what is left when the ranks have ended,
+    or five seconds later, SIGKILL.
 
     Raises:
         InputError: no such command. MachineError: the box cannot be made here.
@@ -309,9 +297,11 @@ def run_in_box(place: Place, command: Sequence[str]) -> Ended | None:
                 speakers.submit(_pass_on, rank, process.stdout)
         while True:
             codes = [one.poll() for one in ranks]
-            failure = next((Ended(rank=k, code=code) for k, code in enumerate(codes) if code), None)
-            if failure is not None or None not in codes:
-                return failure
+            if (ended := _first_to_fail(codes)) is not None:
+                _, code, words = ended
+                return (code if code > 0 else 128 - code), words
+            if None not in codes:
+                return None
             time.sleep(_POLL_S)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from statistics import median
 from threading import Event, Thread
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -373,40 +373,64 @@ def _search(rank: Rank) -> Found:
 def _beside_compute(rank: Rank) -> Found:
     """What computing and all-reduces take from each other, by size; means over ranks.
 
-    A thread of each rank multiplies matrices, in turns alone and beside all-reduces. The share is the part of
-    the thread's products a second that is lost beside all-reduces. It counts interrupts too, which no process
-    is charged with, and is 0 if the host has cores to spare. The slow-down is the factor by which the same
-    all-reduces take longer beside the products than alone.
+    A thread of each rank multiplies matrices, in turns alone and beside all-reduces: on the host with as many
+    of torch's threads as this one, on a GPU on a stream of its own. The share is the part of the products a
+    second that is lost beside all-reduces. It counts interrupts too, which no process is charged with, and is
+    0 if the host has cores to spare. The slow-down is how many times as long the same all-reduces take.
     """
-    shares, slowdowns, bench = {}, {}, Bench(rank.device)
+    bench, goes, ends, made = Bench(rank.device), Event(), Event(), [0]
+    matrix = torch.rand(2 * [_SIDE[rank.device.type]], device=rank.device)
 
-    def mean(value: float) -> float:
-        return round(float(sum(gather(value, rank.world_size))) / rank.world_size, 4)
+    def multiply(threads: int) -> None:
+        torch.set_num_threads(threads)  # a new Python thread begins with torch's default
+        if matrix.is_cuda:
+            torch.cuda.set_stream(torch.cuda.Stream(rank.device))  # type: ignore[no-untyped-call]
+        product = torch.empty_like(matrix)
+        while goes.wait() and not ends.is_set():
+            torch.mm(matrix, matrix, out=product)
+            bench.clock.wait(bench.clock.stamp())
+            made[0] += 1
+
+    def beside(work: Callable[..., object], *arguments: object) -> tuple[float, float]:
+        """How long ``work`` took, s, and how many products were made in a second of it."""
+        before, begun = made[0], time.monotonic()
+        goes.set()
+        work(*arguments)
+        goes.clear()
+        took_s = time.monotonic() - begun
+        return took_s, (made[0] - before) / took_s
 
     def reduce(tensor: Tensor, repeats: int) -> None:
         for _ in range(repeats):
             dist.all_reduce(tensor)
         bench.clock.wait(bench.clock.stamp())
 
-    with _Multiplying(rank.device) as multiplying:
-        for size in rank.job.pair_sizes:
-            tensor = bench.zeros(size)
-            repeats = max(1, round(_SHARE_NS / max(times("all_reduce", size, 2, rank))))
-            turns = []
-            for _ in range(_SHARE_TURNS):
-                begun = time.monotonic()
-                reduce(tensor, repeats)
-                alone_s = time.monotonic() - begun
-                meet()
-                both_s, both_rate = multiplying.beside(reduce, tensor, repeats)
-                meet()
-                _, alone_rate = multiplying.beside(time.sleep, both_s)
-                meet()
-                turns.append((alone_s, both_s, alone_rate, both_rate))
-                rank.moved_s = time.monotonic()  # on a busy machine all turns together take minutes
-            alone_s, both_s, alone_rate, both_rate = map(median, zip(*turns, strict=True))
-            shares[size] = max(0.0, mean(1 - both_rate / alone_rate))
-            slowdowns[size] = max(1.0, mean(both_s / alone_s))
+    def mean(value: float) -> float:
+        return round(float(sum(gather(value, rank.world_size))) / rank.world_size, 4)
+
+    thread = Thread(target=multiply, args=(torch.get_num_threads(),), daemon=True)
+    thread.start()
+    shares, slowdowns = {}, {}
+    for size in rank.job.pair_sizes:
+        tensor = bench.zeros(size)
+        repeats = max(1, round(_SHARE_NS / max(times("all_reduce", size, 2, rank))))
+        turns = []
+        for _ in range(_SHARE_TURNS):
+            begun = time.monotonic()
+            reduce(tensor, repeats)
+            alone_s = time.monotonic() - begun
+            meet()
+            both_s, both_rate = beside(reduce, tensor, repeats)
+            meet()
+            _, alone_rate = beside(time.sleep, both_s)
+            meet()
+            turns.append((alone_s, both_s, alone_rate, both_rate))
+        alone_s, both_s, alone_rate, both_rate = map(median, zip(*turns, strict=True))
+        shares[str(size)] = max(0.0, mean(1 - both_rate / alone_rate))
+        slowdowns[str(size)] = max(1.0, mean(both_s / alone_s))
+    ends.set()
+    goes.set()
+    thread.join()
     fields = {
         "compute_slowdown": round(1 / (1 - min(0.95, median(shares.values()))), 4),
         "comm_slowdown": median(slowdowns.values()),
@@ -414,50 +438,8 @@ def _beside_compute(rank: Rank) -> Found:
     if rank.device.type == "cuda":
         return fields, {}
     # On the host they are a model's: a paced replay's machine has none unless they are asked for.
-    by_size = {"host_share": shares, "comm_beside_compute": slowdowns}
-    spread = {name: {str(size): value for size, value in one.items()} for name, one in by_size.items()}
+    spread = {"host_share": shares, "comm_beside_compute": slowdowns}
     return fields if rank.job.computes else {}, spread
-
-
-class _Multiplying:
-    """A thread that multiplies matrices on a device while it is asked to.
-
-    On the host with as many threads of torch's as the one that makes it, on a GPU on a stream of its own.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._clock = device, clock_for(device)
-        self._count, self._goes, self._ends = 0, Event(), False
-        self._thread = Thread(target=self._run, args=(torch.get_num_threads(),), daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends = True
-        self._goes.set()
-        self._thread.join()
-
-    def beside(self, work: Callable[..., object], *arguments: object) -> tuple[float, float]:
-        """How long ``work`` took, s, and how many products were made in a second of it."""
-        before, begun = self._count, time.monotonic()
-        self._goes.set()
-        work(*arguments)
-        self._goes.clear()
-        took_s = time.monotonic() - begun
-        return took_s, (self._count - before) / took_s
-
-    def _run(self, threads: int) -> None:
-        torch.set_num_threads(threads)  # a new Python thread begins with torch's default
-        if self._device.type == "cuda":
-            torch.cuda.set_stream(torch.cuda.Stream(self._device))  # type: ignore[no-untyped-call]
-        matrix = torch.rand(2 * [_SIDE[self._device.type]], device=self._device)
-        product = torch.empty_like(matrix)
-        while self._goes.wait() and not self._ends:
-            torch.mm(matrix, matrix, out=product)
-            self._clock.wait(self._clock.stamp())
-            self._count += 1
 
 
 _Probe = Callable[[Rank], Found]

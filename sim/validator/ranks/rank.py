@@ -7,7 +7,6 @@ import re
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -226,22 +225,21 @@ class Watch(threading.Thread):
         """Look once a second; answer who calls; call where nothing has been told for too long."""
         try:
             while not self.is_over:
-                self._look()
+                self._look(time.monotonic() - self._rank.moved_s, self._rank.patience_s)
                 time.sleep(_LOOK_S)
         except Exception as error:  # noqa: BLE001  (a rank that is not watched must not go on)
             self._end(Fault([self._rank.rank], f"{type(error).__name__}: {error}"))
 
-    def _look(self) -> None:
+    def _look(self, still_s: float, patience_s: float) -> None:
         if os.getppid() != self._parent:
             os._exit(1)  # whoever started this rank was killed, and nobody waits for it
-        still_s = time.monotonic() - self._rank.moved_s
-        if still_s > (patience_s := self._rank.patience_s):
+        if still_s > patience_s:
             self._end(self.call_the_roll(f"nothing heard from the ranks for {patience_s:.0f} s"))
         elif still_s > _CALM_S:
             try:
-                if self._is_there("called"):
+                if self._ask(self._store.check, ["called"]):
                     self._answer()
-                if self._is_there("fault"):
+                if self._ask(self._store.check, ["fault"]):
                     self._end(self._found())
             except TimeoutError:
                 return  # whose server is paused for a moment
@@ -253,21 +251,20 @@ class Watch(threading.Thread):
         """Who does not answer within some seconds, if anybody, or what another rank has found out already."""
         with self._calling:
             places: dict[int, str] = {}
-            everybody = range(self._rank.world_size)
+            missing = list(range(self._rank.world_size))
             try:
                 self._ask(self._store.set, "called", "")
                 self._answer()
                 deadline = time.monotonic() + _ANSWER_S
-                while len(places) < len(everybody) and time.monotonic() < deadline:
+                while missing and time.monotonic() < deadline:
                     time.sleep(_LOOK_S / 5)
-                    if self._is_there("fault"):
+                    if self._ask(self._store.check, ["fault"]):
                         return self._found()
-                    for rank in set(everybody) - places.keys():
-                        if self._is_there(f"at/{rank}"):
-                            places[rank] = self._ask(self._store.get, f"at/{rank}").decode()
+                    for rank in [one for one in missing if self._ask(self._store.check, [f"at/{one}"])]:
+                        places[rank] = self._ask(self._store.get, f"at/{rank}").decode()
+                        missing.remove(rank)
             except (DistError, TimeoutError) as error:
                 return self._lost(error, f"no sign of life; {reason}; ")
-            missing = [rank for rank in everybody if rank not in places]
             said = "; ".join(f"rank {rank} {place}" for rank, place in sorted(places.items()))
             return Fault(missing, f"{'no sign of life; ' if missing else ''}{reason}: {said}")
 
@@ -280,19 +277,13 @@ class Watch(threading.Thread):
         time.sleep(_CALM_S + 2 * _LOOK_S if self._seat.keeps_store else 0)  # the store goes with this rank
 
     def _answer(self) -> None:
-        frame = sys._current_frames().get(self._main)
-        where = "without a main thread"
-        if frame is not None:
-            (last,) = traceback.StackSummary.extract(traceback.walk_stack(frame), limit=1, lookup_lines=False)
-            where = f"in {last.name} ({Path(last.filename).name}:{last.lineno})"
+        frame = sys._current_frames()[self._main]
+        file = Path(frame.f_code.co_filename).name
+        where = f"in {frame.f_code.co_name} ({file}:{frame.f_lineno})"
         self._ask(self._store.set, f"at/{self._rank.rank}", where)
 
     def _found(self) -> Fault:
-        ranks, reason = json.loads(self._ask(self._store.get, "fault"))
-        return Fault(ranks, reason)
-
-    def _is_there(self, key: str) -> bool:
-        return bool(self._ask(self._store.check, [key]))
+        return Fault(*json.loads(self._ask(self._store.get, "fault")))
 
     def _ask(self, question: Callable[..., Any], *about: Any) -> Any:
         """The store's answer. Raises ``DistError`` where it is gone, ``TimeoutError`` where it is stopped."""
