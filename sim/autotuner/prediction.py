@@ -20,7 +20,7 @@ from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.recording import Recording
 from sim.truth.recorded_job import job_in_recording
-from sim.validator.ranks.collectives import Bench
+from sim.validator.ranks.probes import Bench
 
 BUDGET_S = 2.0
 _SMALLEST = 16 << 10

@@ -273,7 +273,7 @@ def _box_obstacle() -> str | None:
     """Why no cluster in a box can be made here; None after one of two hosts was, and was removed."""
     if sys.platform != "linux":
         return "needs Linux"
-    from sim.validator.box import box
+    from sim.validator.launch import box
 
     try:
         with box((_PROBE_BITS, _PROBE_BITS)):

@@ -467,7 +467,7 @@ def _first_hosts(cluster: Cluster, count: int) -> Cluster:
 def boxed_cluster(rates_bits: Sequence[int], uplink_bits: int | None = None) -> Cluster:
     """The box of these rates as a cluster: ``host0``, ``host1``, …, each with one rank on its ``gpu0``.
 
-    ``sim.validator.box`` builds such boxes of network namespaces. Each host's port has its rate, in bit/s
+    ``sim.validator.launch`` builds such boxes of network namespaces. Each host's port has its rate, in bit/s
     as tc is told, in both directions. With ``uplink_bits`` the first half of the hosts is on one switch and
     the rest on another, with an uplink of that rate each way; without, all are on one.
 

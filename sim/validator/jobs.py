@@ -86,16 +86,15 @@ class Candidate:
 
     @property
     def is_traced(self) -> bool:
-        """Whether the candidate has a second lane, in which a communication hook notes each bucket's times.
+        """Whether it has a second lane, in which a communication hook notes each bucket's times.
 
-        A candidate with a hook of its own has no such lane, as DDP takes one hook; nor has one that leaves
-        unused buckets out (A3.14), for which no hook is called.
+        Not with a hook of its own, as DDP takes one, nor where unused buckets are left out (A3.14), for
+        which none is called.
         """
-        assignment = self.assignment
-        return assignment is None or not (
-            assignment.settings.get("comm_hook") is not None
-            or assignment.ddp_kwargs.get("skip_all_reduce_unused_params")
-        )
+        if self.assignment is None:
+            return True
+        skips = self.assignment.ddp_kwargs.get("skip_all_reduce_unused_params")
+        return self.assignment.settings.get("comm_hook") is None and not skips
 
     @property
     def manner(self) -> dict[str, Any]:
@@ -108,13 +107,9 @@ class Candidate:
 
     @property
     def adds(self) -> bool:
-        """Whether some backward finds gradients that are there already, and adds to them.
-
-        flat-views has its gradients in place before backward, which adds to them (A7.4).
-        """
-        if self.manner["accumulation_steps"] > 1 or not self.manner["set_to_none"]:
-            return True
-        return self.assignment is not None and self.assignment.policy == "flat-views"
+        """Whether some backward finds gradients that are there already, and adds to them; A7.4."""
+        is_flat = self.assignment is not None and self.assignment.policy == "flat-views"
+        return is_flat or self.manner["accumulation_steps"] > 1 or not self.manner["set_to_none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,11 +212,7 @@ _JOBS: dict[str, type[Any]] = {"replay": ReplayJob, "calibrate": CalibrationJob}
 
 
 def write_job(directory: Path, job: Job, world_size: int) -> Path:
-    """Write the job file of ``world_size`` ranks; returns its path.
-
-    It holds no path, so the directory may lie elsewhere on every host; rank 0's copy is the one that the
-    events are written to.
-    """
+    """Write the job file of ``world_size`` ranks, which may each find it elsewhere; returns its path."""
     write_atomically(directory / JOB, json_text({"world_size": world_size, **asdict(job)}))
     return directory / JOB
 

@@ -35,7 +35,7 @@ def replay(
         ReplayError: a rank failed, or DDP did not use the buckets asked for.
         NotModelledError: a candidate that cannot be run.
     """
-    check_job(job)
+    _check(job)
     collected = Collected(job, progress)
     complete = False
     try:
@@ -54,12 +54,11 @@ def prepare(job: ReplayJob, directory: Path, world_size: int) -> Path:
     Raises:
         NotModelledError: a candidate that cannot be run.
     """
-    check_job(job)
+    _check(job)
     return write_job(directory, job, world_size)
 
 
-def check_job(job: ReplayJob) -> None:
-    """Raise unless all candidates can be run, as far as it is known on what."""
+def _check(job: ReplayJob) -> None:
     if job.workload is not None:
         check_replayable(job.workload, job.candidates, job.mode, job.carrier)
 
@@ -210,13 +209,16 @@ class Collected:
                 raise ReplayError(f"candidate {name!r}: the Reducer's buckets were not read back")
             if not (plain and iterations) or (role == "candidate" and observed is None):
                 continue
+            asked = self._candidates[name].assignment if role == "candidate" else None
+            if asked is None and observed is not None:
+                asked = Assignment(policy="ddp", bucket_indices=observed)
             measurement = Measurement(
                 name=name,
                 role=role,
                 mode=self._job.mode,
                 backend=self._job.carrier.name,
                 world_size=place.world_size,
-                asked=None if observed is None else self._asked(name, observed),
+                asked=asked,
                 observed=observed,
                 iterations=iterations,
                 traced=tuple(self._steps[name, True]),
@@ -237,9 +239,6 @@ class Collected:
             )
             made.append(measurement)
         return made
-
-    def _asked(self, name: str, observed: tuple[tuple[int, ...], ...]) -> Assignment:
-        return self._candidates[name].assignment or Assignment(policy="ddp", bucket_indices=observed)
 
 
 def _slowest(ranks: list[dict[str, Any]]) -> MeasuredIteration:

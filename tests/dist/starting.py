@@ -17,8 +17,8 @@ import sim
 from sim.formats.record_files import start_record
 from sim.nouns.workload import Workload
 from sim.validator import launch
-from sim.validator.box import Host
 from sim.validator.jobs import Candidate, ReplayJob
+from sim.validator.launch import Host
 from sim.validator.replay import prepare
 from tests.effort import PATIENCE_S
 from tests.handmade import wired

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from sim.errors import InputError
-from sim.validator.box import Host, box
+from sim.validator.launch import Host, box
 from tests.commands import Said, bucketsim
 from tests.dist.conftest import needs_box
 from tests.dist.starting import holding, kill, networks, wait_for
@@ -68,8 +68,7 @@ except ConnectionRefusedError:
 
 _STAY = """
 import sys, time
-from sim.validator.box import box
-from sim.validator.launch import _start
+from sim.validator.launch import _start, box
 with box([10**9] * 2) as hosts:
     inside = [_start(host, ["tail", "-f", sys.argv[1]], {}, None) for host in hosts]
     while True:

@@ -3,7 +3,7 @@
 from torch import nn
 
 from sim.systems.textbook import STYLES, Style
-from sim.validator.ranks.textbook import TextbookModule
+from sim.validator.ranks.reducer import TextbookModule
 
 
 def build_system(policy: str, module: nn.Module, cap_mb: float = 25) -> TextbookModule:

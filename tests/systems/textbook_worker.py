@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from sim.validator.ranks.textbook import Bucket
+from sim.validator.ranks.reducer import Bucket
 from tests.systems.ddp_models import Layer, Net, batch
 from tests.systems.last_hook_models import MODELS
 from tests.systems.real_ranks import Answer, Run, answer_each, meet

@@ -140,23 +140,24 @@ class Recorder:
 
 
 class Work:
-    """What a lane's step works on, and who keeps its time: a paced module, or a model that computes."""
+    """What a lane's step works on, and who keeps its time: a paced module, or a model that computes.
+
+    ``parameters`` have gradients; ``loss`` goes forward through what is around the work, or is it; ``finish``
+    is the optimizer's share, and returns its end; ``noted`` is what else is known of the step, with
+    ``backward_end``, the stamp of its compute lane's end.
+    """
 
     clock: Clock = Clock()
-
-    def parameters(self) -> Iterable[nn.Parameter]:
-        """What has gradients."""
-        raise NotImplementedError
+    parameters: Callable[[], Iterable[nn.Parameter]]
+    loss: Callable[[Any], Tensor]
+    finish: Callable[[Stamp], Stamp]
+    noted: Callable[[], dict[str, Any]]
 
     def start(self) -> Stamp:
         """Here, at the common start of all ranks."""
         self.clock.settle()
         sleep_until(common_start())
         return self.clock.stamp()
-
-    def loss(self, model: Any) -> Tensor:
-        """Go forward through ``model``, which is around the work, or is it."""
-        raise NotImplementedError
 
     def begin_backward(self, loss: Tensor, *, is_last: bool, recorded: bool) -> Stamp:
         """A backward starts: the step's last, and one whose recorded times have its additions in them."""
@@ -165,14 +166,6 @@ class Work:
     def end_backward(self) -> Stamp:
         """Backward has returned: all gradients are available."""
         return self.clock.stamp()
-
-    def finish(self, synchronised: Stamp) -> Stamp:
-        """The optimizer's share; its end."""
-        raise NotImplementedError
-
-    def noted(self) -> dict[str, Any]:
-        """What else is known of the step; ``backward_end`` is the stamp of its compute lane's end."""
-        raise NotImplementedError
 
 
 def clear_gradients(module: Work | nn.Module, set_to_none: bool) -> None:
