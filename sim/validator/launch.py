@@ -289,9 +289,9 @@ def _last_line(log: BinaryIO) -> str:
     return next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
 
 
-# A cluster in a box: hosts are namespaces, joined by veth pairs or a bridge, shaped by tbf. A host is a network
-# and a process namespace, held by a process. When that ends, however this one does (even by SIGKILL), the
-# kernel ends every process of the host and takes its interfaces along: there is nothing to clean up.
+# A cluster in a box: hosts are namespaces, joined by veth pairs or a bridge, shaped by tbf. A host is a
+# network and a process namespace, held by a process. When that ends, however this one does (even by SIGKILL),
+# the kernel ends every process of the host and takes its interfaces along: there is nothing to clean up.
 
 
 def burst_bytes(rate_bits: int) -> int:

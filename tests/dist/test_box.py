@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from sim.errors import InputError
-from sim.validator.launch import Host, box
+from sim.validator.launch import box
 from tests.commands import Said, bucketsim
 from tests.dist.conftest import needs_box
 from tests.dist.starting import holding, kill, networks, wait_for
@@ -37,23 +37,12 @@ def test_hosts_reach_each_other_and_are_removed(hosts: int) -> None:
         there = networks(os.getpid())
         assert len(there) == (2 if hosts == 2 else hosts + 1)
         target = made[-1].address
-        heard = subprocess.run(
-            [*made[0].prefix, sys.executable, "-c", _CONNECT, target],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE_S,
-        )
-        # Nobody listens there, so a host that is reached refuses the connection.
-        assert heard.stdout.strip() == "refused", heard
-        shaped = subprocess.run(
-            [*made[0].prefix, "tc", "qdisc", "show", "dev", "eth0"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert "tbf" in shaped.stdout
-        assert "rate 1Gbit" in shaped.stdout
+        for words, expected in (
+            ((sys.executable, "-c", _CONNECT, target), "refused"),  # nobody listens at a host that is reached
+            (("tc", "qdisc", "show", "dev", "eth0"), "rate 1Gbit"),
+        ):
+            told = subprocess.run([*made[0].prefix, *words], stdout=subprocess.PIPE, text=True, check=True)
+            assert expected in told.stdout
     wait_for(lambda: not there & networks(), "the end of the namespaces")
 
 
@@ -89,75 +78,6 @@ def test_a_killed_process_leaves_no_namespace_and_nothing_in_it(tmp_path: Path) 
     process.wait()
     wait_for(lambda: not holding(word), "the end of all that runs there")
     wait_for(lambda: not there & networks(), "the end of the namespaces")
-
-
-_RECEIVE = """
-import socket, sys, time
-with socket.create_server((sys.argv[1], 7000)) as server:
-    print("up", flush=True)
-    connection, _ = server.accept()
-    connection.recv(1)
-    began = time.monotonic()
-    while connection.recv(1 << 20):
-        pass
-    print(began, time.monotonic())
-"""
-_SEND = """
-import socket, sys
-with socket.create_connection((sys.argv[1], 7000)) as connection:
-    print("up", flush=True)
-    sys.stdin.readline()
-    block = bytes(1 << 18)
-    for _ in range(int(sys.argv[2]) >> 18):
-        connection.sendall(block)
-"""
-_MBIT = 10**6
-
-
-def started(host: Host, program: str, *words: str) -> subprocess.Popen[str]:
-    """A program on a host, once it says that it is up."""
-    command = [*host.prefix, sys.executable, "-c", program, *words]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline().strip() == "up"
-    return process
-
-
-def seconds_to_send(hosts: Sequence[Host], pairs: Sequence[tuple[int, int]], num_bytes: int) -> float:
-    """From the first byte that came to the last, ``num_bytes`` for each (sender, receiver) at once."""
-    receivers = [started(hosts[to], _RECEIVE, hosts[to].address) for _, to in pairs]
-    senders = [started(hosts[by], _SEND, hosts[to].address, str(num_bytes)) for by, to in pairs]
-    for sender in senders:
-        assert sender.stdin is not None
-        sender.stdin.write("go\n")
-        sender.stdin.flush()
-    told = [receiver.communicate(timeout=PATIENCE_S)[0].split() for receiver in receivers]
-    for sender in senders:
-        sender.communicate(timeout=PATIENCE_S)
-    return max(float(end) for _, end in told) - min(float(began) for began, _ in told)
-
-
-def check_rate(
-    hosts: Sequence[Host], pairs: Sequence[tuple[int, int]], num_bytes: int, rate_bits: int
-) -> None:
-    """Never faster than the wire of ``rate_bits``, with 4.5 % of protocol, and nearly as fast.
-
-    A busy machine sends slower now and then: one of many tries has to be as fast.
-    """
-    wire_s = num_bytes * len(pairs) * 8 / rate_bits
-    for _ in range(30):
-        seconds = seconds_to_send(hosts, pairs, num_bytes)
-        assert seconds > 0.8 * wire_s
-        if seconds < 1.3 * wire_s:
-            return
-    pytest.fail(f"{seconds:.2f} s in place of {wire_s:.2f} s")
-
-
-@needs_box
-def test_each_host_has_its_own_rate() -> None:
-    with box([100 * _MBIT, 100 * _MBIT, 25 * _MBIT]) as hosts:
-        for pair, rate in {(0, 1): 100 * _MBIT, (0, 2): 25 * _MBIT, (2, 1): 25 * _MBIT}.items():
-            check_rate(hosts, [pair], rate // 8, rate)
 
 
 # ``bucketsim box``: any command on each host, torchrun's environment, and nothing left after any end.
@@ -231,7 +151,7 @@ import time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 took = []
 for _ in range(12):
-    tensor = torch.full((1 << 20,), dist.get_rank() + 1.0)
+    tensor = torch.full((1 << 18,), dist.get_rank() + 1.0)
     dist.barrier()
     began = time.monotonic()
     dist.all_reduce(tensor)
@@ -243,14 +163,15 @@ dist.destroy_process_group()
 
 
 @needs_box
-def test_an_all_reduce_takes_what_the_wire_allows() -> None:
-    said = in_box(sys.executable, "-c", _ALL_REDUCE, rate="100mbit")
+@pytest.mark.parametrize(("rate", "bits"), [("100mbit", 100e6), ("25mbit,100mbit", 25e6)])
+def test_an_all_reduce_takes_what_the_slowest_wire_allows(rate: str, bits: float) -> None:
+    said = in_box(sys.executable, "-c", _ALL_REDUCE, rate=rate)
     assert said.code == 0, said.err
     seconds, total = said.out.split()
     assert total == "3"
     # Each of two ranks sends as much as it has; the shortest of twelve, on a machine that may be busy.
-    wire_s = (4 << 20) * 8 / 100e6
-    assert 0.9 * wire_s < float(seconds) < 1.3 * wire_s
+    wire_s = (1 << 20) * 8 / bits
+    assert 0.9 * wire_s < float(seconds) < 1.4 * wire_s
     # torch may warn beforehand that addresses have no names there.
     last = [line for line in said.err.splitlines() if line.startswith("[rank1]: ")][-1]
     assert last.split()[-1] == "3"
@@ -262,15 +183,8 @@ def test_who_says_what_where() -> None:
     said = in_box("sh", "-c", script)
     assert said.out.startswith("out 0\n")
     assert "rank1" not in said.out.replace("[rank1]: marked", "")
-    for line in (
-        "err 0",
-        "[rank1]: out 1",
-        "[rank1]: err 1",
-        "[rank1]: 2 %",
-        "[rank1]: marked",
-        "[rank1]: no end",
-    ):
-        assert line in said.err.splitlines()
+    of_rank_1 = {f"[rank1]: {line}" for line in ("out 1", "err 1", "2 %", "marked", "no end")}
+    assert {"err 0", *of_rank_1} <= set(said.err.splitlines())
 
 
 @needs_box

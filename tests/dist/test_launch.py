@@ -1,11 +1,13 @@
-"""Ranks started by torchrun and srun: who they are, and a record from what they wrote."""
+"""Ranks started by torchrun and srun: who they are, and what is made of what they wrote."""
 
 import json
 import os
 import stat
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,31 +17,29 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import InputError, MachineError, ReplayError
 from sim.formats.record_files import load_record
+from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.validator import worker
-from sim.validator.jobs import CalibrationJob, Carrier
-from sim.validator.launch import EVENTS, FAILED
+from sim.validator.calibrate import calibrate, gather_calibration, prepare_calibration
+from sim.validator.curves import cost, curve, held_up, rate, slowdown, together
+from sim.validator.jobs import CalibrationJob, Carrier, sizes_to
+from sim.validator.launch import EVENTS, FAILED, Place
 from sim.validator.ranks.rank import find_seat, first_host
 from sim.validator.replay import gather_record
 from tests.commands import bucketsim
-from tests.dist.starting import FLAT, prepared
+from tests.dist.starting import FLAT, forked_to_their_ends, prepared
 from tests.effort import PATIENCE_S
 from tests.ranks import free_port
 
 pytestmark = pytest.mark.dist
-EXAMPLE = Path(sim.__file__).parent / "validator" / "examples" / "validate.sbatch"
-SRUN = """#!{python}
-import os, subprocess, sys
-words = sys.argv[1:]
-while words[0].startswith("--"):
-    words.pop(0)
-there = {{"SLURM_NTASKS": "2", "SLURM_JOB_ID": "{job}", "SLURM_STEP_NODELIST": "localhost"}}
-ranks = [
-    subprocess.Popen(words, env=os.environ | there | {{"SLURM_PROCID": str(k), "SLURM_LOCALID": str(k)}})
-    for k in range(2)
-]
-sys.exit(max(rank.wait() for rank in ranks))
-"""
+
+# Who a rank is.
+
+STEP = {
+    **{"SLURM_PROCID": "9", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1", "SLURM_NNODES": "2"},
+    **{"SLURM_JOB_NODELIST": "gpu[03-04]", "SLURM_JOB_ID": "1234567"},
+}
+POD = {"RANK": "9", "WORLD_SIZE": "16", "MASTER_ADDR": "h", "MASTER_PORT": "29500"}
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,18 @@ sys.exit(max(rank.wait() for rank in ranks))
     [
         ("gpu1", "gpu1"),
         ("gpu1,gpu2", "gpu1"),
-        ("node[01-03,7]", "node01"),
         ("node[7,01-03],login", "node7"),
         ("rack[2-3]n[004-009]", "rack2n004"),
         ("a-b[3].cluster,c", "a-b3.cluster"),
+        *((broken, None) for broken in ("", "node[", "node[]", "]")),
     ],
 )
-def test_first_host_of_a_node_list(nodes: str, first: str) -> None:
-    assert first_host(nodes) == first
+def test_first_host_of_a_node_list(nodes: str, first: str | None) -> None:
+    if first is None:
+        with pytest.raises(InputError, match="node list"):
+            first_host(nodes)
+    else:
+        assert first_host(nodes) == first
 
 
 @given(st.integers(0, 999), st.integers(0, 999), st.sampled_from(["n", "gpu-", "rack1-"]))
@@ -63,30 +67,23 @@ def test_first_host_of_a_range_is_its_lower_end(low: int, high: int, stem: str) 
 
 
 def test_seats() -> None:
-    slurm = {
-        "SLURM_PROCID": "9",
-        "SLURM_NTASKS": "16",
-        "SLURM_LOCALID": "1",
-        "SLURM_JOB_NODELIST": "gpu[03-04]",
-        "SLURM_JOB_ID": "1234567",
-    }
-    seat = find_seat(slurm)
+    seat = find_seat(STEP)
     assert (seat.rank, seat.world_size, seat.local_rank, seat.launcher) == (9, 16, 1, "slurm")
     assert (seat.address, seat.keeps_store) == ("gpu03", False)
     assert 15_000 <= seat.port < 30_000
-    assert find_seat(slurm | {"SLURM_PROCID": "0"}).keeps_store
-    assert find_seat(slurm | {"MASTER_ADDR": "head", "MASTER_PORT": "7"}).address == "head"
+    assert find_seat(STEP | {"SLURM_PROCID": "0"}).keeps_store
+    assert find_seat(STEP | {"MASTER_ADDR": "head", "MASTER_PORT": "7"}).address == "head"
     # torchrun inside a SLURM job: torchrun's variables win, and its agent keeps the store.
-    torchrun = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "29500"}
-    assert find_seat(slurm | torchrun).world_size == 2
-    assert not find_seat(torchrun | {"TORCHELASTIC_USE_AGENT_STORE": "True"}).keeps_store
-
-
-STEP = {
-    **{"SLURM_PROCID": "9", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1", "SLURM_NNODES": "2"},
-    **{"SLURM_JOB_NODELIST": "gpu[1-2]", "SLURM_JOB_ID": "77"},
-}
-POD = {"RANK": "9", "WORLD_SIZE": "16", "MASTER_ADDR": "h", "MASTER_PORT": "1"}
+    assert find_seat(STEP | POD | {"WORLD_SIZE": "12"}).world_size == 12
+    assert not find_seat(POD | {"RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": "True"}).keeps_store
+    for environment, words in (
+        ({}, "RANK: not set"),
+        (POD | {"WORLD_SIZE": "two"}, "WORLD_SIZE: 'two'"),
+        (POD | {"RANK": "16"}, "rank: 16"),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}, "SLURM_NODELIST"),
+    ):
+        with pytest.raises(InputError, match=words):
+            find_seat(environment)
 
 
 @pytest.mark.parametrize(
@@ -112,31 +109,58 @@ def test_every_launch_that_can_work_gets_a_gpu(
     chosen: list[int] = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    seat = find_seat(environment)
-    worker._take_device(CalibrationJob(carrier=Carrier(device="cuda")), seat)
+    seat, job = find_seat(environment), CalibrationJob(carrier=Carrier(device="cuda"))
+    worker._take_device(job, seat)
     assert (chosen, seat.local_world_size) == ([gpu], local_world_size)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(MachineError, match="sees 0 GPUs"):
-        worker._take_device(CalibrationJob(carrier=Carrier(device="cuda")), seat)
+        worker._take_device(job, seat)
 
 
-@pytest.mark.parametrize(
-    ("environment", "words"),
-    [
-        ({}, "RANK: not set"),
-        ({"RANK": "0", "WORLD_SIZE": "two"}, "WORLD_SIZE: 'two'"),
-        ({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "1"}, "rank: 2"),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}, "SLURM_NODELIST"),
-    ],
-)
-def test_seats_that_are_refused(environment: dict[str, str], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        find_seat(environment)
+# The whole way: prepare, torchrun or srun, gather.
+
+EXAMPLES = Path(sim.__file__).parent / "validator" / "examples"
+SRUN = """#!{python}
+import os, subprocess, sys
+words = sys.argv[1:]
+while words[0].startswith("--"):
+    words.pop(0)
+there = {{"SLURM_NTASKS": "2", "SLURM_JOB_ID": "{job}", "SLURM_STEP_NODELIST": "localhost"}}
+ranks = [
+    subprocess.Popen(words, env=os.environ | there | {{"SLURM_PROCID": str(k), "SLURM_LOCALID": str(k)}})
+    for k in range(2)
+]
+sys.exit(max(rank.wait() for rank in ranks))
+"""
+
+
+def run_by_torchrun(job: Path, temporary: Path) -> list[int]:
+    """Two agents, as on two hosts, of a rank each; their exit codes."""
+    hosts = ("--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1")
+    port, how = ("--master-port", str(free_port())), ("-m", "torch.distributed.run")
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(temporary)}
+    agents = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                *how,
+                *hosts,
+                *port,
+                "--node-rank",
+                node,
+                "-m",
+                "sim.validator.worker",
+                str(job),
+            ],
+            env=environment,
+        )
+        for node in "01"
+    ]
+    return [agent.wait(timeout=PATIENCE_S) for agent in agents]
 
 
 @pytest.mark.slow
 def test_two_agents_of_torchrun_make_a_record(small_workload: Workload, tmp_path: Path) -> None:
-    """The whole way through the command line: prepare, torchrun on two (local) hosts, gather, agree."""
     workload, hardware, record = tmp_path / "w.json", tmp_path / "h.json", tmp_path / "record"
     workload.write_text(sim.to_text(small_workload))
     hardware.write_text(sim.to_text(FLAT))
@@ -144,23 +168,9 @@ def test_two_agents_of_torchrun_make_a_record(small_workload: Workload, tmp_path
     said = bucketsim("validate", workload, *options)
     assert said.code == 0, said.err
     assert said.out.splitlines()[0].startswith("torchrun --nnodes HOSTS")
-    assert str(record) in said.out
     too_early = bucketsim("gather", record)
-    assert too_early.code == 1
-    assert "no events.jsonl" in too_early.err
-    port = free_port()
-    agents = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(node)),
-                *("--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(port)),
-                *("-m", "sim.validator.worker", str(record / "job.json")),
-            ],
-            env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(tmp_path)},
-        )
-        for node in range(2)
-    ]
-    assert [agent.wait(timeout=PATIENCE_S) for agent in agents] == [0, 0]
+    assert (too_early.code, "no events.jsonl" in too_early.err) == (1, True)
+    assert run_by_torchrun(record / "job.json", tmp_path) == [0, 0]
     assert bucketsim("gather", record).code == 0
     assert bucketsim("agree", record).code == 0
     kept = load_record(record)
@@ -170,52 +180,155 @@ def test_two_agents_of_torchrun_make_a_record(small_workload: Workload, tmp_path
 
 
 @pytest.mark.slow
-def test_the_sbatch_example_makes_a_record(small_workload: Workload, tmp_path: Path) -> None:
+@pytest.mark.parametrize("computes", [False, True])
+def test_the_same_is_known_of_a_machine_as_of_local_ranks(computes: bool, tmp_path: Path) -> None:
+    job = CalibrationJob(sizes=sizes_to(1 << 20), rounds=1, computes=computes)
+    assert run_by_torchrun(prepare_calibration(job, tmp_path / "job", 2), tmp_path) == [0, 0]
+
+    def known(hardware: Hardware) -> dict[str, Any]:
+        """Which fields say something; keys of those that have keys, sizes of curves."""
+        values = {field.name: getattr(hardware, field.name) for field in fields(hardware)}
+        return {
+            name: set(value)
+            if isinstance(value, dict)
+            else [point.num_bytes for point in value]
+            if isinstance(value, tuple)
+            else value is not None
+            for name, value in values.items()
+        }
+
+    assert known(gather_calibration(tmp_path / "job")) == known(calibrate(job, Place(ranks=2)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["calibrate", "validate"])
+def test_the_sbatch_examples(script: str, small_workload: Workload, tmp_path: Path) -> None:
     """With an srun that starts two local tasks and sets the variables that SLURM's would."""
-    record = prepared(small_workload, tmp_path / "record")
-    srun = tmp_path / "srun"
-    srun.write_text(SRUN.format(python=sys.executable, job=free_port()))
+    (srun := tmp_path / "srun").write_text(SRUN.format(python=sys.executable, job=free_port()))
     srun.chmod(srun.stat().st_mode | stat.S_IXUSR)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        assert name not in os.environ
+    words = ["wire.json", "--largest", "16KiB", "--rounds", "1", "--budget", "0"]
+    if script == "validate":
+        words = [str(prepared(small_workload, tmp_path / "record"))]
+    there = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "PYTHON": sys.executable}
     done = subprocess.run(
-        ["bash", str(EXAMPLE), str(record)],
-        env=os.environ | {"PATH": path, "PYTHON": sys.executable, "GLOO_SOCKET_IFNAME": "lo"},
+        ["bash", str(EXAMPLES / f"{script}.sbatch"), *words],
+        cwd=tmp_path,
+        env=os.environ | there | {"GLOO_SOCKET_IFNAME": "lo", "SLURM_NTASKS": "2"},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    gather_record(record)
-    kept = load_record(record)
-    assert all(measurement.complete for measurement in kept.measurements)
-    assert "by slurm on" in kept.measurements[0].environment["place"]
+    if script == "calibrate":
+        hardware = sim.load_hardware(tmp_path / "wire.json")
+        assert "by slurm on" in hardware.name
+        assert [point.num_bytes for point in hardware.all_reduce] == [4096, 8192, 16384]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["srun", "wire.json"]
+    else:
+        measured = gather_record(tmp_path / "record")
+        assert all(one.complete for one in measured)
+        assert "by slurm on" in measured[0].environment["place"]
 
 
-def test_an_unfinished_run_is_gathered_as_far_as_it_went(small_workload: Workload, tmp_path: Path) -> None:
+# What is made of what they wrote.
+
+ENVIRONMENT = {"cpu": "any", "cpu_count": 2, "platform": "any", "python": "3", "torch": "2"}
+STARTED = {"event": "started", "launcher": "slurm", "hosts": ["a", "b"], "environment": ENVIRONMENT}
+FOUND = together(
+    curve("all_reduce", {4096: [[40_960]], 8192: [[81_920]]}),
+    curve("broadcast", {4096: [[7]]}),
+    rate("copy_in", 1000, [10]),
+    slowdown("copy_out", [10], [30]),
+    cost("launch_cost_ns", [-3, -1, 2]),
+)
+TOLD: list[dict[str, Any]] = [
+    STARTED,
+    {"event": "progress", "done": 0, "total": 4, "what": "curve"},
+    {"event": "timed", "kind": "all_reduce", "num_bytes": 4096},
+    {"event": "measured", "fields": FOUND[0], "spread": FOUND[1]},
+    {"event": "finished"},
+]
+
+
+def leave(folder: Path, events: list[dict[str, Any]], torn: str = "", *failures: Any) -> Path:
+    """What ranks left in the folder of their job; ``failures``: ranks at fault, the reason, and when."""
+    (folder / EVENTS).write_text("".join(json.dumps(event) + "\n" for event in events) + torn)
+    for number, (ranks, reason, at) in enumerate(failures):
+        told = {"event": "failed", "ranks": ranks, "reason": reason, "at": at}
+        (folder / FAILED.format(number)).write_text(json.dumps(told))
+    return folder
+
+
+def calibration(folder: Path, world_size: int = 2) -> Path:
+    prepare_calibration(CalibrationJob(sizes=sizes_to(8192), rounds=1), folder, world_size)
+    return folder
+
+
+def test_what_ranks_told_is_a_hardware(tmp_path: Path) -> None:
+    hardware = gather_calibration(leave(calibration(tmp_path), TOLD))
+    assert hardware.name == "2 ranks by slurm on a x 1, b x 1"
+    points = [(point.num_bytes, point.duration_ns) for point in hardware.all_reduce]
+    assert points == [(4096, 40960), (8192, 81920)]
+    assert (hardware.copy_out_slowdown, hardware.launch_cost_ns) == (3, 0)
+    assert hardware.copy_in_bytes_per_s == 1e11
+    # Of the machine that was measured, not of the one that gathers.
+    assert ENVIRONMENT.items() <= hardware.provenance.items()
+    assert held_up([30], [10]) == 1.5
+
+
+@given(kept=st.integers(0, len(TOLD) - 1), torn=st.integers(0, 12))
+def test_a_run_that_was_cut_off_is_no_hardware(
+    tmp_path_factory: pytest.TempPathFactory, kept: int, torn: int
+) -> None:
+    folder = calibration(tmp_path_factory.mktemp("cut"))
+    leave(folder, TOLD[:kept], json.dumps(TOLD[kept])[:torn])
+    with pytest.raises(ReplayError, match=r"the run has not finished.*; no hardware is written"):
+        gather_calibration(folder)
+    leave(folder, TOLD[:3], "", ([1], "no sign of life", 0))
+    with pytest.raises(ReplayError, match=r"rank 1: no sign of life \(at curve, 0 of 4 parts done\)"):
+        gather_calibration(folder)
+
+
+def test_an_unfinished_replay_is_gathered_as_far_as_it_went(small_workload: Workload, tmp_path: Path) -> None:
     record = prepared(small_workload, tmp_path / "record")
     row = {"step": 9, "backward_end": 5, "sync_end": 6}
-    events = [
-        {"event": "started", "launcher": "slurm", "hosts": ["a", "b"], "environment": {"torch": "2"}},
-        {"event": "step", "lane": "plain", "traced": False, "round": 0, "ranks": [row, row]},
-    ]
-    text = "".join(json.dumps(event) + "\n" for event in events)
-    (record / EVENTS).write_text(text + '{"event": "st')
+    step = {"event": "step", "lane": "plain", "traced": False, "round": 0, "ranks": [row, row]}
+    leave(record, [STARTED, step], '{"event": "st')
     with pytest.raises(ReplayError, match="has not finished; what was measured is kept, incomplete"):
         gather_record(record)
     (plain,) = load_record(record).measurements
     assert (plain.name, plain.complete, len(plain.iterations)) == ("plain", False, 1)
-    left = {0: ([], "lost touch", 1.0), 1: ([1], "no sign of life", 3.0), 2: ([2], "its own", 2.0)}
-    for rank, (ranks, reason, at) in left.items():
-        told = {"event": "failed", "ranks": ranks, "reason": reason, "at": at}
-        (record / FAILED.format(rank)).write_text(json.dumps(told))
+    faults = ([], "lost touch", 1.0), ([1], "no sign of life", 3.0), ([2], "its own", 2.0)
+    leave(record, [STARTED, step], "", *faults)
     with pytest.raises(ReplayError, match="rank 2: its own; what was"):
         gather_record(record)
 
 
-@pytest.mark.parametrize("nodes", ["", "node[", "node[]", "]"])
-def test_broken_node_lists_are_refused(nodes: str) -> None:
-    with pytest.raises(InputError, match="node list"):
-        first_host(nodes)
+def test_another_number_of_ranks_than_prepared_is_told_by_gather(tmp_path: Path) -> None:
+    folder = calibration(tmp_path / "job", 3)
+    assert [code for code, _ in forked_to_their_ends([folder] * 2)] == [1, 1]
+    said = bucketsim("gather", folder, "-o", tmp_path / "wire.json")
+    assert said.code == 1
+    assert "world size: 2 ranks were started, but the job is for 3; nothing was measured" in said.err
+    assert not (tmp_path / "wire.json").exists()
+    with pytest.raises(InputError, match=r"written by 2 ranks, but .* is for 3"):
+        gather_calibration(leave(folder, TOLD))
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    folder, wire = leave(calibration(tmp_path / "job"), TOLD), tmp_path / "wire.json"
+    for words, code, told in (
+        (("calibrate", "--prepare", "-o", folder), 1, "holds a job already"),
+        (("calibrate", "--prepare", "--ranks", 1, "-o", tmp_path / "new"), 1, "ranks: 1 is not legal"),
+        (("calibrate", "--prepare", "-o", tmp_path / "new", "--box", 2, "--rate", "1gbit"), 2, "--prepare"),
+        (("gather", tmp_path), 1, "no job.json in it"),
+        (("gather", folder), 2, "--output"),
+        (("gather", folder, "-o", wire, "--max-error", 3), 2, "--max-error"),
+    ):
+        said = bucketsim(*words)
+        assert (said.code, told in said.err) == (code, True), said.err
+    (folder / "job.json").write_text("[]")
+    said = bucketsim("gather", folder, "-o", wire)
+    assert (said.code, "no job; give the directory" in said.err) == (1, True)
+    assert not wire.exists()

@@ -4,12 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import sim
-from sim.cli.commands import app
 from sim.errors import InputError, NotModelledError, ReplayError
-from sim.formats.record_files import load_record, start_record
+from sim.formats.record_files import start_record
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.workload import Workload
@@ -18,6 +16,7 @@ from sim.validator.calibrate import calibrate
 from sim.validator.jobs import CalibrationJob, Candidate, Carrier, sizes_to
 from sim.validator.launch import Place, run_ranks
 from sim.validator.replay import Collected, replay
+from tests.commands import bucketsim
 from tests.dist.conftest import MS, needs_box
 from tests.dist.starting import order
 
@@ -27,52 +26,6 @@ FLAT = Hardware(name="any", world_size=2, all_reduce=(CurvePoint(num_bytes=0, du
 
 
 EVEN_AND_ODD = Assignment(bucket_indices=(tuple(range(8, -1, -2)), tuple(range(9, 0, -2))))
-
-
-def candidates(workload: Workload) -> list[Candidate]:
-    caps = [3.0, 5.0, 2.0]
-    return [
-        Candidate(name="DDP default", assignment=sim.assign(workload)),
-        Candidate(name="cap 2", assignment=sim.assign(workload, bucket_cap_mb=2)),
-        Candidate(name="list", assignment=sim.assign(workload, bucket_cap_mb_list=caps)),
-        Candidate(name="first 2, cap 5", assignment=sim.assign(workload, bucket_cap_mb=5, first_bucket_mb=2)),
-        # No keyword of DDP reaches these, so the Reducer is given them (B(ii)).
-        Candidate(name="small last cap", assignment=sim.assign(workload, set_last_bucket_cap=True)),
-        Candidate(name="even and odd", assignment=EVEN_AND_ODD),
-    ]
-
-
-@pytest.mark.slow  # by more systems, over smaller gradients: test_systems_replay
-def test_replay_runs_the_buckets_asked_for_and_measures_them(
-    small_workload: Workload, tmp_path: Path
-) -> None:
-    asked = candidates(small_workload)
-    directory = start_record(tmp_path / "record", small_workload, FLAT)
-    replay(order(small_workload, asked, rounds=3), Place(), directory)
-    record = load_record(directory)
-    assert record.workload == small_workload
-    assert [m.name for m in record.measurements] == ["plain", "noop", *(c.name for c in asked)]
-    assert all(m.complete and m.world_size == 2 and m.backend == "gloo" for m in record.measurements)
-    plain = record.measurements[0]
-    assert plain.plain_backward_ns >= small_workload.backward_ns
-    for candidate, measured in zip(asked, record.candidates, strict=True):
-        assert measured.observed is not None
-        assert [sorted(b) for b in measured.observed] == [
-            sorted(b) for b in candidate.assignment.bucket_indices
-        ]
-        assert len(measured.iterations) == len(measured.traced) == 3
-        for iteration in measured.traced:
-            assert [b.index for b in iteration.buckets] == list(range(len(measured.observed)))
-            for bucket in iteration.buckets:
-                assert bucket.ready_ns is not None
-                assert bucket.launch_ns is not None
-                assert bucket.end_ns is not None
-                assert bucket.ready_ns <= bucket.launch_ns <= bucket.end_ns <= iteration.sync_end_ns
-        # The last gradient of a bucket cannot be ready before its time.
-        for bucket, row in zip(measured.observed, measured.traced[0].buckets, strict=True):
-            due = max(small_workload.gradients[index].ready_ns or 0 for index in bucket)
-            assert row.ready_ns is not None
-            assert row.ready_ns >= due
 
 
 @pytest.mark.slow
@@ -102,16 +55,6 @@ def test_buckets_other_than_those_asked_for_fail_loudly(small_workload: Workload
     collected.take({**event, "ranks": [right, right]})
     with pytest.raises(ReplayError, match=r"'asked'.*not the 5 asked for"):
         collected.take({**event, "ranks": [right, wrong]})
-
-
-@pytest.mark.slow  # what a rank leaves: test_failures; what is made of it: test_watching
-def test_a_rank_that_fails_is_named_with_its_reason(small_workload: Workload, tmp_path: Path) -> None:
-    gradients = tuple(replace(g, dtype="int32", num_bytes=4 * 512 * 512) for g in small_workload.gradients)
-    integers = replace(small_workload, gradients=gradients)
-    directory = start_record(tmp_path / "record", integers, FLAT)
-    one = [Candidate(name="default", assignment=sim.assign(integers))]
-    with pytest.raises(ReplayError, match=r"rank [01]: RuntimeError: .*[Gg]radients"):
-        replay(order(integers, one, rounds=1), Place(), directory)
 
 
 def test_a_rank_that_hangs_is_given_up(small_workload: Workload) -> None:
@@ -189,29 +132,17 @@ def test_the_loop_closes_through_the_command_line(small_workload: Workload, tmp_
     """
     workload, hardware, record = tmp_path / "w.json", tmp_path / "h.json", tmp_path / "record"
     workload.write_text(sim.to_text(small_workload))
-    runner = CliRunner()
     box = ["--box", "2", "--rate", "1gbit"]
-    done = runner.invoke(
-        app, ["calibrate", *box, "--largest", "8MiB", "--rounds", "2", "--budget", "0", "-o", str(hardware)]
-    )
-    assert done.exit_code == 0, done.output
+    quick = ["--largest", "8MiB", "--rounds", "2", "--budget", "0"]
+    said = bucketsim("calibrate", *box, *quick, "-o", hardware)
+    assert said.code == 0, said.err
     calibrated = sim.load_hardware(hardware)
     # Two ranks send each byte once: the wire alone needs 67 ms for 8 MiB at 1 Gbit/s.
     assert calibrated.all_reduce[-1].duration_ns > 0.95 * 8 * MIB * 8
     assert calibrated.compute_slowdown == 1.0, "nothing computes beside a paced replay"
-    arguments = [
-        "validate",
-        str(workload),
-        "--hardware",
-        str(hardware),
-        *box,
-        "--caps",
-        "3",
-        "--rounds",
-        "4",
-    ]
-    done = runner.invoke(app, [*arguments, "-o", str(record)])
-    assert done.exit_code == 0, done.output
+    arguments = ["validate", workload, "--hardware", hardware, *box, "--caps", "3", "--rounds", "4"]
+    said = bucketsim(*arguments, "-o", record)
+    assert said.code == 0, said.err
     agreement = sim.agreement(sim.load_record(record))
     names = {row.name for row in agreement.rows}
     standing = {"DDP default", "single", "recommended", "caps doubling from 1"}
@@ -228,5 +159,5 @@ def test_the_loop_closes_through_the_command_line(small_workload: Workload, tmp_
         assert single.measured_step_ns > 1.1 * best.measured_step_ns, "candidates differ by tens of percent"
         assert agreement.order_right >= 0.8 * agreement.order_pairs > 0
     # A threshold that nothing can meet gives exit 3; and the record refuses to be overwritten.
-    assert runner.invoke(app, ["agree", str(record), "--max-error", "0"]).exit_code == 3
-    assert isinstance(runner.invoke(app, [*arguments, "-o", str(record)]).exception, InputError)
+    assert bucketsim("agree", record, "--max-error", "0").code == 3
+    assert bucketsim(*arguments, "-o", record).code == 1
