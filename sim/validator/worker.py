@@ -34,6 +34,7 @@ from sim.validator.ranks.rank import Fault, Rank, Seat, Watch, find_seat, store_
 from sim.validator.ranks.step import gather, run_rounds, sharpen_sleep
 
 _TIMEOUT_S = 60.0
+_OTHERS_S = 8.0
 
 
 class _Terminated(Exception):
@@ -49,6 +50,7 @@ class _Life:
         self._name = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
         self._ending = threading.Lock()
         self._watch: Watch | None = None
+        self._keeps_store = False
 
     def run(self, path: Path) -> None:
         """Join the others, do the job, part from them."""
@@ -62,6 +64,7 @@ class _Life:
                 f"world size: {seat.world_size} ranks were started, but the job is for {world_size}"
             )
         store = store_of(seat, keeps=seat.keeps_store)
+        self._keeps_store = seat.keeps_store
         events = Path(self._started_here or self._folder / EVENTS)
         rank = Rank(job, seat.rank, seat.world_size, events, store)
         self._watch = Watch(rank, seat, self.end, is_watched=self._started_here is not None)
@@ -112,8 +115,8 @@ class _Life:
             write_event(path, "failed", {"ranks": fault.ranks, "reason": str(fault), "at": time.time()})
         except OSError as error:
             _say(f"the reason is not kept: {error}")
-        if self._watch is not None and not self._started_here:
-            self._watch.tell_others(fault)
+        if self._keeps_store and not self._started_here:
+            time.sleep(_OTHERS_S)  # the store goes with this rank, and others may want to ask who is here
         os._exit(1)
 
 

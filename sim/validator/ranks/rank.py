@@ -239,8 +239,6 @@ class Watch(threading.Thread):
             try:
                 if self._ask(self._store.check, ["called"]):
                     self._answer()
-                if self._ask(self._store.check, ["fault"]):
-                    self._end(self._found())
             except TimeoutError:
                 return  # whose server is paused for a moment
             except DistError as error:
@@ -248,7 +246,7 @@ class Watch(threading.Thread):
                     self._end(self._lost(error))
 
     def call_the_roll(self, reason: str) -> Fault:
-        """Who does not answer within some seconds, if anybody, or what another rank has found out already."""
+        """Who does not answer within some seconds, if anybody."""
         with self._calling:
             places: dict[int, str] = {}
             missing = list(range(self._rank.world_size))
@@ -258,8 +256,6 @@ class Watch(threading.Thread):
                 deadline = time.monotonic() + _ANSWER_S
                 while missing and time.monotonic() < deadline:
                     time.sleep(_LOOK_S / 5)
-                    if self._ask(self._store.check, ["fault"]):
-                        return self._found()
                     for rank in [one for one in missing if self._ask(self._store.check, [f"at/{one}"])]:
                         places[rank] = self._ask(self._store.get, f"at/{rank}").decode()
                         missing.remove(rank)
@@ -268,22 +264,11 @@ class Watch(threading.Thread):
             said = "; ".join(f"rank {rank} {place}" for rank, place in sorted(places.items()))
             return Fault(missing, f"{'no sign of life; ' if missing else ''}{reason}: {said}")
 
-    def tell_others(self, fault: Fault) -> None:
-        """Let the other ranks know, the first fault for all, and give them time to look."""
-        try:
-            self._ask(self._store.compare_set, "fault", "", json.dumps([fault.ranks, str(fault)]))
-        except (DistError, TimeoutError):
-            return
-        time.sleep(_CALM_S + 2 * _LOOK_S if self._seat.keeps_store else 0)  # the store goes with this rank
-
     def _answer(self) -> None:
         frame = sys._current_frames()[self._main]
         file = Path(frame.f_code.co_filename).name
         where = f"in {frame.f_code.co_name} ({file}:{frame.f_lineno})"
         self._ask(self._store.set, f"at/{self._rank.rank}", where)
-
-    def _found(self) -> Fault:
-        return Fault(*json.loads(self._ask(self._store.get, "fault")))
 
     def _ask(self, question: Callable[..., Any], *about: Any) -> Any:
         """The store's answer. Raises ``DistError`` where it is gone, ``TimeoutError`` where it is stopped."""
