@@ -120,7 +120,7 @@ def measure_again(
             f"{hardware.name}: measured on {known.get('place')}, not on {place.describe()}; "
             f"give the options that it was calibrated with"
         )
-    carrier = Carrier(device=known.get("device", "cpu"))
+    carrier = Carrier(device=known.get("device", "cpu"), backend=known.get("backend"))
     job = CalibrationJob(sizes=sizes, carrier=carrier, budget_s=budget_s)
     story = CalibrationStory(job, progress)
     run_ranks(place, job, story.take)
