@@ -69,7 +69,9 @@ def test_a_hung_rank_is_named(small_workload: Workload, tmp_path: Path, victim: 
         os.kill(run.rank(victim), signal.SIGSTOP)
         code, said = run.ends()
         assert code == 1
-        assert f"rank {victim}: no sign of life; nothing heard from the ranks for 25 s" in one_line(said)
+        # 25 s, or 20 times the longest step on a busy machine
+        words = rf"rank {victim}: no sign of life; nothing heard from the ranks for \d\d s"
+        assert re.search(words, one_line(said))
         assert run.leftovers() == []
         check_kept(run.record)
 
@@ -159,7 +161,7 @@ def test_a_full_disk_is_named(small_workload: Workload, small_disk: Path) -> Non
         wait_for(lambda: has_measured(record), "a measured round")
         fill(small_disk)
         _, said = ranks[0].communicate(timeout=PATIENCE_S)
-        assert re.search(rf"rank 0: OSError: .*No space left on device.* {small_disk}", said)
+        assert re.search(rf"rank 0: OSError: .*No space left on device: '{small_disk}", said)
         ranks[1].wait(timeout=PATIENCE_S)
         assert [rank.returncode for rank in ranks] == [1, 1]
     finally:
