@@ -21,6 +21,7 @@ from sim.nouns.hardware import MAX_RANKS
 from sim.nouns.settings import settings_of
 from sim.systems.fsdp2 import Fsdp2Settings
 from sim.systems.megatron import MegatronSettings
+from sim.systems.textbook import BY_SIZE
 from sim.systems.zero import ZeroSettings
 
 AS_IT_IS = "as it is"
@@ -84,7 +85,6 @@ _OFFLOADED = "Between device and host, in GB/s (10^9 bytes a second), for cpu_of
 _OFFLOAD = Switch("offload_gb_per_s", None, _OFFLOADED)
 _CAP = Switch("bucket_cap_mb", None, "The bucket size of this system, in MiB. Empty: 25.")
 CAPPED_PICKS: tuple[Pick, ...] = ("default", "cap", "cap-list")
-_SIZED = ("after-backward", "arrival-counted", "flat-views", "last-hook", "last-hook-safe")
 DDP, ZERO, MEGATRON, FULLY_SHARD = map(_switches, (Switches, ZeroSettings, MegatronSettings, Fsdp2Settings))
 # By pick, its switches; of DDP's each has a rule of its own when it is offered.
 OFFERED: Mapping[Pick, tuple[Switch, ...]] = {
@@ -92,7 +92,7 @@ OFFERED: Mapping[Pick, tuple[Switch, ...]] = {
     **dict.fromkeys(("zero1", "zero2"), (*ZERO, _OFFLOAD)),
     "megatron": MEGATRON,
     "fully_shard": FULLY_SHARD,
-    **dict.fromkeys(_SIZED, (_CAP,)),
+    **dict.fromkeys(BY_SIZE, (_CAP,)),
 }
 ALL: Mapping[str, Switch] = {one.name: one for of_pick in OFFERED.values() for one in of_pick}
 

@@ -38,7 +38,7 @@ SYSTEMS = {
 POLICIES = tuple(SYSTEMS)
 MAX_ITERATIONS = 1000  # that are explained
 _PLANNED = {"explicit": SYSTEMS["ddp"], **SYSTEMS}
-_BY_SIZE = ("ddp", *(policy for policy, style in textbook.STYLES.items() if style.by_size))  # in MiB
+_BY_SIZE = ("ddp", *textbook.BY_SIZE)  # in MiB
 _FACTS = {one.name for one in fields(Event)} & {one.name for one in fields(Collective)}
 
 

@@ -45,6 +45,7 @@ STYLES: Mapping[str, Style] = {
     "last-hook": Style(by_size=True, copies="launch", overlaps=True, by_last=True),
     "last-hook-safe": Style(by_size=True, copies="launch", overlaps=True),
 }
+BY_SIZE = tuple(policy for policy, style in STYLES.items() if style.by_size)
 
 
 def assign(

@@ -11,7 +11,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.ddp_switches import HOOKS
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration, Timeline
-from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
+from sim.nouns.workload import Buffer, Workload
 from tests.handmade import handmade
 from tests.strategies import REAL, TINY, Draw, Scale, hardwares
 
@@ -46,45 +46,33 @@ class Job:
         return {gradient.index for gradient in self.workload.gradients if gradient.ready_ns is None}
 
 
-def _gradient(draw: Draw, index: int, dtypes: list[str], *, may_be_sparse: bool) -> Gradient:
-    shape = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=2)))
-    dtype = draw(st.sampled_from(dtypes))
-    numel = 1
-    for size in shape:
-        numel *= size
-    return Gradient(
-        index=index,
-        name=f"p{index}",
-        shape=shape,
-        dtype=dtype,
-        num_bytes=numel * DTYPE_BYTES[dtype],
-        ready_ns=0,
-        sparse=may_be_sparse and draw(st.integers(0, 5)) == 0,
+def _workload(draw: Draw, scale: Scale, graph: str) -> Workload:
+    places = range(draw(st.integers(1, 8)))
+    sizes, kinds = (
+        st.lists(st.integers(1, 9), min_size=1, max_size=2),
+        st.sampled_from(["float32", "float64"]),
     )
-
-
-def _workload(draw: Draw, scale: Scale, graph: str, *, may_be_sparse: bool) -> Workload:
-    count = draw(st.integers(1, 8))
-    dtypes = draw(st.lists(st.sampled_from(["float32", "float64"]), min_size=1, max_size=2, unique=True))
-    gradients = [_gradient(draw, index, dtypes, may_be_sparse=may_be_sparse) for index in range(count)]
-    now, used = 0, 0
-    for index in draw(st.permutations(range(count))):
+    dtypes = draw(st.lists(kinds, min_size=1, max_size=2, unique=True))
+    sparse = {place for place in places if draw(st.integers(0, 5)) == 0}
+    ready: dict[int, int | None] = {}
+    now, uses = 0, dict.fromkeys(places, 1)
+    for index in draw(st.permutations(places)):
         now += draw(st.integers(0, scale.work_ns))
-        is_used = graph == "plain" or gradients[index].sparse or draw(st.integers(0, 2)) > 0
-        used += is_used
-        uses = draw(st.integers(1, 2)) if graph == "static" and is_used else 1
-        gradients[index] = replace(gradients[index], ready_ns=now if is_used else None, uses=uses)
-    if not used:
-        gradients[0] = replace(gradients[0], ready_ns=now)
-    return Workload(
-        name="w",
-        gradients=tuple(gradients),
-        forward_ns=draw(st.integers(0, scale.work_ns)),
+        is_used = graph == "plain" or index in sparse or draw(st.integers(0, 2)) > 0
+        ready[index] = now if is_used else None
+        uses[index] = draw(st.integers(1, 2)) if graph == "static" and is_used else 1
+    if not any(time is not None for time in ready.values()):
+        ready[0] = now
+    made = handmade(
+        [ready[place] for place in places],
+        shapes=[tuple(draw(sizes)) for _ in places],
+        dtypes=[draw(st.sampled_from(dtypes)) for _ in places],
+        sparse=sparse,
         backward_ns=now + draw(st.integers(0, scale.work_ns)),
-        optimizer_ns=draw(st.integers(0, scale.work_ns)),
-        loss_ns=draw(st.integers(0, scale.work_ns)),
         buffers=tuple(draw(st.lists(st.just(Buffer(dtype="float32", num_bytes=8)), max_size=2))),
+        **{name: draw(st.integers(0, scale.work_ns)) for name in ("forward_ns", "optimizer_ns", "loss_ns")},
     )
+    return replace(made, gradients=tuple(replace(one, uses=uses[one.index]) for one in made.gradients))
 
 
 def _caps(draw: Draw) -> dict[str, Any]:
@@ -121,7 +109,7 @@ def jobs(draw: Draw, **fixed: Any) -> Job:
     scale = draw(st.sampled_from([TINY, TINY, REAL]))
     hardware = draw(hardwares(scale))
     return Job(
-        workload=_workload(draw, scale, graph, may_be_sparse=True),
+        workload=_workload(draw, scale, graph),
         hardware=replace(
             hardware,
             search_unused_ns=draw(st.integers(0, 3)),

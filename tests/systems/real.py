@@ -24,9 +24,9 @@ import sim
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Event, Explanation
 from sim.nouns.workload import Buffer, Gradient, Workload
+from sim.systems.textbook import BY_SIZE
 from tests.effort import PATIENCE_S
 from tests.ranks import start
-from tests.systems.textbook_cases import BY_SIZE
 
 Case = dict[str, Any]
 Answer = dict[str, Any]

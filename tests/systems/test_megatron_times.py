@@ -3,13 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given
-
 import sim
-from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import Workload
-from tests.strategies import TINY, hardwares, workloads
 from tests.systems.four_gradients import HARDWARE, four_gradients
 
 WORKLOAD = four_gradients("m0", "m1", "m2", "m3")
@@ -67,12 +63,3 @@ def test_completion_order_is_the_order_of_launches() -> None:
     late = tuple(replace(g, ready_ns={0: 10, 1: 20, 2: 40, 3: 30}[g.index]) for g in WORKLOAD.gradients)
     timeline = played(workload=replace(WORKLOAD, gradients=late), **OVERLAP)
     assert [one.collective.bucket for one in timeline.collectives] == [1, 0]
-
-
-@given(workloads(TINY, sparse=False, dtypes=("float32",), devices=(None,), empty=False), hardwares(TINY))
-def test_nothing_is_lost(workload: Workload, hardware: Hardware) -> None:
-    whole = tuple(replace(g, wire_bytes=None, num_bytes=4 * g.num_bytes) for g in workload.gradients)
-    workload = replace(workload, gradients=whole)
-    assignment = sim.assign(workload, "megatron", bucket_size=5)
-    timeline = sim.simulate(workload, hardware, assignment)
-    assert sum(one.collective.num_bytes for one in timeline.collectives) == workload.total_bytes

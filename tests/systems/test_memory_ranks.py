@@ -27,10 +27,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ddp": ({}, {}),
     "ddp, one bucket": ({"cap_mb": 100}, {}),
     "views": ({"ddp_kwargs": VIEW}, VIEW),
-    "views kept": (
-        {"ddp_kwargs": VIEW, "set_to_none": False},
-        VIEW | {"set_to_none": False},
-    ),
+    "views kept": ({"ddp_kwargs": VIEW, "set_to_none": False}, VIEW | {"set_to_none": False}),
     "views after accumulation": (
         {"ddp_kwargs": VIEW, "accumulation_steps": 2},
         VIEW | {"accumulation_steps": 2},

@@ -12,7 +12,7 @@ from sim.nouns.collective import EarlyLaunch, LateGradient
 from sim.nouns.workload import Workload
 from tests.effort import tries
 from tests.strategies import SCALES, hardwares, workloads
-from tests.systems.textbook_cases import CAP_MB, HARDWARE, POLICIES, simulate, three
+from tests.systems.textbook_cases import CAP_MB, HARDWARE, simulate, three
 
 
 @pytest.mark.parametrize(
@@ -55,23 +55,6 @@ def test_each_gradient_is_copied_when_it_comes_or_all_when_the_bucket_is_sent() 
     assert spans["last-hook-safe"] == [(None, 0, 10, 40), (None, 1, 60, 90)]
 
 
-@settings(max_examples=tries(150), deadline=None)
-@given(st.data())
-def test_no_collective_is_lost(data: st.DataObject) -> None:
-    """On any machine; every gradient travels once."""
-    scale = data.draw(SCALES)
-    workload = data.draw(workloads(scale, sparse=False, dtypes=("float32",), devices=(None,)))
-    policy = data.draw(st.sampled_from(POLICIES))
-    cap = data.draw(st.integers(0, 3 * scale.num_bytes)) / 2**20
-    timeline = simulate(policy, workload, data.draw(hardwares(scale)), bucket_cap_mb=cap)
-    sent = [played.collective for played in timeline.collectives]
-    assert sum(c.num_bytes for c in sent) == sum(gradient.on_wire for gradient in workload.gradients)
-    assert sorted(c.bucket for c in sent if c.bucket is not None) == list(range(len(timeline.buckets)))
-    for bucket in timeline.buckets:
-        assert bucket.ready_ns <= bucket.launch_ns <= bucket.start_ns <= bucket.end_ns <= bucket.available_ns
-    assert timeline.sync_end_ns == max(bucket.available_ns for bucket in timeline.buckets)
-
-
 @settings(max_examples=tries(100), deadline=None)
 @given(st.data())
 def test_where_copying_in_is_free_the_counted_systems_are_one(data: st.DataObject) -> None:
@@ -85,23 +68,6 @@ def test_where_copying_in_is_free_the_counted_systems_are_one(data: st.DataObjec
         for policy in ("arrival-counted", "flat-views", "last-hook-safe")
     ]
     assert counted[0].buckets == counted[1].buckets == counted[2].buckets
-
-
-@settings(max_examples=tries(100), deadline=None)
-@given(st.data())
-def test_buckets_close_at_the_cap_for_each_dtype_and_device(data: st.DataObject) -> None:
-    """A6.1, A7.5: from the last to the first; full without the last one they are below the cap."""
-    scale = data.draw(SCALES)
-    workload = data.draw(workloads(scale, sparse=False))
-    cap = data.draw(st.integers(0, 3 * scale.num_bytes))
-    buckets = sim.assign(workload, "arrival-counted", bucket_cap_mb=cap / 2**20).bucket_indices
-    for key in {gradient.key for gradient in workload.gradients}:
-        mine = [bucket for bucket in buckets if workload.gradients[bucket[0]].key == key]
-        sizes = [[workload.gradients[index].num_bytes for index in bucket] for bucket in mine]
-        assert all(sum(bucket[:-1]) < cap or len(bucket) == 1 for bucket in sizes)
-        assert all(sum(bucket) >= cap for bucket in sizes[:-1])
-        walked = [g.index for g in reversed(workload.gradients) if g.key == key]
-        assert [index for bucket in mine for index in bucket] == walked
 
 
 @pytest.mark.parametrize("policy", ["per-parameter-sync", "after-backward"])

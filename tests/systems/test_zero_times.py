@@ -259,22 +259,6 @@ zero_options = st.fixed_dictionaries(
 policies = st.sampled_from(["zero1", "zero2"])
 
 
-@given(zero_workloads, hardwares(TINY), policies, zero_options)
-def test_every_element_of_a_bucket_travels_once(
-    workload: Workload, hardware: Hardware, policy: str, options: dict[str, Any]
-) -> None:
-    """A5.2, A5.4, A5.7: buckets do not exceed the size but for single gradients; messages make up buckets."""
-    (*_, program) = programs(workload, hardware, policy, **options)
-    assignment = assign(workload, policy, **options)
-    for bucket, carriers in zip(assignment.bucket_indices, program.carriers, strict=True):
-        elements = sum(workload.gradients[index].num_bytes // 4 for index in bucket)
-        assert elements == sum(program.collectives[number].elements for number in carriers)
-        assert elements <= options["reduce_bucket_size"] or len(bucket) == 1
-    assert sorted(i for bucket in assignment.bucket_indices for i in bucket) == list(
-        range(len(workload.gradients))
-    )
-
-
 @given(zero_workloads, hardwares(TINY, stretches=False), zero_options)
 @settings(max_examples=tries(50))
 def test_a_reduction_stream_never_makes_a_step_longer(

@@ -8,10 +8,10 @@ import sim
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
+from sim.systems.textbook import BY_SIZE, STYLES
 from tests.handmade import handmade, wired
 
-BY_SIZE = ("after-backward", "arrival-counted", "flat-views", "last-hook", "last-hook-safe")
-POLICIES = ("per-parameter-sync", "per-parameter-async", *BY_SIZE)
+POLICIES = tuple(STYLES)
 CAP_MB = 250 / 2**20  # buckets [2] and [1, 0]
 # Copies in of 10, 20 and 30 ns for gradients 0, 1 and 2, and copies out of half of that.
 HARDWARE = wired({0: 40}, copy_in_bytes_per_s=10e9, copy_out_bytes_per_s=20e9)
