@@ -53,20 +53,7 @@ def live_window(followed: Followed, steps: int = CALIBRATION_STEPS) -> Recording
     Raises:
         InputError: fewer than three steps, or more than are kept whole.
     """
-    return _window(followed, followed.first, steps)
-
-
-def latest_window(followed: Followed, steps: int = CALIBRATION_STEPS) -> Recording | None:
-    """The last ``steps`` steps that all ranks have finished; None until there are so many.
-
-    Raises:
-        InputError: as ``live_window``.
-    """
-    return _window(followed, followed.latest, steps)
-
-
-def _window(followed: Followed, kept: Recording | None, steps: int) -> Recording | None:
-    """So many steps of the first that are kept whole, once they have settled, or of the latest."""
+    kept = followed.first
     if kept is None:
         return None
     if steps < FEWEST_BACKWARDS:
@@ -79,12 +66,10 @@ def _window(followed: Followed, kept: Recording | None, steps: int) -> Recording
     warmup = warmup_steps(kept)
     on_ranks = [{step.step for step in rank.steps if step.step > warmup} for rank in kept.ranks]
     numbers = sorted(set.intersection(*on_ranks))
-    if kept is followed.first:
-        skipped = _settling(kept, numbers, steps, followed.whole_steps - steps)
-        numbers = numbers[skipped : skipped + steps]
+    skipped = _settling(kept, numbers, steps, followed.whole_steps - steps)
+    numbers = numbers[skipped : skipped + steps]
     if len(numbers) < steps:
         return None
-    numbers = numbers[-steps:]
     ranks = []
     for rank in kept.ranks:
         layouts = tuple(layout for layout in rank.layouts if layout.step <= numbers[-1])

@@ -2,7 +2,7 @@
 
 Lines are checked as ``load_recording`` checks them; one that is damaged is left out and told, and what
 follows it is read all the same. A last line that is not whole waits. All steps are kept in short, the first
-and the last ones whole, so that memory stays bounded however long the job runs.
+ones whole, so that memory stays bounded however long the job runs.
 """
 
 import os
@@ -31,7 +31,7 @@ from sim.nouns.recording import (
 )
 from sim.truth.recorded_job import PARTS
 
-WHOLE_STEPS = 128  # of each rank, first and last; fewer where there are many ranks
+WHOLE_STEPS = 128  # of each rank; fewer where there are many ranks
 FEWEST_WHOLE_STEPS = 31  # 11 of warm-up on a GPU and 20 to predict from, however many ranks there are
 MOST_WHOLE_STEPS = 4096  # over all ranks, unless they are the fewest; one of 161 parameters takes about 8 KiB
 MOST_ROWS = 1_000_000  # over all ranks, 88 bytes each
@@ -71,16 +71,15 @@ class FollowedRank:
 class Followed:
     """What was read of a recording so far; ``run`` changes when another run takes its place.
 
-    ``first`` and ``latest`` hold whole steps: the first ones of each rank and the last ones (None before the
-    first rank's header), so many that a window can have ``whole_steps`` after ``warmup_steps``. ``faults``
-    are lines or files that could not be used, the first few of ``fault_count``; ``dropped`` says what was
-    read and is not kept. ``unread_bytes`` are still to be read, over all ranks.
+    ``first`` holds the first steps of each rank whole (None before the first rank's header), so many that a
+    window can have ``whole_steps`` after ``warmup_steps``. ``faults`` are lines or files that could not be
+    used, the first few of ``fault_count``; ``dropped`` says what was read and is not kept. ``unread_bytes``
+    are still to be read, over all ranks.
     """
 
     run: str
     ranks: tuple[FollowedRank, ...] = ()
     first: Recording | None = None
-    latest: Recording | None = None
     whole_steps: int = 0
     warmup_steps: int = 0
     unread_bytes: int = 0
@@ -106,7 +105,7 @@ def find_recordings(directory: str | os.PathLike[str], most: int = 200) -> tuple
 
 
 def steps_to_keep(ranks: int) -> int:
-    """How many steps of each rank are kept whole, from the first on and up to the last."""
+    """How many steps of each rank are kept whole, from the first on."""
     return min(WHOLE_STEPS, max(FEWEST_WHOLE_STEPS, MOST_WHOLE_STEPS // max(1, ranks)))
 
 
@@ -183,14 +182,14 @@ class Follower:
                 faults.append(str(error))
         counts = len(faults) + sum(file.fault_count for file in self._files.values())
         faults += [fault for file in self._files.values() for fault in file.faults]
-        first = self._recording(known, [file.first for file in known])
+        kept, name = tuple(file.recorded() for file in known), self.directory.name or str(self.directory)
+        first = Recording(name=name, ranks=kept) if kept else None
         warmup = warmup_steps(first) if first else 0
         forgotten = max((file.forgotten for file in known), default=0)
         return Followed(
             run=self._run,
             ranks=tuple(file.followed() for file in known),
             first=first,
-            latest=self._recording(known, [list(file.last) for file in known]),
             whole_steps=steps_to_keep(len(self._files)) - warmup if first else 0,
             warmup_steps=warmup,
             unread_bytes=sum(file.size - file.offset for file in self._files.values()),
@@ -200,17 +199,6 @@ class Follower:
             if forgotten
             else (),
         )
-
-    def _recording(self, files: list["_RankFile"], steps: list[list[RecordedStep]]) -> Recording | None:
-        ranks = [
-            RecordedRank(
-                header=file.header, layouts=tuple(file.layouts), steps=tuple(some), torn=bool(file.pending)
-            )
-            for file, some in zip(files, steps, strict=True)
-            if file.header is not None
-        ]
-        name = self.directory.name or str(self.directory)
-        return Recording(name=name, ranks=tuple(ranks)) if ranks else None
 
 
 class _ReplacedError(Exception):
@@ -225,7 +213,6 @@ class _RankFile:
     header: RecordingHeader | None = None
     layouts: list[RecordedLayout] = field(default_factory=list)
     first: list[RecordedStep] = field(default_factory=list)
-    last: deque[RecordedStep] = field(default_factory=deque)
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     faults: list[str] = field(default_factory=list)
     fault_count: int = 0
@@ -317,9 +304,12 @@ class _RankFile:
             del self.rows[: many * len(COLUMNS)]
         if len(self.first) < keep:
             self.first.append(step)
-        self.last.append(step)
-        while len(self.last) > keep:
-            self.last.popleft()
+
+    def recorded(self) -> RecordedRank:
+        """The first steps, whole."""
+        assert self.header is not None
+        layouts, steps = tuple(self.layouts), tuple(self.first)
+        return RecordedRank(header=self.header, layouts=layouts, steps=steps, torn=bool(self.pending))
 
     def followed(self) -> FollowedRank:
         """What was read so far; nothing that is read later changes it."""
