@@ -24,16 +24,9 @@ _SENT = get_args(CollectiveKind)
 NEGLIGIBLE = 0.01  # of the step: below this, communication is hidden for all that matters
 _TOLD = 0.005  # of the step: a part beside backward that takes more is told
 _AFTERWARDS = ("end of backward", "after backward", "step")
-_BESIDE = {  # parts of a step that no critical path of a backward has
-    "buffers": "buffers are broadcast before forward: {}; broadcast_buffers=False would save it",
-    "rebuilt buckets": "the rebuilt buckets are told to all ranks before forward, once: {}",
-    "unused parameters": "forward looks for unused parameters: {}; find_unused_parameters=False "
-    "would save it",
-    "common rank": "ranks agree before forward who sends the buffers: {}",
-    "parameters": "forward waits for parameters: {}",
-    "zeroed gradients": "gradients are zeroed before forward: {}",
-    True: "gathering parameters in the optimizer's step adds {}",
-    False: "all but gathering parameters in the optimizer's step adds {}",
+_AVOIDED_BY = {
+    "before forward: buffers": " (broadcast_buffers=False would save it)",
+    "before forward: unused parameters": " (find_unused_parameters=False would save it)",
 }
 
 
@@ -177,13 +170,13 @@ def find_bottleneck(timeline: Timeline) -> Bottleneck:
     """
     evidence = _Evidence(timeline)
     first = next(found for cause in CAUSES if (found := cause(evidence)) is not None)
-    parts: Counter[str | bool] = Counter()
+    parts: Counter[str] = Counter()
     for batch in timeline.micro_batches:
         for what, took in batch.before_forward:
-            parts[what] += took
-    parts[timeline.hardware.all_gather is not None] = sum(one.post_sync_ns for one in timeline.micro_batches)
+            parts[f"before forward: {what}"] += took
+        parts["after the optimizer: parameters"] += batch.post_sync_ns
     said = [
-        _BESIDE.get(what, f"{what} before forward: {{}}").format(format_ms(took))
+        f"{what}, {format_ms(took)}{_AVOIDED_BY.get(what, '')}"
         for what, took in parts.items()
         if took > _TOLD * timeline.step_ns
     ]
@@ -392,14 +385,8 @@ def _bandwidth_bound(evidence: _Evidence) -> Bottleneck:
 
 
 CAUSES: tuple[Callable[[_Evidence], Bottleneck | None], ...] = (
-    _negligible,
-    _straggler_bound,
-    _lane_held,
-    _head_of_line,
-    _lane_bound,
-    _latency_bound,
-    _tail_exposed,
-    _bandwidth_bound,
+    *(_negligible, _straggler_bound, _lane_held, _head_of_line),
+    *(_lane_bound, _latency_bound, _tail_exposed, _bandwidth_bound),
 )
 
 

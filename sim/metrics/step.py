@@ -1,6 +1,7 @@
 """The figures of a step, as CONTRACT defines them."""
 
 from dataclasses import fields
+from typing import Any
 
 from sim.costs.doubts import doubts_about
 from sim.costs.own_costs import told_unmeasured
@@ -57,41 +58,35 @@ def _place(first: int, last: int, count: int) -> str:
     return f"micro-batch {first + 1}: " if first == last else f"micro-batches {first + 1} to {last + 1}: "
 
 
+# What a report has as its timeline has it.
+_SAME = (
+    *("iteration", "pre_forward_ns", "backward_end_ns", "sync_end_ns", "post_sync_ns", "accumulation_ns"),
+    *("optimizer_ns", "step_ns", "outside_ns", "engine", "early_launches", "buffer_bytes"),
+)
+
+
 def summarize(timeline: Timeline) -> Report:
     """The report of a timeline: its figures, the sentence that names the bottleneck, its buckets."""
-    verdict = find_bottleneck(timeline)
+    verdict, rows = find_bottleneck(timeline), [one.name for one in fields(BucketRow)]
+    same: dict[str, Any] = {name: getattr(timeline, name) for name in _SAME}
     return Report(
+        **same,
         policy=timeline.assignment.policy,
-        iteration=timeline.iteration,
-        pre_forward_ns=timeline.pre_forward_ns,
-        backward_end_ns=timeline.backward_end_ns,
-        sync_end_ns=timeline.sync_end_ns,
-        post_sync_ns=timeline.post_sync_ns,
-        accumulation_ns=timeline.accumulation_ns,
-        optimizer_ns=timeline.optimizer_ns,
-        step_ns=timeline.step_ns,
         exposed_comm_ns=timeline.exposed_ns,
         exposed_by_micro_batch_ns=tuple(batch.own_exposed_ns for batch in timeline.reducing),
-        outside_ns=timeline.outside_ns,
         parts_ns=parts_ns(timeline),
         overlap_ratio=overlap_ratio(timeline),
         verdict=verdict.sentence,
         verdict_code=verdict.code,
         verdict_ns=verdict.part_ns,
         verdict_saves_ns=verdict.saves_ns,
-        buckets=tuple(
-            BucketRow(**{one.name: getattr(bucket, one.name) for one in fields(BucketRow)})
-            for bucket in timeline.buckets
-        ),
+        buckets=tuple(BucketRow(**{row: getattr(one, row) for row in rows}) for one in timeline.buckets),
         bucket_indices=timeline.assignment.bucket_indices,
-        engine=timeline.engine,
-        early_launches=timeline.early_launches,
         notes=(
             *dict.fromkeys(note for batch in timeline.micro_batches for note in batch.notes),
             *told_unmeasured(timeline.hardware),
             *doubts_about(timeline.workload, timeline.hardware),
         ),
-        buffer_bytes=timeline.buffer_bytes,
         provenance={
             "workload": timeline.workload.name,
             "hardware": timeline.hardware.name,

@@ -145,7 +145,7 @@ def test_what_gathering_parameters_adds_is_told() -> None:
     timeline = sim.simulate(one, machine, sim.assign(one, "zero2"))
     added_ns = timeline.post_sync_ns
     assert added_ns > 10 * MS
-    added = f"; gathering parameters in the optimizer's step adds {added_ns / MS:.2f} ms"
+    added = f"; after the optimizer: parameters, {added_ns / MS:.2f} ms"
     assert sim.summarize(timeline).verdict.endswith(added)
 
 
