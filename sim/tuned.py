@@ -95,11 +95,10 @@ def main(words: Sequence[str]) -> None:
             sys.path[0] = str(Path(given.script).resolve().parent)
             runpy.run_path(given.script, run_name="__main__")
     finally:
+        lines = [f"{name}: {tuner}" for name, tuner in told if name]
         if not told:
-            sys.stderr.write("autotune: nothing was tuned: the script made no DistributedDataParallel\n")
-        for name, tuner in told:
-            if name:
-                sys.stderr.write(f"{name}: {tuner}\n")
+            lines = ["autotune: nothing was tuned: the script made no DistributedDataParallel"]
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 
 if __name__ == "__main__":

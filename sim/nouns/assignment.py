@@ -41,13 +41,9 @@ class MadeFor:
 
 def made_for(workload: Workload, world_size: int | None = None) -> MadeFor:
     """The fingerprint of ``workload`` that its assignments carry."""
-    return MadeFor(
-        workload=workload.name,
-        names=tuple([gradient.name for gradient in workload.gradients]),
-        num_bytes=tuple([gradient.num_bytes for gradient in workload.gradients]),
-        dtypes=tuple([gradient.dtype for gradient in workload.gradients]),
-        world_size=world_size,
-    )
+    rows = ((one.name, one.num_bytes, one.dtype) for one in workload.gradients)
+    told = dict(zip(("names", "num_bytes", "dtypes"), zip(*rows, strict=True), strict=True))
+    return MadeFor(workload=workload.name, world_size=world_size, **told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,16 +70,14 @@ class Assignment:
 
     def __post_init__(self) -> None:
         check(self)
-        if not self.bucket_indices:
+        buckets, sizes = self.bucket_indices, self.bucket_bytes
+        if not buckets:
             raise AssignmentError("bucket_indices: an empty list is not legal; give at least one bucket")
-        if () in self.bucket_indices:
-            empty = self.bucket_indices.index(())
-            raise AssignmentError(f"bucket_indices.{empty}: an empty bucket is not legal")
-        no_duplicates("bucket_indices", [index for bucket in self.bucket_indices for index in bucket])
-        if self.bucket_bytes is not None and len(self.bucket_bytes) != len(self.bucket_indices):
-            raise AssignmentError(
-                f"bucket_bytes: {len(self.bucket_bytes)} sizes for {len(self.bucket_indices)} buckets"
-            )
+        if () in buckets:
+            raise AssignmentError(f"bucket_indices.{buckets.index(())}: an empty bucket is not legal")
+        no_duplicates("bucket_indices", [index for bucket in buckets for index in bucket])
+        if sizes is not None and len(sizes) != len(buckets):
+            raise AssignmentError(f"bucket_bytes: {len(sizes)} sizes for {len(buckets)} buckets")
 
     @property
     def by_keywords(self) -> bool:

@@ -69,21 +69,20 @@ def check(noun: Any) -> None:
     """Raise ``InputError`` unless each field of a dataclass is what its annotation says."""
     for name, legal in legal_fields(noun.__class__).items():
         value = getattr(noun, name)
-        if value is None or (type(value) is legal.kind is int and legal.least <= value <= legal.most):
-            continue
-        check_value(name, value, legal)
+        if not (type(value) is legal.kind is int and legal.least <= value <= legal.most):
+            check_value(name, value, legal)
 
 
 def check_value(field: str, value: Any, legal: Legal) -> None:
     """Raise ``InputError`` unless ``value``, or all that a tuple holds, is legal or None."""
-    if isinstance(value, tuple | list):
-        if value and isinstance(value[0], tuple | list):
-            value = tuple(chain.from_iterable(value))
-        is_whole = legal.kind is int and set(map(type, value)) == {int}  # of many numbers the ends will do
-        for item in (min(value), max(value)) if is_whole else value:
-            check_value(field, item, legal)
-    elif value is not None:
-        legal.take(field, value)
+    if not isinstance(value, tuple | list):
+        if value is not None:
+            legal.take(field, value)
+        return
+    flat = tuple(chain.from_iterable(value)) if value and isinstance(value[0], tuple | list) else value
+    is_whole = legal.kind is int and set(map(type, flat)) == {int}  # of many numbers the ends will do
+    for item in (min(flat), max(flat)) if is_whole else flat:
+        check_value(field, item, legal)
 
 
 @cache

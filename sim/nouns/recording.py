@@ -96,14 +96,12 @@ class RecordedBucket(Checked):
 class RecordedBackward(Checked):
     """One forward and backward of a step.
 
-    ``started_ns`` (DDP's forward called), ``forward_start_ns`` (the module's forward called, after
-    buffer broadcasts and the rebuild) and ``forward_end_ns`` count from the start of the step; all
-    else from the end of forward, where DDP's clock starts (A3.1): the loss is part of backward.
-    ``backward_ns`` is the end of the compute lane, ``sync_end_ns`` the end of DDP's finalize. In a
-    backward that is not ``synchronised`` (``no_sync``) nothing was copied or sent (A3.12).
-    ``forwards`` counts the forwards with gradients since the last backward: more than 1 means
-    that this backward may belong to several. ``uses`` gives, by parameter index, how often a
-    hook fired where that was more than once.
+    ``started_ns`` (DDP's forward called), ``forward_start_ns`` (the module's, after buffer broadcasts and the
+    rebuild) and ``forward_end_ns`` count from the start of the step; all else from the end of forward, where
+    DDP's clock starts (A3.1): the loss is part of backward. ``backward_ns`` is the end of the compute lane,
+    ``sync_end_ns`` that of DDP's finalize. In a backward that is not ``synchronised`` (``no_sync``) nothing
+    was copied or sent (A3.12). ``forwards`` counts the forwards with gradients since the last backward: one
+    of more than 1 may belong to several. ``uses``: by parameter index, how often a hook fired, if not once.
     """
 
     synchronised: bool
