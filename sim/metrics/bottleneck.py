@@ -3,8 +3,6 @@ sentence, of the first cause that matches, with its figures."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple, get_args
 
@@ -61,23 +59,21 @@ class Bottleneck(NamedTuple):
     saves_ns: int | None = None
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """A micro-batch that reduces, the spans of its critical path, and the collectives among these."""
+class _Batch(NamedTuple):
+    """A micro-batch that reduces, its critical path, the collectives among its spans, and what they carry."""
 
     played: Timeline
     path: Sequence[PathSpan]
+    sent: list[PathSpan]
+    carried: list[Collective]
 
-    @cached_property
-    def sent(self) -> list[PathSpan]:
-        """The collectives on the path."""
-        return [span for span in self.path if span.kind in _SENT]
 
-    @cached_property
-    def carried(self) -> list[Collective]:
-        """What they carry."""
-        places = (span.collective for span in self.sent)
-        return [self.played.collectives[place].collective for place in places if place is not None]
+def _walk(batch: Timeline) -> _Batch:
+    path = critical_path(batch)
+    sent = [span for span in path if span.kind in _SENT]
+    places = (span.collective for span in sent)
+    carried = [batch.collectives[place].collective for place in places if place is not None]
+    return _Batch(batch, path, sent, carried)
 
 
 class _Evidence:
@@ -91,7 +87,7 @@ class _Evidence:
         self.is_calm = all(getattr(timeline.hardware, name) == 1 for name in SLOWDOWNS)
         self.is_additive = timeline.hardware.comm_channels == 1 and self.is_calm
         different = {id(batch): batch for batch in timeline.reducing}
-        made = {key: _Batch(batch, critical_path(batch)) for key, batch in different.items()}
+        made = {key: _walk(batch) for key, batch in different.items()}
         self.batches = [made[id(batch)] for batch in timeline.reducing]
         self.path = [span for batch in self.batches for span in batch.path]
         self.sent = [span for batch in self.batches for span in batch.sent]

@@ -36,8 +36,7 @@ def median_interval(values: Sequence[int]) -> tuple[int, int]:
     """95 % bootstrap confidence interval of the median, in the unit of ``values``."""
     if len(values) == 1:
         return values[0], values[0]
-    generator = np.random.default_rng(0)
-    picks = generator.choice(np.asarray(values), size=(_BOOTSTRAPS, len(values)))
+    picks = np.random.default_rng(0).choice(np.asarray(values), size=(_BOOTSTRAPS, len(values)))
     return _between(np.median(picks, axis=1), _LEVEL)
 
 

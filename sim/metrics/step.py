@@ -43,19 +43,13 @@ def parts_ns(timeline: Timeline) -> dict[str, int]:
             "backward": workload.backward_ns,
             EXPOSED if reduces else "adding to gradients": batch.own_exposed_ns,
         }
-        place = _place(first, number, len(batches))
+        which = f"es {first + 1} to {number + 1}" if number > first else f" {number + 1}"
+        place = f"micro-batch{which}: " if len(batches) > 1 else ""
         found |= {place + name: took * (number + 1 - first) for name, took in parts.items()}
         first = number + 1
     found["optimizer"] = sum(batch.optimizer_ns for batch in batches)
     found["after the optimizer: parameters"] = sum(batch.post_sync_ns for batch in batches)
     return {name: took for name, took in found.items() if took}
-
-
-def _place(first: int, last: int, count: int) -> str:
-    """How the names of parts of these micro-batches (from 0) begin, of ``count``."""
-    if count == 1:
-        return ""
-    return f"micro-batch {first + 1}: " if first == last else f"micro-batches {first + 1} to {last + 1}: "
 
 
 # What a report has as its timeline has it.
