@@ -254,10 +254,9 @@ def _cards(report: LiveReport, calibration: Calibration) -> None:
         Card(label="Drift", value=drift_card(report), told=_DRIFT),
     ]
     if report.lateness:
-        first, words = report.lateness[0], "It ends its backward last so often that it is no chance."
-        cards.append(
-            Card(label="Last rank", value="none" if first.is_chance else str(first.rank), told=words)
-        )
+        words = "It ends its backward last so often that it is no chance."
+        last = "none" if report.lateness.is_chance else str(report.lateness.rank)
+        cards.append(Card(label="Last rank", value=last, told=words))
     draw_cards(cards)
 
 
@@ -488,13 +487,13 @@ def drift_sentence(drift: Drift | None, report: LiveReport) -> str:
     )
 
 
-def lateness_sentence(rows: Sequence[Lateness]) -> str:
-    """Which rank the others wait for, if any; ``rows`` begin with the one that comes last most often."""
-    rank, share = rows[0].rank, format_percent(rows[0].share, 0)
-    if rows[0].is_chance:
+def lateness_sentence(last: Lateness) -> str:
+    """Which rank the others wait for, if any; ``last`` is the one that comes last most often."""
+    rank, share = last.rank, format_percent(last.share, 0)
+    if last.is_chance:
         often = f"rank {rank} does in {share} of the latest steps"
         return f"No rank comes last more often than chance has it: {often}."
-    behind = format_ms(rows[0].behind_ns)
+    behind = format_ms(last.behind_ns)
     return f"Rank {rank} comes last in {share} of the latest steps, by {behind} in the median."
 
 

@@ -47,13 +47,11 @@ class Unseen:
 class Drift:
     """Steps became longer or shorter for good. Shares are of the predicted step.
 
-    ``before`` and ``after`` are median errors on either side of ``since_step``, ``shift`` their difference;
-    ``parts`` holds the shift of each of ``PARTS``.
+    ``shift`` is the difference of the median errors on either side of ``since_step``; ``parts`` holds that of
+    each of ``PARTS``.
     """
 
     since_step: int
-    before: float
-    after: float
     shift: float
     parts: dict[str, float]
 
@@ -66,7 +64,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lateness:
-    """How often one rank is the last to end its backward, and by how much in the median of those steps.
+    """How often the rank that is the last to end its backward most often is, and by how much in the median.
 
     ``is_chance``: ranks that are alike would come last so often, too.
     """
@@ -94,7 +92,7 @@ class LiveReport:
     calibrated: tuple[int, int]
     unseen: Unseen | None
     drift: Drift | None
-    lateness: tuple[Lateness, ...]
+    lateness: Lateness | None
     recent_ns: int | None
     window: Unseen | None = None
     left_out: int = 0
@@ -179,12 +177,12 @@ def _drift(
         return None
     since = series.step[after][place]
     old, new = (known | after) & (series.step < since), after & (series.step >= since)
-    before, later = float(np.median(errors[old])), float(np.median(errors[new]))
     parts = {}
     for name in PARTS:
         off = (np.maximum(0, series[name]) - predicted[name]) / of_step
         parts[name] = float(np.median(off[new]) - np.median(off[old]))
-    return Drift(since_step=int(since), before=before, after=later, shift=later - before, parts=parts)
+    shift = float(np.median(errors[new]) - np.median(errors[old]))
+    return Drift(since_step=int(since), shift=shift, parts=parts)
 
 
 def find_change(errors: Floats, known: Floats) -> int | None:
@@ -235,20 +233,19 @@ def _period_ns(series: Rows) -> int | None:
     return period if period > 0 else None
 
 
-def _lateness(series: Rows, ranks: int) -> tuple[Lateness, ...]:
-    """Ranks by how often they were last among the latest steps, the most frequent first; none of one rank."""
+def _lateness(series: Rows, ranks: int) -> Lateness | None:
+    """Of the rank that was last most often among the latest steps; None of one rank."""
     recent, late = series.last_rank[-_LATEST_STEPS:], series.late_by[-_LATEST_STEPS:]
-    rows = [
-        Lateness(
-            rank=int(rank),
-            share=float(times / len(recent)),
-            behind_ns=round(float(np.median(late[recent == rank]))),
-            is_chance=_chance(int(times), len(recent), ranks) >= _RARE,
-        )
-        for rank, times in zip(*np.unique(recent, return_counts=True), strict=True)
-        if ranks > 1
-    ]
-    return tuple(sorted(rows, key=lambda row: (-row.share, row.rank)))
+    if ranks < 2 or not len(recent):
+        return None
+    names, times = np.unique(recent, return_counts=True)
+    rank, most = int(names[times.argmax()]), int(times.max())
+    return Lateness(
+        rank=rank,
+        share=most / len(recent),
+        behind_ns=round(float(np.median(late[recent == rank]))),
+        is_chance=_chance(most, len(recent), ranks) >= _RARE,
+    )
 
 
 def _chance(count: int, steps: int, ranks: int) -> float:
