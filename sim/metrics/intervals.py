@@ -6,8 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 Interval = tuple[int, int]
-_BOOTSTRAPS = 2000
-_LEVEL = 0.95
+_BOOTSTRAPS, _LEVEL = 2000, 0.95
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:

@@ -3,9 +3,11 @@
 import copy
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import reduce
+from operator import getitem
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -197,8 +199,7 @@ GOOD: dict[str, dict[str, Any]] = {
 GONE = object()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bad:
+class Bad(NamedTuple):
     """A bad file, and the words its one line must hold beside the file's name."""
 
     kind: str
@@ -210,14 +211,12 @@ def edit(kind: str, path: str, value: Any, *says: str) -> Bad:
     """A good document with one value replaced (or taken away)."""
     document = copy.deepcopy(GOOD[kind])
     *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
-    holder: Any = document
-    for parent in parents:
-        holder = holder[parent]
+    holder: Any = reduce(getitem, parents, document)  # type: ignore[arg-type]
     if value is GONE:
         del holder[last]
     else:
         holder[last] = value
-    return Bad(kind=kind, content=json.dumps(document).encode(), says=says)
+    return Bad(kind, json.dumps(document).encode(), says)
 
 
 def scattered(known: Any, *says: str) -> Bad:
