@@ -1,12 +1,11 @@
 """doctor: what this machine has, and which steps of the loop can run here; else why not, and what helps."""
 
-import inspect
 import os
 import platform
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +16,6 @@ from sim.cli.printing import emit, print_table, say, suggest
 from sim.errors import MachineError
 from sim.formats.documents import json_text
 from sim.machine import cpu_model
-from sim.units import format_size
 
 PACKAGES = ("bucketsim", "torch", "simpy", "networkx", "plotly", "streamlit", "numpy", "playwright")
 RECORD = "bucketsim record MODULE:FACTORY -o workload.json"
@@ -51,7 +49,7 @@ class Diagnosis:
     nccl: str | None = None
     cuda: str | None = None
     gpus: tuple[str, ...] = ()
-    keywords: dict[str, bool]
+    keywords: dict[str, bool] = field(default_factory=dict)
     missing_for_injection: tuple[str, ...] = ()
     cpu: str
     cores: int | None
@@ -239,34 +237,14 @@ def _version(package: str) -> str | None:
 
 
 def _torch() -> dict[str, Any]:
-    """What the installed torch can do, or why nobody can say; takes some 50 ms beside its import."""
-    keywords = ("bucket_cap_mb_list", "batched_grad_copy")  # from torch 2.11 and 2.12 on
+    """What the installed torch can do, or why nobody can say."""
     if find_spec("torch") is None:
-        return {"torch_obstacle": "torch is not installed", "keywords": dict.fromkeys(keywords, False)}
+        return {"torch_obstacle": "torch is not installed"}
     try:
-        import torch
-        import torch.distributed as dist
-        from torch.nn.parallel import DistributedDataParallel
+        from sim.validator.installed import torch_facts
     except (ImportError, OSError) as error:
-        told = f"torch cannot be imported: {error}"
-        return {"torch_obstacle": told, "keywords": dict.fromkeys(keywords, False)}
-    known = inspect.signature(DistributedDataParallel.__init__).parameters
-    found: dict[str, Any] = {"cuda": torch.version.cuda, "keywords": {one: one in known for one in keywords}}
-    if not dist.is_available():
-        return {**found, "missing_for_injection": ("torch.distributed",)}
-    from sim.validator.ranks.reducer import missing_for_injection  # there is no Reducer without it
-
-    built = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
-    cuda: Any = torch.cuda
-    count = cuda.device_count() if cuda.is_available() else 0
-    gpus = [cuda.get_device_properties(index) for index in range(count)]
-    return {
-        **found,
-        "backends": tuple(name for name, is_built in built.items() if is_built),
-        "nccl": ".".join(map(str, cuda.nccl.version())) if built["nccl"] else None,
-        "gpus": tuple(f"{one.name}, {format_size(one.total_memory)}" for one in gpus),
-        "missing_for_injection": tuple(missing_for_injection()),
-    }
+        return {"torch_obstacle": f"torch cannot be imported: {error}"}
+    return torch_facts()
 
 
 def _box_obstacle() -> str | None:

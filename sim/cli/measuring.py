@@ -115,9 +115,9 @@ def device_of_model(asked: str | None, job: str | None, *, elsewhere: bool = Fal
 
 
 def _gpus_here() -> int:
-    import torch
+    from sim.validator.installed import gpus_here
 
-    return torch.cuda.device_count()  # asks the driver, and takes none of their memory
+    return gpus_here()
 
 
 def tell_commands(job_file: Path, then: str) -> None:
