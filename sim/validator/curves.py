@@ -9,13 +9,12 @@ adds time, so the slowest third of the rounds is left out, and the mean of the o
 import random
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from math import exp, log
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 
-from sim.nouns.hardware import Curve, CurvePoint
+from sim.nouns.hardware import Curve
 from sim.units import format_ms, format_size
 
 Fields = dict[str, Any]
@@ -28,7 +27,6 @@ _RESAMPLES = 200
 # A point is doubted beyond this: small messages over gloo scatter by some tenths of a millisecond on any
 # machine; the tuner's intervals contain that, and measuring again would not help.
 _DOUBTED_NS = 500_000
-_JUMP = 1.25  # times what the points on both sides lead to
 _MOST_HELD_UP = 20
 
 
@@ -65,17 +63,10 @@ def _is_wide(figure_ns: float, low_ns: float, high_ns: float, within_ns: int) ->
 def doubtful_points(points: Curve, spread: Mapping[str, Any]) -> dict[int, str]:
     """Points not to be relied on: by size in bytes one reason each, in words without its size.
 
-    A point is doubtful where a larger message takes less, where it takes far more than its neighbours lead
-    to, or where its 95 % interval is wide (``low_ns`` and ``high_ns`` of its size in ``spread``).
+    A point is doubtful where a larger message takes less, or where its 95 % interval is wide (``low_ns`` and
+    ``high_ns`` of its size in ``spread``).
     """
     found: dict[int, str] = {}
-    for before, point, after in zip(points, points[1:], points[2:], strict=False):
-        expected = _between(before, point, after)
-        if expected and point.duration_ns > _JUMP * expected + _DOUBTED_NS:
-            found[point.num_bytes] = (
-                f"takes {format_ms(point.duration_ns)}, where the points on both sides lead to "
-                f"{format_ms(expected)}"
-            )
     for before, after in pairwise(points):
         if after.duration_ns < (1 - WITHIN) * before.duration_ns - _DOUBTED_NS:
             found[before.num_bytes] = (
@@ -90,14 +81,6 @@ def doubtful_points(points: Curve, spread: Mapping[str, Any]) -> dict[int, str]:
         if _is_wide(point.duration_ns, low, high, _DOUBTED_NS):
             found[point.num_bytes] = f"scatters: {format_ms(low)} to {format_ms(high)} with 95 % confidence"
     return dict(sorted(found.items()))
-
-
-def _between(before: CurvePoint, point: CurvePoint, after: CurvePoint) -> float:
-    """What the points on both sides lead to, straight between logarithms; 0 where one takes no time."""
-    if not (before.num_bytes and before.duration_ns and after.duration_ns):
-        return 0.0
-    share = log(point.num_bytes / before.num_bytes) / log(after.num_bytes / before.num_bytes)
-    return exp((1 - share) * log(before.duration_ns) + share * log(after.duration_ns))
 
 
 # Fields of a Hardware out of samples in ns, and their scatter.
@@ -118,7 +101,7 @@ def curve(name: str, rounds: Mapping[int, list[list[int]]]) -> Found:
             "low_ns": low,
             "high_ns": high,
         }
-    return {name: points} if points else {}, {name: spread}
+    return ({name: points}, {name: spread}) if points else ({}, {})
 
 
 def scatter(samples: Sequence[int]) -> Fields:

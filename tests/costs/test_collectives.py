@@ -111,13 +111,6 @@ def test_a_clean_curve_is_not_doubted(latency_ns: float, ns_a_byte: float) -> No
     assert doubtful_points(affine_curve(latency_ns, ns_a_byte), {}) == {}
 
 
-@given(st.floats(0, 5 * MS), st.floats(1, 100), st.integers(11, len(SIZES) - 2), st.floats(1.5, 1.9))
-def test_a_point_that_jumps_is_named(latency_ns: float, ns_a_byte: float, number: int, factor: float) -> None:
-    found = doubtful_points(affine_curve(latency_ns, ns_a_byte, **{f"at{number}": factor}), {})
-    assert list(found) == [SIZES[number]]
-    assert found[SIZES[number]].startswith("takes ")
-
-
 def test_a_point_that_takes_longer_than_a_larger_one_and_one_that_scatters_are_named() -> None:
     found = doubtful_points(affine_curve(0, 17, at12=2.5), {})
     assert list(found) == [SIZES[12]]

@@ -16,7 +16,7 @@ from sim.errors import InputError
 from sim.formats.record_files import load_record
 from sim.nouns.workload import Workload
 from sim.validator.calibrate import with_local_costs
-from sim.validator.curves import cost, rate, together
+from sim.validator.curves import cost, curve, rate, together
 from sim.validator.jobs import Carrier
 from sim.validator.ranks.link import HostLink
 from tests.commands import bucketsim
@@ -153,6 +153,7 @@ def test_slow_downs_of_the_link_s_machine_are_not_this_machine_s() -> None:
     """What shares a wire is emulated as one channel, and predicted so."""
     far = replace(LINK, compute_slowdown=1.3, comm_slowdown=1.2, copy_in_slowdown=2.0, launch_cost_ns=9)
     fields, spread = together(
+        curve("all_reduce", {}),
         rate("copy_in", 1000, [10, 20, 30]),
         rate("copy_out", 1000, [-5, -1, 0]),
         cost("launch_cost_ns", [7, 8, 9]),
@@ -161,7 +162,9 @@ def test_slow_downs_of_the_link_s_machine_are_not_this_machine_s() -> None:
         (replace(far, comm_channels=2), 2),
         (replace(far, comm_channels=2, channel_slowdown=2.0), 1),
     ):
-        here = with_local_costs(link, fields, spread)
+        here = with_local_costs(replace(link, spread={"all_reduce": {"0": {}}}), fields, spread)
+        assert here.spread.keys() == {"all_reduce", "copy_in_ns", "copy_out_ns", "launch_cost_ns"}
+        assert here.spread["all_reduce"] == {"0": {}}
         assert (here.compute_slowdown, here.comm_slowdown, here.copy_in_slowdown) == (1.0, 1.0, 1.0)
         assert (here.comm_channels, here.channel_slowdown) == (channels, 1.0)
         assert here.copy_in_bytes_per_s == 5e10

@@ -21,16 +21,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hoo
 from sim.nouns.hardware import CURVES, GLOO_CHANNELS, CurvePoint, Hardware
 from sim.recorder.clocks import Clock, clock_for
 from sim.units import MIB
-from sim.validator.curves import (
-    Found,
-    cost,
-    curve,
-    held_up,
-    is_settled,
-    rate,
-    slowdown,
-    together,
-)
+from sim.validator import curves
+from sim.validator.curves import Found, together
 from sim.validator.jobs import CalibrationJob
 from sim.validator.ranks.link import link_of
 from sim.validator.ranks.paced import PacedModule, count_hooks, paced_module, tensors_of
@@ -146,14 +138,14 @@ def calibrate(rank: Rank) -> None:
     sizes whose samples scatter too much are repeated, until none does or the job's ``budget_s`` is spent.
     """
     job: CalibrationJob = rank.job
-    curves: dict[str, dict[int, list[list[int]]]] = {name: defaultdict(list) for name in CURVES}
+    sampled: dict[str, dict[int, list[list[int]]]] = {name: defaultdict(list) for name in CURVES}
     pairs: dict[int, list[tuple[int, int]]] = defaultdict(list)
     copied: dict[str, list[int]] = defaultdict(list)
     others = PROBES["emulated"] if job.carrier.emulated else PROBES[rank.device.type] if job.rounds else {}
     total, chance, begun = job.rounds + len(others), random.Random(0), time.monotonic()
 
     def add(kind: str, size: int, repeats: int) -> None:
-        curves[kind][size].append(times(kind, size, repeats, rank))
+        sampled[kind][size].append(times(kind, size, repeats, rank))
         rank.tell("timed", kind=kind, num_bytes=size)
 
     def add_reduces(sizes: Sequence[int]) -> None:
@@ -172,9 +164,9 @@ def calibrate(rank: Rank) -> None:
             for size in [size for size in job.sizes if size <= _LARGEST_SHARDED_BYTES][::2]:
                 for kind in ("all_gather", "reduce_scatter"):
                     add(kind, size, min(_SHARDED_REPEATS, job.repeats_of(size)))
+        for size in job.pair_sizes if not job.carrier.uses_nccl else ():
+            pairs[size] += _pairs(size, rank)
         if rank.device.type == "cpu":
-            for size in job.pair_sizes:
-                pairs[size] += _pairs(size, rank)
             for name, samples in _copies_beside(rank).items():
                 copied[name] += samples
     found = [_of_pairs(pairs)] if pairs else []
@@ -182,15 +174,15 @@ def calibrate(rank: Rank) -> None:
     for number, (what, probe) in enumerate(others.items()):
         rank.tell("progress", done=job.rounds + number, total=total, what=what)
         found.append(probe(rank))
-    begun, reduces = time.monotonic(), curves["all_reduce"]
-    while scattered := [size for size in job.sizes if not is_settled(reduces[size])]:
+    begun, reduces = time.monotonic(), sampled["all_reduce"]
+    while scattered := [size for size in job.sizes if not curves.is_settled(reduces[size])]:
         spent_s = from_first(round(time.monotonic() - begun))
         if spent_s >= job.budget_s:
             break
         what = f"again, as they scatter: {len(scattered)} of {len(job.sizes)} sizes"
         rank.tell("progress", done=spent_s, total=round(job.budget_s), what=what)
         add_reduces(scattered)
-    fields, spread = together(*(curve(name, rounds) for name, rounds in curves.items()), *found)
+    fields, spread = together(*(curves.curve(*one) for one in sampled.items()), *found)
     rank.tell("measured", fields=fields, spread=spread)
 
 
@@ -295,10 +287,10 @@ def _copies(
 
 def _of_copies(num_bytes: int, found: Mapping[str, list[int]]) -> Found:
     copy_in, copy_out = found.get("copy_in", found["hooked"]), found["copy_out"]
-    rates = together(rate("copy_in", num_bytes, copy_in), rate("copy_out", num_bytes, copy_out))
+    rates = together(curves.rate("copy_in", num_bytes, copy_in), curves.rate("copy_out", num_bytes, copy_out))
     if "hooked_beside" not in found:
         return rates
-    return together(rates, slowdown("copy_in", found["hooked"], found["hooked_beside"]))
+    return together(rates, curves.slowdown("copy_in", found["hooked"], found["hooked_beside"]))
 
 
 def _copies_beside(rank: Rank) -> dict[str, list[int]]:
@@ -356,7 +348,7 @@ def _launches(rank: Rank) -> Found:
             samples += [one - other for one, other in pairs]
         else:
             samples += [end - ready for ready, _, end in apart["buckets"]]
-    return together(({"launch_blocks_compute": on_host}, {}), cost("launch_cost_ns", samples))
+    return together(({"launch_blocks_compute": on_host}, {}), curves.cost("launch_cost_ns", samples))
 
 
 def _copies_out(rank: Rank) -> Found:
@@ -393,9 +385,9 @@ def _copies_out(rank: Rank) -> Found:
             found.append((alone, undisturbed, copied, disturbed))
     copy, comm, copy_beside, comm_beside = (_mean(list(one), rank) for one in zip(*found, strict=True))
     extra = [beside - alone for alone, beside in zip(comm, comm_beside, strict=True)]
-    _, spread = slowdown("comm_copy_out", comm, comm_beside)
-    fields = {"comm_copy_out_slowdown": held_up(copy_beside, extra)}
-    return together(slowdown("copy_out", copy, copy_beside), (fields, spread))
+    _, spread = curves.slowdown("comm_copy_out", comm, comm_beside)
+    fields = {"comm_copy_out_slowdown": curves.held_up(copy_beside, extra)}
+    return together(curves.slowdown("copy_out", copy, copy_beside), (fields, spread))
 
 
 def _additions(rank: Rank) -> Found:
@@ -411,7 +403,7 @@ def _additions(rank: Rank) -> Found:
             target.add_(source)
         if repeat >= 2:
             found.append(time.thread_time_ns() - begun)
-    return rate("accumulate", sum(_MODEL_BYTES), _mean(found, rank))
+    return curves.rate("accumulate", sum(_MODEL_BYTES), _mean(found, rank))
 
 
 def _search(rank: Rank) -> Found:
@@ -434,7 +426,10 @@ def _search(rank: Rank) -> Found:
             search.append((beside["forward"] - without["forward"]) // _SEARCHED)
             extra = sum(beside["hooks"][:-1]) - sum(without["hooks"][:-1])
             mark.append(extra // (_SEARCHED - 1))
-    costs = cost("search_unused_ns", _mean(search, rank)), cost("mark_used_ns", _mean(mark, rank))
+    costs = (
+        curves.cost("search_unused_ns", _mean(search, rank)),
+        curves.cost("mark_used_ns", _mean(mark, rank)),
+    )
     return together(*costs)
 
 
