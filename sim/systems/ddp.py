@@ -141,7 +141,6 @@ class _MicroBatch(StepWriter[DdpPlan]):
         self.home = {index: number for number, bucket in enumerate(self.buckets) for index in bucket}
         self.pending = [len(bucket) for bucket in self.buckets]
         self.next_bucket = 0
-        self.map: int | None = None
         self.unused = {g.index for g in self.workload.gradients if g.ready_ns is None}
 
     def write(self) -> Program:
@@ -244,7 +243,7 @@ class _MicroBatch(StepWriter[DdpPlan]):
             self._launch(bucket, "end of backward", None)
 
     def _finalize(self) -> None:
-        """Waits for the buckets in order and copies each back; then waits for the map (A3.10, A3.13).
+        """Waits for the buckets in order and copies each back; then waits for a map (A3.10, A3.13).
 
         Where a parameter is unused here, its bucket waits for the map before it is copied back. What no rank
         used is not copied.
@@ -253,18 +252,13 @@ class _MicroBatch(StepWriter[DdpPlan]):
             for carrier in self.carriers[number]:
                 self.wait(carrier)
             if not self.unused.isdisjoint(bucket):
-                self._wait_for_map()
+                self.catch_up()
             used = (
                 [] if self.switches.gradient_as_bucket_view else [i for i in bucket if i not in self.unused]
             )
             sizes = [copied_bytes(self.workload.gradients[index]) for index in used]
             self.copy_back(number, sum(transfer_ns(size, self.copy_out_rate) for size in sizes))
-        self._wait_for_map()
-
-    def _wait_for_map(self) -> None:
-        if self.map is not None:
-            self.wait(self.map)
-            self.map = None
+        self.catch_up()
 
     def _arrive(self, index: int, trigger: int) -> None:
         """A gradient is ready; ``trigger`` is the one whose hook says so."""
@@ -339,7 +333,7 @@ class _MicroBatch(StepWriter[DdpPlan]):
     def _launch_map(self, phase: Phase, gradient: int | None) -> None:
         """The all-reduce of int32[P] that says which parameters any rank used (A3.9)."""
         elements, purpose = len(self.workload.gradients), "used parameters"
-        self.map = self.send(
+        self.under_way = self.send(
             self.collective("all_reduce", elements, "int32", phase, gradient=gradient, purpose=purpose)
         )
 

@@ -298,7 +298,6 @@ class _MicroBatch(StepWriter[Fsdp2Plan]):
         self.settings = plan.settings
         self.gathers = hardware.world_size > 1  # one rank has all parameters
         self.gathered: dict[Unit, int] = {}  # by unit, its gather of this backward
-        self.under_way: int | None = None  # the last reduce-scatter, for which the next one waits
 
     def write(self) -> Program:
         """The whole of it."""
@@ -405,8 +404,7 @@ class _MicroBatch(StepWriter[Fsdp2Plan]):
         """Wait for the reduce-scatter before, copy in, and send (A10.4); under HSDP an all-reduce of this
         rank's share over the replicas follows (A10.7)."""
         unit, replicas = self.plan.reduced[bucket], self.settings.replicas
-        if self.under_way is not None:
-            self.wait(self.under_way)
+        self.catch_up()
         sent = self.collective("reduce_scatter", unit.numel, unit.sent_dtype, phase, bucket=bucket)
         self.compute(COPY_IN, transfer_ns(sent.num_bytes, self.hardware.copy_in_bytes_per_s), bucket=bucket)
         self.ready(bucket)

@@ -103,6 +103,7 @@ class StepWriter(Generic[P]):
         self.collectives: list[Collective] = []
         self.carriers: list[tuple[int, ...]] = [() for _ in plan.buckets if self.reduces]
         self.notes: list[str] = []
+        self.under_way: int | None = None  # a collective that the lane has yet to wait for
         self._uncounted: Counter[tuple[str, str]] = Counter()
         included = "copy_in" in self.workload.ready_includes
         self.copy_in_rate = None if included else hardware.copy_in_bytes_per_s
@@ -195,6 +196,12 @@ class StepWriter(Generic[P]):
     def wait(self, number: int) -> None:
         """The lane stands still until the collective's result can be used."""
         self.lane.append(Item(WAIT, collective=number))
+
+    def catch_up(self) -> None:
+        """The lane waits for what is under way, if anything is."""
+        if self.under_way is not None:
+            self.wait(self.under_way)
+            self.under_way = None
 
     def block(self, collective: Collective) -> None:
         """The lane sends ``collective`` and stands still until its result can be used."""

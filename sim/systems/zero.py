@@ -93,14 +93,9 @@ class ZeroSettings:
 
     @property
     def has_reduction_stream(self) -> bool:
-        """Whether reductions run beside compute: never where collectives block the host (A5.6)."""
-        return self.overlap_comm and self.accelerator == "cuda"
-
-    @property
-    def copies_on_stream(self) -> bool:
-        """Whether that stream copies, too. Offloading tests each owned gradient for overflow: there the host
-        waits for every flush."""
-        return self.has_reduction_stream and not self.cpu_offload
+        """Whether reductions and their copies run beside compute: never where collectives block the host
+        (A5.6), nor where it tests each owned gradient for overflow, as offloading does."""
+        return self.overlap_comm and self.accelerator == "cuda" and not self.cpu_offload
 
     @property
     def checks_overflow(self) -> bool:
@@ -368,7 +363,6 @@ class _MicroBatch(StepWriter[ZeroPlan]):
         self.home = {index: k for k, flush in enumerate(self.flushes) for index in flush.members}
         self.offload_rate = self._offload_rate()
         self.next_flush = 0
-        self.under_way: int | None = None  # the last collective that the lane has not waited for
 
     def _offload_rate(self) -> float | None:
         settings = self.settings
@@ -405,8 +399,8 @@ class _MicroBatch(StepWriter[ZeroPlan]):
                 self._arrive(index)
         if self.flushes:
             self._flush()
-        self._wait()
-        for bucket in range(0 if self.settings.copies_on_stream else sent, len(self.carriers)):
+        self.catch_up()
+        for bucket in range(0 if self.settings.has_reduction_stream else sent, len(self.carriers)):
             if bucket >= sent:
                 self.ready(bucket)
             self.copy_back(bucket)
@@ -439,14 +433,14 @@ class _MicroBatch(StepWriter[ZeroPlan]):
         bucket, settings = self.next_flush, self.settings
         self.next_flush += 1
         flush, messages, copies = self.flushes[bucket], self.plan.messages[bucket], 0
-        self._wait()
+        self.catch_up()
         for place, parts in enumerate(messages, start=1):
             copies = transfer_ns(self._message_bytes(parts), self.copy_out_rate)
             if is_last := place == len(messages):
                 copies += transfer_ns(self._flush_bytes(flush), self.copy_out_rate)
                 copies += transfer_ns(self._offloaded_bytes(flush), self.offload_rate)
-            if not settings.fills_buffers or not settings.copies_on_stream:
-                self._wait()
+            if not settings.fills_buffers or not settings.has_reduction_stream:
+                self.catch_up()
             sent = self.collective(
                 "all_reduce",
                 elements_of(parts),
@@ -455,18 +449,13 @@ class _MicroBatch(StepWriter[ZeroPlan]):
                 gradient=flush.gradient,
                 bucket=bucket,
                 after=self.under_way,
-                settle_ns=copies if settings.copies_on_stream or not is_last else 0,
+                settle_ns=copies if settings.has_reduction_stream or not is_last else 0,
                 holds_channel=True,
             )
             self.under_way = self.send(sent)
-        if not settings.copies_on_stream:
-            self._wait()
+        if not settings.has_reduction_stream:
+            self.catch_up()
             self.copy_back(bucket, copies)
-
-    def _wait(self) -> None:
-        if self.under_way is not None:
-            self.wait(self.under_way)
-            self.under_way = None
 
     # What is moved in memory beside collectives, in bytes (A5.5, A5.7, A5.8, A8.8), read from DeepSpeed
     # 0.19.8. A pass over N bytes that reads and writes each counts N: what a copy of N bytes moves.
@@ -560,7 +549,7 @@ class _MicroBatch(StepWriter[ZeroPlan]):
             self.notes.append(
                 "cpu_offload: optimizer_ns of the workload must be that of the optimizer on the CPU"
             )
-        if self.settings.has_reduction_stream:
+        if self.settings.overlap_comm and self.settings.accelerator == "cuda":
             self.notes.append(
                 "overlap_comm's reduction stream is modelled from DeepSpeed's source; no run has checked it "
                 "(A5.6)"
