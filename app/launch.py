@@ -28,11 +28,8 @@ def command(
 ) -> list[str]:
     """The argv that starts the dashboard on this machine alone.
 
-    Args:
-        port: TCP port; None leaves the choice to streamlit (8501, or the next that is free).
-        traces: directory of ``workloads/``, ``hardware/`` and ``measured/``; None: the bundled ones.
-        watch: directory that a running job writes its record to.
-        hardware: the machine that this job runs on.
+    ``port`` None leaves the choice to streamlit (8501, or the next that is free); of ``traces`` (None: the
+    bundled ones), the directory that a running job writes to, and its machine, see ``Settings``.
     """
     # -P: a click.py or numpy.py where the dashboard is started from is not imported in place of the real one.
     argv = [sys.executable, "-P", str(_SERVING), "run", str(MAIN), "--server.address", ADDRESS]

@@ -122,11 +122,6 @@ class Asked:
         """What was uploaded, where it could be read."""
         return None if isinstance(self.upload, str) else self.upload
 
-    @property
-    def has_assignment(self) -> bool:
-        """Whether an assignment was uploaded."""
-        return self.uploaded is not None and self.uploaded.assignment is not None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:

@@ -64,13 +64,6 @@ def safe(text: str, limit: int = 60) -> str:
     return html.escape(text if len(text) <= limit else text[: limit - 1] + "…")
 
 
-def some_names(names: Sequence[str]) -> str:
-    """``2 gradients: a, b``: how many gradients there are, and the first three by name."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    shown = ", ".join(safe(name, 40) for name in names[:3])
-    return f"{len(names)} gradient{'s' if len(names) > 1 else ''}: {shown}{more}"
-
-
 def figure(traces: Iterable[Trace], height: int, *, grid: go.Figure = None, **layout: Any) -> go.Figure:
     """The traces in the common frame: margins, transparent ground, a legend above.
 

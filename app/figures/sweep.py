@@ -27,15 +27,9 @@ def draw_sweep(
 ) -> go.Figure:
     """The curve on a logarithmic axis; left of it, in a column of its own, DDP's default.
 
-    ``customdata`` of each point is [hover text, cap in MiB or None], so that a click tells its cap.
-
-    Args:
-        rows: the sweep; the row without a cap is DDP's default.
-        plateau: the caps that do as well as the best buckets; they are shaded.
-        band: how far single steps range at each cap; it lies behind the curve.
-        shown: the explicit cap that the page shows, and its step in ns.
-        best_ns: the step of the best buckets found, which no single cap may reach.
-        star_mb: the cap to set, if one is, which ``star`` names.
+    ``customdata`` of each point is [hover text, cap in MiB or None], so that a click tells its cap. The row
+    without a cap is DDP's default. Caps of ``plateau`` are shaded, ``band`` (how far single steps range) lies
+    behind; ``shown`` is the page's own cap and its step in ns, ``best_ns`` that of the best buckets found.
     """
     curve = sorted((row for row in rows if row.bucket_cap_mb), key=lambda row: row.bucket_cap_mb or 0.0)
     beside = [row for row in rows if not row.bucket_cap_mb]

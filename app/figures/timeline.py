@@ -108,12 +108,14 @@ def timeline_data(timeline: Timeline, max_spans: int = MAX_SPANS) -> TimelineDat
 def bucket_text(timeline: Timeline, bucket: BucketTimes) -> str:
     """What a hover tells of a bucket."""
     members = timeline.assignment.bucket_indices[bucket.index]
+    names = ", ".join(style.safe(timeline.workload.gradients[index].name, 40) for index in members[:3])
+    more = f" and {len(members) - 3} more" if len(members) > 3 else ""
     duration, waited = bucket.end_ns - bucket.start_ns, style.ms_text(bucket.start_ns - bucket.ready_ns)
     rate = f"{format_number(bucket.num_bytes / duration)} GB/s" if duration else "free"
     late = f", for the slowest rank {style.ms_text(bucket.late_ns)}" if bucket.late_ns else ""
     rows = (
         f"<b>bucket {bucket.index}</b>: {format_number(bucket.num_bytes / MIB)} MiB",
-        style.some_names([timeline.workload.gradients[index].name for index in members]),
+        f"{len(members)} gradient{'s' if len(members) > 1 else ''}: {names}{more}",
         f"ready {style.ms_text(bucket.ready_ns)}",
         f"launch {style.ms_text(bucket.launch_ns)}",
         f"start {style.ms_text(bucket.start_ns)}, waited {waited}{late}",

@@ -9,7 +9,7 @@ from streamlit.navigation.page import StreamlitPage
 import sim
 from app import playing, sources
 from app.choosing import WhatIf
-from app.figures.cluster import CurveRow, curve_rows, draw_curve, scaling_figure
+from app.figures.cluster import curve_rows, draw_curve, scaling_figure
 from app.library import Library
 from app.memo import digest, memo
 from app.provenance import tool_version
@@ -155,10 +155,18 @@ def _machine(cluster: Cluster, hardware: Hardware) -> None:
     cards = [Card(label="Ranks", value=f"{hardware.world_size:,}", below=hosts)]
     for size, row in of_size.items():
         label, value = f"All-reduce of {format_size(size)}", format_time(row.duration_ns)
-        cards.append(Card(label=label, value=value, told=by_whom, below=_rate_words(row)))
+        rate, method = row.bytes_per_s(row.duration_ns), f", {row.method}" if row.method else ""
+        below = (
+            f"{format_number(rate / 1e9)} GB/s bus bandwidth{method}" if rate else "one rank sends nothing"
+        )
+        cards.append(Card(label=label, value=value, told=by_whom, below=below))
     draw_cards(cards)
-    source = str(hardware.provenance.get("source", ""))
-    st.caption(sentence(f"{source}. {range_words(of_size.get(_SHOWN_BYTES[-1]))}"))
+    source, largest = str(hardware.provenance.get("source", "")), of_size.get(_SHOWN_BYTES[-1])
+    if largest is not None and largest.low_ns < largest.high_ns:
+        low, high = format_time(largest.low_ns), format_time(largest.high_ns)
+        of = format_size(largest.num_bytes)
+        source = f"{source}. A measurement of {of} may be expected from {low} to {high}"
+    st.caption(sentence(f"{source}."))
     st.subheader("What does an all-reduce take?")
     chart(draw_curve(rows), "curve", "Time and bus bandwidth of an all-reduce over its size")
     st.caption(
@@ -166,21 +174,6 @@ def _machine(cluster: Cluster, hardware: Hardware) -> None:
         "the range in which a measurement may be expected. Bus bandwidth is nccl-tests': 2 "
         "(n - 1) / n times size over time."
     )
-
-
-def _rate_words(row: CurveRow) -> str:
-    rate = row.bytes_per_s(row.duration_ns)
-    if rate is None:
-        return "one rank sends nothing"
-    return f"{format_number(rate / 1e9)} GB/s bus bandwidth{', ' + row.method if row.method else ''}"
-
-
-def range_words(row: CurveRow | None) -> str:
-    """What a measurement of one size may come to; nothing where no range is stated."""
-    if row is None or row.low_ns == row.high_ns:
-        return ""
-    low, high = format_time(row.low_ns), format_time(row.high_ns)
-    return f"A measurement of {format_size(row.num_bytes)} may be expected from {low} to {high}."
 
 
 def _scaling(asked: Asked, recorded: Workload, cluster: Cluster, ranks: int) -> tuple[ScalingRow, ...]:

@@ -298,7 +298,7 @@ def show_answer(pick: Pick, cap_mb: float | None, choice: Choice) -> None:
 
 
 def _choice(source: Asked) -> Choice:
-    picks = [pick for pick in PICKS if pick != "given" or source.has_assignment]
+    picks = [pick for pick in PICKS if pick != "given" or (source.uploaded and source.uploaded.assignment)]
     words = (
         "Which assignment the page shows. DDP's default is not `bucket_cap_mb=25`: it has a "
         "small first bucket of 1 MiB, which `bucket_cap_mb` set to any number has not."

@@ -28,7 +28,6 @@ from app.views.tune_knobs import CAP_SLIDER, CAP_STOPS, CAPPED_PICKS, SLIDERS, s
 from app.widgets import Card, ask, chart, draw_card
 from app.words import capital, estimated_sentence, plain, sentence, share, switches_beyond
 from sim.errors import SimError
-from sim.nouns.assignment import Assignment
 from sim.units import format_ms, format_percent
 
 # Keys of the places in which the browser draws while a slider moves.
@@ -129,10 +128,6 @@ class State:
             "at": {slider: f"{self.standing(slider):g}" for slider in FOLLOWED},
             "groups": {slider: self.group(slider) for slider in FOLLOWED},
         }
-
-    def assignment(self) -> Assignment:
-        """Its buckets. Raises ``SimError`` as ``Choice.assignment``."""
-        return self.choice.assignment(self.inputs.workload, lambda: playing.best(self.inputs))
 
 
 STEP_WORDS = "Forward + loss + backward with synchronisation + optimizer, and what comes before forward."
@@ -300,7 +295,7 @@ def frames(state: State, slider: str, enough_s: float = inf) -> dict[float, str 
 def _frame_at(state: State, slider: str, stop: float) -> str | None:
     moved = state.at(slider, stop)
     try:
-        assignment = moved.assignment()
+        assignment = moved.choice.assignment(moved.inputs.workload, lambda: playing.best(moved.inputs))
         # In another precision caps that cut alike may cut what was measured otherwise: no frame is shared.
         own = stop if moved.what_if.precision else None
 

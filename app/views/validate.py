@@ -121,7 +121,11 @@ def _records(library: Library) -> None:
     words = "Shows records with all of these words in a cell of the table, such as `not passed gloo`."
     look = {"placeholder": "name, workload, rate, verdict", "icon": ":material/search:", "width": 320}
     text = ask(st.text_input, "Find records", "text", words, **look) or ""
-    rows = [row for row in table_rows(cards, scores) if _has(row, text)]
+    rows = [
+        row
+        for row in table_rows(cards, scores)
+        if all(word in " ".join(map(str, row.values())).lower() for word in text.lower().split())
+    ]
     names = [row["record"] for row in rows]
     of_all = counted(len(cards), "record")
     st.caption(of_all if len(names) == len(cards) else f"{len(names)} of {of_all} shown: filtered")
@@ -257,11 +261,6 @@ def kind_of(name: str) -> str:
 def _place(name: str) -> tuple[int, str]:
     kinds = [*KINDS]
     return (kinds.index(kind) if (kind := kind_of(name)) in kinds else len(kinds)), name
-
-
-def _has(row: Mapping[str, Any], text: str) -> bool:
-    said = " ".join(map(str, row.values())).lower()
-    return all(word in said for word in text.lower().split())
 
 
 def _records_table(rows: Sequence[Mapping[str, Any]]) -> None:

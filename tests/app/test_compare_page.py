@@ -20,7 +20,7 @@ from app.library import Library
 from app.playing import Inputs
 from app.provenance import provenance, signed_csv
 from app.sources import open_record
-from app.views import tune_step, validate
+from app.views import validate
 from app.views.compare import (
     Candidate,
     Comparison,
@@ -235,23 +235,6 @@ def test_steps_of_different_micro_batches_are_not_ranked(quick: AppTest) -> None
     assert [found.delta for found in quick.metric] == ["", "", ""]
     table = quick.dataframe[0].value
     assert "faster than A, ms" not in table or table["faster than A, ms"].dropna().eq(0).all()
-
-
-@pytest.mark.parametrize(
-    ("policy", "name"),
-    [
-        ("zero1", "gradient_accumulation_steps"),
-        ("megatron", "num_microbatches"),
-        ("ddp", "accumulation_steps"),
-    ],
-)
-def test_micro_batches_count_by_whichever_name(policy: str, name: str, inputs: Inputs) -> None:
-    pick = "default" if policy == "ddp" else policy
-    (found,) = played(inputs, Candidate(letter="B", choice=Choice(pick=pick, options=((name, 4),)))).results
-    assert found.micro_batches == 4
-    told = tune_step.step_cards(found.played)[1].below
-    assert told is not None
-    assert "the last of 1" not in told
 
 
 @pytest.mark.parametrize(

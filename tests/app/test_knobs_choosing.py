@@ -192,11 +192,6 @@ def test_what_is_possible_is_the_recommended_under_the_same_switches(ask: Ask, p
         assert made.bucket_indices == tuned().bucket_indices
 
 
-def test_another_system_is_compared_with_ddp_of_as_many_micro_batches() -> None:
-    zero = Choice(pick="zero1", options=(("gradient_accumulation_steps", 4), ("overlap_comm", True)))
-    assert zero.options_under_ddp == zero.recommended.options == (("accumulation_steps", 4),)
-
-
 @pytest.mark.parametrize("factor", [0.0, 0.5, 1.0, 2.0])
 def test_interference_is_a_factor_on_what_exceeds_one(factor: float) -> None:
     workload, hardware = WhatIf(interference=factor).apply(WORKLOAD, HARDWARE)

@@ -35,13 +35,5 @@ def test_the_address_names_the_page(page: str) -> None:
     assert not any(".md)" in found.value or "@@" in found.value for found in shown.markdown)
 
 
-def test_another_page_is_chosen_beside_it() -> None:
-    shown = opened("truth")
-    shown.radio(key="page").set_value("glossary").run()
-    assert not shown.exception
-    assert shown.title[0].value == "Glossary"
-    assert "busbw" in [found.value for found in shown.subheader]
-
-
 def test_pictures_are_shown_as_such() -> None:
     assert len(opened("dashboard").get("image")) == 4

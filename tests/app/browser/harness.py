@@ -130,11 +130,6 @@ class Site:
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
-    def memory_bytes(self, field: str = "VmRSS") -> int:
-        """What the server holds in memory now, or ``VmHWM``, the most it has held (Linux)."""
-        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:")) * 1024
-
 
 def free_port() -> int:
     with socket.socket() as probe:
