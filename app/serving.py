@@ -27,15 +27,17 @@ def _leave(*_: object) -> None:
 
 
 def _warm_up() -> None:
-    """Import what needs no server that runs, as caches and components do; it is no garbage to look at."""
-    for name in (
-        "pandas",
-        "app.figures.timeline",
-        "app.figures.records",
-        "sim.clock.play",
-        "sim.tuner.recommend",
-    ):
+    """Import what needs no server that runs, as caches and components do, and play a step; it is no garbage."""
+    for name in ("pandas", "plotly.graph_objects", "sim.plot", "sim.tuner.recommend"):
         import_module(name)
+    import sim
+    from sim.nouns.hardware import CurvePoint, Hardware
+    from sim.nouns.workload import Gradient, Workload
+
+    gradient = Gradient(index=0, name="any", shape=(4,), dtype="float32", num_bytes=16, ready_ns=1)
+    workload = Workload(name="any", gradients=(gradient,), forward_ns=1, backward_ns=2, optimizer_ns=1)
+    hardware = Hardware(name="any", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=1),))
+    sim.critical_path(sim.simulate(workload, hardware, sim.assign(workload), "analytic"))
     gc.freeze()
 
 
