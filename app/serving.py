@@ -27,7 +27,7 @@ def _leave(*_: object) -> None:
 
 
 def _warm_up() -> None:
-    """Import what needs no server that runs, as caches and components do, and play a step; it is no garbage."""
+    """Import what needs no server that runs, as caches and components do, and play a step: no garbage."""
     for name in ("pandas", "plotly.graph_objects", "sim.plot", "sim.tuner.recommend"):
         import_module(name)
     import sim
