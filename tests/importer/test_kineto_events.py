@@ -81,6 +81,13 @@ def test_what_is_no_trace_is_an_error_of_one_line(content: bytes, why: str) -> N
     assert len(str(error.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize("dur", ["1.500", "2"])
+def test_a_last_event_without_a_time_is_an_error(dur: str) -> None:
+    event = f'{{"ph": "X", "cat": "kernel", "name": "k", "ts": 1780000000000000{dur[1:]}, "dur": {dur}}}'
+    with pytest.raises(InputError, match="ts: None is not legal"):
+        read(f'[{event}, {{"ph": "X", "cat": "kernel", "name": "k", "dur": {dur}}}]'.encode())
+
+
 def test_a_trace_takes_the_memory_of_its_file(tmp_path: Path) -> None:
     """Twice the file would hold it as bytes and as text; objects of all events ten times."""
     import tracemalloc

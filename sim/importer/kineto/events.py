@@ -48,7 +48,7 @@ _CATEGORIES = re.compile(
     r"\w+_(user_annotation|sync|instant_event|profiler_range)|"
     r"\w+_counters?|cuda_event|collective_comm|async\w*|ac2g|fwdbwd)"
 )
-_MOST_CATEGORIES = 50
+_MOST_CATEGORIES, _MOST_KERNELS = 50, 1000  # that are remembered
 
 NODE = "autograd::engine::evaluate_function: "
 # Some compilers write a type's name as "struct torch::autograd::AccumulateGrad".
@@ -78,6 +78,7 @@ def _category(written: str) -> str:
     return found.lastgroup or "" if found else "unread"
 
 
+@lru_cache(_MOST_KERNELS)
 def kernel_kind(name: str) -> str:
     """What the device ran by this name: communication, memory (synchronisation too) or computation."""
     found = _KERNELS.match(name)
@@ -176,7 +177,7 @@ class _Event(msgspec.Struct, gc=False):
     ph: str = ""
     cat: str = "no category"
     name: str = ""
-    tid: int | float | str | None = None
+    tid: Any = None
     ts: msgspec.Raw = msgspec.Raw()
     dur: msgspec.Raw = msgspec.Raw(b"0.000")
     args: _Arguments | None = None
@@ -356,7 +357,13 @@ def _pieces(content: memoryview) -> Iterator[tuple[bytes, int]]:
         at = following
 
 
-_THREE_DECIMALS = re.compile(rb"(\d{1,15}\.\d{3}(,|$))+")
+# Times as Kineto writes them, today and before, and what makes ns of them without their dots.
+# One way to match each: otherwise a time of another kind among many would cost for ever.
+_DIGITS = rb"(?:[1-3]\d{15}|\d{1,15})"
+_TIMES = (
+    (re.compile(rb"(?:%b\.\d{3},)+" % _DIGITS), 1),
+    (re.compile(rb"(?:%b,)+" % _DIGITS), 1000),
+)
 _EVENTS = msgspec.json.Decoder(list[_Event])
 # An event, its correlation, and the numbers of its lane, its name and its facts.
 _Row = tuple[_Event, int, int, int, int]
@@ -369,7 +376,7 @@ class _Reading:
         self.trace, self.count = trace, 0
         self._kinds: dict[str, str] = {}  # of operators by name
         self._names = defaultdict[tuple[str, str], int](count().__next__)
-        self._lanes = defaultdict[Any, int](count().__next__)
+        self._lanes = defaultdict[str, int](count().__next__)
         self._spans: dict[str, list[Spans]] = {"gpu": [], "operator": [], "launch": []}
 
     def take(self, content: bytes) -> None:
@@ -386,6 +393,8 @@ class _Reading:
             if event.ph != "X":
                 continue
             what, name = _category(event.cat), event.name
+            if what == "beside":
+                continue
             if what == "operator" or what == "annotation":
                 if what == "operator":
                     began.append(event.ts)
@@ -395,17 +404,17 @@ class _Reading:
                     kind = kinds[name] = found.lastgroup or "" if found else ""
                 if kind or (what == "annotation" and name):
                     facts = self._facts(event.args) if kind == "accumulate" or kind == "call" else 0
-                    row = (event, 0, lanes[event.tid], names[name, kind or "other"], facts)
+                    row = (event, 0, lanes[str(event.tid)], names[name, kind or "other"], facts)
                     rows["operator"].append(row)
             elif what == "gpu":
                 given = event.args or _NOTHING
                 kind = kernel_kind(name)
                 facts = self._facts(given) if kind == "communication" else 0
-                lane = lanes[given.stream if type(given.stream) is int else event.tid]
+                lane = lanes[str(given.stream if type(given.stream) is int else event.tid)]
                 rows["gpu"].append((event, _whole(given.correlation), lane, names[name, kind], facts))
             elif what == "launch":
                 correlation = _whole((event.args or _NOTHING).correlation)
-                rows["launch"].append((event, correlation, lanes[event.tid], 0, 0))
+                rows["launch"].append((event, correlation, lanes[str(event.tid)], 0, 0))
             elif what == "unread":
                 shown = event.cat[:200].lower()
                 is_known = shown in trace.unread or len(trace.unread) < _MOST_CATEGORIES
@@ -456,17 +465,19 @@ class _Reading:
     def _ns(self, raws: Sequence[msgspec.Raw], key: str) -> Times:
         """Microseconds as the file has them, in ns; floats do not hold them."""
         texts = list(map(bytes, raws))
-        together = b",".join(texts)
-        if _THREE_DECIMALS.fullmatch(together):  # as Kineto writes them
-            return np.fromstring(together.replace(b".", b""), np.int64, sep=",")
+        together = b",".join([*texts, b""])
+        for pattern, factor in _TIMES:
+            if pattern.fullmatch(together):
+                return np.fromstring(together[:-1].replace(b".", b""), np.int64, sep=",") * factor
         return np.array([self._time(text, key) for text in texts], np.int64)
 
     def _time(self, text: bytes, key: str) -> int:
         whole, _, rest = text.partition(b".")
-        if len(rest) <= 3 and whole.isdigit() and len(whole) < 16:
-            return int(whole + rest.ljust(3, b"0"))
         try:
-            time = round(Decimal(text.decode().strip('"')) * 1000) if len(text) < 40 else _LARGEST_NS
+            if len(rest) <= 3 and whole.isdigit() and len(whole) < 20:
+                time = int(whole + rest.ljust(3, b"0"))
+            else:
+                time = round(Decimal(text.decode().strip('"')) * 1000) if len(text) < 40 else _LARGEST_NS
         except (ArithmeticError, ValueError):
             time = _LARGEST_NS
         if abs(time) >= _LARGEST_NS:
