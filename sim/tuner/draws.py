@@ -6,6 +6,7 @@ is there in every step. Jitter is drawn anew for every collective. What was not 
 """
 
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 
@@ -182,12 +183,21 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
             (machine_of(workload, one, hardware), *problem.copies(one, longest_ns))
             for one in (drawn.hardwares[:1] if drawn.are_alike else drawn.hardwares)
         ),
-        luck=jittering.standard_normal((machines * iterations, places)) if has_scatter else None,
+        luck=_luck(jittering, machines, iterations, places) if has_scatter else None,
         recorded=recorded,
         not_known=tuple(not_known),
         is_ranged=lies_in_ranges,
         rests_on=rests_on,
     )
+
+
+def _luck(generator: np.random.Generator, machines: int, iterations: int, places: int) -> Floats:
+    """Standard normal scores [machines * iterations, places], on each machine the same at each place, in an
+    order of its own: so that what differs between machines' means is theirs, and no luck."""
+    even = (np.arange(iterations) + 0.5) / iterations
+    scores = np.array([NormalDist().inv_cdf(one) for one in even])
+    orders = generator.random((machines, iterations, places)).argsort(axis=1)
+    return scores[orders].reshape(machines * iterations, places)
 
 
 def _moved(ready: Ints, ends: Ints, factors: Floats) -> Ints:

@@ -66,17 +66,15 @@ def estimate_mean(table: Floats, *, is_ranged: bool = False) -> Estimate:
     """The mean of a long run on the real machine, in ns, from a table [machines, iterations].
 
     Its variance is that between machines times (1 + 1 / number of them), plus that between the means of
-    columns over their number; degrees of freedom are Satterthwaite's. What jitter of single cells adds to
-    the means of rows is not the machines'. Of machines that lie in ranges (``is_ranged``), which may be
-    skewed or apart, the interval holds all, and what few iterations leave open.
+    columns over their number; degrees of freedom are Satterthwaite's. Means of rows have no luck of single
+    cells in them (``draw``). Of machines that lie in ranges (``is_ranged``), which may be skewed or apart,
+    the interval holds all, and what few iterations leave open.
     """
     machines, iterations = table.shape
     center, rows, columns = float(table.mean()), table.mean(axis=1), table.mean(axis=0)
     systematic = sampled = spent = 0.0
     if machines > 1 and not is_ranged:
-        within = float(((table - rows[:, None] - columns + center) ** 2).sum())
-        jitter = within / ((machines - 1) * max(1, iterations - 1) * iterations)
-        systematic = max(0.0, float(rows.var(ddof=1)) - jitter) * (1 + 1 / machines)
+        systematic = float(rows.var(ddof=1)) * (1 + 1 / machines)
         spent += systematic**2 / (machines - 1)
     if iterations > 1:
         sampled = float(columns.var(ddof=1)) / iterations
