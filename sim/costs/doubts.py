@@ -122,13 +122,13 @@ def doubts_about_step(hardware: Hardware) -> tuple[str, ...]:
         if not isinstance(known, dict) or known.get("fits") is not False:
             continue
         if known.get("why") in ("beyond", "bound") and {"factor", "value", "low", "high"} <= set(known):
-            factor, value, low, high = (known[key] for key in ("factor", "value", "low", "high"))
-            what = "one so many times as slow" if factor == "curve" else factor
-            told = f"the measured step takes {what}: {format_number(value, 4)}, which is no fit: it is not"
-            told += f" within {format_number(low, 2)} to {format_number(high, 2)}"
+            factor, value = known["factor"], format_number(known["value"], 4)
+            what = f"one {value} times as slow as given" if factor == "curve" else f"{factor} {value}"
+            ends = f"{format_number(known['low'], 2)} to {format_number(known['high'], 2)}"
+            told = f"the measured step takes {what}, which is not within {ends}"
         elif known.get("error") is not None:
             told += f"; its prediction is off by {format_percent(known['error'], sign=True)}"
-        if (ratio := known.get("explained_by")) is not None:
+        if (ratio := known.get("explained_by")) is not None and known.get("factor") != "curve":
             told += f"; a link that takes {format_number(ratio)} times as long would"
         said.append(f"doubtful link: {told}. Measure the link that trains")
     return tuple(said)

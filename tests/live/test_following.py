@@ -179,7 +179,7 @@ def test_a_long_file_is_caught_up_with_in_several_refreshes(tmp_path: Path) -> N
     assert seen.unread_bytes > 0
     while seen.unread_bytes:
         seen, turns = follower.refresh(0.02), turns + 1
-    assert turns > 2
+    assert turns >= 2
     assert [len(rank.steps) for rank in seen.ranks] == [1200, 1200]
 
 
