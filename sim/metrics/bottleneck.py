@@ -226,7 +226,6 @@ def _straggler_bound(evidence: _Evidence) -> Bottleneck | None:
         f"straggler-bound: the critical path waits {format_ms(waits)} for the slowest rank, in "
         f"{_count(count, 'collective')}; backward takes {format_ms(timeline.slowest.backward_ns)} there and "
         f"{format_ms(timeline.workload.backward_ns)} here; {evidence.exposed} is exposed, without that rank "
-        f""
         f"{'at most' if evidence.is_additive else 'some'} {format_ms(saves_ns)} less"
     )
     return Bottleneck("straggler-bound", sentence, waits, saves_ns if evidence.is_additive else None)
