@@ -18,8 +18,6 @@ from sim.formats.documents import load_assignment as load_assignment
 from sim.formats.documents import load_cluster as load_cluster
 from sim.formats.documents import load_hardware as load_hardware
 from sim.formats.documents import load_workload as load_workload
-from sim.formats.documents import parse_cluster as parse_cluster
-from sim.formats.documents import parse_hardware as parse_hardware
 from sim.formats.documents import to_text as to_text
 from sim.formats.record_files import find_records as find_records
 from sim.formats.record_files import load_record as load_record
@@ -49,7 +47,6 @@ from sim.truth.perfetto import perfetto_json as perfetto_json
 from sim.truth.recorded_step import own_step as own_step
 from sim.truth.scoring import agreement as agreement
 from sim.truth.scoring import as_measured as as_measured
-from sim.truth.scoring import error_limit as error_limit
 from sim.tuner.frameworks import nearest_setting as nearest_setting
 from sim.tuner.gain import step_band as step_band
 from sim.tuner.others import best_of as best_of

@@ -1,6 +1,6 @@
 """What a clock hands back, and the timeline made of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sim.clock.program import (
@@ -131,9 +131,6 @@ class Outcome:
             if item.kind == kind and item.bucket is not None:
                 made[item.bucket] = time
         return tuple(made)
-
-
-PlayTogether = Callable[[Sequence[Program], Sequence[int]], tuple[Outcome, ...]]
 
 
 def _given_back(outcome: Outcome) -> list[int]:

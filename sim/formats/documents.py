@@ -237,16 +237,6 @@ def load_cluster(path: str | os.PathLike[str]) -> Cluster:
     return load(path, Cluster)
 
 
-def parse_hardware(text: str | bytes, source: str) -> Hardware:
-    """A Hardware from JSON text; ``source`` is what errors call it."""
-    return parse_text(text, Hardware, source)
-
-
-def parse_cluster(text: str | bytes, source: str) -> Cluster:
-    """A Cluster from JSON text; ``source`` is what errors call it."""
-    return parse_text(text, Cluster, source)
-
-
 def digest(noun: Any) -> str:
     """SHA-256 of a noun's JSON text, in hex: what tells two of them apart."""
     return hashlib.sha256(to_text(noun).encode()).hexdigest()

@@ -195,16 +195,6 @@ def agreement(record: Record, copies: bool = True, attributed: bool = True) -> A
     return agree(record, predictions, attributions, limits)
 
 
-def error_limit(record: Record) -> float | None:
-    """The largest step error that the rule allows, as a share of the measured step; None for a trace.
-
-    A step that is predicted from a trace of itself neither passes nor fails.
-    """
-    if any(measured.mode == "trace" for measured in record.candidates):
-        return None
-    return limits_of(record).worst_step
-
-
 def _median_bucket(index: int, iterations: Sequence[MeasuredIteration]) -> MeasuredBucket:
     rows = [iteration.buckets[index] for iteration in iterations]
 

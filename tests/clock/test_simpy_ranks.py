@@ -1,5 +1,6 @@
 """Ranks side by side: SimPy against the compiled clock, and what holds of any number of them."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from sim.clock import play, simpy_clock
 from sim.clock.program import Program
-from sim.clock.timeline import Outcome, PlayTogether
+from sim.clock.timeline import Outcome
 from sim.errors import InputError, NotModelledError, SimError
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign, write
@@ -16,6 +17,8 @@ from tests.effort import tries
 from tests.handmade import handmade, wired
 from tests.strategies import TINY, Case, other_ranks, paired_cases
 from tests.systems.any_system import system_cases
+
+PlayTogether = Callable[[Sequence[Program], Sequence[int]], tuple[Outcome, ...]]
 
 
 def programs_of(case: Case, *workloads: Workload) -> list[tuple[Program, ...]]:
