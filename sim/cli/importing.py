@@ -26,9 +26,17 @@ from sim.columns import Column, ms, plain
 from sim.errors import InputError, SimError
 from sim.formats import record_files
 from sim.formats.documents import json_text
-from sim.importer.imported import KINDS, Imported, ImportOptions, RankRow
+from sim.importer.imported import (
+    KINDS,
+    SUMMARY,
+    Imported,
+    ImportOptions,
+    RankRow,
+    hardware_names,
+    summary_of,
+    write_imported,
+)
 from sim.importer.readers import READABLE, reader, recognise
-from sim.importer.writing import SUMMARY, hardware_names, summary_of, write_imported
 from sim.nouns.workload import Workload
 from sim.telling import tell_rule, tell_tested
 from sim.units import NS_PER_MS, format_percent, format_size, in_ms

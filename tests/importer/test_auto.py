@@ -16,9 +16,8 @@ from sim.errors import InputError
 from sim.formats.documents import save
 from sim.formats.record_files import load_record
 from sim.importer.auto import read_auto
-from sim.importer.imported import Imported, ImportOptions, Note, RankRow
+from sim.importer.imported import SUMMARY, Imported, ImportOptions, Note, RankRow, write_imported
 from sim.importer.readers import DOCUMENTS, READABLE, reader, recognise
-from sim.importer.writing import SUMMARY, write_imported
 from sim.nouns.hardware import CurvePoint, Hardware
 from tests.handmade import handmade
 from tests.importer.corpus import corpus

@@ -20,10 +20,9 @@ import sim
 from sim.errors import InputError
 from sim.formats.documents import to_text
 from sim.importer import uploads
-from sim.importer.imported import ImportOptions, Uploaded
+from sim.importer.imported import ImportOptions, Uploaded, write_imported
 from sim.importer.readers import GZIP, reader
 from sim.importer.uploads import safe_name
-from sim.importer.writing import write_imported
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Gradient, Workload
 from tests.effort import tries
