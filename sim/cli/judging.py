@@ -2,49 +2,33 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from operator import attrgetter
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
 import sim
 from sim.cli.options import AsJson, MaxError, argument, flag
 from sim.cli.printing import emit, line, note, say, suggest, table
-from sim.columns import CANDIDATES, RECORDS, Column, markdown, ms, of_part, percent
+from sim.columns import CANDIDATES, RECORDS, markdown, ms
 from sim.formats.documents import json_text
 from sim.telling import tell_best, tell_rule, tell_tested, tell_verdict
 from sim.units import format_ms, format_number, format_percent
 
 if TYPE_CHECKING:
-    from sim.truth.scoring import Agreement, BucketEnd, CandidateAgreement
+    from sim.truth.scoring import Agreement, BucketEnd
 
 MISSED = 3
 _INTERVALS = ("step_low_ns", "step_high_ns", "exposed_low_ns", "exposed_high_ns")
 _PARTS = ("compute", "copy", "launch", "communication", "wait")  # of an error, by mechanism
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
-    """One record scored by the model of today, with and without copies, and what was cut short in it."""
+class Scored(NamedTuple):
+    """One record scored by the model of today, and what was cut short in it."""
 
     agreement: "Agreement"
-    without: "Agreement"
     incomplete: tuple[str, ...]
-
-
-def _no_copies(scored: Scored) -> str | None:
-    one = scored.without
-    if one.passed is None:
-        return None
-    return f"{100 * one.median_step_error:.2f}, {100 * one.worst_step_error:.2f}"
-
-
-_RECORDS: tuple[Column[Scored], ...] = (
-    *of_part(attrgetter("agreement"), RECORDS),
-    Column("no copy, %", _no_copies),
-)
 
 
 def agree(
@@ -62,7 +46,7 @@ def agree(
     records = list(dict.fromkeys(path for one in directories for path in sim.find_records(one) or [one]))
     if as_markdown:
         scores = [_score(record, attributed=False) for record in records]
-        emit(markdown(_RECORDS, scores))
+        emit(markdown(RECORDS, [scored.agreement for scored in scores]))
         _gate(scores, max_error)
     else:
         judge(records, max_error, as_json)
@@ -85,11 +69,8 @@ def judge(directories: Sequence[Path], max_error: float | None, as_json: bool) -
 
 def _score(directory: Path, attributed: bool = True) -> Scored:
     record = sim.load_record(directory)
-    return Scored(
-        agreement=sim.agreement(record, attributed=attributed),
-        without=sim.agreement(record, copies=False, attributed=False),
-        incomplete=tuple(m.name for m in record.measurements if not m.complete),
-    )
+    incomplete = tuple(one.name for one in record.measurements if not one.complete)
+    return Scored(sim.agreement(record, attributed=attributed), incomplete)
 
 
 def _gate(scores: Sequence[Scored], max_error: float | None) -> None:
@@ -124,9 +105,7 @@ def _document(scored: Scored) -> dict[str, Any]:
         }
         for row in scored.agreement.rows
     ]
-    names = ("median_step_error", "worst_step_error")
-    without = {name: getattr(scored.without, name) for name in names}
-    return {**asdict(scored.agreement), "rows": rows, "without_copies": without}
+    return {**asdict(scored.agreement), "rows": rows}
 
 
 def bucket_end_document(end: "BucketEnd") -> dict[str, Any]:
@@ -135,12 +114,10 @@ def bucket_end_document(end: "BucketEnd") -> dict[str, Any]:
 
 
 def _print_several(scores: Sequence[Scored]) -> None:
-    table(f"{len(scores)} records: measured against predicted", _RECORDS[:6], scores)
-    table("", (_RECORDS[0], *_RECORDS[6:]), scores)
-    say(
-        "errors are medians but for the worst, of the step; ends: of buckets; ~: within noise; no copy: "
-        "median and worst step error of a model without copies"
-    )
+    agreements = [scored.agreement for scored in scores]
+    table(f"{len(scores)} records: measured against predicted", RECORDS[:6], agreements)
+    table("", (RECORDS[0], *RECORDS[6:]), agreements)
+    say("errors are medians but for the worst, of the step; ends: of buckets; ~: within noise")
     judged = [scored.agreement for scored in scores if scored.agreement.passed is not None]
     rules = dict.fromkeys(one.rule for one in judged)
     for rule in rules:
@@ -156,13 +133,9 @@ def _print_several(scores: Sequence[Scored]) -> None:
 
 def _print_one(scored: Scored) -> None:
     """One record, all its candidates."""
-    agreement, bare = scored.agreement, {row.name: row for row in scored.without.rows}
+    agreement = scored.agreement
     rows = sorted(agreement.rows, key=lambda row: row.measured_step_ns)
-    error = percent("no copy", "step_error", "+.2f")
-    without: Column[CandidateAgreement] = Column(
-        error.name, lambda row: error.get(bare[row.name]), error.spec
-    )
-    table(f"{agreement.name}: measured against predicted", (*CANDIDATES[:6], without), rows)
+    table(f"{agreement.name}: measured against predicted", CANDIDATES[:6], rows)
     table("exposed communication, and ends of buckets", (CANDIDATES[0], *CANDIDATES[6:-1]), rows)
     parts = [row for row in rows if row.attribution is not None]
     if parts:

@@ -24,7 +24,6 @@ from sim.cli.options import (
     HardwareFile,
     Jobs,
     Kind,
-    MaxRows,
     Pair,
     Parts,
     Settings,
@@ -33,7 +32,6 @@ from sim.cli.options import (
     as_dict,
     choice,
     file_option,
-    flag,
     option,
     write,
 )
@@ -74,7 +72,6 @@ from sim.units import (
 
 if TYPE_CHECKING:
     from sim.clusters.distribution import AssignmentComparison, RankPart, StepDistribution
-    from sim.clusters.links import LinkLoad
     from sim.clusters.scaling import ScalingRow
 
 _LEAST, _MOST = 1 << 20, 32 << 20  # where DDP's buckets lie
@@ -87,7 +84,6 @@ def cluster(
     machine: str = argument("A preset's name, or a cluster.", "PRESET|C.json", default=...),
     settings: list[Pair] | None = argument("Settings of the preset: hosts=4.", "[KEY=VALUE]...", kind=PAIR),
     ranks: str | None = option(f"Where the job's ranks are: {_RANKS}. Default: all."),
-    beside: list[str] | None = option("The GPUs of another job that runs at the same time; may be repeated."),
     algorithm: str = option(
         "How all-reduces run; auto: NCCL's choice.",
         kind=choice(*_ALGORITHMS),
@@ -105,7 +101,6 @@ def cluster(
         "GPUs) or on another cluster (C.json); may be repeated. Its curves are taken to this cluster.",
         kind=HARDWARE_AT,
     ),
-    loads: bool = flag("Print also what one all-reduce puts on each link between hosts.", "--loads"),
     output: Path | None = file_option("Write the hardware here.", default=None),
     save: Path | None = file_option(
         "Write the cluster here, to be changed by hand.", "--save-cluster", default=None
@@ -113,10 +108,8 @@ def cluster(
     as_json: AsJson = False,
 ) -> None:
     """Compute a cluster's collectives by NCCL's own cost model, from data sheets: nothing is measured."""
-    if loads and as_json:
-        raise InputError("--loads: not legal with --json, which is one hardware; sim.link_loads gives them")
-    if measured and (beside or algorithm != "auto"):
-        raise InputError("--measured: not legal with --beside or --algorithm; it has its own algorithm")
+    if measured and algorithm != "auto":
+        raise InputError("--measured: not legal with --algorithm; it has its own algorithm")
     chosen, given = _preset_or_file(machine), as_dict(settings)
     if isinstance(chosen, str):
         whole = sim.cluster(chosen, **given)
@@ -125,13 +118,6 @@ def cluster(
     else:
         whole = chosen
     made = _placed(whole, ranks)
-    others = [_gpus(made, text, "--beside") for text in beside or []]
-    own = set(made.placement if made.placement is not None else made.all_gpus()) if others else set()
-    if taken := sorted(own.intersection(*[[gpu for gpus in others for gpu in gpus]])):
-        raise InputError(
-            f"--beside: {taken[0]} is not legal; a rank of this job is there, and a GPU holds one, so "
-            f"give the GPUs of this job with --ranks"
-        )
     if measured:
         hosts = given.pop("hosts", None)
         axes = {key: [value] for key, value in given.items()}
@@ -139,10 +125,9 @@ def cluster(
         what = f"extrapolated from {len(measured)} measurement{'s' if len(measured) > 1 else ''}"
         basis = _how_far_off(hardware, collective, what, "spread holds the range of each size")
     else:
-        hardware = sim.cluster_hardware(made, beside=others, algorithm=algorithm)
+        hardware = sim.cluster_hardware(made, algorithm=algorithm)
         advice = "measure the link where you can"
         basis = _how_far_off(hardware, collective, "computed, not measured", advice)
-    shown = sim.link_loads(made) if loads else ()
     if save is not None:
         write(save, to_text(made), "--save-cluster")
     if output is not None:
@@ -153,8 +138,6 @@ def cluster(
         emit_noun(hardware)
         return
     _print_curve(hardware, collective)
-    if loads:
-        _print_loads(shown)
     suggest(to_tune_written(WORKLOAD, output))
 
 
@@ -174,7 +157,9 @@ def _placed(cluster: Cluster, text: str | None) -> Cluster:
     if text is None:
         return cluster
     if not text.isascii() or not text.isdigit():
-        return replace(cluster, placement=_gpus(cluster, text, "--ranks"))
+        names = tuple(name.strip() for name in text.split(",") if name.strip())
+        check_ranks(cluster, names, "--ranks")
+        return replace(cluster, placement=names)
     first = cluster.placement if cluster.placement is not None else cluster.all_gpus()
     count = int(text) if len(text) <= len(str(MAX_RANKS)) else MAX_RANKS + 1
     placement = tuple(islice(first, count))
@@ -184,12 +169,6 @@ def _placed(cluster: Cluster, text: str | None) -> Cluster:
             f"so give {_RANKS}"
         )
     return replace(cluster, placement=placement)
-
-
-def _gpus(cluster: Cluster, text: str, option: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    check_ranks(cluster, names, option)
-    return names
 
 
 def _measured(
@@ -242,7 +221,6 @@ def _how_far_off(hardware: Hardware, collective: str, what: str, advice: str) ->
 
 
 _SHOWN = tuple(1 << power for power in range(10, 34, 2))
-_MOST_LOADS = 16
 
 
 def curve_columns(collective: str, world_size: int) -> list[Column[CurvePoint]]:
@@ -278,23 +256,6 @@ def _print_curve(hardware: Hardware, collective: str) -> None:
         columns.append(Column("by", lambda point: methods.get(str(point.num_bytes))))
     points = [point for point in getattr(hardware, collective) or () if point.num_bytes in _SHOWN]
     table(f"{hardware.name}: {collective.replace('_', '-')}", columns, points, words=["by"])
-
-
-def _print_loads(loads: "Sequence[LinkLoad]") -> None:
-    """The links between hosts that are busy longest, for 1 GiB of message; equal figures in one row."""
-    rows: dict[tuple[str, ...], list[LinkLoad]] = {}
-    for one in loads:
-        rate, share = format_number(one.bytes_per_s / 1e9, 4), format_number(one.share, 4)
-        key = f"{rate} GB/s", share, format_time(round(one.s_per_byte * (1 << 30) * NS_PER_S))
-        rows.setdefault(key, []).append(one)
-    print_table(
-        "links between hosts by the time that rings of 1 GiB keep them busy",
-        ["link", "of", "carries", "bytes per byte", "busy"],
-        [
-            [f"{alike[0].a} > {alike[0].b}", str(len(alike)), *key]
-            for key, alike in list(rows.items())[:_MOST_LOADS]
-        ],
-    )
 
 
 # scaling
@@ -335,7 +296,6 @@ def scaling(
     seed: int = option("Seed of these draws.", panel=RANKS_DIFFER, min=0, default=0),
     jobs: Jobs = None,
     set_: Settings = None,
-    max_rows: MaxRows = 10_000,
     figure: Path | None = file_option("Write a figure (HTML) here.", "--figure", default=None),
     as_json: AsJson = False,
     output: Path | None = file_option("Write CSV here.", default=None),
@@ -360,7 +320,6 @@ def scaling(
             seed=seed,
             executor=None if jobs is None else stack.enter_context(executor_of(jobs)),
             progress=stack.enter_context(progress("scaling")),
-            max_rows=max_rows,
         )
     if output is not None:
         write(output, sim.scaling_csv(rows))

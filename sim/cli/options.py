@@ -239,7 +239,6 @@ EngineName = Annotated[
     Literal["simpy", "analytic"],
     shared(_ENGINE, "--engine", kind=choice("simpy", "analytic"), panel=PREDICTING),
 ]
-MaxRows = Annotated[int, shared("Refuse more rows than these.", min=1, panel=PREDICTING)]
 Jobs = Annotated[int | None, shared("Processes, at most one a core; default: 1.", min=1, panel=PREDICTING)]
 MaxError = Annotated[float | None, shared(_MOST, min=0, max=1e9)]
 

@@ -22,7 +22,6 @@ from sim.cli.options import (
     HardwareFile,
     Jobs,
     Kind,
-    MaxRows,
     Parts,
     Policy,
     Settings,
@@ -328,7 +327,6 @@ def sweep(
     ),
     engine: EngineName = "analytic",
     jobs: Jobs = None,
-    max_rows: MaxRows = 100_000,
     set_: Settings = None,
     parts: Parts = False,
     as_json: AsJson = False,
@@ -349,7 +347,6 @@ def sweep(
             precision=precision,
             executor=None if jobs is None else stack.enter_context(executor_of(jobs)),
             progress=stack.enter_context(progress("simulating")),
-            max_rows=max_rows,
         )
     if output is not None:
         write(output, sim.sweep_csv(rows))

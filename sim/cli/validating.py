@@ -108,11 +108,6 @@ def validate(
     ),
     arg: Arguments = None,
     dtype: Dtype = None,
-    steps_only: bool = flag(
-        "With --model: measure steps alone, not the times of buckets; takes half the time.",
-        "--steps-only",
-        panel=MODEL,
-    ),
     device: Device = None,
     backend: Backend = None,
     link: Link = "real",
@@ -129,8 +124,8 @@ def validate(
     from sim.validator.replay import prepare as prepare_replay
     from sim.validator.replay import replay
 
-    if model is None and (arg or dtype or steps_only):
-        raise typer.BadParameter("--arg, --dtype and --steps-only belong to --model")
+    if model is None and (arg or dtype):
+        raise typer.BadParameter("--arg and --dtype belong to --model")
     if systems and (model is not None or link == "emulated" or device == "cuda"):
         raise typer.BadParameter("--systems: a paced replay over gloo; leave out --model, --device, --link")
     if prepare and (box is not None or max_error is not None or link == "emulated"):
@@ -171,7 +166,6 @@ def validate(
         carrier=carrier,
         rounds=rounds,
         seed=seed,
-        probed=not steps_only,
     )
     if prepare:
         directory = start_record(output, workload, hardware)

@@ -119,7 +119,6 @@ def words(folder: Path) -> Answers:
     for form in EXPORTS:
         yield said(f"export {GPT} --hardware {WIRE} --assignment made/best.json --as {form}")
     yield said(f"cluster {PRESETS[1]} hosts=4 -o made/cluster.json")
-    yield said("cluster pcie_hosts hosts=4 gpus=2 gbit_per_s=25 --loads")
     yield said(f"tune {GPT} --hardware made/cluster.json --draws 100")
     yield said(f"scaling {GPT} pcie_hosts gpus=1 gbit_per_s=10 --hosts 1,2,4,16 --caps 1,4,25,100")
     yield said(f"ranks {GPT} --hardware {FOUR} --slow 1=1.2 --pace-jitter 0.02 --samples 40")
@@ -166,8 +165,6 @@ def clusters(folder: Path) -> Answers:
         yield document(f"cluster pcie_box gpus={gpus}")
     for algorithm in ("ring", "tree", "nvls_tree"):
         yield document(f"cluster dgx_h100 hosts=4 --algorithm {algorithm}")
-    beside = "oversubscription=2.0 --ranks host0.gpu0,host2.gpu0 --beside host1.gpu0,host3.gpu0"
-    yield document(f"cluster pcie_hosts hosts=4 gpus=1 gbit_per_s=10 hosts_per_leaf=2 {beside}")
 
 
 def jobs(folder: Path) -> Answers:

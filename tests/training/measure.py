@@ -41,7 +41,7 @@ def measure(model: str, rate: str, hardware: Path, folder: Path, rounds: int, st
     again.write_text(sim.to_text(sim.assign(sim.load_workload(workload))))
     run(
         *("validate", str(workload), "--hardware", str(hardware), *box, "--model", factory),
-        *("--caps", "1,4,10", "--assignment", str(again), "--steps-only"),
+        *("--caps", "1,4,10", "--assignment", str(again)),
         *("--rounds", str(rounds), "-o", str(folder)),
     )
     shutil.rmtree(recording)
