@@ -15,17 +15,16 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
-from app.choosing import Choice, WhatIf
+from app.choosing import Choice
 from app.library import Library
 from app.playing import Inputs
 from app.provenance import provenance, signed_csv
-from app.sources import open_record
+from app.sources import Preset, open_record
 from app.views import validate
 from app.views.compare import (
     Candidate,
-    Comparison,
-    compare,
     csv_rows,
+    play_candidate,
     table_rows,
     truth_rows,
 )
@@ -142,7 +141,7 @@ def test_what_cannot_be_played_is_one_line_and_the_others_stay(quick: AppTest) -
     assert [step == "-" for step in steps(quick)] == [False, True, False]
     assert "stacked" in charts(quick)
     notes = list(quick.dataframe[0].value["note"])
-    assert ["curve" in str(note) for note in notes] == [False, True, False, False]
+    assert ["curve" in str(note) for note in notes] == [False, True, False]
 
 
 def test_another_machine_is_told_apart_from_the_assignment(quick: AppTest) -> None:
@@ -161,23 +160,23 @@ def test_measured_steps_stand_beside_predicted_ones(quick: AppTest) -> None:
     """The made-up record's steps are off by -1, -1.5 and 0.5 %."""
     quick.run()
     assert is_clean(quick)
-    table = quick.dataframe[0].value.iloc[[0, 1, 3]]  # beside rows of differences
+    table = quick.dataframe[0].value
     for found, off in zip(table["error, %"], (0.99, 0.985, 1.005), strict=True):
         assert found == pytest.approx(100 * (1 / off - 1), abs=0.01)
     gains = table["measured, ms"].iloc[0] - table["measured, ms"]
     assert list(table["faster than A, measured, ms"]) == pytest.approx(list(gains))
 
 
-def played(inputs: Inputs, *candidates: Candidate) -> Comparison:
-    found = compare(inputs, candidates, NOWHERE)
-    assert not found.errors
+def played(inputs: Inputs, *candidates: Candidate) -> list[Candidate]:
+    found = [play_candidate(inputs, one, NOWHERE) for one in candidates]
+    assert not any(one.error for one in found)
     return found
 
 
 def sent(inputs: Inputs, *choices: Choice) -> list[int]:
     """What the collectives of each carry, bytes."""
     candidates = [Candidate(letter=letter, choice=one) for letter, one in zip("ABC", choices, strict=False)]
-    return [one.numbers()["sent_bytes"] for one in played(inputs, *candidates).results]
+    return [sum(one.sent) for one in played(inputs, *candidates)]
 
 
 A = Candidate(letter="A", choice=Choice(pick="default"))
@@ -188,22 +187,27 @@ def test_a_switch_or_a_machine_that_was_not_measured_is_not_shown_as_measured(
 ) -> None:
     agreement = validate.judge(open_record(traces / "measured" / "made-up"))
     view = Choice(pick="default", options=(("gradient_as_bucket_view", True),))
-    faster = WhatIf(bandwidth=2.0)
-    others = (Candidate(letter="B", choice=view), Candidate(letter="C", choice=A.choice, what_if=faster))
+    computed = Preset("dgx_a100")
+    others = (Candidate(letter="B", choice=view), Candidate(letter="C", choice=A.choice, machine=computed))
     assert list(truth_rows(agreement, played(inputs, A, *others), inputs)) == ["A DDP's default"]
 
 
 def test_the_csv_is_exact_and_names_what_was_played(inputs: Inputs) -> None:
     bad = Candidate(letter="C", choice=Choice(pick="single"), machine="gone")
-    found = compare(inputs, [A, Candidate(letter="B", choice=Choice(pick="per-parameter")), bad], NOWHERE)
+    asked = [A, Candidate(letter="B", choice=Choice(pick="per-parameter")), bad]
+    found = [play_candidate(inputs, one, NOWHERE) for one in asked]
     text = signed_csv(csv_rows(found), provenance(inputs, {}))
     rows = list(csv.DictReader(io.StringIO(text)))
-    assert [row["candidate"] for row in rows] == ["A", "B", "C"]
-    assert int(rows[1]["step_ns"]) == found.results[1].step_ns
-    assert int(rows[1]["gain_ns"]) == found.results[0].step_ns - found.results[1].step_ns
+    assert [row["candidate"] for row in rows] == [
+        "A DDP's default",
+        "B one per parameter",
+        "C single bucket on gone",
+    ]
+    steps_ns = [one.report.step_ns for one in found[:2]]
+    assert [round(float(row["step, ms"]) * 1e6) for row in rows[:2]] == steps_ns
+    assert round(float(rows[1]["faster than A, ms"]) * 1e6) == steps_ns[0] - steps_ns[1]
     assert rows[0]["played_on_sha256"] == sim.digest(inputs.hardware)
-    assert rows[0]["what_if"] == ""
-    assert "'gone'" in rows[2]["error"]
+    assert "'gone'" in rows[2]["note"]
 
 
 def test_every_collective_of_a_step_is_counted(inputs: Inputs) -> None:
@@ -212,7 +216,7 @@ def test_every_collective_of_a_step_is_counted(inputs: Inputs) -> None:
     once, thrice = table_rows(played(inputs, A, other))[:2]
     assert thrice["collectives"] == 3 * once["collectives"]
     assert thrice["sent, MiB"] == pytest.approx(3 * once["sent, MiB"])
-    assert (once["micro-batches"], thrice["micro-batches"]) == (None, 3)
+    assert (once["micro-batches"], thrice["micro-batches"]) == (1, 3)
 
 
 def test_systems_that_gather_parameters_send_them_too(inputs: Inputs) -> None:
@@ -249,12 +253,12 @@ def test_the_recommended_cap_is_as_good_as_any_under_its_switches(
     inputs: Inputs, options: tuple[tuple[str, Any], ...]
 ) -> None:
     asked = Candidate(letter="A", choice=Choice(pick="cap", options=options), is_best_cap=True)
-    (best,) = played(inputs, asked).results
+    (best,) = played(inputs, asked)
     caps = {row.bucket_cap_mb for row in sim.sweep(inputs.workload, inputs.hardware)} - {None}
     made = [sim.assign(inputs.workload, bucket_cap_mb=cap, **dict(options)) for cap in caps]
     steps = [sim.summarize(sim.simulate(inputs.workload, inputs.hardware, one)).step_ns for one in made]
-    assert best.step_ns <= 1.01 * min(steps)
-    assert best.candidate.choice.cap_mb in caps
+    assert best.report.step_ns <= 1.01 * min(steps)
+    assert best.choice.cap_mb in caps
 
 
 def test_compare_says_what_a_step_lacks(
