@@ -80,14 +80,14 @@ class Choice:
 
     @property
     def options_under_ddp(self) -> Options:
-        """The switches under which DDP's buckets do the job of this choice: its own, where they are DDP's."""
-        return self.options if self.pick in DDP_PICKS else tuple(self._same_job.items())
+        """The switches under which buckets of DDP's are searched for that do the job of this choice."""
+        own = self.options if self.pick in DDP_PICKS else tuple(self._same_job.items())
+        return tuple(one for one in own if one[0] != "set_last_bucket_cap")  # which is about caps alone
 
     @property
     def recommended(self) -> "Choice":
         """The recommended buckets for the same job, under the same switches."""
-        options = tuple(option for option in self.options_under_ddp if option[0] != "set_last_bucket_cap")
-        return Choice(pick="recommended", options=options)
+        return Choice(pick="recommended", options=self.options_under_ddp)
 
     @property
     def _same_job(self) -> dict[str, Any]:

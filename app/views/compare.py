@@ -180,7 +180,7 @@ def play_candidate(inputs: Inputs, candidate: Candidate, library: Library) -> Ca
     try:
         own = inputs if machine is None else replace(inputs, hardware=hardware_of(library, machine))
         if candidate.is_best_cap:  # the round cap of the Tune page, for the switches of this candidate
-            cap_mb = round_cap_mb(own, choice, None if choice.options else playing.tune(own))
+            cap_mb = round_cap_mb(own, choice)
             if cap_mb is None:
                 raise NotModelledError(f"{BEST_CAP_WORDS}: there is none, as no cap was tried")
             choice = replace(choice, cap_mb=cap_mb)

@@ -6,7 +6,7 @@ not wait for it.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from app.choosing import Choice, WhatIf
 from app.figures.compare import draw_breakdown
 from app.figures.sweep import draw_sweep
 from app.library import Library
-from app.playing import Answer, Inputs, Played, Progress, find_answer
+from app.playing import Inputs, Played
 from app.provenance import provenance, signed, signed_csv, signed_snippet
 from app.sources import Asked, Source, open_record
 from app.views import tune_knobs, validate
@@ -36,7 +36,6 @@ from app.words import (
     option_words,
     plain,
     sentence,
-    switches_beyond,
     what_if_words,
 )
 from sim.columns import FAMILIES
@@ -85,8 +84,9 @@ def show(library: Library, source: Asked, validation: st.Page) -> None:
     if unlike is not None:
         st.warning(plain(unlike))
     sources.tell_inputs(given, source)
+    options = choice.options_under_ddp
     if choice.pick == "recommended":  # which has to be found first
-        wait_for(partial(playing.best, inputs))
+        wait_for(partial(playing.best, inputs, options))
     shown = playing.play(inputs, choice)
     cap_stop, first_mb = float(st.session_state[CAP_SLIDER]), st.session_state["first"]
     state = State(measured=as_given, what_if=what_if, choice=choice, cap_stop=cap_stop, first_mb=first_mb)
@@ -104,48 +104,35 @@ def show(library: Library, source: Asked, validation: st.Page) -> None:
     _take_home(inputs, choice, what_if, shown, None if agreement is None else row_of(agreement, shown))
     follow(state)  # a hand does not wait for the search
     with strip, told():
-        search = partial(_search, inputs, choice)
-        is_searched = playing.is_searched(inputs, choice.options_under_ddp)
-        found = search(None) if is_searched else wait_for(search)
-        under = under_words(choice.options_under_ddp, is_late=inputs.slowest is not None)
-        answer = find_answer(inputs, choice, found, default, is_plain=not under)
-        _strip(answer, choice, under)
-        draw_card(gain_place, gain_card(shown, default, answer.played))
+        search = partial(playing.tune, inputs, options)
+        found = search() if playing.is_tuned(inputs, options) else wait_for(search)
+        under = under_words(options, is_late=inputs.slowest is not None)
+        answer = playing.recommended(inputs, choice, found)
+        _strip(found, choice, under)
+        draw_card(gain_place, gain_card(shown, default, answer))
         with search_place:
             st.subheader("What would another cap do?")
             sweep_place = st.container()
-            if under:
-                words = (
-                    f"The sweep and the cap that is recommended are found under {under}. The search for "
-                    "buckets that may be cut anywhere knows nothing of it: the best buckets and what each "
-                    "knob can reach are told without."
-                )
-                st.info(plain(words), icon=":material/info:")
-            _show_answer(inputs, found, answer, under, measured_words(agreement, answer.played, default))
-            _families(None if under else shown, found, choice)
+            _show_answer(inputs, found, answer, under, measured_words(agreement, answer, default))
+            _families(shown, found, choice)
             with sweep_place:  # last, as its band takes longer than all else
-                _sweep(inputs, choice, shown, found, answer, under)
-
-
-def _search(inputs: Inputs, choice: Choice, progress: Progress | None) -> Recommendation:
-    """What the answer needs: found here it is remembered, and asked for again where it is drawn."""
-    playing.sweep(inputs, choice.options_under_ddp, progress)
-    return playing.tune(inputs, progress)
+                _sweep(inputs, choice, shown, found, under)
 
 
 def under_words(options: Sequence[tuple[str, Any]], *, is_late: bool) -> str:
-    """What is in force on the page: the switches that are set, the slowest rank; empty: neither."""
+    """What an answer is found under: the switches that are set, the slowest rank; empty: neither."""
     under = [*map(option_words, options), *(["the slowest rank"] if is_late else [])]
     return " and ".join([", ".join(under[:-1]), under[-1]] if len(under) > 1 else under)
 
 
-def _strip(answer: Answer, choice: Choice, under: str) -> None:
+def _strip(found: Recommendation, choice: Choice, under: str) -> None:
     """The answer in a line, with the button that shows it; before any figure."""
-    pick, cap_mb = answer.setting.pick, answer.setting.cap_mb
+    assert found.setting is not None
+    pick, cap_mb = found.setting.pick, found.setting.cap_mb
     is_cap_shown = choice.pick == "cap" and choice.cap_mb == cap_mb and choice.first_mb is None
     is_shown = is_cap_shown if pick == "cap" else choice.pick == pick
     with st.container(horizontal=True, vertical_alignment="center", border=True):
-        st.markdown(f"**{plain(answer_sentence(answer, under))}**", width="stretch")
+        st.markdown(f"**{plain(answer_sentence(found, under))}**", width="stretch")
         st.button(
             "Shown" if is_shown else "Apply the recommended",
             key="apply",
@@ -160,41 +147,41 @@ def _strip(answer: Answer, choice: Choice, under: str) -> None:
             st.button(label, key="apply_cap", on_click=turn, disabled=is_cap_shown)
 
 
-def answer_sentence(answer: Answer, under: str) -> str:
+def answer_sentence(found: Recommendation, under: str = "") -> str:
     """What to set, what it saves, and what one round cap loses against the best buckets that were found."""
-    missing = " and ".join(switches_beyond(answer.played.assignment, answer.default.assignment))
-    against = f"{answer.against} without {missing}" if missing else answer.against
-    words = answer.why_none or f"set: {tell_setting(answer.setting, against)}"
+    assert found.setting is not None
+    set_it = f"set: {tell_setting(found.setting, found.against)}"
+    words = found.gain.sentence if found.gain.refuted else set_it
     return capital(f"under {under}, {words}." if under else f"{words}.")
 
 
-def _sweep(
-    inputs: Inputs, choice: Choice, shown: Played, found: Recommendation, answer: Answer, under: str
-) -> None:
-    """The curve under the switches of what is shown; its plateau and its band are known without any only."""
-    points = () if under else playing.band.known(inputs)
+def _sweep(inputs: Inputs, choice: Choice, shown: Played, found: Recommendation, under: str) -> None:
+    options, setting = choice.options_under_ddp, found.setting
+    assert setting is not None
+    points = playing.band.known(inputs, options)
     if points is None:
-        points = wait_for(partial(playing.band, inputs))
+        points = wait_for(partial(playing.band, inputs, options))
     # The best of the round caps is not always what is recommended.
-    star = "recommended cap" if answer.setting.pick == "cap" else "best round cap"
+    star = "recommended cap" if setting.pick == "cap" else "best round cap"
     figure = draw_sweep(
-        playing.sweep(inputs, choice.options_under_ddp),
-        None if under else found.plateau,
+        playing.sweep(inputs, options),
+        found.plateau,
         points,
-        shown=None if choice.cap_mb is None else (choice.cap_mb, shown.report.step_ns),
-        best_ns=None if answer.best is None else answer.best.report.step_ns,
-        star_mb=answer.setting.cap_mb,
+        # Beside a slower rank the curve is that rank's, and what is shown is the rank that waits for it.
+        shown=None if choice.cap_mb is None or inputs.slowest else (choice.cap_mb, shown.report.step_ns),
+        best_ns=found.report.step_ns,
+        star_mb=setting.cap_mb,
         star=star,
     )
     words = "Step time over bucket_cap_mb, with DDP's default beside it"
     chart(figure, _SWEEP_KEY, words, on_select=_take_click, selection_mode="points")
-    within = f"within {TOLERANCE:.0%} of the best"
     told = ["Left: DDP's default, a point of its own. Dashed: its step."]
-    told += ["Dotted: the step of the best buckets found."] if answer.best is not None else []
-    told += [f"Star: the {star}, a round one of those {within}."] if answer.setting.cap_mb is not None else []
+    told.append("Dotted: the step of what is recommended. Shaded: as good as that.")
+    within = f"within {TOLERANCE:.0%} of the best"
+    told += [f"Star: the {star}, a round one of those {within}."] if setting.cap_mb is not None else []
     told.append("Click a point to see its timeline above.")
-    told.append(f"All of it is played under {under}." if under else "Shaded: as good as the best buckets.")
-    told.append(_NO_BAND_UNDER if under else band_words(points))
+    told += [f"All of it is played under {under}."] if under else []
+    told.append(band_words(points))
     st.caption(plain(" ".join(told)))
 
 
@@ -204,9 +191,6 @@ def _take_click() -> None:
     if points:
         cap = points[0]["customdata"][1]
         tune_knobs.show_pick("default" if cap is None else "cap", cap)
-
-
-_NO_BAND_UNDER = "No band of how steps vary: it is known without switches and on ranks that are alike only."
 
 
 def band_words(points: Sequence[BandPoint]) -> str:
@@ -222,44 +206,30 @@ def band_words(points: Sequence[BandPoint]) -> str:
 
 
 def _show_answer(
-    inputs: Inputs, found: Recommendation, answer: Answer, under: str, measured: str | None = None
+    inputs: Inputs, found: Recommendation, answer: Played, under: str, measured: str | None
 ) -> None:
-    """The answer whole; ``found`` is what the search found, which knows nothing of ``under``.
-
-    ``measured`` is what real ranks took with it, in a sentence.
-    """
-    without = f", without {under}" if under else ""
-    best: Played | Recommendation = answer.best or found
-    count, step = len(best.assignment.bucket_indices), format_ms(best.report.step_ns)
-    title = f"The best buckets found{without if answer.best is None else ''}: {count}, cut anywhere"
+    """The answer whole; ``measured`` is what real ranks took with it, in a sentence."""
+    count, step = len(found.assignment.bucket_indices), format_ms(found.report.step_ns)
     with st.container(border=True):
         st.subheader("Recommended")
-        st.markdown(f"**{plain(answer_sentence(answer, under))}**")
-        if measured is not None and answer.setting.pick != "default":
-            st.markdown(plain(measured))
-        if answer.setting.pick != "default":
-            _code(answer.played.assignment, inputs)
-        if not under:
-            st.markdown(f"{sentence(found.gain.sentence)}. {plain(found.plateau.sentence)}")
+        st.markdown(f"**{plain(answer_sentence(found, under))}**")
+        if found.setting is not None and found.setting.pick != "default":
+            if measured is not None:
+                st.markdown(plain(measured))
+            _code(answer.assignment, inputs)
+        st.markdown(f"{sentence(found.gain.sentence)}. {plain(found.plateau.sentence)}")
         for note in found.notes:
             st.info(sentence(note), icon=":material/info:")
-        show_best = partial(_show_best, inputs, found, answer, under)
-        folded(plain(f"{title}, {step} a step"), "folded_best", show_best)
+        title = f"The best buckets found: {count}, cut anywhere, {step} a step"
+        folded(plain(title), "folded_best", partial(_show_best, inputs, found))
 
 
-def _show_best(inputs: Inputs, found: Recommendation, answer: Answer, under: str) -> None:
+def _show_best(inputs: Inputs, found: Recommendation) -> None:
     """The best buckets that were found, wherever they are cut, and how good they are."""
-    if under and answer.best is not None:
-        step_ns, default_ns = answer.best.report.step_ns, answer.default.report.step_ns
-        less = f"{format_ms(abs(default_ns - step_ns))} {'more' if step_ns > default_ns else 'less'}"
-        words = f"Under {under} these take {format_ms(step_ns)} a step, {less} than DDP's default."
-        st.markdown(f"**{plain(words)}**")
-    if under:
-        st.caption(plain(f"What follows is told without {under}, as the search knows nothing of it."))
     proof = "proved optimal" if found.proved_optimal else "best found, not proved optimal"
     over = ", over merges of the recorded buckets" if inputs.workload.is_of_whole_buckets else ""
     st.markdown(plain(f"{capital(proof)}{over}: {found.proof}."))
-    _code(found.assignment if answer.best is None else answer.best.assignment, inputs)
+    _code(found.assignment, inputs)
 
 
 def _code(assignment: Assignment, inputs: Inputs) -> None:
@@ -267,8 +237,7 @@ def _code(assignment: Assignment, inputs: Inputs) -> None:
         st.code(sim.snippet(assignment, inputs.workload), language="python", wrap_lines=True)
 
 
-def _families(shown: Played | None, found: Recommendation, choice: Choice) -> None:
-    """Draw the section; ``shown`` stands beside it where the search knows all that it was played under."""
+def _families(shown: Played, found: Recommendation, choice: Choice) -> None:
     st.subheader("What each knob can reach")
     families = found.families
     rows = [
@@ -281,7 +250,7 @@ def _families(shown: Played | None, found: Recommendation, choice: Choice) -> No
     ]
     table(rows, _KNOB_HELP)
     reports = {}
-    if shown is not None and choice.pick == "cap":
+    if choice.pick == "cap":
         reports[f"shown: {choice.words}"] = shown.report
     reports[PICK_WORDS["recommended"]] = found.report
     compared = [name for name in ("default", "bucket_cap_mb") if name in families]
@@ -361,15 +330,14 @@ def _take_home(
     where_from = provenance(inputs, what_if.told(), choice=choice.told())
     name = file_safe(f"{inputs.workload.name}-{choice.words}")
 
+    options = choice.options_under_ddp
+    searched_from = provenance(inputs, what_if.told(), switches=dict(options))
+
     def sweep() -> str:
-        options = choice.options_under_ddp
-        swept_from = provenance(inputs, what_if.told(), switches=dict(options))
-        return signed_csv(map(asdict, playing.sweep(inputs, options)), swept_from)
+        return signed_csv(map(asdict, playing.sweep(inputs, options)), searched_from)
 
     def recommendation() -> str:
-        # The search knows neither the choice, nor its switches, nor a slowest rank.
-        alike = replace(what_if, slowest_rank=1.0)
-        return sim.to_text(signed(playing.tune(inputs), provenance(inputs, alike.told())))
+        return sim.to_text(signed(playing.tune(inputs, options), searched_from))
 
     makers: dict[str, tuple[Callable[[], str], str, str]] = {
         "bucket_indices JSON": (

@@ -128,10 +128,9 @@ def ask_choice(pick: Pick, prefix: str = "", **capped: Any) -> Choice:
             st.error(plain(str(error)), icon=":material/error:")
             choice = replace(choice, unreadable=str(error))
     with st.expander("Switches"):
-        if pick in ("recommended", "given"):
+        if pick == "given":
             st.caption(
-                "The search knows no switches: these are its buckets, played with the switches set here. "
-                "Where they keep keywords from reaching the buckets, sim.apply gives DDP the buckets."
+                "Where these switches keep keywords from reaching its buckets, sim.apply gives DDP them."
             )
         elif pick not in OFFERED:
             st.caption("This system has no switches.")

@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from math import inf
 from typing import Any
@@ -295,7 +296,8 @@ def frames(state: State, slider: str, enough_s: float = inf) -> dict[float, str 
 def _frame_at(state: State, slider: str, stop: float) -> str | None:
     moved = state.at(slider, stop)
     try:
-        assignment = moved.choice.assignment(moved.inputs.workload, lambda: playing.best(moved.inputs))
+        best = partial(playing.best, moved.inputs, moved.choice.options)
+        assignment = moved.choice.assignment(moved.inputs.workload, best)
         # In another precision caps that cut alike may cut what was measured otherwise: no frame is shared.
         own = stop if moved.what_if.precision else None
 

@@ -3,19 +3,22 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 import sim
-from app import playing, words
+from app import words
 from app.choosing import Choice, WhatIf
 from app.figures.timeline import Span, timeline_data
-from app.playing import Inputs, Played
+from app.playing import Inputs
 from app.views import tune_step
 from app.views.tune_knobs import CAP_SLIDER
 from app.views.tune_step import CELLS, FOLLOWED, PATTERNS, State, frames, lane_runs
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
 from sim.units import format_ms
 
 
@@ -83,14 +86,14 @@ def test_some_stops_are_there_soon_the_nearest_first(state: State) -> None:
 
 @pytest.mark.usefixtures("fresh")
 def test_a_stop_that_is_refused_is_left_out(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    played = playing.play_assignment
+    simulate = sim.simulate
 
-    def refuse(inputs: Inputs, assignment: Assignment) -> Played:
+    def refuse(workload: Workload, hardware: Hardware, assignment: Assignment, *of: Any, **more: Any) -> Any:
         if len(assignment.bucket_indices) == 1:
             raise InputError("one bucket is refused by a test")
-        return played(inputs, assignment)
+        return simulate(workload, hardware, assignment, *of, **more)
 
-    monkeypatch.setattr(playing, "play_assignment", refuse)
+    monkeypatch.setattr(sim, "simulate", refuse)
     made = frames(state, CAP_SLIDER)
     assert (made[512.0], made[4.0] is None) == (None, False)
 

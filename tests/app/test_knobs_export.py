@@ -14,7 +14,7 @@ from app.widgets import Files
 from tests.effort import PATIENCE_S
 
 
-def take_home(pick: str, options: dict[str, object], straggler: float = 1.0) -> None:
+def take_home(pick: str, options: dict[str, object]) -> None:
     from app import playing
     from app.choosing import Choice, WhatIf
     from app.playing import Inputs
@@ -22,7 +22,7 @@ def take_home(pick: str, options: dict[str, object], straggler: float = 1.0) -> 
     from tests.app.conftest import make_hardware, make_workload
 
     workload, hardware = make_workload("a/b <c>"), make_hardware()
-    what_if = WhatIf(bandwidth=0.5, slowest_rank=straggler)
+    what_if = WhatIf(bandwidth=0.5)
     inputs = playing.scale(
         Inputs(
             workload=workload,
@@ -55,7 +55,9 @@ def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, str | Callabl
 def test_every_file_is_made_when_asked_for_and_says_what_was_turned(
     files: dict[str, tuple[str, str | Callable[[], str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(playing, "tune", lambda inputs: sim.tune(inputs.workload, inputs.hardware, draws=20))
+    monkeypatch.setattr(
+        playing, "tune", lambda inputs, _: sim.tune(inputs.workload, inputs.hardware, draws=20)
+    )
     made = page("recommended", static_graph=True).run()
     assert not made.exception
     assert len(files) == 6
@@ -64,19 +66,7 @@ def test_every_file_is_made_when_asked_for_and_says_what_was_turned(
         assert name.startswith("a-b-c-best-buckets-found-static-graph."), name
         text = content if isinstance(content, str) else content()
         assert '"bandwidth": 0.5' in text.replace('""', '"'), label
-        if label != "Recommendation JSON":  # the search knows no switches
-            assert "static_graph" in text, label
-
-
-def test_what_knows_no_slowest_rank_does_not_tell_one(
-    files: dict[str, tuple[str, str | Callable[[], str]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(playing, "tune", lambda inputs: sim.tune(inputs.workload, inputs.hardware, draws=20))
-    made = AppTest.from_function(take_home, args=("default", {}, 1.5), default_timeout=PATIENCE_S).run()
-    assert not made.exception
-    for label, (_, content) in files.items():
-        text = content if isinstance(content, str) else content()
-        assert ("slowest_rank" in text) == (label != "Recommendation JSON"), label
+        assert "static_graph" in text, label
 
 
 def test_zero_gets_deepspeeds_configuration() -> None:

@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 import sim
 from app import playing
 from app.choosing import Choice
-from app.playing import Inputs, play_assignment
+from app.playing import Inputs
 from app.views.tune import measured_words
 from app.views.validate import row_of
 from app.words import CARRIED
@@ -103,7 +103,8 @@ def test_a_measured_candidate_is_one_with_the_same_buckets_switches_and_machine(
     inputs = Inputs(workload=workload, hardware=hardware)
 
     def found(inputs: Inputs = inputs, **options: Any) -> str | None:
-        row = row_of(agreement, play_assignment(inputs, sim.assign(workload, **options)))
+        given = Choice(pick="given", given=sim.assign(workload, **options))
+        row = row_of(agreement, playing.play(inputs, given))
         return None if row is None else row.name
 
     assert [found(), found(bucket_cap_mb=4), found(bucket_cap_mb=1000)] == ["default", "cap 4", "single"]

@@ -10,7 +10,7 @@ import pytest
 import sim
 from app import playing
 from app.choosing import Choice
-from app.playing import find_answer, round_cap_mb
+from app.playing import round_cap_mb
 from app.views.live import gain_sentence
 from app.views.tune import answer_sentence
 from sim.autotuner import prediction
@@ -141,16 +141,11 @@ def test_all_ways_to_ask_give_one_answer(recorded: Recorded, monkeypatch: pytest
 
     page = recorded.page(hardware)
     assert told(playing.tune(page)) == expected
-    default = playing.play(page, Choice(pick="default"))
-    answer = find_answer(page, Choice(pick="default"), playing.tune(page), default, is_plain=True)
     assert asked.setting is not None
-    assert (answer.setting, answer.against) == (asked.setting, asked.against)
-    steps = answer.default.report.step_ns, answer.played.report.step_ns
-    assert (steps[0] - steps[1], steps[1]) == (asked.setting.saved_ns, asked.setting.step_ns)
+    answer = playing.recommended(page, Choice(pick="default"), playing.tune(page)).report.step_ns
+    assert (asked.baseline.step_ns - answer, answer) == (asked.setting.saved_ns, asked.setting.step_ns)
     if asked.setting.cap_mb is not None:
-        assert round_cap_mb(page, Choice(pick="default"), playing.tune(page)) == asked.setting.cap_mb
-        assert answer.capped is not None
-        assert answer.capped.report.step_ns == asked.setting.cap_step_ns
+        assert round_cap_mb(page, Choice(pick="default")) == asked.setting.cap_mb
 
 
 @pytest.mark.parametrize("recorded", ["plain"], indirect=True)
@@ -182,11 +177,11 @@ def test_no_way_to_ask_tells_a_gain_where_a_step_refutes_the_link(
     assert found.setting.pick == "default"
 
     page = recorded.page(hardware)
-    default = playing.play(page, Choice(pick="default"))
-    for choice, is_plain in ((Choice(pick="default"), True), (Choice(pick="cap", cap_mb=1.0), False)):
-        answer = find_answer(page, choice, playing.tune(page), default, is_plain=is_plain)
+    for options in ((), (("static_graph", True),)):
+        answer = playing.tune(page, options)
+        assert answer.setting is not None
         assert answer.setting.pick == "default"
-        assert why in answer_sentence(answer, "" if is_plain else "switches")
+        assert why in answer_sentence(answer)
 
     slow = recorded.hardware_file.with_name("slow.json")
     slow.write_text(sim.to_text(hardware))
