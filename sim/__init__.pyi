@@ -5,9 +5,7 @@ from sim.clusters.computed import cluster_hardware as cluster_hardware
 from sim.clusters.distribution import compare_assignments as compare_assignments
 from sim.clusters.distribution import step_distribution as step_distribution
 from sim.clusters.extrapolation import extrapolate_hardware as extrapolate_hardware
-from sim.clusters.links import hardware_beside as hardware_beside
 from sim.clusters.links import hardware_on as hardware_on
-from sim.clusters.links import link_loads as link_loads
 from sim.clusters.machines import preset as cluster
 from sim.clusters.ranks import load_ranks as load_ranks
 from sim.clusters.scaling import scaling as scaling

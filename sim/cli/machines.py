@@ -547,11 +547,6 @@ def _print_distribution(told: "StepDistribution") -> None:
             ["99th percentile", format_ms(told.p99_step_ns)],
             ["if all ranks were the workload", format_ms(told.nominal_step_ns)],
             ["the slowest costs", _cost(told.slowest_cost_ns, told.mean_step_ns)],
-            [
-                f"if all computed the mean, pace {format_number(told.mean_pace, 4)}",
-                format_ms(told.even_step_ns),
-            ],
-            ["unevenness costs", _cost(told.imbalance_cost_ns, told.mean_step_ns)],
             ["its collectives wait for the last rank", format_ms(told.waited_ns)],
         ],
     )

@@ -143,7 +143,6 @@ def _not_known(fabric: Fabric, filling: dict[CurvePoint, int]) -> list[str]:
 def cluster_hardware(
     cluster: Cluster,
     ranks: Sequence[str] | None = None,
-    beside: Sequence[Sequence[str]] = (),
     algorithm: str = "auto",
     *,
     sizes: Iterable[int] = SIZES,
@@ -155,16 +154,15 @@ def cluster_hardware(
     Args:
         cluster: the machine.
         ranks: the GPU of each rank, such as ``host0.gpu3`` (None: the cluster's placement).
-        beside: the ranks of other jobs that run at the same time and take their fair share of links.
         algorithm: what all-reduces go by: ``auto`` (NCCL's choice), or one of NCCL's such as ``ring``.
         sizes: of the points of each curve, in bytes.
 
     Raises:
-        InputError: ranks that are no GPUs, that two jobs have, or that no way joins; or no such algorithm.
+        InputError: ranks that are no GPUs, or that no way joins; or no such algorithm.
         NotModelledError: an algorithm that NCCL would not use there.
     """
     one_of("algorithm", algorithm, ALGORITHMS)
-    fabric = fabric_of(cluster, ranks, beside=beside)
+    fabric = fabric_of(cluster, ranks)
     forced = None if algorithm == "auto" else algorithm
     made = hardware_of(fabric, f"{cluster.name}, {fabric.world_size} ranks", sizes, forced)
     parted = [kind for kind in cluster.kinds if 1 < fabric.ranks_per_host < kind.gpus]

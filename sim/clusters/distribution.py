@@ -1,24 +1,37 @@
 """How long steps are over many draws of ranks that differ: what the slowest rank costs, which it is, and what
-a bucket assignment makes of it."""
+a bucket assignment makes of it.
 
+A job is a chain of steps of all ranks: each begins its next step where its own last one ended.
+"""
+
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import count, pairwise
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import count, islice, pairwise, repeat
 from typing import Any, ClassVar
 
 import numpy as np
 
-from sim.clock.arrays import Ints
-from sim.clusters.chain import JobSteps, VariedStep, play_even, play_jobs
-from sim.clusters.ranks import Crew, Ranks, make_crew
+from sim.clock.arrays import Floats, Ints
+from sim.clock.program import MOST_NS
+from sim.clock.ranks import Lanes, Together, make_lanes, play
+from sim.clusters.ranks import Brought, Crew, Ranks, make_crew
 from sim.costs.doubts import doubts_about
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
+from sim.nouns.checks import Legal
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
+from sim.systems.registry import write
+from sim.systems.simulate import simulated_step_ns
 from sim.tuner.gain import student
+from sim.tuner.machines import read_scatter
 from sim.units import format_number
 
+MOST_CELLS = 1 << 27  # ranks times collectives: 1 GiB an array
+MOST_BYTES = 1 << 30  # of arrays that jobs which run at once may hold
+_BYTES_A_CELL = 64  # rank and collective: came and its kin
 MOST_SAMPLES = 1_000_000
 _MOST_JOBS = 20
 _FEWEST_STEPS = 10  # in a job, so that the one that is not counted is no great loss
@@ -57,10 +70,8 @@ class StepDistribution:
     recorded. ``quantiles_ns`` has 101: from the shortest step to the longest.
 
     ``nominal_step_ns`` is the step if every rank were the workload as it is, ``slowest_cost_ns`` what the
-    mean step is longer. ``even_step_ns`` and ``imbalance_cost_ns`` are the same if each rank computed, before
-    backward, in it and in the optimizer, what all ranks did in the mean of all steps, stalls included: the
-    same work, evenly spread. ``mean_pace`` is all that over what the workload computes. ``waited_ns`` is how
-    long a rank's collectives waited for the last rank in a step, in the mean.
+    mean step is longer. ``waited_ns`` is how long a rank's collectives of backward waited for the last rank
+    in a step, in the mean.
     """
 
     KIND: ClassVar[str] = "step_distribution"
@@ -83,9 +94,6 @@ class StepDistribution:
     quantiles_ns: tuple[int, ...]
     nominal_step_ns: int
     slowest_cost_ns: int
-    mean_pace: float
-    even_step_ns: int
-    imbalance_cost_ns: int
     waited_ns: int
     parts: tuple[RankPart, ...] = ()
     worst: tuple[RankPart, ...] = ()
@@ -120,6 +128,178 @@ class AssignmentComparison:
     best_by_mean: str
     best_by_nominal: str
     provenance: dict[str, Any] = field(default_factory=dict)
+
+
+# Chains of steps.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JobSteps:
+    """What one job did.
+
+    ``steps_ns`` [steps]: from where the last rank ended the step before to where the last ended this one.
+    Sums over these steps, for each rank: ``rank_waited_ns``, ``rank_paces``, and ``rank_last``, how often it
+    came last to a collective of backward: where several did, each has its part of it, and where all came
+    together nobody has. ``stalled``: the number of steps in which any rank stalled.
+    """
+
+    steps_ns: Ints
+    rank_waited_ns: Ints
+    rank_last: Floats
+    rank_paces: Floats
+    stalled: int
+
+
+class VariedStep:
+    """A step under one assignment, as each variant runs it: micro-batches, and what a stall interrupts."""
+
+    def __init__(self, crew: Crew, hardware: Hardware, assignment: Assignment) -> None:
+        written = [write(workload, hardware, assignment) for workload in crew.variants]
+        self.crew = crew
+        self.batches = [
+            make_lanes(crew.variants, programs, number)
+            for number, programs in enumerate(zip(*written, strict=True))
+        ]
+        if self.cells > MOST_CELLS:
+            raise InputError(
+                f"world_size: {len(crew):,} ranks with {self.cells // len(crew):,} collectives are more than "
+                f"{MOST_CELLS:,} together; give fewer ranks or larger buckets"
+            )
+        if crew.ranks.stall_probability and any((one.until_ns[:, -1] == 0).any() for one in self.batches):
+            raise InputError("stall_probability: a backward without work cannot be interrupted; give 0")
+        self.scatter = read_scatter(hardware)
+        self.jitters = self.scatter.known > 0 and hardware.world_size > 1
+        self._places = [_places(lanes, crew.variants[0], assignment) for lanes in self.batches]
+
+    @property
+    def sent(self) -> int:
+        """Collectives that are launched in backward, of all micro-batches."""
+        slices = [lanes.programs[0].of_backward for lanes in self.batches]
+        return sum(one.stop - one.start for one in slices)
+
+    @property
+    def cells(self) -> int:
+        """Ranks times collectives, of the largest micro-batch."""
+        return len(self.crew) * max(1, *(lanes.count for lanes in self.batches))
+
+    def stalls(self, brought: Brought) -> list[Ints]:
+        """The interrupted item of each rank's lane in each micro-batch, -1 where none is."""
+        made = [np.full(len(self.crew), -1, dtype=np.int64) for _ in self.batches]
+        for rank, share in zip(brought.stalled.tolist(), brought.where.tolist(), strict=True):
+            variants = brought.variants[:, rank]
+            untils = [one.until_ns[k] for one, k in zip(self.batches, variants, strict=True)]
+            ends = np.cumsum([until[-1] for until in untils])
+            done = int(share * ends[-1])
+            batch = int(np.searchsorted(ends, done, side="right"))
+            before = ends[batch] - untils[batch][-1]
+            made[batch][rank] = np.searchsorted(untils[batch], done - before, side="right")
+        return made
+
+    def services(self, luck: Floats | None) -> list[list[Ints]]:
+        """Service times of each micro-batch's collectives [steps][micro-batch], with the jitter of single
+        all-reduces by ``luck`` [steps, micro-batches, gradients], where the calibration kept any."""
+        steps = 1 if luck is None else len(luck)
+        made: list[list[Ints]] = [[] for _ in range(steps)]
+        for batch, (lanes, places) in enumerate(zip(self.batches, self._places, strict=True)):
+            table = np.repeat(lanes.services_ns[None, :], steps, axis=0)
+            jittered = places >= 0
+            if luck is not None and jittered.any():
+                wires = _wires(lanes)[jittered]
+                factors = self.scatter.jitter(wires, luck[:, batch, places[jittered]])
+                table[:, jittered] = np.rint(np.minimum(table[:, jittered] * factors, MOST_NS))
+            for step in range(steps):
+                made[step].append(table[step])
+        return made
+
+
+def _wires(lanes: Lanes) -> Ints:
+    return np.array([one.num_bytes for one in lanes.programs[0].collectives], dtype=np.int64)
+
+
+def _places(lanes: Lanes, workload: Workload, assignment: Assignment) -> Ints:
+    """For each collective the place, in ready order, of the gradient that it waits for, whose luck it has.
+
+    -1 where nothing is known of how the collective varies.
+    """
+    place = {index: at for at, index in enumerate(workload.order())}
+    made = []
+    for one in lanes.programs[0].collectives:
+        is_known = one.kind == "all_reduce" and one.bucket is not None
+        members = assignment.bucket_indices[one.bucket] if is_known and one.bucket is not None else ()
+        made.append(max((place.get(index, 0) for index in members), default=-1))
+    return np.array(made, dtype=np.int64)
+
+
+def play_job(
+    step: VariedStep,
+    seed: np.random.SeedSequence,
+    steps: int,
+    played: Callable[[], None] = lambda: None,
+) -> JobSteps:
+    """``steps`` steps of a job, after a first one that is not counted since all ranks begin it together.
+
+    ``played`` is called after each step.
+    """
+    crew = step.crew
+    rolling, lucky = seed.spawn(2)
+    luck = None
+    if step.jitters:
+        shape = (steps + 1, len(step.batches), len(crew.variants[0].gradients))
+        luck = np.random.default_rng(lucky).standard_normal(shape)
+    services = step.services(luck)
+    rank_waited, rank_last = np.zeros(len(crew), np.int64), np.zeros(len(crew))
+    ends, finished = np.zeros(len(crew), np.int64), [0]
+    rank_paces, stalled_steps = np.zeros(len(crew)), 0
+    for number, brought in enumerate(islice(crew.steps(rolling, len(step.batches)), steps + 1)):
+        stalls, times = step.stalls(brought), services[number % len(services)]
+        for batch, lanes in enumerate(step.batches):
+            bringing = Together(
+                variants=brought.variants[batch],
+                paces=brought.paces,
+                stalled=stalls[batch],
+                stall_ns=crew.ranks.stall_ns,
+                begins_ns=ends,
+            )
+            met = play(lanes.with_services(times[batch]), bringing)
+            ends, sent = met.lane_ends_ns, lanes.programs[0].of_backward
+            if number:
+                waits = met.last_ns[sent] - met.came_ns[:, sent]
+                rank_waited += waits.sum(axis=1)
+                was_last = waits == 0
+                sharing = was_last.sum(axis=0)
+                rank_last += was_last @ np.where(sharing < len(crew), 1 / sharing, 0.0)
+        finished.append(int(ends.max()))
+        if number:
+            rank_paces += brought.paces
+            stalled_steps += brought.stalled.size > 0
+        played()
+    times_ns = np.array(finished, dtype=np.int64)
+    return JobSteps(
+        steps_ns=times_ns[2:] - times_ns[1:-1],
+        rank_waited_ns=rank_waited,
+        rank_last=rank_last,
+        rank_paces=rank_paces,
+        stalled=stalled_steps,
+    )
+
+
+def play_jobs(
+    step: VariedStep,
+    seed: int,
+    steps: Sequence[int],
+    played: Callable[[], None] = lambda: None,
+) -> list[JobSteps]:
+    """Jobs of so many steps each, in threads (the loops hold no lock); results do not depend on how many.
+
+    ``played`` is called after each step, by any thread.
+    """
+    seeds = np.random.SeedSequence(seed).spawn(len(steps))
+    workers = max(1, min(os.cpu_count() or 1, len(steps), MOST_BYTES // (step.cells * _BYTES_A_CELL)))
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(play_job, repeat(step), seeds, steps, repeat(played)))
+
+
+# What they come to.
 
 
 def step_distribution(
@@ -167,10 +347,8 @@ def compare_assignments(
     """
     if not assignments:
         raise InputError("assignments: none is not legal; give at least one")
-    if not 1 <= samples <= MOST_SAMPLES:
-        raise InputError(f"samples: {samples} is not legal; give 1 to {MOST_SAMPLES:,}")
-    if seed < 0:
-        raise InputError(f"seed: {seed} is not legal; give an integer >= 0")
+    Legal(least=1, most=MOST_SAMPLES).take("samples", samples)
+    Legal().take("seed", seed)
     crew = make_crew(workload, hardware.world_size, ranks)
     steps = _steps(samples, crew)
     total = len(assignments) * (sum(steps) + len(steps))  # one of each job is not counted
@@ -251,12 +429,7 @@ def summarise(
     every = np.concatenate([job.steps_ns for job in jobs])
     mean, low, high = interval([job.steps_ns for job in jobs], enough_stalls(crew.ranks, jobs))
     quantiles = np.quantile(every, _QUANTILES).round().astype(np.int64).tolist()
-    one = make_crew(replace(workload, samples=()), 1, Ranks(name="alike"))
-    alike = VariedStep(one, hardware, assignment)
-    own = np.sum([works[0] for works in alike.works_ns], axis=0).astype(np.float64)
-    computed = np.sum([job.computed_ns for job in jobs], axis=0) / (len(every) * world_size)
-    pace = float(computed.sum() / own.sum()) if own.any() else 1.0
-    nominal, even = play_even(alike, own), play_even(alike, computed)
+    nominal = simulated_step_ns(workload, hardware, assignment)
     parts, worst = _parts(crew, jobs, max(1, len(every) * step.sent))
     return StepDistribution(
         workload=workload.name,
@@ -278,14 +451,11 @@ def summarise(
         quantiles_ns=tuple(quantiles),
         nominal_step_ns=nominal,
         slowest_cost_ns=mean - nominal,
-        mean_pace=pace,
-        even_step_ns=even,
-        imbalance_cost_ns=mean - even,
         waited_ns=round(sum(float(job.rank_waited_ns.sum()) for job in jobs) / (len(every) * world_size)),
         parts=parts,
         worst=worst,
-        not_known=_not_known(step, hardware),
-        notes=(*_notes(crew, step, jobs), *doubts_about(workload, hardware)),
+        not_known=(*crew.not_known, *(step.scatter.not_known if world_size > 1 else ())),
+        notes=(*_notes(crew, jobs), *doubts_about(workload, hardware)),
         provenance={"source": "sim.step_distribution", "workload": workload.name, "hardware": hardware.name},
     )
 
@@ -325,23 +495,8 @@ def _parts(
     return tuple(parts), tuple(part(f"rank {rank}", np.array([rank])) for rank in order if last[rank])
 
 
-def _not_known(step: VariedStep, hardware: Hardware) -> tuple[str, ...]:
-    return (*step.crew.not_known, *(step.scatter.not_known if hardware.world_size > 1 else ()))
-
-
-def _notes(crew: Crew, step: VariedStep, jobs: Sequence[JobSteps]) -> tuple[str, ...]:
+def _notes(crew: Crew, jobs: Sequence[JobSteps]) -> tuple[str, ...]:
     notes = list(crew.notes)
-    around = [
-        one
-        for lanes in step.batches
-        for program in lanes.programs[:1]
-        for one in (*program.before, *program.after)
-    ]
-    if around and len(crew) > 1:
-        notes.append(
-            f"{len(around)} collective(s) before forward and after synchronisation: steps contain how long "
-            f"ranks wait there, figures of waiting and of who came last do not"
-        )
     if len(jobs) == 1:
         notes.append("one job of steps: no interval; raise samples")
     if not enough_stalls(crew.ranks, jobs):

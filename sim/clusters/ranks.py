@@ -1,7 +1,7 @@
 """How the ranks of one job differ: their pace, interruptions and work, and what is drawn for each of them."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
@@ -11,7 +11,7 @@ from annotated_types import Ge, Le
 from sim.clock.arrays import Floats, Ints
 from sim.errors import InputError
 from sim.formats import documents
-from sim.nouns.checks import Checked, Count, Positive, check
+from sim.nouns.checks import Checked, Count, Legal, Positive, check
 from sim.nouns.workload import Workload
 from sim.units import format_number
 
@@ -79,6 +79,21 @@ def load_ranks(path: str | os.PathLike[str]) -> Ranks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Brought:
+    """What one step draws: each rank's variant [micro-batches, ranks] and pace [ranks], and its
+    interruptions.
+
+    ``stalled``: the ranks that are interrupted. ``where``: the share of the step's backward that each of them
+    has done by then.
+    """
+
+    variants: Ints
+    paces: Floats
+    stalled: Ints
+    where: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Crew:
     """The ranks of a job.
 
@@ -95,20 +110,32 @@ class Crew:
     def __len__(self) -> int:
         return self.paces.size
 
+    def steps(self, seed: np.random.SeedSequence, micro_batches: int) -> Iterator[Brought]:
+        """What one job draws, step after step: a pace for each rank once, and the rest anew in each step.
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Brought:
-    """What one step draws: each rank's variant [micro-batches, ranks] and pace [ranks], and its
-    interruptions.
+        All assignments with as many ``micro_batches`` meet the same draws. In each micro-batch a rank draws
+        one of its recorded iterations.
+        """
+        spreading, pacing, choosing, stalling = (np.random.default_rng(child) for child in seed.spawn(4))
+        spread = self.paces * _lognormal(self.ranks.pace_spread, len(self), spreading)
+        while True:
+            variants = np.zeros((micro_batches, len(self)), np.int64)
+            if len(self.variants) > 1:
+                share = choosing.random(variants.shape)
+                variants = np.floor(share * len(self.variants)).astype(np.int64)
+            stalled, where = np.empty(0, np.int64), np.empty(0)
+            if self.ranks.stall_probability:
+                stalled = np.flatnonzero(stalling.random(len(self)) < self.ranks.stall_probability)
+                where = stalling.random(len(self))[stalled]
+            paces = spread * _lognormal(self.ranks.pace_jitter, len(self), pacing)
+            yield Brought(variants=variants, paces=paces, stalled=stalled, where=where)
 
-    ``stalled``: the ranks that are interrupted. ``where``: the share of the step's backward that each of them
-    has done by then.
-    """
 
-    variants: Ints
-    paces: Floats
-    stalled: Ints
-    where: Floats
+def _lognormal(sigma: float, count: int, generator: np.random.Generator) -> Floats:
+    """``count`` lognormal factors of mean 1; ``sigma`` is the standard deviation of their logarithm."""
+    if not sigma:
+        return np.ones(count)
+    return np.exp(sigma * generator.standard_normal(count) - sigma * sigma / 2)
 
 
 def make_crew(workload: Workload, world_size: int, ranks: Ranks) -> Crew:
@@ -122,27 +149,23 @@ def make_crew(workload: Workload, world_size: int, ranks: Ranks) -> Crew:
     paces = np.ones(world_size)
     for slow in ranks.slow:
         paces[slow.first : slow.first + slow.count] *= slow.pace
-    beyond = np.flatnonzero((paces < SMALLEST_PACE) | (paces > LARGEST_PACE))
-    if beyond.size:
-        raise InputError(
-            f"slow: the paces of rank {beyond[0]} make {format_number(paces[beyond[0]], 6)} together; give "
-            f"factors whose product is {format_number(SMALLEST_PACE, 6)} to {format_number(LARGEST_PACE, 6)}"
-        )
+    for pace in (paces.min(), paces.max()):
+        legal = Legal(kind=float, least=SMALLEST_PACE, most=LARGEST_PACE)
+        legal.take("slow: paces of one rank together", float(pace))
     notes: list[str] = []
     variants = _recorded(workload, notes)
-    count, not_known = len(variants), []
-    if count > 1 and ranks.pace_jitter:
+    recorded = len(variants) if len(variants) > 1 else 0
+    if recorded and ranks.pace_jitter:
         notes.append("recorded iterations are drawn, and pace_jitter comes on top of what they vary")
-    if count > 1:
-        notes.append(f"intervals leave out that no more than {count} iterations were recorded")
-    if not ranks.pace_jitter:
-        not_known.append(NO_FORWARD if count > 1 else NO_ITERATIONS)
-    if count > 1 and world_size > 1:
+    if recorded:
+        notes.append(f"intervals leave out that no more than {recorded} iterations were recorded")
+    not_known = [] if ranks.pace_jitter else [NO_FORWARD if recorded else NO_ITERATIONS]
+    if recorded and world_size > 1:
         not_known.append(NOT_TOGETHER)
-    if count > 1 and not ranks.pace_jitter and world_size > count:
+    if recorded and not ranks.pace_jitter and world_size > recorded:
         not_known.append(
-            f"iterations rarer than 1 in {count}, as many as were recorded: of {world_size:,} ranks one may "
-            f"have one in most steps"
+            f"iterations rarer than 1 in {recorded}, as many as were recorded: of {world_size:,} ranks one "
+            f"may have one in most steps"
         )
     return Crew(
         ranks=ranks,
@@ -187,42 +210,3 @@ def _recorded(workload: Workload, notes: list[str]) -> Sequence[Workload]:
             )
         )
     return made
-
-
-class Dice:
-    """What one job draws: a pace for each rank once, and the rest anew in each step.
-
-    All assignments with as many ``micro_batches`` meet the same draws. In each micro-batch a rank draws one
-    of its recorded iterations.
-    """
-
-    def __init__(self, crew: Crew, seed: np.random.SeedSequence, micro_batches: int) -> None:
-        self.crew, self._micro_batches = crew, micro_batches
-        spreading, *rest = (np.random.default_rng(child) for child in seed.spawn(4))
-        self._pacing, self._choosing, self._stalling = rest
-        self.spread = crew.paces * _lognormal(crew.ranks.pace_spread, len(crew), spreading)
-
-    def step(self) -> Brought:
-        """Draw the next step."""
-        crew, ranks, count = self.crew, self.crew.ranks, len(self.crew)
-        variants = np.zeros((self._micro_batches, count), np.int64)
-        if len(crew.variants) > 1:
-            share = self._choosing.random(variants.shape)
-            variants = np.floor(share * len(crew.variants)).astype(np.int64)
-        stalled, where = np.empty(0, np.int64), np.empty(0)
-        if ranks.stall_probability:
-            stalled = np.flatnonzero(self._stalling.random(count) < ranks.stall_probability)
-            where = self._stalling.random(count)[stalled]
-        return Brought(
-            variants=variants,
-            paces=self.spread * _lognormal(ranks.pace_jitter, count, self._pacing),
-            stalled=stalled,
-            where=where,
-        )
-
-
-def _lognormal(sigma: float, count: int, generator: np.random.Generator) -> Floats:
-    """``count`` lognormal factors of mean 1; ``sigma`` is the standard deviation of their logarithm."""
-    if not sigma:
-        return np.ones(count)
-    return np.exp(sigma * generator.standard_normal(count) - sigma * sigma / 2)

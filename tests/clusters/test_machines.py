@@ -151,20 +151,10 @@ def test_what_lies_between_gpus_has_nccls_name(
     assert (fabric.intra.kind, fabric.protocols, fabric.nvls) == (kind, protocols, nvls)
 
 
-def test_a_job_beside_takes_its_share() -> None:
-    cluster = pcie_hosts(4, 1, gbit_per_s=10, hosts_per_leaf=2, oversubscription=2.0)
-    ranks, others = ["host0.gpu0", "host2.gpu0"], ["host1.gpu0", "host3.gpu0"]
-    shared = fabric_of(cluster, ranks, beside=[others]).inter
-    assert shared is not None
-    assert shared.bytes_per_s == pytest.approx(between(cluster, ranks) / 2)
-
-
 def test_one_rank_sends_nothing_and_ranks_are_gpus() -> None:
     assert fabric_of(dgx_h100(2), ["host1.gpu0"]).world_size == 1
     with pytest.raises(InputError, match=r"ranks\.0: 'host7\.gpu0' is not legal"):
         fabric_of(dgx_h100(2), ["host7.gpu0"])
-    with pytest.raises(InputError, match="cluster: int is not legal; give a Cluster"):
-        sim.cluster_hardware(3)  # type: ignore[arg-type]
 
 
 def test_hosts_with_different_numbers_of_ranks() -> None:
@@ -251,9 +241,11 @@ def test_what_cannot_be_computed_is_refused() -> None:
         fabric_of(replace(apart, network=Network(bytes_per_s=1e9, hosts_per_leaf=2)))
     assert fabric_of(apart, ["host1.gpu0", "host1.gpu1"]).world_size == 2
     slow = Network(bytes_per_s=1, hosts_per_leaf=1, oversubscription=4)
-    with pytest.raises(InputError, match=r"bytes_per_s: links that leave the job 0\.25 bytes/s"):
+    with pytest.raises(InputError, match=r"bytes_per_s: 0\.25 is not legal; give a number >= 1"):
         fabric_of(replace(pcie_hosts(2, 2, gbit_per_s=10), network=slow))
-    with pytest.raises(InputError, match="world_size: 8000000 ranks are not legal; give 1000000 at most"):
+    with pytest.raises(
+        InputError, match="world_size: 8000000 is not legal; give an integer >= 1, at most 1000000"
+    ):
         fabric_of(dgx_h100(1_000_000))
     with pytest.raises(InputError, match="generation: 'volta' is not legal; give one of ampere, hopper"):
         preset("hgx_ethernet", hosts=2, gbit_per_s=25, generation="volta")

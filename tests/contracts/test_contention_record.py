@@ -1,4 +1,4 @@
-"""Slow ranks and ports, and curves beside another job: within 10 %, from what was measured alone."""
+"""Slow ranks and ports: within 10 %, from what was measured alone."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,8 +9,6 @@ from statistics import median
 import pytest
 
 import sim
-from sim.clusters.links import hardware_beside
-from sim.clusters.machines import boxed_cluster
 from sim.costs.service_time import all_reduce_ns
 from sim.formats.record_files import box_in
 from sim.nouns.hardware import Hardware
@@ -43,15 +41,11 @@ def curves() -> dict[str, Hardware]:
 
 
 def predicted_curves() -> Iterator[tuple[Hardware, Hardware]]:
-    """Each curve that was measured beside another job, or in a box with a slow port, with its prediction."""
+    """Each curve that was measured in a box with a slow port, with its prediction."""
     alone = {box_of(one): one for one in curves().values() if "beside" not in one.provenance}
-    for measured in curves().values():
-        box, beside = box_of(measured), measured.provenance.get("beside")
-        if beside is not None:
-            cluster = boxed_cluster(box.rates_bits, box.uplink_bits)
-            others = [f"host{host}.gpu0" for host in beside["hosts"]]
-            yield measured, hardware_beside(alone[box], cluster, box.ranks, [others])
-        elif len(set(box.rates_bits)) > 1:
+    for measured in alone.values():
+        box = box_of(measured)
+        if len(set(box.rates_bits)) > 1:
             even = next(b for b in alone if b.hosts == box.hosts and len(set(b.rates_bits)) == 1)
             yield measured, carried_to(alone[even], even, box)
 
@@ -63,9 +57,9 @@ def test_both_kinds_were_measured() -> None:
     assert any(one.slow for one in found)
 
 
-def test_curves_beside_a_job_and_over_a_slow_port_come_out_of_the_graph() -> None:
+def test_curves_over_a_slow_port_come_out_of_the_graph() -> None:
     pairs = list(predicted_curves())
-    assert len(pairs) >= 2
+    assert pairs
     for measured, predicted in pairs:
         sizes = [point.num_bytes for point in measured.all_reduce if point.num_bytes >= LEAST_BYTES]
         assert sizes
