@@ -1,19 +1,15 @@
 """The compiled clock: what ``simpy_clock`` plays, as machine code, to the nanosecond.
 
-Ranks come to collectives in the order of their launches (where none follows another), so what a rank does
-until it comes to one depends on others only by when the last of them came to those before. Many ranks are
-therefore played in turns: each until it comes to the next collective, then the last of them is known to all.
+All ranks take channels for their collectives in one order, so what a rank does until it comes to one depends
+on others only by when the last of them came to those before. Ranks are therefore played in turns: each until
+it comes to the next collective, then the last of them is known to all.
 """
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from sim.clock import simpy_clock
 from sim.clock.arrays import Floats, Ints
 from sim.clock.machine_code import compiled
 from sim.clock.program import (
@@ -28,289 +24,188 @@ from sim.clock.program import (
     WAIT,
     Machine,
     Program,
+    check_length,
     check_ranks,
 )
 from sim.clock.timeline import Outcome
+from sim.errors import NotModelledError
 
 NEVER = 1 << 62
-_FEWEST_RANKS = 8192  # that are worth a thread
 
-# A rank between turns: columns of its state, and of each of its tasks (the last is the lane), of which what
-# is left is in 2**-20 ns.
-_ITEM, _BUSY, _NOW, _LAST_LAUNCH, _QUEUED, _TAKEN, _SERVED, _AWAITED = range(8)
-_SETTLING, _FOLLOWING, _HELD, END, _PAUSE = range(8, 13)
-_NUMBER, _LEFT, _SINCE, _RATE, _DUE = range(5)
-# Of each collective what happened when.
-_LAUNCHED, _CAME, _STARTED = range(3)
+# Columns of a lane's items, and of collectives: ns alone, and if it waited for its channel; whether it is a
+# small message, and whether it keeps its channel while it settles, 1 or 0; ns until its result can be used;
+# the collective that it follows and the rank that is waited for, -1: none, the last.
+KIND, DURATION, NUMBER = range(3)
+SERVICE, QUEUED, SMALL, HOLDS, SETTLE, AFTER, ROOT = range(7)
+# Of each collective what happened when: its log, as in ``Outcome``; -1: not yet.
+LAUNCHED, TAKEN, STARTED, ENDED, USABLE = range(5)
+# A rank between turns: columns of its state, and of what is under way. That is a row for the lane (``_AT``:
+# the kind of its item) and one for each collective that has a channel or settles. Left is in 2**-20 ns.
+_ITEM, _NOW, _LAST_LAUNCH, _QUEUED, _TAKEN, _ROWS, _FREE, END = range(8)
+_AT, _OF, _LEFT, _SINCE, _RATE, _DUE = range(6)
+_CAME, _SENT, _SETTLES = range(3)
 
 
 class Sheet(NamedTuple):
-    """One micro-batch as each variant of a rank runs it.
-
-    ``kinds``, ``durations``, ``numbers`` [variants, items]: of each item of the lane what it is, for how many
-    ns, and the collective of a launch or a wait. ``services`` [rows, collectives]: in ns, one row for all
-    ranks or one a rank. Of each collective: ``small``: whether it is a small message, 1 or 0; ``roots``: the
-    rank that is waited for, -1: the last; ``queued``: its service if it waited for its channel, -1: the same;
-    ``settles``: ns from its end until its result can be used; ``holds``: whether it keeps its channel until
-    then, 1 or 0; ``follower``: the first that is launched because it ended; ``next``: of one that follows
-    another, the next that follows the same, -1: none. The last five are empty where there is no such thing.
-    """
+    """One micro-batch as each variant of a rank runs it: ``lanes`` [variants, items, columns], of which the
+    shorter are filled up with what takes no time, and ``collectives`` [collectives, columns]."""
 
     machine: Machine
-    kinds: Ints
-    durations: Ints
-    numbers: Ints
-    services: Ints
-    small: Ints
-    roots: Ints
-    queued: Ints
-    settles: Ints
-    holds: Ints
-    follower: Ints
-    next: Ints
+    lanes: Ints
+    collectives: Ints
 
 
 class Ranks(NamedTuple):
     """Ranks on their way; all arrays are by rank.
 
-    ``variants``: which variant each runs, ``rows``: with which row of services. ``paces``: factor on the
-    model's own work. ``stalled``: the item behind which the lane stands still; -1: none. ``queue`` holds the
-    times of launches, in their order; ``line`` the collectives that were launched, where they are not simply
-    one after the other; ``later`` the collectives that still settle, and those that are to follow, with their
-    times; ``behind``: which waited for their channel, 1 or 0. ``came``: when it came to each collective (had
-    launched it, and a channel for it), where ranks meet; ``ends`` and ``usables``: when it ended there and
-    its result could be used; ``passed`` and ``log``, where they are kept: when each item was through, and
-    what happened to each collective when.
+    ``variants``: which variant each runs. ``paces``: factor on the model's own work. ``stalled``: the item
+    behind which the lane stands still for ``stall_ns``; -1: none. ``queue`` holds time and number of each
+    launch in their order, ``log`` what happened to collectives, and ``ended``, where it is kept, when the
+    lane was through with each item.
     """
 
     variants: Ints
-    rows: Ints
     paces: Floats
     stalled: Ints
+    stall_ns: int
     states: Ints
     tasks: Ints
     queue: Ints
-    line: Ints
-    waiting: Ints
-    later: Ints
-    behind: Ints
-    came: Ints
-    ends: Ints
-    usables: Ints
-    passed: Ints
     log: Ints
+    ended: Ints
 
 
 @compiled
 def assemble(
-    sheet: Sheet,
-    variants: Ints,
-    paces: Floats,
-    stalled: Ints,
-    stall_ns: int,
-    begins: Ints,
-    meet: bool,
-    logs: bool,
+    sheet: Sheet, variants: Ints, paces: Floats, stalled: Ints, stall_ns: int, begins: Ints, keeps: bool
 ) -> Ranks:
     """Ranks that stand where their micro-batch begins, at ``begins`` ns; see ``play_ranks``."""
-    ranks, count, items = begins.size, sheet.services.shape[1], sheet.kinds.shape[1]
-    channels = min(sheet.machine.channels, max(count, 1))
-    follows, settles = sheet.follower.size > 0, sheet.settles.size > 0
-    states = np.zeros((ranks, _PAUSE + 1), np.int64)
-    rows = np.zeros(ranks, np.int64)
+    ranks, count, items = begins.size, sheet.collectives.shape[0], sheet.lanes.shape[1]
+    most = min(count, sheet.machine.channels)
+    for number in range(count):
+        if sheet.collectives[number, SETTLE] > 0:
+            most = count  # of those under way, since some settle without a channel
+    states = np.zeros((ranks, END + 1), np.int64)
+    tasks = np.zeros((ranks, 1 + most, _DUE + 1), np.int64)
     for rank in range(ranks):
-        state = states[rank]
-        state[_NOW] = state[_LAST_LAUNCH] = begins[rank]
-        state[_BUSY], state[END], state[_PAUSE] = IDLE, -1, stall_ns if stalled[rank] >= 0 else 0
-        rows[rank] = rank if sheet.services.shape[0] > 1 else 0
-    ends = np.full((ranks, count), -1)
+        states[rank, _NOW] = states[rank, _LAST_LAUNCH] = begins[rank]
+        states[rank, _ROWS], states[rank, _FREE] = 1, sheet.machine.channels
+        states[rank, END], tasks[rank, 0, _AT] = -1, IDLE
     return Ranks(
         variants,
-        rows,
         paces,
         stalled,
+        stall_ns,
         states,
-        np.zeros((ranks, channels + 1, _DUE + 1), np.int64),
-        np.zeros((ranks, count), np.int64),
-        np.zeros((ranks, count if follows else 0), np.int64),
-        np.zeros((ranks, channels), np.int64),
-        np.zeros((ranks, 3, count if settles else 0), np.int64),
-        np.zeros((ranks, sheet.queued.size), np.int64),
-        np.zeros((ranks, count if meet else 0), np.int64),
-        ends,
-        np.full((ranks, count), -1) if settles else ends,
-        np.zeros((ranks, items if logs else 0), np.int64),
-        np.zeros((ranks, 3, count if logs else 0), np.int64),
+        tasks,
+        np.zeros((ranks, count, 2), np.int64),
+        np.full((ranks, count, USABLE + 1), -1),
+        np.zeros((ranks, items if keeps else 0), np.int64),
     )
-
-
-@compiled
-def _use(sheet: Sheet, ranks: Ranks, rank: int, number: int, now: int, following: int) -> int:
-    """A collective's result is there: how many are to follow now, those that follow it included."""
-    ranks.usables[rank, number] = now
-    if sheet.follower.size > 0:
-        one = sheet.follower[number]
-        while one >= 0:
-            ranks.later[rank, 1, following], ranks.later[rank, 2, following] = one, now
-            following += 1
-            one = sheet.next[one]
-    return following
-
-
-@compiled
-def _end(
-    sheet: Sheet, ranks: Ranks, rank: int, number: int, now: int, settling: int, following: int, held: int
-) -> tuple[int, int, int]:
-    """A collective has ended: how many settle and follow now, and how many channels are held by those."""
-    ranks.ends[rank, number] = now
-    if sheet.settles.size > 0 and sheet.settles[number] > 0:
-        ranks.later[rank, 0, settling] = number
-        return settling + 1, following, held + sheet.holds[number]
-    return settling, _use(sheet, ranks, rank, number, now, following), held
 
 
 @compiled
 def advance(sheet: Sheet, ranks: Ranks, last: Ints, until: int) -> None:
-    """Play each rank until it comes to collective ``until``, or where there is none to its end.
+    """Play each rank until it has taken a channel for one collective more than ``until``, or to its end.
 
-    On entry each rank stands in the instant in which it came to the collective before ``until``, and ``last``
-    holds when the last rank came to each of those before. The loop is one function: cut into several, it
-    takes two to four times as long.
+    ``last``: when the last rank came to each collective that all of them have come to. The loop is one
+    function: cut into several, it takes two to four times as long.
     """
-    machine, small, services = sheet.machine, sheet.small, sheet.services
-    kinds, durations, numbers, settles, holds = (
-        sheet.kinds,
-        sheet.durations,
-        sheet.numbers,
-        sheet.settles,
-        sheet.holds,
-    )
-    tasks, queue, line, waiting, later = ranks.tasks, ranks.queue, ranks.line, ranks.waiting, ranks.later
-    behind, ends, usables, passed, log = ranks.behind, ranks.ends, ranks.usables, ranks.passed, ranks.log
-    channels, items = tasks.shape[1] - 1, kinds.shape[1]
-    lane = channels  # its row of ``tasks``, behind those of the channels
-    has_sequels, can_follow, keeps = settles.size > 0, sheet.follower.size > 0, passed.shape[1] > 0
-    has_queued = sheet.queued.size > 0
+    machine, lanes, collectives = sheet.machine, sheet.lanes, sheet.collectives
+    tasks, queue, log, ended = ranks.tasks, ranks.queue, ranks.log, ranks.ended
+    items, count, keeps = lanes.shape[1], collectives.shape[0], ended.shape[1] > 0
+    cost = machine.launch_cost_ns
+    blocks, follows = machine.launch_blocks_compute and cost > 0, False
+    for number in range(count):
+        follows = follows or collectives[number, AFTER] >= 0
     for rank in range(ranks.variants.size):
-        variant, row, state = ranks.variants[rank], ranks.rows[rank], ranks.states[rank]
-        item, busy, now, launched = state[_ITEM], state[_BUSY], state[_NOW], state[_LAST_LAUNCH]
-        queued, taken, served, awaited = state[_QUEUED], state[_TAKEN], state[_SERVED], state[_AWAITED]
-        settling, following, held = state[_SETTLING], state[_FOLLOWING], state[_HELD]
-        end, pause = state[END], state[_PAUSE]
-        while True:
+        variant, state = ranks.variants[rank], ranks.states[rank]
+        item, now, launched, queued = state[_ITEM], state[_NOW], state[_LAST_LAUNCH], state[_QUEUED]
+        taken, rows, free, busy = state[_TAKEN], state[_ROWS], state[_FREE], tasks[rank, 0, _AT]
+        has_come = False
+        while not has_come:
             # All that happens at this instant without taking time.
-            has_come = settled = False
+            settled = False
             while not settled:
                 settled = True
-                kept = 0
-                for k in range(awaited):
-                    number = waiting[rank, k]
-                    if last[number] > now:
-                        waiting[rank, kept] = number
-                        kept += 1
+                kept = 1
+                for k in range(1, rows):
+                    number, at, due = tasks[rank, k, _OF], tasks[rank, k, _AT], tasks[rank, k, _DUE]
+                    if at == _CAME:
+                        due = last[number]
+                        if due <= now:
+                            at = _SENT
+                            log[rank, number, STARTED] = now
+                            has_waited = log[rank, number, TAKEN] > log[rank, number, LAUNCHED]
+                            service = collectives[number, QUEUED if has_waited else SERVICE]
+                            tasks[rank, k, _LEFT], tasks[rank, k, _RATE] = service * FULL_SPEED, 0
+                            due = NEVER if service > 0 else now
+                    if at == _SENT and due <= now:
+                        at = _SETTLES
+                        log[rank, number, ENDED] = now
+                        due = now + collectives[number, SETTLE]
+                        free += 1 - collectives[number, HOLDS]
+                    if at == _SETTLES and due <= now:
+                        log[rank, number, USABLE] = now
+                        free += collectives[number, HOLDS]
                         continue
-                    if keeps:
-                        log[rank, _STARTED, number] = now
-                    service = services[row, number]
-                    if has_queued and behind[rank, number] and sheet.queued[number] >= 0:
-                        service = sheet.queued[number]
-                    if service > 0:
-                        tasks[rank, served, _NUMBER] = number
-                        tasks[rank, served, _LEFT] = service * FULL_SPEED
-                        tasks[rank, served, _RATE] = 0
-                        served += 1
-                    else:
-                        settled = False
-                        if has_sequels:
-                            settling, following, held = _end(
-                                sheet, ranks, rank, number, now, settling, following, held
-                            )
-                        else:
-                            ends[rank, number] = now
-                awaited = kept
-                while busy == IDLE:
-                    if pause > 0 and item == ranks.stalled[rank] + 1:
-                        busy = STALLED
-                        tasks[rank, lane, _LEFT], tasks[rank, lane, _RATE] = pause * FULL_SPEED, 0
-                        pause = 0
-                        break
-                    if item == items:
-                        break
-                    kind = kinds[variant, item]
-                    if kind == WAIT and usables[rank, numbers[variant, item]] < 0:
-                        break
-                    duration = durations[variant, item]
-                    if kind <= OPTIMIZER:
-                        duration = int(np.rint(duration * ranks.paces[rank]))
-                    elif kind == LAUNCH:
-                        if machine.launch_blocks_compute:
-                            duration = machine.launch_cost_ns
-                        if duration == 0:
-                            if machine.launch_blocks_compute:
-                                queue[rank, queued] = now
-                            else:
-                                launched = max(launched, now) + machine.launch_cost_ns
-                                queue[rank, queued] = launched
-                            if can_follow:
-                                line[rank, queued] = numbers[variant, item]
-                            queued += 1
-                    if keeps:
-                        passed[rank, item] = now
-                    if duration > 0:
+                    if kept < k:
+                        tasks[rank, kept] = tasks[rank, k]
+                    tasks[rank, kept, _AT], tasks[rank, kept, _DUE] = at, due
+                    kept += 1
+                rows = kept
+                while busy != IDLE or item < items:
+                    if busy == IDLE:
+                        kind, duration = lanes[variant, item, KIND], lanes[variant, item, DURATION]
+                        if kind == WAIT and log[rank, lanes[variant, item, NUMBER], USABLE] < 0:
+                            break
+                        if kind <= OPTIMIZER:
+                            duration = int(np.rint(duration * ranks.paces[rank]))
+                        elif kind == LAUNCH and blocks:
+                            duration = cost
                         busy = kind
-                        tasks[rank, lane, _LEFT], tasks[rank, lane, _RATE] = duration * FULL_SPEED, 0
-                    item += 1
-                if busy == IDLE and item == items and end < 0:
-                    end = now
-                if taken < queued and queue[rank, taken] <= now and served + awaited + held < channels:
-                    number = line[rank, taken] if can_follow else taken
+                        tasks[rank, 0, _LEFT], tasks[rank, 0, _RATE] = duration * FULL_SPEED, 0
+                        tasks[rank, 0, _DUE] = NEVER if duration > 0 else now
+                    if tasks[rank, 0, _DUE] > now:
+                        break
+                    was, busy = busy, IDLE
+                    if was == STALLED:
+                        continue
+                    if was == LAUNCH:
+                        number = lanes[variant, item, NUMBER]
+                        launched = now if blocks else max(launched, now) + cost
+                        log[rank, number, LAUNCHED] = launched
+                        queue[rank, queued, 0], queue[rank, queued, 1] = launched, number
+                        queued += 1
                     if keeps:
-                        log[rank, _LAUNCHED, number], log[rank, _CAME, number] = queue[rank, taken], now
-                    if has_queued:
-                        behind[rank, number] = queue[rank, taken] < now
-                    waiting[rank, awaited] = number
-                    awaited += 1
-                    taken += 1
+                        ended[rank, item] = now
+                    if item == ranks.stalled[rank]:
+                        busy = STALLED
+                        tasks[rank, 0, _LEFT], tasks[rank, 0, _RATE] = ranks.stall_ns * FULL_SPEED, 0
+                        tasks[rank, 0, _DUE] = NEVER
+                    item += 1
+                if item == items and busy == IDLE and state[END] < 0:
+                    state[END] = now
+                if taken < queued and free > 0 and queue[rank, taken, 0] <= now:
+                    tasks[rank, rows, _OF], tasks[rank, rows, _AT] = queue[rank, taken, 1], _CAME
+                    log[rank, queue[rank, taken, 1], TAKEN] = now
+                    rows, taken, free = rows + 1, taken + 1, free - 1
                     if taken > until:
                         has_come = True
                         break
                     settled = False
-                kept = 0
-                for k in range(settling):
-                    number = later[rank, 0, k]
-                    if ends[rank, number] + settles[number] > now:
-                        later[rank, 0, kept] = number
-                        kept += 1
-                        continue
-                    held -= holds[number]
-                    settled = False
-                    following = _use(sheet, ranks, rank, number, now, following)
-                settling = kept
-                if settled and following > 0:
+                elif follows:
                     # Callbacks come after all else of this instant, in the order of their collectives.
-                    while True:
-                        due = -1
-                        for k in range(following):
-                            if later[rank, 2, k] <= now and (
-                                due < 0 or later[rank, 1, k] < later[rank, 1, due]
-                            ):
-                                due = k
-                        if due < 0:
-                            break
-                        number = later[rank, 1, due]
-                        following -= 1
-                        later[rank, 1, due], later[rank, 2, due] = (
-                            later[rank, 1, following],
-                            later[rank, 2, following],
-                        )
+                    for number in range(count):
+                        after = collectives[number, AFTER]
+                        if after < 0 or log[rank, number, LAUNCHED] >= 0 or log[rank, after, USABLE] < 0:
+                            continue
                         place = queued
-                        while place > taken and queue[rank, place - 1] > now:
-                            queue[rank, place], line[rank, place] = (
-                                queue[rank, place - 1],
-                                line[rank, place - 1],
-                            )
+                        while place > taken and queue[rank, place - 1, 0] > now:
+                            queue[rank, place] = queue[rank, place - 1]
                             place -= 1
-                        queue[rank, place], line[rank, place] = now, number
+                        log[rank, number, LAUNCHED] = now
+                        queue[rank, place, 0], queue[rank, place, 1] = now, number
                         queued += 1
                         settled = False
             if has_come:
@@ -323,128 +218,67 @@ def advance(sheet: Sheet, ranks: Ranks, last: Ints, until: int) -> None:
                 rates = machine.copying_out
             elif busy in (IDLE, STALLED):
                 rates = machine.idle
-            own = rates.lane if served > 0 else FULL_SPEED
-            larger = served
-            if served > 1:
-                for k in range(served):
-                    larger -= small[tasks[rank, k, _NUMBER]]
-            sent = rates.shared if larger > 1 else rates.alone
-            light = rates.alone if served < 2 else rates.small if larger > 0 else rates.shared
-            then = NEVER
-            if taken < queued and served + awaited + held < channels:
-                then = queue[rank, taken]
-            for k in range(awaited):
-                then = min(then, last[waiting[rank, k]])
-            for k in range(settling):
-                then = min(then, ends[rank, later[rank, 0, k]] + settles[later[rank, 0, k]])
-            for k in range(following):
-                then = min(then, later[rank, 2, k])
-            working = served + (busy != IDLE)
-            for k in range(working):
-                task = k if k < served else lane
-                rate = own if task == lane else light if small[tasks[rank, task, _NUMBER]] else sent
-                if rate != tasks[rank, task, _RATE]:
-                    tasks[rank, task, _LEFT] -= (now - tasks[rank, task, _SINCE]) * tasks[rank, task, _RATE]
-                    tasks[rank, task, _SINCE], tasks[rank, task, _RATE] = now, rate
-                    tasks[rank, task, _DUE] = now + (tasks[rank, task, _LEFT] + rate - 1) // rate
-                then = min(then, tasks[rank, task, _DUE])
+            under_way = larger = 0
+            for k in range(1, rows):
+                if tasks[rank, k, _AT] == _SENT:
+                    under_way += 1
+                    larger += 1 - collectives[tasks[rank, k, _OF], SMALL]
+            own = rates.lane if under_way > 0 else FULL_SPEED
+            heavy = rates.shared if larger > 1 else rates.alone
+            light = rates.alone if under_way < 2 else rates.small if larger > 0 else rates.shared
+            then = queue[rank, taken, 0] if taken < queued and free > 0 else NEVER
+            for k in range(0 if busy != IDLE else 1, rows):
+                if k == 0 or tasks[rank, k, _AT] == _SENT:
+                    rate = own
+                    if k > 0:
+                        rate = light if collectives[tasks[rank, k, _OF], SMALL] else heavy
+                    if rate != tasks[rank, k, _RATE]:
+                        tasks[rank, k, _LEFT] -= (now - tasks[rank, k, _SINCE]) * tasks[rank, k, _RATE]
+                        tasks[rank, k, _SINCE], tasks[rank, k, _RATE] = now, rate
+                        tasks[rank, k, _DUE] = now + (tasks[rank, k, _LEFT] + rate - 1) // rate
+                then = min(then, tasks[rank, k, _DUE])
             if then == NEVER:
                 break  # nothing is left, or the lane waits for what is never launched
             now = then
-            kept = 0
-            for k in range(served):
-                if tasks[rank, k, _DUE] == now:
-                    number = tasks[rank, k, _NUMBER]
-                    if has_sequels:
-                        settling, following, held = _end(
-                            sheet, ranks, rank, number, now, settling, following, held
-                        )
-                    else:
-                        ends[rank, number] = now
-                else:
-                    if kept < k:
-                        tasks[rank, kept] = tasks[rank, k]
-                    kept += 1
-            served = kept
-            if busy != IDLE and tasks[rank, lane, _DUE] == now:
-                if busy == LAUNCH:
-                    queue[rank, queued] = now
-                    if can_follow:
-                        line[rank, queued] = numbers[variant, item - 1]
-                    queued += 1
-                if keeps and busy != STALLED:
-                    passed[rank, item - 1] = now
-                busy = IDLE
-        state[_ITEM], state[_BUSY], state[_NOW], state[_LAST_LAUNCH] = item, busy, now, launched
-        state[_QUEUED], state[_TAKEN], state[_SERVED], state[_AWAITED] = queued, taken, served, awaited
-        state[_SETTLING], state[_FOLLOWING], state[_HELD] = settling, following, held
-        state[END], state[_PAUSE] = end, pause
-        if until < ranks.came.shape[1]:
-            ranks.came[rank, until] = now
+        state[_ITEM], state[_NOW], state[_LAST_LAUNCH], state[_QUEUED] = item, now, launched, queued
+        state[_TAKEN], state[_ROWS], state[_FREE], tasks[rank, 0, _AT] = taken, rows, free, busy
 
 
 @compiled
-def play_alone(
-    machine: Machine, kinds: Ints, durations: Ints, numbers: Ints, services: Ints, small: Ints
-) -> int:
-    """When one rank, alone from 0 ns on, has its gradients.
-
-    Arguments as in ``Sheet``, of one variant and one row; collectives do not settle or follow.
-    """
-    one, none = np.zeros(1, np.int64), np.zeros(0, np.int64)
-    sheet = Sheet(
-        machine,
-        kinds.reshape(1, -1),
-        durations.reshape(1, -1),
-        numbers.reshape(1, -1),
-        services.reshape(1, -1),
-        small,
-        none,
-        none,
-        none,
-        none,
-        none,
-        none,
-    )
-    ranks = assemble(sheet, one, np.ones(1), one - 1, 0, one, False, False)
-    advance(sheet, ranks, np.full(services.size, -NEVER), services.size)
+def play_alone(sheet: Sheet) -> int:
+    """When one rank, alone from 0 ns on, is through with its lane."""
+    none = np.zeros(1, np.int64)
+    ranks = assemble(sheet, none, np.ones(1), none - 1, 0, none, False)
+    count = sheet.collectives.shape[0]
+    advance(sheet, ranks, np.full(count, -NEVER), count)
     return int(ranks.states[0, END])
 
 
-def make_sheet(programs: Sequence[Program], services_ns: Sequence[Sequence[int]]) -> Sheet:
-    """What is played: ``programs`` as variants, ``services_ns`` [rows][collectives]."""
-    first, count = programs[0], len(programs[0].collectives)
-    items = np.zeros((3, len(programs), max(len(program.lane) for program in programs)), np.int64)
-    items[0] = READY  # shorter lanes are filled up with what takes no time
+def make_sheet(programs: Sequence[Program]) -> Sheet:
+    """What is played: ``programs`` as variants.
+
+    Raises:
+        InputError, NotModelledError: they do not launch the same, see ``check_ranks``.
+    """
+    check_ranks(programs)
+    first = programs[0]
+    lanes = np.zeros((len(programs), max(len(program.lane) for program in programs), 3), np.int64)
+    lanes[:, :, KIND] = READY
     for variant, program in enumerate(programs):
-        items[:, variant, : len(program.lane)] = np.array([item[:3] for item in program.lane], np.int64).T
-    sizes = np.array([one.num_bytes for one in first.collectives], np.int64)
-    queued, settles, holds, follower, behind = (np.zeros(0, np.int64) for _ in range(5))
-    if any(one.queued_ns is not None for one in first.collectives):
-        waited = [-1 if one.queued_ns is None else one.queued_ns for one in first.collectives]
-        queued = np.array(waited, np.int64)
-    if first.follows or any(one.settle_ns for one in first.collectives):
-        settles = np.array([one.settle_ns for one in first.collectives])
-        holds = np.array([one.settle_ns > 0 and one.holds_channel for one in first.collectives], np.int64)
-    if first.follows:
-        follower, behind = np.full((2, count), -1)
-        for k in reversed(range(count)):  # so that the first that follows comes first
-            if (after := first.collectives[k].after) is not None:
-                follower[after], behind[k] = k, follower[after]
-    return Sheet(
-        first.machine,
-        items[0],
-        items[1],
-        items[2],
-        np.array(services_ns, np.int64).reshape(len(services_ns), count),
-        (sizes < first.machine.small_bytes).astype(np.int64),
-        np.array([-1 if one.root is None else one.root for one in first.collectives], np.int64),
-        queued,
-        settles,
-        holds,
-        follower,
-        behind,
-    )
+        lanes[variant, : len(program.lane)] = [item[:3] for item in program.lane]
+    collectives = [
+        (
+            one.service_ns,
+            one.service_ns if one.queued_ns is None else one.queued_ns,
+            one.num_bytes < first.machine.small_bytes,
+            one.settle_ns > 0 and one.holds_channel,
+            one.settle_ns,
+            -1 if one.after is None else one.after,
+            -1 if one.root is None else one.root,
+        )
+        for one in first.collectives
+    ]
+    return Sheet(first.machine, lanes, np.array(collectives, np.int64).reshape(-1, ROOT + 1))
 
 
 def play_ranks(
@@ -455,40 +289,43 @@ def play_ranks(
     stall_ns: int,
     begins: Ints,
     *,
-    meet: bool = True,
-    logs: bool = False,
-) -> tuple[Ranks, Ints]:
+    keeps: bool = False,
+) -> Ranks:
     """One micro-batch of ranks that begin it at ``begins``, ns; all other arguments by rank too.
 
     Args:
-        sheet: what they run; collectives that follow others are for ranks that do not ``meet``.
+        sheet: what they run.
         variants: which variant each runs.
         paces: factor on the model's own work.
-        stalled: the item after which the lane stands still for ``stall_ns``; -1: none.
+        stalled: the item behind which the lane stands still for ``stall_ns``; -1: none.
         stall_ns: see there.
         begins: see above.
-        meet: whether a collective starts when the last rank has come to it. False: as soon as each has.
-        logs: keep when each item and each collective began and ended.
+        keeps: keep when the lane was through with each item.
 
     Returns:
-        The ranks, each at its end, and when the last of them came to each collective.
+        The ranks, each at its end: ``states[:, END]`` and ``log``, ns on the clock of ``begins``.
+
+    Raises:
+        InputError: a step that is too long.
+        NotModelledError: ranks that come to their collectives in different orders.
     """
-    count = sheet.services.shape[1]
-    last = np.zeros(count, np.int64) if meet else np.full(count, -NEVER)
-    ranks = assemble(sheet, variants, paces, stalled, stall_ns, begins, meet, logs)
-    workers = max(1, min(os.cpu_count() or 1, begins.size // _FEWEST_RANKS))
-    edges = [begins.size * k // workers for k in range(workers + 1)]
-    parts = [Ranks._make(column[first:stop] for column in ranks) for first, stop in pairwise(edges)]
-    with ThreadPoolExecutor(workers) as pool:  # starts no thread before it is given work
-        for turn in range(0 if meet else count, count + 1):
-            if workers == 1:
-                advance(sheet, ranks, last, turn)
-            else:
-                list(pool.map(lambda part, turn=turn: advance(sheet, part, last, turn), parts))
-            if turn < count:
-                root = sheet.roots[turn]
-                last[turn] = ranks.came[:, turn].max() if root < 0 else ranks.came[root, turn]
-    return ranks, last
+    count = sheet.collectives.shape[0]
+    lane_ns = float(sheet.lanes[:, :, DURATION].sum(axis=1).max() * max(1.0, paces.max()))
+    launches_ns = sheet.lanes.shape[1] * sheet.machine.launch_cost_ns
+    check_length("ranks", lane_ns + launches_ns + float(sheet.collectives[:, SERVICE].sum()) + stall_ns)
+    ranks = assemble(sheet, variants, paces, stalled, stall_ns, begins, keeps)
+    meet = begins.size > 1
+    last = np.full(count, NEVER if meet else -NEVER)
+    for turn in range(0 if meet else count, count + 1):
+        advance(sheet, ranks, last, turn)
+        if turn < count:
+            numbers = ranks.queue[:, turn, 1]
+            number = numbers[0]
+            if ranks.states[:, _TAKEN].min() <= turn or (numbers != number).any():
+                raise NotModelledError("ranks: they come to their collectives in different orders")
+            came, root = ranks.log[:, number, TAKEN], sheet.collectives[number, ROOT]
+            last[number] = came.max() if root < 0 else came[root]
+    return ranks
 
 
 def play(program: Program) -> Outcome:
@@ -502,17 +339,12 @@ def play_together(programs: Sequence[Program], begins_ns: Sequence[int]) -> tupl
     Raises:
         InputError, NotModelledError: as there.
     """
-    check_ranks(programs, begins_ns)
-    meet = len(programs) > 1
-    if meet and programs[0].follows:  # in an order that time alone decides
-        return simpy_clock.play_together(programs, begins_ns)
-    sheet = make_sheet(programs, [[one.service_ns for one in of.collectives] for of in programs])
     order, begins = np.arange(len(programs)), np.array(begins_ns, np.int64)
-    ranks, _ = play_ranks(sheet, order, np.ones(order.size), order * 0 - 1, 0, begins, meet=meet, logs=True)
+    ranks = play_ranks(make_sheet(programs), order, np.ones(order.size), order * 0 - 1, 0, begins, keeps=True)
     assert (ranks.states[:, END] >= begins).all(), "a lane waits for what is never launched"
-    columns = (ranks.passed, *ranks.log.transpose(1, 0, 2), ranks.ends, ranks.usables)
-    told = zip(programs, *((column - begins[:, None]).tolist() for column in columns), strict=True)
+    ended = (ranks.ended - begins[:, None]).tolist()
+    logs = (ranks.log - begins[:, None, None]).transpose(0, 2, 1).tolist()
     return tuple(
         Outcome(program, tuple(passed[: len(program.lane)]), *map(tuple, times))
-        for program, passed, *times in told
+        for program, passed, times in zip(programs, ended, logs, strict=True)
     )

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from itertools import zip_longest
 from math import ceil, prod
 from statistics import median
 from typing import NamedTuple
 
-from sim.errors import InputError
+from sim.errors import InputError, NotModelledError
 from sim.nouns.collective import Collective, EarlyLaunch
 from sim.nouns.hardware import Curve, Hardware
 from sim.nouns.workload import Workload
@@ -194,17 +195,11 @@ class Program:
     early_launches: tuple[EarlyLaunch, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def check_length(self, whose: str, services_ns: Sequence[int] | None = None) -> None:
-        """Raise ``InputError`` if it is longer than can be played, where its collectives take so long."""
+    def check_length(self, whose: str) -> None:
+        """Raise ``InputError`` if it is longer than can be played."""
         lane = sum(item.duration_ns for item in self.lane)
         launches = len(self.collectives) * self.machine.launch_cost_ns
-        sent = [one.service_ns for one in self.collectives] if services_ns is None else services_ns
-        check_length(whose, lane + launches + sum(sent))
-
-    @property
-    def follows(self) -> bool:
-        """Whether any collective follows another, so that time alone orders them."""
-        return any(one.after is not None for one in self.collectives)
+        check_length(whose, lane + launches + sum(one.service_ns for one in self.collectives))
 
     @property
     def before(self) -> tuple[Collective, ...]:
@@ -226,43 +221,40 @@ class Program:
         return next((at for at, item in enumerate(self.lane) if item.kind == mark), otherwise)
 
 
-def check_ranks(programs: Sequence[Program], begins_ns: Sequence[int]) -> None:
-    """Raise ``InputError`` unless there is a program a rank, each alike the first."""
-    if len(programs) != len(begins_ns) or not programs:
-        raise InputError(
-            f"begins_ns: {len(begins_ns)} instants for {len(programs)} programs; give one a rank"
-        )
+def check_ranks(programs: Sequence[Program]) -> None:
+    """Raise unless all launch the same collectives in one order, on machines alike.
+
+    Raises:
+        InputError: they send something else, or in another order; of collectives that follow others, whose
+            order time alone decides, each is compared with the other rank's.
+        NotModelledError: effects of the machine that are in the recorded times of some alone.
+    """
+    first = programs[0]
     for rank, program in enumerate(programs):
-        if program is not programs[0]:
-            check_alike(programs[0], program, 0, f"rank {rank}")
-
-
-def check_alike(mine: Program, theirs: Program, micro_batch: int, whose: str = "slowest") -> None:
-    """Raise ``InputError`` unless both launch the same in one order; the error calls ``theirs`` ``whose``."""
-    ours, others = _launched(mine), _launched(theirs)
-    for place, (one, two) in enumerate(zip(ours, others, strict=False)):
-        if one != two:
-            raise InputError(
-                f"{whose}: its collective {place} of micro-batch {micro_batch} is {_words(two)}, and "
-                f"{_words(one)} here; give the same model under the same assignment"
+        if program is first:
+            continue
+        for place, (mine, theirs) in enumerate(zip_longest(_launched(first), _launched(program))):
+            if mine != theirs:
+                raise InputError(
+                    f"rank {rank}: its collective {place} is {_words(theirs)}, and {_words(mine)} on the "
+                    f"first; give the same model under the same assignment"
+                )
+        if program.machine != first.machine:
+            raise NotModelledError(
+                f"rank {rank}: its times include other effects than the first rank's; make their "
+                f"ready_includes alike"
             )
-    if len(ours) != len(others):
-        raise InputError(
-            f"{whose}: it sends {len(others)} collectives in micro-batch {micro_batch}, and {len(ours)} are "
-            f"sent here; give the same model under the same assignment"
-        )
 
 
 def _launched(program: Program) -> list[Collective]:
-    """What travels, in the order of launches; chained collectives, which time alone orders, come last."""
-    return [_travels(one) for one in sorted(program.collectives, key=lambda one: one.after is not None)]
+    """What travels, in the order of launches, those that follow others last: without phase and gradient, in
+    which ranks may differ."""
+    in_order = sorted(program.collectives, key=lambda one: one.after is not None)
+    return [replace(one, phase="backward", gradient=None) for one in in_order]
 
 
-def _travels(collective: Collective) -> Collective:
-    """The collective without its times, its phase and its gradient, in which ranks may differ."""
-    return replace(collective, service_ns=0, queued_ns=None, settle_ns=0, phase="backward", gradient=None)
-
-
-def _words(collective: Collective) -> str:
+def _words(collective: Collective | None) -> str:
+    if collective is None:
+        return "none"
     bucket = "" if collective.bucket is None else f", bucket {collective.bucket}"
     return f"{collective.kind} of {collective.elements} {collective.dtype}{bucket}"

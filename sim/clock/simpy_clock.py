@@ -141,6 +141,7 @@ class Rank:
         self.stretch = Stretch(env, program.machine)
         self.channels = simpy.Resource(env, capacity=program.machine.channels)
         self.launches = simpy.Store(env)
+        self.taken: list[int] = []
         self.ended: list[int] = []
         self.log = [[0] * len(program.collectives) for _ in range(5)]
         self.usable = [env.event() for _ in program.collectives]
@@ -188,6 +189,7 @@ class Rank:
         collective, meeting = self.program.collectives[number], self.meetings[number]
         yield channel
         self.log[TAKEN][number] = self.now
+        self.taken.append(number)
         meeting.missing -= 1
         if collective.root == self.number if collective.root is not None else not meeting.missing:
             meeting.all_here.succeed()
@@ -232,10 +234,10 @@ def play_together(programs: Sequence[Program], begins_ns: Sequence[int]) -> tupl
     Outcomes count from the rank's own begin. The next micro-batch begins where the lane of this one ends.
 
     Raises:
-        InputError: programs that do not launch the same collectives in the same order, or not one a rank.
-        NotModelledError: ranks that wait for each other for ever.
+        InputError, NotModelledError: ranks that do not launch the same collectives, see ``check_ranks``, or
+            come to them in different orders.
     """
-    check_ranks(programs, begins_ns)
+    check_ranks(programs)
     env = simpy.Environment(min(begins_ns))
     meetings = [Meeting(len(programs), env.event()) for _ in programs[0].collectives]
     both = enumerate(zip(programs, begins_ns, strict=True))
@@ -243,8 +245,6 @@ def play_together(programs: Sequence[Program], begins_ns: Sequence[int]) -> tupl
     for rank in ranks:
         env.process(rank.lane())
     env.run()
-    if any(meeting.missing for meeting in meetings):
-        raise NotModelledError(
-            "ranks: they reach their collectives in different orders and wait for each other for ever"
-        )
+    if any(meeting.missing for meeting in meetings) or any(rank.taken != ranks[0].taken for rank in ranks):
+        raise NotModelledError("ranks: they come to their collectives in different orders")
     return tuple(Outcome(rank.program, tuple(rank.ended), *map(tuple, rank.log)) for rank in ranks)

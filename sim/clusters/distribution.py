@@ -14,8 +14,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sim.clock.arrays import Floats, Ints
-from sim.clock.program import MOST_NS
-from sim.clock.ranks import Lanes, Together, make_lanes, play
+from sim.clock.play import (
+    DURATION,
+    END,
+    KIND,
+    QUEUED,
+    SERVICE,
+    STARTED,
+    TAKEN,
+    Sheet,
+    make_sheet,
+    play_ranks,
+)
+from sim.clock.program import BACKWARD, MOST_NS, Program
 from sim.clusters.ranks import Brought, Crew, Ranks, make_crew
 from sim.costs.doubts import doubts_about
 from sim.errors import InputError
@@ -156,38 +167,40 @@ class VariedStep:
     def __init__(self, crew: Crew, hardware: Hardware, assignment: Assignment) -> None:
         written = [write(workload, hardware, assignment) for workload in crew.variants]
         self.crew = crew
-        self.batches = [
-            make_lanes(crew.variants, programs, number)
-            for number, programs in enumerate(zip(*written, strict=True))
-        ]
+        self.programs = written[0]
+        self.sheets = [make_sheet(programs) for programs in zip(*written, strict=True)]
         if self.cells > MOST_CELLS:
             raise InputError(
                 f"world_size: {len(crew):,} ranks with {self.cells // len(crew):,} collectives are more than "
                 f"{MOST_CELLS:,} together; give fewer ranks or larger buckets"
             )
-        if crew.ranks.stall_probability and any((one.until_ns[:, -1] == 0).any() for one in self.batches):
+        self._untils_ns = [
+            np.where(lanes[:, :, KIND] == BACKWARD, lanes[:, :, DURATION], 0).cumsum(axis=1)
+            for _, lanes, _ in self.sheets
+        ]
+        if crew.ranks.stall_probability and any((until[:, -1] == 0).any() for until in self._untils_ns):
             raise InputError("stall_probability: a backward without work cannot be interrupted; give 0")
         self.scatter = read_scatter(hardware)
         self.jitters = self.scatter.known > 0 and hardware.world_size > 1
-        self._places = [_places(lanes, crew.variants[0], assignment) for lanes in self.batches]
+        self._places = [_places(program, crew.variants[0], assignment) for program in self.programs]
 
     @property
     def sent(self) -> int:
         """Collectives that are launched in backward, of all micro-batches."""
-        slices = [lanes.programs[0].of_backward for lanes in self.batches]
+        slices = [program.of_backward for program in self.programs]
         return sum(one.stop - one.start for one in slices)
 
     @property
     def cells(self) -> int:
         """Ranks times collectives, of the largest micro-batch."""
-        return len(self.crew) * max(1, *(lanes.count for lanes in self.batches))
+        return len(self.crew) * max(1, *(len(program.collectives) for program in self.programs))
 
     def stalls(self, brought: Brought) -> list[Ints]:
         """The interrupted item of each rank's lane in each micro-batch, -1 where none is."""
-        made = [np.full(len(self.crew), -1, dtype=np.int64) for _ in self.batches]
+        made = [np.full(len(self.crew), -1, dtype=np.int64) for _ in self.sheets]
         for rank, share in zip(brought.stalled.tolist(), brought.where.tolist(), strict=True):
             variants = brought.variants[:, rank]
-            untils = [one.until_ns[k] for one, k in zip(self.batches, variants, strict=True)]
+            untils = [until[k] for until, k in zip(self._untils_ns, variants, strict=True)]
             ends = np.cumsum([until[-1] for until in untils])
             done = int(share * ends[-1])
             batch = int(np.searchsorted(ends, done, side="right"))
@@ -195,35 +208,37 @@ class VariedStep:
             made[batch][rank] = np.searchsorted(untils[batch], done - before, side="right")
         return made
 
-    def services(self, luck: Floats | None) -> list[list[Ints]]:
-        """Service times of each micro-batch's collectives [steps][micro-batch], with the jitter of single
-        all-reduces by ``luck`` [steps, micro-batches, gradients], where the calibration kept any."""
-        steps = 1 if luck is None else len(luck)
-        made: list[list[Ints]] = [[] for _ in range(steps)]
-        for batch, (lanes, places) in enumerate(zip(self.batches, self._places, strict=True)):
-            table = np.repeat(lanes.services_ns[None, :], steps, axis=0)
-            jittered = places >= 0
-            if luck is not None and jittered.any():
-                wires = _wires(lanes)[jittered]
-                factors = self.scatter.jitter(wires, luck[:, batch, places[jittered]])
-                table[:, jittered] = np.rint(np.minimum(table[:, jittered] * factors, MOST_NS))
-            for step in range(steps):
-                made[step].append(table[step])
+    def varied(self, luck: Floats | None) -> list[tuple[Sheet, ...]]:
+        """What is played [steps][micro-batch], with the jitter of single all-reduces by ``luck`` [steps,
+        micro-batches, gradients], where the calibration kept any."""
+        if luck is None:
+            return [tuple(self.sheets)]
+        batches = range(len(self.sheets))
+        return list(zip(*(self._varied(batch, luck[:, batch]) for batch in batches), strict=True))
+
+    def _varied(self, batch: int, luck: Floats) -> list[Sheet]:
+        sheet, places = self.sheets[batch], self._places[batch]
+        known = places >= 0
+        if not known.any():
+            return [sheet] * len(luck)
+        wires = np.array([one.num_bytes for one in self.programs[batch].collectives], dtype=np.int64)
+        factors = self.scatter.jitter(wires[known], luck[:, places[known]])
+        made = []
+        for times in np.rint(np.minimum(sheet.collectives[known, SERVICE] * factors, MOST_NS)):
+            collectives = sheet.collectives.copy()
+            collectives[known, SERVICE] = collectives[known, QUEUED] = times
+            made.append(sheet._replace(collectives=collectives))
         return made
 
 
-def _wires(lanes: Lanes) -> Ints:
-    return np.array([one.num_bytes for one in lanes.programs[0].collectives], dtype=np.int64)
-
-
-def _places(lanes: Lanes, workload: Workload, assignment: Assignment) -> Ints:
+def _places(program: Program, workload: Workload, assignment: Assignment) -> Ints:
     """For each collective the place, in ready order, of the gradient that it waits for, whose luck it has.
 
     -1 where nothing is known of how the collective varies.
     """
     place = {index: at for at, index in enumerate(workload.order())}
     made = []
-    for one in lanes.programs[0].collectives:
+    for one in program.collectives:
         is_known = one.kind == "all_reduce" and one.bucket is not None
         members = assignment.bucket_indices[one.bucket] if is_known and one.bucket is not None else ()
         made.append(max((place.get(index, 0) for index in members), default=-1))
@@ -244,26 +259,20 @@ def play_job(
     rolling, lucky = seed.spawn(2)
     luck = None
     if step.jitters:
-        shape = (steps + 1, len(step.batches), len(crew.variants[0].gradients))
+        shape = (steps + 1, len(step.sheets), len(crew.variants[0].gradients))
         luck = np.random.default_rng(lucky).standard_normal(shape)
-    services = step.services(luck)
+    varied = step.varied(luck)
     rank_waited, rank_last = np.zeros(len(crew), np.int64), np.zeros(len(crew))
     ends, finished = np.zeros(len(crew), np.int64), [0]
     rank_paces, stalled_steps = np.zeros(len(crew)), 0
-    for number, brought in enumerate(islice(crew.steps(rolling, len(step.batches)), steps + 1)):
-        stalls, times = step.stalls(brought), services[number % len(services)]
-        for batch, lanes in enumerate(step.batches):
-            bringing = Together(
-                variants=brought.variants[batch],
-                paces=brought.paces,
-                stalled=stalls[batch],
-                stall_ns=crew.ranks.stall_ns,
-                begins_ns=ends,
-            )
-            met = play(lanes.with_services(times[batch]), bringing)
-            ends, sent = met.lane_ends_ns, lanes.programs[0].of_backward
+    for number, brought in enumerate(islice(crew.steps(rolling, len(step.sheets)), steps + 1)):
+        stalls = step.stalls(brought)
+        for batch, sheet in enumerate(varied[number % len(varied)]):
+            variants = brought.variants[batch]
+            met = play_ranks(sheet, variants, brought.paces, stalls[batch], crew.ranks.stall_ns, ends)
+            ends, log = met.states[:, END].copy(), met.log[:, step.programs[batch].of_backward]
             if number:
-                waits = met.last_ns[sent] - met.came_ns[:, sent]
+                waits = log[:, :, STARTED] - log[:, :, TAKEN]
                 rank_waited += waits.sum(axis=1)
                 was_last = waits == 0
                 sharing = was_last.sum(axis=0)
@@ -342,8 +351,7 @@ def compare_assignments(
 
     Raises:
         InputError: an argument that is not legal, or ranks that there are not.
-        NotModelledError: ranks that wait for each other for ever, or too many for collectives that follow
-            one another.
+        NotModelledError: ranks that come to their collectives in different orders.
     """
     if not assignments:
         raise InputError("assignments: none is not legal; give at least one")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 from sim.clock import simpy_clock
-from sim.clock.program import Program, check_alike
+from sim.clock.program import Program
 from sim.clock.timeline import Outcome, make_timeline
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import Assignment
@@ -93,16 +93,14 @@ def _play_step(ranks: Sequence[Sequence[Program]], engine: Engine) -> tuple[list
 
     outcomes: list[Outcome] = []
     ends = [0] * len(ranks)
-    for number, programs in enumerate(zip(*ranks, strict=True)):
+    for programs in zip(*ranks, strict=True):
         if len(ranks) == 1 and outcomes and programs[0] == outcomes[-1].program:
             played: tuple[Outcome, ...] = (outcomes[-1],)  # equal neighbours are played once
         else:
-            for theirs in programs[1:]:
-                check_alike(programs[0], theirs, number)
             try:
                 played = play_together(programs, ends)
-            except NotModelledError as error:
-                raise NotModelledError(f"slowest: {error}") from None
+            except (InputError, NotModelledError) as error:
+                raise type(error)(f"slowest: {error}") from None
         ends = [end + outcome.lane_end_ns for end, outcome in zip(ends, played, strict=True)]
         outcomes.append(played[0])
     return outcomes, ends[0]

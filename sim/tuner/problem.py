@@ -17,7 +17,18 @@ import numpy as np
 
 from sim.clock.arrays import Flags, Ints
 from sim.clock.machine_code import compiled
-from sim.clock.play import play_alone
+from sim.clock.play import (
+    AFTER,
+    DURATION,
+    KIND,
+    NUMBER,
+    QUEUED,
+    ROOT,
+    SERVICE,
+    SMALL,
+    Sheet,
+    play_alone,
+)
 from sim.clock.program import (
     BACKWARD,
     COPY_BACK,
@@ -431,31 +442,32 @@ def play_step(
     count, places = stops.size, work.size
     # The lane, item by item where collectives stretch it, else as one item for each bucket.
     fine = machine.computing.lane != FULL_SPEED or machine.copying_in.lane != FULL_SPEED
-    most = 3 * count + 1 + 2 * places
-    kinds, durations, numbers = np.empty(most, np.int64), np.zeros(most, np.int64), np.zeros(most, np.int64)
+    lane = np.zeros((1, 3 * count + 1 + (2 * places if fine else count), 3), np.int64)
     item = place = computing = 0
     for bucket in range(count):
         while place <= stops[bucket]:
             if fine:
-                kinds[item], durations[item] = BACKWARD, work[place]
-                kinds[item + 1], durations[item + 1] = COPY_IN, copy_in[place]
+                lane[0, item, KIND], lane[0, item, DURATION] = BACKWARD, work[place]
+                lane[0, item + 1, KIND], lane[0, item + 1, DURATION] = COPY_IN, copy_in[place]
                 item += 2
             computing += work[place] + copy_in[place]
             place += 1
         if not fine:
-            kinds[item], durations[item] = BACKWARD, computing
+            lane[0, item, KIND], lane[0, item, DURATION] = BACKWARD, computing
             computing = 0
             item += 1
-        kinds[item], numbers[item] = LAUNCH, bucket
+        lane[0, item, KIND], lane[0, item, NUMBER] = LAUNCH, bucket
         item += 1
-    kinds[item], durations[item] = BACKWARD, tail
+    lane[0, item, KIND], lane[0, item, DURATION] = BACKWARD, tail
     item += 1
+    collectives = np.zeros((count, ROOT + 1), np.int64)
     for bucket in range(count):
-        kinds[item], numbers[item] = WAIT, bucket
-        kinds[item + 1], durations[item + 1] = COPY_BACK, copies_back[bucket]
+        lane[0, item, KIND], lane[0, item, NUMBER] = WAIT, bucket
+        lane[0, item + 1, KIND], lane[0, item + 1, DURATION] = COPY_BACK, copies_back[bucket]
         item += 2
-    small = (wires < machine.small_bytes).astype(np.int64)
-    return play_alone(machine, kinds[:item], durations[:item], numbers[:item], services, small)
+        collectives[bucket, SERVICE] = collectives[bucket, QUEUED] = services[bucket]
+        collectives[bucket, SMALL], collectives[bucket, AFTER] = wires[bucket] < machine.small_bytes, -1
+    return play_alone(Sheet(machine, lane, collectives))
 
 
 @compiled

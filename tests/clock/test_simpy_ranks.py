@@ -95,10 +95,5 @@ def test_ranks_that_send_in_another_order_are_refused(play_together: PlayTogethe
     theirs = replace(mine, ready_order=(2, 0, 1))
     assignment = assign(mine, "per-parameter-async")
     programs = [program for one in (mine, theirs) for program in write(one, wired({4: 0}), assignment)]
-    with pytest.raises(InputError, match=r"rank 1: its collective 1 .* bucket 0, and .* bucket 1 here"):
+    with pytest.raises(InputError, match=r"rank 1: its collective 1 .* bucket 0, and .* bucket 1 on"):
         play_together(programs, [0, 0])
-
-
-def test_as_many_begins_as_programs() -> None:
-    with pytest.raises(InputError, match=r"begins_ns: 2 instants for 0 programs"):
-        simpy_clock.play_together([], [0, 0])
