@@ -1,4 +1,4 @@
-"""A running job: its steps against their prediction, the error, the parts of a step."""
+"""A running job: its steps against their prediction, and the error."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -10,16 +10,8 @@ from plotly.subplots import make_subplots
 
 from app.figures import style
 from sim.live.held import RECENT_STEPS, LiveReport
-from sim.truth.recorded_job import PARTS
 from sim.units import format_percent
 
-PART_WORDS: dict[str, str] = {
-    "before": "before forward",
-    "forward": "forward",
-    "backward": "backward",
-    "sync": "communication",
-    "optimizer": "optimizer",
-}
 MOST_POINTS = 1500
 _PLAIN_PERCENT = 98  # of the steps: the longest may leave the picture rather than flatten it
 _ROOM = {"l": 8, "r": 8, "t": 56, "b": 8}
@@ -38,7 +30,7 @@ def _rolling(values: Any, shown: Sequence[int]) -> list[float]:
 
 
 def steps_figure(report: LiveReport) -> go.Figure:
-    """Measured steps over their prediction, and the error below; the calibration window and drift marked."""
+    """Measured steps over their prediction, and the error below; the calibration window marked."""
     series, shown = report.series, drawn_steps(report)
     across = [int(series.step[at]) for at in shown]
     measured = [style.ms(series.step_ns[at]) for at in shown]
@@ -55,10 +47,7 @@ def steps_figure(report: LiveReport) -> go.Figure:
     for at, time, of in zip(shown, measured, predicted, strict=True):
         when = datetime.fromtimestamp(series.started_at[at] / 1e9, UTC)
         told = f", predicted {of:.2f} ms, {format_percent(time / of - 1, sign=True)}" if of else ""
-        texts.append(
-            f"<b>step {series.step[at]:,}</b>, {when:%H:%M:%S} UTC<br>measured {time:.2f} ms{told}"
-            f"<br>last to end backward: rank {series.last_rank[at]}"
-        )
+        texts.append(f"<b>step {series.step[at]:,}</b>, {when:%H:%M:%S} UTC<br>measured {time:.2f} ms{told}")
     look: dict[str, Any] = {"size": 4, "marker": {"opacity": 0.6}}
     below: dict[str, Any] = {"showlegend": False, **style.panel(2)}
     traces = [
@@ -74,11 +63,6 @@ def steps_figure(report: LiveReport) -> go.Figure:
         marks.append(
             style.stretch(*report.calibrated, style.LINE, opacity=0.18, name="calibration window", **place)
         )
-        if report.drift is not None:
-            since = report.drift.since_step
-            marks.append(
-                style.instant(since, f"drift since step {since:,}", dash="dot", colour=style.ALARM, **place)
-            )
     return style.figure(
         traces,
         460,
@@ -99,22 +83,3 @@ def _range(values: Sequence[float | None]) -> list[float] | None:
     low, high = min(known), float(np.percentile(known, _PLAIN_PERCENT))
     room = 0.1 * (high - low) or 0.5
     return [low - room, high + room]
-
-
-def parts_figure(report: LiveReport) -> go.Figure:
-    """The parts of a step on top of each other, rolling medians."""
-    series, shown = report.series, drawn_steps(report)
-    traces = [
-        style.line(
-            PART_WORDS[name],
-            [int(series.step[at]) for at in shown],
-            [max(0.0, time) for time in _rolling(series[name], shown)],
-            style.BUCKETS[place],
-            f"%{{y:.2f}} ms {PART_WORDS[name]}",
-            width=0.5,
-            stackgroup="parts",
-        )
-        for place, name in enumerate(PARTS)
-    ]
-    axes = {"xaxis": {"title": "step"}, "yaxis": {"title": "part of a step, ms", "rangemode": "tozero"}}
-    return style.figure(traces, 320, **axes, margin=_ROOM)

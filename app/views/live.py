@@ -14,7 +14,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 import sim
 from app import launch, playing
-from app.figures.live import PART_WORDS, parts_figure, steps_figure
+from app.figures.live import steps_figure
 from app.library import LIVE, Library
 from app.memo import memo
 from app.widgets import Card, ask, chart, downloads, draw_cards, told
@@ -23,7 +23,7 @@ from sim.autotuner.progress import AutotuneProgress, find_autotunes
 from sim.errors import NotModelledError, SimError
 from sim.live.calibration import Calibration
 from sim.live.follower import Followed
-from sim.live.held import Drift, Lateness, LiveReport, Unseen
+from sim.live.held import LiveReport, Unseen
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Gain, Recommendation
 from sim.nouns.recording import RecordedLayout, RecordingHeader
@@ -39,15 +39,6 @@ _NO_STEPS = (
 )
 _READ_S = 1.0  # of one refresh: a long file is caught up with over several
 _QUIET_S, _QUIET_STEPS = 30.0, 10  # without a new step; longer where steps themselves are long
-FEWEST_FOR_DRIFT = 40
-_OFF = 0.1  # of the step: a prediction that is off by more does not say whether anything changed
-_CAUSES: dict[str, str] = {
-    "before": "buffers that are broadcast before forward, or gaps between micro-batches",
-    "forward": "the compute lane",
-    "backward": "the compute lane",
-    "sync": "the network, or a rank that comes late",
-    "optimizer": "the optimizer and what runs before it, such as clipping",
-}
 _HOW_TO_GAIN = (
     "For what other buckets would gain on this machine, measure its link: over gloo by "
     "`bucketsim calibrate --ranks {0}`, over NCCL by nccl-tests and `bucketsim import auto`."
@@ -62,10 +53,6 @@ _PHASES: dict[str, str] = {
 _UNSEEN = (
     "Median of measured over predicted, minus 1, over all steps after the calibration window that ran with "
     "the buckets in use: +5 % took 5 % longer than predicted. None of these steps was used to predict."
-)
-_DRIFT = (
-    "A lasting change of how long steps take, by medians of ten. A few long steps (checkpoint, evaluation) "
-    "are no drift. Changes below 1 % are not told."
 )
 
 
@@ -216,17 +203,6 @@ def _judged(wanted: Wanted, followed: Followed) -> None:
         "Shaded: the steps that the prediction was made from; it has seen none of the others."
     )
     _gain(wanted, calibration, layouts, report)
-    st.subheader("Where does a step go?")
-    words = "The parts of a step over time, on top of each other"
-    chart(parts_figure(report), "live_parts_figure", words)
-    st.caption(
-        "Rolling medians of the parts of a step, all micro-batches together, of the rank "
-        "that is slowest in it. Communication: from the end of backward to the end of DDP's "
-        "synchronisation, what backward did not hide."
-    )
-    if report.lateness:
-        st.subheader("Who do the others wait for?")
-        st.markdown(plain(lateness_sentence(report.lateness)))
     _job(followed.ranks[0].header, calibration)
 
 
@@ -238,7 +214,7 @@ def _calibrate(
 
 
 def _cards(report: LiveReport, calibration: Calibration) -> None:
-    now = calibration.layouts[-1].parts if calibration.layouts else None
+    now = calibration.layouts[-1].step_ns if calibration.layouts else None
     recent = format_ms(report.recent_ns) if report.recent_ns else "–"
 
     def off(steps: Unseen | None) -> str:  # how much longer than predicted, in the median
@@ -248,27 +224,17 @@ def _cards(report: LiveReport, calibration: Calibration) -> None:
     of_window = "The same of the steps that the prediction was made from: noise, or the model's error."
     cards = [
         Card(label="Step, latest 50", value=recent, told=latest),
-        Card(label="Predicted", value=format_ms(now.step_ns) if now else "–"),
+        Card(label="Predicted", value=format_ms(now) if now else "–"),
         Card(label="Unseen steps", value=off(report.unseen), told=_UNSEEN),
         Card(label="Calibration steps", value=off(report.window), told=of_window),
-        Card(label="Drift", value=drift_card(report), told=_DRIFT),
     ]
-    if report.lateness:
-        words = "It ends its backward last so often that it is no chance."
-        last = "none" if report.lateness.is_chance else str(report.lateness.rank)
-        cards.append(Card(label="Last rank", value=last, told=words))
     draw_cards(cards)
 
 
 def _sentences(report: LiveReport, calibration: Calibration) -> None:
     st.markdown(plain(unseen_sentence(report)))
-    sentence = plain(drift_sentence(report.drift, report))
-    if report.drift is not None:
-        st.warning(sentence, icon=":material/trending_up:")
-    else:
-        st.markdown(sentence)
     for layout in calibration.layouts[-1:]:
-        if layout.parts is None:
+        if layout.step_ns is None:
             st.warning(plain(f"No prediction for the buckets in use: {layout.why_not}"))
     if not calibration.layouts:
         st.warning("The job has not said yet which buckets it has, so that nothing can be predicted.")
@@ -439,16 +405,6 @@ def calibrating_sentence(followed: Followed, needed: int) -> str:
     return f"Calibrating: {done} of {needed} steps after {warmup} of warm-up are there on all ranks."
 
 
-def drift_card(report: LiveReport) -> str:
-    """The shift, that none was found, that it is too early to tell, or that the prediction itself is off."""
-    unseen = report.unseen
-    if report.drift is not None:
-        return format_percent(report.drift.shift, sign=True)
-    if unseen is None or unseen.count < FEWEST_FOR_DRIFT:
-        return "–"
-    return "none found" if abs(unseen.median_error) < _OFF else "not to be told"
-
-
 def unseen_sentence(report: LiveReport) -> str:
     """How the prediction does on steps that it has not seen, and how its window's own ones scatter."""
     unseen, window = report.unseen, report.window
@@ -465,36 +421,6 @@ def unseen_sentence(report: LiveReport) -> str:
         f"that the model has not seen took {format_ms(unseen.measured_ns)} in the median, {off}; nine of ten "
         f"of them are within {low} and {high} of the prediction.{noise}"
     )
-
-
-def drift_sentence(drift: Drift | None, report: LiveReport) -> str:
-    """Whether steps became longer, since when, and which part did."""
-    unseen = report.unseen
-    if unseen is None or unseen.count < FEWEST_FOR_DRIFT:
-        return f"Drift: {FEWEST_FOR_DRIFT} unseen steps are needed to tell."
-    if drift is None:
-        if abs(unseen.median_error) < _OFF:
-            return f"No lasting change was found in {unseen.count:,} unseen steps."
-        off = format_percent(unseen.median_error, sign=True)
-        return f"The prediction itself is off by {off}, and does not tell whether the job drifts."
-    parts = sorted(drift.parts.items(), key=lambda part: -abs(part[1]))
-    shares = [(PART_WORDS[name], format_percent(by, sign=True)) for name, by in parts if abs(by) >= 0.0005]
-    told = ", ".join(f"{name} by {share}" for name, share in shares)
-    return (
-        f"Since step {drift.since_step:,} steps take {format_percent(abs(drift.shift))} "
-        f"{'longer' if drift.shift > 0 else 'shorter'} than before. In shares of the step: {told}. "
-        f"Most of it lies in {PART_WORDS[drift.largest_part]}: {_CAUSES[drift.largest_part]}."
-    )
-
-
-def lateness_sentence(last: Lateness) -> str:
-    """Which rank the others wait for, if any; ``last`` is the one that comes last most often."""
-    rank, share = last.rank, format_percent(last.share, 0)
-    if last.is_chance:
-        often = f"rank {rank} does in {share} of the latest steps"
-        return f"No rank comes last more often than chance has it: {often}."
-    behind = format_ms(last.behind_ns)
-    return f"Rank {rank} comes last in {share} of the latest steps, by {behind} in the median."
 
 
 def gain_sentence(found: Recommendation, in_use: int) -> str:

@@ -14,7 +14,7 @@ from sim.live.follower import Followed
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.recording import RecordedLayout, Recording
-from sim.truth.recorded_job import RecordedJob, StepParts, job_in_recording
+from sim.truth.recorded_job import RecordedJob, job_in_recording
 from sim.units import format_ranks
 
 CALIBRATION_STEPS = 20
@@ -27,7 +27,7 @@ class LayoutPrediction:
     """What is predicted from ``step`` on, when the job has these buckets; None where ``why_not`` says why."""
 
     step: int
-    parts: StepParts | None
+    step_ns: int | None
     why_not: str = ""
 
 
@@ -136,9 +136,9 @@ def live_gain(calibration: Calibration, layout: RecordedLayout, *, draws: int = 
 
 def _predict(job: RecordedJob, layout: RecordedLayout) -> LayoutPrediction:
     try:
-        return LayoutPrediction(step=layout.step, parts=job.predict(layout.bucket_indices, recorded=True))
+        return LayoutPrediction(step=layout.step, step_ns=job.predict(layout.bucket_indices, recorded=True))
     except SimError as error:
-        return LayoutPrediction(step=layout.step, parts=None, why_not=str(error))
+        return LayoutPrediction(step=layout.step, step_ns=None, why_not=str(error))
 
 
 def _notes(window: Recording, job: RecordedJob) -> tuple[str, ...]:

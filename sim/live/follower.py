@@ -29,12 +29,11 @@ from sim.nouns.recording import (
     Recording,
     RecordingHeader,
 )
-from sim.truth.recorded_job import PARTS
 
 WHOLE_STEPS = 128  # of each rank; fewer where there are many ranks
 FEWEST_WHOLE_STEPS = 31  # 11 of warm-up on a GPU and 20 to predict from, however many ranks there are
 MOST_WHOLE_STEPS = 4096  # over all ranks, unless they are the fewest; one of 161 parameters takes about 8 KiB
-MOST_ROWS = 1_000_000  # over all ranks, 88 bytes each
+MOST_ROWS = 1_000_000  # over all ranks, 48 bytes each
 MOST_ROWS_A_RANK = 200_000
 MOST_FAULTS = 20  # told in words; the others are counted
 MOST_NS = 1 << 59  # 18 years; sums of a few fit a column
@@ -42,11 +41,9 @@ LAST_NS = 1 << 62  # of the clock: the year 2116
 _CHUNK_BYTES = 256 << 10
 _MARK_BYTES = 64
 
-# A step in short, times in ns. The parts are sums over its micro-batches: ``sync`` is what follows the end of
-# backward until DDP's finalize has ended, ``before`` all that is neither (buffer broadcasts, gaps between
-# micro-batches); ``optimizer`` is -1 where none was seen. ``arrival`` is the end of the last backward since
-# the step began; ``backwards`` counts micro-batches, ``reduced`` those of them that were synchronised.
-COLUMNS = ("step", "started_at", "step_ns", *PARTS, "arrival", "backwards", "reduced")
+# A step in short, times in ns. ``own`` is a rank's own work until its backward has ended, without waiting in
+# DDP's finalize; ``backwards`` counts micro-batches, ``reduced`` those that were synchronised.
+COLUMNS = ("step", "started_at", "step_ns", "own", "backwards", "reduced")
 ROW = np.dtype([(name, np.int64) for name in COLUMNS])
 Rows = Any  # a np.recarray of ROW: a column is an attribute
 
@@ -281,18 +278,8 @@ class _RankFile:
 
     def _take_step(self, step: RecordedStep, keep: int, rows: int) -> None:
         last = step.backwards[-1]
-        forward = sum(one.forward_ns for one in step.backwards)
-        backward = sum(one.backward_ns for one in step.backwards)
         sync = sum(one.sync_end_ns - one.backward_ns for one in step.backwards)
-        times = (
-            step.step_ns,
-            last.forward_end_ns + last.sync_end_ns - forward - backward - sync,
-            forward,
-            backward,
-            sync,
-            -1 if step.optimizer_ns is None else step.optimizer_ns,
-            last.forward_end_ns + last.backward_ns,
-        )
+        times = (step.step_ns, last.forward_end_ns + last.sync_end_ns - sync)
         if not 0 <= step.started_at_ns <= LAST_NS or max(map(abs, times)) > MOST_NS:
             raise InputError(f"{self.path}: line {self._line}: a time beyond {MOST_NS} ns or 2116; left out")
         self._step = step.step

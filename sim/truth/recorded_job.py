@@ -10,7 +10,6 @@ from sim.formats.record_files import recorded_step
 from sim.importer.recorded.recorded_run import as_run, hardware_of
 from sim.importer.recorded.recorded_workload import job_of, keep, workload_of
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
-from sim.nouns.checks import one_of
 from sim.nouns.devices import link_source
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
@@ -22,26 +21,7 @@ from sim.systems.simulate import simulate
 from sim.truth.recorded_step import OwnStep, hooked, own_step
 from sim.units import format_sizes
 
-PARTS = ("before", "forward", "backward", "sync", "optimizer")
 Buckets = Sequence[Sequence[int]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepParts:
-    """One step in its parts, in ns; ``step_ns`` is their sum where it is predicted."""
-
-    before_ns: int
-    forward_ns: int
-    backward_ns: int
-    sync_ns: int
-    optimizer_ns: int
-    step_ns: int
-
-    def part_ns(self, name: str) -> int:
-        """The part of this name, one of ``PARTS``."""
-        one_of("part", name, PARTS)
-        value: int = getattr(self, f"{name}_ns")
-        return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +80,8 @@ class RecordedJob:
             )
         return as_the_job(self.workload, given, **options)
 
-    def predict(self, given: Assignment | Buckets, *, recorded: bool = False) -> StepParts:
-        """The step with these buckets, in its parts, over all its micro-batches; ``recorded``: as a recorder
-        beside it sees it.
+    def predict(self, given: Assignment | Buckets, *, recorded: bool = False) -> int:
+        """The step with these buckets in ns; ``recorded``: as a recorder beside it sees it.
 
         Raises:
             NotModelledError: the machine was read off the job's buckets, and does not tell what these take.
@@ -111,20 +90,7 @@ class RecordedJob:
         assignment = self.assignment(given)
         self.check_known(assignment)
         inputs = self.recorded if recorded and self.recorded is not None else (self.workload, self.hardware)
-        timeline = simulate(*inputs, assignment, "analytic")
-        batches = timeline.micro_batches
-        forward_ns = len(batches) * self.workload.forward_ns
-        backward_ns = sum(batch.backward_end_ns for batch in batches)
-        sync_ns = sum(batch.sync_end_ns - batch.backward_end_ns for batch in batches)
-        optimizer_ns = max(0, timeline.optimizer_ns + timeline.post_sync_ns - self._rest_ns)
-        return StepParts(
-            before_ns=timeline.step_ns - forward_ns - backward_ns - sync_ns - optimizer_ns,
-            forward_ns=forward_ns,
-            backward_ns=backward_ns,
-            sync_ns=sync_ns,
-            optimizer_ns=optimizer_ns,
-            step_ns=timeline.step_ns,
-        )
+        return simulate(*inputs, assignment, "analytic").step_ns
 
     def tune(self, *, draws: int = 400) -> Recommendation:
         """``sim.tune`` of the job as it ran.
@@ -155,11 +121,6 @@ class RecordedJob:
             f"{format_sizes(known)} {'take' if len(known) > 1 else 'takes'}; give a hardware, such as "
             f"{link_source(str(self.workload.provenance.get('backend')))}"
         )
-
-    @property
-    def _rest_ns(self) -> int:
-        """What of the end of a step is nobody's time."""
-        return 0 if self.own is None else self.own.rest_ns
 
 
 def job_in_files(

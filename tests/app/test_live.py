@@ -26,7 +26,7 @@ from sim.nouns.recording import (
     RecordedStep,
     RecordingHeader,
 )
-from sim.truth.recorded_job import PARTS, RecordedJob
+from sim.truth.recorded_job import RecordedJob
 from sim.units import transfer_ns
 from tests.app.conftest import MS, is_clean, make_hardware, visit
 from tests.effort import PATIENCE_S
@@ -139,17 +139,13 @@ class Job:
         count: int,
         *,
         pace: float = 1.0,
-        extra_ns: int = 0,
-        slow_forward: float = 1.0,
         micro_batches: int = 1,
         each_reduces: bool = False,
         unused: tuple[int, ...] = (),
     ) -> "Job":
         for _ in range(count):
             self.number += 1
-            late = round((slow_forward - 1) * 10 * MS) + extra_ns
             alone = [backward(self.random, self.buckets, rank, pace) for rank in (0, 1)]
-            alone = [replace(one, forward_end_ns=one.forward_end_ns + late) for one in alone]
             if micro_batches == 1:
                 alone = together(alone)
             for rank, made in enumerate(alone):
@@ -197,7 +193,6 @@ def test_unseen_steps_are_predicted_by_a_given_machine_and_by_the_jobs_own(job: 
         assert report.unseen is not None
         assert report.unseen.count == 98
         assert abs(report.unseen.median_error) < 0.01
-        assert report.drift is None
         assert calibration.job.link_is_own == (hardware is None)
     (point,) = calibration.job.hardware.all_reduce
     assert point.duration_ns == service(4 * SIZE)
@@ -210,11 +205,6 @@ def test_micro_batches_under_no_sync_are_part_of_the_step(job: Job) -> None:
     report, calibration = judged(job, make_hardware())
     assert calibration.job.workload.switches == {"accumulation_steps": 3}
     assert calibration.job.workload.ready_includes == ()
-    parts = calibration.layouts[0].parts
-    assert parts is not None
-    assert parts.before_ns == 0
-    assert parts.forward_ns == 3 * calibration.job.workload.forward_ns
-    assert parts.step_ns == sum(parts.part_ns(name) for name in PARTS)
     assert report.unseen is not None
     assert abs(report.unseen.median_error) < 0.03
     job.train(5, micro_batches=2)
@@ -224,74 +214,29 @@ def test_micro_batches_under_no_sync_are_part_of_the_step(job: Job) -> None:
 def test_a_new_layout_gets_a_prediction_of_its_own(job: Job) -> None:
     job.train(80).layout(ONE).train(80)
     report, calibration = judged(job, make_hardware())
-    first, second = (layout.parts for layout in calibration.layouts)
+    first, second = (layout.step_ns for layout in calibration.layouts)
     assert first is not None
     assert second is not None
-    assert second.step_ns > first.step_ns + MS
-    assert set(report.series.predicted[:80]) == {first.step_ns}
-    assert set(report.series.predicted[80:]) == {second.step_ns}
+    assert second > first + MS
+    assert set(report.series.predicted[:80]) == {first}
+    assert set(report.series.predicted[80:]) == {second}
     assert report.unseen is not None
     assert report.unseen.count == 80
     assert abs(report.unseen.median_error) < 0.01
-    assert report.drift is None
 
 
 def test_of_other_sizes_the_jobs_own_collectives_say_nothing(job: Job) -> None:
     job.train(80).layout(ONE).train(80)
     report, calibration = judged(job)
     first, second = calibration.layouts
-    assert first.parts is not None
-    assert second.parts is None
+    assert first.step_ns is not None
+    assert second.step_ns is None
     assert "these buckets have 8 MiB, and " in second.why_not
     assert "tell only what 4 MiB takes; give" in second.why_not
     assert report.unseen is None
     assert set(report.series.predicted[80:]) == {-1}
     with pytest.raises(NotModelledError, match="gain: these buckets have"):
         sim.live_gain(calibration, job.read().ranks[0].layouts[0])
-
-
-@pytest.mark.parametrize(
-    ("change", "part", "shift"),
-    [({"slow_forward": 1.3}, "forward", 3 * MS), ({"pace": 1.1}, "backward", 1.65 * MS)],
-)
-def test_a_slow_down_is_dated_and_attributed(
-    change: dict[str, float], part: str, shift: float, job: Job
-) -> None:
-    job.train(150).train(100, **change)  # type: ignore[arg-type]
-    report, calibration = judged(job, make_hardware())
-    drift, parts = report.drift, calibration.layouts[0].parts
-    assert drift is not None
-    assert parts is not None
-    assert abs(drift.since_step - 151) <= 5
-    assert drift.largest_part == part
-    assert drift.parts[part] * parts.step_ns == pytest.approx(shift, rel=0.1)
-    said = words.drift_sentence(drift, report)
-    assert said.startswith(f"Since step {drift.since_step} steps take {drift.shift:.1%} longer")
-
-
-def test_checkpoints_are_no_drift_and_the_slow_rank_is_named(job: Job) -> None:
-    for _ in range(6):
-        job.train(28).train(2, extra_ns=900 * MS)
-    report, _ = judged(job)
-    assert report.drift is None
-    first = report.lateness
-    assert first is not None
-    assert (first.rank, first.share) == (1, 1.0)
-    assert 0.4 * MS < first.behind_ns < 1.2 * MS  # 3 % of 26.5 ms
-    assert words.lateness_sentence(first) is not None
-
-
-def test_a_slow_down_soon_after_the_window_is_found_and_not_forgotten(job: Job) -> None:
-    """38 unseen steps before it, then ever more after it."""
-    job.train(60)
-    assert judged(job, make_hardware())[0].drift is None
-    for _ in range(4):
-        job.train(60, pace=1.5)
-        report, _ = judged(job, make_hardware())
-        assert report.drift is not None
-        assert abs(report.drift.since_step - 61) <= 5
-        assert 0.25 < report.drift.shift < 0.5
-    assert words.drift_sentence(report.drift, report).startswith("Since step ")
 
 
 def test_samples_and_hours_are_by_the_clock(job: Job, traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,8 +333,7 @@ def test_the_gain_is_that_of_the_simulated_steps(job: Job) -> None:
     gain = asked.gain
     found = sim.tune(calibration.job.workload, calibration.job.hardware)
     assert 0.999 < found.report.step_ns / asked.report.step_ns <= 1
-    assert calibration.layouts[-1].parts is not None
-    assert asked.baseline.step_ns == calibration.layouts[-1].parts.step_ns
+    assert asked.baseline.step_ns == calibration.layouts[-1].step_ns
     assert gain.low_ns is not None
     assert gain.high_ns is not None
     assert 0 < gain.low_ns <= gain.told_ns <= gain.high_ns  # never outside its own interval
@@ -411,7 +355,6 @@ def test_steps_that_still_become_shorter_are_not_predicted_from(job: Job, page: 
     job.train(60)
     report, _ = judged(job)
     assert report.calibrated == (13, 32)
-    assert report.drift is None
     assert report.unseen is not None
     assert abs(report.unseen.median_error) < 0.05
     page.run()
@@ -455,13 +398,11 @@ def test_the_page_waits_calibrates_and_predicts(page: AppTest, job: Job) -> None
     page.run()
     assert is_clean(page)
     shown = {one.label: one.value for one in page.metric}
-    assert shown["Drift"] == "none found"
     assert abs(float(shown["Unseen steps"].rstrip("%"))) < 1
-    assert shown["Last rank"] == "1"
     assert "48 steps with the buckets in use that the model has not seen" in said(page)
     assert "No machine was given" in said(page)
     assert EVIL not in said(page)
-    assert len(page.get("plotly_chart")) == 2
+    assert len(page.get("plotly_chart")) == 1
 
 
 def test_a_job_that_tunes_itself_is_shown_from_phase_to_verdict(page: AppTest, job: Job) -> None:
@@ -517,14 +458,7 @@ def test_a_machine_that_is_not_legal_takes_no_figure_away(page: AppTest, job: Jo
     page.run()
     assert ["hardware.json: " in one.value.replace("\\", "") for one in page.error] == [True]
     assert "No machine was given" in said(page)
-    assert len(page.get("plotly_chart")) == 2
-
-
-def test_drift_is_told(page: AppTest, job: Job) -> None:
-    job.train(120).train(80, slow_forward=1.4)
-    page.run()
-    assert is_clean(page)
-    assert "Since step 121" in page.warning[0].value.replace("\\", "")
+    assert len(page.get("plotly_chart")) == 1
 
 
 def test_faults_and_refusals_are_one_line_each(page: AppTest, job: Job) -> None:

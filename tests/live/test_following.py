@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,7 +16,6 @@ from sim.formats.recordings import load_recording
 from sim.importer.recorded.recorded_run import hardware_of
 from sim.live import follower as following
 from sim.live.follower import Follower, find_recordings
-from sim.live.held import BLOCK, find_change
 from sim.nouns.recording import RecordedStep, Recording
 from tests.effort import tries
 from tests.formats.test_recordings import any_steps, backward, rank_of, recording_of, step, write
@@ -64,9 +62,7 @@ def test_any_split_into_appends_reads_as_the_whole(
     assert seen.first.ranks == expected.ranks
     for rank, read in zip(seen.ranks, expected.ranks, strict=True):
         assert list(rank.steps.step) == [one.step for one in read.steps]
-        assert list(rank.steps.sync) == [
-            sum(part.sync_end_ns - part.backward_ns for part in one.backwards) for one in read.steps
-        ]
+        assert list(rank.steps.step_ns) == [one.step_ns for one in read.steps]
     assert seen.unread_bytes == seen.fault_count == 0
 
 
@@ -240,71 +236,3 @@ def test_a_launch_does_not_contain_the_pass_over_its_bucket(sizes: tuple[int, ..
     """The first bucket's pass, 3 ms of 25 MiB, was charged to every bucket of any layout; noise between
     buckets of nearly one size is no launch."""
     assert hardware_of(recorded(sizes, 60_000)).launch_cost_ns == pytest.approx(launch_ns, abs=2)
-
-
-# Drift: how often steps that do not drift raise an alarm, and what is found of those that do.
-
-NOISE = 0.02
-
-
-def steps(count: int, seed: int, *, shift: float = 0.0, since: int = 0, memory: float = 0.0) -> np.ndarray:
-    """Errors of steps with a heavy-tailed noise of which neighbours may share a part, and a change."""
-    random = np.random.default_rng(seed)
-    noise = NOISE * random.standard_t(4, count)
-    for place in range(1, count):
-        noise[place] += memory * noise[place - 1]
-    noise[since:] += shift
-    return noise
-
-
-def change(errors: np.ndarray) -> int | None:
-    """In which the first 20 steps are known."""
-    return find_change(errors[20:], errors[:20])
-
-
-@pytest.mark.parametrize(("memory", "most"), [(0.0, 0), pytest.param(0.8, 2, marks=pytest.mark.slow)])
-def test_many_looks_at_a_growing_series_raise_hardly_an_alarm(memory: float, most: int) -> None:
-    """20 series of 1,000 steps, 19 looks each."""
-    made = [steps(1000, seed, memory=memory) for seed in range(20)]
-    alarms = [any(change(one[:count]) is not None for count in range(60, 1001, 50)) for one in made]
-    assert sum(alarms) <= most
-
-
-@pytest.mark.parametrize("before", [0, 38, 100])
-def test_a_change_near_the_beginning_is_found_and_never_forgotten(before: int) -> None:
-    """However few unseen steps precede it, and however many follow."""
-    for seed in range(3):
-        errors = steps(20 + before + 5000, seed, shift=0.34, since=20 + before)
-        for after in (50, 80, 150, 300, 1000, 5000):
-            found = change(errors[: 20 + before + after])
-            assert found is not None
-            assert abs(found - before) <= max(2 * BLOCK, (20 + before + after) // 400 + 1)
-
-
-@pytest.mark.parametrize(("count", "since"), [(600, 150), (600, 420), (4_000, 3_800)])
-def test_five_percent_are_found_where_they_begin(count: int, since: int) -> None:
-    places = [change(steps(count, seed, shift=0.05, since=20 + since)) for seed in range(20)]
-    found = [place for place in places if place is not None]
-    assert len(found) >= 19
-    assert np.quantile(np.abs(np.array(found) - since), 0.9) <= 3 * BLOCK
-
-
-@given(st.integers(0, 10_000), st.floats(0.5, 100))
-def test_checkpoints_and_evaluations_are_no_drift(seed: int, times: float) -> None:
-    """Two long steps in each 40, from the middle on."""
-    errors = steps(600, seed) / 10
-    for place in range(300, 600, 40):
-        errors[place : place + 2] += times
-    assert change(errors) is None
-
-
-def test_what_has_gone_again_and_what_is_small_are_not_told() -> None:
-    errors = steps(900, 5) / 10
-    errors[300:500] += 0.05
-    assert change(errors) is None
-    assert change(steps(900, 5, shift=0.005, since=300)) is None
-
-
-@given(st.integers(0, 1000), st.integers(0, 39))
-def test_few_steps_say_nothing(seed: int, count: int) -> None:
-    assert find_change(steps(count, seed, shift=10.0, since=count // 2), np.zeros(0)) is None

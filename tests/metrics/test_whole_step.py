@@ -13,7 +13,6 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CURVES, SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.report import Report
 from sim.nouns.workload import Buffer, Workload
-from sim.truth.recorded_job import RecordedJob
 from tests.bench.machines import model
 from tests.effort import tries
 
@@ -197,17 +196,3 @@ def test_buffers_of_every_micro_batch_are_told_and_bounded() -> None:
         workload, bucket_cap_mb=1, accumulation_steps=4, no_sync=False, broadcast_buffers=False
     )
     assert report.step_ns - play(workload, hardware, without).step_ns == took
-
-
-@pytest.mark.parametrize("no_sync", [True, False])
-def test_a_recorded_jobs_parts_are_those_of_its_micro_batches(no_sync: bool) -> None:
-    """What adding to gradients takes is backward's, whether a micro-batch reduces or not."""
-    switches = {"accumulation_steps": 3, "no_sync": no_sync}
-    workload = model(6, "affine").with_switches(switches)
-    hardware = wire(MS, 4 * MS, accumulate_bytes_per_s=1e9)
-    told = RecordedJob(workload=workload, hardware=hardware).predict(((0, 1, 2, 3, 4, 5),))
-    added = 2 * sum(gradient.num_bytes for gradient in workload.gradients)
-    assert told.backward_ns == 3 * workload.backward_ns + added
-    assert told.before_ns == 3 * workload.loss_ns
-    report = play(workload, hardware, sim.assign(workload, "single", **switches))
-    assert told.step_ns == report.step_ns
