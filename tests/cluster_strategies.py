@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -12,6 +13,16 @@ from sim.nouns.cluster import Cluster, HostKind, Hosts, Network, Step
 dgx_a100, dgx_h100, p4de, gh200_slingshot, nvl72 = (
     partial(preset, name) for name in ("dgx_a100", "dgx_h100", "p4de", "gh200_slingshot", "nvl72")
 )
+
+
+def pcie_box(gpus: int = 4, **settings: Any) -> Cluster:
+    return preset("pcie_box", gpus=gpus, **settings)
+
+
+def pcie_hosts(hosts: int, gpus: int, **settings: Any) -> Cluster:
+    return preset("pcie_hosts", hosts=hosts, gpus=gpus, **settings)
+
+
 RATES = st.floats(1, 1e13)
 # What presets cannot be made without.
 NEEDED: dict[str, dict[str, int]] = {

@@ -25,8 +25,9 @@ from sim.errors import InputError
 from sim.formats.documents import csv_text
 from sim.metrics.step import summarize
 from sim.nouns.assignment import Assignment
+from sim.nouns.checks import no_duplicates
 from sim.nouns.cluster import Cluster
-from sim.nouns.hardware import Curve, Hardware
+from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT
@@ -36,7 +37,7 @@ from sim.tuner.gain import NOTHING
 from sim.tuner.optimum import find_optimum
 from sim.tuner.problem import Problem
 from sim.tuner.sweep import spread
-from sim.units import MIB, cap_bytes, divide_half_even, format_ms, format_number, format_percent
+from sim.units import MIB, cap_bytes, format_ms, format_number, format_percent, format_size
 
 MAX_ROWS = 10_000
 
@@ -179,8 +180,7 @@ def scaling(
     """
     if hosts is not None and world_size is not None:
         raise InputError("world_size: not legal with hosts; give one of them")
-    if caps_mb is not None and not caps_mb:
-        raise InputError("caps_mb: an empty list is not legal; give at least one cap in MiB")
+    caps_mb = None if caps_mb is None else _axis("caps_mb", caps_mb)
     axes = {key: _axis(key, values) for key, values in (settings or {}).items()}
     name = "hosts" if hosts is not None else "world_size"
     sizes = hosts if hosts is not None else world_size
@@ -228,13 +228,9 @@ def scaling_csv(rows: Iterable[ScalingRow]) -> str:
 
 
 def _axis(name: str, values: Sequence[Any]) -> list[Any]:
-    if isinstance(values, str) or not isinstance(values, Sequence):
+    if isinstance(values, str) or not isinstance(values, Sequence) or not values:
         raise InputError(f"{name}: {values!r} is not legal; give a sequence of values, such as [{values!r}]")
-    for at, value in enumerate(values):
-        if value in values[:at]:
-            raise InputError(f"{name}: {value!r} occurs twice; each value may occur once")
-    if not values:
-        raise InputError(f"{name}: an empty axis is not legal; give at least one value")
+    no_duplicates(name, values)
     return list(values)
 
 
@@ -434,90 +430,34 @@ def at_end(hardware: Hardware, end: End) -> Hardware:
 
 
 # ---- Why the cap that was best on one machine is not on the next.
-#
-# Between two machines an all-reduce changes by what one bucket more costs and by what a byte costs. Each is
-# put back to what it was, all else left as it is now, and the old cap played against the new one: it is the
-# cause only where the old cap is then no worse by more than 0.1 % of the step. Where neither is it alone, or
-# a bucket's cost cannot be told from that of bytes, the all-reduces as they were are played as a whole.
 
 
 def why_caps_change(
     workload: Workload, before: tuple[Hardware, float], after: tuple[Hardware, float], best_ns: int
 ) -> tuple[str, str]:
-    """A code (``cost-of-a-bucket``, ``bandwidth``, ``all-reduces``) and a sentence on why the best cap of
-    ``before`` is not as good on ``after``, whose best step is ``best_ns``; both empty where it is, within
-    0.1 %. Each side is a machine and its best cap in MiB."""
-    cuts = [assign(workload, bucket_cap_mb=cap_mb).bucket_indices for _, cap_mb in (before, after)]
-    sizes = [[sum(workload.gradients[index].on_wire for index in one) for one in cut] for cut in cuts]
-    old, new = before[0].all_reduce, after[0].all_reduce
+    """What the best cap of ``before`` loses on ``after``, whose best step is ``best_ns``, and how all-reduces
+    changed: a code and a sentence, both empty where it is within 0.1 %.
 
-    def lost_ns(curve: Curve) -> int:
-        """By how much the old cap's step is longer than the new one's, on the new machine with this curve."""
-        problem = Problem(workload, replace(after[0], all_reduce=curve, spread={}))
-        first, second = (problem.sync_end_ns(cut) for cut in cuts)
-        return problem.times * (first - second)
-
-    def matters(lost: int) -> bool:
-        return lost > NOTHING * best_ns
-
-    lost = lost_ns(new)
-    if not matters(lost):
-        return "", ""
-    was, now = (f"{of.world_size} GPU{'s' if of.world_size > 1 else ''}" for of, _ in (before, after))
-    count = f"{len(sizes[0])} bucket{'' if len(sizes[0]) == 1 else 's'}"
-    costs = [bucket_cost_ns(curve, *sizes) for curve in (old, new)]
-    alone = without = 0
-    if None not in costs:
-        rise = (costs[1] or 0) - (costs[0] or 0)
-        # The old machine with the new cost of a bucket, and the new one with the old cost.
-        alone, without = lost_ns(_shifted(old, rise)), lost_ns(_shifted(new, -rise))
-    if matters(alone) and not matters(without):
-        code = "cost-of-a-bucket"
-        cost, once = (format_ms(one or 0) for one in reversed(costs))
-        why = (
-            f"one bucket more costs {cost} on the wire, {once} at {was}; at {once} it would {_lose(without)}"
-        )
-    else:
-        is_of_bytes = matters(without) and not matters(alone)
-        code = "bandwidth" if is_of_bytes else "all-reduces"
-        if_so = f"were bytes as fast as at {was}," if is_of_bytes else f"with all-reduces as at {was}"
-        takes = [format_ms(sum(service_ns(curve, size) for size in sizes[0])) for curve in (new, old)]
-        still = _lose(alone if is_of_bytes else lost_ns(old))
-        one = "s" if len(sizes[0]) == 1 else ""
-        why = f"its {count} take{one} {takes[0]} on the wire ({takes[1]} at {was}); {if_so} it would {still}"
-    return code, (
-        f"at {now} bucket_cap_mb={format_number(before[1], 6)}, the best at {was}, would take "
-        f"{format_ms(lost)} ({format_percent(lost / best_ns)}) longer than "
-        f"{format_number(after[1], 6)} ({count} instead of {len(sizes[1])}); {why}"
-    )
-
-
-def bucket_cost_ns(curve: Curve, sizes: Sequence[int], others: Sequence[int]) -> int | None:
-    """What one bucket more costs, in ns, where ``sizes`` and ``others`` are two ways to cut the same bytes.
-
-    It is the difference of their times on the wire over that of their numbers of buckets; where both make as
-    many, one bucket of all bytes takes the place of the second. A cost below 0 or above the whole time of the
-    smallest bucket is no bucket's cost: it comes from a bend of the curve between the sizes, and None is the
-    answer.
+    ``cost-of-a-bucket``: the all-reduce of the smallest bucket takes more times as long as before than that
+    of all bytes at once; ``bandwidth``: it does not. Each side is a machine and its best cap in MiB.
     """
-    smallest = min(*sizes, *others)
-    if len(sizes) == len(others):
-        others = [sum(sizes)]
-    more = len(sizes) - len(others)
-    if not more:
-        return None
-    rise = sum(service_ns(curve, size) for size in sizes) - sum(service_ns(curve, size) for size in others)
-    cost = divide_half_even(rise if more > 0 else -rise, abs(more))
-    whole, rounded = service_ns(curve, smallest), len(sizes) + len(others)  # a ns for each rounding
-    return min(max(cost, 0), whole) if -rounded <= cost <= whole + rounded else None
-
-
-def _shifted(curve: Curve, by_ns: int) -> Curve:
-    """``curve`` with every all-reduce so much longer; none below 0."""
-    return tuple(replace(point, duration_ns=max(0, point.duration_ns + by_ns)) for point in curve)
-
-
-def _lose(lost_ns: int) -> str:
-    if format_ms(abs(lost_ns)) == format_ms(0):
-        return "lose nothing"
-    return f"lose {format_ms(lost_ns)}" if lost_ns > 0 else f"save {format_ms(-lost_ns)}"
+    cuts = [assign(workload, bucket_cap_mb=cap_mb).bucket_indices for _, cap_mb in (before, after)]
+    problem = Problem(workload, after[0])
+    lost = problem.times * (problem.sync_end_ns(cuts[0]) - problem.sync_end_ns(cuts[1]))
+    if lost <= NOTHING * best_ns:
+        return "", ""
+    wires = [sum(workload.gradients[index].on_wire for index in one) for cut in cuts for one in cut]
+    smallest, whole = min(wires), sum(wires) // 2
+    curves = before[0].all_reduce, after[0].all_reduce
+    (small_was, small), (whole_was, all_bytes) = (
+        [service_ns(curve, size) for curve in curves] for size in (smallest, whole)
+    )
+    was, now = (f"{of.world_size} GPU{'s' if of.world_size > 1 else ''}" for of, _ in (before, after))
+    count = f"{len(cuts[0])} bucket{'' if len(cuts[0]) == 1 else 's'}"
+    return "cost-of-a-bucket" if small * whole_was > all_bytes * small_was else "bandwidth", (
+        f"at {now} bucket_cap_mb={format_number(before[1], 6)}, the best at {was}, would take "
+        f"{format_ms(lost)} ({format_percent(lost / best_ns)}) longer than {format_number(after[1], 6)} "
+        f"({count} instead of {len(cuts[1])}); on the wire a bucket of {format_size(smallest)} takes "
+        f"{format_ms(small)} ({format_ms(small_was)} at {was}), all bytes at once {format_ms(all_bytes)} "
+        f"({format_ms(whole_was)})"
+    )

@@ -1,11 +1,10 @@
 """What GPUs can do at most: matrix FLOP/s by precision and memory bytes/s, from data sheets.
 
-``gpus.csv`` is the table: TB/s, and dense TFLOP/s by precision (empty: the GPU has none of it). Sheets that
-state tensor rates "with sparsity" state twice these.
+``gpus.csv`` is the table: TB/s, dense TFLOP/s by precision (empty: the GPU has none of it), and under what
+other names torch knows it. Sheets that state tensor rates "with sparsity" state twice these.
 """
 
 import csv
-import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -39,57 +38,45 @@ class GpuSheet:
         return self.flops.get(precision, self.flops["float32"])
 
 
+_ROWS = list(csv.DictReader(Path(__file__).with_suffix(".csv").read_text(encoding="utf-8").splitlines()))
 GPUS = {
     row["name"]: GpuSheet(
         name=row["name"],
         flops={precision: float(row[precision]) * 1e12 for precision in PRECISIONS if row[precision]},
         bytes_per_s=float(row["TB/s"]) * 1e12,
     )
-    for row in csv.DictReader(Path(__file__).with_suffix(".csv").read_text(encoding="utf-8").splitlines())
+    for row in _ROWS
+}
+
+
+def _folded(name: str) -> str:
+    """A name without case, dashes, spaces and makers' words."""
+    return re.sub(r"nvidia|geforce|tesla|instinct|amd|[^a-z0-9]", "", name.lower())
+
+
+_KNOWN = {
+    _folded(name): row["name"] for row in _ROWS for name in (row["name"], *row["also"].split(";")) if name
 }
 
 
 def find_gpu(name: str) -> GpuSheet:
-    """A GPU of the table by its name, its board and memory left out where one row fits.
-
-    Case, dashes, spaces and makers' words do not matter: ``rtx4090``, ``V100``, ``NVIDIA A100-SXM4-80GB``
-    as torch calls it.
+    """A GPU by its name in the table or as torch calls it (``NVIDIA A100-SXM4-80GB``); case, dashes, spaces
+    and makers' words do not matter.
 
     Raises:
-        InputError: no GPU of the table fits, or several do.
+        InputError: the table has no such name.
     """
-    fits = _fits(name)
-    if len(fits) == 1:
-        return GPUS[fits[0]]
-    if fits:
-        raise InputError(f"gpu: {name!r} may be any of {', '.join(fits)}; give one of them")
-    near = difflib.get_close_matches(name.lower(), GPUS, n=3, cutoff=0.5)
+    if found := gpus_named([name]):
+        return found[0]
     raise InputError(
-        f"gpu: {name!r} is not in the table; {'near it: ' if near else 'it has: '}"
-        f"{', '.join(near or GPUS)}; or give device_flops and device_bytes_per_s"
+        f"gpu: {name!r} is not in the table; it has: {', '.join(GPUS)}; or give device_flops and "
+        f"device_bytes_per_s"
     )
 
 
-def _fits(name: str) -> list[str]:
-    plain = re.sub(r"nvidia|geforce|tesla|instinct|amd|hbm\d?e?|[^a-z0-9]", "", name.lower())
-    exact = [known for known in GPUS if plain == known.replace("-", "")]
-    return exact or [known for known in GPUS if re.fullmatch(_pattern(known), plain)]
-
-
-def _pattern(known: str) -> str:
-    """What may be said of a GPU: its model, then any of its board's and memory's words."""
-    words = known.split("-")
-    extra = [word for word in words if re.fullmatch(r"sxm\d?|pcie|nvl|blackwell|\d+gb", word)]
-    model = "".join(word for word in words if word not in extra)
-    also = [rf"{word}\d?" if word.isalpha() else word for word in extra]
-    if not any(word.endswith("gb") for word in extra):
-        also.append(r"\d+gb")  # one board, with more memory or less
-    return rf"{re.sub('^rtx', '(?:rtx)?', model)}(?:{'|'.join(also)})*"
-
-
 def gpus_named(names: Iterable[str]) -> list[GpuSheet]:
-    """Those GPUs of the table that ``names`` may be, as a log has its devices; others are left out."""
-    return [GPUS[known] for known in dict.fromkeys(known for name in names for known in _fits(name))]
+    """Those GPUs of the table that are among ``names``, as a log has its devices; others are left out."""
+    return [GPUS[known] for known in dict.fromkeys(_KNOWN.get(_folded(name)) for name in names) if known]
 
 
 def custom_device(*, flops: float, bytes_per_s: float) -> GpuSheet:

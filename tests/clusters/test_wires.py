@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 import sim
 from sim.clusters.fabric import job_of
 from sim.clusters.links import hardware_on, stretched_ns, wire_bytes
-from sim.clusters.machines import boxed_cluster, pcie_hosts, shaped_bytes_per_s
+from sim.clusters.machines import boxed_cluster, shaped_bytes_per_s
 from sim.costs.service_time import all_reduce_ns
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import CURVES, CurvePoint, Hardware
-from tests.cluster_strategies import dgx_a100, gh200_slingshot, p4de, placements
+from tests.cluster_strategies import dgx_a100, gh200_slingshot, p4de, pcie_hosts, placements
 from tests.effort import tries
 
 GBIT = 10**9

@@ -177,7 +177,7 @@ def test_factories_made_for_gpus() -> None:
         ({}, "nothing tells how long backward takes"),
         ({"backward_ns": 0}, "backward_ns: 0 is not legal"),
         ({"step_ns": 10, "forward_ns": 10}, "step_ns: 10 is not legal; the parts given leave 0 ns"),
-        ({"gpu": "rtx-2080"}, "gpu: 'rtx-2080' is not in the table; near it: rtx-2080-ti"),
+        ({"gpu": "rtx-2080"}, "gpu: 'rtx-2080' is not in the table; it has: v100-sxm2, a100-40gb"),
         ({"device_flops": 1e12}, "device_flops, device_bytes_per_s: give both or neither"),
         ({"device_flops": 0.0, "device_bytes_per_s": 1.0}, "device_flops: 0.0 is not legal"),
         ({"gpu": "a40", "device_flops": 1.0, "device_bytes_per_s": 1.0}, "are both given"),
