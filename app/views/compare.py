@@ -337,7 +337,10 @@ def _notes(results: Sequence[Candidate]) -> None:
 
 
 def table_rows(found: Sequence[Candidate]) -> list[dict[str, Any]]:
-    """A row a candidate in their order, or why it cannot be played. Columns that say nothing are left out."""
+    """A row a candidate in their order, or why it cannot be played; behind each the difference to the first.
+
+    Columns that say nothing are left out.
+    """
     rows: list[dict[str, Any]] = []
     for one in found:
         row: dict[str, Any] = {"candidate": one.name}
@@ -350,6 +353,13 @@ def table_rows(found: Sequence[Candidate]) -> list[dict[str, Any]]:
             shares = gain_ns / NS_PER_MS, 100 * gain_ns / base_ns if base_ns else 0.0
             row |= zip(_FASTER, shares, strict=True)
         rows.append(row | numbers)
+        if one is not found[0] and not found[0].error:
+            less = {
+                name: value - rows[0][name]
+                for name, value in numbers.items()
+                if None not in (value, rows[0][name])
+            }
+            rows.append({"candidate": f"{one.letter} - {_LETTERS[0]}", **less})
     several = {name for row in rows for name, value in row.items() if value not in (None, "")}
     if all(one.error or one.micro_batches == 1 for one in found):
         several.discard("micro-batches")
@@ -426,9 +436,9 @@ def change_words(change: Change) -> str:
 
 def csv_rows(found: Sequence[Candidate]) -> list[dict[str, Any]]:
     """The rows of the table, with all that was asked for, and what each was played on."""
-    rows = []
-    for one, row in zip(found, table_rows(found), strict=True):
-        row["choice"] = json.dumps(one.choice.told())
+    rows, of_name = [], {row["candidate"]: row for row in table_rows(found)}
+    for one in found:
+        row = of_name[one.name] | {"choice": json.dumps(one.choice.told())}
         if one.inputs is not None and one.played is not None:
             row["assignment_sha256"] = sim.digest(one.played.assignment)
             row["played_on"] = one.inputs.hardware.name
