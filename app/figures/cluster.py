@@ -157,33 +157,17 @@ def _cap_text(row: ScalingRow) -> str:
     return "<br>".join(lines + [style.safe(line, 140) for line in wrapped])
 
 
-def _series_of(rows: Sequence[ScalingRow]) -> dict[str, list[ScalingRow]]:
-    """Rows by the series that they belong to, each by world size; a single series has no name."""
-    found: dict[tuple[str, ...], list[ScalingRow]] = {}
-    for row in sorted(rows, key=lambda row: row.world_size):
-        found.setdefault((row.machine, row.settings), []).append(row)
-    differs = [len(set(words)) > 1 for words in zip(*found, strict=True)]
-    return {
-        ", ".join(word or "as it is" for word, one in zip(key, differs, strict=True) if one): members
-        for key, members in found.items()
-    }
-
-
 def scaling_figure(rows: Sequence[ScalingRow]) -> go.Figure:
     """Three panels over world size, on logarithmic axes: efficiency, exposed communication, the best cap.
 
     The band about the best cap's efficiency is the range of the all-reduce curve, that about the cap holds
     the caps around it within 0.1 % of the best; where the best cap changes, a hover says why.
     """
-    series = _series_of(rows)
+    rows = sorted(rows, key=lambda row: row.world_size)
     # From half the smallest cap to twice the largest: what stands for 0 and for no end on the axis.
     caps = [cap for row in rows for cap in (row.bucket_cap_mb, row.cap_low_mb, row.cap_high_mb) if cap]
     least, most = min(caps, default=1.0) / 2, max(caps, default=1.0) * 2
-    traces: list[style.Trace] = []
-    for number, (name, members) in enumerate(series.items()):
-        several = style.BUCKETS[number % len(style.BUCKETS)] if len(series) > 1 else None
-        traces += _steps(name, members, several)
-        traces += _caps(name, members, several, least, most, is_told=number == 0)
+    traces = [*_steps(rows), *_caps(rows, least, most)]
     sizes = sorted({row.world_size for row in rows})
     across: dict[str, Any] = {"type": "log"}
     if len(sizes) <= _MOST_TICKS:
@@ -204,25 +188,24 @@ def scaling_figure(rows: Sequence[ScalingRow]) -> go.Figure:
     )
 
 
-def _steps(name: str, rows: Sequence[ScalingRow], several: str | None) -> list[style.Trace]:
-    """Of a series its efficiency and what is exposed, under three assignments."""
+def _steps(rows: Sequence[ScalingRow]) -> list[style.Trace]:
+    """Efficiency, and what is exposed, under three assignments."""
     xs, traces = [row.world_size for row in rows], []
-    for curve, (title, own, dash, symbol) in CURVES.items():
+    for curve, (title, colour, dash, symbol) in CURVES.items():
         step = f"{curve}_step_ns"
-        words = f"{title}, {style.safe(name)}" if name else title
         look: dict[str, Any] = {"mode": "lines+markers", "line": {"width": 2, "dash": dash}, "symbol": symbol}
         heights = (
             [_percent(row, step) for row in rows],
             [style.ms(getattr(row, step) - row.single_step_ns) for row in rows],
         )
         for number, ys in enumerate(heights, start=1):
-            place = {"legendgroup": words, "showlegend": number == 1, **style.panel(number)}
+            place = {"legendgroup": title, "showlegend": number == 1, **style.panel(number)}
             texts = [_text(curve, row) for row in rows]
-            traces.append(style.dots(words, xs, ys, several or own, texts, **look, **place))
+            traces.append(style.dots(title, xs, ys, colour, texts, **look, **place))
     if any(row.cap_step_low_ns != row.cap_step_high_ns for row in rows):
         lows, highs = ([_percent(row, f"cap_step_{end}_ns") for row in rows] for end in ("high", "low"))
         told = "best cap over the range of the curve"
-        traces.append(_band(told, xs, lows, highs, several or style.ACCENT, **style.panel(1)))
+        traces.append(_band(told, xs, lows, highs, style.ACCENT, **style.panel(1)))
     return traces
 
 
@@ -235,22 +218,19 @@ def _band(
     return style.area(name, xs, lows, highs, colour, legendgroup=name, **more)
 
 
-def _caps(
-    name: str, rows: Sequence[ScalingRow], several: str | None, least: float, most: float, *, is_told: bool
-) -> list[style.Trace]:
+def _caps(rows: Sequence[ScalingRow], least: float, most: float) -> list[style.Trace]:
     """The best cap, the caps around it that are as good, and a ring where it changes."""
-    words = f"best cap, {style.safe(name)}" if name else "best cap"
     lows = [max(row.cap_low_mb, least) for row in rows]
     highs = [most if row.cap_high_mb is None else row.cap_high_mb for row in rows]
-    around = "caps around the best within 0.1 % of it"
     xs, of_panel = [row.world_size for row in rows], style.panel(3)
-    traces = [_band(around, xs, lows, highs, several or style.GOOD, showlegend=is_told, **of_panel)]
-    lined = {"mode": "lines+markers", "line": {"width": 2}, "legendgroup": words, "showlegend": False}
-    ring = {"symbol": "circle-open", "size": 17, "marker": {"line": {"width": 2}}, "showlegend": is_told}
+    around = "caps around the best within 0.1 % of it"
+    traces = [_band(around, xs, lows, highs, style.GOOD, **of_panel)]
+    lined = {"mode": "lines+markers", "line": {"width": 2}, "legendgroup": "best cap", "showlegend": False}
+    ring = {"symbol": "circle-open", "size": 17, "marker": {"line": {"width": 2}}}
     changes, told = [row for row in rows if row.reason], "best cap changes: hover for why"
     for title, members, colour, look in (
-        (words, rows, several or style.ACCENT, lined),
-        (told, changes, style.LINE, ring | {"legendgroup": "changes"}),
+        ("best cap", rows, style.ACCENT, lined),
+        (told, changes, style.LINE, ring),
     ):
         if members:
             xs = [row.world_size for row in members]
