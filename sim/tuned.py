@@ -10,34 +10,23 @@ import runpy
 import sys
 from collections.abc import Sequence
 from functools import wraps
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.autotuner.loop import Autotune, autotune
-from sim.errors import SimError
-from sim.formats.files import check_writable, make_directory
+from sim.autotuner.loop import Autotune
 from sim.recorder.watch import OwnHook
 
-_made = count()
 
-
-def attach(ddp: DistributedDataParallel, live: Path | None = None, cache: Path | None = None) -> Autotune:
-    """Tune ``ddp`` from its next forward on, with these options of ``sim.autotune``.
+def attach(ddp: DistributedDataParallel) -> Autotune:
+    """Tune ``ddp`` from its next forward on.
 
     The tuner steps at the start of each forward, which is between two steps as well; a forward without
-    gradients is no step. Only the first model of a process has the cache and writes to ``live`` itself, if
-    all ranks share it; others write to a folder in ``live``. Once the tuning has ended no hook is left.
+    gradients is no step. Once the tuning has ended no hook is left.
     """
-    number = next(_made)
-    place = f"model-{number}" if number else ""
-    if ddp.process_group.size() != dist.get_world_size():
-        place = f"model-{number}-rank-{dist.get_rank()}"
-    tuner = autotune(ddp, live=None if live is None else live / place, cache=None if place else cache)
+    tuner = Autotune(ddp)
     handles: list[Any] = []
 
     def before_forward(module: torch.nn.Module, *_: Any) -> None:
@@ -62,19 +51,10 @@ def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m sim.tuned", description="Run a training script, unedited: it tunes its own buckets."
     )
-    parser.add_argument("--cache", type=Path, help="a file for what is kept: the next run begins with it")
-    parser.add_argument("--live", type=Path, help="a directory for what it is doing; dash --watch shows it")
     parser.add_argument("-m", dest="is_module", action="store_true", help="the script is a module's name")
     parser.add_argument("script", help="what trains, such as train.py")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own")
     given = parser.parse_args(words)
-    try:
-        if given.cache is not None:
-            check_writable(given.cache, "--cache")
-        if given.live is not None:
-            make_directory(given.live, "--live")
-    except SimError as error:
-        parser.error(str(error))
     told: list[tuple[str, Autotune]] = []  # of each model, for its first rank
     make = DistributedDataParallel.__init__
 
@@ -83,7 +63,7 @@ def main(words: Sequence[str]) -> None:
         make(self, *args, **kwargs)
         group = self.process_group
         name = f"autotune of {type(self.module).__name__} on {group.size()} rank(s)"
-        told.append((name if group.rank() == 0 else "", attach(self, given.live, given.cache)))
+        told.append((name if group.rank() == 0 else "", attach(self)))
 
     DistributedDataParallel.__init__ = made  # type: ignore[method-assign]
     sys.argv = [given.script, *given.arguments]

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from sim.autotuner.progress import AutotuneProgress
 from sim.clusters.distribution import AssignmentComparison, StepDistribution
 from sim.clusters.ranks import Ranks
 from sim.nouns.assignment import Assignment
@@ -28,6 +27,5 @@ KINDS: dict[str, type[Any]] = {
         Ranks,
         StepDistribution,
         AssignmentComparison,
-        AutotuneProgress,
     )
 }

@@ -11,7 +11,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
-from sim.autotuner.progress import AutotuneProgress
 from sim.clusters.distribution import AssignmentComparison, StepDistribution
 from sim.clusters.ranks import Ranks, SlowRanks
 from sim.nouns.assignment import Assignment, bucket_bytes
@@ -398,5 +397,4 @@ NOUNS = {
     "ranks": ranks(),
     "step_distribution": built(StepDistribution),
     "assignment_comparison": built(AssignmentComparison),
-    "autotune": built(AutotuneProgress, world_size=st.integers(2, 64)),
 }

@@ -19,7 +19,6 @@ from app.library import LIVE, Library
 from app.memo import memo
 from app.widgets import Card, ask, chart, downloads, draw_cards, told
 from app.words import capital, counted, plain
-from sim.autotuner.progress import AutotuneProgress, find_autotunes
 from sim.errors import NotModelledError, SimError
 from sim.live.calibration import Calibration
 from sim.live.follower import Followed
@@ -43,13 +42,6 @@ _HOW_TO_GAIN = (
     "For what other buckets would gain on this machine, measure its link: over gloo by "
     "`bucketsim calibrate --ranks {0}`, over NCCL by nccl-tests and `bucketsim import auto`."
 )
-_PHASES: dict[str, str] = {
-    "settling": "It waits until DDP has rebuilt its buckets.",
-    "recording": "It records its own steps.",
-    "link": "It measures its link between two steps.",
-    "prediction": "It predicts the best buckets while it goes on.",
-    "trial": "It trains with both buckets in turns.",
-}
 _UNSEEN = (
     "Median of measured over predicted, minus 1, over all steps after the calibration window that ran with "
     "the buckets in use: +5 % took 5 % longer than predicted. None of these steps was used to predict."
@@ -85,7 +77,7 @@ def is_first(watch: Path | None, library: Library) -> bool:
     if watch is None:
         return False
     has_records = any(name.startswith(LIVE) for name in library.records)
-    return not has_records or bool(sim.find_recordings(watch) or find_autotunes(watch))
+    return not has_records or bool(sim.find_recordings(watch))
 
 
 def _refresh(place: DeltaGenerator) -> str:
@@ -98,8 +90,6 @@ def _wait(watch: Path) -> None:
     """Look again; the whole page comes once there is a recording."""
     if sim.find_recordings(watch):
         st.rerun()
-    if _autotune(watch):
-        return
     st.info(_NO_STEPS, icon=":material/hourglass_empty:")
     st.caption(plain(str(watch)))
 
@@ -146,7 +136,6 @@ def _live(wanted: Wanted) -> None:
     """One refresh: what was read, what it says."""
     if tuple(sorted(sim.find_recordings(wanted.watch))) != wanted.found:
         st.rerun()  # another recording has come: the page is to offer it
-    _autotune(wanted.watch)
     followed: Followed = _follower(str(wanted.directory.absolute())).refresh(_READ_S)
     state, *others = state_sentences(followed, time.time())
     st.markdown(f"**{plain(state)}**" if followed.step_count else state)
@@ -298,32 +287,6 @@ def _show_gain(
         st.code(sim.snippet(found.assignment, job.workload), language="python")
         words = "For `sim.apply`, and for `bucketsim ab`, which measures this gain."
         downloads({"Assignment JSON": (sim.to_text(found.assignment), "assignment.json", words)})
-
-
-def _autotune(watch: Path) -> bool:
-    """Each tuning that is told in ``watch``: phase, prediction, trial, verdict. Whether there is one."""
-    found = find_autotunes(watch)
-    for name, tuned in found.items():
-        st.subheader(plain(f"{tuned.name} on {tuned.world_size} ranks tunes its buckets ({name})"))
-        sentence = plain(autotune_sentence(tuned))
-        if tuned.outcome is None:
-            st.markdown(sentence)
-        else:
-            (st.success if tuned.outcome == "kept" else st.info)(sentence)
-        if tuned.in_use_ns is not None and tuned.best_ns is not None:
-            now = f"{format_ms(tuned.in_use_ns)} a step with the {tuned.buckets_in_use} buckets in use"
-            st.caption(plain(f"Predicted: {now}, {format_ms(tuned.best_ns)} with the best."))
-        for look in tuned.looks[-1:]:
-            gain, low, high = (format_percent(one, sign=True) for one in (look.gain, look.low, look.high))
-            st.caption(plain(f"The trial after {look.steps} steps: gain {gain} ({low} to {high})."))
-    return bool(found)
-
-
-def autotune_sentence(told: AutotuneProgress) -> str:
-    """What the job is doing, or how it ended."""
-    if told.outcome is not None:
-        return f"{told.outcome}: {told.why} ({told.steps} steps, {told.seconds or 0:.1f} s)"
-    return f"{_PHASES.get(told.phase, '')} Step {told.steps}."
 
 
 def _job(header: RecordingHeader, calibration: Calibration | None) -> None:

@@ -20,14 +20,12 @@ from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.recording import Recording
 from sim.truth.recorded_job import job_in_recording
+from sim.units import NS_PER_S
 from sim.validator.ranks.probes import Bench
 
 BUDGET_S = 2.0
-_SMALLEST = 16 << 10
-_GROWTH = 4
-_MOST_ROUNDS = 7
-_PAIRED_BYTES = 1 << 20, 16 << 20  # sizes timed two at once; an idle wire passes small ones too fast
-_PAIRS = 3
+_SMALLEST, _GROWTH, _MOST_ROUNDS, _PAIRS = 16 << 10, 4, 7, 3
+_LEAST_PAIRED, _MOST_PAIRED = 1 << 20, 16 << 20  # timed two at once; an idle wire passes small ones too fast
 _GLOO_CHANNELS = 2  # worker threads per process group: two collectives at once (A3.8)
 
 Link = Mapping[str, Any]  # fields of a Hardware
@@ -49,15 +47,15 @@ class LinkProbe:
         self.is_gloo = backend_of(ddp) == "gloo"
         self.total_bytes = gradient_bytes(ddp)
         self.processor_share: dict[str, float] = {}  # of an all-reduce's duration, by size from 1 MiB on
-        self._memory = self._bench.zeros(max(self.total_bytes, 2 * _PAIRED_BYTES[0]) + 4)
+        self._memory = self._bench.zeros(max(self.total_bytes, 2 * _LEAST_PAIRED) + 4)
 
     def time(self, size: int, count: int = 1) -> int:
         """``count`` all-reduces of ``size`` bytes at once, ns."""
         self._ranks.agree()
         spent = time.process_time()
         took = self._time(size, count)
-        if count == 1 and size >= _PAIRED_BYTES[0]:
-            share = (time.process_time() - spent) * 1e9 / max(1, took)
+        if count == 1 and size >= _LEAST_PAIRED:
+            share = (time.process_time() - spent) * NS_PER_S / max(1, took)
             self.processor_share[str(size)] = round(share, 4)
         return self._ranks.over_ranks([took], longest=False)[0]
 
@@ -65,8 +63,7 @@ class LinkProbe:
         tensors = self._memory[: count * max(1, size // 4)].chunk(count)
 
         def reduce() -> None:
-            works = [dist.all_reduce(tensor, group=self._group, async_op=True) for tensor in tensors]
-            for work in works:
+            for work in [dist.all_reduce(tensor, group=self._group, async_op=True) for tensor in tensors]:
                 work.wait()
 
         with self._ranks.collective():
@@ -84,7 +81,7 @@ def measure_link(probe: LinkProbe) -> Link:
         1 MiB on, the processor time of all-reduces over their duration: most of what they take from a rank
         that computes.
     """
-    left_ns = int(BUDGET_S * 1e9)
+    left_ns = int(BUDGET_S * NS_PER_S)
     rounds: dict[int, list[int]] = defaultdict(list)
     probe.time(_SMALLEST)  # warms up
     for size in _sizes(probe.total_bytes):
@@ -95,15 +92,11 @@ def measure_link(probe: LinkProbe) -> Link:
         rounds[size].append(probe.time(size))
         left_ns -= 2 * rounds[size][0]
     pairs: list[float] = []
-    least, most = _PAIRED_BYTES
-    affordable = [
-        size
-        for size, times in rounds.items()
-        if least <= size <= min(most, probe.total_bytes // 2) and _PAIRS * 3 * times[0] <= left_ns // 2
-    ]
-    at_once = max(affordable, default=least)
-    while at_once in rounds and len(pairs) < _PAIRS and 3 * rounds[at_once][0] <= left_ns:
-        alone, both = probe.time(at_once), probe.time(at_once, 2)
+    largest = min(_MOST_PAIRED, probe.total_bytes // 2)
+    paired = [size for size, times in rounds.items() if _LEAST_PAIRED <= size <= largest]
+    paired = [size for size in paired if _PAIRS * 3 * rounds[size][0] <= left_ns // 2]
+    for _ in range(_PAIRS if paired else 0):
+        alone, both = probe.time(paired[-1]), probe.time(paired[-1], 2)
         pairs.append(both / max(1, alone))
         left_ns -= alone + both
     order = random.Random(0)
@@ -142,10 +135,8 @@ def _sizes(total: int) -> list[int]:
 def predict(folder: Path, link: Link, in_use: Sequence[Sequence[int]]) -> Recommendation:
     """The best buckets, by a prediction that is held to the job's own recorded step.
 
-    Args:
-        folder: the recording of all ranks.
-        link: as it was measured between two steps.
-        in_use: the buckets that the job has.
+    The link is as it was measured; the rest of the machine (copies back, launches, broadcasts) is read off
+    the recording of all ranks in ``folder``, where that has buckets. ``in_use`` are those that the job has.
 
     Raises:
         InputError, NotModelledError: a recording that no prediction can be made from.
@@ -158,7 +149,6 @@ def predict(folder: Path, link: Link, in_use: Sequence[Sequence[int]]) -> Recomm
 
 
 def _hardware(recording: Recording, link: Link) -> Hardware:
-    """The link as measured, and what the recording tells of the rest (copies back, launches, broadcasts)."""
     if recording.ranks[0].header.level == "full":
         base = hardware_of(recording)
     else:

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sim.autotuner.prediction import gradient_bytes
 from sim.errors import InputError, MachineError, NotModelledError
-from sim.recorder.clocks import clock_for
+from sim.recorder.clocks import is_captured
 from sim.recorder.live_recording import LiveRecording, record
 from sim.recorder.training_step import sparse_tables, trained
 from sim.recorder.watch import Watch, can_round_alike, ddp_log, forget
@@ -58,56 +58,44 @@ def unwrapped(module: object) -> DistributedDataParallel:
     raise NotModelledError(f"ddp: a {type(inner).__name__} has no buckets of DistributedDataParallel")
 
 
-def check_switchable(ddp: DistributedDataParallel) -> None:
-    """Raise ``NotModelledError`` with the reason where the buckets of ``ddp`` are not safe to change."""
-    if missing := [*missing_for_injection(), *(() if dist.is_gloo_available() else ("gloo",))]:
-        raise NotModelledError(f"torch {torch.__version__}: it has no {', '.join(missing)}")
-    check_even(ddp)
-    for name, is_on, why in _modes(ddp):
-        if is_on:
-            raise NotModelledError(f"{name}: {why}")
-    for hook, _ in ddp._comm_hooks:
-        if hook not in SAFE_HOOKS:
-            known = ", ".join(one.__name__ for one in SAFE_HOOKS)
-            raise NotModelledError(
-                f"comm_hook: {getattr(hook, '__qualname__', hook)} may keep state by bucket; known to keep "
-                f"none are {known}"
-            )
-    if not ddp._comm_hooks and (builtin := ddp_log(ddp).get("comm_hook")):
-        raise NotModelledError(f"comm_hook: {builtin} is built in and cannot be given to another Reducer")
-
-
 def check_even(ddp: DistributedDataParallel) -> None:
     """Raise ``NotModelledError`` under ``join()``, where ranks make different numbers of steps."""
     if ddp._join_config.enable:
         raise NotModelledError("join: a rank that ran out of inputs makes no further steps")
 
 
-def _modes(ddp: Any) -> list[tuple[str, bool, str]]:
-    """Each mode that makes other buckets unsafe or useless: its name, whether it is on, and why it does."""
+def check_switchable(ddp: Any) -> None:
+    """Raise ``NotModelledError`` with the reason where the buckets of ``ddp`` are not safe to change."""
+    check_even(ddp)
+    missing = [*missing_for_injection(), *(() if dist.is_gloo_available() else ("gloo",))]
     parameters = [parameter for _, parameter in trained(ddp.module)]
-    delays = bool(ddp._delay_all_reduce_params) or ddp._delay_all_reduce_all_params
-    elsewhere = ddp.is_multi_device_module or ddp.device.type not in ("cpu", "cuda")
-    unused = "buckets that no rank uses are left out, which was never tried with other buckets"
-    looks_up = "an embedding has sparse gradients, whose size changes from step to step"
-    steps = any(hasattr(parameter, "_in_backward_optimizers") for parameter in parameters)
+    hooks = [getattr(hook, "__qualname__", hook) for hook, _ in ddp._comm_hooks if hook not in SAFE_HOOKS]
+    builtin = None if ddp._comm_hooks else ddp_log(ddp).get("comm_hook")
+    is_elsewhere = ddp.is_multi_device_module or ddp.device.type not in ("cpu", "cuda")
+    delays = ddp._delay_all_reduce_params or ddp._delay_all_reduce_all_params
+    steps_early = any(hasattr(parameter, "_in_backward_optimizers") for parameter in parameters)
+    is_complex = any(parameter.is_complex() for parameter in parameters)
     details = os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL"
-    given = f"the buckets of this {type(ddp).__name__} were given to it already"
-    takes_out = "takes parameters out of the buckets"
-    return [
-        ("world_size", ddp.process_group.size() < 2, "one rank reduces nothing"),
-        ("device", elsewhere, f"{ddp.device}: the model must lie on the CPU or on one GPU"),
-        ("optimize_ddp", ddp._use_python_reducer, "'python_reducer' has no Reducer"),
-        ("mixed_precision", ddp.mixed_precision is not None, "its hooks belong to its first Reducer"),
-        ("delay_all_reduce_named_params", delays, takes_out),
-        ("_ddp_params_and_buffers_to_ignore", bool(ddp.parameters_to_ignore), takes_out),
-        ("skip_all_reduce_unused_params", ddp.skip_all_reduce_unused_params, unused),
-        ("optimizer in backward", steps, "it steps as soon as a bucket has been reduced"),
-        ("sparse", bool(sparse_tables(ddp.module)), looks_up),
-        ("complex", any(one.is_complex() for one in parameters), "gradients of complex numbers"),
-        ("TORCH_DISTRIBUTED_DEBUG", details, "DETAIL adds collectives to every step"),
-        ("reducer", type(ddp.reducer) is not Reducer, given),
-    ]
+    is_given, kind = type(ddp.reducer) is not Reducer, type(ddp).__name__
+    for is_on, why in (
+        (missing, f"torch {torch.__version__}: it has no {', '.join(missing)}"),
+        (ddp.process_group.size() < 2, "world_size: one rank reduces nothing"),
+        (is_elsewhere, f"device: {ddp.device}: the model must lie on the CPU or on one GPU"),
+        (ddp._use_python_reducer, "optimize_ddp: 'python_reducer' has no Reducer"),
+        (ddp.mixed_precision is not None, "mixed_precision: its hooks belong to its first Reducer"),
+        (delays, "delay_all_reduce_named_params: takes parameters out of the buckets"),
+        (ddp.parameters_to_ignore, "_ddp_params_and_buffers_to_ignore: takes parameters out of the buckets"),
+        (ddp.skip_all_reduce_unused_params, "skip_all_reduce_unused_params: never tried with other buckets"),
+        (steps_early, "optimizer in backward: it steps as soon as a bucket has been reduced"),
+        (sparse_tables(ddp.module), "sparse: an embedding's gradients change in size from step to step"),
+        (is_complex, "complex: gradients of complex numbers"),
+        (details, "TORCH_DISTRIBUTED_DEBUG: DETAIL adds collectives to every step"),
+        (is_given, f"reducer: the buckets of this {kind} were given to it already"),
+        (hooks, f"comm_hook: {', '.join(map(str, hooks))} may keep state by bucket"),
+        (builtin, f"comm_hook: {builtin} is built in and cannot be given to another Reducer"),
+    ):
+        if is_on:
+            raise NotModelledError(why)
 
 
 class Boundary(Watch):
@@ -122,7 +110,6 @@ class Boundary(Watch):
         super().__init__(ddp, [(0, parameter) for _, parameter in trained(ddp)])
         self._ddp = ddp
         self._owner: object = owner
-        self._clock = clock_for(ddp.device)
         self._waits = False  # a forward, for its backward
         self._armed = False  # and the Reducer waits for that backward
         self._reduced = False  # gradients were reduced since the last ``take_step``
@@ -154,7 +141,7 @@ class Boundary(Watch):
         self._owner = None
 
     def _after_forward(self, output: Any) -> None:
-        self.is_captured = self.is_captured or self._clock.is_captured()
+        self.is_captured = self.is_captured or is_captured()
         self._waits = True
         self._armed = self._armed or self._ddp.require_backward_grad_sync
 
@@ -283,8 +270,8 @@ def recorded(ddp: DistributedDataParallel, switch: BucketSwitch, folder: Path) -
 class Room:
     """The memory of ``ddp``'s GPU beside what its training takes.
 
-    What PyTorch's allocator holds between two steps is no room on a GPU: the activations of the next step lie
-    there, and copies of ours that are gone.
+    What PyTorch's allocator holds between two steps is none of it but for copies of ours that are gone: the
+    activations of the next step lie there.
     """
 
     def __init__(self, ddp: DistributedDataParallel) -> None:
@@ -303,6 +290,6 @@ class Room:
         if self._copy > free:
             raise MachineError(
                 f"memory: {format_size(free)} are free beside what a step takes, and a second copy of the "
-                f"gradients takes {format_size(self._copy)} (memory=None does not look)"
+                f"gradients takes {format_size(self._copy)}"
             )
         self._ours = self._copy

@@ -127,28 +127,26 @@ class Unison:
     def _spread(self, value: Any) -> Any:
         """``value`` of the first rank."""
         with self.collective():
-            broadcast = self._connected().broadcast
-            return self._passed(lambda tensor: broadcast([tensor]).wait(), self.is_first, value)
+            return self._passed(self._connected().broadcast, self.is_first, value)
 
     def _collect(self, value: Any) -> list[Any]:
         """On the first rank all values; each comes by itself, so that no other rank holds any but its own."""
         with self.collective():
             control = self._connected()
             if not self.is_first:
-                self._passed(lambda tensor: control.send([tensor], 0, 0).wait(), True, value)
+                self._passed(partial(control.send, dstRank=0, tag=0), True, value)
                 return []
-            return [value] + [
-                self._passed(partial(_receive, control, rank), False) for rank in range(1, self.world_size)
-            ]
+            ranks = range(1, self.world_size)
+            return [value, *(self._passed(partial(control.recv, srcRank=r, tag=0), False) for r in ranks)]
 
     @staticmethod
-    def _passed(carry: Callable[[torch.Tensor], object], is_mine: bool, value: Any = None) -> Any:
+    def _passed(carry: Callable[[list[torch.Tensor]], Any], is_mine: bool, value: Any = None) -> Any:
         """``value`` from where it ``is_mine`` to where it is not: its size, and then itself."""
         held = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
         size = torch.tensor([held.numel()])
-        carry(size)
+        carry([size]).wait()
         held = held if is_mine else torch.empty(int(size), dtype=torch.uint8)
-        carry(held)
+        carry([held]).wait()
         return value if is_mine else pickle.loads(held.numpy().tobytes())
 
     def _connected(self) -> Any:
@@ -183,7 +181,3 @@ class Unison:
             )
         self._control = made
         return made
-
-
-def _receive(control: Any, rank: int, tensor: torch.Tensor) -> None:
-    control.recv([tensor], rank, 0).wait()

@@ -1,4 +1,4 @@
-"""What a training leaves: ``rank-<r>.jsonl`` of ``sim.record``, and ``autotune.json`` of ``sim.autotune``."""
+"""What a training leaves: ``rank-<r>.jsonl`` of ``sim.record``."""
 
 import os
 import re

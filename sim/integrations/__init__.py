@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import sim
-from sim.autotuner.progress import Autotuned
+from sim.autotuner.loop import Autotuned
 from sim.autotuner.switch import unwrapped
 
 

@@ -38,10 +38,6 @@ class Clock:
         """The stream that work of this thread is put on; one on the host."""
         return None
 
-    def is_captured(self) -> bool:
-        """Whether work goes into a CUDA graph now, and does not run."""
-        return False
-
 
 class EventClock(Clock):
     """Timing events on the current stream of one accelerator.
@@ -85,14 +81,16 @@ class EventClock(Clock):
         """The device's current stream."""
         return torch.accelerator.current_stream(self._device)
 
-    def is_captured(self) -> bool:
-        """Whether the current stream records a CUDA graph."""
-        return self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-
 
 def clock_for(device: torch.device) -> Clock:
     """The clock on which work on ``device`` is timed."""
     return Clock() if device.type == "cpu" else EventClock(device)
+
+
+def is_captured() -> bool:
+    """Whether work goes into a CUDA graph now: its replays run no hooks, and its events cannot be read."""
+    has_gpus: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return has_gpus and torch.cuda.is_current_stream_capturing()
 
 
 def find_device(name: str) -> torch.device:

@@ -24,7 +24,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from sim.errors import InputError
 from sim.nouns.recording import RecordedBackward, RecordedBucket, RecordedStep
-from sim.recorder.clocks import Clock, Stamp
+from sim.recorder.clocks import Clock, Stamp, is_captured
 from sim.recorder.training_step import is_compiled
 
 MOST_BACKWARDS = 1024  # in one step: beyond it, nobody steps
@@ -434,7 +434,7 @@ class StepWatch(Watch):
 
     def step(self) -> None:
         """End a step here: call it after ``optimizer.step()``, also where that step was skipped."""
-        if self._step is not None and not self._stops_at_capture():
+        if self._step is not None:
             if not self._step.optimizer_ends:
                 self._step.end = self._clock.stamp()
             self._end_step()
@@ -452,15 +452,15 @@ class StepWatch(Watch):
             return
         if torch._C._current_graph_task_id() != -1:
             return  # a checkpoint of all of the model computes it again, inside backward
-        if self._stops_at_capture():
-            return
         self._close_backward()
-        if self._stepped:
+        if is_captured():  # events of a capture cannot be read, nor asked for while it lasts
+            if self._stepped:
+                self._keep_step()
+            self._give_up("the step goes into a CUDA graph, which runs no hooks; record without graphs")
+        elif self._stepped:
             self._end_step()
         elif self._step is not None and len(self._step.backwards) == MOST_BACKWARDS:
-            self._give_up(
-                f"{MOST_BACKWARDS} backwards without an optimizer step; call recording.step() after each"
-            )
+            self._give_up(f"{MOST_BACKWARDS} backwards without an optimizer step; call step() after each")
         if not self._handles:
             return
         if self._step is None:
@@ -535,7 +535,7 @@ class StepWatch(Watch):
         return owned
 
     def _after_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
-        if self._step is None or not self._owns(optimizer) or self._stops_at_capture():
+        if self._step is None or not self._owns(optimizer):
             return
         self._stepped = True
         if torch._C._current_graph_task_id() != -1:
@@ -543,22 +543,6 @@ class StepWatch(Watch):
         self._close_backward()
         if self._step.start is not None:
             self._step.optimizer_ends.append(self._clock.stamp())
-
-    def _stops_at_capture(self) -> bool:
-        """Whether what runs now goes into a CUDA graph: its replays run no hooks, so watching stops here.
-
-        Events of a capture cannot be read, and while it lasts none may be asked for: that would end it.
-        """
-        if not self._clock.is_captured():
-            return False
-        if self._handles:
-            if self._stepped:
-                self._keep_step()
-            self._give_up(
-                "the step is captured in a CUDA graph, whose replays run no hooks; record the loop without "
-                "graphs"
-            )
-        return True
 
     def _keep_step(self) -> None:
         """The step is over: keep its stamps until they can be read."""

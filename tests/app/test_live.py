@@ -12,9 +12,7 @@ from streamlit.testing.v1 import AppTest
 import sim
 from app import launch
 from app.views import live as words
-from sim.autotuner.progress import AutotuneProgress, TrialLook
 from sim.errors import InputError, NotModelledError
-from sim.formats.documents import save
 from sim.live.calibration import Calibration
 from sim.live.follower import Followed
 from sim.live.held import LiveReport
@@ -403,32 +401,6 @@ def test_the_page_waits_calibrates_and_predicts(page: AppTest, job: Job) -> None
     assert "No machine was given" in said(page)
     assert EVIL not in said(page)
     assert len(page.get("plotly_chart")) == 1
-
-
-def test_a_job_that_tunes_itself_is_shown_from_phase_to_verdict(page: AppTest, job: Job) -> None:
-    for rank in (0, 1):
-        (job.folder / f"rank-{rank}.jsonl").rename(job.folder.parent / f"later-{rank}")
-    told = AutotuneProgress(name=EVIL, world_size=2, phase="recording", steps=7, buckets_in_use=3)
-    for changes, expected in (
-        ({}, "It records its own steps. Step 7."),
-        (
-            {"phase": "trial", "in_use_ns": 20 * MS, "best_ns": 18 * MS, "most_steps": 200},
-            "Predicted: 20.00 ms a step with the 3 buckets in use, 18.00 ms with the best.",
-        ),
-        ({"looks": (TrialLook(steps=20, gain=0.09, low=-0.01, high=0.2),)}, "after 20 steps: gain +9.0%"),
-        ({"phase": "ended", "outcome": "kept", "why": "faster", "seconds": 9.0}, "kept: faster (7 steps"),
-    ):
-        told = replace(told, **changes)
-        save(job.folder / "autotune.json", told)
-        page.run()
-        assert is_clean(page)
-        shown = said(page) + " ".join(one.value for one in page.success)
-        assert expected in shown.replace("\\", "")
-        assert EVIL not in said(page)
-    (job.folder / "autotune.json").write_text("{")
-    page.run()
-    assert is_clean(page)
-    assert "No steps yet" in page.info[0].value
 
 
 def test_an_address_that_names_a_record_shows_it_beside_a_job_that_is_watched(

@@ -63,9 +63,3 @@ def test_a_script_ends_as_it_would_and_sees_what_it_would(tmp_path: Path) -> Non
     assert said.code == 7
     assert said.out == "['--lr', '1'] __main__\n"
     assert "nothing was tuned" in said.err
-
-
-def test_a_cache_that_cannot_be_written_is_told_before_anything_runs(tmp_path: Path) -> None:
-    said = process("-m", "sim.tuned", "--cache", tmp_path / "none" / "kept.json", "train.py", env=ENVIRONMENT)
-    assert said.code == 2
-    assert "--cache" in said.err

@@ -155,11 +155,9 @@ def fail_at(place: Any, name: str, *, at: int = 0, rank: int = LAST, **options: 
     assert rank != RANK or calls[at] == steps[0]  # not late
 
 
-BEST = FOLDER / "best.json"
 FAILING: dict[str, Callable[[], None]] = {
     "room": partial(fail_at, loop.Room, "check"),
     "switch": partial(fail_at, BucketSwitch, "__init__"),
-    "known": partial(fail_at, loop, "load_kept", rank=0, cache=BEST),
     "scratch": partial(fail_at, loop, "scratch_directory", at=1),
     "recorded": partial(fail_at, loop, "recorded"),
     "recording's step": partial(fail_at, LiveRecording, "step", at=3),
@@ -173,7 +171,6 @@ FAILING: dict[str, Callable[[], None]] = {
     "use": partial(fail_at, BucketSwitch, "use", at=6),
     "turn": partial(fail_at, loop, "is_candidate_turn", at=4),
     "look": partial(fail_at, loop, "judge", rank=0),
-    "file of what is kept": partial(fail_at, loop, "save_kept", rank=0, cache=BEST),
 }
 
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import sim
-from sim.autotuner.progress import Autotuned
+from sim.autotuner.loop import Autotuned
 from sim.recorder.factory import load_factory
 from sim.recorder.training_step import find_loss
 
