@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from math import ceil, prod
 from statistics import median
 from typing import NamedTuple
@@ -133,7 +133,6 @@ def machine_of(workload: Workload, hardware: Hardware, small_by: Hardware | None
 _WAITED = Fraction(3, 4)
 _MOST_WIRE = Fraction(1, 4)  # of a small message's time
 _USUAL_BYTES = 2 * MIB  # of what a small message waits behind: a gradient of a layer
-_NONE = (0, 1.0)
 
 
 def small_messages(hardware: Hardware) -> tuple[int, float]:
@@ -142,22 +141,17 @@ def small_messages(hardware: Hardware) -> tuple[int, float]:
     A message is small where less than a quarter of its time is the wire's, at the best rate of the all-reduce
     curve; 0 bytes and a factor of 1 where nothing is.
     """
-    if not hardware.shared_connection or hardware.comm_channels == 1 or hardware.world_size == 1:
-        return _NONE
-    return _by_curve(hardware.all_reduce)
+    shares = hardware.shared_connection and hardware.comm_channels > 1 and hardware.world_size > 1
+    return _by_curve(hardware.all_reduce if shares else ())
 
 
 @lru_cache(maxsize=256)
 def _by_curve(curve: Curve) -> tuple[int, float]:
     rates = [Fraction(point.duration_ns, point.num_bytes) for point in curve if point.num_bytes]
     edge = min(rates, default=Fraction(0)) / _MOST_WIRE  # ns a byte of a message that is just not small
-    small = []
-    for point in curve:
-        if edge * point.num_bytes >= point.duration_ns:
-            break
-        small.append(point)
+    small = list(takewhile(lambda point: edge * point.num_bytes < point.duration_ns, curve))
     if not small or len(small) == len(curve):
-        return _NONE
+        return 0, 1.0
     before, after = curve[len(small) - 1], curve[len(small)]
     slope = Fraction(after.duration_ns - before.duration_ns, after.num_bytes - before.num_bytes)
     num_bytes = ceil((before.duration_ns - slope * before.num_bytes) / (edge - slope))
@@ -235,9 +229,13 @@ def check_ranks(programs: Sequence[Program]) -> None:
             continue
         for place, (mine, theirs) in enumerate(zip_longest(_launched(first), _launched(program))):
             if mine != theirs:
+                words = [
+                    f"{one.kind} of {one.elements} {one.dtype}, bucket {one.bucket}" if one else "none"
+                    for one in (theirs, mine)
+                ]
                 raise InputError(
-                    f"rank {rank}: its collective {place} is {_words(theirs)}, and {_words(mine)} on the "
-                    f"first; give the same model under the same assignment"
+                    f"rank {rank}: its collective {place} is {words[0]}, and {words[1]} on the first; give "
+                    f"the same model under the same assignment"
                 )
         if program.machine != first.machine:
             raise NotModelledError(
@@ -251,10 +249,3 @@ def _launched(program: Program) -> list[Collective]:
     which ranks may differ."""
     in_order = sorted(program.collectives, key=lambda one: one.after is not None)
     return [replace(one, phase="backward", gradient=None) for one in in_order]
-
-
-def _words(collective: Collective | None) -> str:
-    if collective is None:
-        return "none"
-    bucket = "" if collective.bucket is None else f", bucket {collective.bucket}"
-    return f"{collective.kind} of {collective.elements} {collective.dtype}{bucket}"
