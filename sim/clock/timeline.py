@@ -186,12 +186,16 @@ def _spans(outcome: Outcome, held: Sequence[tuple[int, int]]) -> tuple[tuple[Spa
     first, sent, done = [], [], []
     for number, (one, times) in enumerate(zip(collectives, outcome.times, strict=True)):
         launch, taken, start, end, usable = times
-        launched: tuple[PathKind, int, int] = ("launch", launch - cost, launch)
-        parts = [launched] if cost and one.after is None else []
-        parts += [("straggler", taken, start)] if start > taken else []
+        parts: list[tuple[PathKind, int, int]] = []
+        if cost and one.after is None:
+            parts.append(("launch", launch - cost, launch))
+        if start > taken:
+            parts.append(("straggler", taken, start))
         first.append(len(spans))
         sent.append(len(spans) + len(parts))
-        parts += [(one.kind, start, end), *([("settle", end, usable)] if usable > end else [])]
+        parts.append((one.kind, start, end))
+        if usable > end:
+            parts.append(("settle", end, usable))
         for part in parts:
             spans.append(Span(*part, one.bucket, None, number, len(spans) - 1))
         done.append(len(spans) - 1)
