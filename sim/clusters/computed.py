@@ -8,12 +8,11 @@ from sim.clusters.fabric import Fabric, fabric_of
 from sim.clusters.nccl_model import as_delivered, choose, collective_ns, filling_us
 from sim.clusters.nccl_tables import SOURCE
 from sim.costs.own_costs import OF_GENERATION, with_own_costs
-from sim.errors import InputError
 from sim.nouns.checks import one_of
 from sim.nouns.cluster import NVLINKS, Cluster
 from sim.nouns.gpus import GPUS
-from sim.nouns.hardware import CURVES, Curve, CurvePoint, Hardware
-from sim.units import format_number, format_percent, format_size
+from sim.nouns.hardware import CURVES, CurvePoint, Hardware
+from sim.units import format_number
 
 ALGORITHMS = ("auto", "ring", "tree", "nvls", "nvls_tree")
 SIZES = tuple(1 << power for power in range(3, 34))  # 8 B to 8 GiB
@@ -37,15 +36,9 @@ def uncertainty(fabric: Fabric) -> tuple[float, float]:
     low, high = OVER_LINKS
     if fabric.ranks_per_host > 1 and fabric.intra.kind not in NVLINKS:
         low, high = THROUGH_HOST if fabric.intra.kind == "shm" else PEER_TO_PEER
-    staged = _staged_share(fabric)
-    return (
-        (low, high)
-        if staged == 1
-        else (
-            min(low, max(THROUGH_HOST[0], OVER_LINKS[0] * staged)),
-            max(high, THROUGH_HOST[1]),
-        )
-    )
+    if (staged := _staged_share(fabric)) < 1:
+        low, high = min(low, max(THROUGH_HOST[0], OVER_LINKS[0] * staged)), max(high, THROUGH_HOST[1])
+    return low, high
 
 
 def _staged_share(fabric: Fabric) -> float:
@@ -56,47 +49,42 @@ def _staged_share(fabric: Fabric) -> float:
     return inter.staged_bytes_per_s / inter.bytes_per_s
 
 
-def curve(fabric: Fabric, collective: str, sizes: Iterable[int], algorithm: str | None = None) -> Curve:
-    """The curve of ``collective`` at ``sizes`` in bytes, in ascending order, each once."""
-    wanted = sorted(set(sizes))
-    if not wanted:
-        raise InputError("sizes: none; give at least one size in bytes")
-    return tuple(
-        CurvePoint(num_bytes=size, duration_ns=collective_ns(fabric, collective, size, algorithm))
-        for size in wanted
-    )
-
-
 def hardware_of(
     fabric: Fabric, name: str, sizes: Iterable[int] = SIZES, algorithm: str | None = None
 ) -> Hardware:
-    """Curves of all five collectives at ``sizes`` in bytes, from published figures alone.
+    """Curves of all collectives at ``sizes`` in bytes, from published figures alone.
 
     ``algorithm`` is what all-reduces go by (None: NCCL's choice). ``spread.ranges`` states the range in which
     a measurement may be expected, as factors on the all-reduce curve, and ``spread`` the times of each size,
     without a count. The range is what the model does not know, not how one message scatters from the next. It
-    is the same for all messages apart from what a pipeline takes to fill.
+    is the same for all messages apart from what a pipeline takes to fill, which its fast end has none of.
     """
-    wanted = tuple(sizes)
+    wanted = sorted(set(sizes))
     curves: dict[str, Any] = {
-        collective: curve(fabric, collective, wanted, algorithm if collective == "all_reduce" else None)
+        collective: tuple(
+            CurvePoint(
+                num_bytes=size,
+                duration_ns=collective_ns(
+                    fabric, collective, size, algorithm if collective == "all_reduce" else None
+                ),
+            )
+            for size in wanted
+        )
         for collective in CURVES
     }
     low, high = uncertainty(fabric)
-    expected, by_size, filling = {}, {}, {}
+    methods = {size: choose(fabric, "all_reduce", size, algorithm) for size in wanted}
+    expected = {}
     for point in curves["all_reduce"]:
         size = point.num_bytes
-        method = choose(fabric, "all_reduce", size, algorithm)
-        if method is None:
-            continue
-        given = as_delivered(fabric, method, size)
-        filling[point] = round(filling_us(given, "all_reduce", size, method) * 1000)
-        by_size[str(size)] = str(method)
-        expected[str(size)] = {
-            "min_ns": round((point.duration_ns - filling[point]) * low),
-            "max_ns": round(point.duration_ns * high),
-            "of": "what the cost model does not know: the range of other machines that were measured",
-        }
+        if (method := methods[size]) is not None:
+            given = as_delivered(fabric, method, size)
+            filling_ns = round(filling_us(given, "all_reduce", size, method) * 1000)
+            expected[str(size)] = {
+                "min_ns": round((point.duration_ns - filling_ns) * low),
+                "max_ns": round(point.duration_ns * high),
+                "of": "what the cost model does not know: the range of other machines that were measured",
+            }
     made = Hardware(
         name=name,
         world_size=fabric.world_size,
@@ -110,8 +98,8 @@ def hardware_of(
             "constants": SOURCE,
             "links": "what they give of NCCL's figures: medians of other machines",
             "fabric": asdict(fabric),
-            "methods": by_size,
-            "not_known": _not_known(fabric, filling),
+            "methods": {str(size): str(method) for size, method in methods.items() if method is not None},
+            "not_known": _not_known(fabric),
         },
     )
     known = OF_GENERATION[fabric.generation]
@@ -120,24 +108,17 @@ def hardware_of(
     return with_own_costs(made, [GPUS[name] for name in boards or known])
 
 
-def _not_known(fabric: Fabric, filling: dict[CurvePoint, int]) -> list[str]:
+def _not_known(fabric: Fabric) -> list[str]:
     """Sentences on what decides how far a measurement may be off."""
-    said, inter = [], fabric.inter
-    if inter is not None and inter.staged_bytes_per_s is not None and _staged_share(fabric) < 1:
-        said.append(
-            f"data goes through host memory on its way to NICs, as without GPUDirect RDMA (GeForce, or a NIC "
-            f"that is not below its GPU's PCIe switch): {format_number(inter.staged_bytes_per_s / 1e9)} GB/s "
-            f"a host are computed, one GPU of other machines had {MEASURED_THROUGH_HOST}; where NCCL's log "
-            f"says GDRDMA, set gpu_direct"
-        )
-    shares = ((ns / point.duration_ns, point.num_bytes) for point, ns in filling.items())
-    share, size = max(shares, default=(0.0, 0))
-    if share:
-        said.append(
-            f"NVLS: up to {format_percent(share, 0)} of a time (at {format_size(size)}) is its pipeline "
-            f"filling, less where GPUs copy faster than the switch reduces"
-        )
-    return said
+    inter = fabric.inter
+    if inter is None or inter.staged_bytes_per_s is None or _staged_share(fabric) == 1:
+        return []
+    return [
+        f"data goes through host memory on its way to NICs, as without GPUDirect RDMA (GeForce, or a NIC "
+        f"that is not below its GPU's PCIe switch): {format_number(inter.staged_bytes_per_s / 1e9)} GB/s "
+        f"a host are computed, one GPU of other machines had {MEASURED_THROUGH_HOST}; where NCCL's log "
+        f"says GDRDMA, set gpu_direct"
+    ]
 
 
 def cluster_hardware(

@@ -7,10 +7,8 @@ is wrong by the same factor everywhere, a single point mends it. A point that ta
 or longer, lies where the library switches protocol, or was measured cold: it keeps its value and says nothing
 of its neighbours.
 
-How far off that may be comes from leaving points out, and grows with every doubling of ranks. The fast end of
-a range is never faster than a host's ports at line rate, through which all that other hosts need must go;
-links within a host set no such limit, since NCCL counts less than their data sheets. Beyond the last measured
-point only the time that is added to that point's is in doubt.
+How far off that may be comes from leaving points out, and grows with every doubling of ranks. Beyond the last
+measured point only the time that is added to that point's is in doubt.
 
 The shape is NCCL's, and so is how far it was seen to miss. Small messages of gloo are outside of what is
 known: from two hosts to four up to 128 KiB they take 3 to 9 times as long as extrapolated, beyond the range.
@@ -27,20 +25,17 @@ import numpy as np
 
 from sim.clusters.computed import SIZES, uncertainty
 from sim.clusters.fabric import Fabric, fabric_of
-from sim.clusters.links import wire_bytes
-from sim.clusters.nccl_model import nccl_ns
+from sim.clusters.nccl_model import collective_ns
 from sim.errors import InputError
+from sim.nouns.checks import no_duplicates
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import CURVES, MOST_FACTOR, Curve, CurvePoint, Hardware
-from sim.units import NS_PER_S, format_sizes
+from sim.units import format_sizes
 
 COVERED = 0.9  # the share of left-out points that the stated range holds
 # By how much at most, as a logarithm, three points miss nine in ten of the others, on machines that no
 # prediction is tested on (tests/clusters/measured_paths.py).
 SHAPE = 0.16
-# The line rate of a port over what is counted of it, at most: frames of 1538 bytes carry 1448 of TCP's data
-# (sim.clusters.machines.tcp_port); NCCL counts 12 of 12.5 GB/s (src/graph/topo.h).
-LINE_RATE = 1538 / 1448
 _OF_THE_LINK = ("backend", "device", "device_type")  # between what it was measured, whatever its size
 
 
@@ -72,8 +67,9 @@ class MeasuredCurve:
     @cached_property
     def logs(self) -> dict[int, float]:
         """By size in bytes, the logarithm of measured over computed time."""
-        computed = {point: nccl_ns(self.fabric, self.collective, point.num_bytes) for point in self.curve}
-        return {point.num_bytes: math.log(point.duration_ns / ns) for point, ns in computed.items()}
+        computed = [_model_ns(self.fabric, self.collective, point.num_bytes) for point in self.curve]
+        pairs = zip(self.curve, computed, strict=True)
+        return {point.num_bytes: math.log(point.duration_ns / ns) for point, ns in pairs}
 
     @cached_property
     def odd(self) -> list[int]:
@@ -110,6 +106,10 @@ class MeasuredCurve:
         return (max(SHAPE, sorted(off)[math.ceil(COVERED * len(off)) - 1]),) * 2
 
 
+def _model_ns(fabric: Fabric, collective: str, num_bytes: int) -> int:
+    return collective_ns(fabric, collective, num_bytes, is_delivered=False)
+
+
 def _octave(num_bytes: int) -> float:
     return math.log2(max(num_bytes, 1))
 
@@ -131,23 +131,14 @@ def extrapolate(
     range, and is, apart from the doubt in the ratio, no wider than that.
 
     Raises:
-        InputError: nothing measured, no size, or two curves of as many ranks and hosts.
+        InputError: two curves of as many ranks and hosts.
     """
     wanted = sorted(set(sizes))
-    if not wanted:
-        raise InputError("sizes: none; give at least one size in bytes")
-    if not measured:
-        raise InputError("measured: none; give at least one curve, or compute it by sim.clusters.computed")
-    places = [(each.fabric.world_size, each.fabric.hosts) for each in measured]
-    if len(set(places)) != len(places):
-        raise InputError(f"measured: two curves of the same ranks and hosts among {sorted(places)}; give one")
+    no_duplicates("measured: (ranks, hosts)", [(of.fabric.world_size, of.fabric.hosts) for of in measured])
     if fabric.world_size == 1:
-        return tuple(
-            EstimatedPoint(num_bytes=size, duration_ns=0, least_ns=0, greatest_ns=0) for size in wanted
-        )
-    same = [each for each in measured if each.fabric == fabric]
-    if same:
-        return tuple(_on_itself(same[0], size) for size in wanted)
+        return tuple(_estimate(measured[0].collective, fabric, size, 0.0, (0.0, 0.0)) for size in wanted)
+    if same := next((each for each in measured if each.fabric == fabric), None):
+        return tuple(_on_itself(same, size) for size in wanted)
     alike = [each for each in measured if (each.fabric.hosts > 1) == (fabric.hosts > 1)] or measured
     alike = sorted(alike, key=lambda each: each.fabric.world_size)
     ranks, at = [math.log2(each.fabric.world_size) for each in alike], math.log2(fabric.world_size)
@@ -160,12 +151,13 @@ def extrapolate(
         # of the model the range begins at own, so that it lies log nearer or farther from what is carried
         down = min(widened[0], known[0] + max(0.0, own[0] + log))
         up = min(widened[1], known[1] + max(0.0, own[1] - log))
-        found.append(_estimate(alike[near], fabric, size, log, (down, up)))
+        found.append(_estimate(alike[near].collective, fabric, size, log, (down, up)))
     return tuple(found)
 
 
 def _on_itself(measured: MeasuredCurve, size: int) -> EstimatedPoint:
     """A time on the very same fabric: exact at points; beyond the last only the added time is in doubt."""
+    collective, fabric, last = measured.collective, measured.fabric, measured.curve[-1]
     for point in measured.curve:
         if point.num_bytes == size:
             exact = point.duration_ns
@@ -175,40 +167,19 @@ def _on_itself(measured: MeasuredCurve, size: int) -> EstimatedPoint:
     place = bisect_right(octaves, _octave(size))
     around = logs[max(place - 1, 0) : place + 1]  # on both sides of the size
     doubt = max(down, log - min(around)), max(up, max(around) - log)
-    last = measured.curve[-1]
-    return _estimate(measured, measured.fabric, size, log, doubt, last if size > last.num_bytes else None)
+    return _estimate(collective, fabric, size, log, doubt, last.duration_ns if size > last.num_bytes else 0)
 
 
 def _estimate(
-    measured: MeasuredCurve,
-    fabric: Fabric,
-    size: int,
-    log: float,
-    doubt: tuple[float, float],
-    known: CurvePoint | None = None,
+    collective: str, fabric: Fabric, size: int, log: float, doubt: tuple[float, float], sure_ns: int = 0
 ) -> EstimatedPoint:
-    """The model's time times ``exp(log)``, and its range; the time of a ``known`` smaller message is sure."""
-    collective = measured.collective
-    duration = round(nccl_ns(fabric, collective, size) * math.exp(log))
-    exact, wire = 0, _ports_ns(fabric, collective, size)
-    if known is not None:
-        exact = min(known.duration_ns, duration)
-        wire -= _ports_ns(fabric, collective, known.num_bytes)
-    added = duration - exact
+    """The model's time times ``exp(log)``, and its range, of which ``sure_ns`` at most are in no doubt."""
+    duration = round(_model_ns(fabric, collective, size) * math.exp(log))
+    sure = min(sure_ns, duration)
+    least, greatest = ((duration - sure) * math.exp(by) for by in (-doubt[0], doubt[1]))
     return EstimatedPoint(
-        num_bytes=size,
-        duration_ns=duration,
-        least_ns=exact + round(max(added * math.exp(-doubt[0]), min(wire, added))),
-        greatest_ns=exact + round(added * math.exp(doubt[1])),
+        num_bytes=size, duration_ns=duration, least_ns=sure + round(least), greatest_ns=sure + round(greatest)
     )
-
-
-def _ports_ns(fabric: Fabric, collective: str, size: int) -> float:
-    """The least ns of a host's ports, by any algorithm: as in a ring of hosts, or half if switches reduce."""
-    if fabric.inter is None or fabric.hosts == 1:
-        return 0.0
-    sent = wire_bytes(collective, size, fabric.hosts)
-    return sent * NS_PER_S / (fabric.inter.bytes_per_s * LINE_RATE)
 
 
 def extrapolate_hardware(
@@ -230,22 +201,23 @@ def extrapolate_hardware(
     Raises:
         InputError: nothing measured, a Hardware of other ranks than its cluster, two of as many ranks and
             hosts, a measurement of one rank, or clusters whose ranks no way joins.
-        NotModelledError: a placement that the cost model does not know.
     """
     if not measured:
-        raise InputError(
-            "measured: none; give at least one cluster with its hardware, or use cluster_hardware"
-        )
-    fabric, fabrics = fabric_of(cluster), []
-    for number, (where, each) in enumerate(measured):
-        fabrics.append(fabric_of(where))
-        if each.world_size != fabrics[-1].world_size:
+        raise InputError("measured: none; give at least one cluster with its hardware")
+    fabric, fabrics = fabric_of(cluster), [fabric_of(where) for where, _ in measured]
+    hardware = [each for _, each in measured]
+    for number, (where, each) in enumerate(zip(fabrics, hardware, strict=True)):
+        if each.world_size != where.world_size:
             raise InputError(
                 f"measured.{number}: {each.name!r} has world_size {each.world_size}, its cluster "
-                f"{where.name!r} {fabrics[-1].world_size} ranks; give the placement that was measured"
+                f"{where.world_size} ranks; give the placement that was measured"
             )
-    hardware = [each for _, each in measured]
-    found: dict[str, tuple[EstimatedPoint, ...]] = {}
+    nearest = min(
+        hardware, key=lambda each: (abs(math.log2(each.world_size / fabric.world_size)), -each.world_size)
+    )
+    spread = {key: known for key, known in nearest.spread.items() if key not in (*CURVES, "readings")}
+    ranges = {key: known for key, known in spread.get("ranges", {}).items() if key not in CURVES}
+    made: dict[str, Any] = dict.fromkeys(CURVES)
     odd: list[str] = []
     for collective in CURVES:
         curves = [
@@ -253,6 +225,8 @@ def extrapolate_hardware(
             for where, each in zip(fabrics, hardware, strict=True)
             if (curve := each.curve(collective)) is not None
         ]
+        if not curves:
+            continue
         odd += [
             f"{collective} of {one.fabric.world_size} ranks: {len(one.odd)} of {len(one.curve)} sizes "
             f"({format_sizes(one.odd)}) take as long as a larger one, or longer: another protocol, or "
@@ -260,20 +234,12 @@ def extrapolate_hardware(
             for one in curves
             if one.odd
         ]
-        if curves:
-            sizes = {*SIZES, *(point.num_bytes for one in curves for point in one.curve)}
-            found[collective] = extrapolate(curves, fabric, sizes)
-    nearest = min(
-        hardware, key=lambda each: (abs(math.log2(each.world_size / fabric.world_size)), -each.world_size)
-    )
-    spread = {key: known for key, known in nearest.spread.items() if key not in (*CURVES, "readings")}
-    ranges = {key: known for key, known in spread.get("ranges", {}).items() if key not in CURVES}
-    made: dict[str, Any] = dict.fromkeys(CURVES)
-    for name_of, points in found.items():
-        made[name_of] = tuple(
+        sizes = {*SIZES, *(point.num_bytes for one in curves for point in one.curve)}
+        points = extrapolate(curves, fabric, sizes)
+        made[collective] = tuple(
             CurvePoint(num_bytes=each.num_bytes, duration_ns=each.duration_ns) for each in points
         )
-        spread[name_of] = {
+        spread[collective] = {
             str(each.num_bytes): {
                 "min_ns": each.least_ns,
                 "max_ns": each.greatest_ns,
@@ -282,11 +248,11 @@ def extrapolate_hardware(
             for each in points
             if each.least_ns < each.greatest_ns
         }
-    if reducing := found.get("all_reduce"):
-        timed = [each for each in reducing if each.duration_ns]
-        low = min((each.least_ns / each.duration_ns for each in timed), default=1.0)
-        high = max((each.greatest_ns / each.duration_ns for each in timed), default=1.0)
-        ranges["all_reduce"] = {"low": max(1 / MOST_FACTOR, low), "high": min(MOST_FACTOR, high)}
+        if collective == "all_reduce":
+            timed = [each for each in points if each.duration_ns]
+            low = min((each.least_ns / each.duration_ns for each in timed), default=1.0)
+            high = max((each.greatest_ns / each.duration_ns for each in timed), default=1.0)
+            ranges[collective] = {"low": max(1 / MOST_FACTOR, low), "high": min(MOST_FACTOR, high)}
     return replace(
         nearest,
         name=name or f"{cluster.name}, {fabric.world_size} ranks",

@@ -355,28 +355,29 @@ def filling_us(fabric: Fabric, collective: str, num_bytes: int, method: Method) 
     return ahead / bytes_per_us(fabric, collective, method.algorithm, method.protocol) if ahead else 0.0
 
 
-def time_ns(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> int:
+def time_ns(
+    fabric: Fabric, collective: str, num_bytes: int, method: Method, *, is_delivered: bool = True
+) -> int:
     """Time of one collective of ``num_bytes`` (the whole tensor) by one of ``methods``, in ns, half to even.
 
-    NCCL's own time at what links give (``as_delivered``), and what its pipeline takes to fill.
+    NCCL's own time at what links give (``as_delivered``), and what its pipeline takes to fill. Not
+    ``is_delivered``: at what NCCL counts that links carry, the shape between measured points and beyond them.
     """
-    return _filled_ns(as_delivered(fabric, method, num_bytes), collective, num_bytes, method)
-
-
-def _filled_ns(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> int:
+    fabric = as_delivered(fabric, method, num_bytes) if is_delivered else as_stepped(fabric)
     took_us = nccl_us(fabric, collective, num_bytes, method)
     return round((took_us + filling_us(fabric, collective, num_bytes, method)) * 1000)
 
 
-def collective_ns(fabric: Fabric, collective: str, num_bytes: int, algorithm: str | None = None) -> int:
-    """Time of one collective by the method that NCCL chooses, of one ``algorithm`` if it is given; 0 with one
-    rank."""
+def collective_ns(
+    fabric: Fabric,
+    collective: str,
+    num_bytes: int,
+    algorithm: str | None = None,
+    *,
+    is_delivered: bool = True,
+) -> int:
+    """``time_ns`` by the method that NCCL chooses, of one ``algorithm`` if it is given; 0 with one rank."""
     method = choose(fabric, collective, num_bytes, algorithm)
-    return 0 if method is None else time_ns(fabric, collective, num_bytes, method)
-
-
-def nccl_ns(fabric: Fabric, collective: str, num_bytes: int) -> int:
-    """The same by what NCCL counts that links carry, not by what they give: the shape between measured points
-    and beyond them."""
-    method = choose(fabric, collective, num_bytes)
-    return 0 if method is None else _filled_ns(as_stepped(fabric), collective, num_bytes, method)
+    if method is None:
+        return 0
+    return time_ns(fabric, collective, num_bytes, method, is_delivered=is_delivered)
