@@ -225,7 +225,7 @@ _SHOWN = tuple(1 << power for power in range(10, 34, 2))
 
 def curve_columns(collective: str, world_size: int) -> list[Column[CurvePoint]]:
     """A point's size, time and bus bandwidth, as nccl-tests count it."""
-    from sim.importer.links.columns import bus_factor
+    from sim.importer.links.link_hardware import bus_factor
 
     factor = bus_factor(collective, world_size) * NS_PER_S / 1e9
 

@@ -14,7 +14,7 @@ from typing import IO
 
 from sim.errors import InputError, SimError
 from sim.importer.imported import Imported, ImportOptions, plain, reworded
-from sim.importer.links.text_tables import has_table
+from sim.importer.links.tables import has_table
 
 Reader = Callable[[Sequence[Path], ImportOptions], Imported]
 AUTO, KINETO, NCCL_TESTS, RECORDING = "auto", "kineto", "nccl-tests", "recording"

@@ -322,8 +322,8 @@ HOSTILE = {
     "SQLite": (b"SQLite format 3\x00", "an SQLite database"),
     "Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:a", "a Git LFS pointer"),
     "text": (b"hello", "not recognised; give a Kineto trace"),
-    "a run that failed": (FAILED.encode(), r"first size \(Test NCCL failure common.cu:1006 'unhandled"),
-    "a header alone": (b"size_B time_us nranks\n", r"a header, but no whole row below it \(truncated\?\)"),
+    "a run that failed": (FAILED.encode(), "a run that ended before its first size"),
+    "a header alone": (b"size_B time_us nranks\n", r"no whole row in it \(truncated\?\)"),
     "no events": (
         b'{"traceEvents": []}',
         "traceEvents: no events; give a trace that torch.profiler exported",

@@ -1,0 +1,616 @@
+"""Tables of collectives: what nccl-tests, rccl-tests (text or ``-J``) and OSU print, and CSV or Markdown.
+
+A header is a line whose words name a size and a time or a bandwidth. What stands before it on its line is a
+launcher's, and is taken off all lines. Below it a line is a row, a log's, or ends the table; lines between
+tables say what was run.
+"""
+
+import csv
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from functools import lru_cache
+from pathlib import PurePosixPath
+
+import msgspec
+
+from sim.errors import InputError
+from sim.importer.imported import count_of, few, plain
+
+MOST_NS, MOST_BYTES, MOST_ROWS = 10**15, 1 << 50, 100_000  # eleven days, a pebibyte
+LONGEST_LINE, LONGEST_HEADER, LONGEST_PREFIX, LONGEST_CELL = 1 << 16, 2000, 200, 40
+NCCL, WORDS = ("nccl", "cuda"), "the words before it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """How long a collective of ``num_bytes``, as nccl-tests counts them, took, and what its row says beside.
+
+    ``place`` is where the result went: ``in`` the buffer that it came from, ``out`` of it, or ``only`` where
+    the table does not say. ``part_bytes`` are those of the row's count (0: none). ``slack_ns`` is one unit of
+    the last digit written. ``rates`` has ``algbw`` and ``busbw`` in GB/s (1e9 bytes), each with one unit of
+    its last digit. ``wrong`` counts wrong results.
+    """
+
+    where: str
+    num_bytes: int
+    part_bytes: int
+    place: str
+    duration_ns: int
+    slack_ns: float
+    rates: dict[str, tuple[float, float]]
+    wrong: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Said:
+    """What the lines before a header say of the run.
+
+    ``listed`` has host and device of each rank, ``ranks`` is how many there are in words. ``over`` is the
+    backend and the type of device by torch's names, where the benchmark is a known one.
+    """
+
+    collective: str | None = None
+    listed: dict[int, tuple[str, str]] = field(default_factory=dict)
+    ranks: int | None = None
+    titles: list[str] = field(default_factory=list)
+    over: tuple[str, str] | None = None
+
+    def of_ranks(self, which: int) -> tuple[str, ...]:
+        """The hosts (0) or devices (1) of the list of ranks, each once."""
+        return tuple(dict.fromkeys(plain(one[which]) for one in self.listed.values() if one[which]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkTable:
+    """The samples of one collective on one set of ranks, and what the file says of these.
+
+    ``ranks_by`` is what says ``ranks``; words may be another run's. ``title`` is what a headline, a command
+    or columns say of which run it is; ``redop`` the operation of its rows.
+    """
+
+    source: str
+    samples: tuple[Sample, ...]
+    said: Said
+    collective: str | None
+    ranks: int | None
+    ranks_by: str
+    title: str
+    redop: str | None
+    left_out: tuple[str, ...] = ()
+
+
+_COLLECTIVE = re.compile(
+    r"(all[\s_-]?reduce|reduce[\s_-]?scatter|all[\s_-]?gather|all[\s_-]?to[\s_-]?allv?|send[_-]?recv"
+    r"|hypercube|broadcast|bcast|(?<![a-z])(?:reduce|scatter|gather)(?=_perf))",
+    re.IGNORECASE,
+)
+_OURS = {"allreduce": "all_reduce", "reducescatter": "reduce_scatter", "allgather": "all_gather"}
+
+
+def collective_in(text: str) -> str | None:
+    """The first collective named in a text, in our spelling; those that fill no curve without marks."""
+    found = _COLLECTIVE.search(text)
+    word = "" if found is None else re.sub(r"[\s_-]", "", found[1].lower())
+    return _OURS.get(word, word) or None
+
+
+# ---- columns, told by their names
+
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+# In ns, bytes and GB/s of 1e9 bytes. nccl-tests' own K is 2^10; KB is 10^3 to some, 2^10 to others: not read.
+_TIMES = {"s": 10**9, "ms": 10**6, "us": 1000, "usec": 1000, "µs": 1000, "μs": 1000, "ns": 1}
+_SIZES = {"b": 1, "bytes": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g": 1 << 30}
+_SIZES |= {"gib": 1 << 30, "kb": 0, "mb": 0, "gb": 0}
+_RATES: dict[str, Decimal | int] = {
+    "GB/s": 1,
+    "GBps": 1,
+    "MB/s": Decimal("0.001"),
+    "MBps": Decimal("0.001"),
+}  # a small b is a bit
+_UNITS: dict[str, Mapping[str, Decimal | int]] = {
+    "time": _TIMES,
+    "size": _SIZES,
+    "algbw": _RATES,
+    "busbw": _RATES,
+}
+# What a column holds, by its name without its unit, with an underscore between words.
+_KINDS = {
+    "size": r"(?:(?:message|msg|data|buffer|tensor|payload)_)?size|n?bytes|message|msg|payload",
+    "time": r"(?:avg_|average_|mean_|median_)?(?:time|latency|lat|duration)|time_(?:avg|mean|median)",
+    "cputime": "cpu_?time",
+    "algbw": "alg(?:o|orithm)?_?(?:bw|bandwidth)",
+    "busbw": "bus_?(?:bw|bandwidth)",
+    "wrong": "n?wrong",
+    "count": "count|elements",
+    "dtype": "d?type|datatype",
+    "redop": "redop",
+    "collective": "op|coll|collective|operation",
+    "ranks": "(?:num_|n)?(?:ranks|procs|workers|gpus)|world(?:_size)?",
+    "place": r"(?:num_)?nodes|host(?:name)?|cluster|machine|system|backend|transport|fabric|interconnect"
+    "|network|gpu(?:_type|_name)?|device_name",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column: its name as it stands, what it is called in words of ours, and what it holds.
+
+    ``scale`` turns its numbers into ns, bytes or GB/s; None where the name says no unit.
+    """
+
+    name: str
+    stem: str = ""
+    kind: str = "other"
+    scale: Decimal | None = None
+    is_in_place: bool = False
+
+
+@lru_cache(maxsize=4096)
+def column_of(name: str) -> Column:
+    """What a column's name says of it."""
+    words = [word for word in re.split(r'[\s_.()\[\]#"-]+', name[:80].replace("num_bytes", "size")) if word]
+    unit = next((word for word in words[1:] if any(_unit(kind, word) is not None for kind in _UNITS)), "")
+    stem = "_".join(word for word in words if word not in (unit, "oop", "ip")).lower()
+    kind = next((kind for kind, pattern in _KINDS.items() if re.fullmatch(pattern, stem)), "other")
+    scale = _unit(kind, unit) if unit else None if kind == "time" else Decimal(1)
+    if unit and scale is None:
+        return Column(name=name)
+    return Column(name=name, stem=stem, kind=kind, scale=scale or None, is_in_place="ip" in words)
+
+
+def _unit(kind: str, word: str) -> Decimal | None:
+    """What turns numbers in a unit of such a column into ours; 0 where it has two meanings; None: none."""
+    units = _UNITS.get(kind, {})
+    scale = units.get(word, None if units is _RATES else units.get(word.lower()))
+    return None if scale is None else Decimal(scale)
+
+
+_AVERAGE = re.compile(r"\b(avg|average|min|max|mean|median)[ \t](?=lat|time)", re.IGNORECASE)
+_UNIT_APART = re.compile(r"(?<=\w)[ \t](?=\((?:[num\u00b5]?s|usec|B|bytes|[GM]B/s)\))", re.IGNORECASE)
+Columns = tuple[Column, ...]
+
+
+@lru_cache(maxsize=4096)  # logs repeat their lines
+def _header(line: str) -> tuple[Columns, str | None] | None:
+    """The columns that a line names, and what separates them (None: spaces); None where it is no header: it
+    names no size and time, or much else.
+    """
+    content = _UNIT_APART.sub("", _AVERAGE.sub(r"\1_", line.lstrip(" \t#")))
+    for delimiter in ("|", "\t", ",", ";", None):
+        if delimiter and delimiter not in content:
+            continue
+        names = _cells(content, delimiter)
+        if any(_NUMBER.fullmatch(name) for name in names):
+            continue
+        columns = tuple(column_of(name) for name in names)
+        kinds = [column.kind for column in columns]
+        is_loose = delimiter is None and (kinds[:1] == ["other"] or 2 * kinds.count("other") > len(kinds))
+        if "size" in kinds and {"time", "cputime", "algbw"} & {*kinds} and not is_loose:
+            return columns, delimiter
+    return None
+
+
+def _cells(content: str, delimiter: str | None) -> list[str]:
+    """The cells of a line, of a Markdown row without the marks at its ends; empty where it is none."""
+    if delimiter is None:
+        return content.split()
+    if delimiter == "|":
+        return [cell.strip().strip("*`") for cell in content.strip().strip("|").split("|")]
+    try:
+        return [cell.strip() for cell in next(csv.reader([content], delimiter=delimiter), [])]
+    except csv.Error:
+        return []
+
+
+# ---- headers in a text, and what stands before each line
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)")
+_NCCL_LOG = re.compile(r" NCCL (?:INFO|WARN) ")
+_MAY_BE_HEADER = re.compile(r"size|bytes|message|msg|payload", re.IGNORECASE)
+_START = re.compile(r"(?:(?<=[\s:|>\])])|^)(?=[^\s])")
+_Headers = dict[int, tuple[str, Columns, str | None]]
+
+
+def has_table(text: str) -> bool:
+    """Whether a text holds a header of such a table, or nccl-tests' first line."""
+    return re.search(r"\bnThread \d+ nGpus \d", text) is not None or bool(_headers(_ANSI.sub("", text)))
+
+
+def _headers(text: str) -> _Headers:
+    """By the number of its line, what stands before each header, its columns and what separates them."""
+    found: _Headers = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        if len(line) > LONGEST_HEADER or _NCCL_LOG.search(line) or not _MAY_BE_HEADER.search(line):
+            continue
+        most = 0
+        for start in (match.start() for match in _START.finditer(line[:LONGEST_PREFIX])):
+            header = _header(line[start:])
+            known = sum(column.kind != "other" for column in header[0]) if header else 0
+            if header and known > most and _is_prefix(line[:start], text):
+                found[number], most = (line[:start], *header), known
+    return found
+
+
+def _is_prefix(before: str, text: str) -> bool:
+    """Whether words before a header are a prefix: none, ended as one, or before a row too."""
+    words = before.rstrip()
+    if not re.search(r"\w", words) or words[-1] in ":|>])" or re.search(r"\d:\d\d", words):
+        return True
+    return re.search(rf"^{re.escape(words)}[ \t]+\d", text, re.MULTILINE) is not None
+
+
+def _shape(prefix: str) -> str:
+    """A prefix as a pattern: times, days and numbers may differ, other words are another's."""
+    prefix = prefix.strip()
+    parts = [re.escape(part) for part in re.split(r"(\d+|\b[A-Z][a-z]{2}\b|\s+)", prefix)]
+    for place in range(1, len(parts), 2):
+        part = parts[place]
+        parts[place] = r"\d+" if part[0].isdigit() else "[A-Z][a-z]{2}" if part[0].isalpha() else r"[ \t]+"
+    end = r"(?=[ \t#]|$)" if re.search(r"\w$", prefix) else ""
+    return rf"[ \t]*{''.join(parts)}{end}"
+
+
+# ---- lines, one after the other
+
+
+@dataclass(slots=True, kw_only=True)
+class _Block:
+    """A table as it stands: its columns and what was said before it, the number and the cells of its lines.
+
+    ``others`` are lines with numbers that are no whole rows, or below its end: of a run whose header is not
+    there.
+    """
+
+    columns: Columns
+    delimiter: str | None = None
+    said: Said
+    rows: list[tuple[int, list[str]]] = field(default_factory=list)
+    others: list[tuple[int, list[str]]] = field(default_factory=list)
+    is_ended: bool = False
+
+
+_RULE = re.compile(r"[\s|:=+*~_-]*")
+_FOOTER = re.compile(r"out of bounds|av(?:era)?ge? bus bandwidth|test concluded", re.IGNORECASE)
+_LOG = re.compile(r"\b(?:warn\w*|error|fail\w*|traceback|info|debug|notice|help message)\b", re.IGNORECASE)
+_MESSAGE = re.compile(r"[a-z][\w./-]*(?:\[\d+\])?:\s")  # a program's, with its name before it
+# A comment, a prompt or a command, a headline
+_ENDS = re.compile(
+    r"#|.{0,200}?(?:[$%]\s+\S|\S@\S.{0,80}#\s\S|\b(?:mpirun|mpiexec|srun|torchrun)\s|\b\w{1,80}_perf\s+-)"
+    r"|```|[=*~+_-]{2,}\s*[^\s=*~+_-]|[^(]{1,80}:\s*$"
+)
+_OWN_COMMENT = re.compile(
+    r"#.{0,80}?(?:nccl|collective test|nthread|using devices|\brank\b|-place|osu |datatype)", re.IGNORECASE
+)
+_RANK = re.compile(
+    r"\s*Rank\s+(\d{1,7})\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\S+\s+\[[^\]]*\]\s*(.*)"
+)
+_RANKS = re.compile(
+    r"(?:(?:^|\s)(?:-np|--np|--ntasks)[ =]+|\b(?:mpirun|mpiexec|srun)\s(?:(?!_perf).){0,200}?-n +"
+    r"|\b(?i:n_?ranks|world[ _-]?size)[ :=]+)(\d{1,6})\b"
+    r"|\b(\d{1,6})[ -](?i:MPI )?(?i:ranks|processes)\b(?!\s*(?:per|a|each|/))"
+)
+_NCCL_TESTS = re.compile(r"\b[nr]ccl-tests\b|\bnThread \d+ nGpus \d+|(?:^|[\s/])\w{1,40}_perf(?=\s|$)")
+_OSU = re.compile(r"OSU (MPI|NCCL|RCCL)(?:-(CUDA|ROCM))? ")
+# What says nothing of which run it is: dates, the collective, and the number of a repeated run.
+_NO_TITLE = re.compile(
+    rf"\d+(?:[:/.-]\d+)+\S*|{_COLLECTIVE.pattern}"
+    r"|\b(?:run|iteration|trial|repeat|attempt|repetition|try)s?\s*(?:#|no\.?)?\s*\d*\b",
+    re.IGNORECASE,
+)
+
+
+def _blocks(text: str, source: str) -> list[_Block]:
+    headers = _headers(text)
+    prefixes = {prefix for prefix, _, _ in headers.values() if prefix.strip(" \t#|")}
+    if shapes := sorted(map(_shape, prefixes), key=len, reverse=True):
+        text = re.sub(rf"^(?:{'|'.join(shapes)})", "", text, flags=re.MULTILINE)
+    said, blocks, is_used, after_blank, rows = Said(), list[_Block](), False, False, 0
+    lines = text.split("\n")
+    for number, line in enumerate(lines, start=1):
+        if len(line) > LONGEST_LINE or _NCCL_LOG.search(line):
+            continue
+        body, content = line.strip(), line.strip().lstrip("# \t")
+        table = blocks[-1] if blocks else None
+        if number in headers:
+            prefix, columns, delimiter = headers[number]
+            writer = re.sub(r"\b[A-Z][a-z]{2}\b|\d+", "", prefix).strip(" \t#|:>")
+            known = replace(said, listed=dict(said.listed), titles=[*said.titles[-3:], writer])
+            blocks.append(_Block(columns=columns, delimiter=delimiter, said=known))
+            is_used = True
+        elif _RULE.fullmatch(content):
+            after_blank = after_blank or not body
+            if table is not None and table.delimiter == "|" and table.rows and not body:
+                table.is_ended = True
+            continue
+        elif table and body[0] != "#" and (cells := _row(table, content, is_whole=number < len(lines))):
+            is_whole = len(cells) == len(table.columns) and not table.is_ended
+            (table.rows if is_whole else table.others).append((number, cells))
+            rows += 1
+            if rows > MOST_ROWS:
+                raise InputError(f"{source}: more than {MOST_ROWS} rows; give the output of one run")
+        elif table and _FOOTER.search(body):
+            table.is_ended = True
+        elif _is_text(body, after_blank, table) and content[0] != "(":  # units below a header
+            if table and (table.rows or body[0] != "#"):
+                table.is_ended = True
+            if table and table.is_ended and is_used:
+                said, is_used = Said(), False
+            _listen(body, content[:LONGEST_HEADER], said)
+        after_blank = False
+    return blocks
+
+
+def _row(block: _Block, content: str, *, is_whole: bool) -> list[str]:
+    """The cells of a line that may be a row of the table: it has a size, or is mostly numbers; else none."""
+    width, last = len(block.columns), block.columns[-1].kind
+    cells = _cells(content, block.delimiter)
+    if block.delimiter is None and last == "other":  # a note or a time of day, with spaces or empty
+        if len(cells) > width:
+            cells = [*cells[: width - 1], " ".join(cells[width - 1 :])]
+        elif len(cells) == width - 1 and is_whole:
+            cells = [*cells, ""]
+    size = next(place for place, column in enumerate(block.columns) if column.kind == "size")
+    numbers = sum(_NUMBER.fullmatch(cell) is not None for cell in cells)
+    if len(cells) == width and _CELL.fullmatch(cells[size]):
+        # Of a line without its end nobody knows whether the last cell is whole.
+        return cells if is_whole else [*cells[:-1], ""]
+    return [cell for cell in cells if cell] if 2 * numbers > len(cells) > 1 else []
+
+
+def _is_text(line: str, after_blank: bool, table: _Block | None) -> bool:
+    """Whether a line is a person's, a shell's or the benchmark's, and no log's between two rows."""
+    is_message = _MESSAGE.match(line) is not None
+    if re.match(r"[\d.]+[,;]?(?:\s|$)", line) or not re.search(r"[^\W\d_]|`", line):
+        return False
+    if table is None or table.is_ended:
+        return not is_message
+    if _LOG.search(line):
+        return False
+    is_apart = after_blank and re.match(r"[^\W\d_]|[*_>-]", line) is not None and not is_message
+    is_cell = "|" in line if table.delimiter == "|" else not is_apart
+    return _ENDS.match(line) is not None or not is_cell
+
+
+def _listen(line: str, content: str, said: Said) -> None:
+    """Take in what a line before a table says of the run."""
+    if (rank := _RANK.match(content)) is not None:
+        if int(rank[1]) == 0:
+            said.listed.clear()
+        said.listed[int(rank[1])], said.over = (rank[2], rank[3].strip()), NCCL
+        return
+    if _NCCL_TESTS.search(content):
+        said.over = NCCL
+    elif osu := _OSU.match(content):  # torch calls both CUDA and ROCm cuda
+        said.over = NCCL if osu[1] != "MPI" else ("mpi", "cuda" if osu[2] else "cpu")
+    said.collective = collective_in(content) or said.collective
+    told = {one or other for one, other in _RANKS.findall(content)}
+    said.ranks = int(told.pop()) if len(told) == 1 else said.ranks
+    if not _OWN_COMMENT.match(line):
+        said.titles.append(" ".join(_NO_TITLE.sub("", line.lower()).strip("#=*~+-_:$%<>` \t").split())[:80])
+
+
+# ---- cells as samples
+
+_CELL = re.compile(rf"([+-]?\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?|{_NUMBER.pattern})\s*([A-Za-zµμ/]*)", re.ASCII)
+_WIDTHS = {"half": 2, "float": 4, "double": 8, "int": 4, "bf16": 2, "fp16": 2, "fp32": 4}
+_Number = tuple[Decimal, Decimal]  # in ns, bytes or GB/s, and one unit of its last digit
+_Group = dict[str, int]  # the columns of one timing by kind, each by its place in the row
+
+
+def _width(dtype: str) -> int:
+    """Bytes of one element by nccl-tests' or torch's name of its type; 0 where it is not known."""
+    bits = re.fullmatch(r"(?:b?float|u?int)(8|16|32|64)", dtype)
+    return int(bits[1]) // 8 if bits else 1 if dtype.startswith(("f8e", "fp8_")) else _WIDTHS.get(dtype, 0)
+
+
+def _value(cell: str, column: Column, scale: Decimal | None = None) -> _Number | None:
+    """A cell's number; None where it is none. ``scale``: of a time where nothing else says its unit."""
+    found = _CELL.fullmatch(cell) if len(cell) <= LONGEST_CELL else None
+    if found is None:
+        return None
+    number = Decimal(found[1].replace(",", ""))
+    scale = _unit(column.kind, found[2]) if found[2] else column.scale or scale
+    exponent = number.as_tuple().exponent
+    if not scale or not isinstance(exponent, int) or (number and not -30 <= number.adjusted() <= 30):
+        return None
+    return number * scale, Decimal(1).scaleb(exponent) * scale
+
+
+def _whole(value: _Number | None) -> int | None:
+    is_whole = value is not None and 0 <= value[0] <= MOST_BYTES and value[0] == value[0].to_integral_value()
+    return int(value[0]) if value is not None and is_whole else None
+
+
+def _read(block: _Block, source: str) -> list[LinkTable]:
+    """A block as tables, one for each collective, number of ranks and place that its columns tell apart.
+
+    Raises:
+        InputError: a time whose unit cannot be told, a size in units of two meanings, or times of the CPU.
+    """
+    columns, said = block.columns, block.said
+    places: dict[str, int] = {}
+    for place, column in enumerate(columns):
+        places.setdefault(column.kind, place)
+    if "cputime" in places:
+        raise InputError(f"{source}: cputime is what a launch takes on the CPU; run nccl-tests without -C")
+    groups = _groups(columns)
+    # nccl-tests' columns name no unit on their line; bandwidths beside a time bear out that it is in us.
+    scale = Decimal(1000) if {"time", "algbw", "busbw"} <= places.keys() else None
+    found: dict[tuple[str | None, int | None, str], list[Sample]] = defaultdict(list)
+    broken = list(block.others)
+    for number, cells in block.rows:
+        values = [_value(cell, column, scale) for column, cell in zip(columns, cells, strict=True)]
+        whole = {kind: _whole(values[place]) for kind, place in places.items()}
+        text = {kind: cells[place] for kind, place in places.items()}
+        timed = {which: _timing(group, values, whole["size"]) for which, group in groups.items()}
+        if whole["size"] is None or not any(timed.values()):
+            broken.append((number, cells))
+            continue
+        op = text.get("collective", "")
+        collective = (collective_in(op) or op.lower()) if op else said.collective
+        at = [f"{one.name} {cell}" for one, cell in zip(columns, cells, strict=True) if one.kind == "place"]
+        part = (whole.get("count") or 0) * _width(text.get("dtype", ""))
+        found[collective, whole.get("ranks"), ", ".join(at)] += [
+            Sample(
+                where=f"{source}: line {number}",
+                num_bytes=whole["size"],
+                part_bytes=part,
+                place=which,
+                duration_ns=timing[0],
+                slack_ns=timing[1],
+                rates=timing[2],
+                wrong=float((values[groups[which]["wrong"]] or (0,))[0]) if "wrong" in groups[which] else 0.0,
+            )
+            for which, timing in timed.items()
+            if timing is not None
+        ]
+    for column, cell in zip(columns, block.rows[0][1], strict=True) if block.rows and not found else ():
+        if column.kind in ("time", "size") and _CELL.fullmatch(cell) and _value(cell, column) is None:
+            raise InputError(
+                f"{source}: column {column.name!r}: its unit cannot be told, or is 10^n to some, 2^n to "
+                f"others; give bytes, KiB or MiB (size_B), and times as time_us, _ms or _s"
+            )
+    redops = {cells[places["redop"]] for _, cells in block.rows} if "redop" in places else set()
+    left_out: tuple[str, ...] = ()
+    if broken:
+        named = few([f"line {number} ({plain(' '.join(cells[:2]))})" for number, cells in sorted(broken)], 3)
+        why = "no whole rows, or of a run whose header is not there"
+        left_out = (f"{source}: {count_of(len(broken), 'line')} of numbers, {why}: {named}",)
+    if {"count", "dtype", "redop", "time", "algbw", "busbw"} <= places.keys():
+        said.over = NCCL
+    listed = max(said.listed) + 1 if said.listed else None
+    return [
+        LinkTable(
+            source=source,
+            samples=tuple(samples),
+            said=said,
+            collective=collective,
+            ranks=ranks or listed or said.ranks,
+            ranks_by="its column" if ranks else "its list of ranks" if listed else WORDS,
+            title=", ".join(filter(None, (*said.titles, at))),
+            redop=min(redops) if len(redops) == 1 else None,
+            left_out=left_out if number == 0 else (),
+        )
+        for number, ((collective, ranks, at), samples) in enumerate(found.items())
+    ]
+
+
+def _groups(columns: Columns) -> dict[str, _Group]:
+    """The columns of each timing. Where a column comes again, the second timing begins: in place."""
+    groups: list[_Group] = [{}]
+    for place, column in enumerate(columns):
+        before = groups[-1].get(column.kind) if column.kind in ("time", "algbw", "busbw", "wrong") else place
+        if before is None:
+            groups[-1][column.kind] = place
+        elif before != place and columns[before].stem == column.stem and len(groups) == 1:
+            groups.append({column.kind: place})
+    main = "time" if "time" in groups[0] else "algbw"
+    whole = [group for group in groups if main in group]
+    if len(whole) == 2 and columns[whole[0][main]].is_in_place:
+        whole.reverse()
+    return dict(zip(("out", "in") if len(whole) == 2 else ("only",), whole, strict=False))
+
+
+def _timing(
+    group: _Group, values: Sequence[_Number | None], num_bytes: int | None
+) -> tuple[int, float, dict[str, tuple[float, float]]] | None:
+    """A row's duration, its slack and its rates by one group of columns; None where it has no duration.
+
+    Without a time it is the one that the algorithm's bandwidth tells: a GB/s is a byte in a ns.
+    """
+    known = {kind: values[place] for kind, place in group.items()}
+    numbers = {kind: (float(one[0]), float(one[1])) for kind, one in known.items() if one is not None}
+    rates = {name: numbers[name] for name in ("algbw", "busbw") if numbers.get(name, (-1,))[0] >= 0}
+    duration, slack = numbers.get("time", (0.0, 0.0))
+    speed, digit = rates.get("algbw", (0.0, 0.0))
+    if "time" not in group and num_bytes and speed > 0:
+        duration, slack = max(1.0, num_bytes / speed), num_bytes / speed * digit / speed
+    return (round(duration), slack, rates) if 0.5 < duration <= MOST_NS else None
+
+
+# ---- files
+
+
+def read_tables(text: str, source: str) -> list[LinkTable]:
+    """All tables of a text, or of nccl-tests' ``-J`` report.
+
+    Raises:
+        InputError: there is none, or it has no whole row; a time without a unit, or of the CPU.
+    """
+    is_report = text.lstrip()[:1] == "{"
+    blocks = [_report(text, source)] if is_report else _blocks(_ANSI.sub("", text), source)
+    if not blocks:
+        raise InputError(
+            f"{source}: no table of collectives in it (a run that ended before its first size?); give "
+            f"nccl-tests' output, or a header that names a size and a time with its unit (size_B time_us)"
+        )
+    tables = [table for block in blocks for table in _read(block, source)]
+    if not tables:
+        raise InputError(
+            f"{source}: no whole row in it (truncated?); give the output of a run that got further"
+        )
+    return tables
+
+
+class _Timing(msgspec.Struct):
+    time: float | None = None
+    alg_bw: float | None = None
+    bus_bw: float | None = None
+    nwrong: float | str | None = None
+    cpu_time: float | None = None
+
+
+class _Result(msgspec.Struct):
+    size: int
+    count: int | None = None
+    type: str | None = None
+    redop: str | None = None
+    out_of_place: _Timing = msgspec.field(default_factory=_Timing)
+    in_place: _Timing = msgspec.field(default_factory=_Timing)
+
+
+class _Device(msgspec.Struct):
+    rank: int = 0
+    hostname: str = ""
+    device_info: str = ""
+
+
+class _Config(msgspec.Struct):
+    nthreads: int = 1
+    ngpus: int = 1
+    devices: list[_Device] = []
+
+
+class _Report(msgspec.Struct):
+    results: list[_Result]
+    args: list[str] | str = ""
+    config: _Config = msgspec.field(default_factory=_Config)
+
+
+def _report(text: str, source: str) -> _Block:
+    """The table of a report. Raises ``InputError`` naming what is missing or not legal."""
+    try:
+        report = msgspec.json.decode(text, type=_Report)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InputError(f"{source}: {plain(str(error))}; give what nccl-tests wrote with -J") from None
+    listed = {one.rank: (one.hostname, one.device_info) for one in report.config.devices}
+    if listed and (len(listed) == 1 or max(listed) - min(listed) >= len(listed)):
+        # Only the first rank of each process is listed.
+        last = max(listed) + max(1, report.config.nthreads * report.config.ngpus) - 1
+        listed.setdefault(last, ("", ""))
+    program = report.args[0] if isinstance(report.args, list) and report.args else ""
+    said = Said(collective=collective_in(PurePosixPath(program).name), listed=listed, over=NCCL)
+    rows, time = [], "time"
+    for number, result in enumerate(report.results):
+        cells = [str(result.size), str(result.count), str(result.type), str(result.redop)]
+        for one in (result.out_of_place, result.in_place):
+            time = "time" if one.cpu_time is None else "cputime"
+            # nccl-tests writes its doubles with six decimals (its src/util.cu).
+            numbers = (one.time, one.alg_bw, one.bus_bw, one.nwrong)
+            cells += [f"{each:.6f}" if isinstance(each, float) else "" for each in numbers]
+        rows.append((number, cells))
+    names = ("size", "count", "type", "redop", *(time, "algbw", "busbw", "wrong") * 2)
+    return _Block(columns=tuple(map(column_of, names)), said=said, rows=rows)
