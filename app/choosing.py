@@ -26,7 +26,6 @@ KEYS = {
     "backward": "bwd",
     "world_size": "ranks",
     "precision": "precision",
-    "slowest_rank": "slowest",
     "interference": "interference",
 }
 
@@ -138,16 +137,14 @@ class WhatIf:
     """What is not as it was measured; factors of 1 and None are as measured.
 
     ``interference`` k makes every slow-down s of ``INTERFERING`` 1 + (s - 1) k. ``world_size`` is the number
-    of ranks, ``precision`` a torch dtype of all gradients. ``slowest_rank`` is how many times as long the
-    backward of the slowest other rank takes. Provenances have the same names; ``KEYS`` has those of the
-    address.
+    of ranks, ``precision`` a torch dtype of all gradients. Provenances have the same names; ``KEYS`` has
+    those of the address.
     """
 
     bandwidth: float = 1.0
     latency: float = 1.0
     backward: float = 1.0
     interference: float = 1.0
-    slowest_rank: float = 1.0
     world_size: int | None = None
     precision: str | None = None
 
@@ -172,7 +169,7 @@ class WhatIf:
         }
 
     def apply(self, workload: Workload, hardware: Hardware) -> tuple[Workload, Hardware]:
-        """Workload and hardware as if the machine were another (``sim.scale``); see ``slowest`` beside it.
+        """Workload and hardware as if the machine were another (``sim.scale``).
 
         Raises:
             InputError: a value out of range.
@@ -192,16 +189,3 @@ class WhatIf:
         """``workload`` alone, by the what-ifs that change one."""
         nowhere = Hardware(name="none", world_size=1, all_reduce=(CurvePoint(num_bytes=0, duration_ns=0),))
         return self.apply(workload, nowhere)[0]
-
-    def slowest(self, workload: Workload) -> Workload | None:
-        """``workload`` as the slowest other rank runs it; None where all ranks are alike.
-
-        ``workload`` is what ``apply`` gave. Raises ``InputError`` for a factor out of range.
-        """
-        if self.slowest_rank == 1.0:
-            return None
-        factor = format_number(self.slowest_rank, 6)
-        if not self.slowest_rank >= 1.0:
-            raise InputError(f"slowest rank: {factor} is not legal; give a factor of 1 or more")
-        slower = WhatIf(backward=self.slowest_rank).on(workload)
-        return replace(slower, name=f"{workload.name}, backward x {factor}")

@@ -35,13 +35,11 @@ _LEAST = 1_000  # so that at most 128 timelines are kept, and 64 recommendations
 class Inputs:
     """A workload and a machine.
 
-    ``slowest`` is the workload as the slowest other rank runs it, None where all are alike. ``origin`` is
-    what they were before a what-if changed them, None where nothing did.
+    ``origin`` is what they were before a what-if changed them, None where nothing did.
     """
 
     workload: Workload
     hardware: Hardware
-    slowest: Workload | None = None
     origin: "Inputs | None" = field(default=None, compare=False)
 
 
@@ -101,9 +99,6 @@ def scale(inputs: Inputs, what_if: WhatIf) -> Inputs:
     """The inputs with the what-ifs applied; themselves where there are none."""
     if what_if.is_none:
         return inputs
-    if what_if.slowest_rank != 1.0:
-        machine = scale(inputs, replace(what_if, slowest_rank=1.0))
-        return replace(machine, slowest=what_if.slowest(machine.workload), origin=inputs)
     workload, hardware = what_if.apply(inputs.workload, inputs.hardware)
     return Inputs(workload=workload, hardware=hardware, origin=inputs)
 
@@ -113,19 +108,15 @@ def play(inputs: Inputs, choice: Choice) -> Played:
     """What happens under the chosen assignment."""
     assignment = choice.assignment(inputs.workload, lambda: best(inputs, choice.options))
     # The analytic engine gives simpy's timeline, to the nanosecond, sooner.
-    timeline = sim.simulate(inputs.workload, inputs.hardware, assignment, "analytic", slowest=inputs.slowest)
+    timeline = sim.simulate(inputs.workload, inputs.hardware, assignment, "analytic")
     path = sim.critical_path(timeline)
     return Played(timeline=timeline, report=sim.summarize(timeline), path=path)
 
 
 @memo(_GRADIENTS, _of_inputs)
 def searched(inputs: Inputs, options: Options = ()) -> Inputs:
-    """What a search for buckets is made for: a job with DDP's switches ``options``, ranks that are alike.
-
-    Where one rank is slower all wait for it: then it is that one's.
-    """
-    workload = (inputs.slowest or inputs.workload).with_switches(dict(options))
-    return replace(inputs, workload=one(workload), slowest=None)
+    """What a search for buckets is made for: a job with DDP's switches ``options``."""
+    return replace(inputs, workload=one(inputs.workload.with_switches(dict(options))))
 
 
 def best(inputs: Inputs, options: Options = (), progress: Progress | None = None) -> Assignment:

@@ -58,7 +58,7 @@ CARRIED = (
     "Workload and hardware are as this run was measured: carried from where the hardware was calibrated to "
     "the box of the run, backward as that of its slowest rank."
 )
-_WHAT_IFS = {"slowest_rank": "slowest rank", "world_size": "ranks:", "precision": "gradients in"}
+_WHAT_IFS = {"world_size": "ranks:", "precision": "gradients in"}
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+\-!|~$:&])")
 
 

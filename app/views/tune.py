@@ -106,7 +106,7 @@ def show(library: Library, source: Asked, validation: st.Page) -> None:
     with strip, told():
         search = partial(playing.tune, inputs, options)
         found = search() if playing.is_tuned(inputs, options) else wait_for(search)
-        under = under_words(options, is_late=inputs.slowest is not None)
+        under = under_words(options)
         answer = playing.recommended(inputs, choice, found)
         _strip(found, choice, under)
         draw_card(gain_place, gain_card(shown, default, answer))
@@ -119,9 +119,9 @@ def show(library: Library, source: Asked, validation: st.Page) -> None:
                 _sweep(inputs, choice, shown, found, under)
 
 
-def under_words(options: Sequence[tuple[str, Any]], *, is_late: bool) -> str:
-    """What an answer is found under: the switches that are set, the slowest rank; empty: neither."""
-    under = [*map(option_words, options), *(["the slowest rank"] if is_late else [])]
+def under_words(options: Sequence[tuple[str, Any]]) -> str:
+    """The switches that an answer is found under; empty: none is set."""
+    under = [*map(option_words, options)]
     return " and ".join([", ".join(under[:-1]), under[-1]] if len(under) > 1 else under)
 
 
@@ -167,8 +167,7 @@ def _sweep(inputs: Inputs, choice: Choice, shown: Played, found: Recommendation,
         playing.sweep(inputs, options),
         found.plateau,
         points,
-        # Beside a slower rank the curve is that rank's, and what is shown is the rank that waits for it.
-        shown=None if choice.cap_mb is None or inputs.slowest else (choice.cap_mb, shown.report.step_ns),
+        shown=None if choice.cap_mb is None else (choice.cap_mb, shown.report.step_ns),
         best_ns=found.report.step_ns,
         star_mb=setting.cap_mb,
         star=star,

@@ -153,7 +153,6 @@ def _caps(text: str) -> tuple[float, ...]:
 
 FACTORS = (0.1, 0.2, 0.25, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 8.0, 10.0)
 INTERFERENCE = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
-SLOWEST = (1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0)
 AS_RECORDED = "as recorded"
 PRECISIONS = (AS_RECORDED, "float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "float8_e5m2")
 CUSTOM = "custom"
@@ -168,7 +167,6 @@ PRESETS: dict[str, WhatIf] = {
     "64 ranks": WhatIf(world_size=64),
     "1024 ranks": WhatIf(world_size=1024),
     "no interference": WhatIf(interference=0.0),
-    "slowest rank × 1.3": WhatIf(slowest_rank=1.3),
 }
 
 
@@ -179,14 +177,9 @@ SLIDERS: Mapping[str, tuple[str, tuple[float, ...], str]] = {
     "backward": (
         "Backward ×",
         FACTORS,
-        "Multiplies all times of backward. Forward, loss and optimizer stay as recorded: of a "
-        "device that is faster in all of them the step is shorter than shown.",
-    ),
-    "slowest_rank": (
-        "Slowest rank ×",
-        SLOWEST,
-        "Another rank's backward takes this many times as long; each collective waits for it, and the "
-        "recommended cap is found beside it. The best buckets, wherever they are cut, are for equal ranks.",
+        "Multiplies all times of backward; those of the slowest rank are the job's, as all others wait "
+        "for it. Forward, loss and optimizer stay as recorded: of a device that is faster in all of them "
+        "the step is shorter than shown.",
     ),
     "interference": (
         "Interference ×",

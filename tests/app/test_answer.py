@@ -6,7 +6,6 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
-from app.choosing import WhatIf
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.tuner.setting import tell_setting
@@ -85,19 +84,3 @@ def test_a_cap_that_is_far_behind_is_the_answer_only_where_it_cannot_be_told_apa
     ]
     assert len(told) == 2
     assert told[0] == told[1]
-
-
-def test_the_answer_beside_a_slow_rank_is_that_of_the_rank_for_which_all_wait(
-    page: AppTest, workload: Workload, hardware: Hardware
-) -> None:
-    page.query_params["slowest"] = "1.3"
-    page.run()
-    (best,) = [one for one in page.expander if "best buckets" in one.label]
-    assert not best.children, "until it is opened"
-    slowest = WhatIf(slowest_rank=1.3).slowest(workload)
-    assert slowest is not None
-    found = sim.tune(slowest, hardware)
-    assert f"Under the slowest rank, set: {tell_setting(found.setting, found.against)}" in plain(
-        page.markdown
-    )
-    assert format_ms(found.report.step_ns) in best.label.replace("\\", "")

@@ -12,7 +12,6 @@ from streamlit.testing.v1 import AppTest
 
 import sim
 from app import widgets
-from app.choosing import WhatIf
 from app.playing import Progress
 from app.words import PICK_WORDS
 from sim.errors import InputError
@@ -109,23 +108,6 @@ def test_a_knob_that_is_turned_does_not_wait_for_the_search() -> None:
             widgets.wait_for(search)
     assert ended.wait(PATIENCE_S)
     assert left.is_set()
-
-
-def test_a_slowest_rank_is_waited_for_and_the_answer_is_found_for_it(
-    page: AppTest, workload: Workload, hardware: Hardware
-) -> None:
-    page.run()
-    before = metric(page, "Step time")
-    page.select_slider(key="slowest").set_value(2.0).run()
-    assert is_clean(page)
-    slowest = WhatIf(slowest_rank=2.0).slowest(workload)
-    timeline = sim.simulate(workload, hardware, sim.assign(workload), slowest=slowest)
-    assert metric(page, "Step time") == format_ms(sim.summarize(timeline).step_ns) != before
-    assert "Under the slowest rank, set: " in plain(page.markdown)
-    curve = drawn(page, "bucket_cap_mb")
-    assert slowest is not None
-    beside = sim.simulate(slowest, hardware, sim.assign(slowest, bucket_cap_mb=curve["x"][0]))
-    assert curve["y"][0] * 1e6 == pytest.approx(sim.summarize(beside).step_ns)
 
 
 @pytest.mark.parametrize(

@@ -63,10 +63,10 @@ def test_exports_say_where_they_come_from(inputs: Inputs) -> None:
 
 def test_exports_say_what_was_turned(inputs: Inputs) -> None:
     """Switches and what-ifs, too, in one line each, whatever a name in a file holds."""
-    what_if = WhatIf(bandwidth=0.5, world_size=64, precision="bfloat16", slowest_rank=1.3)
+    what_if = WhatIf(bandwidth=0.5, world_size=64, precision="bfloat16")
     choice = Choice(pick="cap", cap_mb=4.0, options=(("comm_hook", "odd\nimport os"),))
     origin = provenance(inputs, what_if.told(), choice=choice.told())
-    words = "scaled bandwidth x0.5, slowest_rank x1.3, world_size 64, precision bfloat16"
+    words = "scaled bandwidth x0.5, world_size 64, precision bfloat16"
     assert words in origin_words(origin)
     lines = signed_snippet("x = 1\n", origin)
     assert [line for line in lines.splitlines() if not line.startswith("#")] == ["x = 1"]

@@ -40,9 +40,7 @@ def test_each_stop_says_what_its_step_is(state: State, slider: str) -> None:
         moved = state.at(slider, stop)
         inputs, cap_mb = moved.inputs, stop if slider == CAP_SLIDER else None
         both = [sim.assign(inputs.workload, bucket_cap_mb=cap_mb), sim.assign(inputs.workload)]
-        timeline, base = (
-            sim.simulate(inputs.workload, inputs.hardware, one, slowest=inputs.slowest) for one in both
-        )
+        timeline, base = (sim.simulate(inputs.workload, inputs.hardware, one) for one in both)
         report, frame = sim.summarize(timeline), json.loads(text or "")
         assert [value for value, _ in frame["cards"]] == [
             format_ms(report.step_ns),

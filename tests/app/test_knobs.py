@@ -45,7 +45,6 @@ WHAT_IF_VALUES: dict[str, tuple[Any, str]] = {
     "bwd": (0.33, "0.33"),
     "ranks": (16, "16"),
     "precision": ("bfloat16", "bfloat16"),
-    "slowest": (1.3, "1.3"),
     "interference": (0.0, "0"),
 }
 CAP_VALUES: dict[str, tuple[Any, str]] = {

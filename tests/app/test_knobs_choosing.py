@@ -111,7 +111,6 @@ def what_if_values() -> st.SearchStrategy[WhatIf]:
         interference=st.sampled_from(tune_knobs.INTERFERENCE),
         world_size=st.sampled_from([None, 2, 8, 1024]),
         precision=st.sampled_from([None, *tune_knobs.PRECISIONS[1:]]),
-        slowest_rank=st.sampled_from(tune_knobs.SLOWEST),
     )
 
 
@@ -126,9 +125,7 @@ def test_what_ifs_are_told_as_they_are(one: WhatIf) -> None:
     assert one.told() == turned
     assert one.is_none == (not turned)
     workload, hardware = one.apply(WORKLOAD, HARDWARE)
-    timeline = sim.simulate(
-        workload, hardware, sim.assign(workload), "analytic", slowest=one.slowest(workload)
-    )
+    timeline = sim.simulate(workload, hardware, sim.assign(workload), "analytic")
     assert timeline.sync_end_ns > 0
 
 
@@ -199,22 +196,6 @@ def test_interference_is_a_factor_on_what_exceeds_one(factor: float) -> None:
     for name in INTERFERING:
         assert getattr(hardware, name) - 1 == pytest.approx((getattr(HARDWARE, name) - 1) * factor)
     assert hardware.channel_slowdown == HARDWARE.channel_slowdown
-
-
-def test_a_straggler_delays_the_step() -> None:
-    slowest = WhatIf(slowest_rank=1.5).slowest(WORKLOAD)
-    assert slowest is not None
-    assert slowest.backward_ns == round(WORKLOAD.backward_ns * 1.5)
-    assignment = sim.assign(WORKLOAD)
-    alone = sim.summarize(sim.simulate(WORKLOAD, HARDWARE, assignment))
-    beside = sim.summarize(sim.simulate(WORKLOAD, HARDWARE, assignment, slowest=slowest))
-    assert beside.step_ns > alone.step_ns + 0.4 * WORKLOAD.backward_ns
-
-
-@pytest.mark.parametrize("what_if", [WhatIf(slowest_rank=0.5), WhatIf(slowest_rank=float("nan"))])
-def test_a_straggler_is_not_faster(what_if: WhatIf) -> None:
-    with pytest.raises(InputError, match="slowest rank"):
-        what_if.slowest(WORKLOAD)
 
 
 @pytest.mark.parametrize("factor", [-1.0, float("nan"), 1e9])

@@ -117,5 +117,3 @@ def test_a_measured_candidate_is_one_with_the_same_buckets_switches_and_machine(
         {"static_graph": True},
     ):
         assert found(**options) is None
-    slowest, _ = sim.scale(workload, hardware, backward=1.5)
-    assert found(replace(inputs, slowest=slowest)) is None
