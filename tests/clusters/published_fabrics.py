@@ -29,11 +29,11 @@ SOCKETS_5 = 22 * GB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """A system, its fabric, and where the fabric's figures come from."""
+    """A system, its fabric, and what figures alone lack where they are further off than the aim."""
 
     name: str
     fabric: Fabric
-    source: str
+    missing: str
 
 
 def nccl_time_ns(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> int:
@@ -116,97 +116,42 @@ def hkbu(net: float) -> Fabric:
     )
 
 
-DATA_SHEET_A100 = "A100 data sheet: NVLink 600 GB/s; topo.h SM80_NVLINK_BW"
-
-SYSTEMS = (
-    System(name="thanos, 8 A100", fabric=dgx_a100(8), source=DATA_SHEET_A100),
-    System(name="stas00, 8 A100, one process", fabric=dgx_a100(8), source=DATA_SHEET_A100),
-    System(
-        name="p4de, 2 hosts of 8 A100, EFA",
-        fabric=p4de(2),
-        source="AWS instance types: 4 x 100 Gbit/s EFA; aws-ofi-nccl platform-aws.c: latency 75",
-    ),
-    *(
-        System(
-            name=f"alps, {4 * hosts} GH200",
-            fabric=alps(hosts),
-            source="CSCS: 4 x 200 Gbit/s Slingshot-11; GH200 data sheet: NVLink 900 GB/s; SM90_NVLINK_BW",
-        )
-        for hosts in (1, 2, 4, 8)
-    ),
-    System(
-        name="hkbu, 32 2080 Ti, 100G IB",
-        fabric=hkbu(12 * GB),
-        source="topo.h NET_BW, PCI_BW; bus ids of the file",
-    ),
-    System(
-        name="hkbu, 32 2080 Ti, 10 GbE",
-        fabric=hkbu(1.2 * GB),
-        source="search.cc: 1.2 GB/s; bus ids of the file",
-    ),
-    System(
-        name="vidur, bridged pair of A100",
-        fabric=box(2, "nvlink", A100_NVLINK, "ampere", 12),
-        source=DATA_SHEET_A100,
-    ),
-    System(
-        name="vidur, 4 A100 in bridged pairs",
-        fabric=box(4, "pcie", PCIE_4, "ampere", 1),
-        source="A100 PCIe data sheet: PCIe 4.0 x16 between pairs; topo.h PCI_BW x 2",
-    ),
-    *(
-        System(
-            name=f"vidur, {ranks} A100 of a DGX",
-            fabric=dgx_a100(ranks),
-            source=DATA_SHEET_A100,
-        )
-        for ranks in (2, 4, 8)
-    ),
-    System(
-        name="kopernik, 2 L4",
-        fabric=box(2, "pcie", PCIE_4, "ampere", 1),
-        source="L4 data sheet: PCIe 4.0 x16",
-    ),
-    System(
-        name="kopernik, 4 A40, SHM",
-        fabric=box(4, "shm", PCIE_4, "ampere", 1),
-        source="A40 data sheet: PCIe 4.0 x16",
-    ),
-    *(
-        System(
-            name=f"dominator, {ranks} RTX PRO 6000",
-            fabric=box(ranks, *(("pcie", PCIE_5) if ranks < 8 else ("qpi", SOCKETS_5)), "blackwell", 1),
-            source="RTX PRO 6000 Blackwell data sheet: PCIe 5.0 x16; topo.h SRP_QPI_BW",
-        )
-        for ranks in (2, 4, 8)
-    ),
-)
-
-
-BY_NAME = {system.name: system for system in SYSTEMS}
-
 # What the model lacks where figures alone are further off than the aim.
 AIM = 15.0
 ONE_RANK = "kernels of one rank by a profiler, which wait for the others too"
-EFA = "steps over EFA up to 32 MiB take up to twice as long"
 SLINGSHOT = "steps over Slingshot at some sizes take up to four times as long"
 HOST_MEMORY = "a constant factor of host memory: 1.4 to 14.9 GB/s on other machines"
 SLOT = "a constant factor of the way between the slots, which is not published"
-MISSING = {
-    "stas00, 8 A100, one process": "one process launches for eight GPUs in turn: constant times",
-    "p4de, 2 hosts of 8 A100, EFA": EFA,
-    "alps, 16 GH200": SLINGSHOT,
-    "alps, 32 GH200": SLINGSHOT,
-    "hkbu, 32 2080 Ti, 100G IB": HOST_MEMORY,
-    "vidur, 2 A100 of a DGX": ONE_RANK,
-    "vidur, 4 A100 of a DGX": ONE_RANK,
-    "vidur, 8 A100 of a DGX": ONE_RANK,
-    "kopernik, 2 L4": SLOT,
-    "kopernik, 4 A40, SHM": HOST_MEMORY,
-    "dominator, 2 RTX PRO 6000": SLOT,
-    "dominator, 4 RTX PRO 6000": SLOT,
-    "dominator, 8 RTX PRO 6000": "a constant factor of the way between sockets, which is not published",
-}
+SOCKETS = "a constant factor of the way between sockets, which is not published"
+LAUNCHES = "one process launches for eight GPUs in turn: constant times"
+EFA = "steps over EFA up to 32 MiB take up to twice as long"
+# NVLink, PCIe and ports are those of data sheets (A100 600 GB/s, GH200 900; A40, L4 and A100 PCIe 4.0 x16,
+# RTX PRO 6000 5.0 x16) by the counts of topo.h; 10 Gbit/s by search.cc.
+SYSTEMS = tuple(
+    System(name=name, fabric=fabric, missing=missing)
+    for name, fabric, missing in (
+        ("thanos, 8 A100", dgx_a100(8), ""),
+        ("stas00, 8 A100, one process", dgx_a100(8), LAUNCHES),
+        ("p4de, 2 hosts of 8 A100, EFA", p4de(2), EFA),
+        ("alps, 4 GH200", alps(1), ""),
+        ("alps, 8 GH200", alps(2), ""),
+        ("alps, 16 GH200", alps(4), SLINGSHOT),
+        ("alps, 32 GH200", alps(8), SLINGSHOT),
+        ("hkbu, 32 2080 Ti, 100G IB", hkbu(12 * GB), HOST_MEMORY),
+        ("hkbu, 32 2080 Ti, 10 GbE", hkbu(1.2 * GB), ""),
+        ("vidur, bridged pair of A100", box(2, "nvlink", A100_NVLINK, "ampere", 12), ""),
+        ("vidur, 4 A100 in bridged pairs", box(4, "pcie", PCIE_4, "ampere", 1), ""),
+        ("vidur, 2 A100 of a DGX", dgx_a100(2), ONE_RANK),
+        ("vidur, 4 A100 of a DGX", dgx_a100(4), ONE_RANK),
+        ("vidur, 8 A100 of a DGX", dgx_a100(8), ONE_RANK),
+        ("kopernik, 2 L4", box(2, "pcie", PCIE_4, "ampere", 1), SLOT),
+        ("kopernik, 4 A40, SHM", box(4, "shm", PCIE_4, "ampere", 1), HOST_MEMORY),
+        ("dominator, 2 RTX PRO 6000", box(2, "pcie", PCIE_5, "blackwell", 1), SLOT),
+        ("dominator, 4 RTX PRO 6000", box(4, "pcie", PCIE_5, "blackwell", 1), SLOT),
+        ("dominator, 8 RTX PRO 6000", box(8, "qpi", SOCKETS_5, "blackwell", 1), SOCKETS),
+    )
+)
+BY_NAME = {system.name: system for system in SYSTEMS}
 
 
 def three_of(points: Curve) -> Curve:

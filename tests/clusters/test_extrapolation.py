@@ -23,7 +23,7 @@ from sim.errors import InputError
 from sim.formats.documents import load, parse_text, to_text
 from sim.nouns.hardware import CURVES, Curve, CurvePoint, Hardware
 from tests.clusters.measured_paths import NVLINK_MACHINES
-from tests.clusters.published_fabrics import MIB, alps, box, dgx_a100, p4de, three_of
+from tests.clusters.published_fabrics import alps, box, dgx_a100, p4de, three_of
 from tests.effort import tries
 
 FABRICS = (dgx_a100(8), p4de(2), alps(8), box(4, "pcie", 24e9, "ampere", 1))
@@ -161,10 +161,7 @@ def test_what_three_points_miss_comes_from_other_machines() -> None:
     """``SHAPE``: nine in ten of the other sizes of machines that are not predicted elsewhere."""
     missed = []
     for machine in NVLINK_MACHINES:
-        points = tuple(
-            CurvePoint(num_bytes=size * MIB, duration_ns=round(time * 1000))
-            for size, time in machine.time_us.items()
-        )
+        points = machine.curve
         rest = tuple(point for point in points if point not in three_of(points))
         source = [MeasuredCurve(fabric=machine.fabric, curve=three_of(points))]
         found = extrapolate(source, machine.fabric, [point.num_bytes for point in rest])

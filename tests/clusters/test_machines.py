@@ -70,14 +70,6 @@ def test_presets_are_made_by_name(name: str) -> None:
         preset(name, racks=1)
 
 
-def test_presets_carry_what_data_sheets_say_by_nccls_count() -> None:
-    """A100 600 GB/s, H100 900, B200 1,800 in both directions; NCCL counts 80, 82.4 and 80 % of it."""
-    sheets = {dgx_a100: 600, dgx_h100: 900, nvl72: 1800}
-    counted = [fabric_of(make()).intra.bytes_per_s / (sheet / 2 * 1e9) for make, sheet in sheets.items()]
-    assert counted == pytest.approx([20 / 25, 20.6 / 25, 40.1 / 50])
-    assert fabric_of(gh200_slingshot()).intra.bytes_per_s == pytest.approx(18 * 20.6e9)
-
-
 @pytest.mark.parametrize(
     ("cluster", "gpus", "rate", "channels"),
     [
@@ -133,24 +125,6 @@ def test_switches_beyond_the_first_are_added_to_the_latency() -> None:
         inter = fabric_of(preset(name, hosts=2)).inter
         assert inter is not None
         assert (inter.latency_ns, inter.reported_ns) == (None, 75_000)
-
-
-@pytest.mark.parametrize(
-    ("cluster", "kind", "protocols", "nvls"),
-    [
-        (dgx_h100(2), "nvswitch", ("LL", "LL128", "Simple"), True),
-        (nvl72(), "nvswitch", ("LL", "LL128", "Simple"), True),
-        (pcie_box(4), "pcie", ("LL", "Simple"), False),
-        (pcie_box(4, sockets=2), "qpi", ("LL", "Simple"), False),
-        (pcie_hosts(2, 4, gbit_per_s=25), "shm", ("LL", "Simple"), False),
-    ],
-    ids=["dgx_h100", "nvl72", "pcie", "two sockets", "ethernet"],
-)
-def test_what_lies_between_gpus_has_nccls_name(
-    cluster: Cluster, kind: str, protocols: tuple[str, ...], nvls: bool
-) -> None:
-    fabric = fabric_of(cluster)
-    assert (fabric.intra.kind, fabric.protocols, fabric.nvls) == (kind, protocols, nvls)
 
 
 def test_one_rank_sends_nothing_and_ranks_are_gpus() -> None:

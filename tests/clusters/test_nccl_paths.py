@@ -72,8 +72,8 @@ def test_a_ring_over_nvlink_is_the_median_of_three_other_machines(level: int) ->
 
 
 def test_through_host_memory_is_the_median_of_other_machines_and_they_lie_far_apart() -> None:
-    older = [each.bus for each in others.THROUGH_HOST if each.slot < PCIE_5_FROM_BYTES_PER_S]
-    newer = [each.bus for each in others.THROUGH_HOST if each.slot >= PCIE_5_FROM_BYTES_PER_S]
+    older = [each.bus / GB for each in others.THROUGH_HOST if each.slot < PCIE_5_FROM_BYTES_PER_S]
+    newer = [each.bus / GB for each in others.THROUGH_HOST if each.slot >= PCIE_5_FROM_BYTES_PER_S]
     assert round(median(older)) * GB == THROUGH_HOST_BYTES_PER_S
     assert (min(older), max(older), min(newer), max(newer)) == (1.4, 14.9, 28.0, 35.0)
     assert f"{min(older)} to {max(older)} GB/s" == MEASURED_THROUGH_HOST
@@ -81,7 +81,7 @@ def test_through_host_memory_is_the_median_of_other_machines_and_they_lie_far_ap
 
 def test_from_gpu_to_gpu_nccls_figure_holds_below_switches_and_not_across_sockets() -> None:
     """Four machines have 0.84 to 1.08 of what NCCL counts; eight GPUs on two sockets have half."""
-    *holding, across = (each.bus * GB / each.slot for each in others.PEER_TO_PEER)
+    *holding, across = (each.bus / each.slot for each in others.PEER_TO_PEER)
     assert (round(min(holding), 2), round(max(holding), 2)) == (0.84, 1.08)
     assert across < 0.5
     for each in others.PEER_TO_PEER:
@@ -92,7 +92,7 @@ def test_from_gpu_to_gpu_nccls_figure_holds_below_switches_and_not_across_socket
 def test_the_stated_ranges_come_from_those_machines() -> None:
     """Measured over computed; none of the systems that are predicted went into it."""
     least, greatest = THROUGH_HOST
-    older = [THROUGH_HOST_BYTES_PER_S / GB / each.bus for each in others.THROUGH_HOST if each.slot < PCIE_5]
+    older = [THROUGH_HOST_BYTES_PER_S / each.bus for each in others.THROUGH_HOST if each.slot < PCIE_5]
     assert (least, greatest) == (round(min(older), 2), round(max(older), 1))
     ratios = [
         machine.time_us[size] * 1000 / collective_ns(machine.fabric, "all_reduce", size * MIB)
@@ -101,7 +101,7 @@ def test_the_stated_ranges_come_from_those_machines() -> None:
     ]
     assert (math.floor(min(ratios) * 10) / 10, math.ceil(max(ratios) * 10) / 10) == OVER_LINKS
     assert PEER_TO_PEER == (0.9, PCIE_4 / THROUGH_HOST_BYTES_PER_S)
-    assert all(PEER_TO_PEER[0] <= each.slot / each.bus / GB for each in others.PEER_TO_PEER)
+    assert all(PEER_TO_PEER[0] <= each.slot / each.bus for each in others.PEER_TO_PEER)
 
 
 @given(

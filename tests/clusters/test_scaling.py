@@ -20,7 +20,7 @@ from sim.tuner.caps import cap_curve
 from sim.tuner.problem import Problem
 from sim.units import cap_bytes
 from tests import strategies
-from tests.clusters.scaling_cases import MIB, MS, affine, hosts_of, measured, workload_of
+from tests.clusters.scaling_cases import MIB, MS, hosts_of, measured, workload_of
 from tests.effort import tries
 from tests.handmade import wired
 from tests.tuner.cases import resnet50
@@ -222,18 +222,6 @@ def test_what_was_measured_on_its_own_model_extrapolates_to_it() -> None:
     assert taken[2].cap_step_low_ns < taken[2].cap_step_high_ns
 
 
-def test_a_hundred_thousand_gpus_are_a_row() -> None:
-    (row,) = sim.scaling(resnet50(), "dgx_h100", hosts=[12_500])
-    assert row.world_size == 100_000
-    assert row.optimum_step_ns <= 1.001 * row.optimum_at_least_ns  # launches that block are not proved
-    assert "not measured" in row.own_costs
-    assert 0 < row.cap_efficiency < 1
-
-
-# ---------------------------------------------------------------------------------------------------
-# Ranks.
-
-
 def test_ranks_that_differ_are_the_worlds_own_draws() -> None:
     workload, ranks = resnet50(), Ranks(name="jitter", pace_jitter=0.05)
     rows = sim.scaling(workload, "dgx_a100", hosts=[1, 4], ranks=ranks, samples=40, seed=3)
@@ -280,33 +268,29 @@ def test_what_the_old_cap_loses_is_played_again(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "code"),
+    ("ready", "times", "code", "told"),
     [
-        ({1: 9, 2: 10}, "cost-of-a-bucket"),  # 4.5 times as long, and all bytes 3.3 times
-        ({1: 2, 2: 2.5}, ""),
+        # 2 x 1 MiB or 1 x 2 MiB: two end at 20 and 22 ms before (one at 23), at 27 and 36 after (one at 30).
+        ([18, 20], {1: (2, 9), 2: (3, 10)}, "cost-of-a-bucket", "6.00 ms (15.0%)"),
+        ([18, 20], {1: (2, 2), 2: (3, 2.5)}, "", ""),
+        # One bucket or two, which was no difference: two end at 20 and 31 ms then, one at 41.
+        ([10, 20], {1: (0, 10), 2: (0, 21)}, "bandwidth", "11.00 ms (27.5%)"),
     ],
 )
-def test_what_changed_is_told_by_numbers(after: dict[float, float], code: str) -> None:
-    """2 x 1 MiB or 1 x 2 MiB, ready at 18 and 20 ms: two end at 20 and 22 ms before (one at 23), and at 27
-    and 36 ms after (one at 30)."""
-    workload = workload_of([18, 20], [1, 1])
-    machines = measured({1: 2, 2: 3}), measured(after, ranks=4)
+def test_what_changed_is_told_by_numbers(
+    ready: list[float], times: dict[float, tuple[float, float]], code: str, told: str
+) -> None:
+    workload = workload_of(ready, [1, 1])
+    machines = [measured({size: ms[at] for size, ms in times.items()}, 2 << at) for at in (0, 1)]
     found, said = why(workload, *(tune_caps(workload, each) for each in machines))
     assert found == code
     if code:
-        assert "would take 6.00 ms (15.0%) longer than" in said
+        assert f"would take {told} longer than" in said
+        (was, now), (whole_was, whole) = times[1], times[2]
         assert said.endswith(
-            "a bucket of 1 MiB takes 9.00 ms (2.00 ms at 2 GPUs), all bytes at once 10.00 ms (3.00 ms)"
+            f"a bucket of 1 MiB takes {now:.2f} ms ({was:.2f} ms at 2 GPUs), all bytes at once "
+            f"{whole:.2f} ms ({whole_was:.2f} ms)"
         )
-
-
-def test_bytes_that_take_longer_are_bandwidth() -> None:
-    """A link that was free, and then takes 10 ms a MiB: cut small, most is hidden."""
-    workload = workload_of([10, 20, 30], [1, 1, 1])
-    free, slow = affine(0, 0.01), affine(0, 10, ranks=4)
-    before = tune_caps(workload, free, [100])
-    code, _ = why_caps_change(workload, (before.problem.link, 100), (slow, 1), 10**9)
-    assert code == "bandwidth"
 
 
 # Both ends of a range.

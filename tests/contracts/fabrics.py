@@ -10,10 +10,9 @@ from sim.clusters.computed import uncertainty
 from sim.clusters.extrapolation import EstimatedPoint, MeasuredCurve, extrapolate
 from sim.clusters.nccl_model import collective_ns
 from sim.nouns.hardware import Curve
-from tests.clusters.elsewhere import ELSEWHERE
+from tests.clusters.measured_paths import ELSEWHERE
 from tests.clusters.published_fabrics import (
     BY_NAME,
-    MISSING,
     SYSTEMS,
     System,
     measured,
@@ -77,7 +76,7 @@ def fabric_rows() -> Iterator[str]:
         three, inside = by_three_points(system)
         yield (
             f"| {system.name} | {alone:.1f} % | {sizes:.0%} | {three:.1f} % | {inside:.0%} | "
-            f"{MISSING.get(system.name, '')} |"
+            f"{system.missing} |"
         )
     error, inside = by_fewer_ranks()
     yield f"| {MORE}, from the curves of 4, 8 and 16 |  |  | {error:.1f} % | {inside:.0%} |  |"
