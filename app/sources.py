@@ -21,6 +21,7 @@ from app import playing
 from app.library import Library
 from app.memo import memo, one
 from app.playing import Inputs
+from app.widgets import Knob
 from app.widgets import ask as ask_for
 from app.words import CARRIED, MACHINE_WORDS, counted, option_words, plain
 from sim.errors import InputError, SimError
@@ -41,34 +42,22 @@ _MOST_LINES = 20
 _READING = threading.Lock()
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting of a ready-made cluster and its widget: a number, a switch, or one of ``choices``."""
-
-    name: str
-    label: str
-    default: Any
-    choices: tuple[Any, ...] = ()
-    most: int = 100_000
-    help: str | None = None
-
-
 _ON_LEAF = "Hosts that share the leaf switches; traffic to others goes over the spines."
 _FULL = "What a leaf's hosts can send, over what it can pass up: 1 is full bisection."
 _OFF = "Off: data between GPUs without NVLink goes through host memory."
-_HOSTS = Setting("hosts", "Hosts", 4, most=20_000)
-_LEAF = Setting("hosts_per_leaf", "Hosts per leaf switch", 32, help=_ON_LEAF)
-_GPUS = Setting("gpus", "GPUs per host", 4, most=16)
-_PEER = Setting("peer_to_peer", "GPUs reach each other over PCIe", True, help=_OFF)
-_OVER = Setting("oversubscription", "Oversubscription", 1.0, (1.0, 1.5, 2.0, 3.0, 4.0, 8.0), help=_FULL)
-_PCIE = Setting("pcie_gen", "PCIe generation", 4, (3, 4, 5))
-_SOCKETS = Setting("sockets", "Sockets", 2, (1, 2))
-_GBIT = Setting("gbit_per_s", "Network, Gbit/s", 10, (1, 10, 25, 40, 100, 200))
-_PROTOCOL = Setting("protocol", "Protocol", "tcp", ("tcp", "rdma"))
-_GENERATION = Setting("generation", "GPUs", "hopper", ("ampere", "hopper"))
+_HOSTS = Knob("hosts", 4, "Hosts of this kind.", 1, 20_000)
+_LEAF = Knob("hosts_per_leaf", 32, _ON_LEAF, 1, 100_000)
+_GPUS = Knob("gpus", 4, "GPUs of a host.", 1, 16)
+_PEER = Knob("peer_to_peer", True, _OFF)
+_OVER = Knob("oversubscription", 1.0, _FULL, choices=(1.0, 1.5, 2.0, 3.0, 4.0, 8.0))
+_PCIE = Knob("pcie_gen", 4, "Generation of PCIe.", choices=(3, 4, 5))
+_SOCKETS = Knob("sockets", 2, "Processors of a host.", choices=(1, 2))
+_GBIT = Knob("gbit_per_s", 10, "What a host's port carries, Gbit/s.", choices=(1, 10, 25, 40, 100, 200))
+_PROTOCOL = Knob("protocol", "tcp", "Over TCP, or by RDMA.", choices=("tcp", "rdma"))
+_GENERATION = Knob("generation", "hopper", "Of the GPUs.", choices=("ampere", "hopper"))
 _NO_PEER = replace(_PEER, default=False)
 # What each ready-made cluster lets one set here; what is not listed keeps its own value.
-PRESETS: dict[str, tuple[Setting, ...]] = {
+PRESETS: dict[str, tuple[Knob, ...]] = {
     "dgx_h100": (_HOSTS, _LEAF, _OVER),
     "dgx_a100": (_HOSTS, replace(_LEAF, default=20), _OVER),
     "dgx_v100": (replace(_HOSTS, default=1), replace(_LEAF, default=24)),
@@ -204,18 +193,7 @@ def uploaded_words(name: str) -> str:
 
 def settings_of(preset: str, prefix: str = "") -> dict[str, Any]:
     """Draw what a ready-made cluster lets one set, where the caller stands, and read it."""
-    found = {}
-    of: tuple[Any, ...]
-    for each in PRESETS[preset]:
-        label, first, key, words = each.label, each.default, f"{prefix}{preset}_{each.name}", each.help
-        if each.choices:
-            of = st.selectbox, label, key, words, each.choices, each.choices.index(first)
-        elif isinstance(first, bool):
-            of = st.toggle, label, key, words, first
-        else:
-            of = st.number_input, label, key, words, 1, each.most, first, 1
-        found[each.name] = ask_for(*of)
-    return found
+    return {knob.name: knob.draw(f"{prefix}{preset}_{knob.name}") for knob in PRESETS[preset]}
 
 
 def ask_upload() -> Outcome | None:

@@ -173,6 +173,45 @@ def ask(
     return draw(label, *of, key=key, help=words, **{"bind": "query-params", **more})
 
 
+MOST = 2**53 - 1  # what a browser can count to
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A setting and its widget; ``default`` is its own where nothing is told.
+
+    Its kind is that of its default: a flag, a number (a whole one, or maybe none), a text, or one of
+    ``choices``.
+    """
+
+    name: str
+    default: bool | int | float | str | None
+    help: str
+    least: float = 0
+    most: float = MOST
+    choices: tuple[Any, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """``toggle``, ``integer``, ``number``, ``text`` or ``select``."""
+        kinds = {bool: "toggle", int: "integer", str: "text"}
+        return "select" if self.choices else kinds.get(type(self.default), "number")
+
+    def draw(self, key: str) -> Any:
+        """Draw it and read it; a text that is too long or a number out of range the browser refuses."""
+        # The label is as one would copy it: where the sidebar is narrow, the page's style breaks it.
+        widgets: dict[str, tuple[Any, ...]] = {
+            "select": (st.selectbox, self.choices, self.choices.index(self.default) if self.choices else 0),
+            "toggle": (st.toggle, self.default),
+            "text": (st.text_input, self.default, 2000),
+            "integer": (st.number_input, int(self.least), int(self.most), self.default, 1),
+            "number": (st.number_input, float(self.least), float(self.most), self.default),
+        }
+        widget, *of = widgets[self.kind]
+        look = {"format": "%.6g", "placeholder": "none"} if self.kind == "number" else {}
+        return ask(widget, self.name, key, self.help, *of, **look)
+
+
 def take_name(key: str, words: Mapping[str, str]) -> None:
     """Let the address name an option of a select box by its bare name, before that box is drawn.
 

@@ -5,7 +5,7 @@ It only asks; reading files comes after, so that an error in one leaves every kn
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import streamlit as st
 
 from app.choosing import KEYS, Choice, Options, WhatIf
 from app.sources import Asked
-from app.widgets import ask, factor, mib, take_name
+from app.widgets import MOST, Knob, ask, factor, mib, take_name
 from app.words import DDP_PICKS, HELP, PICK_WORDS, PICKS, Pick, plain
 from sim.errors import InputError
 from sim.nouns.ddp_switches import Switches
@@ -26,49 +26,12 @@ from sim.systems.zero import ZeroSettings
 
 AS_IT_IS = "as it is"
 _UNSET = {"comm_hook": "none", "optimize_ddp": "eager"}  # the words for None where they are not ``AS_IT_IS``
-_MOST = 2**53 - 1  # what a browser can count to
-Ask = Callable[["Switch"], Any]
+Ask = Callable[["Knob"], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """One switch and its widget; ``default`` is the system's own, so that it need not be told.
-
-    Its kind is that of its default: a flag, a number (a whole one, or maybe none), a text, or one of
-    ``choices``, which begin with it.
-    """
-
-    name: str
-    default: bool | int | float | str | None
-    help: str
-    least: float = 0
-    most: float = _MOST
-    choices: tuple[str, ...] = ()
-
-    @property
-    def kind(self) -> str:
-        """``toggle``, ``integer``, ``number``, ``text`` or ``select``."""
-        kinds = {bool: "toggle", int: "integer", str: "text"}
-        return "select" if self.choices else kinds.get(type(self.default), "number")
-
-    def draw(self, key: str) -> Any:
-        """Draw it and read it; a text that is too long or a number out of range the browser refuses."""
-        # The label is as one would copy it: where the sidebar is narrow, the page's style breaks it.
-        widgets: dict[str, tuple[Any, ...]] = {
-            "select": (st.selectbox, self.choices),
-            "toggle": (st.toggle, self.default),
-            "text": (st.text_input, self.default, 2000),
-            "integer": (st.number_input, int(self.least), int(self.most), self.default, 1),
-            "number": (st.number_input, float(self.least), float(self.most), self.default),
-        }
-        widget, *of = widgets[self.kind]
-        look = {"format": "%.6g", "placeholder": "none"} if self.kind == "number" else {}
-        return ask(widget, self.name, key, self.help, *of, **look)
-
-
-def _switches(cls: type) -> tuple[Switch, ...]:
+def _switches(cls: type) -> tuple[Knob, ...]:
     """The settings of a system that the page offers, in the words of their fields."""
-    found: list[Switch] = []
+    found: list[Knob] = []
     for one in settings_of(cls).values():
         told, choices = one.metadata, one.metadata["choices"]
         default: Any = one.default
@@ -76,25 +39,25 @@ def _switches(cls: type) -> tuple[Switch, ...]:
             default = _UNSET.get(one.name, AS_IT_IS)
             choices = (default, *choices)
         if told["help"]:
-            most = min(told["most"], _MOST)
-            found.append(Switch(one.name, default, told["help"], told["least"], most, choices))
+            most = min(told["most"], MOST)
+            found.append(Knob(one.name, default, told["help"], told["least"], most, choices))
     return tuple(found)
 
 
 _OFFLOADED = "Between device and host, in GB/s (10^9 bytes a second), for cpu_offload on cuda."
-_OFFLOAD = Switch("offload_gb_per_s", None, _OFFLOADED)
-_CAP = Switch("bucket_cap_mb", None, "The bucket size of this system, in MiB. Empty: 25.")
+_OFFLOAD = Knob("offload_gb_per_s", None, _OFFLOADED)
+_CAP = Knob("bucket_cap_mb", None, "The bucket size of this system, in MiB. Empty: 25.")
 CAPPED_PICKS: tuple[Pick, ...] = ("default", "cap", "cap-list")
 DDP, ZERO, MEGATRON, FULLY_SHARD = map(_switches, (Switches, ZeroSettings, MegatronSettings, Fsdp2Settings))
 # By pick, its switches; of DDP's each has a rule of its own when it is offered.
-OFFERED: Mapping[Pick, tuple[Switch, ...]] = {
+OFFERED: Mapping[Pick, tuple[Knob, ...]] = {
     **dict.fromkeys(DDP_PICKS, DDP),
     **dict.fromkeys(("zero1", "zero2"), (*ZERO, _OFFLOAD)),
     "megatron": MEGATRON,
     "fully_shard": FULLY_SHARD,
     **dict.fromkeys(BY_SIZE, (_CAP,)),
 }
-ALL: Mapping[str, Switch] = {one.name: one for of_pick in OFFERED.values() for one in of_pick}
+ALL: Mapping[str, Knob] = {one.name: one for of_pick in OFFERED.values() for one in of_pick}
 
 
 def read(pick: Pick, ask: Ask) -> Options:
@@ -277,7 +240,7 @@ def show_answer(pick: Pick, cap_mb: float | None, choice: Choice) -> None:
     """
     shown: set[str] = set()
 
-    def look_up(switch: Switch) -> Any:
+    def look_up(switch: Knob) -> Any:
         shown.add(switch.name)
         return st.session_state.get(switch.name, switch.default)
 

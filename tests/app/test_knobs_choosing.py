@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import sim
 from app.choosing import INTERFERING, Choice, WhatIf
 from app.views import tune_knobs
-from app.views.tune_knobs import OFFERED, Switch
+from app.views.tune_knobs import OFFERED
+from app.widgets import Knob
 from app.words import DDP_PICKS, Pick
 from sim.errors import InputError, NotModelledError, SimError
 from sim.nouns.assignment import Assignment
@@ -27,7 +28,7 @@ TEXTS = {
 QUICK = settings(
     max_examples=tries(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-Ask = Callable[[Switch], Any]
+Ask = Callable[[Knob], Any]
 
 
 @cache
@@ -36,7 +37,7 @@ def tuned() -> Assignment:
     return sim.tune(WORKLOAD, HARDWARE).assignment
 
 
-def values(switch: Switch) -> st.SearchStrategy[Any]:
+def values(switch: Knob) -> st.SearchStrategy[Any]:
     """What the widget of a switch can give, its default more often than not."""
     others: st.SearchStrategy[Any]
     if switch.kind == "toggle":
@@ -53,7 +54,7 @@ def values(switch: Switch) -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def asked(draw: Callable[[Any], Any], of: tuple[Switch, ...]) -> Ask:
+def asked(draw: Callable[[Any], Any], of: tuple[Knob, ...]) -> Ask:
     turned = {one.name: draw(values(one)) for one in of}
     return lambda switch: turned[switch.name]
 
