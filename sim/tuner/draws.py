@@ -15,7 +15,7 @@ from sim.clock.program import MOST_NS, Machine, machine_of
 from sim.errors import InputError
 from sim.nouns.checks import at_least
 from sim.tuner.machines import Machines, Scatter, draw_machines, in_range, levels, read_scatter, unknown
-from sim.tuner.problem import Buckets, Problem, curve_arrays, curve_of, lay_out, play_many, services
+from sim.tuner.problem import Buckets, Layout, Problem, curve_arrays, curve_of, play_many, services
 from sim.units import format_number
 
 FEWEST_MACHINES = 20  # fewer say too little of how machines differ for an interval
@@ -65,30 +65,27 @@ class Draws:
         """How many there are."""
         return len(self.drawn.hardwares)
 
-    def services(self, stops: Ints, wires: Ints) -> Ints:
-        """Service times in ns of buckets of ``wires`` bytes that wait for places ``stops``: [draws, buckets].
+    def services(self, layout: Layout) -> Ints:
+        """Service times in ns of what is sent: [draws, messages].
 
         Buckets of two candidates that end at the same place have the same luck.
         """
-        alone = np.stack([services(*curve, wires) for curve in self.curves])
+        alone = np.stack([services(*curve, layout.wires) for curve in self.curves])
         by_step = np.repeat(alone, self.iterations, axis=0)
         if self.luck is None:
             return by_step
-        factors = self.scatter.jitter(wires, self.luck[:, stops])
+        places = np.append(layout.stops, layout.stops[-1])[: len(layout.wires)]
+        factors = self.scatter.jitter(layout.wires, self.luck[:, places])
         return np.rint(np.minimum(by_step * factors, MOST_NS)).astype(np.int64)
 
     def steps(self, buckets: Buckets, rest_ns: int) -> Floats:
         """Every step in ns, [machines, iterations], if the nominal one has ``rest_ns`` beside backwards that
         reduce, each with these buckets."""
         problem, each = self.problem, len(self) // len(self.played_on)  # steps that are played in one go
-        bucket_of = problem.bucket_of(buckets)
-        stops, wires, _ = lay_out(bucket_of, problem.wire, problem.copy_back)
-        sent, ends = self.services(stops, wires), []
+        sent, ends = self.services(problem.lay_out(buckets)), []
         for number, (machine, copy_in, copy_back) in enumerate(self.played_on):
-            some = slice(number * each, (number + 1) * each)
-            back = lay_out(bucket_of, problem.wire, copy_back)[2]
-            of_lane = machine, self.works[some], copy_in, self.tails[some]
-            ends.append(play_many(*of_lane, stops, wires, sent[some], back))
+            some, layout = slice(number * each, (number + 1) * each), problem.lay_out(buckets, copy_back)
+            ends.append(play_many(machine, self.works[some], copy_in, self.tails[some], layout, sent[some]))
         steps: Floats = problem.times * np.concatenate(ends) + self.paces * rest_ns
         return steps.reshape(self.machines, self.iterations)
 
@@ -123,10 +120,10 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
     sent = (int(problem.wire[problem.wire > 0].min()), int(problem.wire.sum())) if has_link else (0, 0)
     works = _recorded(problem)
     recorded = len(works) if len(works) >= 2 else 0
-    varies = recorded > 0 or band is not None
-    lies_in_ranges = band is not None or (has_link and unknown(hardware, sent, varies=varies).is_ranged)
+    known = unknown(hardware, sent, varies=recorded > 0 or band is not None)
+    is_ranged = band is not None or (has_link and known.is_ranged)
     scatters = has_link and (scatter.knows or "own_step" in hardware.spread)
-    fewest = FEWEST_IN_RANGES if lies_in_ranges else FEWEST_MACHINES if scatters else 1
+    fewest = FEWEST_IN_RANGES if is_ranged else FEWEST_MACHINES if scatters else 1
     most = max(FEWEST_ITERATIONS, count // fewest)
 
     if not recorded:
@@ -141,7 +138,7 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
 
     drawn = Machines((replace(hardware, spread={}),) * machines, (machines,))
     if has_link:
-        drawn = draw_machines(hardware, machines, calibrating, sent, varies=varies)
+        drawn = draw_machines(hardware, machines, calibrating, known)
     machines = len(drawn.hardwares)
     lanes, tails = np.tile(works, (machines, 1)), np.full(machines * iterations, problem.tail)
     paces, rests_on = np.ones(machines * iterations), drawn.rests_on
@@ -150,8 +147,7 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
         if workload.backward_ns * high > MOST_NS:
             raise InputError(f"band: {list(band)} is not legal; it makes backward longer than {MOST_NS} ns")
         # One factor a machine: their median is 1, their limits the band's ends.
-        level = levels(drawn.shares, calibrating)
-        stretched = np.repeat(in_range(band, 1.0, level), iterations)
+        stretched = np.repeat(in_range(band, 1.0, levels(drawn.shares, calibrating)), iterations)
         if workload.band_on == "ready":
             ends = lanes.sum(axis=1) + tails
             lanes = np.diff(_moved(np.cumsum(lanes, axis=1), ends, stretched), axis=1, prepend=0)
@@ -161,14 +157,14 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
             lanes = np.rint(lanes * paces[:, None]).astype(np.int64)
             tails = np.rint(tails * paces).astype(np.int64)
         what = "ready times" if workload.band_on == "ready" else "times"
-        ends_of_band = f"{format_number(low)} to {format_number(high)} times"
-        rests_on = (*rests_on, f"{what} of the estimate, {ends_of_band}")
+        told = f"{what} of the estimate, {format_number(low)} to {format_number(high)} times"
+        rests_on = (*rests_on, told)
     longest_ns = int((lanes.sum(axis=1) + tails).max())
-    not_known = [] if recorded else [NO_ITERATIONS]
-    if hardware.world_size > 1:
-        not_known += scatter.not_known
-    if workload.estimated and band is None:
-        not_known.append(NO_BAND)
+    not_known = (
+        *([] if recorded else [NO_ITERATIONS]),
+        *(scatter.not_known if hardware.world_size > 1 else ()),
+        *([NO_BAND] if workload.estimated and band is None else []),
+    )
     return Draws(
         problem=problem,
         iterations=iterations,
@@ -185,8 +181,8 @@ def draw(problem: Problem, count: int, seed: int) -> Draws:
         ),
         luck=_luck(jittering, machines, iterations, places) if has_scatter else None,
         recorded=recorded,
-        not_known=tuple(not_known),
-        is_ranged=lies_in_ranges,
+        not_known=not_known,
+        is_ranged=is_ranged,
         rests_on=rests_on,
     )
 

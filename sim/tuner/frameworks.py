@@ -17,9 +17,9 @@ from sim.systems.simulate import simulated_step_ns
 from sim.systems.snippets import check_code, hook_call
 from sim.tuner.caps import cap_curve, round_cap_mb
 from sim.tuner.problem import Problem
-from sim.units import MIB, format_ms, format_percent
+from sim.units import MIB, format_ms
 
-_DDP_DEFAULT_MB = 25
+_DEFAULT_MB = 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +47,12 @@ class Framework:
     always_says: tuple[str, ...] = ()
     note: str = ""
 
-    def can_set(self, keyword: str) -> bool:
-        """Whether it passes this keyword on."""
-        return self.takes is None or keyword in self.takes
-
     def can_cap(self, kwargs: Mapping[str, Any]) -> bool:
         """Whether the caps among these keywords reach DistributedDataParallel as they are."""
-        cap = kwargs.get("bucket_cap_mb")
-        return all(self.can_set(name) for name in kwargs if name in CAP_KWARGS) and (
-            cap is None
-            or not ((self.whole_caps and cap != int(cap)) or (self.drops_default and cap == _DDP_DEFAULT_MB))
+        cap = kwargs.get("bucket_cap_mb", 0)
+        passes = self.takes is None or self.takes.issuperset(kwargs.keys() & {*CAP_KWARGS})
+        return (
+            passes and not (self.whole_caps and cap % 1) and not (self.drops_default and cap == _DEFAULT_MB)
         )
 
     def cap_between(self, low_bytes: int, high_bytes: int) -> float | None:
@@ -82,7 +78,8 @@ FRAMEWORKS: Mapping[str, Framework] = {
         whole_caps=True,
         drops_default=True,
         always_says=("find_unused_parameters",),
-        note="ddp_bucket_cap_mb=25 and none are the same there: 1 MiB first, then 25 MiB.",
+        note="ddp_bucket_cap_mb=25 and none are the same there: 1 MiB first, then 25 MiB. Its own default "
+        "searches for unused parameters.",
     ),
     "accelerate": Framework(
         title="Accelerate",
@@ -120,22 +117,11 @@ FRAMEWORKS: Mapping[str, Framework] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearestSetting:
-    """The ``lines`` that set a framework, the buckets that it then uses, and their step.
-
-    Steps to compare with are that of the assignment asked for (``asked_ns``) and that of DDP's default under
-    the same switches (``default_ns``).
-    """
+    """The ``lines`` that set a framework, the buckets that it then uses, and their step."""
 
     assignment: Assignment
     step_ns: int
-    asked_ns: int
-    default_ns: int
     lines: str
-
-    @property
-    def lost_ns(self) -> int:
-        """By how much its step is longer than that of the assignment asked for."""
-        return self.step_ns - self.asked_ns
 
 
 def nearest_setting(
@@ -173,109 +159,84 @@ def nearest_setting(
         )
     check_code(assignment)
     row = FRAMEWORKS[framework]
-    given = {name: value for name, value in assignment.ddp_kwargs.items() if name not in CAP_KWARGS}
-    switches = {name: value for name, value in given.items() if row.can_set(name)}
-    settings = dict(assignment.settings)
-    lacks = [f"{name}={value!r}" for name, value in given.items() if name not in switches]
-    hook = settings.get("comm_hook")
-    if hook is not None and row.hooks is not None and hook not in row.hooks:
-        lacks.append(f"comm_hook={settings.pop('comm_hook')!r}")
+    switches: dict[str, Any] = {}
+    lacks: list[str] = []
+    for name, value in (assignment.ddp_kwargs | assignment.settings).items():
+        is_hook = name == "comm_hook"
+        passes, given = (row.hooks, value) if is_hook else (row.takes, name)
+        if name in CAP_KWARGS:
+            continue
+        if passes is None or given in passes or (name in assignment.settings and not is_hook):
+            switches[name] = value
+        else:
+            lacks.append(f"{name}={value!r}")
     workload = replace(workload, job=None)  # what a framework cannot set is not set
-    job = workload.with_switches(switches | settings)
-    default = assign(job)
-    default_ns, asked_ns = (simulated_step_ns(workload, hardware, one) for one in (default, assignment))
-    best, is_complete = _said(job, setting, row) if not lacks else None, True
+    job = workload.with_switches(switches)
+    best = None if lacks or setting is None else _said(job, setting, row)
     if best is None:
-        also = [assignment] if not lacks and assignment.by_keywords else []
-        best, is_complete = _best(job, hardware, row, also)
-    best_ns = simulated_step_ns(workload, hardware, best)
+        also = (
+            [assignment]
+            if not lacks and assignment.by_keywords and row.can_cap(assignment.ddp_kwargs)
+            else []
+        )
+        best = _best(job, hardware, row, also)
+    step_ns, asked_ns, default_ns = (
+        simulated_step_ns(workload, hardware, one) for one in (best, assignment, assign(job))
+    )
+    away = f"{format_ms(abs(step_ns - asked_ns))} {'longer' if step_ns > asked_ns else 'shorter'} than"
     told = [
-        f"# bucketsim: the nearest for {workload.name!r} that {row.title} can set; predicted are",
-        f"# {format_ms(best_ns)} a step, {_compared(best_ns, asked_ns)} the assignment asked for "
-        f"(DDP's default: {format_ms(default_ns)}).",
+        f"bucketsim: the nearest for {workload.name!r} that {row.title} can set; predicted are",
+        f"{format_ms(step_ns)} a step, {away if step_ns != asked_ns else 'as long as'} with the assignment "
+        f"asked for (DDP's default: {format_ms(default_ns)}).",
+        row.note,
+        *(
+            f"Set elsewhere: {name}={value!r}."
+            for name, value in best.settings.items()
+            if name != "comm_hook"
+        ),
+        f"Needs torch {best.requires['torch']}." if "torch" in best.requires else "",
+        f"{row.title} cannot set {', '.join(lacks)}, and these times are without." if lacks else "",
     ]
-    told += [f"# {row.note}"] if row.note else []
-    elsewhere = {name: value for name, value in best.settings.items() if name != "comm_hook"}
-    told += [
-        f"# Set elsewhere: {name}={value}." for name, value in best.requires.get("environment", {}).items()
-    ]
-    told += [f"# Set elsewhere: {name}={value!r}." for name, value in elsewhere.items()]
-    if "torch" in best.requires:
-        told.append(f"# Needs torch {best.requires['torch']}.")
-    if lacks:
-        told.append(f"# {row.title} cannot set {', '.join(lacks)}, and these times are without.")
-    searches = switches.get("find_unused_parameters") or switches.get("static_graph")
-    if "find_unused_parameters" in row.always_says and not searches:
-        searching, _ = _best(job.with_switches({"find_unused_parameters": True}), hardware, row, [])
-        caps = [f"ddp_{name}={value}" for name, value in searching.ddp_kwargs.items() if name in CAP_KWARGS]
-        cap = caps[0] if caps else "no ddp_bucket_cap_mb"
-        step_ns = simulated_step_ns(workload, hardware, searching)
-        told += [
-            "# The Trainer's own default is ddp_find_unused_parameters=True unless activations are "
-            "checkpointed, and",
-            f"# buckets are then never rebuilt. Where it has to stay, {cap} is best: {format_ms(step_ns)}.",
-        ]
-    if not is_complete:
-        told.append("# There are too many caps to try them all: some were left out.")
     # DDP's defaults where the framework's own differ; caps first.
     kwargs: dict[str, Any] = {name: SWITCHES[name].default for name in row.always_says} | best.ddp_kwargs
-    caps_first = sorted(kwargs, key=lambda name: name not in CAP_KWARGS)
+    kwargs = {name: kwargs[name] for name in sorted(kwargs, key=lambda name: name not in CAP_KWARGS)}
     if "bucket_cap_mb" in kwargs and row.whole_caps:
         kwargs["bucket_cap_mb"] = int(kwargs["bucket_cap_mb"])
-    lines = _lines(row, {name: kwargs[name] for name in caps_first}, best.settings.get("comm_hook"))
-    return NearestSetting(
-        assignment=best,
-        step_ns=best_ns,
-        asked_ns=asked_ns,
-        default_ns=default_ns,
-        lines="\n".join([*told, *lines]) + "\n",
-    )
+    lines = [*(f"# {line}" for line in told if line), *_lines(row, kwargs, best.settings.get("comm_hook"))]
+    return NearestSetting(assignment=best, step_ns=step_ns, lines="\n".join(lines) + "\n")
 
 
-def _said(job: Workload, setting: Setting | None, framework: Framework) -> Assignment | None:
-    """What ``setting`` says to set; None where the framework cannot, or nothing is said."""
-    if setting is None:
-        return None
-    cap_mb = None if setting.pick == "default" else setting.cap_mb
-    if setting.pick != "default" and (cap_mb is None or not framework.can_cap({"bucket_cap_mb": cap_mb})):
-        return None
-    return assign(job, bucket_cap_mb=cap_mb)
+def _said(job: Workload, setting: Setting, framework: Framework) -> Assignment | None:
+    """What ``setting`` says to set; None where the framework cannot."""
+    if setting.pick == "default":
+        return assign(job)
+    cap_mb = setting.cap_mb
+    can = cap_mb is not None and framework.can_cap({"bucket_cap_mb": cap_mb})
+    return assign(job, bucket_cap_mb=cap_mb) if can else None
 
 
-def _best(
-    job: Workload, hardware: Hardware, framework: Framework, also: list[Assignment]
-) -> tuple[Assignment, bool]:
+def _best(job: Workload, hardware: Hardware, framework: Framework, also: list[Assignment]) -> Assignment:
     """The shortest step of all caps that the framework can set and, the first of equals, of DDP's default and
-    what is tried ``also`` where it can be set; and whether all caps were tried."""
+    what is tried ``also``."""
     problem = Problem(job, hardware)
     curve = cap_curve(problem)
-    plain = [assign(job), *(one for one in also if framework.can_cap(one.ddp_kwargs))]
-    best = min(plain, key=lambda one: problem.sync_end_ns(one.bucket_indices))
+    best = min((assign(job), *also), key=lambda one: problem.sync_end_ns(one.bucket_indices))
     best_ns, best_mb = problem.sync_end_ns(best.bucket_indices), None
     rows = zip(curve.low_bytes.tolist(), curve.high_bytes.tolist(), curve.sync_end_ns.tolist(), strict=True)
     for low, high, end_ns in rows:
         cap_mb = framework.cap_between(low, high) if end_ns < best_ns else None
         if cap_mb is not None:
             best_ns, best_mb = end_ns, cap_mb
-    return best if best_mb is None else assign(job, bucket_cap_mb=best_mb), curve.complete
+    return best if best_mb is None else assign(job, bucket_cap_mb=best_mb)
 
 
 def _lines(row: Framework, kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
     """The lines that set these keywords and this communication hook."""
     given = [f"{row.prefix}{name}={value!r}" for name, value in kwargs.items()]
-    ahead, behind = [], []
-    if hook is not None:
-        imported, call = hook_call(hook)
-        name = hook.partition("_")[0].upper()
-        ahead.append(row.hook_import.format(torch=imported))
-        given += [row.hook_keyword.format(hook=call, name=name)] if row.hook_keyword else []
-        behind += [row.hook_line.format(hook=call)] if row.hook_line else []
-    return [*ahead, row.lines.format(given=", ".join(given), kwargs=dict(kwargs)), *behind]
-
-
-def _compared(ours_ns: int, theirs_ns: int) -> str:
-    if ours_ns == theirs_ns:
-        return "as long as with"
-    longer = "longer" if ours_ns > theirs_ns else "shorter"
-    away = abs(ours_ns - theirs_ns)
-    return f"{format_ms(away)} ({format_percent(away / theirs_ns)}) {longer} than with"
+    if hook is None:
+        return [row.lines.format(given=", ".join(given), kwargs=kwargs)]
+    imported, call = hook_call(hook)
+    name = hook.partition("_")[0].upper()
+    given += [row.hook_keyword.format(hook=call, name=name)] if row.hook_keyword else []
+    lines = [row.hook_import.format(torch=imported), row.lines.format(given=", ".join(given), kwargs=kwargs)]
+    return [*lines, row.hook_line.format(hook=call)] if row.hook_line else lines

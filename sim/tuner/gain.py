@@ -21,7 +21,7 @@ from sim.nouns.recommendation import Gain
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
 from sim.systems.simulate import simulated_step_ns
-from sim.tuner.draws import FEWEST_IN_RANGES, NO_ITERATIONS, Draws, draw
+from sim.tuner.draws import NO_ITERATIONS, Draws, draw
 from sim.tuner.problem import Buckets, Problem, listened_to, tell
 from sim.units import format_ms, format_number, format_percent
 
@@ -39,11 +39,8 @@ _FREEDOM = (1, 1.5, 2, 3, 4, 5, 7, 10, 15, 30, 1e9)
 _STUDENT = (12.7062, 6.0167, 4.3027, 3.1824, 2.7764, 2.5706, 2.3646, 2.2281, 2.1314, 2.0423, 1.96)
 
 LEVELS = (0.025, 0.975)
-# A further step lies between the shortest and the longest of n recorded ones (n - 1) times in n + 1. So 39
-# steps are the fewest whose shortest and longest enclose 95 of 100 further ones.
-ENOUGH_ITERATIONS = 39
+ENOUGH_ITERATIONS = 39  # whose shortest and longest enclose 95 of 100 further ones: (n - 1) of n + 1
 FEWEST_ITERATIONS = 4  # Student's t of fewer has no variance: they show no range
-MOST_ITERATIONS = 400  # so many are drawn of more: the band then holds 94 to 96 of 100 steps
 
 Shortfall = Literal["nothing", "uncertain", "noise", "little"]
 
@@ -168,8 +165,7 @@ class Paired:
     def is_as_good(self, other: Assignment, best: Assignment, other_ns: int | None = None) -> bool:
         """Whether ``best`` is not significantly better than ``other``, whose nominal step is ``other_ns``."""
         other_ns = self.step_ns(other) if other_ns is None else other_ns
-        nominal_ns = other_ns - self.step_ns(best)
-        return self.shortfall(self.gain(best, than=other), nominal_ns, other_ns) is not None
+        return self.shortfall(self.gain(best, other), other_ns - self.step_ns(best), other_ns) is not None
 
 
 def told_ns(gain: Estimate, nominal_ns: float) -> float:
@@ -213,18 +209,18 @@ def judge_gain(
     figure = round(told_ns(gain, gain_ns))
     lacks = paired.shortfall(gain, gain_ns, default_ns)
     share = format_percent(figure / default_ns if default_ns else 0.0)
+    about = f"over {'; '.join(draws.rests_on)}" if draws.rests_on else "with 95% confidence"
     significant: bool | None = False
     if instead_of is None and lacks == "nothing":
         sentence = f"no contiguous assignment that was found is better than {against}; keep it"
     elif instead_of is not None or lacks is not None:
+        why = f"{_amount(figure)} ({share}) is less than steps vary by ({_amount(noise_ns)})"
         if instead_of is not None:
-            might = _interval(paired.gain(instead_of), draws)
-            why = f"the gain of the buckets that are best by the times as given is {might}"
+            might = _interval(paired.gain(instead_of))
+            why = f"the gain of the buckets that are best by the times as given is {might} {about}"
         elif lacks == "uncertain":
-            why = f"the gain is {_interval(gain, draws)}"
-        elif lacks == "noise":
-            why = f"{_amount(figure)} ({share}) is less than steps vary by ({_amount(noise_ns)})"
-        else:
+            why = f"the gain is {_interval(gain)} {about}"
+        elif lacks == "little":
             unmeasured = ", on a machine that nobody measured" if paired.least > NOTHING else ""
             why = f"{_amount(figure)} a step is less than {paired.least:.1%} of it{unmeasured}"
         sentence = f"no significant difference: {why}; keep {kept}"
@@ -234,7 +230,7 @@ def judge_gain(
         if figure != gain_ns:
             sentence += " in the mean of steps as they vary"
         if paired.varies:
-            sentence += f", {_interval(gain, draws)}"
+            sentence += f", {_interval(gain)} {about}"
         if figure <= noise_ns:
             sentence += f"; one step varies by more ({_amount(noise_ns)}), so it shows in the mean of many"
         if draws.not_known:
@@ -245,24 +241,24 @@ def judge_gain(
         significant, sentence = False, f"no gain can be told: {refuted[0]}"
     elif significant and doubts_about(draws.problem.job, draws.problem.link):
         significant, sentence = None, f"{sentence}; what it rests on is doubtful, see the notes"
+    ends = (round(gain.low), round(gain.high), round(gain.value)) if paired.varies else (None, None, None)
     return Gain(
         gain_ns=gain_ns,
         fraction=gain_ns / default_ns if default_ns else 0.0,
-        low_ns=round(gain.low) if paired.varies else None,
-        high_ns=round(gain.high) if paired.varies else None,
+        low_ns=ends[0],
+        high_ns=ends[1],
+        mean_ns=ends[2],
         significant=significant,
         sentence=sentence,
         refuted=bool(refuted),
-        mean_ns=round(gain.value) if paired.varies else None,
         noise_ns=paired.noise_ns,
         not_known=draws.not_known,
         rests_on=draws.rests_on,
     )
 
 
-def _interval(gain: Estimate, draws: Draws) -> str:
-    how = f"over {'; '.join(draws.rests_on)}" if draws.rests_on else "with 95% confidence"
-    return f"{_amount(round(gain.low))} to {_amount(round(gain.high))} {how}"
+def _interval(gain: Estimate) -> str:
+    return f"{_amount(round(gain.low))} to {_amount(round(gain.high))}"
 
 
 def _amount(ns: int) -> str:
@@ -303,55 +299,40 @@ def step_band(
 ) -> tuple[BandPoint, ...]:
     """Where 95 of 100 single steps lie under each cap (MiB; None is DDP's default); empty: nothing varies.
 
-    Steps vary as ``samples`` of the workload, its band and ``spread`` of the hardware say, as those that
-    ``tune`` draws, at least ``draws`` of them and the same for every cap. All recorded iterations go in, or
-    400 of them if they are more; fewer than 39 do not show the range, and are taken to be normal; fewer than
-    4 count as none. ``progress`` as in ``tune``.
+    Steps vary as those that ``tune`` draws, the same for every cap. Fewer than 39 recorded iterations do not
+    show the range, and are taken to be normal; fewer than 4 count as none. ``progress`` as in ``tune``.
 
     Raises:
         InputError: an argument that is not legal, or samples or a spread that cannot be read.
     """
     with listened_to(progress):
-        recorded = sum(None not in sample for sample in workload.samples)
-        if recorded < FEWEST_ITERATIONS:
+        if sum(None not in sample for sample in workload.samples) < FEWEST_ITERATIONS:
             workload = replace(workload, samples=())
-        problem = Problem(workload, hardware)
-        drawn = draw(problem, max(draws, FEWEST_IN_RANGES * min(recorded, MOST_ITERATIONS)), seed)
+        drawn = draw(Problem(workload, hardware), draws, seed)
         if len(drawn) == 1:
             return ()
         paired, points = Paired(drawn, assign(workload)), []
         for cap in caps_mb:
-            steps = paired.steps(assign(workload, bucket_cap_mb=cap))
-            low, high = _range_of_steps(steps, drawn.recorded)
-            points.append(
-                BandPoint(
-                    cap_mb=cap,
-                    low_ns=max(0, round(low)),
-                    high_ns=round(high),
-                    draws=len(drawn),
-                    iterations=drawn.recorded,
-                )
-            )
-    is_still = not drawn.recorded and all(one.low_ns == one.high_ns for one in points)
-    return () if is_still else tuple(points)
+            low, high = _range_of_steps(paired.steps(assign(workload, bucket_cap_mb=cap)), drawn.recorded)
+            ends, known = {"low_ns": max(0, round(low)), "high_ns": round(high)}, drawn.recorded
+            points.append(BandPoint(cap_mb=cap, **ends, draws=len(drawn), iterations=known))
+    varies = drawn.recorded or any(one.low_ns < one.high_ns for one in points)
+    return tuple(points) if varies else ()
 
 
 def _range_of_steps(steps: Floats, recorded: int) -> tuple[float, float]:
     """Where 95 of 100 further steps lie, from those drawn [machines, iterations].
 
-    With ``ENOUGH_ITERATIONS`` recorded or more, a further one falls with the same chance between any two that
-    follow each other by length. With fewer they are taken to be normal. What machines and jitter add lies
-    around, and adds up in squares.
+    With enough recorded, a further one falls with the same chance between any two that follow each other by
+    length. What machines and jitter add lies around, and adds up in squares.
     """
     if not recorded:
         low, high = np.quantile(steps, LEVELS).tolist()
         return low, high
     each = steps.mean(axis=0)
-    center, count = float(each.mean()), len(each)
-    if count >= ENOUGH_ITERATIONS:
-        ends = np.quantile(each, LEVELS, method="weibull") - center
-    else:
-        half = student(count - 1) * float(each.std(ddof=1)) * (1 + 1 / count) ** 0.5
-        ends = np.array([-half, half])
+    center = float(each.mean())
+    ends = np.quantile(each, LEVELS, method="weibull") - center
+    if recorded < ENOUGH_ITERATIONS:
+        ends[:] = student(recorded - 1) * float(each.std(ddof=1)) * (1 + 1 / recorded) ** 0.5
     low, high = np.hypot(ends, np.quantile(steps - each, LEVELS)).tolist()
     return center - low, center + high

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.clock.arrays import Flags, Floats, Ints
-from sim.clock.program import MOST_NS
 from sim.costs.not_measured import Guess, guesses, open_ranges, words_of
 from sim.costs.own_costs import FACTORS
 from sim.costs.service_time import service_ns, tilt_ratio
@@ -55,7 +54,7 @@ class Unknown(NamedTuple):
         return bool(self.ranges or self.sizes or len(self.readings) > 1)
 
 
-def unknown(hardware: Hardware, sent: tuple[int, int], *, varies: bool) -> Unknown:
+def unknown(hardware: Hardware, sent: tuple[int, int], *, varies: bool = True) -> Unknown:
     """What is not known where messages have from the least to the most bytes ``sent``.
 
     Ranges of the whole curve go without saying as it was seen in a step, and where no scatter is recorded and
@@ -78,52 +77,47 @@ def unknown(hardware: Hardware, sent: tuple[int, int], *, varies: bool) -> Unkno
     )
 
 
-def draw_machines(
-    hardware: Hardware,
-    count: int,
-    generator: np.random.Generator,
-    sent: tuple[int, int],
-    *,
-    varies: bool = True,
-) -> Machines:
-    """``count`` machines, or more where many readings need some each; ``sent``, ``varies`` as in ``unknown``.
+def draw_machines(hardware: Hardware, count: int, generator: np.random.Generator, known: Unknown) -> Machines:
+    """``count`` machines, or more where many readings need some each; ``known``: what is not.
 
     Raises:
         InputError: a ``spread`` that cannot be read.
     """
-    ranges, readings, sizes = unknown(hardware, sent, varies=varies)
+    ranges, readings, sizes = known
     shares = (count,)
     if len(readings) > 1:
         shares = tuple(max(FEWEST_OF_A_READING, round(count * one["weight"])) for one in readings)
     belongs = np.repeat(np.arange(len(shares)), shares)
     factors = read_scatter(hardware).repeat_calibrations(len(belongs), generator)
     own, fields = _left_open(hardware, len(belongs), generator)
-    factors = factors * own
     fitted = hardware.spread.get("own_step", {}).get("factors", ())
-    of_reading = np.array([one.get("curve", 1.0) for one in readings])[belongs]
-    for name, known in ranges.items():
+    of_reading = np.array([one.get("curve", 1.0) for one in readings])[belongs, None]
+    factors = factors * own * of_reading
+    for name, ends in ranges.items():
         if name in fields or (name == "all_reduce" and "link" in fitted):
             continue  # within its range a step has fitted it
         level = levels(shares, generator)
         if name in ("all_reduce", "in_step"):
-            ranged = in_range(_curve_ends(hardware, name, known), 1.0, level)
-            factors *= np.where(of_reading[:, None] == 1.0, ranged, 1.0)
+            factors *= np.where(
+                of_reading == 1.0, in_range(_curve_ends(hardware, name, ends), 1.0, level), 1.0
+            )
         elif name in (*COSTS, *RATES, *SLOWDOWNS):
             own_time = _as_time(name, getattr(hardware, name))
-            fields[name] = _as_values(name, in_range(_ends(name, known), own_time, level))
-    factors *= of_reading[:, None]
+            fields[name] = _as_values(name, in_range(_ends(name, ends), own_time, level))
     knots = [(one.num_bytes, in_range((one.low, one.high), 1.0, levels(shares, generator))) for one in sizes]
-    points = [(point.num_bytes, point.duration_ns) for point in hardware.all_reduce]
-    bare = replace(hardware, spread={})
-    hardwares = []
+    bare, hardwares = replace(hardware, spread={}), []
     for k, reading in enumerate(belongs.tolist()):
-        drawn = [round(ns * by) for (_, ns), by in zip(points, factors[k].tolist(), strict=True)]
-        curve = tuple(_point(size, ns) for (size, _), ns in zip(points, drawn, strict=True))
-        between = [_point(size, round(service_ns(curve, size) * float(by[k]))) for size, by in knots]
-        if between:
-            curve = tuple(sorted((*curve, *between), key=lambda point: point.num_bytes))
+        curve = tuple(
+            replace(point, duration_ns=round(point.duration_ns * by))
+            for point, by in zip(hardware.all_reduce, factors[k].tolist(), strict=True)
+        )
+        between = [
+            CurvePoint(num_bytes=size, duration_ns=round(service_ns(curve, size) * float(by[k])))
+            for size, by in knots
+        ]
         changed = {name: values[k] for name, values in fields.items()} | readings[reading].get("set", {})
-        hardwares.append(replace(bare, all_reduce=curve, **changed))
+        points = tuple(sorted((*curve, *between), key=lambda point: point.num_bytes))
+        hardwares.append(replace(bare, all_reduce=points, **changed))
     return Machines(
         hardwares=tuple(hardwares),
         shares=shares,
@@ -140,19 +134,15 @@ def levels(shares: Sequence[int], generator: np.random.Generator) -> Floats:
     return np.concatenate(parts)
 
 
-def _point(num_bytes: int, duration_ns: int) -> CurvePoint:
-    return CurvePoint(num_bytes=num_bytes, duration_ns=duration_ns)
-
-
 def in_range(ends: Any, own: float, level: Floats) -> Floats:
     """What lies at each ``level`` between two ends, with ``own``, or what is nearest to it, in the middle; a
     column for each pair of ends, where they are arrays."""
     low, high = np.asarray(ends, dtype=np.float64)
     middle = np.clip(own, low, high)
-    if low.ndim == 0:
-        return np.asarray(np.interp(level, (0, 0.5, 1), (low, middle, high)))
-    columns = [np.interp(level, (0, 0.5, 1), each) for each in zip(low, middle, high, strict=True)]
-    return np.stack(columns, axis=1)
+    twice = 2 * (level[:, None] if low.ndim else level)
+    return np.asarray(
+        low + np.clip(twice, 0, 1) * (middle - low) + np.clip(twice - 1, 0, 1) * (high - middle)
+    )
 
 
 def _curve_ends(hardware: Hardware, name: str, known: dict[str, float]) -> tuple[list[float], list[float]]:
@@ -210,21 +200,16 @@ def _left_open(
             f"spread.own_step: {str(said)[:60]!r} is not legal; give about_bytes, factors of "
             f"{', '.join(FACTORS)}, and as covariance a row and a column of finite numbers for each"
         )
-    by_name = dict(zip(names, np.exp(_normal(covariance, machines, generator)).T, strict=True))
-    ones = np.ones(machines)
-    link, tilt = by_name.pop("link", ones), by_name.pop("tilt", ones)
-    ratios = np.array(
-        [
-            [tilt_ratio(one, bend, point.num_bytes, about) for point in hardware.all_reduce]
-            for one, bend in zip(link, tilt, strict=True)
-        ]
-    )
+    drawn = dict(zip(names, np.exp(_normal(covariance, machines, generator)).T, strict=True))
+    links, tilts = drawn.pop("link", np.ones(machines)), drawn.pop("tilt", np.ones(machines))
+    sizes = [point.num_bytes for point in hardware.all_reduce]
+    pairs = zip(links, tilts, strict=True)
+    ratios = np.array([[tilt_ratio(link, tilt, size, about) for size in sizes] for link, tilt in pairs])
     fields = {}
-    for name, factor in by_name.items():
-        times = _as_time(name, getattr(hardware, name)) * factor
-        known = hardware.spread.get("ranges", {}).get(name)
-        if known is not None and name not in SLOWDOWNS:
-            low, high = _ends(name, known)
+    for name, factor in drawn.items():
+        times, known = _as_time(name, getattr(hardware, name)) * factor, hardware.spread.get("ranges", {})
+        if name in known and name not in SLOWDOWNS:
+            low, high = _ends(name, known[name])
             times = np.clip(times, low, high)
         fields[name] = _as_values(name, times)
     return ratios, fields
@@ -319,34 +304,19 @@ class Scatter:
 
 
 def read_scatter(hardware: Hardware) -> Scatter:
-    """The scatter of ``hardware.all_reduce`` from its ``spread``; points that it leaves out have none.
-
-    Raises:
-        InputError: a time is more than the tuner can count with.
-    """
-    spread = hardware.spread.get("all_reduce", {})
-    counts, rows, by_mean, sigmas = [], [], [], []
+    """The scatter of ``hardware.all_reduce`` from its ``spread``; points that it leaves out have none."""
+    rows = []
     for point in hardware.all_reduce:
-        known = spread.get(str(point.num_bytes), {})
-        for name in ("count", "low_ns", "high_ns", *_NAMES):
-            if (value := known.get(name, 0)) > MOST_NS:
-                field = f"spread.all_reduce.{point.num_bytes}.{name}"
-                raise InputError(f"{field}: {value} is not legal; give at most {MOST_NS}")
-        by_mean.append(str(known.get("quantile", "median")).startswith("mean"))
-        has_interval = {"low_ns", "high_ns"} <= set(known)
-        sigmas.append(
-            log(max(1, known["high_ns"]) / max(1, known["low_ns"])) / (2 * _P975) if has_interval else nan
-        )
-        quantiles = _quantiles(point, known)
-        counts.append(0 if quantiles is None else known["count"])
-        rows.append(np.ones(len(SCORES)) if quantiles is None else quantiles)
-    return Scatter(
-        num_bytes=np.array([point.num_bytes for point in hardware.all_reduce], dtype=np.int64),
-        quantiles=np.array(rows),
-        counts=np.array(counts, dtype=np.int64),
-        by_mean=np.array(by_mean),
-        sigmas=np.array(sigmas, dtype=np.float64),
-    )
+        known = hardware.spread.get("all_reduce", {}).get(str(point.num_bytes), {})
+        quantiles, sigma = _quantiles(point, known), nan
+        if {"low_ns", "high_ns"} <= set(known):
+            sigma = log(max(1, known["high_ns"]) / max(1, known["low_ns"])) / (2 * _P975)
+        is_mean = str(known.get("quantile", "median")).startswith("mean")
+        count = 0 if quantiles is None else known["count"]
+        rows.append((np.ones(5) if quantiles is None else quantiles, count, is_mean, sigma))
+    quantiles, counts, by_mean, sigmas = map(np.array, zip(*rows, strict=True))
+    sizes = np.array([point.num_bytes for point in hardware.all_reduce], dtype=np.int64)
+    return Scatter(num_bytes=sizes, quantiles=quantiles, counts=counts, by_mean=by_mean, sigmas=sigmas)
 
 
 def _quantiles(point: CurvePoint, known: dict[str, Any]) -> Floats | None:

@@ -5,8 +5,7 @@ back in order, a bucket's all-reduce must end before F minus the copies of it an
 deadline that depends on the bucket's first gradient. For a given F the earliest end of each prefix then
 decides, and the least F for which there is one is found by bisection. Without copies one pass is enough. On
 any other machine the same search gives a bound: slow-downs and blocked launches only add, and several
-channels together pass no more than one that is as fast as all of them. ``lower_bound_ns`` needs no search,
-and knows what slow-downs add.
+channels together pass no more than one that is as fast as all of them.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.clock.arrays import Flags, Floats, Ints
+from sim.clock.arrays import Flags, Ints
 from sim.clock.machine_code import compiled
 from sim.clock.program import FULL_SPEED
 from sim.systems.cut import NO_LIMIT
@@ -26,7 +25,7 @@ from sim.tuner.problem import NEVER, Buckets, Problem, Tables, score, score_all,
 EXHAUSTIVE_PLACES = 15  # 32,768 partitions
 CLIMBS = 2
 _PLACES_PLAYED = 1_000_000  # by a climb: evaluations x gradients
-MOST_STEPS = 500_000_000  # of the exact search, some two seconds
+MOST_STEPS = 2_000_000_000  # of the exact search, some seconds
 MOST_POINTS = 20_000_000
 
 
@@ -135,10 +134,12 @@ class Lattice(NamedTuple):
 
 
 def covers(problem: Problem) -> bool:
-    """Whether what is found is the optimum: one channel, nothing that stretches or blocks, and launches that
-    take no longer than the all-reduces they start, so that none waits for another's launch."""
+    """Whether what is found is the optimum: one channel, nothing that stretches or blocks, launches that take
+    no longer than the all-reduces they start, so that none waits for another's launch, and no search for
+    unused parameters, whose own all-reduce a problem leaves out."""
     machine = problem.machine
-    return machine.launch_cost_ns <= int(problem.curve_ns.min()) and machine.in_force <= {"launch_cost_ns"}
+    is_quick = machine.launch_cost_ns <= int(problem.curve_ns.min())
+    return is_quick and machine.in_force <= {"launch_cost_ns"} and not problem.switches.searches
 
 
 def exact_optimum(problem: Problem, upper_ns: int) -> Exact | None:
@@ -149,13 +150,12 @@ def exact_optimum(problem: Problem, upper_ns: int) -> Exact | None:
         upper_ns: ``sync_end_ns`` of some partition; not used where nothing is copied back.
 
     Returns:
-        None where there are too many gradients.
+        None where it would take too long: several dtypes of many gradients each, or tens of thousands of
+        gradients of which most fit into a bucket.
     """
     runs = [np.flatnonzero(problem.run == number) for number in range(int(problem.run.max()) + 1)]
     taken = [len(run) + 1 for run in runs]
-    points = float(np.prod(taken, dtype=np.float64))
-    steps = points * max(taken) / 2 * (30 if problem.copies_out else 1)  # so many tries of a finish
-    if points > MOST_POINTS or steps > MOST_STEPS:
+    if np.prod(taken, dtype=np.float64) > MOST_POINTS:
         return None
     curve_ns, slack_ns = _as_one_channel(problem)
     wire, copied = (
@@ -172,31 +172,36 @@ def exact_optimum(problem: Problem, upper_ns: int) -> Exact | None:
         curve_bytes=problem.curve_bytes,
         curve_ns=curve_ns,
     )
-    known = lower_bound_ns(problem)
-    if not problem.copies_out:
-        ends = earliest_ends(lattice, NEVER)
-        least = max(problem.lane_end, int(ends[-1]))
-    else:
-        least = upper_ns + slack_ns
-        low, ends = min(known, least) - 1, earliest_ends(lattice, least)
-        while least - low > 1:
-            middle = (low + least) // 2
-            tried = earliest_ends(lattice, middle)
-            if tried[-1] == NEVER:
-                low = middle
-            else:
-                least, ends = middle, tried
+    most, known = MOST_STEPS // (30 if problem.copies_out else 1), lower_bound_ns(problem)
+    least = upper_ns + slack_ns if problem.copies_out else NEVER
+    ends = earliest_ends(lattice, least, most)
+    if not ends.size:
+        return None
+    low = min(known, least) - 1
+    if not problem.copies_out:  # one pass is enough
+        least = max(known, int(ends[-1]))
+        low = least - 1
+    while least - low > 1:
+        middle = (low + least) // 2
+        tried = earliest_ends(lattice, middle, most)
+        if not tried.size:
+            return None
+        if tried[-1] == NEVER:
+            low = middle
+        else:
+            least, ends = middle, tried
     at_least = max(known, least - slack_ns)
     if problem.copies_out and not covers(problem):
-        sent_ns = int(earliest_ends(lattice, NEVER)[-1]) - slack_ns
+        sent_ns = int(earliest_ends(lattice, NEVER, NEVER)[-1]) - slack_ns
         at_least = max(at_least, _copied_ns(problem, sent_ns))
     return Exact(problem.buckets(longest_buckets(lattice, ends, least)), at_least)
 
 
 @compiled
-def earliest_ends(lattice: Lattice, target: int) -> Ints:
+def earliest_ends(lattice: Lattice, target: int, most: int) -> Ints:
     """The earliest time at which one FIFO channel can have sent each prefix, if all is to end by ``target``,
-    ns (``NEVER`` where copies back are free); ``NEVER`` where there is none.
+    ns (``NEVER`` where copies back are free); ``NEVER`` where there is none. Empty: it takes more than
+    ``most`` steps.
 
     The last bucket of a prefix belongs to the run whose last place is latest, as buckets are launched in that
     order. A bucket has to end early enough for its own copy back and those of all buckets that follow. The
@@ -219,9 +224,11 @@ def earliest_ends(lattice: Lattice, target: int) -> Ints:
     for k in range(sizes - 1, -1, -1):
         least_later[k] = min(least_later[k + 1], curve_ns[k])
 
-    ends = np.full(points, NEVER)
+    ends, steps = np.full(points, NEVER), 0
     ends[0] = 0
     for point in range(1, points):
+        if steps > most:
+            return np.empty(0, np.int64)
         run = runs - 1
         while digits[run] == starts[run + 1] - starts[run]:
             digits[run] = 0
@@ -236,6 +243,7 @@ def earliest_ends(lattice: Lattice, target: int) -> Ints:
         best, segment = NEVER, 0
         for at in range(last - 1, start - 1, -1):
             size, limit = wire[last] - wire[at], left + copied[at]
+            steps += 1
             while segment < sizes and size >= curve_bytes[segment]:
                 segment += 1
             known = max(segment - 1, 0)
@@ -311,57 +319,40 @@ def _copied_ns(problem: Problem, sent_ns: int) -> int:
     return floor(sent_ns + last + (total - last) * held_up) - waits - 1
 
 
-def least_services_ns(problem: Problem) -> Floats:
-    """Least total service time in ns of all gradients from each place on, however they are cut; 0 at the end.
+def lower_bound_ns(problem: Problem) -> int:
+    """No contiguous partition synchronises before this, in ns from the start of backward; needs no search.
 
-    By lines alpha + beta * num_bytes, both >= 0, that no message is below: buckets that hold S bytes in all
-    cost at least alpha + beta * S, however many they are. They are steep as the lower hull of the curve, from
-    each point to the next, but no steeper than its cheapest byte. A real service time is rounded to the
-    nearest ns, so that the bound is half a ns lower for each bucket.
+    Nothing ends before the compute lane and all copies back. For every gradient: what is ready from it on
+    cannot start before it is, and must all be sent, at most at the rate of all channels together; the last of
+    it must be copied back. Where backward and collectives slow each other down, in ``beside`` ns of the
+    lane's time with a collective under way ``beside * slow`` of the work is done, and of the lane's
+    ``beside * own``: the best share counts, and between its corners the end is linear. Other slow-downs only
+    add, and are left out; so do ends that are rounded up.
     """
+    machine, count, runs = problem.machine, len(problem), int(problem.run.max()) + 1
+    copy_out = int(problem.copy_back.sum())
+    lane_end = problem.lane_end + (machine.launch_cost_ns * runs if machine.launch_blocks_compute else 0)
+    # What is sent from each place on takes alpha + beta * bytes in all, however it is cut, by any line of
+    # alpha, beta >= 0 that no message is below: those as steep as the lower hull of the curve, but no steeper
+    # than its cheapest byte. A service time is rounded to the nearest ns, by half a ns for each message.
     sizes = np.append(0, problem.curve_bytes).astype(np.float64)
     times = np.append(problem.curve_ns[0], problem.curve_ns).astype(np.float64)
     run, rise = sizes - sizes[:, None], times - times[:, None]
     to_right = np.divide(rise, run, out=np.full_like(run, np.inf), where=run > 0).min(axis=1)
-    with_bytes = sizes > 0
-    cheapest = float((times[with_bytes] / sizes[with_bytes]).min()) if with_bytes.any() else 0.0
+    cheapest = min((times[sizes > 0] / sizes[sizes > 0]).tolist(), default=0.0)
     slopes = np.clip(np.append(to_right, cheapest), 0.0, cheapest)[:, None]
     each = np.maximum(0.0, (times - slopes * sizes).min(axis=1, keepdims=True))
-    rest = np.append(np.cumsum(problem.wire[::-1])[::-1], 0)
-    at_most = np.arange(len(problem), -1, -1)
-    bounds = each + slopes * rest - np.where(each >= 0.5, 0.5, 0.5 * at_most)
-    bounds[:, -1] = 0.0
-    best: Floats = np.maximum(0.0, bounds.max(axis=0)) * (1 - 1e-12)
-    return best
-
-
-def lower_bound_ns(problem: Problem) -> int:
-    """No contiguous partition synchronises before this, in ns from the start of backward; needs no search.
-
-    Of a machine without small messages, as ``Problem.for_search`` has it, and as is true of
-    ``exact_optimum``.
-
-    For every gradient: what is ready from it on cannot start before it is ready and copied in, and must all
-    be sent; the last of it must be copied back. And: nothing ends before the compute lane and all copies
-    back. With several channels, work passes at most at the rate of all channels together. Where backward and
-    collectives slow each other down, what is sent beside backward makes it longer and takes longer: in
-    ``beside`` ns of the lane's time with a collective under way ``beside * slow`` of the work is done, and of
-    the lane's ``beside * own``. The bound takes the best share, and between its corners the end is linear.
-    Other slow-downs only add, and are left out; so do ends that are rounded up.
-    """
-    machine, count = problem.machine, len(problem)
-    runs = int(problem.run.max()) + 1
-    copy_out = int(problem.copy_back.sum())
-    lane_end = problem.lane_end + (machine.launch_cost_ns * runs if machine.launch_blocks_compute else 0)
-    if not problem.curve_ns.any():
+    lines = each + slopes * np.cumsum(problem.wire[::-1])[::-1]
+    lines -= np.where(each >= 0.5, 0.5, 0.5 * np.arange(count, 0, -1))
+    work = np.maximum(0.0, lines.max(axis=0)) * (1 - 1e-12)
+    if not work.any():
         return lane_end + copy_out
     # Copies are in bucket order: with a single run, the last follows every collective.
     last = np.zeros(count) if runs > 1 else np.full(count, float(problem.copy_back[-1]))
     last[-1] = float(problem.copy_back[-1])
-    start, work = problem.ready + machine.launch_cost_ns, least_services_ns(problem)[:-1]
-    rates, free = machine.computing, problem.together / FULL_SPEED
-    slow, own = max(rates.alone, machine.channels * rates.shared) / FULL_SPEED, rates.lane / FULL_SPEED
-    lane = np.maximum(0.0, lane_end - start)
+    start, free = problem.ready + machine.launch_cost_ns, problem.together / FULL_SPEED
+    slow = max(machine.computing.alone, machine.channels * machine.computing.shared) / FULL_SPEED
+    own, lane = machine.computing.lane / FULL_SPEED, np.maximum(0.0, lane_end - start)
     most = np.minimum(lane / own, work / slow)
     # Where the two ends below cross, as far as that is within reach.
     cross = np.clip((start + lane + work / free + last - lane_end - copy_out) * free / slow, 0.0, most)

@@ -98,9 +98,25 @@ class Tables(NamedTuple):
     work: Ints
     copy_in: Ints
     copy_back: Ints
+    unused: Flags
+    map_bytes: int
     tail: int
     curve_bytes: Ints
     curve_ns: Ints
+
+
+class Layout(NamedTuple):
+    """Buckets as a step plays them, in launch order: the last place that each waits for, which is none before
+    that of an earlier bucket (A3.5), bytes on the wire, and ns to copy it back.
+
+    Where unused parameters are searched for, the last of ``wires`` is the map of the used ones (A3.9);
+    ``mapped`` is the first bucket with an unused one, from which on copies back wait for the map (A3.10).
+    """
+
+    stops: Ints
+    wires: Ints
+    copies_back: Ints
+    mapped: int
 
 
 def _ints(what: str, values: Sequence[int], most: int) -> Ints:
@@ -137,10 +153,12 @@ class Problem:
     takes as long with any buckets. ``order``: index of the gradient, and by index its ``place``; ``run``:
     number of its run (``run_keys``); ``run_ends``: whether it is the last of its run, where a bucket ends in
     every partition; ``wire``: its bytes on the wire; ``work``, ``copy_in``: ns of the compute lane for it,
-    with its hook; ``copy_back``: ns of copying it out of its bucket; ``ready``: ns at which it is copied in
-    if nothing stretches or blocks the lane; ``tail``: ns of backward after the last; ``lane_end``: ns, the
-    end of that lane; ``machine``: what the machine does. ``curve_bytes``, ``curve_ns``: the all-reduce curve,
-    as far as all bytes reach. ``times``: how many backwards of a step reduce, each with the buckets.
+    with its hook; ``copy_back``: ns of copying it out of its bucket; ``unused``: whether it is never ready,
+    and marked with the first that is; ``ready``: ns at which it is copied in if nothing stretches or blocks
+    the lane; ``tail``: ns of backward after the last; ``lane_end``: ns, the end of that lane; ``machine``:
+    what the machine does. ``curve_bytes``, ``curve_ns``: the all-reduce curve, as far as all bytes reach.
+    ``map_bytes``: of the map of used parameters, 0 where none is sent. ``times``: how many backwards of a
+    step reduce, each with the buckets.
 
     Raises:
         InputError: sizes beyond 2**52 bytes, or a step that is too long to be played.
@@ -157,6 +175,10 @@ class Problem:
         self.place[self._indices] = np.arange(len(self))
         gradients = [workload.gradients[index] for index in self.order]
         ready = [gradient.ready_ns or 0 for gradient in gradients]
+        unused = [self.compiled.gradients[index].ready_ns is None for index in self.order]
+        self.unused = np.array(unused, dtype=np.bool_)
+        searches = self.switches.searches
+        self.map_bytes = len(self.compiled.gradients) * DTYPE_BYTES["int32"] if searches else 0
         self.run = np.array(run_keys(gradients), dtype=np.int64)
         self.run_ends = np.zeros(len(self), dtype=np.bool_)
         self.run_ends[len(self) - 1 - np.unique(self.run[::-1], return_index=True)[1]] = True
@@ -208,14 +230,18 @@ class Problem:
     def copies(self, hardware: Hardware, backward_ns: int) -> tuple[Ints, Ints]:
         """Ns of each gradient's hook and copy into its bucket, and of its copy out of it, on ``hardware``.
 
+        The slice of an unused gradient is filled with zeros, at half a copy's price, and not copied out.
+
         Raises:
             InputError: a step with such a backward could be longer than can be played.
         """
-        copied = tuple([copied_bytes(self.workload.gradients[index]) for index in self.order])
+        whole = np.array([copied_bytes(self.workload.gradients[index]) for index in self.order], np.int64)
+        copied = tuple((whole >> self.unused).tolist())
         included = "copy_in" in self.workload.ready_includes
         into, hook_ns = (None, 0) if included else (hardware.copy_in_bytes_per_s, hardware.hook_cost_ns)
-        copies_in = hook_ns + np.array(_transfers_ns(copied, into), np.int64)
+        copies_in = hook_ns * ~self.unused + np.array(_transfers_ns(copied, into), np.int64)
         copies_back = np.array(_transfers_ns(copied, hardware.copy_out_bytes_per_s), np.int64)
+        copies_back[self.unused] = 0
         # No message takes longer than by the line that lies on the curve, as steep as it goes on.
         curve = curve_of(hardware)
         rise, run = rise_beyond(curve)
@@ -234,6 +260,12 @@ class Problem:
         made[self.place[members]] = np.repeat(np.arange(len(buckets)), list(map(len, buckets)))
         return made
 
+    def lay_out(self, buckets: Sequence[Sequence[int]], copy_back: Ints | None = None) -> Layout:
+        """These buckets as they are played; ``copy_back`` on another machine, as ``copies`` has it."""
+        return lay_out(
+            self.tables, self.bucket_of(buckets), self.copy_back if copy_back is None else copy_back
+        )
+
     def buckets(self, closes: Flags) -> Buckets:
         """The buckets that end at ``closes``, in launch order: by when their last gradient is ready."""
         bucket_of = number_buckets(self.run, closes)
@@ -244,7 +276,7 @@ class Problem:
     def closes(self, buckets: Buckets) -> Flags | None:
         """At which places a bucket ends; None unless this alone makes ``buckets``, in this order."""
         closes = np.zeros(len(self), dtype=np.bool_)
-        closes[lay_out(self.bucket_of(buckets), self.wire, self.copy_back)[0]] = True
+        closes[self.lay_out(buckets).stops] = True
         made = self.buckets(closes)
         return closes if made == buckets or list(map(set, made)) == list(map(set, buckets)) else None
 
@@ -315,19 +347,20 @@ class Problem:
         earlier_ns = 0
         if switches.accumulation_steps > 1 and self.times == 1:
             earlier_ns = self.simulate(assign(self.job, "single"), "analytic").accumulation_ns
-        # Unused ones that are searched for are marked, and so ready, when the first gradient is (A3.13).
+        # Unused ones that are searched for are marked, and so ready, when the first gradient is (A3.13). The
+        # hook of each of the others marks it, and adds it to that of the micro-batches before (A3.12).
         finds = switches.find_unused_parameters or switches.static_graph
         unused = {one.index for one in seen.gradients if one.ready_ns is None} if finds else set()
-        order = (*sorted(unused, reverse=True), *seen.order())
-        # Each hook marks its gradient, and adds it to that of the micro-batches before (A3.12).
+        order = (*sorted(unused), *seen.order())
         adds = switches.accumulation_steps > 1 and switches.set_to_none
         later, total = dict.fromkeys(range(len(seen.gradients)), 0), 0
-        for index in order:
+        for index in seen.order():
             one = seen.gradients[index]
             total += hardware.mark_used_ns if switches.searches else 0
             if adds and not one.sparse:
                 total += transfer_ns(one.num_bytes, hardware.accumulate_bytes_per_s)
             later[index] = total
+        later |= dict.fromkeys(unused, later[seen.order()[0]])
 
         def moved(times: ReadyTimes) -> ReadyTimes:
             first = min((time for time in times if time is not None), default=None)
@@ -401,102 +434,92 @@ def services(curve_bytes: Ints, curve_ns: Ints, wires: Ints) -> Ints:
 
 
 @compiled
-def lay_out(bucket_of: Ints, wire: Ints, copy_back: Ints) -> tuple[Ints, Ints, Ints]:
-    """Per bucket in launch order: the last place it waits for, its bytes on the wire, ns to copy it back.
-
-    ``bucket_of``, ``wire``, ``copy_back``: by place. A bucket waits for those before it too (A3.5).
-    """
+def lay_out(tables: Tables, bucket_of: Ints, copy_back: Ints) -> Layout:
+    """The layout of the buckets that each place is in."""
     count = bucket_of.max() + 1
     stops, wires, back = np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)
+    mapped = count
     for place in range(bucket_of.size):
         bucket = bucket_of[place]
         stops[bucket] = place
-        wires[bucket] += wire[place]
+        wires[bucket] += tables.wire[place]
         back[bucket] += copy_back[place]
+        if tables.unused[place]:
+            mapped = min(mapped, bucket)
     for bucket in range(1, count):
         stops[bucket] = max(stops[bucket], stops[bucket - 1])
-    return stops, wires, back
+    if tables.map_bytes:
+        wires = np.append(wires, tables.map_bytes)
+    return Layout(stops, wires, back, mapped)
 
 
 @compiled
-def play_step(
-    machine: Machine,
-    work: Ints,
-    copy_in: Ints,
-    tail: int,
-    stops: Ints,
-    wires: Ints,
-    services: Ints,
-    copies_back: Ints,
-) -> int:
+def play_step(machine: Machine, work: Ints, copy_in: Ints, tail: int, layout: Layout, services: Ints) -> int:
     """``sync_end_ns`` of one DDP step.
 
     Args:
         machine: see ``program.Machine``.
         work: ns of backward before each place; ``copy_in``: ns of its copy.
         tail: ns of backward after the last place.
-        stops: per bucket in launch order, the place it waits for; the last is the last place.
-        wires: bytes of each bucket on the wire; ``services``: ns of its all-reduce alone; ``copies_back``: ns
-            to copy it back.
+        layout: the buckets; the last waits for the last place.
+        services: ns of each of ``layout.wires`` alone.
     """
-    count, places = stops.size, work.size
+    stops, count, messages = layout.stops, layout.stops.size, layout.wires.size
     # The lane, item by item where collectives stretch it, else as one item for each bucket.
     fine = machine.computing.lane != FULL_SPEED or machine.copying_in.lane != FULL_SPEED
-    lane = np.zeros((1, 3 * count + 1 + (2 * places if fine else count), 3), np.int64)
+    lane = np.zeros((1, 3 * count + 3 + (2 * work.size if fine else count), 3), np.int64)
     item = place = computing = 0
     for bucket in range(count):
         while place <= stops[bucket]:
             if fine:
-                lane[0, item, KIND], lane[0, item, DURATION] = BACKWARD, work[place]
-                lane[0, item + 1, KIND], lane[0, item + 1, DURATION] = COPY_IN, copy_in[place]
-                item += 2
+                item = _put(lane, item, BACKWARD, work[place], 0)
+                item = _put(lane, item, COPY_IN, copy_in[place], 0)
             computing += work[place] + copy_in[place]
             place += 1
         if not fine:
-            lane[0, item, KIND], lane[0, item, DURATION] = BACKWARD, computing
+            item = _put(lane, item, BACKWARD, computing, 0)
             computing = 0
-            item += 1
-        lane[0, item, KIND], lane[0, item, NUMBER] = LAUNCH, bucket
-        item += 1
-    lane[0, item, KIND], lane[0, item, DURATION] = BACKWARD, tail
-    item += 1
-    collectives = np.zeros((count, ROOT + 1), np.int64)
+        item = _put(lane, item, LAUNCH, 0, bucket)
+    if messages > count:
+        item = _put(lane, item, LAUNCH, 0, count)
+    item = _put(lane, item, BACKWARD, tail, 0)
     for bucket in range(count):
-        lane[0, item, KIND], lane[0, item, NUMBER] = WAIT, bucket
-        lane[0, item + 1, KIND], lane[0, item + 1, DURATION] = COPY_BACK, copies_back[bucket]
-        item += 2
-        collectives[bucket, SERVICE] = collectives[bucket, QUEUED] = services[bucket]
-        collectives[bucket, SMALL], collectives[bucket, AFTER] = wires[bucket] < machine.small_bytes, -1
-    return play_alone(Sheet(machine, lane, collectives))
+        item = _put(lane, item, WAIT, 0, bucket)
+        if messages > count and bucket == layout.mapped:
+            item = _put(lane, item, WAIT, 0, count)
+        item = _put(lane, item, COPY_BACK, layout.copies_back[bucket], 0)
+    if messages > count:
+        item = _put(lane, item, WAIT, 0, count)
+    collectives = np.zeros((messages, ROOT + 1), np.int64)
+    collectives[:, SERVICE] = collectives[:, QUEUED] = services
+    collectives[:, SMALL] = layout.wires < machine.small_bytes
+    collectives[:, AFTER] = -1
+    return play_alone(Sheet(machine, lane[:, :item], collectives))
+
+
+@compiled
+def _put(lane: Ints, item: int, kind: int, duration: int, number: int) -> int:
+    lane[0, item, KIND], lane[0, item, DURATION], lane[0, item, NUMBER] = kind, duration, number
+    return item + 1
 
 
 @compiled
 def play_many(
-    machine: Machine,
-    works: Ints,
-    copy_in: Ints,
-    tails: Ints,
-    stops: Ints,
-    wires: Ints,
-    services: Ints,
-    copies_back: Ints,
+    machine: Machine, works: Ints, copy_in: Ints, tails: Ints, layout: Layout, services: Ints
 ) -> Ints:
-    """``play_step`` of each draw.
-
-    ``works`` [draws, places], ``tails`` [draws], ``services`` [draws, buckets].
-    """
+    """``play_step`` of each draw; ``works`` [draws, places], ``services`` [draws, messages]."""
     ends = np.empty(tails.size, np.int64)
     for k in range(tails.size):
-        ends[k] = play_step(machine, works[k], copy_in, tails[k], stops, wires, services[k], copies_back)
+        ends[k] = play_step(machine, works[k], copy_in, tails[k], layout, services[k])
     return ends
 
 
 @compiled
 def play_buckets(tables: Tables, bucket_of: Ints) -> int:
     """``play_step`` of these buckets."""
-    stops, wires, back = lay_out(bucket_of, tables.wire, tables.copy_back)
-    sent = services(tables.curve_bytes, tables.curve_ns, wires)
-    return play_step(tables.machine, tables.work, tables.copy_in, tables.tail, stops, wires, sent, back)
+    layout = lay_out(tables, bucket_of, tables.copy_back)
+    sent = services(tables.curve_bytes, tables.curve_ns, layout.wires)
+    return play_step(tables.machine, tables.work, tables.copy_in, tables.tail, layout, sent)
 
 
 @compiled

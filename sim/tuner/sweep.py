@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from itertools import product
 from math import prod
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, TypeVar
 
-from sim.costs.service_time import check_factor, check_precision, check_ranks, scale
+from sim.costs.service_time import scale
 from sim.errors import InputError, MachineError
 from sim.formats.documents import csv_text
 from sim.metrics.step import overlap_ratio
@@ -98,46 +98,47 @@ def sweep(
         max_rows: more rows are refused.
 
     Raises:
-        InputError: an axis that is empty, a value that is not legal or occurs twice, too many rows.
+        InputError: an axis that is empty, a value that is not legal, too many rows.
         MachineError: a worker of the executor died.
     """
-
-    def ranks(value: Any) -> int:
-        number = int(value) if isinstance(value, Integral) else value
-        check_ranks(hardware.world_size, number)
-        return number
-
-    def dtype(value: str | None) -> str | None:
-        if value is not None:
-            check_precision(workload, value)
-        return value
-
-    axes: dict[str, list[Any]] = {
-        "world_size": [None] if world_size is None else _axis("world_size", world_size, ranks),
-        "precision": [None] if precision is None else _axis("precision", precision, dtype),
-        "bandwidth": _axis("bandwidth", bandwidth, partial(_factor, "bandwidth")),
-        "latency": _axis("latency", latency, partial(_factor, "latency")),
-        "backward": _axis("backward", backward, partial(_factor, "backward")),
+    axes: dict[str, Sequence[Any]] = {
+        "world_size": [None] if world_size is None else world_size,
+        "precision": [None] if precision is None else precision,
+        "bandwidth": bandwidth,
+        "latency": latency,
+        "backward": backward,
     }
-    caps = [None, *_axis("caps_mb", default_caps(workload) if caps_mb is None else caps_mb, _cap)]
-    lengths = {**{name: len(values) for name, values in axes.items()}, "caps and the default": len(caps)}
-    total = prod(lengths.values())
+    axes = {name: _axis(name, values) for name, values in axes.items()}
+    for name, values in axes.items():
+        if not values:
+            raise InputError(f"{name}: an empty axis is not legal; give at least one value")
+        for value in values:  # what is not legal is refused ahead of all workers
+            scale(workload, hardware, **{name: value})
+    caps = [None, *_axis("caps_mb", default_caps(workload) if caps_mb is None else caps_mb)]
+    for cap in caps[1:]:
+        if isinstance(cap, bool) or not isinstance(cap, Real):
+            raise InputError(f"caps_mb: {cap!r} is not legal; give numbers of MiB")
+        cap_bytes(float(cap))
+    total = prod(map(len, axes.values())) * len(caps)
     if total > max_rows:
-        words = " x ".join(f"{length} {name}" for name, length in lengths.items() if length > 1)
-        raise InputError(
-            f"sweep: {total} rows ({words}) are more than {max_rows}; give fewer, or max_rows={total}"
-        )
+        raise InputError(f"sweep: {total} rows are more than {max_rows}; give fewer, or max_rows={total}")
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     # What no engine reads is not sent to workers.
     lean = replace(workload, samples=(), provenance={}, extensions={})
     rows: list[SweepRow] = []
     with closing(spread(partial(_rows, lean, hardware, caps, engine), points, executor)) as results:
-        for part in results:
-            for row in part:
-                rows.append(row)
-                if progress is not None:
-                    progress(len(rows), total)
+        for row in (row for part in results for row in part):
+            rows.append(row)
+            if progress is not None:
+                progress(len(rows), total)
     return tuple(rows)
+
+
+def _axis(name: str, values: Iterable[Any]) -> list[Any]:
+    """The values of an axis, plain numbers where numpy made them."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InputError(f"{name}: {values!r} is not legal; give a sequence of values, such as [{values!r}]")
+    return [value.item() if hasattr(value, "item") else value for value in values]
 
 
 def _rows(
@@ -179,32 +180,6 @@ def default_caps(workload: Workload) -> list[float]:
     while caps[-1] < largest:
         caps.append(caps[-1] * 1.25)
     return [*(cap for cap in caps if cap < largest), largest]
-
-
-def _axis(name: str, values: Iterable[Any], read: Callable[[Any], Any]) -> list[Any]:
-    """The values of an axis, checked: none but ``caps_mb`` may be empty, and each occurs once."""
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise InputError(f"{name}: {values!r} is not legal; give a sequence of values, such as [{values!r}]")
-    made: dict[Any, None] = {}
-    for value in map(read, values):
-        if value in made:
-            raise InputError(f"{name}: {value!r} occurs twice; each value may occur once")
-        made[value] = None
-    if not made and name != "caps_mb":
-        raise InputError(f"{name}: an empty axis is not legal; give at least one value")
-    return list(made)
-
-
-def _factor(name: str, value: Any) -> float:
-    check_factor(name, value)
-    return float(value)
-
-
-def _cap(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise InputError(f"caps_mb: {value!r} is not legal; give numbers of MiB")
-    cap_bytes(float(value))
-    return float(value)
 
 
 def process_pool(most: int | None = None) -> ProcessPoolExecutor:

@@ -64,18 +64,14 @@ def test_no_integer_is_better(case: Case, searches: bool) -> None:
     found = nearest(case, "transformers", asked)
     passes = {cap: {"bucket_cap_mb": cap} for cap in range(1, 60)} | {25: {}}
     assert found.step_ns == min(step_of(case, **switches, **one) for one in passes.values())
-    assert found.lost_ns == found.step_ns - step_of(case, bucket_cap_mb=3.7, **switches)
-    assert found.default_ns == step_of(case, **switches)
 
 
 @pytest.mark.parametrize("case", JOBS.values(), ids=JOBS.keys())
 def test_what_passes_everything_on_loses_nothing(case: Case) -> None:
-    best = sim.tune(*case).assignment
-    assert best.by_keywords
-    for framework in ("lightning", "ray", "mmengine"):
-        found = nearest(case, framework, best)
-        assert found.lost_ns == 0
-        assert nearest(case, "accelerate", best).lost_ns >= 0
+    best = sim.tune(*case)
+    for framework in ("lightning", "ray", "mmengine", "accelerate"):
+        lost_ns = nearest(case, framework, best.assignment).step_ns - best.report.step_ns
+        assert lost_ns >= 0 if framework == "accelerate" else lost_ns == 0
 
 
 @pytest.mark.parametrize(
@@ -109,19 +105,7 @@ def test_what_cannot_be_set_is_said_and_not_counted() -> None:
     assert "ddp_comm_hook=default_hooks.bf16_compress_hook" in nearest(case, "lightning", asked).lines
     assert "ddp_model.register_comm_hook(None, default_hooks" in nearest(case, "ray", asked).lines
     plain = sim.assign(case[0], bucket_cap_mb=4)
-    assert nearest(case, "transformers", asked).asked_ns < step_of(case, bucket_cap_mb=4)
     assert nearest(case, "transformers", asked).step_ns == nearest(case, "transformers", plain).step_ns
-
-
-def test_where_unused_parameters_are_searched_another_integer_is_named() -> None:
-    case = JOBS["large at the end"]
-    lines = nearest(case, "transformers").lines
-    on = {cap: step_of(case, bucket_cap_mb=cap, find_unused_parameters=True) for cap in range(1, 60)}
-    on[25] = step_of(case, find_unused_parameters=True)
-    assert f"is best: {min(on.values()) / MS:.2f} ms" in lines
-    assert "ddp_find_unused_parameters=False" in lines
-    searching = sim.assign(case[0], find_unused_parameters=True)
-    assert "ddp_find_unused_parameters=True)" in nearest(case, "transformers", searching).lines
 
 
 @settings(max_examples=tries(60))

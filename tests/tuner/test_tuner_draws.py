@@ -19,8 +19,8 @@ from sim.systems.registry import assign, write
 from sim.truth.anchor import scaled
 from sim.tuner import draws as drawing
 from sim.tuner.draws import NO_ITERATIONS, Draws, draw
-from sim.tuner.machines import NO_SCATTER, draw_machines, read_scatter
-from sim.tuner.problem import Problem, lay_out
+from sim.tuner.machines import NO_SCATTER, draw_machines, read_scatter, unknown
+from sim.tuner.problem import Layout, Problem
 from tests.effort import tries
 from tests.handmade import handmade, wired
 from tests.truth.test_own_step import WORKLOAD
@@ -96,8 +96,7 @@ def played_slowly(draws: Draws, number: int, buckets: Buckets) -> int:
         samples=(),
     )
     program = write(workload, problem.hardware, Assignment(bucket_indices=buckets))[-1]
-    stops, wires, _ = lay_out(problem.bucket_of(buckets), problem.wire, problem.copy_back)
-    services = draws.services(stops, wires)[number].tolist()
+    services = draws.services(problem.lay_out(buckets))[number].tolist()
     collectives = tuple(
         one if one.bucket is None else replace(one, service_ns=services[one.bucket])
         for one in program.collectives
@@ -230,7 +229,8 @@ def test_a_repeated_calibration_is_off_by_its_standard_error(quantile: str, wide
 def test_between_points_a_machine_has_its_own_curve() -> None:
     """A measured point that is off is off for what is interpolated from it, by bytes."""
     draws = draw(Problem(three(10, 20, 30), with_spread(WIRE)), 400, seed=0)
-    services = replace(draws, luck=None).services(np.array([1, 2]), np.array([5_000_000, 55_000_000]))
+    sent = Layout(np.array([1, 2]), np.array([5_000_000, 55_000_000]), np.zeros(2, np.int64), 2)
+    services = replace(draws, luck=None).services(sent)
     durations = np.array([[p.duration_ns for p in one.all_reduce] for one in draws.drawn.hardwares])
     between = np.stack([durations[:, :2].mean(axis=1), durations[:, 1:].mean(axis=1)], axis=1)
     assert services == pytest.approx(np.repeat(between, draws.iterations, axis=0), abs=1)
@@ -299,7 +299,7 @@ def test_a_range_is_drawn_from_end_to_end_with_the_field_in_the_middle() -> None
     }
     known = link(ranges={name: {"low": low, "high": high} for name, (low, _, high) in ends.items()})
     known = replace(known, launch_cost_ns=2000, copy_in_bytes_per_s=2e9)
-    drawn = draw_machines(known, 41, np.random.default_rng(0), SENT).hardwares
+    drawn = draw_machines(known, 41, np.random.default_rng(0), unknown(known, SENT)).hardwares
     for name, expected in ends.items():
         if name == "all_reduce":
             values = sorted(one.all_reduce[-1].duration_ns / (41 * MS) for one in drawn)
@@ -316,7 +316,8 @@ def test_each_reading_is_a_machine_of_its_own() -> None:
             {"what": "slow link", "weight": 0.1, "set": {"comm_slowdown": 1.0}, "curve": 2.0},
         ],
     )
-    drawn = draw_machines(replace(known, comm_slowdown=2.0), 40, np.random.default_rng(0), SENT)
+    known = replace(known, comm_slowdown=2.0)
+    drawn = draw_machines(known, 40, np.random.default_rng(0), unknown(known, SENT))
     slow = [one for one in drawn.hardwares if one.comm_slowdown == 1.0]
     assert len(slow) == drawn.shares[1] >= 8
     assert {one.all_reduce for one in slow} == {scaled(known, 2.0).all_reduce}
@@ -325,7 +326,8 @@ def test_each_reading_is_a_machine_of_its_own() -> None:
 
 def test_beyond_the_curve_and_between_far_sizes_machines_differ() -> None:
     known = wired({MB: 2 * MS, 64 * MB: 65 * MS})
-    drawn = draw_machines(known, 41, np.random.default_rng(0), (MB, 1000 * MB), varies=False).hardwares
+    told = unknown(known, (MB, 1000 * MB), varies=False)
+    drawn = draw_machines(known, 41, np.random.default_rng(0), told).hardwares
     for size, least in ((8 * MB, 1.2), (1000 * MB, 1.2), (2 * MB, 1.02)):
         times = [sim.simulate(job([size // MB]), one, assign(job([size // MB]))).sync_end_ns for one in drawn]
         assert max(times) > least * min(times)

@@ -17,15 +17,16 @@ import sim
 from sim.clock import simpy_clock
 from sim.clock.program import MOST_NS
 from sim.costs.service_time import service_ns
-from sim.errors import InputError
+from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import CurvePoint
+from sim.nouns.hardware import SLOWDOWNS, CurvePoint
 from sim.systems.registry import write
 from sim.tuner import optimum as climbing
 from sim.tuner import problem as kernels
 from sim.tuner.problem import Problem
 from tests import strategies
 from tests.effort import tries
+from tests.systems.ddp_jobs import Job, jobs
 from tests.tuner.cases import (
     Case,
     anything,
@@ -219,6 +220,26 @@ def test_scorer_agrees_with_both_engines(case: strategies.Case) -> None:
     bare = Assignment(bucket_indices=buckets)
     for engine in ("simpy", "analytic"):
         assert end == sim.simulate(case.workload, case.hardware, bare, engine).sync_end_ns
+
+
+@settings(max_examples=tries(200))
+@given(jobs(), st.randoms(use_true_random=False))
+def test_a_problem_tells_buckets_apart_as_the_step_under_its_switches_does(job: Job, random: Random) -> None:
+    """Unused parameters are marked, filled with zeros and wait for a map; views and micro-batches too."""
+    apart = {"bucket_cap_mb", "bucket_cap_mb_list", "comm_hook", "batched_grad_copy"}  # copied at other times
+    apart.add("skip_all_reduce_unused_params")
+    switches = {name: value for name, value in job.options.items() if name not in apart}
+    calm = replace(job.hardware, **dict.fromkeys(SLOWDOWNS, 1.0))
+    problem, rest = Problem(job.workload.with_switches(switches), calm), set()
+    for _ in range(3):
+        buckets = problem.buckets(drawn_closes(problem, random, 0.4))
+        try:
+            made = problem.as_used(Assignment(bucket_indices=buckets))
+        except NotModelledError:
+            assume(False)
+        step_ns = sim.simulate(problem.job, calm, made, "analytic").step_ns
+        rest.add(problem.rest_ns(step_ns, made))
+    assert len(rest) == 1
 
 
 def test_only_a_search_puts_small_messages_aside() -> None:

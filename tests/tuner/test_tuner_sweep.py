@@ -160,9 +160,6 @@ def test_what_cuts_alike_is_simulated_once_a_point(monkeypatch: pytest.MonkeyPat
         ({"bandwidth": []}, "bandwidth: an empty axis is not legal"),
         ({"world_size": ()}, "world_size: an empty axis is not legal"),
         ({"precision": []}, "precision: an empty axis is not legal"),
-        ({"latency": [2, 1, 2.0]}, "latency: 2.0 occurs twice"),
-        ({"caps_mb": [25, 25.0]}, "caps_mb: 25.0 occurs twice"),
-        ({"precision": [None, None]}, "precision: None occurs twice"),
         ({"bandwidth": [1, 0]}, "bandwidth: a factor of 0 is not legal; give a number 1e-6 to 1e6"),
         ({"backward": [float("nan")]}, "backward: a factor of nan is not legal"),
         ({"latency": ["2"]}, "latency: a factor of '2' is not legal"),
@@ -175,9 +172,9 @@ def test_what_cuts_alike_is_simulated_once_a_point(monkeypatch: pytest.MonkeyPat
         ({"caps_mb": ["25"]}, "caps_mb: '25' is not legal; give numbers of MiB"),
         (
             {"caps_mb": range(200), "bandwidth": range(1, 501)},
-            r"100500 rows \(500 bandwidth x 201 caps and the default\) are more than 100000",
+            "100500 rows are more than 100000",
         ),
-        ({"caps_mb": [1.0], "max_rows": 1}, "2 rows .* are more than 1; give fewer, or max_rows=2"),
+        ({"caps_mb": [1.0], "max_rows": 1}, "2 rows are more than 1; give fewer, or max_rows=2"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
