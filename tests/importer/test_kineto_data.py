@@ -56,18 +56,11 @@ def test_steps_and_buckets(names: tuple[str, ...], steps: int, length_ms: float,
 
 
 @pytest.mark.parametrize(
-    ("names", "communication", "all_reduce"),
-    [
-        (A100X2, 0.156, 0.156),
-        (A100X8, 0.462, 0.864),
-        (UNBUCKETED, 0.0, 0.0),
-        (ALONE, None, None),
-    ],
+    ("names", "share"), [(A100X2, 0.156), (A100X8, 0.462), (UNBUCKETED, 0.0), (ALONE, None)]
 )
-def test_overlaps(names: tuple[str, ...], communication: float | None, all_reduce: float | None) -> None:
-    ((every, reduces),) = imported(names).overlaps.values()
-    for found, value in ((every, communication), (reduces, all_reduce)):
-        assert found == (None if value is None else pytest.approx(value, abs=0.0006))
+def test_overlaps(names: tuple[str, ...], share: float | None) -> None:
+    (found,) = imported(names).overlaps.values()
+    assert found == (None if share is None else pytest.approx(share, abs=0.0006))
 
 
 def test_all_reduces_of_a_compiled_backward_are_seen_though_no_size_is_told() -> None:

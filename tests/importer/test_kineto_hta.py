@@ -51,7 +51,7 @@ def theirs(paths: dict[int, Path], folder: Path) -> dict[int, float]:
 
 def ours(paths: dict[int, Path]) -> dict[int, float]:
     ratios = read_kineto(list(paths.values()), ImportOptions()).overlaps
-    return {rank: 100 * (ratio or 0) for rank, (ratio, _) in ratios.items()}
+    return {rank: 100 * (ratio or 0) for rank, ratio in ratios.items()}
 
 
 SLOWER = ("A100 x 8", "V100 x 2")  # of the same machine, and as many ranks, as the others

@@ -80,7 +80,7 @@ SEND = {"Collective name": "send"}
 @pytest.mark.parametrize(
     ("reduces", "kernels", "why"),
     [
-        (False, [(GATHER, 2, STEP, {}), (SCATTER, 2, STEP, {})], "2 all-gathers, 2 reduce-scatters"),
+        (False, [(GATHER, 2, STEP, {}), (SCATTER, 2, STEP, {})], "2 all-gathers and 2 reduce-scatters"),
         (False, [(SCATTER, 1, "AddmmBackward1", {})], "zero2"),
         (True, [(SEND_RECV, 1, STEP, SEND)], "1 sends and receives"),
         (True, [(SEND_RECV, 3, STEP, SEND)], "3 sends and receives"),
@@ -200,7 +200,7 @@ def test_many_events_of_an_unknown_category_are_no_cpu_and_few_are_told(
     path = tmp_path / "cpu.json"
 
     def told(count: int) -> Traced:
-        trace = json.loads(cpu_alone(1, [(8, 8), (8,)], 200_000))["traceEvents"]
+        trace = json.loads(cpu_alone([(8, 8), (8,)]))["traceEvents"]
         extra = {"ph": "X", "name": "MatMul", "tid": 5, "pid": 9, "ts": 10**9, "dur": 5, "args": {}}
         trace += [extra | ({} if missing else {"cat": "strange\n"})] * count
         path.write_text(json.dumps({"traceEvents": trace}))

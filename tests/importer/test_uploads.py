@@ -326,7 +326,7 @@ HOSTILE = {
     "a header alone": (b"size_B time_us nranks\n", r"no whole row in it \(truncated\?\)"),
     "no events": (
         b'{"traceEvents": []}',
-        "traceEvents: no events; give a trace that torch.profiler exported",
+        "traceEvents: no events",
     ),
     "a report": (b'{"schema_version": 1, "kind": "report", "provenance": {}}', "kind: 'report' is not legal"),
     "cut gzip": (gzip.compress(content(MODEL))[:40], "damaged gzip"),

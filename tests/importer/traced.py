@@ -27,7 +27,7 @@ class Traced:
                 "number": step.number,
                 "step_ns": step.end_ns - step.start_ns,
                 "forward_ns": step.backward_start_ns - step.start_ns,
-                "backward_ns": step.backward_end_ns - step.backward_start_ns,
+                "backward_ns": step.backward_ns,
                 "sync_end_ns": step.sync_end_ns - step.backward_start_ns,
                 "copy_in_ns": step.copy_in_ns,
                 "copy_out_ns": step.copy_out_ns,
@@ -38,24 +38,23 @@ class Traced:
     @property
     def buckets(self) -> list[dict[str, Any]]:
         """A row a bucket; what it took and what was waited in it in ns, by step."""
-        rows = []
-        for place, one in enumerate(self.seen.steps[0].reductions):
-            transfers = [move for move in self.seen.clocks.transfers if move.place == place]
-            rows.append(
-                {
-                    "num_elements": one.num_elements,
-                    "dtype": one.dtype,
-                    "num_bytes": one.num_bytes,
-                    "transfer_ns": [move.duration_ns for move in transfers],
-                    "waited_for_last_ns": [max(move.starts_ns) - min(move.starts_ns) for move in transfers],
-                }
+        return [
+            {
+                "num_elements": one.num_elements,
+                "dtype": one.dtype,
+                "num_bytes": one.num_bytes,
+                "transfer_ns": [move.duration_ns for move in moves],
+                "waited_for_last_ns": [max(move.starts_ns) - min(move.starts_ns) for move in moves],
+            }
+            for one, moves in zip(
+                self.seen.steps[0].reductions, zip(*self.seen.clocks.transfers, strict=True), strict=True
             )
-        return rows
+        ]
 
     @property
-    def overlaps(self) -> dict[int, tuple[float | None, float | None]]:
-        """By rank, of all communication and of all-reduces."""
-        return {one.trace.rank or 0: (one.overlap, one.all_reduce_overlap) for one in self.seen.ranks}
+    def overlaps(self) -> dict[int, float | None]:
+        """By rank, of computation and all communication."""
+        return {one.trace.rank or 0: one.overlap for one in self.seen.ranks}
 
 
 def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Traced:

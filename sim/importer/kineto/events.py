@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
-from itertools import count
+from itertools import count, zip_longest
+from math import prod
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,19 +22,15 @@ from sim.nouns.workload import DTYPE_BYTES
 
 ARRAY = "traceEvents"
 _CHUNK_BYTES = 1 << 20
-_MOST_RANKS = 1 << 24
+_MOST_RANKS, _MOST_ELEMENTS = 1 << 24, 1 << 60
 _LARGEST_NS = 1 << 62  # two of them add up to 63 bits
 
 # Times in ns. ``lane``: the number of a CPU thread or a stream; ``name``: its place in ``TraceEvents.names``;
 # ``launched``, ``by``: of a span of the device when and by which thread (-1: the trace does not show it);
 # ``facts``: its place in ``TraceEvents.facts``.
 _NS, _INDEX = np.int64, np.int32
-SPAN = np.dtype(
-    [
-        *(("start", _NS), ("end", _NS), ("launched", _NS)),
-        *(("lane", _INDEX), ("name", _INDEX), ("by", _INDEX), ("facts", _INDEX)),
-    ]
-)
+_TIMES = ("start", "end", "launched")
+SPAN = np.dtype([(key, _NS if key in _TIMES else _INDEX) for key in (*_TIMES, "lane", "name", "by", "facts")])
 Spans = NDArray[np.void]
 Times = NDArray[np.int64]
 
@@ -70,6 +67,7 @@ _OPERATORS = re.compile(
 _KERNELS = re.compile(
     r"(?P<communication>(void )?nccl.*Kernel|.*msccl)|(?P<memory>.*(Memcpy|Memset|Sync))|(?P<computation>)"
 )
+_ON_DEVICE = set(_KERNELS.groupindex)
 
 
 @lru_cache(_MOST_CATEGORIES)
@@ -86,56 +84,38 @@ def kernel_kind(name: str) -> str:
     return found.lastgroup or ""
 
 
-# A part of a kernel's name, or of a collective's name in c10d, its annotations and NCCL's own arguments.
-_COLLECTIVES = {
-    "allreduce": "all_reduce",
-    "reducescatter": "reduce_scatter",
-    "allgather": "all_gather",
-    "alltoall": "all_to_all",
-    "broadcast": "broadcast",
-    "sendrecv": "send_recv",
-    **{one: one for one in ("gather", "scatter", "barrier", "reduce", "coalesced", "send", "recv")},
-}
+# In torch's spelling; a longer name before those that are parts of it.
+_COLLECTIVES = (
+    *("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv", "gather"),
+    *("scatter", "barrier", "reduce", "coalesced", "send", "recv"),
+)
+# C++ types, as Kineto writes them, and torch's names of them.
+_CPP = """
+double=float64 float=float32 half=float16 c10::half=float16 c10::bfloat16=bfloat16
+c10::float8_e4m3fn=float8_e4m3fn c10::float8_e5m2=float8_e5m2
+complexfloat=complex64 c10::complex<float>=complex64 complexdouble=complex128 c10::complex<double>=complex128
+long=int64 longint=int64 int64_t=int64 int=int32 short=int16 shortint=int16 char=int8 signedchar=int8
+byte=uint8 unsignedchar=uint8
+"""
+_DTYPES = dict(pair.split("=") for pair in _CPP.split())
 
 
 def collective_of(*names: Any) -> str | None:
     """The collective that the first telling name names, in torch's spelling; None: none tells.
 
-    ``ncclDevKernel_Generic`` names none: give its "Collective name", or the operator that launched it, too.
+    A name is a kernel's, or one in c10d, its annotations and NCCL's own arguments. ``ncclDevKernel_Generic``
+    names none: give its "Collective name", or the operator that launched it, too.
     """
     for name in names:
         plain = re.sub(r"\(.*", "", name).replace("_", "").lower() if isinstance(name, str) else ""
-        for part, collective in _COLLECTIVES.items():
-            if part in plain:
-                return collective
+        if found := next((one for one in _COLLECTIVES if one.replace("_", "") in plain), None):
+            return found
     return None
-
-
-# C++ types, as Kineto writes them.
-_DTYPES = {
-    alias: dtype
-    for dtype, aliases in (
-        ("float64", "double"),
-        ("float32", "float"),
-        ("float16", "half|c10::half"),
-        ("bfloat16", "c10::bfloat16"),
-        ("float8_e4m3fn", "c10::float8_e4m3fn"),
-        ("float8_e5m2", "c10::float8_e5m2"),
-        ("complex64", "complexfloat|c10::complex<float>"),
-        ("complex128", "complexdouble|c10::complex<double>"),
-        ("int64", "long|long int|int64_t"),
-        ("int32", "int"),
-        ("int16", "short|short int"),
-        ("int8", "char|signed char"),
-        ("uint8", "byte|unsigned char"),
-    )
-    for alias in aliases.split("|")
-}
 
 
 def torch_dtype(name: Any) -> str | None:
     """``"float32"`` of ``"Float"``, ``"float"``, ``"torch.float32"``; None where it is not known."""
-    plain = "" if not isinstance(name, str) else name.strip().lower().removeprefix("torch.")
+    plain = "" if not isinstance(name, str) else name.replace(" ", "").lower().removeprefix("torch.")
     plain = _DTYPES.get(plain, plain)
     return plain if plain in DTYPE_BYTES else None
 
@@ -157,20 +137,6 @@ class _Arguments(msgspec.Struct, gc=False):
     elements: Any = msgspec.field(name="In msg nelems", default=None)
     dtype: Any = None
     group_size: Any = msgspec.field(name="Group size", default=None)
-    group: Any = msgspec.field(name="Process Group Name", default=None)
-    group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
-
-
-class Facts(NamedTuple):
-    """What arguments say of a collective, or of what was given to an operator."""
-
-    collective: Any = None
-    elements: Any = None
-    dtype: Any = None
-    group_size: Any = None
-    group: Any = None
-    dims: list[Any] | None = None
-    types: list[Any] | None = None
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -191,8 +157,47 @@ class _Document(msgspec.Struct):
     baseTimeNanoseconds: msgspec.Raw = msgspec.Raw()
 
 
+class Facts(NamedTuple):
+    """What arguments say of a collective, or of what was given to an operator: its elements, of one dtype,
+    and the shape where it is one tensor.
+    """
+
+    collective: Any = None
+    elements: int | None = None
+    dtype: str | None = None
+    group_size: int | None = None
+    shape: tuple[int, ...] | None = None
+
+
+def _facts(given: _Arguments) -> Facts:
+    dims, types = (_member(raw, list) or [] for raw in (given.old_dims or given.dims, given.types))
+    size = given.group_size if _is_count(given.group_size) and given.group_size else None
+    shape = _shape(dims[0]) if len(dims) == 1 else None
+    if _is_count(given.elements):
+        return Facts(given.collective, given.elements, torch_dtype(given.dtype), size, shape)
+    # Tensors and lists of them are added up. A number's dims are empty, as a tensor's without dimensions are:
+    # the latter has a dtype, or is in a list.
+    dtypes = [torch_dtype(word) for word in types]
+    shapes: list[tuple[int, ...] | None] = []
+    for item, dtype in zip_longest(dims, dtypes[: len(dims)]):
+        is_list = isinstance(item, list) and item and isinstance(item[0], list)
+        shapes += map(_shape, item if is_list else [item] if item or dtype else [])
+    sizes = [prod(one) for one in shapes if one is not None]
+    dtype = next(filter(None, dtypes), None)
+    return Facts(given.collective, sum(sizes) if sizes else None, dtype, size, shape)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _MOST_ELEMENTS
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """A shape as a trace has it; None where it is no list of sizes, or of 2**60 elements and more."""
+    is_shape = isinstance(value, list) and all(map(_is_count, value)) and _is_count(prod(value))
+    return tuple(value) if is_shape else None
+
+
 _NONE = np.zeros(0, SPAN)
-_NOTHING = _Arguments()
 
 
 @dataclass(slots=True)
@@ -225,19 +230,15 @@ class TraceEvents:
     launched: int = 0
     unread: Counter[str] = field(default_factory=Counter)
 
-    def are(self, spans: Spans, *kinds: str) -> NDArray[np.bool_]:
-        """Whether spans are of some kinds."""
-        found: NDArray[np.bool_] = np.isin(self.kinds, kinds)[spans["name"]]
+    def are(self, spans: Spans, kind: str) -> NDArray[np.bool_]:
+        """Whether spans are of a kind."""
+        found: NDArray[np.bool_] = np.array([one == kind for one in self.kinds], bool)[spans["name"]]
         return found
 
-    def of(self, *kinds: str) -> Spans:
-        """The operators of some kinds (``_OPERATORS``), by start."""
-        found: Spans = self.operators[self.are(self.operators, *kinds)]
-        return found
-
-    def ran(self, *kinds: str) -> Spans:
-        """What the device ran of some kinds (``kernel_kind``), by start."""
-        found: Spans = self.gpu[self.are(self.gpu, *kinds)]
+    def of(self, kind: str) -> Spans:
+        """The operators of a kind (``_OPERATORS``), or what the device ran of it (``kernel_kind``)."""
+        spans = self.gpu if kind in _ON_DEVICE else self.operators
+        found: Spans = spans[self.are(spans, kind)]
         return found
 
     def name_of(self, span: np.void) -> str:
@@ -264,6 +265,8 @@ def busiest(spans: Spans) -> int:
 
 # ---- reading
 
+_ADVICE = "give a whole trace that torch.profiler exported"
+
 
 def read_events(path: str | os.PathLike[str], progress: Progress = no_progress) -> TraceEvents:
     """Read a trace, in the memory of the file and of what is kept.
@@ -283,17 +286,15 @@ def read_events(path: str | os.PathLike[str], progress: Progress = no_progress) 
             progress(end, len(content), "reading")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else error
-        raise InputError(
-            f"{source}: not JSON: {why}; give a whole trace that torch.profiler exported"
-        ) from None
+        raise InputError(f"{source}: not JSON: {why}; {_ADVICE}") from None
     if not reading.count:
-        raise InputError(f"{source}: {ARRAY}: no events; give a trace that torch.profiler exported")
+        raise InputError(f"{source}: {ARRAY}: no events; {_ADVICE}")
     return reading.ended()
 
 
 _SPACES = bytes(max(byte, 32) for byte in range(256))  # for control characters
+_ODD = re.compile(rb"[\x00-\x1f]|NaN|Infinity")
 _CONSTANT = re.compile(rb"(?<=[\s:,\[])(NaN|-?Infinity)(?=[\s,\]}])")
-_CONTROL = re.compile(rb"[\x00-\x1f]")
 _BORDER = re.compile(rb'(?<=\})\s*,(?=\s*\{\s*"ph"\s*:)')  # no argument of an event is called so
 
 
@@ -301,23 +302,29 @@ def _document(content: bytearray) -> _Document:
     """The members of a trace that are used, as they are written; a bare list is one of events."""
     if content.startswith(b"\xef\xbb\xbf"):
         del content[:3]
-    is_list = re.match(rb"\s*\[", content) is not None
-    for again in (False, True):
-        if again:  # profilers write NaN, and names with line ends in them
-            content[:] = content.translate(_SPACES)
-            content = bytearray(_CONSTANT.sub(b"null", content))
-        try:
-            if is_list:
-                return _Document(traceEvents=msgspec.json.decode(content, type=msgspec.Raw))
-            return msgspec.json.decode(content, type=_Document)
-        except msgspec.DecodeError:
-            is_odd = _CONTROL.search(content) or b"NaN" in content or b"Infinity" in content
-            if again or not is_odd:
-                raise
-    raise AssertionError("the second time tells")
+    try:
+        return _members(content)
+    except msgspec.DecodeError:
+        if not _ODD.search(content):
+            raise
+    # Profilers write NaN, and names with line ends in them.
+    content[:] = content.translate(_SPACES)
+    return _members(bytearray(_CONSTANT.sub(b"null", content)))
 
 
-def _of_header(document: _Document, source: str) -> "TraceEvents":
+def _members(content: bytearray) -> _Document:
+    if re.match(rb"\s*\[", content):
+        return _Document(traceEvents=msgspec.json.decode(content, type=msgspec.Raw))
+    return msgspec.json.decode(content, type=_Document)
+
+
+def _member(raw: msgspec.Raw, kind: type) -> Any:
+    """A part of a document; None where it is not there, of another kind, or too large for what it is."""
+    value = msgspec.json.decode(raw) if 0 < len(memoryview(raw)) < 1 << 20 else None
+    return value if type(value) is kind else None
+
+
+def _of_header(document: _Document, source: str) -> TraceEvents:
     """A trace without events; members that are not what they should be are as if they were not there."""
 
     def text(value: Any) -> str | None:
@@ -341,12 +348,6 @@ def _of_header(document: _Document, source: str) -> "TraceEvents":
     )
 
 
-def _member(raw: msgspec.Raw, kind: type) -> Any:
-    """A part of a document; None where it is not there, of another kind, or too large for what it is."""
-    value = msgspec.json.decode(raw) if 0 < len(memoryview(raw)) < 1 << 20 else None
-    return value if type(value) is kind else None
-
-
 def _pieces(content: memoryview) -> Iterator[tuple[bytes, int]]:
     """Lists of whole events of a list, of some MiB each, and how far they reach."""
     at, end = 1, len(content) - 1
@@ -360,7 +361,7 @@ def _pieces(content: memoryview) -> Iterator[tuple[bytes, int]]:
 # Times as Kineto writes them, today and before, and what makes ns of them without their dots.
 # One way to match each: otherwise a time of another kind among many would cost for ever.
 _DIGITS = rb"(?:[1-3]\d{15}|\d{1,15})"
-_TIMES = (
+_WRITTEN = (
     (re.compile(rb"(?:%b\.\d{3},)+" % _DIGITS), 1),
     (re.compile(rb"(?:%b,)+" % _DIGITS), 1000),
 )
@@ -386,15 +387,12 @@ class _Reading:
         try:
             events = _EVENTS.decode(content)
         except msgspec.ValidationError as error:
-            where = f"{trace.source}: {ARRAY} from number {self.count} on"
-            raise InputError(f"{where}: {error}; give a trace that torch.profiler exported") from None
+            raise InputError(
+                f"{trace.source}: {ARRAY} from number {self.count} on: {error}; {_ADVICE}"
+            ) from None
         rows: dict[str, list[_Row]] = {what: [] for what in self._spans}
         for event in events:
-            if event.ph != "X":
-                continue
-            what, name = _category(event.cat), event.name
-            if what == "beside":
-                continue
+            what, name = _category(event.cat) if event.ph == "X" else "beside", event.name
             if what == "operator" or what == "annotation":
                 if what == "operator":
                     began.append(event.ts)
@@ -407,13 +405,12 @@ class _Reading:
                     row = (event, 0, lanes[str(event.tid)], names[name, kind or "other"], facts)
                     rows["operator"].append(row)
             elif what == "gpu":
-                given = event.args or _NOTHING
-                kind = kernel_kind(name)
+                given, kind = event.args or _Arguments(), kernel_kind(name)
                 facts = self._facts(given) if kind == "communication" else 0
                 lane = lanes[str(given.stream if type(given.stream) is int else event.tid)]
                 rows["gpu"].append((event, _whole(given.correlation), lane, names[name, kind], facts))
             elif what == "launch":
-                correlation = _whole((event.args or _NOTHING).correlation)
+                correlation = _whole((event.args or _Arguments()).correlation)
                 rows["launch"].append((event, correlation, lanes[str(event.tid)], 0, 0))
             elif what == "unread":
                 shown = event.cat[:200].lower()
@@ -466,7 +463,7 @@ class _Reading:
         """Microseconds as the file has them, in ns; floats do not hold them."""
         texts = list(map(bytes, raws))
         together = b",".join([*texts, b""])
-        for pattern, factor in _TIMES:
+        for pattern, factor in _WRITTEN:
             if pattern.fullmatch(together):
                 return np.fromstring(together[:-1].replace(b".", b""), np.int64, sep=",") * factor
         return np.array([self._time(text, key) for text in texts], np.int64)
@@ -488,10 +485,7 @@ class _Reading:
     def _facts(self, given: _Arguments | None) -> int:
         if given is None:
             return 0
-        group = given.group_ranks if given.group is None else given.group
-        dims, old_dims, types = (_member(raw, list) for raw in (given.dims, given.old_dims, given.types))
-        told = (given.collective, given.elements, given.dtype, given.group_size, group)
-        self.trace.facts.append(Facts(*told, old_dims or dims, types))
+        self.trace.facts.append(_facts(given))
         return len(self.trace.facts) - 1
 
 

@@ -6,19 +6,18 @@ spins until the last one has: so ends tell the clocks apart, and the shortest ke
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median, median_low
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sim.errors import InputError, NotModelledError
 from sim.importer.imported import Progress, RankRow, plain
-from sim.importer.kineto.collectives import find_collectives
-from sim.importer.kineto.events import NODE, Spans, TraceEvents, between, busiest, read_events
-from sim.importer.kineto.steps import SeenStep, find_steps
+from sim.importer.kineto.events import Spans, TraceEvents, between, busiest, read_events
+from sim.importer.kineto.steps import Step, find_collectives, find_steps
 from sim.metrics.intervals import Interval, intersection_length, length, union
 from sim.nouns.devices import backend_of
 from sim.units import median_ns
@@ -35,40 +34,7 @@ _DEVICES = re.compile(r"(hpu|xpu|npu|mtia|gcu|musa|tpu|xla|neuron|mlu|privateuse
 _MANY = 100
 # All-reduces of activations are taken to be a metric's if a step has fewer of them, or if their elements are
 # a smaller share of the elements that all-reduces of gradients have.
-_FEWEST_ACTIVATIONS = 4
-_SHARE = 0.05
-
-
-def _decline_unread_device(trace: TraceEvents, backend: str | None) -> None:
-    """Refuse a trace whose computation ran on a device whose kernels are not in it, or cannot be read.
-
-    In such a job the CPU only launches kernels. Read as training on a CPU, every time would be wrong.
-
-    Raises:
-        NotModelledError: no kernel of a GPU, and events of another device, or many of an unknown category.
-        InputError: no kernel of a GPU, and collectives or launches of one.
-    """
-    if len(trace.ran("computation")):
-        return
-    names = sorted({found[1].lower() for what in trace.unread if (found := _DEVICES.match(what))})
-    if names or trace.unread.total() >= _MANY:
-        of = f"of a device that is not read ({', '.join(names)})" if names else "perhaps of another device"
-        raise NotModelledError(
-            f"{trace.source}: no kernel of a GPU, and {_unread(trace)}, {of}: the CPU's times of such a job "
-            f"are those of launches; traces of NVIDIA's and AMD's GPUs and of CPUs are read"
-        )
-    called = map(_DEVICE_LIBRARY.match, map(trace.name_of, trace.operators))
-    collectives = Counter(found[0] for found in called if found)
-    signs = (
-        *(f"{count} collectives of {name}" for name, count in collectives.most_common(2)),
-        _DEVICE_LIBRARY.fullmatch(backend or "") and f"the job's backend is {backend}",
-        trace.launched >= _MANY and f"{trace.launched} launches of work for a device",
-    )
-    if why := next(filter(None, signs), None):
-        raise InputError(
-            f"{trace.source}: {why}, and no kernel of a GPU: the trace does not show what the device did, "
-            f"and the CPU's times are those of launches; profile with ProfilerActivity.CUDA as well"
-        )
+_FEWEST_ACTIVATIONS, _SHARE = 4, 0.05
 
 
 def _unread(trace: TraceEvents) -> str:
@@ -77,33 +43,56 @@ def _unread(trace: TraceEvents) -> str:
     return f"{trace.unread.total()} events of categories that are not read ({shown})"
 
 
-def _decline(trace: TraceEvents, steps: Sequence[SeenStep]) -> None:
+def _refuse_unread_device(trace: TraceEvents, backend: str | None) -> None:
+    """Refuse a trace whose computation ran on a device whose kernels are not in it, or cannot be read.
+
+    In such a job the CPU only launches kernels. Read as training on a CPU, every time would be wrong.
+
+    Raises:
+        NotModelledError: no kernel of a GPU, and events of another device, or many of an unknown category.
+        InputError: no kernel of a GPU, and collectives or launches of one.
+    """
+    if len(trace.of("computation")):
+        return
+    devices = {found[1].lower() for what in trace.unread if (found := _DEVICES.match(what))}
+    called = map(_DEVICE_LIBRARY.match, map(trace.name_of, trace.operators))
+    libraries = Counter(found[0] for found in called if found).most_common(2)
+    rows = (
+        (devices, f"{_unread(trace)}, of a device that is not read ({', '.join(sorted(devices))})"),
+        (trace.unread.total() >= _MANY, f"{_unread(trace)}, perhaps of another device"),
+        (libraries, ", ".join(f"{count} collectives of {name}" for name, count in libraries)),
+        (_DEVICE_LIBRARY.fullmatch(backend or ""), f"the job's backend is {backend}"),
+        (trace.launched >= _MANY, f"{trace.launched} launches of work for a device"),
+    )
+    for place, (is_so, what) in enumerate(rows):
+        if is_so:
+            raise (NotModelledError if place < 2 else InputError)(
+                f"{trace.source}: {what}, and no kernel of a GPU: the CPU's times of such a job are those of "
+                f"launches; profile with ProfilerActivity.CUDA as well (NVIDIA's and AMD's GPUs are read)"
+            )
+
+
+def _refuse_others(trace: TraceEvents, steps: Sequence[Step]) -> None:
     """Raise ``NotModelledError`` where gradients were not reduced as replicated data parallelism does."""
-    sharded = next(filter(_FSDP.match, trace.names), None)
     step = steps[len(steps) // 2]
     counts = [Counter(one.kind for one in each.collectives if one.role != "before") for each in steps]
     # The median over the steps: a single one may hold collectives that belong to no step.
     kinds = Counter({kind: median_low([each[kind] for each in counts]) for kind in set().union(*counts)})
-    gathers, scatters = kinds["all_gather"], kinds["reduce_scatter"]
-    points = kinds["send"] + kinds["recv"] + kinds["send_recv"]
+    scatters, points = kinds["reduce_scatter"], kinds["send"] + kinds["recv"] + kinds["send_recv"]
+    sharded = next(filter(_FSDP.match, trace.names), None)
     activations = 0 if any(_STATISTICS in name for name in trace.names) else _activations(steps)
     rows = (
         (
-            sharded,
-            f"{sharded!r} in it: trained by FSDP, which gathers parameters and scatters gradients; its "
-            f"traces are not read; record or estimate the model without it, and `bucketsim simulate --policy "
-            f"fully_shard` predicts FSDP2's step",
+            sharded or (scatters and not step.reductions),
+            f"sharded training ({sharded or 'no all-reduce of gradients'}; {kinds['all_gather']} all-gathers "
+            f"and {scatters} reduce-scatters a step), whose traces are not read; `bucketsim simulate "
+            f"--policy fully_shard` predicts FSDP2's step and `zero2` DeepSpeed's, from a workload",
         ),
         (
             step.other_backwards,
             f"step {step.number} has {step.micro_batches} backwards of different gradients, or with an "
             f"optimizer's step between them: several models in turn (a GAN), which is not modelled; if each "
-            f"is a step of one model, call prof.step() after it",
-        ),
-        (
-            min(gathers, scatters) >= 2 and not step.reductions,
-            f"{gathers} all-gathers, {scatters} reduce-scatters a step and no all-reduce of gradients: "
-            f"sharded (FSDP, ZeRO-3), which is not modelled",
+            f"is a step of one model, call profiler.step() after it",
         ),
         (points, f"{points} sends and receives a step: pipeline parallelism, which is not modelled"),
         (
@@ -111,17 +100,12 @@ def _decline(trace: TraceEvents, steps: Sequence[SeenStep]) -> None:
             f"{activations} all-reduces a step in forward or within backward's operators, not of gradients: "
             f"tensor parallelism, which is not modelled",
         ),
-        (
-            scatters and not step.reductions,
-            f"gradients are reduce-scattered, {scatters} times a step: a sharded optimizer; `bucketsim "
-            f"simulate --policy zero2` predicts DeepSpeed's from a workload",
-        ),
     )
     if why := next((text for is_so, text in rows if is_so), None):
         raise NotModelledError(f"{trace.source}: {why}")
 
 
-def _activations(steps: Sequence[SeenStep]) -> int:
+def _activations(steps: Sequence[Step]) -> int:
     """How many all-reduces of activations run a step before the last gradient is ready; those after it are
     metrics, and few or small ones are statistics: 0.
     """
@@ -138,50 +122,49 @@ def _activations(steps: Sequence[SeenStep]) -> int:
     sizes = [size for each in others for size in each]
     gradients = [one.num_elements for step in steps for one in step.reductions]
     told = gradients and None not in (*sizes, *gradients)
-    is_little = told and sum(size or 0 for size in sizes) < _SHARE * sum(size or 0 for size in gradients)
+    is_little = told and sum(filter(None, sizes)) < _SHARE * sum(filter(None, gradients))
     return 0 if count < _FEWEST_ACTIVATIONS or is_little else count
 
 
 # ---- one rank
 
+# Kernels that are compared, at least; clocks of a microsecond blur shorter ones.
+FEWEST_KERNELS, SHORTEST_NS = 20, 5_000
+_NEVER = 1 << 62
 
-@dataclass(frozen=True, slots=True)
-class Slowdown:
-    """Time of some work beside other work over that of the same without.
 
-    ``ratio`` is what was seen, ``slowdown`` what is taken of it: at least 1, as nothing is faster for what
-    runs beside it. ``count`` kernels or transfers were compared, whose quartiles are ``quartiles``.
+class Slowdown(NamedTuple):
+    """How many times as long some work takes beside other work, at least 1, as nothing is faster for what
+    runs beside it; of how many kernels or transfers, with the ``quartiles`` of what was seen.
     """
 
-    ratio: float
-    count: int
+    slowdown: float
+    seen: int
     quartiles: tuple[float, float, float]
 
-    @property
-    def slowdown(self) -> float:
-        """The factor by which work takes longer beside the other."""
-        return max(1.0, self.ratio)
+
+def _slowdown(ratio: float, ratios: Sequence[float]) -> Slowdown:
+    ordered, count = sorted(ratios), len(ratios)
+    quartiles = ordered[count // 4], ordered[count // 2], ordered[3 * count // 4]
+    return Slowdown(max(1.0, ratio), count, quartiles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenRank:
+class Rank:
     """One rank: its complete steps, and what its device was busy with.
 
-    ``trace`` has no spans any more. ``overlap``, ``all_reduce_overlap``: of communication, and of all-reduces
-    (``overlap_ratio``). ``is_marked``: steps have the profiler's own numbers. ``is_compiled``: torch.compile
-    made some of its backward. ``doubts``: sentences on work of a device that the trace may not show.
+    ``trace`` has no spans any more. ``overlap``: the share of the time of communication kernels in which
+    computation kernels run, as HolisticTraceAnalysis defines it; None without communication. ``doubts``:
+    sentences on work of a device that the trace may not show.
     """
 
     trace: TraceEvents
     backend: str | None
     on_gpu: bool
-    steps: tuple[SeenStep, ...]
+    steps: tuple[Step, ...]
     overlap: float | None
-    all_reduce_overlap: float | None
     interference: Slowdown | None
-    is_marked: bool
-    is_compiled: bool
-    doubts: tuple[str, ...]
+    doubts: list[str]
 
     @property
     def device(self) -> str:
@@ -189,7 +172,7 @@ class SeenRank:
         return (self.trace.device or "GPU") if self.on_gpu else "CPU"
 
 
-def read_rank(path: Path, progress: Progress) -> SeenRank:
+def read_rank(path: Path, progress: Progress) -> Rank:
     """Read one trace; what is not needed of it is gone when this returns.
 
     Raises:
@@ -199,56 +182,33 @@ def read_rank(path: Path, progress: Progress) -> SeenRank:
     trace = read_events(path, progress)
     on_gpu = len(trace.gpu) > 0
     backend = trace.backend and backend_of(trace.backend, "cuda" if on_gpu else "cpu")
-    _decline_unread_device(trace, backend)
-    collectives = find_collectives(trace)
-    steps = find_steps(trace, collectives)
-    _decline(trace, steps)
-    computing = trace.ran("computation")
+    _refuse_unread_device(trace, backend)
+    steps = find_steps(trace, find_collectives(trace))
+    _refuse_others(trace, steps)
+    computing = trace.of("computation")
     computation, communication = (
         union(zip(spans["start"].tolist(), spans["end"].tolist(), strict=True))
-        for spans in (computing, trace.ran("communication"))
+        for spans in (computing, trace.of("communication"))
     )
-    timed = [one for one in collectives if one.kind == "all_reduce" and one.timed and on_gpu]
+    busy = length(communication)
     lane = computing[computing["lane"] == busiest(computing)]
-    kernels = [between(lane, step.start_ns, step.end_ns) for step in steps]
-    doubts = (
-        trace.unread and f"{_unread(trace)}: if a device's, what it did is in no figure here",
-        not on_gpu
-        and trace.device
-        and f"the trace lists {trace.device!r} and nothing that ran on it: taken for training on the CPU; if "
-        f"it was not, profile with ProfilerActivity.CUDA as well",
-    )
-    return SeenRank(
+    doubts = [f"{_unread(trace)}: if a device's, what it did is in no figure here"] if trace.unread else []
+    if not on_gpu and trace.device:
+        doubts.append(
+            f"the trace lists {trace.device!r} and nothing that ran on it: taken for training on the CPU; if "
+            f"it was not, profile with ProfilerActivity.CUDA as well"
+        )
+    return Rank(
         trace=replace(trace, gpu=trace.gpu[:0], operators=trace.operators[:0], facts=[]),
         backend=backend,
         on_gpu=on_gpu,
         steps=steps,
-        overlap=overlap_ratio(computation, communication),
-        all_reduce_overlap=overlap_ratio(computation, union((one.start_ns, one.end_ns) for one in timed)),
-        interference=find_interference(kernels, communication),
-        is_marked="step" in trace.kinds,
-        is_compiled=NODE + "CompiledFunctionBackward" in trace.names,
-        doubts=tuple(line for line in doubts if line),
+        overlap=intersection_length(computation, communication) / busy if busy else None,
+        interference=find_interference(
+            [between(lane, step.start_ns, step.end_ns) for step in steps], communication
+        ),
+        doubts=doubts,
     )
-
-
-def overlap_ratio(computation: Sequence[Interval], communication: Sequence[Interval]) -> float | None:
-    """Share of the time of communication kernels in which computation kernels run, as
-    HolisticTraceAnalysis defines it; None without communication.
-    """
-    busy = length(communication)
-    return intersection_length(computation, communication) / busy if busy else None
-
-
-# Clocks of a microsecond blur shorter kernels.
-SHORTEST_NS = 5_000
-FEWEST_KERNELS = 20
-_NEVER = 1 << 62
-
-
-def _quartiles(ratios: Sequence[float]) -> tuple[float, float, float]:
-    ordered, count = sorted(ratios), len(ratios)
-    return ordered[count // 4], ordered[count // 2], ordered[(3 * count) // 4]
 
 
 def find_interference(steps: Sequence[Spans], communication: Sequence[Interval]) -> Slowdown | None:
@@ -280,9 +240,7 @@ def find_interference(steps: Sequence[Spans], communication: Sequence[Interval])
             beside_ns += sum(beside)
             alone_ns += alone * len(beside)
             ratios.append(median_ns(beside) / alone)
-    if len(ratios) < FEWEST_KERNELS:
-        return None
-    return Slowdown(beside_ns / alone_ns, len(ratios), _quartiles(ratios))
+    return None if len(ratios) < FEWEST_KERNELS else _slowdown(beside_ns / alone_ns, ratios)
 
 
 # ---- several ranks on one clock
@@ -291,25 +249,20 @@ def find_interference(steps: Sequence[Spans], communication: Sequence[Interval])
 _ENOUGH_FOR_A_STEP = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
+class Transfer(NamedTuple):
     """One reduction of one step over the ranks that were traced; times by the first rank's clock.
 
-    ``starts_ns``: by rank, in the ranks' order, when its kernel began, and ``was_queued`` whether another
-    collective still ran there when the rank came to it. ``duration_ns``: the shortest kernel, which is the
-    transfer itself, or an upper bound of it where ranks are missing.
-
-    ``beside_ns``: how much of the shortest kernel lay before the end of its own rank's backward.
+    ``starts_ns``: by rank, when its kernel began; ``was_queued``: on some rank another collective still ran
+    when the rank came to it. ``duration_ns``: the shortest kernel, which is the transfer itself, or an upper
+    bound of it where ranks are missing; ``beside_ns`` of it lay before the end of that rank's backward, and
     ``is_shared``: another collective ran while it did. ``is_waitless``: probably no rank waited in it, as far
-    as the rank with the shortest kernel can tell. There the kernel was queued behind another collective, and
-    either was queued for at least as long as it then ran, or began after the end of backward.
+    as that rank can tell: the kernel was queued behind another collective there, and either was queued for at
+    least as long as it then ran, or began after the end of backward.
     """
 
-    step: int
-    place: int
     num_bytes: int | None
     starts_ns: tuple[int, ...]
-    was_queued: tuple[bool, ...]
+    was_queued: bool
     end_ns: int
     duration_ns: int
     beside_ns: int
@@ -321,28 +274,27 @@ class Transfer:
         return round(self.beside_ns / slowdown) + self.duration_ns - self.beside_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Clocks:
     """Ranks on one clock.
 
-    ``offsets_ns``: by step number and rank, what the rank's clock shows more than the first rank's.
-    ``scatters_ns``: by rank, the largest distance of an aligned end from its collective's median.
-    ``complete``: no rank of the group is missing.
+    ``steps``: by rank, those that are compared, the same of each. By step, ``offsets_ns`` has for each rank
+    what its clock shows more than the first rank's, and ``transfers`` one a reduction. ``scatters_ns``: by
+    rank, the largest distance of an aligned end from its collective's median.
     """
 
-    complete: bool
-    offsets_ns: Mapping[int, tuple[int, ...]]
-    scatters_ns: tuple[int, ...]
-    transfers: tuple[Transfer, ...]
+    steps: Sequence[Sequence[Step]]
+    offsets_ns: Sequence[Sequence[int]]
+    scatters_ns: Sequence[int]
+    transfers: Sequence[Sequence[Transfer]]
 
 
-def align(ranks: Sequence[SeenRank], by_rank: Sequence[Sequence[SeenStep]], world_size: int | None) -> Clocks:
+def align(ranks: Sequence[Rank], by_rank: Sequence[Sequence[Step]]) -> Clocks:
     """Lay the ranks' clocks over each other by the ends of the collectives that reduce gradients.
 
     Args:
         ranks: of one job, at least one.
         by_rank: the steps of each that are compared, of the same numbers.
-        world_size: how many ranks reduce together; None: unknown, and those given are taken for all.
 
     Raises:
         InputError: ranks that share no step, or did different things in it.
@@ -352,48 +304,45 @@ def align(ranks: Sequence[SeenRank], by_rank: Sequence[Sequence[SeenStep]], worl
         raise InputError(
             f"{source}: shares no step with the other ranks' traces; give traces of the same steps"
         )
-    for rank, steps in zip(ranks, by_rank, strict=True):
-        for step, first in zip(steps, by_rank[0], strict=True):
-            sizes = [[one.num_elements for one in each.reductions] for each in (step, first)]
-            told = [pair for pair in zip(*sizes, strict=False) if None not in pair]
-            if len(sizes[0]) != len(sizes[1]) or any(one != other for one, other in told):
-                raise InputError(
-                    f"{rank.trace.source}: step {step.number}: its all-reduces of gradients are not those of "
-                    f"{source}; give the traces of one job"
-                )
     rows = list(zip(*by_rank, strict=True))  # by step, the same step of every rank
-    ends = [
-        np.array([[one.end_ns for one in step.reductions if one.timed] for step in row], np.int64).T
-        for row in rows
-    ]
-    if len(ranks) > 1 and not any(map(len, ends)):
+    for rank, step, first in (
+        (rank, step, row[0]) for row in rows for rank, step in zip(ranks, row, strict=True)
+    ):
+        sizes = [[one.num_elements for one in each.reductions] for each in (step, first)]
+        told = [pair for pair in zip(*sizes, strict=False) if None not in pair]
+        if len(sizes[0]) != len(sizes[1]) or any(one != other for one, other in told):
+            raise InputError(
+                f"{rank.trace.source}: step {step.number}: its all-reduces of gradients are not those of "
+                f"{source}; give the traces of one job"
+            )
+    # By step, rank and reduction.
+    ends = np.array([[[one.end_ns for one in step.reductions] for step in row] for row in rows], np.int64)
+    is_timed = ends.size and all(one.timed for row in rows for step in row for one in step.reductions)
+    if len(ranks) > 1 and not is_timed:
         raise InputError(f"{source}: no all-reduce of all ranks, which would tell their clocks apart")
-    overall = _offsets(np.concatenate(ends))
-    offsets = [_offsets(of_step) if len(of_step) >= _ENOUGH_FOR_A_STEP else overall for of_step in ends]
-    aligned = np.concatenate([of_step - offset for of_step, offset in zip(ends, offsets, strict=True)])
-    middles = np.array([median_ns(row) for row in aligned.tolist()], np.int64)[:, None]
+    # Each rank's clock minus the first's: the median over collectives of how much later it ends.
+    later = ends - ends[:, :1]
+    together = [later[:, place].ravel().tolist() for place in range(len(ranks))]
+    offsets = [
+        [median_ns(each or [0]) for each in (one.tolist() if len(one.T) >= _ENOUGH_FOR_A_STEP else together)]
+        for one in later
+    ]
+    aligned = ends - np.array(offsets)[:, :, None]
+    middles = np.array([[median_ns(one) for one in step.T.tolist()] for step in aligned], np.int64)
     return Clocks(
-        complete=len(ranks) == world_size if world_size is not None else len(ranks) > 1,
-        offsets_ns={row[0].number: offset for row, offset in zip(rows, offsets, strict=True)},
-        scatters_ns=tuple(abs(aligned - middles).max(0, initial=0).tolist()),
-        transfers=tuple(
-            _transfer(place, row, offset)
+        steps=by_rank,
+        offsets_ns=offsets,
+        scatters_ns=abs(aligned - middles[:, None]).max((0, 2), initial=0).tolist(),
+        transfers=[
+            [_transfer(place, row, offset) for place in range(len(row[0].reductions))]
             for row, offset in zip(rows, offsets, strict=True)
-            for place in range(len(row[0].reductions))
-        ),
+        ],
     )
 
 
-def _offsets(ends: NDArray[np.int64]) -> tuple[int, ...]:
-    """Each rank's clock minus the first's: the median over collectives (rows) of how much later it ends."""
-    if not len(ends):
-        return (0,) * len(ends.T)
-    return tuple(median_ns(column) for column in (ends - ends[:, :1]).T.tolist())
-
-
-def _transfer(place: int, steps: Sequence[SeenStep], offsets: Sequence[int]) -> Transfer:
+def _transfer(place: int, steps: Sequence[Step], offsets: Sequence[int]) -> Transfer:
     here = [step.reductions[place] for step in steps]
-    came = [max(one.ready_ns or one.launched_ns, one.launched_ns) for one in here]
+    came = [max(one.ready_ns, one.launched_ns) for one in here]
     was_queued = [
         any(other is not one and at < other.end_ns <= one.start_ns for other in step.collectives)
         for one, at, step in zip(here, came, steps, strict=True)
@@ -402,11 +351,9 @@ def _transfer(place: int, steps: Sequence[SeenStep], offsets: Sequence[int]) -> 
     kernel, step = here[shortest], steps[shortest]
     was_long = kernel.start_ns - came[shortest] >= kernel.duration_ns
     return Transfer(
-        step=step.number,
-        place=place,
-        num_bytes=steps[0].reductions[place].num_bytes,
+        num_bytes=here[0].num_bytes,
         starts_ns=tuple(one.start_ns - offset for one, offset in zip(here, offsets, strict=True)),
-        was_queued=tuple(was_queued),
+        was_queued=any(was_queued),
         end_ns=median_ns([one.end_ns - offset for one, offset in zip(here, offsets, strict=True)]),
         duration_ns=kernel.duration_ns,
         beside_ns=max(0, min(kernel.end_ns, step.backward_end_ns) - kernel.start_ns),
@@ -418,33 +365,32 @@ def _transfer(place: int, steps: Sequence[SeenStep], offsets: Sequence[int]) -> 
     )
 
 
-def rank_rows(ranks: Sequence[SeenRank], clocks: Clocks) -> tuple[RankRow, ...]:
+def rank_rows(ranks: Sequence[Rank], clocks: Clocks, *, complete: bool) -> tuple[RankRow, ...]:
     """One row a rank: its clock, how often it came last, and how long it waited for the last.
 
-    Only collectives count to which every rank came with an idle channel. Who came last is told only if the
-    last rank came later than the last but one by more than the error of the clocks.
+    Only collectives count to which every rank came with an idle channel, and where no rank is missing. Who
+    came last is told only if the last rank came later than the last but one by more than the error of the
+    clocks.
     """
     several = len(ranks) > 1
-    telling = [
-        one.starts_ns for one in clocks.transfers if several and clocks.complete and not any(one.was_queued)
-    ]
+    every = (one for of_step in clocks.transfers for one in of_step)
+    telling = [one.starts_ns for one in every if several and complete and not one.was_queued]
     blur = 2 * max(clocks.scatters_ns)
     clear = [times.index(max(times)) for times in telling if max(times) - sorted(times)[-2] > blur]
-    offsets = [median_ns(column) for column in zip(*clocks.offsets_ns.values(), strict=True)]
     return tuple(
         RankRow(
             rank=place if rank.trace.rank is None else rank.trace.rank,
             host=rank.trace.host,
-            clock_offset_ns=offset + rank.trace.base_ns - ranks[0].trace.base_ns if several else None,
-            clock_scatter_ns=scatter if several else None,
+            clock_offset_ns=median_ns(offset) + rank.trace.base_ns - ranks[0].trace.base_ns
+            if several
+            else None,
+            clock_scatter_ns=clocks.scatters_ns[place] if several else None,
             collectives=len(clear),
             came_last=clear.count(place) if clear else None,
             waited_ns=median_ns([max(times) - times[place] for times in telling]) if telling else None,
-            backward_ns=median_ns(
-                [step.backward_ns for step in rank.steps if step.number in clocks.offsets_ns]
-            ),
+            backward_ns=median_ns([step.backward_ns for step in clocks.steps[place]]),
         )
-        for place, (rank, offset, scatter) in enumerate(zip(ranks, offsets, clocks.scatters_ns, strict=True))
+        for place, (rank, offset) in enumerate(zip(ranks, zip(*clocks.offsets_ns, strict=True), strict=True))
     )
 
 
@@ -460,7 +406,7 @@ _SLIVER = 0.01
 _SCATTER = 0.15
 
 
-def find_comm_slowdown(transfers: Sequence[Transfer], *, complete: bool = True) -> Slowdown | None:
+def find_comm_slowdown(clocks: Clocks, *, complete: bool) -> Slowdown | None:
     """The slow-down of transfers within backward; None where no size ran both within and after it.
 
     Transfers that share the wire with another collective are left out: their times say nothing of
@@ -469,7 +415,8 @@ def find_comm_slowdown(transfers: Sequence[Transfer], *, complete: bool = True) 
     """
     told = [
         (one.num_bytes, one.beside_ns / one.duration_ns, one.duration_ns / one.num_bytes)
-        for one in transfers
+        for of_step in clocks.transfers
+        for one in of_step
         if one.num_bytes and one.duration_ns and not one.is_shared and (complete or one.is_waitless)
     ]
     groups: list[list[tuple[int, float, float]]] = []
@@ -487,7 +434,6 @@ def find_comm_slowdown(transfers: Sequence[Transfer], *, complete: bool = True) 
             singles += [rate / median(after) for rate in beside]
     if not ratios:
         return None
-    quartiles = _quartiles(singles)
-    if not complete and quartiles[2] > (1 + _SCATTER) * quartiles[0]:
-        return None
-    return Slowdown(median(ratios), len(singles), quartiles)
+    found = _slowdown(median(ratios), singles)
+    is_apart = found.quartiles[2] > (1 + _SCATTER) * found.quartiles[0]
+    return None if is_apart and not complete else found

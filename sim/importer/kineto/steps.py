@@ -1,30 +1,69 @@
-"""One rank's training steps out of its trace: where backward begins and ends, and when gradients are ready.
+"""One rank's training steps: where backward begins and ends, when gradients are ready, what was reduced.
 
 The compute lane is the stream that runs most of backward's kernels. It has a gradient when it has finished
 all that autograd's thread launched up to the gradient's AccumulateGrad and its copy into a bucket: a device
 time, which may be far behind the CPU's. Without a GPU the lane is autograd's thread itself.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from dataclasses import dataclass
+from itertools import accumulate, combinations, pairwise
 from math import prod
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import InputError, NotModelledError
-from sim.importer.kineto.collectives import Role, SeenCollective, shape_of
-from sim.importer.kineto.events import Spans, Times, TraceEvents, between, busiest, torch_dtype
+from sim.importer.kineto.events import Facts, Spans, Times, TraceEvents, between, busiest, collective_of
 from sim.metrics.intervals import union
+from sim.nouns.workload import DTYPE_BYTES
 
+ASSUMED_DTYPE = "float32"  # where the trace names none
 _ALWAYS = 1 << 62
 _MAP_DTYPES = ("int32", "int64")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenGradient:
+@dataclass(slots=True, kw_only=True, eq=False)
+class Collective:
+    """One collective: its kernel's span, and when the CPU launched it, by which thread (-1: not shown).
+
+    ``timed``: ``start_ns`` and ``end_ns`` are those of the collective itself, of its kernel or of gloo's
+    thread; otherwise (world size 1) they are those of the call.
+
+    ``role`` says what it carried. ``gradients``: sent by the hooks of the step's last backward, or at its
+    end, after the last gradient; then ``ready_ns`` is when the compute lane came to its launch. ``earlier``:
+    the same of the micro-batches before. ``map``: the map of ``find_unused_parameters``. ``before``: launched
+    before the trace began; its end holds up what follows, and it belongs to no step. ``other``: all else,
+    such as activations, embeddings and buffers.
+    """
+
+    kind: str
+    role: Literal["gradients", "earlier", "map", "other", "before"] = "other"
+    thread: int
+    launched_ns: int
+    ready_ns: int = 0
+    start_ns: int
+    end_ns: int
+    num_elements: int | None
+    dtype: str | None
+    timed: bool
+    group_size: int | None
+
+    @property
+    def duration_ns(self) -> int:
+        """How long the kernel was resident: its transfer, and its wait for the last rank."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def num_bytes(self) -> int | None:
+        """Bytes of it; None where the trace does not say how many elements it had."""
+        each = DTYPE_BYTES[self.dtype or ASSUMED_DTYPE]
+        return None if self.num_elements is None else self.num_elements * each
+
+
+class SeenGradient(NamedTuple):
     """One gradient in hook order: when the compute lane had it, and its copy in a bucket.
 
     ``hooked_at_ns`` is when AccumulateGrad ended on the CPU; ``shape`` and ``dtype`` are None where the trace
@@ -39,14 +78,15 @@ class SeenGradient:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenStep:
+class Step:
     """One training step on the device.
 
     ``backward_end_ns`` is the end of the compute lane's backward, DDP's copies into buckets in it;
     ``sync_end_ns`` the end of the last copy out of a bucket, or of the last collective. ``copy_out_ns`` is
     the part of it that copies out take, with waits for the CPU to launch them, without waits for collectives.
-    ``synchronised_batches`` of the ``micro_batches`` were reduced; ``other_backwards`` of them are of
-    another model than the last, or lie before an optimizer's step.
+    ``reductions`` are the all-reduces of the last backward's gradients, in launch order, ``collectives`` all.
+    ``other_backwards`` of the ``micro_batches`` are of another model than the last, or lie before an
+    optimizer's step.
     """
 
     number: int
@@ -59,8 +99,8 @@ class SeenStep:
     copy_out_ns: int
     micro_batches: int
     gradients: tuple[SeenGradient, ...]
-    collectives: tuple[SeenCollective, ...]
-    synchronised_batches: int
+    reductions: tuple[Collective, ...]
+    collectives: tuple[Collective, ...]
     other_backwards: int
 
     @property
@@ -68,14 +108,87 @@ class SeenStep:
         """How long backward took."""
         return self.backward_end_ns - self.backward_start_ns
 
-    @property
-    def reductions(self) -> tuple[SeenCollective, ...]:
-        """The all-reduces of the last backward's gradients, in launch order."""
-        return tuple(one for one in self.collectives if one.role == "gradients")
+
+# ---- collectives: kernels joined with the operators that launched them, where sizes stand
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
+def find_collectives(trace: TraceEvents) -> list[Collective]:
+    """Every collective by launch; ``role`` is still ``other``, or ``before``.
+
+    There is one a communication kernel. Where the whole trace has none (world size 1, gloo), there is one an
+    annotation. gloo's last from when a thread of gloo's takes them to their end: a queue feeds those threads,
+    so one is of the earliest call of c10d of this collective and as many elements. Of others only the call is
+    seen.
+    """
+    calls, kernels = trace.of("call"), trace.of("communication")
+    threads = {thread: calls[calls["lane"] == thread] for thread in np.unique(calls["lane"]).tolist()}
+
+    def around(time_ns: int, thread: int) -> list[np.void]:
+        """Operators that contain an instant, innermost first. They nest at most a few deep."""
+        of_thread = threads.get(thread, calls[:0])
+        place = np.searchsorted(of_thread["start"], time_ns, "right")
+        near = of_thread[max(0, place - 8) : place][::-1]
+        return list(near[near["end"] >= time_ns])
+
+    def sent(call: np.void) -> tuple[str | None, int | None]:
+        return collective_of(trace.name_of(call).split(":")[-1]), trace.facts_of(call).elements
+
+    found = []
+    if len(kernels):
+        shown = kernels[kernels["by"] >= 0]
+        began = int(shown["start"][0]) if len(shown) else trace.began_ns or 0
+        for kernel in kernels:
+            at, by = int(kernel["launched"]), int(kernel["by"])
+            found.append(_made(trace, kernel, at, by, around(at, by), timed=True))
+            if by < 0 and kernel["start"] < began:
+                found[-1].role = "before"
+        if before := sum(one.role == "before" for one in found):
+            trace.dropped["collectives that were launched before the trace began: no step's own"] = before
+        return sorted(found, key=lambda one: (one.launched_ns, one.start_ns))
+    waiting = defaultdict[object, list[np.void]](list)
+    for call in calls[::-1]:
+        if trace.name_of(call).startswith("c10d::"):
+            waiting[sent(call)].append(call)
+    for one in calls:
+        library, at, by = trace.name_of(one).partition(":")[0], int(one["start"]), int(one["lane"])
+        queue = waiting[sent(one)] if library == "gloo" else []
+        call = queue.pop() if queue and queue[-1]["start"] <= at else one
+        if call["lane"] != by:
+            call_at, caller = int(call["start"]), int(call["lane"])
+            found.append(_made(trace, one, call_at, caller, [call], timed=True))
+        elif library in ("gloo", "nccl", "rccl"):
+            found.append(_made(trace, one, at, by, around(at, by), timed=False))
+    return sorted(found, key=lambda one: (one.launched_ns, one.start_ns))
+
+
+def _made(
+    trace: TraceEvents, seen: np.void, at: int, thread: int, around: Sequence[np.void], *, timed: bool
+) -> Collective:
+    """A collective from its span and the operators around its launch; the innermost is the surest."""
+    facts = [trace.facts_of(one) for one in (seen, *around)]
+    sized = next((one for one in facts if one.elements is not None), Facts())
+    named = [next((one.collective for one in facts if one.collective is not None), None)]
+    named += [trace.name_of(one).split(":", 1)[-1] for one in around]
+    kind = collective_of(trace.name_of(seen), *named)
+    if kind == "send_recv":  # an all-to-all, a send or a receive: the operator knows
+        kind = collective_of(*named) or kind
+    return Collective(
+        kind=kind or "other",
+        thread=thread,
+        launched_ns=at,
+        start_ns=int(seen["start"]),
+        end_ns=int(seen["end"]),
+        num_elements=sized.elements,
+        dtype=sized.dtype,
+        timed=timed,
+        group_size=next((one.group_size for one in facts if one.group_size), None),
+    )
+
+
+# ---- steps
+
+
+class _Window(NamedTuple):
     """A step on the CPU; ``cut``: it begins with the trace, perhaps in the midst of the step."""
 
     number: int
@@ -84,8 +197,7 @@ class _Window:
     cut: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Backward:
+class _Backward(NamedTuple):
     """A backward on the CPU, from its first node to the end of its last.
 
     ``hooks`` are the engine's calls around AccumulateGrads (none in older traces), ``nodes`` the operators
@@ -100,8 +212,8 @@ class _Backward:
     nodes: Spans
 
 
-def find_steps(trace: TraceEvents, collectives: Sequence[SeenCollective]) -> tuple[SeenStep, ...]:
-    """The steps of a trace, whole ones only, in order; ``collectives`` are those of ``find_collectives``.
+def find_steps(trace: TraceEvents, collectives: Sequence[Collective]) -> tuple[Step, ...]:
+    """The steps of a trace, whole ones only, in order; gives those of ``collectives`` their roles.
 
     Raises:
         NotModelledError: no backward in it: inference, or a forward alone.
@@ -121,7 +233,7 @@ def find_steps(trace: TraceEvents, collectives: Sequence[SeenCollective]) -> tup
         )
     reader = _Reader(trace, collectives)
     windows = reader.windows()
-    whole: list[SeenStep] = []
+    whole: list[Step] = []
     for window, following in zip(windows, [*windows[1:], None], strict=True):
         step = reader.read(window, following, whole[-1].sync_end_ns if whole else -_ALWAYS)
         whole += [] if step is None else [step]
@@ -137,7 +249,7 @@ class _Reader:
     launch (None without a GPU), and ``reached`` when the stream had finished all up to each of it.
     """
 
-    def __init__(self, trace: TraceEvents, collectives: Sequence[SeenCollective]) -> None:
+    def __init__(self, trace: TraceEvents, collectives: Sequence[Collective]) -> None:
         (thread, _), *_ = Counter(trace.of("accumulate")["lane"].tolist()).most_common(1)
         self._trace, self._thread, self._collectives = trace, thread, collectives
         self._accumulated, self._hooks, self._nodes, self._copies_in, self._copies_out = (
@@ -146,8 +258,7 @@ class _Reader:
         )
         self._optimizer_at = trace.of("optimizer")["start"]
         self._ddp_forward_at = trace.of("forward")["start"]
-        device = trace.ran("computation", "memory")
-        device = device[device["by"] >= 0]
+        device = trace.gpu[(trace.gpu["by"] >= 0) & ~trace.are(trace.gpu, "communication")]
         self._device = device = device[np.lexsort((device["start"], device["launched"]))]
         is_autograds = device["by"] == thread
         lane = device[is_autograds]
@@ -161,38 +272,29 @@ class _Reader:
         forward_work = self._is_ours & ~is_autograds & trace.are(device, "computation")
         self._forward_at = np.sort([*self._ddp_forward_at, *device["launched"][forward_work]])
 
-    # ---- windows and backwards
-
     def windows(self) -> list[_Window]:
-        """Steps: the profiler's own, else from one optimizer step to the next, else the whole trace as one.
+        """Steps: the profiler's own, else from one optimizer step to the next.
 
         Raises:
             InputError: nothing tells where a step begins.
         """
-        trace, accumulated = self._trace, self._accumulated
+        trace = self._trace
         marked = {
             (int(one["start"]), int(one["end"]), int(trace.name_of(one).partition("#")[2]))
             for one in trace.of("step")
         }
         if marked:
             return [_Window(number, start, end) for start, end, number in sorted(marked)]
-        begin = min(int(trace.operators["start"].min()), trace.began_ns or _ALWAYS)
         ends = np.sort(trace.of("optimizer")["end"])
+        if not len(ends):
+            raise InputError(
+                f"{trace.source}: nothing tells where a step begins; call profiler.step() each iteration"
+            )
+        begin = min(int(trace.operators["start"].min()), trace.began_ns or _ALWAYS)
         # Of several optimizer steps with no backward between them only the last ends a training step.
-        backward = set(np.searchsorted(ends, accumulated["start"]))
-        kept = [int(end) for place, end in enumerate(ends, 1) if place in backward or place == len(ends)]
-        if kept:
-            edges = pairwise([begin, *kept])
-            return [_Window(number, *edge, cut=number == 0) for number, edge in enumerate(edges)]
-        backwards = len(self._backwards(_Window(0, -_ALWAYS, _ALWAYS)))
-        pauses = accumulated["start"][1:] - accumulated["end"][:-1]
-        # A pause of over a third of its time may be a forward between several backwards.
-        if backwards == 1 and 3 * pauses.max(initial=0) <= accumulated["end"][-1] - accumulated["start"][0]:
-            return [_Window(0, begin, int(trace.operators["end"].max()), cut=True)]
-        raise InputError(
-            f"{trace.source}: {max(backwards, 2)} backwards or more in it, and nothing tells where a "
-            f"step begins; call prof.step() after each step, or profile with the optimizer's step in it"
-        )
+        last = {*np.searchsorted(ends, self._accumulated["start"]).tolist(), len(ends)} - {0}
+        edges = pairwise([begin, *(int(ends[place - 1]) for place in sorted(last))])
+        return [_Window(number, *edge, cut=number == 0) for number, edge in enumerate(edges)]
 
     def _backwards(self, window: _Window) -> list[_Backward]:
         """The backwards of a step; what comes before the optimizer belongs to the last.
@@ -200,10 +302,9 @@ class _Reader:
         A new one begins where a forward lies between two AccumulateGrads: its annotation, or a launch by a
         thread other than autograd's.
         """
-        accumulated = between(self._accumulated, window.start_ns, window.end_ns)
+        accumulated, at = between(self._accumulated, window.start_ns, window.end_ns), self._forward_at
         if not len(accumulated):
             return []
-        at = self._forward_at if len(self._forward_at) else self._pauses(accumulated)
         following = np.append(at, _ALWAYS)[np.searchsorted(at, accumulated["end"][:-1], "right")]
         places = np.flatnonzero(following < accumulated["start"][1:])
         borders = zip((places + 1).tolist(), following[places].tolist(), strict=True)
@@ -221,31 +322,12 @@ class _Reader:
             found.append(_Backward(begin, end, min([until, *copied]), inside, hooks, nodes))
         return found
 
-    def _pauses(self, accumulated: Spans) -> Times:
-        """Where no forward can be seen (CPU alone, without DDP), the pauses that may be one: nothing of
-        backward runs in them for long, and the gradients between them are the same.
-        """
-        busy = np.sort(np.concatenate([self._nodes, self._hooks, accumulated]), order="start")
-        busy = between(busy, accumulated["start"][0], accumulated["start"][-1] + 1)
-        reached = np.maximum.accumulate(busy["end"])[:-1]
-        pauses = busy["start"][1:] - reached
-        is_long = pauses > max(pauses.max(initial=0) // 2, (busy["end"][-1] - busy["start"][0]) // 16)
-        cuts = np.searchsorted(accumulated["start"], reached[is_long])
-        pieces = [self._shapes(piece) for piece in np.split(accumulated, cuts)]
-        found: Times = reached[is_long & all(one == pieces[0] for one in pieces)] + 1
-        return found
-
-    def _shapes(self, accumulated: Spans) -> list[str]:
-        return [str(self._trace.facts_of(one).dims) for one in accumulated]
-
     def _until(self, end_cpu: int, window_end: int) -> int:
         """When what belongs to backward was launched: before the optimizer, and within the step."""
         later = self._optimizer_at[np.searchsorted(self._optimizer_at, end_cpu, "right") :][:1]
         return min([window_end, *map(int, later)])
 
-    # ---- steps
-
-    def read(self, window: _Window, following: _Window | None, synchronised_ns: int) -> SeenStep | None:
+    def read(self, window: _Window, following: _Window | None, synchronised_ns: int) -> Step | None:
         """A step, or None where its forward or its backward is not in the trace, or not all of it.
 
         ``synchronised_ns`` is when the gradients of the step before were.
@@ -262,16 +344,20 @@ class _Reader:
             return None
         start_ns, begin, end, end_ns = edges
         gradients = [self._gradients(one, begin) for one in backwards]
-        collectives = self._with_roles(window, gradients, backwards, begin)
-        sent = [one for one in collectives if one.role == "gradients"]
-        if sent and sent[-1].launched_ns >= backward.accumulated["start"][0]:
-            sent = []  # all were sent before the first AccumulateGrad in a compiled backward alone
+        found = [one for one in self._collectives if window.start_ns <= one.launched_ns < window.end_ns]
+        reduced = [self._reduced(found, *pair) for pair in zip(gradients, backwards, strict=True)]
+        for one in reduced[-1]:
+            one.role, one.ready_ns = "gradients", int(self._reach(np.array([one.launched_ns]), begin)[0])
+            if not one.timed and self._lane is not None:
+                one.start_ns = one.end_ns = one.ready_ns
+        # In a compiled backward alone all were sent before the first AccumulateGrad.
+        is_compiled = reduced[-1] and reduced[-1][-1].launched_ns < backward.accumulated["start"][0]
+        sent = reduced[-1] if is_compiled else []
         end = self._plain_end(sent, end)
-        ends = sorted(one.end_ns for one in collectives if one.is_ddps)
+        ends = sorted(one.end_ns for one in found if one.role not in ("other", "before"))
         copy_out, out_end = self._copy_out(backward, window, end, ends, sent)
         sync_end = max([end, out_end, *ends])
-        synchronised, others = self._count_backwards(backwards, collectives)
-        return SeenStep(
+        return Step(
             number=window.number,
             start_ns=min(start_ns, begin),
             end_ns=max(end_ns, sync_end),
@@ -282,9 +368,9 @@ class _Reader:
             copy_out_ns=copy_out,
             micro_batches=len(backwards),
             gradients=gradients[-1],
-            collectives=tuple(collectives),
-            synchronised_batches=synchronised,
-            other_backwards=others,
+            reductions=tuple(reduced[-1]),
+            collectives=tuple(found),
+            other_backwards=self._count_others(backwards, gradients, reduced),
         )
 
     def _has_forward(self, window: _Window, backward_ns: int) -> bool:
@@ -294,7 +380,7 @@ class _Reader:
         """
         work = self._forward_at if len(self._forward_at) else self._device["launched"][self._is_ours]
         needed = [self._ddp_forward_at] if window.cut and len(self._ddp_forward_at) else []
-        needed += [np.array([window.start_ns])] if self._lane is None else [work]
+        needed += [] if self._lane is None else [work]
         return all(((times >= window.start_ns) & (times < backward_ns)).any() for times in needed)
 
     def _edges(
@@ -330,28 +416,25 @@ class _Reader:
     def _launched_in(self, window: _Window) -> slice:
         return slice(*np.searchsorted(self._device["launched"], (window.start_ns, window.end_ns)))
 
-    def _count_backwards(
-        self, backwards: Sequence[_Backward], collectives: Sequence[SeenCollective]
-    ) -> tuple[int, int]:
-        """How many backwards were reduced, and how many are no micro-batches of the last one's model.
-
-        Micro-batches have the same gradients, some of them perhaps not in each, reduce the same sizes, and no
-        optimizer's step lies between them.
+    def _count_others(
+        self,
+        backwards: Sequence[_Backward],
+        gradients: Sequence[Sequence[SeenGradient]],
+        reduced: Sequence[Sequence[Collective]],
+    ) -> int:
+        """How many backwards are no micro-batches of the last one's model: these have the same gradients,
+        some of them perhaps not in each, reduce the same sizes, and no optimizer's step lies between them.
         """
-        starts = [one.accumulated["start"][0] for one in backwards]
-        sizes: list[list[int | None]] = [[] for _ in backwards]
-        for one in collectives:
-            if one.role in ("earlier", "gradients"):
-                sizes[np.searchsorted(starts[1:], one.launched_ns, "right")].append(one.num_elements)
-        shapes = [Counter(self._shapes(one.accumulated)) for one in backwards]
-        stepped = max(self._optimizer_at[self._optimizer_at < starts[-1]], default=-_ALWAYS)
-        others = sum(
+        shapes = [Counter(one.shape for one in each) for each in gradients]
+        sizes = [[one.num_elements for one in each] for each in reduced]
+        begin = backwards[-1].accumulated["start"][0]
+        stepped = max(self._optimizer_at[self._optimizer_at < begin], default=-_ALWAYS)
+        return sum(
             bool(stepped > one.accumulated["end"][-1])
             or not (counts <= shapes[-1] or shapes[-1] <= counts)
-            or bool(reduced and sizes[-1] and reduced != sizes[-1])
-            for one, counts, reduced in zip(backwards[:-1], shapes, sizes, strict=False)
+            or bool(each and sizes[-1] and each != sizes[-1])
+            for one, counts, each in zip(backwards[:-1], shapes, sizes, strict=False)
         )
-        return sum(map(bool, sizes)), others
 
     # ---- what the lane did
 
@@ -368,7 +451,7 @@ class _Reader:
         launched = self._lane["launched"]
         return slice(np.searchsorted(launched, start_ns), np.searchsorted(launched, end_ns, "right"))
 
-    def _plain_end(self, sent: Sequence[SeenCollective], end: int) -> int:
+    def _plain_end(self, sent: Sequence[Collective], end: int) -> int:
         """The end of backward's own work on the lane.
 
         A compiled backward also waits for its all-reduces (``sent``) and accumulates what they bring: then it
@@ -412,7 +495,7 @@ class _Reader:
         window: _Window,
         backward_end: int,
         ends: Sequence[int],
-        sent: Sequence[SeenCollective],
+        sent: Sequence[Collective],
     ) -> tuple[int, int]:
         """What copies out of buckets add after backward, and their end; waits for collectives, which ended at
         ``ends``, are not counted. Traces too old to name copies: all that the lane does before the optimizer;
@@ -448,48 +531,21 @@ class _Reader:
         if self._lane is not None:
             behind = is_hooked & ~is_copied
             ready[behind] = hook_ends[behind]
-        ready = self._reach(ready, begin)
         facts = [self._trace.facts_of(one) for one in accumulated]
+        is_seen = is_hooked & (len(self._copies_in) > 0)
         return tuple(
-            SeenGradient(
-                ready_ns=int(ready[place]),
-                hooked_at_ns=int(accumulated["end"][place]),
-                shape=shape_of(one.dims[0]) if one.dims is not None and len(one.dims) == 1 else None,
-                dtype=torch_dtype(one.types[0]) if isinstance(one.types, list) and one.types else None,
-                reduced=bool(is_copied[place]) if len(self._copies_in) and is_hooked[place] else None,
+            SeenGradient(int(at), int(hooked_at), one.shape, one.dtype, bool(copied) if seen else None)
+            for at, hooked_at, one, copied, seen in zip(
+                self._reach(ready, begin), accumulated["end"], facts, is_copied, is_seen, strict=True
             )
-            for place, one in enumerate(facts)
         )
 
     # ---- which collectives reduced gradients, told from losses, norms, metrics and activations
 
-    def _with_roles(
-        self,
-        window: _Window,
-        gradients: Sequence[Sequence[SeenGradient]],
-        backwards: Sequence[_Backward],
-        begin: int,
-    ) -> list[SeenCollective]:
-        """The collectives of a step, each with its role; ``gradients`` are by backward, ``begin`` is when the
-        last began. Those that no backward sent are as they were found.
-        """
-        found = [one for one in self._collectives if window.start_ns <= one.launched_ns < window.end_ns]
-        for ready, backward in zip(gradients, backwards, strict=True):
-            for place, role in self._roles_in(found, ready, backward).items():
-                is_earlier = role == "gradients" and backward is not backwards[-1]
-                found[place] = replace(found[place], role="earlier" if is_earlier else role)
-        for place, one in enumerate(found):
-            if one.role == "gradients":
-                at = int(self._reach(np.array([one.launched_ns]), begin)[0])
-                is_seen = one.timed or self._lane is None
-                start_ns, end_ns = (one.start_ns, one.end_ns) if is_seen else (at, at)
-                found[place] = replace(one, ready_ns=at, start_ns=start_ns, end_ns=end_ns)
-        return found
-
-    def _roles_in(
-        self, found: Sequence[SeenCollective], gradients: Sequence[SeenGradient], backward: _Backward
-    ) -> dict[int, Role]:
-        """By place, what those collectives of a step carried that a backward's hooks sent.
+    def _reduced(
+        self, found: Sequence[Collective], gradients: Sequence[SeenGradient], backward: _Backward
+    ) -> list[Collective]:
+        """Those collectives of a step that reduced a backward's gradients, with their role.
 
         DDP reduces in hooks: once one is seen there, a later one is a loss, a norm or a metric. Where none
         is, or the trace is too old to show hooks, those after the last gradient are taken as far as their
@@ -497,30 +553,25 @@ class _Reader:
         """
         first, last = backward.accumulated["start"][[0, -1]].tolist()
         has_hooks = len(backward.hooks) > 0
-        hooked, after, roles = [], [], dict[int, Role]()
-        for place, one in enumerate(found):
-            at, is_reduction = one.launched_ns, one.kind in ("all_reduce", "coalesced")
-            if not is_reduction or one.role == "before" or not first <= at < backward.until_ns:
-                continue
-            if one.dtype in _MAP_DTYPES:
-                roles[place] = "map"
-            elif (at <= last or has_hooks) and self._from_hook(one, backward):
-                hooked.append(place)
-            elif at > last:
-                after.append(place)
+        sent = [one for one in found if one.role == "other" and one.launched_ns < backward.until_ns]
+        inside = [one for one in sent if one.kind in ("all_reduce", "coalesced") and first <= one.launched_ns]
+        for one in inside:
+            one.role = "map" if one.dtype in _MAP_DTYPES else "other"
+        inside = [one for one in inside if one.role == "other"]
+        hooked = [
+            one for one in inside if (one.launched_ns <= last or has_hooks) and self._from_hook(one, backward)
+        ]
         if not (hooked and has_hooks):
-            hooked += _of_gradients([found[place] for place in hooked], after, found, gradients)
+            after = [one for one in inside if one.launched_ns > last and one not in hooked]
+            hooked += _of_gradients(hooked, after, gradients)
         if not hooked:
-            inside = [
-                place
-                for place, one in enumerate(found)
-                if (one.kind, one.role) == ("all_reduce", "other")
-                and backward.start_ns <= one.launched_ns < backward.until_ns
-            ]
-            hooked = inside if len(inside) == len(backward.accumulated) else []
-        return roles | dict.fromkeys(hooked, "gradients")
+            nodes = [one for one in sent if one.kind == "all_reduce" and backward.start_ns <= one.launched_ns]
+            hooked = nodes if len(nodes) == len(gradients) else []
+        for one in hooked:
+            one.role = "earlier"
+        return hooked
 
-    def _from_hook(self, one: SeenCollective, backward: _Backward) -> bool:
+    def _from_hook(self, one: Collective, backward: _Backward) -> bool:
         """Whether an AccumulateGrad's hook sent it; where the engine's calls are not there, no other node."""
         if one.thread != self._thread:
             return one.launched_ns < backward.end_ns
@@ -531,28 +582,23 @@ class _Reader:
 
 
 def _of_gradients(
-    before: Sequence[SeenCollective],
-    after: Sequence[int],
-    found: Sequence[SeenCollective],
-    gradients: Sequence[SeenGradient],
-) -> list[int]:
-    """The places of those collectives after the last gradient that hold gradients.
+    before: Sequence[Collective], after: Sequence[Collective], gradients: Sequence[SeenGradient]
+) -> Sequence[Collective]:
+    """Those collectives after the last gradient that hold gradients.
 
     With the reductions ``before`` they have as many elements as all gradients together. Where the elements do
     not tell, all are taken but those of a single element, which are a loss or a norm.
     """
-    counts = [found[place].num_elements for place in after]
-    sent = [one.num_elements for one in before]
+    sizes = [one.num_elements or 0 for one in after]
     shapes = [one.shape for one in gradients if one.reduced is not False]
-    if None not in (*counts, *sent, *shapes):
+    if None not in (*(one.num_elements for one in (*before, *after)), *shapes):
         # A scalar's shape and that of a gradient which is not there look alike.
-        most = sum(prod(shape or ()) for shape in shapes) - sum(one or 0 for one in sent)
+        most = sum(prod(shape or ()) for shape in shapes) - sum(one.num_elements or 0 for one in before)
         if most == 0:
             return []
-        sums = list(accumulate((one or 0 for one in counts), initial=0))
-        for begin in range(len(after)):
-            for end in range(begin + 1, len(after) + 1):
-                if sums[end] - sums[begin] > 0 and most - shapes.count(()) <= sums[end] - sums[begin] <= most:
-                    return list(after[begin:end])
-    is_all = all(count == 1 for count in (*sent, *counts))
-    return [place for place, count in zip(after, counts, strict=True) if is_all or count != 1]
+        sums = list(accumulate(sizes, initial=0))
+        for begin, end in combinations(range(len(sums)), 2):
+            if sums[end] > sums[begin] and most - shapes.count(()) <= sums[end] - sums[begin] <= most:
+                return after[begin:end]
+    is_all = all(one.num_elements == 1 for one in (*before, *after))
+    return [one for one in after if is_all or one.num_elements != 1]

@@ -1,19 +1,20 @@
 """``import kineto``: what ranks did, as a workload, a hardware, a record, and sentences."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from sim.errors import InputError
-from sim.importer.imported import Imported, ImportOptions, Kind, Note, count_of, few
+from sim.importer.imported import Imported, ImportOptions, Notes, count_of, few
 from sim.importer.kineto.buckets import Layout, lay_out
+from sim.importer.kineto.events import NODE
 from sim.importer.kineto.ranks import (
     FEWEST,
     Clocks,
-    SeenRank,
+    Rank,
     Slowdown,
     Transfer,
     align,
@@ -21,7 +22,7 @@ from sim.importer.kineto.ranks import (
     rank_rows,
     read_rank,
 )
-from sim.importer.kineto.steps import SeenStep
+from sim.importer.kineto.steps import Step
 from sim.importer.samples import (
     SHORTEST_OVER_RANKS,
     left_out,
@@ -31,29 +32,39 @@ from sim.importer.samples import (
 )
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.devices import device_type
-from sim.nouns.hardware import GLOO_CHANNELS, Curve, CurvePoint, Hardware
+from sim.nouns.hardware import GLOO_CHANNELS, CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import ReadyIncludes, Workload
 from sim.systems.compile_cuts import AS_RECORDED
 from sim.units import NS_PER_S, format_ms, format_percent, format_size, median_ns
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What the traces of a job show: its ranks on one clock, and the steps of ``rank``, whose backward is the
-    longest, that the import is made of. ``slowed``: what backward does to all-reduces; ``notes``: what was
-    left out so far.
+    """What the traces of a job show: its ranks on one clock, and the place of the one whose backward is the
+    longest, of whose steps the import is made. ``complete``: no rank of the group is missing. ``slowed``:
+    what backward does to all-reduces; ``notes``: what was left out so far.
     """
 
     name: str
-    ranks: Sequence[SeenRank]
+    ranks: Sequence[Rank]
     world_size: int | None
-    notes: list[Note]
-    rank: SeenRank
+    complete: bool
+    place: int
     clocks: Clocks
-    steps: tuple[SeenStep, ...]
     layout: Layout | None
     slowed: Slowdown | None
+    notes: Notes
+
+    @property
+    def rank(self) -> Rank:
+        """The rank that the import is made of."""
+        return self.ranks[self.place]
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """Its steps."""
+        return self.clocks.steps[self.place]
 
 
 def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
@@ -61,69 +72,75 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
 
     Raises:
         InputError: a file that is no trace, lacks what is needed, or belongs to another job.
-        NotModelledError: FSDP, tensor or pipeline parallelism, inference.
+        NotModelledError: sharded, tensor or pipeline parallel training, inference.
     """
     return import_of(see(paths, options))
 
 
 def import_of(job: Job) -> Imported:
     """What is made of what the traces show."""
+    notes = Notes(job.notes)
+    _tell(job, notes)
     workload = hardware = measurement = None
-    if job.layout is not None:
-        workload = _workload(job, job.layout)
-        hardware = _hardware(job, job.layout)
-        if hardware is not None and job.layout.buckets:
-            measurement = _measurement(job, job.layout, workload, hardware.world_size)
+    if job.layout is None:
+        notes.add(
+            "missing",
+            "sizes of gradients: the trace has neither Input Dims nor In msg nelems; give --model, or "
+            "profile with record_shapes=True; without them there is no workload",
+            "workload",
+        )
+    else:
+        workload = _workload(job, job.layout, notes)
+    hardware = _hardware(job, workload, notes)
+    if workload is not None and hardware is not None and job.layout is not None and job.layout.buckets:
+        measurement = _measurement(job, job.layout, workload, hardware.world_size)
+        if measurement.asked is not None and measurement.asked.policy != "explicit":
+            notes.add("assumed", "all-reduces were sent after the last gradient, one by one: no DDP")
     return Imported(
         format="kineto",
         name=job.name,
         workload=workload,
         hardware=() if hardware is None else (hardware,),
         measurements=() if measurement is None else (measurement,),
-        ranks=rank_rows(job.ranks, job.clocks),
-        notes=(*job.notes, *_notes(job, workload, hardware, measurement)),
+        ranks=rank_rows(job.ranks, job.clocks, complete=job.complete),
+        notes=tuple(notes),
     )
 
 
 def see(paths: Sequence[Path], options: ImportOptions) -> Job:
     """What the traces show, before anything is made of it. Raises as ``read_kineto``."""
     ranks = sorted((read_rank(path, options.progress) for path in paths), key=lambda one: one.trace.rank or 0)
-    world_size = _world_size(ranks, options)
-    regular, notes = [], []
-    for rank in ranks:
-        kept, sentences = _regular_steps(rank)
-        regular.append(kept)
-        notes += [Note("dropped", f"{rank.trace.source}: {what}") for what in sentences]
+    world_size, source, notes = _world_size(ranks, options), ranks[0].trace.source, Notes()
+    regular = [_regular_steps(rank, notes) for rank in ranks]
     lengths: dict[int, int] = {}
     for number in set.intersection(*({step.number for step in kept} for kept in regular)):
         same = [step for kept in regular for step in kept if step.number == number]
         lengths[number] = max(step.end_ns - step.start_ns for step in same)
     quiet = quiet_numbers(lengths, on_gpu=ranks[0].on_gpu)
     if lengths and not quiet:
-        source = ranks[0].trace.source
         raise InputError(f"{source}: no two steps in it take about as long; profile more steps")
     if said := left_out(lengths, quiet):
-        notes.insert(0, Note("doubtful", said))
-    used = [tuple(step for step in kept if step.number in quiet) for kept in regular]
-    clocks = align(ranks, used, world_size)
-    lasted = [median_ns([step.backward_ns for step in steps]) for steps in used]
+        notes.add("doubtful", said)
+    clocks = align(ranks, [[step for step in kept if step.number in quiet] for kept in regular])
+    lasted = [median_ns([step.backward_ns for step in steps]) for steps in clocks.steps]
     place = lasted.index(max(lasted))
-    rank, steps = ranks[place], used[place]
+    rank = ranks[place]
+    complete = len(ranks) == world_size if world_size is not None else len(ranks) > 1
     return Job(
         name=options.name or Path(rank.trace.source).name.split(".")[0],
         ranks=ranks,
         world_size=world_size,
-        notes=notes,
-        rank=rank,
+        complete=complete,
+        place=place,
         clocks=clocks,
-        steps=steps,
-        layout=lay_out(steps[0], options.model, rank.trace.source),
+        layout=lay_out(clocks.steps[place][0], options.model, rank.trace.source),
         # gloo's threads run on the CPU: how backward slows them is in their durations already.
-        slowed=find_comm_slowdown(clocks.transfers, complete=clocks.complete) if rank.on_gpu else None,
+        slowed=find_comm_slowdown(clocks, complete=complete) if rank.on_gpu else None,
+        notes=notes,
     )
 
 
-def _world_size(ranks: Sequence[SeenRank], options: ImportOptions) -> int | None:
+def _world_size(ranks: Sequence[Rank], options: ImportOptions) -> int | None:
     """How many ranks reduce gradients together: those of their process group, not of the whole job.
 
     Raises:
@@ -135,7 +152,6 @@ def _world_size(ranks: Sequence[SeenRank], options: ImportOptions) -> int | None
     told = sizes.pop() if len(sizes) == 1 else first.world_size
     world_size = told or options.world_size
     files = Counter(one.rank for one in traces)
-    marked, last = all(one.is_marked for one in ranks), {one.steps[-1].number for one in ranks}
     rows = (
         (
             count > 1 and None in files,
@@ -144,9 +160,9 @@ def _world_size(ranks: Sequence[SeenRank], options: ImportOptions) -> int | None
         (max(files.values()) > 1, "two files of one rank; give one file of each rank"),
         (len({one.world_size for one in traces}) > 1, "of jobs of several sizes; give the traces of one job"),
         (
-            not marked and len(last) > 1,
-            "the profiler did not number steps, and traces have several numbers of them: nothing tells which "
-            "belong together; profile with a schedule and prof.step()",
+            count > 1 and not all("step" in one.kinds for one in traces),
+            "steps without numbers, so that nothing tells which of several ranks belong together; call "
+            "profiler.step() each iteration, or give one file alone",
         ),
         (
             told and options.world_size and told != options.world_size,
@@ -163,27 +179,68 @@ def _world_size(ranks: Sequence[SeenRank], options: ImportOptions) -> int | None
     return world_size
 
 
-def _regular_steps(rank: SeenRank) -> tuple[tuple[SeenStep, ...], list[str]]:
-    """The steps that did what most did, and sentences on what was left out."""
+def _regular_steps(rank: Rank, notes: Notes) -> list[Step]:
+    """The steps that did what most did; notes what is left out of a rank."""
     done = [
-        (
-            len(step.gradients),
-            step.micro_batches,
-            tuple((one.num_bytes, one.dtype) for one in step.reductions),
-        )
+        (len(step.gradients), step.micro_batches, *((one.num_bytes, one.dtype) for one in step.reductions))
         for step in rank.steps
     ]
-    often = Counter(done)
+    often = Counter[Any](done)
     # Of equally many the fuller: a step that the profiler cut has less in it.
-    usual = max(often, key=lambda one: (often[one], one[0], len(one[2])))
-    dropped = [f"{count} {what}" for what, count in rank.trace.dropped.items()]
-    dropped += [
-        f"step {step.number}: {one[0]} gradients in {len(one[2])} all-reduces, where {often[usual]} others "
-        f"have {usual[0]} in {len(usual[2])}"
-        for step, one in zip(rank.steps, done, strict=True)
-        if one != usual
-    ]
-    return tuple(step for step, one in zip(rank.steps, done, strict=True) if one == usual), dropped
+    usual = max(often, key=lambda one: (often[one], one[0], len(one)))
+    kept = [step for step, one in zip(rank.steps, done, strict=True) if one == usual]
+    left = [f"{count} {what}" for what, count in rank.trace.dropped.items()]
+    if others := [str(step.number) for step in rank.steps if step not in kept]:
+        most = f"{usual[0]} gradients in {len(usual) - 2} all-reduces, {count_of(usual[1], 'micro-batch')}"
+        left.append(f"steps {few(others)} whose gradients or all-reduces are not those of most ({most})")
+    for what in left:
+        notes.add("dropped", f"{rank.trace.source}: {what}")
+    return kept
+
+
+def _tell(job: Job, notes: Notes) -> None:
+    """Notes on what is of no single noun."""
+    rank, steps, count, group = job.rank, job.steps, len(job.ranks), job.world_size
+    sizes = ["?" if (size := one.num_bytes) is None else format_size(size) for one in steps[0].reductions]
+    others = [[one for one in step.collectives if one.role == "other"] for step in steps]
+    step_ns, backward_ns, synchronised_ns = (
+        median_ns([getattr(step, until) - getattr(step, since) for step in steps])
+        for since, until in (
+            ("start_ns", "end_ns"),
+            ("backward_start_ns", "backward_end_ns"),
+            ("backward_start_ns", "sync_end_ns"),
+        )
+    )
+    notes.add(
+        "found",
+        f"{count_of(count, 'rank')}{f' of {group}' if group else ''}, {rank.backend or 'backend unknown'}, "
+        f"on {rank.device}; {count_of(len(steps), 'step')} of {format_ms(step_ns)}, backward "
+        f"{format_ms(backward_ns)}"
+        + (f", gradients synchronised after {format_ms(synchronised_ns)}" if sizes else "")
+        + (f": those of rank {rank.trace.rank}, whose backward is the longest" if count > 1 else ""),
+    )
+    if group and rank.trace.world_size not in (None, group):
+        notes.add("found", f"gradients are reduced over {group} of the job's {rank.trace.world_size} ranks")
+    if sizes:
+        notes.add("found", f"{len(sizes)} all-reduces of gradients a step: {few(sizes)}")
+        if any(one.dtype is None for one in steps[0].reductions):
+            notes.add("assumed", "the trace names no dtype for all-reduces; float32 is assumed")
+    if rank.overlap is not None:
+        share = format_percent(rank.overlap)
+        notes.add("found", f"computation overlaps {share} of all communication kernels")
+    if any(others):
+        kinds = ", ".join(sorted({one.kind for each in others for one in each}))
+        took = median_ns([sum(one.duration_ns for one in each) for each in others])
+        notes.add(
+            "found",
+            f"{median_ns(list(map(len, others)))} other collectives a step ({kinds}), {format_ms(took)}: "
+            f"part of the times, not modelled",
+        )
+    if steps[0].micro_batches > 1:
+        what = "all before the last one's backward, all-reduces too, is in forward_ns"
+        notes.add("found", f"{steps[0].micro_batches} micro-batches a step; {what}")
+    for line in dict.fromkeys(line for one in job.ranks for line in one.doubts):
+        notes.add("assumed", f"WARNING: {line}")
 
 
 # ---- workload, hardware and record
@@ -191,7 +248,7 @@ def _regular_steps(rank: SeenRank) -> tuple[tuple[SeenStep, ...], list[str]]:
 _SENT: tuple[ReadyIncludes, ...] = ("copy_in", "launch", "interference")
 
 
-def _workload(job: Job, layout: Layout) -> Workload:
+def _workload(job: Job, layout: Layout, notes: Notes) -> Workload:
     """Medians over the steps of one rank. They contain DDP's work in backward, as ``ready_includes`` says."""
     rank, steps = job.rank, job.steps
     backward_ns = median_ns([step.backward_ns for step in steps])
@@ -206,6 +263,18 @@ def _workload(job: Job, layout: Layout) -> Workload:
         gradients.append(replace(one, ready_ns=latest, device=device))
     reductions = [one for step in steps for one in step.reductions]
     ran = any(one.timed for one in reductions) or not rank.on_gpu
+    includes = (_SENT if ran else _SENT[:2]) if reductions else ()
+    num_bytes = format_size(sum(one.num_bytes for one in gradients))
+    notes.add("found", f"{len(gradients)} gradients, {num_bytes}")
+    notes.add("assumed", layout.told_by)
+    if includes:
+        notes.add(
+            "assumed",
+            f"the times contain {', '.join(includes)} as they were with these buckets; a prediction for "
+            f"others keeps them",
+        )
+    if not layout.buckets:
+        notes.add("missing", "buckets: no all-reduce of gradients in the trace")
     return Workload(
         name=job.name,
         gradients=tuple(gradients),
@@ -213,10 +282,10 @@ def _workload(job: Job, layout: Layout) -> Workload:
         backward_ns=backward_ns,
         optimizer_ns=median_ns([step.end_ns - step.sync_end_ns for step in steps]),
         ready_order=tuple(one.index for one in gradients),
-        ready_includes=(_SENT if ran else _SENT[:2]) if reductions else (),
+        ready_includes=includes,
         samples=tuple(samples) if len(samples) > 1 else (),
         whole_buckets=layout.is_of_whole_buckets or None,
-        extensions=AS_RECORDED if rank.is_compiled else {},
+        extensions=AS_RECORDED if NODE + "CompiledFunctionBackward" in rank.trace.names else {},
         provenance={
             **_provenance(rank),
             **({} if job.world_size is None else {"world_size": job.world_size}),
@@ -227,7 +296,7 @@ def _workload(job: Job, layout: Layout) -> Workload:
     )
 
 
-def _provenance(rank: SeenRank) -> dict[str, Any]:
+def _provenance(rank: Rank) -> dict[str, Any]:
     """Where a noun comes from."""
     told = {"backend": rank.backend, "nccl_version": rank.trace.nccl_version}
     return {
@@ -240,7 +309,7 @@ def _provenance(rank: SeenRank) -> dict[str, Any]:
     }
 
 
-def _hardware(job: Job, layout: Layout) -> Hardware | None:
+def _hardware(job: Job, workload: Workload | None, notes: Notes) -> Hardware | None:
     """The all-reduces as they ran within the step; None where no kernel shows how long one takes.
 
     The shortest kernel of a collective over all ranks is its transfer, and the median over steps is taken.
@@ -248,30 +317,83 @@ def _hardware(job: Job, layout: Layout) -> Hardware | None:
     Where ranks are missing there are upper bounds: the median of those in which nobody waited, else the least
     over steps; and no size has a larger bound than a larger size.
     """
-    steps, slowed, complete = job.steps, job.slowed, job.clocks.complete
-    by_size: dict[int, list[int]] = defaultdict(list)
-    waitless: dict[int, list[int]] = defaultdict(list)
+    steps, slowed, complete, rank, group = job.steps, job.slowed, job.complete, job.rank, job.world_size
+    beside = sorted(one.interference for one in job.ranks if one.interference is not None)
+    interference = beside[len(beside) // 2] if beside else None
+    if rank.interference:
+        notes.add(
+            "found",
+            f"computation takes {rank.interference.slowdown:.2f} times as long beside a collective "
+            f"({rank.interference.seen} kernels that ran alone in another step)",
+        )
+    by_size, waitless = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
     slowdown = 1.0 if slowed is None else slowed.slowdown
-    for one in (one for one in job.clocks.transfers if one.num_bytes):
-        by_size[one.num_bytes or 0].append(one.alone_ns(slowdown))
-        if one.is_waitless:
-            waitless[one.num_bytes or 0].append(one.alone_ns(slowdown))
-    if job.world_size in (None, 1) or not by_size or not any(one.timed for one in steps[0].reductions):
+    for one in (one for of_step in job.clocks.transfers for one in of_step):
+        if one.num_bytes:
+            by_size[one.num_bytes].append(one.alone_ns(slowdown))
+            if one.is_waitless:
+                waitless[one.num_bytes].append(one.alone_ns(slowdown))
+    why = (
+        (group == 1, "the job had one rank"),
+        (group is None, "the world size is not in the trace; give --world-size"),
+        (not by_size or workload is None, "no all-reduce of gradients of known size"),
+        (
+            not any(one.timed for one in steps[0].reductions),
+            "the trace shows when all-reduces were sent, not when they ran",
+        ),
+    )
+    if text := next((text for is_so, text in why if is_so), None):
+        notes.add("missing", f"an all-reduce curve: {text}", "curve")
         return None
+    assert group is not None
+    assert workload is not None
+    curve = median_curve(by_size)
+    if not complete:
+        bounds: dict[int, int] = {}
+        for size, times in sorted(by_size.items(), reverse=True):
+            bound = median_ns(waitless[size]) if waitless[size] else min(times)
+            bounds[size] = min([bound, *bounds.values()])
+        curve = tuple(CurvePoint(num_bytes=size, duration_ns=bounds[size]) for size in reversed(bounds))
+        notes.add(
+            "assumed",
+            f"WARNING: {len(job.ranks)} of {group} ranks: a kernel lasts from its own rank's arrival, not "
+            f"the last one's; the least over steps is taken (the median of those that were ready longer than "
+            f"they then took), an upper bound of the transfer; give the traces of all ranks",
+        )
+    if slowed:
+        notes.add(
+            "found",
+            f"all-reduces take {slowdown:.2f} times as long beside backward as after it ({slowed.seen} of "
+            f"them): the curve is that of nothing beside",
+        )
+    elif rank.on_gpu:
+        notes.add(
+            "assumed",
+            f"what computation beside them costs all-reduces is not known (no size ran {FEWEST} times beside "
+            f"backward and after it{'' if complete else ', without a wait for ranks that are missing'})",
+        )
+    else:
+        notes.add(
+            "assumed", "an all-reduce lasts from when a thread of gloo takes it to its end on that rank"
+        )
+    if len(curve) < 3:
+        notes.add(
+            "assumed",
+            f"the curve has {count_of(len(curve), 'size')}; others are drawn from them (give an nccl-tests "
+            f"log as well: bucketsim import auto)",
+        )
     launches = _launches(job)
-    beside = [rank.interference for rank in job.ranks if rank.interference is not None]
-    interference = sorted(beside, key=lambda one: one.slowdown)[len(beside) // 2] if beside else None
-    total = sum(gradient.on_wire for gradient in layout.gradients)
+    total = sum(gradient.on_wire for gradient in workload.gradients)
     spread: dict[str, Any] = {
-        key: {"count": one.count, **dict(zip(("p25", "median", "p75"), one.quartiles, strict=True))}
+        key: {"count": one.seen, **dict(zip(("p25", "median", "p75"), one.quartiles, strict=True))}
         for key, one in (("compute_slowdown", interference), ("comm_slowdown", slowed))
         if one is not None
     }
     spread["all_reduce"] = scatter_by_size(by_size, SHORTEST_OVER_RANKS if complete else "upper bound")
     return Hardware(
         name=job.name,
-        world_size=job.world_size or 0,
-        all_reduce=median_curve(by_size) if complete else _upper_bounds(by_size, waitless),
+        world_size=group,
+        all_reduce=curve,
         launch_cost_ns=median_ns(launches) if launches else 0,
         copy_in_bytes_per_s=_rate(total, [step.copy_in_ns for step in steps]),
         copy_out_bytes_per_s=_rate(total, [step.copy_out_ns for step in steps]),
@@ -291,27 +413,16 @@ def _hardware(job: Job, layout: Layout) -> Hardware | None:
 
 def _launches(job: Job) -> list[int]:
     """ns from a bucket's being ready to its collective's start on a rank, if no other ran in between."""
-    used = {one.step for one in job.clocks.transfers}
-    costs = []
-    for step in (step for rank in job.ranks for step in rank.steps if step.number in used):
-        for one in step.reductions:
-            ready = step.backward_start_ns if one.ready_ns is None else one.ready_ns
-            if not any(
-                other is not one and other.start_ns < one.start_ns and other.end_ns > ready
-                for other in step.collectives
-            ):
-                costs.append(max(0, one.start_ns - ready))
-    return costs
-
-
-def _upper_bounds(by_size: Mapping[int, Sequence[int]], waitless: Mapping[int, Sequence[int]]) -> Curve:
-    """An upper bound in ns for each size, for traces in which ranks are missing."""
-    points: list[CurvePoint] = []
-    for size, times in sorted(by_size.items(), reverse=True):
-        bound = median_ns(waitless[size]) if waitless.get(size) else min(times)
-        least = min([bound, *(point.duration_ns for point in points)])
-        points.append(CurvePoint(num_bytes=size, duration_ns=least))
-    return tuple(reversed(points))
+    return [
+        max(0, one.start_ns - one.ready_ns)
+        for steps in job.clocks.steps
+        for step in steps
+        for one in step.reductions
+        if not any(
+            other is not one and other.start_ns < one.start_ns and other.end_ns > one.ready_ns
+            for other in step.collectives
+        )
+    ]
 
 
 def _rate(num_bytes: int, times_ns: Sequence[int]) -> float | None:
@@ -322,15 +433,13 @@ def _rate(num_bytes: int, times_ns: Sequence[int]) -> float | None:
 
 def _measurement(job: Job, layout: Layout, workload: Workload, world_size: int) -> Measurement:
     """What the cluster did, as a candidate of a record; buckets as the clock of the rank shown has them."""
-    rank, steps, place = job.rank, job.steps, job.ranks.index(job.rank)
-    by_step: dict[int, list[Transfer]] = defaultdict(list)
-    for one in job.clocks.transfers:
-        by_step[one.step].append(one)
+    rank, steps, clocks = job.rank, job.steps, job.clocks
     # All after the last gradient is DDP's own way too where the first bucket holds it (A3.5).
     first, last = steps[0].reductions[0].launched_ns, steps[0].gradients[-1].hooked_at_ns
     is_ddps = len(layout.buckets) < 2 or first <= last or layout.gradients[-1].index in layout.buckets[0]
     iterations = tuple(
-        _iteration(step, by_step[step.number], job.clocks.offsets_ns[step.number][place]) for step in steps
+        _iteration(step, transfers, offsets[job.place])
+        for step, transfers, offsets in zip(steps, clocks.transfers, clocks.offsets_ns, strict=True)
     )
     return Measurement(
         name="as run",
@@ -356,14 +465,14 @@ def _measurement(job: Job, layout: Layout, workload: Workload, world_size: int) 
     )
 
 
-def _iteration(step: SeenStep, transfers: Sequence[Transfer], offset_ns: int) -> MeasuredIteration:
+def _iteration(step: Step, transfers: Sequence[Transfer], offset_ns: int) -> MeasuredIteration:
     begin = step.backward_start_ns
     buckets = []
-    for one, seen in zip(transfers, step.reductions, strict=True):
-        ready = max(0, (seen.ready_ns or begin) - begin)
+    for index, (one, seen) in enumerate(zip(transfers, step.reductions, strict=True)):
+        ready = max(0, seen.ready_ns - begin)
         buckets.append(
             MeasuredBucket(
-                index=one.place,
+                index=index,
                 ready_ns=ready,
                 launch_ns=max(ready, seen.launched_ns - begin),
                 start_ns=max(0, max(one.starts_ns) + offset_ns - begin) if seen.timed else None,
@@ -376,113 +485,3 @@ def _iteration(step: SeenStep, transfers: Sequence[Transfer], offset_ns: int) ->
         sync_end_ns=step.sync_end_ns - begin,
         buckets=tuple(buckets),
     )
-
-
-# ---- what is said of it
-
-
-def _notes(
-    job: Job, workload: Workload | None, hardware: Hardware | None, measurement: Measurement | None
-) -> list[Note]:
-    """A sentence on each fact that there is."""
-    rank, steps, layout, complete = job.rank, job.steps, job.layout, job.clocks.complete
-    beside, slowed, count = rank.interference, job.slowed, len(job.ranks)
-    sizes = ["?" if (size := one.num_bytes) is None else format_size(size) for one in steps[0].reductions]
-    batches, reduced = steps[0].micro_batches, _span([step.synchronised_batches for step in steps])
-    others = [[one for one in step.collectives if one.role == "other"] for step in steps]
-    curve = hardware.all_reduce if hardware is not None else ()
-    of, whole, group = rank.all_reduce_overlap, rank.trace.world_size, job.world_size
-
-    def lasted(since: str, until: str) -> str:
-        return format_ms(median_ns([getattr(step, until) - getattr(step, since) for step in steps]))
-
-    found = [
-        f"{count_of(count, 'rank')}{f' of {group}' if group else ''}, {rank.backend or 'backend unknown'}, "
-        f"on {rank.device}; {count_of(len(steps), 'step')} of {lasted('start_ns', 'end_ns')}",
-        f"backward {lasted('backward_start_ns', 'backward_end_ns')}"
-        + (f", gradients synchronised after {lasted('backward_start_ns', 'sync_end_ns')}" if sizes else "")
-        + (f": those of rank {rank.trace.rank}, whose backward is the longest" if count > 1 else ""),
-        group
-        and whole not in (None, group)
-        and f"gradients are reduced over {group} of the job's {whole} ranks",
-        workload and f"{len(workload.gradients)} gradients, {format_size(workload.total_bytes)}",
-        sizes and f"{len(sizes)} all-reduces of gradients a step: {few(sizes)}",
-        rank.overlap is not None
-        and f"computation overlaps {format_percent(rank.overlap)} of all communication kernels"
-        + ("" if of is None else f", {format_percent(of)} of the all-reduces"),
-        beside
-        and f"computation takes {beside.slowdown:.2f} times as long beside a collective ({beside.count} "
-        f"kernels that ran alone in another step)",
-        slowed
-        and f"all-reduces take {slowed.slowdown:.2f} times as long beside backward as after it "
-        f"({slowed.count} of them): the curve is that of nothing beside",
-        any(others)
-        and f"{_span(list(map(len, others)))} other collectives a step "
-        f"({', '.join(sorted({one.kind for each in others for one in each}))}), "
-        f"{format_ms(median_ns([sum(one.duration_ns for one in each) for each in others]))}: part of the "
-        f"times, not modelled",
-        batches > 1
-        and f"{batches} micro-batches a step, {'each' if reduced == str(batches) else reduced} of them "
-        f"reduced; all before the last one's backward, with its all-reduces, is in forward_ns",
-    ]
-    assumed = [
-        layout and layout.told_by,
-        *dict.fromkeys(f"WARNING: {line}" for one in job.ranks for line in one.doubts),
-        any(one.dtype is None for one in steps[0].reductions)
-        and "the trace names no dtype for all-reduces; float32 is assumed",
-        workload
-        and workload.ready_includes
-        and f"the times contain {', '.join(workload.ready_includes)} as they were with these buckets; a "
-        f"prediction for others keeps them",
-        count > 1
-        and not all(one.is_marked for one in job.ranks)
-        and "the profiler did not number steps (prof.step() with a schedule does): those that come equally "
-        "late in each rank's trace are taken for one, and clocks are known up to whole steps",
-        curve
-        and not complete
-        and f"WARNING: {count} of {group} ranks: a kernel lasts from its own rank's arrival, not the last "
-        f"one's; the least over steps is taken (the median of those that were ready longer than they then "
-        f"took), an upper bound of the transfer; give the traces of all ranks",
-        curve
-        and rank.on_gpu
-        and not slowed
-        and f"what computation beside them costs all-reduces is not known (no size ran {FEWEST} times "
-        f"beside backward and after it{'' if complete else ', without a wait for ranks that are missing'})",
-        curve
-        and not rank.on_gpu
-        and "an all-reduce lasts from when a thread of gloo takes it to its end on that rank",
-        0 < len(curve) < 3
-        and f"the curve has {count_of(len(curve), 'size')}; others are drawn from them (give an nccl-tests "
-        f"log as well: bucketsim import auto)",
-        measurement
-        and measurement.asked
-        and measurement.asked.policy != "explicit"
-        and "all-reduces were sent after the last gradient, one by one: no DDP",
-    ]
-    missing = [layout and not layout.buckets and "buckets: no all-reduce of gradients in the trace"]
-    said: tuple[tuple[Kind, list[Any]], ...] = (("found", found), ("assumed", assumed), ("missing", missing))
-    notes = [Note(kind, text) for kind, texts in said for text in texts if text]
-    if workload is None:
-        text = (
-            "sizes of gradients: the trace has neither Input Dims nor In msg nelems; give --model, or "
-            "profile with record_shapes=True; without them there is no workload"
-        )
-        notes.append(Note("missing", text, "workload"))
-    if hardware is None:
-        ran = any(one.timed for one in steps[0].reductions)
-        why = (
-            "the job had one rank"
-            if group == 1
-            else "the world size is not in the trace; give --world-size"
-            if group is None
-            else "the trace shows when all-reduces were sent, not when they ran"
-            if sizes and not ran
-            else "no all-reduce of gradients of known size"
-        )
-        notes.append(Note("missing", f"an all-reduce curve: {why}", "curve"))
-    return notes
-
-
-def _span(numbers: Sequence[int]) -> str:
-    """``7``, or ``2 to 3`` where they differ."""
-    return " to ".join(map(str, sorted({min(numbers), max(numbers)})))
