@@ -26,7 +26,7 @@ from app.widgets import ask as ask_for
 from app.words import CARRIED, MACHINE_WORDS, counted, option_words, plain
 from sim.errors import InputError, SimError
 from sim.formats.record_files import recorded_step
-from sim.importer.imported import ImportOptions, Uploaded
+from sim.importer.imported import Imported, ImportOptions
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import MAX_RANKS, Hardware
@@ -91,7 +91,7 @@ class Preset:
 
 
 Machine = str | Preset | Hardware | Cluster  # a name in the library, or of the upload
-Outcome = Uploaded | str  # what an upload holds, or in one line why it holds nothing
+Outcome = Imported | str  # what an upload holds, or in one line why it holds nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class Asked:
     upload: Outcome | None = None
 
     @property
-    def uploaded(self) -> Uploaded | None:
+    def uploaded(self) -> Imported | None:
         """What was uploaded, where it could be read."""
         return None if isinstance(self.upload, str) else self.upload
 
@@ -269,7 +269,7 @@ def _read_files(
         return str(error)
 
 
-def _tell_read(uploaded: Uploaded) -> None:
+def _tell_read(uploaded: Imported) -> None:
     """What an upload was taken for: a line, and in an expander what was found, assumed, missing, left out.
 
     Sentences quote the files, and nothing in them acts as markup.

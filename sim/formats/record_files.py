@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,22 +82,39 @@ def load_record(directory: str | os.PathLike[str]) -> Record:
                 "(bucketsim import auto)"
             )
         )
-    hardware = documents.load(folder / HARDWARE, Hardware)
+    record = record_of(
+        folder.name,
+        documents.load(folder / WORKLOAD, Workload),
+        documents.load(folder / HARDWARE, Hardware),
+        measurements,
+        f"{folder}: ",
+    )
+    own = folder / OWN_STEP
+    return replace(record, own_step=documents.load(own, Measurement)) if own.exists() else record
+
+
+def record_of(
+    name: str, workload: Workload, hardware: Hardware, measurements: Sequence[Measurement], source: str = ""
+) -> Record:
+    """The record of ``measurements``, at least one, in the box that their environment tells.
+
+    Raises:
+        InputError: an environment that is not legal; its line begins with ``source``.
+    """
     environment = measurements[0].environment
     if "beside" in environment:
         raise InputError(
-            f"{folder}: measured beside {environment['beside']}, which is not modelled; give a record of a "
+            f"{source}measured beside {environment['beside']}, which is not modelled; give a record of a "
             f"job that was alone"
         )
     return Record(
-        name=folder.name,
-        workload=documents.load(folder / WORKLOAD, Workload),
+        name=name,
+        workload=workload,
         hardware=hardware,
         measurements=tuple(measurements),
-        box=box_in(environment, f"{folder}: environment"),
-        calibrated_in=box_in(hardware.provenance, f"{folder / HARDWARE}: provenance"),
-        slow=_slow(environment.get("slow"), measurements[0].world_size, folder),
-        own_step=documents.load(own, Measurement) if (own := folder / OWN_STEP).exists() else None,
+        box=box_in(environment, f"{source}environment"),
+        calibrated_in=box_in(hardware.provenance, f"{source}{HARDWARE}: provenance"),
+        slow=_slow(environment.get("slow"), measurements[0].world_size, source),
     )
 
 
@@ -110,7 +128,7 @@ def box_in(said: dict[str, Any], source: str) -> Box | None:
     return documents.parse_body(found, Box, f"{source}: box")
 
 
-def _slow(said: Any, world_size: int, folder: Path) -> tuple[tuple[int, float], ...]:
+def _slow(said: Any, world_size: int, source: str) -> tuple[tuple[int, float], ...]:
     if said is None:
         return ()
     try:
@@ -119,7 +137,7 @@ def _slow(said: Any, world_size: int, folder: Path) -> tuple[tuple[int, float], 
         found = ((-1, 0.0),)
     if not all(0 <= rank < world_size and 1 <= factor < math.inf for rank, factor in found):
         raise InputError(
-            f"{folder}: environment: slow: {str(said)[:60]!r} is not legal; give factors of 1 or more, by "
+            f"{source}environment: slow: {str(said)[:60]!r} is not legal; give factors of 1 or more, by "
             f"rank from 0 to {world_size - 1}"
         )
     return found

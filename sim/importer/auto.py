@@ -7,10 +7,14 @@ from pathlib import Path
 
 from sim.costs.service_time import service_ns
 from sim.errors import InputError
-from sim.formats.documents import load
+from sim.formats.documents import Noun, load
 from sim.importer.imported import Imported, ImportOptions, Note, few
-from sim.importer.readers import AUTO, FORMATS, KINETO, NCCL_TESTS, RECORDING, reader, recognise
+from sim.importer.readers import AUTO, FORMATS, KINETO, NCCL_TESTS, RECORDING, SUMMARY, reader, recognise
+from sim.nouns.assignment import Assignment
+from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import CURVES, Curve, Hardware
+from sim.nouns.measurement import Measurement
+from sim.nouns.recommendation import Recommendation
 from sim.nouns.workload import Workload
 from sim.units import format_ms, format_size
 
@@ -23,49 +27,68 @@ def read_auto(paths: Sequence[Path], options: ImportOptions) -> Imported:
     """One import of all that the files hold: say, the workload of a trace and the curve of a link benchmark.
 
     Shapes come from a workload file, if one is given (``options.model`` of the other readers); the all-reduce
-    curve from a hardware file or nccl-tests, else from a trace; measurements and ranks from traces.
-    In a directory each file is read by itself, and files that are not recognised are left out.
+    curve from a hardware file or nccl-tests, else from a trace; measurements and ranks from traces, or from
+    the files of a record.
 
     Raises:
-        InputError: a file that is not recognised, two workloads, two hardware of one number of ranks, or an
-            error of one of the readers.
+        InputError: a file that is not recognised, two documents of one kind, two hardware of one number of
+            ranks, a measurement without its workload and hardware, or an error of one of the readers.
     """
     groups, notes = _groups(paths)
-    workloads = [load(path, Workload) for path in groups.pop("workload", [])]
-    given = [load(path, Hardware) for path in groups.pop("hardware", [])]
-    if len(workloads) + (options.model is not None) > 1:
-        raise InputError("PATH: several workload files (with --model) are not legal; give one")
-    model = options.model or (workloads[0] if workloads else None)
+    given = [load(path, Hardware) for path in groups.get("hardware", ())]
+    measured = [load(path, Measurement) for path in groups.get("measurement", ())]
+    workload = _only(groups, Workload)
+    if workload is not None and options.model is not None:
+        raise InputError("PATH: a workload file beside --model is not legal; give one of them")
+    model = options.model or workload
     parts: dict[str, Imported] = {}
     for form in (one for one in (NCCL_TESTS, *_RUNS) if one in groups):
         # With several formats ``options.name`` names the run, and a link benchmark keeps its own name.
         name = None if form == NCCL_TESTS and len(groups) > 1 else options.name
         parts[form] = reader(form)(groups[form], replace(options, model=model, name=name))
-    if len(parts) == 1 and not given and not workloads:
-        (part,) = parts.values()
-        return replace(part, notes=(*notes, *part.notes))
-    return _combined(parts, given, model, options, notes)
+    if measured and parts:
+        raise InputError(
+            f"{groups['measurement'][0]}: a measurement is not legal beside traces and logs; give it with "
+            f"the workload and hardware of its record"
+        )
+    best, assignment = _only(groups, Recommendation), _only(groups, Assignment)
+    if best is not None and assignment is not None:
+        raise InputError("PATH: an assignment and a recommendation are not legal together; give one of them")
+    if len(parts) == 1 and len(groups) == 1:
+        (found,) = parts.values()
+        found = replace(found, notes=(*notes, *found.notes))
+    else:
+        found = _combined(parts, given, model, measured, options, notes)
+        if measured and found.record is None:
+            where, ranks = groups["measurement"][0], found.world_size
+            needed = "workload file" if workload is None else f"hardware file of {ranks} ranks"
+            raise InputError(f"{where}: no {needed} beside it; give the one of its record")
+    own = [one.name for one in (workload, *given) if one is not None]
+    name = found.name or (own[0] if own else paths[0].name)
+    return replace(
+        found,
+        name=name,
+        formats=tuple(sorted(groups)),
+        cluster=_only(groups, Cluster),
+        assignment=assignment if best is None else best.assignment,
+    )
+
+
+def _only(groups: dict[str, list[Path]], noun: type[Noun]) -> Noun | None:
+    """The one document of a kind; None where none was given."""
+    paths = groups.get(noun.KIND, [])
+    if len(paths) > 1:
+        names = few([path.name for path in paths], 4)
+        raise InputError(f"PATH: {len(paths)} files of kind {noun.KIND} ({names}) are not legal; give one")
+    return next((load(path, noun) for path in paths), None)
 
 
 def _groups(paths: Sequence[Path]) -> tuple[dict[str, list[Path]], list[Note]]:
-    """Files by format."""
+    """Files by format, or by kind of ours."""
     groups: dict[str, list[Path]] = defaultdict(list)
-    notes = []
     for path in paths:
-        is_folder = path.is_dir() and not any(path.glob("rank-*.jsonl"))
-        within = path.iterdir() if is_folder else ()
-        entries = sorted(entry for entry in within if entry.is_file() and not entry.name.startswith("."))
-        known = 0
-        for entry in entries if is_folder else [path]:
-            try:
-                groups[recognise(entry)].append(entry)
-                known += 1
-            except InputError as error:
-                if not is_folder:
-                    raise
-                notes.append(Note("dropped", str(error)))
-        if not known:
-            raise InputError(f"{path}: no file in it is recognised; give the files of a run")
+        groups[recognise(path)].append(path)
+    notes = [Note("dropped", f"{path}: the summary of an import") for path in groups.pop(SUMMARY, ())]
     for form, members in groups.items():
         names = ", ".join(member.name or str(member) for member in members[:3])
         more = f" and {len(members) - 3} more" if len(members) > 3 else ""
@@ -77,16 +100,17 @@ def _combined(
     parts: dict[str, Imported],
     given: list[Hardware],
     model: Workload | None,
+    measured: list[Measurement],
     options: ImportOptions,
     notes: list[Note],
 ) -> Imported:
-    having = [form for form in _RUNS if form in parts and parts[form].workload is not None]
+    runs = {form: part for form, part in parts.items() if form in _RUNS}
+    having = [form for form, part in runs.items() if part.workload is not None]
     if len(having) > 1:
         called = " and ".join(FORMATS[form][0] for form in having)
         raise InputError(f"PATH: {called} both give a workload; give one of them")
-    workload = parts[having[0]].workload if having else model
-    runs = {form: part for form, part in parts.items() if form in _RUNS}
-    ranks = _world_size(runs, options)
+    workload = runs[having[0]].workload if having else model
+    ranks = _world_size(runs, measured, options)
     links = list(parts[NCCL_TESTS].hardware) if NCCL_TESTS in parts else []
     traced = [one for part in runs.values() for one in part.hardware]
     hardware, said = _hardware(given, links, traced, ranks)
@@ -95,21 +119,21 @@ def _combined(
         had.add("curve")
     for form, part in parts.items():
         notes += [replace(note, text=f"{form}: {note.text}") for note in part.notes if note.about not in had]
-    names = [part.name for part in (*runs.values(), *parts.values())]
     return Imported(
         format=AUTO,
-        name=options.name or (names[0] if names else "imported"),
+        name=options.name or next((part.name for part in (*runs.values(), *parts.values())), ""),
         workload=workload,
         hardware=hardware,
-        measurements=tuple(one for part in parts.values() for one in part.measurements),
+        measurements=(*(one for part in runs.values() for one in part.measurements), *measured),
         ranks=next((part.ranks for part in runs.values() if part.ranks), ()),
         notes=(*notes, *(Note("assumed", text) for text in said)),
     )
 
 
-def _world_size(runs: dict[str, Imported], options: ImportOptions) -> int | None:
+def _world_size(runs: dict[str, Imported], measured: list[Measurement], options: ImportOptions) -> int | None:
     """The ranks of the run. Raises ``InputError`` where its files disagree."""
     said = {ranks: form for form, part in runs.items() if (ranks := part.world_size) is not None}
+    said |= {one.world_size: one.KIND for one in measured}
     if len(said) > 1:
         words = ", ".join(f"{form} {ranks}" for ranks, form in sorted(said.items()))
         raise InputError(f"PATH: runs on different numbers of ranks ({words}); give the files of one")
@@ -164,20 +188,16 @@ def _hardware(
 def differences(inside: Curve, beside: Curve) -> list[str]:
     """How a curve in the step differs from one that was measured beside it, with the size where it does most:
     a sentence, a warning where sizes take less in the step, which cannot be of one link."""
-    ratios = [
-        (point.duration_ns / there, point, there)
-        for point in inside
-        if (there := service_ns(beside, point.num_bytes)) > 0
-    ]
+    measured = [(point, service_ns(beside, point.num_bytes)) for point in inside]
+    ratios = sorted((point.duration_ns / there, point.num_bytes) for point, there in measured if there > 0)
     apart = [one for one in ratios if abs(one[0] - 1) > APART]
     if not apart:
         return []
-    least = min(apart, key=lambda one: one[0])
-    less = sum(ratio < 1 for ratio, _, _ in apart)
-    _, point, there = least if less else max(apart, key=lambda one: one[0])
+    less = sum(ratio < 1 for ratio, _ in apart)
+    ratio, size = apart[0] if less else apart[-1]
     cannot = f"WARNING: cannot be of one link: {less} took less in the step; " if less else ""
+    there = service_ns(beside, size)
     return [
         f"{cannot}{len(apart)} of {len(ratios)} sizes took another time in the step than beside it, by more "
-        f"than {APART:.0%}: {format_size(point.num_bytes)} {format_ms(point.duration_ns)} against "
-        f"{format_ms(there)}"
+        f"than {APART:.0%}: {format_size(size)} {format_ms(round(ratio * there))} against {format_ms(there)}"
     ]

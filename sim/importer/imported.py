@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from sim.errors import InputError
 from sim.formats.documents import json_text, parse_json, to_text
 from sim.formats.files import check_directory as check_place
 from sim.formats.files import make_directory, read_bytes, write_files
-from sim.formats.record_files import HARDWARE, WORKLOAD, measurement_name
+from sim.formats.record_files import HARDWARE, WORKLOAD, measurement_name, record_of
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import Hardware
@@ -109,31 +109,35 @@ class RankRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
-    """What files hold, and what was made of them; whatever they do not hold is None or empty."""
+class Imported:
+    """What files hold, and what was made of them; whatever they do not hold is None or empty.
 
+    ``formats`` are those of the files where several were put together, documents of ours by their ``kind``.
+    """
+
+    format: str
     name: str
     workload: Workload | None = None
     hardware: tuple[Hardware, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     ranks: tuple[RankRow, ...] = ()
     notes: tuple[Note, ...] = ()
+    formats: tuple[str, ...] = ()
+    cluster: Cluster | None = None
+    assignment: Assignment | None = None
 
     def said(self, kind: Kind) -> tuple[str, ...]:
         """The sentences of a kind, each once."""
         return tuple(dict.fromkeys(note.text for note in self.notes if note.kind == kind))
 
+    def reworded(self, change: Callable[[str], str]) -> "Imported":
+        """The same with every sentence as ``change`` makes it."""
+        return replace(self, notes=tuple(replace(note, text=change(note.text)) for note in self.notes))
+
     @property
     def recorded_step(self) -> Measurement | None:
         """The job's own steps, where they are of a recording."""
         return next((one for one in self.measurements if one.is_of_recording), None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Imported(Findings):
-    """What a reader of one format, or ``auto``, found."""
-
-    format: str
 
     @property
     def world_size(self) -> int | None:
@@ -156,36 +160,14 @@ class Imported(Findings):
     def record(self) -> Record | None:
         """The measured steps with their own workload and hardware, so that predictions can be compared with
         them; None where one of the three is missing.
+
+        Raises:
+            InputError: an environment that is not legal.
         """
         hardware = self.main_hardware
         if self.workload is None or hardware is None or not self.measurements:
             return None
-        return Record(
-            name=self.name, workload=self.workload, hardware=hardware, measurements=self.measurements
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Uploaded(Findings):
-    """What the files of one upload hold together; of ``hardware`` the one of the run is first, where known.
-
-    ``formats`` are those of the files, documents of ours by their ``kind``, sorted. ``record`` is there where
-    measurements stand beside the workload and the hardware that they belong to: a measured record, or the
-    steps of a trace.
-    """
-
-    formats: tuple[str, ...]
-    cluster: Cluster | None = None
-    assignment: Assignment | None = None
-    record: Record | None = None
-
-
-Found = TypeVar("Found", bound=Findings)
-
-
-def reworded(found: Found, change: Callable[[str], str]) -> Found:
-    """The same with every sentence as ``change`` makes it."""
-    return replace(found, notes=tuple(replace(note, text=change(note.text)) for note in found.notes))
+        return record_of(self.name, self.workload, hardware, self.measurements)
 
 
 # Written to a directory: workload, hardware, measurements, summary; a record if all are there.

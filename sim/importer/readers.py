@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from sim.errors import InputError, SimError
-from sim.importer.imported import Imported, ImportOptions, plain, reworded
+from sim.importer.imported import Imported, ImportOptions, plain
 from sim.importer.links.tables import has_table
 
 Reader = Callable[[Sequence[Path], ImportOptions], Imported]
@@ -35,9 +35,10 @@ _UNREAD = {
     "ddp-log": "DDP's log has averages alone; record with sim.record",
     "flight-recorder": "its dumps have no backward; give a profiler's trace, or record with sim.record",
 }
-DOCUMENTS = ("workload", "hardware")
-# What is read of a file to tell its format; logs may begin with much other text.
-HEADS_BYTES = (1 << 20, 8 << 20, 32 << 20)
+# Kinds of bucketsim's own files that are legal beside them.
+DOCUMENTS = ("workload", "hardware", "measurement", "cluster", "assignment", "recommendation")
+SUMMARY = "import"
+HEAD_BYTES = 1 << 20  # of a file, to tell its format
 _LEGAL = f"give {', '.join(called for called, _ in FORMATS.values())}, or a workload or hardware file"
 _RANK_FILE = re.compile(r"rank-[0-9]+\.jsonl")
 # Keys that only one format has.
@@ -72,14 +73,13 @@ def reader(form: str) -> Reader:
         except OSError as error:  # of a path itself: no permission on its directory, or a name too long
             shown = plain(f"{error.filename}: cannot be read: {error.strerror or error}", longest)
             raise InputError(shown) from None
-        return reworded(imported, lambda line: plain(line, longest))
+        return imported.reworded(lambda line: plain(line, longest))
 
     return read_in_lines
 
 
-def recognise(path: str | os.PathLike[str], documents: Sequence[str] = DOCUMENTS) -> str:
-    """The format of a file or of a recording's directory: one of ``FORMATS``, or one of ``documents``, the
-    kinds of bucketsim's own files that are legal here.
+def recognise(path: str | os.PathLike[str]) -> str:
+    """What a file or a recording's directory is: one of ``FORMATS`` or ``DOCUMENTS``, or ``SUMMARY``.
 
     Raises:
         InputError: none of these, or a file that ``open_bytes`` refuses (a pickle, an archive).
@@ -89,24 +89,19 @@ def recognise(path: str | os.PathLike[str], documents: Sequence[str] = DOCUMENTS
         if any(_RANK_FILE.fullmatch(entry.name) for entry in source.iterdir()):
             return RECORDING
         raise InputError(f"{source}: a directory without rank-<r>.jsonl; give files or a recording")
-    head, found = b"", None
     with open_bytes(source) as stream:
-        for most in HEADS_BYTES:
-            more = stream.read(most - len(head))
-            head += more
-            text = decoded(head, "replace")
-            if not text.strip():
-                raise InputError(f"{source}: the file is empty; {_LEGAL}")
-            found = _of_json(text) if text.lstrip()[:1] in ("{", "[") else None
-            if found is None and has_table(text):  # logs begin with brackets too: [1,0]<stdout>:
-                found = NCCL_TESTS
-            if found is not None or not more:
-                break
+        head = stream.read(HEAD_BYTES)
+    text = decoded(head, "replace")
+    if not text.strip():
+        raise InputError(f"{source}: the file is empty; {_LEGAL}")
+    found = _of_json(text) if text.lstrip()[:1] in ("{", "[") else None
+    if found is None and has_table(text):  # logs begin with brackets too: [1,0]<stdout>:
+        found = NCCL_TESTS
     if found is None:
         what = "a binary file" if b"\0" in head else "not recognised"
         raise InputError(f"{source}: {what}; {_LEGAL}")
-    if found not in (*FORMATS, *documents):
-        legal = f"{', '.join(documents[:-1])} or {documents[-1]}"
+    if found not in (*FORMATS, *DOCUMENTS, SUMMARY):
+        legal = f"{', '.join(DOCUMENTS[:-1])} or {DOCUMENTS[-1]}"
         raise InputError(f"{source}: kind: {found!r} is not legal here; give a {legal}")
     return found
 

@@ -15,7 +15,7 @@ from app.sources import Given
 from app.views import validate
 from app.words import is_computed
 from sim.formats.documents import to_text
-from sim.importer.imported import Uploaded
+from sim.importer.imported import Imported
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from tests.effort import PATIENCE_S
@@ -143,7 +143,7 @@ def test_only_the_same_content_is_shared_between_sessions(
     calls: list[Any] = []
     real = sim.read_uploads
 
-    def read(*args: Any) -> Uploaded:
+    def read(*args: Any) -> Imported:
         calls.append(args)
         return real(*args)
 
