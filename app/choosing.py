@@ -65,34 +65,21 @@ class Choice:
             named = f"caps {', '.join(format_number(cap, 6) for cap in self.caps_mb[:4])} MiB{more}"
         return ", ".join([named, *map(option_words, self.options)])
 
-    def default_for(self, workload: Workload) -> "Choice":
-        """DDP's default for the same job: as many micro-batches a step, compiled or not, and no other switch.
+    def switches(self, workload: Workload) -> Options:
+        """DDP's switches under which its buckets do the job of this choice, and are searched for.
 
-        Where a gradient of ``workload`` is never ready, with the switch without which DDP does not train it.
+        Of a system of its own: as many micro-batches a step, compiled or not, and, where a gradient is never
+        ready, the switch without which DDP does not train it.
         """
-        options = self._same_job
+        if self.pick in DDP_PICKS:
+            return tuple(one for one in self.options if one[0] != "set_last_bucket_cap")  # about caps alone
+        steps = micro_batches(dict(self.options))
+        same: dict[str, Any] = {"accumulation_steps": steps} if steps != 1 else {}
+        same |= {name: value for name, value in self.options if name == "optimize_ddp"}
         knows = any(workload.switches.get(name) for name in _FOR_UNUSED)
         if not knows and any(gradient.ready_ns is None for gradient in workload.gradients):
-            given = {name: value for name, value in self.options if name in _FOR_UNUSED and value}
-            options |= given or {"find_unused_parameters": True}
-        return Choice(pick="default", options=tuple(sorted(options.items())))
-
-    @property
-    def options_under_ddp(self) -> Options:
-        """The switches under which buckets of DDP's are searched for that do the job of this choice."""
-        own = self.options if self.pick in DDP_PICKS else tuple(self._same_job.items())
-        return tuple(one for one in own if one[0] != "set_last_bucket_cap")  # which is about caps alone
-
-    @property
-    def recommended(self) -> "Choice":
-        """The recommended buckets for the same job, under the same switches."""
-        return Choice(pick="recommended", options=self.options_under_ddp)
-
-    @property
-    def _same_job(self) -> dict[str, Any]:
-        steps = micro_batches(dict(self.options))
-        same = {"accumulation_steps": steps} if steps != 1 else {}
-        return same | {name: value for name, value in self.options if name == "optimize_ddp"}
+            same["find_unused_parameters"] = True
+        return tuple(sorted(same.items()))
 
     def told(self) -> dict[str, Any]:
         """The choice, for a provenance: the pick, its caps and every switch that is not at its default."""

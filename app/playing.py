@@ -161,24 +161,30 @@ def band(inputs: Inputs, options: Options = (), progress: Progress | None = None
     return sim.step_band(of.workload, of.hardware, caps, draws=draws, progress=progress)
 
 
+def default(inputs: Inputs, choice: Choice) -> Played:
+    """DDP's default, doing the job of ``choice``."""
+    return play(inputs, Choice(pick="default", options=choice.switches(inputs.workload)))
+
+
 def recommended(inputs: Inputs, choice: Choice, found: Recommendation) -> Played:
     """What ``found`` says to set for the job of ``choice``, played; or what it has already."""
-    options, setting, job = choice.options_under_ddp, found.setting, inputs.workload.job
+    options, setting, job = choice.switches(inputs.workload), found.setting, inputs.workload.job
     assert setting is not None
     if setting.pick == "recommended":
-        return play(inputs, choice.recommended)
+        return play(inputs, Choice(pick="recommended", options=options))
     if setting.pick == "cap":
         return play(inputs, Choice(pick="cap", cap_mb=setting.cap_mb, options=options))
     if found.against != DEFAULT_WORDS and job is not None:
         in_use = one(Assignment(bucket_indices=job.bucket_indices))
         return play(inputs, Choice(pick="given", given=in_use, options=options))
-    return play(inputs, Choice(pick="default", options=options))
+    return default(inputs, choice)
 
 
 def round_cap_mb(inputs: Inputs, choice: Choice) -> float | None:
     """The round cap to set, the same on every page; where none is, the one that comes nearest to it."""
-    found = tune(inputs, choice.options_under_ddp)
+    options = choice.switches(inputs.workload)
+    found = tune(inputs, options)
     if found.setting is not None and found.setting.cap_mb is not None:
         return found.setting.cap_mb
-    row = sim.round_cap(sweep(inputs, choice.options_under_ddp), found.plateau)
+    row = sim.round_cap(sweep(inputs, options), found.plateau)
     return None if row is None else row.bucket_cap_mb

@@ -3,7 +3,6 @@
 import re
 from typing import Any
 
-from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms, format_number, format_percent
@@ -115,14 +114,6 @@ def option_words(option: tuple[str, Any]) -> str:
     if isinstance(value, list | tuple):
         return f"{name}=[{', '.join(map(str, value))}]"
     return f"{name}={format_number(value, 6)}" if isinstance(value, float) else f"{name}={value}"
-
-
-def switches_beyond(assignment: Assignment, default: Assignment) -> list[str]:
-    """The switches of DDP that ``assignment`` has and ``default`` has not."""
-    if assignment.policy not in DDP_POLICIES:
-        return []
-    own, base = ({**one.ddp_kwargs, **one.settings} for one in (assignment, default))
-    return [option_words(one) for one in own.items() if one[0] not in {*CAP_KWARGS, *base}]
 
 
 def is_computed(hardware: Hardware) -> bool:

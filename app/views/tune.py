@@ -14,7 +14,7 @@ import streamlit as st
 
 import sim
 from app import playing, sources
-from app.choosing import Choice, WhatIf
+from app.choosing import Choice, Options, WhatIf
 from app.figures.compare import draw_breakdown
 from app.figures.sweep import draw_sweep
 from app.library import Library
@@ -84,14 +84,14 @@ def show(library: Library, source: Asked, validation: st.Page) -> None:
     if unlike is not None:
         st.warning(plain(unlike))
     sources.tell_inputs(given, source)
-    options = choice.options_under_ddp
+    options = choice.switches(inputs.workload)
     if choice.pick == "recommended":  # which has to be found first
         wait_for(partial(playing.best, inputs, options))
     shown = playing.play(inputs, choice)
     cap_stop, first_mb = float(st.session_state[CAP_SLIDER]), st.session_state["first"]
     state = State(measured=as_given, what_if=what_if, choice=choice, cap_stop=cap_stop, first_mb=first_mb)
     gain_place, strip = headline(state, shown)
-    default = playing.play(inputs, choice.default_for(inputs.workload))
+    default = playing.default(inputs, choice)
     draw_card(gain_place, gain_card(shown, default))
     step_timeline(state, shown)
 
@@ -106,44 +106,45 @@ def show(library: Library, source: Asked, validation: st.Page) -> None:
     with strip, told():
         search = partial(playing.tune, inputs, options)
         found = search() if playing.is_tuned(inputs, options) else wait_for(search)
-        under = under_words(options)
         answer = playing.recommended(inputs, choice, found)
-        _strip(found, choice, under)
+        _strip(found, choice, options)
         draw_card(gain_place, gain_card(shown, default, answer))
         with search_place:
             st.subheader("What would another cap do?")
             sweep_place = st.container()
-            _show_answer(inputs, found, answer, under, measured_words(agreement, answer, default))
+            _show_answer(
+                inputs, found, answer, under_words(options), measured_words(agreement, answer, default)
+            )
             _families(shown, found, choice)
             with sweep_place:  # last, as its band takes longer than all else
-                _sweep(inputs, choice, shown, found, under)
+                _sweep(inputs, choice, shown, found)
 
 
-def under_words(options: Sequence[tuple[str, Any]]) -> str:
+def under_words(options: Options) -> str:
     """The switches that an answer is found under; empty: none is set."""
     under = [*map(option_words, options)]
     return " and ".join([", ".join(under[:-1]), under[-1]] if len(under) > 1 else under)
 
 
-def _strip(found: Recommendation, choice: Choice, under: str) -> None:
+def _strip(found: Recommendation, choice: Choice, options: Options) -> None:
     """The answer in a line, with the button that shows it; before any figure."""
     assert found.setting is not None
     pick, cap_mb = found.setting.pick, found.setting.cap_mb
     is_cap_shown = choice.pick == "cap" and choice.cap_mb == cap_mb and choice.first_mb is None
     is_shown = is_cap_shown if pick == "cap" else choice.pick == pick
     with st.container(horizontal=True, vertical_alignment="center", border=True):
-        st.markdown(f"**{plain(answer_sentence(found, under))}**", width="stretch")
+        st.markdown(f"**{plain(answer_sentence(found, under_words(options)))}**", width="stretch")
         st.button(
             "Shown" if is_shown else "Apply the recommended",
             key="apply",
-            on_click=partial(tune_knobs.show_answer, pick, cap_mb if pick == "cap" else None, choice),
+            on_click=partial(tune_knobs.show_answer, pick, cap_mb if pick == "cap" else None, options),
             disabled=is_shown,
             type="primary",
             icon=":material/check:",
         )
         if pick == "recommended" and cap_mb is not None:
             label = f"Show bucket_cap_mb={format_number(cap_mb, 6)}".replace("_", "\\_")
-            turn = partial(tune_knobs.show_answer, "cap", cap_mb, choice)
+            turn = partial(tune_knobs.show_answer, "cap", cap_mb, options)
             st.button(label, key="apply_cap", on_click=turn, disabled=is_cap_shown)
 
 
@@ -155,8 +156,8 @@ def answer_sentence(found: Recommendation, under: str = "") -> str:
     return capital(f"under {under}, {words}." if under else f"{words}.")
 
 
-def _sweep(inputs: Inputs, choice: Choice, shown: Played, found: Recommendation, under: str) -> None:
-    options, setting = choice.options_under_ddp, found.setting
+def _sweep(inputs: Inputs, choice: Choice, shown: Played, found: Recommendation) -> None:
+    options, setting = choice.switches(inputs.workload), found.setting
     assert setting is not None
     points = playing.band.known(inputs, options)
     if points is None:
@@ -179,7 +180,7 @@ def _sweep(inputs: Inputs, choice: Choice, shown: Played, found: Recommendation,
     within = f"within {TOLERANCE:.0%} of the best"
     told += [f"Star: the {star}, a round one of those {within}."] if setting.cap_mb is not None else []
     told.append("Click a point to see its timeline above.")
-    told += [f"All of it is played under {under}."] if under else []
+    told += [f"All of it is played under {under_words(options)}."] if options else []
     told.append(band_words(points))
     st.caption(plain(" ".join(told)))
 
@@ -329,7 +330,7 @@ def _take_home(
     where_from = provenance(inputs, what_if.told(), choice=choice.told())
     name = file_safe(f"{inputs.workload.name}-{choice.words}")
 
-    options = choice.options_under_ddp
+    options = choice.switches(inputs.workload)
     searched_from = provenance(inputs, what_if.told(), switches=dict(options))
 
     def sweep() -> str:

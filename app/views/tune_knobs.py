@@ -233,22 +233,9 @@ def show_pick(pick: Pick, cap_mb: float | None = None) -> None:
         st.session_state["cap"], st.session_state["first"] = float(cap_mb), None
 
 
-def show_answer(pick: Pick, cap_mb: float | None, choice: Choice) -> None:
-    """Turn the knobs to the answer to ``choice``, under the switches that it was found under; for callbacks.
-
-    DDP's switches that ``choice`` does not show were turned for another assignment: they stay off.
-    """
-    shown: set[str] = set()
-
-    def look_up(switch: Knob) -> Any:
-        shown.add(switch.name)
-        return st.session_state.get(switch.name, switch.default)
-
-    read(choice.pick, look_up)
-    found_under = dict(choice.options_under_ddp)
-    for switch in DDP:
-        if switch.name not in shown:
-            st.session_state[switch.name] = found_under.get(switch.name, switch.default)
+def show_answer(pick: Pick, cap_mb: float | None, options: Options) -> None:
+    """Turn the knobs to an answer, and all of DDP's switches to those that it was found under; for callbacks."""
+    st.session_state.update({one.name: dict(options).get(one.name, one.default) for one in DDP})
     show_pick(pick, cap_mb)
 
 

@@ -27,7 +27,7 @@ from app.memo import digest, memo
 from app.playing import Inputs, Played
 from app.views.tune_knobs import CAP_SLIDER, CAP_STOPS, CAPPED_PICKS, SLIDERS, script
 from app.widgets import Card, ask, chart, draw_card
-from app.words import capital, estimated_sentence, plain, sentence, share, switches_beyond
+from app.words import capital, estimated_sentence, plain, sentence, share
 from sim.errors import SimError
 from sim.units import format_ms, format_percent
 
@@ -141,8 +141,8 @@ OVERLAP_WORDS = (
     "one collective is busy; of several micro-batches, in the last."
 )
 _GAIN = (
-    "Step under DDP's default minus step under the assignment shown, with as many micro-batches. Possible: "
-    "with what is recommended, under the switches set."
+    "Step under DDP's default minus step under the assignment shown, both with the switches that are set; of "
+    "a system of its own, with as many micro-batches. Possible: with what is recommended."
 )
 
 
@@ -171,8 +171,7 @@ def gain_card(shown: Played, default: Played | None, possible: Played | None = N
     value, words = "…", "of its step"
     if default is not None:
         base, step = default.report.step_ns, shown.report.step_ns
-        beyond = ", switches and all" if switches_beyond(shown.assignment, default.assignment) else ""
-        value, words = format_ms(base - step), f"{share(base - step, base)} of its step{beyond}"
+        value, words = format_ms(base - step), f"{share(base - step, base)} of its step"
         if possible is not None and possible.report.step_ns < step:
             words = f"possible: {format_ms(base - possible.report.step_ns)}"
     return Card(label="Gain against DDP's default", value=value, told=_GAIN, below=words)
@@ -330,7 +329,7 @@ def frame(state: State, shown: Played) -> dict[str, Any]:
     """
     data, as_measured = timeline_data(shown.timeline), state.as_measured
     until_ns = data.sync_end_ns
-    default = playing.play(state.inputs, state.choice.default_for(state.inputs.workload))
+    default = playing.default(state.inputs, state.choice)
     longest_ns = max(until_ns, as_measured.timeline.sync_end_ns if as_measured else 0)
     cards = (*step_cards(shown, as_measured), gain_card(shown, default))
     return {
