@@ -112,9 +112,8 @@ def show(library: Library, source: Asked, validation: st.Page) -> None:
         with search_place:
             st.subheader("What would another cap do?")
             sweep_place = st.container()
-            _show_answer(
-                inputs, found, answer, under_words(options), measured_words(agreement, answer, default)
-            )
+            measured = measured_words(agreement, answer, default)
+            _show_answer(inputs, found, answer, under_words(options), measured)
             _families(shown, found, choice)
             with sweep_place:  # last, as its band takes longer than all else
                 _sweep(inputs, choice, shown, found)

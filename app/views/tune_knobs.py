@@ -234,7 +234,7 @@ def show_pick(pick: Pick, cap_mb: float | None = None) -> None:
 
 
 def show_answer(pick: Pick, cap_mb: float | None, options: Options) -> None:
-    """Turn the knobs to an answer, and all of DDP's switches to those that it was found under; for callbacks."""
+    """Turn the knobs to an answer, and DDP's switches to those that it was found under; for callbacks."""
     st.session_state.update({one.name: dict(options).get(one.name, one.default) for one in DDP})
     show_pick(pick, cap_mb)
 

@@ -141,7 +141,7 @@ def test_under_switches_like_is_compared_with_like(
     caps = [row.bucket_cap_mb for row in rows if row.bucket_cap_mb is not None]
     possible = step(sim.assign(workload, bucket_cap_mb=drawn(page, "recommended cap")["x"][0], **options))
     assert possible <= 1.01 * min(step(sim.assign(workload, bucket_cap_mb=cap, **options)) for cap in caps)
-    base = sim.assign(workload, accumulation_steps=options.get("accumulation_steps", 1))
+    base = sim.assign(workload, **options)
     card = next(found for found in page.metric if found.label == "Gain against DDP's default")
     assert card.delta == f"possible: {format_ms(step(base) - possible)}"
     curve, (shown,) = drawn(page, "bucket_cap_mb"), drawn(page, "shown")["y"]
