@@ -5,7 +5,7 @@ Terminal, Markdown and page show the same ones: ``texts`` and ``markdown`` as wo
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Generic, TypeVar
 
 from sim.units import NS_PER_MS, format_size, in_ms
@@ -26,6 +26,11 @@ class Column(Generic[Row]):
         """The value of a row in words."""
         value = self.get(row)
         return "-" if value is None else format(value, self.spec)
+
+
+def by_place(*names: str) -> tuple[Column[Any], ...]:
+    """Columns of rows that are tuples of words."""
+    return tuple(Column(name, itemgetter(place)) for place, name in enumerate(names))
 
 
 def plain(name: str, field: str, help: str = "") -> Column[Any]:
@@ -149,5 +154,5 @@ SCALING: tuple[Column[Any], ...] = (
     Column("proved", lambda row: "yes" if row.proved_optimal else "no"),
     ms("exposed", "cap_exposed_comm_ns"),
     percent("efficiency", "cap_efficiency"),
-    plain("bucket_cap_mb", "bucket_cap_mb"),
+    Column("bucket_cap_mb", attrgetter("bucket_cap_mb"), ".6g"),
 )

@@ -4,17 +4,19 @@ from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from sim.cli import doctor, importing, judging, machines, measuring, predicting, running, tuning, validating
-from sim.cli.doctor import CALIBRATE, RECORD, REPLAY, TUNE
 
-EXPORT = "bucketsim export workload.json --assignment assignment.json --as snippet"
 _LOOP = (
-    ("when is each gradient ready?", RECORD),
-    ("what does the link carry?", CALIBRATE),
-    ("which buckets are best, and is it worth it?", TUNE),
-    ("what goes into the training script?", EXPORT),
-    ("is it true, on real ranks?", REPLAY),
+    ("when is each gradient ready?", doctor.RECORD),
+    ("what does the link carry?", doctor.CALIBRATE),
+    ("which buckets are best, and is it worth it?", doctor.TUNE),
+    (
+        "what goes into the training script?",
+        "bucketsim export workload.json --assignment assignment.json --as snippet",
+    ),
+    ("is it true, on real ranks?", doctor.REPLAY),
 )
 _NEXT = (
     "next: bucketsim demo (all of it on a bundled recording), bucketsim doctor (what this machine can run), "
@@ -29,15 +31,35 @@ _PANELS: dict[str, tuple[Any, ...]] = {
     ),
     "Real ranks": (validating.ab, judging.agree, measuring.gather, running.box),
 }
+
+
+def _without_values(parameters: list[Any]) -> list[Any]:
+    """Flags, ``--help`` among them, take no value in their help."""
+    for one in parameters:
+        one.metavar = "" if getattr(one, "is_flag", False) else one.metavar
+    return parameters
+
+
+class _Command(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_values(super().get_params(ctx))
+
+
+class _Commands(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_values(super().get_params(ctx))
+
+
 app = typer.Typer(
     name="bucketsim",
+    cls=_Commands,
     help="Finds the gradient buckets that make a DistributedDataParallel job fastest, and says why.",
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 for panel, commands in _PANELS.items():
     for command in commands:
-        app.command(command.__name__.rstrip("_"), rich_help_panel=panel)(command)
+        app.command(command.__name__.rstrip("_"), cls=_Command, rich_help_panel=panel)(command)
 
 
 def _version(wanted: bool) -> None:
@@ -49,10 +71,9 @@ def _version(wanted: bool) -> None:
 @app.callback(invoke_without_command=True)
 def _options(
     context: typer.Context,
-    debug: Annotated[bool, typer.Option("--debug", metavar="", help="Show tracebacks of errors.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
     show_version: Annotated[
-        bool,
-        typer.Option("--version", metavar="", callback=_version, is_eager=True, help="Print the version."),
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Record what backward does, predict, tune, replay on real ranks, compare on screen."""

@@ -11,10 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sim.cli.options import AsJson
-from sim.cli.printing import emit, print_table, say, suggest
+from sim.cli import options
+from sim.cli.printing import emit, say, suggest, table
+from sim.columns import by_place
 from sim.errors import MachineError
-from sim.formats.documents import json_text
 from sim.machine import cpu_model
 
 PACKAGES = ("bucketsim", "torch", "simpy", "networkx", "plotly", "streamlit", "numpy", "playwright")
@@ -65,142 +65,96 @@ class Diagnosis:
 class Step(NamedTuple):
     """One step of the loop: what to run; where ``reason`` says why it is not possible, what to do instead."""
 
-    name: str
+    possible: bool
     reason: str | None
     run: str
 
-    @property
-    def possible(self) -> bool:
-        """Whether this machine can make the step."""
-        return self.reason is None
-
-
-class _Need(NamedTuple):
-    """What a step takes: ``obstacle`` says what is in its way (None: nothing), ``remedy`` what helps."""
-
-    obstacle: Callable[[Diagnosis], str | None]
-    remedy: Callable[[Diagnosis], str] | str
-
 
 def _of_torch(machine: Diagnosis) -> str | None:
-    if machine.torch_obstacle is not None:
-        return machine.torch_obstacle
     said = machine.versions["torch"] or ""
-    is_old = tuple(map(int, said.split(".")[:2])) < _OLDEST_TORCH
-    return f"torch {said} is too old" if is_old else None
+    is_old = machine.torch_obstacle is None and tuple(map(int, said.split(".")[:2])) < _OLDEST_TORCH
+    return f"torch {said} is too old" if is_old else machine.torch_obstacle
 
 
-def _of_gpu(machine: Diagnosis) -> str | None:
-    if machine.gpus:
-        return None
-    if not machine.nvidia_driver:
-        return "no GPU"
-    if machine.cuda is None:
-        return f"torch {machine.versions['torch']} is built without CUDA"
-    return "torch sees no GPU though nvidia-smi is here"
-
-
-def _for_gpu(machine: Diagnosis) -> str:
-    if not machine.nvidia_driver:
-        return f"instead: {REPLAY}"
-    return _REINSTALL_TORCH if machine.cuda is None else "look at nvidia-smi and CUDA_VISIBLE_DEVICES"
-
-
-def _backend(name: str) -> _Need:
-    def obstacle(machine: Diagnosis) -> str | None:
-        lacks = name not in machine.backends
-        return f"torch {machine.versions['torch']} is built without {name}" if lacks else None
-
-    return _Need(obstacle, _REINSTALL_TORCH)
-
-
-def _missing(machine: Diagnosis) -> str:
-    return " ".join(name for name in ("numpy", "simpy", "networkx") if machine.versions.get(name) is None)
-
-
-def _for_box(machine: Diagnosis) -> str:
-    remedy = "start the container with --privileged" if machine.root else "run as root"
-    return f"{remedy if machine.iproute2 else 'apt-get install iproute2'}, or: {REPLAY}"
-
-
-_TORCH = _Need(_of_torch, lambda machine: _REINSTALL_TORCH if machine.versions["torch"] else _INSTALL_TORCH)
-_TUNING = _Need(
-    lambda machine: f"{_missing(machine)} missing" if _missing(machine) else None,
-    lambda machine: f"pip install {_missing(machine)}",
-)
-_LINUX = _Need(
-    lambda machine: None if machine.platform == "linux" else f"real ranks need Linux, not {machine.platform}",
-    "run on Linux",
-)
-_INJECTION = _Need(
-    lambda machine: (
-        f"torch {machine.versions['torch']} lacks {', '.join(machine.missing_for_injection)} for free "
-        f"bucket_indices"
-        if machine.missing_for_injection
-        else None
+# What a step takes: what is in its way, if anything is, and what helps.
+_NEEDS: dict[str, tuple[Callable[[Diagnosis], str | bool | None], str]] = {
+    "Linux": (lambda at: at.platform != "linux" and "real ranks need Linux", "run on Linux"),
+    "torch": (_of_torch, _INSTALL_TORCH),
+    "gloo": (lambda at: "gloo" not in at.backends and "torch is built without gloo", _REINSTALL_TORCH),
+    "nccl": (lambda at: "nccl" not in at.backends and "torch is built without nccl", _REINSTALL_TORCH),
+    "buckets": (
+        lambda at: bool(at.missing_for_injection) and f"torch lacks {', '.join(at.missing_for_injection)}",
+        _INSTALL_TORCH,
     ),
-    _INSTALL_TORCH,
-)
-_BOX = _Need(lambda machine: machine.box_obstacle, _for_box)
-_GPU = _Need(_of_gpu, _for_gpu)
-_GPUS = _Need(
-    lambda machine: (
-        "1 GPU; several ranks on one GPU: gloo only, not NCCL" if len(machine.gpus) == 1 else None
-    ),
-    f"instead: {REPLAY}",
-)
-_RANKS = (_LINUX, _TORCH, _backend("gloo"))
-
-
-def loop_steps(machine: Diagnosis) -> tuple[Step, ...]:
-    """Each step of the loop in order, with what makes it possible or what stands in its way."""
-    gpus = len(machine.gpus)
-    ab = f"bucketsim ab MODULE:FACTORY --device cuda --ranks {gpus} --assignment assignment.json"
-    steps: dict[str, tuple[tuple[_Need, ...], str]] = {
-        "record": ((_TORCH,), RECORD.replace(" -o", " --device cuda -o") if gpus else RECORD),
-        "calibrate": (_RANKS, f"bucketsim calibrate --ranks {max(2, gpus)} -o hardware.json"),
-        "tune": ((_TUNING,), TUNE),
-        "validate_loopback": ((*_RANKS, _INJECTION), REPLAY),
-        "validate_box": ((*_RANKS, _INJECTION, _BOX), f"{_REPLAY} --box 2 --rate 4gbit -o measured"),
-        "validate_nccl": ((_TORCH, _GPU, _backend("nccl"), _GPUS), ab),
-        # one rank whose wire is a curve on side streams: everything but the wire is real
-        "validate_one_gpu": (
-            (*_RANKS, _INJECTION, _GPU),
-            f"{_REPLAY} --link emulated --device cuda -o measured",
+    "tuner": (
+        lambda at: (
+            any(at.versions.get(name) is None for name in ("numpy", "simpy", "networkx"))
+            and "a package of the tuner is missing"
         ),
-    }
-    made = []
-    for name, (needs, run) in steps.items():
-        first = next((need for need in needs if need.obstacle(machine)), None)
-        if first is None:
-            made.append(Step(name, None, run))
-        else:
-            remedy = first.remedy if isinstance(first.remedy, str) else first.remedy(machine)
-            made.append(Step(name, first.obstacle(machine), remedy))
-    return tuple(made)
+        "pip install numpy simpy networkx",
+    ),
+    "box": (
+        lambda at: at.box_obstacle,
+        f"be root, with iproute2 (in a container: start it with --privileged), or: {REPLAY}",
+    ),
+    "GPU": (
+        lambda at: not at.gpus and "torch sees no GPU",
+        f"look at nvidia-smi, CUDA_VISIBLE_DEVICES and torch.version.cuda, or: {REPLAY}",
+    ),
+    "GPUs": (
+        lambda at: len(at.gpus) == 1 and "NCCL needs a GPU a rank, and here is one",
+        f"instead: {REPLAY}",
+    ),
+}
+_RANKS = ("Linux", "torch", "gloo")
+_LOOP: dict[str, tuple[tuple[str, ...], str]] = {
+    "record": (("torch",), RECORD),
+    "calibrate": (_RANKS, "bucketsim calibrate --ranks {ranks} -o hardware.json"),
+    "tune": (("tuner",), TUNE),
+    "validate_loopback": ((*_RANKS, "buckets"), REPLAY),
+    "validate_box": ((*_RANKS, "buckets", "box"), f"{_REPLAY} --box 2 --rate 4gbit -o measured"),
+    "validate_nccl": (
+        ("torch", "GPU", "nccl", "GPUs"),
+        "bucketsim ab MODULE:FACTORY --device cuda --ranks {ranks} --assignment assignment.json",
+    ),
+    # one rank whose wire is a curve on side streams: everything but the wire is real
+    "validate_one_gpu": (
+        (*_RANKS, "buckets", "GPU"),
+        f"{_REPLAY} --link emulated --device cuda -o measured",
+    ),
+}
 
 
-def doctor(as_json: AsJson = False) -> None:
+def loop_steps(machine: Diagnosis) -> dict[str, Step]:
+    """Each step of the loop by name, in order, with what makes it possible or what stands in its way."""
+    steps = {}
+    for name, (needs, run) in _LOOP.items():
+        in_the_way = ((_NEEDS[need][0](machine), _NEEDS[need][1]) for need in needs)
+        reason, helps = next((one for one in in_the_way if one[0]), (None, ""))
+        run = run.format(ranks=max(2, len(machine.gpus)))
+        steps[name] = Step(not reason, str(reason) if reason else None, helps or run)
+    return steps
+
+
+def doctor(as_json: options.AsJson = False) -> None:
     """Say what this machine has, and which steps of the loop can run here; exit 1 if the loop cannot."""
     machine = diagnose()
     steps = loop_steps(machine)
-    broken = next((step for step in steps if step.name in _BY_CPU and not step.possible), None)
+    broken = next((name for name in _BY_CPU if not steps[name].possible), None)
     if as_json:
-        loop = {
-            step.name: {"possible": step.possible, "reason": step.reason, "run": step.run} for step in steps
-        }
+        loop = {name: step._asdict() for name, step in steps.items()}
         found = {"loop": loop, "closes": broken is None, "cautions": cautions(machine)}
-        emit(json_text({"schema_version": 1, "kind": "diagnosis", **asdict(machine), **found}))
+        emit({"schema_version": 1, "kind": "diagnosis", **asdict(machine), **found})
     else:
-        print_table("this machine", ["what", "found"], _rows(machine))
+        table("this machine", by_place("what", "found"), _rows(machine).items(), words=["found"])
         say("")
-        for step in steps:
+        for name, step in steps.items():
             can = "yes:" if step.possible else f"no: {step.reason};"
-            say(f"{step.name.replace('_', ' ')}: {can} {step.run}")
+            say(f"{name.replace('_', ' ')}: {can} {step.run}")
         for caution in cautions(machine):
             say(f"mind: {caution}")
     if broken is not None:
-        told = f"{broken.name}: {broken.reason}; {broken.run}"
+        told = f"{broken}: {steps[broken].reason}; {steps[broken].run}"
         raise MachineError(f"doctor: the loop cannot close here: {told}")
     if not as_json:
         say("the loop can close here: record, calibrate, tune, validate over gloo")
@@ -260,27 +214,21 @@ def _box_obstacle() -> str | None:
         return str(error)
 
 
-def _rows(machine: Diagnosis) -> list[list[str]]:
-    def yes(holds: bool, otherwise: str = "") -> str:
-        return "yes" if holds else f"no: {otherwise}" if otherwise else "no"
-
-    lacking = ", ".join(machine.missing_for_injection)
-    rows = {name: found or "missing" for name, found in machine.versions.items()}
+def _rows(machine: Diagnosis) -> dict[str, str]:
     cores = "" if machine.cores is None else f"{machine.cores} cores, "
     load = "" if machine.load is None else f", load {machine.load:.2f}"
+    rows = {name: found or "missing" for name, found in machine.versions.items()}
     rows |= {"processor": machine.cpu, "processors": f"{cores}{machine.threads} threads{load}"}
     if machine.torch_obstacle is not None:
         rows["torch"] = machine.torch_obstacle
-    else:
-        rows |= {name: yes(there, "needs a newer torch") for name, there in machine.keywords.items()}
-        rows["free bucket_indices"] = yes(not lacking, f"lacks {lacking}")
-        rows["backends"] = ", ".join(machine.backends) or "none"
-        rows |= {"nccl": machine.nccl or "no", "CUDA of torch": machine.cuda or "none"}
-        rows |= {f"GPU {number}": gpu for number, gpu in enumerate(machine.gpus)} or {"GPUs": "none"}
-    rows["cluster in a box"] = yes(machine.box_obstacle is None, machine.box_obstacle or "")
-    if machine.versions["playwright"] is not None:
-        rows["chromium"] = machine.chromium or "missing"
-    return [[name, found] for name, found in rows.items()]
+    rows |= {name: "yes" if there else "no: needs a newer torch" for name, there in machine.keywords.items()}
+    rows |= {"lacks for free bucket_indices": ", ".join(machine.missing_for_injection) or "nothing"}
+    rows |= {"backends": ", ".join(machine.backends) or "none", "nccl": machine.nccl or "no"}
+    rows |= {"CUDA of torch": machine.cuda or "none", "GPUs": "; ".join(machine.gpus) or "none"}
+    return rows | {
+        "cluster in a box": machine.box_obstacle or "yes",
+        "chromium": machine.chromium or "missing",
+    }
 
 
 def cautions(machine: Diagnosis) -> list[str]:

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 import sim
-from sim.cli.options import AsJson, MaxError, argument, flag
+from sim.cli import options
+from sim.cli.options import argument, flag
 from sim.cli.printing import emit, line, note, say, suggest, table
 from sim.columns import CANDIDATES, RECORDS, markdown, ms
-from sim.formats.documents import json_text
+from sim.nouns.measurement import Record
 from sim.telling import tell_best, tell_rule, tell_tested, tell_verdict
 from sim.units import format_ms, format_number, format_percent
 
 if TYPE_CHECKING:
-    from sim.truth.scoring import Agreement, BucketEnd
+    from sim.truth.scoring import Agreement
 
-MISSED = 3
+_MISSED = 3
 _INTERVALS = ("step_low_ns", "step_high_ns", "exposed_low_ns", "exposed_high_ns")
 _PARTS = ("compute", "copy", "launch", "communication", "wait")  # of an error, by mechanism
 
@@ -32,12 +33,10 @@ class Scored(NamedTuple):
 
 
 def agree(
-    directories: list[Path] = argument(
-        "Directories of measured records, or that hold some.", "RECORD...", default=...
-    ),
-    max_error: MaxError = None,
+    directories: list[Path] = argument("Directories of measured records, or that hold some.", "RECORD..."),
+    max_error: options.MaxError = None,
     as_markdown: bool = flag("A Markdown table on stdout, a row a record.", "--markdown"),
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Compare measured records with what this version of bucketsim predicts."""
     if as_markdown and as_json:
@@ -45,7 +44,7 @@ def agree(
     # at or below each directory, once each; a directory without any is kept, to be refused
     records = list(dict.fromkeys(path for one in directories for path in sim.find_records(one) or [one]))
     if as_markdown:
-        scores = [_score(record, attributed=False) for record in records]
+        scores = [score(sim.load_record(path), attributed=False) for path in records]
         emit(markdown(RECORDS, [scored.agreement for scored in scores]))
         _gate(scores, max_error)
     else:
@@ -54,21 +53,21 @@ def agree(
 
 def judge(directories: Sequence[Path], max_error: float | None, as_json: bool) -> None:
     """Score records and say so; exit 3 where a worst error is beyond ``max_error`` percent."""
-    scores = [_score(directory) for directory in directories]
+    scores = [score(sim.load_record(path)) for path in directories]
     if as_json:
-        found = [_document(scored) for scored in scores]
-        emit(json_text(found if len(found) > 1 else found[0]))
+        found = [_document(scored.agreement) for scored in scores]
+        emit(found if len(found) > 1 else found[0])
     elif len(scores) > 1:
         _print_several(scores)
     else:
-        _print_one(scores[0])
+        print_one(scores[0])
     _gate(scores, max_error)
     if not as_json:
         suggest(line("dash", "--watch", os.path.commonpath(directories)))
 
 
-def _score(directory: Path, attributed: bool = True) -> Scored:
-    record = sim.load_record(directory)
+def score(record: Record, attributed: bool = True) -> Scored:
+    """The record against today's predictions; ``attributed``: with where the errors come from."""
     incomplete = tuple(one.name for one in record.measurements if not one.complete)
     return Scored(sim.agreement(record, attributed=attributed), incomplete)
 
@@ -79,38 +78,36 @@ def _gate(scores: Sequence[Scored], max_error: float | None) -> None:
     It is the worst step error, and of a trace, whose step is predicted from itself, the median error of the
     ends of buckets: where none can be told, nothing has been shown to be within.
     """
-    missed = []
+    missed = 0
     for one in (scored.agreement for scored in scores if max_error is not None):
         is_trace = one.passed is None
         error = one.median_bucket_end_error if is_trace else one.worst_step_error
-        if max_error is not None and (error is None or error > max_error / 100):
-            told = "cannot be told"
-            if error is not None:
-                told = f"{format_percent(error, 2)} > {format_number(max_error, 6)} %"
-            what = "median error of bucket ends" if is_trace else "worst step error"
-            missed.append(f"missed: {f'{one.name}: ' if len(scores) > 1 else ''}{what} {told}")
-    for told in missed:
-        note(told)
+        if max_error is None or (error is not None and error <= max_error / 100):
+            continue
+        missed += 1
+        told = "cannot be told"
+        if error is not None:
+            told = f"{format_percent(error, 2)} > {format_number(max_error, 6)} %"
+        what = "median error of bucket ends" if is_trace else "worst step error"
+        note(f"missed: {f'{one.name}: ' if len(scores) > 1 else ''}{what} {told}")
     if missed:
-        raise typer.Exit(MISSED)
+        raise typer.Exit(_MISSED)
 
 
-def _document(scored: Scored) -> dict[str, Any]:
-    """What ``agree --json`` prints for one record; intervals of too few steps are none."""
+def _document(agreement: "Agreement") -> dict[str, Any]:
+    """What ``agree --json`` prints for one record; intervals of too few steps or iterations are none."""
     rows = [
         {
             **asdict(row),
             **({} if row.has_interval else dict.fromkeys(_INTERVALS)),
-            "bucket_ends": [bucket_end_document(end) for end in row.bucket_ends],
+            "bucket_ends": [
+                asdict(end) | ({} if end.has_interval else {"low_ns": None, "high_ns": None})
+                for end in row.bucket_ends
+            ],
         }
-        for row in scored.agreement.rows
+        for row in agreement.rows
     ]
-    return {**asdict(scored.agreement), "rows": rows}
-
-
-def bucket_end_document(end: "BucketEnd") -> dict[str, Any]:
-    """The end of a bucket as JSON; of too few iterations without an interval."""
-    return asdict(end) | ({} if end.has_interval else {"low_ns": None, "high_ns": None})
+    return {**asdict(agreement), "rows": rows}
 
 
 def _print_several(scores: Sequence[Scored]) -> None:
@@ -118,20 +115,14 @@ def _print_several(scores: Sequence[Scored]) -> None:
     table(f"{len(scores)} records: measured against predicted", RECORDS[:6], agreements)
     table("", (RECORDS[0], *RECORDS[6:]), agreements)
     say("errors are medians but for the worst, of the step; ends: of buckets; ~: within noise")
-    judged = [scored.agreement for scored in scores if scored.agreement.passed is not None]
-    rules = dict.fromkeys(one.rule for one in judged)
-    for rule in rules:
-        names = [one.name for one in judged if one.rule == rule]
-        of = f" of {', '.join(names)}" if len(rules) > 1 else ""
-        say(f"rule{of}: {rule}")
+    for rule in dict.fromkeys(one.rule for one in agreements):
+        say(f"rule of {', '.join(one.name for one in agreements if one.rule == rule)}: {rule}")
     for scored in scores:
-        if scored.agreement.passed is None:
-            say(f"{scored.agreement.name}: {scored.agreement.rule}")
         if scored.incomplete:
             say(f"{scored.agreement.name}: incomplete: {', '.join(scored.incomplete)}")
 
 
-def _print_one(scored: Scored) -> None:
+def print_one(scored: Scored) -> None:
     """One record, all its candidates."""
     agreement = scored.agreement
     rows = sorted(agreement.rows, key=lambda row: row.measured_step_ns)

@@ -10,9 +10,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
-from typing import Any, TextIO, cast
+from typing import Any
 
 _INTERRUPTED = 130
 
@@ -24,14 +24,14 @@ def main() -> None:
     # are imported, and three times when all is done, would take 0.4 s.
     gc.set_threshold(50_000, 20, 50)
     atexit.register(gc.freeze)
-    with _on_ctrl_c(_leave), guarded_streams():
-        _main()
+    with _on_ctrl_c(_leave), _streams() as stdout:
+        _main(stdout)
 
 
-def _main() -> None:
+def _main(stdout: "_Stream") -> None:
     # Half a second of imports with nothing to clean up: here, for Ctrl-C to be heard before.
     from sim.cli.printing import fail, note, telling_of_compilation
-    from sim.errors import SimError
+    from sim.errors import MachineError, SimError
 
     # What follows -- is another command's.
     ours = sys.argv[: sys.argv.index("--")] if "--" in sys.argv else sys.argv
@@ -42,7 +42,14 @@ def _main() -> None:
         sys.argv = [sys.argv[0], "--debug", *kept, *sys.argv[len(ours) :]]
     try:
         with telling_of_compilation():
-            _answer()
+            try:
+                _answer()
+            finally:
+                sys.stdout.flush()
+                if isinstance(stdout.fault, BrokenPipeError):  # the reader has enough, as head has
+                    raise SystemExit(128 + signal.SIGPIPE) from None
+                if stdout.fault is not None:
+                    raise MachineError(f"stdout: cannot be written: {stdout.fault.strerror}") from None
     except (SimError, OSError) as error:
         if debug:
             raise
@@ -60,11 +67,8 @@ def _main() -> None:
 def _answer() -> None:
     from sim.cli.commands import app
 
-    try:
-        with _on_ctrl_c(signal.default_int_handler):
-            app(prog_name="bucketsim")
-    finally:
-        sys.stdout.flush()  # that it did not arrive can be told now, and not at the interpreter's end
+    with _on_ctrl_c(signal.default_int_handler):
+        app(prog_name="bucketsim")
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
@@ -83,67 +87,36 @@ def _on_ctrl_c(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None
         signal.signal(signal.SIGINT, before)
 
 
-@contextmanager
-def guarded_streams() -> Iterator[None]:
-    """UTF-8 on both; what stdout does not take is a ``MachineError``, and what stderr does not is dropped.
+class _Stream(io.FileIO):
+    """Stdout or stderr, which never raises: the first ``fault`` is kept, and what comes after it is lost."""
 
-    A reader of stdout that is gone ends the command quietly, with the exit code of ``SIGPIPE``.
-    """
+    fault: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.fault = self.fault or error
+            return len(data)
+
+
+@contextmanager
+def _streams() -> Iterator[_Stream]:
+    """UTF-8 on both, whose faults end no command; yields stdout's."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
-        except OSError:  # closed: it would become the first file that is opened, and take what is printed
-            os.open(os.devnull, os.O_RDWR)
+        except OSError:  # closed: the first file that is opened would take its place, and what is printed
+            os.open(os.devnull, os.O_RDONLY)
     before = sys.stdout, sys.stderr
-    for stream in before:
-        if isinstance(stream, io.TextIOWrapper):
+    stdout, stderr = (_Stream(descriptor, "w", closefd=False) for descriptor in (1, 2))
+    for name, raw in (("stdout", stdout), ("stderr", stderr)):
+        if getattr(sys, name) is None or isinstance(getattr(sys, name), io.TextIOWrapper):
             # JSON is UTF-8 wherever it goes, and no name may break what only shows it.
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    sys.stdout = cast(TextIO, _Guarded(before[0], "stdout"))
-    sys.stderr = cast(TextIO, _Guarded(before[1], None))
+            how: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace"}
+            text = io.TextIOWrapper(io.BufferedWriter(raw), line_buffering=raw.isatty(), **how)
+            setattr(sys, name, text)
     try:
-        yield
+        yield stdout
     finally:
         sys.stdout, sys.stderr = before
-
-
-class _Guarded:
-    """A stream whose faults are told by ``name``; those of stderr, which has none, nobody could be told."""
-
-    def __init__(self, stream: TextIO | None, name: str | None) -> None:
-        self._stream = io.StringIO() if stream is None else stream
-        self._is_closed = stream is None
-        self._name = name
-
-    def __getattr__(self, attribute: str) -> Any:
-        return getattr(self._stream, attribute)
-
-    def write(self, text: str) -> int:
-        if self._is_closed and self._name is not None:
-            from sim.errors import MachineError
-
-            raise MachineError(f"{self._name}: is closed; give it a terminal, a file or a pipe")
-        try:
-            return self._stream.write(text)
-        except OSError as error:
-            self._lose(error)
-            return len(text)
-
-    def flush(self) -> None:
-        try:
-            self._stream.flush()
-        except OSError as error:
-            self._lose(error)
-
-    def _lose(self, error: OSError) -> None:
-        """Let go of what is held back, which would fail again at the interpreter's end, and say so."""
-        with suppress(OSError):  # of a stream in memory
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
-        if self._name is not None:
-            if isinstance(error, BrokenPipeError):  # the reader has enough, as head has
-                raise SystemExit(128 + signal.SIGPIPE) from None
-            from sim.errors import MachineError
-
-            raise MachineError(f"{self._name}: cannot be written: {error.strerror or error}") from None

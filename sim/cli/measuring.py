@@ -1,38 +1,16 @@
 """record, estimate, calibrate, gather: what is measured on this machine, or by ranks that others start."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 import sim
+from sim.cli import options, printing
 from sim.cli.judging import judge
-from sim.cli.options import (
-    MEASURING,
-    MODEL,
-    MS,
-    PAIR,
-    RATES,
-    TIMES,
-    WHERE,
-    Arguments,
-    AsJson,
-    Dtype,
-    Kind,
-    MaxError,
-    Pair,
-    argument,
-    as_dict,
-    choice,
-    file_option,
-    flag,
-    option,
-    shared,
-    write,
-    write_measured,
-)
-from sim.cli.printing import WORKLOAD, emit, emit_noun, note, progress, say, suggest, to_calibrate, to_tune
+from sim.cli.options import MS, Kind, Pair, argument, as_dict, choice, file_option, flag, option, shared
+from sim.cli.printing import emit, note, progress, say, suggest
 from sim.errors import MachineError
 from sim.formats.files import check_directory, check_writable
 from sim.nouns.gpus import GPUS
@@ -53,15 +31,14 @@ _DEVICE = (
     "Where tensors lie and backward runs. Default: as the workload says that the job does; where nothing "
     "says it, on GPUs where there are enough."
 )
-Box = Annotated[int | None, shared(_BOX)]
-Rate = Annotated[Sequence[int] | None, shared(_RATE, kind=RATES)]
 Ranks = Annotated[int, shared(_RANKS)]
-Prepare = Annotated[bool, shared(_PREPARE, "--prepare", metavar="", panel=WHERE)]
-Device = Annotated[str | None, shared(_DEVICE, kind=choice("cpu", "cuda"), panel=WHERE)]
+Box = Annotated[int | None, shared(_BOX)]
+Rate = Annotated[Sequence[int] | None, shared(_RATE, kind=options.RATES)]
+Prepare = Annotated[bool, shared(_PREPARE, "--prepare", panel=options.WHERE)]
+Device = Annotated[str | None, shared(_DEVICE, kind=choice("cpu", "cuda"), panel=options.WHERE)]
 Backend = Annotated[
-    str | None, shared("Default: gloo on cpu, nccl on cuda.", kind=choice("gloo", "nccl"), panel=WHERE)
+    Any, shared("Default: gloo on cpu, nccl on cuda.", kind=choice("gloo", "nccl"), panel=options.WHERE)
 ]
-Mode = Literal["paced", "model"]
 
 
 def place_of(ranks: int, box: int | None, rate: Sequence[int] | None) -> "Place":
@@ -74,7 +51,7 @@ def place_of(ranks: int, box: int | None, rate: Sequence[int] | None) -> "Place"
 
 def choose_device(
     asked: str | None, job: str | None, ranks: int, *, elsewhere: bool = False, only_cpu: bool = False
-) -> str:
+) -> Any:
     """Where tensors lie: as ``asked``, else as the ``job`` has it, where that can be; said if not obvious.
 
     Args:
@@ -91,10 +68,9 @@ def choose_device(
     elif only_cpu:
         device, why = "cpu", "these options take gloo; the job itself was recorded on cuda"
     elif job or gpus:
-        device = "cpu"
-        why = (
-            f"{ranks} ranks need a GPU each, of which torch sees {gpus} here: this is gloo between CPU "
-            f"tensors, and says nothing of a link between GPUs"
+        device, why = (
+            "cpu",
+            f"{ranks} ranks need a GPU each, of which torch sees {gpus} here; no link of GPUs",
         )
     elif elsewhere:
         device, why = "cpu", "torch sees no GPU here; for ranks that have one give --device cuda"
@@ -104,7 +80,7 @@ def choose_device(
     return device
 
 
-def device_of_model(asked: str | None, job: str | None, *, elsewhere: bool = False) -> str:
+def device_of_model(asked: str | None, job: str | None, *, elsewhere: bool = False) -> Any:
     """``choose_device`` of one's own model. Raises ``MachineError``: on the CPU it would be another job."""
     if asked is None and job == "cuda" and not elsewhere and not _gpus_here():
         raise MachineError(
@@ -138,16 +114,15 @@ def record(
         "An importable function that returns (model, batch), with model(*batch) a scalar loss, or a callable "
         "that runs one training step; such as my.module:factory.",
         "MODULE:FACTORY",
-        default=...,
     ),
     output: Path = file_option("Write the workload here."),
-    arg: Arguments = None,
+    arg: options.Arguments = None,
     name: str | None = option("Name of the workload; default: the class of the model."),
     device: Device = None,
-    dtype: Dtype = None,
+    dtype: options.Dtype = None,
     repeats: int = option("Iterations that are recorded.", default=10),
     warmup: int = option("Iterations before these, which are not.", default=3),
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Run a real model and write down when backward makes each gradient ready."""
     from sim.recorder.factory import load_factory
@@ -167,67 +142,57 @@ def record(
             factory_spec=factory,
             arguments=arguments,
         )
-    write_measured(output, sim.to_text(workload))
     _tell_workload(workload, output, as_json)
 
 
 def estimate(
-    factory: str = argument(
-        "An importable function that returns (model, batch).", "MODULE:FACTORY", default=...
-    ),
+    factory: str = argument("An importable function that returns (model, batch).", "MODULE:FACTORY"),
     output: Path = file_option("Write the workload here."),
-    words: list[Pair] | None = argument("Arguments of the factory.", "[KEY=VALUE]...", kind=PAIR),
-    arg: Arguments = None,
+    words: list[Pair] | None = argument(
+        "Arguments of the factory.", "[KEY=VALUE]...", default=None, kind=options.PAIR
+    ),
     backward_ms: int | None = option("Backward without communication, as measured.", kind=MS),
     forward_ms: int | None = option(
-        "Forward; left out: computed from backward by their FLOPs and bytes.", panel=TIMES, kind=MS
+        "Forward; left out: computed from backward by their FLOPs and bytes.", kind=MS
     ),
     optimizer_ms: int | None = option(
-        "Optimizer; left out: computed from the bytes of a fused AdamW.", panel=TIMES, kind=MS
+        "Optimizer; left out: computed from the bytes of a fused AdamW.", kind=MS
     ),
     step_ms: int | None = option(
-        "A whole step on one device: what is left of it goes to the times that are not given.",
-        panel=TIMES,
-        kind=MS,
+        "A whole step on one device: what is left of it goes to the times that are not given.", kind=MS
     ),
     gpu: str | None = option(
         f"The GPU, for the weights of operators, one of {', '.join(GPUS)}; v100, rtx4090."
     ),
-    device_flops: float | None = option(
-        "Matrix FLOP/s of another device; with --device-bytes-per-s.", panel=TIMES
-    ),
-    device_bytes_per_s: float | None = option("Memory bandwidth of that device, byte/s.", panel=TIMES),
-    dtype: Dtype = None,
-    autocast: str | None = option("Forward under autocast: bfloat16 or float16.", panel=MODEL),
-    name: str | None = option("Name of the workload; default: the class of the model.", panel=MODEL),
-    as_json: AsJson = False,
+    dtype: options.Dtype = None,
+    autocast: str | None = option("Forward under autocast: bfloat16 or float16.", panel=options.MODEL),
+    name: str | None = option("Name of the workload; default: the class of the model."),
+    as_json: options.AsJson = False,
 ) -> None:
     """Estimate when backward makes each gradient ready, from a model's code and one known time."""
     from sim.recorder.estimate import estimate as estimate_step
 
     workload = estimate_step(
         factory,
-        arguments=as_dict([*(words or []), *(arg or [])]),
+        arguments=as_dict(words),
         name=name,
         backward_ns=backward_ms,
         forward_ns=forward_ms,
         optimizer_ns=optimizer_ms,
         step_ns=step_ms,
         gpu=gpu,
-        device_flops=device_flops,
-        device_bytes_per_s=device_bytes_per_s,
         dtype=dtype,
         autocast=autocast,
         tell=note,
     )
-    write(output, sim.to_text(workload))
     _tell_workload(workload, output, as_json)
 
 
 def _tell_workload(workload: Workload, output: Path, as_json: bool) -> None:
-    """What was recorded; or what was estimated, from what, and how far to trust it."""
+    """Write what was recorded, or estimated; then say what it is, from what, and how far to trust it."""
+    options.write_measured(output, sim.to_text(workload))
     if as_json:
-        emit_noun(workload)
+        emit(workload)
         return
     say(
         f"{workload.name}: {len(workload.gradients)} gradients, {workload.total_bytes / 1e6:.1f} MB; forward "
@@ -242,7 +207,7 @@ def _tell_workload(workload: Workload, output: Path, as_json: bool) -> None:
     if workload.band is not None:
         low, high = workload.band
         say(f"estimated, not recorded; a band of {low:.2f} to {high:.2f}: {facts['band']}")
-    suggest(to_calibrate(output))
+    suggest(printing.to_calibrate(output))
 
 
 # calibrate, gather
@@ -258,26 +223,29 @@ def calibrate(
     workload: Path | None = option("Measure no larger messages than this workload sends: faster."),
     largest: int | None = option(
         "Largest message. Default: what --workload sends at most, else 256MiB.",
-        panel=MEASURING,
+        panel=options.MEASURING,
         kind=Kind("SIZE", parse_size),
     ),
-    rounds: int = option("Rounds; each measures every size once.", panel=MEASURING, min=1, default=5),
+    rounds: int = option("Rounds; each measures every size once.", panel=options.MEASURING, min=1, default=5),
     budget: float = option(
-        "Seconds for further rounds of the sizes that still scatter.", panel=MEASURING, min=0, default=120
+        "Seconds for further rounds of the sizes that still scatter.",
+        panel=options.MEASURING,
+        min=0,
+        default=120,
     ),
     again: bool = flag(
         "Measure only the doubtful sizes of the file that -o names again, and replace them.", "--again"
     ),
-    mode: Mode = option(
+    mode: Literal["paced", "model"] = option(
         "paced: collectives alone; model: also how they and computing slow each other down.",
-        panel=MEASURING,
+        panel=options.MEASURING,
         kind=choice("paced", "model"),
         default="paced",
     ),
     prepare: Prepare = False,
     device: Device = None,
     backend: Backend = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Measure what a link carries: how long collectives of each size take, between GPUs where they are."""
     from sim.validator.calibrate import calibrate as measure
@@ -297,23 +265,20 @@ def calibrate(
         largest = 256 << 20
         if workload is not None:  # the power of two in which all its gradients together fit
             largest = max(4096, 1 << (sim.load_workload(workload).total_bytes - 1).bit_length())
-    place = place_of(ranks, box, rate)
-    on_cpu = box is not None or again
+    place, on_cpu = place_of(ranks, box, rate), box is not None or again
     chosen = choose_device(device, None, place.world_size, elsewhere=prepare, only_cpu=on_cpu)
-    carrier = Carrier(device=chosen, backend=backend)  # type: ignore[arg-type]
     job = CalibrationJob(
         sizes=sizes_to(largest),
         rounds=rounds,
         budget_s=budget,
         computes=mode == "model",
-        carrier=carrier,
+        carrier=Carrier(device=chosen, backend=backend),
     )
     if prepare:
         job_file = prepare_calibration(job, output, ranks)
         tell_commands(job_file, f"bucketsim gather {output} -o wire.json")
         return
-    with progress("calibrating") as shown:
-        report = _announced(shown)
+    with progress("calibrating") as report:
         if again:
             hardware = measure_again(place, sim.load_hardware(output), budget_s=budget, progress=report)
         else:
@@ -321,66 +286,50 @@ def calibrate(
     _tell_hardware(hardware, output, as_json)
 
 
-def _announced(report: Callable[..., None]) -> Callable[[int, int, str], None]:
-    """``report``, and once a line that stays: how long it will take, as soon as that can be told."""
-    told = False
-
-    def tell(done: int, total: int, what: str) -> None:
-        nonlocal told
-        if not told:
-            told = True
-            note(f"calibrating: {what}")
-        report(done, total, what)
-
-    return tell
-
-
 def _tell_hardware(hardware: Hardware, output: Path, as_json: bool) -> None:
     """Write a hardware that was measured, and say what is in it."""
-    write_measured(output, sim.to_text(hardware))
+    options.write_measured(output, sim.to_text(hardware))
     if as_json:
-        emit_noun(hardware)
+        emit(hardware)
         return
-    top = hardware.all_reduce[-1]
+    least, top = hardware.all_reduce[0], hardware.all_reduce[-1]
     say(
         f"{hardware.name}: {top.num_bytes / top.duration_ns:.2f} GB/s at {format_size(top.num_bytes)}, "
-        f"{format_ms(hardware.all_reduce[0].duration_ns)} at 4 KiB, launch "
+        f"{format_ms(least.duration_ns)} at {format_size(least.num_bytes)}, launch "
         f"{hardware.launch_cost_ns / 1e3:.0f} us; of two all-reduces at once each takes "
         f"{hardware.channel_slowdown:.2f} times as long"
     )
-    doubtful = hardware.provenance["doubtful"]
-    for one in doubtful:
-        note(f"doubtful: {format_size(one['num_bytes'])} {one['why']}")
-    if doubtful:
-        note("measure these sizes again, when the machine is quiet: the same command with --again")
-    suggest(to_tune(WORKLOAD, output))
+    for one in hardware.provenance["doubtful"]:
+        note(
+            f"doubtful: {format_size(one['num_bytes'])} {one['why']}; the same with --again measures it anew"
+        )
+    suggest(printing.to_tune(printing.WORKLOAD, output))
 
 
 def gather(
-    directory: Path = argument(
-        "What validate, ab or calibrate --prepare wrote, after it ran.", "DIRECTORY", default=...
-    ),
+    directory: Path = argument("What validate, ab or calibrate --prepare wrote, after it ran.", "DIRECTORY"),
     output: Path | None = file_option(
         "Write the hardware that calibrate's ranks measured here.", default=None
     ),
-    max_error: MaxError = None,
-    as_json: AsJson = False,
+    max_error: options.MaxError = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Read what ranks of torchrun or srun measured: a hardware file, or a scored record."""
     from sim.cli.validating import gather_ab_test
     from sim.validator.calibrate import gather_calibration
-    from sim.validator.jobs import JOB, read_job
+    from sim.validator.jobs import JOB, CalibrationJob, ReplayJob, read_job
     from sim.validator.replay import gather_record
 
     job = read_job(directory / JOB)[0] if (directory / JOB).is_file() else None
-    measures, tests = getattr(job, "task", "") == "calibrate", getattr(job, "is_ab", False)
+    measures, tests = isinstance(job, CalibrationJob), isinstance(job, ReplayJob) and job.is_ab
     if measures != (output is not None):
         raise typer.BadParameter("--output: give it for what calibrate --prepare left, and only for that")
     if max_error is not None and (measures or tests):
         raise typer.BadParameter("--max-error belongs to records, which are compared with a prediction")
     if output is not None:
         _tell_hardware(gather_calibration(directory), output, as_json)
-    elif job is not None and tests:
+    elif tests:
+        assert isinstance(job, ReplayJob)
         gather_ab_test(job, directory, as_json)
     else:
         gather_record(directory)

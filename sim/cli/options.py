@@ -4,8 +4,9 @@
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -22,18 +23,10 @@ from sim.systems.registry import POLICIES
 from sim.systems.zero import ZeroSettings
 from sim.units import NS_PER_MS, parse_cap_mb, parse_rate_bits
 
-MODEL = "The model"
-WHERE = "Where ranks run"
-MEASURING = "How it is measured"
-PREDICTING = "How it is predicted"
+MODEL, WHERE, MEASURING = "The model", "Where ranks run", "How it is measured"
+PREDICTING, WHAT_IF, CANDIDATES = "How it is predicted", "What if", "Which buckets"
 SYSTEM = "Another system, and its settings"
-WHAT_IF = "What if"
-CANDIDATES = "Which buckets"
-TIMES = "Further times, and other devices"
-RANKS_DIFFER = "Where ranks differ"
-LINK = "What is known of the machine"
-FITTING = "What else was measured, and what is fixed by it"
-_OUTPUT = ("-o", "--output")
+NO_SETTINGS = {"workload", "policy", "bucket_cap_mb", "iteration", "iterations", "world_size"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +56,17 @@ def commas(kind: Kind) -> Kind:
     return Kind(f"{kind.metavar},…", read)
 
 
+def choice(*legal: str) -> Kind:
+    """One of a few words."""
+
+    def read(text: str) -> str:
+        if text not in legal:
+            raise ValueError(f"{text!r} is not one of {', '.join(legal)}")
+        return text
+
+    return Kind("|".join(legal), read)
+
+
 class Pair(NamedTuple):
     """``KEY=VALUE``: values are JSON or Python's constants, and text where they are neither."""
 
@@ -71,8 +75,8 @@ class Pair(NamedTuple):
 
 
 def _pair(text: str) -> Pair:
-    key, equals, value = text.partition("=")
-    if not key or not equals or not value:
+    key, _, value = text.partition("=")
+    if not key or not value:
         raise ValueError(f"{text!r} is not legal; give key=value")
     try:
         constants = {"True": "true", "False": "false", "None": "null"}
@@ -81,6 +85,13 @@ def _pair(text: str) -> Pair:
         return Pair(key, value)
     except (ValueError, RecursionError):  # Python reads no integer of over 4300 digits
         raise ValueError(f"{key}={value[:20]}... is not legal; it is too long") from None
+
+
+def _axis(text: str) -> Pair:
+    key, _, values = text.partition("=")
+    if not key or not all(values.split(",")):
+        raise ValueError(f"{text!r} is not legal; give key=value,value")
+    return Pair(key, [_pair(f"{key}={value}").value for value in values.split(",")])
 
 
 def as_dict(pairs: Iterable[Pair] | None, where: str = "KEY=VALUE") -> dict[str, Any]:
@@ -93,6 +104,38 @@ def as_dict(pairs: Iterable[Pair] | None, where: str = "KEY=VALUE") -> dict[str,
     return found
 
 
+def settings(pairs: Iterable[Pair] | None) -> dict[str, Any]:
+    """The settings of a system that ``--set`` gives. Raises ``typer.BadParameter``: a name that is none."""
+    given = as_dict(pairs, "--set")
+    if others := NO_SETTINGS & given.keys():
+        raise typer.BadParameter(f"{min(others)} is no setting of a system", param_hint="--set")
+    # names of modules, some of which are numbers
+    return given | ({"units": str(given["units"])} if "units" in given else {})
+
+
+class HardwareAt(NamedTuple):
+    """``H.json@WHERE``: a hardware file, and the cluster that it was measured on: a file, or settings of a
+    preset with so many hosts or ranks."""
+
+    file: Path
+    cluster: Path | None
+    settings: dict[str, Any]
+    sizes: dict[str, int]
+
+
+def _hardware_at(text: str) -> HardwareAt:
+    file, _, where = text.rpartition("@")
+    if not file or not where:
+        raise ValueError(f"{text!r} is not legal; give a hardware and where it was measured: H.json@hosts=2")
+    if where.endswith(".json"):
+        return HardwareAt(Path(file), Path(where), {}, {})
+    given = as_dict(PAIRS.reader(where))
+    sizes: dict[str, int] = {name: given.pop(name) for name in ("hosts", "ranks") if name in given}
+    if len(sizes) > 1 or not all(isinstance(count, int) for count in sizes.values()):
+        raise ValueError(f"{text!r} is not legal; give one of hosts=N and ranks=N, and settings")
+    return HardwareAt(Path(file), None, given, sizes)
+
+
 def _ns(text: str) -> int:
     ms = float(text)
     if not 0 <= ms <= 1e9:
@@ -100,44 +143,16 @@ def _ns(text: str) -> int:
     return round(ms * NS_PER_MS)
 
 
-class HardwareAt(NamedTuple):
-    """``H.json@WHERE``: a hardware file, and the cluster's file or the settings that it was measured with."""
-
-    file: Path
-    where: Path | Mapping[str, Any]
-
-
-def _hardware_at(text: str) -> HardwareAt:
-    file, at, where = text.rpartition("@")
-    if not file or not at or not where:
-        raise ValueError(f"{text!r} is not legal; give a hardware and where it was measured: H.json@hosts=2")
-    settings = Path(where) if where.endswith(".json") else as_dict(PAIRS.read(where))
-    return HardwareAt(Path(file), settings)
-
-
-def whole(text: str) -> int:
-    """A count. Raises ``ValueError`` for what is none."""
+def _whole(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise ValueError(f"{text!r} is not legal; give whole numbers")
     return int(text)
 
 
-def choice(*legal: str) -> Kind:
-    """One of a few words."""
-
-    def read(text: str) -> str:
-        if text not in legal:
-            raise ValueError(f"{text!r} is not one of {', '.join(legal)}")
-        return text
-
-    return Kind("|".join(legal), read)
-
-
-CAP, FACTOR, WHOLE = Kind("MIB", parse_cap_mb), Kind("FACTOR", float), Kind("N", whole)
-CAPS, FACTORS, WHOLES = map(commas, (CAP, FACTOR, WHOLE))
+CAPS, FACTORS = commas(Kind("MIB", parse_cap_mb)), commas(Kind("FACTOR", float))
+WHOLES, RATES = commas(Kind("N", _whole)), commas(Kind("RATE", parse_rate_bits))
 MS = Kind("MS", _ns)  # in ns from here on
-RATES = commas(Kind("RATE", parse_rate_bits))
-PAIR = Kind("KEY=VALUE", _pair)
+PAIR, AXIS = Kind("KEY=VALUE", _pair), Kind("KEY=V,V…", _axis)
 PAIRS = commas(PAIR)
 HARDWARE_AT = Kind("H.json@WHERE", _hardware_at)
 
@@ -155,35 +170,29 @@ def option(
     return typer.Option(default, *names, help=words, rich_help_panel=panel, **(read | more))
 
 
-def flag(words: str, *names: str, panel: str | None = None) -> Any:
-    """An option without a value, off by default."""
-    return typer.Option(False, *names, help=words, rich_help_panel=panel, metavar="")
+# An option without a value, and what ``Annotated`` says of options whose defaults stand with their commands.
+flag, shared = partial(option, default=False), partial(option, default=...)
 
 
-def argument(words: str, metavar: str, *, default: Any = None, kind: Kind | None = None) -> Any:
+def argument(words: str, metavar: str, *, default: Any = ..., kind: Kind | None = None) -> Any:
     """A word that stands alone."""
     return typer.Argument(default, help=words, metavar=metavar, parser=kind.read if kind else None)
 
 
-def _looked_at(check: Callable[[Path, str], object]) -> Callable[[typer.CallbackParam, Any], Any]:
-    """What is written is looked at before anything is computed."""
+def file_option(
+    words: str, *names: str, default: Any = ..., check: Callable[[Path, str], Any] = files.check_writable
+) -> Any:
+    """An option for a file that is written, ``-o`` if no other ``names``; it is looked at beforehand."""
 
-    def callback(option: typer.CallbackParam, given: Path | None) -> Path | None:
+    def look(option: typer.CallbackParam, given: Path | None) -> Path | None:
         if given is not None:
             check(given, max(option.opts, key=len))
         return given
 
-    return callback
+    return typer.Option(default, *(names or ("-o", "--output")), help=words, callback=look)
 
 
-def file_option(words: str, *names: str, default: Any = ...) -> Any:
-    """An option for a file that is written; ``names``: other than ``-o``, ``--output``."""
-    return typer.Option(default, *(names or _OUTPUT), help=words, callback=_looked_at(files.check_writable))
-
-
-def directory_option(words: str, *, default: Any = ...) -> Any:
-    """``-o``, ``--output`` for a directory that files are written to."""
-    return typer.Option(default, *_OUTPUT, help=words, callback=_looked_at(files.check_directory))
+directory_option = partial(file_option, check=files.check_directory)
 
 
 def write(path: Path, text: str, option: str = "--output") -> None:
@@ -198,59 +207,36 @@ def write_measured(path: Path, text: str) -> None:
     note(f"wrote {path}")
 
 
-def _help_of_settings() -> str:
-    kinds = {
-        "DDP": Switches,
-        "ZeRO": ZeroSettings,
-        "Megatron": MegatronSettings,
-        "fully_shard": Fsdp2Settings,
-    }
-    told = "; ".join(f"{whose}: {', '.join(settings_of(cls))}" for whose, cls in kinds.items())
-    caps = "first_bucket_mb (MiB), bucket_cap_mb_list (a list)"
-    return f"A setting of the system, by its own name; repeatable. DDP also: {caps}. {told}."
-
-
-def shared(words: str, *names: str, **more: Any) -> Any:
-    """What ``Annotated`` says of an option that several commands have; their defaults stand with them."""
-    return option(words, *names, default=..., **more)
-
-
+_SYSTEMS = {"DDP": Switches, "ZeRO": ZeroSettings, "Megatron": MegatronSettings, "fully_shard": Fsdp2Settings}
+_SETTINGS = "; ".join(f"{whose}: {', '.join(settings_of(cls))}" for whose, cls in _SYSTEMS.items())
+_SET = (
+    "A setting of the system, by its own name; repeatable. DDP also: first_bucket_mb (MiB), "
+    f"bucket_cap_mb_list (a list). {_SETTINGS}."
+)
 _PARTS = f"Predict without the job's own recorded step ({AS_RUN} beside WORKLOAD.json)."
 _CAP = "DDP's bucket_cap_mb: MiB, or a size such as 25MiB. Left out: DDP's default."
-_ENGINE = "Which clock runs it; both give the same times."
 _MOST = "Largest step error in percent, of a trace median error of bucket ends; beyond it exit 3."
+_ENGINES = choice("simpy", "analytic")
 
 WorkloadFile = Annotated[
     Path, typer.Argument(metavar="WORKLOAD.json", help="A workload: recorded, imported or estimated.")
 ]
 HardwareFile = Annotated[Path, shared("A hardware file: calibrated or imported.", "--hardware")]
-AsJson = Annotated[bool, shared("One JSON document on stdout.", "--json", metavar="")]
-Parts = Annotated[bool, shared(_PARTS, "--parts", metavar="", panel=PREDICTING)]
+AsJson = Annotated[bool, shared("One JSON document on stdout.", "--json")]
+Parts = Annotated[bool, shared(_PARTS, "--parts", panel=PREDICTING)]
 Policy = Annotated[
     str, shared(f"The system: {', '.join(POLICIES)}.", kind=choice(*POLICIES), metavar="POLICY")
 ]
-BucketCap = Annotated[float | None, shared(_CAP, kind=CAP)]
-Settings = Annotated[list[Pair] | None, shared(_help_of_settings(), "--set", kind=PAIR, panel=SYSTEM)]
+BucketCap = Annotated[float | None, shared(_CAP, kind=Kind("MIB", parse_cap_mb))]
+Caps = Annotated[Sequence[float] | None, shared("Caps to choose from.", kind=CAPS, panel=CANDIDATES)]
+Settings = Annotated[list[Pair] | None, shared(_SET, "--set", kind=PAIR, panel=SYSTEM)]
 Arguments = Annotated[
     list[Pair] | None, shared("An argument for the factory; repeatable.", "--arg", kind=PAIR, panel=MODEL)
 ]
 Dtype = Annotated[str | None, shared("Cast model and batch, such as bfloat16.", panel=MODEL)]
-EngineName = Annotated[
+Engine = Annotated[
     Literal["simpy", "analytic"],
-    shared(_ENGINE, "--engine", kind=choice("simpy", "analytic"), panel=PREDICTING),
+    shared("Which clock runs it; both give the same times.", kind=_ENGINES, panel=PREDICTING),
 ]
 Jobs = Annotated[int | None, shared("Processes, at most one a core; default: 1.", min=1, panel=PREDICTING)]
 MaxError = Annotated[float | None, shared(_MOST, min=0, max=1e9)]
-
-
-def settings(pairs: Iterable[Pair] | None) -> dict[str, Any]:
-    """The settings of a system that ``--set`` gives. Raises ``typer.BadParameter``: a name that is none."""
-    given = as_dict(pairs, "--set")
-    if (
-        others := {"workload", "policy", "bucket_cap_mb", "iteration", "iterations", "world_size"}
-        & given.keys()
-    ):
-        raise typer.BadParameter(f"{min(others)} is no setting of a system", param_hint="--set")
-    if "units" in given:  # names of modules, some of which are numbers
-        given["units"] = str(given["units"])
-    return given

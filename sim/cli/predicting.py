@@ -1,6 +1,5 @@
 """simulate, explain, sweep: from files to figures, without torch; and one's own job, as others ask for it."""
 
-import json
 from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -10,45 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sim
-from sim.cli.options import (
-    CAPS,
-    FACTORS,
-    PREDICTING,
-    WHAT_IF,
-    WHOLES,
-    AsJson,
-    BucketCap,
-    EngineName,
-    HardwareFile,
-    Jobs,
-    Kind,
-    Parts,
-    Policy,
-    Settings,
-    WorkloadFile,
-    choice,
-    commas,
-    file_option,
-    option,
-    settings,
-    write,
-)
-from sim.cli.printing import (
-    HARDWARE,
-    emit,
-    emit_noun,
-    line,
-    note,
-    print_table,
-    progress,
-    say,
-    say_notes,
-    suggest,
-    table,
-    to_replay,
-    to_tune,
-)
-from sim.columns import Column, ms, percent, plain, size
+from sim.cli import options, printing
+from sim.cli.options import Kind, choice, file_option, option, write
+from sim.cli.printing import emit, note, progress, say, say_notes, suggest, table
+from sim.columns import Column, by_place, ms, percent, plain, size
 from sim.costs.doubts import doubts_about, is_refuted
 from sim.errors import InputError
 from sim.nouns.collective import Event, Explanation
@@ -61,7 +25,6 @@ from sim.units import format_ms, format_number, format_percent, in_ms
 
 if TYPE_CHECKING:
     from sim.truth.recorded_job import RecordedJob
-    from sim.truth.recorded_step import OwnStep
     from sim.tuner.sweep import SweepRow
 
 _ITERATIONS: dict[str, Iteration] = {"1": 1, "2": 2, "3": 3, "steady": "steady"}
@@ -93,47 +56,47 @@ def load_inputs(
     return job.workload, job.hardware
 
 
+def _error(predicted: str) -> Column[Any]:
+    def told(time: Any) -> str:
+        off_ns = getattr(time, predicted) - time.measured_ns
+        return format_percent(off_ns / time.measured_ns if time.measured_ns else 0.0, sign=True)
+
+    return Column("error", told)
+
+
+_OWN_TIMES: tuple[Column[Any], ...] = (  # of an OwnStep
+    plain("", "what"),
+    ms("measured", "measured_ns"),
+    ms("parts alone", "parts_ns"),
+    _error("parts_ns"),
+    ms("anchored", "anchored_ns"),
+    _error("anchored_ns"),
+)
+
+
 def tell_held(job: "RecordedJob", *, as_json: bool) -> None:
     """How the job ran, how far the parts were from its own step, and what made that come out; why not."""
-    tell = note if as_json else say
+    tell, own = note if as_json else say, job.own
     if job.switches:
         told = ", ".join(f"{name}={value}" for name, value in job.switches.items())
         tell(f"the job as it ran: {told} (--set: otherwise)")
-    if job.own is None:
+    if own is None:
         if job.why_not:
             note(f"not held to the recorded step: {job.why_not}")
         return
-    own = job.own
     if not as_json:
-        _print_own_times(own)
+        table(
+            f"the job's own step, recorded {own.steps} times, from the start of backward",
+            _OWN_TIMES,
+            own.times,
+        )
     factors = (f"{one.name} {one.value:.3f} ({one.low:.2f} to {one.high:.2f})" for one in own.factors)
     held = "nearest to" if is_refuted(own.hardware) else "held to"
     tell(f"{held} the job's own recorded step: {', '.join(factors)} (--parts: without)")
     if own.recorder_ns:
-        tell(
-            f"{in_ms(own.recorder_ns)} ms of the recorded step are passes of the recorder over the buckets; "
-            f"predictions are of the job without them"
-        )
+        tell(f"{in_ms(own.recorder_ns)} ms of the recorded step are the recorder's, and in no prediction")
     for doubt in own.doubtful:
         note(f"doubtful: {doubt}")
-
-
-def _print_own_times(own: "OwnStep") -> None:
-    rows = []
-    for time in own.times:
-        cells = [time.what, in_ms(time.measured_ns)]
-        for predicted_ns in (time.parts_ns, time.anchored_ns):
-            error = (predicted_ns - time.measured_ns) / time.measured_ns if time.measured_ns else 0.0
-            cells += [in_ms(predicted_ns), format_percent(error, sign=True)]
-        rows.append(cells)
-    title = f"the job's own step, recorded {own.steps} times, ms from the start of backward"
-    print_table(title, ["", "measured", "parts alone", "error", "anchored", "error"], rows)
-
-
-def tell_doubtful(workload: Workload, hardware: Hardware) -> None:
-    """What the files say of themselves that cannot be relied on, where the answer is no place for it."""
-    for doubt in doubts_about(workload, hardware):
-        note(doubt)
 
 
 # simulate
@@ -150,14 +113,14 @@ def _slowest(text: str) -> float | Path:
 
 
 def simulate(
-    workload_file: WorkloadFile,
-    hardware_file: HardwareFile,
-    policy: Policy = "ddp",
-    bucket_cap_mb: BucketCap = None,
-    set_: Settings = None,
+    workload_file: options.WorkloadFile,
+    hardware_file: options.HardwareFile,
+    policy: options.Policy = "ddp",
+    bucket_cap_mb: options.BucketCap = None,
+    set_: options.Settings = None,
     iteration: Any = option(
         "Of which iteration; default: all later ones.",
-        panel=PREDICTING,
+        panel=options.PREDICTING,
         kind=Kind("1|2|3|steady", lambda text: _ITERATIONS[choice(*_ITERATIONS).reader(text)]),
         default="steady",
     ),
@@ -166,89 +129,80 @@ def simulate(
     ),
     slowest: float | None = option(
         "The slowest other rank: a factor on backward, or its workload file.",
-        panel=PREDICTING,
+        panel=options.PREDICTING,
         kind=Kind("FACTOR|W.json", _slowest),
     ),
-    engine: EngineName = "simpy",
-    parts: Parts = False,
-    as_json: AsJson = False,
+    parts: options.Parts = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Predict one step with given buckets: how long it is, and where the time goes."""
     workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json)
-    options = settings(set_)
+    given = options.settings(set_)
     if assignment_file is None:
-        assignment = sim.assign(workload, policy, bucket_cap_mb, iteration=iteration, **options)
+        assignment = sim.assign(workload, policy, bucket_cap_mb, iteration=iteration, **given)
     elif policy != "ddp" or bucket_cap_mb is not None:
         raise InputError("--assignment: give it without a policy and caps; --set alone goes with it")
     else:
-        assignment = as_the_job(workload, sim.load_assignment(assignment_file), **options)
+        assignment = as_the_job(workload, sim.load_assignment(assignment_file), **given)
     other = None
     if isinstance(slowest, Path):
         other = sim.load_workload(slowest)
     elif slowest is not None:
         other, _ = sim.scale(workload, hardware, backward=slowest)
         other = replace(other, name=f"{workload.name}, backward x {format_number(slowest, 6)}")
-    timeline = sim.simulate(workload, hardware, assignment, engine, iteration=iteration, slowest=other)
-    report = sim.summarize(timeline)
+    report = sim.summarize(sim.simulate(workload, hardware, assignment, iteration=iteration, slowest=other))
     if as_json:
-        emit_noun(report)
+        emit(report)
         return
     _print_report(report, workload)
     if assignment_file is None:
-        suggest(to_tune(workload_file, hardware_file))
+        suggest(printing.to_tune(workload_file, hardware_file))
     else:
-        suggest(to_replay(workload_file, hardware_file, hardware, assignment_file))
+        suggest(printing.to_replay(workload_file, hardware_file, hardware, assignment_file))
 
 
 def _print_report(report: Report, workload: Workload) -> None:
-    share = report.exposed_comm_ns / report.step_ns if report.step_ns else 0.0
-    by_batch = report.exposed_by_micro_batch_ns if len(report.exposed_by_micro_batch_ns) > 1 else ()
-    print_table(
-        f"{workload.name}: {report.policy}, {len(report.buckets)} bucket(s)",
-        ["figure", "value"],
-        [
-            ["step", format_ms(report.step_ns)],
-            [
-                "exposed communication",
-                f"{format_ms(report.exposed_comm_ns)} ({format_percent(share)} of the step)",
-            ],
-            *([f"  of micro-batch {number}", format_ms(ns)] for number, ns in enumerate(by_batch, 1)),
-            ["overlap", format_percent(report.overlap_ratio)],
-            ["backward ends", format_ms(report.backward_end_ns)],
-            ["gradients available", format_ms(report.sync_end_ns)],
-        ],
-    )
-    print_table(
-        "parts of the step",
-        ["part", "ms", "of the step"],
-        [
-            [name, in_ms(ns), format_percent(ns / report.step_ns)]
-            for name, ns in report.parts_ns.items()
-            if report.step_ns
-        ],
-    )
-    times = {"ready": "ready_ns", "launch": "launch_ns", "waited": "late_ns", "start": "start_ns"}
-    times |= {"end": "end_ns", "available": "available_ns"}
-    if not any(row.late_ns for row in report.buckets):
-        del times["waited"]
-    buckets: list[Column[BucketRow]] = [plain("bucket", "index"), size("size", "num_bytes")]
-    buckets += [ms(name, field) for name, field in times.items()]
-    table("buckets, from the start of backward", buckets, report.buckets)
+    def of_step(ns: int) -> str:
+        return format_percent(ns / report.step_ns if report.step_ns else 0.0)
+
+    exposed_ns, by_batch = report.exposed_comm_ns, report.exposed_by_micro_batch_ns
+    figures = {
+        "step": format_ms(report.step_ns),
+        "exposed communication": f"{format_ms(exposed_ns)} ({of_step(exposed_ns)} of the step)",
+        **{f"  of micro-batch {at}": format_ms(ns) for at, ns in enumerate(by_batch, 1) if len(by_batch) > 1},
+        "overlap": format_percent(report.overlap_ratio),
+        "backward ends": format_ms(report.backward_end_ns),
+        "gradients available": format_ms(report.sync_end_ns),
+    }
+    title = f"{workload.name}: {report.policy}, {len(report.buckets)} bucket(s)"
+    table(title, by_place("figure", "value"), figures.items())
+    parts = [(name, in_ms(ns), of_step(ns)) for name, ns in report.parts_ns.items()]
+    table("parts of the step", by_place("part", "ms", "of the step"), parts)
+    late = any(row.late_ns for row in report.buckets)
+    table("buckets, from the start of backward", _BUCKETS if late else _BUCKETS[:-1], report.buckets)
     say(report.verdict)
     say_notes(report.notes)
+
+
+_BUCKETS: tuple[Column[BucketRow], ...] = (
+    plain("bucket", "index"),
+    size("size", "num_bytes"),
+    *(ms(name, f"{name}_ns") for name in ("ready", "launch", "start", "end", "available")),
+    ms("waited", "late_ns"),
+)
 
 
 # explain
 
 
 def explain(
-    workload_file: WorkloadFile,
-    policy: Policy = "ddp",
-    bucket_cap_mb: BucketCap = None,
-    set_: Settings = None,
+    workload_file: options.WorkloadFile,
+    policy: options.Policy = "ddp",
+    bucket_cap_mb: options.BucketCap = None,
+    set_: options.Settings = None,
     ranks: int = option("World size.", min=1, default=2),
     iterations: int = option("How many iterations, from the first.", default=3),
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """List every collective of iterations 1, 2 and 3 in order, with its bytes and what launches it."""
     told = sim.explain(
@@ -257,25 +211,23 @@ def explain(
         world_size=ranks,
         iterations=iterations,
         bucket_cap_mb=bucket_cap_mb,
-        **settings(set_),
+        **options.settings(set_),
     )
     if as_json:
-        emit_noun(told)
+        emit(told)
     else:
         _print_explanation(told)
-        suggest(line("simulate", workload_file, "--hardware", HARDWARE))
+        suggest(printing.line("simulate", workload_file, "--hardware", printing.HARDWARE))
 
 
 def _print_explanation(told: Explanation) -> None:
     """One table for each phase of a step, in order; iterations that are alike are told once."""
-    ranks = f"{told.world_size} rank{'s' * (told.world_size != 1)}"
-    _print_events(f"{told.workload}, {told.policy} on {ranks}", told.construction)
+    _print_events(f"{told.workload}, {told.policy} on {told.world_size} rank(s)", told.construction)
     for _, group in groupby(told.iterations, lambda step: (step.bucket_indices, step.events)):
         first, *others = group
-        numbers = f"iterations {first.iteration} to {others[-1].iteration}" if others else ""
-        buckets = len(first.bucket_indices)
-        title = f"{numbers or f'iteration {first.iteration}'}, {buckets} bucket{'s' * (buckets != 1)}"
-        _print_events(title, first.events)
+        which = f"iterations {first.iteration} to {others[-1].iteration}" if others else ""
+        which = which or f"iteration {first.iteration}"
+        _print_events(f"{which}, {len(first.bucket_indices)} bucket(s)", first.events)
     say_notes(*(step.notes for step in told.iterations))
 
 
@@ -308,38 +260,41 @@ def _print_events(title: str, events: Sequence[Event]) -> None:
 
 # sweep
 
-MOST_LINES = 60
-_DTYPES = commas(Kind("DTYPE", lambda text: None if text == "recorded" else text))
+_MOST_LINES = 60
+_DTYPES = options.commas(Kind("DTYPE", lambda text: None if text == "recorded" else text))
+
+
+def _what_if(words: str, **more: Any) -> Any:
+    how: dict[str, Any] = {"kind": options.FACTORS, "default": "1"}
+    return option(words, panel=options.WHAT_IF, **(how | more))
 
 
 def sweep(
-    workload_file: WorkloadFile,
-    hardware_file: HardwareFile,
-    caps: Sequence[float] | None = option("Caps; default: 0.25 MiB to all in one.", kind=CAPS),
-    bandwidth: Sequence[float] = option("On the wire's bandwidth.", panel=WHAT_IF, kind=FACTORS, default="1"),
-    latency: Sequence[float] = option("On the wire's latency.", panel=WHAT_IF, kind=FACTORS, default="1"),
-    backward: Sequence[float] = option("On backward's duration.", panel=WHAT_IF, kind=FACTORS, default="1"),
-    world_size: Sequence[int] | None = option(
-        "Numbers of ranks in a ring; default: the measured.", panel=WHAT_IF, kind=WHOLES
+    workload_file: options.WorkloadFile,
+    hardware_file: options.HardwareFile,
+    caps: options.Caps = None,
+    bandwidth: Sequence[float] = _what_if("On the wire's bandwidth."),
+    latency: Sequence[float] = _what_if("On the wire's latency."),
+    backward: Sequence[float] = _what_if("On backward's duration."),
+    world_size: Sequence[int] | None = _what_if(
+        "Numbers of ranks in a ring; default: the measured.", kind=options.WHOLES, default=None
     ),
-    precision: Sequence[str | None] | None = option(
-        "Dtypes of the gradients, such as recorded,bfloat16.", panel=WHAT_IF, kind=_DTYPES
+    precision: Sequence[str | None] | None = _what_if(
+        "Dtypes of the gradients, such as recorded,bfloat16.", kind=_DTYPES, default=None
     ),
-    engine: EngineName = "analytic",
-    jobs: Jobs = None,
-    set_: Settings = None,
-    parts: Parts = False,
-    as_json: AsJson = False,
+    jobs: options.Jobs = None,
+    set_: options.Settings = None,
+    parts: options.Parts = False,
+    as_json: options.AsJson = False,
     output: Path | None = file_option("Write CSV here.", default=None),
 ) -> None:
     """Predict DDP's default and a range of bucket caps, under any combination of what-ifs."""
-    workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json, settings(set_))
+    workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json, options.settings(set_))
     with ExitStack() as stack:
         rows = sim.sweep(
             workload,
             hardware,
             caps,
-            engine,
             bandwidth=bandwidth,
             latency=latency,
             backward=backward,
@@ -352,11 +307,11 @@ def sweep(
         write(output, sim.sweep_csv(rows))
     doubts = doubts_about(workload, hardware)
     if as_json:
-        emit(json.dumps({"rows": [asdict(row) for row in rows], "notes": doubts}, indent=1))
+        emit({"rows": [asdict(row) for row in rows], "notes": doubts})
         return
     _print_sweep(f"{workload.name} on {hardware.name}", rows)
     say_notes(doubts)
-    suggest(to_tune(workload_file, hardware_file))
+    suggest(printing.to_tune(workload_file, hardware_file))
 
 
 def executor_of(jobs: int) -> Executor:
@@ -364,6 +319,10 @@ def executor_of(jobs: int) -> Executor:
     from sim.tuner.sweep import process_pool  # with what simulates, which other commands are spared
 
     return ThreadPoolExecutor(1) if jobs == 1 else process_pool(jobs)
+
+
+def _told(value: object) -> str:
+    return format_number(value, 6) if isinstance(value, int | float) else str(value or "recorded")
 
 
 def _print_sweep(title: str, rows: "tuple[SweepRow, ...]") -> None:
@@ -377,36 +336,24 @@ def _print_sweep(title: str, rows: "tuple[SweepRow, ...]") -> None:
     for row in rows:
         if row.step_ns < best.setdefault(what_ifs(row), row).step_ns:
             best[what_ifs(row)] = row
-
-    def varied(name: str) -> "Column[SweepRow]":
-        def told(row: "SweepRow") -> str:
-            value = getattr(row, name)
-            if value is None:
-                return "recorded"
-            return value if isinstance(value, str) else format_number(value, 6)
-
-        return Column({"world_size": "ranks", "precision": "dtype"}.get(name, name), told)
-
     lines = rows
-    if len(rows) > MOST_LINES:
+    if len(rows) > _MOST_LINES:
         lines = tuple(row for row in rows if row.bucket_cap_mb is None or row is best[what_ifs(row)])
-    table(
-        title,
-        (
-            Column(
-                "cap MiB",
-                lambda row: "default" if row.bucket_cap_mb is None else format_number(row.bucket_cap_mb, 6),
-            ),
-            *(varied(name) for name in WHAT_IFS if len({getattr(row, name) for row in rows}) > 1),
-            plain("buckets", "num_buckets"),
-            size("largest", "largest_bucket_bytes"),
-            ms("step", "step_ns"),
-            ms("exposed", "exposed_comm_ns"),
-            percent("overlap", "overlap_ratio"),
-            Column("", lambda row: "best" if row.step_ns == best[what_ifs(row)].step_ns else ""),
+    varied = [name for name in WHAT_IFS if len({getattr(row, name) for row in rows}) > 1]
+    columns: list[Column[SweepRow]] = [
+        Column("cap MiB", lambda row: "default" if row.bucket_cap_mb is None else _told(row.bucket_cap_mb)),
+        *(
+            Column(name.replace("_", " "), lambda row, name=name: _told(getattr(row, name)))  # type: ignore[misc]
+            for name in varied
         ),
-        lines[:MOST_LINES],
-    )
-    if len(lines[:MOST_LINES]) < len(rows):
-        cut = f", the first {MOST_LINES} lines" if len(lines) > MOST_LINES else ""
+        plain("buckets", "num_buckets"),
+        size("largest", "largest_bucket_bytes"),
+        ms("step", "step_ns"),
+        ms("exposed", "exposed_comm_ns"),
+        percent("overlap", "overlap_ratio"),
+        Column("", lambda row: "best" if row.step_ns == best[what_ifs(row)].step_ns else ""),
+    ]
+    table(title, columns, lines[:_MOST_LINES])
+    if len(lines[:_MOST_LINES]) < len(rows):
+        cut = f", the first {_MOST_LINES} lines" if len(lines) > _MOST_LINES else ""
         say(f"{len(rows)} rows; shown are DDP's default and the best cap{cut}; -o FILE writes all as CSV")

@@ -23,8 +23,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sim.columns import Column, texts
-from sim.formats import record_files
-from sim.formats.documents import to_text
+from sim.formats.documents import json_text, to_text
+from sim.formats.record_files import box_in
 from sim.nouns.hardware import Hardware
 
 Row = TypeVar("Row")
@@ -55,48 +55,36 @@ def say_notes(*groups: Iterable[str]) -> None:
         say(f"note: {line}")
 
 
-def emit(text: str) -> None:
-    """A document on stdout, untouched."""
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+def emit(answer: Any) -> None:
+    """A document on stdout: a text untouched, a noun or what JSON knows as JSON."""
+    if not isinstance(answer, str):
+        answer = to_text(answer) if hasattr(answer, "KIND") else json_text(answer)
+    sys.stdout.write(answer if answer.endswith("\n") else answer + "\n")
     sys.stdout.flush()
-
-
-def emit_noun(noun: Any) -> None:
-    """A noun on stdout, as JSON."""
-    emit(to_text(noun))
 
 
 def table(
     title: str, columns: Sequence[Column[Row]], rows: Iterable[Row], words: Collection[str] = ()
 ) -> None:
-    """A table of a noun's rows on stdout; the title says the units of all columns, which are narrower so."""
+    """A table of a noun's rows on stdout; the title says the units of all columns, which are narrower so.
+
+    The first column and those of ``words`` stand to the left, the others to the right. Where there is too
+    little room, the last column of ``words`` is broken into lines, else any.
+    """
     names, told = [column.name for column in columns], [title] * bool(title)
     for unit, what in (", ms", "times in ms"), (", %", "shares in %"):
         told += [what] * any(name.endswith(unit) for name in names)
         names = [name.removesuffix(unit) for name in names]
-    print_table(", ".join(told), names, texts(columns, rows), words)
-
-
-def print_table(
-    title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], words: Collection[str] = ()
-) -> None:
-    """A table on stdout; the first column and those of ``words`` to the left, the others to the right.
-
-    Where there is too little room, the last column of ``words`` is broken into lines, else any.
-    """
     made = Table(box=None, pad_edge=False, header_style="bold")
-    for place, head in enumerate(heads):
-        made.add_column(
-            head,
-            justify="left" if place == 0 or head in words else "right",
-            overflow="fold",
-            no_wrap=bool(words) and place < len(heads) - 1,
-        )
-    for row in rows:
+    for place, name in enumerate(names):
+        justify: Any = "left" if place == 0 or name in words else "right"
+        is_whole = bool(words) and place < len(names) - 1
+        made.add_column(name, justify=justify, overflow="fold", no_wrap=is_whole)
+    for row in texts(columns, rows):
         made.add_row(*map(Text, row))
     out = _answers()
-    if title:
-        out.print(Text(title, style="italic"), soft_wrap=True)
+    if told:
+        out.print(Text(", ".join(told), style="italic"), soft_wrap=True)
     out.print(made)
 
 
@@ -142,29 +130,28 @@ def _lines_of_progress(title: str) -> Callable[..., None]:
     return report
 
 
-class _Compiling(logging.Handler):
-    """A line at the first loop, which says how long it takes, and another every ten seconds."""
-
-    _report: Callable[..., None] | None = None
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if self._report is None:
-            self._report = _lines_of_progress("compiling loops")
-            note("compiling loops: once after an installation, some half a minute")
-        self._report(0, None)
-
-
 @contextmanager
 def telling_of_compilation() -> Iterator[None]:
-    """Meanwhile loops that are made into machine code are told, on a terminal or not."""
-    log, handler = logging.getLogger("sim.clock.machine_code"), _Compiling()
+    """Meanwhile loops that are made into machine code are told, on a terminal or not: one line at the first,
+    which says how long it takes, and another every ten seconds.
+    """
+    log, report = logging.getLogger("sim.clock.machine_code"), None
+
+    def tell(_: logging.LogRecord) -> bool:
+        nonlocal report
+        if report is None:
+            report = _lines_of_progress("compiling loops")
+            note("compiling loops: once after an installation, some half a minute")
+        report(0, None)
+        return False
+
     level = log.level
     log.setLevel(logging.INFO)
-    log.addHandler(handler)
+    log.addFilter(tell)
     try:
         yield
     finally:
-        log.removeHandler(handler)
+        log.removeFilter(tell)
         log.setLevel(level)
 
 
@@ -214,26 +201,25 @@ def to_tune_written(workload: Path, hardware: Path | None, named: Path = _NAMED)
     return f"the same with -o {named}; then: {to_tune(workload, named)}"
 
 
-def to_replay(
-    workload: Path, hardware_file: Path | None, hardware: Hardware | None, assignment: Path | None
-) -> str:
+def to_replay(workload: Path, file: Path | None, hardware: Hardware | None, assignment: Path | None) -> str:
     """An assignment on real ranks where the hardware was measured, or by a job that is carried there."""
     named = () if assignment is None else ("--assignment", assignment)
-    words = ("validate", workload, "--hardware", hardware_file or HARDWARE, *named)
+    words = ("validate", workload, "--hardware", file or HARDWARE, *named)
     if hardware is not None:
         return line(*words, *_where(hardware), "-o", "measured")
     where = f" (with --box and --rate, or --ranks, as {HARDWARE} was measured; --prepare: on other hosts)"
     return line(*words, "-o", "measured") + where
 
 
-def _where(hardware: Hardware) -> tuple[str, ...]:
-    """validate's options for the ranks that ``hardware`` is of."""
-    box = record_files.box_in(hardware.provenance, hardware.name)
-    is_whole = box is not None and box.uplink_bits is None and box.hosts == tuple(range(len(box.rates_bits)))
-    if box is None or not is_whole or "carried" in hardware.provenance:  # carried: computed for another wire
-        ranks = ("--ranks", str(hardware.world_size))
-        is_here = box is None and str(hardware.provenance.get("place", "")).endswith("over loopback")
-        return ranks if is_here else (*ranks, "--prepare")  # a job to carry to where it was measured
+def _where(hardware: Hardware) -> tuple[object, ...]:
+    """validate's options for the ranks that ``hardware`` is of; others than its own are to be prepared."""
+    known, ranks = hardware.provenance, ("--ranks", hardware.world_size)
+    box = box_in(known, hardware.name)
+    if box is None:
+        return ranks if "loopback" in known else (*ranks, "--prepare")
+    is_whole = box.uplink_bits is None and box.hosts == tuple(range(len(box.rates_bits)))
+    if not is_whole or "carried" in known:  # computed for another wire
+        return (*ranks, "--prepare")
     rates = box.rates_bits if len(set(box.rates_bits)) > 1 else box.rates_bits[:1]
-    told = (f"{bits / 1e9:.12g}gbit" if bits >= 10**9 else f"{bits / 1e6:.12g}mbit" for bits in rates)
-    return ("--box", str(len(box.rates_bits)), "--rate", ",".join(told))
+    told = (f"{bits / 1e6:.12g}mbit" if bits % 10**9 else f"{bits // 10**9}gbit" for bits in rates)
+    return ("--box", len(box.rates_bits), "--rate", ",".join(told))

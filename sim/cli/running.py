@@ -102,19 +102,20 @@ def _phases(folder: Path, traces: Path) -> list[tuple[str, tuple[str, ...]]]:
     """What each command for this machine is for, and its words: on a slow wire of its own, over loopback, or
     on what is bundled.
     """
-    possible = {step.name: step for step in loop_steps(diagnose())}
+    possible = loop_steps(diagnose())
     inputs = (str(folder / "workload.json"), "--hardware", str(folder / "hardware.json"))
     what = "which buckets are best, and is it worth it? Some seconds."
     tune = what, ("tune", *inputs, "-o", str(folder / "assignment.json"))
-    if not possible["validate_loopback"].possible:
-        note(f"No ranks can run here ({possible['validate_loopback'].reason}): what was measured is bundled.")
+    loopback, box = possible["validate_loopback"], possible["validate_box"]
+    if not loopback.possible:
+        note(f"No ranks can run here ({loopback.reason}): what was measured is bundled.")
         shutil.copyfile(traces / _WIRE, folder / "hardware.json")
         shutil.copytree(traces / _RECORD, folder / "measured")
         return [tune, ("was it true, where ranks ran? Some seconds.", ("agree", str(folder / "measured")))]
     place = "two network namespaces, with a wire of 4 Gbit/s between them"
     where = ["--box", "2", "--rate", "4gbit"]
-    if not possible["validate_box"].possible:
-        place = f"two ranks over loopback (no cluster in a box here: {possible['validate_box'].reason})"
+    if not box.possible:
+        place = f"two ranks over loopback (no cluster in a box here: {box.reason})"
         where = ["--ranks", "2"]
     measure = ("calibrate", *where, "--largest", "64MiB", "--rounds", "4", "--budget", "15", "-o", inputs[-1])
     replay = ("validate", *inputs, *where, "--caps", "1,10", "--rounds", "5", "-o", str(folder / "measured"))
@@ -174,12 +175,11 @@ def port_obstacle(port: int) -> str | None:
 
 
 def box(
-    hosts: int = argument("How many hosts, each with one rank; 2 to 64.", "HOSTS", default=...),
+    hosts: int = argument("How many hosts, each with one rank; 2 to 64.", "HOSTS"),
     command: list[str] = argument(
         "What runs on each, such as -- python train.py --lr 1. Rank 0 has the terminal; what other "
         "ranks say goes to stderr, marked.",
         "-- COMMAND",
-        default=...,
     ),
     rate: Sequence[int] = option(
         "The wire, such as 500mbit; or one a host: 4gbit,1gbit.", kind=RATES, default=...

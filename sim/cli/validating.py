@@ -9,53 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import sim
+from sim.cli import measuring, options, printing
 from sim.cli.judging import judge
-from sim.cli.measuring import (
-    Backend,
-    Box,
-    Device,
-    Prepare,
-    Ranks,
-    Rate,
-    choose_device,
-    device_of_model,
-    place_of,
-    tell_commands,
-)
-from sim.cli.options import (
-    CANDIDATES,
-    CAPS,
-    MEASURING,
-    MODEL,
-    WHERE,
-    Arguments,
-    AsJson,
-    Dtype,
-    HardwareFile,
-    MaxError,
-    Parts,
-    WorkloadFile,
-    argument,
-    as_dict,
-    choice,
-    directory_option,
-    flag,
-    option,
-    shared,
-)
-from sim.cli.predicting import tell_doubtful, tell_held
-from sim.cli.printing import (
-    HARDWARE,
-    WORKLOAD,
-    emit,
-    line,
-    note,
-    print_table,
-    progress,
-    say,
-    suggest,
-    to_tune,
-)
+from sim.cli.measuring import choose_device, device_of_model, place_of, tell_commands
+from sim.cli.options import argument, as_dict, choice, directory_option, flag, option, shared
+from sim.cli.predicting import tell_held
+from sim.cli.printing import emit, line, note, progress, say, suggest, table
+from sim.columns import by_place
+from sim.costs.doubts import doubts_about
 from sim.errors import InputError, SimError
 from sim.formats import record_files
 from sim.formats.documents import json_text, load
@@ -70,7 +31,6 @@ from sim.systems.ddp_assignment import as_the_job
 from sim.units import format_percent, in_ms
 
 if TYPE_CHECKING:
-    from sim.truth.recorded_job import RecordedJob
     from sim.truth.turns import AbTest
     from sim.validator.jobs import Candidate, Carrier, ReplayJob, UserModel
     from sim.validator.launch import Place
@@ -79,47 +39,50 @@ AB_FILE = "ab.json"
 _LINK = (
     "real: between ranks; emulated: one rank, whose all-reduces wait as long as the curve of --hardware says."
 )
-Link = Annotated[Literal["real", "emulated"], shared(_LINK, kind=choice("real", "emulated"), panel=WHERE)]
-Seed = Annotated[int, shared("Order of candidates within rounds.", panel=MEASURING)]
+Link = Annotated[
+    Literal["real", "emulated"],
+    shared(_LINK, kind=choice("real", "emulated"), panel=options.WHERE),
+]
 
 
 def validate(
-    workload_file: WorkloadFile,
-    hardware_file: HardwareFile,
+    workload_file: options.WorkloadFile,
+    hardware_file: options.HardwareFile,
     output: Path = directory_option("Directory of the record."),
-    ranks: Ranks = 2,
-    box: Box = None,
-    rate: Rate = None,
+    ranks: measuring.Ranks = 2,
+    box: measuring.Box = None,
+    rate: measuring.Rate = None,
     caps: Sequence[float] = option(
-        "Values of bucket_cap_mb to replay.", panel=CANDIDATES, kind=CAPS, default="1,4,10,25"
+        "Values of bucket_cap_mb to replay.",
+        panel=options.CANDIDATES,
+        kind=options.CAPS,
+        default="1,4,10,25",
     ),
     assignment_file: list[Path] | None = option(
-        "An assignment file to replay too; repeatable.", "--assignment", panel=CANDIDATES
+        "An assignment file to replay too; repeatable.", "--assignment", panel=options.CANDIDATES
     ),
     systems: bool = flag(
         "Replay each switch and hook of DDP and each textbook system, in place of caps.",
         "--systems",
-        panel=CANDIDATES,
+        panel=options.CANDIDATES,
     ),
     model: str | None = option(
         "Your model, which returns (model, batch); default: backward sleeps through the recorded schedule.",
-        panel=MODEL,
+        panel=options.MODEL,
         metavar="MODULE:FACTORY",
     ),
-    arg: Arguments = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    backend: Backend = None,
+    arg: options.Arguments = None,
+    dtype: options.Dtype = None,
+    device: measuring.Device = None,
+    backend: measuring.Backend = None,
     link: Link = "real",
-    prepare: Prepare = False,
-    rounds: int = option("Rounds; each runs every candidate.", panel=MEASURING, default=10),
-    seed: Seed = 0,
-    parts: Parts = False,
-    max_error: MaxError = None,
-    as_json: AsJson = False,
+    prepare: measuring.Prepare = False,
+    rounds: int = option("Rounds; each runs every candidate.", panel=options.MEASURING, default=10),
+    parts: options.Parts = False,
+    max_error: options.MaxError = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Replay assignments on real ranks and compare them with the prediction."""
-    from sim.validator.calibrate import measure_machine
     from sim.validator.jobs import ReplayJob
     from sim.validator.replay import prepare as prepare_replay
     from sim.validator.replay import replay
@@ -133,67 +96,49 @@ def validate(
             "--prepare: torchrun or srun starts the ranks; leave out --box, --max-error, --link"
         )
     workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
-    place = _place(ranks, box, rate, link, hardware, hardware_file)
-    user_model = _model(model, arg, dtype)
-    if user_model is not None:
-        device = device_of_model(device, device_of_job(workload), elsewhere=prepare)
+    place, job_on = _place(ranks, box, rate, link, hardware), device_of_job(workload)
+    if model is not None:
+        device = device_of_model(device, job_on, elsewhere=prepare)
     else:
-        only_cpu = systems or box is not None or backend == "gloo"
-        job_on = device_of_job(workload) or "cpu"
-        device = choose_device(device, job_on, place.world_size, elsewhere=prepare, only_cpu=only_cpu)
+        gloo = systems or box is not None or backend == "gloo"
+        many = place.world_size
+        device = choose_device(device, job_on or "cpu", many, elsewhere=prepare, only_cpu=gloo)
     carrier = _carrier(device, backend, link, hardware)
-    assignments = _assignments(assignment_file, workload, hardware.world_size)
-    job = (
-        None if user_model is None or parts or link == "emulated" else _job(workload_file, workload, hardware)
-    )
-    tell_doubtful(*((workload, hardware) if job is None else (job.workload, job.hardware)))
+    assignments = _assignments(assignment_file or [], workload, hardware.world_size)
+    apart = parts or model is None or link == "emulated"
+    expected, there, is_held = _held(workload_file, workload, hardware, apart, as_json)
+    measured = recorded_step(workload_file) if is_held else None
     if link == "emulated":
-        note("measuring copies and launches of this machine")
-        hardware = measure_machine(workload, hardware, device)
-    there, expected, measured = _hardware_there(hardware, workload, place), workload, None
-    if job is not None:
-        tell_held(job, as_json=as_json)
-        if job.own is not None:
-            expected, there, measured = job.workload, job.hardware, recorded_step(workload_file)
+        hardware = _measured_here(workload, hardware, device)
+    if not is_held:
+        there = _hardware_there(hardware, workload, place)
+    user_model = None if model is None else _model(model, arg, dtype)
     candidates = _candidates(user_model, assignments, expected, there, carrier, None if systems else caps)
     for candidate in candidates:
         assert candidate.assignment is not None
         sim.simulate(workload, there, candidate.assignment)  # what cannot be predicted is told beforehand
     ordered = ReplayJob(
-        candidates=tuple(candidates),
-        workload=workload,
-        model=user_model,
-        carrier=carrier,
-        rounds=rounds,
-        seed=seed,
+        candidates=tuple(candidates), workload=workload, model=user_model, carrier=carrier, rounds=rounds
     )
+    directory = start_record(output, workload, hardware, None if prepare else measured)
     if prepare:
-        directory = start_record(output, workload, hardware)
         job_file = prepare_replay(ordered, directory, hardware.world_size)
         tell_commands(job_file, line("gather", directory))
         return
-    directory = start_record(output, workload, hardware, measured)
     with _telling_what_is_kept(directory), progress("replaying") as report:
         replay(ordered, place, directory, progress=report)
     note(f"wrote {directory}")
     judge([directory], max_error, as_json)
 
 
-def _model(model: str | None, arg: Any, dtype: str | None) -> "UserModel | None":
+def _model(factory: str, arg: Any, dtype: str | None) -> "UserModel":
     from sim.validator.jobs import UserModel
 
-    if model is None:
-        return None
-    return UserModel(factory=model, arguments=as_dict(arg, "--arg"), dtype=dtype)
+    return UserModel(factory=factory, arguments=as_dict(arg, "--arg"), dtype=dtype)
 
 
 def _place(
-    ranks: int,
-    box: int | None,
-    rate: Sequence[int] | None,
-    link: str,
-    hardware: Hardware | None,
-    hardware_file: Path | None,
+    ranks: int, box: int | None, rate: Sequence[int] | None, link: str, hardware: Hardware | None
 ) -> "Place":
     """Where ranks run, as many as the hardware is of. Raises ``InputError`` where that cannot be."""
     from sim.validator.calibrate import emulating_place
@@ -207,47 +152,57 @@ def _place(
     place = place_of(ranks, box, rate)
     if hardware is not None and place.world_size != hardware.world_size:
         raise InputError(
-            f"{hardware_file}: world_size: {hardware.world_size} does not fit the replay's "
+            f"{hardware.name}: world_size: {hardware.world_size} does not fit the replay's "
             f"{place.world_size} ranks; give --ranks {hardware.world_size}, and --prepare where torchrun or "
             f"srun starts them"
         )
     return place
 
 
-def _carrier(device: str, backend: str | None, link: str, hardware: Hardware | None) -> "Carrier":
+def _carrier(device: Any, backend: Any, link: str, hardware: Hardware | None) -> "Carrier":
     from sim.validator.jobs import Carrier
 
-    emulated = hardware if link == "emulated" else None
-    return Carrier(device=device, backend=backend, emulated=emulated)  # type: ignore[arg-type]
+    return Carrier(device=device, backend=backend, emulated=hardware if link == "emulated" else None)
 
 
-def _job(workload_file: Path, workload: Workload, hardware: Hardware) -> "RecordedJob":
-    from sim.truth.recorded_job import job_in_files
+def _held(
+    file: Path, workload: Workload, hardware: Hardware, apart: bool, as_json: bool
+) -> tuple[Workload, Hardware, bool]:
+    """Both, held to the job's own step where there is one, unless ``apart``, and whether they are; what is
+    doubtful of them is told."""
+    is_held = False
+    if not apart:
+        from sim.truth.recorded_job import job_in_files
 
-    return job_in_files(workload_file, workload, hardware)
+        job = job_in_files(file, workload, hardware)
+        tell_held(job, as_json=as_json)
+        workload, hardware, is_held = job.workload, job.hardware, job.own is not None
+    for doubt in doubts_about(workload, hardware):
+        note(doubt)
+    return workload, hardware, is_held
 
 
-def _assignments(
-    files: list[Path] | None, workload: Workload | None, world_size: int
-) -> dict[str, Assignment]:
+def _measured_here(workload: Workload, hardware: Hardware, device: Any) -> Hardware:
+    from sim.validator.calibrate import measure_machine
+
+    note("measuring copies and launches of this machine")
+    return measure_machine(workload, hardware, device)
+
+
+def _assignments(files: list[Path], workload: Workload | None, ranks: int) -> dict[str, Assignment]:
     """Assignments by the names of their files, with the job's switches; those of other ranks are told."""
     found = {}
-    for path in files or []:
+    for path in files:
         one = sim.load_assignment(path)
         made_for = None if one.made_for is None else one.made_for.world_size
-        if made_for not in (None, world_size):
-            note(
-                f"{path.stem}: made for {made_for} ranks, and run on {world_size}: what it gains on so many "
-                f"is not shown by this"
-            )
+        if made_for not in (None, ranks):
+            note(f"{path.stem}: made for {made_for} ranks, and run on {ranks}: its gain there is not shown")
         found[path.stem] = one if workload is None else as_the_job(workload, one)
     return found
 
 
 def _hardware_there(hardware: Hardware, workload: Workload, place: "Place") -> Hardware:
     """``hardware`` as predicted for ``place``: what cannot be predicted is told before it is measured."""
-    from sim.truth.scoring import as_measured
-
     record = Record(
         name=place.describe(),
         workload=workload,
@@ -256,7 +211,7 @@ def _hardware_there(hardware: Hardware, workload: Workload, place: "Place") -> H
         box=box_in(place.document(), "place"),
         calibrated_in=box_in(hardware.provenance, f"{hardware.name}: provenance"),
     )
-    return as_measured(record).hardware
+    return sim.as_measured(record).hardware
 
 
 def _candidates(
@@ -315,7 +270,7 @@ def _tell_kept(directory: Path, *, was_stopped: bool) -> None:
 
 
 def ab(
-    model: str = argument("Your model: returns (model, batch).", "MODULE:FACTORY", default=...),
+    model: str = argument("Your model: returns (model, batch).", "MODULE:FACTORY"),
     assignment_file: Path | None = option(
         "The assignment to test; default: the best for --workload and --hardware.", "--assignment"
     ),
@@ -324,25 +279,23 @@ def ab(
     ),
     hardware_file: Path | None = option("The hardware file to predict for.", "--hardware"),
     output: Path | None = directory_option("Directory of the measurements.", default=None),
-    ranks: Ranks = 2,
-    box: Box = None,
-    rate: Rate = None,
-    arg: Arguments = None,
-    dtype: Dtype = None,
+    ranks: measuring.Ranks = 2,
+    box: measuring.Box = None,
+    rate: measuring.Rate = None,
+    arg: options.Arguments = None,
+    dtype: options.Dtype = None,
     samples: int | None = option(
-        "Samples per rank and step; default: the batch's leading dimension.", panel=MODEL
+        "Samples per rank and step; default: the batch's leading dimension.", panel=options.MODEL
     ),
-    device: Device = None,
-    backend: Backend = None,
+    device: measuring.Device = None,
+    backend: measuring.Backend = None,
     link: Link = "real",
-    prepare: Prepare = False,
-    rounds: int = option("Rounds; each runs both.", panel=MEASURING, default=30),
-    seed: Seed = 0,
-    parts: Parts = False,
-    as_json: AsJson = False,
+    prepare: measuring.Prepare = False,
+    rounds: int = option("Rounds; each runs both.", panel=options.MEASURING, default=30),
+    parts: options.Parts = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Measure DDP's default and one assignment in turns, in your own model: is the gain there?"""
-    from sim.validator.calibrate import measure_machine
     from sim.validator.replay import ab_job, judge_ab, replay
     from sim.validator.replay import prepare as prepare_replay
 
@@ -354,33 +307,33 @@ def ab(
         raise typer.BadParameter("--prepare: give -o, a directory that all hosts see")
     workload = None if workload_file is None else sim.load_workload(workload_file)
     hardware = None if hardware_file is None else sim.load_hardware(hardware_file)
-    place = _place(ranks, box, rate, link, hardware, hardware_file)
+    place = _place(ranks, box, rate, link, hardware)
     device = device_of_model(device, None if workload is None else device_of_job(workload), elsewhere=prepare)
     carrier = _carrier(device, backend, link, hardware)
-    files = None if assignment_file is None else [assignment_file]
+    files = [] if assignment_file is None else [assignment_file]
     (given,) = _assignments(files, workload, place.world_size).values() or (None,)
+    predicted = directory = None
     if workload_file is not None and workload is not None and hardware is not None:
-        if not parts and link == "real":
-            job = _job(workload_file, workload, hardware)
-            workload, hardware = job.workload, job.hardware
-        tell_doubtful(workload, hardware)
+        apart = parts or link == "emulated"
+        workload, hardware, _ = _held(workload_file, workload, hardware, apart, as_json)
         if link == "emulated":
-            note("measuring copies and launches of this machine")
-            hardware = measure_machine(workload, hardware, device)
+            hardware = _measured_here(workload, hardware, device)
         given = sim.tune(workload, hardware).assignment if given is None else given
+        predicted = sim.gain(workload, hardware, given)
+        directory = None if output is None else start_record(output, workload, hardware)
     if given is None:
         raise typer.BadParameter("give --assignment, or --workload and --hardware to tune for")
-    predicted = None if workload is None or hardware is None else sim.gain(workload, hardware, given)
-    directory = None if output is None else _ab_directory(output, workload, hardware)
-    user_model = _model(model, arg, dtype)
-    assert user_model is not None
+    if output is not None and directory is None:  # no record, without a prediction to hold it against
+        directory = output
+        make_directory(output)
+        if any(output.iterdir()):
+            raise InputError(f"{output}: holds files already; give a new or empty directory")
     ordered = ab_job(
         given,
-        model=user_model,
+        model=_model(model, arg, dtype),
         carrier=carrier,
         workload=workload,
         rounds=rounds,
-        seed=seed,
         samples_per_rank=samples,
     )
     if prepare:
@@ -392,81 +345,53 @@ def ab(
     with _telling_what_is_kept(directory), progress("A/B") as report:
         measured = replay(ordered, place, directory, progress=report)
     result = judge_ab(ordered, measured, predicted)
-    if directory is not None:
-        write_atomically(directory / AB_FILE, json_text(_ab_document(result)))
-        note(f"wrote {directory}")
-    _print_ab(result, as_json)
+    _tell_ab(result, directory, as_json)
     if result.significant and result.gain_ns > 0 and not as_json:
         apply = f"in the training script: ddp_model = sim.apply(model, {str(assignment_file)!r})"
-        tune = to_tune(workload_file or WORKLOAD, hardware_file or HARDWARE)
-        suggest(apply if assignment_file is not None else tune)
+        files_given = (workload_file or printing.WORKLOAD, hardware_file or printing.HARDWARE)
+        suggest(apply if assignment_file is not None else printing.to_tune(*files_given))
 
 
 def gather_ab_test(job: "ReplayJob", directory: Path, as_json: bool) -> None:
     """What the ranks of a prepared job measured, against the prediction where there is one."""
     from sim.validator.replay import gather_record, judge_ab
 
-    predicted = None
+    predicted, recommended = None, job.candidates[1].assignment
     if (directory / record_files.WORKLOAD).exists():
         workload = sim.load_workload(directory / record_files.WORKLOAD)
         hardware = sim.load_hardware(directory / record_files.HARDWARE)
-        recommended = job.candidates[1].assignment
         assert recommended is not None
         predicted = sim.gain(workload, hardware, recommended)
-    result = judge_ab(job, gather_record(directory), predicted)
-    write_atomically(directory / AB_FILE, json_text(_ab_document(result)))
-    _print_ab(result, as_json)
+    _tell_ab(judge_ab(job, gather_record(directory), predicted), directory, as_json)
 
 
-def _ab_directory(output: Path, workload: Workload | None, hardware: Hardware | None) -> Path:
-    """A directory for the measurements: a record, where there is a prediction to hold them against."""
-    if workload is not None and hardware is not None:
-        return start_record(output, workload, hardware)
-    make_directory(output)
-    if any(output.iterdir()):
-        raise InputError(f"{output}: holds files already; give a new or empty directory")
-    return output
-
-
-def _ab_document(result: "AbTest") -> dict[str, Any]:
-    return {"schema_version": 1, "kind": "ab", **asdict(result)}
-
-
-def _print_ab(result: "AbTest", as_json: bool) -> None:
-    """For people, or as one JSON document."""
+def _tell_ab(result: "AbTest", directory: Path | None, as_json: bool) -> None:
+    """Written to ``directory``, and for people or as one JSON document."""
+    document = {"schema_version": 1, "kind": "ab", **asdict(result)}
+    if directory is not None:
+        write_atomically(directory / AB_FILE, json_text(document))
+        note(f"wrote {directory}")
     if as_json:
-        emit(json_text(_ab_document(result)))
+        emit(document)
         return
-    rows = (
-        ("DDP default", result.default_step_ns, result.default_samples_per_s),
-        ("recommended", result.recommended_step_ns, result.recommended_samples_per_s),
-        ("without communication", result.plain_step_ns, None),
-    )
-    print_table(
-        f"{result.name}: {result.world_size} ranks, {result.rounds} rounds",
-        ["", "step ms", "samples/s"],
-        [[name, in_ms(ns), "-" if per_s is None else f"{per_s:.1f}"] for name, ns, per_s in rows],
-    )
-    say(
-        f"gain: {result.gain_ns / 1e6:+.2f} ms a step "
-        f"({format_percent(result.gain_fraction, 2, sign=True)}), 95 % interval "
-        f"{result.gain_low_ns / 1e6:+.2f} to {result.gain_high_ns / 1e6:+.2f} ms"
-    )
+    steps_ns = result.default_step_ns, result.recommended_step_ns, result.plain_step_ns
+    samples = result.default_samples_per_s, result.recommended_samples_per_s, None
+    names = ("DDP default", "recommended", "without communication")
+    told = ["-" if one is None else f"{one:.1f}" for one in samples]
+    title = f"{result.name}: {result.world_size} ranks, {result.rounds} rounds"
+    table(title, by_place("", "step ms", "samples/s"), zip(names, map(in_ms, steps_ns), told, strict=True))
+    low, gain, high = (in_ms(ns, "+.2f") for ns in (result.gain_low_ns, result.gain_ns, result.gain_high_ns))
+    share = format_percent(result.gain_fraction, 2, sign=True)
+    say(f"gain: {gain} ms a step ({share}), 95 % interval {low} to {high} ms")
     if result.predicted_gain_ns is not None:
-        say(f"predicted: {_predicted_words(result, result.predicted_gain_ns)}")
+        said = f"predicted: {in_ms(result.predicted_gain_ns, '+.2f')} ms a step"
+        if result.predicted_low_ns is None or result.predicted_high_ns is None:
+            met = "nothing that varies is known, so that it has no interval"
+        else:
+            low, high = (in_ms(ns, "+.2f") for ns in (result.predicted_low_ns, result.predicted_high_ns))
+            said += f", 95 % interval {low} to {high} ms"
+            met = "measured and predicted agree within their intervals"
+            if not result.prediction_met:
+                met = "what was measured lies outside it: measure and record again before you rely on others"
+        say(f"{said}; {met}")
     say(result.sentence)
-
-
-def _predicted_words(result: "AbTest", gain_ns: int) -> str:
-    """The predicted gain, its interval, and whether what was measured is in it."""
-    said = f"{gain_ns / 1e6:+.2f} ms a step"
-    if result.predicted_low_ns is None or result.predicted_high_ns is None:
-        return f"{said}; nothing that varies is known, so that it has no interval"
-    low, high = result.predicted_low_ns / 1e6, result.predicted_high_ns / 1e6
-    said += f", 95 % interval {low:+.2f} to {high:+.2f} ms"
-    if result.prediction_met:
-        return f"{said}; measured and predicted agree within their intervals"
-    return (
-        f"{said}; what was measured lies outside it: the calibration or the recording does not hold for this "
-        f"run, so measure and record again before you rely on other predictions"
-    )

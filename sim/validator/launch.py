@@ -102,9 +102,9 @@ class Place:
         return f"{self.box} hosts in a box, {said} Gbit/s"
 
     def document(self) -> dict[str, Any]:
-        """The ``box`` that the ranks are in, for later predictions; nothing over loopback."""
+        """The ``box`` that the ranks are in, for later predictions, or that they are over ``loopback``."""
         if not self.rates_bits:
-            return {}
+            return {"loopback": True} if self.spread is None else {}
         hosts = list(range(len(self.rates_bits)))
         return {"box": {"rates_bits": list(self.rates_bits), "uplink_bits": None, "hosts": hosts}}
 

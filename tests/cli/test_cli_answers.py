@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import sim
-from sim.cli.printing import print_table, say, to_replay
+from sim.cli.printing import say, table, to_replay
+from sim.columns import by_place
 from sim.nouns.hardware import Hardware
 from tests.cli import cheap
 from tests.cli.test_no_new_options import FROZEN
@@ -32,7 +33,7 @@ ANSWERS = {
     "gather": "median step error",
     "cluster": "computed, not measured",
     "scaling": "efficiency",
-    "ranks": "the slowest costs",
+    "ranks": "who came last",
     "anchor": "a step of 75.00 ms, measured 75.00 ms",
     "doctor": "this machine",
 }
@@ -120,7 +121,7 @@ def test_no_figure_is_cut_where_no_terminal_sets_the_width(
     monkeypatch.delenv("COLUMNS", raising=False)
     cells = [f"{number}.{number}" for number in range(1000, 1060)]
     title, sentence = "a title, " * 40, "a sentence, " * 40
-    print_table(title, ["name", *map(str, range(60))], [["a name of some words", *cells]])
+    table(title, by_place("name", *map(str, range(60))), [("a name of some words", *cells)])
     say(sentence)
     first, _, row, last = capsys.readouterr().out.splitlines()
     assert row.split() == ["a", "name", "of", "some", "words", *cells]
@@ -132,7 +133,7 @@ def test_a_terminal_of_eighty_columns_breaks_lines_and_loses_nothing(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     cells = [f"{number}.{number}" for number in range(1000, 1016)]
-    print_table("", ["name", *map(str, range(16))], [["row", *cells]])
+    table("", by_place("name", *map(str, range(16))), [("row", *cells)])
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert sum(character.isdigit() for line in lines[1:] for character in line) >= 8 * 16
@@ -151,8 +152,8 @@ def measured(**provenance: Any) -> Hardware:
 @pytest.mark.parametrize(
     ("provenance", "where"),
     [
-        ({"place": "2 ranks over loopback"}, "--ranks 2"),
-        ({"place": "2 hosts of a cluster"}, "--ranks 2 --prepare"),
+        ({"loopback": True}, "--ranks 2"),
+        ({"place": "2 ranks by torchrun"}, "--ranks 2 --prepare"),
         ({"box": BOX}, "--box 4 --rate 1gbit"),
         ({"box": {**BOX, "hosts": [0, 2]}}, "--ranks 2 --prepare"),  # of a box that is no longer made
         ({"box": BOX, "carried": {"cluster": "another"}}, "--ranks 2 --prepare"),

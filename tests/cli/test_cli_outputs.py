@@ -16,8 +16,7 @@ from tests.targets import REFUSED, kinds_below
 TO_FILES = [
     *(("record", "--output"), ("estimate", "--output"), ("calibrate", "--output"), ("sweep", "--output")),
     *(("tune", "--output"), ("export", "--output"), ("anchor", "--output"), ("ranks", "--output")),
-    *(("scaling", "--output"), ("scaling", "--figure"), ("cluster", "--output")),
-    ("cluster", "--save-cluster"),
+    *(("scaling", "--output"), ("cluster", "--output"), ("cluster", "--save-cluster")),
 ]
 TO_DIRECTORIES = ["import", "validate"]
 MEASURED = ("record", "calibrate")  # what they write cannot be had again
@@ -85,7 +84,7 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_measured(
 
 
 def test_every_output_is_here() -> None:
-    options = {"--output", "--figure", "--save-cluster"}
+    options = {"--output", "--save-cluster"}
     known = {*TO_FILES, *((command, "--output") for command in TO_DIRECTORIES), ("gather", "--output")}
     known |= {("demo", "--output"), ("ab", "--output")}  # tests/cli/test_demo.py, tests/dist
     assert {(name, word) for name, words in FROZEN.items() for word in words if word in options} == known

@@ -98,7 +98,7 @@ GPT = ("estimate", "sim.recorder.models:gpt", "layers=1", "width=16", "heads=2",
 
 
 def test_it_writes_a_workload_that_the_others_read(tmp_path: Path) -> None:
-    said = bucketsim(*GPT, "--arg", "tied=true", "--backward-ms", 87.35, "-o", tmp_path / "w.json", "--json")
+    said = bucketsim(*GPT, "tied=true", "--backward-ms", 87.35, "-o", tmp_path / "w.json", "--json")
     assert said.code == 0, said.err
     workload = sim.load_workload(tmp_path / "w.json")
     assert json.loads(said.out) == json.loads((tmp_path / "w.json").read_text())
@@ -107,7 +107,7 @@ def test_it_writes_a_workload_that_the_others_read(tmp_path: Path) -> None:
     assert workload.backward_ns == 87_350_000
     assert workload.provenance["arguments"]["tied"] is True
     assert sim.assign(workload, bucket_cap_mb=0).bucket_indices
-    told = bucketsim(*GPT, "--arg", "tied=true", "--backward-ms", 87.35, "-o", tmp_path / "w.json")
+    told = bucketsim(*GPT, "tied=true", "--backward-ms", 87.35, "-o", tmp_path / "w.json")
     assert "estimated, not recorded; a band of " in told.out
     assert workload.provenance["band"] in told.out
     assert "nine of ten ready times past the first tenth" in told.out

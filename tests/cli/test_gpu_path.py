@@ -188,14 +188,11 @@ def test_the_recording_is_followed_live(here: Path, tmp_path: Path, monkeypatch:
     report = sim.judge_live(followed, calibration)
     assert report.unseen is not None
     assert abs(report.unseen.median_error) < 0.03
-    assert report.lateness is not None
-    assert report.lateness.rank == 11
     monkeypatch.setattr("sys.argv", ["main.py", "--watch", str(tmp_path / "watched")])
     page = AppTest.from_file(str(launch.MAIN), default_timeout=PATIENCE_S).run()
     assert is_clean(page)
     said = " ".join(one.value for one in [*page.markdown, *page.caption, *page.info, *page.warning])
     assert "step 45" in said.lower()  # running, or with nothing new: as old as its files are by now
-    assert "Rank 11" in said
 
 
 def test_autotunes_first_rank_predicts_from_the_files_of_all(here: Path) -> None:

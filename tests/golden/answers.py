@@ -164,7 +164,8 @@ def clusters(folder: Path) -> Answers:
     for gpus in (2, 4, 8):
         yield document(f"cluster pcie_box gpus={gpus}")
     for algorithm in ("ring", "tree", "nvls_tree"):
-        yield document(f"cluster dgx_h100 hosts=4 --algorithm {algorithm}")
+        made = sim.cluster_hardware(sim.cluster("dgx_h100", hosts=4), algorithm=algorithm)
+        yield f"cluster dgx_h100 hosts=4 --algorithm {algorithm} --json", json.loads(sim.to_text(made))
 
 
 def jobs(folder: Path) -> Answers:
@@ -197,8 +198,11 @@ def imports(folder: Path) -> Answers:
         given.mkdir()
         paths = " ".join(str(path.relative_to(folder)) for path in case.write(given))
         yield document(f"import auto {paths} -o made/{name}")
-        for path in sorted((folder / "made" / name).glob("*.json")):
+        made = sorted((folder / "made" / name).glob("*.json"))
+        for path in made:
             yield f"made/{name}/{path.name}", json.loads(path.read_text())
+        if {"workload.json", "hardware.json", "measurement-00-as-run.json"} <= {path.name for path in made}:
+            yield document(f"agree made/{name}")
 
 
 def _page(name: str) -> None:

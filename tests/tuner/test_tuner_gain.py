@@ -330,8 +330,7 @@ def test_no_sentence_contradicts_another(case: tuple[Workload, Hardware]) -> Non
             assert sim.gain(workload, hardware, family.assignment, draws=60).significant is not True
 
     with mock.patch.object(tuning, "say") as say:
-        tuning.print_answer(answer, "")
-        tuning._print_families(answer, 0)
+        tuning.print_answer(answer, "", 0)
     said = [call.args[0] for call in say.call_args_list]
     if answer.setting is not None and gain.significant is False:
         assert answer.setting.pick == "default"
