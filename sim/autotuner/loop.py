@@ -26,7 +26,7 @@ from sim.autotuner.switch import (
 from sim.autotuner.unison import FailedSomewhereError, Unison
 from sim.errors import InputError, NotModelledError
 from sim.formats.files import scratch_directory
-from sim.importer.recorded.recorded_workload import warmup_by
+from sim.importer.recorded import warmup_by
 from sim.nouns.assignment import Assignment
 from sim.nouns.checks import at_least
 from sim.nouns.recommendation import Recommendation

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sim.autotuner.unison import Unison, backend_of
 from sim.errors import InputError
 from sim.formats.recordings import load_recording
-from sim.importer.recorded.recorded_run import hardware_of
+from sim.importer.recorded import hardware_of
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.recording import Recording

@@ -25,7 +25,7 @@ FORMATS = {
         "nccl-tests' output or another table of sizes and times",
         "sim.importer.links.link_hardware:read_nccl_tests",
     ),
-    RECORDING: ("a recording", "sim.importer.recorded.recorded_run:read_recording"),
+    RECORDING: ("a recording", "sim.importer.recorded:read_recording"),
 }
 READABLE = (AUTO, *FORMATS)
 LONGEST_LINE = 380

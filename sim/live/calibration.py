@@ -9,7 +9,7 @@ from statistics import median
 
 from sim.costs.doubts import doubts_about_step
 from sim.errors import InputError, NotModelledError, SimError
-from sim.importer.recorded.recorded_workload import FEWEST_BACKWARDS, warmup_steps
+from sim.importer.recorded import FEWEST_BACKWARDS, warmup_steps
 from sim.live.follower import Followed
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Recommendation

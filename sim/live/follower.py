@@ -20,7 +20,7 @@ import numpy as np
 
 from sim.errors import InputError
 from sim.formats.recordings import check_one_run, rank_of, read_header, read_line
-from sim.importer.recorded.recorded_workload import warmup_steps
+from sim.importer.recorded import warmup_steps
 from sim.nouns.recording import (
     RecordedEnd,
     RecordedLayout,

@@ -7,8 +7,7 @@ from typing import Any
 
 from sim.errors import InputError, NotModelledError
 from sim.formats.record_files import recorded_step
-from sim.importer.recorded.recorded_run import as_run, hardware_of
-from sim.importer.recorded.recorded_workload import job_of, keep, workload_of
+from sim.importer.recorded import as_run, hardware_of, job_of, keep, workload_of
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.devices import link_source
 from sim.nouns.hardware import Hardware

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sim.formats.recordings import load_recording
-from sim.importer.recorded.recorded_workload import workload_of
+from sim.importer.recorded import workload_of
 from tests.ranks import run_together
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow]

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from sim.formats.recordings import load_recording
-from sim.importer.recorded.recorded_run import rank_rows
-from sim.importer.recorded.recorded_workload import keep, workload_of
+from sim.importer.recorded import keep, rank_rows, workload_of
 from tests.checked import assert_nothing_fails
 from tests.ranks import run_together
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from sim.errors import InputError, NotModelledError
 from sim.formats.recordings import load_recording
-from sim.importer.recorded.recorded_run import rank_rows
-from sim.importer.recorded.recorded_workload import keep, workload_of
+from sim.importer.recorded import keep, rank_rows, workload_of
 from sim.live.follower import Follower
 from sim.nouns.devices import backend_of
 from sim.nouns.recording import (

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.importer.recorded.recorded_run import as_run
-from sim.importer.recorded.recorded_workload import check_recording, keep, workload_of
+from sim.importer.recorded import as_run, check_recording, keep, workload_of
 from sim.nouns.recording import RecordedBackward, RecordedRank, RecordedStep, Recording
 from sim.units import format_ranks
 from tests.formats.test_recordings import LAYOUT, RecordedLayout, backward, header
@@ -65,8 +64,8 @@ MIXED = [[False, True], [True]] * 10
 
 
 def test_a_clean_recording_is_not_doubted() -> None:
-    found = check_recording(keep(recorded(MIXED)))
-    assert (found.doubtful, found.pace) == ((), {0: 1.0})
+    paces, doubtful = check_recording(keep(recorded(MIXED)))
+    assert (doubtful, paces) == ([], {0: 1.0})
 
 
 @given(st.floats(1.2, 3.0))
@@ -102,7 +101,7 @@ def test_a_plain_backward_longer_than_one_beside_communication_cannot_be() -> No
 
 def test_a_machine_that_changes_meanwhile_is_told() -> None:
     recording = recorded([[True]] * 20, lambda step, synchronised: 1.0 if step <= 12 else 1.3)
-    (told,) = check_recording(keep(recording)).doubtful
+    _, (told,) = check_recording(keep(recording))
     assert "earlier steps took 2" in told
     assert "record again" in told
 
@@ -178,11 +177,11 @@ def test_what_several_ranks_show_is_told_once_with_the_ranks(slow: Sequence[int]
         at = 2.0 + 0.01 * number if number in slow else 1.0
         (rank,) = recorded(apart, lambda _, synchronised, at=at: 1.0 if synchronised else at).ranks
         ranks.append(replace(rank, header=header(number, world_size=16)))
-    checked = check_recording(keep(Recording(name="run", ranks=tuple(ranks))))
-    (told,) = checked.doubtful
+    paces, (told,) = check_recording(keep(Recording(name="run", ranks=tuple(ranks))))
+
     assert told.startswith(f"{format_ranks(slow)}: the machine was slower ")
-    assert [rank for rank, pace in checked.pace.items() if pace > 1.5] == list(slow)
-    assert f"divided by {min(checked.pace[rank] for rank in slow):.2f} to " in told
+    assert [rank for rank, pace in paces.items() if pace > 1.5] == list(slow)
+    assert f"divided by {min(paces[rank] for rank in slow):.2f} to " in told
 
 
 def test_ranks_in_a_row_are_named_by_their_ends() -> None:

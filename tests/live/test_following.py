@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import InputError
 from sim.formats.recordings import load_recording
-from sim.importer.recorded.recorded_run import hardware_of
+from sim.importer.recorded import hardware_of
 from sim.live import follower as following
 from sim.live.follower import Follower, find_recordings
 from sim.nouns.recording import RecordedStep, Recording

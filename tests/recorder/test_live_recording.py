@@ -18,7 +18,7 @@ from sim.autotuner.switch import Boundary
 from sim.errors import InputError, NotModelledError
 from sim.formats.recordings import load_recording
 from sim.importer.imported import ImportOptions
-from sim.importer.recorded.recorded_run import read_recording
+from sim.importer.recorded import read_recording
 from sim.live.follower import find_recordings
 from sim.recorder import live_recording as live
 from sim.recorder import watch

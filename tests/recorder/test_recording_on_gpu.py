@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sim.formats.recordings import load_recording
-from sim.importer.recorded.recorded_workload import workload_of
+from sim.importer.recorded import workload_of
 from sim.nouns.recording import Recording
 from sim.recorder.live_recording import record
 

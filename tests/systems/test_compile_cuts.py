@@ -9,7 +9,7 @@ import pytest
 import sim
 from sim.errors import NotModelledError
 from sim.importer.imported import ImportOptions
-from sim.importer.recorded.recorded_run import read_recording
+from sim.importer.recorded import read_recording
 from sim.nouns.timeline import Timeline
 from sim.systems import compile_cuts
 from sim.systems.compile_cuts import AS_RECORDED, cut_operators, handed_out

@@ -1,1 +1,0 @@
-"""What ``sim.record`` wrote beside a real training run: ``rank-<r>.jsonl`` of each rank."""
