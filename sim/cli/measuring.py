@@ -111,8 +111,8 @@ def tell_commands(job_file: Path, then: str) -> None:
 
 def record(
     factory: str = argument(
-        "An importable function that returns (model, batch), with model(*batch) a scalar loss, or a callable "
-        "that runs one training step; such as my.module:factory.",
+        "An importable function that returns (model, batch), with model(*batch) a scalar loss; such as "
+        "my.module:factory.",
         "MODULE:FACTORY",
     ),
     output: Path = file_option("Write the workload here."),
@@ -183,7 +183,6 @@ def estimate(
         gpu=gpu,
         dtype=dtype,
         autocast=autocast,
-        tell=note,
     )
     _tell_workload(workload, output, as_json)
 
@@ -201,7 +200,7 @@ def _tell_workload(workload: Workload, output: Path, as_json: bool) -> None:
     )
     facts = workload.provenance
     if workload.estimated:
-        say(f"operators weighed by {facts['roofline']['device']}; walked on {facts['walked_on']}")
+        say(f"operators weighed by {facts['roofline']['device']}")
         for part in ("forward", "backward", "optimizer"):
             say(f"{part}: {facts['times'][f'{part}_ns']}")
     if workload.band is not None:

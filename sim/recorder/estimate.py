@@ -6,14 +6,12 @@ a roofline (FLOPs over peak, bytes over bandwidth, the longer), gives the share 
 before each gradient; the shares are scaled to the backward that is known.
 """
 
-import copy
-import logging
-import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from sim.errors import InputError, NotModelledError
@@ -32,12 +31,10 @@ from sim.nouns.gpus import GpuSheet, custom_device, find_gpu, typical_device
 from sim.nouns.recording import RecordedStep
 from sim.nouns.workload import Workload
 from sim.recorder.clocks import Clock
-from sim.recorder.factory import Pair, Step, describe, import_module_of, load_factory
+from sim.recorder.factory import Pair, describe, import_module_of, load_factory
 from sim.recorder.profile import Survey, measure, survey, workload_of_steps
-from sim.recorder.training_step import ModelStep, build_step, surroundings, tensors_in
+from sim.recorder.training_step import build_step, surroundings, tensors_in
 from sim.units import divide_half_even
-
-_log = logging.getLogger(__name__)
 
 # Recorded ready times over estimated ones, of what is ready after the first tenth of backward: 5th and 95th
 # percentile of eight recordings each, which weigh the same, outwards to a tenth. Without convolutions:
@@ -61,7 +58,7 @@ _OURS = str(Path(__file__).parent)  # sim/recorder: its own calls are not the co
 
 
 def estimate(
-    given: Pair | str,
+    factory: str | Callable[..., Pair],
     *,
     name: str | None = None,
     arguments: Mapping[str, Any] | None = None,
@@ -74,16 +71,11 @@ def estimate(
     device_bytes_per_s: float | None = None,
     dtype: str | None = None,
     autocast: str | None = None,
-    tell: Callable[[str], None] | None = None,
 ) -> Workload:
     """Estimate the Workload of a training step that nobody has profiled.
 
-    What ``MODULE:FACTORY`` makes, ``(model, batch)``, is made without memory; where making it needs data, it
-    is made for real and walked without data. A pair is left alone, whatever device it is on (``meta``
-    included): its double without data is walked.
-
     Args:
-        given: ``MODULE:FACTORY``, or a pair.
+        factory: ``MODULE:FACTORY``, or a function, that makes ``(model, batch)``, here without memory.
         name: of the Workload; None: the class of the module.
         arguments: of the factory.
         backward_ns: a plain backward, as measured; None: from ``step_ns``, or from the device's peak.
@@ -95,7 +87,6 @@ def estimate(
         device_bytes_per_s: its memory bandwidth. Without any device, the table's mean ratio is used.
         dtype: for the module and its floating inputs, as for ``record``.
         autocast: ``bfloat16`` or ``float16``: the forward runs under autocast.
-        tell: is told before anything is built for real, and why; None: a warning is logged.
 
     Returns:
         A Workload with ``estimated`` true and a ``band``: factors on the ready times.
@@ -117,10 +108,13 @@ def estimate(
             "device_flops and device_bytes_per_s) to estimate it from"
         )
     device = typical_device() if named is None else named
-    walk = partial(_walk, device=device, dtype=dtype, autocast=autocast)
-    walked, walked_on = _walk_given(walk, given, arguments or {}, tell or _log.warning)
-    seen, work, times_ps = walked.seen, walked.counting.work, [walked.times]
-    counted = workload_of_steps(seen, times_ps, times_ps, name=name, provenance={})
+    if isinstance(factory, str):
+        import_module_of(factory)  # what a module makes when it is imported stays real
+        factory_spec, make = factory, partial(load_factory, factory, arguments=arguments)
+    else:
+        factory_spec, make = None, partial(factory, **(arguments or {}))
+    seen, times_ps, work = _walk(make, device, dtype, autocast)
+    counted = workload_of_steps(seen, [times_ps], [times_ps], name=name, provenance={})
     work_ps = {
         "forward_ns": counted.forward_ns,
         "backward_ns": counted.backward_ns,
@@ -129,18 +123,13 @@ def estimate(
     times, how, (least_scale, most_scale) = _split_step(known, step_ns, work_ps, device)
     low, high = READY_BAND_OF_CONVOLUTIONS if work.is_convolutional else READY_BAND
     here = surroundings(torch.device("cpu"))
+
+    def scaled(ready_ps: int | None) -> int | None:
+        return ready_ps and divide_half_even(ready_ps * times["backward_ns"], counted.backward_ns)
+
     return replace(
         counted,
-        gradients=tuple(
-            replace(
-                one,
-                ready_ns=None
-                if one.ready_ns is None
-                else divide_half_even(one.ready_ns * times["backward_ns"], counted.backward_ns),
-                device=None,
-            )
-            for one in counted.gradients
-        ),
+        gradients=tuple(replace(g, ready_ns=scaled(g.ready_ns), device=None) for g in counted.gradients),
         **times,
         samples=(),
         estimated=True,
@@ -151,9 +140,8 @@ def estimate(
             **{key: here[key] for key in ("tool_version", "date", "torch", "python")},
             "dtype": dtype or "as built",
             "autocast": autocast or "none",
-            "factory": given if isinstance(given, str) else None,
+            "factory": factory_spec,
             "arguments": dict(arguments or {}),
-            "walked_on": walked_on,
             "module": type(seen.root).__name__,
             "parameters": sum(tensor.numel() for tensor in seen.tensors),
             "tensors": len(counted.gradients),
@@ -161,7 +149,6 @@ def estimate(
             "roofline": {"device": device.name},
             "work": {"flops": work.flops, "bytes": work.num_bytes},
             "times": how,
-            "values_read_as_1": walked.counting.reads,
             "band": "factors on ready_ns; in 16 recordings nine of ten ready times past the first tenth of "
             "backward lay between them (not of steps that wait for their host)",
         },
@@ -216,98 +203,54 @@ def _split_step(
 # ---- one step, walked without data
 
 
-@dataclass(frozen=True, slots=True)
-class _Walked:
-    """What a step trains, seen in one run, and its times and work in another, on the clock of work."""
+def _walk(
+    make: Callable[[], Any], device: GpuSheet, dtype: str | None, autocast: str | None
+) -> tuple[Survey, RecordedStep, "OperatorWork"]:
+    """Make a model and run its forward and backward twice, without an optimizer, all of it without data.
 
-    seen: Survey
-    times: RecordedStep
-    counting: "CountingMode"
-
-
-def _walk(given: Step | Pair, device: GpuSheet, dtype: str | None, autocast: str | None) -> _Walked:
-    """Run a step's forward and backward twice, without an optimizer.
+    Returns:
+        What the step trains, seen in the first run; its times and work in the second, by the clock of work.
 
     Raises:
-        InputError: what ``record`` raises for a step that cannot be recorded; a callable, sparse gradients.
+        InputError: what ``record`` raises for a step that cannot be recorded; sparse gradients; code that
+            needs data, in making the model or in its step.
         NotModelledError: a compiled module.
     """
-    step, _ = build_step(given, device=torch.device("cpu"), dtype=dtype)
-    if not isinstance(step, ModelStep):
-        raise InputError("given: a callable cannot be estimated; give (model, batch)")
     counting = CountingMode(device)
-
-    def run() -> None:
-        step.model.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", AUTOCAST_DTYPES.get(autocast or ""), enabled=autocast is not None):
-            loss = step.loss()
-        loss.backward()  # type: ignore[no-untyped-call]
-
-    with counting:
-        seen = survey(run, step.model)
-        if sparse := [gradient.name for gradient in seen.gradients if gradient.sparse]:
-            raise InputError(f"step: {sparse[0]}'s sparse gradient is as large as lookups are; record it")
-        if any(hasattr(module, "_orig_mod") for module in seen.root.modules()):
-            raise NotModelledError(
-                "step: torch.compile joins operators, and gradients become ready by graph; estimate the "
-                "module before it is compiled, or record it"
-            )
-        counting.work = OperatorWork()
-        return _Walked(seen, measure(run, seen, WorkClock(counting), hooked=None), counting)
-
-
-def _walk_given(
-    walk: Callable[[Any], _Walked],
-    given: Pair | str,
-    arguments: Mapping[str, Any],
-    tell: Callable[[str], None],
-) -> tuple[_Walked, str]:
-    """Walk a pair, or what ``MODULE:FACTORY`` makes, on stand-ins; and a word on what these are of.
-
-    A factory is called on stand-ins. Where that needs data that they do not have (sizes or branches that
-    depend on values, numpy), it is called for real, which ``tell`` is told before, and what it made is walked
-    on stand-ins, so that no activation is ever held.
-
-    Raises:
-        InputError: the step cannot be walked, or needs data; or the model has to be made and does not fit.
-    """
-    made: Any = tuple(given) if isinstance(given, list) else given
-    on = "stand-ins without data"
-    if isinstance(given, str):
-        import_module_of(given)  # what a module makes when it is imported stays real
-        num_bytes = 0
-        with _wanting_data() as wants, stand_ins():
-            made = load_factory(given, arguments=arguments)
-            num_bytes = sum(p.nbytes for p in made[0].parameters()) if isinstance(made, tuple) else 0
-            return walk(made), on
-        if 2 * num_bytes > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
-            raise InputError(
-                f"model: it needs data ({wants[0]}), and {num_bytes / 1e9:.1f} GB of parameters are too many "
-                f"for this machine; take out what depends on values, or make it smaller"
-            )
-        tell(f"the model is built for real, its step is still walked without data: {wants[0]}")
-        on = f"stand-ins of a model that was built for real ({wants[0]})"
-        with as_on_gpus():
-            made = load_factory(given, arguments=arguments)
-    with _wanting_data() as wants, stand_ins():
-        return walk(_doubled(made) if isinstance(made, tuple) else made), on
-    raise InputError(f"step: it needs data, which an estimate has none of ({wants[0]}); record it instead")
-
-
-@contextmanager
-def _wanting_data() -> Iterator[list[str]]:
-    """Go on after the block where code in it raised, and yield the list that then says what and where."""
-    wants: list[str] = []
     try:
-        yield wants
+        with stand_ins():
+            step = build_step(make(), device=torch.device("cpu"), dtype=dtype)
+
+            def run() -> None:
+                step.model.zero_grad(set_to_none=True)
+                with torch.autocast("cpu", AUTOCAST_DTYPES.get(autocast or ""), enabled=autocast is not None):
+                    loss = step.loss()
+                loss.backward()  # type: ignore[no-untyped-call]
+
+            with counting:
+                seen = survey(run, step.model)
+                _check_known(seen)
+                counting.work = OperatorWork()
+                return seen, measure(run, seen, WorkClock(counting), hooked=None), counting.work
     except InputError as error:
         if error.__cause__ is None:
             raise
-        wants.append(_told(error.__cause__))
+        what = _what_needs_data(error.__cause__)
+        raise InputError(f"step: it needs data, which an estimate has none of ({what}); record it") from error
 
 
-def _told(error: BaseException) -> str:
-    """What needs data: the operator where torch names it, and the line of the user's code."""
+def _check_known(seen: Survey) -> None:
+    if sparse := [gradient.name for gradient in seen.gradients if gradient.sparse]:
+        raise InputError(f"step: {sparse[0]}'s sparse gradient is as large as lookups are; record it")
+    if any(hasattr(module, "_orig_mod") for module in seen.root.modules()):
+        raise NotModelledError(
+            "step: torch.compile joins operators, and gradients become ready by graph; estimate the module "
+            "before it is compiled, or record it"
+        )
+
+
+def _what_needs_data(error: BaseException) -> str:
+    """The operator where torch names it, and the line of the user's code."""
     operator = getattr(error, "func", None)
     what = describe(error) if operator is None else f"{operator} needs data"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename[:1] != "<"]
@@ -318,83 +261,48 @@ def _told(error: BaseException) -> str:
     return f"{what}, in {last.name} ({Path(last.filename).name}:{last.lineno}: {last.line})"
 
 
-def _doubled(pair: Pair) -> Pair:
-    """The same model and batch with stand-ins in place of all tensors, tied parameters still tied.
-
-    The pair itself is left alone. Real, meta and stand-in tensors are taken, each a stand-in on the CPU.
-    """
-    model, batch = pair
-    made: dict[int, Any] = {}
-    try:
-        for tensor in (*model.parameters(), *model.buffers(), *tensors_in(batch)):
-            made.setdefault(id(tensor), _stand_in(tensor))
-        with unset_fake_temporarily():  # what is neither parameter, buffer nor batch keeps its data
-            twin: Pair = copy.deepcopy((model, batch), made)
-    except Exception as error:
-        raise InputError(f"model: its double could not be made: {describe(error)}") from error
-    return twin
-
-
-def _stand_in(tensor: Tensor) -> Tensor:
-    if isinstance(tensor, FakeTensor) and tensor.device.type == "cpu":
-        return tensor
-    with torch.no_grad():
-        empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(empty, requires_grad=tensor.requires_grad)
-    return empty.requires_grad_(tensor.requires_grad)
-
-
 # ---- stand-ins: shape, dtype and autograd without memory (torch's ``FakeTensorMode``)
 
 # They call themselves CPU tensors, so that torch chooses the operators that it chooses for real ones (fused
 # attention, autocast), where plain ``meta`` tensors take other routes. Code for GPUs runs on them.
 
 AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-READ_AS = 1.0  # what reading a floating-point value of a stand-in gives
 
-# Autocast for CPUs casts matrix products down as the one for GPUs does, but leaves some operators in low
-# precision that GPUs run in float32 (torch's documentation, "CUDA Ops that can autocast to float32"). The
-# modules' ones are cast here; that adds the casts' bytes and their nodes in the graph.
-_FLOAT32_ON_GPUS: set[Callable[..., Any]] = {
-    getattr(place, name)
-    for name in (
-        *("layer_norm", "group_norm", "softmax", "log_softmax", "softplus", "kl_div", "cross_entropy"),
-        *("nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy_with_logits"),
-        *("exp", "log", "pow", "rsqrt", "sum", "cumsum", "norm"),
-    )
-    for place in (functional, torch, Tensor)
-    if hasattr(place, name)
-}
+
+def _named(names: str, *places: Any) -> set[Any]:
+    return {getattr(place, name) for name in names.split() for place in places if hasattr(place, name)}
+
+
+# What autocast for GPUs runs in float32 (torch's documentation, "CUDA Ops that can autocast to float32") and
+# that for CPUs leaves in low precision: of the operators of modules and activations.
+_FLOAT32_ON_GPUS = _named(
+    "layer_norm group_norm softmax log_softmax softplus kl_div cross_entropy nll_loss mse_loss l1_loss "
+    "smooth_l1_loss binary_cross_entropy_with_logits exp log pow rsqrt sum cumsum norm",
+    *(functional, torch, Tensor),
+)
+
+
+def _raised(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in AUTOCAST_DTYPES.values() else tensor
 
 
 @contextmanager
 def stand_ins() -> Iterator[FakeTensorMode]:
     """Tensors that are made inside have no data, take no memory and are on the CPU, GPUs asked for or not."""
+    autocast = torch.autocast.__init__
+
+    def on_cpu(self: torch.autocast, device_type: str, *args: Any, **kwargs: Any) -> None:
+        autocast(self, "cpu" if device_type == "cuda" else device_type, *args, **kwargs)
+
     with (
+        mock.patch.object(torch.autocast, "__init__", on_cpu),
         mock.patch.object(nn.Module, "_apply", _apply),
         # torch's draws until all is in range, and looks; nothing to fill, as torch has it for meta tensors
         mock.patch.object(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
         FakeTensorMode(allow_non_fake_inputs=True) as mode,
-        as_on_gpus(),
+        _OnCpu(),
     ):
         yield mode
-
-
-@contextmanager
-def as_on_gpus() -> Iterator[None]:
-    """Code inside that is written for GPUs runs on the CPU, with a GPU's autocast."""
-    original = torch.autocast.__init__
-
-    def init(
-        self: torch.autocast, device_type: str, dtype: torch.dtype | None = None, *args: Any, **kwargs: Any
-    ) -> None:
-        if device_type == "cuda":
-            device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
-        original(self, device_type, dtype, *args, **kwargs)
-
-    with mock.patch.object(torch.autocast, "__init__", init), _OnCpu():
-        yield
 
 
 def _apply(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
@@ -430,14 +338,8 @@ class _OnCpu(TorchFunctionMode):
         if func is Tensor.to:
             args = (args[0], *(_cpu(value) for value in args[1:]))
         if func in _FLOAT32_ON_GPUS and torch.is_autocast_enabled("cpu"):
-            args = tuple(_raised(value) for value in args)
-            given = {key: _raised(value) for key, value in given.items()}
+            args, given = tree_map_only(Tensor, _raised, (args, given))
         return func(*args, **given)
-
-
-def _raised(value: Any) -> Any:
-    is_low = isinstance(value, Tensor) and value.dtype in AUTOCAST_DTYPES.values()
-    return value.float() if is_low else value
 
 
 def _cpu(device: Any) -> Any:
@@ -451,24 +353,19 @@ def _cpu(device: Any) -> Any:
 
 aten = torch.ops.aten
 
-
-def _named(names: str) -> set[Any]:
-    return {getattr(aten, name) for name in names.split()}
-
-
 # neither views by their schema nor work
 _FREE = _named(
     "_unsafe_view _local_scalar_dense lift_fresh is_same_size _has_same_storage_numel empty empty_like "
-    "empty_strided empty_permuted new_empty new_empty_strided _sparse_coo_tensor_with_dims_and_tensors"
+    "empty_strided empty_permuted new_empty new_empty_strided",
+    aten,
 )
 # a tensor tells them how large, and is not read
-_SHAPE_ONLY = _named("zeros_like ones_like full_like rand_like randn_like new_zeros new_ones new_full")
-_WRITE_ONLY = _named("copy_ fill_ zero_ normal_ uniform_ bernoulli_")
+_SHAPE_ONLY = _named("zeros_like ones_like full_like rand_like randn_like new_zeros new_ones new_full", aten)
+_WRITE_ONLY = _named("copy_ fill_ zero_ normal_ uniform_ bernoulli_", aten)
 _GATHERS = {aten.embedding, aten.index, aten.index_select, aten.gather, aten.select_backward}
 _CONVOLUTIONS = {aten.convolution, aten._convolution, aten.convolution_backward}
-_ATTENTION: dict[
-    Any, tuple[Callable[..., Any], int]
-] = {  # how it is counted, by the shapes of so many tensors
+# how fused attention on the CPU, which torch does not count, is counted by the shapes of so many tensors
+_ATTENTION: dict[Any, tuple[Callable[..., Any], int]] = {
     aten._scaled_dot_product_flash_attention_for_cpu: (sdpa_flop_count, 3),
     aten._scaled_dot_product_flash_attention_for_cpu_backward: (sdpa_backward_flop_count, 4),
 }
@@ -495,14 +392,13 @@ class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds the cost of every operator that runs inside it, autograd's included, to ``work``.
 
     An operator takes the longer of FLOPs over peak and bytes over bandwidth of ``device``. Single
-    floating-point values of stand-ins, which a step reads for a log or to clip, read as 1.0; ``reads`` counts
-    them. Integers and booleans are not answered: they choose what runs, and torch's own error says so.
+    floating-point values of stand-ins, which a step reads for a log or to clip, read as 1.0. Integers and
+    booleans are not answered: they choose what runs, and torch's own error says so.
     """
 
     def __init__(self, device: GpuSheet) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.work, self.reads = OperatorWork(), 0
-        self._device = device
+        self.work, self._device = OperatorWork(), device
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -514,8 +410,7 @@ class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 with unset_fake_temporarily():
                     return func(*args)
             if args[0].is_floating_point():
-                self.reads += 1
-                return READ_AS
+                return 1.0
         out = func(*args, **given)
         if func.namespace == "prim" or func.is_view or func.overloadpacket in _FREE:
             return out
@@ -530,10 +425,7 @@ class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class WorkClock(Clock):
-    """A clock that stands still but for work: it reads picoseconds of ``counting``'s roofline.
-
-    Its ``between_ns`` therefore counts picoseconds: small operators would vanish in nanoseconds.
-    """
+    """Stands still but for work. Its ``between_ns`` counts ps: small operators would vanish in ns."""
 
     name = "work"
 
@@ -552,8 +444,7 @@ class WorkClock(Clock):
 def _count_flops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> int:
     """FLOPs of one operator call, a multiply-add as two; 0 for what is not a matrix product.
 
-    Those of torch's own registry, but that fused attention on the CPU, which is not in it, counts half where
-    it is causal: kernels skip the blocks above the diagonal.
+    Causal attention counts half: kernels skip the blocks above the diagonal.
     """
     if (counted := _ATTENTION.get(func.overloadpacket)) is None:
         formula: Callable[..., int] | None = flop_registry.get(func.overloadpacket)
@@ -571,22 +462,16 @@ def _count_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out:
     rows that they return. An expanded tensor counts the elements that it has in memory.
     """
     packet = func.overloadpacket
-    produced = list(tensors_in(out))
-    written: set[int] = set()
     read: dict[int, Tensor] = {}
+    written = {id(tensor): tensor for tensor in tensors_in(out)}
     for place, argument in enumerate(func._schema.arguments):
-        value = args[place] if place < len(args) else kwargs.get(argument.name)
-        for tensor in tensors_in(value):
-            writes = argument.alias_info is not None and argument.alias_info.is_write
+        writes = argument.alias_info is not None and argument.alias_info.is_write
+        for tensor in tensors_in(args[place] if place < len(args) else kwargs.get(argument.name)):
             if writes:
-                written.add(id(tensor))
+                written[id(tensor)] = tensor
             if not (writes and (argument.is_out or packet in _WRITE_ONLY)):
                 read[id(tensor)] = tensor
-            else:
-                produced.append(tensor)
-    stored = {id(tensor): tensor for tensor in produced}
-    stored.update({key: tensor for key, tensor in read.items() if key in written})
-    output_bytes = sum(map(_num_bytes, stored.values()))
+    output_bytes = sum(map(_num_bytes, written.values()))
     sizes = [_num_bytes(tensor) for tensor in read.values()]
     if packet in _SHAPE_ONLY:
         return output_bytes
@@ -599,12 +484,9 @@ def _count_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out:
 
 def _num_bytes(tensor: Tensor) -> int:
     if tensor.layout is not torch.strided:
-        return int(tensor._nnz() * tensor.element_size()) if tensor.layout is torch.sparse_coo else 0
-    elements = 1
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        if stride or not size:
-            elements *= size
-    return elements * tensor.element_size()
+        return 0  # a sparse gradient, which is refused
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    return prod(size for size, stride in sizes if stride or not size) * tensor.element_size()
 
 
 def _precision(func: Any, args: Sequence[Any]) -> str:

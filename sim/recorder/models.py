@@ -4,8 +4,9 @@ Each factory returns ``(model, batch)``, and the model a scalar loss. Weights an
 same every time (seed 0; the caller's generator is left alone). Nothing is fetched.
 """
 
+import difflib
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +16,6 @@ from torch.nn import functional
 
 from sim.errors import InputError
 from sim.nouns.checks import at_least
-from sim.recorder.factory import near
 
 
 @contextmanager
@@ -112,10 +112,10 @@ def gpt(
 
 # transformers' classes that return a loss, and how their mappings of configurations are called
 _HEADS = {
-    "AutoModelForMaskedLM": "MODEL_FOR_MASKED_LM_MAPPING",
-    "AutoModelForCausalLM": "MODEL_FOR_CAUSAL_LM_MAPPING",
-    "AutoModelForSeq2SeqLM": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
-    "AutoModelForImageClassification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING",
+    "MaskedLM": "MODEL_FOR_MASKED_LM_MAPPING",
+    "CausalLM": "MODEL_FOR_CAUSAL_LM_MAPPING",
+    "Seq2SeqLM": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
+    "ImageClassification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING",
 }
 
 
@@ -129,21 +129,19 @@ def huggingface(
     """
     check_sizes(batch=batch, tokens=tokens)
     package = _package("transformers")
-    _check_known("model_type", model_type, package.CONFIG_MAPPING)
+    _check_known("model_type", [model_type], list(package.CONFIG_MAPPING))
     default = package.CONFIG_MAPPING[model_type]()
-    for name in settings:
-        if not hasattr(default, name):
-            _check_known("setting", name, default.to_dict())
+    _check_known("setting", [one for one in settings if not hasattr(default, one)], list(default.to_dict()))
     try:
         config = package.AutoConfig.for_model(model_type, **settings)
     except Exception as error:  # noqa: BLE001  (whatever a configuration's own checks raise, in several lines)
         raise InputError(f"{model_type}: {' '.join(str(error).split())}") from None
-    heads = [head for head, mapping in _HEADS.items() if type(config) in getattr(package, mapping)]
-    if not heads:
-        raise InputError(f"model_type: {model_type!r} has no {' or '.join(_HEADS)}; give a factory of yours")
+    head = next((head for head, all_of in _HEADS.items() if type(config) in getattr(package, all_of)), None)
+    if head is None:
+        raise InputError(f"model_type: {model_type!r} has none of {', '.join(_HEADS)}; give your own factory")
     with seeded():
-        model = getattr(package, heads[0]).from_config(config)
-        if heads[0] == "AutoModelForImageClassification":
+        model = getattr(package, f"AutoModelFor{head}").from_config(config)
+        if head == "ImageClassification":
             size = getattr(config, "image_size", 224)
             height, width = size if isinstance(size, (list, tuple)) else (size, size)
             pictures = torch.randn(batch, getattr(config, "num_channels", 3), height, width)
@@ -152,7 +150,7 @@ def huggingface(
         if tokens > (longest := getattr(text_config, "max_position_embeddings", tokens)):
             raise InputError(f"tokens: {tokens} is not legal; max_position_embeddings is {longest}")
         text = torch.randint(text_config.vocab_size, (batch, tokens))
-    decoded = {"decoder_input_ids": text} if heads[0] == "AutoModelForSeq2SeqLM" else {}
+    decoded = {"decoder_input_ids": text} if head == "Seq2SeqLM" else {}
     return model, {"input_ids": text, "labels": text, **decoded}
 
 
@@ -179,15 +177,14 @@ def torchvision(
     """
     check_sizes(batch=batch, image=image)
     models = _package("torchvision.models")
-    _check_known("name", name, models.list_models(module=models))
+    _check_known("name", [name], models.list_models(module=models))
     with seeded():
         try:
             model = models.get_model(name, weights=None, **settings)
         except (TypeError, ValueError) as error:
             raise InputError(f"{name}: {error}") from None
-        pictures = torch.randn(batch, 3, image, image)
         labels = torch.randint(settings.get("num_classes", 1000), (batch,))
-    return Classifier(model), (pictures, labels)
+        return Classifier(model), (torch.randn(batch, 3, image, image), labels)
 
 
 def _package(name: str) -> Any:
@@ -198,6 +195,8 @@ def _package(name: str) -> Any:
         raise InputError(f"factory: {wanted}") from None
 
 
-def _check_known(what: str, value: str, known: Iterable[str]) -> None:
-    if value not in known:
-        raise InputError(f"{what}: {value!r} is not legal{near(str(value), sorted(known))}")
+def _check_known(what: str, given: Iterable[str], known: Sequence[str]) -> None:
+    for value in given:
+        if value not in known:
+            near = difflib.get_close_matches(value, known, n=3, cutoff=0.5) or known[:8]
+            raise InputError(f"{what}: {value!r} is not legal; near it: {', '.join(near)}")

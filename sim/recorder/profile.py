@@ -6,28 +6,19 @@ cost of our own hooks is then taken out: ready times are scaled by plain backwar
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_pre_hook
 
 from sim.errors import InputError, SimError
 from sim.nouns.checks import at_least
 from sim.nouns.recording import RecordedStep
 from sim.nouns.workload import Gradient, Workload
 from sim.recorder.clocks import Clock, clock_for, find_device
-from sim.recorder.factory import Pair, Step, describe
-from sim.recorder.training_step import (
-    ModelStep,
-    buffers_in,
-    build_step,
-    facts,
-    surroundings,
-    trained,
-)
+from sim.recorder.factory import Pair, describe
+from sim.recorder.training_step import buffers_in, build_step, facts, surroundings, trained
 from sim.recorder.watch import StepStamps, StepWatch
 from sim.recorder.watched_workload import workload_of_backwards
 from sim.units import median_ns
@@ -37,7 +28,7 @@ _INDEX_BYTES = 8  # torch's sparse tensors have int64 indices
 
 
 def record(
-    step_or_pair: Step | Pair,
+    pair: Pair,
     *,
     name: str | None = None,
     device: str = "cpu",
@@ -48,18 +39,17 @@ def record(
     factory_spec: str | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> Workload:
-    """Record a training step as a Workload.
+    """Record a training step of ``(model, batch)`` as a Workload.
 
-    ``(model, batch)`` is moved to ``device``, cast to ``dtype``, put into training mode and trained
-    by AdamW with a learning rate that is as good as zero. A callable runs one training step of its
-    own, on its own device and dtype; its outermost module with trainable parameters is found while
-    it runs. Gradients that no backward reaches have ``ready_ns`` None.
+    Both are moved to ``device`` and cast to ``dtype``; the model is put into training mode and trained by
+    AdamW with a learning rate that is as good as zero. Gradients that no backward reaches have ``ready_ns``
+    None.
 
     Args:
-        step_or_pair: what ``load_factory`` returns.
+        pair: what ``load_factory`` returns.
         name: of the Workload; None: the class of the module.
         device: ``cpu``, ``cuda`` or ``cuda:N``; on a GPU all times are those of its stream.
-        dtype: for the module and its floating inputs; None leaves them. Not for a callable.
+        dtype: for the module and its floating inputs; None leaves them.
         warmup: iterations that are run first and dropped, at least 1.
         repeats: iterations with hooks, and as many without, at least 1.
         progress: called with (iterations done, iterations in all).
@@ -72,27 +62,22 @@ def record(
 
     Raises:
         InputError: an illegal argument, or a step that cannot be recorded (it raises, has no
-            backward or several, its loss is not finite, its parameters lie elsewhere).
+            backward or several, its loss is not finite).
         MachineError: a GPU that is not here.
     """
     at_least("warmup", warmup, 1)
     at_least("repeats", repeats, 1)
     place = find_device(device)
-    step, root = build_step(step_or_pair, device=place, dtype=dtype)
-    clock = clock_for(place)
+    step, clock = build_step(pair, device=place, dtype=dtype), clock_for(place)
     plain: list[RecordedStep] = []
     watched: list[RecordedStep] = []
     total = warmup + 2 * repeats
 
     progress(0, total)
-    seen = survey(step, root)
-    for gradient in seen.gradients:
-        if gradient.device != str(place):
-            where = f"parameter {gradient.name} lies on {gradient.device}"
-            raise InputError(f"step: {where}, recorded is {place}; keep all on one device, and name that")
-    loss = step.last_loss if isinstance(step, ModelStep) else None
-    if loss is not None and not bool(torch.isfinite(loss)):
-        raise InputError(f"step: the loss is {loss.item()}; its times would mislead; give a finite loss")
+    seen = survey(step, step.model)
+    if step.last_loss is not None and not bool(torch.isfinite(step.last_loss)):
+        loss = step.last_loss.item()
+        raise InputError(f"step: the loss is {loss}; its times would mislead; give a finite loss")
     for done in range(1, total):
         progress(done, total)
         # plain watched watched plain ...: a drifting machine favours neither
@@ -109,8 +94,7 @@ def record(
         "warmup": warmup,
         "repeats": repeats,
         "dtype": dtype or "as built",
-        "optimizer": ", ".join(seen.optimizers) or "none ran",
-        "step": "callable" if root is None else "built from (model, batch): train(), AdamW, lr 1e-12",
+        "step": "built from (model, batch): train(), AdamW (SparseAdam for sparse gradients), lr 1e-12",
         "module": type(seen.root).__name__,
         "factory": factory_spec,
         "arguments": dict(arguments or {}),
@@ -121,7 +105,7 @@ def record(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What a step trains: its module, ``module.parameters()`` that require grad, its optimizers.
+    """What a step trains: its module, and ``module.parameters()`` that require grad.
 
     ``fired``: the order in which their gradients came. ``gradients`` have no times yet; ``wire_bytes`` is
     what a sparse one would send (its coalesced indices and values), else None.
@@ -130,53 +114,41 @@ class Survey:
     root: nn.Module
     tensors: tuple[nn.Parameter, ...]
     gradients: tuple[Gradient, ...]
-    optimizers: tuple[str, ...]
     fired: tuple[int, ...]
 
 
-def survey(step: Step, root: nn.Module | None) -> Survey:
-    """Run ``step`` and learn what it trains; without ``root``, once more before to find the module it calls.
+def survey(step: Callable[[], object], model: nn.Module) -> Survey:
+    """Run ``step``, which leaves its gradients on ``model``, and learn what it trains.
 
     Raises:
-        InputError: no backward, or several; no module, or several, with trainable parameters; a module
-            wrapped in DistributedDataParallel already.
+        InputError: no backward, or several, or nothing that requires grad.
     """
-    module = _find_module(step) if root is None else root
-    if isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-        raise InputError(f"step: the module is wrapped in {type(module).__name__}; give the bare module")
-    named = trained(module)
+    named = trained(model)
     tensors = tuple(tensor for _, tensor in named)
     if not tensors:
-        raise InputError(f"step: {type(module).__name__} has no parameter that requires grad")
-    sparse: dict[torch.Tensor, int | None] = {}
-    watch = StepWatch(module, tensors, Clock())
-    with ExitStack() as stack:
-        for tensor in tensors:
-            hang: Any = tensor.register_post_accumulate_grad_hook
-            stack.callback(hang(lambda one: sparse.update({one: _sparse_bytes(one.grad)})).remove)
-        stamps = _watched(step, watch)
-    groups = [group for optimizer in watch.optimizers for group in optimizer.param_groups]
-    group_of = {id(tensor): number for number, group in enumerate(groups) for tensor in group["params"]}
+        raise InputError(f"step: {type(model).__name__} has no parameter that requires grad")
+    fired = _watched(step, StepWatch(model, tensors, Clock())).fired()
+    wires = [_sparse_bytes(tensor.grad) for tensor in tensors]
     return Survey(
-        root=module,
+        root=model,
         tensors=tensors,
         gradients=tuple(
             Gradient(
                 index=index,
                 **facts(name, tensor),
                 ready_ns=None,
-                sparse=sparse.get(tensor) is not None,
-                wire_bytes=sparse.get(tensor),
-                group=group_of.get(id(tensor), 0),
+                sparse=wires[index] is not None,
+                wire_bytes=wires[index],
             )
             for index, (name, tensor) in enumerate(named)
         ),
-        optimizers=tuple(type(optimizer).__name__ for optimizer in watch.optimizers),
-        fired=tuple(stamps.fired()),
+        fired=tuple(fired),
     )
 
 
-def measure(step: Step, seen: Survey, clock: Clock, *, hooked: Sequence[int] | None) -> RecordedStep:
+def measure(
+    step: Callable[[], object], seen: Survey, clock: Clock, *, hooked: Sequence[int] | None
+) -> RecordedStep:
     """Run ``step`` once and time it on ``clock``, watching gradients ``hooked``; None: all.
 
     Hooks are put on and taken off outside the timed region.
@@ -190,32 +162,22 @@ def measure(step: Step, seen: Survey, clock: Clock, *, hooked: Sequence[int] | N
     return stamps.recorded(clock, len(seen.tensors))
 
 
-def _watched(step: Step, watch: StepWatch) -> StepStamps:
+def _watched(step: Callable[[], object], watch: StepWatch) -> StepStamps:
     """The stamps of the one backward that ``step`` runs."""
     watch.open()
     try:
-        _run(step)
-        watch.step()
-    finally:
-        watch.close()
-    count = sum(len(stamps.backwards) for stamps in watch.steps)
-    if not count:
-        raise InputError(
-            "step: backward of the module never ran; call model(...) and loss.backward() once in each step "
-            "(torch.autograd.grad makes no gradient ready)"
-        )
-    if count > 1:
-        raise InputError(f"step: backward ran {count} times; a step has one (record a single micro-batch)")
-    return watch.steps[0]
-
-
-def _run(step: Step) -> None:
-    try:
         step()
+        watch.step()
     except SimError:
         raise
     except (Exception, SystemExit) as error:
         raise InputError(f"step: it raised {describe(error)}") from error
+    finally:
+        watch.close()
+    count = sum(len(stamps.backwards) for stamps in watch.steps)
+    if count != 1:
+        raise InputError(f"step: backward of the module ran {count} times; it has to run once in each step")
+    return watch.steps[0]
 
 
 def workload_of_steps(
@@ -264,27 +226,6 @@ def workload_of_steps(
 def _spread(times: Sequence[int]) -> dict[str, int]:
     """Least, median and greatest, in the same unit."""
     return {"min": min(times), "median": median_ns(times), "max": max(times)}
-
-
-def _find_module(step: Step) -> nn.Module:
-    """The one module, among those that ``step`` calls, that trains something and lies in no other one."""
-    called: dict[int, nn.Module] = {}
-    handle = register_module_forward_pre_hook(lambda module, _: called.update({id(module): module}))
-    try:
-        _run(step)
-    finally:
-        handle.remove()
-    inner = {id(part) for module in called.values() for part in module.modules() if part is not module}
-    roots = [module for key, module in called.items() if key not in inner and trained(module)]
-    if not roots:
-        raise InputError("step: no module with trainable parameters ran forward; call one as model(...)")
-    if len(roots) > 1:
-        names = ", ".join(type(module).__name__ for module in roots[:4]) + ", ..." * (len(roots) > 4)
-        raise InputError(
-            f"step: {len(roots)} separate modules with trainable parameters ran forward ({names}); train "
-            f"one, call it as model(...) and not by its parts, and freeze the others"
-        )
-    return roots[0]
 
 
 def _sparse_bytes(gradient: torch.Tensor | None) -> int | None:

@@ -1,6 +1,4 @@
-"""What is trained and where: a step, built from ``(model, batch)`` or the user's own; facts of modules and
-machines.
-"""
+"""What is trained and where: a step of ``(model, batch)``; facts of modules and machines."""
 
 import os
 import platform
@@ -23,16 +21,12 @@ from sim.machine import cpu_model
 from sim.nouns.checks import one_of
 from sim.nouns.devices import SERIALISING
 from sim.nouns.workload import Buffer
-from sim.recorder.factory import Pair, Step, what_is
+from sim.recorder.factory import Pair
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 # As good as zero, so that the user's weights and loss stay what they were. (SparseAdam refuses 0.)
 _LEARNING_RATE = 1e-12
-
-_HOW_TO_GIVE_A_LOSS = (
-    "wrap the model in a module whose forward returns the loss; Your own job, in the manual, shows how"
-)
 
 
 class ModelStep:
@@ -81,36 +75,28 @@ class ModelStep:
             optimizer.step()
 
 
-def build_step(
-    given: Step | Pair, *, device: torch.device, dtype: str | None
-) -> tuple[Step, nn.Module | None]:
-    """A step and, where it is known, the module that it trains.
+def build_step(given: Pair, *, device: torch.device, dtype: str | None) -> ModelStep:
+    """The step of ``(model, batch)``.
 
-    A pair is moved to ``device``, cast to ``dtype`` (module and floating inputs; None leaves them)
-    and put into training mode. A callable is left as it is.
+    Both are moved to ``device``, cast to ``dtype`` (module and floating inputs; None leaves them), and the
+    model is put into training mode.
 
     Raises:
-        InputError: an illegal dtype or batch, a dtype for a callable, or neither pair nor callable.
+        InputError: an illegal dtype or batch, a model that is wrapped or sharded, or no pair.
     """
     if dtype is not None:
         one_of("dtype", dtype, DTYPES)
-    if isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], nn.Module):
-        model, batch = given
-        number = None if dtype is None else getattr(torch, dtype)
+    if not (isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], nn.Module)):
+        raise InputError(f"step: a {type(given).__name__} is not legal; give (model, batch)")
+    model, batch = given
+    check_plain_module(model)
+    number = None if dtype is None else getattr(torch, dtype)
 
-        def move(tensor: Tensor) -> Tensor:
-            return tensor.to(device=device, dtype=number if tensor.is_floating_point() else None)
+    def move(tensor: Tensor) -> Tensor:
+        return tensor.to(device=device, dtype=number if tensor.is_floating_point() else None)
 
-        batch = tree_map_only(Tensor, move, dict(batch) if isinstance(batch, Mapping) else batch)
-        return ModelStep(model.to(device=device, dtype=number).train(), batch), model
-    if isinstance(given, nn.Module) or not callable(given):
-        kind = type(given).__name__
-        raise InputError(
-            f"step: a {kind} is not legal; give (model, batch), or a callable that runs one step"
-        )
-    if dtype is not None:
-        raise InputError(f"dtype: {dtype!r} cannot be applied to a callable step; cast inside the factory")
-    return given, None
+    batch = tree_map_only(Tensor, move, dict(batch) if isinstance(batch, Mapping) else batch)
+    return ModelStep(model.to(device=device, dtype=number).train(), batch)
 
 
 def count_samples(batch: object) -> int | None:
@@ -124,26 +110,16 @@ def find_loss(output: Any) -> torch.Tensor:
     Raises:
         InputError: there is none, it is not a scalar, or nothing leads back from it.
     """
-    loss = output
-    if not isinstance(output, torch.Tensor):
-        loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    if not isinstance(loss, torch.Tensor):
-        what = f"{what_is(output)}, is no loss and has none as .loss or ['loss']"
-        raise InputError(f"model: its output, {what}; {_HOW_TO_GIVE_A_LOSS}")
-    if loss.numel() != 1:
-        what = f"{'output' if loss is output else 'loss'} is a tensor of shape {tuple(loss.shape)}"
-        raise InputError(f"model: its {what}, not a scalar loss; {_HOW_TO_GIVE_A_LOSS}")
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", output)
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        shape = f" of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else ""
+        raise InputError(
+            f"model: its output, a {type(output).__name__}{shape}, is no scalar loss, and has none as .loss "
+            f"or ['loss']; wrap it in a module that returns the loss; Your own job, in the manual, shows how"
+        )
     if not loss.requires_grad:
         raise InputError("model: its loss does not require grad; some parameter must, and not under no_grad")
     return loss
-
-
-_WRAPPERS: dict[type, str] = {
-    DistributedDataParallel: "is wrapped in DistributedDataParallel already; give the module inside it",
-    DataParallel: "is wrapped in DataParallel; give the module inside it",
-    FullyShardedDataParallel: "is sharded by FullyShardedDataParallel; FSDP has no buckets of DDP's kind",
-    FSDPModule: "is sharded by fully_shard (FSDP2); it has no buckets of DDP's kind",
-}
 
 
 def check_plain_module(model: nn.Module) -> None:
@@ -151,10 +127,10 @@ def check_plain_module(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
         raise InputError(f"model: {type(model).__name__} is not legal; give a torch.nn.Module")
     for name, module in model.named_modules():
-        for wrapper, words in _WRAPPERS.items():
+        for wrapper in (DistributedDataParallel, DataParallel, FullyShardedDataParallel, FSDPModule):
             if isinstance(module, wrapper):
-                where = f"model: module {name!r}" if name else "model:"
-                raise InputError(f"{where} {words}")
+                where, kind = f"model: module {name!r}" if name else "model:", wrapper.__name__
+                raise InputError(f"{where} is wrapped or sharded by {kind} already; give the plain module")
     for name, parameter in model.named_parameters():
         if isinstance(parameter, DTensor):
             raise InputError(f"model: parameter {name!r} is a DTensor; give a module with plain parameters")

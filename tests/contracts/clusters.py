@@ -119,7 +119,8 @@ def a40() -> Cluster:
     return Cluster(
         name=A40,
         workload=estimate(
-            gpt(**GPT_82M),
+            gpt,
+            arguments=GPT_82M,
             name="gpt 82M",
             forward_ns=46_650_000,
             backward_ns=87_350_000,
@@ -168,7 +169,8 @@ def anchored(cluster: Callable[[], Cluster], *, on_two: bool = False) -> Anchore
 def nanogpt() -> Workload:
     """The single GPU's step of 122.18 ms, split by the estimate."""
     return estimate(
-        gpt(**NANOGPT),
+        gpt,
+        arguments=NANOGPT,
         name="nanoGPT 124M",
         step_ns=122_180_000,
         gpu="rtx-pro-6000-blackwell",

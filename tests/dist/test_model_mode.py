@@ -73,8 +73,8 @@ def test_the_real_model_runs_every_candidate(workload: Workload, tmp_path: Path)
     [
         ("regression", {"width": 33}, r"parameter 0 is layers.0.weight \[33, 33\].*\[32, 32\]"),
         ("changing", {}, "another model at its second call"),
-        ("step", {}, r"give a factory that returns \(model, batch\)"),
-        ("wrapped", {}, "wrapped in DataParallel"),
+        ("step", {}, r"returned a function; return \(model, batch\)"),
+        ("wrapped", {}, "sharded by DataParallel already"),
     ],
 )
 def test_a_model_that_cannot_be_replayed_is_refused_with_its_reason(

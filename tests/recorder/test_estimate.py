@@ -1,7 +1,6 @@
 """Estimated workloads: times, what is left alone, what is refused, and recordings held beside them."""
 
 import json
-import os
 import resource
 import time
 from pathlib import Path
@@ -16,7 +15,6 @@ from torch import Tensor, nn
 import sim
 from sim.errors import InputError, NotModelledError
 from sim.nouns.workload import Workload
-from sim.recorder import models
 from sim.recorder.estimate import estimate
 from tests.contracts.clusters import GPT_82M
 
@@ -67,22 +65,9 @@ def test_adamw_moves_seven_times_the_parameters() -> None:
     assert workload.optimizer_ns == pytest.approx(7 * workload.total_bytes / 1e9 * 1e9 / 0.5, abs=1)
 
 
-def test_the_pair_is_left_as_it_was() -> None:
-    model, batch = models.gpt(**TINY)
-    model.eval()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    apply = nn.Module._apply
-    estimate((model, batch), name="kept", backward_ns=10**6, dtype="bfloat16")
-    assert not model.training
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert nn.Module._apply is apply
-
-
-# What is made for real in an estimate, which is told before, and what is refused.
+# What is made without data, and what is refused.
 
 FACTORY = f"{__name__}:factory"
-ON_STAND_INS, BUILT = "stand-ins without data", "stand-ins of a model that was built"
 
 
 class Model(nn.Module):
@@ -131,44 +116,20 @@ def factory(how: str) -> tuple[nn.Module, tuple[Tensor]]:
     return Model(how), (x.to("cuda", dtype=torch.half).to(0) if how == "half on a GPU" else x,)
 
 
-@pytest.mark.parametrize(
-    ("how", "on"),
-    [
-        *((how, ON_STAND_INS) for how in ("nothing", "truncated", "a log")),
-        *((how, BUILT) for how in ("item", "numpy", "loop", "cuda", "constants")),
-    ],
-)
-def test_only_a_model_that_reads_values_is_made_for_real_and_is_told_first(how: str, on: str) -> None:
-    told: list[str] = []
-    options = {"arguments": {"how": how}, "backward_ns": 10**7, "gpu": "a40", "tell": told.append}
-    workload = estimate(FACTORY, **options)
+@pytest.mark.parametrize("how", ["nothing", "truncated", "a log", "half on a GPU"])
+def test_a_model_is_made_and_walked_without_data(how: str) -> None:
+    workload = estimate(FACTORY, arguments={"how": how}, backward_ns=10**7, gpu="a40")
     assert workload.order() == (3, 2, 1, 0)
-    assert workload.provenance["walked_on"].startswith(on)
-    assert len(told) == (ON_STAND_INS, BUILT).index(on)
-    for line in told:
-        assert f"{Path(__file__).name}:" in line  # where, and what
-        assert "aten." in line or "numpy" in how
-    if how == "a log":
-        assert workload.provenance["values_read_as_1"] > 0
+    assert workload.gradients[0].dtype == ("float16" if how == "half on a GPU" else "float32")
 
 
-@pytest.mark.parametrize("how", ["a branch", "a size", "numpy in the step"])
-def test_a_step_that_needs_data_is_refused(how: str) -> None:
-    options: dict[str, Any] = {"arguments": {"how": how}, "tell": lambda _: None}
-    with pytest.raises(InputError, match=r"it needs data, .* in forward \(test_estimate\.py:"):
-        estimate(FACTORY, backward_ns=10**6, **options)
-
-
-def test_a_model_that_needs_data_must_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sysconf", lambda _: 8)  # 64 bytes of memory
-    with pytest.raises(InputError, match="too many for this machine"):
-        estimate(FACTORY, arguments={"how": "a branch"}, backward_ns=10**6)
-
-
-def test_factories_made_for_gpus() -> None:
-    pair = estimate(FACTORY, arguments={"how": "half on a GPU"}, backward_ns=10**6)
-    assert pair.order() == (3, 2, 1, 0)
-    assert pair.gradients[0].dtype == "float16"
+@pytest.mark.parametrize(
+    "how", ["item", "numpy", "loop", "cuda", "constants", "a branch", "a size", "numpy in the step"]
+)
+def test_what_needs_data_is_refused_with_its_line(how: str) -> None:
+    """In making the model, or in its step."""
+    with pytest.raises(InputError, match=r"it needs data, .* \(test_estimate\.py:"):
+        estimate(FACTORY, arguments={"how": how}, backward_ns=10**6)
 
 
 @pytest.mark.parametrize(
@@ -191,9 +152,11 @@ def test_illegal_options(options: dict[str, Any], message: str) -> None:
 
 
 def test_compiled_modules_are_refused() -> None:
-    compiled = torch.compile(Model("nothing"), backend="eager")
+    def make() -> Any:
+        return torch.compile(Model("nothing"), backend="eager"), torch.randn(3, 64)
+
     with pytest.raises(NotModelledError, match="before it is compiled"):
-        estimate((compiled, torch.randn(3, 64)), name="no", backward_ns=10)
+        estimate(make, backward_ns=10)
 
 
 class Sum(nn.Sequential):
@@ -201,15 +164,21 @@ class Sum(nn.Sequential):
         return super().forward(x).sum()
 
 
-def test_what_record_refuses_is_refused() -> None:
-    with pytest.raises(InputError, match=r"no parameter that requires grad|does not require grad"):
-        estimate((Model("nothing").requires_grad_(False), torch.randn(3, 64)), name="no", backward_ns=10)
-    with pytest.raises(InputError, match=r"output is a tensor of shape \(3, 4\), not a scalar loss"):
-        estimate((nn.Linear(64, 4), torch.randn(3, 64)), name="no", backward_ns=10)
-    with pytest.raises(InputError, match="a callable cannot be estimated"):
-        estimate(lambda: None, name="no", backward_ns=10)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="sparse gradient is as large as lookups are"):
-        estimate((Sum(nn.Embedding(9, 2, sparse=True)), torch.tensor([1])), backward_ns=10)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: (Model("nothing").requires_grad_(False), torch.randn(3, 64)),
+            "no parameter that requires grad",
+        ),
+        (lambda: (nn.Linear(64, 4), torch.randn(3, 64)), r"of shape \(3, 4\), is no scalar loss"),
+        (lambda: print, r"a builtin_function_or_method is not legal; give \(model, batch\)"),
+        (lambda: (Sum(nn.Embedding(9, 2, sparse=True)), torch.tensor([1])), "as large as lookups are"),
+    ],
+)
+def test_what_record_refuses_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        estimate(make, backward_ns=10)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The estimated ready order is the one that hooks see in a real backward on the CPU (A3.2, A6.5)."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,13 +12,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import sim
-from sim.nouns.workload import Workload
 from sim.recorder import models
 from sim.recorder.estimate import estimate
 from sim.recorder.profile import record
 from sim.recorder.training_step import ModelStep
 from tests.contracts.clusters import a40
-from tests.convolutional import Pair, resnet, resnet50, vgg13
+from tests.convolutional import resnet, resnet50, vgg13
 from tests.effort import tries
 from tests.packages import needs_package
 from tests.published.figures import figures
@@ -99,7 +99,7 @@ def real_order(model: nn.Module, batch: Any, autocast: bool = False) -> tuple[in
 @pytest.mark.parametrize("name", SMALL)
 def test_ready_made_models(name: str) -> None:
     pair = small(name)
-    assert estimate(pair, name=name, backward_ns=10**9).order() == real_order(*pair)
+    assert estimate(partial(small, name), backward_ns=10**9).order() == real_order(*pair)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_ready_made_models(name: str) -> None:
 def test_ready_made_models_under_autocast(name: str) -> None:
     """Casts are nodes too: a Linear's weight is then ready before its bias."""
     pair = small(name)
-    workload = estimate(pair, name=name, backward_ns=10**9, autocast="bfloat16")
+    workload = estimate(partial(small, name), backward_ns=10**9, autocast="bfloat16")
     assert workload.order() == real_order(*pair, autocast=True)
 
 
@@ -127,7 +127,7 @@ class Casting(nn.Module):
 
 
 def test_a_models_own_autocast_is_a_gpus() -> None:
-    own = estimate((Casting(), torch.ones(1, 4)), name="own", backward_ns=10**6)
+    own = estimate(lambda: (Casting(), torch.ones(1, 4)), backward_ns=10**6)
     assert own.order() == (4, 5, 2, 3, 0, 1)
     assert not torch.is_autocast_enabled("cpu")
     assert torch.autocast("cpu", dtype=torch.float16).fast_dtype is torch.float16
@@ -148,8 +148,10 @@ class Encoder(nn.Module):
 
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_torchs_own_encoder(norm_first: bool) -> None:
-    pair = (Encoder(norm_first=norm_first), torch.randn(2, 5, 16))
-    assert estimate(pair, name="encoder", backward_ns=10**9).order() == real_order(*pair)
+    def make() -> Any:
+        return Encoder(norm_first=norm_first), torch.randn(2, 5, 16)
+
+    assert estimate(make, backward_ns=10**9).order() == real_order(*make())
 
 
 PARTS = st.sampled_from(
@@ -199,17 +201,18 @@ class Random(nn.Module):
 @settings(max_examples=tries(15), deadline=None)
 def test_random_models(kinds: list[str], turned: bool, autocast: bool) -> None:
     """Tied, frozen, unused, reused and checkpointed parameters, declared forwards or backwards."""
-    pair = (Random(kinds, turned), torch.randn(2, 4))
-    dtype = "bfloat16" if autocast else None
-    workload = estimate(pair, name="random", backward_ns=10**9, autocast=dtype)
-    assert workload.order() == real_order(*pair, autocast=autocast)
+
+    def make() -> Any:
+        return Random(kinds, turned), torch.randn(2, 4)
+
+    workload = estimate(make, backward_ns=10**9, autocast="bfloat16" if autocast else None)
+    assert workload.order() == real_order(*make(), autocast=autocast)
 
 
 @pytest.mark.parametrize("name", ["tied gpt", "transformers' bert", "transformers' resnet"])
 def test_all_that_is_no_time_is_what_record_finds(name: str) -> None:
-    pair = small(name)
-    estimated = estimate(pair, name=name, backward_ns=10**9)
-    recorded = record(pair, name=name, warmup=1, repeats=1)
+    recorded = record(small(name), name=name, warmup=1, repeats=1)
+    estimated = estimate(partial(small, name), name=name, backward_ns=10**9)
     assert estimated.buffers == recorded.buffers
     for guess, seen in zip(estimated.gradients, recorded.gradients, strict=True):
         assert replace(guess, ready_ns=0, device="cpu") == replace(seen, ready_ns=0)
@@ -218,15 +221,10 @@ def test_all_that_is_no_time_is_what_record_finds(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", [models.gpt, lambda: resnet50(batch=8, image=160, projection_first=True)])
 def test_models_of_the_traces_at_their_true_size(pair: Any) -> None:
-    made = pair()
-    assert estimate(made, name="full", backward_ns=10**9).order() == real_order(*made)
+    assert estimate(pair, backward_ns=10**9).order() == real_order(*pair())
 
 
 # Bucket sizes that others observed, from an estimated ready order and nothing else (A1, A2).
-
-
-def workload(pair: Pair) -> Workload:
-    return estimate(pair, backward_ns=10**8)
 
 
 def test_gpt_at_4_and_16_mib() -> None:
@@ -241,11 +239,11 @@ def test_gpt_at_4_and_16_mib() -> None:
 
 def test_resnets_by_default_and_with_a_small_first_bucket() -> None:
     """An older torch kept the first bucket at 1 MiB beside an explicit cap."""
-    buckets = sim.assign(workload(resnet50()))
+    buckets = sim.assign(estimate(resnet50, backward_ns=10**8))
     assert list(buckets.bucket_bytes) == figures("layouts")["resnet50"]["bucket_bytes"]["25"]
     cases = figures("layouts")["resnet18"]["bucket_bytes"]
     assert list(cases) == ["25", "35"]
-    resnet18 = workload(resnet([2, 2, 2, 2], bottleneck=False))
+    resnet18 = estimate(partial(resnet, [2, 2, 2, 2], bottleneck=False), backward_ns=10**8)
     for cap_mb, seen in cases.items():
         buckets = sim.assign(resnet18, bucket_cap_mb=int(cap_mb), first_bucket_mb=1)
         assert list(buckets.bucket_bytes) == seen

@@ -37,16 +37,12 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
         sys.modules.pop(name, None)
 
 
-def test_a_factory_in_the_working_directory_may_make_a_callable(write: Write) -> None:
-    write("own_step", "def make(twice):\n    return lambda: twice * 2\n")
-    made = load_factory("own_step:make", arguments={"twice": 21})
-    assert callable(made)
-    assert made() == 42
-
-
-def test_a_dotted_attribute(write: Write) -> None:
-    write("own_class", "class Box:\n    @staticmethod\n    def make():\n        return print\n")
-    assert load_factory("own_class:Box.make") is print
+def test_a_dotted_name_in_the_working_directory(write: Write) -> None:
+    text = (
+        "from torch import nn\nclass Box:\n    def make(twice):\n        return nn.Linear(1, 1), twice * 2\n"
+    )
+    write("own_class", text)
+    assert load_factory("own_class:Box.make", arguments={"twice": 21})[1] == 42
 
 
 BODY = """
@@ -78,11 +74,14 @@ number = 3
             "sim.recorder.model:gpt",
             r"module 'sim.recorder.model' was not found",
         ),
-        ("own_body:gpt_smal", r"own_body has no 'gpt_smal'; near it: gpt_small"),
+        ("own_body:gpt_smal", r"own_body has no 'gpt_smal'$"),
         ("own_body:number", r"own_body:number is a int; give the name of a callable"),
         ("own_body:gpt_small", r"missing a required argument: 'layers'; it takes \(layers, width=3\)"),
-        ("own_body:gpt_small layer=3", r"own_body:gpt_small takes no 'layer'; it takes \(layers, width=3\)"),
-        ("own_body:module", r"returned a module alone; return \(model, batch\), or a callable"),
+        (
+            "own_body:gpt_small layer=3",
+            r"missing a required argument: 'layers'; it takes \(layers, width=3\)",
+        ),
+        ("own_body:module", r"returned a Small; return \(model, batch\); sim.record"),
         ("own_body:broken", r"own_body:broken raised RuntimeError: no weights$"),
         ("own_body:leaving", r"own_body:leaving raised SystemExit: 3"),
         ("own_body:lazily", r"raised ModuleNotFoundError: No module named 'not_a_package_of_mine'"),

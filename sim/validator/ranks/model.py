@@ -26,7 +26,6 @@ from sim.recorder.factory import load_factory
 from sim.recorder.training_step import (
     ModelStep,
     build_step,
-    check_plain_module,
     count_samples,
     dtype_name,
     trained,
@@ -143,14 +142,7 @@ def _build_step(job: ReplayJob, device: torch.device) -> ModelStep:
     asked = job.model
     assert asked is not None
     made = load_factory(asked.factory, arguments=asked.arguments)
-    step, model = build_step(made, device=device, dtype=asked.dtype)
-    if model is None or not isinstance(step, ModelStep):
-        raise InputError(
-            f"model: {asked.factory} returned a training step of its own; model mode wraps the model in DDP "
-            f"itself: give a factory that returns (model, batch)"
-        )
-    check_plain_module(model)
-    return step
+    return build_step(made, device=device, dtype=asked.dtype)
 
 
 def _described(model: nn.Module) -> list[list[Any]]:
