@@ -16,17 +16,16 @@ class Line:
 
 def bus(num_bytes: int, us: float, ranks: int, collective: str = "all_reduce") -> float:
     """nccl-tests' bus bandwidth in GB/s."""
-    factor = {"all_reduce": 2 * (ranks - 1) / ranks, "all_gather": (ranks - 1) / ranks}.get(collective, 1.0)
-    return num_bytes / us / 1000 * factor
+    return num_bytes / us / 1000 * (2 if collective == "all_reduce" else 1) * (ranks - 1) / ranks
 
 
-def body(line: Line, ranks: int, collective: str = "all_reduce", wrong: str = "0") -> list[str]:
+def body(line: Line, ranks: int, collective: str = "all_reduce", wrong: str = "0") -> str:
     """The eight fields behind the root: time, algbw, busbw, #wrong, twice."""
-    fields = []
-    for us in (line.out_us, line.in_us):
-        rates = (line.num_bytes / us / 1000, bus(line.num_bytes, us, ranks, collective))
-        fields += [f"{us:.2f}", *(f"{rate:.2f}" for rate in rates), wrong]
-    return fields
+    size = line.num_bytes
+    return "  ".join(
+        f"{us:7.2f} {size / us / 1000:7.2f} {bus(size, us, ranks, collective):7.2f} {wrong}"
+        for us in (line.out_us, line.in_us)
+    )
 
 
 def head(ranks: int, program: str = "all_reduce_perf") -> list[str]:
@@ -48,7 +47,7 @@ def head(ranks: int, program: str = "all_reduce_perf") -> list[str]:
 
 
 _COLUMNS = "time   algbw   busbw #wrong     time   algbw   busbw #wrong"
-_UNITS = "(us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)"
+_UNITS = "#        (B)    (elements)                     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)"
 
 
 def today(lines: Sequence[Line], ranks: int) -> list[str]:
@@ -57,11 +56,10 @@ def today(lines: Sequence[Line], ranks: int) -> list[str]:
         *head(ranks),
         "#                                                    out-of-place                in-place",
         f"#       size         count      type   redop    root     {_COLUMNS}",
-        f"#        (B)    (elements)                               {_UNITS}",
+        _UNITS,
         *(
-            f"{line.num_bytes:12d}  {line.num_bytes // 4:12d}     float     sum      -1  "
-            + "  ".join(f"{field:>7}" for field in body(line, ranks))
-            for line in lines
+            f"{one.num_bytes:12d}  {one.num_bytes // 4:12d}     float     sum      -1  {body(one, ranks)}"
+            for one in lines
         ),
         "# Out of bounds values : 0 OK",
         "# Avg bus bandwidth    : 12.3456",
@@ -74,33 +72,20 @@ def old(lines: Sequence[Line], ranks: int) -> list[str]:
     """The table of nccl-tests 2.0: no root, ``error`` for ``#wrong``."""
     return [
         *head(ranks)[2:],
-        "#    size    count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error",
-        "#        (B)    (elements)                     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)",
+        f"#    size    count    type   redop     {_COLUMNS.replace('#wrong', ' error')}",
+        _UNITS,
         *(
-            f"{line.num_bytes:12d}  {line.num_bytes // 4:12d}   float     sum  "
-            + "  ".join(body(line, ranks, wrong="1e-06"))
-            for line in lines
+            f"{one.num_bytes:12d}  {one.num_bytes // 4:12d}  float  sum  {body(one, ranks, wrong='1e-06')}"
+            for one in lines
         ),
     ]
 
 
 def comma(lines: Sequence[Line], ranks: int) -> list[str]:
     """nccl-tests' columns as CSV, with its double names and no units."""
-    return [
-        "size,count,type,redop,root,time,algbw,busbw,#wrong,time,algbw,busbw,#wrong,ranks",
-        *(
-            ",".join(
-                [
-                    str(line.num_bytes),
-                    str(line.num_bytes // 4),
-                    "float,sum,-1",
-                    *body(line, ranks),
-                    str(ranks),
-                ]
-            )
-            for line in lines
-        ),
-    ]
+    rows = (f"{one.num_bytes},{one.num_bytes // 4},float,sum,-1 {body(one, ranks)} {ranks}" for one in lines)
+    names = "size,count,type,redop,root,time,algbw,busbw,#wrong,time,algbw,busbw,#wrong,ranks"
+    return [names, *(",".join(row.split()) for row in rows)]
 
 
 def named(lines: Sequence[Line], ranks: int) -> list[str]:
@@ -115,8 +100,8 @@ def spaced(lines: Sequence[Line], ranks: int) -> list[str]:
     """A table by hand, with a note behind it."""
     return [
         "# all-reduce",
-        "size_B time_us_oop time_us_ip nranks note",
-        *(f"{line.num_bytes} {line.out_us:.2f} {line.in_us:.2f} {ranks} by hand" for line in lines),
+        "size_B time_us nranks note",
+        *(f"{line.num_bytes} {line.in_us:.2f} {ranks} by hand" for line in lines),
     ]
 
 
@@ -124,44 +109,26 @@ def report(lines: Sequence[Line], ranks: int, program: str = "all_reduce_perf", 
     """What ``-J`` writes: one device a process is listed."""
 
     def timing(line: Line, us: float) -> dict[str, float]:
-        return {
-            "time": round(us, 6),
-            "alg_bw": round(line.num_bytes / us / 1000, 6),
-            "bus_bw": round(bus(line.num_bytes, us, ranks), 6),
-            "nwrong": 0.0,
-        }
+        rates = {"alg_bw": line.num_bytes / us / 1000, "bus_bw": bus(line.num_bytes, us, ranks)}
+        return {"time": round(us, 6), **{key: round(rate, 6) for key, rate in rates.items()}, "nwrong": 0.0}
 
+    results = [
+        {
+            **{"size": line.num_bytes, "count": line.num_bytes // 4, "type": "float", "redop": "sum"},
+            **{"root": "    -1", "actual_iterations": 20, "experiment_name": ""},
+            **{"out_of_place": timing(line, line.out_us), "in_place": timing(line, line.in_us)},
+        }
+        for line in lines
+    ]
+    devices = [
+        {"rank": rank, "hostname": "node0", "device_info": "NVIDIA H100"} for rank in range(0, ranks, gpus)
+    ]
     return json.dumps(
         {
-            "version": 2,
-            "start_time": "2026-01-01 00:00:00",
-            "args": [f"./build/{program}", "-b", "8"],
-            "env": ["HOME=/home/somebody"],
-            "nccl_version": 22807,
-            "config": {
-                "nthreads": 1,
-                "ngpus": gpus,
-                "iterations": 20,
-                "devices": [
-                    {"rank": rank, "hostname": "node0", "device_info": "NVIDIA H100"}
-                    for rank in range(0, ranks, gpus)
-                ],
-            },
-            "results": [
-                {
-                    "size": line.num_bytes,
-                    "count": line.num_bytes // 4,
-                    "type": "float",
-                    "redop": "sum",
-                    "root": "    -1",
-                    "out_of_place": timing(line, line.out_us),
-                    "in_place": timing(line, line.in_us),
-                    "actual_iterations": 20,
-                    "experiment_name": "",
-                }
-                for line in lines
-            ],
-            "out_of_bounds": {"count": 0, "okay": "true"},
+            **{"version": 2, "start_time": "2026-01-01 00:00:00", "nccl_version": 22807},
+            **{"args": [f"./build/{program}", "-b", "8"], "env": ["HOME=/home/somebody"]},
+            "config": {"nthreads": 1, "ngpus": gpus, "iterations": 20, "devices": devices},
+            "results": results,
             "average_bus_bandwidth": {"bandwidth": 1.0, "okay": "unchecked"},
         }
     )

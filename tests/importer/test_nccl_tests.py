@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,58 +22,56 @@ from tests.public_data import DATA, needs_data
 quick = settings(max_examples=tries(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 hundredths = st.integers(200, 9_999_999).map(lambda number: number / 100)
+four_bytes = st.integers(1, 1 << 28).map(lambda words: 4 * words)
 curves = st.lists(
-    st.builds(
-        Line,
-        num_bytes=st.integers(1, 1 << 28).map(lambda words: 4 * words),
-        in_us=hundredths,
-        out_us=hundredths,
-    ),
+    st.builds(Line, num_bytes=four_bytes, in_us=hundredths, out_us=hundredths),
     min_size=3,
     max_size=8,
     unique_by=lambda line: line.num_bytes,
 ).map(lambda lines: sorted(lines, key=lambda line: line.num_bytes))
 ranks_of = st.integers(2, 24)
-WRITERS = [today, old, comma, named, spaced]
+Writer = Callable[[Sequence[Line], int], list[str]]
+each_writer = pytest.mark.parametrize("write", [today, old, comma, named, spaced])
 
 
-def read(tmp_path: Path, text: str | bytes, name: str = "log.txt", **options: int) -> Hardware:
+def imported(tmp_path: Path, text: str | list[str], **options: Any) -> Imported:
+    path = tmp_path / "log.txt"
+    path.write_text(text if isinstance(text, str) else "\n".join(text) + "\n", newline="")
+    return read_auto([path], ImportOptions(**options))
+
+
+def read(tmp_path: Path, text: str | list[str], **options: Any) -> Hardware:
     """The only Hardware of one file."""
-    path = tmp_path / name
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    (hardware,) = read_nccl_tests([path], ImportOptions(**options)).hardware
+    (hardware,) = imported(tmp_path, text, **options).hardware
     return hardware
 
 
-def outcome(tmp_path: Path, text: str | bytes) -> Hardware | str:
-    """What a file gives: its Hardware, or the words that refuse it or say what is missing."""
-    path = tmp_path / "log.txt"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+def outcome(tmp_path: Path, text: str | list[str]) -> Hardware | str:
+    """What a file gives: its Hardware, or the words that refuse it."""
     try:
-        imported = read_nccl_tests([path], ImportOptions())
+        return read(tmp_path, text)
     except SimError as error:
         return str(error)
-    return imported.hardware[0] if imported.hardware else imported.said("missing")[0]
 
 
-def points(curve: Curve) -> list[tuple[int, int]]:
-    return [(point.num_bytes, point.duration_ns) for point in curve]
+def points(curve: Curve | None) -> dict[int, int]:
+    return {point.num_bytes: point.duration_ns for point in curve or ()}
 
 
-def expected(lines: Sequence[Line]) -> list[tuple[int, int]]:
+def expected(lines: Sequence[Line]) -> dict[int, int]:
     """In place, to the nanosecond."""
-    return [(line.num_bytes, round(line.in_us * 1000)) for line in lines]
+    return {line.num_bytes: round(line.in_us * 1000) for line in lines}
 
 
-@pytest.mark.parametrize("write", WRITERS)
+# What is written comes back
+
+
+@each_writer
 @quick
 @given(lines=curves, ranks=ranks_of)
-def test_what_was_written_comes_back(
-    write: Callable[[Sequence[Line], int], list[str]], lines: list[Line], ranks: int, tmp_path: Path
-) -> None:
-    hardware = read(tmp_path, "\n".join(write(lines, ranks)) + "\n")
-    assert points(hardware.all_reduce) == expected(lines)
-    assert hardware.world_size == ranks
+def test_what_was_written_comes_back(write: Writer, lines: list[Line], ranks: int, tmp_path: Path) -> None:
+    hardware = read(tmp_path, write(lines, ranks))
+    assert (points(hardware.all_reduce), hardware.world_size) == (expected(lines), ranks)
     assert parse_text(to_text(hardware), Hardware, "again") == hardware
     read_scatter(hardware)
 
@@ -80,9 +79,9 @@ def test_what_was_written_comes_back(
 @quick
 @given(lines=curves, ranks=ranks_of)
 def test_a_report_comes_back(lines: list[Line], ranks: int, tmp_path: Path) -> None:
-    hardware = read(tmp_path, report(lines, ranks))
-    assert points(hardware.all_reduce) == expected(lines)
-    assert hardware.world_size == ranks
+    for gpus in {1, ranks if ranks % 2 else ranks // 2, ranks}:  # one device a process is listed
+        hardware = read(tmp_path, report(lines, ranks, gpus=gpus))
+        assert (points(hardware.all_reduce), hardware.world_size) == (expected(lines), ranks)
 
 
 PREFIXES: list[Callable[[int], str]] = [
@@ -102,11 +101,7 @@ NOISE = [
     "2026-11-21 10:00:00 WARNING: size and time of something else",
     "[node0:901] 7 more processes have sent help message help-mpi-btl.txt",
     "[node-a:rank 0] WARNING: falling back to copies through host memory for this size",
-    "[...]",
-    "",
-    "   ",
-    "# ",
-    "Traceback (most recent call last):",
+    *("[...]", "", "   ", "# ", "Traceback (most recent call last):"),
     "slurmstepd: error: *** STEP 1.0 ON node3 CANCELLED AT 2026-11-21 ***",
 ]
 
@@ -128,25 +123,17 @@ def test_noise_and_prefixes_change_nothing(
     tmp_path: Path,
 ) -> None:
     text = [prefix(number) + line for number, line in enumerate(today(lines, ranks))]
-    first = next(number for number, line in enumerate(text) if "(us)" in line)
     for place, line in noise:
-        # Between the header and its row of units nothing is printed.
-        text.insert(place if place < first - 1 else max(place, first + 1), line)
-        first += place < first - 1
+        text.insert(place, line)
     hardware = read(tmp_path, ending.join(text) + ending)
-    assert points(hardware.all_reduce) == expected(lines)
-    assert hardware.world_size == ranks
+    assert (points(hardware.all_reduce), hardware.world_size) == (expected(lines), ranks)
 
 
-@pytest.mark.parametrize("write", WRITERS)
+@each_writer
 @quick
 @given(lines=curves, ranks=ranks_of, data=st.data())
 def test_a_text_cut_anywhere_is_a_prefix_or_an_error(
-    write: Callable[[Sequence[Line], int], list[str]],
-    lines: list[Line],
-    ranks: int,
-    data: st.DataObject,
-    tmp_path: Path,
+    write: Writer, lines: list[Line], ranks: int, data: st.DataObject, tmp_path: Path
 ) -> None:
     text = "\n".join(write(lines, ranks)) + "\n"
     cut = text[: data.draw(st.integers(0, len(text)))]
@@ -155,7 +142,7 @@ def test_a_text_cut_anywhere_is_a_prefix_or_an_error(
         assert "log.txt" in hardware
         return
     found = points(hardware.all_reduce)
-    assert found == expected(lines)[: len(found)]
+    assert list(found.items()) == list(expected(lines).items())[: len(found)]
     assert hardware.world_size == ranks or cut.count(" on node") < ranks
 
 
@@ -165,7 +152,7 @@ def test_ranks_told_by_bandwidths_are_right_or_not_told(
     lines: list[Line], ranks: int, tmp_path: Path
 ) -> None:
     rows = [f"{one.num_bytes} {one.in_us:.2f} {bus(one.num_bytes, one.in_us, ranks):.2f}" for one in lines]
-    text = "\n".join(["size_B time_us busbw_GBps", *rows]) + "\n"
+    text = ["size_B time_us busbw_GBps", *rows]
     made = outcome(tmp_path, text)
     if isinstance(made, str):
         assert "give --world-size N" in made
@@ -173,19 +160,24 @@ def test_ranks_told_by_bandwidths_are_right_or_not_told(
     assert made.world_size == ranks
 
 
+def test_lines_without_end_take_no_time(tmp_path: Path) -> None:
+    for line in (
+        "a" * (1 << 19) + "_perfx ",
+        "nThread 1 nGpus 1 " * 20_000,
+        "size_" * 13_000,
+        '"size,' * 9999,
+    ):
+        assert points(read(tmp_path, [line, *today(LINES, 4), line]).all_reduce) == expected(LINES)
+
+
+# What a table says of its run
+
+
 LINES = [
     Line(num_bytes=4 << 20, in_us=100.0, out_us=110.0),
     Line(num_bytes=16 << 20, in_us=300.0, out_us=310.0),
     Line(num_bytes=64 << 20, in_us=1000.0, out_us=990.0),
 ]
-
-
-def runs(*in_us: float) -> str:
-    """As many runs, whose first size takes so long."""
-    each = [[Line(num_bytes=4 << 20, in_us=us, out_us=us + 10), *LINES[1:]] for us in in_us]
-    return "\n".join(line for lines in each for line in today(lines, 4)) + "\n"
-
-
 OSU = "# OSU {} Allreduce Latency Test v7.0\n# Size   Avg Latency(us)\n4 9.5\n8 9.6\n16 9.7\n"
 GROUP = "time algbw busbw #wrong i_min i_max i_p99 i_cv%"
 OF_ITERATIONS = "\n".join(
@@ -195,11 +187,17 @@ OF_ITERATIONS = "\n".join(
         "# (B) (elements) (us) (GB/s) (GB/s) (us) (us) (us) (%) (us) (GB/s) (GB/s) (us) (us) (us) (%) %Y",
         *(
             f"{size} {size // 4} float sum -1 {size / 4e4:.1f} 40.00 60.00 0 99 9999 999 2.5 "
-            f"{size / 4e4:.1f} 40.00 60.00 N/A 99 9999 999 2.5 2026-01-01 10:00:00"
+            f"{size / 4e4:.1f} 40.00 60.00 N/A 99 9999 999 2.5 2026-01-01 10:00:00\n"
             for size in (4_000_000, 8_000_000, 16_000_000)
         ),
     ]
 )
+
+
+def runs(*in_us: float) -> str:
+    """As many runs, whose first size takes so long."""
+    each = [[Line(num_bytes=4 << 20, in_us=us, out_us=us + 10), *LINES[1:]] for us in in_us]
+    return "\n".join(line for lines in each for line in today(lines, 4)) + "\n"
 
 
 @pytest.mark.parametrize(
@@ -213,7 +211,7 @@ OF_ITERATIONS = "\n".join(
     ids=["repeated", "two columns", "of iterations", "one column"],
 )
 def test_how_times_scatter(text: str, size: int, told: tuple[int | str | None, ...], tmp_path: Path) -> None:
-    hardware = read(tmp_path, text + "\n", world_size=4)
+    hardware = read(tmp_path, text, world_size=4)
     known = hardware.spread.get("all_reduce", {}).get(str(size), {})
     assert tuple(known.get(key) for key in ("count", "min_ns", "median_ns", "max_ns", "quantile")) == told
     read_scatter(hardware)
@@ -222,9 +220,8 @@ def test_how_times_scatter(text: str, size: int, told: tuple[int | str | None, .
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        *(("\n".join(write(LINES, 4)), ("nccl", "cuda")) for write in (today, old)),
-        (report(LINES, 4), ("nccl", "cuda")),
-        ("rccl-tests: Version develop:1\n" + "\n".join(today(LINES, 4)), ("nccl", "cuda")),
+        *(("\n".join(write(LINES, 2)) + "\n", ("nccl", "cuda")) for write in (today, old)),
+        (report(LINES, 2), ("nccl", "cuda")),
         ("$ ./all_reduce_perf -g 2\nsize_B time_us ranks\n4 9.5 2\n8 9.6 2\n16 9.7 2\n", ("nccl", "cuda")),
         (OSU.format("MPI"), ("mpi", "cpu")),
         (OSU.format("MPI-CUDA"), ("mpi", "cuda")),
@@ -237,55 +234,97 @@ def test_how_times_scatter(text: str, size: int, told: tuple[int | str | None, .
 def test_a_table_says_between_what_it_was_measured(
     text: str, told: tuple[str | None, str | None], tmp_path: Path
 ) -> None:
-    is_told = "Rank  0" in text or text.startswith(("{", "$"))
-    options = {} if is_told else {"world_size": 2}
-    hardware = read(tmp_path, text + "\n", **options)
+    hardware = read(tmp_path, text, world_size=2)
     assert (hardware.provenance.get("backend"), hardware.provenance.get("device")) == told
     assert bool(hardware.spread.get("ranges")) == (told[1] != "cpu")  # what DDP costs is that of a GPU
 
 
-@pytest.mark.parametrize("gpus", [1, 4, 8])
-def test_a_report_lists_one_device_a_process(gpus: int, tmp_path: Path) -> None:
-    assert read(tmp_path, report(LINES, 8, gpus=gpus)).world_size == 8
+@pytest.mark.parametrize(
+    ("said", "ranks"),
+    [
+        ("$ mpirun -np 4 ./osu_allreduce -d cuda", 4),
+        ("mpirun -H a,b \\\n  -np 4 \\\n  ./osu_allreduce", 4),
+        ("$ srun -N 2 -n 8 ./osu_allreduce", 8),
+        ("## 16 ranks, 8 ranks per node", 16),
+    ],
+)
+def test_the_text_says_how_many_ranks(said: str, ranks: int, tmp_path: Path) -> None:
+    text = f"{said}\n{OSU.format('MPI-CUDA')}"
+    assert read(tmp_path, text).world_size == ranks
+    with pytest.raises(InputError, match=rf"--world-size: 3 is not legal here; .* {ranks} \(told by"):
+        imported(tmp_path, text, world_size=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [
+        (
+            "| payload | busbw | algbw |\n| ---: | ---: | ---: |\n| 64KiB | 3.23GBps | 2.15GBps |\n"
+            "| 1MiB | 14.00GBps | 9.33GBps |\n| 64MiB | 17.92GBps | 11.95GBps |\n",
+            [30_482, 112_388, 5_615_805],
+        ),
+        (
+            "message size\ttime\talgbw (MB/s)\tranks\n64K\t30.1us\t2177\t4\n1M\t0.1102 ms\t9515\t4\n"
+            "64M\t6.000ms\t11185\t4\n",
+            [30_100, 110_200, 6_000_000],
+        ),
+        (
+            "# OSU MPI Allreduce Latency Test\n# 4 ranks\n# Size (B)    Latency (us)\n65536 30.46\n\n"
+            "srun: job 12 queued\n1048576 112.38\n67108864 1423.10\n",
+            [30_460, 112_380, 1_423_100],
+        ),
+        (
+            "size,time,world_size\n64KiB,30us,4\n1M,0.11ms,4\n64MiB,0.006s,4\n",
+            [30_000, 110_000, 6_000_000],
+        ),
+        (
+            "| Size (B) | Time (us) | busbw (GB/s) |\n|--:|--:|--:|\n| 65,536 | 6.6 | 15.0 |\n"
+            "| 1,048,576 | 104.9 | 15.0 |\n| 67,108,864 | 6,710.9 | 15.0 |\n",
+            [6_600, 104_900, 6_710_900],
+        ),
+    ],
+)
+def test_cells_with_units_and_times_by_bandwidths(text: str, times: list[int], tmp_path: Path) -> None:
+    hardware = read(tmp_path, text)
+    assert hardware.world_size == 4
+    assert points(hardware.all_reduce) == dict(zip((1 << 16, 1 << 20, 1 << 26), times, strict=True))
+
+
+# Collectives
 
 
 def test_an_all_gather_goes_with_the_all_reduce_of_as_many_ranks(tmp_path: Path) -> None:
     rows = [
-        f"{line.num_bytes} {line.num_bytes // 4 // 4} float none -1 " + " ".join(body(line, 4, "all_gather"))
-        for line in LINES
+        f"{one.num_bytes} {one.num_bytes // 16} float none -1 {body(one, 4, 'all_gather')}" for one in LINES
     ]
-    columns = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
-    gather = [
-        *head(4, "all_gather_perf")[:2],
-        columns,
-        "# (B) (elements) (us) (GB/s) (GB/s) (us) (GB/s) (GB/s)",
-        *rows,
-    ]
-    (tmp_path / "gather.txt").write_text("\n".join(gather) + "\n")
-    (tmp_path / "reduce.txt").write_text("\n".join(today(LINES, 4)) + "\n")
-    alone = read_nccl_tests([tmp_path / "gather.txt"], ImportOptions())
+    names = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
+    gather, reduce = tmp_path / "gather.txt", tmp_path / "reduce.txt"
+    gather.write_text("\n".join([*head(4, "all_gather_perf")[:2], names, *rows, ""]))
+    reduce.write_text("\n".join(today(LINES, 4)) + "\n")
+    alone = read_nccl_tests([gather], ImportOptions())
     assert alone.hardware == ()
-    assert "give all_reduce_perf's file too" in alone.said("missing")[-1]
     assert "of the 4 ranks" in alone.said("missing")[-1]  # by its counts: a part a rank
-    (hardware,) = read_nccl_tests(
-        [tmp_path / "gather.txt", tmp_path / "reduce.txt"], ImportOptions()
-    ).hardware
-    assert hardware.all_gather is not None
+    (hardware,) = read_nccl_tests([gather, reduce], ImportOptions()).hardware
     assert points(hardware.all_gather) == expected(LINES)
 
 
-def test_two_files_are_two_systems_and_one_can_be_picked(tmp_path: Path) -> None:
-    for ranks in (4, 8):
-        (tmp_path / f"{ranks}.txt").write_text("\n".join(today(LINES, ranks)) + "\n")
-    (tmp_path / "again.txt").write_text("\n".join(today(LINES, 8)) + "\n")
-    paths = sorted(tmp_path.iterdir())
-    both = read_nccl_tests(paths, ImportOptions())
-    assert [one.world_size for one in both.hardware] == [4, 8, 8]
-    assert len({one.name for one in both.hardware}) == 3
-    (four,) = read_nccl_tests(paths, ImportOptions(world_size=4)).hardware
-    assert four.world_size == 4
-    with pytest.raises(InputError, match="--world-size: 3 is not legal here"):
-        read_nccl_tests(paths, ImportOptions(world_size=3))
+SIZES = [1 << power for power in (16, 20, 24, 26)]
+
+
+@pytest.mark.parametrize(("redop", "collective"), [("sum", "reduce_scatter"), ("none", "all_gather")])
+def test_sizes_and_counts_tell_which_collective_it_is(redop: str, collective: str, tmp_path: Path) -> None:
+    rows = [f"{size} {size // 32} float {redop} {size / 1e4:.1f} 10.00 8.75 0e+00" for size in SIZES]
+    found = imported(tmp_path, ["# size count type redop time algbw busbw error", *rows])
+    assert found.hardware == ()
+    assert f"of the 8 ranks of log.txt, without which its {collective}" in found.said("missing")[0]
+    found_text = ["size_B time_us algbw busbw", *(f"{size} {size / 1e4:.1f} 10.00 8.75" for size in SIZES)]
+    with pytest.raises(InputError, match="a reduce_scatter or an all_gather"):
+        imported(tmp_path, found_text)
+    found = imported(tmp_path, [f"# {collective}", *found_text])
+    assert f"of the 8 ranks of log.txt, without which its {collective}" in found.said("missing")[0]
+
+
+# What is left out, and what is refused
 
 
 def test_rows_that_contradict_themselves_or_are_wrong_are_left_out(tmp_path: Path) -> None:
@@ -295,16 +334,12 @@ def test_rows_that_contradict_themselves_or_are_wrong_are_left_out(tmp_path: Pat
     text[rows[1]] = text[rows[1]].replace("100.00", "900.00")
     text[rows[2]] = text[rows[2]].replace(str(1 << 20), str((1 << 20) + 1))  # the count of floats
     text[rows[3]] = "  ".join([*text[rows[3]].split()[:-1], "512"])
-    (tmp_path / "log.txt").write_text("\n".join(text) + "\n")
-    imported = read_nccl_tests([tmp_path / "log.txt"], ImportOptions())
-    sizes = [point.num_bytes for point in imported.hardware[0].all_reduce]
-    assert sizes == [1 << power for power in (20, 23, 24, 25)]
-    said = " ".join(imported.said("dropped"))
-    assert "4 timings that contradict themselves" in said
-    assert "1 timings that have wrong results" in said
-    assert "8388608 B, 512 wrong" in said
+    found = imported(tmp_path, text)
     # The row with wrong results in place stands by its time out of place.
-    assert imported.hardware[0].all_reduce[1].duration_ns == 100_000
+    assert points(found.hardware[0].all_reduce) == {1 << power: 100_000 for power in (20, 23, 24, 25)}
+    said = " ".join(found.said("dropped"))
+    assert "4 timings that contradict themselves" in said
+    assert "8388608 B, 512 wrong" in said
 
 
 @pytest.mark.parametrize(
@@ -314,16 +349,18 @@ def test_rows_that_contradict_themselves_or_are_wrong_are_left_out(tmp_path: Pat
         ("size_MB time_us\n8 5.0\n", "10^n to some, 2^n to others"),
         ("size_B time_us\n8 5.0\n", "give --world-size N"),
         ("size_B time_us nranks\n", "no whole row in it"),
+        ("size_B busbw_GBps nranks\n8 5.0 4\n", "not recognised"),
         ("# size count type cputime algbw busbw\n8 2 float 5.0 1 1\n", "without -C"),
         ("size_B time_us algbw_GBps nranks\n1000000 10.0 7.0 4\n", "algbw says 7"),
         ("op,size_B,time_us\nalltoall,8,5.0\n", "no collective that fills a curve"),
-        ('{"results": []}', "no whole row in it"),
+        ('{"nccl_version": 1, "results": []}', "no whole row in it"),
         (report(LINES, 4)[:900], "truncated"),
+        ("\n".join(today(LINES, 4)[:6] + today(LINES, 8)[14:]), "1 ranks by its list of ranks, 8 by bus"),
     ],
 )
 def test_what_makes_no_curve_is_refused(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        read(tmp_path, text)
+        imported(tmp_path, text)
     assert message in str(caught.value)
 
 
@@ -331,7 +368,7 @@ def test_what_makes_no_curve_is_refused(text: str, message: str, tmp_path: Path)
 def test_fewer_than_three_sizes_are_no_link(count: int, told: str, tmp_path: Path) -> None:
     """Sizes, not rows: a size that is repeated counts once. Beside a link they are named."""
     with pytest.raises(InputError) as caught:
-        read(tmp_path, "\n".join(today(LINES[:count], 4) * 3))
+        imported(tmp_path, today(LINES[:count], 4) * 3)
     assert str(caught.value).startswith(f"log.txt: {told}")
     assert "all_reduce_perf -b 64K -e 512M -f 2 -g 4, or mpirun -np 4 " in str(caught.value)
     (tmp_path / "8.txt").write_text("\n".join(today(LINES, 8)) + "\n")
@@ -340,91 +377,26 @@ def test_fewer_than_three_sizes_are_no_link(count: int, told: str, tmp_path: Pat
     assert both.said("missing")[0].startswith(f"log.txt: {told}")
 
 
-def test_a_list_of_ranks_and_bandwidths_that_disagree_are_refused(tmp_path: Path) -> None:
-    text = "\n".join(today(LINES, 4)[:6] + today(LINES, 8)[14:])
-    with pytest.raises(InputError, match=r"1 ranks by its list of ranks, 8 by bus over"):
-        read(tmp_path, text)
+# Several runs and machines: told apart, one picked, never mixed
 
 
-def test_lines_without_end_take_no_time(tmp_path: Path) -> None:
-    for line in (
-        "a" * (1 << 20) + "_perfx ",
-        "nThread 1 nGpus 1 " * 60_000,
-        "size_" + "_" * 65_000,
-        '"size,' * 9999,
-    ):
-        text = "\n".join([line, *today(LINES, 4), line]) + "\n"
-        assert points(read(tmp_path, text).all_reduce) == expected(LINES)
-
-
-CASES = [
-    ("nccl_tests/aws_p4de_2node_16xA100_80G_EFA400.txt", 16, 29, {8: 163_300, 2147483648: 51_406_000}),
-    ("nccl_tests/hkbu_32gpu_8node_100gIB_pow2.txt", 32, 28, {33554432: 12_302_000, 536870912: 188_878_000}),
-    ("nccl_tests/hkbu_32gpu_8node_10gbe_pow2.txt", 32, 28, {524288: 2_022_000, 536870912: 887_027_000}),
-    ("nccl_tests/kopernik_2xL4_pcie_allreduce.txt", 2, 18, {8: 6_910, 134217728: 12_205_400}),
-    ("nccl_tests/stas00_a100_8gpu_nvlink3.txt", 8, 20, {1048576: 101_900, 17179869184: 127_997_000}),
-    ("nccl_tests/alps_gh200/ofi1.13.0_job-n-00004-N-0001.csv", 4, 30, {8: 8_050, 4294967296: 19_023_000}),
-    ("nccl_tests/alps_gh200/ofi1.13.0_job-n-00008-N-0002.csv", 8, 30, {1048576: 912_300, 2097152: 127_800}),
-    ("nccl_tests/alps_gh200/ofi1.13.0_job-n-00016-N-0004.csv", 16, 30, {64: 86_500, 16384: 178_000}),
-    ("nccl_tests/alps_gh200/ofi1.13.0_job-n-00032-N-0008.csv", 32, 29, {16777216: 2_296_400}),
-]
-
-
-@needs_data
-@pytest.mark.parametrize(("path", "ranks", "sizes", "times"), CASES)
-def test_public_benchmarks(path: str, ranks: int, sizes: int, times: dict[int, int]) -> None:
-    (hardware,) = read_nccl_tests([DATA / path], ImportOptions()).hardware
-    assert hardware.world_size == ranks
-    found = dict(points(hardware.all_reduce))
-    assert len(found) == sizes
-    assert {size: found[size] for size in times} == times
-
-
-@needs_data
-def test_a_public_file_that_does_not_say_its_ranks() -> None:
-    path = DATA / "nccl_tests/kopernik_4xA40_shm_partial.txt"
-    with pytest.raises(InputError, match="give --world-size N"):
-        read_nccl_tests([path], ImportOptions())
-    (hardware,) = read_nccl_tests([path], ImportOptions(world_size=4)).hardware
-    assert dict(points(hardware.all_reduce))[330405888] == 85_400_000
-
-
-# Tables of collectives as people paste them: with prefixes, units, ends, and several runs in one text.
-
-
-SIZES = [1 << power for power in (16, 20, 24, 26)]
 FOOTER = ["# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 10"]
 
 
 def run(hosts: str, rate: float = 10.0, device: str = "A100", footer: bool = True) -> list[str]:
     """nccl-tests' output of an all-reduce over one rank a host, at ``rate`` GB/s."""
-    ranks = len(hosts.split())
-    rows = []
-    for size in SIZES:
-        timing = f"{size / rate / 1000:.1f} {rate:.2f} {rate * 2 * (ranks - 1) / ranks:.2f} 0"
-        rows.append(f"{size:12d} {size // 4:12d} float sum -1 {timing} {timing}")
+    each = hosts.split()
+    ways = {
+        size: f"{size / rate / 1000:.1f} {rate:.2f} {bus(size, size / rate / 1000, len(each)):.2f} 0"
+        for size in SIZES
+    }
     return [
         "# nThread 1 nGpus 1 minBytes 8 maxBytes 1 step: 4(factor) warmup iters: 1 iters: 20 agg iters: 1",
-        *(
-            f"#  Rank {rank:2d} Group  0 Pid {rank:6d} on {host} device  0 [0x05] {device}"
-            for rank, host in enumerate(hosts.split())
-        ),
-        "#       size         count      type   redop    root     time   algbw   busbw #wrong     "
-        "time   algbw   busbw #wrong",
-        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)  (us)  (GB/s)  (GB/s)",
-        *rows,
+        *(f"#  Rank {n} Group  0 Pid {n} on {host} device  0 [0x05] {device}" for n, host in enumerate(each)),
+        "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong",
+        *(f"{size} {size // 4} float sum -1 {timing} {timing}" for size, timing in ways.items()),
         *(FOOTER if footer else []),
     ]
-
-
-def imported(tmp_path: Path, text: str | list[str], name: str = "log.txt", **options: object) -> Imported:
-    path = tmp_path / name
-    path.write_text(text if isinstance(text, str) else "\n".join(text) + "\n")
-    return read_auto([path], ImportOptions(**options))  # type: ignore[arg-type]
-
-
-def curve(hardware: Hardware) -> dict[int, int]:
-    return {point.num_bytes: point.duration_ns for point in hardware.all_reduce}
 
 
 @pytest.mark.parametrize(
@@ -437,6 +409,7 @@ def curve(hardware: Hardware) -> dict[int, int]:
         ["", "and on the other cluster"],
         ["# the other cluster"],
         ["# nThread 1 nGpus 1 minBytes 8 maxBytes 1 step: 4(factor) warmup iters: 1 iters: 20 agg iters: 1"],
+        ["b.log: "],
     ],
 )
 @pytest.mark.parametrize("size", [1 << 24, 1 << 28])
@@ -444,10 +417,12 @@ def test_a_row_below_the_end_of_a_table_is_of_another_run(
     between: list[str], size: int, tmp_path: Path
 ) -> None:
     timing = f"{size / 2000:.1f} 2.00 2.00 0"
-    stray = f"{size} {size // 4} float sum -1 {timing} {timing}"
-    found = imported(tmp_path, [*run("a b", footer=False), *between, stray])
-    (hardware,) = found.hardware
-    assert curve(hardware) == {each: round(each / 10_000, 1) * 1000 for each in SIZES}
+    stray = [*between, f"{size} {size // 4} float sum -1 {timing} {timing}"]
+    lines = run("a b", footer=False)
+    if between == ["b.log: "]:  # another prefix before the row
+        lines, stray = [f"a.log:{line}" for line in lines], ["".join(stray)]
+    found = imported(tmp_path, [*lines, *stray])
+    assert points(found.hardware[0].all_reduce) == {each: round(each / 10_000, 1) * 1000 for each in SIZES}
     assert any(str(size) in line for line in found.said("dropped"))
 
 
@@ -455,8 +430,7 @@ def test_machines_of_one_text_are_never_mixed(tmp_path: Path) -> None:
     text = [*run("a1 a2"), *run("b1 b2", rate=2.0)]
     with pytest.raises(InputError, match=r"a1, a2; A100; .*\| b1, b2; A100; .*--machine"):
         imported(tmp_path, text)
-    (hardware,) = imported(tmp_path, text, machine="b1").hardware
-    assert curve(hardware)[1 << 24] == 8_388_600
+    assert points(read(tmp_path, text, machine="b1").all_reduce)[1 << 24] == 8_388_600
     with pytest.raises(InputError, match="--machine: 'c1' is in none"):
         imported(tmp_path, text, machine="c1")
 
@@ -470,130 +444,74 @@ def test_machines_of_one_text_are_never_mixed(tmp_path: Path) -> None:
         [f"other.log:{line}" for line in run("a1 a2", rate=2.0)],
         ["## over TCP", *run("a1 a2", rate=2.0)],
         ["$ NCCL_IB_DISABLE=1 ./all_reduce_perf -b 8 -g 2", *run("a1 a2", rate=2.0)],
+        run("a1 a2", rate=2.0),
     ],
 )
-def test_devices_headlines_and_commands_tell_runs_apart(other: list[str], tmp_path: Path) -> None:
+def test_devices_headlines_commands_and_times_tell_runs_apart(other: list[str], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="2 machines or runs of 2 ranks"):
         imported(tmp_path, [*run("a1 a2"), *other])
 
 
 def test_a_run_that_is_repeated_is_one_machine(tmp_path: Path) -> None:
-    text = [
-        "## run 1",
-        *run("a1 a2"),
-        "## run 2",
-        *run("a1 a2", rate=5.0),
-        "## run 3",
-        *run("a1 a2", rate=4.0),
-    ]
-    (hardware,) = imported(tmp_path, text).hardware
-    assert curve(hardware)[1 << 24] == 3_355_400
-
-
-@pytest.mark.parametrize(
-    ("said", "ranks"),
-    [
-        ("$ mpirun -np 4 ./osu_allreduce -d cuda", 4),
-        ("mpirun -H a,b \\\n  -np 4 \\\n  ./osu_allreduce", 4),
-        ("$ srun -N 2 -n 8 ./osu_allreduce", 8),
-        ("## 16 ranks, 8 ranks per node", 16),
-    ],
-)
-def test_the_text_says_how_many_ranks(said: str, ranks: int, tmp_path: Path) -> None:
-    rows = "65536 30.46\n1048576 112.38\n16777216 1423.10\n"
-    text = f"{said}\n# OSU MPI-CUDA Allreduce Latency Test\n# Size       Avg Latency(us)\n{rows}"
-    (hardware,) = imported(tmp_path, text).hardware
-    assert hardware.world_size == ranks
-    assert curve(hardware) == {1 << 16: 30_460, 1 << 20: 112_380, 1 << 24: 1_423_100}
-    with pytest.raises(InputError, match=rf"--world-size: 3 is not legal here; .* {ranks} \(told by"):
-        imported(tmp_path, text, world_size=3)
-
-
-@pytest.mark.parametrize(
-    ("text", "ranks", "times"),
-    [
-        (
-            "| payload | busbw | algbw |\n| ---: | ---: | ---: |\n| 64KiB | 3.23GBps | 2.15GBps |\n"
-            "| 1MiB | 14.00GBps | 9.33GBps |\n| 64MiB | 17.92GBps | 11.95GBps |\n",
-            4,
-            [30_482, 112_388, 5_615_805],
-        ),
-        (
-            "message size\ttime\talgbw (MB/s)\tranks\n64K\t30.1us\t2177\t4\n1M\t0.1102 ms\t9515\t4\n"
-            "64M\t6.000ms\t11185\t4\n",
-            4,
-            [30_100, 110_200, 6_000_000],
-        ),
-        (
-            "# OSU MPI Allreduce Latency Test\n# 4 ranks\n# Size (B)    Latency (us)\n65536 30.46\n\n"
-            "srun: job 12 queued\n1048576 112.38\n67108864 1423.10\n",
-            4,
-            [30_460, 112_380, 1_423_100],
-        ),
-        (
-            "size,time,world_size\n64KiB,30us,4\n1M,0.11ms,4\n64MiB,0.006s,4\n",
-            4,
-            [30_000, 110_000, 6_000_000],
-        ),
-        (
-            "| Size (B) | Time (us) | busbw (GB/s) |\n|--:|--:|--:|\n| 65,536 | 6.6 | 15.0 |\n"
-            "| 1,048,576 | 104.9 | 15.0 |\n| 67,108,864 | 6,710.9 | 15.0 |\n",
-            4,
-            [6_600, 104_900, 6_710_900],
-        ),
-    ],
-)
-def test_cells_with_units_and_times_by_bandwidths(
-    text: str, ranks: int, times: list[int], tmp_path: Path
-) -> None:
-    (hardware,) = imported(tmp_path, text).hardware
-    assert hardware.world_size == ranks
-    assert curve(hardware) == dict(zip((1 << 16, 1 << 20, 1 << 26), times, strict=True))
-
-
-def parts(ranks: int, redop: str) -> str:
-    busbw = 10 * (ranks - 1) / ranks
-    rows = "".join(
-        f"{size} {size // 4 // ranks} float {redop} {size / 1e4:.1f} 10.00 {busbw:.2f} 0e+00\n"
-        for size in SIZES
-    )
-    return f"# size count type redop time algbw busbw error\n# (B) (elements) (us) (GB/s) (GB/s)\n{rows}"
-
-
-@pytest.mark.parametrize(("redop", "collective"), [("sum", "reduce_scatter"), ("none", "all_gather")])
-def test_sizes_and_counts_tell_which_collective_it_is(redop: str, collective: str, tmp_path: Path) -> None:
-    found = imported(tmp_path, parts(8, redop))
-    assert found.hardware == ()
-    assert f"of the 8 ranks of log.txt, without which its {collective}" in found.said("missing")[0]
-
-
-def test_a_collective_that_nothing_tells_is_asked_for(tmp_path: Path) -> None:
-    rows = "65536 30.5 2.15 1.88\n1048576 112.4 9.33 8.16\n16777216 1423.1 11.79 10.32\n"
-    text = f"size_B time_us algbw busbw\n{rows}"
-    with pytest.raises(InputError, match="a reduce_scatter or an all_gather"):
-        imported(tmp_path, text)
-    found = imported(tmp_path, f"# reduce_scatter\n{text}")
-    assert "of the 8 ranks of log.txt, without which its reduce_scatter" in found.said("missing")[0]
+    rates = {"## run 1": 10.0, "## run 2": 5.0, "## run 3": 4.0}
+    text = [line for title, rate in rates.items() for line in (title, *run("a1 a2", rate=rate))]
+    assert points(read(tmp_path, text).all_reduce)[1 << 24] == 3_355_400
 
 
 def test_tables_that_nothing_tells_apart_are_repeats_only_if_they_are_near(tmp_path: Path) -> None:
-    def text(*rates: float) -> str:
-        return "\n".join(
-            "size_B time_us nranks\n" + "".join(f"{size} {size / rate / 1000:.1f} 4\n" for size in SIZES)
+    def text(*rates: float, sizes: Sequence[int] = SIZES) -> list[str]:
+        rows = [
+            ["size_B time_us nranks", *(f"{size} {size / rate / 1000:.1f} 4" for size in sizes)]
             for rate in rates
-        )
+        ]
+        return [line for each in rows for line in each]
 
-    (hardware,) = imported(tmp_path, text(10.0, 8.0)).hardware
-    assert curve(hardware)[1 << 20] == 118_000
-    with pytest.raises(InputError, match="2 machines or runs of 4 ranks"):
-        imported(tmp_path, text(10.0, 2.0))
-    (hardware,) = imported(tmp_path, text(10.0, 2.0), machine="line 2").hardware
-    assert curve(hardware)[1 << 20] == 104_900
+    assert points(read(tmp_path, text(10.0, 8.0)).all_reduce)[1 << 20] == 118_000
+    others = text(10.0, sizes=[4 * size for size in SIZES[-1:] * 3 + SIZES[2:]])
+    for apart in (text(10.0, 2.0), [*text(10.0), *others]):
+        with pytest.raises(InputError, match="2 machines or runs of 4 ranks"):
+            imported(tmp_path, apart)
+        assert points(read(tmp_path, apart, machine="line 2").all_reduce)[1 << 20] == 104_900
 
 
-def test_a_row_that_another_prefix_stands_before_is_of_another_file(tmp_path: Path) -> None:
-    lines = [f"a.log:{line}" for line in run("a1 a2", footer=False)]
-    stray = f"b.log: {1 << 28} {1 << 26} float sum -1 134217.7 2.00 2.00 0 134217.7 2.00 2.00 0"
-    found = imported(tmp_path, [*lines, stray])
-    assert list(curve(found.hardware[0])) == SIZES
-    assert any(str(1 << 28) in line for line in found.said("dropped"))
+def test_two_files_are_two_systems_and_one_can_be_picked(tmp_path: Path) -> None:
+    for name, ranks in (("4", 4), ("8", 8), ("again", 8)):
+        (tmp_path / f"{name}.txt").write_text("\n".join(today(LINES, ranks)) + "\n")
+    paths = sorted(tmp_path.iterdir())
+    both = read_nccl_tests(paths, ImportOptions())
+    assert [one.world_size for one in both.hardware] == [4, 8, 8]
+    assert len({one.name for one in both.hardware}) == 3
+    (four,) = read_nccl_tests(paths, ImportOptions(world_size=4)).hardware
+    assert four.world_size == 4
+    with pytest.raises(InputError, match="--world-size: 3 is not legal here"):
+        read_nccl_tests(paths, ImportOptions(world_size=3))
+
+
+# Public measurements
+
+
+CASES = [
+    ("aws_p4de_2node_16xA100_80G_EFA400.txt", 16, 29, {8: 163_300, 2147483648: 51_406_000}),
+    ("hkbu_32gpu_8node_100gIB_pow2.txt", 32, 28, {33554432: 12_302_000, 536870912: 188_878_000}),
+    ("hkbu_32gpu_8node_10gbe_pow2.txt", 32, 28, {524288: 2_022_000, 536870912: 887_027_000}),
+    ("kopernik_2xL4_pcie_allreduce.txt", 2, 18, {8: 6_910, 134217728: 12_205_400}),
+    ("stas00_a100_8gpu_nvlink3.txt", 8, 20, {1048576: 101_900, 17179869184: 127_997_000}),
+    ("alps_gh200/ofi1.13.0_job-n-00004-N-0001.csv", 4, 30, {8: 8_050, 4294967296: 19_023_000}),
+    ("alps_gh200/ofi1.13.0_job-n-00008-N-0002.csv", 8, 30, {1048576: 912_300, 2097152: 127_800}),
+    ("alps_gh200/ofi1.13.0_job-n-00016-N-0004.csv", 16, 30, {64: 86_500, 16384: 178_000}),
+    ("alps_gh200/ofi1.13.0_job-n-00032-N-0008.csv", 32, 29, {16777216: 2_296_400}),
+    ("kopernik_4xA40_shm_partial.txt", None, 4, {330405888: 85_400_000}),
+]
+
+
+@needs_data
+@pytest.mark.parametrize(("path", "ranks", "sizes", "times"), CASES)
+def test_public_benchmarks(path: str, ranks: int | None, sizes: int, times: dict[int, int]) -> None:
+    paths = [DATA / "nccl_tests" / path]
+    if ranks is None:
+        with pytest.raises(InputError, match="give --world-size N"):
+            read_nccl_tests(paths, ImportOptions())
+    (hardware,) = read_nccl_tests(paths, ImportOptions(world_size=None if ranks else 4)).hardware
+    assert hardware.world_size == (ranks or 4)
+    found = points(hardware.all_reduce)
+    assert (len(found), {size: found[size] for size in times}) == (sizes, times)

@@ -260,11 +260,11 @@ def _ranks_by_counts(table: LinkTable) -> int:
 def _ranks_by_bandwidths(table: LinkTable, collective: str) -> int:
     """The number n of ranks by bus over algorithm bandwidth, 2(n-1)/n for an all-reduce.
 
-    A row has few digits and allows a range of n. Returned is the only n that the narrowest range allows, 0
-    where it allows several; rows that it contradicts are left out later, or refuse the file.
+    A row has few digits and allows a range of n. Returned is the only n that the narrowest ranges allow which
+    do not exclude each other, 0 where they allow several; other rows are left out later, or refuse the file.
     """
     top = bus_factor(collective, 1 << 60)
-    narrowest = (1.0, inf)
+    ranges = []
     for one in table.samples:
         if "busbw" in one.rates and one.num_bytes and not _contradiction(one, "algbw", 1.0):
             busbw, slack = one.rates["busbw"]
@@ -273,11 +273,14 @@ def _ranks_by_bandwidths(table: LinkTable, collective: str) -> int:
                 for way in (-1, 1)
             ]
             low, high = (1 / (1 - end) if end < 1 else inf for end in ends)
-            if high - low < narrowest[1] - narrowest[0]:
-                narrowest = (low, high)
-    if narrowest[1] > MAX_RANKS:
+            ranges += [(low, high)] if low < inf else []
+    least, most = 1.0, inf
+    for low, high in sorted(ranges, key=lambda one: one[1] - one[0]):
+        if max(least, low) <= min(most, high):
+            least, most = max(least, low), min(most, high)
+    if most > MAX_RANKS:
         return 0
-    least, most = ceil(narrowest[0] - 1e-9), floor(narrowest[1] + 1e-9)
+    least, most = ceil(least - 1e-9), floor(most + 1e-9)
     return least if least == most and least > 1 else 0
 
 

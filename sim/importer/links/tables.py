@@ -8,11 +8,12 @@ tables say what was run.
 import csv
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import lru_cache
 from pathlib import PurePosixPath
+from typing import Any
 
 import msgspec
 
@@ -104,17 +105,10 @@ _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _TIMES = {"s": 10**9, "ms": 10**6, "us": 1000, "usec": 1000, "µs": 1000, "μs": 1000, "ns": 1}
 _SIZES = {"b": 1, "bytes": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g": 1 << 30}
 _SIZES |= {"gib": 1 << 30, "kb": 0, "mb": 0, "gb": 0}
-_RATES: dict[str, Decimal | int] = {
-    "GB/s": 1,
-    "GBps": 1,
-    "MB/s": Decimal("0.001"),
-    "MBps": Decimal("0.001"),
-}  # a small b is a bit
-_UNITS: dict[str, Mapping[str, Decimal | int]] = {
-    "time": _TIMES,
-    "size": _SIZES,
-    "algbw": _RATES,
-    "busbw": _RATES,
+_RATES = {"GB/s": "1", "GBps": "1", "MB/s": "0.001", "MBps": "0.001"}  # a small b is a bit
+_UNITS: dict[str, Mapping[str, str | int]] = {
+    **{"time": _TIMES, "size": _SIZES},
+    **{"algbw": _RATES, "busbw": _RATES},
 }
 # What a column holds, by its name without its unit, with an underscore between words.
 _KINDS = {
@@ -127,6 +121,7 @@ _KINDS = {
     "count": "count|elements",
     "dtype": "d?type|datatype",
     "redop": "redop",
+    "known": "root|error",
     "collective": "op|coll|collective|operation",
     "ranks": "(?:num_|n)?(?:ranks|procs|workers|gpus)|world(?:_size)?",
     "place": r"(?:num_)?nodes|host(?:name)?|cluster|machine|system|backend|transport|fabric|interconnect"
@@ -145,7 +140,6 @@ class Column:
     stem: str = ""
     kind: str = "other"
     scale: Decimal | None = None
-    is_in_place: bool = False
 
 
 @lru_cache(maxsize=4096)
@@ -153,12 +147,12 @@ def column_of(name: str) -> Column:
     """What a column's name says of it."""
     words = [word for word in re.split(r'[\s_.()\[\]#"-]+', name[:80].replace("num_bytes", "size")) if word]
     unit = next((word for word in words[1:] if any(_unit(kind, word) is not None for kind in _UNITS)), "")
-    stem = "_".join(word for word in words if word not in (unit, "oop", "ip")).lower()
+    stem = "_".join(word for word in words if word != unit).lower()
     kind = next((kind for kind, pattern in _KINDS.items() if re.fullmatch(pattern, stem)), "other")
     scale = _unit(kind, unit) if unit else None if kind == "time" else Decimal(1)
     if unit and scale is None:
         return Column(name=name)
-    return Column(name=name, stem=stem, kind=kind, scale=scale or None, is_in_place="ip" in words)
+    return Column(name=name, stem=stem, kind=kind, scale=scale or None)
 
 
 def _unit(kind: str, word: str) -> Decimal | None:
@@ -316,6 +310,8 @@ def _blocks(text: str, source: str) -> list[_Block]:
         table = blocks[-1] if blocks else None
         if number in headers:
             prefix, columns, delimiter = headers[number]
+            if is_used and table and (table.is_ended or columns != table.columns):
+                said = Said()  # of another run, whose first lines are not there
             writer = re.sub(r"\b[A-Z][a-z]{2}\b|\d+", "", prefix).strip(" \t#|:>")
             known = replace(said, listed=dict(said.listed), titles=[*said.titles[-3:], writer])
             blocks.append(_Block(columns=columns, delimiter=delimiter, said=known))
@@ -397,7 +393,6 @@ def _listen(line: str, content: str, said: Said) -> None:
 _CELL = re.compile(rf"([+-]?\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?|{_NUMBER.pattern})\s*([A-Za-zµμ/]*)", re.ASCII)
 _WIDTHS = {"half": 2, "float": 4, "double": 8, "int": 4, "bf16": 2, "fp16": 2, "fp32": 4}
 _Number = tuple[Decimal, Decimal]  # in ns, bytes or GB/s, and one unit of its last digit
-_Group = dict[str, int]  # the columns of one timing by kind, each by its place in the row
 
 
 def _width(dtype: str) -> int:
@@ -436,7 +431,16 @@ def _read(block: _Block, source: str) -> list[LinkTable]:
         places.setdefault(column.kind, place)
     if "cputime" in places:
         raise InputError(f"{source}: cputime is what a launch takes on the CPU; run nccl-tests without -C")
-    groups = _groups(columns)
+    # Where a column comes again, the second timing begins: in place. Without times a bandwidth tells them.
+    timed = {
+        kind: [
+            place for place, one in enumerate(columns) if (one.kind, one.stem) == (kind, columns[first].stem)
+        ]
+        for kind, first in places.items()
+        if kind in ("time", "algbw", "busbw", "wrong")
+    }
+    main = timed.get("time") or timed["algbw"]
+    slots = ("out", "in") if len(main) > 1 else ("only",)
     # nccl-tests' columns name no unit on their line; bandwidths beside a time bear out that it is in us.
     scale = Decimal(1000) if {"time", "algbw", "busbw"} <= places.keys() else None
     found: dict[tuple[str | None, int | None, str], list[Sample]] = defaultdict(list)
@@ -445,28 +449,24 @@ def _read(block: _Block, source: str) -> list[LinkTable]:
         values = [_value(cell, column, scale) for column, cell in zip(columns, cells, strict=True)]
         whole = {kind: _whole(values[place]) for kind, place in places.items()}
         text = {kind: cells[place] for kind, place in places.items()}
-        timed = {which: _timing(group, values, whole["size"]) for which, group in groups.items()}
-        if whole["size"] is None or not any(timed.values()):
+        num_bytes, op = whole["size"], text.get("collective", "")
+        part = (whole.get("count") or 0) * _width(text.get("dtype", ""))
+        samples = []
+        for slot, which in enumerate(slots if num_bytes is not None else ()):
+            known = {kind: values[at[slot]] for kind, at in timed.items() if len(at) == len(main)}
+            if (timing := _timing(known, num_bytes or 0)) is not None:
+                where = f"{source}: line {number}"
+                samples.append(
+                    Sample(where=where, num_bytes=num_bytes or 0, part_bytes=part, place=which, **timing)
+                )
+        if not samples:
             broken.append((number, cells))
             continue
-        op = text.get("collective", "")
         collective = (collective_in(op) or op.lower()) if op else said.collective
-        at = [f"{one.name} {cell}" for one, cell in zip(columns, cells, strict=True) if one.kind == "place"]
-        part = (whole.get("count") or 0) * _width(text.get("dtype", ""))
-        found[collective, whole.get("ranks"), ", ".join(at)] += [
-            Sample(
-                where=f"{source}: line {number}",
-                num_bytes=whole["size"],
-                part_bytes=part,
-                place=which,
-                duration_ns=timing[0],
-                slack_ns=timing[1],
-                rates=timing[2],
-                wrong=float((values[groups[which]["wrong"]] or (0,))[0]) if "wrong" in groups[which] else 0.0,
-            )
-            for which, timing in timed.items()
-            if timing is not None
+        at_place = [
+            f"{one.name} {cell}" for one, cell in zip(columns, cells, strict=True) if one.kind == "place"
         ]
+        found[collective, whole.get("ranks"), ", ".join(at_place)] += samples
     for column, cell in zip(columns, block.rows[0][1], strict=True) if block.rows and not found else ():
         if column.kind in ("time", "size") and _CELL.fullmatch(cell) and _value(cell, column) is None:
             raise InputError(
@@ -498,37 +498,20 @@ def _read(block: _Block, source: str) -> list[LinkTable]:
     ]
 
 
-def _groups(columns: Columns) -> dict[str, _Group]:
-    """The columns of each timing. Where a column comes again, the second timing begins: in place."""
-    groups: list[_Group] = [{}]
-    for place, column in enumerate(columns):
-        before = groups[-1].get(column.kind) if column.kind in ("time", "algbw", "busbw", "wrong") else place
-        if before is None:
-            groups[-1][column.kind] = place
-        elif before != place and columns[before].stem == column.stem and len(groups) == 1:
-            groups.append({column.kind: place})
-    main = "time" if "time" in groups[0] else "algbw"
-    whole = [group for group in groups if main in group]
-    if len(whole) == 2 and columns[whole[0][main]].is_in_place:
-        whole.reverse()
-    return dict(zip(("out", "in") if len(whole) == 2 else ("only",), whole, strict=False))
-
-
-def _timing(
-    group: _Group, values: Sequence[_Number | None], num_bytes: int | None
-) -> tuple[int, float, dict[str, tuple[float, float]]] | None:
-    """A row's duration, its slack and its rates by one group of columns; None where it has no duration.
-
-    Without a time it is the one that the algorithm's bandwidth tells: a GB/s is a byte in a ns.
+def _timing(known: dict[str, _Number | None], num_bytes: int) -> dict[str, Any] | None:
+    """Duration, slack, rates and wrong results of a ``Sample`` by the columns of one timing; None without a
+    duration. Without a time it is the one that the algorithm's bandwidth tells: a GB/s is a byte in a ns.
     """
-    known = {kind: values[place] for kind, place in group.items()}
     numbers = {kind: (float(one[0]), float(one[1])) for kind, one in known.items() if one is not None}
     rates = {name: numbers[name] for name in ("algbw", "busbw") if numbers.get(name, (-1,))[0] >= 0}
     duration, slack = numbers.get("time", (0.0, 0.0))
     speed, digit = rates.get("algbw", (0.0, 0.0))
-    if "time" not in group and num_bytes and speed > 0:
+    if "time" not in known and num_bytes and speed > 0:
         duration, slack = max(1.0, num_bytes / speed), num_bytes / speed * digit / speed
-    return (round(duration), slack, rates) if 0.5 < duration <= MOST_NS else None
+    if not 0.5 < duration <= MOST_NS:
+        return None
+    wrong = numbers.get("wrong", (0.0,))[0]
+    return {"duration_ns": round(duration), "slack_ns": slack, "rates": rates, "wrong": wrong}
 
 
 # ---- files
