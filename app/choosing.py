@@ -72,7 +72,7 @@ class Choice:
         ready, the switch without which DDP does not train it.
         """
         if self.pick in DDP_PICKS:
-            return tuple(one for one in self.options if one[0] != "set_last_bucket_cap")  # about caps alone
+            return self.options
         steps = micro_batches(dict(self.options))
         same: dict[str, Any] = {"accumulation_steps": steps} if steps != 1 else {}
         same |= {name: value for name, value in self.options if name == "optimize_ddp"}

@@ -105,8 +105,6 @@ def interval_words(low_ns: int, high_ns: int, *, told: bool) -> str:
 def option_words(option: tuple[str, Any]) -> str:
     """A switch in few words: its name where it is on, else its name and value."""
     name, value = option
-    if name == "set_last_bucket_cap":
-        return "DDP_SET_LAST_BUCKET_CAP=1"
     if value is True:
         return name
     if isinstance(value, dict):

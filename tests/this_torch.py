@@ -9,9 +9,8 @@ import torch.distributed as dist
 
 from sim.nouns.ddp_switches import LIST_SINCE, ZERO_CAP_SINCE
 from sim.systems.ddp_assignment import torch_needed
-from sim.systems.snippets import read_version
 
-HERE = read_version(torch.__version__)
+HERE = tuple(map(int, torch.__version__.split(".")[:2]))
 HAS_BF16_HOOK = torch.version.cuda is not None and dist.is_nccl_available()  # over gloo as well
 
 

@@ -65,7 +65,6 @@ def read(pick: Pick, ask: Ask) -> Options:
     options: dict[str, Any] = {}
     for one in OFFERED.get(pick, ()):
         is_offered = {
-            "set_last_bucket_cap": pick in CAPPED_PICKS,
             "no_sync": "accumulation_steps" in options,
             "compile_cap_mb": options.get("optimize_ddp") == "ddp_optimizer",
         }

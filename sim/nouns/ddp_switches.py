@@ -24,7 +24,6 @@ DEFAULT_FIRST_BUCKET_BYTES = MIB  # dist._DEFAULT_FIRST_BUCKET_BYTES (A2.1)
 DEFAULT_BUCKET_CAP_BYTES = 25 * MIB
 OptimizeDdp = Literal["ddp_optimizer", "no_optimization"]
 FLOATS = ("float32", "bfloat16", "float16", "float64")
-LAST_CAP = "set_last_bucket_cap"  # DDP_SET_LAST_BUCKET_CAP=1, the one switch in the environment (A2.5)
 # Arguments that change no step while they are off.
 _OFF = ("check_reduction", "delay_all_reduce_named_params", "mixed_precision", "param_to_hook_all_reduce")
 _NO_LOW_RANK = "its all-reduces are launched by callbacks, with products of matrices between them (A3.17)"
@@ -66,8 +65,8 @@ def _argument(
 class Switches:
     """How a job uses DistributedDataParallel, defaults where nothing is said.
 
-    A switch is an argument of DistributedDataParallel, a variable of the environment, or, where it does not
-    say where it is, set by the training loop or by ``register_comm_hook``. ``syncs_buffers`` and
+    A switch is an argument of DistributedDataParallel or, where it does not say where it is, set by the
+    training loop or by ``register_comm_hook``. ``syncs_buffers`` and
     ``sends_buffers`` are what the two names of one argument say together (A3.16, D1.1).
     """
 
@@ -82,11 +81,6 @@ class Switches:
     )
     batched_grad_copy: bool = _argument(  # A3.4
         False, "Copies a bucket's gradients at once (torch 2.12).", since=(2, 12), recorded=True
-    )
-    set_last_bucket_cap: bool = setting(  # A2.5
-        False,
-        "DDP_SET_LAST_BUCKET_CAP=1: the small first cap goes to the bucket that is ready last.",
-        where="environment",
     )
     comm_hook: str | None = setting(  # A3.17
         None,
@@ -185,12 +179,11 @@ def read_switches(assignment: Assignment) -> Switches:
     ):
         for name in (one for one in given if one in others):
             raise NotModelledError(f"{field}: {name}={given[name]!r} is not modelled; it is set elsewhere")
-    environment = {LAST_CAP: True} if "environment" in assignment.requires else {}
     broadcasts = kwargs.get("broadcast_buffers", True)
     switches = read(
         Switches,
         "ddp",
-        {**kwargs, **assignment.settings, **environment},
+        {**kwargs, **assignment.settings},
         syncs_buffers=kwargs.get("forward_sync_buffers", broadcasts),
         sends_buffers="forward_sync_buffers" in kwargs or broadcasts,
     )

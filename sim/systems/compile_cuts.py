@@ -26,13 +26,13 @@ def cut_operators(held_bytes: Sequence[int], cap: int, first_cap: int) -> list[l
     size, limit = 0, first_cap
     for place in reversed(range(len(held_bytes))):
         if size >= limit:
-            cuts.insert(0, [])
+            cuts.append([])
             size, limit = 0, cap
-        cuts[0].insert(0, place)
+        cuts[-1].insert(0, place)
         size += held_bytes[place]
     if len(cuts) > 1 and size == 0:
-        cuts[1][:0] = cuts.pop(0)
-    return cuts[::-1]
+        cuts[-2][:0] = cuts.pop()
+    return cuts
 
 
 def handed_out(inputs: Iterable[int | None]) -> list[int]:
@@ -46,37 +46,28 @@ def handed_out(inputs: Iterable[int | None]) -> list[int]:
             one, so that the graph before it is queued, behind all parameters.
     """
     heap: list[int | None] = []
-    for one in inputs:
-        _push(heap, len(heap), one)
     order = []
+
+    def rise(hole: int, value: int | None) -> None:
+        while hole and heap[(hole - 1) // 2] is None and value is not None:
+            heap[hole] = None
+            hole = (hole - 1) // 2
+        heap[hole] = value
+
+    for one in inputs:
+        heap.append(one)
+        rise(len(heap) - 1, one)
     while heap:
-        top = heap[0]
-        _pop(heap)
-        if top is not None:
-            order.append(top)
-    return order
-
-
-def _push(heap: list[int | None], hole: int, value: int | None) -> None:
-    if hole == len(heap):
-        heap.append(None)
-    while hole and heap[(hole - 1) // 2] is None and value is not None:
-        heap[hole] = None
-        hole = (hole - 1) // 2
-    heap[hole] = value
-
-
-def _pop(heap: list[int | None]) -> None:
-    """libstdc++'s ``pop_heap``: the hole sinks to a leaf, by the right child among equals, then fills up."""
-    last, hole = heap.pop(), 0
-    if not heap:
-        return
-    while (child := 2 * hole + 2) <= len(heap):
-        if child == len(heap) or (heap[child] is None and heap[child - 1] is not None):
-            child -= 1
-        heap[hole] = heap[child]
-        hole = child
-    _push(heap, hole, last)
+        order.append(heap[0])
+        last, hole = heap.pop(), 0
+        # libstdc++'s pop_heap: the hole sinks to a leaf, by the right child among equals, then fills up.
+        while (child := 2 * hole + 2) <= len(heap):
+            if child == len(heap) or (heap[child] is None and heap[child - 1] is not None):
+                child -= 1
+            heap[hole], hole = heap[child], child
+        if heap:
+            rise(hole, last)
+    return [one for one in order if one is not None]
 
 
 def torch_compiled(
@@ -101,36 +92,35 @@ def torch_compiled(
     """
     asked = {"optimize_ddp": optimize_ddp, "compile_cap_mb": compile_cap_mb}
     read(Switches, "ddp", asked)
-    if cap_bytes(compile_cap_mb) < DEFAULT_FIRST_BUCKET_BYTES:
-        raise InputError(
-            f"ddp: compile_cap_mb={compile_cap_mb!r} is not legal; give at least 1 (MiB), the first cut's "
-            f"cap, below which torch.compile stops; left out, it is DDP's bucket_cap_mb"
-        )
+    if cap_bytes(compile_cap_mb) < DEFAULT_FIRST_BUCKET_BYTES:  # below which torch.compile stops
+        raise InputError(f"ddp: compile_cap_mb={compile_cap_mb!r} is not legal; give at least 1 (MiB)")
     if (known := workload.extensions.get(MARK)) == asked:
         return workload
-    if known is not None:
-        how = "was recorded under torch.compile" if known == AS_RECORDED[MARK] else f"is moved by {known}"
-        raise NotModelledError(
-            f"workload {workload.name!r} {how}: its gradients are ready where the cuts of that end, and "
-            f"optimize_ddp={optimize_ddp!r} would move them again; leave optimize_ddp out, or give the "
-            f"workload that was recorded without torch.compile"
-        )
-    if workload.is_of_whole_buckets or any(gradient.sparse for gradient in workload.gradients):
-        what = "gradients are whole buckets" if workload.is_of_whole_buckets else "some gradients are sparse"
-        raise NotModelledError(f"workload {workload.name!r}: {what}; torch.compile of it is not modelled")
-    taken = _operators(workload)
-    held = [sum(workload.gradients[index].num_bytes for index in one) for one in taken]
-    cuts = [list(range(len(taken)))] if taken else []
+    for is_so, why in (
+        (known == AS_RECORDED[MARK], "it was recorded under torch.compile: leave optimize_ddp out"),
+        (known, f"it is moved by {known}, and {asked} would move it again"),
+        (workload.is_of_whole_buckets, "gradients are whole buckets"),
+        (any(gradient.sparse for gradient in workload.gradients), "some gradients are sparse"),
+    ):
+        if is_so:
+            raise NotModelledError(f"workload {workload.name!r}: torch.compile of it is not modelled; {why}")
+    operators: list[list[int]] = []  # their parameters; backward comes to the last operator first
+    module = None
+    for index in workload.order():
+        before, module = module, workload.gradients[index].name.rpartition(".")[0]
+        if module != before:
+            operators.insert(0, [])
+        operators[0].append(index)
+    held = [sum(workload.gradients[index].num_bytes for index in one) for one in operators]
+    cuts = [list(range(len(held)))]
     if optimize_ddp == "ddp_optimizer":
         cuts = cut_operators(held, cap_bytes(compile_cap_mb), DEFAULT_FIRST_BUCKET_BYTES)
     order: list[int] = []
     cut_of: dict[int, int] = {}
     for number, cut in enumerate(cuts, start=1):
-        members = handed_out(
-            [*[None] * (number < len(cuts)), *(index for place in cut for index in taken[place])]
-        )
-        order += members
-        cut_of |= dict.fromkeys(members, number)
+        taken = [index for place in cut for index in sorted(operators[place])]
+        order += handed_out([*[None] * (number < len(cuts)), *taken])
+        cut_of |= dict.fromkeys(taken, number)
 
     def moved(times: ReadyTimes) -> ReadyTimes:
         """Each gradient's time is the last of its cut; a gradient without a time keeps none."""
@@ -143,15 +133,3 @@ def torch_compiled(
         )
 
     return workload.retimed(moved, ready_order=tuple(order), extensions=workload.extensions | {MARK: asked})
-
-
-def _operators(workload: Workload) -> list[list[int]]:
-    """Parameters by operator, in the order of forward: backward comes to the last operator first."""
-    found: list[list[int]] = []
-    module = None
-    for index in reversed(workload.order()):
-        before, module = module, workload.gradients[index].name.rpartition(".")[0]
-        if module != before:
-            found.append([])
-        found[-1].append(index)
-    return [sorted(one) for one in found]

@@ -12,7 +12,6 @@ from sim.nouns.ddp_switches import (
     ARGUMENTS,
     DEFAULT_BUCKET_CAP_BYTES,
     DEFAULT_FIRST_BUCKET_BYTES,
-    LAST_CAP,
     LIST_SINCE,
     OLDEST,
     SUPPORTED_SINCE,
@@ -22,7 +21,6 @@ from sim.nouns.ddp_switches import (
     read_switches,
     split_switches,
 )
-from sim.nouns.settings import read
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import Workload
 from sim.systems.compile_cuts import torch_compiled
@@ -109,34 +107,25 @@ def constructed_in(workload: Workload, assignment: Assignment) -> list[list[int]
     return initial_buckets(workload, limits if is_final else [sys.maxsize])
 
 
-def rebuilt_buckets(
-    workload: Workload, limits: Sequence[int], set_last_bucket_cap: bool = False
-) -> list[list[int]]:
-    """The buckets that DDP rebuilds from ready order (A2.4, A2.5); unused parameters come last (A8.1)."""
-    buckets = _cut(workload, rebuild_order(workload, set_last_bucket_cap), limits, ordered=True)
-    return buckets[::-1] if set_last_bucket_cap else buckets
+def rebuilt_buckets(workload: Workload, limits: Sequence[int]) -> list[list[int]]:
+    """The buckets that DDP rebuilds from ready order (A2.4)."""
+    return _cut(workload, rebuild_order(workload), limits, ordered=True)
 
 
-def rebuild_order(workload: Workload, set_last_bucket_cap: bool = False) -> tuple[int, ...]:
-    """The gradients as the rebuild walks them: in ready order, unused ones last, or all from the end."""
+def rebuild_order(workload: Workload) -> tuple[int, ...]:
+    """The gradients as the rebuild walks them: in ready order, unused ones last (A8.1)."""
     unused = [gradient.index for gradient in workload.gradients if gradient.ready_ns is None]
-    order = (*workload.order(), *unused)
-    return order[::-1] if set_last_bucket_cap else order
-
-
-def first_torches(kwargs: Mapping[str, Any]) -> dict[str, Version]:
-    """By name, the first torch that has each argument given, whatever its value, and takes each cap."""
-    first = {name: ARGUMENTS[name].metadata["since"] for name in kwargs if name in ARGUMENTS}
-    if "bucket_cap_mb_list" in kwargs:
-        first["bucket_cap_mb_list"] = LIST_SINCE
-    if kwargs.get("bucket_cap_mb") is not None and cap_bytes(kwargs["bucket_cap_mb"]) == 0:
-        first["bucket_cap_mb=0"] = ZERO_CAP_SINCE
-    return first
+    return (*workload.order(), *unused)
 
 
 def torch_needed(kwargs: Mapping[str, Any]) -> Version:
-    """The oldest torch that has all of these."""
-    return max(first_torches(kwargs).values(), default=OLDEST)
+    """The oldest torch that has each argument given, whatever its value, and takes each cap."""
+    needed = [ARGUMENTS[name].metadata["since"] for name in kwargs if name in ARGUMENTS]
+    if "bucket_cap_mb_list" in kwargs:
+        needed.append(LIST_SINCE)
+    if kwargs.get("bucket_cap_mb") is not None and cap_bytes(kwargs["bucket_cap_mb"]) == 0:
+        needed.append(ZERO_CAP_SINCE)
+    return max(needed, default=OLDEST)
 
 
 def _requirement(kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,8 +185,6 @@ def assign(
         options: switches, by torch's names.
     """
     kwargs, settings = split_switches(options)
-    environment = {name: kwargs.pop(name) for name in [LAST_CAP] if name in kwargs}
-    is_last_capped = read(Switches, "ddp", environment).set_last_bucket_cap
     caps = dict(caps)
     if policy == "per-parameter":
         caps["bucket_cap_mb"] = 0
@@ -209,15 +196,12 @@ def assign(
         limits = [cap_bytes(first_mb), ddp_limits(caps)[-1]]
         caps = {"bucket_cap_mb_list": [limit / MIB for limit in limits]}
     limits = ddp_limits(caps)
-    requires = _requirement(kwargs | caps)
-    if is_last_capped:
-        requires["environment"] = {"DDP_SET_LAST_BUCKET_CAP": "1"}
     proposed = Assignment(
         policy=policy,
         bucket_indices=((0,),),
         ddp_kwargs=kwargs | caps,
         settings=settings,
-        requires=requires,
+        requires=_requirement(kwargs | caps),
         made_for=made_for(workload),
     )
     switches = read_switches(proposed)
@@ -226,7 +210,7 @@ def assign(
     if rebuilt is None or (iteration != "steady" and iteration < rebuilt):
         buckets = constructed_in(workload, proposed)
     else:
-        buckets = rebuilt_buckets(as_compiled(workload, proposed), limits, is_last_capped)
+        buckets = rebuilt_buckets(as_compiled(workload, proposed), limits)
     indices = tuple(map(tuple, buckets))
     return replace(proposed, bucket_indices=indices, bucket_bytes=bucket_bytes(workload, indices))
 
@@ -235,8 +219,6 @@ def check_reaches(workload: Workload, assignment: Assignment) -> None:
     """Raise ``AssignmentError`` unless stock DDP, given ``assignment.ddp_kwargs``, rebuilds its buckets."""
     options = {**assignment.ddp_kwargs, **assignment.settings}
     caps = {name: options.pop(name) for name in CAP_KWARGS if name in options}
-    if "environment" in assignment.requires:
-        options[LAST_CAP] = True
     made = assign(workload, "ddp", caps, options, "steady")
     if [set(bucket) for bucket in made.bucket_indices] != [set(b) for b in assignment.bucket_indices]:
         raise AssignmentError(
@@ -268,7 +250,7 @@ def with_switches(workload: Workload, assignment: Assignment, **options: Any) ->
             f"policy: {assignment.policy!r} is a system of its own, and takes no switches of "
             f"DistributedDataParallel such as {next(iter(options))}"
         )
-    for name in options.keys() & {*CAP_KWARGS, "first_bucket_mb", LAST_CAP}:
+    for name in options.keys() & {*CAP_KWARGS, "first_bucket_mb"}:
         raise InputError(f"{name}: {options[name]!r} is not legal; the assignment says what the buckets are")
     assignment.check_fits(workload)
     kwargs, settings = split_switches(options)

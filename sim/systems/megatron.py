@@ -21,7 +21,6 @@ from sim.units import transfer_ns
 SYSTEM = "megatron"
 _PARAMETER_ALIGNMENT = 64  # elements, of a parameter's start under the distributed optimizer
 _BUCKET_ALIGNMENT = 128  # and of a bucket's end
-_BUSBW_ALIGNMENT = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +57,6 @@ class MegatronSettings:
         flag="--overlap-param-gather",
     )
     num_microbatches: int = micro_batches()  # A9.4
-    pad_buckets_for_high_nccl_busbw: bool = setting(  # A9.3
-        False,
-        "Ends buckets at multiples of 2^16 elements.",
-        flag="--ddp-pad-buckets-for-high-nccl-busbw",
-    )
     average_in_collective: bool = setting(  # A9.5
         False,
         "Averages while reducing, without a pass over each bucket before.",
@@ -113,8 +107,7 @@ def lay_out_buffers(
     if settings.overlap_grad_reduce:
         size = settings.bucket_size
         limit = default_bucket_size(world_size) if size is None else size
-    busbw = _BUSBW_ALIGNMENT if settings.pad_buckets_for_high_nccl_busbw else 1
-    divisor = math.lcm(world_size or 1, _BUCKET_ALIGNMENT, busbw) if shards else 1
+    divisor = math.lcm(world_size or 1, _BUCKET_ALIGNMENT) if shards else 1
     parts: list[MegatronBucket] = []
     for dtype in dict.fromkeys(gradient.dtype for gradient in workload.gradients):
         indices = [gradient.index for gradient in workload.gradients if gradient.dtype == dtype]

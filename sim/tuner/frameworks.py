@@ -8,13 +8,13 @@ from typing import Any
 from sim.errors import NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
 from sim.nouns.checks import one_of
-from sim.nouns.ddp_switches import SWITCHES
+from sim.nouns.ddp_switches import SWITCHES, read_switches
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Setting
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
 from sim.systems.simulate import simulated_step_ns
-from sim.systems.snippets import check_code, hook_call
+from sim.systems.snippets import hook_call
 from sim.tuner.caps import cap_curve, round_cap_mb
 from sim.tuner.problem import Problem
 from sim.units import MIB, format_ms
@@ -157,7 +157,7 @@ def nearest_setting(
         raise NotModelledError(
             f"policy: {assignment.policy!r} is no system of DistributedDataParallel, which {framework} sets"
         )
-    check_code(assignment)
+    read_switches(assignment)
     row = FRAMEWORKS[framework]
     switches: dict[str, Any] = {}
     lacks: list[str] = []

@@ -10,7 +10,6 @@ from sim.metrics.bottleneck import critical_path
 from sim.metrics.step import summarize
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.checks import at_least
-from sim.nouns.ddp_switches import LAST_CAP
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Family, Gain, Recommendation
 from sim.nouns.workload import Workload
@@ -62,7 +61,7 @@ def is_reached(problem: Problem, buckets: Buckets) -> bool:
         buckets = tuple(tuple(sorted(bucket)) for bucket in reversed(buckets))
     else:
         order = rebuild_order(workload)
-    if not problem.has_one_run or workload.switches.get(LAST_CAP):
+    if not problem.has_one_run:
         return False
     closed = all(len(one) == 1 or workload.gradients[one[-1]].num_bytes for one in buckets)
     return closed and tuple(chain.from_iterable(buckets)) == order

@@ -21,7 +21,7 @@ from sim.validator.ranks.reducer import InjectedDataParallel, missing_for_inject
 
 __all__ = ["DistributedDataParallel", "Module", "apply"]
 
-_LAST_CAP = "DDP_SET_LAST_BUCKET_CAP"  # A2.5
+_LAST_CAP = "DDP_SET_LAST_BUCKET_CAP"  # set, it turns the walk around (A2.5)
 _INSERTED = ("_orig_mod.", "_checkpoint_wrapped_module.")  # into names, by torch.compile and checkpointing
 _REFUSED = ("delay_all_reduce_named_params", "param_to_hook_all_reduce")
 
@@ -173,12 +173,12 @@ def _reaches_by_keywords(assignment: Assignment, switches: dict[str, Any]) -> bo
     With ``find_unused_parameters`` it never rebuilds, so that a list is consumed from the first parameter
     and the default has other limits; with ``static_graph`` unused parameters go last (A2.6, A8.1).
     """
-    wants_last_cap = assignment.requires.get("environment", {}).get(_LAST_CAP) == "1"
     torch_version = tuple(map(int, torch.__version__.split(".")[:2]))
     return (
         assignment.by_keywords
         and not (switches.get("find_unused_parameters") or switches.get("static_graph"))
-        and wants_last_cap == (os.environ.get(_LAST_CAP) == "1")
+        and "environment" not in assignment.requires
+        and os.environ.get(_LAST_CAP) != "1"
         and not (switches.get("bucket_cap_mb") == 0 and torch_version < (2, 12))  # A2.1
         and all(name in _keywords() for name in CAP_KWARGS if name in assignment.ddp_kwargs)
     )

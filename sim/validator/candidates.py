@@ -32,7 +32,6 @@ _SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "skip_all_reduce_unused_params": ("ddp", _FINDS | {"skip_all_reduce_unused_params": True}),
     "static_graph": ("ddp", {"static_graph": True}),
     "accumulation_steps=2": ("ddp", {"accumulation_steps": 2}),
-    "DDP_SET_LAST_BUCKET_CAP=1": ("ddp", {"set_last_bucket_cap": True}),
     **{f"comm_hook={name}": ("ddp", {"comm_hook": name}) for name in HOOKS if not HOOKS[name].needs_nccl},
     **{policy: (policy, {}) for policy in ("per-parameter", "single", *STYLES)},
 }

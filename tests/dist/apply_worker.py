@@ -353,10 +353,9 @@ def by_keywords() -> None:
         "list": (list_of_caps, {}),
         "list, unused": (list_of_caps, {"find_unused_parameters": True}),
         "list, static": (list_of_caps, {"static_graph": True}),
-        "last cap": (sim.assign(workload, bucket_cap_mb=0.02, set_last_bucket_cap=True), {}),
         "other order": (list_of_caps, {}),
     }
-    injected = {"list, unused", "list, static", "last cap"}
+    injected = {"list, unused", "list, static"}
     injected |= set() if HAS_LIST else {"list", "other order"}
     injected |= set() if TORCH >= (2, 12) else {"cap 0"}
     for name, (assignment, ddp_kwargs) in asked.items():

@@ -116,7 +116,6 @@ def test_every_system_of_gradients_is_replayed_with_its_own_buckets(
     apart = Assignment(bucket_indices=(tuple(range(8, -1, -2)), tuple(range(9, 0, -2))))
     small += [
         Candidate(name="list", assignment=sim.assign(workload, bucket_cap_mb_list=[0.6, 1.0, 0.5])),
-        Candidate(name="small last cap", assignment=sim.assign(workload, set_last_bucket_cap=True)),
         Candidate(name="even and odd", assignment=apart),
     ]
     measured = replayed(workload, [*candidates, *small], tmp_path / "record")

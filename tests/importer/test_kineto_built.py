@@ -15,7 +15,12 @@ from sim.importer.imported import ImportOptions
 from sim.importer.kineto.buckets import Buckets, match_buckets
 from sim.nouns.assignment import bucket_bytes
 from sim.nouns.workload import Gradient, Workload
-from sim.systems.ddp_assignment import initial_buckets, rebuilt_buckets
+from sim.systems.ddp_assignment import (
+    compute_bucket_assignment_by_size,
+    initial_buckets,
+    rebuild_order,
+    rebuilt_buckets,
+)
 from sim.units import median_ns
 from tests.effort import tries
 from tests.handmade import handmade
@@ -374,8 +379,14 @@ def test_every_walk_of_ddp_comes_back(model: Workload, limits: list[int], walk: 
     """A2.3 to A2.5 over several dtypes, where no two buckets can have one size."""
     if walk == "constructor":
         buckets = as_tuples(initial_buckets(model, limits))
-    else:
-        buckets = as_tuples(rebuilt_buckets(model, limits, set_last_bucket_cap=walk == "last cap"))
+    elif walk == "ready":
+        buckets = as_tuples(rebuilt_buckets(model, limits))
+    else:  # DDP_SET_LAST_BUCKET_CAP=1
+        order = rebuild_order(model)[::-1]
+        sizes, keys = ([getattr(model.gradients[k], name) for k in order] for name in ("num_bytes", "key"))
+        sparse = [gradient.sparse for gradient in model.gradients]
+        cut = compute_bucket_assignment_by_size(sizes, keys, limits, sparse, order)
+        buckets = as_tuples(cut[::-1])
     found = matched(bucket_bytes(model, buckets), model)
     assert [sorted(bucket) for bucket in found] == [sorted(bucket) for bucket in buckets]
 

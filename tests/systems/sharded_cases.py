@@ -235,11 +235,9 @@ def _random_megatron_config(draw: random.Random) -> dict[str, Any]:
     for name, chance in (("use_distributed_optimizer", 0.5), ("grad_reduce_in_fp32", 0.5)):
         if draw.random() < chance:
             config[name] = True
-    if config.get("use_distributed_optimizer"):
-        if draw.random() < 0.15:
-            config["pad_buckets_for_high_nccl_busbw"] = True
-        if config["overlap_grad_reduce"] and draw.random() < 0.6:
-            config["overlap_param_gather"] = True
+    shards_and_overlaps = config.get("use_distributed_optimizer") and config["overlap_grad_reduce"]
+    if shards_and_overlaps and draw.random() < 0.6:
+        config["overlap_param_gather"] = True
     return config
 
 

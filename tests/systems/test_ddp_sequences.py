@@ -97,7 +97,6 @@ NAMED: dict[str, Case] = {
     "per-parameter": of(linears(*M1), {"asked": {"policy": "per-parameter"}}, bucket_cap_mb=0),
     "single": of(linears(*M1), {"asked": {"policy": "single"}}, bucket_cap_mb=1000),
 }
-T5 = of(linears(256, 512, 700, 640, 2000, 512, 64))
 VECTORS: dict[str, Case] = {
     "T1": of(linears(*M1), bucket_cap_mb=0.05),
     "T2": of(linears(*M1), bucket_cap_mb=0.05, find_unused_parameters=True),
@@ -132,7 +131,6 @@ WRITTEN: dict[str, list[Line]] = {
     "T2": [sent((3728, 7), (16816, 3), (20608, 0), (10, 0))] * 3,
     "T3": [afterwards(10, 41152), sent((41152, 0)), *rebuilt(10, (20448, 4), (20704, 0))],
     "T4": [sent((1923, 5), (4128, 1), (561, 0)), *rebuilt(10, (415, 7), (3458, 3), (2739, 0))],
-    "T5": [sent((3278668, 0)), *rebuilt(12, (2788684, 3), (489984, 0))],
     "T10": [sent((64, 4), (33024, 1), (64000, 0)), *rebuilt(5, (33088, 1), (64000, 0))],
 }
 # Arguments of ``sim.assign`` on M1, whose lines to paste are run on a real model.
@@ -145,7 +143,6 @@ SNIPPETS: dict[str, dict[str, Any]] = {
     "per-parameter": {"policy": "per-parameter"},
     "single": {"policy": "single"},
     "views": VIEWS,
-    "last bucket cap": {"bucket_cap_mb": 0.05, "set_last_bucket_cap": True},
 }
 EACH_REDUCES: dict[str, dict[str, Any]] = {  # micro-batches without no_sync (A3.12, A3.16)
     "plain": {},
@@ -156,15 +153,6 @@ EACH_REDUCES: dict[str, dict[str, Any]] = {  # micro-batches without no_sync (A3
     "no buffers": {"broadcast_buffers": False},
 }
 THREE_RANKS = {"plain": of(NORMS, **CAP), "static": of(special(used=False), **STATIC)}
-LAST_CAP: dict[str, Case] = {
-    "cap": of(linears(20, 12, 15, 9), **CAP),
-    "static": of(linears(20, 12, 15, 9), **STATIC),
-    "searched": of(linears(20, 12, 15, 9), **FIND),
-    "list": of(NORMS, bucket_cap_mb_list=[2e-4, 1e-3]),
-    "two dtypes": of(linears(*M1, dtypes=TWO[:2]), bucket_cap_mb=0.02),
-    "sparse": of(SPARSE, **SPARSE_CAPS),
-    "T5": T5,
-}
 # name -> (case, what torch raises, in which phase and iteration)
 REFUSED: dict[str, tuple[Case, str, tuple[str, int]]] = {
     "unused": (
@@ -269,11 +257,9 @@ def test_sequence_is_what_ddp_logs(real: dict[Any, Answers]) -> None:
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_vectors_are_simulated_as_written(name: str) -> None:
-    """T1-T5, T10; ``test_sequence`` has the real ones, which are ready in this order."""
-    case = VECTORS.get(name, T5)
-    explained = sim.explain(
-        by_hand(case), iterations=len(WRITTEN[name]), **case["ddp"], set_last_bucket_cap=name == "T5"
-    )
+    """T1-T4, T10; ``test_sequence`` has the real ones, which are ready in this order."""
+    case = VECTORS[name]
+    explained = sim.explain(by_hand(case), iterations=len(WRITTEN[name]), **case["ddp"])
     told = [
         [(e.kind, e.elements, e.phase, e.gradient) for e in iteration.events]
         for iteration in explained.iterations
@@ -349,12 +335,6 @@ def test_three_ranks() -> None:
     """What is sent does not depend on how many ranks there are."""
     for name, answers in answer_all(THREE_RANKS, world_size=3).items():
         check("ddp", THREE_RANKS[name], answers)
-
-
-def test_last_bucket_cap() -> None:
-    """A2.5: DDP_SET_LAST_BUCKET_CAP=1 changes the rebuilt buckets, and nothing before them."""
-    for name, answers in answer_all(LAST_CAP, DDP_SET_LAST_BUCKET_CAP="1").items():
-        check("ddp", LAST_CAP[name], answers, set_last_bucket_cap=True)
 
 
 @pytest.fixture(scope="module")

@@ -19,25 +19,23 @@ from sim.formats import documents
 from sim.nouns.assignment import Assignment, MadeFor, made_for
 from sim.nouns.ddp_switches import HOOKS, CommHook
 from sim.nouns.workload import Workload
-from sim.systems.snippets import read_version
 from tests.commands import bucketsim
 from tests.handmade import wired
 from tests.strategies import workloads
 
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
 WORKLOAD = sim.load_workload(EXAMPLES / "workload.json")
-VERSIONS = [(2, minor) for minor in range(4, 14)]
 CAPPED = sim.assign(WORKLOAD, bucket_cap_mb=8)
 HALVES = replace(WORKLOAD, gradients=tuple(replace(one, dtype="bfloat16") for one in WORKLOAD.gradients))
 # By the torch that first takes the lines' keywords: A2.1, B(i), and the switches of each version.
-SINCE = [
-    (sim.assign(WORKLOAD), (2, 4)),
-    (CAPPED, (2, 4)),
-    (sim.assign(WORKLOAD, bucket_cap_mb_list=[4.0, 8.0]), (2, 11)),
-    (sim.assign(WORKLOAD, "per-parameter"), (2, 12)),
-    (sim.assign(WORKLOAD, skip_all_reduce_unused_params=False), (2, 8)),
-    (sim.assign(WORKLOAD, batched_grad_copy=True), (2, 12)),
-    (sim.assign(WORKLOAD, bucket_cap_mb=8, forward_sync_buffers=True), (2, 13)),
+SINCE: list[tuple[dict[str, Any], str]] = [
+    ({}, "any torch from 2.4 on"),
+    ({"bucket_cap_mb": 8}, "any torch from 2.4 on"),
+    ({"bucket_cap_mb_list": [4.0, 8.0]}, "needs torch '>=2.11'"),
+    ({"policy": "per-parameter"}, "needs torch '>=2.12'"),
+    ({"skip_all_reduce_unused_params": False}, "needs torch '>=2.8'"),
+    ({"batched_grad_copy": True}, "needs torch '>=2.12'"),
+    ({"bucket_cap_mb": 8, "forward_sync_buffers": True}, "needs torch '>=2.13'"),
 ]
 
 
@@ -56,58 +54,23 @@ def applied(lines: str) -> Assignment:
     return names["assignment"]
 
 
-@pytest.mark.parametrize(("assignment", "since"), SINCE)
-def test_a_torch_gets_keywords_where_it_has_them(assignment: Assignment, since: tuple[int, int]) -> None:
-    """From that version on the lines are those without one; before, sim.apply has the buckets, and a switch
-    that torch has not is refused, whatever its value."""
-    lines, told = sim.snippet(assignment, WORKLOAD), f"2.{since[1]}"
-    title, *rest = lines.splitlines()
-    is_switch = not {"bucket_cap_mb", "bucket_cap_mb_list"}.issuperset(assignment.ddp_kwargs)
-    assert ("any torch from 2.4 on" if since == (2, 4) else f"needs torch '>={told}'") in title
-    assert ("(before: sim.apply)" in title) == (since > (2, 4) and not is_switch)
-    assert assignment.requires.get("torch") == (f">={told}" if since > (2, 9) else None)
-    for version in VERSIONS:
-        text = f"{version[0]}.{version[1]}"
-        if version < since and is_switch:
-            with pytest.raises(InputError, match=f"torch: {text} has no .*, which .*give {told} or newer"):
-                sim.snippet(assignment, WORKLOAD, torch=text)
-            continue
-        found = sim.snippet(assignment, WORKLOAD, torch=text)
-        assert f"for torch {text}" in found.splitlines()[0]
-        if version >= since:
-            assert found.splitlines()[1:] == rest
-            assert keywords(found) == assignment.ddp_kwargs
-        else:
-            assert f"# torch {text} has no bucket_cap_mb" in found
-            assert ("bucketsim asks for torch >= 2.9" in found) == (version < (2, 9))
-            assert applied(found).bucket_indices == assignment.bucket_indices
+@pytest.mark.parametrize(("options", "needs"), SINCE)
+def test_lines_say_which_torch_has_their_keywords(options: dict[str, Any], needs: str) -> None:
+    assignment = sim.assign(WORKLOAD, **options)
+    lines = sim.snippet(assignment, WORKLOAD)
+    assert lines.splitlines()[0].endswith(needs)
+    assert keywords(lines) == assignment.ddp_kwargs
 
 
-@pytest.mark.parametrize("text", ["", "two", "2", "1.13", "2.x", "2.8;import os", "v2.8", "2.8 beta", "99"])
-def test_a_version_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match=r"torch: .*give a version from 2\.4 on"):
-        sim.snippet(CAPPED, WORKLOAD, torch=text)
-
-
-@given(st.integers(4, 99), st.integers(0, 9), st.sampled_from(["", "+cpu", "+cu130", "a0+git1234"]))
-def test_versions_as_torch_tells_them_are_read(minor: int, patch: int, build: str) -> None:
-    assert read_version(f"2.{minor}.{patch}{build}") == (2, minor)
-    assert read_version(f"2.{minor}") == (2, minor)
-
-
-@given(workloads(), st.sampled_from(VERSIONS), st.floats(0.1, 50))
-def test_any_workload_has_lines_for_any_torch(
-    workload: Workload, version: tuple[int, int], cap: float
-) -> None:
-    """Both ways lead to the same buckets: what keywords reach is checked, what is spelled out is read."""
+@given(workloads(), st.floats(0.1, 50))
+def test_any_workload_has_lines(workload: Workload, cap: float) -> None:
     try:
         assignment = sim.assign(workload, bucket_cap_mb=cap)
     except NotModelledError:
         return  # DDP itself stops on this workload
-    lines = sim.snippet(assignment, workload, torch=f"{version[0]}.{version[1]}")
-    found = keywords(lines)
-    again = applied(lines) if found is None else sim.assign(workload, **found)
-    assert again.bucket_indices == assignment.bucket_indices
+    given_back = keywords(sim.snippet(assignment, workload))
+    assert given_back is not None
+    assert sim.assign(workload, **given_back).bucket_indices == assignment.bucket_indices
 
 
 @pytest.mark.parametrize("kind", HOOKS.values(), ids=lambda kind: kind.name)
@@ -128,7 +91,6 @@ def test_a_hook_is_registered_by_its_own_name(kind: CommHook) -> None:
         {"settings": {"x\nimport os": 1}},
         {"settings": {"comm_hook": "x\nimport os"}},
         {"settings": {"comm_hook": {"name": "noop", "x=1); import os": 1}}},
-        {"requires": {"environment": ["x"]}},
     ],
 )
 def test_nothing_of_a_file_becomes_code(change: dict[str, Any]) -> None:
