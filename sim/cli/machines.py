@@ -324,8 +324,7 @@ def ranks(
     title = f"{workload.name}: {first.samples:,} steps of {first.world_size:,} ranks"
     table(title, _STEPS if len(compared.rows) > 1 else _STEPS[:-1], compared.rows)
     if len(compared.rows) == 1:
-        parts_of = first.parts if len(first.parts) > 1 else first.parts + first.worst
-        table("who came last (share of all collectives)", _CAME_LAST, parts_of)
+        table("who came last (share of all collectives)", _CAME_LAST, first.parts)
     else:
         alike = f"; with ranks all alike {compared.best_by_nominal}"
         say(f"best with ranks that differ: {compared.best_by_mean}{alike}")

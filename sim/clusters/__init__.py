@@ -1,1 +1,1 @@
-"""Clusters: machines as graphs, many ranks that differ, several jobs, and scaling."""
+"""Clusters: machines as numbers, NCCL's cost model of them, many ranks that differ, and scaling."""

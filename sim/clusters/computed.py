@@ -8,13 +8,11 @@ from sim.clusters.fabric import Fabric, fabric_of
 from sim.clusters.nccl_model import as_delivered, choose, collective_ns, filling_us
 from sim.clusters.nccl_tables import SOURCE
 from sim.costs.own_costs import OF_GENERATION, with_own_costs
-from sim.nouns.checks import one_of
 from sim.nouns.cluster import NVLINKS, Cluster
 from sim.nouns.gpus import GPUS
 from sim.nouns.hardware import CURVES, CurvePoint, Hardware
 from sim.units import format_number
 
-ALGORITHMS = ("auto", "ring", "tree", "nvls", "nvls_tree")
 SIZES = tuple(1 << power for power in range(3, 34))  # 8 B to 8 GiB
 
 # Ranges of measured over computed times, from machines that no prediction is tested on
@@ -49,31 +47,23 @@ def _staged_share(fabric: Fabric) -> float:
     return inter.staged_bytes_per_s / inter.bytes_per_s
 
 
-def hardware_of(
-    fabric: Fabric, name: str, sizes: Iterable[int] = SIZES, algorithm: str | None = None
-) -> Hardware:
+def hardware_of(fabric: Fabric, name: str, sizes: Iterable[int] = SIZES) -> Hardware:
     """Curves of all collectives at ``sizes`` in bytes, from published figures alone.
 
-    ``algorithm`` is what all-reduces go by (None: NCCL's choice). ``spread.ranges`` states the range in which
-    a measurement may be expected, as factors on the all-reduce curve, and ``spread`` the times of each size,
-    without a count. The range is what the model does not know, not how one message scatters from the next. It
-    is the same for all messages apart from what a pipeline takes to fill, which its fast end has none of.
+    ``spread.ranges`` states the range in which a measurement may be expected, as factors on the all-reduce
+    curve, and ``spread`` the times of each size, without a count. The range is what the model does not know,
+    not how one message scatters from the next. It is the same for all messages apart from what a pipeline
+    takes to fill, which its fast end has none of.
     """
     wanted = sorted(set(sizes))
     curves: dict[str, Any] = {
         collective: tuple(
-            CurvePoint(
-                num_bytes=size,
-                duration_ns=collective_ns(
-                    fabric, collective, size, algorithm if collective == "all_reduce" else None
-                ),
-            )
-            for size in wanted
+            CurvePoint(num_bytes=size, duration_ns=collective_ns(fabric, collective, size)) for size in wanted
         )
         for collective in CURVES
     }
     low, high = uncertainty(fabric)
-    methods = {size: choose(fabric, "all_reduce", size, algorithm) for size in wanted}
+    methods = {size: choose(fabric, "all_reduce", size) for size in wanted}
     expected = {}
     for point in curves["all_reduce"]:
         size = point.num_bytes
@@ -121,31 +111,18 @@ def _not_known(fabric: Fabric) -> list[str]:
     ]
 
 
-def cluster_hardware(
-    cluster: Cluster,
-    ranks: Sequence[str] | None = None,
-    algorithm: str = "auto",
-    *,
-    sizes: Iterable[int] = SIZES,
-) -> Hardware:
+def cluster_hardware(cluster: Cluster, ranks: Sequence[str] | None = None) -> Hardware:
     """The collectives of a job on ``cluster``, computed by NCCL's own cost model: nothing is measured.
-
-    All collectives but all-reduces always go by NCCL's choice.
 
     Args:
         cluster: the machine.
         ranks: the GPU of each rank, such as ``host0.gpu3`` (None: the cluster's placement).
-        algorithm: what all-reduces go by: ``auto`` (NCCL's choice), or one of NCCL's such as ``ring``.
-        sizes: of the points of each curve, in bytes.
 
     Raises:
-        InputError: ranks that are no GPUs, or that no way joins; or no such algorithm.
-        NotModelledError: an algorithm that NCCL would not use there.
+        InputError: ranks that are no GPUs, or that no way joins.
     """
-    one_of("algorithm", algorithm, ALGORITHMS)
     fabric = fabric_of(cluster, ranks)
-    forced = None if algorithm == "auto" else algorithm
-    made = hardware_of(fabric, f"{cluster.name}, {fabric.world_size} ranks", sizes, forced)
+    made = hardware_of(fabric, f"{cluster.name}, {fabric.world_size} ranks")
     parted = [kind for kind in cluster.kinds if 1 < fabric.ranks_per_host < kind.gpus]
     if any(kind.staged or kind.step(kind.gpus).kind != "nvswitch" for kind in parted):
         made.provenance["not_known"].append(

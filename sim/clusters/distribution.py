@@ -49,9 +49,7 @@ _FEWEST_STEPS = 10  # in a job, so that the one that is not counted is no great 
 _MOST_LOTTERIES = 1000  # jobs, if a rank draws a pace once a job: more steps of one job then say little
 _STEPS_OF_A_LOTTERY = 2
 _MOST_RANKS = 1 << 23  # of all jobs together: what is kept of them takes 192 MiB
-_WORST = 5
 _FEWEST_STALLS = 20  # a Poisson number of 20 has a standard deviation of less than a quarter of it
-_QUANTILES = np.linspace(0, 1, 101)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +105,6 @@ class StepDistribution:
     slowest_cost_ns: int
     waited_ns: int
     parts: tuple[RankPart, ...] = ()
-    worst: tuple[RankPart, ...] = ()
     not_known: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -246,10 +243,7 @@ def _places(program: Program, workload: Workload, assignment: Assignment) -> Int
 
 
 def play_job(
-    step: VariedStep,
-    seed: np.random.SeedSequence,
-    steps: int,
-    played: Callable[[], None] = lambda: None,
+    step: VariedStep, seed: np.random.SeedSequence, steps: int, played: Callable[[], None] = lambda: None
 ) -> JobSteps:
     """``steps`` steps of a job, after a first one that is not counted since all ranks begin it together.
 
@@ -293,10 +287,7 @@ def play_job(
 
 
 def play_jobs(
-    step: VariedStep,
-    seed: int,
-    steps: Sequence[int],
-    played: Callable[[], None] = lambda: None,
+    step: VariedStep, seed: int, steps: Sequence[int], played: Callable[[], None] = lambda: None
 ) -> list[JobSteps]:
     """Jobs of so many steps each, in threads (the loops hold no lock); results do not depend on how many.
 
@@ -436,9 +427,8 @@ def summarise(
     crew, world_size = step.crew, len(step.crew)
     every = np.concatenate([job.steps_ns for job in jobs])
     mean, low, high = interval([job.steps_ns for job in jobs], enough_stalls(crew.ranks, jobs))
-    quantiles = np.quantile(every, _QUANTILES).round().astype(np.int64).tolist()
+    quantiles = np.quantile(every, np.linspace(0, 1, 101)).round().astype(np.int64).tolist()
     nominal = simulated_step_ns(workload, hardware, assignment)
-    parts, worst = _parts(crew, jobs, max(1, len(every) * step.sent))
     return StepDistribution(
         workload=workload.name,
         hardware=hardware.name,
@@ -460,19 +450,15 @@ def summarise(
         nominal_step_ns=nominal,
         slowest_cost_ns=mean - nominal,
         waited_ns=round(sum(float(job.rank_waited_ns.sum()) for job in jobs) / (len(every) * world_size)),
-        parts=parts,
-        worst=worst,
+        parts=_parts(crew, jobs, max(1, len(every) * step.sent)),
         not_known=(*crew.not_known, *(step.scatter.not_known if world_size > 1 else ())),
         notes=(*_notes(crew, jobs), *doubts_about(workload, hardware)),
         provenance={"source": "sim.step_distribution", "workload": workload.name, "hardware": hardware.name},
     )
 
 
-def _parts(
-    crew: Crew, jobs: Sequence[JobSteps], collectives: int
-) -> tuple[tuple[RankPart, ...], tuple[RankPart, ...]]:
-    """What was named in ``ranks``, range by range, cut where ranges overlap, and all other ranks as one; and
-    the single ranks that came last most often."""
+def _parts(crew: Crew, jobs: Sequence[JobSteps], collectives: int) -> tuple[RankPart, ...]:
+    """What was named in ``ranks``, range by range, cut where ranges overlap, and all other ranks as one."""
     steps = sum(len(job.steps_ns) for job in jobs)
     waited = np.sum([job.rank_waited_ns for job in jobs], axis=0) / steps
     last = np.sum([job.rank_last for job in jobs], axis=0)
@@ -499,8 +485,7 @@ def _parts(
             rest.append(np.arange(first, stop))
     if rest:
         parts.append(part("all others" if parts else "all", np.concatenate(rest)))
-    order = np.argsort(-last, kind="stable")[:_WORST]
-    return tuple(parts), tuple(part(f"rank {rank}", np.array([rank])) for rank in order if last[rank])
+    return tuple(parts)
 
 
 def _notes(crew: Crew, jobs: Sequence[JobSteps]) -> tuple[str, ...]:

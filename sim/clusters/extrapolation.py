@@ -18,7 +18,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -60,16 +60,15 @@ class MeasuredCurve:
     def __post_init__(self) -> None:
         if self.fabric.world_size < 2 or not all(point.duration_ns for point in self.curve):
             raise InputError(
-                f"measured: {self.collective} of {self.fabric.world_size} ranks is not legal; give measured "
-                f"times above 0 of two ranks or more"
+                f"measured: {self.collective} has times of 0, or one rank; give times above 0 of two"
             )
 
     @cached_property
     def logs(self) -> dict[int, float]:
         """By size in bytes, the logarithm of measured over computed time."""
-        computed = [_model_ns(self.fabric, self.collective, point.num_bytes) for point in self.curve]
-        pairs = zip(self.curve, computed, strict=True)
-        return {point.num_bytes: math.log(point.duration_ns / ns) for point, ns in pairs}
+        times = {point.num_bytes: point.duration_ns for point in self.curve}
+        model = partial(_model_ns, self.fabric, self.collective)
+        return {size: math.log(ns / model(size)) for size, ns in times.items()}
 
     @cached_property
     def odd(self) -> list[int]:
@@ -187,9 +186,9 @@ def extrapolate_hardware(
 ) -> Hardware:
     """The Hardware of ``cluster`` from Hardware measured on others, or on itself at a few sizes.
 
-    Every curve that was measured anywhere is taken to the sizes that were measured and the powers of two from
-    8 B to 8 GiB, by ``extrapolate``; measured points of the cluster itself stay as they are. All that is no
-    curve comes from the measurement with the nearest number of ranks; of two equally near, from the larger.
+    Every curve is taken to the sizes that were measured and the powers of two from 8 B to 8 GiB, by
+    ``extrapolate``; measured points of the cluster itself stay as they are. All that is no curve comes from
+    the measurement with the nearest number of ranks; of two equally near, from the larger.
     ``spread`` keeps the range of each point, without a count, and ``provenance.odd_points`` names those that
     tell nothing about their neighbours, such as points measured cold.
 
@@ -199,8 +198,8 @@ def extrapolate_hardware(
         name: of the result; None: the cluster's name and its ranks.
 
     Raises:
-        InputError: nothing measured, a Hardware of other ranks than its cluster, two of as many ranks and
-            hosts, a measurement of one rank, or clusters whose ranks no way joins.
+        InputError: nothing measured, a Hardware of other ranks than its cluster or of one, two of as many
+            ranks and hosts, or clusters whose ranks no way joins.
     """
     if not measured:
         raise InputError("measured: none; give at least one cluster with its hardware")

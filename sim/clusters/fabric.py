@@ -111,9 +111,8 @@ PCIE_5_FROM_BYTES_PER_S = 36e9  # between 24 and 48, which NCCL counts for x16 o
 
 def through_host(bytes_per_s: float) -> float:
     """What a GPU sends and receives at once through host memory, where slots carry ``bytes_per_s``."""
-    return (
-        bytes_per_s if bytes_per_s >= PCIE_5_FROM_BYTES_PER_S else min(bytes_per_s, THROUGH_HOST_BYTES_PER_S)
-    )
+    is_newer = bytes_per_s >= PCIE_5_FROM_BYTES_PER_S
+    return bytes_per_s if is_newer else min(bytes_per_s, THROUGH_HOST_BYTES_PER_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +128,11 @@ class Job:
     rings: int = 0
     bytes_per_s: float = 0.0
     spine_steps: int = 0
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+        return sum(map(len, self.gpus.values()))
 
 
 def job_of(cluster: Cluster, ranks: Sequence[str] | None = None) -> Job:
@@ -182,7 +186,7 @@ def _through(kind: HostKind, gpus: tuple[int, ...], port_bytes_per_s: float) -> 
     if slot is None or nic_slot is None or not kind.nics:
         raise InputError(f"kinds: {kind.name!r} has no nics, and ranks are on other hosts too; give it some")
     each = min(nic_slot, port_bytes_per_s)
-    parts = Counter(_part(kind, gpu) for gpu in gpus)
+    parts = Counter(gpu * kind.parts // kind.gpus for gpu in gpus)
     total = sum(min(kind.nics // kind.parts * each, held * slot) for held in parts.values())
     count = len(gpus)
     if count == 1:
@@ -193,15 +197,12 @@ def _through(kind: HostKind, gpus: tuple[int, ...], port_bytes_per_s: float) -> 
     return rings, each, total if rings >= count else min(total, step.bytes_per_s)
 
 
-def _part(kind: HostKind, gpu: int) -> int:
-    return gpu * kind.parts // kind.gpus
-
-
 def _nics(kind: HostKind, gpus: tuple[int, ...]) -> tuple[int, ...]:
     """The NICs of the parts that GPUs are in, those of the same place first."""
     own = (gpu * kind.nics // kind.gpus for gpu in gpus)
     each = kind.nics // kind.parts
-    beside = (_part(kind, gpu) * each + number for gpu in gpus for number in range(each))
+    parts = (gpu * kind.parts // kind.gpus for gpu in gpus)
+    beside = (part * each + number for part in parts for number in range(each))
     return tuple(dict.fromkeys((*own, *beside)))
 
 
@@ -257,7 +258,7 @@ def fabric_of(cluster: Cluster, ranks: Sequence[str] | None = None) -> Fabric:
     intra, vendors = _intra(hosts, job.bytes_per_s), {kind.cpu for kind in kinds}
     across = len(job.gpus) > 1
     return Fabric(
-        world_size=sum(map(len, job.gpus.values())),
+        world_size=job.world_size,
         hosts=len(job.gpus),
         ranks_per_host=max(counts),
         fewest_ranks=min(counts) if min(counts) < max(counts) else None,
@@ -341,5 +342,5 @@ def _protocols(
         is_odd = any(count > 1 and count % 2 for _, count in hosts)
         whole = whole and network.ll128 and all(each.ll128 for each, _ in hosts)
         whole = whole and (not is_odd or generations <= {"hopper", "blackwell"})
-    allowed: dict[Protocol, bool] = {"LL": network is None or network.ll, "LL128": whole, "Simple": True}
-    return tuple(protocol for protocol, is_allowed in allowed.items() if is_allowed)
+    ll: tuple[Protocol, ...] = ("LL",) if network is None or network.ll else ()
+    return (*ll, "LL128", "Simple") if whole else (*ll, "Simple")

@@ -4,7 +4,6 @@ A collective takes the time of its ring's bytes on the wire, which changes, and 
 that, which stays.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,74 +28,59 @@ def wire_bytes(collective: str, num_bytes: int, world_size: int) -> float:
     return num_bytes * (2 if collective == "all_reduce" else 1) * (world_size - 1) / world_size
 
 
-def stretched_ns(
-    service_ns: int,
-    collective: str,
-    num_bytes: int,
-    world_size: int,
-    measured_bytes_per_s: float,
-    bytes_per_s: float,
-) -> int:
+def stretched_ns(service_ns: int, wire: float, measured_bytes_per_s: float, bytes_per_s: float) -> int:
     """Service time in ns of a collective whose wire gets ``bytes_per_s`` in place of what it was measured at.
 
-    It is ``service_ns + wire_bytes x (1 / bytes_per_s - 1 / measured_bytes_per_s)``. The measured time on the
-    wire counts as no more than ``service_ns``, so that the result is never below 0.
+    It is ``service_ns + wire x (1 / bytes_per_s - 1 / measured_bytes_per_s)`` for ``wire`` bytes. The
+    measured time on the wire counts as no more than ``service_ns``, so that the result is never below 0.
     """
-    wire = wire_bytes(collective, num_bytes, world_size)
     if wire == 0 or bytes_per_s == measured_bytes_per_s:
         return service_ns
     part_ns = min(float(service_ns), wire * NS_PER_S / measured_bytes_per_s)
     return service_ns + round(part_ns * (measured_bytes_per_s / bytes_per_s - 1))
 
 
-def hardware_on(
-    hardware: Hardware, cluster: Cluster, ranks: Sequence[str], other: Cluster, other_ranks: Sequence[str]
-) -> Hardware:
-    """``hardware``, of ``ranks`` on ``cluster``, as it is for as many ranks on another cluster.
+def hardware_on(hardware: Hardware, cluster: Cluster, other: Cluster) -> Hardware:
+    """``hardware``, of the ranks on ``cluster``, as it is for as many on another cluster, by their placement.
 
     Each point of its curves, and what is known of its scatter, takes as long as ``stretched_ns`` says at the
     bandwidth of the job's rings there. An example is a cluster of four equal hosts of which one gets a slower
     port. It is too long where a path within hosts, and no link between them, is the slowest step.
 
-    Args:
-        hardware: measured or computed with nothing else on the links.
-        cluster: where it was measured.
-        ranks: the GPU of each rank, such as ``host0.gpu0``.
-        other: where they are to run.
-        other_ranks: the GPU of each rank there.
-
     Raises:
-        InputError: ranks that are no GPUs or that no way joins, or not as many as ``hardware`` has.
+        InputError: ranks that no way joins, or not as many as ``hardware`` has.
     """
-    for given in (ranks, other_ranks):
-        if len(given) != hardware.world_size:
+    here, there = job_of(cluster), job_of(other)
+    for job in (here, there):
+        if job.world_size != hardware.world_size:
             raise InputError(
-                f"ranks: {len(given)} GPUs are not legal; hardware {hardware.name!r} has "
+                f"placement: {job.world_size} GPUs are not legal; hardware {hardware.name!r} has "
                 f"world_size={hardware.world_size}, so give {hardware.world_size}"
             )
-    here, there = job_of(cluster, ranks).bytes_per_s, job_of(other, other_ranks).bytes_per_s
     curves: dict[str, Any] = {}
     spread = dict(hardware.spread)
     for collective in CURVES:
         curve, known = hardware.curve(collective), spread.get(collective)
         scatter = dict(known) if isinstance(known, dict) else {}
+        points = []
+        for point in curve or ():
+            size = point.num_bytes
+            wire = wire_bytes(collective, size, hardware.world_size)
 
-        def stretched(ns: int, size: int, collective: str = collective) -> int:
-            return stretched_ns(ns, collective, size, hardware.world_size, here, there)
+            def stretched(ns: int, wire: float = wire) -> int:
+                return stretched_ns(ns, wire, here.bytes_per_s, there.bytes_per_s)
 
+            points.append(replace(point, duration_ns=stretched(point.duration_ns)))
+            if str(size) in scatter:
+                scatter[str(size)] = {
+                    key: stretched(value) if key.endswith("_ns") and type(value) is int else value
+                    for key, value in scatter[str(size)].items()
+                }
         if curve is not None:
-            curves[collective] = tuple(
-                replace(point, duration_ns=stretched(point.duration_ns, point.num_bytes)) for point in curve
-            )
-        for size in {str(point.num_bytes) for point in curve or ()} & {*scatter}:
-            scatter[size] = {
-                key: stretched(value, int(size)) if key.endswith("_ns") and type(value) is int else value
-                for key, value in scatter[size].items()
-            }
+            curves[collective] = tuple(points)
         if scatter:
             spread[collective] = scatter
-    said = {"cluster": other.name, "measured_bytes_per_s": here, "bytes_per_s": there}
+    said = {"cluster": other.name, "measured_bytes_per_s": here.bytes_per_s, "bytes_per_s": there.bytes_per_s}
     provenance = {**hardware.provenance, "carried": said}
-    return replace(
-        hardware, name=f"{hardware.name}, on {other.name}", **curves, spread=spread, provenance=provenance
-    )
+    name = f"{hardware.name}, on {other.name}"
+    return replace(hardware, name=name, **curves, spread=spread, provenance=provenance)

@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Le
 
 from sim.errors import InputError
 from sim.formats.documents import parse_body
-from sim.nouns.checks import Legal, at_least, one_of
+from sim.nouns.checks import Legal, one_of
 from sim.nouns.cluster import (
     MAX_HOSTS,
     Cluster,
@@ -73,7 +73,7 @@ def shaped_bytes_per_s(rate_bits: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class PcieBox:
-    """One host whose GPUs are on PCIe x16, on one or two sockets, directly or below PCIe switches.
+    """One host whose GPUs are on PCIe x16, on one or two sockets.
 
     Without ``peer_to_peer`` data goes through host memory (NCCL's SHM transport). ``socket_link`` is what
     joins the sockets.
@@ -85,28 +85,19 @@ class PcieBox:
     sockets: Literal[1, 2] = 1
     socket_link: SocketLink = "milan"
     peer_to_peer: bool = True
-    gpus_per_switch: PerHost | None = None
-
-    def __post_init__(self) -> None:
-        if self.gpus % (self.gpus_per_switch or 1):
-            raise InputError(
-                f"gpus_per_switch: {self.gpus_per_switch} is not legal; give a divisor of {self.gpus} gpus"
-            )
 
     def kind(self) -> HostKind:
-        """GPUs in equal parts on sockets, below switches or not.
+        """GPUs in equal parts on sockets.
 
-        A ring crosses from socket to socket once each way, and up from a switch once. Without
-        ``peer_to_peer`` every GPU below a switch sends up at once, and the memory of a socket takes what its
-        GPUs receive.
+        A ring crosses from socket to socket once each way. Without ``peer_to_peer`` the memory of a socket
+        takes what its GPUs receive.
         """
-        each, slot = self.gpus_per_switch or 1, PCIE_X16[self.pcie_gen]
-        on_first = -(-self.gpus // each // self.sockets) * each  # GPUs of the first socket
+        on_first = -(-self.gpus // self.sockets)  # GPUs of the first socket
         steps = []
         for count in range(2, self.gpus + 1):
-            slowest, is_across = slot, count > on_first
+            slowest, is_across = PCIE_X16[self.pcie_gen], count > on_first
             if not self.peer_to_peer:
-                slowest = min(slot / min(count, each), HOST_MEMORY / min(count, on_first))
+                slowest = min(slowest, HOST_MEMORY / min(count, on_first))
             if is_across:
                 slowest = min(slowest, SOCKETS[self.socket_link])
             kind: StepKind = "shm" if not self.peer_to_peer else "qpi" if is_across else "pcie"
@@ -163,12 +154,8 @@ class PcieHosts(PcieBox):
             staged=not self.gpu_direct,
         )
         is_tcp = self.protocol == "tcp"
-        network = Network(
-            bytes_per_s=tcp_port(self.gbit_per_s, self.mtu) if is_tcp else self.gbit_per_s * 1e9 / 8,
-            hosts_per_leaf=self.hosts_per_leaf,
-            oversubscription=self.oversubscription,
-        )
-        return _cluster(kind, self.hosts, network, f"{_TOPO_H}; {_TCP}", "pcie_hosts")
+        port = tcp_port(self.gbit_per_s, self.mtu) if is_tcp else self.gbit_per_s * 1e9 / 8
+        return _on_ethernet(self, kind, port, "pcie_hosts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,12 +177,7 @@ class HgxEthernet:
         """All hosts, and their switches."""
         board = preset("dgx_a100" if self.generation == "ampere" else "dgx_h100").kinds[0]
         kind = replace(board, name=f"hgx_{self.generation}", nics=1, parts=1, staged=True, ll128=False)
-        network = Network(
-            bytes_per_s=tcp_port(self.gbit_per_s, self.mtu),
-            hosts_per_leaf=self.hosts_per_leaf,
-            oversubscription=self.oversubscription,
-        )
-        return _cluster(kind, self.hosts, network, f"{_TOPO_H}; {_TCP}")
+        return _on_ethernet(self, kind, tcp_port(self.gbit_per_s, self.mtu))
 
 
 def _cluster(kind: HostKind, hosts: int, network: Network | None, source: str, name: str = "") -> Cluster:
@@ -206,6 +188,13 @@ def _cluster(kind: HostKind, hosts: int, network: Network | None, source: str, n
         network=network,
         provenance={"source": source},
     )
+
+
+def _on_ethernet(made: PcieHosts | HgxEthernet, kind: HostKind, port: float, name: str = "") -> Cluster:
+    network = Network(
+        bytes_per_s=port, hosts_per_leaf=made.hosts_per_leaf, oversubscription=made.oversubscription
+    )
+    return _cluster(kind, made.hosts, network, f"{_TOPO_H}; {_TCP}", name)
 
 
 BUILT: dict[str, type[PcieBox | HgxEthernet]] = {
@@ -259,8 +248,6 @@ def sized(
     Raises:
         InputError: a name or a setting that is not known, or a size that cannot be had.
     """
-    at_least("hosts", hosts, 1)
-    at_least("world_size", world_size, 1)
     if isinstance(machine, Cluster):
         for setting in settings:
             raise InputError(f"{setting}: is not legal with a cluster; change the cluster itself")

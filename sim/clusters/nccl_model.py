@@ -11,8 +11,7 @@ import numpy as np
 from sim.clusters import nccl_tables as tables
 from sim.clusters.fabric import Fabric, Hop, through_host
 from sim.clusters.nccl_tables import PROTOCOLS, STEP_US, Algorithm, Protocol, Wire
-from sim.errors import NotModelledError
-from sim.nouns.checks import at_least, one_of
+from sim.nouns.checks import one_of
 from sim.nouns.cluster import NVLINKS, Generation
 from sim.nouns.hardware import CURVES
 
@@ -227,41 +226,24 @@ def latency_us(
     inter = STEP_US["net"][net][number] + _beyond_us(fabric.inter) * (2 if protocol == "Simple" else 1)
     levels = fabric.hosts.bit_length() - 1
     others = fabric.world_size // fabric.hosts - 1  # NCCL divides integers
-    if algorithm == "ring":
-        return base + _ring_us(fabric, collective, num_bytes, protocol, base, intra, inter)
     if algorithm == "tree":
         return base + 2 * (others * intra + levels * inter)
-    return intra if algorithm == "nvls" else intra + 2 * levels * inter
-
-
-def _ring_us(
-    fabric: Fabric,
-    collective: str,
-    num_bytes: int,
-    protocol: Protocol,
-    base: float,
-    intra: float,
-    inter: float,
-) -> float:
+    if algorithm != "ring":
+        return intra if algorithm == "nvls" else intra + 2 * levels * inter
     steps = ring_steps(collective, fabric.world_size)
     if collective == "broadcast":
-        kind: Wire = "net" if fabric.hosts > 1 else _wire(fabric)
+        wire: Wire = "net" if fabric.hosts > 1 else _wire(fabric)
         hop = fabric.inter if fabric.hosts > 1 else fabric.intra
-        algorithm: Algorithm = "tree" if protocol == "Simple" else "ring"
-        return steps * (STEP_US[kind][algorithm][PROTOCOLS.index(protocol)] + _beyond_us(hop))
+        stepping: Algorithm = "tree" if protocol == "Simple" else "ring"
+        return base + steps * (STEP_US[wire][stepping][number] + _beyond_us(hop))
     between = steps * (fabric.hosts - 1) // (fabric.world_size - 1)
     if fabric.hosts > 1:  # each step is also posted to the network's thread
         intra = max(intra, tables.NET_OVERHEAD_US[fabric.cpu] * (3 if protocol == "Simple" else 1))
-    latency = (steps - between) * intra + between * inter
+    latency = base + ((steps - between) * intra + between * inter)
     # NCCL runs twice the channels that its search found (src/graph/connect.cc).
     each = num_bytes // (2 * fabric.channels * fabric.world_size)
-    waits = (
-        protocol == "Simple"
-        and fabric.hosts > 1
-        and collective == "all_reduce"
-        and each >= tables.PLATEAU_BYTES
-    )
-    return (base + latency) * tables.PLATEAU[fabric.generation] - base if waits else latency
+    waits = protocol == "Simple" and fabric.hosts > 1 and collective == "all_reduce"
+    return latency * (tables.PLATEAU[fabric.generation] if waits and each >= tables.PLATEAU_BYTES else 1)
 
 
 def _beyond_us(hop: Hop | None) -> float:
@@ -332,21 +314,10 @@ def nccl_us(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> 
     return latency_us(fabric, collective, num_bytes, algorithm, protocol) + loaded / bandwidth
 
 
-def choose(fabric: Fabric, collective: str, num_bytes: int, algorithm: str | None = None) -> Method | None:
-    """What takes least by NCCL's own model, of one ``algorithm`` if it is given; None with one rank.
-
-    Raises:
-        NotModelledError: an algorithm that NCCL would not use there.
-    """
-    at_least("num_bytes", num_bytes, 0)
+def choose(fabric: Fabric, collective: str, num_bytes: int) -> Method | None:
+    """What takes least by NCCL's own model; None with one rank."""
     known = methods(fabric, collective)
-    fitting = [method for method in known if algorithm in (None, method.algorithm)]
-    if known and not fitting:
-        raise NotModelledError(
-            f"algorithm: {algorithm} is not for {fabric.world_size} ranks on {fabric.hosts} hosts of this "
-            f"kind; NCCL has {', '.join(sorted({method.algorithm for method in known}))} there"
-        )
-    return min(fitting, key=lambda method: nccl_us(fabric, collective, num_bytes, method), default=None)
+    return min(known, key=lambda method: nccl_us(fabric, collective, num_bytes, method), default=None)
 
 
 def filling_us(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> float:
@@ -368,16 +339,7 @@ def time_ns(
     return round((took_us + filling_us(fabric, collective, num_bytes, method)) * 1000)
 
 
-def collective_ns(
-    fabric: Fabric,
-    collective: str,
-    num_bytes: int,
-    algorithm: str | None = None,
-    *,
-    is_delivered: bool = True,
-) -> int:
-    """``time_ns`` by the method that NCCL chooses, of one ``algorithm`` if it is given; 0 with one rank."""
-    method = choose(fabric, collective, num_bytes, algorithm)
-    if method is None:
-        return 0
-    return time_ns(fabric, collective, num_bytes, method, is_delivered=is_delivered)
+def collective_ns(fabric: Fabric, collective: str, num_bytes: int, *, is_delivered: bool = True) -> int:
+    """``time_ns`` by the method that NCCL chooses; 0 with one rank."""
+    method = choose(fabric, collective, num_bytes)
+    return 0 if method is None else time_ns(fabric, collective, num_bytes, method, is_delivered=is_delivered)

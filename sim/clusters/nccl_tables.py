@@ -21,31 +21,17 @@ GENERATIONS: tuple[Generation, ...] = get_args(Generation)  # the oldest first
 BASE_US: dict[Algorithm, tuple[float, float, float]] = {
     "tree": (6.8, 14.0, 8.4),
     "ring": (6.6, 14.0, 8.4),
-    "nvls": (0.0, 0.0, 0.0),
-    "nvls_tree": (0.0, 0.0, 0.0),
+    **dict.fromkeys(("nvls", "nvls_tree"), (0.0, 0.0, 0.0)),
 }
 
-# hwLat: what one step takes
-STEP_US: dict[Wire, dict[Algorithm, tuple[float, float, float]]] = {
-    "nvlink": {
-        "tree": (0.6, 1.25, 4.0),
-        "ring": (0.6, 1.9, 3.4),
-        "nvls": (0.0, 0.0, 25.0),
-        "nvls_tree": (0.0, 0.0, 25.0),
-    },
-    "pci": {
-        "tree": (1.0, 1.9, 4.0),
-        "ring": (1.0, 2.5, 5.7),
-        "nvls": (0.0, 0.0, 0.0),
-        "nvls_tree": (0.0, 0.0, 0.0),
-    },
-    "net": {
-        "tree": (5.0, 8.5, 14.0),
-        "ring": (2.7, 4.0, 14.0),
-        "nvls": (0.0, 0.0, 18.0),
-        "nvls_tree": (0.0, 0.0, 14.0),
-    },
+# hwLat: what one step takes, by the same columns
+_ORDER: tuple[Algorithm, ...] = ("tree", "ring", "nvls", "nvls_tree")
+_HW_LAT: dict[Wire, tuple[tuple[float, float, float], ...]] = {
+    "nvlink": ((0.6, 1.25, 4.0), (0.6, 1.9, 3.4), (0.0, 0.0, 25.0), (0.0, 0.0, 25.0)),
+    "pci": ((1.0, 1.9, 4.0), (1.0, 2.5, 5.7), (0.0, 0.0, 0.0), (0.0, 0.0, 0.0)),
+    "net": ((5.0, 8.5, 14.0), (2.7, 4.0, 14.0), (0.0, 0.0, 18.0), (0.0, 0.0, 14.0)),
 }
+STEP_US = {wire: dict(zip(_ORDER, rows, strict=True)) for wire, rows in _HW_LAT.items()}
 
 # Columns: one host, two, more. llMaxBws is of a whole communicator, by GPU in one host and by CPU beyond
 # (row 0 Intel and others, row 1 AMD); the others are of one channel, by GPU.

@@ -123,10 +123,8 @@ class Crew:
             if len(self.variants) > 1:
                 share = choosing.random(variants.shape)
                 variants = np.floor(share * len(self.variants)).astype(np.int64)
-            stalled, where = np.empty(0, np.int64), np.empty(0)
-            if self.ranks.stall_probability:
-                stalled = np.flatnonzero(stalling.random(len(self)) < self.ranks.stall_probability)
-                where = stalling.random(len(self))[stalled]
+            stalled = np.flatnonzero(stalling.random(len(self)) < self.ranks.stall_probability)
+            where = stalling.random(len(self))[stalled]
             paces = spread * _lognormal(self.ranks.pace_jitter, len(self), pacing)
             yield Brought(variants=variants, paces=paces, stalled=stalled, where=where)
 
@@ -167,13 +165,8 @@ def make_crew(workload: Workload, world_size: int, ranks: Ranks) -> Crew:
             f"iterations rarer than 1 in {recorded}, as many as were recorded: of {world_size:,} ranks one "
             f"may have one in most steps"
         )
-    return Crew(
-        ranks=ranks,
-        variants=tuple(variants),
-        paces=paces,
-        not_known=tuple(not_known),
-        notes=tuple(notes),
-    )
+    told = {"not_known": tuple(not_known), "notes": tuple(notes)}
+    return Crew(ranks=ranks, variants=tuple(variants), paces=paces, **told)
 
 
 def _recorded(workload: Workload, notes: list[str]) -> Sequence[Workload]:
@@ -187,15 +180,11 @@ def _recorded(workload: Workload, notes: list[str]) -> Sequence[Workload]:
     whole = [[time for time in row if time is not None] for row in rows if None not in row]
     if len(whole) < 2 or not order:
         return [workload]
+    whole = whole[:: -(-len(whole) // MOST_RECORDED)]
     if len(whole) < len(rows):
         notes.append(
-            f"{workload.name}: {len(rows) - len(whole)} of {len(rows)} recorded iterations left out: "
-            f"a gradient missed"
+            f"{len(whole)} of {len(rows)} recorded iterations are drawn from, whole ones, 200 at most"
         )
-    if len(whole) > MOST_RECORDED:
-        notes.append(f"{workload.name}: {MOST_RECORDED} of {len(whole)} recorded iterations are drawn from")
-        kept = np.linspace(0, len(whole) - 1, MOST_RECORDED).round().astype(int).tolist()
-        whole = [whole[k] for k in kept]
     tail = workload.backward_ns - (workload.gradients[order[-1]].ready_ns or 0)
     made = []
     for row in np.maximum.accumulate(np.array(whole, dtype=np.int64), axis=1).tolist():

@@ -64,10 +64,10 @@ class ScalingRow:
 
     ``cap_low_mb`` to ``cap_high_mb`` are the caps around the best one whose steps are within 0.1 % of its
     (``cap_high_mb`` None: no end), one of ``cap_num_stretches`` such stretches with worse caps between them;
-    ``default_is_alike``: so is DDP's default. ``default_regret_ns``: what the
-    default loses against the best cap, below 0 where its small first bucket does more. ``verdict_code`` is
-    that of the best cap's step. ``all_reduce_ns`` is one all-reduce of the whole model, by
-    ``all_reduce_method`` ("ring Simple"; None where it was measured, or with one rank).
+    ``default_is_alike``: so is DDP's default. ``default_regret_ns``: what the default loses against the best
+    cap, below 0 where its small first bucket does more. ``verdict_code`` is that of the best cap's step.
+    ``all_reduce_ns`` is one all-reduce of the whole model, by ``all_reduce_method`` (None: measured, or one
+    rank).
 
     A curve that is not measured has a range (``spread``). With all of it at its low (fast) and at its high
     (slow) end: the step at ``bucket_cap_mb`` (``cap_step_low_ns``, ``cap_step_high_ns``), the cap that would
@@ -78,11 +78,9 @@ class ScalingRow:
 
     With ranks that differ (``jitter`` is their name, else ""), over ``samples`` steps at ``bucket_cap_mb``:
     ``mean_step_ns``, ``p95_step_ns`` and ``slowest_cost_ns``, by how much their mean is longer than if all
-    ranks were alike; ``default_mean_step_ns`` is the mean of the same steps under DDP's default. None
-    without.
+    ranks were alike; ``default_mean_step_ns`` is the mean of the same steps under DDP's default.
 
-    ``reason``: why the cap that was best in the row before, of the same series, is not as good here, and
-    ``reason_code`` its cause; "" where it is, or where there is no such row.
+    ``reason`` and its ``reason_code``: ``why_caps_change`` from the row before, of the same series.
     ``own_costs``: which of DDP's own costs are not measured, and what is taken; "" where all are.
     ``doubts``: what of workload and machine is not to be relied on, such as a link that is not the one that
     trains; another number of ranks than the recorded one is no doubt here.
@@ -174,32 +172,28 @@ def scaling(
         max_rows: more rows are refused.
 
     Raises:
-        InputError, NotModelledError: an argument that is not legal, a machine whose ranks no way joins or
-            that is not modelled, or a workload that DDP does not train as it is.
+        InputError, NotModelledError: an argument that is not legal, a machine whose ranks no way joins, or a
+            workload that DDP does not train as it is.
         MachineError: a worker of the executor died.
     """
     if hosts is not None and world_size is not None:
         raise InputError("world_size: not legal with hosts; give one of them")
     caps_mb = None if caps_mb is None else _axis("caps_mb", caps_mb)
     axes = {key: _axis(key, values) for key, values in (settings or {}).items()}
-    name = "hosts" if hosts is not None else "world_size"
-    sizes = hosts if hosts is not None else world_size
-    all_sizes: list[dict[str, int]] = (
-        [{}] if sizes is None else [{name: count} for count in _axis(name, sizes)]
-    )
+    name, sizes = ("hosts", hosts) if hosts is not None else ("world_size", world_size)
+    all_sizes: list[dict[str, int]] = [{}] if sizes is None else [{name: n} for n in _axis(name, sizes)]
     count = math.prod(map(len, axes.values())) * len(all_sizes)
     if count > max_rows:
         raise InputError(
             f"scaling: {count} rows are more than {max_rows}; give fewer settings or sizes, or "
             f"max_rows={count}"
         )
-    chosen = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-    words = [", ".join(f"{key}={_word(value)}" for key, value in one.items()) for one in chosen]
-    machines = [
-        (said, sized(machine, one, **size))
-        for said, one in zip(words, chosen, strict=True)
-        for size in all_sizes
-    ]
+    machines = []
+    for values in product(*axes.values()):
+        chosen = dict(zip(axes, values, strict=True))
+        words = {key: value if isinstance(value, str) else json.dumps(value) for key, value in chosen.items()}
+        said = ", ".join(f"{key}={word}" for key, word in words.items())
+        machines += [(said, sized(machine, chosen, **size)) for size in all_sizes]
     play = partial(
         _row,
         # What nobody reads is not sent to workers.
@@ -207,7 +201,7 @@ def scaling(
         machine if isinstance(machine, str) else machine.name,
         caps_mb=caps_mb,
         measured=tuple(measured),
-        differ=None if ranks is None else partial(_among_ranks, ranks, samples, seed),
+        differ=None if ranks is None else partial(_among_ranks, ranks=ranks, samples=samples, seed=seed),
     )
     rows: list[ScalingRow] = []
     before: Hardware | None = None
@@ -232,10 +226,6 @@ def _axis(name: str, values: Sequence[Any]) -> list[Any]:
         raise InputError(f"{name}: {values!r} is not legal; give a sequence of values, such as [{values!r}]")
     no_duplicates(name, values)
     return list(values)
-
-
-def _word(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 # ---- One machine.
@@ -303,7 +293,7 @@ def _row(
     *,
     caps_mb: Sequence[float] | None,
     measured: Sequence[tuple[Cluster, Hardware]],
-    differ: Callable[[Workload, Hardware, Assignment, Assignment], dict[str, Any]] | None,
+    differ: Callable[[Workload, Hardware, dict[str, Assignment]], dict[str, Any]] | None,
 ) -> tuple[ScalingRow, Hardware]:
     """One machine: its caps tuned, and its link, by which the next is told from it."""
     settings, cluster = machine
@@ -355,31 +345,18 @@ def _row(
         own_costs="; ".join((*told_unmeasured(hardware), *told_uncounted(hardware))),
         doubts="; ".join(doubts_about(workload, hardware, of_any_size=True)),
         **_ends(hardware, tuned, caps_mb),
-        **(differ(workload, problem.link, best, default.assignment) if differ else {}),
+        **(differ(workload, problem.link, {"cap": best, "default": default.assignment}) if differ else {}),
     )
     return row, problem.link
 
 
 def _among_ranks(
-    ranks: Ranks,
-    samples: int,
-    seed: int,
-    workload: Workload,
-    hardware: Hardware,
-    best: Assignment,
-    default: Assignment,
+    workload: Workload, hardware: Hardware, cuts: dict[str, Assignment], ranks: Ranks, **draws: Any
 ) -> dict[str, Any]:
     """The best cap and the default on the same draws of ranks that differ."""
     from sim.clusters.distribution import compare_assignments  # compiled code, which only this waits for
 
-    compared = compare_assignments(
-        workload,
-        hardware,
-        {"cap": best, "default": default},
-        ranks,
-        samples=samples,
-        seed=seed,
-    )
+    compared = compare_assignments(workload, hardware, cuts, ranks, **draws)
     cap, usual = (row.distribution for row in compared.rows)
     return {
         "jitter": ranks.name,

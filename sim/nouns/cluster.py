@@ -179,8 +179,6 @@ def split_name(name: str) -> tuple[int, int]:
 
 def check_ranks(cluster: Cluster, ranks: Sequence[str], field_name: str) -> None:
     """Raise ``InputError`` unless ``ranks`` are different GPUs of ``cluster``, one at least."""
-    if isinstance(ranks, str) or not isinstance(ranks, Sequence):
-        raise InputError(f"{field_name}: {shown(ranks)} is not legal; give a list such as ['host0.gpu0']")
     if not ranks:
         raise InputError(f"{field_name}: an empty list is not legal; give the GPU of each rank")
     kinds = cluster.owners()

@@ -440,8 +440,8 @@ def carried_to(hardware: Hardware, calibrated_in: Box, box: Box) -> Hardware:
     """``hardware`` as it is in ``box``: itself, where that is the box it was calibrated in."""
     if box == calibrated_in:
         return hardware
-    return hardware_on(hardware, _cluster(calibrated_in), calibrated_in.ranks, _cluster(box), box.ranks)
+    return hardware_on(hardware, _cluster(calibrated_in), _cluster(box))
 
 
 def _cluster(box: Box) -> Cluster:
-    return boxed_cluster(box.rates_bits, box.uplink_bits)
+    return replace(boxed_cluster(box.rates_bits, box.uplink_bits), placement=box.ranks)

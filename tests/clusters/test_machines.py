@@ -101,16 +101,6 @@ def test_ll128_over_another_gpu_is_for_hopper() -> None:
         assert "LL128" in fabric_of(cluster, first(2, 4)).protocols
 
 
-def test_two_gpus_below_a_switch_share_its_way_to_host_memory() -> None:
-    """Without peer-to-peer both send up at once: half of PCIe 3.0 x16 each."""
-    cluster = pcie_hosts(8, 4, gbit_per_s=100, protocol="rdma", generation="volta", gpus_per_switch=2)
-    expected = published.hkbu(12 * published.GB)
-    fabric = fabric_of(cluster)
-    assert fabric.intra == expected.intra
-    assert between(cluster) == pytest.approx(expected.intra.bytes_per_s)
-    assert (fabric.channels, fabric.protocols) == (expected.channels, expected.protocols)
-
-
 def test_a_memory_that_every_step_crosses_holds_many_gpus_up() -> None:
     """Half of the ranks a socket each take their data from its memory: 204.8 GB/s for all."""
     crowded = pcie_box(280, sockets=2, peer_to_peer=False)
@@ -230,7 +220,6 @@ def test_what_cannot_be_computed_is_refused() -> None:
         ("pcie_hosts", "gbit_per_s", 1e7),
         ("pcie_hosts", "protocol", 3),
         ("pcie_hosts", "pcie_gen", 6),
-        ("pcie_hosts", "gpus_per_switch", 3),
         ("pcie_box", "sockets", 3),
         ("dgx_a100", "oversubscription", "much"),
         ("dgx_a100", "hosts", 0),

@@ -26,7 +26,7 @@ from sim.clusters.nccl_model import (
     time_ns,
 )
 from sim.clusters.nccl_tables import BASE_US, PROTOCOLS, STEP_US
-from sim.errors import InputError, NotModelledError
+from sim.errors import InputError
 from sim.nouns.hardware import CURVES
 from tests.clusters.published_fabrics import (
     GB,
@@ -253,8 +253,6 @@ def test_what_may_be_chosen() -> None:
     assert "LL128" not in {
         method.protocol for method in methods(box(4, "pcie", GB, "ampere", 1), "broadcast")
     }
-    with pytest.raises(NotModelledError, match="algorithm: nvls is not for 8 ranks on 1 hosts of this kind"):
-        choose(dgx_a100(8), "all_reduce", 8, "nvls")
     with pytest.raises(InputError, match="'all_to_all' is not legal"):
         methods(dgx_a100(8), "all_to_all")
 

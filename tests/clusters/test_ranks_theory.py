@@ -148,15 +148,10 @@ def test_parts_that_overlap_are_cut_and_add_up() -> None:
     assert told.parts[1].last_share == 1
 
 
-def test_who_waits_how_long_and_who_came_last_most_often() -> None:
+def test_who_waits_and_how_long() -> None:
     """Rank 2 of 4 comes 50 ms after the others: they wait 50 ms, 37.5 ms in the mean of all ranks."""
     told = distribution(compute(), wire(4, MS), Ranks(name="r", slow=(SlowRanks(first=2, pace=1.5),)), 20)
     assert told.waited_ns == 37.5 * MS
-    assert [(part.name, part.last_share) for part in told.worst] == [("rank 2", 1.0)]
-    jittered = distribution(compute(), wire(8, MS), Ranks(name="r", pace_jitter=0.1), 20)
-    shares = [part.last_share for part in jittered.worst]
-    assert shares == sorted(shares, reverse=True)
-    assert shares[0] > 1 / 8
 
 
 # How sure a distribution is of itself: intervals that hold what they say, and none where they could not.

@@ -79,11 +79,11 @@ def test_what_is_known_of_the_scatter_is_stretched_as_the_times_are(
     known = {"count": 9, "quantile": "median", "min_ns": least, "p90_ns": tenth, "max_ns": most}
     hardware = with_point(size, middle, {"all_reduce": {str(size): known, "9": {}}, "launch_cost_ns": known})
     boxes = [boxed_cluster([rate] * 2) for rate in (here, there)]
-    moved = hardware_on(hardware, boxes[0], ranks(2), boxes[1], ranks(2))
+    moved = hardware_on(hardware, *boxes)
     after = moved.spread["all_reduce"][str(size)]
     assert after["min_ns"] <= moved.all_reduce[0].duration_ns <= after["p90_ns"] <= after["max_ns"]
     for field in ("min_ns", "p90_ns", "max_ns"):
-        alone = hardware_on(with_point(size, known[field], {}), boxes[0], ranks(2), boxes[1], ranks(2))
+        alone = hardware_on(with_point(size, known[field], {}), *boxes)
         assert after[field] == alone.all_reduce[0].duration_ns
     assert (after["count"], after["quantile"]) == (9, "median")
     assert moved.spread["launch_cost_ns"] == known
@@ -101,10 +101,11 @@ def test_what_is_known_of_the_scatter_is_stretched_as_the_times_are(
 def test_no_time_is_below_nothing_and_more_bandwidth_is_never_slower(
     service_ns: int, collective: str, num_bytes: int, world_size: int, measured: float, now: float
 ) -> None:
-    made = stretched_ns(service_ns, collective, num_bytes, world_size, measured, now)
+    wire = wire_bytes(collective, num_bytes, world_size)
+    made = stretched_ns(service_ns, wire, measured, now)
     assert made >= 0
     assert (made - service_ns) * (measured - now) >= 0
-    assert stretched_ns(service_ns, collective, num_bytes, world_size, measured, measured) == service_ns
+    assert stretched_ns(service_ns, wire, measured, measured) == service_ns
     if world_size == 1 or num_bytes == 0:
         assert made == service_ns
 
@@ -116,10 +117,10 @@ def test_there_and_back_again(num_bytes: int, count: int, latency_ns: int, here:
     wire_ns = wire_bytes("all_reduce", num_bytes, count) * 1e9 / shaped_bytes_per_s(here)
     point = CurvePoint(num_bytes=num_bytes, duration_ns=latency_ns + round(wire_ns) + 1)
     hardware = Hardware(name="h", world_size=count, all_reduce=(point,))
-    moved = hardware_on(hardware, boxes[0], ranks(count), boxes[1], ranks(count))
+    moved = hardware_on(hardware, *boxes)
     wire_there_ns = wire_bytes("all_reduce", num_bytes, count) * 1e9 / shaped_bytes_per_s(there)
     assert moved.all_reduce[0].duration_ns == pytest.approx(latency_ns + wire_there_ns, rel=1e-9, abs=2)
-    back = hardware_on(moved, boxes[1], ranks(count), boxes[0], ranks(count))
+    back = hardware_on(moved, *reversed(boxes))
     assert back.all_reduce[0].duration_ns == pytest.approx(point.duration_ns, rel=1e-9, abs=2)
 
 
@@ -137,7 +138,7 @@ def test_a_slower_port_is_foretold(known: str, rate: int, measured: str, slower:
     Below, a shaped port lets a burst through at once, which is no link's bandwidth.
     """
     before = sim.load_hardware(MEASURED / f"{known}.json")
-    told = hardware_on(before, boxed_cluster([rate * GBIT] * 2), ranks(2), boxed_cluster(slower), ranks(2))
+    told = hardware_on(before, boxed_cluster([rate * GBIT] * 2), boxed_cluster(slower))
     curve = sim.load_hardware(MEASURED / f"{measured}.json").all_reduce
     large = [point for point in curve if point.num_bytes >= 512 << 10]
     assert len(large) >= 8
@@ -157,14 +158,7 @@ def test_a_shaped_port_carries_what_the_kernel_counts(measured: str, hosts: int,
     assert busbw == pytest.approx(graph, rel=0.015)
 
 
-@pytest.mark.parametrize(
-    ("placed", "said"),
-    [
-        (["host0.gpu0"], "ranks: 1 GPUs are not legal; hardware 'h' has world_size=2, so give 2"),
-        (["host0.gpu0", "host9.gpu0"], "ranks.1: 'host9.gpu0' is not legal"),
-    ],
-)
-def test_what_it_refuses(placed: list[str], said: str) -> None:
-    box = boxed_cluster([GBIT] * 4, GBIT)
-    with pytest.raises(InputError, match=said):
-        hardware_on(with_point(1, 9, {}), box, placed, box, ranks(2))
+def test_ranks_are_as_many_as_the_hardwares() -> None:
+    words = "placement: 4 GPUs are not legal; hardware 'h' has world_size=2, so give 2"
+    with pytest.raises(InputError, match=words):
+        hardware_on(with_point(1, 9, {}), boxed_cluster([GBIT] * 2), boxed_cluster([GBIT] * 4, GBIT))

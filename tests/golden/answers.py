@@ -163,9 +163,6 @@ def clusters(folder: Path) -> Answers:
     yield document("cluster hgx_ethernet gbit_per_s=100 hosts=4")
     for gpus in (2, 4, 8):
         yield document(f"cluster pcie_box gpus={gpus}")
-    for algorithm in ("ring", "tree", "nvls_tree"):
-        made = sim.cluster_hardware(sim.cluster("dgx_h100", hosts=4), algorithm=algorithm)
-        yield f"cluster dgx_h100 hosts=4 --algorithm {algorithm} --json", json.loads(sim.to_text(made))
 
 
 def jobs(folder: Path) -> Answers:

@@ -232,7 +232,7 @@ ILLEGAL: list[tuple[Any, dict[str, Any], str]] = [
         "placement.0: 'host2.gpu0' is not legal; 'c' has host0 to host1",
     ),
     (CLUSTER, {"placement": ("host1.gpu2",)}, "placement.0: 'host1.gpu2' is not legal; kind 't' has gpu0 to"),
-    (CLUSTER, {"placement": "host0.gpu0"}, "placement: 'host0.gpu0' is not legal; give a list"),
+    (CLUSTER, {"placement": "host0.gpu0"}, "placement.0: 'h' is not legal; give a GPU such"),
     (CLUSTER, {"placement": ("host01.gpu0",)}, "placement.0: 'host01.gpu0' is not legal; give a GPU such as"),
     (CLUSTER, {"placement": (f"host{'9' * 5000}.gpu0",)}, "placement.0: 'host999"),
     (EQUAL, {"stall_probability": 0.1}, "stall_ns: "),
