@@ -56,8 +56,8 @@ fix: .venv/installed  ## Let ruff fix and format
 chaos: .venv/installed  ## Hurt what starts processes, ROUNDS=20 times: kills, pauses, full disks, slow ranks
 	ROUNDS=$(ROUNDS) SEED=$(SEED) $(BIN)/python -m pytest tests/chaos/test_rounds.py -m slow
 
-bench: .venv/installed  ## Benchmarks: writes tests/bench/README.md, row by row
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bench
+bench: .venv/installed  ## Benchmarks: writes traces/tools/bench/README.md, row by row
+	OMP_NUM_THREADS=1 $(BIN)/python -m traces.tools.bench
 
 golden: .venv/installed  ## Keep anew what every command and page says (tests/golden), and tell what changed
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.golden

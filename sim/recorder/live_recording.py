@@ -1,6 +1,6 @@
 """``sim.record``: what a user's own training loop does, written down rank by rank while it runs.
 
-Cost, by ``tests/bench/test_bench_live.py`` in processor time (one gloo rank, a noisy 2-core machine): 1 to
+Cost, by ``traces/tools/bench/recording.py`` in processor time (one gloo rank, a noisy 2-core machine): 1 to
 3 us a parameter with its share of the line that is written, 0.13 ms a bucket at the full level, and 0.08 ms a
 bucket once the hook only reduces. A step of the bundled GPT, 250 ms with quartiles 5 to 7 ms apart, took 0.5
 to 3.5 ms more.

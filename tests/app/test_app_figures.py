@@ -33,8 +33,8 @@ from sim.truth.scoring import Agreement
 from sim.tuner.gain import BandPoint
 from sim.tuner.sweep import SweepRow
 from tests.app.conftest import make_workload
-from tests.bench.machines import machine, model
 from tests.effort import tries
+from tests.machines import machine, model
 from tests.strategies import Case, cases
 from tests.tuner.test_tuner_caps import ROW
 

@@ -10,10 +10,10 @@ import pytest
 import sim
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration
 from sim.nouns.workload import Workload
-from tests.bench.machines import machine, model
 from tests.cli.cheap import LINK, MS, PAIR
 from tests.commands import bucketsim
 from tests.handmade import measurement
+from tests.machines import machine, model
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import sim
-from tests.bench.machines import machine, model
 from tests.clusters.scaling_cases import hosts_of, measured, workload_of
 from tests.commands import bucketsim
 

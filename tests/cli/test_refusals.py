@@ -7,10 +7,10 @@ import pytest
 import sim
 from sim.cli import options
 from sim.nouns.workload import Workload
-from tests.bench.machines import machine, model
 from tests.cli import cheap
 from tests.cli.cheap import LINK, PAIR
 from tests.commands import bucketsim
+from tests.machines import machine, model
 
 SIMULATE, SWEEP = "simulate w.json --hardware h.json", "sweep w.json --hardware h.json"
 ANCHOR, CLUSTER = "anchor pair.json --hardware link.json", "cluster dgx_a100"

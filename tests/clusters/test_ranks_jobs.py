@@ -20,8 +20,8 @@ from sim.clusters.distribution import JobSteps, VariedStep, play_job, play_jobs
 from sim.clusters.ranks import Ranks, SlowRanks, make_crew
 from sim.errors import InputError, NotModelledError
 from sim.systems.registry import write
-from tests.bench.machines import machine, model
 from tests.effort import tries
+from tests.machines import machine, model
 from tests.strategies import SCALES, Case, cases, other_ranks
 from tests.systems.any_system import system_cases
 

@@ -16,8 +16,8 @@ from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from tests.bench.machines import machine, model
 from tests.handmade import handmade, wired
+from tests.machines import machine, model
 
 MS = 1_000_000
 ONE = Assignment(bucket_indices=((0,),))

@@ -3,7 +3,7 @@
 import json
 
 from tests.manual.pages import TRUTH
-from tests.training.autotuned import RESULTS, TRACES, table
+from traces.tools.autotuned import RESULTS, TRACES, table
 
 ROWS = json.loads((TRACES / RESULTS).read_text())
 

@@ -7,8 +7,8 @@ import pytest
 
 import sim
 from tests.manual.pages import MODELLED, assert_holds
-from tests.training.compiled import TRACES, played, scored, table
-from tests.training.compiled_train import CASES
+from traces.tools.compiled import TRACES, played, scored, table
+from traces.tools.compiled_train import CASES
 
 RECORDS = sim.find_records(TRACES)
 

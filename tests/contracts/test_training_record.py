@@ -12,7 +12,7 @@ from sim.nouns.workload import Workload
 from sim.systems.simulate import simulated_step_ns
 from sim.truth.recorded_step import own_step
 from tests.manual.pages import TRUTH
-from tests.training.table import TRACES, Row, row_of, table
+from traces.tools.table import TRACES, Row, row_of, table
 
 # Median and worst error beyond the aims, for a reason that the manual gives; a better model empties it.
 BEYOND = {"gpt2-2gbit": (0.07, 0.105)}

@@ -13,8 +13,8 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CURVES, SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.report import Report
 from sim.nouns.workload import Buffer, Workload
-from tests.bench.machines import model
 from tests.effort import tries
+from tests.machines import model
 
 MS, MB = 10**6, 10**6
 GATHERED = {"use_distributed_optimizer": True, "overlap_grad_reduce": True, "bucket_size": 200_000}

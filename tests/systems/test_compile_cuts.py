@@ -20,8 +20,8 @@ from tests.effort import IS_WHOLE
 from tests.handmade import handmade, wired
 from tests.systems.compiled_cases import Case, eager_workload, graphs_of, random_case
 from tests.systems.real import run
-from tests.training.compiled import EAGER
-from tests.training.compiled_train import CASES
+from traces.tools.compiled import EAGER
+from traces.tools.compiled_train import CASES
 
 
 def check(case: Case, answer: Any) -> None:
@@ -87,7 +87,7 @@ def test_real_graphs_of_random_models_are_cut_so(first: int, monkeypatch: pytest
 @pytest.mark.dist
 def test_what_compiled_ranks_record_is_what_the_eager_recording_tells(tmp_path: Path) -> None:
     """Ready order and buckets of six compiled jobs on two ranks, from one recording without torch.compile."""
-    train = ("tests.training.compiled_train", "tests.training.paced_chain:chain", tmp_path, "--turns", 2)
+    train = ("traces.tools.compiled_train", "traces.tools.paced_chain:chain", tmp_path, "--turns", 2)
     torchrun(*train, cwd=Path(__file__).parents[2])
     read = {name: read_recording([tmp_path / name], ImportOptions()) for name in CASES}
     eager = read[EAGER].workload

@@ -24,9 +24,9 @@ from sim.tuner import recommend
 from sim.tuner.caps import CapCurve, cap_curve
 from sim.tuner.optimum import find_optimum
 from sim.tuner.problem import Problem
-from tests.bench.machines import machine, model
 from tests.effort import tries
 from tests.handmade import handmade, wired
+from tests.machines import machine, model
 from tests.tuner.cases import MIB, MS, Case, anything, link, one_run, resnet50, transformer
 from tests.tuner.test_tuner_draws import with_spread
 

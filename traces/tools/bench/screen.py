@@ -15,9 +15,9 @@ import numpy as np
 
 import sim
 from tests.app.browser import harness
-from tests.bench.machines import model
+from tests.machines import model
 
-TRACES = Path(__file__).parents[2] / "traces"
+TRACES = Path(__file__).parents[2]
 MACHINE = "box-2x4gbit"
 WORKLOADS = {161: "resnet50-cpu", 2000: "made-up-2000"}
 DRAGGED, MOVES = 7, 12  # moves there, and as many back; moves that the server answers

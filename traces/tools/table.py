@@ -1,4 +1,4 @@
-"""The manual's table of real training, from ``traces/training``: ``python -m tests.training.table``."""
+"""The manual's table of real training, from ``traces/training``: ``python -m traces.tools.table``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from sim.metrics.intervals import difference_interval, median_interval
 from sim.nouns.measurement import Record
 from sim.nouns.recommendation import Gain
 from sim.truth.scoring import Agreement
-from tests.training.measure import AGAIN
+from traces.tools.measure import AGAIN
 
 TRACES = Path(__file__).parents[2] / "traces" / "training"
 _DEFAULT = "DDP default"

@@ -1,4 +1,4 @@
-"""Measures DDP under torch.compile: ``python -m tests.training.compiled DIRECTORY``, as root, in a box.
+"""Measures DDP under torch.compile: ``python -m traces.tools.compiled DIRECTORY``, as root, in a box.
 
 First the wire is calibrated. Then the cases of ``compiled_train`` run by turns, each recorded. The record has
 their steps beside the workload of the job that was not compiled; ``own`` has the workload that each recording
@@ -19,8 +19,8 @@ from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.truth.recorded_step import hooked
 from sim.truth.scoring import Agreement, agree
-from tests.training.compiled_train import CASES
-from tests.training.measure import run
+from traces.tools.compiled_train import CASES
+from traces.tools.measure import run
 
 TRACES = Path(__file__).parents[2] / "traces" / "compiled"
 EAGER = "eager, 25"
@@ -44,13 +44,13 @@ class Job:
     backend: str
 
 
-JOBS = {"chain-box-2x1gbit": Job(factory="tests.training.paced_chain:chain", backend="aot_eager")}
+JOBS = {"chain-box-2x1gbit": Job(factory="traces.tools.paced_chain:chain", backend="aot_eager")}
 
 
 def measure(job: Job, turns: int, hardware: Path, folder: Path) -> None:
     """One job on two hosts; the record is ``folder``."""
     recordings = folder.with_suffix(".recordings")
-    train = (sys.executable, "-m", "tests.training.compiled_train", job.factory, str(recordings))
+    train = (sys.executable, "-m", "traces.tools.compiled_train", job.factory, str(recordings))
     how = ("--backend", job.backend, "--turns", str(turns))
     run("box", *BOX[1:], "--", *train, *how)
     workloads: dict[str, Workload] = {}

@@ -12,7 +12,7 @@ from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from tests.handmade import handmade
 
-MEASURED = Path(__file__).parents[2] / "traces" / "hardware" / "box-2x4gbit.json"
+MEASURED = Path(__file__).parents[1] / "traces" / "hardware" / "box-2x4gbit.json"
 MIB = 1 << 20
 BLOCK = 40
 PIECE = 8 * MIB  # a bucket of medium size: backward is as long as the wire needs in such pieces

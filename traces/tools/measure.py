@@ -1,6 +1,6 @@
-"""Measures real training: ``python -m tests.training.measure DIRECTORY``, as root, in a cluster in a box.
+"""Measures real training: ``python -m traces.tools.measure DIRECTORY``, as root, in a cluster in a box.
 
-For each rate a calibration; then for each model of ``tests.training.models`` one recording at DDP's default
+For each rate a calibration; then for each model of ``traces.tools.models`` one recording at DDP's default
 and a replay of the model itself in shuffled rounds, the default twice. Only public commands are run. The
 project's records lie in ``traces/training``; the package's extra ``models`` installs the models.
 """
@@ -31,9 +31,9 @@ def run(*arguments: str, stdout: int | None = None) -> str:
 
 def measure(model: str, rate: str, hardware: Path, folder: Path, rounds: int, steps: int) -> None:
     """One recording, one replay; the record is ``folder``."""
-    factory, box = f"tests.training.models:{model}", ["--box", "2", "--rate", rate]
+    factory, box = f"traces.tools.models:{model}", ["--box", "2", "--rate", rate]
     recording, imported = folder.with_suffix(".recording"), folder.with_suffix(".imported")
-    train = [sys.executable, "-m", "tests.training.train", factory, "--record", str(recording)]
+    train = [sys.executable, "-m", "traces.tools.train", factory, "--record", str(recording)]
     run("box", "2", "--rate", rate, "--", *train, "--steps", str(steps))
     run("import", "recording", str(recording), "-o", str(imported))
     workload = imported / "workload.json"

@@ -1,6 +1,6 @@
 """A user's compiled training script: one model under DDP in several cases, by turns, each of them recorded.
 
-Usage, as a rank: ``python -m tests.training.compiled_train FACTORY FOLDER [--cases C] [--backend B] [--turns
+Usage, as a rank: ``python -m traces.tools.compiled_train FACTORY FOLDER [--cases C] [--backend B] [--turns
 N]``. A case is what ``sim.assign`` takes; without ``optimize_ddp`` nothing is compiled. FOLDER gets a
 recording of each.
 """

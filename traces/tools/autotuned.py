@@ -1,4 +1,4 @@
-"""Measures what ``sim.autotune`` gains: ``python -m tests.training.autotuned DIRECTORY``, as root, in a box.
+"""Measures what ``sim.autotune`` gains: ``python -m traces.tools.autotuned DIRECTORY``, as root, in a box.
 
 Each job trains in a cluster in a box until its tuning has ended. What it kept is then compared with DDP's
 default by ``bucketsim ab``, which has seen nothing of the tuning.
@@ -11,16 +11,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.training.measure import MODELS, run
+from traces.tools.measure import MODELS, run
 
 RESULTS = Path("autotuned.json")
 TRACES = Path(__file__).parents[2] / "traces" / "autotuned"
 OURS = "sim.recorder.models:gpt"
 CASES = (
-    *((f"tests.training.models:{model}", "2gbit") for model in MODELS),
-    ("tests.training.models:gpt2", "20gbit"),  # a wire on which nothing is to be gained
+    *((f"traces.tools.models:{model}", "2gbit") for model in MODELS),
+    ("traces.tools.models:gpt2", "20gbit"),  # a wire on which nothing is to be gained
     (OURS, "1gbit"),
-    *((f"tests.training.models:{model}", "500mbit") for model in MODELS),
+    *((f"traces.tools.models:{model}", "500mbit") for model in MODELS),
 )
 
 
@@ -28,7 +28,7 @@ def measure(factory: str, rate: str, folder: Path, rounds: int) -> dict[str, Any
     """How the tuning of one job ended, and what an A/B of its own says of what was kept."""
     folder.mkdir(parents=True, exist_ok=True)
     box = ("--box", "2", "--rate", rate)
-    train = (sys.executable, "-m", "tests.training.train", factory, "--autotune", str(folder))
+    train = (sys.executable, "-m", "traces.tools.train", factory, "--autotune", str(folder))
     run("box", "2", "--rate", rate, "--", *train)
     row: dict[str, Any] = {"factory": factory, "rate": rate}
     row |= json.loads((folder / "result.json").read_text())

@@ -17,9 +17,9 @@ from sim.tuner.problem import Buckets, Problem
 from sim.tuner.recommend import tune
 from sim.tuner.sweep import sweep
 from sim.units import format_ms
-from tests.bench.machines import MACHINES, machine, model
-from tests.bench.plain_dp import earliest_finish
+from tests.machines import MACHINES, machine, model
 from tests.tuner.peers import fit_alpha_beta, fuse_in_cycles, merge_wisely
+from traces.tools.bench.plain_dp import earliest_finish
 
 Timed = Callable[[], Any]
 

@@ -3,10 +3,10 @@
 import pytest
 
 from sim.tuner.problem import Problem
-from tests.bench.__main__ import tell
-from tests.bench.catalogue import ENTRIES, Entry, best
-from tests.bench.machines import machine, model
-from tests.bench.plain_dp import earliest_finish
+from tests.machines import machine, model
+from traces.tools.bench.__main__ import tell
+from traces.tools.bench.catalogue import ENTRIES, Entry, best
+from traces.tools.bench.plain_dp import earliest_finish
 
 FEW = 13
 

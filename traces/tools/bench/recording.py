@@ -111,7 +111,7 @@ def compare(
 def rows() -> Iterator[dict[str, Any]]:
     """In processor time; what is added is the median over rounds, each beside the plain step of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        worker = [sys.executable, "-m", "tests.bench.recording", folder]
+        worker = [sys.executable, "-m", "traces.tools.bench.recording", folder]
         done = subprocess.run(worker, stdout=subprocess.PIPE, text=True, check=True, timeout=600)
     for case, one in json.loads(done.stdout).items():
         for lane, times in one["times"].items():

@@ -1,4 +1,4 @@
-"""A user's training script: a model of ``tests.training.models`` under DDP and AdamW, recorded or tuned."""
+"""A user's training script: a model of ``traces.tools.models`` under DDP and AdamW, recorded or tuned."""
 
 import argparse
 import json
