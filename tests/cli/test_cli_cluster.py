@@ -12,6 +12,7 @@ import pytest
 import sim
 from tests.clusters.scaling_cases import hosts_of, measured, workload_of
 from tests.commands import bucketsim
+from tests.machines import machine, model
 
 WIRE = ("pcie_hosts", "gpus=1", "gbit_per_s=10")
 

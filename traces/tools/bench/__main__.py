@@ -28,8 +28,9 @@ HEAD = """# Benchmarks
 
 Written by `make bench` (`traces/tools/bench/__main__.py`); do not edit. Each figure is the median of at
 least three rounds, in processor time (of all threads), with the distance between its quartiles in brackets,
-and where a row is marked 1x, as a multiple of that. Models are made up (`tests/machines.py`): weights and biases in turn, in blocks that backward passes at different speeds; backward
-takes as long as the wire needs for all of it in pieces of 8 MiB. Kernels are compiled before they are timed.
+and where a row is marked 1x, as a multiple of that. Models are made up (`tests/machines.py`): weights and
+biases in turn, in blocks that backward passes at different speeds; backward takes as long as the wire needs
+for all of it in pieces of 8 MiB. Kernels are compiled before they are timed.
 Tables "On the screen" are wall time, by a browser's own clock, to the painted frame. What the browser draws
 of a slider is timed from a key, the server's answer from when the mouse lets go of it. The server is asked
 then, but 0.4 s after the last key, which is not timed.
