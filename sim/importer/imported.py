@@ -4,14 +4,12 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from sim.errors import InputError
 from sim.formats.documents import json_text, parse_json, to_text
-from sim.formats.files import check_directory as check_place
 from sim.formats.files import make_directory, read_bytes, write_files
 from sim.formats.record_files import HARDWARE, WORKLOAD, measurement_name, record_of
 from sim.nouns.assignment import Assignment
@@ -158,8 +156,7 @@ class Imported:
 
     @property
     def record(self) -> Record | None:
-        """The measured steps with their own workload and hardware, so that predictions can be compared with
-        them; None where one of the three is missing.
+        """The measured steps with their own workload and hardware; None where one of the three is missing.
 
         Raises:
             InputError: an environment that is not legal.
@@ -179,15 +176,13 @@ SUMMARY = "summary.json"
 def write_imported(imported: Imported, directory: str | os.PathLike[str]) -> list[Path]:
     """Write an import, the summary last; return the paths, without the summary's.
 
-    The files are ``workload.json``, ``hardware.json`` and ``measurement-*.json``. Of several hardware the
-    run's is ``hardware.json``, the others are
-    ``hardware-<n>ranks.json``. With the first three the directory is a record. Files of an earlier import
-    that this one does not have are removed.
+    Of several hardware the run's is ``hardware.json``, the others ``hardware-<n>ranks.json``. With a workload
+    and measurements the directory is a record. Files of an earlier import that this one has not are removed.
 
     Raises:
         InputError: ``directory`` holds anything but an import, or cannot be written.
     """
-    folder = Path(directory)
+    folder = make_directory(directory)
     stale = _stale(folder)
     names = hardware_names(imported)
     texts = {} if imported.workload is None else {WORKLOAD: to_text(imported.workload)}
@@ -196,12 +191,9 @@ def write_imported(imported: Imported, directory: str | os.PathLike[str]) -> lis
         texts[measurement_name(number, one)] = to_text(one)
     summary = {**summary_of(imported), "files": list(texts)}
     files = {folder / name: text for name, text in texts.items()}
-    make_directory(folder)
     write_files({**files, folder / SUMMARY: json_text(summary)})
-    for path in stale:
-        if path.name not in (*texts, SUMMARY):
-            with suppress(OSError):  # whatever else is there stays
-                path.unlink()
+    for name in stale - {*texts, SUMMARY}:
+        (folder / name).unlink()
     return list(files)
 
 
@@ -227,31 +219,16 @@ def hardware_names(imported: Imported) -> list[str]:
     return names
 
 
-def check_directory(directory: str | os.PathLike[str]) -> None:
-    """Raise ``InputError`` if an import may not be written to ``directory``; call it before a long import."""
-    check_place(directory)
-    _stale(Path(directory))
-
-
-def _stale(folder: Path) -> list[Path]:
-    """The files that an earlier import left in ``folder``.
+def _stale(folder: Path) -> set[str]:
+    """The names of files that an earlier import left in ``folder``.
 
     Raises ``InputError`` if there are only other files, or one that an import would write and none wrote.
     """
-    if not folder.exists():
-        return []
-    try:
-        entries = {entry.name for entry in folder.iterdir()}
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made: {error.strerror or error}") from None
-    if not entries:
-        return []
-    mine: Sequence[Any] = ()
-    if SUMMARY in entries:
-        summary = parse_json(read_bytes(folder / SUMMARY), str(folder / SUMMARY))
-        if isinstance(summary, dict) and summary.get("kind") == "import":
-            files = summary.get("files")
-            mine = [SUMMARY, *files] if isinstance(files, list) else [SUMMARY]
-    if SUMMARY not in mine or any(_OURS.fullmatch(name) for name in entries - set(map(str, mine))):
+    entries = {entry.name for entry in folder.iterdir()}
+    summary = parse_json(read_bytes(folder / SUMMARY), str(folder / SUMMARY)) if SUMMARY in entries else None
+    known = summary if isinstance(summary, dict) and summary.get("kind") == "import" else {}
+    files = known.get("files")
+    mine = {SUMMARY, *map(str, files)} if isinstance(files, list) else set[str]()
+    if entries and (SUMMARY not in mine or any(_OURS.fullmatch(name) for name in entries - mine)):
         raise InputError(f"{folder}: holds other files already; give a new or empty directory")
-    return [folder / name for name in entries if name in mine]
+    return entries & mine

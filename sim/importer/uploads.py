@@ -129,19 +129,17 @@ def _as_rank(path: Path, home: Path) -> Path:
 
 def _check_document(path: Path) -> None:
     """Refuse a document, or a workload of gradients, too large for a page, before its parts are checked."""
-    if path.stat().st_size > MAX_DOCUMENT_BYTES:
-        raise InputError(
-            f"{path}: too much for a page: a file of ours may hold {MAX_DOCUMENT_BYTES >> 20} MiB, and a "
-            f"workload {MAX_GRADIENTS} gradients; {_ELSEWHERE}"
-        )
-    document = parse_json(path.read_bytes(), str(path))
+    is_long = path.stat().st_size > MAX_DOCUMENT_BYTES
+    document = None if is_long else parse_json(path.read_bytes(), str(path))
     gradients = document.get("gradients") if isinstance(document, dict) else None
-    if isinstance(gradients, list):
-        _check_size(len(gradients), str(path))
+    _check_size(
+        MAX_GRADIENTS + 1 if is_long else len(gradients) if isinstance(gradients, list) else 0, str(path)
+    )
 
 
 def _check_size(count: int, source: str) -> None:
     if count > MAX_GRADIENTS:
         raise InputError(
-            f"{source}: gradients: {count} are too many for a page; {MAX_GRADIENTS} at most; {_ELSEWHERE}"
+            f"{source}: too much for a page: a file of ours may hold {MAX_DOCUMENT_BYTES >> 20} MiB, and a "
+            f"workload {MAX_GRADIENTS} gradients; {_ELSEWHERE}"
         )

@@ -111,13 +111,9 @@ def test_a_link_of_other_ranks_is_kept_beside(tmp_path: Path, seen: Any) -> None
 def test_a_link_of_other_ranks_leaves_the_curve_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Any
 ) -> None:
-    bare = auto.reader("kineto")([], ImportOptions())
     read = auto.reader
-    monkeypatch.setattr(
-        auto,
-        "reader",
-        lambda form: (lambda *_: replace(bare, hardware=())) if form == "kineto" else read(form),
-    )
+    bare = replace(read("kineto")([], ImportOptions()), hardware=())
+    monkeypatch.setattr(auto, "reader", lambda form: (lambda *_: bare) if form == "kineto" else read(form))
     found = read_auto([trace(tmp_path), link(tmp_path, 8), link(tmp_path, 4)], ImportOptions())
     assert [one.world_size for one in found.hardware] == [8, 4]
     assert "kineto: only sent" in found.said("missing")
