@@ -225,7 +225,6 @@ def test_the_parts_of_a_step_sum_to_it(case: tuple[Job, Dialect]) -> None:
         (True, None, 1),
         (True, None, 10),
         (False, "Input Dims", 1),
-        (False, "Input Dims", 10),
         (False, None, 1),
     ],
 )

@@ -139,22 +139,6 @@ def test_several_models_in_turn_are_declined(tmp_path: Path) -> None:
             read(trace, tmp_path)
 
 
-@pytest.mark.parametrize("what", ["shapes", "sizes"])
-def test_backwards_of_different_gradients_are_declined(what: str, tmp_path: Path) -> None:
-    trace = events(job=replace(JOB, micro_batches=2, synchronises="each" if what == "sizes" else "last"))
-    names = {"shapes": "torch::autograd::AccumulateGrad", "sizes": "ncclDevKernel_AllReduce"}
-    each = 4 if what == "shapes" else 2  # a micro-batch
-    for place, event in enumerate(one for one in trace if one["name"].startswith(names[what])):
-        if what == "shapes" and place // each % 2 == 0:
-            event["args"]["Input Dims"] = [[32, 7 + place % each]]
-    kernels = [one for one in trace if names["sizes"] in one["name"] and what == "sizes"]
-    for place, event in enumerate(kernels):
-        if place // each % 2 == 0:
-            event["args"]["In msg nelems"] = 4_000
-    with pytest.raises(NotModelledError, match="several models in turn"):
-        read(trace, tmp_path)
-
-
 def test_traces_without_a_backward_are_declined(tmp_path: Path) -> None:
     forward = [
         event for event in events() if "utograd" not in event["name"] and "Backward" not in event["name"]

@@ -95,7 +95,7 @@ def test_it_is_counted_how_many_micro_batches_were_reduced(
     job = replace(STEP, micro_batches=3, synchronises=synchronises)
     (path, _) = write(build(job, Dialect())[0], tmp_path, Dialect())
     for step in read_rank(path, no_progress).steps:
-        assert (step.micro_batches, step.other_backwards) == (3, 0)
+        assert (step.micro_batches, step.has_models) == (3, False)
         assert len(step.reductions) == (3 if count else 0)
         assert sum(one.role == "earlier" for one in step.collectives) == 3 * max(0, count - 1)
 

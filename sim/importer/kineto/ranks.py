@@ -44,32 +44,28 @@ def _unread(trace: TraceEvents) -> str:
 
 
 def _refuse_unread_device(trace: TraceEvents, backend: str | None) -> None:
-    """Refuse a trace whose computation ran on a device whose kernels are not in it, or cannot be read.
-
-    In such a job the CPU only launches kernels. Read as training on a CPU, every time would be wrong.
-
-    Raises:
-        NotModelledError: no kernel of a GPU, and events of another device, or many of an unknown category.
-        InputError: no kernel of a GPU, and collectives or launches of one.
+    """Refuse a trace whose computation ran on a device whose kernels are not in it (``InputError``), or
+    cannot be read (``NotModelledError``): the CPU only launches them, and every time of it would be wrong.
     """
     if len(trace.of("computation")):
         return
     devices = {found[1].lower() for what in trace.unread if (found := _DEVICES.match(what))}
     called = map(_DEVICE_LIBRARY.match, map(trace.name_of, trace.operators))
     libraries = Counter(found[0] for found in called if found).most_common(2)
-    rows = (
-        (devices, f"{_unread(trace)}, of a device that is not read ({', '.join(sorted(devices))})"),
-        (trace.unread.total() >= _MANY, f"{_unread(trace)}, perhaps of another device"),
-        (libraries, ", ".join(f"{count} collectives of {name}" for name, count in libraries)),
-        (_DEVICE_LIBRARY.fullmatch(backend or ""), f"the job's backend is {backend}"),
-        (trace.launched >= _MANY, f"{trace.launched} launches of work for a device"),
-    )
-    for place, (is_so, what) in enumerate(rows):
-        if is_so:
-            raise (NotModelledError if place < 2 else InputError)(
-                f"{trace.source}: {what}, and no kernel of a GPU: the CPU's times of such a job are those of "
-                f"launches; profile with ProfilerActivity.CUDA as well (NVIDIA's and AMD's GPUs are read)"
-            )
+    unread = [
+        devices and f"{_unread(trace)}, of a device that is not read ({', '.join(sorted(devices))})",
+        trace.unread.total() >= _MANY and f"{_unread(trace)}, perhaps of another device",
+    ]
+    unseen = [
+        ", ".join(f"{count} collectives of {name}" for name, count in libraries),
+        _DEVICE_LIBRARY.fullmatch(backend or "") and f"the job's backend is {backend}",
+        trace.launched >= _MANY and f"{trace.launched} launches of work for a device",
+    ]
+    if what := next(filter(None, [*unread, *unseen]), None):
+        raise (NotModelledError if what in unread else InputError)(
+            f"{trace.source}: {what}, and no kernel of a GPU: the CPU's times of such a job are those of "
+            f"launches; profile with ProfilerActivity.CUDA as well (NVIDIA's and AMD's GPUs are read)"
+        )
 
 
 def _refuse_others(trace: TraceEvents, steps: Sequence[Step]) -> None:
@@ -81,27 +77,21 @@ def _refuse_others(trace: TraceEvents, steps: Sequence[Step]) -> None:
     scatters, points = kinds["reduce_scatter"], kinds["send"] + kinds["recv"] + kinds["send_recv"]
     sharded = next(filter(_FSDP.match, trace.names), None)
     activations = 0 if any(_STATISTICS in name for name in trace.names) else _activations(steps)
-    rows = (
-        (
-            sharded or (scatters and not step.reductions),
-            f"sharded training ({sharded or 'no all-reduce of gradients'}; {kinds['all_gather']} all-gathers "
-            f"and {scatters} reduce-scatters a step), whose traces are not read; `bucketsim simulate "
-            f"--policy fully_shard` predicts FSDP2's step and `zero2` DeepSpeed's, from a workload",
-        ),
-        (
-            step.other_backwards,
-            f"step {step.number} has {step.micro_batches} backwards of different gradients, or with an "
-            f"optimizer's step between them: several models in turn (a GAN), which is not modelled; if each "
-            f"is a step of one model, call profiler.step() after it",
-        ),
-        (points, f"{points} sends and receives a step: pipeline parallelism, which is not modelled"),
-        (
-            activations,
-            f"{activations} all-reduces a step in forward or within backward's operators, not of gradients: "
-            f"tensor parallelism, which is not modelled",
-        ),
-    )
-    if why := next((text for is_so, text in rows if is_so), None):
+    rows = [
+        (sharded or (scatters and not step.reductions))
+        and f"sharded training ({sharded or 'no all-reduce of gradients'}; {kinds['all_gather']} all-gathers "
+        f"and {scatters} reduce-scatters a step), whose traces are not read; `bucketsim simulate --policy "
+        f"fully_shard` predicts FSDP2's step and `zero2` DeepSpeed's, from a workload",
+        step.has_models
+        and f"step {step.number} has {step.micro_batches} backwards with an optimizer's step between them: "
+        f"several models in turn (a GAN), which is not modelled; if each is a step of one model, call "
+        f"profiler.step() after it",
+        points and f"{points} sends and receives a step: pipeline parallelism, which is not modelled",
+        activations
+        and f"{activations} all-reduces a step in forward or within backward's operators, not of gradients: "
+        f"tensor parallelism, which is not modelled",
+    ]
+    if why := next(filter(None, rows), None):
         raise NotModelledError(f"{trace.source}: {why}")
 
 
@@ -118,8 +108,7 @@ def _activations(steps: Sequence[Step]) -> int:
         ]
         for step in steps
     ]
-    count = median_low([len(each) for each in others])
-    sizes = [size for each in others for size in each]
+    count, sizes = median_low([len(each) for each in others]), [size for each in others for size in each]
     gradients = [one.num_elements for step in steps for one in step.reductions]
     told = gradients and None not in (*sizes, *gradients)
     is_little = told and sum(filter(None, sizes)) < _SHARE * sum(filter(None, gradients))
@@ -290,11 +279,8 @@ class Clocks:
 
 
 def align(ranks: Sequence[Rank], by_rank: Sequence[Sequence[Step]]) -> Clocks:
-    """Lay the ranks' clocks over each other by the ends of the collectives that reduce gradients.
-
-    Args:
-        ranks: of one job, at least one.
-        by_rank: the steps of each that are compared, of the same numbers.
+    """Lay the clocks of a job's ranks over each other by the ends of the collectives that reduce gradients,
+    in the steps of each that are compared.
 
     Raises:
         InputError: ranks that share no step, or did different things in it.
@@ -368,9 +354,8 @@ def _transfer(place: int, steps: Sequence[Step], offsets: Sequence[int]) -> Tran
 def rank_rows(ranks: Sequence[Rank], clocks: Clocks, *, complete: bool) -> tuple[RankRow, ...]:
     """One row a rank: its clock, how often it came last, and how long it waited for the last.
 
-    Only collectives count to which every rank came with an idle channel, and where no rank is missing. Who
-    came last is told only if the last rank came later than the last but one by more than the error of the
-    clocks.
+    Where no rank is missing collectives count to which every rank came with an idle channel. Who came last is
+    told only if it came later than the last but one by more than the error of the clocks.
     """
     several = len(ranks) > 1
     every = (one for of_step in clocks.transfers for one in of_step)
@@ -395,23 +380,18 @@ def rank_rows(ranks: Sequence[Rank], clocks: Clocks, *, complete: bool) -> tuple
 
 
 # So many transfers within backward, and as many after it, a size must have to count: one that was late by
-# chance then does not decide.
-FEWEST = 3
-# Sizes this close together are taken for one size; compared is the time a byte.
-_ALIKE = 0.05
-# A transfer counts as within backward, or as after it, though up to this share of it is not.
-_SLIVER = 0.01
-# How far the quartiles may be apart where ranks are missing. Beyond it the times contain waits for ranks,
-# which differ from step to step as a slow-down does not.
-_SCATTER = 0.15
+# chance then does not decide. Sizes this close together are one size. A transfer is within backward, or after
+# it, though up to a sliver of it is not. Where ranks are missing, quartiles further apart than this tell of
+# waits for them, which differ from step to step as a slow-down does not.
+FEWEST, _ALIKE, _SLIVER, _SCATTER = 3, 0.05, 0.01, 0.15
 
 
 def find_comm_slowdown(clocks: Clocks, *, complete: bool) -> Slowdown | None:
-    """The slow-down of transfers within backward; None where no size ran both within and after it.
+    """The slow-down of transfers within backward, by their time a byte; None where no size ran both ways.
 
-    Transfers that share the wire with another collective are left out: their times say nothing of
-    computation. Where traces of ranks are missing (``complete`` False), a time may contain the wait for such
-    a rank: only transfers that seem to have waited for none count, and None is returned if these scatter.
+    Transfers that share the wire with another collective say nothing of computation. Where ranks are missing
+    a time may contain the wait for them: only transfers that seem to have waited for none count, if these do
+    not scatter.
     """
     told = [
         (one.num_bytes, one.beside_ns / one.duration_ns, one.duration_ns / one.num_bytes)
@@ -419,13 +399,12 @@ def find_comm_slowdown(clocks: Clocks, *, complete: bool) -> Slowdown | None:
         for one in of_step
         if one.num_bytes and one.duration_ns and not one.is_shared and (complete or one.is_waitless)
     ]
-    groups: list[list[tuple[int, float, float]]] = []
+    groups = list[list[tuple[int, float, float]]]()
     for row in sorted(told, key=lambda row: row[0]):
         if not groups or row[0] > (1 + _ALIKE) * groups[-1][0][0]:
             groups.append([])
         groups[-1].append(row)
-    singles: list[float] = []
-    ratios: list[float] = []
+    singles, ratios = list[float](), list[float]()
     for group in groups:
         beside = [rate for _, share, rate in group if share >= 1 - _SLIVER]
         after = [rate for _, share, rate in group if share <= _SLIVER]

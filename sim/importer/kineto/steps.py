@@ -8,8 +8,7 @@ time, which may be far behind the CPU's. Without a GPU the lane is autograd's th
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, combinations, pairwise
-from math import prod
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -85,8 +84,7 @@ class Step:
     ``sync_end_ns`` the end of the last copy out of a bucket, or of the last collective. ``copy_out_ns`` is
     the part of it that copies out take, with waits for the CPU to launch them, without waits for collectives.
     ``reductions`` are the all-reduces of the last backward's gradients, in launch order, ``collectives`` all.
-    ``other_backwards`` of the ``micro_batches`` are of another model than the last, or lie before an
-    optimizer's step.
+    ``has_models``: an optimizer's step lies between its ``micro_batches``.
     """
 
     number: int
@@ -101,7 +99,7 @@ class Step:
     gradients: tuple[SeenGradient, ...]
     reductions: tuple[Collective, ...]
     collectives: tuple[Collective, ...]
-    other_backwards: int
+    has_models: bool
 
     @property
     def backward_ns(self) -> int:
@@ -189,12 +187,11 @@ def _made(
 
 
 class _Window(NamedTuple):
-    """A step on the CPU; ``cut``: it begins with the trace, perhaps in the midst of the step."""
+    """A step on the CPU."""
 
     number: int
     start_ns: int
     end_ns: int
-    cut: bool = False
 
 
 class _Backward(NamedTuple):
@@ -257,7 +254,6 @@ class _Reader:
             for found in map(trace.of, ("accumulate", "hook", "node", "copy_in", "copy_out"))
         )
         self._optimizer_at = trace.of("optimizer")["start"]
-        self._ddp_forward_at = trace.of("forward")["start"]
         device = trace.gpu[(trace.gpu["by"] >= 0) & ~trace.are(trace.gpu, "communication")]
         self._device = device = device[np.lexsort((device["start"], device["launched"]))]
         is_autograds = device["by"] == thread
@@ -270,7 +266,7 @@ class _Reader:
         self._stream = trace.gpu[trace.gpu["lane"] == stream]
         self._is_ours = device["lane"] == stream
         forward_work = self._is_ours & ~is_autograds & trace.are(device, "computation")
-        self._forward_at = np.sort([*self._ddp_forward_at, *device["launched"][forward_work]])
+        self._forward_at = np.sort([*trace.of("forward")["start"], *device["launched"][forward_work]])
 
     def windows(self) -> list[_Window]:
         """Steps: the profiler's own, else from one optimizer step to the next.
@@ -294,7 +290,7 @@ class _Reader:
         # Of several optimizer steps with no backward between them only the last ends a training step.
         last = {*np.searchsorted(ends, self._accumulated["start"]).tolist(), len(ends)} - {0}
         edges = pairwise([begin, *(int(ends[place - 1]) for place in sorted(last))])
-        return [_Window(number, *edge, cut=number == 0) for number, edge in enumerate(edges)]
+        return [_Window(number, *edge) for number, edge in enumerate(edges)]
 
     def _backwards(self, window: _Window) -> list[_Backward]:
         """The backwards of a step; what comes before the optimizer belongs to the last.
@@ -370,18 +366,15 @@ class _Reader:
             gradients=gradients[-1],
             reductions=tuple(reduced[-1]),
             collectives=tuple(found),
-            other_backwards=self._count_others(backwards, gradients, reduced),
+            has_models=self._until(backwards[0].end_ns, backward.start_ns) < backward.start_ns,
         )
 
     def _has_forward(self, window: _Window, backward_ns: int) -> bool:
         """Whether what comes before a step's first backward is in the trace: work for the device, by another
-        thread than autograd's where there is one; and, in a step that the trace's own beginning may cut, a
-        forward of DDP's where others have it.
+        thread than autograd's where there is one.
         """
         work = self._forward_at if len(self._forward_at) else self._device["launched"][self._is_ours]
-        needed = [self._ddp_forward_at] if window.cut and len(self._ddp_forward_at) else []
-        needed += [] if self._lane is None else [work]
-        return all(((times >= window.start_ns) & (times < backward_ns)).any() for times in needed)
+        return self._lane is None or bool(((work >= window.start_ns) & (work < backward_ns)).any())
 
     def _edges(
         self, window: _Window, following: _Window | None, synchronised_ns: int, backward: _Backward
@@ -415,26 +408,6 @@ class _Reader:
 
     def _launched_in(self, window: _Window) -> slice:
         return slice(*np.searchsorted(self._device["launched"], (window.start_ns, window.end_ns)))
-
-    def _count_others(
-        self,
-        backwards: Sequence[_Backward],
-        gradients: Sequence[Sequence[SeenGradient]],
-        reduced: Sequence[Sequence[Collective]],
-    ) -> int:
-        """How many backwards are no micro-batches of the last one's model: these have the same gradients,
-        some of them perhaps not in each, reduce the same sizes, and no optimizer's step lies between them.
-        """
-        shapes = [Counter(one.shape for one in each) for each in gradients]
-        sizes = [[one.num_elements for one in each] for each in reduced]
-        begin = backwards[-1].accumulated["start"][0]
-        stepped = max(self._optimizer_at[self._optimizer_at < begin], default=-_ALWAYS)
-        return sum(
-            bool(stepped > one.accumulated["end"][-1])
-            or not (counts <= shapes[-1] or shapes[-1] <= counts)
-            or bool(each and sizes[-1] and each != sizes[-1])
-            for one, counts, each in zip(backwards[:-1], shapes, sizes, strict=False)
-        )
 
     # ---- what the lane did
 
@@ -548,8 +521,8 @@ class _Reader:
         """Those collectives of a step that reduced a backward's gradients, with their role.
 
         DDP reduces in hooks: once one is seen there, a later one is a loss, a norm or a metric. Where none
-        is, or the trace is too old to show hooks, those after the last gradient are taken as far as their
-        elements are the gradients'. A compiled backward sends one a gradient within a node of its own.
+        is, or the trace is too old to show hooks, those after the last gradient are taken, too. A compiled
+        backward sends one a gradient within a node of its own.
         """
         first, last = backward.accumulated["start"][[0, -1]].tolist()
         has_hooks = len(backward.hooks) > 0
@@ -562,8 +535,10 @@ class _Reader:
             one for one in inside if (one.launched_ns <= last or has_hooks) and self._from_hook(one, backward)
         ]
         if not (hooked and has_hooks):
+            # A single element is a loss or a norm, unless nothing else is sent.
             after = [one for one in inside if one.launched_ns > last and one not in hooked]
-            hooked += _of_gradients(hooked, after, gradients)
+            is_all = all(one.num_elements == 1 for one in (*hooked, *after))
+            hooked += [one for one in after if is_all or one.num_elements != 1]
         if not hooked:
             nodes = [one for one in sent if one.kind == "all_reduce" and backward.start_ns <= one.launched_ns]
             hooked = nodes if len(nodes) == len(gradients) else []
@@ -579,26 +554,3 @@ class _Reader:
         place = np.searchsorted(operators["start"], one.launched_ns, "right")
         is_within = bool((operators["end"][max(0, place - 2) : place] >= one.launched_ns).any())
         return is_within == (len(backward.hooks) > 0)
-
-
-def _of_gradients(
-    before: Sequence[Collective], after: Sequence[Collective], gradients: Sequence[SeenGradient]
-) -> Sequence[Collective]:
-    """Those collectives after the last gradient that hold gradients.
-
-    With the reductions ``before`` they have as many elements as all gradients together. Where the elements do
-    not tell, all are taken but those of a single element, which are a loss or a norm.
-    """
-    sizes = [one.num_elements or 0 for one in after]
-    shapes = [one.shape for one in gradients if one.reduced is not False]
-    if None not in (*(one.num_elements for one in (*before, *after)), *shapes):
-        # A scalar's shape and that of a gradient which is not there look alike.
-        most = sum(prod(shape or ()) for shape in shapes) - sum(one.num_elements or 0 for one in before)
-        if most == 0:
-            return []
-        sums = list(accumulate(sizes, initial=0))
-        for begin, end in combinations(range(len(sums)), 2):
-            if sums[end] > sums[begin] and most - shapes.count(()) <= sums[end] - sums[begin] <= most:
-                return after[begin:end]
-    is_all = all(one.num_elements == 1 for one in (*before, *after))
-    return [one for one in after if is_all or one.num_elements != 1]

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from sim.errors import InputError
-from sim.importer.imported import Imported, ImportOptions, Notes, count_of, few
+from sim.importer.imported import Imported, ImportOptions, Kind, Note, count_of, few
 from sim.importer.kineto.buckets import Layout, lay_out
 from sim.importer.kineto.events import NODE
 from sim.importer.kineto.ranks import (
@@ -54,7 +54,7 @@ class Job:
     clocks: Clocks
     layout: Layout | None
     slowed: Slowdown | None
-    notes: Notes
+    notes: Sequence[Note]
 
     @property
     def rank(self) -> Rank:
@@ -79,23 +79,12 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
 
 def import_of(job: Job) -> Imported:
     """What is made of what the traces show."""
-    notes = Notes(job.notes)
-    _tell(job, notes)
     workload = hardware = measurement = None
-    if job.layout is None:
-        notes.add(
-            "missing",
-            "sizes of gradients: the trace has neither Input Dims nor In msg nelems; give --model, or "
-            "profile with record_shapes=True; without them there is no workload",
-            "workload",
-        )
-    else:
-        workload = _workload(job, job.layout, notes)
-    hardware = _hardware(job, workload, notes)
-    if workload is not None and hardware is not None and job.layout is not None and job.layout.buckets:
-        measurement = _measurement(job, job.layout, workload, hardware.world_size)
-        if measurement.asked is not None and measurement.asked.policy != "explicit":
-            notes.add("assumed", "all-reduces were sent after the last gradient, one by one: no DDP")
+    if job.layout is not None:
+        workload = _workload(job, job.layout)
+        hardware = _hardware(job, job.layout)
+        if hardware is not None and job.layout.buckets:
+            measurement = _measurement(job, job.layout, workload, hardware.world_size)
     return Imported(
         format="kineto",
         name=job.name,
@@ -103,14 +92,14 @@ def import_of(job: Job) -> Imported:
         hardware=() if hardware is None else (hardware,),
         measurements=() if measurement is None else (measurement,),
         ranks=rank_rows(job.ranks, job.clocks, complete=job.complete),
-        notes=tuple(notes),
+        notes=(*job.notes, *_notes(job, workload, hardware, measurement)),
     )
 
 
 def see(paths: Sequence[Path], options: ImportOptions) -> Job:
     """What the traces show, before anything is made of it. Raises as ``read_kineto``."""
     ranks = sorted((read_rank(path, options.progress) for path in paths), key=lambda one: one.trace.rank or 0)
-    world_size, source, notes = _world_size(ranks, options), ranks[0].trace.source, Notes()
+    world_size, source, notes = _world_size(ranks, options), ranks[0].trace.source, list[Note]()
     regular = [_regular_steps(rank, notes) for rank in ranks]
     lengths: dict[int, int] = {}
     for number in set.intersection(*({step.number for step in kept} for kept in regular)):
@@ -120,7 +109,7 @@ def see(paths: Sequence[Path], options: ImportOptions) -> Job:
     if lengths and not quiet:
         raise InputError(f"{source}: no two steps in it take about as long; profile more steps")
     if said := left_out(lengths, quiet):
-        notes.add("doubtful", said)
+        notes.append(Note("doubtful", said))
     clocks = align(ranks, [[step for step in kept if step.number in quiet] for kept in regular])
     lasted = [median_ns([step.backward_ns for step in steps]) for steps in clocks.steps]
     place = lasted.index(max(lasted))
@@ -152,34 +141,31 @@ def _world_size(ranks: Sequence[Rank], options: ImportOptions) -> int | None:
     told = sizes.pop() if len(sizes) == 1 else first.world_size
     world_size = told or options.world_size
     files = Counter(one.rank for one in traces)
-    rows = (
-        (
-            count > 1 and None in files,
-            "files that do not say of which rank they are; give one such file alone",
-        ),
-        (max(files.values()) > 1, "two files of one rank; give one file of each rank"),
-        (len({one.world_size for one in traces}) > 1, "of jobs of several sizes; give the traces of one job"),
-        (
-            count > 1 and not all("step" in one.kinds for one in traces),
-            "steps without numbers, so that nothing tells which of several ranks belong together; call "
-            "profiler.step() each iteration, or give one file alone",
-        ),
-        (
-            told and options.world_size and told != options.world_size,
-            f"gradients are reduced over {told} ranks, but --world-size says {options.world_size}",
-        ),
-        (
-            world_size and count > world_size,
-            f"gradients are reduced over {world_size} ranks, and there are {count} traces; give those of one "
-            f"process group",
-        ),
-    )
-    if why := next((text for is_so, text in rows if is_so), None):
+    rows = [
+        count > 1
+        and None in files
+        and "files that do not say of which rank they are; give one such file alone",
+        max(files.values()) > 1 and "two files of one rank; give one file of each rank",
+        len({one.world_size for one in traces}) > 1
+        and "of jobs of several sizes; give the traces of one job",
+        count > 1
+        and not all("step" in one.kinds for one in traces)
+        and "steps without numbers, so that nothing tells which of several ranks belong together; call "
+        "profiler.step() each iteration, or give one file alone",
+        told
+        and options.world_size not in (None, told)
+        and f"gradients are reduced over {told} ranks, but --world-size says {options.world_size}",
+        world_size
+        and count > world_size
+        and f"gradients are reduced over {world_size} ranks, and there are {count} traces; give those of one "
+        f"process group",
+    ]
+    if why := next(filter(None, rows), None):
         raise InputError(f"{first.source}{f' and {count - 1} more' if count > 1 else ''}: {why}")
     return world_size
 
 
-def _regular_steps(rank: Rank, notes: Notes) -> list[Step]:
+def _regular_steps(rank: Rank, notes: list[Note]) -> list[Step]:
     """The steps that did what most did; notes what is left out of a rank."""
     done = [
         (len(step.gradients), step.micro_batches, *((one.num_bytes, one.dtype) for one in step.reductions))
@@ -193,54 +179,8 @@ def _regular_steps(rank: Rank, notes: Notes) -> list[Step]:
     if others := [str(step.number) for step in rank.steps if step not in kept]:
         most = f"{usual[0]} gradients in {len(usual) - 2} all-reduces, {count_of(usual[1], 'micro-batch')}"
         left.append(f"steps {few(others)} whose gradients or all-reduces are not those of most ({most})")
-    for what in left:
-        notes.add("dropped", f"{rank.trace.source}: {what}")
+    notes += [Note("dropped", f"{rank.trace.source}: {what}") for what in left]
     return kept
-
-
-def _tell(job: Job, notes: Notes) -> None:
-    """Notes on what is of no single noun."""
-    rank, steps, count, group = job.rank, job.steps, len(job.ranks), job.world_size
-    sizes = ["?" if (size := one.num_bytes) is None else format_size(size) for one in steps[0].reductions]
-    others = [[one for one in step.collectives if one.role == "other"] for step in steps]
-    step_ns, backward_ns, synchronised_ns = (
-        median_ns([getattr(step, until) - getattr(step, since) for step in steps])
-        for since, until in (
-            ("start_ns", "end_ns"),
-            ("backward_start_ns", "backward_end_ns"),
-            ("backward_start_ns", "sync_end_ns"),
-        )
-    )
-    notes.add(
-        "found",
-        f"{count_of(count, 'rank')}{f' of {group}' if group else ''}, {rank.backend or 'backend unknown'}, "
-        f"on {rank.device}; {count_of(len(steps), 'step')} of {format_ms(step_ns)}, backward "
-        f"{format_ms(backward_ns)}"
-        + (f", gradients synchronised after {format_ms(synchronised_ns)}" if sizes else "")
-        + (f": those of rank {rank.trace.rank}, whose backward is the longest" if count > 1 else ""),
-    )
-    if group and rank.trace.world_size not in (None, group):
-        notes.add("found", f"gradients are reduced over {group} of the job's {rank.trace.world_size} ranks")
-    if sizes:
-        notes.add("found", f"{len(sizes)} all-reduces of gradients a step: {few(sizes)}")
-        if any(one.dtype is None for one in steps[0].reductions):
-            notes.add("assumed", "the trace names no dtype for all-reduces; float32 is assumed")
-    if rank.overlap is not None:
-        share = format_percent(rank.overlap)
-        notes.add("found", f"computation overlaps {share} of all communication kernels")
-    if any(others):
-        kinds = ", ".join(sorted({one.kind for each in others for one in each}))
-        took = median_ns([sum(one.duration_ns for one in each) for each in others])
-        notes.add(
-            "found",
-            f"{median_ns(list(map(len, others)))} other collectives a step ({kinds}), {format_ms(took)}: "
-            f"part of the times, not modelled",
-        )
-    if steps[0].micro_batches > 1:
-        what = "all before the last one's backward, all-reduces too, is in forward_ns"
-        notes.add("found", f"{steps[0].micro_batches} micro-batches a step; {what}")
-    for line in dict.fromkeys(line for one in job.ranks for line in one.doubts):
-        notes.add("assumed", f"WARNING: {line}")
 
 
 # ---- workload, hardware and record
@@ -248,7 +188,7 @@ def _tell(job: Job, notes: Notes) -> None:
 _SENT: tuple[ReadyIncludes, ...] = ("copy_in", "launch", "interference")
 
 
-def _workload(job: Job, layout: Layout, notes: Notes) -> Workload:
+def _workload(job: Job, layout: Layout) -> Workload:
     """Medians over the steps of one rank. They contain DDP's work in backward, as ``ready_includes`` says."""
     rank, steps = job.rank, job.steps
     backward_ns = median_ns([step.backward_ns for step in steps])
@@ -263,18 +203,6 @@ def _workload(job: Job, layout: Layout, notes: Notes) -> Workload:
         gradients.append(replace(one, ready_ns=latest, device=device))
     reductions = [one for step in steps for one in step.reductions]
     ran = any(one.timed for one in reductions) or not rank.on_gpu
-    includes = (_SENT if ran else _SENT[:2]) if reductions else ()
-    num_bytes = format_size(sum(one.num_bytes for one in gradients))
-    notes.add("found", f"{len(gradients)} gradients, {num_bytes}")
-    notes.add("assumed", layout.told_by)
-    if includes:
-        notes.add(
-            "assumed",
-            f"the times contain {', '.join(includes)} as they were with these buckets; a prediction for "
-            f"others keeps them",
-        )
-    if not layout.buckets:
-        notes.add("missing", "buckets: no all-reduce of gradients in the trace")
     return Workload(
         name=job.name,
         gradients=tuple(gradients),
@@ -282,7 +210,7 @@ def _workload(job: Job, layout: Layout, notes: Notes) -> Workload:
         backward_ns=backward_ns,
         optimizer_ns=median_ns([step.end_ns - step.sync_end_ns for step in steps]),
         ready_order=tuple(one.index for one in gradients),
-        ready_includes=includes,
+        ready_includes=(_SENT if ran else _SENT[:2]) if reductions else (),
         samples=tuple(samples) if len(samples) > 1 else (),
         whole_buckets=layout.is_of_whole_buckets or None,
         extensions=AS_RECORDED if NODE + "CompiledFunctionBackward" in rank.trace.names else {},
@@ -309,7 +237,7 @@ def _provenance(rank: Rank) -> dict[str, Any]:
     }
 
 
-def _hardware(job: Job, workload: Workload | None, notes: Notes) -> Hardware | None:
+def _hardware(job: Job, layout: Layout) -> Hardware | None:
     """The all-reduces as they ran within the step; None where no kernel shows how long one takes.
 
     The shortest kernel of a collective over all ranks is its transfer, and the median over steps is taken.
@@ -317,15 +245,7 @@ def _hardware(job: Job, workload: Workload | None, notes: Notes) -> Hardware | N
     Where ranks are missing there are upper bounds: the median of those in which nobody waited, else the least
     over steps; and no size has a larger bound than a larger size.
     """
-    steps, slowed, complete, rank, group = job.steps, job.slowed, job.complete, job.rank, job.world_size
-    beside = sorted(one.interference for one in job.ranks if one.interference is not None)
-    interference = beside[len(beside) // 2] if beside else None
-    if rank.interference:
-        notes.add(
-            "found",
-            f"computation takes {rank.interference.slowdown:.2f} times as long beside a collective "
-            f"({rank.interference.seen} kernels that ran alone in another step)",
-        )
+    steps, slowed, complete = job.steps, job.slowed, job.complete
     by_size, waitless = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
     slowdown = 1.0 if slowed is None else slowed.slowdown
     for one in (one for of_step in job.clocks.transfers for one in of_step):
@@ -333,20 +253,8 @@ def _hardware(job: Job, workload: Workload | None, notes: Notes) -> Hardware | N
             by_size[one.num_bytes].append(one.alone_ns(slowdown))
             if one.is_waitless:
                 waitless[one.num_bytes].append(one.alone_ns(slowdown))
-    why = (
-        (group == 1, "the job had one rank"),
-        (group is None, "the world size is not in the trace; give --world-size"),
-        (not by_size or workload is None, "no all-reduce of gradients of known size"),
-        (
-            not any(one.timed for one in steps[0].reductions),
-            "the trace shows when all-reduces were sent, not when they ran",
-        ),
-    )
-    if text := next((text for is_so, text in why if is_so), None):
-        notes.add("missing", f"an all-reduce curve: {text}", "curve")
+    if job.world_size in (None, 1) or not by_size or not any(one.timed for one in steps[0].reductions):
         return None
-    assert group is not None
-    assert workload is not None
     curve = median_curve(by_size)
     if not complete:
         bounds: dict[int, int] = {}
@@ -354,36 +262,10 @@ def _hardware(job: Job, workload: Workload | None, notes: Notes) -> Hardware | N
             bound = median_ns(waitless[size]) if waitless[size] else min(times)
             bounds[size] = min([bound, *bounds.values()])
         curve = tuple(CurvePoint(num_bytes=size, duration_ns=bounds[size]) for size in reversed(bounds))
-        notes.add(
-            "assumed",
-            f"WARNING: {len(job.ranks)} of {group} ranks: a kernel lasts from its own rank's arrival, not "
-            f"the last one's; the least over steps is taken (the median of those that were ready longer than "
-            f"they then took), an upper bound of the transfer; give the traces of all ranks",
-        )
-    if slowed:
-        notes.add(
-            "found",
-            f"all-reduces take {slowdown:.2f} times as long beside backward as after it ({slowed.seen} of "
-            f"them): the curve is that of nothing beside",
-        )
-    elif rank.on_gpu:
-        notes.add(
-            "assumed",
-            f"what computation beside them costs all-reduces is not known (no size ran {FEWEST} times beside "
-            f"backward and after it{'' if complete else ', without a wait for ranks that are missing'})",
-        )
-    else:
-        notes.add(
-            "assumed", "an all-reduce lasts from when a thread of gloo takes it to its end on that rank"
-        )
-    if len(curve) < 3:
-        notes.add(
-            "assumed",
-            f"the curve has {count_of(len(curve), 'size')}; others are drawn from them (give an nccl-tests "
-            f"log as well: bucketsim import auto)",
-        )
+    beside = sorted(one.interference for one in job.ranks if one.interference is not None)
+    interference = beside[len(beside) // 2] if beside else None
     launches = _launches(job)
-    total = sum(gradient.on_wire for gradient in workload.gradients)
+    total = sum(gradient.on_wire for gradient in layout.gradients)
     spread: dict[str, Any] = {
         key: {"count": one.seen, **dict(zip(("p25", "median", "p75"), one.quartiles, strict=True))}
         for key, one in (("compute_slowdown", interference), ("comm_slowdown", slowed))
@@ -392,7 +274,7 @@ def _hardware(job: Job, workload: Workload | None, notes: Notes) -> Hardware | N
     spread["all_reduce"] = scatter_by_size(by_size, SHORTEST_OVER_RANKS if complete else "upper bound")
     return Hardware(
         name=job.name,
-        world_size=group,
+        world_size=job.world_size or 0,
         all_reduce=curve,
         launch_cost_ns=median_ns(launches) if launches else 0,
         copy_in_bytes_per_s=_rate(total, [step.copy_in_ns for step in steps]),
@@ -485,3 +367,96 @@ def _iteration(step: Step, transfers: Sequence[Transfer], offset_ns: int) -> Mea
         sync_end_ns=step.sync_end_ns - begin,
         buckets=tuple(buckets),
     )
+
+
+# ---- what is said of it
+
+
+def _notes(
+    job: Job, workload: Workload | None, hardware: Hardware | None, measurement: Measurement | None
+) -> list[Note]:
+    """A sentence on each fact that there is."""
+    rank, steps, layout, complete, group = job.rank, job.steps, job.layout, job.complete, job.world_size
+    beside, slowed, count = rank.interference, job.slowed, len(job.ranks)
+    sizes = ["?" if (size := one.num_bytes) is None else format_size(size) for one in steps[0].reductions]
+    others = [[one for one in step.collectives if one.role == "other"] for step in steps]
+    curve = hardware.all_reduce if hardware is not None else ()
+
+    def lasted(since: str, until: str) -> str:
+        return format_ms(median_ns([getattr(step, until) - getattr(step, since) for step in steps]))
+
+    found = [
+        f"{count_of(count, 'rank')}{f' of {group}' if group else ''}, {rank.backend or 'backend unknown'}, "
+        f"on {rank.device}; {count_of(len(steps), 'step')} of {lasted('start_ns', 'end_ns')}, backward "
+        f"{lasted('backward_start_ns', 'backward_end_ns')}"
+        + (f", gradients synchronised after {lasted('backward_start_ns', 'sync_end_ns')}" if sizes else "")
+        + (f": those of rank {rank.trace.rank}, whose backward is the longest" if count > 1 else ""),
+        group
+        and rank.trace.world_size not in (None, group)
+        and f"gradients are reduced over {group} of the job's {rank.trace.world_size} ranks",
+        workload and f"{len(workload.gradients)} gradients, {format_size(workload.total_bytes)}",
+        sizes and f"{len(sizes)} all-reduces of gradients a step: {few(sizes)}",
+        rank.overlap is not None
+        and f"computation overlaps {format_percent(rank.overlap)} of all communication kernels",
+        beside
+        and f"computation takes {beside.slowdown:.2f} times as long beside a collective ({beside.seen} "
+        f"kernels that ran alone in another step)",
+        slowed
+        and f"all-reduces take {slowed.slowdown:.2f} times as long beside backward as after it "
+        f"({slowed.seen} of them): the curve is that of nothing beside",
+        any(others)
+        and f"{median_ns(list(map(len, others)))} other collectives a step "
+        f"({', '.join(sorted({one.kind for each in others for one in each}))}), "
+        f"{format_ms(median_ns([sum(one.duration_ns for one in each) for each in others]))}: part of the "
+        f"times, not modelled",
+        steps[0].micro_batches > 1
+        and f"{steps[0].micro_batches} micro-batches a step; all before the last one's backward, all-reduces "
+        f"too, is in forward_ns",
+    ]
+    assumed = [
+        layout and layout.told_by,
+        *dict.fromkeys(f"WARNING: {line}" for one in job.ranks for line in one.doubts),
+        any(one.dtype is None for one in steps[0].reductions)
+        and "the trace names no dtype for all-reduces; float32 is assumed",
+        workload
+        and workload.ready_includes
+        and f"the times contain {', '.join(workload.ready_includes)} as they were with these buckets; a "
+        f"prediction for others keeps them",
+        curve
+        and not complete
+        and f"WARNING: {count} of {group} ranks: a kernel lasts from its own rank's arrival, not the last "
+        f"one's: an upper bound of the transfer; give the traces of all ranks",
+        curve
+        and rank.on_gpu
+        and not slowed
+        and f"what computation beside them costs all-reduces is not known (no size ran {FEWEST} times "
+        f"beside backward and after it{'' if complete else ', without a wait for ranks that are missing'})",
+        curve
+        and not rank.on_gpu
+        and "an all-reduce lasts from when a thread of gloo takes it to its end on that rank",
+        0 < len(curve) < 3
+        and f"the curve has {count_of(len(curve), 'size')}; others are drawn from them (give an nccl-tests "
+        f"log as well: bucketsim import auto)",
+        measurement
+        and measurement.asked
+        and measurement.asked.policy != "explicit"
+        and "all-reduces were sent after the last gradient, one by one: no DDP",
+    ]
+    missing = [layout and not layout.buckets and "buckets: no all-reduce of gradients in the trace"]
+    said: tuple[tuple[Kind, list[Any]], ...] = (("found", found), ("assumed", assumed), ("missing", missing))
+    notes = [Note(kind, text) for kind, texts in said for text in texts if text]
+    if workload is None:
+        text = "sizes of gradients, and so a workload; give --model, or profile with record_shapes=True"
+        notes.append(Note("missing", text, "workload"))
+    if hardware is None:
+        why = (
+            "the job had one rank"
+            if group == 1
+            else "the world size is not in the trace; give --world-size"
+            if group is None
+            else "the trace shows when all-reduces were sent, not when they ran"
+            if sizes and not any(one.timed for one in steps[0].reductions)
+            else "no all-reduce of gradients of known size"
+        )
+        notes.append(Note("missing", f"an all-reduce curve: {why}", "curve"))
+    return notes
