@@ -13,7 +13,7 @@ from sim.cli import options, printing
 from sim.cli.options import Kind, choice, file_option, option, write
 from sim.cli.printing import emit, note, progress, say, say_notes, suggest, table
 from sim.columns import Column, by_place, ms, percent, plain, size
-from sim.costs.doubts import doubts_about, is_refuted
+from sim.costs.doubts import doubts_about, doubts_about_step
 from sim.errors import InputError
 from sim.nouns.collective import Event, Explanation
 from sim.nouns.hardware import Hardware
@@ -91,7 +91,7 @@ def tell_held(job: "RecordedJob", *, as_json: bool) -> None:
             own.times,
         )
     factors = (f"{one.name} {one.value:.3f} ({one.low:.2f} to {one.high:.2f})" for one in own.factors)
-    held = "nearest to" if is_refuted(own.hardware) else "held to"
+    held = "nearest to" if doubts_about_step(own.hardware) else "held to"
     tell(f"{held} the job's own recorded step: {', '.join(factors)} (--parts: without)")
     if own.recorder_ns:
         tell(f"{in_ms(own.recorder_ns)} ms of the recorded step are the recorder's, and in no prediction")

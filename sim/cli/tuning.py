@@ -11,7 +11,7 @@ from sim.cli.options import MS, as_dict, choice, file_option, option, write
 from sim.cli.predicting import load_inputs, load_job, tell_held
 from sim.cli.printing import emit, line, note, progress, say, say_notes, suggest, table
 from sim.columns import FAMILIES, Column, by_place, of_part
-from sim.costs.doubts import doubts_about, doubts_about_buckets
+from sim.costs.doubts import doubts_about
 from sim.errors import AssignmentError, InputError
 from sim.formats.documents import load
 from sim.nouns.assignment import CAP_KWARGS, Assignment
@@ -194,8 +194,6 @@ def export(
         found = sim.tune(workload, hardware)
         assignment, setting = found.assignment, found.setting
     for doubt in () if hardware is None else doubts_about(workload, hardware):
-        note(doubt)
-    for doubt in doubts_about_buckets(workload, assignment, hardware):
         note(doubt)
     if target in _ALONE:
         text = _ALONE[target](assignment, workload)

@@ -7,7 +7,7 @@ from typing import Any
 from sim.clusters.fabric import Fabric, fabric_of
 from sim.clusters.nccl_model import as_delivered, choose, collective_ns, filling_us
 from sim.clusters.nccl_tables import SOURCE
-from sim.costs.own_costs import OF_GENERATION, with_own_costs
+from sim.costs.doubts import with_own_costs
 from sim.nouns.cluster import NVLINKS, Cluster
 from sim.nouns.gpus import GPUS
 from sim.nouns.hardware import CURVES, CurvePoint, Hardware
@@ -92,10 +92,10 @@ def hardware_of(fabric: Fabric, name: str, sizes: Iterable[int] = SIZES) -> Hard
             "not_known": _not_known(fabric),
         },
     )
-    known = OF_GENERATION[fabric.generation]
+    known = [gpu for gpu in GPUS.values() if gpu.generation == fabric.generation]
     joined = fabric.ranks_per_host > 1 and fabric.intra.kind in NVLINKS
-    boards = [name for name in known if "sxm" in name] if joined else []
-    return with_own_costs(made, [GPUS[name] for name in boards or known])
+    boards = [gpu for gpu in known if "sxm" in gpu.name] if joined else []
+    return with_own_costs(made, boards or known)
 
 
 def _not_known(fabric: Fabric) -> list[str]:

@@ -18,8 +18,7 @@ from sim.clusters.fabric import fabric_of
 from sim.clusters.machines import sized
 from sim.clusters.nccl_model import choose
 from sim.clusters.ranks import Ranks
-from sim.costs.doubts import doubts_about
-from sim.costs.own_costs import told_uncounted, told_unmeasured
+from sim.costs.doubts import doubts_about, told_unmeasured
 from sim.costs.service_time import all_reduce_ns, service_ns
 from sim.errors import InputError
 from sim.formats.documents import csv_text
@@ -342,7 +341,7 @@ def _row(
         optimum_num_buckets=len(optimum.buckets),
         optimum_at_least_ns=problem.times * optimum.at_least_ns + tuned.rest_ns,
         proved_optimal=optimum.is_proved,
-        own_costs="; ".join((*told_unmeasured(hardware), *told_uncounted(hardware))),
+        own_costs="; ".join(told_unmeasured(hardware)),
         doubts="; ".join(doubts_about(workload, hardware, of_any_size=True)),
         **_ends(hardware, tuned, caps_mb),
         **(differ(workload, problem.link, {"cap": best, "default": default.assignment}) if differ else {}),

@@ -1,21 +1,203 @@
-"""Which inputs cannot be relied on: marked as doubtful, or a link that is not the one that trains."""
+"""What of the inputs is not measured, or cannot be relied on: in figures, and in the sentences of answers.
 
-from collections.abc import Iterator
-from typing import Any
+DDP's own costs on a GPU where nobody measured them, sizes at which a curve's times are guesses, and doubts:
+another link than the one that trains, a step that the link cannot have given, points and recordings that
+are marked. Ranges are in ``spread.ranges`` of a hardware, marks in ``provenance.doubtful``; see CONTRACT.
+"""
 
-from sim.costs.service_time import measured_ranks
-from sim.nouns.assignment import Assignment
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from itertools import pairwise
+from math import isqrt, log
+from statistics import geometric_mean
+from typing import Any, NamedTuple
+
+from sim.costs.service_time import measured_ranks, rise_beyond, service_ns
 from sim.nouns.devices import backend_of, device_type, devices_of_job, ranks_of_job
-from sim.nouns.hardware import Hardware
+from sim.nouns.gpus import GPUS, GpuSheet
+from sim.nouns.hardware import SCALARS, Curve, Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_number, format_percent, format_size, format_sizes
 
-# The side that a backend reduces on, where a file names no device.
-_SIDES = {**dict.fromkeys(("gloo", "mpi"), "cpu"), **dict.fromkeys(("nccl", "xccl", "hccl"), "accelerator")}
-_MEASURED_BY = {
-    "cpu": "bucketsim calibrate",
-    "accelerator": "{}_perf of nccl-tests, for bucketsim import auto beside the output of all_reduce_perf",
+
+class OwnCost(NamedTuple):
+    """What is taken of a cost, and where 95 % of it lies; in words in ``unit``, of so many of the field's.
+
+    Copies: as shares of the memory's bandwidth that gradients reach, each byte read and written.
+    """
+
+    words: str
+    low: float
+    taken: float
+    high: float
+    unit: str = " times"
+    of_unit: float = 1.0
+
+
+# A curve of collectives holds no copy, no hook and no launch. By PyTorch's own benchmark of DDP (DGX-1 V100,
+# benchmarks/distributed/ddp of pytorch/pytorch) a gradient takes 10 to 27 us more than its copy, a bucket up
+# to 60; a H100 whose host is ahead is at the lower ends (traces/gpu). The 40 us of a launch were chosen after
+# the benchmark's sign of cap 1 against 25 had been seen: of it they are no prediction. Of slow-downs 1 is
+# taken, so that one measured step can still fix them (``sim.anchor``).
+OWN_COSTS = {
+    "hook_cost_ns": OwnCost("a gradient's hook", 3_000, 15_000, 30_000, " us", 1e3),
+    "launch_cost_ns": OwnCost("a bucket's launch", 5_000, 40_000, 100_000, " us", 1e3),
+    "copy_in_bytes_per_s": OwnCost("copies into buckets", 0.35, 0.8, 1.0, " GB/s", 1e9),
+    "copy_out_bytes_per_s": OwnCost("copies out of buckets", 0.35, 0.8, 1.0, " GB/s", 1e9),
+    "compute_slowdown": OwnCost("computing beside communication", 1.0, 1.0, 1.2),
+    "comm_slowdown": OwnCost("communication beside computing", 1.0, 1.0, 1.5),
 }
+UNMEASURED_COSTS = tuple(name for name in OWN_COSTS if not name.endswith("_slowdown"))
+FACTORS = ("link", "tilt", *OWN_COSTS)  # that one measured step can fix
+_FREE = {field.name: field.default for field in fields(Hardware) if field.name in OWN_COSTS}
+
+
+def with_own_costs(hardware: Hardware, gpus: Sequence[GpuSheet] = ()) -> Hardware:
+    """``hardware`` with what DDP costs on one of ``gpus``, each cost with its range in ``spread.ranges``.
+
+    What ``hardware`` has already stays. Without ``gpus`` it may be any of the table. One rank needs no DDP.
+    """
+    if hardware.world_size == 1:
+        return hardware
+    rates = [gpu.bytes_per_s / 2 for gpu in gpus or GPUS.values()]
+    values: dict[str, Any] = {}
+    ranges = dict(hardware.spread.get("ranges", {}))
+    for name, cost in OWN_COSTS.items():
+        if getattr(hardware, name) == _FREE[name]:
+            by = (min(rates), geometric_mean(rates), max(rates)) if name.endswith("_per_s") else (1, 1, 1)
+            values[name] = cost.taken * by[1]
+            ranges[name] = {"low": cost.low * by[0], "high": cost.high * by[2]}
+    if "launch_cost_ns" in values:
+        values["launch_blocks_compute"] = True
+    return replace(hardware, **values, spread={**hardware.spread, "ranges": ranges})
+
+
+def with_measured(hardware: Hardware, **known: Any) -> Hardware:
+    """``hardware`` with fields that are known now, so that no range of theirs is left."""
+    left = {name: ends for name, ends in hardware.spread.get("ranges", {}).items() if name not in known}
+    spread = {name: told for name, told in hardware.spread.items() if name != "ranges"}
+    return replace(hardware, **known, spread={**spread, "ranges": left} if left else spread)
+
+
+def without_own_costs(hardware: Hardware) -> Hardware:
+    """``hardware`` without the costs that are of other machines: one step that was measured holds them."""
+    free = {name: _FREE[name] for name in OWN_COSTS if name in hardware.spread.get("ranges", {})}
+    return with_measured(
+        hardware, **free, **({"launch_blocks_compute": False} if "launch_cost_ns" in free else {})
+    )
+
+
+def told_unmeasured(hardware: Hardware) -> tuple[str, ...]:
+    """A sentence on the costs of DDP's own that are not measured; none where all are."""
+    told, ranges = [], hardware.spread.get("ranges", {})
+    for name in [name for name in OWN_COSTS if name in ranges]:
+        words, *_, unit, of_unit = OWN_COSTS[name]
+        figures = (ranges[name]["low"], ranges[name]["high"], getattr(hardware, name))
+        low, high, taken = (format_number(figure / of_unit) for figure in figures)
+        told.append(f"{words} {low} to {high}{unit} ({taken} taken)")
+    return () if not told else (f"not measured on this machine, but as others have it: {', '.join(told)}",)
+
+
+# ---- Times of a curve that are guesses.
+
+FAR = 4  # within so many times of a measured size a time is taken as it is
+_KINK = 0.3  # a curve bends where time grows by so much less with size than before, as powers
+_STRAIGHT = 0.1  # a stretch of the curve whose slope a neighbour has, to this share, is a line
+_WORTH = 1.1  # a guess that is open by less is none
+_LEAST = 0.1  # of a time that is a guess: less nobody would believe
+# A line through the last two points that agrees with the last point's rate goes on, but for what messages
+# that do not fit into caches any more may lose; where the two disagree either may be true.
+_GOES_ON, _LOSES, _DISAGREES = 0.9, 0.8, 0.5
+
+
+class Guess(NamedTuple):
+    """At ``num_bytes`` a time is ``low`` to ``high`` times what the curve says; elsewhere straight to it."""
+
+    num_bytes: int
+    low: float
+    high: float
+    words: str
+
+
+def guesses(curve: Curve, least: int, most: int) -> tuple[Guess, ...]:
+    """Where times of messages of ``least`` to ``most`` bytes are guesses: far outside of the curve's sizes,
+    far between two of them, and where it bends. A time of 0 is none.
+
+    In the middle of a gap it takes at least as long as at the rate of its end, and at most as long as at the
+    rate of its begin; where nothing bends also not less than its begin, and not more than its end.
+    """
+    made, first, last = [], curve[0], curve[-1]
+    far = FAR if len(curve) > 1 else 1
+    if least * far < first.num_bytes:
+        low = max(_LEAST, least / first.num_bytes)
+        made.append(Guess(least, low, 1.0, f"below {format_size(first.num_bytes)}"))
+    rates = [(b.duration_ns - a.duration_ns) / (b.num_bytes - a.num_bytes) for a, b in pairwise(curve)]
+    before = 0.0
+    for at, (a, b) in enumerate(pairwise(curve)):
+        if not a.num_bytes or not a.duration_ns or not b.duration_ns:
+            continue
+        power = log(b.duration_ns / a.duration_ns) / log(b.num_bytes / a.num_bytes)
+        bends, before = before - power > _KINK, power
+        beside = rates[max(0, at - 1) : at] + rates[at + 1 : at + 2]
+        is_straight = any(abs(one - rates[at]) <= _STRAIGHT * abs(rates[at]) for one in beside)
+        middle = isqrt(a.num_bytes * b.num_bytes)
+        is_asked = most > a.num_bytes and least < b.num_bytes and a.num_bytes < middle < b.num_bytes
+        if is_straight or not is_asked or not (bends or b.num_bytes > FAR * a.num_bytes):
+            continue
+        low, high = b.duration_ns * middle / b.num_bytes, a.duration_ns * middle / a.num_bytes
+        if not bends:
+            ends = sorted((a.duration_ns, b.duration_ns))
+            low, high = max(low, ends[0]), min(high, ends[1])
+        taken = service_ns((a, b), middle)
+        words = f"between {format_size(a.num_bytes)} and {format_size(b.num_bytes)}"
+        made.append(Guess(middle, min(1.0, low / taken), max(1.0, high / taken), words))
+    if most > far * last.num_bytes > 0:
+        rise, run = rise_beyond(curve)
+        rises = rates[-1] / (rise / run) if rates and rise else 0.0
+        whole = service_ns(curve, most)
+        share = (whole - last.duration_ns) / whole if whole else 0.0
+        low, high = min(_GOES_ON, max(_LEAST, rises)), 1 / min(_LOSES, max(_DISAGREES, rises))
+        words = f"above {format_size(last.num_bytes)}"
+        made.append(Guess(most, 1 - share * (1 - low), 1 + share * (high - 1), words))
+    return tuple(one for one in made if one.high > _WORTH * one.low and service_ns(curve, one.num_bytes))
+
+
+def open_ranges(ranges: dict[str, Any]) -> dict[str, Any]:
+    """Those of ``spread.ranges`` that leave something open: between equal ends a value is known exactly."""
+    return {name: known for name, known in ranges.items() if known["low"] < known["high"]}
+
+
+def not_measured(hardware: Hardware, sizes: Sequence[int]) -> tuple[str, ...]:
+    """In words, what is not measured of a machine that all-reduces messages of ``sizes`` bytes."""
+    sent, spread = [size for size in sizes if size > 0], hardware.spread
+    if hardware.world_size == 1 or not sent:
+        return ()
+    found = guesses(hardware.all_reduce, min(sent), max(sent))
+    return words_of(open_ranges(spread.get("ranges", {})), spread.get("readings", ()), found)
+
+
+def words_of(
+    ranges: dict[str, Any], readings: Sequence[dict[str, Any]], sizes: Sequence[Guess]
+) -> tuple[str, ...]:
+    """Ranges, readings and guesses in words."""
+    curves = (known for name, known in ranges.items() if name in ("all_reduce", "in_step"))
+    ends = ((format_number(known["low"]), format_number(known["high"])) for known in curves)
+    said = [f"all-reduces of {low} to {high} times their time" for low, high in ends]
+    if any(name in SCALARS for name in ranges):  # ``told_unmeasured`` has their figures
+        said.append("what DDP itself costs here (see the notes)")
+    if sizes:
+        more = f" and in {len(sizes) - 1} more gaps of the curve" if len(sizes) > 1 else ""
+        said.append(f"times of messages {sizes[0].words}{more}")
+    if len(readings) > 1:
+        said.append(f"the measured step read as {' or '.join(one['what'] for one in readings)}")
+    return tuple(said)
+
+
+# ---- Doubts.
+
+_CPU, _ACCELERATOR = "the CPU", "an accelerator"
+_ANEW = "Measure the link that trains"
+_REDUCES_ON = {"gloo": _CPU, "mpi": _CPU, "nccl": _ACCELERATOR, "xccl": _ACCELERATOR, "hccl": _ACCELERATOR}
 
 
 def doubts_about(workload: Workload, hardware: Hardware, *, of_any_size: bool = False) -> tuple[str, ...]:
@@ -24,84 +206,65 @@ def doubts_about(workload: Workload, hardware: Hardware, *, of_any_size: bool = 
 
     ``of_any_size``: what is asked is another number of ranks than the recorded one.
     """
+    marks = [one.provenance.get("doubtful") for one in (workload, hardware)]
+    lines, points = (mark if isinstance(mark, list) else [] for mark in marks)
+    sizes = {
+        one["num_bytes"]: one["why"]
+        for one in points
+        if isinstance(one, dict) and type(one.get("num_bytes")) is int and isinstance(one.get("why"), str)
+    }
+    what = [f"{format_size(size)} {why}" for size, why in sizes.items()]
+    if len(sizes) > 1:
+        what = [f"{len(sizes)} of {len(hardware.all_reduce)} sizes, {format_sizes(sizes)}"]
+    differs = [
+        f"its {name} is {theirs}, and the job's {ours}"
+        for name, theirs, ours in _of_links(workload, hardware)
+        if None not in (theirs, ours) and theirs != ours and not (of_any_size and name.endswith("ranks"))
+    ]
     return (
         *doubts_about_step(hardware),
-        *(f"doubtful recording: {line}" for line in _listed(workload.provenance) if isinstance(line, str)),
-        *(f"doubtful link: {told}" for told in _about_link(workload, hardware, of_any_size)),
-        *_about_curve(hardware),
+        *(f"doubtful recording: {line}" for line in lines if isinstance(line, str)),
+        *([f"doubtful link: {'; '.join(differs)}. {_ANEW}"] if differs else []),
+        *(f"doubtful calibration: {one}; calibrate --again measures anew" for one in what),
     )
 
 
-def _about_link(workload: Workload, hardware: Hardware, of_any_size: bool) -> Iterator[str]:
-    """What the link is that does not train: between other devices, over another backend, of other ranks."""
+def doubts_about_step(hardware: Hardware) -> tuple[str, ...]:
+    """That a measured step of the job (``sim.own_step``, ``sim.anchor``) cannot have come from this link, and
+    which link would give it."""
+    said: list[str] = []
+    for name, step in (("own_step", "the job's own recorded step"), ("anchor", "the measured step")):
+        known: Any = hardware.spread.get(name)
+        if not isinstance(known, dict) or known.get("fits") is not False:
+            continue
+        told = f"{step} cannot come from it"
+        if known.get("why") in ("beyond", "bound") and {"factor", "value", "low", "high"} <= set(known):
+            value, low, high = (format_number(known[end], 4) for end in ("value", "low", "high"))
+            what = f"{known['factor']} {value}"
+            if known["factor"] == "curve":
+                what = f"one {value} times as slow as given"
+            told += f": it takes {what}, which is not within {low} to {high}"
+        elif known.get("error") is not None:
+            told += f"; its prediction is off by {format_percent(known['error'], sign=True)}"
+        if known.get("explained_by") is not None and known.get("factor") != "curve":
+            told += f"; a link that takes {format_number(known['explained_by'])} times as long would"
+        said.append(f"doubtful link: {told}. {_ANEW}")
+    return tuple(said)
+
+
+def _of_links(workload: Workload, hardware: Hardware) -> Iterator[tuple[str, object, object]]:
+    """What a link is told by, of ``hardware`` and of the job; None where it is not known."""
+    yield "number of ranks", measured_ranks(hardware), ranks_of_job(workload)
     roofline = workload.provenance.get("roofline")  # of an estimate the GPU that its times are of
     named = roofline.get("device") if isinstance(roofline, dict) else None
     trains = devices_of_job(workload) or ((named,) if isinstance(named, str) else ())
-    sides, measured = {_side(one) for one in trains} - {None}, measured_on(hardware)
-    if hardware.world_size > 1 and sides and measured is not None:
-        said = hardware.provenance.get("backend")
-        over = f" over {said}" if isinstance(said, str) else ""
-        some = " some gradients" if len(sides) > 1 else ""
-        ours, theirs = (_backend(one.provenance, trains[0]) for one in (workload, hardware))
-        if sides != {measured} and measured == "cpu":
-            yield (
-                f"it was measured{over} between tensors of the CPU, and the workload trains{some} on an "
-                f"accelerator; measure that one: nccl-tests on the same GPUs, then bucketsim import auto"
-            )
-        elif sides != {measured}:
-            yield (
-                f"it is one between accelerators{over}, and the workload trains{some} on the CPU; measure "
-                f"the CPU's with bucketsim calibrate"
-            )
-        elif None not in (ours, theirs) and ours != theirs:
-            told = f"it is one over {theirs}, and the job was recorded over {ours}"
-            yield f"{told}; measure the link as {ours} uses it"
-    recorded, ranks = ranks_of_job(workload), measured_ranks(hardware)
-    if not of_any_size and recorded not in (None, ranks):
-        has = "1 rank" if ranks == 1 else f"{ranks} ranks"
-        yield (
-            f"it is one of {has}, and the job was recorded on {recorded}; measure or compute one of "
-            f"{recorded}, or ask bucketsim scaling what other numbers of ranks take"
-        )
-
-
-def doubts_about_buckets(
-    workload: Workload, assignment: Assignment, hardware: Hardware | None = None
-) -> tuple[str, ...]:
-    """That buckets were made for a job of another number of ranks than that of ``hardware``, or, without it,
-    than the recorded job."""
-    made_for = None if assignment.made_for is None else assignment.made_for.world_size
-    ranks = ranks_of_job(workload) if hardware is None else hardware.world_size
-    if made_for is None or ranks in (None, made_for):
-        return ()
-    of = "the job was recorded on" if hardware is None else f"{hardware.name} has"
-    return (
-        f"doubtful assignment: it was made for {made_for} ranks, and {of} {ranks}; tune for that number of "
-        f"ranks, with hardware of as many",
-    )
-
-
-def missing_curve(hardware: Hardware, kind: str) -> str:
-    """That ``hardware`` has no curve of ``kind``, and what measures one on the devices that it is between."""
-    by = _MEASURED_BY.get(measured_on(hardware) or "", ", or ".join(_MEASURED_BY.values())).format(kind)
-    return f"hardware {hardware.name!r} has no {kind} curve; to measure it: {by}"
-
-
-def is_refuted(hardware: Hardware) -> bool:
-    """Whether a step of the job cannot have come from this link (``sim.own_step``, ``sim.anchor``)."""
-    return bool(doubts_about_step(hardware))
-
-
-def measured_on(hardware: Hardware) -> str | None:
-    """Between what the curve was measured or computed, ``cpu`` or ``accelerator``; None where not told."""
-    told = hardware.provenance
-    device = told.get("device_type", told.get("device"))
-    return _side(device) if isinstance(device, str) else _SIDES.get(_backend(told, "cuda") or "")
-
-
-def _side(device: str) -> str | None:
-    kind = device_type(device)
-    return None if kind == "meta" else "cpu" if kind == "cpu" else "accelerator"
+    sides = {_CPU if one == "cpu" else _ACCELERATOR for one in map(device_type, trains) if one != "meta"}
+    if hardware.world_size == 1 or not sides:
+        return
+    yield "device", _measured_on(hardware), " and ".join(sorted(sides))
+    if sides == {_measured_on(hardware)}:
+        ours = _backend(workload.provenance, trains[0])
+        yield "backend", _backend(hardware.provenance, trains[0]), ours
 
 
 def _backend(told: dict[str, Any], device: str) -> str | None:
@@ -111,46 +274,18 @@ def _backend(told: dict[str, Any], device: str) -> str | None:
     return "nccl" if over == "rccl" else over  # which torch calls nccl
 
 
-def doubts_about_step(hardware: Hardware) -> tuple[str, ...]:
-    """That a measured step of the job is not this link's, and which link would give it."""
-    said: list[str] = []
-    for name, told in (
-        ("own_step", "the job's own recorded step cannot come from it"),
-        ("anchor", "the measured step does not come from it"),
-    ):
-        known: Any = hardware.spread.get(name)
-        if not isinstance(known, dict) or known.get("fits") is not False:
-            continue
-        if known.get("why") in ("beyond", "bound") and {"factor", "value", "low", "high"} <= set(known):
-            factor, value = known["factor"], format_number(known["value"], 4)
-            what = f"one {value} times as slow as given" if factor == "curve" else f"{factor} {value}"
-            ends = f"{format_number(known['low'], 2)} to {format_number(known['high'], 2)}"
-            told = f"the measured step takes {what}, which is not within {ends}"
-        elif known.get("error") is not None:
-            told += f"; its prediction is off by {format_percent(known['error'], sign=True)}"
-        if (ratio := known.get("explained_by")) is not None and known.get("factor") != "curve":
-            told += f"; a link that takes {format_number(ratio)} times as long would"
-        said.append(f"doubtful link: {told}. Measure the link that trains")
-    return tuple(said)
+def _measured_on(hardware: Hardware) -> str | None:
+    """Between what the curve was measured or computed; None where not told."""
+    told = hardware.provenance
+    device = told.get("device_type", told.get("device"))
+    if not isinstance(device, str):
+        return _REDUCES_ON.get(_backend(told, "cuda") or "")
+    return _CPU if device_type(device) == "cpu" else _ACCELERATOR
 
 
-def _about_curve(hardware: Hardware) -> tuple[str, ...]:
-    """One sentence on all doubtful sizes of the curve; if there is one only, it says why."""
-    points = {
-        one["num_bytes"]: one["why"]
-        for one in _listed(hardware.provenance)
-        if isinstance(one, dict) and isinstance(one.get("num_bytes"), int) and isinstance(one.get("why"), str)
-    }
-    if not points:
-        return ()
-    what = f"{len(points)} of {len(hardware.all_reduce)} sizes, {format_sizes(points)}"
-    if len(points) == 1:
-        ((size, why),) = points.items()
-        what = f"{format_size(size)} {why}"
-    return (f"doubtful calibration: {what}; calibrate --again measures anew",)
-
-
-def _listed(provenance: dict[str, Any]) -> list[Any]:
-    """The entries of ``doubtful`` in a file's provenance, which may hold anything."""
-    found = provenance.get("doubtful")
-    return found if isinstance(found, list) else []
+def missing_curve(hardware: Hardware, kind: str) -> str:
+    """That ``hardware`` has no curve of ``kind``, and what measures one where it was measured."""
+    nccl_tests = f"{kind}_perf of nccl-tests, for bucketsim import auto beside the output of all_reduce_perf"
+    by = {_CPU: "bucketsim calibrate", _ACCELERATOR: nccl_tests}
+    told = by.get(_measured_on(hardware) or "", ", or ".join(by.values()))
+    return f"hardware {hardware.name!r} has no {kind} curve; to measure it: {told}"

@@ -9,8 +9,8 @@ from typing import Any
 from sim.errors import InputError
 from sim.nouns.checks import one_of
 from sim.nouns.collective import CollectiveKind
-from sim.nouns.hardware import CURVES, MAX_RANKS, Curve, CurvePoint, Hardware
-from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
+from sim.nouns.hardware import CURVES, MAX_RANKS, Curve, Hardware
+from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.units import divide_half_even
 
 LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6
@@ -99,35 +99,41 @@ def scale(
         InputError: a value beyond the range that it names.
     """
     for name, factor in (("bandwidth", bandwidth), ("latency", latency), ("backward", backward)):
-        check_factor(name, factor)
+        is_number = isinstance(factor, Real) and not isinstance(factor, bool)
+        if not is_number or not LEAST_FACTOR <= factor <= MOST_FACTOR:
+            raise InputError(f"{name}: a factor of {factor!r} is not legal; give a number 1e-6 to 1e6")
     if precision is not None:
         workload = narrowed(workload, precision)
     if backward != 1.0:
-        workload = _with_backward(workload, backward)
+        workload = workload.retimed(
+            lambda times: tuple(None if time is None else round(time * backward) for time in times),
+            backward_ns=round(workload.backward_ns * backward),
+        )
     changes: dict[str, Any] = {}
-    latencies, bandwidths = dict.fromkeys(CURVES, latency), dict.fromkeys(CURVES, bandwidth)
+    measured = hardware.world_size
+    ranks = measured if world_size is None else world_size
     if world_size is not None:
-        check_ranks(hardware.world_size, world_size)
-        changes["world_size"] = world_size
-        if world_size != hardware.world_size:  # a ring of n sends n-th parts, so other messages are small
-            changes["shared_connection"] = False
-            changes["provenance"] = {**hardware.provenance, _MEASURED_RANKS: measured_ranks(hardware)}
-        for name in CURVES:
-            hops, volume = ring_factors(name, hardware.world_size, world_size)
-            latencies[name] *= hops
-            bandwidths[name] /= volume
+        if isinstance(ranks, bool) or not isinstance(ranks, int) or not 2 <= ranks <= MAX_RANKS:
+            raise InputError(f"world_size: {ranks!r} is not legal; give an integer 2 to {MAX_RANKS}")
+        if measured == 1:
+            raise InputError(f"world_size: {ranks} is out of reach; the hardware was measured with one rank")
+    if ranks != measured:  # a ring of n sends n-th parts, so other messages are small
+        told = {**hardware.provenance, _MEASURED_RANKS: measured_ranks(hardware)}
+        changes = {"world_size": ranks, "shared_connection": False, "provenance": told}
     for name in CURVES:
-        curve = hardware.curve(name)
-        if curve is not None and (latencies[name], bandwidths[name]) != (1, 1):
-            changes[name] = _scale_curve(curve, latencies[name], bandwidths[name])
+        curve, (hops, volume) = hardware.curve(name), ring_factors(name, measured, ranks)
+        if curve is not None and (latency * hops, bandwidth / volume) != (1, 1):
+            least = min(point.duration_ns for point in curve)
+            changes[name] = tuple(
+                replace(
+                    point,
+                    duration_ns=round(
+                        least * (latency * hops) + (point.duration_ns - least) / (bandwidth / volume)
+                    ),
+                )
+                for point in curve
+            )
     return workload, replace(hardware, **changes) if changes else hardware
-
-
-def check_factor(name: str, factor: float) -> None:
-    """Raise ``InputError`` unless ``factor`` lies between 1e-6 and 1e6."""
-    is_number = isinstance(factor, Real) and not isinstance(factor, bool)
-    if not is_number or not LEAST_FACTOR <= factor <= MOST_FACTOR:
-        raise InputError(f"{name}: a factor of {factor!r} is not legal; give a number 1e-6 to 1e6")
 
 
 def measured_ranks(hardware: Hardware) -> int:
@@ -136,41 +142,14 @@ def measured_ranks(hardware: Hardware) -> int:
     return told if type(told) is int else hardware.world_size
 
 
-def check_ranks(measured: int, ranks: int) -> None:
-    """Raise ``InputError`` unless a curve of ``measured`` ranks can be taken to ``ranks``."""
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 2 <= ranks <= MAX_RANKS:
-        raise InputError(f"world_size: {ranks!r} is not legal; give an integer 2 to {MAX_RANKS}")
-    if measured == 1:
-        raise InputError(
-            f"world_size: {ranks} is out of reach; the hardware was measured with one rank, which "
-            "communicates nothing that could be scaled"
-        )
-
-
-def check_precision(workload: Workload, precision: str) -> None:
-    """Raise ``InputError`` unless the gradients of ``workload`` can be had in ``precision``."""
-    one_of("precision", precision, PRECISIONS)
-    for gradient in workload.gradients:
-        if gradient.dtype not in PRECISIONS:
-            raise InputError(
-                f"precision: {precision!r} is not legal here; gradient {gradient.index} ({gradient.name}) is "
-                f"{gradient.dtype}, and only {', '.join(PRECISIONS)} are cast"
-            )
-
-
 def ring_factors(collective: str, measured: int, ranks: int) -> tuple[float, float]:
     """Factors on (latency part, bandwidth part) of a curve from ``measured`` ranks to ``ranks``, in a ring.
 
     A ring all-reduce of S bytes on n ranks takes ``2 (n-1)`` hops and sends ``2 (n-1)/n S`` bytes over each
     wire; reduce-scatter and all-gather take half of both, a broadcast ``n-1`` hops and S bytes
-    (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002; the bus-bandwidth factors of nccl-tests'
-    PERFORMANCE.md). So from m ranks to n the latency part grows by ``(n-1)/(m-1)``, the bandwidth part of the
-    first three by ``(n-1)/n : (m-1)/m``, that of a broadcast not at all.
-
-    The law ends where collectives are no rings of equal wires: trees and halving for small ones, hierarchies
-    of NVLink and network, wires that ranks share, stragglers. Ready times, launches and copies stay as they
-    are. From 2 to 4 hosts on 1 Gbit/s wires the all-reduces that were measured lie within 5 % of it from
-    1 MiB up; smaller ones took up to five times as long, as four hosts shared two cores.
+    (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002). The law ends where collectives are no rings of
+    equal wires. From 2 to 4 hosts all-reduces that were measured lie within 5 % of it from 1 MiB up; smaller
+    ones took up to five times as long, as four hosts shared two cores.
     """
     if ranks == measured:
         return 1.0, 1.0
@@ -182,43 +161,23 @@ def ring_factors(collective: str, measured: int, ranks: int) -> tuple[float, flo
 def narrowed(workload: Workload, precision: str) -> Workload:
     """``workload`` with gradients of ``precision``, a torch dtype: as if the model's parameters had it.
 
-    Sizes follow the width of the dtype (elements x width): what DDP counts against its caps, what is copied
-    and what travels, ``wire_bytes`` too. Gradients of several dtypes become one run, as DDP keeps buckets
-    apart by dtype (A1.3). Compute does not change: recorded times are those of the recorded precision, with
-    the copies that they may contain (``ready_includes``), and buffers keep their dtype. The indices of a
-    sparse gradient are scaled with its values, which is too little.
+    Sizes follow the width of the dtype: what DDP counts against its caps, what is copied and what travels.
+    Compute does not change, with the copies that recorded times may contain, and buffers keep their dtype.
+    The indices of a sparse gradient are scaled with its values, which is too little.
+
+    Raises:
+        InputError: a dtype, or one of a gradient, that is not among ``PRECISIONS``.
     """
-    check_precision(workload, precision)
-    if all(gradient.dtype == precision for gradient in workload.gradients):
-        return workload
-    return replace(workload, gradients=tuple(_narrow(gradient, precision) for gradient in workload.gradients))
-
-
-def _narrow(gradient: Gradient, precision: str) -> Gradient:
-    new, old = DTYPE_BYTES[precision], DTYPE_BYTES[gradient.dtype]
-    wire = gradient.wire_bytes
-    return replace(
-        gradient,
-        dtype=precision,
-        num_bytes=divide_half_even(gradient.num_bytes * new, old),
-        wire_bytes=None if wire is None else divide_half_even(wire * new, old),
-    )
-
-
-def _with_backward(workload: Workload, factor: float) -> Workload:
-    return workload.retimed(
-        lambda times: tuple(None if time is None else round(time * factor) for time in times),
-        backward_ns=round(workload.backward_ns * factor),
-    )
-
-
-def _scale_curve(curve: Curve, latency: float, bandwidth: float) -> Curve:
-    """The smallest duration times ``latency``, and what lies above it over ``bandwidth``."""
-    least = min(point.duration_ns for point in curve)
-    return tuple(
-        CurvePoint(
-            num_bytes=point.num_bytes,
-            duration_ns=round(least * latency + (point.duration_ns - least) / bandwidth),
-        )
-        for point in curve
-    )
+    one_of("precision", precision, PRECISIONS)
+    made = []
+    for gradient in workload.gradients:
+        if gradient.dtype not in PRECISIONS:
+            raise InputError(
+                f"precision: {precision!r} is not legal here; gradient {gradient.index} ({gradient.name}) is "
+                f"{gradient.dtype}, and only {', '.join(PRECISIONS)} are cast"
+            )
+        new, old, wire = DTYPE_BYTES[precision], DTYPE_BYTES[gradient.dtype], gradient.wire_bytes
+        size = divide_half_even(gradient.num_bytes * new, old)
+        wire = None if wire is None else divide_half_even(wire * new, old)
+        made.append(replace(gradient, dtype=precision, num_bytes=size, wire_bytes=wire))
+    return workload if tuple(made) == workload.gradients else replace(workload, gradients=tuple(made))

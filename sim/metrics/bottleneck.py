@@ -8,7 +8,7 @@ from typing import NamedTuple, get_args
 
 import networkx
 
-from sim.costs.not_measured import not_measured
+from sim.costs.doubts import not_measured
 from sim.costs.service_time import service_ns
 from sim.metrics.intervals import intersection_length
 from sim.nouns.collective import Collective, CollectiveKind

@@ -3,8 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
-from sim.costs.doubts import doubts_about
-from sim.costs.own_costs import told_unmeasured
+from sim.costs.doubts import doubts_about, told_unmeasured
 from sim.metrics.bottleneck import find_bottleneck
 from sim.metrics.intervals import intersection_length, length, union
 from sim.nouns.report import Report

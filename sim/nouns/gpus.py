@@ -21,12 +21,14 @@ PRECISIONS = ("float64", "float32", "tf32", "float16", "bfloat16")
 class GpuSheet:
     """Peak rates of one device: dense matrix FLOP/s by precision, memory bytes per second.
 
-    ``flops`` has ``float32`` at least; a precision that is missing runs at ``float32``'s rate.
+    ``flops`` has ``float32`` at least; a precision that is missing runs at ``float32``'s rate. ``generation``
+    is NVIDIA's as NCCL tells them, where the device stands for others of it.
     """
 
     name: str
     flops: Mapping[str, float]
     bytes_per_s: float
+    generation: str = ""
 
     def __post_init__(self) -> None:
         for what, rate in (("device_bytes_per_s", self.bytes_per_s), ("device_flops", self.flops["float32"])):
@@ -44,6 +46,7 @@ GPUS = {
         name=row["name"],
         flops={precision: float(row[precision]) * 1e12 for precision in PRECISIONS if row[precision]},
         bytes_per_s=float(row["TB/s"]) * 1e12,
+        generation=row["generation"],
     )
     for row in _ROWS
 }

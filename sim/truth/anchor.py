@@ -10,8 +10,7 @@ from math import exp, log
 from statistics import median
 from typing import Any, Literal
 
-from sim.costs.doubts import doubts_about, doubts_about_step
-from sim.costs.own_costs import without_own_costs
+from sim.costs.doubts import doubts_about, doubts_about_step, without_own_costs
 from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.clock.arrays import Floats
-from sim.costs.not_measured import open_ranges
-from sim.costs.own_costs import UNMEASURED_COSTS
+from sim.costs.doubts import UNMEASURED_COSTS, open_ranges
 from sim.costs.service_time import tilt_ratio
 from sim.errors import InputError
 from sim.metrics.intervals import union

@@ -7,7 +7,7 @@ from statistics import median
 
 from sim.clusters.links import hardware_on
 from sim.clusters.machines import boxed_cluster
-from sim.costs.own_costs import told_unmeasured
+from sim.costs.doubts import told_unmeasured
 from sim.costs.service_time import scale
 from sim.errors import InputError
 from sim.metrics.intervals import difference_interval, median_interval

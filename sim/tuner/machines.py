@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.clock.arrays import Flags, Floats, Ints
-from sim.costs.not_measured import Guess, guesses, open_ranges, words_of
-from sim.costs.own_costs import FACTORS
+from sim.costs.doubts import FACTORS, Guess, guesses, open_ranges, words_of
 from sim.costs.service_time import service_ns, tilt_ratio
 from sim.errors import InputError
 from sim.nouns.hardware import COSTS, RATES, SLOWDOWNS, CurvePoint, Hardware

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 
-from sim.costs.doubts import doubts_about, is_refuted
-from sim.costs.own_costs import told_unmeasured
+from sim.costs.doubts import doubts_about, doubts_about_step, told_unmeasured
 from sim.metrics.bottleneck import critical_path
 from sim.metrics.step import summarize
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
@@ -116,7 +115,7 @@ def _recommend(problem: Problem, seed: int, draws: int) -> Recommendation:
     baseline = summarize(baseline_timeline)
     paired = Paired(draw(problem, draws, seed), default)
     best = default  # where nothing is known of the machine that trains
-    if not is_refuted(hardware):
+    if not doubts_about_step(hardware):
         best = choose(paired, {**families, against: default}, ANY_BUCKETS)
     reports = {ANY_BUCKETS: summarize(timeline)}
     if problem.in_use is None:

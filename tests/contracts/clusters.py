@@ -11,7 +11,6 @@ from functools import cache
 from typing import Any
 
 import sim
-from sim.costs.own_costs import with_memory_bandwidth
 from sim.errors import InputError
 from sim.nouns.gpus import find_gpu
 from sim.nouns.hardware import Hardware
@@ -104,8 +103,15 @@ class Cluster:
 def link(name: str, world_size: int, gpu: str) -> Hardware:
     """A link's curve as ``bucketsim import nccl-tests`` reads it, with the copies of a GPU's memory."""
     points = curve(figures("clusters")[name]["points"])
-    hardware = Hardware(name=name, world_size=world_size, all_reduce=points)
-    return with_memory_bandwidth(hardware, find_gpu(gpu).bytes_per_s)
+    memory = find_gpu(gpu).bytes_per_s  # which a copy passes twice, an addition three times
+    return Hardware(
+        name=name,
+        world_size=world_size,
+        all_reduce=points,
+        copy_in_bytes_per_s=memory / 2,
+        copy_out_bytes_per_s=memory / 2,
+        accumulate_bytes_per_s=memory / 3,
+    )
 
 
 @cache

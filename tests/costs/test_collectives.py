@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.costs.own_costs import told_unmeasured, with_measured, without_own_costs
+from sim.costs.doubts import told_unmeasured, with_measured, without_own_costs
 from sim.costs.service_time import all_reduce_ns, ring_factors, service_ns
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment

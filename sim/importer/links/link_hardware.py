@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from sim.costs.own_costs import with_own_costs
+from sim.costs.doubts import with_own_costs
 from sim.errors import InputError
 from sim.importer.imported import Imported, ImportOptions, Notes, count_of
 from sim.importer.links.tables import WORDS, LinkTable, Sample, read_tables
