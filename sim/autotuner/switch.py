@@ -29,7 +29,7 @@ from sim.errors import InputError, MachineError, NotModelledError
 from sim.recorder.clocks import is_captured
 from sim.recorder.live_recording import LiveRecording, record
 from sim.recorder.training_step import sparse_tables, trained
-from sim.recorder.watch import Watch, can_round_alike, ddp_log, forget
+from sim.recorder.watch import Watch, can_round_alike, ddp_log, taps
 from sim.units import MIB, format_size
 from sim.validator.ranks.reducer import fixed_reducer, missing_for_injection, observed_buckets
 
@@ -263,7 +263,7 @@ def recorded(ddp: DistributedDataParallel, switch: BucketSwitch, folder: Path) -
             yield recording
     finally:
         ddp._comm_hooks[:] = hooks
-        forget(ddp)
+        taps.pop(ddp, None)  # the Reducer that had the hook is gone
         switch.revert()
 
 

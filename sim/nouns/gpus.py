@@ -5,7 +5,6 @@ other names torch knows it. Sheets that state tensor rates "with sparsity" state
 """
 
 import csv
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -29,11 +28,6 @@ class GpuSheet:
     flops: Mapping[str, float]
     bytes_per_s: float
     generation: str = ""
-
-    def __post_init__(self) -> None:
-        for what, rate in (("device_bytes_per_s", self.bytes_per_s), ("device_flops", self.flops["float32"])):
-            if not 0 < rate < math.inf:
-                raise InputError(f"{what}: {rate} is not legal; give a rate above 0")
 
     def peak(self, precision: str) -> float:
         """Matrix FLOP/s at ``precision``."""
@@ -71,20 +65,12 @@ def find_gpu(name: str) -> GpuSheet:
     """
     if found := gpus_named([name]):
         return found[0]
-    raise InputError(
-        f"gpu: {name!r} is not in the table; it has: {', '.join(GPUS)}; or give device_flops and "
-        f"device_bytes_per_s"
-    )
+    raise InputError(f"gpu: {name!r} is not in the table; it has: {', '.join(GPUS)}")
 
 
 def gpus_named(names: Iterable[str]) -> list[GpuSheet]:
     """Those GPUs of the table that are among ``names``, as a log has its devices; others are left out."""
     return [GPUS[known] for known in dict.fromkeys(_KNOWN.get(_folded(name)) for name in names) if known]
-
-
-def custom_device(*, flops: float, bytes_per_s: float) -> GpuSheet:
-    """A device with one rate for all precisions."""
-    return GpuSheet(name="as given", flops={"float32": flops}, bytes_per_s=bytes_per_s)
 
 
 def typical_device() -> GpuSheet:

@@ -97,17 +97,15 @@ def find_device(name: str) -> torch.device:
     """A torch device from its name.
 
     Raises:
-        InputError: not a device, or one that is not recorded on (legal: ``cpu``, ``cuda``, ``cuda:N``).
+        InputError: none of ``cpu``, ``cuda``, ``cuda:N``.
         MachineError: this machine has no such GPU.
     """
-    try:
-        device = torch.device(name)
-    except (RuntimeError, TypeError) as error:
-        raise InputError(f"device: {name!r} is not legal; give cpu, cuda or cuda:N") from error
-    if device.type == "cpu":
+    kind, _, number = str(name).partition(":")
+    if name == "cpu":
         return torch.device("cpu")
-    if device.type != "cuda":
-        raise InputError(f"device: {name!r} is not recorded on; give cpu, cuda or cuda:N")
+    if kind != "cuda" or not (number or "0").isdecimal():
+        raise InputError(f"device: {name!r} is not legal; give cpu, cuda or cuda:N")
+    device = torch.device(name)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     index = torch.cuda.current_device() if count and device.index is None else device.index or 0
     if index >= count:

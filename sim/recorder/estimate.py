@@ -27,7 +27,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 
 from sim.errors import InputError, NotModelledError
 from sim.nouns.checks import at_least, one_of
-from sim.nouns.gpus import GpuSheet, custom_device, find_gpu, typical_device
+from sim.nouns.gpus import GpuSheet, find_gpu, typical_device
 from sim.nouns.recording import RecordedStep
 from sim.nouns.workload import Workload
 from sim.recorder.clocks import Clock
@@ -67,8 +67,6 @@ def estimate(
     optimizer_ns: int | None = None,
     step_ns: int | None = None,
     gpu: str | None = None,
-    device_flops: float | None = None,
-    device_bytes_per_s: float | None = None,
     dtype: str | None = None,
     autocast: str | None = None,
 ) -> Workload:
@@ -82,9 +80,7 @@ def estimate(
         forward_ns: None: by its work, in proportion to backward's.
         optimizer_ns: None: the bytes of a fused AdamW, in the same proportion.
         step_ns: a whole step without communication; what is not known of it is split by work.
-        gpu: a name of ``sim.nouns.gpus.GPUS``.
-        device_flops: matrix FLOP/s of another device, in every precision; with ``device_bytes_per_s``.
-        device_bytes_per_s: its memory bandwidth. Without any device, the table's mean ratio is used.
+        gpu: a name of ``sim.nouns.gpus.GPUS``. None: operators are weighed by the table's mean ratio.
         dtype: for the module and its floating inputs, as for ``record``.
         autocast: ``bfloat16`` or ``float16``: the forward runs under autocast.
 
@@ -101,13 +97,9 @@ def estimate(
         at_least(what, value, 0 if what == "optimizer_ns" else 1)
     if autocast is not None:
         one_of("autocast", autocast, AUTOCAST_DTYPES)
-    named = _device(gpu, device_flops, device_bytes_per_s)
-    if (backward_ns, step_ns, forward_ns, named) == (None, None, None, None):
-        raise InputError(
-            "backward_ns: nothing tells how long backward takes; give it, or step_ns, or a gpu (or "
-            "device_flops and device_bytes_per_s) to estimate it from"
-        )
-    device = typical_device() if named is None else named
+    if (backward_ns, step_ns, forward_ns, gpu) == (None, None, None, None):
+        raise InputError("backward_ns: nothing tells how long backward takes; give it, or step_ns, or a gpu")
+    device = typical_device() if gpu is None else find_gpu(gpu)
     if isinstance(factory, str):
         import_module_of(factory)  # what a module makes when it is imported stays real
         factory_spec, make = factory, partial(load_factory, factory, arguments=arguments)
@@ -153,17 +145,6 @@ def estimate(
             "backward lay between them (not of steps that wait for their host)",
         },
     )
-
-
-def _device(gpu: str | None, flops: float | None, bytes_per_s: float | None) -> GpuSheet | None:
-    """The device that was named, by its GPU or by its rates; None: none was."""
-    if (flops is None) != (bytes_per_s is None):
-        raise InputError("device_flops, device_bytes_per_s: give both or neither")
-    if flops is None or bytes_per_s is None:
-        return None if gpu is None else find_gpu(gpu)
-    if gpu is not None:
-        raise InputError(f"gpu: {gpu!r} and device_flops are both given; give one of them")
-    return custom_device(flops=flops, bytes_per_s=bytes_per_s)
 
 
 def _split_step(

@@ -1,9 +1,8 @@
 """``sim.record``: what a user's own training loop does, written down rank by rank while it runs.
 
-Cost, by ``traces/tools/bench/recording.py`` in processor time (one gloo rank, a noisy 2-core machine): 1 to
-3 us a parameter with its share of the line that is written, 0.13 ms a bucket at the full level, and 0.08 ms a
-bucket once the hook only reduces. A step of the bundled GPT, 250 ms with quartiles 5 to 7 ms apart, took 0.5
-to 3.5 ms more.
+Cost, by ``traces/tools/bench/recording.py`` in processor time (one gloo rank, 2 cores): 1 to 3 us a parameter
+with its share of the line that is written, 0.13 ms a bucket at the full level, and 0.08 ms a bucket once the
+hook only reduces. A step of the bundled GPT, 250 ms with quartiles 5 to 7 ms apart, took 0.5 to 3.5 ms more.
 """
 
 import errno
@@ -36,7 +35,7 @@ from sim.recorder.training_step import (
     surroundings,
     trained,
 )
-from sim.recorder.watch import CommHook, StepStamps, StepWatch, attach, ddp_log, tap_of
+from sim.recorder.watch import CommHook, StepStamps, StepWatch, attach, ddp_log, taps
 
 _SETTINGS = ("bucket_bytes_cap", *(name for name, one in ARGUMENTS.items() if one.metadata["recorded"]))
 _TIMES_ASKED_FOR_BUCKETS = 10
@@ -95,10 +94,7 @@ def record(
 
 
 class LiveRecording(StepWatch):
-    """A recording of ``ddp`` into the file ``path`` that is being made; ``sim.record`` hands it out.
-
-    It is entered once: who wants another asks ``sim.record`` again.
-    """
+    """A recording of ``ddp`` into the file ``path`` that is being made; ``sim.record`` hands it out."""
 
     def __init__(
         self,
@@ -223,7 +219,7 @@ def _header(
     ddp: DistributedDataParallel, named: list[tuple[str, nn.Parameter]], level: Any, every: int, clock: str
 ) -> RecordingHeader:
     """The first line of a rank's file."""
-    log, tap = ddp_log(ddp), tap_of(ddp)  # the hook of an earlier recording stays, whatever the level is
+    log, tap = ddp_log(ddp), taps.get(ddp)  # the hook of an earlier recording stays, whatever the level is
     sparse = {id(table.weight) for table in sparse_tables(ddp.module)}
     broadcasts = getattr(ddp, "forward_sync_buffers", getattr(ddp, "broadcast_buffers", True))  # A3.16
     return RecordingHeader(

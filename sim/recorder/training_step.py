@@ -3,9 +3,8 @@
 import os
 import platform
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from itertools import takewhile
 from typing import Any
 
@@ -64,13 +63,11 @@ class ModelStep:
     def update(self) -> None:
         """Let the optimizer apply the gradients that the parameters hold."""
         if not self._optimizers:
-            parts: dict[bool, list[nn.Parameter]] = {False: [], True: []}
-            for _, tensor in trained(self.model):
-                parts[tensor.grad is not None and tensor.grad.is_sparse].append(tensor)
-            kinds = {False: torch.optim.AdamW, True: torch.optim.SparseAdam}
-            self._optimizers = [
-                kinds[is_sparse](part, lr=_LEARNING_RATE) for is_sparse, part in parts.items() if part
-            ]
+            tensors = [tensor for _, tensor in trained(self.model)]
+            sparse = [one for one in tensors if one.grad is not None and one.grad.is_sparse]
+            dense = [one for one in tensors if one.grad is None or not one.grad.is_sparse]
+            for kind, part in ((torch.optim.AdamW, dense), (torch.optim.SparseAdam, sparse)):
+                self._optimizers += [kind(part, lr=_LEARNING_RATE)] if part else []
         for optimizer in self._optimizers:
             optimizer.step()
 
@@ -186,16 +183,12 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 def is_compiled(output: Any) -> bool:
     """Whether torch.compile made a backward that leads to one of these tensors."""
-    found = [tensor.grad_fn for tensor in tensors_in(output)]
-    seen = set(found)
-    while found:
-        if (node := found.pop()) is None:
-            continue
-        if node.name() == "CompiledFunctionBackward":
+    new = seen = {tensor.grad_fn for tensor in tensors_in(output) if tensor.grad_fn is not None}
+    while new:
+        if any(node.name() == "CompiledFunctionBackward" for node in new):
             return True
-        later = {after for after, _ in node.next_functions} - seen
-        seen |= later
-        found += later
+        new = {after for node in new for after, _ in node.next_functions if after is not None} - seen
+        seen = seen | new
     return False
 
 
@@ -213,11 +206,8 @@ _RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 
 def surroundings(device: torch.device) -> dict[str, Any]:
     """Date, versions and hardware, for a Workload's provenance."""
-    tool_version = None
-    with suppress(PackageNotFoundError):
-        tool_version = version("bucketsim")
     facts: dict[str, Any] = {
-        "tool_version": tool_version,
+        "tool_version": next((one.version for one in distributions(name="bucketsim")), None),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "torch": torch.__version__,
         "python": platform.python_version(),

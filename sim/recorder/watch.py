@@ -58,14 +58,13 @@ class OwnHook:
 class Watch:
     """Hooks on ``model`` and on its gradients until ``close``.
 
-    What they see is told to ``_after_forward`` (gradients enabled), ``_on_gradient`` and ``_after_backward``,
-    of which the last comes once more where a re-entrant checkpoint ran its part of backward as a task of its
-    own: the last one ends the backward.
+    ``_after_backward`` comes once more where a re-entrant checkpoint ran its part of backward as a task of
+    its own: the last one ends the backward.
     """
 
     def __init__(self, model: nn.Module, gradients: Sequence[tuple[int, nn.Parameter]]) -> None:
         self._model = model
-        self._gradients = gradients  # whose accumulation is told, with what they are called by
+        self._gradients = gradients  # whose accumulation is told, and by which number
         self._handles: list[Any] = []
         self._task: int | None = None  # of autograd, in which the end of backward was last asked for
 
@@ -88,14 +87,10 @@ class Watch:
 
     def _gradient_hook(self, index: int) -> Callable[[torch.Tensor], None]:
         """What runs when the gradient has been accumulated, ahead of the Reducer's hook (A3.2)."""
-
         on_gradient = self._on_gradient
 
         def hook(_: torch.Tensor) -> None:
-            if not on_gradient(index):
-                return
-            task = torch._C._current_graph_task_id()
-            if task != self._task:
+            if on_gradient(index) and (task := torch._C._current_graph_task_id()) != self._task:
                 # ahead of the Reducer's own callback, which it queues behind its last launch (A3.9)
                 self._task = task
                 _queue_callback(self._after_backward)
@@ -103,7 +98,7 @@ class Watch:
         return hook
 
     def _after_forward(self, output: Any) -> None:
-        """A forward ended."""
+        """A forward ended, gradients enabled."""
 
     def _on_gradient(self, index: int) -> bool:
         """A gradient has been accumulated; whether the end of its backward is to be told."""
@@ -156,7 +151,7 @@ class Tap:
         return None if self.wrapped is None else getattr(self.wrapped, "__qualname__", repr(self.wrapped))
 
 
-_taps: WeakKeyDictionary[DistributedDataParallel, Tap] = WeakKeyDictionary()
+taps: WeakKeyDictionary[DistributedDataParallel, Tap] = WeakKeyDictionary()
 
 
 def attach(
@@ -169,14 +164,12 @@ def attach(
             its all-reduce cannot be repeated to the bit (``gradient_as_bucket_view`` on a number of
             ranks that is no power of two, where each gradient is divided or multiplied by turns).
     """
-    tap = _taps.get(ddp)
-    if tap is not None:
+    if (tap := taps.get(ddp)) is not None:
         if wrap is not None and (wrap, wrap_state) != (tap.wrapped, tap.wrapped_state):
             has = tap.name or "its all-reduce"
             raise InputError(f"wrap: DDP can take one communication hook, and has {has}; leave wrap out")
         return tap
-    present = ddp_log(ddp).get("comm_hook")
-    if present is not None:
+    if (present := ddp_log(ddp).get("comm_hook")) is not None:
         raise InputError(
             f"ddp_model: it has the communication hook {present}, and DDP can take only one; give "
             f"level='light', or do not register it and give wrap=that hook, wrap_state=its state"
@@ -186,20 +179,15 @@ def attach(
             f"ddp_model: with gradient_as_bucket_view on {ddp.process_group.size()} ranks (no power of two) "
             f"a hook cannot round gradients as DDP itself does; give level='light'"
         )
-    if wrap is not None:
-        ddp._check_comm_hook(wrap)  # type: ignore[no-untyped-call]
-    tap = Tap(
-        group=ddp.process_group,
-        divides=_is_batched(ddp),
-        wrapped=wrap,
-        wrapped_state=wrap_state,
-        places=places,
-    )
+    group, divides = ddp.process_group, _is_batched(ddp)
+    tap = Tap(group=group, divides=divides, wrapped=wrap, wrapped_state=wrap_state, places=places)
     try:
+        if wrap is not None:
+            ddp._check_comm_hook(wrap)  # type: ignore[no-untyped-call]
         ddp.register_comm_hook(tap, recorded_all_reduce)
     except RuntimeError as error:
         raise InputError(f"ddp_model: DDP refuses a hook: {error}; give level='light'") from None
-    _taps[ddp] = tap
+    taps[ddp] = tap
     return tap
 
 
@@ -212,16 +200,6 @@ def can_round_alike(ddp: DistributedDataParallel) -> bool:
 
 def _is_batched(ddp: DistributedDataParallel) -> bool:
     return bool(getattr(ddp, "batched_grad_copy", False))
-
-
-def tap_of(ddp: DistributedDataParallel) -> Tap | None:
-    """The tap that ``ddp`` has, of this recording or an earlier one."""
-    return _taps.get(ddp)
-
-
-def forget(ddp: DistributedDataParallel) -> None:
-    """The Reducer that had the hook is gone, and the tap with it."""
-    _taps.pop(ddp, None)
 
 
 def recorded_all_reduce(state: Tap, bucket: GradBucket) -> Future:
@@ -329,46 +307,40 @@ class BackwardStamps:
 class StepStamps:
     """One optimizer step; ``start`` None: it is counted and not recorded.
 
-    ``optimizer_ends`` are those after backward: an optimizer that steps inside it has no end of its own.
+    ``optimizer_end`` comes after backward: an optimizer that steps inside it has no end of its own.
     """
 
     number: int
     start: Stamp
     started_at_ns: int = field(default_factory=time.time_ns)
     backwards: list[BackwardStamps] = field(default_factory=list)
-    optimizer_ends: list[Stamp] = field(default_factory=list)
+    optimizer_end: Stamp = None
     end: Stamp = None
     compiled: bool = False
 
     @property
     def last(self) -> Stamp:
         """The stamp that is made last, and so reached last."""
-        if self.optimizer_ends:
-            return self.optimizer_ends[-1]
-        return self.backwards[-1].sync_end if self.end is None else self.end
+        ends = (self.optimizer_end, self.end, self.backwards[-1].sync_end)
+        return next(end for end in ends if end is not None)
 
     def fired(self) -> list[int]:
         """Parameters in the order in which their hooks fired last, in the last backward."""
-        last: dict[int, int] = {index: place for place, (index, _) in enumerate(self.backwards[-1].firings)}
-        return sorted(last, key=last.__getitem__)
+        return list(dict.fromkeys(index for index, _ in reversed(self.backwards[-1].firings)))[::-1]
 
     def layout(self) -> list[list[int]] | None:
         """Buckets of the last synchronised backward, in launch order; None where none was seen."""
-        for backward in reversed(self.backwards):
-            if backward.buckets:
-                return [list(row.parameters) for row in backward.buckets]
-        return None
+        found = [backward.buckets for backward in self.backwards if backward.buckets]
+        return [list(row.parameters) for row in found[-1]] if found else None
 
     def recorded(self, clock: Clock, count: int) -> RecordedStep:
         """In ns, once all of it has been reached; ``count`` is the number of parameters."""
-        optimizer_ns = None
-        if self.optimizer_ends:
-            optimizer_ns = max(0, clock.between_ns(self.backwards[-1].sync_end, self.optimizer_ends[-1]))
+        after_ns = max(0, clock.between_ns(self.backwards[-1].sync_end, self.last))
         return RecordedStep(
             step=self.number,
             started_at_ns=self.started_at_ns,
             step_ns=clock.between_ns(self.start, self.last),
-            optimizer_ns=optimizer_ns,
+            optimizer_ns=None if self.optimizer_end is None else after_ns,
             backwards=tuple(backward.recorded(clock, self.start, count) for backward in self.backwards),
             compiled=self.compiled,
             aside=any(backward.is_aside for backward in self.backwards),
@@ -435,7 +407,7 @@ class StepWatch(Watch):
     def step(self) -> None:
         """End a step here: call it after ``optimizer.step()``, also where that step was skipped."""
         if self._step is not None:
-            if not self._step.optimizer_ends:
+            if self._step.optimizer_end is None:
                 self._step.end = self._clock.stamp()
             self._end_step()
 
@@ -522,27 +494,21 @@ class StepWatch(Watch):
         if backward.is_complete:
             self._step.backwards.append(backward)
 
-    @property
-    def optimizers(self) -> list[Optimizer]:
-        """Those that have stepped some of the parameters."""
-        return [optimizer for optimizer, owned in self._owned.items() if owned]
-
-    def _owns(self, optimizer: Optimizer) -> bool:
+    def _after_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
+        if self._step is None:
+            return
         owned = self._owned.get(optimizer)
         if owned is None:
-            parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
-            owned = self._owned[optimizer] = any(id(parameter) in self._members for parameter in parameters)
-        return owned
-
-    def _after_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
-        if self._step is None or not self._owns(optimizer):
+            mine = (id(one) in self._members for group in optimizer.param_groups for one in group["params"])
+            owned = self._owned[optimizer] = any(mine)
+        if not owned:
             return
         self._stepped = True
         if torch._C._current_graph_task_id() != -1:
             return  # it steps inside backward, whose end is still to come
         self._close_backward()
         if self._step.start is not None:
-            self._step.optimizer_ends.append(self._clock.stamp())
+            self._step.optimizer_end = self._clock.stamp()
 
     def _keep_step(self) -> None:
         """The step is over: keep its stamps until they can be read."""

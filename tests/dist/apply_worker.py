@@ -466,22 +466,24 @@ def refusals() -> None:
     )
     refused("NotModelledError: policy: 'zero1'", model, Assignment(policy="zero1", bucket_indices=((0,),)))
     refused(
-        "InputError: model: is wrapped in DistributedDataParallel already",
+        "InputError: model: is wrapped or sharded by DistributedDataParallel",
         DistributedDataParallel(linears(6, 3)),
         fitting,
     )
     refused(
-        "InputError: model: module '1' is wrapped in DistributedDataParallel",
+        "InputError: model: module '1' is wrapped or sharded by DistributedDataParallel",
         nn.Sequential(nn.Linear(6, 6), DistributedDataParallel(linears(6, 3))),
         fitting,
     )
     refused(
-        "InputError: model: is sharded by FullyShardedDataParallel",
+        "InputError: model: is wrapped or sharded by FullyShardedDataParallel",
         FullyShardedDataParallel(linears(6, 3), device_id=torch.device("cpu")),
         fitting,
     )
     refused(
-        r"InputError: model: is sharded by fully_shard .FSDP2", fully_shard(linears(6, 3), mesh=mesh), fitting
+        "InputError: model: is wrapped or sharded by FSDPModule",
+        fully_shard(linears(6, 3), mesh=mesh),
+        fitting,
     )
     refused(
         "InputError: model: parameter 'layers.0.weight' is a DTensor",

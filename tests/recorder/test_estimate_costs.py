@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from sim.nouns.gpus import GpuSheet, custom_device
+from sim.nouns.gpus import GpuSheet
 from sim.recorder.estimate import CountingMode, OperatorWork, stand_ins
 from tests.effort import tries
 
 aten = torch.ops.aten
-SLOW_MEMORY = custom_device(flops=1e30, bytes_per_s=1.0)
+SLOW_MEMORY = GpuSheet(name="slow memory", flops={"float32": 1e30}, bytes_per_s=1.0)
 SIZES = st.integers(1, 64)
 
 
@@ -47,7 +47,7 @@ def test_an_operator_takes_the_longer_of_both(m: int, k: int, n: int, flops: flo
         a, b = torch.empty(m, k), torch.empty(k, n)
         return lambda: a @ b
 
-    work = count(make, custom_device(flops=flops, bytes_per_s=rate))
+    work = count(make, GpuSheet(name="two rates", flops={"float32": flops}, bytes_per_s=rate))
     by_flops, by_bytes = 2 * m * n * k / flops, 4 * (m * k + k * n + m * n) / rate
     assert work.seconds == pytest.approx(max(by_flops, by_bytes))
 
