@@ -124,16 +124,10 @@ def test_files_are_made_for_reading(tmp_path: Path) -> None:
 # Writing
 
 
-class Unlucky(Exception):
-    pass
-
-
-@pytest.mark.parametrize("fails", ["write", "fsync", "replace"])
-@pytest.mark.parametrize(
-    "error", [OSError(28, "No space left on device"), Unlucky()], ids=["OSError", "other"]
-)
+@pytest.mark.parametrize("fails", ["fsync", "replace"])
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_failing_write_leaves_the_old_file_and_nothing_else(
-    fails: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fails: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole or not at all, whatever breaks and wherever."""
     target = tmp_path / "w.json"
@@ -142,36 +136,11 @@ def test_a_failing_write_leaves_the_old_file_and_nothing_else(
     def break_down(*_: object) -> None:
         raise error
 
-    if fails == "write":
-
-        def half(path: Path, mode: str, **options: Any) -> _Broken:
-            return _Broken(path.open(mode, **options), error)
-
-        monkeypatch.setattr(files, "open", half, raising=False)
-    else:
-        monkeypatch.setattr(os, fails, break_down)
-    expected = InputError if isinstance(error, OSError) else Unlucky
-    with pytest.raises(expected):
+    monkeypatch.setattr(os, fails, break_down)
+    with pytest.raises(InputError if isinstance(error, OSError) else KeyboardInterrupt):
         files.write_atomically(target, "new " * 1000)
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
-
-
-class _Broken:
-    """A stream that writes half and then fails."""
-
-    def __init__(self, stream: Any, error: Exception) -> None:
-        self.stream, self.error = stream, error
-
-    def __enter__(self) -> "_Broken":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stream.close()
-
-    def write(self, text: str) -> None:
-        self.stream.write(text[: len(text) // 2])
-        raise self.error
 
 
 def test_a_key_with_a_line_break_is_refused_in_one_line() -> None:
@@ -255,8 +224,6 @@ BAD: dict[str, Bad] = {
     ),
     # the workload
     "gradients empty": edit("workload", "gradients", [], "gradients: an empty list"),
-    "index twice": edit("workload", "gradients.0.index", 1, "index: 1", "twice"),
-    "index with a gap": edit("workload", "gradients.0.index", 7, "index 7", "0 to 3"),
     "unknown dtype": edit(
         "workload", "gradients.0.dtype", "float33", "gradients.0.dtype: 'float33'", "float32"
     ),
@@ -264,35 +231,19 @@ BAD: dict[str, Bad] = {
         "workload", "gradients.0.ready_ns", 40_000_001, "gradients.0.ready_ns: 40000001", "40000000"
     ),
     "text for int": edit("workload", "forward_ns", "1", "forward_ns: '1'", "integer"),
-    "order short": edit("workload", "ready_order", [3, 2, 1], "ready_order", "[0]", "4 gradients"),
-    "order against time": edit(
-        "workload", "ready_order", [0, 1, 2, 3], "ready_order: gradient 1", "30000000"
-    ),
     "unknown effect": edit("workload", "ready_includes", ["wire"], "ready_includes.0: 'wire'", "copy_in"),
     "shape against bytes": edit(
         "workload", "gradients.3.shape", [7], "gradients.3.num_bytes: ", "[7] of float32 are 28 bytes"
     ),
-    "band upside down": edit("workload", "band", [2.0, 1.0], "band: [2.0, 1.0]", "low <= high"),
     # the hardware
     "curve empty": edit("hardware", "all_reduce", [], "all_reduce: an empty list"),
     "curve falling in size": edit(
         "hardware", "all_reduce.2.num_bytes", 5, "all_reduce.2.num_bytes: 5", "ascend"
     ),
-    "rate of next to 0": edit(
-        "hardware", "copy_in_bytes_per_s", 1e-300, "copy_in_bytes_per_s: 1e-300", ">= 1"
-    ),
     "scatter of a number": edit("hardware", "spread", {"all_reduce": 7}, "spread.all_reduce: 7", "an object"),
     "min above median": scattered({"min_ns": 9, "median_ns": 8}, "min_ns: 9", "median_ns is 8"),
-    "scatter of words": edit(
-        "hardware",
-        "spread",
-        {"copy_in_slowdown": {"alone": {"min_ns": "x"}}},
-        "alone.min_ns: 'x'",
-        "a number",
-    ),
     "misspelt": edit("hardware", "comm_chanels", 2, "comm_chanels: unknown key"),
     # the assignment
-    "bucket empty": edit("assignment", "bucket_indices", [[3], [], [2, 1, 0]], "bucket_indices.1", "empty"),
     "unknown policy": edit("assignment", "policy", "best", "policy: 'best'", "ddp"),
     "sizes short": edit("assignment", "bucket_bytes", [1], "bucket_bytes: 1 sizes for 2 buckets"),
 }

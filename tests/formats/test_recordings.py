@@ -33,51 +33,32 @@ TIMES = st.integers(0, 10**12)
 
 
 def header(rank: int, **changes: Any) -> RecordingHeader:
-    world_size = changes.pop("world_size", 2)
-    plain = RecordingHeader(
-        rank=rank,
-        world_size=world_size,
-        level="full",
-        every=1,
-        torch="2.13.0",
-        backend="gloo",
-        device="cpu",
-        clock="host",
-        module="Net",
-        comm_hook=None,
-        ddp={"static_graph": False},
-        parameters=tuple(
-            RecordedParameter(name=f"p{index}", shape=(2, 2), dtype="float32", num_bytes=16, device="cpu")
-            for index in range(COUNT)
-        ),
+    said: dict[str, Any] = {
+        "level": "full",
+        "every": 1,
+        "torch": "2.13.0",
+        "backend": "gloo",
+        "device": "cpu",
+    }
+    said |= {"clock": "host", "module": "Net", "comm_hook": None, "ddp": {"static_graph": False}}
+    said["parameters"] = tuple(
+        RecordedParameter(name=f"p{index}", shape=(2, 2), dtype="float32", num_bytes=16, device="cpu")
+        for index in range(COUNT)
     )
-    return replace(plain, **changes)
+    return RecordingHeader(**{**said, "rank": rank, "world_size": 2, **changes})
 
 
 def backward(ready: tuple[int | None, ...], *, synchronised: bool = True, **changes: Any) -> RecordedBackward:
     end = max(time or 0 for time in ready) + 5
+    at = [max(ready[index] or 0 for index in bucket) for bucket in LAYOUT]
     buckets = tuple(
-        RecordedBucket(
-            index=place,
-            num_bytes=32,
-            ready_ns=(at := max(ready[index] or 0 for index in bucket)),
-            launch_ns=at + 2,
-            end_ns=at + 40,
-        )
-        for place, bucket in enumerate(LAYOUT)
+        RecordedBucket(index=place, num_bytes=32, ready_ns=ns, launch_ns=ns + 2, end_ns=ns + 40)
+        for place, ns in enumerate(at)
     )
-    plain = RecordedBackward(
-        synchronised=synchronised,
-        forwards=1,
-        started_ns=0,
-        forward_start_ns=10,
-        forward_end_ns=110,
-        backward_ns=end,
-        sync_end_ns=end + 50,
-        ready_ns=ready,
-        buckets=buckets if synchronised else (),
-    )
-    return replace(plain, **changes)
+    times: dict[str, Any] = {"started_ns": 0, "forward_start_ns": 10, "forward_end_ns": 110}
+    times |= {"backward_ns": end, "sync_end_ns": end + 50, "ready_ns": ready, "forwards": 1}
+    made = buckets if synchronised else ()
+    return RecordedBackward(**{**times, "synchronised": synchronised, "buckets": made, **changes})
 
 
 def step(number: int, *backwards: RecordedBackward, **changes: Any) -> RecordedStep:
@@ -216,18 +197,15 @@ def test_ready_times_are_medians_over_the_rank_with_the_longest_backward(rows: l
 
 
 def test_real_backwards_say_what_is_in_them_and_no_sync_ones_are_plain() -> None:
-    synchronised = workload_of(recording_of(rank_of(0, steady((400, 300, 200, 100)))))
+    ready, plain = (400, 300, 200, 100), (40, 30, 20, 10)
+    synchronised = workload_of(recording_of(rank_of(0, steady(ready))))
     assert synchronised.ready_includes == ("copy_in", "launch", "interference")
     assert synchronised.order() == (3, 2, 1, 0)
-    both = tuple(
-        step(number, backward((40, 30, 20, 10), synchronised=False), backward((400, 300, 200, 100)))
-        for number in range(1, 6)
-    )
-    plain = workload_of(recording_of(rank_of(0, both)))
-    assert plain.ready_includes == ()
-    assert [gradient.ready_ns for gradient in plain.gradients] == [40, 30, 20, 10]
-    assert plain.provenance["made_from"] == "3 no_sync backwards"
-    too_few = workload_of(recording_of(rank_of(0, (*both[:4], *steady((400, 300, 200, 100))[4:]))))
+    both = tuple(step(n, backward(plain, synchronised=False), backward(ready)) for n in range(1, 6))
+    made = workload_of(recording_of(rank_of(0, both)))
+    assert (made.ready_includes, made.provenance["made_from"]) == ((), "3 no_sync backwards")
+    assert tuple(gradient.ready_ns for gradient in made.gradients) == plain
+    too_few = workload_of(recording_of(rank_of(0, (*both[:4], *steady(ready)[4:]))))
     assert too_few.ready_includes == synchronised.ready_includes
 
 
@@ -265,34 +243,26 @@ def test_the_last_to_launch_is_not_the_host_that_runs_ahead(clock: str, ahead: i
     assert found == [2 * own, 2 * (20 - warmup - own)]  # of two buckets
 
 
+UNUSED = {"find_unused_parameters": True}
+
+
 @pytest.mark.parametrize(
-    ("layout", "ddp", "order"),
+    ("buckets", "fired", "ddp", "order"),
     [
-        (RecordedLayout(step=1, bucket_indices=((2, 3), (1, 0))), {}, (2, 3, 1, 0)),
-        (
-            RecordedLayout(step=1, bucket_indices=((2, 3), (0, 1))),
-            {"find_unused_parameters": True},
-            (3, 2, 1, 0),
-        ),
-        (
-            RecordedLayout(step=1, bucket_indices=((2, 3), (0, 1)), fired=(2, 3, 1, 0)),
-            {"find_unused_parameters": True},
-            (2, 3, 1, 0),
-        ),
-        (
-            RecordedLayout(step=1, bucket_indices=((2, 3), (1, 0))),
-            {"find_unused_parameters": True, "static_graph": True},
-            (2, 3, 1, 0),
-        ),
+        (((2, 3), (1, 0)), (), {}, (2, 3, 1, 0)),
+        (((2, 3), (0, 1)), (), UNUSED, (3, 2, 1, 0)),
+        (((2, 3), (0, 1)), (2, 3, 1, 0), UNUSED, (2, 3, 1, 0)),
+        (((2, 3), (1, 0)), (), {**UNUSED, "static_graph": True}, (2, 3, 1, 0)),
     ],
 )
 def test_gradients_that_are_ready_at_one_time_are_in_the_order_of_their_hooks(
-    layout: RecordedLayout, ddp: dict[str, Any], order: tuple[int, ...]
+    buckets: Any, fired: tuple[int, ...], ddp: dict[str, Any], order: tuple[int, ...]
 ) -> None:
-    tied = replace(rank_of(0, steady((200, 200, 100, 100)), ddp=ddp), layouts=(layout,))
-    assert workload_of(recording_of(tied)).order() == order
-    apart = replace(rank_of(0, steady((400, 300, 200, 100)), ddp=ddp), layouts=(layout,))
-    assert workload_of(recording_of(apart)).order() == (3, 2, 1, 0)
+    plain = RecordedLayout(step=1, bucket_indices=buckets)
+    layouts = (replace(plain, fired=fired) if fired else plain,)
+    for ready, expected in (((200, 200, 100, 100), order), ((400, 300, 200, 100), (3, 2, 1, 0))):
+        found = replace(rank_of(0, steady(ready), ddp=ddp), layouts=layouts)
+        assert workload_of(recording_of(found)).order() == expected
 
 
 def test_a_recording_of_serialised_work_is_doubtful() -> None:
@@ -318,10 +288,8 @@ def test_the_ranks_of_a_host_have_devices_of_their_own(tmp_path: Path, gpus: int
     folder = write(tmp_path / "run", tuple(rank_of(rank, steps, **on_gpus(rank, gpus)) for rank in range(16)))
     read = load_recording(folder)
     assert [rank.header.device for rank in read.ranks] == [f"cuda:{rank % gpus}" for rank in range(16)]
-    assert not read.missing_ranks
     followed = Follower(folder).refresh(60)
-    assert len(followed.ranks) == 16
-    assert followed.faults == ()
+    assert (len(followed.ranks), followed.faults, read.missing_ranks) == (16, (), ())
     told = workload_of(read).provenance
     assert (told["device_type"], told["backend"], told["world_size"]) == ("cuda", "nccl", 16)
 
@@ -342,18 +310,11 @@ def test_what_ranks_of_one_run_cannot_differ_in_is_named(tmp_path: Path, field: 
     assert f"{field}: rank 1" in followed.faults[0]
 
 
-@pytest.mark.parametrize(
-    ("said", "device", "backend"),
-    [
-        ("nccl", "cuda:3", "nccl"),
-        ("gloo", "cuda:3", "gloo"),
-        ("undefined", "cuda:3", "nccl"),
-        ("undefined", "cpu", "gloo"),
-        ("cpu:gloo,cuda:nccl", "cuda:3", "nccl"),
-        ("cpu:gloo,cuda:nccl", "cpu", "gloo"),
-        ("cuda:gloo", "cuda:0", "gloo"),
-        ("ucc", "cuda:0", "ucc"),
-    ],
-)
-def test_the_backend_is_that_of_the_device(said: str, device: str, backend: str) -> None:
-    assert backend_of(said, device) == backend
+def test_the_backend_is_that_of_the_device() -> None:
+    both = "cpu:gloo,cuda:nccl"
+    for said, device, backend in (
+        *(("nccl", "cuda:3", "nccl"), ("gloo", "cuda:3", "gloo"), ("undefined", "cuda:3", "nccl")),
+        *(("undefined", "cpu", "gloo"), (both, "cuda:3", "nccl"), (both, "cpu", "gloo")),
+        *(("cuda:gloo", "cuda:0", "gloo"), ("ucc", "cuda:0", "ucc")),
+    ):
+        assert backend_of(said, device) == backend

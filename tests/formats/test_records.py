@@ -35,26 +35,16 @@ def test_a_record_comes_back_as_it_went(
     workload: Workload, hardware: Hardware, measured: list[Measurement]
 ) -> None:
     """CONTRACT, Measurement: self-contained; in the order in which it was measured."""
-    with TemporaryDirectory() as folder:
-        _there_and_back(Path(folder) / "a" / "b", workload, hardware, measured)
-
-
-def _there_and_back(
-    folder: Path, workload: Workload, hardware: Hardware, measured: list[Measurement]
-) -> None:
-    records.start_record(folder, workload, hardware)
-    paths = [save_measurement(folder, number, one) for number, one in enumerate(measured)]
-    assert len(set(paths)) == len(measured)
-    back = records.load_record(folder)
-    assert (back.name, back.workload, back.hardware) == ("b", workload, hardware)
-    assert back.measurements == tuple(measured)
-    assert all(one.role == "candidate" for one in back.candidates)
-    assert records.find_records(folder.parents[1]) == [folder]
-    assert {path.name for path in folder.iterdir()} == {
-        "workload.json",
-        "hardware.json",
-        *(path.name for path in paths),
-    }
+    with TemporaryDirectory() as home:
+        folder = Path(home) / "a" / "b"
+        records.start_record(folder, workload, hardware)
+        paths = [save_measurement(folder, number, one) for number, one in enumerate(measured)]
+        back = records.load_record(folder)
+        assert (back.name, back.workload, back.hardware) == ("b", workload, hardware)
+        assert back.measurements == tuple(measured)
+        assert all(one.role == "candidate" for one in back.candidates)
+        assert records.find_records(home) == [folder]
+        assert set(folder.iterdir()) == {folder / "workload.json", folder / "hardware.json", *paths}
 
 
 @pytest.fixture
