@@ -42,8 +42,8 @@ def plain() -> nn.Module:
     return nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(DIMS)))
 
 
-def trained(model: nn.Module, optimizer: Any = None, before: Step | None = None, after: Any = None) -> Step:
-    """A step of training; ``after`` is called with the loss between backward and the optimizer."""
+def trained(model: nn.Module, optimizer: Any = None, before: Any = None, after: Any = None) -> Step:
+    """A step of training; ``after`` is called with model and loss between backward and the optimizer."""
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=1e-4)
     x = torch.ones(8, DIMS[0])
 
@@ -54,63 +54,60 @@ def trained(model: nn.Module, optimizer: Any = None, before: Step | None = None,
             before()
         loss.backward()
         if after is not None:
-            after(loss)
+            after(model, loss)
         optimizer.step()
 
     return step
 
 
-def replicated(case: str, rank: int) -> tuple[Step, DistributedDataParallel]:
+def _norm(model: nn.Module, loss: Tensor) -> None:
+    norms = [one.grad.norm() for one in model.parameters() if one.grad is not None]
+    dist.all_reduce(torch.stack(norms).norm())
+
+
+def _each(model: nn.Module, loss: Tensor) -> None:
+    for parameter in reversed(list(model.parameters())):
+        dist.all_reduce(parameter.grad)
+    dist.all_reduce(loss.detach())
+
+
+AFTER: dict[str, Any] = {
+    "loss": lambda model, loss: dist.all_reduce(loss.detach()),
+    "clip": lambda model, loss: nn.utils.clip_grad_norm_(model.parameters(), 1.0),
+    "norm": _norm,
+}
+
+
+def replicated(case: str) -> tuple[Step, DistributedDataParallel]:
     """DDP in several ways."""
-    options: dict[str, Any] = {"bucket_cap_mb": 25 if case == "default" else CAP_MB}
-    options["static_graph"] = case == "static"
-    options["find_unused_parameters"] = case == "unused"
-    options["gradient_as_bucket_view"] = case == "view"
     model = DistributedDataParallel(
-        Shuffled(case == "unused") if case in ("shuffled", "unused") else plain(), **options
+        Shuffled(case == "unused") if case in ("shuffled", "unused") else plain(),
+        bucket_cap_mb=25 if case == "default" else CAP_MB,
+        static_graph=case == "static",
+        find_unused_parameters=case == "unused",
+        gradient_as_bucket_view=case == "view",
     )
     if case == "hook":
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
         model.register_comm_hook(None, fp16_compress_hook)
+    optimizer = None
     if case == "zero":
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
-        zero = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.SGD, lr=1e-4)
-        return trained(model, zero), model
-    after: Any = None
-    before = None
-    if case == "loss":
-        after = lambda loss: dist.all_reduce(loss.detach())  # noqa: E731
-    if case == "loss-before":
-        before = lambda: dist.all_reduce(torch.ones(1))  # noqa: E731
-    if case == "clip":
-        after = lambda loss: nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # noqa: E731
-    if case == "norm":
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.SGD, lr=1e-4)
+    before = (lambda: dist.all_reduce(torch.ones(1))) if case == "loss-before" else None
+    step = trained(model, optimizer, before, AFTER.get(case))
 
-        def after(loss: Tensor) -> None:
-            norms = [parameter.grad.norm() for parameter in model.parameters() if parameter.grad is not None]
-            dist.all_reduce(torch.stack(norms).norm())
-
-    step = trained(model, before=before, after=after)
-    if case == "metrics":
-
-        def with_metrics() -> None:
-            step()
-            for _ in range(5):
-                dist.all_reduce(torch.ones(10))
-
-        return with_metrics, model
-    if case == "accumulation":
-        x = torch.ones(8, DIMS[0])
-
-        def accumulated() -> None:
+    def with_more() -> None:
+        if case == "accumulation":
             with model.no_sync():
-                model(x).sum().backward()
-            step()
+                model(torch.ones(8, DIMS[0])).sum().backward()
+        step()
+        for _ in range(5 if case == "metrics" else 0):
+            dist.all_reduce(torch.ones(10))
 
-        return accumulated, model
-    return step, model
+    return with_more, model
 
 
 def other(case: str, rank: int) -> Step:
@@ -118,35 +115,19 @@ def other(case: str, rank: int) -> Step:
     if case == "alone":
         return trained(plain())
     if case == "inference":
-        model, x = plain(), torch.ones(8, DIMS[0])
-
-        def infer() -> None:
-            with torch.no_grad():
-                model(x)
-
-        return infer
-    if case == "after-backward":
         model = plain()
-
-        def reduce(loss: Tensor) -> None:
-            for parameter in reversed(list(model.parameters())):
-                dist.all_reduce(parameter.grad)
-            dist.all_reduce(loss.detach())
-
-        return trained(model, after=reduce)
+        return torch.no_grad()(lambda: model(torch.ones(8, DIMS[0])))
+    if case == "after-backward":
+        return trained(plain(), after=_each)
     if case == "fsdp1":
         from torch.distributed.fsdp import FullyShardedDataParallel
         from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-        policy = ModuleWrapPolicy({nn.Linear})
-        return trained(
-            FullyShardedDataParallel(plain(), auto_wrap_policy=policy, device_id=torch.device("cpu"))
-        )
+        policy, device = ModuleWrapPolicy({nn.Linear}), torch.device("cpu")
+        return trained(FullyShardedDataParallel(plain(), auto_wrap_policy=policy, device_id=device))
     if case in ("fsdp2", "tensor"):
         return trained(_sharded(case))
-    if case == "pipeline":
-        return _pipeline(rank)
-    return _point_to_point(rank)
+    return _pipeline(rank) if case == "pipeline" else _point_to_point(rank)
 
 
 def _sharded(case: str) -> nn.Module:
@@ -231,7 +212,7 @@ def main() -> None:
         if case in OTHERS:
             step = other(case, rank)
         else:
-            step, ddp = replicated(case, rank)
+            step, ddp = replicated(case)
         for _ in range(3):
             step()
         trace = str(folder / f"{case}_{rank}.json")

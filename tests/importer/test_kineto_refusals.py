@@ -56,10 +56,6 @@ def added(trace: list[dict[str, Any]], name: str, count: int, inside: str, **arg
             )
 
 
-def test_the_trace_that_is_changed_is_taken_as_it_is(tmp_path: Path) -> None:
-    assert [row["num_elements"] for row in read(events(), tmp_path).buckets] == [65_792, 65_792]
-
-
 def operator(name: str) -> dict[str, Any]:
     return {"ph": "X", "cat": "cpu_op", "name": name, "tid": 100, "pid": 1, "ts": 10**12, "dur": 1}
 
@@ -124,19 +120,13 @@ def test_statistics_of_batch_norms_are_no_activations(tmp_path: Path) -> None:
 
 def test_several_models_in_turn_are_declined(tmp_path: Path) -> None:
     """A GAN: an optimizer's step lies between two backwards of one of the profiler's steps."""
-    for sizes in (2, 6):
-        job = replace(JOB, buckets=(1,) * sizes, shapes=((64, 64),) * sizes, gradient_ns=(50_000,) * sizes)
-        job = replace(job, transfer_ns=(90_000,) * sizes, micro_batches=2, synchronises="each")
-        trace = events(job=job)
-        assert len(read(trace, tmp_path).buckets) == sizes
-        steps = [event for event in trace if event["name"].startswith("ProfilerStep")]
-        forwards = [event for event in trace if event["name"] == "aten::linear"]
-        for step in steps:
-            inside = [one for one in forwards if step["ts"] < one["ts"] < step["ts"] + step["dur"]]
-            name = {"name": "Optimizer.step#Adam.step", "cat": "user_annotation"}
-            trace.append(inside[1] | name | {"ts": inside[1]["ts"] - 0.5, "dur": 0.1})
-        with pytest.raises(NotModelledError, match=r"step 1 has 2 backwards .* several models in turn"):
-            read(trace, tmp_path)
+    trace = events(job=replace(JOB, micro_batches=2, synchronises="each"))
+    assert len(read(trace, tmp_path).buckets) == 2
+    forwards = [event for event in trace if event["name"] == "aten::linear"]
+    name = {"name": "Optimizer.step#Adam.step", "cat": "user_annotation"}
+    trace += [one | name | {"ts": one["ts"] - 0.5, "dur": 0.1} for one in forwards[1::2]]
+    with pytest.raises(NotModelledError, match=r"step 1 has 2 backwards .* several models in turn"):
+        read(trace, tmp_path)
 
 
 def test_traces_without_a_backward_are_declined(tmp_path: Path) -> None:
@@ -212,17 +202,6 @@ def test_a_gpus_collectives_without_its_kernels_are_no_cpus(backend: str, tmp_pa
         event["name"] = event["name"].replace("nccl:", f"{backend}:")
     with pytest.raises(InputError, match=f"6 collectives of {backend}, and no kernel of a GPU"):
         read(named, tmp_path)
-
-
-@pytest.mark.parametrize("vendor", ["privateuse1", "musa", "xpu"])
-def test_a_device_that_writes_its_kernels_as_gpus_do_is_read(vendor: str, tmp_path: Path) -> None:
-    trace = events()
-    plain = read(trace, tmp_path)
-    for event in trace:
-        event["cat"] = event["cat"].replace("cuda_runtime", f"{vendor}_runtime")
-    found = read(trace, tmp_path)
-    assert found.steps == plain.steps
-    assert found.assumed == plain.assumed
 
 
 @pytest.mark.parametrize(

@@ -73,21 +73,6 @@ def test_layers_alike_on_the_cpu_are_no_micro_batches(shapes: list[tuple[int, ..
     assert workload.backward_ns == 110_000 * len(shapes) - 6_000
 
 
-@pytest.mark.parametrize("micro_batches", [2, 4])
-@pytest.mark.parametrize("names_forward", [True, False])
-@pytest.mark.parametrize("wrappers", [True, False])
-def test_micro_batches_that_all_reduce_are_no_tensor_parallelism(
-    micro_batches: int, names_forward: bool, wrappers: bool
-) -> None:
-    job = replace(STEP, micro_batches=micro_batches, synchronises="each")
-    found, truth = imported(job, Dialect(names_forward=names_forward, wrappers=wrappers))
-    assert [row["num_elements"] for row in found.buckets] == [10_100, 20_200, 60_300]
-    assert found.workload is not None
-    assert len(found.workload.gradients) == 6
-    assert found.workload.forward_ns == truth[0][0].backward_start_ns - truth[0][0].start_ns
-    assert not any("not modelled" in line for line in found.found)
-
-
 @pytest.mark.parametrize(("synchronises", "count"), [("each", 3), ("last", 1), ("none", 0)])
 def test_it_is_counted_how_many_micro_batches_were_reduced(
     synchronises: str, count: int, tmp_path: Path
@@ -98,18 +83,6 @@ def test_it_is_counted_how_many_micro_batches_were_reduced(
         assert (step.micro_batches, step.has_models) == (3, False)
         assert len(step.reductions) == (3 if count else 0)
         assert sum(one.role == "earlier" for one in step.collectives) == 3 * max(0, count - 1)
-
-
-@pytest.mark.parametrize("prefetch_ns", [0, 50_000, 900_000])
-def test_a_side_stream_that_works_ahead_begins_no_step(prefetch_ns: int) -> None:
-    job = replace(STEP, runs_ahead=True, prefetch_ns=prefetch_ns)
-    rows = imported(job, Dialect())[0].steps
-    alone = imported(replace(STEP, runs_ahead=True), Dialect())[0].steps
-    assert [row["sync_end_ns"] for row in rows] == [row["sync_end_ns"] for row in alone]
-    for row, plain in zip(rows[1:3], alone[1:3], strict=True):
-        assert row["forward_ns"] == plain["forward_ns"] == 1_000_000
-        assert abs(row["step_ns"] - plain["step_ns"]) < 10_000
-        assert row["step_ns"] > row["forward_ns"] + row["sync_end_ns"]
 
 
 @pytest.mark.parametrize("side_stream", [False, True])
@@ -161,31 +134,25 @@ def without(text: str, dropped: Callable[[dict[str, Any]], bool]) -> str:
     return json.dumps(trace)
 
 
-def test_a_first_step_that_the_trace_cuts_is_dropped(tmp_path: Path) -> None:
-    """In the midst of backward; the one that follows is whole."""
+@pytest.mark.parametrize("lost", ["the beginning", "the device's forward"])
+def test_a_step_without_its_forward_is_dropped(lost: str, tmp_path: Path) -> None:
+    """The trace begins in the midst of its backward, or has not what the device did before it."""
     job = replace(STEP, forward_ns=STEP.forward_ns[:2], offsets_ns=(0,))
-    text = build(job, Dialect(steps=False))[0][0]
-    accumulated = [
-        one for one in json.loads(text)["traceEvents"] if one["name"] == "torch::autograd::AccumulateGrad"
-    ]
+    text = build(job, Dialect(steps=lost != "the beginning"))[0][0]
+    events = json.loads(text)["traceEvents"]
+    third = [one["ts"] for one in events if one["name"] == "torch::autograd::AccumulateGrad"][2]
+    first = min(one["ts"] for one in events if one["name"].startswith("nccl"))
+
+    def is_lost(event: dict[str, Any]) -> bool:
+        begins = event["ts"] <= third + 1
+        return begins if lost == "the beginning" else event["cat"] == "kernel" and event["ts"] < first
+
     path = tmp_path / "trace.json"
-    path.write_text(without(text, lambda event: event["ts"] <= accumulated[2]["ts"] + 1))
+    path.write_text(without(text, is_lost))
     found = read_kineto([path], ImportOptions())
     (row,) = found.steps
-    assert row["forward_ns"] == 1_000_000
-    assert found.workload is not None
-    assert len(found.workload.gradients) == 6
+    assert (row["number"], row["forward_ns"]) == (1, 1_000_000)
     assert any("1 steps without their forward in the trace" in line for line in found.dropped)
-
-
-def test_a_step_whose_forward_the_device_lost_is_dropped(tmp_path: Path) -> None:
-    text = build(STEP, Dialect())[0][0]
-    first = min(event["ts"] for event in json.loads(text)["traceEvents"] if event["name"].startswith("nccl"))
-    path = tmp_path / "trace.json"
-    path.write_text(without(text, lambda event: event["cat"] == "kernel" and event["ts"] < first))
-    found = read_kineto([path], ImportOptions())
-    assert [row["number"] for row in found.steps] == [1, 2, 3]
-    assert {row["forward_ns"] for row in found.steps} == {1_000_000}
 
 
 def test_steps_that_nothing_tells_apart_are_refused(tmp_path: Path) -> None:
@@ -293,14 +260,6 @@ def read(folder: Path, change: Change = lambda rank, trace: None, dialect: Diale
     return read_kineto(paths, ImportOptions())
 
 
-def test_all_ranks_tell_transfers_and_who_came_last(tmp_path: Path) -> None:
-    found = read(tmp_path)
-    assert [point.duration_ns for point in found.hardware[0].all_reduce] == [400_000, 500_000, 600_000]
-    assert [row.came_last for row in found.ranks] == [0, found.ranks[0].collectives]
-    assert found.ranks[1].came_last
-    assert not any("WARNING" in line for line in found.assumed)
-
-
 @pytest.mark.parametrize("said", ["nccl", "undefined", "cpu:gloo,cuda:nccl"])
 def test_the_backend_is_the_one_of_gpus_however_the_group_was_made(tmp_path: Path, said: str) -> None:
     def named(rank: int, trace: dict[str, Any]) -> None:
@@ -329,32 +288,24 @@ def test_where_ranks_are_missing_there_are_bounds_and_no_last_comer(tmp_path: Pa
 
 
 def test_the_world_is_the_group_that_reduces(tmp_path: Path) -> None:
-    def pair_of_sixteen(rank: int, trace: dict[str, Any]) -> None:
-        trace["distributedInfo"]["world_size"] = 16
-        for event in trace["traceEvents"]:
-            if event["name"] == "record_param_comms":
-                event["args"]["Group size"] = 2
+    """A group has no more traces than ranks; clocks count from their traces' bases."""
 
-    found = read(tmp_path, pair_of_sixteen)
+    def group(size: int) -> Change:
+        def change(rank: int, trace: dict[str, Any]) -> None:
+            trace["distributedInfo"]["world_size"] = 16
+            trace["baseTimeNanoseconds"] = 7_000_000_000 * rank
+            for event in trace["traceEvents"]:
+                if event["name"] == "record_param_comms":
+                    event["args"]["Group size"] = size
+
+        return change
+
+    found = read(tmp_path, group(2))
     assert found.hardware[0].world_size == 2
     assert any("2 of the job's 16 ranks" in line for line in found.found)
-    assert found.ranks[1].came_last
-
-
-def test_the_rest_of_what_ranks_say_counts(tmp_path: Path) -> None:
-    """Clocks count from their traces' bases; a group has no more traces than ranks."""
-
-    def based(rank: int, trace: dict[str, Any]) -> None:
-        trace["baseTimeNanoseconds"] = 7_000_000_000 * rank
-
-    def alone(rank: int, trace: dict[str, Any]) -> None:
-        for event in trace["traceEvents"]:
-            if event["name"] == "record_param_comms":
-                event["args"]["Group size"] = 1
-
-    assert read(tmp_path, based).ranks[1].clock_offset_ns == 10_000_000_000
+    assert found.ranks[1].clock_offset_ns == 10_000_000_000
     with pytest.raises(InputError, match="reduced over 1 ranks, and there are 2 traces"):
-        read(tmp_path, alone)
+        read(tmp_path, group(1))
 
 
 def test_several_ranks_whose_steps_have_no_numbers_are_refused(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def beside(
 
 @settings(deadline=None, max_examples=tries(50))
 @given(
-    slowdown=st.floats(1.0, 3.0),
+    slowdown=st.floats(0.9, 3.0),
     steps=st.integers(4, 8),
     share=st.floats(0.3, 0.7),
     seed=st.integers(0, 2**32),
@@ -68,7 +68,7 @@ def test_the_slowdown_that_was_built_in_is_found(slowdown, steps, share, seed):
     alone = [random.Random(seed).randrange(10_000, 200_000) for _ in range(80)]
     found = find_interference(*beside(alone, slowdown, steps, share, seed))
     assert found is not None
-    assert found.slowdown == pytest.approx(slowdown, rel=1e-3)
+    assert found.slowdown == pytest.approx(max(1.0, slowdown), rel=1e-3)  # nothing speeds up
     assert found.quartiles == pytest.approx((slowdown,) * 3, rel=1e-3)
 
 
@@ -88,12 +88,6 @@ def test_few_short_or_other_kernels_tell_nothing(kernels: int, each_ns: int, cha
     if change == "half in a collective":
         busy = [(start + 10_000, end) for start, end in busy]
     assert find_interference(steps, busy) is None
-
-
-def test_a_faster_run_beside_a_collective_is_no_speed_up() -> None:
-    found = find_interference(*beside([50_000] * 100, 0.9, 6, 0.5, 1))
-    assert found is not None
-    assert found.slowdown == 1.0
 
 
 # What computation costs all-reduces, out of traces of a known truth; and the steps predicted from it.
@@ -124,15 +118,6 @@ def as_run(found: Traced) -> CandidateAgreement:
 
 def exposed_ns(found: Traced) -> int:
     return int(found.steps[0]["sync_end_ns"] - found.steps[0]["backward_ns"])
-
-
-@settings(deadline=None, max_examples=tries(20))
-@given(slowdown=st.floats(1.05, 2.0), jitter=st.lists(st.floats(0.9, 1.1), min_size=5, max_size=5))
-def test_a_slowdown_of_collectives_that_was_built_in_is_found(slowdown: float, jitter: list[float]) -> None:
-    job = replace(JOB, comm_slowdown=slowdown, transfer_factors=tuple(jitter))
-    found, _ = imported(job, Dialect())
-    (hardware,) = found.hardware
-    assert hardware.comm_slowdown == pytest.approx(slowdown, rel=max(jitter) / min(jitter) - 1 + 1e-3)
 
 
 @pytest.mark.parametrize("slowdown", [1.0, 1.3, 1.7])

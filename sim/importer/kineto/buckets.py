@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import prod
+from typing import Literal
 
 from sim.errors import InputError
 from sim.importer.kineto.steps import ASSUMED_DTYPE, Collective, SeenGradient, Step
@@ -178,11 +179,11 @@ def match_buckets(sizes: Sequence[int], gradients: Sequence[Gradient], ready: Se
     """The buckets of DDP that have these sizes: parameter indices, in launch order.
 
     Within each dtype and device a bucket is a run of the order walked, and buckets come in the order in which
-    they are closed, leftovers last (A1.3 to A1.5). Three walks are tried: ready order (A2.4), that from the
-    end (``DDP_SET_LAST_BUCKET_CAP``, A2.5) and parameter order (the constructor's buckets, A2.3). Where sizes
-    leave a choice (an empty tensor, equal sums of two dtypes), the cut that closes buckets early is taken. If
-    no walk fits, the model may have been wrapped in several parts: then a bucket of one part may lie between
-    the members of another's, in ready order.
+    they are closed, leftovers last (A1.3 to A1.5). Two walks are tried: ready order (A2.4) and, from its end,
+    parameter order (the constructor's buckets, A2.3). Where sizes leave a choice (an empty tensor, equal sums
+    of two dtypes), the cut that closes buckets early is taken. If no walk fits, the model may have been
+    wrapped in several parts: then a bucket of one part may lie between the members of another's, in ready
+    order.
 
     Args:
         sizes: bytes of each bucket in launch order, as parameters or as they travel; at least one.
@@ -194,16 +195,15 @@ def match_buckets(sizes: Sequence[int], gradients: Sequence[Gradient], ready: Se
     """
     count = len(gradients)
     walked = (*ready, *sorted(set(range(count)) - set(ready)))
-    walks = ((walked, 1, True), (walked[::-1], -1, True), (tuple(range(count)), -1, False))
     held, sent = tuple(one.num_bytes for one in gradients), tuple(one.on_wire for one in gradients)
     measures = [one for one in dict.fromkeys((held, sent)) if sum(one) == sum(sizes)]
-    for apart in (False, True):
+    for way in ("ready", "constructor", "apart"):
+        walk, direction = (range(count), -1) if way == "constructor" else (walked, 1)
         for measure in measures:
-            for walk, direction, in_order in walks[: 1 if apart else None]:
-                found = _search(sizes[::direction], gradients, walk, measure, in_order, apart)
-                if len(found) == len(sizes) and sum(map(len, found)) == count:
-                    return found[::direction]
-    furthest = _search(sizes, gradients, walked, held, True, False)
+            found = _search(sizes[::direction], gradients, walk, measure, way)
+            if len(found) == len(sizes) and sum(map(len, found)) == count:
+                return found[::direction]
+    furthest = _search(sizes, gradients, walked, held, "ready")
     if len(furthest) == len(sizes):
         return f"{count - sum(map(len, furthest))} gradients are in no bucket"
     return (
@@ -217,14 +217,13 @@ def _search(
     gradients: Sequence[Gradient],
     walk: Sequence[int],
     measure: Sequence[int],
-    in_order: bool,
-    apart: bool,
+    way: Literal["ready", "constructor", "apart"],
 ) -> Buckets:
     """The first complete cut that a search in depth finds, or else the one of most buckets.
 
-    ``in_order``: buckets are sorted by their last member and leftovers follow (A1.5); otherwise they are
-    sorted by their first (A1.6). ``apart``: a bucket may begin anywhere in what the buckets before it left,
-    and is launched when its last member is ready (A3.5).
+    Buckets of the constructor are sorted by their first member (A1.6), others by their last, and leftovers
+    follow (A1.5). Of parts wrapped ``apart`` a bucket may begin anywhere in what the buckets before it left:
+    it is launched when its last member is ready (A3.5).
     """
     runs = defaultdict[object, list[int]](list)  # of one dtype and device; a sparse one is alone (A1.2)
     for index in walk:
@@ -248,14 +247,14 @@ def _search(
         closed, leftovers = list[_Cut](), list[_Cut]()
         for number, run in enumerate(left):
             sums = list(accumulate((measure[index] for index in run), initial=0))
-            for start in range(len(run) if apart else min(1, len(run))):
+            for start in range(len(run) if way == "apart" else min(1, len(run))):
                 cuts += 1
                 goal = sums[start] + sizes[len(buckets)]
                 for end in range(bisect_left(sums, goal, start + 1), bisect_right(sums, goal, start + 1)):
-                    place = places[run[end - 1 if in_order else start]]
+                    place = places[run[start if way == "constructor" else end - 1]]
                     is_leftover = is_over or place < last
-                    is_end = in_order and end == len(run) and not gradients[run[0]].sparse
-                    if is_leftover and (apart or not is_end):
+                    is_end = way == "ready" and end == len(run) and not gradients[run[0]].sparse
+                    if is_leftover and not is_end:
                         continue
                     rest = (*left[:number], run[:start] + run[end:], *left[number + 1 :])
                     cut = (rest, (*buckets, run[start:end]), max(place, last), is_leftover)
