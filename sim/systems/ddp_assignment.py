@@ -75,7 +75,7 @@ def ddp_limits(kwargs: Mapping[str, Any]) -> list[int]:
         return default if cap_mb is None else [cap_bytes(cap_mb)]
     if not caps_mb:
         raise InputError("bucket_cap_mb_list: an empty list is not legal; give at least one cap")
-    if cap_mb is not None:
+    if cap_mb is not None or "first_bucket_mb" in kwargs:
         raise InputError("bucket_cap_mb_list: give it alone, without bucket_cap_mb or first_bucket_mb")
     return [cap_bytes(cap) for cap in caps_mb]
 
@@ -159,10 +159,8 @@ def check_used(workload: Workload, switches: Switches) -> None:
         elif unused and gradient.sparse:
             why = "is sparse and never ready; DDP stops with 'Expected sparse gradient to be defined'"
         elif gradient.uses > 1 and not switches.static_graph:
-            why = (
-                f"becomes ready {gradient.uses} times in one backward; DDP without static_graph raises "
-                f"'marked ready twice' (A8.5)"
-            )
+            why = f"becomes ready {gradient.uses} times in one backward; DDP without static_graph raises "
+            why += "'marked ready twice' (A8.5)"
         if why:
             raise NotModelledError(f"{workload.label(gradient)} {why}")
     check_backward(workload)
@@ -190,12 +188,10 @@ def assign(
         caps["bucket_cap_mb"] = 0
     elif policy == "single":
         caps["bucket_cap_mb"] = -(-workload.total_bytes // MIB) + 1
-    if (first_mb := caps.pop("first_bucket_mb", None)) is not None:
-        if "bucket_cap_mb_list" in caps:
-            raise InputError("bucket_cap_mb_list: give it alone, without bucket_cap_mb or first_bucket_mb")
-        limits = [cap_bytes(first_mb), ddp_limits(caps)[-1]]
-        caps = {"bucket_cap_mb_list": [limit / MIB for limit in limits]}
     limits = ddp_limits(caps)
+    if (first_mb := caps.pop("first_bucket_mb", None)) is not None:
+        limits = [cap_bytes(first_mb), limits[-1]]
+        caps = {"bucket_cap_mb_list": [limit / MIB for limit in limits]}
     proposed = Assignment(
         policy=policy,
         bucket_indices=((0,),),

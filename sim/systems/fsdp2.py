@@ -236,58 +236,49 @@ class Fsdp2Plan(Plan):
 
     def lines(self) -> str:
         """Python that wraps ``model``: each unit, then the root."""
-        settings = self.settings
-        units = [unit.name.split("+") for unit in self.units if unit.name]
-        arguments, lines = "", ["from torch.distributed.fsdp import fully_shard"]
+        settings, torch = self.settings, ".".join(map(str, FSDP2_SINCE))
         dtypes = {"param_dtype": settings.param_dtype, "reduce_dtype": settings.reduce_dtype}
-        if any(dtypes.values()):
-            told = ", ".join(f"{name}=torch.{dtype}" for name, dtype in dtypes.items() if dtype)
-            lines = ["import torch", *lines, "from torch.distributed.fsdp import MixedPrecisionPolicy", ""]
-            lines.append(f"mp_policy = MixedPrecisionPolicy({told})")
-            arguments = ", mp_policy=mp_policy"
-        if settings.replicas > 1:
-            lines = ["import torch.distributed as dist", *lines]
-            lines += [
-                "from torch.distributed.device_mesh import init_device_mesh",
-                "",
-                f"shape = ({settings.replicas}, dist.get_world_size() // {settings.replicas})",
-                'mesh = init_device_mesh("cuda", shape, mesh_dim_names=("replicate", "shard"))',
-            ]
-            arguments += ", mesh=mesh"
+        policy = ", ".join(f"{name}=torch.{dtype}" for name, dtype in dtypes.items() if dtype)
+        units = [unit.name.split("+") for unit in self.units if unit.name]
         own = "" if settings.reshard_after_forward else ", reshard_after_forward=False"
-        lines.append("")
-        if units:
-            lines += [
-                f"units = {units!r}",
-                "wrapped = []",
-                "for names in units:",
-                "    modules = [model.get_submodule(name) for name in names]",
-                f"    fully_shard(modules if len(modules) > 1 else modules[0]{own}{arguments})",
-                "    wrapped.append(modules[0])",
-            ]
-        lines.append(f"fully_shard(model{arguments})")
-        for kind, ahead, order in (
-            ("forward", settings.forward_prefetch, "wrapped"),
-            ("backward", settings.backward_prefetch, "wrapped[::-1]"),
-        ):
-            if ahead and units:
-                lines += [
-                    f"order = {order}",
-                    "for place, module in enumerate(order):",
-                    f"    module.set_modules_to_{kind}_prefetch(order[place + 1 : place + {1 + ahead}])",
-                ]
-                if kind == "backward":
-                    lines.append(f"model.set_modules_to_backward_prefetch(order[:{ahead}])")
-        if settings.accumulation_steps > 1:
-            lines.append(
-                f"# model.set_requires_gradient_sync(False) in all but the last of "
-                f"{settings.accumulation_steps} micro-batches"
-            )
-        title = (
-            f"# bucketsim: {len(self.buckets)} unit(s) for {self.workload.name!r}; "
-            f"torch {'.'.join(map(str, FSDP2_SINCE))} or newer"
+        more = ", mp_policy=mp_policy" * bool(policy) + ", mesh=mesh" * (settings.replicas > 1)
+        text = (
+            f"# bucketsim: {len(self.buckets)} unit(s) for {self.workload.name!r}; torch {torch} or newer\n"
         )
-        return "\n".join([title, *lines]) + "\n"
+        text += "import torch.distributed as dist\n" * (settings.replicas > 1)
+        text += "import torch\n" * bool(policy) + "from torch.distributed.fsdp import fully_shard\n"
+        if policy:
+            text += "from torch.distributed.fsdp import MixedPrecisionPolicy\n\n"
+            text += f"mp_policy = MixedPrecisionPolicy({policy})\n"
+        if settings.replicas > 1:
+            text += f"""from torch.distributed.device_mesh import init_device_mesh
+
+shape = ({settings.replicas}, dist.get_world_size() // {settings.replicas})
+mesh = init_device_mesh("cuda", shape, mesh_dim_names=("replicate", "shard"))
+"""
+        text += "\n"
+        if units:
+            text += f"""units = {units!r}
+wrapped = []
+for names in units:
+    modules = [model.get_submodule(name) for name in names]
+    fully_shard(modules if len(modules) > 1 else modules[0]{own}{more})
+    wrapped.append(modules[0])
+"""
+        text += f"fully_shard(model{more})\n"
+        ahead = {"forward": settings.forward_prefetch, "backward": settings.backward_prefetch}
+        for kind, count in ahead.items() if units else ():
+            if count:
+                text += f"""order = wrapped{"[::-1]" * (kind == "backward")}
+for place, module in enumerate(order):
+    module.set_modules_to_{kind}_prefetch(order[place + 1 : place + {1 + count}])
+"""
+        if settings.backward_prefetch and units:
+            text += f"model.set_modules_to_backward_prefetch(order[:{settings.backward_prefetch}])\n"
+        if settings.accumulation_steps > 1:
+            text += "# model.set_requires_gradient_sync(False) in all but the last of "
+            text += f"{settings.accumulation_steps} micro-batches\n"
+        return text
 
 
 class _MicroBatch(StepWriter[Fsdp2Plan]):

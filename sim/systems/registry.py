@@ -8,11 +8,13 @@ iterations, without their times.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 from sim.clock.program import Program
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.nouns.assignment import DDP_POLICIES, Assignment, assigned
+from sim.nouns.checks import Legal
 from sim.nouns.collective import Collective, Event, ExplainedIteration, Explanation
 from sim.nouns.hardware import CURVES, CurvePoint, Hardware
 from sim.nouns.timeline import Iteration, Timeline
@@ -70,8 +72,7 @@ def assign(
         InputError: an argument is not legal.
         NotModelledError: a policy or switch that is not modelled.
     """
-    is_number = isinstance(iteration, int) and not isinstance(iteration, bool) and iteration >= 1
-    if iteration != "steady" and not is_number:
+    if iteration != "steady" and not Legal(kind=int, least=1).holds(iteration):
         raise InputError(f"iteration: {iteration!r} is not legal; give 'steady', 1, 2 or 3")
     if policy not in SYSTEMS:
         raise NotModelledError(f"policy: {policy!r} is not modelled; give one of {', '.join(POLICIES)}")
@@ -135,24 +136,21 @@ def explain(
     Raises:
         InputError: an argument is not legal. NotModelledError: a policy or switch that is not modelled.
     """
-    hardware = _without_times(world_size)
-    told = []
-    first = assign(workload, policy, iteration=1, **options)
-    is_number = isinstance(iterations, int) and not isinstance(iterations, bool)
-    if not is_number or not 1 <= iterations <= MAX_ITERATIONS:
-        raise InputError(f"iterations: {iterations} is not legal; give an integer 1 to {MAX_ITERATIONS}")
+    Legal(kind=int, least=1, most=MAX_ITERATIONS).take("iterations", iterations)
+    # Hardware on which everything can be sent and nothing takes time.
+    curves: dict[str, Any] = dict.fromkeys(CURVES, (CurvePoint(num_bytes=0, duration_ns=0),))
+    hardware, told = Hardware(name="without times", world_size=world_size, **curves), []
     for number in range(1, iterations + 1):
         assignment = assign(workload, policy, iteration=number, **options)
+        if number == 1:
+            construction = plan(workload, assignment, world_size).construct()
         programs = write(workload, hardware, assignment, number)
+        sent = (_events(workload, each.collectives, place) for place, each in enumerate(programs, start=1))
         told.append(
             ExplainedIteration(
                 iteration=number,
                 bucket_indices=assignment.bucket_indices,
-                events=tuple(
-                    event
-                    for micro_batch, program in enumerate(programs, start=1)
-                    for event in _events(workload, program.collectives, micro_batch)
-                ),
+                events=tuple(chain.from_iterable(sent)),
                 notes=tuple(dict.fromkeys(note for program in programs for note in program.notes)),
             )
         )
@@ -161,7 +159,7 @@ def explain(
         workload=workload.name,
         world_size=world_size,
         options={name: value for name, value in options.items() if value is not None},
-        construction=tuple(_events(workload, plan(workload, first, world_size).construct(), 1)),
+        construction=tuple(_events(workload, construction, 1)),
         iterations=tuple(told),
         provenance={"source": "sim.explain", "workload": workload.name},
     )
@@ -181,9 +179,3 @@ def _events(workload: Workload, collectives: Iterable[Collective], micro_batch: 
         name = None if one.gradient is None else workload.gradients[one.gradient].name
         facts = {fact: getattr(one, fact) for fact in _FACTS}
         yield Event(micro_batch=micro_batch, name=name, **facts)
-
-
-def _without_times(world_size: int) -> Hardware:
-    """Hardware on which everything can be sent and nothing takes time."""
-    curves: dict[str, Any] = dict.fromkeys(CURVES, (CurvePoint(num_bytes=0, duration_ns=0),))
-    return Hardware(name="without times", world_size=world_size, **curves)

@@ -59,7 +59,8 @@ def simulate(
     outcomes, _ = _play_step(ranks, engine)
     batches: list[Timeline] = []
     for number, outcome in enumerate(outcomes):
-        if number and outcome is outcomes[number - 1] and number < len(programs) - 1:
+        is_last = number == len(programs) - 1
+        if number and outcome is outcomes[number - 1] and not is_last:
             batches.append(batches[-1])  # alike micro-batches are one
             continue
         timeline = make_timeline(
@@ -67,7 +68,7 @@ def simulate(
             hardware,
             assignment,
             outcome,
-            earlier=tuple(batches) if number == len(programs) - 1 else (),
+            earlier=tuple(batches) if is_last else (),
             engine=engine,
             iteration=iteration,
             slowest=slowest,

@@ -224,11 +224,11 @@ class StepWriter(Generic[P]):
 
     def program(self, around_for: str = "parameters", machine: Machine | None = None, **more: Any) -> Program:
         """What was written, and what is to be said of it; ``more`` are fields of ``Program``."""
+        lacks = f"are not counted: hardware {self.hardware.name!r} has no"
+        counted = ((*key, count) for key, count in self._uncounted.items() if count)
         uncounted = [
-            f"{count} {kind.replace('_', '-')}(s) of {purpose} are not counted: hardware "
-            f"{self.hardware.name!r} has no {kind} curve"
-            for (kind, purpose), count in self._uncounted.items()
-            if count
+            f"{count} {kind.replace('_', '-')}(s) of {purpose} {lacks} {kind} curve"
+            for kind, purpose, count in counted
         ]
         return Program(
             lane=tuple(self.lane),
@@ -307,6 +307,7 @@ def check_gradients(workload: Workload, whose: str, decides: str, twice: str) ->
     """
     device = workload.gradients[0].device
     for one in workload.gradients:
+        elsewhere = f"is on {one.device or 'no device'}, others on {device or 'no device'}"
         for is_so, why in (
             (one.sparse, f"is sparse; {whose} takes dense gradients"),
             (one.uses > 1, f"becomes ready {one.uses} times in one backward; {twice}"),
@@ -315,11 +316,7 @@ def check_gradients(workload: Workload, whose: str, decides: str, twice: str) ->
                 one.on_wire != one.num_bytes,
                 f"has wire_bytes {one.on_wire}; what {whose} sends follows from num_bytes and {decides}",
             ),
-            (
-                one.device != device,
-                f"is on {one.device or 'no device'}, others on {device or 'no device'}; those of {whose} are "
-                f"all on one device",
-            ),
+            (one.device != device, f"{elsewhere}; those of {whose} are all on one device"),
         ):
             if is_so:
                 raise NotModelledError(f"{workload.label(one)} {why}")

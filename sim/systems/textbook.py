@@ -197,30 +197,21 @@ def early_launches(workload: Workload, assignment: Assignment) -> tuple[EarlyLau
 
     Ready times are those of the workload; among gradients ready in the same ns its ready order decides.
     """
-    gradients = workload.gradients
     place = {index: number for number, index in enumerate(workload.order())}
     found = []
     for number, bucket in enumerate(assignment.bucket_indices):
-        hooked = gradients[bucket[-1]]
-        late = tuple(
-            LateGradient(
-                index=index,
-                name=gradients[index].name,
-                late_ns=(gradients[index].ready_ns or 0) - (hooked.ready_ns or 0),
+        hooked = workload.gradients[bucket[-1]]
+        behind, is_sent = place.get(hooked.index, len(place)), hooked.ready_ns is not None
+        late = []
+        for one in (workload.gradients[index] for index in bucket if place.get(index, -1) > behind):
+            late_ns = (one.ready_ns or 0) - (hooked.ready_ns or 0)
+            late.append(LateGradient(index=one.index, name=one.name, late_ns=late_ns))
+        if late or not is_sent:
+            whose, name = hooked.index, hooked.name
+            early = EarlyLaunch(
+                bucket=number, hooked=whose, hooked_name=name, late=tuple(late), is_sent=is_sent
             )
-            for index in bucket
-            if hooked.index in place and place[index] > place[hooked.index]
-        )
-        if late or hooked.ready_ns is None:
-            found.append(
-                EarlyLaunch(
-                    bucket=number,
-                    hooked=hooked.index,
-                    hooked_name=hooked.name,
-                    late=late,
-                    is_sent=hooked.ready_ns is not None,
-                )
-            )
+            found.append(early)
     return tuple(found)
 
 

@@ -190,11 +190,6 @@ def plan_flushes(workload: Workload, settings: ZeroSettings) -> tuple[Flush, ...
     return (*flushes, Flush(tuple(members), None)) if members else tuple(flushes)
 
 
-def elements_of(parts: Iterable[Slice]) -> int:
-    """Elements of all of these parts."""
-    return sum(part.elements for part in parts)
-
-
 def _most(parts: Iterable[Slice]) -> int:
     """Elements of the owner that has most of them: what the busiest does, as the others wait for it."""
     owned: Counter[int] = Counter()
@@ -216,34 +211,26 @@ def plan(workload: Workload, assignment: Assignment, world_size: int | None) -> 
     policy, stage = assignment.policy, STAGES[assignment.policy]
     dtype = workload.gradients[0].dtype
     settings = read(ZeroSettings, policy, assignment.settings, stage=stage, dtype=dtype)
-    for gradient in workload.gradients:
-        if gradient.dtype != dtype or dtype not in _DTYPES.values():
-            raise NotModelledError(
-                f"{workload.label(gradient)} is {gradient.dtype}; under {policy} all parameters have one of "
-                f"{', '.join(_DTYPES.values())}"
-            )
+    if others := [one for one in workload.gradients if one.dtype != dtype or dtype not in _DTYPES.values()]:
+        raise NotModelledError(
+            f"{workload.label(others[0])} is {others[0].dtype}; under {policy} all parameters have one of "
+            f"{', '.join(_DTYPES.values())}"
+        )
     twice = "DeepSpeed raises 'Gradient computed twice for this partition' (A8.8)"
     check_gradients(workload, "ZeRO", "communication_data_type", twice)
     scales = settings.gradient_predivide_factor != 1.0 or settings.prescale_gradients
-    needs_norm = settings.gradient_clipping > 0 or settings.cpu_offload
-    for is_refused, why in (
-        (
-            "check_grad_overflow" in assignment.settings and dtype != "bfloat16",
-            f"check_grad_overflow is a setting of bf16; the parameters are {dtype}",
-        ),
-        (
-            stage == 2 and settings.reduce_scatter and scales,
+    needs_norm, why = settings.gradient_clipping > 0 or settings.cpu_offload, ""
+    if "check_grad_overflow" in assignment.settings and dtype != "bfloat16":
+        why = f"check_grad_overflow is a setting of bf16; the parameters are {dtype}"
+    elif stage == 2 and settings.reduce_scatter and scales:
+        why = (
             "gradient_predivide_factor and prescale_gradients are not legal with reduce_scatter; give "
-            "reduce_scatter=false",
-        ),
-        (
-            not settings.compute_grad_norm and needs_norm,
-            "compute_grad_norm=false needs gradient_clipping=0 (DeepSpeed's default is 1.0) and no "
-            "cpu_offload",
-        ),
-    ):
-        if is_refused:
-            raise InputError(f"{policy}: {why}")
+            "reduce_scatter=false"
+        )
+    elif not settings.compute_grad_norm and needs_norm:
+        why = "compute_grad_norm=false needs gradient_clipping=0 (DeepSpeed's default is 1.0), no cpu_offload"
+    if why:
+        raise InputError(f"{policy}: {why}")
     flushes = plan_flushes(workload, settings)
     sent = tuple(flush.members for flush in flushes)
     left = {gradient.index for gradient in workload.gradients}.difference(*sent)
@@ -302,7 +289,7 @@ class ZeroPlan(Plan):
         taken: list[Slice] = []
         for part in parts:
             taken.append(part)
-            if elements_of(taken) > self.settings.reduce_bucket_size:
+            if sum(one.elements for one in taken) > self.settings.reduce_bucket_size:
                 messages.append(tuple(taken))
                 taken = []
         return (*messages, tuple(taken)) if taken else tuple(messages)
@@ -331,7 +318,8 @@ class ZeroPlan(Plan):
             held += max(gradient.elements for gradient in self.workload.gradients) * width
         flattens = not settings.fills_buffers or settings.reduce_scatter
         copies = [
-            elements_of(message) * (width * flattens * (len(message) > 1) + wire * settings.casts)
+            sum(part.elements for part in message)
+            * (width * flattens * (len(message) > 1) + wire * settings.casts)
             for flush in self.messages
             for message in flush
         ]
@@ -365,16 +353,15 @@ class _MicroBatch(StepWriter[ZeroPlan]):
         self.next_flush = 0
 
     def _offload_rate(self) -> float | None:
-        settings = self.settings
-        if settings.offload_bytes_per_s is not None or not settings.cpu_offload:
-            return settings.offload_bytes_per_s
-        is_timeless = not any(point.duration_ns for point in self.hardware.all_reduce)
-        if settings.accelerator == "cpu" or is_timeless:
-            return self.copy_out_rate  # what is offloaded stays in the same memory
-        raise NotModelledError(
-            "cpu_offload: the time of copies between device and host is not known; give offload_bytes_per_s, "
-            "or accelerator=cpu"
-        )
+        """Between device and host; with the CPU's accelerator what is offloaded stays in the same memory."""
+        rate, is_on_host = self.settings.offload_bytes_per_s, self.settings.accelerator == "cpu"
+        is_timed = any(point.duration_ns for point in self.hardware.all_reduce)
+        if rate is None and self.settings.cpu_offload and not is_on_host and is_timed:
+            raise NotModelledError(
+                "cpu_offload: the time of copies between device and host is not known; give "
+                "offload_bytes_per_s, or accelerator=cpu"
+            )
+        return self.copy_out_rate if rate is None else rate
 
     def write(self) -> Program:
         """The whole of it: backward, what is reduced during it and after it, and what step() does."""
@@ -443,7 +430,7 @@ class _MicroBatch(StepWriter[ZeroPlan]):
                 self.catch_up()
             sent = self.collective(
                 "all_reduce",
-                elements_of(parts),
+                sum(part.elements for part in parts),
                 settings.sent_dtype,
                 "after backward" if flush.gradient is None else "backward",
                 gradient=flush.gradient,
@@ -462,7 +449,7 @@ class _MicroBatch(StepWriter[ZeroPlan]):
 
     def _message_bytes(self, parts: Message) -> int:
         """Flattening, casts, scaling without ``reduce_scatter``, copies back, of one collective."""
-        settings, elements = self.settings, elements_of(parts)
+        settings, elements = self.settings, sum(part.elements for part in parts)
         buffer, wire = DTYPE_BYTES[settings.dtype], DTYPE_BYTES[settings.sent_dtype]
         moved = 2 * (buffer + wire) * settings.casts * elements  # there and back
         if settings.fills_buffers and not settings.reduce_scatter:
@@ -482,14 +469,17 @@ class _MicroBatch(StepWriter[ZeroPlan]):
         if settings.fills_buffers and settings.reduce_scatter:
             moved += sum(self.workload.gradients[index].elements for index in flush.members)
         if settings.fills_buffers and not settings.cpu_offload:
-            moved += _most(self._whole(flush))
+            moved += self._most_of(flush)
         return moved * DTYPE_BYTES[settings.dtype]
 
-    def _whole(self, flush: Flush) -> Iterable[Slice]:
-        """Of each part of a flush's gradients its owner, with the elements of the whole gradient."""
-        for index in flush.members:
-            elements = self.workload.gradients[index].elements
-            yield from (Slice(part.owner, elements) for part in self.plan.slices(index))
+    def _most_of(self, flush: Flush, *, whole: bool = True) -> int:
+        """Elements that the busiest owner has of a flush's gradients: of those it has a part of, or parts."""
+        gradients, parts = self.workload.gradients, self.plan.slices
+        return _most(
+            Slice(part.owner, gradients[index].elements if whole else part.elements)
+            for index in flush.members
+            for part in parts(index)
+        )
 
     def _offloaded_bytes(self, flush: Flush) -> int:
         """What a flush moves between device and host under ``cpu_offload`` (A8.8).
@@ -499,10 +489,10 @@ class _MicroBatch(StepWriter[ZeroPlan]):
         """
         settings, moved = self.settings, 0
         if settings.cpu_offload and self.is_last:
-            moved += _FP32 * _most(part for index in flush.members for part in self.plan.slices(index))
+            moved += _FP32 * self._most_of(flush, whole=False)
         if settings.cpu_offload and settings.gradient_accumulation_steps > 1:
             there_and_back = 2 if self.number else 1
-            moved += DTYPE_BYTES[settings.dtype] * _most(self._whole(flush)) * there_and_back
+            moved += DTYPE_BYTES[settings.dtype] * self._most_of(flush) * there_and_back
         return moved
 
     def _step(self) -> None:
@@ -522,12 +512,9 @@ class _MicroBatch(StepWriter[ZeroPlan]):
         self.compute(AROUND, transfer_ns(owned * self._step_bytes() // 2, self.copy_out_rate))
         returned = DTYPE_BYTES[settings.dtype] * owned * settings.cpu_offload  # updated partitions
         self.compute(AROUND, transfer_ns(returned, self.offload_rate))
+        gathered: dict[str, Any] = {"purpose": "parameters", "is_counted": False}
         for group in groups if self.hardware.world_size > 1 else ():
-            elements, dtype = group.elements, settings.dtype
-            sent = self.collective(
-                "all_gather", elements, dtype, "step", purpose="parameters", is_counted=False
-            )
-            self.block(sent)
+            self.block(self.collective("all_gather", group.elements, settings.dtype, "step", **gathered))
 
     def _step_bytes(self) -> int:
         """What step() does with an element of this rank's partitions around the optimizer, read and written
@@ -546,14 +533,10 @@ class _MicroBatch(StepWriter[ZeroPlan]):
 
     def _note(self) -> None:
         if self.settings.cpu_offload:
-            self.notes.append(
-                "cpu_offload: optimizer_ns of the workload must be that of the optimizer on the CPU"
-            )
+            self.notes.append("cpu_offload: optimizer_ns of the workload must be the optimizer's on the CPU")
         if self.settings.overlap_comm and self.settings.accelerator == "cuda":
-            self.notes.append(
-                "overlap_comm's reduction stream is modelled from DeepSpeed's source; no run has checked it "
-                "(A5.6)"
-            )
+            stream = "overlap_comm's reduction stream is modelled from DeepSpeed's source"
+            self.notes.append(f"{stream}; no run has checked it (A5.6)")
 
 
 ZeroPlan.writer = _MicroBatch

@@ -3,7 +3,10 @@ own settings reach, for an assignment that they may not allow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
+
+import numpy as np
 
 from sim.errors import NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
@@ -15,9 +18,9 @@ from sim.nouns.workload import Workload
 from sim.systems.registry import assign
 from sim.systems.simulate import simulated_step_ns
 from sim.systems.snippets import hook_call
-from sim.tuner.caps import cap_curve, round_cap_mb
+from sim.tuner.caps import cap_curve
 from sim.tuner.problem import Problem
-from sim.units import MIB, format_ms
+from sim.units import format_ms
 
 _DEFAULT_MB = 25
 
@@ -54,16 +57,6 @@ class Framework:
         return (
             passes and not (self.whole_caps and cap % 1) and not (self.drops_default and cap == _DEFAULT_MB)
         )
-
-    def cap_between(self, low_bytes: int, high_bytes: int) -> float | None:
-        """A cap in MiB that it can set, from ``low_bytes`` to ``high_bytes``; None: there is none."""
-        if self.whole_caps:
-            least = max(1, -(-low_bytes // MIB))
-            least += not self.can_cap({"bucket_cap_mb": least})  # the default, which is not passed on
-            return least if least * MIB <= high_bytes else 0 if low_bytes == 0 else None
-        cap = round_cap_mb(low_bytes, high_bytes)
-        # the same bytes, and not equal to the default
-        return cap if self.can_cap({"bucket_cap_mb": cap}) else cap + 1e-7
 
 
 _COMMON = {"bucket_cap_mb", "broadcast_buffers", "find_unused_parameters", "static_graph"}
@@ -134,9 +127,9 @@ def nearest_setting(
 ) -> NearestSetting:
     """The setting of ``framework`` whose step is shortest, with the lines that set it.
 
-    It is ``setting``, or its round cap, where that is given and the framework can set it. Else all caps that
-    the framework can set are played, under those switches of ``assignment`` that it can set.
-    ``assignment`` itself is played, too, if the framework can set all its keywords.
+    It is ``setting``, or its round cap, where that is given and the framework can set it. Else it is the best
+    cap that it can set, under those switches of ``assignment`` that it can set, DDP's default, or
+    ``assignment`` itself if it can set all its keywords.
 
     Args:
         workload: what backward makes ready.
@@ -172,14 +165,18 @@ def nearest_setting(
             lacks.append(f"{name}={value!r}")
     workload = replace(workload, job=None)  # what a framework cannot set is not set
     job = workload.with_switches(switches)
-    best = None if lacks or setting is None else _said(job, setting, row)
-    if best is None:
-        also = (
-            [assignment]
-            if not lacks and assignment.by_keywords and row.can_cap(assignment.ddp_kwargs)
-            else []
-        )
-        best = _best(job, hardware, row, also)
+    problem = Problem(job, hardware)
+    said = [] if lacks or setting is None else [None if setting.pick == "default" else setting.cap_mb or 0.0]
+    caps = [cap for cap in said if cap is None or row.can_cap({"bucket_cap_mb": cap})]
+    also = []
+    if not caps:
+        curve = cap_curve(problem)
+        by_end = map(curve.cap_mb, np.argsort(curve.sync_end_ns, kind="stable").tolist())
+        caps = [None, *islice((cap for cap in by_end if row.can_cap({"bucket_cap_mb": cap})), 1)]
+        is_whole = not lacks and assignment.by_keywords and row.can_cap(assignment.ddp_kwargs)
+        also = [assignment] if is_whole else []
+    tried = (*(assign(job, bucket_cap_mb=cap) for cap in caps), *also)
+    best = min(tried, key=lambda one: problem.sync_end_ns(one.bucket_indices))
     step_ns, asked_ns, default_ns = (
         simulated_step_ns(workload, hardware, one) for one in (best, assignment, assign(job))
     )
@@ -204,30 +201,6 @@ def nearest_setting(
         kwargs["bucket_cap_mb"] = int(kwargs["bucket_cap_mb"])
     lines = [*(f"# {line}" for line in told if line), *_lines(row, kwargs, best.settings.get("comm_hook"))]
     return NearestSetting(assignment=best, step_ns=step_ns, lines="\n".join(lines) + "\n")
-
-
-def _said(job: Workload, setting: Setting, framework: Framework) -> Assignment | None:
-    """What ``setting`` says to set; None where the framework cannot."""
-    if setting.pick == "default":
-        return assign(job)
-    cap_mb = setting.cap_mb
-    can = cap_mb is not None and framework.can_cap({"bucket_cap_mb": cap_mb})
-    return assign(job, bucket_cap_mb=cap_mb) if can else None
-
-
-def _best(job: Workload, hardware: Hardware, framework: Framework, also: list[Assignment]) -> Assignment:
-    """The shortest step of all caps that the framework can set and, the first of equals, of DDP's default and
-    what is tried ``also``."""
-    problem = Problem(job, hardware)
-    curve = cap_curve(problem)
-    best = min((assign(job), *also), key=lambda one: problem.sync_end_ns(one.bucket_indices))
-    best_ns, best_mb = problem.sync_end_ns(best.bucket_indices), None
-    rows = zip(curve.low_bytes.tolist(), curve.high_bytes.tolist(), curve.sync_end_ns.tolist(), strict=True)
-    for low, high, end_ns in rows:
-        cap_mb = framework.cap_between(low, high) if end_ns < best_ns else None
-        if cap_mb is not None:
-            best_ns, best_mb = end_ns, cap_mb
-    return best if best_mb is None else assign(job, bucket_cap_mb=best_mb)
 
 
 def _lines(row: Framework, kwargs: Mapping[str, Any], hook: str | None) -> list[str]:

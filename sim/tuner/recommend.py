@@ -140,7 +140,7 @@ def _recommend(problem: Problem, seed: int, draws: int) -> Recommendation:
     plateau = find_plateau(curve, paired, best, problem.default)
     tell("sweeping caps")
     setting = find_setting(
-        {row.bucket_cap_mb: row.step_ns for row in sweep(workload, hardware) if row.bucket_cap_mb},
+        sweep(workload, hardware),
         default_ns=baseline.step_ns,
         best_ns=report.step_ns,
         gain=gain,

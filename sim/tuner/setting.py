@@ -1,6 +1,6 @@
 """What to set: the caps that do as well as the best buckets, the round one of them, and the line on it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -48,18 +48,16 @@ def find_plateau(curve: CapCurve, paired: Paired, best: Assignment, default: Ass
         for at in np.argsort(steps, kind="stable")[:affordable].tolist():
             made = assign(problem.compiled, bucket_cap_mb=curve.cap_mb(at))
             alike[at] = paired.is_as_good(made, best, int(steps[at]))
-    lows, highs = (
-        curve.low_bytes,
-        np.where(curve.high_bytes == NO_LIMIT, problem.workload.total_bytes + 1, curve.high_bytes),
-    )
+    most = problem.workload.total_bytes + 1
+    lows, highs = curve.low_bytes, np.where(curve.high_bytes == NO_LIMIT, most, curve.high_bytes)
     stretches = tuple((int(lows[one]) / MIB, int(highs[last]) / MIB) for one, last in curve.stretches(alike))
     if not stretches:
         default_is = "cannot be told apart from it" if holds_default else "is not either"
         sentence = f"No cap is as good as what is recommended; DDP's default {default_is}."
     else:
-        do = "cannot be told apart from what is recommended"
-        if not by_noise:
-            do = f"are within {TOLERANCE:.0%} of the best cap"
+        do = f"are within {TOLERANCE:.0%} of the best cap"
+        if by_noise:
+            do = "cannot be told apart from what is recommended"
         where = "is among them" if is_among else "is not among them"
         if holds_default and not is_among:
             where += ", but the difference is not significant"
@@ -85,10 +83,9 @@ def _stretches_words(stretches_mb: Sequence[tuple[float, float]]) -> str:
         merged.append((low, high))
     widest = sorted(merged, key=lambda ends: (ends[0] + _BYTE_MB) / (ends[1] + _BYTE_MB))
     words = [format_mib_range(low, high) for low, high in sorted(widest[:_MOST_STRETCHES])]
-    more = len(widest) - len(words)
-    if more:
+    if more := len(widest) - len(words):
         return f"{', '.join(words)} MiB and {more} narrower stretch{'es' if more > 1 else ''}"
-    return (", ".join(words[:-1]) + " and " if len(words) > 1 else "") + f"{words[-1]} MiB"
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) + " MiB"
 
 
 def round_cap(rows: Sequence[SweepRow], plateau: Plateau | None = None) -> SweepRow | None:
@@ -101,19 +98,13 @@ def round_cap(rows: Sequence[SweepRow], plateau: Plateau | None = None) -> Sweep
         plateau: if given, only caps of it are taken, unless none of those within 1 % is such a cap.
     """
     caps = {row.bucket_cap_mb: row for row in rows if row.bucket_cap_mb}
-    found = _roundest({cap: row.step_ns for cap, row in caps.items()}, plateau)
-    return None if found is None else caps[found]
-
-
-def _roundest(steps_ns: Mapping[float, int], plateau: Plateau | None) -> float | None:
-    """``round_cap``, from the step under each cap (MiB)."""
-    best_ns = min(steps_ns.values(), default=0)
-    near = {cap: step for cap, step in steps_ns.items() if step <= best_ns * (1 + TOLERANCE)}
+    best_ns = min((row.step_ns for row in caps.values()), default=0)
+    near = [cap for cap, row in caps.items() if row.step_ns <= best_ns * (1 + TOLERANCE)]
     if plateau is not None:
-        near = {cap: near[cap] for cap in near if holds(plateau, cap)} or near
-    for usual in (*ROUNDEST_MB, tuple(near)):
+        near = [cap for cap in near if holds(plateau, cap)] or near
+    for usual in (*ROUNDEST_MB, near):
         if round_ones := [cap for cap in usual if cap in near]:
-            return min(round_ones, key=near.__getitem__)
+            return caps[min(round_ones, key=lambda cap: caps[cap].step_ns)]
     return None
 
 
@@ -123,12 +114,7 @@ def holds(plateau: Plateau, cap_mb: float) -> bool:
 
 
 def find_setting(
-    steps_ns: Mapping[float, int],
-    *,
-    default_ns: int,
-    best_ns: int | None,
-    gain: Gain | None = None,
-    plateau: Plateau | None = None,
+    rows: Sequence[SweepRow], *, default_ns: int, best_ns: int, gain: Gain, plateau: Plateau
 ) -> Setting:
     """The easiest setting that comes near to the best buckets, by steps under the switches of the job.
 
@@ -136,33 +122,30 @@ def find_setting(
     faster than the default, or the round one is ``FAR`` behind them and can be told apart.
 
     Args:
-        steps_ns: the step under each of a range of caps (MiB).
+        rows: a sweep over caps under these switches.
         default_ns: the step with what the job has: DDP's default, or its own buckets.
-        best_ns: the step of the best buckets; None where they cannot be had.
-        gain: of these very steps, where it is known.
-        plateau: the caps that do as well as the best buckets, where that is known.
+        best_ns: the step of the best buckets.
+        gain: what these save.
+        plateau: the caps that do as well.
     """
     nothing = found = Setting(pick="default", step_ns=default_ns)
-    if gain is not None and gain.significant is False:
+    if gain.significant is False:
         return nothing
-    cap_mb = _roundest(steps_ns, plateau)
-    if cap_mb is not None and steps_ns[cap_mb] < default_ns:
-        step_ns = steps_ns[cap_mb]
-        is_far = best_ns is not None and step_ns > best_ns * (1 + FAR)
-        by_noise = plateau is not None and plateau.decided_by == "noise"
-        is_alike = is_far and plateau is not None and by_noise and holds(plateau, cap_mb)
+    row = round_cap(rows, plateau)
+    if row is not None and row.step_ns < default_ns:
+        is_far = row.step_ns > best_ns * (1 + FAR)
         found = Setting(
             pick="cap",
-            step_ns=step_ns,
-            saved_ns=default_ns - step_ns,
-            cap_mb=cap_mb,
-            cap_step_ns=step_ns,
-            behind_ns=None if best_ns is None else step_ns - best_ns,
-            is_alike=is_alike,
+            step_ns=row.step_ns,
+            saved_ns=default_ns - row.step_ns,
+            cap_mb=row.bucket_cap_mb,
+            cap_step_ns=row.step_ns,
+            behind_ns=row.step_ns - best_ns,
+            is_alike=is_far and plateau.decided_by == "noise" and holds(plateau, row.bucket_cap_mb or 0.0),
         )
-        if not is_far or is_alike:
+        if not is_far or found.is_alike:
             return found
-    if best_ns is None or best_ns >= default_ns:
+    if best_ns >= default_ns:
         return nothing
     return replace(found, pick="recommended", step_ns=best_ns, saved_ns=default_ns - best_ns)
 

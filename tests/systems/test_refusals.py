@@ -211,7 +211,9 @@ def test_iterations_that_are_not_modelled_are_refused() -> None:
             sim.simulate(WORKLOAD, HARDWARE, assignment, iteration=iteration)
     sim.simulate(WORKLOAD, HARDWARE, sim.assign(WORKLOAD, static_graph=True, **EACH))
     for iterations in (0, MAX_ITERATIONS + 1, True, 1.5):
-        with pytest.raises(InputError, match=f"iterations: {iterations} is not legal; give an integer 1 to"):
+        with pytest.raises(
+            InputError, match=f"iterations: {iterations} is not legal; give an integer >= 1, at"
+        ):
             sim.explain(WORKLOAD, iterations=iterations)
 
 
