@@ -10,7 +10,6 @@ from statistics import median
 from typing import Any
 
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 import sim
 from app import sources
@@ -66,10 +65,6 @@ UPLOADED = "upload: "  # what the name of an uploaded record begins with
 CHOSEN = "run"
 _ALL_KEY, _FOLLOWED, _SHOWN = "all_records", "record_followed", "show"
 
-Card = dict[str, Any]  # what the files of a record say of it, by column of the table
-Cards = Mapping[str, Card | str]  # or why they cannot be read
-Scores = Mapping[str, Agreement | str]
-
 
 def show(library: Library, watch: Path | None) -> None:
     """Draw the page; ``watch`` is the directory that a running job writes to."""
@@ -110,66 +105,78 @@ def _records(library: Library) -> None:
         st.session_state[_FOLLOWED] = looked_at
         if CHOSEN not in st.query_params:
             st.session_state[CHOSEN] = looked_at
-    cards = {name: card(source) for name, source in found.items()}
-    scores = {name: made for name in found if (made := score.known(found[name])) is not None}
-    st.caption(
-        "Every point is one candidate: its step on real ranks, and what the model says of it "
-        "from hardware that was calibrated apart. Each record tells below whether the model "
-        "can have seen it."
+    names = sorted(found, key=_place)
+    keep_among(CHOSEN, names)
+    words = (
+        "A record holds a workload, the hardware calibrated before it, and what real ranks did with each "
+        "candidate assignment. A row of the table, or a point, below chooses it too."
     )
-    claim = st.container()
-    words = "Shows records with all of these words in a cell of the table, such as `not passed gloo`."
-    look = {"placeholder": "name, workload, rate, verdict", "icon": ":material/search:", "width": 320}
-    text = ask(st.text_input, "Find records", "text", words, **look) or ""
-    rows = [
-        row
-        for row in table_rows(cards, scores)
-        if all(word in " ".join(map(str, row.values())).lower() for word in text.lower().split())
-    ]
-    names = [row["record"] for row in rows]
-    of_all = counted(len(cards), "record")
-    st.caption(of_all if len(names) == len(cards) else f"{len(names)} of {of_all} shown: filtered")
-    if names:
-        with claim:
-            _claim(names, cards, scores)
-        _records_table(rows)
-        keep_among(CHOSEN, names)
-        words = (
-            "A record holds a workload, the hardware calibrated before it, and what real ranks "
-            "did with each candidate assignment. Click a row above, or a point, to choose it too."
-        )
-        name = ask(st.selectbox, "Record", CHOSEN, words, sorted(names, key=_place))
-        with told():
-            _record(open_record(found[name]), name)
-    else:
-        st.info("No record is left by these words.")
-    _score_others(found, cards, scores, claim)
+    name = ask(st.selectbox, "Record", CHOSEN, words, names)
+    with told():
+        _record(open_record(found[name]), name)
+    st.subheader("All records")
+    st.caption(
+        "Every point is one candidate: its step on real ranks, and what the model says of it from hardware "
+        "that was calibrated apart. Each record tells above whether the model can have seen it."
+    )
+    place, scores = st.empty(), dict[str, Score]()
+    for name in names:
+        if score.known(found[name]) is None:
+            place.progress(len(scores) / len(names), f"Scoring {name}, {len(scores)} of {len(names)} …")
+        scores[name] = score(found[name])
+    place.empty()
+    _claim(scores)
+    _table(table_rows(scores))
 
 
-@memo(512)
-def card(source: Source) -> Card | str:
-    """What the files of a record say of it, or why they cannot be read; ``date`` is a day, "" if not told."""
-    try:
+Score = tuple[Record, Agreement] | str  # or why it cannot be had
+
+
+@memo(1024)
+def score(source: Source) -> Score:
+    """Score one record, which takes longest of all here, or say why that cannot be."""
+    try:  # without where its errors come from: all that a score needs, in a fifth of the time
         record = open_record(source)
+        return record, sim.agreement(record, attributed=False)
     except SimError as error:
         return str(error)
-    first = record.candidates[0] if record.candidates else record.measurements[0]
-    place = _text(first.environment.get("place")) or record.hardware.name
-    # Where it ran, and what there was beside plain ranks in the box of the calibration.
+
+
+def table_rows(scores: Mapping[str, Score]) -> list[dict[str, Any]]:
+    """A row a record; those that did not pass, or cannot be read or scored, are ahead of the others."""
+    rows: list[dict[str, Any]] = []
+    for name, one in scores.items():
+        if isinstance(one, str):
+            rows.insert(0, {"record": name, "verdict": "cannot be scored", "tests": one})
+            continue
+        record, agreement = one
+        first = record.candidates[0]
+        row = {
+            "record": name,
+            "verdict": VERDICTS[agreement.passed],
+            "median error, %": agreement.median_step_error * 100,
+            "worst, %": agreement.worst_step_error * 100,
+            "order": f"{agreement.order_right} of {agreement.order_pairs}",
+            "tests": _tests(record),
+            "workload": record.workload.name,
+            "ranks": first.world_size,
+            "backend": first.backend,
+            "mode": MODES[first.mode],
+            "date": _text(first.provenance.get("date"))[:10],
+            "torch": _text(first.environment.get("torch")),
+        }
+        rows.insert(0 if agreement.passed is False else len(rows), row)
+    return rows
+
+
+def _tests(record: Record) -> str:
+    """Where it ran, and what there was beside plain ranks in the box of the calibration."""
+    place = _text(record.candidates[0].environment.get("place")) or record.hardware.name
     slow = [(f"rank {rank}", factor) for rank, factor in record.slow]
     tests = [place, *(f"{rank} x {format_number(by, 6)}" for rank, by in slow if rank not in place)]
     if None not in (record.box, record.calibrated_in) and record.box != record.calibrated_in:
         tests.append(f"from hardware of {_text(record.hardware.provenance.get('place')) or 'another box'}")
-    return {
-        "tests": "; ".join(tests),
-        "workload": record.workload.name,
-        "ranks": first.world_size,
-        "backend": first.backend,
-        "mode": MODES[first.mode],
-        "candidates": len(record.candidates),
-        "date": _text(first.provenance.get("date"))[:10],
-        "torch": _text(first.environment.get("torch")),
-    }
+    return "; ".join(tests)
 
 
 def _text(said: object) -> str:
@@ -184,15 +191,6 @@ def judge(record: Record) -> Agreement:
         SimError: as ``sim.agreement``.
     """
     return sim.agreement(record)
-
-
-@memo(1024)
-def score(source: Source) -> Agreement | str:
-    """Score one record, which takes longest of all here, or say why that cannot be."""
-    try:  # without where its errors come from: all that a score needs, in a fifth of the time
-        return sim.agreement(open_record(source), attributed=False)
-    except SimError as error:
-        return str(error)
 
 
 def _uploaded() -> dict[str, Record]:
@@ -211,16 +209,11 @@ def _uploaded() -> dict[str, Record]:
     return {}
 
 
-def _claim(names: Sequence[str], cards: Cards, scores: Scores) -> None:
-    """All records on one picture, with its sentence; not before all are scored, as totals would change."""
-    left = sum(name not in scores and isinstance(cards[name], dict) for name in names)
-    if left:
-        done = f"{len(names) - left} of {len(names)}"
-        st.caption(f"{done} records are scored; the totals are told when all are.")
-        return
-    found = {name: score for name in names if isinstance(score := scores.get(name), Agreement)}
-    judged = {name: score for name, score in found.items() if score.passed is not None}
-    points = [(name, kind_of(name), row) for name, score in judged.items() for row in score.rows]
+def _claim(scores: Mapping[str, Score]) -> None:
+    """All records on one picture, with its sentence."""
+    found = {name: one[1] for name, one in scores.items() if not isinstance(one, str)}
+    judged = {name: agreement for name, agreement in found.items() if agreement.passed is not None}
+    points = [(name, kind_of(name), row) for name, agreement in judged.items() for row in agreement.rows]
     if not points:
         return
     st.markdown(f"**{plain(claim_sentence([*found.values()]))}**")
@@ -238,18 +231,6 @@ def _take_point() -> None:
         st.session_state[CHOSEN] = points[0]["customdata"][1]
 
 
-def _score_others(found: Mapping[str, Source], cards: Cards, scores: Scores, place: DeltaGenerator) -> None:
-    """Score the records that are not yet, small ones first; then draw the page again. A click ends it."""
-    left = {n: card["candidates"] for n, card in cards.items() if isinstance(card, dict) and n not in scores}
-    if not left:
-        return
-    bar, count = place.progress(0.0), len(scores) + len(left)
-    for done, name in enumerate(sorted(left, key=left.__getitem__), start=len(scores)):
-        bar.progress(done / count, f"Scored {done} of {count} records …")
-        score(found[name])
-    st.rerun()
-
-
 def kind_of(name: str) -> str:
     """The kind of a record: its folder, or where it came from."""
     for prefix in (LIVE, UPLOADED):
@@ -263,7 +244,7 @@ def _place(name: str) -> tuple[int, str]:
     return (kinds.index(kind) if (kind := kind_of(name)) in kinds else len(kinds)), name
 
 
-def _records_table(rows: Sequence[Mapping[str, Any]]) -> None:
+def _table(rows: Sequence[Mapping[str, Any]]) -> None:
     """The table; a click on a row looks at its record."""
     names = [row["record"] for row in rows]
     key = f"records of {hash(tuple(names))}"  # other rows: a selection by number would mean another record
@@ -276,35 +257,6 @@ def _records_table(rows: Sequence[Mapping[str, Any]]) -> None:
     clicks: dict[str, Any] = {"key": key, "on_select": take_row, "selection_mode": "single-row"}
     words = "Records: how well each was predicted, and what it tests"
     table(rows, _COLUMN_HELP, pinned="record", alt=words, **clicks)
-
-
-def table_rows(cards: Cards, scores: Scores) -> list[dict[str, Any]]:
-    """A row a record; figures are None until it is scored, and where it cannot be.
-
-    Those that did not pass, or cannot be read or scored, are ahead of the others.
-    """
-    rows = []
-    for name in sorted(cards, key=_place):
-        card, score = cards[name], scores.get(name)
-        row: dict[str, Any] = {"record": name, "verdict": _verdict(card, score)}
-        row |= dict.fromkeys(("median error, %", "worst, %", "order", "tests"))
-        if isinstance(score, Agreement):
-            row["median error, %"] = score.median_step_error * 100
-            row["worst, %"] = score.worst_step_error * 100
-            row["order"] = f"{score.order_right} of {score.order_pairs}"
-        row |= card if isinstance(card, dict) else {}
-        why_not = [one for one in (card, score) if isinstance(one, str)]
-        rows.append(row | ({"tests": why_not[0]} if why_not else {}))
-    good = (VERDICTS[True], VERDICTS[None], "…")
-    return sorted(rows, key=lambda row: row["verdict"] in good)
-
-
-def _verdict(card: Card | str, score: Agreement | str | None) -> str:
-    if isinstance(card, str):
-        return "cannot be read"
-    if isinstance(score, str):
-        return "cannot be scored"
-    return "…" if score is None else VERDICTS[score.passed]
 
 
 def _record(record: Record, name: str) -> None:

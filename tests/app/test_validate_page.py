@@ -1,4 +1,4 @@
-"""The Validate page, run without a browser: words that filter, one record by its URL, broken records."""
+"""The Validate page, run without a browser: one record by its URL, all of them, broken ones."""
 
 import json
 import sys
@@ -77,21 +77,15 @@ def test_the_page_is_clean_and_states_its_claim(monkeypatch: pytest.MonkeyPatch,
     assert buttons == ["Agreement JSON", "Perfetto JSON"]
 
 
-def test_broken_records_are_a_line_each_and_words_leave_their_rows(
-    monkeypatch: pytest.MonkeyPatch, library: Path
-) -> None:
+def test_broken_records_are_a_line_each(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
     page = open_page(monkeypatch, library, run="claims/other")
     assert is_clean(page)
-    assert [one.value for one in page.subheader] == ["claims/other"]
+    assert [one.value for one in page.subheader] == ["claims/other", "All records"]
     assert rows(page)["measured/made-up"]["verdict"] == "passed"
     for name in ("claims/damaged", "claims/lost"):
-        assert rows(page)[name]["verdict"] == "cannot be read"
+        assert rows(page)[name]["verdict"] == "cannot be scored"
         assert name.split("/")[1] in rows(page)[name]["tests"]
         assert "\n" not in rows(page)[name]["tests"]
-    for words, names in {"another": ["claims/other"], "passed made": ["measured/made-up"]}.items():
-        page.text_input(key="text").set_value(words).run()
-        assert is_clean(page)
-        assert list(rows(page)) == names
     page.session_state["folded_error"] = True
     page.run()
     assert is_clean(page)
@@ -106,7 +100,7 @@ def test_a_record_that_is_being_written_shows_what_is_there(
     save_measurement(folder, 0, first)
     save_measurement(folder, 1, replace(second, iterations=(), traced=(), complete=False))
     page = open_page(monkeypatch, traces, "--watch", str(tmp_path))
-    assert next(iter(rows(page))) == "live: now"
+    assert "live: now" in rows(page)
     assert page.selectbox(key="run").value == "live: now"
     assert is_clean(page)
     save_measurement(folder, 1, second)
