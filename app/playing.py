@@ -19,15 +19,13 @@ from sim.nouns.report import Report
 from sim.nouns.timeline import PathSpan, Timeline
 from sim.nouns.workload import Workload
 from sim.truth.recorded_job import held_to
-from sim.tuner.gain import DEFAULT_WORDS, BandPoint
+from sim.tuner.gain import DEFAULT_WORDS
 from sim.tuner.sweep import SweepRow
 
 Progress = Callable[[str], None]
 
 _GRADIENTS = 128_000  # 125 MB of timelines at most
 _RECOMMENDED_GRADIENTS = 64_000  # 70 MB of recommendations
-_DRAWN_GRADIENTS = 650_000  # for the band of each cap: some 4 s in all, however many a step has
-_FEWEST_DRAWS, _MOST_DRAWS = 400, 4_000
 _LEAST = 1_000  # so that at most 128 timelines are kept, and 64 recommendations
 
 
@@ -151,14 +149,6 @@ def sweep(inputs: Inputs, options: Options = ()) -> tuple[SweepRow, ...]:
     """The step at each of a range of caps, and DDP's default."""
     of = searched(inputs, options)
     return sim.sweep(of.workload, of.hardware)
-
-
-@memo(_GRADIENTS, _of_inputs)
-def band(inputs: Inputs, options: Options = (), progress: Progress | None = None) -> tuple[BandPoint, ...]:
-    """How far single steps range at each cap; empty: none varies."""
-    of, caps = searched(inputs, options), [row.bucket_cap_mb for row in sweep(inputs, options)]
-    draws = min(_MOST_DRAWS, max(_FEWEST_DRAWS, _DRAWN_GRADIENTS // len(inputs.workload.gradients)))
-    return sim.step_band(of.workload, of.hardware, caps, draws=draws, progress=progress)
 
 
 def default(inputs: Inputs, choice: Choice) -> Played:

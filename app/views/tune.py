@@ -5,7 +5,7 @@ which one reads them; what has to be searched for fills its own last, and a knob
 not wait for it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -43,7 +43,6 @@ from sim.errors import SimError
 from sim.nouns.assignment import Assignment
 from sim.nouns.recommendation import Recommendation
 from sim.truth.scoring import Agreement, CandidateAgreement
-from sim.tuner.gain import BandPoint
 from sim.tuner.setting import TOLERANCE, tell_setting
 from sim.units import format_ms, format_number, format_percent
 
@@ -111,12 +110,10 @@ def show(library: Library, source: Asked, validation: st.Page) -> None:
         draw_card(gain_place, gain_card(shown, default, answer))
         with search_place:
             st.subheader("What would another cap do?")
-            sweep_place = st.container()
+            _sweep(inputs, choice, shown, found)
             measured = measured_words(agreement, answer, default)
             _show_answer(inputs, found, answer, under_words(options), measured)
             _families(shown, found, choice)
-            with sweep_place:  # last, as its band takes longer than all else
-                _sweep(inputs, choice, shown, found)
 
 
 def under_words(options: Options) -> str:
@@ -158,15 +155,11 @@ def answer_sentence(found: Recommendation, under: str = "") -> str:
 def _sweep(inputs: Inputs, choice: Choice, shown: Played, found: Recommendation) -> None:
     options, setting = choice.switches(inputs.workload), found.setting
     assert setting is not None
-    points = playing.band.known(inputs, options)
-    if points is None:
-        points = wait_for(partial(playing.band, inputs, options))
     # The best of the round caps is not always what is recommended.
     star = "recommended cap" if setting.pick == "cap" else "best round cap"
     figure = draw_sweep(
         playing.sweep(inputs, options),
         found.plateau,
-        points,
         shown=None if choice.cap_mb is None else (choice.cap_mb, shown.report.step_ns),
         best_ns=found.report.step_ns,
         star_mb=setting.cap_mb,
@@ -180,7 +173,6 @@ def _sweep(inputs: Inputs, choice: Choice, shown: Played, found: Recommendation)
     told += [f"Star: the {star}, a round one of those {within}."] if setting.cap_mb is not None else []
     told.append("Click a point to see its timeline above.")
     told += [f"All of it is played under {under_words(options)}."] if options else []
-    told.append(band_words(points))
     st.caption(plain(" ".join(told)))
 
 
@@ -190,18 +182,6 @@ def _take_click() -> None:
     if points:
         cap = points[0]["customdata"][1]
         tune_knobs.show_pick("default" if cap is None else "cap", cap)
-
-
-def band_words(points: Sequence[BandPoint]) -> str:
-    """What the band shows, and what it was read from."""
-    if not points:
-        return "No band of how steps vary: neither iterations nor the scatter of all-reduces was recorded."
-    draws, iterations = max(point.draws for point in points), max(point.iterations for point in points)
-    behind = f"{iterations} recorded iterations" if iterations else "no recorded iteration"
-    return (
-        f"Blue band, and the bar behind DDP's default: where 95 of 100 single steps lie, by {draws} draws a "
-        f"cap from {behind} and the scatter of all-reduces."
-    )
 
 
 def _show_answer(

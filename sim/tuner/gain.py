@@ -7,8 +7,7 @@ of steps averages it out. What is the same in a whole column belongs to an itera
 would make the average over a long run better known. Jitter is new in every cell, and averages out.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -16,13 +15,11 @@ import numpy as np
 from sim.clock.arrays import Floats
 from sim.costs.doubts import doubts_about, doubts_about_step
 from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Gain
 from sim.nouns.workload import Workload
-from sim.systems.registry import assign
 from sim.systems.simulate import simulated_step_ns
-from sim.tuner.draws import NO_ITERATIONS, Draws, draw
-from sim.tuner.problem import Buckets, Problem, listened_to, tell
+from sim.tuner.draws import NO_ITERATIONS, Draws
+from sim.tuner.problem import Buckets, tell
 from sim.units import format_ms, format_number, format_percent
 
 NOTHING = 0.001  # of the step: no gain worth a change, whatever is proved about it
@@ -37,10 +34,6 @@ _NORMAL = 1.4826  # standard deviation over median absolute deviation, of a norm
 # Student's t, two-sided 95 %, by degrees of freedom; linear in 1 / freedom between them.
 _FREEDOM = (1, 1.5, 2, 3, 4, 5, 7, 10, 15, 30, 1e9)
 _STUDENT = (12.7062, 6.0167, 4.3027, 3.1824, 2.7764, 2.5706, 2.3646, 2.2281, 2.1314, 2.0423, 1.96)
-
-LEVELS = (0.025, 0.975)
-ENOUGH_ITERATIONS = 39  # whose shortest and longest enclose 95 of 100 further ones: (n - 1) of n + 1
-FEWEST_ITERATIONS = 4  # Student's t of fewer has no variance: they show no range
 
 Shortfall = Literal["nothing", "uncertain", "noise", "little"]
 
@@ -271,68 +264,3 @@ def over_merges(workload: Workload) -> str:
     if not workload.is_of_whole_buckets:
         return ""
     return f" (over merges of the {len(workload.gradients)} buckets as recorded only)"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BandPoint:
-    """``low_ns`` to ``high_ns``: 95 of 100 steps under ``cap_mb`` (MiB; None is DDP's default) lie there.
-
-    It is read from ``draws`` drawn steps; ``iterations`` recorded ones are behind them, 0 where none were
-    recorded and all-reduces or an estimate alone vary.
-    """
-
-    cap_mb: float | None
-    low_ns: int
-    high_ns: int
-    draws: int = 0
-    iterations: int = 0
-
-
-def step_band(
-    workload: Workload,
-    hardware: Hardware,
-    caps_mb: Sequence[float | None],
-    *,
-    draws: int = 4000,
-    seed: int = 0,
-    progress: Callable[[str], None] | None = None,
-) -> tuple[BandPoint, ...]:
-    """Where 95 of 100 single steps lie under each cap (MiB; None is DDP's default); empty: nothing varies.
-
-    Steps vary as those that ``tune`` draws, the same for every cap. Fewer than 39 recorded iterations do not
-    show the range, and are taken to be normal; fewer than 4 count as none. ``progress`` as in ``tune``.
-
-    Raises:
-        InputError: an argument that is not legal, or samples or a spread that cannot be read.
-    """
-    with listened_to(progress):
-        if sum(None not in sample for sample in workload.samples) < FEWEST_ITERATIONS:
-            workload = replace(workload, samples=())
-        drawn = draw(Problem(workload, hardware), draws, seed)
-        if len(drawn) == 1:
-            return ()
-        paired, points = Paired(drawn, assign(workload)), []
-        for cap in caps_mb:
-            low, high = _range_of_steps(paired.steps(assign(workload, bucket_cap_mb=cap)), drawn.recorded)
-            ends, known = {"low_ns": max(0, round(low)), "high_ns": round(high)}, drawn.recorded
-            points.append(BandPoint(cap_mb=cap, **ends, draws=len(drawn), iterations=known))
-    varies = drawn.recorded or any(one.low_ns < one.high_ns for one in points)
-    return tuple(points) if varies else ()
-
-
-def _range_of_steps(steps: Floats, recorded: int) -> tuple[float, float]:
-    """Where 95 of 100 further steps lie, from those drawn [machines, iterations].
-
-    With enough recorded, a further one falls with the same chance between any two that follow each other by
-    length. What machines and jitter add lies around, and adds up in squares.
-    """
-    if not recorded:
-        low, high = np.quantile(steps, LEVELS).tolist()
-        return low, high
-    each = steps.mean(axis=0)
-    center = float(each.mean())
-    ends = np.quantile(each, LEVELS, method="weibull") - center
-    if recorded < ENOUGH_ITERATIONS:
-        ends[:] = student(recorded - 1) * float(each.std(ddof=1)) * (1 + 1 / recorded) ** 0.5
-    low, high = np.hypot(ends, np.quantile(steps - each, LEVELS)).tolist()
-    return center - low, center + high

@@ -1,6 +1,5 @@
 """The recommendation: the optimum alone, families and regrets, the gain, the band of steps."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -8,15 +7,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 import sim
 from sim.errors import InputError
-from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.workload import Workload
 from sim.tuner import problem as kernels
@@ -28,7 +24,6 @@ from tests.effort import tries
 from tests.handmade import handmade, wired
 from tests.machines import machine, model
 from tests.tuner.cases import MIB, MS, Case, anything, link, one_run, resnet50, transformer
-from tests.tuner.test_tuner_draws import with_spread
 
 # ---------------------------------------------------------------------------------------------------
 # Families.
@@ -355,102 +350,3 @@ def test_a_search_ends_when_its_listener_raises() -> None:
         with pytest.raises(EnoughError):
             search(resnet50(), link(4), progress=stop)
     sim.best(resnet50(), link(4))  # and nobody listens any more
-
-
-EXACT = link(4, spread={"ranges": {"all_reduce": {"low": 1.0, "high": 1.0}}})  # nothing of it is open
-
-
-def nominal_ns(workload: Workload, cap: float | None) -> int:
-    return sim.summarize(sim.simulate(workload, link(4), sim.assign(workload, bucket_cap_mb=cap))).step_ns
-
-
-@settings(max_examples=8)
-@given(st.floats(0.01, 0.2), st.floats(0, 0.5))
-def test_the_band_holds_the_nominal_step_and_grows_with_the_noise(share: float, smaller: float) -> None:
-    wide, narrow = (
-        sim.step_band(with_paces(resnet50(), 1 + by * np.linspace(-1, 1, 5)), EXACT, CAPS)
-        for by in (share, share * smaller)
-    )
-    assert [point.cap_mb for point in wide] == list(CAPS)
-    for outer, inner in zip(wide, narrow, strict=True):
-        assert outer.low_ns <= inner.low_ns <= nominal_ns(resnet50(), inner.cap_mb) + 1
-        assert outer.high_ns >= inner.high_ns >= nominal_ns(resnet50(), inner.cap_mb) - 1
-        assert outer.high_ns > outer.low_ns
-
-
-# The band against a known truth: of steps that nobody recorded, 95 of 100 lie in it.
-
-Paces = NDArray[np.float64]
-World = Callable[[np.random.Generator, int], Paces]
-
-
-def normal(generator: np.random.Generator, count: int) -> Paces:
-    return generator.normal(1, 0.05, count)
-
-
-def skewed(generator: np.random.Generator, count: int) -> Paces:
-    return generator.lognormal(0, 0.2, count)
-
-
-def two_speeds(generator: np.random.Generator, count: int) -> Paces:
-    return generator.choice([0.9, 1.2], count, p=[0.8, 0.2]) + generator.normal(0, 0.01, count)
-
-
-def with_paces(workload: Workload, paces: Paces) -> Workload:
-    """``workload`` with an iteration recorded a pace; its gradients are ready sooner or later by that."""
-    ready = np.array([gradient.ready_ns or 0 for gradient in workload.gradients])
-    return replace(
-        workload, samples=tuple(tuple(np.rint(ready * pace).astype(int).tolist()) for pace in paces)
-    )
-
-
-def step_at(workload: Workload, hardware: Hardware, pace: float) -> int:
-    """One step at a pace, played on its own; its tail is the nominal one's, as that of drawn steps."""
-    last = max(gradient.ready_ns or 0 for gradient in workload.gradients)
-    paced = workload.retimed(
-        lambda times: tuple(round((time or 0) * pace) for time in times),
-        backward_ns=round(last * pace) + workload.backward_ns - last,
-    )
-    return sim.simulate(paced, hardware, sim.assign(paced), "analytic").step_ns
-
-
-@pytest.mark.parametrize(
-    ("world", "recorded"),
-    [
-        *((normal, 8), (skewed, 12), (two_speeds, 60)),
-        *(pytest.param(normal, recorded, marks=pytest.mark.slow) for recorded in (20, 60, 1000)),
-        pytest.param(skewed, 200, marks=pytest.mark.slow),
-    ],
-)
-def test_it_holds_95_of_100_steps_that_were_not_recorded(world: World, recorded: int) -> None:
-    """By mean over jobs that are alike: which iterations were recorded is luck. Steps grow with the pace."""
-    job = resnet50()
-    machine = replace(link(4), spread={"ranges": {"all_reduce": {"low": 1.0, "high": 1.0}}})  # known exactly
-    generator = np.random.default_rng(recorded)
-    further = world(generator, 4000)
-    paces = np.linspace(further.min(), further.max(), 30)
-    steps = np.interp(further, paces, [step_at(job, machine, pace) for pace in paces])
-    held = []
-    for _ in range(60 if recorded < 500 else 6):
-        (point,) = sim.step_band(with_paces(job, world(generator, recorded)), machine, [None])
-        assert point.iterations == recorded
-        held.append(np.mean((steps >= point.low_ns) & (steps <= point.high_ns)))
-    assert 0.93 <= np.mean(held) <= 0.97
-
-
-@pytest.mark.parametrize("recorded", [12, pytest.param(60, marks=pytest.mark.slow)])
-def test_few_iterations_give_the_width_of_many_where_collectives_scatter_too(recorded: int) -> None:
-    machine = with_spread(link(1), 0.08)
-    generator = np.random.default_rng(recorded)
-    (many,) = sim.step_band(with_paces(resnet50(), normal(generator, 400)), machine, [None])
-    widths = []
-    for seed in range(12):
-        job = with_paces(resnet50(), normal(generator, recorded))
-        (point,) = sim.step_band(job, machine, [None], seed=seed)
-        widths.append(point.high_ns - point.low_ns)
-    assert np.mean(widths) == pytest.approx(many.high_ns - many.low_ns, rel=0.1)
-
-
-@pytest.mark.parametrize("recorded", [1, 2, 3])
-def test_too_few_iterations_make_no_band(recorded: int) -> None:
-    assert sim.step_band(with_paces(resnet50(), np.linspace(0.9, 1.1, recorded)), link(4), [None]) == ()
