@@ -89,8 +89,8 @@ def _traces() -> list[Case]:
 
 
 def _links() -> list[Case]:
-    writers = (link_texts.today, link_texts.old, link_texts.comma, link_texts.named, link_texts.spaced)
-    cases = [_case("nccl-tests", **{"link.txt": "\n".join(write(LINES, 4)) + "\n"}) for write in writers]
+    texts = ("\n".join(write(LINES, 4)) + "\n" for write in link_texts.WRITERS)
+    cases = [_case("nccl-tests", **{"link.txt": text}) for text in texts]
     return [*cases, _case("nccl-tests", **{"link.json": link_texts.report(LINES, 4)})]
 
 

@@ -105,6 +105,9 @@ def spaced(lines: Sequence[Line], ranks: int) -> list[str]:
     ]
 
 
+WRITERS = (today, old, comma, named, spaced)
+
+
 def report(lines: Sequence[Line], ranks: int, program: str = "all_reduce_perf", gpus: int = 1) -> str:
     """What ``-J`` writes: one device a process is listed."""
 

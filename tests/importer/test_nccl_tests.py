@@ -16,7 +16,7 @@ from sim.importer.links.link_hardware import read_nccl_tests
 from sim.nouns.hardware import Curve, Hardware
 from sim.tuner.machines import read_scatter
 from tests.effort import tries
-from tests.importer.link_texts import Line, body, bus, comma, head, named, old, report, spaced, today
+from tests.importer.link_texts import WRITERS, Line, body, bus, head, old, report, today
 from tests.public_data import DATA, needs_data
 
 quick = settings(max_examples=tries(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -31,7 +31,7 @@ curves = st.lists(
 ).map(lambda lines: sorted(lines, key=lambda line: line.num_bytes))
 ranks_of = st.integers(2, 24)
 Writer = Callable[[Sequence[Line], int], list[str]]
-each_writer = pytest.mark.parametrize("write", [today, old, comma, named, spaced])
+each_writer = pytest.mark.parametrize("write", WRITERS)
 
 
 def imported(tmp_path: Path, text: str | list[str], **options: Any) -> Imported:

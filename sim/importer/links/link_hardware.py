@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
-from math import ceil, floor, inf
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from sim.units import format_number, format_size, median_ns
 
 _LEAST_SIZES = 3
 _UNLIKE = 2.0  # repeated runs of one machine lie nearer
+_MOST_TOLD, _TELLING = 1024, 64  # ranks that bandwidths of a few digits can tell, and rows that are asked
 _SUFFIX = re.compile(r"(?<=.)(\.(txt|csv|tsv|md|log|out|json|gz))+$")
 
 
@@ -84,19 +84,14 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
 
 def _systems(tables: Sequence[LinkTable], wanted: int | None, notes: Notes) -> dict[_Key, _System]:
     """Tables by system, their samples checked; of several numbers of ranks only the wanted one."""
-    named = [(table, collective) for table in tables if (collective := _collective(table, notes))]
-    told = [(table, collective, *_ranks(table, collective, wanted, notes)) for table, collective in named]
-    if not told:
-        raise InputError("PATH: no collective that fills a curve; give a run of all_reduce_perf")
-    by = {ranks: words for _, _, ranks, words in reversed(told)}
-    if wanted is not None and wanted not in by:
-        seen = ", ".join(f"{ranks} (told by {words})" for ranks, words in sorted(by.items()))
-        raise InputError(
-            f"--world-size: {wanted} is not legal here; {told[0][0].source} was measured on {seen}"
-        )
     systems: dict[_Key, _System] = defaultdict(lambda: defaultdict(list))
-    for table, collective, ranks, _ in told:
-        if wanted is not None and ranks != wanted:
+    others = []
+    for table in tables:
+        if (collective := _collective(table, notes)) is None:
+            continue
+        ranks, by = _ranks(table, collective, wanted, notes)
+        if wanted not in (None, ranks):
+            others.append(f"{ranks} (told by {by})")
             notes.add("dropped", f"{table.source}: what was measured on {ranks} ranks")
             continue
         table = replace(table, samples=_sound(table, collective, ranks, notes))
@@ -104,6 +99,11 @@ def _systems(tables: Sequence[LinkTable], wanted: int | None, notes: Notes) -> d
         if key in systems and not _repeats([table], systems[key][collective], sure=bool(key.hosts)):
             key = key._replace(unlike=table.samples[0].where)
         systems[key][collective].append(table)
+    if not systems and others:
+        words = f"{tables[0].source} was measured on {', '.join(dict.fromkeys(others))}"
+        raise InputError(f"--world-size: {wanted} is not legal here; {words}")
+    if not systems:
+        raise InputError("PATH: no collective that fills a curve; give a run of all_reduce_perf")
     return systems
 
 
@@ -258,30 +258,21 @@ def _ranks_by_counts(table: LinkTable) -> int:
 
 
 def _ranks_by_bandwidths(table: LinkTable, collective: str) -> int:
-    """The number n of ranks by bus over algorithm bandwidth, 2(n-1)/n for an all-reduce.
+    """The only number of ranks whose bus over algorithm bandwidth, 2(n-1)/n for an all-reduce, no row
+    contradicts that does not contradict itself; 0 where there are several."""
+    telling = [one for one in table.samples if one.num_bytes and not _contradiction(one, "algbw", 1.0)]
+    telling = sorted((one for one in telling if one.rates.get("busbw", (0,))[0]), key=_digits)[:_TELLING]
+    told = [
+        ranks
+        for ranks in range(2, _MOST_TOLD + 1)
+        if not any(_contradiction(one, "busbw", bus_factor(collective, ranks)) for one in telling)
+    ]
+    return told[0] if len(told) == 1 and told[0] < _MOST_TOLD else 0
 
-    A row has few digits and allows a range of n. Returned is the only n that the narrowest ranges allow which
-    do not exclude each other, 0 where they allow several; other rows are left out later, or refuse the file.
-    """
-    top = bus_factor(collective, 1 << 60)
-    ranges = []
-    for one in table.samples:
-        if "busbw" in one.rates and one.num_bytes and not _contradiction(one, "algbw", 1.0):
-            busbw, slack = one.rates["busbw"]
-            ends = [
-                (busbw + way * slack) * (one.duration_ns + way * one.slack_ns) / one.num_bytes / top
-                for way in (-1, 1)
-            ]
-            low, high = (1 / (1 - end) if end < 1 else inf for end in ends)
-            ranges += [(low, high)] if low < inf else []
-    least, most = 1.0, inf
-    for low, high in sorted(ranges, key=lambda one: one[1] - one[0]):
-        if max(least, low) <= min(most, high):
-            least, most = max(least, low), min(most, high)
-    if most > MAX_RANKS:
-        return 0
-    least, most = ceil(least - 1e-9), floor(most + 1e-9)
-    return least if least == most and least > 1 else 0
+
+def _digits(one: Sample) -> float:
+    """How far a row may be off by the digits that it has."""
+    return one.slack_ns / one.duration_ns + one.rates["busbw"][1] / one.rates["busbw"][0]
 
 
 # ---- samples
