@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 from secrets import randbits
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import torch
 from torch import nn
@@ -184,6 +184,14 @@ class Autotune:
                 raise InputError(f"stop: not legal here: {obstacle}")
             self._work.close()
             self._end("refused", "stopped before it was decided")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Stop, unless training has failed: ranks are apart then, and the model is of no more use."""
+        if kind is None:
+            self.stop()
 
     def _end(self, outcome: Outcome, why: str, **found: Any) -> None:
         seconds = time.perf_counter() - self._begun

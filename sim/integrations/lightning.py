@@ -4,26 +4,11 @@ from typing import Any
 
 from lightning.pytorch.callbacks import Callback
 
-from sim.integrations import Recording, Tuning
+from sim.integrations import Hung, recording, tuning
 
 
-class BucketAutotune(Tuning, Callback):  # type: ignore[misc]
-    """Tunes DDP's buckets during training: ``Trainer(strategy="ddp", callbacks=[BucketAutotune()])``.
-
-    Its options are arguments of ``sim.autotune``. What came of it is in ``result``.
-    """
-
-    def on_train_start(self, trainer: Any, *_: Any) -> None:
-        """The strategy has wrapped the model."""
-        self.begin(trainer.strategy.model)
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        """The optimizer has stepped, or gradients were accumulated, which does not count."""
-        self.stepped()
-
-
-class BucketRecording(Recording, Callback):  # type: ignore[misc]
-    """Records the training: ``Trainer(strategy="ddp", callbacks=[BucketRecording("recording")])``."""
+class _OfTrainer(Hung, Callback):  # type: ignore[misc]
+    """Steps with the trainer's optimizer: batches whose gradients are accumulated are no steps."""
 
     _steps = 0
 
@@ -39,5 +24,22 @@ class BucketRecording(Recording, Callback):  # type: ignore[misc]
             self.stepped()
 
     def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
-        """The files say that training failed."""
+        """The files of a recording say that training failed."""
         self._open.pop_all().__exit__(type(error), error, error.__traceback__)
+
+
+class BucketAutotune(_OfTrainer):
+    """Tunes DDP's buckets during training: ``Trainer(strategy="ddp", callbacks=[BucketAutotune()])``.
+
+    Its options are arguments of ``sim.autotune``. What came of it is in ``result``.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(tuning(**options))
+
+
+class BucketRecording(_OfTrainer):
+    """Records the training: ``Trainer(strategy="ddp", callbacks=[BucketRecording("recording")])``."""
+
+    def __init__(self, directory: Any, **options: Any) -> None:
+        super().__init__(recording(directory, **options))

@@ -1,15 +1,14 @@
-"""``sim.autotune`` and ``sim.record`` in transformers' Trainer."""
+"""``sim.autotune`` and ``sim.record`` in transformers' Trainer, which tells its callbacks of no exception."""
 
-import os
 from typing import Any
 
 from transformers import TrainerCallback
 
-from sim.integrations import Recording, Tuning
+from sim.integrations import Hung, recording, tuning
 
 
-class _OfTrainer(TrainerCallback):  # type: ignore[misc]
-    """What the Trainer tells; ``trainer`` is the one that trains, which knows the wrapped model."""
+class _OfTrainer(Hung, TrainerCallback):  # type: ignore[misc]
+    """``trainer`` is the one that trains, which knows the wrapped model."""
 
     _trainer: Any
 
@@ -22,23 +21,20 @@ class _OfTrainer(TrainerCallback):  # type: ignore[misc]
         self.stepped()
 
 
-class BucketAutotuneCallback(Tuning, _OfTrainer):
+class BucketAutotuneCallback(_OfTrainer):
     """Tunes DDP's buckets during training: ``trainer.add_callback(BucketAutotuneCallback(trainer))``.
 
     Its options are arguments of ``sim.autotune``. What came of it is in ``result``.
     """
 
     def __init__(self, trainer: Any, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(tuning(**options))
         self._trainer = trainer
 
 
-class BucketRecordingCallback(Recording, _OfTrainer):
-    """Records the training: ``trainer.add_callback(BucketRecordingCallback(trainer, "recording"))``.
+class BucketRecordingCallback(_OfTrainer):
+    """Records the training: ``trainer.add_callback(BucketRecordingCallback(trainer, "recording"))``."""
 
-    The Trainer tells its callbacks of no exception: after one the files hold the steps before it.
-    """
-
-    def __init__(self, trainer: Any, directory: str | os.PathLike[str], **options: Any) -> None:
-        super().__init__(directory, **options)
+    def __init__(self, trainer: Any, directory: Any, **options: Any) -> None:
+        super().__init__(recording(directory, **options))
         self._trainer = trainer
