@@ -39,10 +39,10 @@ from sim.systems.snippets import bucket_indices_json as bucket_indices_json
 from sim.systems.snippets import deepspeed_config as deepspeed_config
 from sim.systems.snippets import megatron_flags as megatron_flags
 from sim.systems.snippets import snippet as snippet
-from sim.truth.anchor import anchor as anchor
+from sim.truth.fit import anchor as anchor
+from sim.truth.fit import own_step as own_step
 from sim.truth.ladder import difference as difference
 from sim.truth.perfetto import perfetto_json as perfetto_json
-from sim.truth.recorded_step import own_step as own_step
 from sim.truth.scoring import agreement as agreement
 from sim.truth.scoring import as_measured as as_measured
 from sim.tuner.frameworks import nearest_setting as nearest_setting

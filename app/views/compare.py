@@ -41,7 +41,7 @@ from sim.errors import NotModelledError, SimError
 from sim.nouns.report import Report
 from sim.nouns.timeline import Timeline
 from sim.telling import tell_rule
-from sim.truth.ladder import Change, Difference, PartName
+from sim.truth.ladder import Change, PartName
 from sim.truth.scoring import Agreement
 from sim.units import MIB, NS_PER_MS, format_ms, format_number, format_size
 
@@ -392,37 +392,40 @@ def _what_changed(timelines: dict[str, Timeline]) -> None:
     base, *others = timelines
     words = "Which candidate is held against A below."
     letter = ask(st.selectbox, "A against", "against", words, others)
-    found: Difference | None = None
+    found: tuple[Change, ...] | None = None
     with told():
         found = _difference(timelines[base], timelines[letter])
     if found is None:
         return
-    if not found.changes:
+    if not found:
         st.info("Nothing: both are the same buckets on the same machine.")
         return
-    told_each = [change_words(change) for change in found.changes]
+    told_each = [change_words(change) for change in found]
     st.markdown(f"**{plain(' and '.join(told_each))}**")
-    if found.order:
-        st.caption(found.order)
+    if len(found) > 1:
+        st.caption(
+            "First the assignment changes, on the first machine; the other way round parts may differ."
+        )
     parts = [
-        (change.cause, [(PART_WORDS[part.name], part.change_ns) for part in change.parts])
-        for change in found.changes
+        (change.cause, [(PART_WORDS[part.name], part.change_ns) for part in change.parts]) for change in found
     ]
     chart(draw_parts(parts), "parts", "The parts of the difference, which add up to it")
     st.caption(
         "Each step is built up from computing alone, one mechanism after the other in a fixed order; a part "
         "is what its mechanism adds beyond what hides behind backward. They add up to the nanosecond."
     )
-    left, right = st.columns(2)
-    for change, words in zip(found.changes, told_each, strict=True):
+    for change, words in zip(found, told_each, strict=True):
         if len(told_each) > 1:
-            left.markdown(f"**{plain(words)}**")
-        left.markdown("\n".join(f"- {plain(part.sentence)}" for part in change.parts))
-    right.markdown("\n".join(f"- {plain(fact)}" for fact in found.facts))
+            st.markdown(f"**{plain(words)}**")
+        became = (
+            f"{PART_WORDS[one.name]}: {format_ms(one.before_ns)} became {format_ms(one.after_ns)}"
+            for one in change.parts
+        )
+        st.markdown("\n".join(f"- {plain(line)}" for line in became))
 
 
 @memo(128)
-def _difference(before: Timeline, after: Timeline) -> Difference:
+def _difference(before: Timeline, after: Timeline) -> tuple[Change, ...]:
     """Why one step is not as long as another. Raises ``SimError`` as ``sim.difference``."""
     with st.spinner("Taking both steps apart …"):
         return sim.difference(before, after)

@@ -12,18 +12,16 @@ from sim.cli.predicting import load_inputs, load_job, tell_held
 from sim.cli.printing import emit, line, note, progress, say, say_notes, suggest, table
 from sim.columns import FAMILIES, Column, by_place, of_part
 from sim.costs.doubts import doubts_about
-from sim.errors import AssignmentError, InputError
-from sim.formats.documents import load
-from sim.nouns.assignment import CAP_KWARGS, Assignment
+from sim.errors import InputError
+from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
-from sim.nouns.measurement import Measurement
 from sim.nouns.recommendation import Family, Recommendation, Setting
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job
 from sim.units import format_ms, format_number, format_percent, format_size, in_ms, parse_cap_mb
 
 if TYPE_CHECKING:
-    from sim.truth.anchor import Anchored, MeasuredStep
+    from sim.truth.fit import Anchored, MeasuredStep
 
 _MOST_SIZES = 8  # of buckets, that are told one by one
 TUNED = ("ddp", "zero1", "zero2", "megatron", "fully_shard")  # whose buckets are tuned
@@ -215,7 +213,7 @@ def export(
 
 # anchor
 
-_TIMES, _CAPS = ("step_ms", "backward_ms", "noise_ms"), ("bucket_cap_mb", "first_bucket_mb")
+_CAPS = ("bucket_cap_mb", "first_bucket_mb")
 
 
 class _Step(NamedTuple):
@@ -231,14 +229,10 @@ def anchor(
         "A hardware file: a link measured beside the step.", "--hardware", default=...
     ),
     measured: list[Any] = option(
-        "A step as it runs now: bucket_cap_mb=25,step_ms=159.6 and, where known, backward_ms, "
-        "noise_ms and DDP's switches. The first corrects the hardware; others are compared with it.",
+        "A step as it runs now: bucket_cap_mb=25,step_ms=159.6 and, where known, noise_ms and DDP's "
+        "switches. The first corrects the hardware; others are compared with it.",
         kind=options.PAIRS,
         default=...,
-    ),
-    in_step: Path | None = option(
-        "The measurement that import made of a trace of that step: how long its all-reduces took there; "
-        "its buckets are the step's where --measured names none."
     ),
     factor: Any = option(
         "The factor to determine; default: the slow-down that is not known.",
@@ -248,16 +242,10 @@ def anchor(
     as_json: options.AsJson = False,
 ) -> None:
     """Fit a hardware file to one measured step: how much link and computing slow each other down."""
-    from sim.truth.anchor import in_step_times
 
     workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
-    trace = None if in_step is None else load(in_step, Measurement)
-    if trace is not None and trace.asked is None:
-        raise InputError(f"{in_step}: role={trace.role!r} is not legal here; give a candidate, as import's")
-    given = [as_dict(pairs, "--measured") for pairs in measured]
-    steps = [_step(workload, one, None if place else trace) for place, one in enumerate(given)]
-    seen = None if trace is None else in_step_times(trace)
-    found = sim.anchor(workload, hardware, steps[0].measured, factor=factor, seen=seen)
+    steps = [_step(workload, as_dict(pairs, "--measured")) for pairs in measured]
+    found = sim.anchor(workload, hardware, steps[0].measured, factor=factor)
     checks = [_check(workload, hardware, found, step) for step in steps]
     if output is not None:
         write(output, sim.to_text(found.hardware))
@@ -270,39 +258,24 @@ def anchor(
         suggest(printing.to_tune_written(workload_file, output, named))
 
 
-def _step(workload: Workload, given: dict[str, Any], trace: Measurement | None) -> _Step:
-    """One ``--measured``; of a step whose durations are a trace's, with the trace's buckets."""
-    from sim.truth.anchor import MeasuredStep
+def _step(workload: Workload, given: dict[str, Any]) -> _Step:
+    """One ``--measured``."""
+    from sim.truth.fit import MeasuredStep
 
     if "step_ms" not in given:
         raise InputError("--measured: has no step_ms; give it, such as step_ms=159.6")
     if {"workload", "iteration"} & given.keys():
         raise InputError("--measured: workload and iteration are no switches")
     try:
-        step_ns, *others = (MS.reader(str(given.pop(one))) if one in given else None for one in _TIMES)
+        step_ns = MS.reader(str(given.pop("step_ms")))
+        noise_ns = MS.reader(str(given.pop("noise_ms"))) if "noise_ms" in given else None
     except ValueError as error:
         raise InputError(f"--measured: {error}; times are in ms") from None
     given |= {name: parse_cap_mb(str(given[name])) for name in _CAPS if name in given}
     told = (f"{name}={format_number(x, 6) if isinstance(x, float) else x}" for name, x in given.items())
-    label, assignment = ", ".join(told) or "default", None
-    if trace is not None and trace.asked is not None and not given:
-        label, assignment = trace.name, trace.asked
-        try:
-            assignment.check_fits(workload)
-        except AssignmentError as error:
-            raise InputError(f"--in-step: the trace is of other gradients: {error}") from None
-        given = {**assignment.ddp_kwargs, **assignment.settings}
-        given = {name: value for name, value in given.items() if name not in CAP_KWARGS}
-    made = assignment or sim.assign(workload, **given)
-    if trace is not None and trace.asked is not None and made.bucket_indices != trace.asked.bucket_indices:
-        raise InputError(
-            f"--measured: {label} does not make the {len(trace.asked.bucket_indices)} buckets that "
-            f"--in-step has durations of; leave the options out, and they are the trace's"
-        )
-    assert step_ns is not None
-    return _Step(
-        label, MeasuredStep(assignment=made, step_ns=step_ns, sync_end_ns=others[0], noise_ns=others[1])
-    )
+    made = sim.assign(workload, **given)
+    label = ", ".join(told) or "default"
+    return _Step(label, MeasuredStep(assignment=made, step_ns=step_ns, noise_ns=noise_ns))
 
 
 def _check(workload: Workload, hardware: Hardware, found: "Anchored", step: _Step) -> dict[str, Any]:
@@ -323,7 +296,7 @@ def _check(workload: Workload, hardware: Hardware, found: "Anchored", step: _Ste
 
 
 def _facts(found: "Anchored") -> dict[str, Any]:
-    names = ("factor", "value", "fits", "fitted", "measured_ns", "plain_ns", "predicted_ns", "residual_ns")
+    names = ("factor", "value", "fits", "measured_ns", "plain_ns", "predicted_ns", "residual_ns")
     return {
         **{name: getattr(found, name) for name in (*names, "reasons", "notes")},
         "launch_cost_ns": found.hardware.launch_cost_ns,
@@ -338,14 +311,11 @@ def _print_anchored(found: "Anchored", checks: list[dict[str, Any]]) -> None:
         f"{one.what} {format_number(one.value, 4)} ({format_percent(one.weight, 0)})"
         for one in found.readings[1:]
     )
-    what = "step" if found.fitted == "step" else "backward"
     say(
-        f"{'' if found.fits else 'no fit: '}{found.factor} {format_number(found.value, 4)}: a {what} of "
+        f"{'' if found.fits else 'no fit: '}{found.factor} {format_number(found.value, 4)}: a step of "
         f"{format_ms(found.predicted_ns)}, measured {format_ms(found.measured_ns)}, "
         f"{format_ms(found.plain_ns)} without" + (f"; or instead {others}" if others else "")
     )
-    if what == "backward":
-        say("the backward is made true, not the step: what is left is the error of forward and optimizer")
 
     def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         ends = tuple(in_ms(row[name]) for name in ("least_ns", "most_ns"))

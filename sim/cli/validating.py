@@ -12,7 +12,7 @@ import sim
 from sim.cli import measuring, options, printing
 from sim.cli.judging import judge
 from sim.cli.measuring import choose_device, device_of_model, place_of, tell_commands
-from sim.cli.options import argument, as_dict, choice, directory_option, flag, option, shared
+from sim.cli.options import argument, as_dict, choice, directory_option, option, shared
 from sim.cli.predicting import tell_held
 from sim.cli.printing import emit, line, note, progress, say, suggest, table
 from sim.columns import by_place
@@ -61,11 +61,6 @@ def validate(
     assignment_file: list[Path] | None = option(
         "An assignment file to replay too; repeatable.", "--assignment", panel=options.CANDIDATES
     ),
-    systems: bool = flag(
-        "Replay each switch and hook of DDP and each textbook system, in place of caps.",
-        "--systems",
-        panel=options.CANDIDATES,
-    ),
     model: str | None = option(
         "Your model, which returns (model, batch); default: backward sleeps through the recorded schedule.",
         panel=options.MODEL,
@@ -89,8 +84,6 @@ def validate(
 
     if model is None and (arg or dtype):
         raise typer.BadParameter("--arg and --dtype belong to --model")
-    if systems and (model is not None or link == "emulated" or device == "cuda"):
-        raise typer.BadParameter("--systems: a paced replay over gloo; leave out --model, --device, --link")
     if prepare and (box is not None or max_error is not None or link == "emulated"):
         raise typer.BadParameter(
             "--prepare: torchrun or srun starts the ranks; leave out --box, --max-error, --link"
@@ -100,7 +93,7 @@ def validate(
     if model is not None:
         device = device_of_model(device, job_on, elsewhere=prepare)
     else:
-        gloo = systems or box is not None or backend == "gloo"
+        gloo = box is not None or backend == "gloo"
         many = place.world_size
         device = choose_device(device, job_on or "cpu", many, elsewhere=prepare, only_cpu=gloo)
     carrier = _carrier(device, backend, link, hardware)
@@ -113,7 +106,7 @@ def validate(
     if not is_held:
         there = _hardware_there(hardware, workload, place)
     user_model = None if model is None else _model(model, arg, dtype)
-    candidates = _candidates(user_model, assignments, expected, there, carrier, None if systems else caps)
+    candidates = _candidates(user_model, assignments, expected, there, carrier, caps)
     for candidate in candidates:
         assert candidate.assignment is not None
         sim.simulate(workload, there, candidate.assignment)  # what cannot be predicted is told beforehand
@@ -220,19 +213,13 @@ def _candidates(
     workload: Workload,
     hardware: Hardware,
     carrier: "Carrier",
-    caps: Sequence[float] | None,
+    caps: Sequence[float],
 ) -> "list[Candidate]":
-    """What is replayed: the standing ones with ``caps``, or every system without; and ``assignments``."""
-    from sim.validator.candidates import check_replayable, every_system, standing_candidates
+    """What is replayed: the standing ones with ``caps``, and ``assignments``."""
+    from sim.validator.candidates import check_replayable, standing_candidates
     from sim.validator.jobs import Candidate
 
-    if caps is not None:
-        candidates = standing_candidates(workload, list(caps), sim.tune(workload, hardware).assignment)
-    else:
-        candidates, left_out = every_system(workload, hardware)
-        for reason in dict.fromkeys(left_out.values()):
-            names = ", ".join(name for name, why in left_out.items() if why == reason)
-            note(f"left out: {names}: {reason}")
+    candidates = standing_candidates(workload, list(caps), sim.tune(workload, hardware).assignment)
     candidates += [Candidate(name=name, assignment=one) for name, one in assignments.items()]
     check_replayable(workload, candidates, "paced" if model is None else "model", carrier)
     return candidates
@@ -284,9 +271,6 @@ def ab(
     rate: measuring.Rate = None,
     arg: options.Arguments = None,
     dtype: options.Dtype = None,
-    samples: int | None = option(
-        "Samples per rank and step; default: the batch's leading dimension.", panel=options.MODEL
-    ),
     device: measuring.Device = None,
     backend: measuring.Backend = None,
     link: Link = "real",
@@ -334,7 +318,6 @@ def ab(
         carrier=carrier,
         workload=workload,
         rounds=rounds,
-        samples_per_rank=samples,
     )
     if prepare:
         assert directory is not None
@@ -375,11 +358,9 @@ def _tell_ab(result: "AbTest", directory: Path | None, as_json: bool) -> None:
         emit(document)
         return
     steps_ns = result.default_step_ns, result.recommended_step_ns, result.plain_step_ns
-    samples = result.default_samples_per_s, result.recommended_samples_per_s, None
     names = ("DDP default", "recommended", "without communication")
-    told = ["-" if one is None else f"{one:.1f}" for one in samples]
     title = f"{result.name}: {result.world_size} ranks, {result.rounds} rounds"
-    table(title, by_place("", "step ms", "samples/s"), zip(names, map(in_ms, steps_ns), told, strict=True))
+    table(title, by_place("", "step ms"), zip(names, map(in_ms, steps_ns), strict=True))
     low, gain, high = (in_ms(ns, "+.2f") for ns in (result.gain_low_ns, result.gain_ns, result.gain_high_ns))
     share = format_percent(result.gain_fraction, 2, sign=True)
     say(f"gain: {gain} ms a step ({share}), 95 % interval {low} to {high} ms")

@@ -96,11 +96,6 @@ def build_step(given: Pair, *, device: torch.device, dtype: str | None) -> Model
     return ModelStep(model.to(device=device, dtype=number).train(), batch)
 
 
-def count_samples(batch: object) -> int | None:
-    """Samples in a batch: the leading dimension of its first tensor that has one; None without any."""
-    return next((tensor.shape[0] for tensor in tensors_in(batch) if tensor.dim()), None)
-
-
 def find_loss(output: Any) -> torch.Tensor:
     """The scalar loss in a model's output.
 

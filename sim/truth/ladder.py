@@ -14,12 +14,11 @@ from typing import Any, Literal
 from sim.errors import SimError
 from sim.nouns.assignment import DDP_POLICIES
 from sim.nouns.hardware import CURVES, SLOWDOWNS, Curve, CurvePoint
-from sim.nouns.measurement import MeasuredIteration, Measurement, Record, Role
+from sim.nouns.measurement import MeasuredIteration, Measurement, Record
 from sim.nouns.timeline import Timeline
-from sim.nouns.workload import Workload
-from sim.systems.registry import collectives
+from sim.nouns.workload import ReadyTimes, Workload
 from sim.systems.simulate import simulate
-from sim.units import NS_PER_S, divide_half_even, format_ms, format_size
+from sim.units import NS_PER_S, divide_half_even
 
 PartName = Literal[
     "compute",
@@ -34,20 +33,6 @@ PartName = Literal[
     "straggler",
 ]
 Cause = Literal["assignment", "machine", "assignment and machine"]
-_WORDS: dict[PartName, str] = {
-    "compute": "Computing alone",
-    "copy_in": "Copies into buckets",
-    "launch": "Launches",
-    "find_unused": "Searching and marking unused parameters",
-    "accumulate": "Adding up micro-batches",
-    "latency": "Latency of collectives",
-    "bytes": "Bytes on the wire",
-    "copy_out": "Copies back",
-    "interference": "Computing and communication that slow each other",
-    "straggler": "Waiting for the slowest rank",
-}
-_STRETCHES = 12  # most times backward is stretched: one is exact without slow-downs, else each comes nearer
-_BESIDE_COMPUTING = tuple(name for name in SLOWDOWNS if name != "channel_slowdown")
 # What each mechanism sets on a machine on which only computing takes time, in order.
 _RUNGS: dict[PartName, tuple[str, ...]] = {
     "copy_in": ("copy_in_bytes_per_s", "hook_cost_ns"),
@@ -57,8 +42,9 @@ _RUNGS: dict[PartName, tuple[str, ...]] = {
     "latency": CURVES,  # each collective takes the shortest time on its curve
     "bytes": CURVES,
     "copy_out": ("copy_out_bytes_per_s",),
-    "interference": _BESIDE_COMPUTING,
+    "interference": tuple(name for name in SLOWDOWNS if name != "channel_slowdown"),
 }
+_STRETCHES = 12  # most times backward is stretched: one is exact without slow-downs, else each comes nearer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +60,6 @@ class Part:
         """By how much the part became longer; negative: shorter."""
         return self.after_ns - self.before_ns
 
-    @property
-    def sentence(self) -> str:
-        """The part in words."""
-        words, after = _WORDS[self.name], format_ms(self.after_ns)
-        if format_ms(self.before_ns) == after:
-            return f"{words}: {after} in both."
-        sign = "+" if self.change_ns > 0 else "-"
-        return f"{words}: {format_ms(self.before_ns)} became {after}, {sign}{format_ms(abs(self.change_ns))}."
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
@@ -92,38 +69,11 @@ class Change:
     """
 
     cause: Cause
-    before_step_ns: int
-    after_step_ns: int
+    change_ns: int
     parts: tuple[Part, ...]
 
-    @property
-    def change_ns(self) -> int:
-        """By how much the step became longer; negative: shorter."""
-        return self.after_step_ns - self.before_step_ns
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """Why one step is not as long as another.
-
-    ``changes`` lead from the one to the other in turns, none where both are the same; ``order`` says which
-    turn came first and why it matters, empty where there was but one. ``facts`` are what can be seen on
-    both timelines.
-    """
-
-    before_step_ns: int
-    after_step_ns: int
-    changes: tuple[Change, ...]
-    order: str
-    facts: tuple[str, ...]
-
-    @property
-    def change_ns(self) -> int:
-        """By how much the step became longer; negative: shorter."""
-        return self.after_step_ns - self.before_step_ns
-
-
-def difference(before: Timeline, after: Timeline) -> Difference:
+def difference(before: Timeline, after: Timeline) -> tuple[Change, ...]:
     """Why ``after`` takes longer or shorter than ``before``: parts that add up to the difference exactly.
 
     The order: computing alone (forward, loss, backward, optimizer, what hooks compute), copies into buckets,
@@ -132,60 +82,36 @@ def difference(before: Timeline, after: Timeline) -> Difference:
     and communication that slow each other, the slowest rank. That collectives slow one another down is the
     link's own, and is there from the start.
 
-    Where assignment and machine differ, the assignment is changed first. The machine here is all that is not
-    the assignment: hardware, and how fast the workload computes.
+    Where assignment and machine differ, the assignment changes first, on the first machine, and then the
+    machine: the other way round the two parts may differ, their sum does not. Where it cannot be played there
+    they change together. The machine here is all that is not the assignment: hardware, and how fast the
+    workload computes.
 
     Raises:
         SimError: what cannot be played, see ``sim.simulate``.
     """
-    turns, order = _turns(before, after)
-    known = {id(end): _climb(end) for _, *pair in turns for end in pair}
-    changes = []
-    for cause, one, other in turns:
-        old, new = known[id(one)], known[id(other)]
-        parts = [
-            Part(name=name, before_ns=old.get(name, 0), after_ns=new.get(name, 0))
-            for name in _WORDS
-            if old.get(name, 0) or new.get(name, 0)
-        ]
-        changes.append(
-            Change(
-                cause=cause,
-                before_step_ns=one.step_ns,
-                after_step_ns=other.step_ns,
-                parts=tuple(sorted(parts, key=lambda part: -abs(part.change_ns))),
-            )
-        )
-    return Difference(
-        before_step_ns=before.step_ns,
-        after_step_ns=after.step_ns,
-        changes=tuple(changes),
-        order=order,
-        facts=_facts(before, after),
-    )
-
-
-def _turns(before: Timeline, after: Timeline) -> tuple[list[tuple[Cause, Timeline, Timeline]], str]:
-    """The changes from one timeline to the other, each with its two ends, and a sentence on their order."""
     used = [(one.assignment, one.iteration) for one in (before, after)]
     assigned = [(one.policy, one.bucket_indices, one.ddp_kwargs, one.settings, at) for one, at in used]
     machines = [(one.workload, one.hardware, one.slowest) for one in (before, after)]
-    causes: list[Cause] = []
-    causes += ["assignment"] if assigned[0] != assigned[1] else []
+    causes: list[Cause] = ["assignment"] if assigned[0] != assigned[1] else []
     causes += ["machine"] if machines[0] != machines[1] else []
-    if len(causes) < 2:
-        return [(cause, before, after) for cause in causes], ""
-    try:
-        middle = _again(replace(before, assignment=after.assignment, iteration=after.iteration))
-    except SimError:
-        return [("assignment and machine", before, after)], (
-            "Assignment and machine change together: the new assignment cannot be played on the first "
-            "machine."
-        )
-    return [("assignment", before, middle), ("machine", middle, after)], (
-        "First the assignment changes on the first machine, then the machine under the new assignment; "
-        "the other way round the two parts may differ, their sum does not."
-    )
+    steps = [before, after]
+    if len(causes) == 2:
+        try:
+            middle = replace(before, assignment=after.assignment, iteration=after.iteration)
+            steps = [before, _again(middle), after]
+        except SimError:
+            causes = ["assignment and machine"]
+    climbed = [_climb(one) for one in steps] if causes else []
+    changes = []
+    for cause, (old, new) in zip(causes, pairwise(climbed), strict=True):
+        names: list[PartName] = ["compute", *_RUNGS, "straggler"]
+        parts = [Part(name=name, before_ns=old.get(name, 0), after_ns=new.get(name, 0)) for name in names]
+        there = [part for part in parts if part.before_ns or part.after_ns]
+        there.sort(key=lambda part: -abs(part.change_ns))
+        change_ns = sum(part.change_ns for part in there)
+        changes.append(Change(cause=cause, change_ns=change_ns, parts=tuple(there)))
+    return tuple(changes)
 
 
 def _again(timeline: Timeline, **changed: Any) -> Timeline:
@@ -199,14 +125,17 @@ def _again(timeline: Timeline, **changed: Any) -> Timeline:
 def _climb(timeline: Timeline) -> dict[PartName, int]:
     """The parts of a step in ns, in order, without mechanisms that its hardware does not have."""
     whole = timeline.hardware
-    bare: dict[str, Any] = {name: 0 for names in _RUNGS.values() for name in names if name.endswith("_ns")}
-    bare |= {name: None for names in _RUNGS.values() for name in names if name.endswith("_per_s")}
-    bare |= dict.fromkeys(_BESIDE_COMPUTING, 1.0) | {name: _flat(whole.curve(name), 0) for name in CURVES}
+    names = {name for of_rung in _RUNGS.values() for name in of_rung} - set(CURVES)
+    nothing = {"_per_s": None, "_ns": 0, "_slowdown": 1.0}
+    bare: dict[str, Any] = {
+        name: next(value for end, value in nothing.items() if name.endswith(end)) for name in names
+    }
+    bare |= {name: _flat(whole.curve(name), 0) for name in CURVES}
     hardware = replace(whole, **bare)
     reached = _again(timeline, hardware=hardware, slowest=None).step_ns
     parts: dict[PartName, int] = {"compute": reached}
-    for part, names in _RUNGS.items():
-        fields: dict[str, Any] = {name: getattr(whole, name) for name in names}
+    for part, of_rung in _RUNGS.items():
+        fields: dict[str, Any] = {name: getattr(whole, name) for name in of_rung}
         if part == "latency":
             fields = {name: _flat(whole.curve(name)) for name in CURVES}
         if (richer := replace(hardware, **fields)) == hardware:
@@ -225,38 +154,6 @@ def _flat(curve: Curve | None, duration_ns: int | None = None) -> Curve | None:
         return None
     shortest = min(point.duration_ns for point in curve)
     return (CurvePoint(num_bytes=0, duration_ns=shortest if duration_ns is None else duration_ns),)
-
-
-def _facts(before: Timeline, after: Timeline) -> tuple[str, ...]:
-    """What differs between two timelines, a sentence each; empty where nothing does."""
-    found, ends = [], (before, after)
-    many = [len(one.buckets) for one in ends]
-    largest = [format_size(max(bucket.num_bytes for bucket in one.buckets)) for one in ends]
-    if before.assignment.bucket_indices != after.assignment.bucket_indices:
-        count = f"{many[0]} bucket{'s' if many[0] > 1 else ''} became {many[1]}"
-        if many[0] == many[1]:
-            count = f"{many[1]} bucket{'s' if many[1] > 1 else ''} still"
-        had = f"has {largest[1]}, it had {largest[0]}" if len({*largest}) > 1 else f"still has {largest[1]}"
-        found.append(f"{count}; the largest {had}.")
-    times: dict[str, list[int | None]] = {
-        "The first collective starts": [
-            min((one.start_ns for one in end.collectives), default=None) for end in ends
-        ],
-        "The last bucket to start does so": [
-            max((one.start_ns for one in end.buckets), default=None) for end in ends
-        ],
-        "Backward ends": [end.backward_end_ns for end in ends],
-        "All gradients are available": [end.sync_end_ns for end in ends],
-    }
-    for what, (old, new) in times.items():
-        if old is not None and new is not None and old != new:
-            by = f"{format_ms(abs(new - old))} {'later' if new > old else 'earlier'}"
-            at = f"at {format_ms(new)} from the start of backward, it was {format_ms(old)}"
-            found.append(f"{what} {by}: {at}.")
-    sent = [format_size(sum(one.num_bytes for one in collectives(end))) for end in ends]
-    if sent[0] != sent[1]:
-        found.append(f"{sent[1]} travel in a step, {sent[0]} did.")
-    return tuple(found)
 
 
 # ---- From a predicted step to the measured one.
@@ -302,11 +199,12 @@ def attribute(record: Record, measurement: Measurement) -> Attribution | None:
     traced bucket's launch or end cannot be told, or another system than DDP does not launch and wait in
     bucket order.
     """
-    assert measurement.asked is not None
-    if measurement.asked.policy not in DDP_POLICIES:
-        return None
     workload, asked = record.workload, measurement.asked
-    plain, noop = _iterations(record, "plain"), _iterations(record, "noop")
+    assert asked is not None
+    if asked.policy not in DDP_POLICIES:
+        return None
+    roles = {one.role: one.iterations for one in record.measurements}
+    plain, noop = roles.get("plain", ()), roles.get("noop", ())
     predicted = simulate(workload, record.hardware, asked, "analytic")
     traced = _traced(measurement, len(predicted.buckets))
     if not plain or not noop or traced is None:
@@ -339,15 +237,9 @@ def attribute(record: Record, measurement: Measurement) -> Attribution | None:
         computed.sync_end_ns - _finalized(computed, [one.end_ns for one in computed.buckets]) + sent,
         _middle(measurement.iterations, "sync_end_ns"),
     ]
-    copy, launch, compute, communication, wait = (one - two for one, two in pairwise(reached))
-    return Attribution(
-        total_ns=reached[0] - reached[-1],
-        copy_ns=copy,
-        launch_ns=launch,
-        compute_ns=compute,
-        communication_ns=communication,
-        wait_ns=wait,
-    )
+    names = ("copy_ns", "launch_ns", "compute_ns", "communication_ns", "wait_ns")
+    parts = (one - two for one, two in pairwise(reached))
+    return Attribution(total_ns=reached[0] - reached[-1], **dict(zip(names, parts, strict=True)))
 
 
 def _traced(measurement: Measurement, count: int) -> tuple[list[int], int] | None:
@@ -371,10 +263,6 @@ def _traced(measurement: Measurement, count: int) -> tuple[list[int], int] | Non
     return [round(median(row)) for row in durations], max(0, cost_ns)
 
 
-def _iterations(record: Record, role: Role) -> Sequence[MeasuredIteration]:
-    return next((m.iterations for m in record.measurements if m.role == role), ())
-
-
 def _middle(iterations: Sequence[MeasuredIteration], name: str) -> int:
     values: list[int] = [getattr(iteration, name) for iteration in iterations]
     return round(median(values))
@@ -390,11 +278,13 @@ def _stretched(workload: Workload, backward_ns: int) -> Workload:
     if not workload.backward_ns:
         return workload
 
-    def scaled(ready_ns: int | None) -> int | None:
-        return None if ready_ns is None else divide_half_even(ready_ns * backward_ns, workload.backward_ns)
+    def stretched(times: ReadyTimes) -> ReadyTimes:
+        return tuple(
+            None if time is None else divide_half_even(time * backward_ns, workload.backward_ns)
+            for time in times
+        )
 
-    gradients = tuple(replace(one, ready_ns=scaled(one.ready_ns)) for one in workload.gradients)
-    return replace(workload, backward_ns=backward_ns, gradients=gradients)
+    return workload.retimed(stretched, backward_ns=backward_ns)
 
 
 def _finalized(timeline: Timeline, ends_ns: Sequence[int]) -> int:

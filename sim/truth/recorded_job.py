@@ -17,7 +17,7 @@ from sim.nouns.recording import Recording
 from sim.nouns.workload import AsRun, Workload
 from sim.systems.ddp_assignment import as_the_job
 from sim.systems.simulate import simulate
-from sim.truth.recorded_step import OwnStep, hooked, own_step
+from sim.truth.fit import OwnStep, hooked, own_step
 from sim.units import format_sizes
 
 Buckets = Sequence[Sequence[int]]

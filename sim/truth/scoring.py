@@ -1,26 +1,22 @@
 """A measured record against what the model of today predicts for it, by a rule that is stated beforehand."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import median
 
 from sim.clusters.links import hardware_on
 from sim.clusters.machines import boxed_cluster
-from sim.costs.doubts import told_unmeasured
 from sim.costs.service_time import scale
 from sim.errors import InputError
 from sim.metrics.intervals import difference_interval, median_interval
 from sim.metrics.step import summarize
-from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import Hardware
-from sim.nouns.measurement import Box, MeasuredBucket, MeasuredIteration, Measurement, Mode, Record
+from sim.nouns.measurement import Box, MeasuredBucket, Measurement, Mode, Record
 from sim.nouns.report import Report
-from sim.nouns.timeline import BucketRow
-from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate
+from sim.truth.fit import own_step
 from sim.truth.ladder import Attribution, attribute
-from sim.truth.recorded_step import own_step
 
 LEAST_FOR_INTERVAL = 3  # iterations: fewer say nothing of how far a median may be trusted
 _RECOMMENDED = "recommended"
@@ -47,6 +43,10 @@ RULE = Limits(median_step=0.02, worst_step=0.05)
 TRAINED = Limits(median_step=0.03, worst_step=0.08)
 # Where a prediction is made from the box as a graph, or of slow ranks.
 CONTENDED = Limits(median_step=0.1, worst_step=0.1)
+_OF_TRACE = (
+    "no pass or fail of a step that is predicted from its own forward, backward, optimizer, ready times and "
+    "buckets; tested are the ends of buckets and exposed communication"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,64 +170,89 @@ class Agreement:
     passed: bool | None
 
 
-def agreement(record: Record, copies: bool = True, attributed: bool = True) -> Agreement:
+def agreement(record: Record, attributed: bool = True) -> Agreement:
     """A measured record against what the model of today predicts for it.
 
-    ``copies`` False switches the copies into and out of buckets off in the model, to show their effect. A
-    record of another box than its hardware's, or of slow ranks, is predicted as it was measured, from the
-    hardware in its own box. ``attributed`` False leaves out where the error
-    of each candidate comes from, which is most of the work.
+    A record of another box than its hardware's, or of slow ranks, is predicted as it was measured, from the
+    hardware in its own box. ``attributed`` False leaves out where the error of each candidate comes from,
+    which is most of the work.
     """
-    if not copies:
-        record = replace(
-            record, hardware=replace(record.hardware, copy_in_bytes_per_s=None, copy_out_bytes_per_s=None)
-        )
-    limits = limits_of(record)
-    record = as_measured(record)
+    limits, record = limits_of(record), as_measured(record)
     predictions, attributions = {}, {}
-    for candidate in record.candidates:
-        assert candidate.asked is not None
-        predictions[candidate.name] = summarize(
-            simulate(record.workload, record.hardware, candidate.asked, "analytic")
-        )
-        if candidate.iterations and attributed:
-            attributions[candidate.name] = attribute(record, candidate)
+    for one in record.candidates:
+        assert one.asked is not None
+        predictions[one.name] = summarize(simulate(record.workload, record.hardware, one.asked, "analytic"))
+        if one.iterations and attributed:
+            attributions[one.name] = attribute(record, one)
     return agree(record, predictions, attributions, limits)
 
 
-def _median_bucket(index: int, iterations: Sequence[MeasuredIteration]) -> MeasuredBucket:
-    rows = [iteration.buckets[index] for iteration in iterations]
+def agree(
+    record: Record,
+    predictions: Mapping[str, Report],
+    attributions: Mapping[str, Attribution | None] | None = None,
+    limits: Limits = RULE,
+) -> Agreement:
+    """A record against the predictions of its candidates, by name.
 
-    def middle(name: str) -> int | None:
-        values = [getattr(row, name) for row in rows if getattr(row, name) is not None]
-        return round(median(values)) if values else None
+    The rule: median step error and worst step error within ``limits``, and every pair of candidates whose
+    measured intervals are apart in the predicted order. Steps of a trace are predicted from their own parts,
+    and neither pass nor fail.
 
-    return MeasuredBucket(
-        index=index,
-        ready_ns=middle("ready_ns"),
-        launch_ns=middle("launch_ns"),
-        start_ns=middle("start_ns"),
-        end_ns=middle("end_ns"),
+    Raises:
+        InputError: a candidate without a prediction, or no candidate with a complete iteration.
+    """
+    measured = [measurement for measurement in record.candidates if measurement.iterations]
+    if unknown := [one.name for one in measured if one.name not in predictions]:
+        raise InputError(f"record {record.name!r}: candidate {unknown[0]!r} has no prediction")
+    if not measured:
+        raise InputError(f"record {record.name!r}: no candidate has a complete iteration to compare")
+    plain = next((one.iterations for one in record.measurements if one.role == "plain"), ())
+    plain_sync_ends_ns = [iteration.sync_end_ns for iteration in plain]
+    told = attributions or {}
+    rows = [compare(one, predictions[one.name], plain_sync_ends_ns, told.get(one.name)) for one in measured]
+    right = apart = 0
+    for one, two in combinations(sorted(rows, key=lambda row: row.measured_step_ns), 2):
+        if one.step_high_ns < two.step_low_ns:
+            apart += 1
+            right += one.predicted_step_ns < two.predicted_step_ns
+    best_measured = min(rows, key=lambda row: row.measured_step_ns)
+    best_predicted = min(rows, key=lambda row: row.predicted_step_ns)
+    ends, errors = [end for row in rows for end in row.bucket_ends], [abs(row.step_error) for row in rows]
+    within = median(errors) <= limits.median_step and max(errors) <= limits.worst_step and right == apart
+    mode = measured[0].mode
+    return Agreement(
+        name=record.name,
+        place=str(measured[0].environment.get("place", "")),
+        mode=mode,
+        rows=tuple(rows),
+        median_step_error=median(errors),
+        worst_step_error=max(errors),
+        median_exposed_error=_middle(row.exposed_error for row in rows),
+        median_bucket_end_error=_middle(end.error for end in ends),
+        median_bucket_end_error_ns=_middle_ns(abs(end.error_ns) for end in ends),
+        worst_bucket_end_error_ns=max((abs(end.error_ns) for end in ends), default=None),
+        order_pairs=apart,
+        order_right=right,
+        order_within_noise=len(rows) * (len(rows) - 1) // 2 - apart,
+        best_measured=best_measured.name,
+        best_predicted=best_predicted.name,
+        best_within_noise=best_predicted.step_low_ns <= best_measured.step_high_ns,
+        regret=_regret(measured, rows),
+        rule=_OF_TRACE if mode == "trace" else limits.rule,
+        passed=None if mode == "trace" else within,
     )
 
 
-def _bucket_end(row: BucketRow, rows: Sequence[MeasuredBucket]) -> BucketEnd | None:
-    ends = [seen.end_ns for seen in rows if seen.end_ns is not None]
-    if not ends:
-        return None
-    measured = round(median(ends))
-    low, high = median_interval(ends)
-    return BucketEnd(
-        index=row.index,
-        num_bytes=row.num_bytes,
-        iterations=len(ends),
-        measured_ns=measured,
-        low_ns=low,
-        high_ns=high,
-        predicted_ns=row.end_ns,
-        error_ns=row.end_ns - measured,
-        error=(row.end_ns - measured) / measured if measured else None,
-    )
+def _middle(errors: Iterable[float | None]) -> float | None:
+    """The median size of the errors that are known."""
+    known = [abs(error) for error in errors if error is not None]
+    return median(known) if known else None
+
+
+def _middle_ns(times: Iterable[int | None]) -> int | None:
+    known = [time for time in times if time is not None]
+    return round(median(known)) if known else None
 
 
 def compare(
@@ -248,18 +273,33 @@ def compare(
     low, high = median_interval(steps)
     sync_ends = [iteration.sync_end_ns for iteration in measurement.iterations]
     sync_end = round(median(sync_ends))
-    exposed = sync_end - measurement.plain_backward_ns
+    exposed, told = sync_end - measurement.plain_backward_ns, predicted.exposed_by_micro_batch_ns[-1]
     exposed_low, exposed_high = difference_interval(
         sync_ends, plain_sync_ends_ns or [measurement.plain_backward_ns] * len(sync_ends)
     )
     traced = [it for it in measurement.traced if len(it.buckets) == len(predicted.buckets)]
-    buckets = tuple(_median_bucket(k, traced) for k in range(len(predicted.buckets))) if traced else ()
-    compared = (
-        _bucket_end(row, [iteration.buckets[place] for iteration in traced])
-        for place, row in enumerate(predicted.buckets)
-    )
-    ends = tuple(end for end in compared if end is not None)
-    errors = [abs(end.error) for end in ends if end.error is not None]
+    buckets, ends = [], []
+    for place, row in enumerate(predicted.buckets if traced else ()):
+        seen = [iteration.buckets[place] for iteration in traced]
+        stamps = ("ready_ns", "launch_ns", "start_ns", "end_ns")
+        middles = {name: _middle_ns(getattr(one, name) for one in seen) for name in stamps}
+        buckets.append(MeasuredBucket(index=place, **middles))
+        if known := [one.end_ns for one in seen if one.end_ns is not None]:
+            end, error_ns = round(median(known)), row.end_ns - round(median(known))
+            end_low, end_high = median_interval(known)
+            ends.append(
+                BucketEnd(
+                    index=row.index,
+                    num_bytes=row.num_bytes,
+                    iterations=len(known),
+                    measured_ns=end,
+                    low_ns=end_low,
+                    high_ns=end_high,
+                    predicted_ns=row.end_ns,
+                    error_ns=error_ns,
+                    error=error_ns / end if end else None,
+                )
+            )
     probe = median(it.step_ns for it in measurement.traced) / step - 1 if measurement.traced else None
     assert measurement.observed is not None
     return CandidateAgreement(
@@ -274,14 +314,14 @@ def compare(
         measured_exposed_ns=exposed,
         exposed_low_ns=exposed_low,
         exposed_high_ns=exposed_high,
-        predicted_exposed_ns=predicted.exposed_by_micro_batch_ns[-1],
-        exposed_error=(predicted.exposed_by_micro_batch_ns[-1] - exposed) / exposed if exposed > 0 else None,
+        predicted_exposed_ns=told,
+        exposed_error=(told - exposed) / exposed if exposed > 0 else None,
         measured_backward_end_ns=round(median(it.backward_end_ns for it in measurement.iterations)),
         measured_sync_end_ns=sync_end,
-        buckets=buckets,
-        bucket_ends=ends,
-        median_bucket_end_error=median(errors) if errors else None,
-        median_bucket_end_error_ns=round(median(abs(end.error_ns) for end in ends)) if ends else None,
+        buckets=tuple(buckets),
+        bucket_ends=tuple(ends),
+        median_bucket_end_error=_middle(end.error for end in ends),
+        median_bucket_end_error_ns=_middle_ns(abs(end.error_ns) for end in ends),
         probe_effect=probe,
         attribution=attribution,
         predicted=predicted,
@@ -307,101 +347,6 @@ def _regret(measured: Sequence[Measurement], rows: Sequence[CandidateAgreement])
         relative=regret / best.measured_step_ns,
         within_noise=low <= 0,
         paired_rounds=min(len(ours), len(others)),
-    )
-
-
-def _plain_sync_ends(record: Record) -> list[int]:
-    plain = next((one for one in record.measurements if one.role == "plain"), None)
-    return [] if plain is None else [iteration.sync_end_ns for iteration in plain.iterations]
-
-
-def agree(
-    record: Record,
-    predictions: Mapping[str, Report],
-    attributions: Mapping[str, Attribution | None] | None = None,
-    limits: Limits = RULE,
-) -> Agreement:
-    """A record against the predictions of its candidates, by name.
-
-    The rule: median step error and worst step error within ``limits``, and every pair of candidates whose
-    measured intervals are apart in the predicted order. Steps of a trace are predicted from their own parts,
-    and neither pass nor fail.
-    """
-    measured = [measurement for measurement in record.candidates if measurement.iterations]
-    for measurement in measured:
-        if measurement.name not in predictions:
-            raise InputError(f"record {record.name!r}: candidate {measurement.name!r} has no prediction")
-    plain = _plain_sync_ends(record)
-    rows = [
-        compare(
-            measurement,
-            predictions[measurement.name],
-            plain,
-            (attributions or {}).get(measurement.name),
-        )
-        for measurement in measured
-    ]
-    if not rows:
-        raise InputError(f"record {record.name!r}: no candidate has a complete iteration to compare")
-    right = apart = 0
-    for one, two in combinations(rows, 2):
-        if one.measured_step_ns > two.measured_step_ns:
-            one, two = two, one
-        if one.step_high_ns >= two.step_low_ns:
-            continue
-        apart += 1
-        right += one.predicted_step_ns < two.predicted_step_ns
-    best_measured = min(rows, key=lambda row: row.measured_step_ns)
-    best_predicted = min(rows, key=lambda row: row.predicted_step_ns)
-    step_errors = [abs(row.step_error) for row in rows]
-    exposed_errors = [abs(row.exposed_error) for row in rows if row.exposed_error is not None]
-    ends = [end for row in rows for end in row.bucket_ends]
-    end_errors = [abs(end.error) for end in ends if end.error is not None]
-    end_errors_ns = [abs(end.error_ns) for end in ends]
-    median_step, worst_step = median(step_errors), max(step_errors)
-    median_end = median(end_errors) if end_errors else None
-    median_exposed = median(exposed_errors) if exposed_errors else None
-    mode = measured[0].mode
-    within = median_step <= limits.median_step and worst_step <= limits.worst_step and right == apart
-    judged = mode != "trace"
-    return Agreement(
-        name=record.name,
-        place=str(measured[0].environment.get("place", "")),
-        mode=mode,
-        rows=tuple(rows),
-        median_step_error=median_step,
-        worst_step_error=worst_step,
-        median_exposed_error=median_exposed,
-        median_bucket_end_error=median_end,
-        median_bucket_end_error_ns=round(median(end_errors_ns)) if ends else None,
-        worst_bucket_end_error_ns=max(end_errors_ns) if ends else None,
-        order_pairs=apart,
-        order_right=right,
-        order_within_noise=len(rows) * (len(rows) - 1) // 2 - apart,
-        best_measured=best_measured.name,
-        best_predicted=best_predicted.name,
-        best_within_noise=best_predicted.step_low_ns <= best_measured.step_high_ns,
-        regret=_regret(measured, rows),
-        rule=limits.rule if judged else _trace_rule(record.workload, record.hardware, measured[0]),
-        passed=within if judged else None,
-    )
-
-
-def _trace_rule(workload: Workload, hardware: Hardware, measurement: Measurement) -> str:
-    """In place of the rule for steps of a trace: which parts are the trace's own, and what is tested."""
-    effects = workload.ready_includes
-    own = f"ready times (with {', '.join(effects)} in them)" if effects else "ready times"
-    source = hardware.provenance.get("source")
-    if source is not None and source == measurement.provenance.get("source"):
-        own += ", buckets and how long each all-reduce took"
-    else:
-        own += " and buckets; how long all-reduces take is from another file"
-    if told_unmeasured(hardware):
-        own += ", and what DDP itself costs is as others have it, not measured"
-    what = "recording" if measurement.provenance.get("source") == "sim.record" else "trace"
-    return (
-        f"no pass or fail of a step that is predicted from the {what} itself: its own are forward, backward, "
-        f"optimizer, {own}; tested are the ends of buckets and exposed communication"
     )
 
 
@@ -440,8 +385,8 @@ def carried_to(hardware: Hardware, calibrated_in: Box, box: Box) -> Hardware:
     """``hardware`` as it is in ``box``: itself, where that is the box it was calibrated in."""
     if box == calibrated_in:
         return hardware
-    return hardware_on(hardware, _cluster(calibrated_in), _cluster(box))
-
-
-def _cluster(box: Box) -> Cluster:
-    return replace(boxed_cluster(box.rates_bits, box.uplink_bits), placement=box.ranks)
+    before, after = (
+        replace(boxed_cluster(one.rates_bits, one.uplink_bits), placement=one.ranks)
+        for one in (calibrated_in, box)
+    )
+    return hardware_on(hardware, before, after)

@@ -2,42 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Any
 
-from sim.errors import InputError, NotModelledError, SimError
+from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import DDP_POLICIES, Assignment, bucket_bytes, made_for
 from sim.nouns.checks import no_duplicates
-from sim.nouns.ddp_switches import HOOKS, Switches, read_switches
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.ddp_switches import Switches, read_switches
 from sim.nouns.measurement import Mode
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.ddp_assignment import as_the_job, check_reaches, check_used
-from sim.systems.registry import assign, write
-from sim.systems.textbook import STYLES, early_launches
+from sim.systems.registry import assign
 from sim.units import MIB, format_number
 from sim.validator.jobs import GLOO_ON_HOST, Candidate, Carrier
 
 _SMALL_BYTES = 64 << 10
-_LAST_HOOK_CAPS_MB = (25, 10, 4, 1)
-_VIEW = {"gradient_as_bucket_view": True}
-_FINDS = {"find_unused_parameters": True}
-# By name, policy and options of ``sim.assign``: the switches and hooks that ranks can be asked for, systems.
-_SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
-    "DDP default": ("ddp", {}),
-    "gradient_as_bucket_view": ("ddp", _VIEW),
-    "batched_grad_copy": ("ddp", {"batched_grad_copy": True}),
-    "set_to_none=False": ("ddp", {"set_to_none": False}),
-    "view, set_to_none=False": ("ddp", _VIEW | {"set_to_none": False}),
-    "find_unused_parameters": ("ddp", _FINDS),
-    "skip_all_reduce_unused_params": ("ddp", _FINDS | {"skip_all_reduce_unused_params": True}),
-    "static_graph": ("ddp", {"static_graph": True}),
-    "accumulation_steps=2": ("ddp", {"accumulation_steps": 2}),
-    **{f"comm_hook={name}": ("ddp", {"comm_hook": name}) for name in HOOKS if not HOOKS[name].needs_nccl},
-    **{policy: (policy, {}) for policy in ("per-parameter", "single", *STYLES)},
-}
-TEXTBOOK = tuple(STYLES)  # ranks run these, beside DDP
-_FREE = (CurvePoint(num_bytes=0, duration_ns=0),)
-_ANY_HARDWARE = Hardware(name="any", world_size=2, all_reduce=_FREE)
 
 
 def standing_candidates(
@@ -75,28 +52,6 @@ def standing_candidates(
         )
         found["small gradients last"] = as_the_job(workload, rearranged)
     return [Candidate(name=name, assignment=assignment) for name, assignment in found.items()]
-
-
-def every_system(workload: Workload, hardware: Hardware) -> tuple[list[Candidate], dict[str, str]]:
-    """A candidate for each switch and hook of DDP and each textbook system, and why others are left out.
-
-    Left out, by name, is what cannot be run on ``workload``, or what ``hardware`` has no curve for: there is
-    nothing to hold it against.
-    """
-    found, left_out = [], {}
-    for name, (policy, options) in _SYSTEMS.items():
-        try:
-            made = assign(workload, policy, **options)
-            if policy == "last-hook":  # by the first of some caps by which no bucket is sent too early
-                by_cap = [assign(workload, policy, cap) for cap in _LAST_HOOK_CAPS_MB]
-                made = next((one for one in by_cap if not early_launches(workload, one)), made)
-            candidate = Candidate(name=name, assignment=made)
-            check_replayable(workload, [candidate])
-            write(workload, hardware, made)
-            found.append(candidate)
-        except SimError as error:
-            left_out[name] = str(error)
-    return found, left_out
 
 
 def check_replayable(
@@ -154,11 +109,8 @@ def _obstacles(workload: Workload, candidate: Candidate, mode: Mode, carrier: Ca
         check_used(workload, switches)
         if candidate.assignment is not None and not candidate.is_injected:
             check_reaches(workload, assignment)
-    elif assignment.policy not in TEXTBOOK:
-        others = ", ".join(TEXTBOOK)
-        yield f"{assignment.policy} is not replayed, only predicted; ranks run DDP, and {others}"
-    elif (program := write(workload, _ANY_HARDWARE, assignment)[-1]).early_launches:
-        yield f"{program.notes[0]}; replay takes what averages rightly"
+    else:
+        yield f"{assignment.policy} is not replayed, only predicted: ranks run DDP"
     hook = switches.hook
     if switches.optimize_ddp is not None:
         yield "optimize_ddp is not replayed: replay what sim.torch_compiled makes of the workload, without it"

@@ -108,8 +108,7 @@ class Candidate:
     @property
     def adds(self) -> bool:
         """Whether some backward finds gradients that are there already, and adds to them; A7.4."""
-        is_flat = self.assignment is not None and self.assignment.policy == "flat-views"
-        return is_flat or self.manner["accumulation_steps"] > 1 or not self.manner["set_to_none"]
+        return self.manner["accumulation_steps"] > 1 or not self.manner["set_to_none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +129,7 @@ class ReplayJob(Checked):
 
     ``workload`` is what a model's parameters must match; None: nothing is known of them. ``probed`` adds the
     noop lane and a traced lane for each candidate that can have one; paced replays always have them.
-    ``is_ab``: it compares the second candidate with the first. ``samples_per_rank`` are those of a step,
-    where that is told.
+    ``is_ab``: it compares the second candidate with the first.
     """
 
     candidates: tuple[Candidate, ...]
@@ -142,7 +140,6 @@ class ReplayJob(Checked):
     seed: int = 0
     probed: bool = True
     is_ab: bool = False
-    samples_per_rank: Positive | None = None
     task: Literal["replay"] = "replay"
 
     @property

@@ -105,7 +105,6 @@ def judge_ab(job: ReplayJob, measurements: list[Measurement], predicted: Gain | 
         Turns(default=steps[_DEFAULT], recommended=steps[_RECOMMENDED], plain=steps["plain"]),
         name=about["factory"],
         world_size=one.world_size,
-        samples_per_rank=job.samples_per_rank or about.get("samples"),
         predicted=predicted,
         environment=one.environment,
         hours="rank-hours" if about["device"] == "cpu" else "GPU-hours",

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 import sim
-from sim.nouns.measurement import MeasuredBucket, MeasuredIteration
 from sim.nouns.workload import Workload
 from tests.cli.cheap import LINK, MS, PAIR
 from tests.commands import bucketsim
-from tests.handmade import measurement
 from tests.machines import machine, model
 
 
@@ -46,12 +44,7 @@ def test_json_has_the_factor_its_rivals_and_the_predictions(files: list[object])
     )
     assert said.code == 0, said.err
     told = json.loads(said.out)
-    assert (told["kind"], told["factor"], told["fitted"], told["measured_ns"]) == (
-        "anchor",
-        "mutual",
-        "step",
-        84 * MS,
-    )
+    assert (told["kind"], told["factor"], told["measured_ns"]) == ("anchor", "mutual", 84 * MS)
     weights = {one["what"]: one["weight"] for one in told["readings"]}
     assert weights.keys() == {"mutual", "compute_slowdown", "comm_slowdown", "curve"}
     assert sum(weights.values()) == pytest.approx(1)
@@ -60,55 +53,6 @@ def test_json_has_the_factor_its_rivals_and_the_predictions(files: list[object])
     assert one["parts_alone_ns"] == 82 * MS
     assert one["least_ns"] <= one["predicted_ns"] <= one["most_ns"]
     assert all_["parts_alone_ns"] == all_["predicted_ns"] == 92 * MS
-
-
-@pytest.fixture
-def trace(tmp_path: Path) -> Path:
-    """What an import measured of one step with a bucket a gradient: 5 ms, and 0.5 ms after backward."""
-    assignment = replace(sim.assign(PAIR, bucket_cap_mb=1), policy="explicit", ddp_kwargs={})
-    times = ((10 * MS, 15 * MS), (31 * MS, 31 * MS + MS // 2))
-    step = MeasuredIteration(
-        step_ns=81 * MS,
-        backward_end_ns=31 * MS,
-        sync_end_ns=32 * MS,
-        buckets=tuple(
-            MeasuredBucket(index=i, ready_ns=None, launch_ns=None, start_ns=start, end_ns=end)
-            for i, (start, end) in enumerate(times)
-        ),
-    )
-    made = measurement(
-        "as run",
-        assignment,
-        [step],
-        traced=(step,),
-        mode="trace",
-        world_size=4,
-        plain_backward_ns=30 * MS,
-        plain_step_ns=80 * MS,
-    )
-    path = tmp_path / "measured.json"
-    path.write_text(sim.to_text(made))
-    return path
-
-
-def test_an_imported_trace_brings_its_buckets(files: list[object], trace: Path, tmp_path: Path) -> None:
-    """No cap is given, or the one that makes them; another is refused."""
-    words = ("--in-step", trace, "--json")
-    said = bucketsim(*files, "--measured", "step_ms=81.5", *words)
-    assert said.code == 0, said.err
-    told = json.loads(said.out)
-    (check,) = told["checks"]
-    assert check["row"] == "as run"
-    asked = json.loads(bucketsim(*files, "--measured", "bucket_cap_mb=1,step_ms=81.5", *words).out)
-    assert asked["value"] == told["value"]
-    other = bucketsim(*files, "--measured", "bucket_cap_mb=99,step_ms=81.5", *words)
-    assert (other.code, other.out) == (1, "")
-    assert "bucket_cap_mb=99 does not make the 2 buckets that --in-step has durations of" in other.err
-    alone = replace(PAIR, gradients=(replace(PAIR.gradients[0], index=0),))
-    (tmp_path / "w.json").write_text(sim.to_text(alone))
-    misfit = bucketsim(*files, "--measured", "step_ms=81.5", *words)
-    assert misfit.code == 1
-    assert "--in-step: the trace is of other gradients: bucket_indices" in misfit.err
 
 
 # A link that is not the one that trains is named by every command that answers from it, also in JSON.

@@ -51,7 +51,6 @@ USAGE = {
     "calibrate -o made --prepare --json": "--prepare: torchrun or srun starts the ranks",
     "validate w.json --hardware h.json": "Missing option",
     f"{VALIDATE} --arg width=3": "--arg and --dtype belong to --model",
-    f"{VALIDATE} --systems --model m:f": "--systems: a paced replay over gloo",
     f"{VALIDATE} --prepare --max-error 3": "--prepare: torchrun or srun starts the ranks",
     f"{VALIDATE} --max-error -1": "--max-error",
     "ab": "Missing argument",

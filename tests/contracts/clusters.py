@@ -17,7 +17,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.recorder.estimate import estimate
 from sim.recorder.models import gpt
-from sim.truth.anchor import Anchored, Factor, InStepTimes, MeasuredStep
+from sim.truth.fit import Anchored, Factor, InStepTimes, MeasuredStep
 from sim.units import NS_PER_MS
 from tests.published.figures import curve, figures
 

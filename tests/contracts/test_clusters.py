@@ -14,7 +14,7 @@ import sim
 from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.nouns.hardware import Hardware
-from sim.truth.anchor import USUAL_NOISE, MeasuredStep
+from sim.truth.fit import USUAL_NOISE, MeasuredStep
 from sim.units import NS_PER_MS, transfer_ns
 from tests.contracts import clusters
 from tests.contracts.clusters import Cluster, a40, anchored, rtx, single_steps

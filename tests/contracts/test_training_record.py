@@ -10,7 +10,7 @@ import sim
 from sim.nouns.measurement import Record
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulated_step_ns
-from sim.truth.recorded_step import own_step
+from sim.truth.fit import own_step
 from tests.manual.pages import TRUTH
 from traces.tools.table import TRACES, Row, row_of, table
 

@@ -1,4 +1,4 @@
-"""Every system and switch, replayed for real: it runs, with its own buckets, and its step is predicted."""
+"""Every switch and hook, replayed for real: it runs, with its own buckets, and its step is predicted."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +10,11 @@ import sim
 from sim.errors import NotModelledError
 from sim.formats.record_files import load_record, start_record
 from sim.nouns.assignment import Assignment
+from sim.nouns.ddp_switches import HOOKS
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Buffer, Workload
-from sim.validator.candidates import TEXTBOOK, check_replayable, every_system
+from sim.validator.candidates import check_replayable
 from sim.validator.jobs import Candidate, Carrier
 from sim.validator.launch import Place
 from sim.validator.replay import replay
@@ -31,7 +32,7 @@ TWO = Hardware(
     **dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "broadcast"), CURVE),  # type: ignore[arg-type]
 )
 # DDP without switches or hooks, in buckets of any kind.
-PLAIN = ("DDP default", "small ddp", "list", "small last cap", "even and odd")
+PLAIN = ("DDP default", "small ddp", "list", "even and odd")
 
 
 def shrunk(workload: Workload, unused: int = 0, pace: int = 3) -> Workload:
@@ -99,27 +100,40 @@ def floor_ns(workload: Workload, assignment: Assignment) -> int:
     return int(steps * (workload.forward_ns + workload.backward_ns))
 
 
-def test_every_system_of_gradients_is_replayed_with_its_own_buckets(
-    small_workload: Workload, tmp_path: Path
-) -> None:
+# Switches and hooks of DDP that ranks can be asked for, by a name of the candidate.
+VIEW, FINDS = {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}
+SWITCHES: dict[str, dict[str, Any]] = {
+    "DDP default": {},
+    "small ddp": {"bucket_cap_mb": 1},
+    "list": {"bucket_cap_mb_list": [0.6, 1.0, 0.5]},
+    "view": VIEW,
+    "batched_grad_copy": {"batched_grad_copy": True},
+    "set_to_none=False": {"set_to_none": False},
+    "view, set_to_none=False": VIEW | {"set_to_none": False},
+    "find_unused_parameters": FINDS,
+    "skip_all_reduce_unused_params": FINDS | {"skip_all_reduce_unused_params": True},
+    "static_graph": {"static_graph": True},
+    "accumulation_steps=2": {"accumulation_steps": 2},
+    **{f"hook {name}": {"comm_hook": name} for name in HOOKS if not HOOKS[name].needs_nccl},
+}
+OF_UNUSED = ("find_unused_parameters", "skip_all_reduce_unused_params", "static_graph")
+
+
+def switched(workload: Workload, *names: str) -> list[Candidate]:
+    return [
+        Candidate(name=name, assignment=sim.assign(workload, **SWITCHES[name])) for name in names or SWITCHES
+    ]
+
+
+def test_every_switch_is_replayed_with_its_own_buckets(small_workload: Workload, tmp_path: Path) -> None:
     workload = shrunk(small_workload, pace=12)
-    candidates, left_out = every_system(workload, TWO)
-    policies = {one.assignment.policy for one in candidates if one.assignment is not None}
-    assert policies == {"ddp", "per-parameter", "single", *TEXTBOOK}
-    assert not left_out
-    # Buckets of 1 MiB, so that several are under way; and several of each kind of hook.
-    small = [
-        Candidate(name=f"small {policy}", assignment=sim.assign(workload, policy, 1))
-        for policy in ("ddp", "after-backward", "arrival-counted", "flat-views", "last-hook-safe")
-    ]
-    # Caps of their own, and what no keyword of DDP reaches, so that the Reducer is given it.
+    # And what no keyword of DDP reaches, so that the Reducer is given it; and what other systems are in DDP.
     apart = Assignment(bucket_indices=(tuple(range(8, -1, -2)), tuple(range(9, 0, -2))))
-    small += [
-        Candidate(name="list", assignment=sim.assign(workload, bucket_cap_mb_list=[0.6, 1.0, 0.5])),
-        Candidate(name="even and odd", assignment=apart),
-    ]
-    measured = replayed(workload, [*candidates, *small], tmp_path / "record")
-    for one in [*candidates, *small]:
+    candidates = [*switched(workload), Candidate(name="even and odd", assignment=apart)]
+    for policy in ("per-parameter", "single"):
+        candidates.append(Candidate(name=policy, assignment=sim.assign(workload, policy)))
+    measured = replayed(workload, candidates, tmp_path / "record")
+    for one in candidates:
         assert one.assignment is not None
         for iteration in measured[one.name].iterations:
             assert iteration.step_ns >= floor_ns(workload, one.assignment), one.name
@@ -128,14 +142,9 @@ def test_every_system_of_gradients_is_replayed_with_its_own_buckets(
 @pytest.mark.slow
 def test_unused_parameters_are_in_no_graph(small_workload: Workload, tmp_path: Path) -> None:
     workload = shrunk(small_workload, unused=3)
-    candidates, left_out = every_system(workload, TWO)
-    assert [one.name for one in candidates] == [
-        "find_unused_parameters",
-        "skip_all_reduce_unused_params",
-        "static_graph",
-    ]
-    assert "never ready" in left_out["DDP default"]
-    replayed(workload, candidates, tmp_path / "record")
+    with pytest.raises(NotModelledError, match="never ready"):
+        check_replayable(workload, switched(workload, "DDP default"))
+    replayed(workload, switched(workload, *OF_UNUSED), tmp_path / "record")
 
 
 @pytest.mark.parametrize(
@@ -143,10 +152,7 @@ def test_unused_parameters_are_in_no_graph(small_workload: Workload, tmp_path: P
     [
         ("ddp", {"accumulation_steps": 2, "no_sync": False}, "no_sync=false is not replayed"),
         ("ddp", {"comm_hook": "bf16_compress"}, "bf16_compress is not replayed: torch refuses it"),
-        ("zero1", {}, "zero1 is not replayed, only predicted"),
-        ("zero2", {}, "zero2 is not replayed, only predicted"),
-        ("megatron", {}, "megatron is not replayed, only predicted"),
-        ("fully_shard", {}, "fully_shard is not replayed, only predicted"),
+        *((policy, {}, f"{policy} is not replayed, only predicted") for policy in ("zero2", "flat-views")),
     ],
 )
 def test_what_cannot_be_replayed_is_refused_by_name(
@@ -155,20 +161,6 @@ def test_what_cannot_be_replayed_is_refused_by_name(
     made = Candidate(name="it", assignment=sim.assign(small_workload, policy, **options))
     with pytest.raises(NotModelledError, match=words):
         check_replayable(small_workload, [made])
-
-
-def test_a_bucket_sent_too_early_is_refused(small_workload: Workload) -> None:
-    """Gradient 0 is ready first but hooked last: the bucket leaves without the others (A6.2)."""
-    swapped = replace(
-        small_workload,
-        gradients=tuple(replace(g, ready_ns=(g.index + 1) * 6 * MS) for g in small_workload.gradients),
-    )
-    made = Candidate(name="it", assignment=sim.assign(swapped, "last-hook"))
-    with pytest.raises(NotModelledError, match="wrong gradients: 1 of 1 buckets"):
-        check_replayable(swapped, [made])
-    (found,) = (one.assignment for one in every_system(swapped, TWO)[0] if one.name == "last-hook")
-    assert found is not None
-    assert len(found.bucket_indices) == len(swapped.gradients), "one parameter a bucket cannot be early"
 
 
 def test_hooks_do_not_go_over_an_emulated_link(small_workload: Workload) -> None:

@@ -23,7 +23,7 @@ from sim.nouns.measurement import Measurement
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.workload import Gradient, Workload
 from sim.systems.ddp_assignment import as_the_job
-from sim.truth.anchor import scaled
+from sim.truth.fit import scaled
 from sim.truth.recorded_job import RecordedJob, job_in_files, job_in_recording
 from sim.validator.candidates import standing_candidates
 from tests.app.conftest import MS, make_hardware

@@ -15,11 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from sim.validator.ranks.reducer import Bucket
 from tests.systems.ddp_models import Layer, Net, batch
 from tests.systems.last_hook_models import MODELS
 from tests.systems.real_ranks import Answer, Run, answer_each, meet
-from tests.systems.textbook_built import build_system
+from tests.systems.textbook_built import Bucket, build_system
 
 
 class TextbookRun(Run):

@@ -12,20 +12,17 @@ from sim.costs.doubts import doubts_about_step
 from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import Workload
-from sim.truth.anchor import (
+from sim.truth.fit import (
     MOST_SLOWDOWN,
     Factor,
     InStepTimes,
     MeasuredStep,
     apply_factor,
-    in_step_curve,
-    in_step_times,
-    with_in_step,
+    as_in_step,
 )
 from tests.effort import tries
-from tests.handmade import handmade, measurement, wired
+from tests.handmade import handmade, wired
 
 MIB = 1 << 20
 MS = 1_000_000
@@ -208,14 +205,12 @@ def test_by_hand() -> None:
     made = sim.assign(PAIR, bucket_cap_mb=1)
     measured = MeasuredStep(assignment=made, step_ns=84 * MS)
     found = sim.anchor(PAIR, LINK, measured, factor="compute_slowdown")
-    assert (found.plain_ns, found.value, found.fitted) == (82 * MS, pytest.approx(1.25), "step")
+    assert (found.plain_ns, found.value) == (82 * MS, pytest.approx(1.25))
     assert replace(found.hardware, provenance={}, spread={}) == replace(
         LINK, compute_slowdown=found.value, provenance={}
     )
     told = found.hardware.provenance["anchored"]
     assert (told["measured_step_ns"], told["factor"]) == (84 * MS, "compute_slowdown")
-    alike = sim.anchor(PAIR, LINK, replace(measured, sync_end_ns=34 * MS), factor="compute_slowdown")
-    assert (alike.value, alike.fitted, alike.measured_ns) == (found.value, "sync_end", 34 * MS)
 
 
 def test_which_factor_is_fixed_by_default() -> None:
@@ -350,24 +345,25 @@ def test_ratio_and_slowdown_are_told_apart_by_the_end_of_backward(
         durations_ns=(*(round(t * slowdown) for t in times[:-alone]), *map(round, times[-alone:])),
         after_backward_ns=after,
     )
-    found = in_step_curve(link.all_reduce, sizes, seen)
-    assert (found.alone, found.count) == (alone, len(mibs))
-    assert found.ratio == pytest.approx(ratio, rel=1e-4)
-    assert found.comm_slowdown == pytest.approx(slowdown, rel=1e-4)
-    assert found.low <= found.ratio * 1.0001
-    assert found.high >= found.ratio * 0.9999
-    hardware = with_in_step(link, found)
+    hardware, told = as_in_step(link, sizes, seen)
+    assert f"({alone} of {len(mibs)} are known to lie after it" in told
+    known = hardware.spread["in_step"]
+    assert known["ratio"] == pytest.approx(ratio, rel=1e-4)
+    assert hardware.comm_slowdown == pytest.approx(slowdown, rel=1e-4)
+    assert known["low"] <= known["ratio"] * 1.0001
+    assert known["high"] >= known["ratio"] * 0.9999
     for size, time in zip(sizes, times, strict=True):
         assert service_ns(hardware.all_reduce, size) == pytest.approx(time, rel=1e-3)
-    assert hardware.spread["in_step"]["least_bytes"] == min(sizes)
+    assert known["least_bytes"] == min(sizes)
 
 
 def test_one_across_the_end_of_backward_is_left_out() -> None:
     """4 MiB take 4 ms beside the step: 6 before, 5 across, 2 after."""
     seen = InStepTimes(durations_ns=(6 * MS, 5 * MS, 2 * MS), after_backward_ns=4 * MS)
-    found = in_step_curve(LINK.all_reduce, [4 * MIB] * 3, seen)
-    assert (found.ratio, found.comm_slowdown, found.alone) == (0.5, 3.0, 1)
-    assert (found.low, found.high) == (0.5, 1.5)
+    hardware, told = as_in_step(LINK, [4 * MIB] * 3, seen)
+    known = hardware.spread["in_step"]
+    assert (known["ratio"], hardware.comm_slowdown, known["low"], known["high"]) == (0.5, 3.0, 0.5, 1.5)
+    assert "(1 of 3 are" in told
 
 
 @settings(max_examples=tries(100))
@@ -380,59 +376,12 @@ def test_a_number_typed_from_a_dashboard_does_not_decide(
     durations: list[int], alone: int, off_ns: int
 ) -> None:
     """Half a microsecond more or less after backward: as many collectives are alone, at the same ratio."""
-    alone = min(alone, len(durations) - 1)
-    sizes = [4 * MIB] * len(durations)
-    after = sum(durations[-alone:])
+    sizes, after = [4 * MIB] * len(durations), sum(durations[-min(alone, len(durations) - 1) :])
     exact, typed = (
-        in_step_curve(
-            LINK.all_reduce, sizes, InStepTimes(durations_ns=tuple(durations), after_backward_ns=number)
-        )
+        as_in_step(LINK, sizes, InStepTimes(durations_ns=tuple(durations), after_backward_ns=number))
         for number in (after, after + off_ns)
     )
     assert exact == typed
-    assert exact.alone == alone
-
-
-def traced(*buckets: tuple[int | None, int | None], backward_end: int = 10) -> MeasuredIteration:
-    return MeasuredIteration(
-        step_ns=100 * MS,
-        backward_end_ns=backward_end * MS,
-        sync_end_ns=20 * MS,
-        buckets=tuple(
-            MeasuredBucket(
-                index=place,
-                ready_ns=None,
-                launch_ns=None,
-                start_ns=None if start is None else start * MS,
-                end_ns=None if end is None else end * MS,
-            )
-            for place, (start, end) in enumerate(buckets)
-        ),
-    )
-
-
-def as_run(*steps: MeasuredIteration) -> Measurement:
-    asked = sim.assign(PAIR, bucket_cap_mb=1)
-    times = {"plain_backward_ns": 30 * MS, "plain_step_ns": 80 * MS}
-    return measurement("as run", asked, steps, traced=steps, mode="model", world_size=4, **times)
-
-
-def test_durations_of_an_imported_trace_are_medians_over_its_steps() -> None:
-    seen = in_step_times(as_run(traced((1, 6), (8, 14)), traced((1, 7), (8, 15)), traced((1, 9), (9, 20))))
-    assert seen == InStepTimes(
-        durations_ns=(6 * MS, 7 * MS), after_backward_ns=5 * MS, places=("during", "across")
-    )
-
-
-def test_where_a_collective_lies_is_seen_in_each_step() -> None:
-    """Two after backward whose lengths change places: their medians add up to more than lay after it."""
-    steps = [traced((1, 5), (10, 10 + a), (10 + a, 10 + a + b)) for a, b in ((10, 30), (20, 30), (30, 10))]
-    seen = in_step_times(as_run(*steps))
-    assert seen.places == ("during", "after", "after")
-    assert seen.after_backward_ns is not None
-    assert sum(seen.durations_ns[1:]) > seen.after_backward_ns
-    found = in_step_curve(LINK.all_reduce, [4 * MIB] * 3, seen)
-    assert (found.alone, found.ratio) == (2, (20 + 30) / (4 + 4))
 
 
 def test_what_contains_interference_says_nothing_more_of_it() -> None:
@@ -472,9 +421,8 @@ def test_a_profile_turns_the_curve_and_leaves_compute_open() -> None:
     )
     found = sim.anchor(PAIR, LINK, measure(PAIR, truth, 1), seen=seen)
     assert found.factor == "compute_slowdown"
-    assert found.in_step is not None
-    assert found.in_step.ratio == 0.5
-    assert found.in_step.comm_slowdown == pytest.approx(1.5, rel=1e-6)  # a rate is rounded
+    assert found.hardware.spread["in_step"]["ratio"] == 0.5
+    assert found.hardware.comm_slowdown == pytest.approx(1.5, rel=1e-6)  # a rate is rounded
     assert found.value == pytest.approx(1.25, rel=1e-3)
     for cap in CAPS:
         assert step_ns(PAIR, found.hardware, cap) == pytest.approx(step_ns(PAIR, truth, cap), rel=1e-5)
@@ -487,27 +435,19 @@ def test_a_row_without_overlap_says_nothing_of_slowdowns() -> None:
     assert sim.anchor(PAIR, LINK, one, factor="curve").value == pytest.approx(15 / 12)
 
 
-def test_an_imported_trace_without_what_it_takes_is_refused() -> None:
-    with pytest.raises(InputError, match="as run: bucket 1 has no start or no end"):
-        in_step_times(as_run(traced((1, 6), (None, 14))))
-    for steps in ((), (traced(),), (traced((1, 6)), traced((1, 6), (7, 9)))):
-        with pytest.raises(InputError, match="no traced steps of one and the same number of buckets"):
-            in_step_times(replace(as_run(traced((1, 6))), traced=steps))
-
-
-def test_in_step_durations_that_are_refused() -> None:
-    seen = InStepTimes(durations_ns=(MS, MS))
-    with pytest.raises(InputError, match="2 durations for 3 buckets; give one a bucket, in launch order"):
-        in_step_curve(LINK.all_reduce, [MIB] * 3, seen)
-    free = (CurvePoint(num_bytes=0, duration_ns=0),)
-    with pytest.raises(InputError, match="a curve of durations of 0 ns is not legal here"):
-        in_step_curve(free, [MIB] * 2, seen)
-    with pytest.raises(InputError, match="durations_ns: an empty list is not legal"):
-        InStepTimes(durations_ns=())
+@pytest.mark.parametrize(
+    ("link", "durations", "words"),
+    [
+        (LINK, (MS, MS), "2 durations for 3 buckets; give one a bucket, in launch order"),
+        (LINK, (), "0 durations for 3 buckets"),
+        (wired({0: 0}), (MS,) * 3, "a curve of durations of 0 ns is not legal here"),
+    ],
+)
+def test_in_step_durations_that_are_refused(link: Hardware, durations: tuple[int, ...], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        as_in_step(link, [MIB] * 3, InStepTimes(durations_ns=durations))
     with pytest.raises(InputError, match="durations_ns: 0 is not legal"):
         InStepTimes(durations_ns=(0,))
-    with pytest.raises(InputError, match="places: 1 places for 2 durations"):
-        InStepTimes(durations_ns=(MS, MS), places=("after",))
 
 
 def test_a_profile_that_makes_the_step_too_long_is_refused_with_a_word_about_it() -> None:

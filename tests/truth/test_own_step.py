@@ -16,7 +16,7 @@ from sim.nouns.gpus import GPUS
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import Workload
-from sim.truth.anchor import scaled
+from sim.truth.fit import scaled
 from tests.effort import tries
 from tests.handmade import handmade, measurement, wired
 

@@ -16,7 +16,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign, write
-from sim.truth.anchor import scaled
+from sim.truth.fit import scaled
 from sim.tuner import draws as drawing
 from sim.tuner.draws import NO_ITERATIONS, Draws, draw
 from sim.tuner.machines import NO_SCATTER, draw_machines, read_scatter, unknown

@@ -17,7 +17,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.measurement import Measurement, Record
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
-from sim.truth.recorded_step import hooked
+from sim.truth.fit import hooked
 from sim.truth.scoring import Agreement, agree
 from traces.tools.compiled_train import CASES
 from traces.tools.measure import run

@@ -26,7 +26,6 @@ from sim.recorder.factory import load_factory
 from sim.recorder.training_step import (
     ModelStep,
     build_step,
-    count_samples,
     dtype_name,
     trained,
     without_wrapper,
@@ -200,7 +199,6 @@ def _about(job: ReplayJob, owner: ModelStep) -> dict[str, Any]:
         "parameters": sum(tensor.numel() for _, tensor in trained(owner.model)),
         "dtype": asked.dtype or "as built",
         "device": job.carrier.device,
-        "samples": count_samples(owner.batch),
         "threads": torch.get_num_threads(),
     }
 

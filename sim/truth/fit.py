@@ -1,0 +1,931 @@
+"""Which machine makes a measured step true: factors within their ranges, held to what was measured apart.
+
+Parts measured apart (a single GPU's backward, a link alone) leave open how much they slow each other down in
+the step, and how fast the link is in it. ``anchor`` has one number, a step as a dashboard shows it: it fixes
+one factor, and keeps every other that would do alone. ``own_step`` has the times of a recorded step, and
+by when its backward and its buckets end fits all factors at once, among them what DDP itself takes
+where nobody measured it. A prior holds each to what was measured apart, or to its range, so that one of which
+the step tells nothing stays as it was, and the tuner's intervals contain what is left of it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import exp, log
+from statistics import median
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from sim.clock.arrays import Floats
+from sim.costs.doubts import (
+    UNMEASURED_COSTS,
+    doubts_about,
+    doubts_about_step,
+    open_ranges,
+    without_own_costs,
+)
+from sim.costs.service_time import service_ns, tilt_ratio
+from sim.errors import InputError
+from sim.metrics.intervals import union
+from sim.nouns.assignment import Assignment
+from sim.nouns.checks import Checked, Count, Positive
+from sim.nouns.ddp_switches import read_switches
+from sim.nouns.hardware import RATES, CurvePoint, Hardware
+from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
+from sim.nouns.timeline import BucketTimes, Timeline
+from sim.nouns.workload import Workload
+from sim.systems.simulate import simulate, simulated_step_ns
+from sim.units import NS_PER_S, format_ms, format_number
+
+Factor = Literal["mutual", "compute_slowdown", "comm_slowdown", "curve", "launch_cost_ns"]
+
+_SLOWDOWNS: tuple[Factor, ...] = ("mutual", "compute_slowdown", "comm_slowdown")
+_FAIR = 2.0  # most of a slow-down of two that share one resource; a link that is off by more is another one
+MOST_SLOWDOWN = 4.0  # beyond it nothing is shared any more: one waits for the other
+_LINK_SIGMA = 0.2  # of a logarithm: how far a link that was measured apart is from what it is in the step
+_AT_BOUND = 1e-3  # of a logarithm: so near to a bound a factor was held by it
+_MISSED = 0.1  # of a measured time: a fit that is off by more is none
+# What medians of one job's steps differ by from run to run: 0.25 % on four A40, 0.5 to 1.2 % on two A100.
+USUAL_NOISE = 0.005
+# The least and the largest value that a factor may take.
+BOUNDS: dict[Factor, tuple[float, float]] = {
+    **dict.fromkeys(_SLOWDOWNS, (1.0, MOST_SLOWDOWN)),
+    "curve": (1e-3, 1e3),
+    "launch_cost_ns": (0.0, 1e6),
+}
+
+
+def apply_factor(hardware: Hardware, factor: Factor, value: float) -> Hardware:
+    """``hardware`` with one factor at ``value``; ``curve`` multiplies the durations of its all-reduces."""
+    if factor == "curve":
+        return scaled(hardware, value)
+    if factor == "launch_cost_ns":
+        return replace(hardware, launch_cost_ns=round(value), launch_blocks_compute=True)
+    names = ("compute_slowdown", "comm_slowdown") if factor == "mutual" else (factor,)
+    changed: dict[str, Any] = dict.fromkeys(names, value)
+    return replace(hardware, **changed)
+
+
+def scaled(hardware: Hardware, ratio: float) -> Hardware:
+    """``hardware`` with every duration of its all-reduce curve, and of its known scatter, times ``ratio``."""
+    return _rescaled(hardware, lambda _: ratio)
+
+
+def _rescaled(hardware: Hardware, ratio_at: Callable[[int], float]) -> Hardware:
+    """As ``scaled``, by a ratio that goes with the size of the message in bytes."""
+    spread = dict(hardware.spread)
+    if isinstance(known := spread.get("all_reduce"), dict):
+        spread["all_reduce"] = {
+            size: _times(value, ratio_at(int(size))) if size.isdecimal() else value
+            for size, value in known.items()
+        }
+    curve = tuple(
+        CurvePoint(num_bytes=one.num_bytes, duration_ns=round(one.duration_ns * ratio_at(one.num_bytes)))
+        for one in hardware.all_reduce
+    )
+    return replace(hardware, all_reduce=curve, spread=spread)
+
+
+def _times(value: Any, ratio: float, name: str = "") -> Any:
+    """``value``, a part of a hardware's ``spread``, with every number of nanoseconds times ``ratio``."""
+    if isinstance(value, dict):
+        return {key: _times(member, ratio, str(key)) for key, member in value.items()}
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return round(value * ratio) if is_number and name.endswith("_ns") else value
+
+
+# ---- One number fixes one factor.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep(Checked):
+    """A step as a dashboard shows it, in ns, and the assignment that it ran with.
+
+    ``noise_ns`` is by how much it may be off; None: by what steps of one job usually differ from run to run.
+    """
+
+    assignment: Assignment
+    step_ns: Positive
+    noise_ns: Count | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InStepTimes(Checked):
+    """How long each bucket's collective took in the step, in launch order, in ns; ``after_backward_ns`` of
+    them lie after the end of backward; None: it is not known."""
+
+    durations_ns: tuple[Positive, ...]
+    after_backward_ns: Count | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A machine that makes the measured step true by one factor at ``value``, and how likely it is.
+
+    ``weight``: its share among all readings of the step, by how far such factors usually are from what was
+    measured apart. ``launch_cost_ns`` is what each collective costs the compute lane.
+    """
+
+    what: Factor
+    value: float
+    weight: float
+    hardware: Hardware
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchored:
+    """Hardware that makes the prediction of one measured step true, and by how much it had to change.
+
+    ``hardware`` is the given one with ``factor`` set to ``value``. ``plain_ns`` is the predicted step without
+    the factor, ``predicted_ns`` with it. ``fits``: whether that is a fit: not beyond what the link may be,
+    not at a bound, and not off by more than 10 %. ``readings`` are all machines that make the step true, this
+    one first. ``reasons`` say why it is this factor, ``notes`` what of workload and hardware is doubtful.
+    """
+
+    hardware: Hardware
+    factor: Factor
+    value: float
+    measured_ns: int
+    plain_ns: int
+    predicted_ns: int
+    fits: bool
+    readings: tuple[Reading, ...]
+    reasons: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def residual_ns(self) -> int:
+        """Predicted minus measured, once anchored."""
+        return self.predicted_ns - self.measured_ns
+
+
+def anchor(
+    workload: Workload,
+    hardware: Hardware,
+    measured: MeasuredStep,
+    *,
+    factor: Factor | None = None,
+    seen: InStepTimes | None = None,
+    second: MeasuredStep | None = None,
+) -> Anchored:
+    """The hardware with one factor changed so that one measured step is predicted as it was measured.
+
+    One measured step is one number, and fixes one factor:
+
+    - ``mutual``: both slow-downs, taken as equal. The default where neither is known: the two share memory,
+      multiprocessors and power, and one number does not say who yields.
+    - ``compute_slowdown``: the default where ``comm_slowdown`` is known, from ``hardware`` or from ``seen``.
+    - ``comm_slowdown``: the default where ``compute_slowdown`` is known, or the workload's times contain
+      interference already, as those of a trace do; the two above are refused there.
+    - ``curve``: the link itself is faster or slower in the step than beside it. The default where a slow-down
+      would have to be more than 2: then most likely another link trains.
+
+    A slow-down that ``hardware`` has, and that is not to be fixed, stays. The other factors that make the
+    step true as well, each alone, are kept with how likely they are, in ``spread.readings`` of the hardware:
+    ``sim.tune`` says what holds under all of them. What is no fit is told in ``spread.anchor``, and no gain
+    is told of such a hardware.
+
+    Args:
+        workload: what a single GPU computes.
+        hardware: the link beside the step, and what copies cost.
+        measured: the step to make true.
+        factor: which factor to fix.
+        seen: durations of the step's collectives, from a profile; they first turn the curve measured beside
+            the step into that in it (``as_in_step``).
+        second: another step of the same job, with another number of buckets. It fixes what each collective
+            costs on the compute lane (``launch_cost_ns``), which no curve of collectives in a loop holds.
+
+    Raises:
+        InputError: the step is shorter than any interference allows, longer than it can explain, or the same
+            whatever the factor is; no cost of a collective makes the second step true as well; or the
+            workload's times contain what the factor would fix.
+    """
+    if hardware.world_size == 1:
+        raise InputError("hardware: world_size=1 is not legal here; one rank has no communication to anchor")
+    hardware, reasons = without_own_costs(hardware), []  # the factor holds them
+    if seen is not None:
+        timeline = simulate(workload, hardware, measured.assignment, "analytic")
+        hardware, told = as_in_step(hardware, [bucket.num_bytes for bucket in timeline.buckets], seen)
+        reasons.append(told)
+    slowed = "interference" in workload.ready_includes
+    chosen, why = _default(hardware, slowed=slowed) if factor is None else (factor, "as asked for")
+    if slowed and chosen in ("mutual", "compute_slowdown"):
+        raise InputError(
+            f"workload: ready_includes has interference, so that {chosen} cannot be fixed; give a workload "
+            f"of a single GPU's step, or fix the factor comm_slowdown or curve"
+        )
+    search = _Search(workload, measured, profiled=seen is not None)
+    if second is not None:
+        cost_ns = _launch_cost_ns(search, _Search(workload, second), hardware, chosen)
+        hardware = apply_factor(hardware, "launch_cost_ns", cost_ns)
+        reasons.append(f"a second step fixes what each collective costs: {cost_ns / 1e3:.0f} us")
+    found, value = search.likeliest(hardware, chosen, asked=factor is not None)
+    why = why if found == chosen else "no slow-down that two share fairly explains the step"
+    reasons.append(f"one number fixes one factor: {found}; {why}")
+    if found != "curve" and value > _FAIR:
+        reasons.append(
+            f"{found} {format_number(value)} is more than sharing one GPU fairly explains; part of it may be "
+            f"something else (a link that is slower in the step, a slower rank, data loading)"
+        )
+    nothing_known = not slowed and hardware.compute_slowdown == hardware.comm_slowdown == 1
+    also: list[Factor] = [*(_SLOWDOWNS if nothing_known else ()), *(() if seen else ("curve",))]
+    if second is None and not hardware.launch_cost_ns:
+        also.append("launch_cost_ns")
+    others = {one: search.try_to(hardware, one) for one in also if one != found}
+    readings = _weighed(hardware, {found: value} | {one: at for one, at in others.items() if at})
+    anchored, predicted_ns = readings[0].hardware, search.figure(readings[0].hardware)
+    misfit = _misfit(readings, hardware, predicted_ns / measured.step_ns - 1)
+    about = {"factor": found, "value": value, "measured_step_ns": measured.step_ns, "workload": workload.name}
+    return Anchored(
+        hardware=replace(
+            anchored,
+            spread=_spread(anchored, readings, misfit),
+            provenance={**anchored.provenance, "anchored": about},
+        ),
+        factor=found,
+        value=value,
+        measured_ns=measured.step_ns,
+        plain_ns=search.figure(hardware),
+        predicted_ns=predicted_ns,
+        fits=not misfit,
+        readings=readings,
+        reasons=(*reasons, *doubts_about_step(replace(hardware, spread={"anchor": misfit}))),
+        notes=doubts_about(workload, hardware),
+    )
+
+
+def _default(hardware: Hardware, *, slowed: bool) -> tuple[Factor, str]:
+    """The factor that is not known otherwise, and why it is that one."""
+    if hardware.comm_slowdown > 1:
+        return "compute_slowdown", f"comm_slowdown is known, {format_number(hardware.comm_slowdown)}"
+    if slowed:
+        return "comm_slowdown", "what collectives do to computation is in the workload's times already"
+    if hardware.compute_slowdown > 1:
+        return "comm_slowdown", f"compute_slowdown is known, {format_number(hardware.compute_slowdown)}"
+    return "mutual", "computation and communication share one GPU, and who yields is not known: slowed alike"
+
+
+def as_in_step(hardware: Hardware, sizes: Sequence[int], seen: InStepTimes) -> tuple[Hardware, str]:
+    """The link as it is in the step, from the collectives of one profiled step, and that in words.
+
+    A collective's duration in the step differs from the curve for two reasons, which the end of backward
+    tells apart. After it nothing is computed while collectives run: what they took in all over what the curve
+    says for their bytes is the ratio of the link itself (another channel count, warm buffers, another day).
+    Before it collectives run beside computation: ``comm_slowdown`` is the median factor by which they took
+    longer than this ratio times the curve; a median, since the first one waits for the last rank to arrive. A
+    collective across the end counts for neither. If none lies wholly after backward, the two reasons cannot
+    be told apart: the ratio is the median of all. ``spread.in_step`` has it, with the least and the largest
+    of a single one.
+
+    Args:
+        hardware: its all-reduces measured apart from the step.
+        sizes: bytes that travelled, by bucket in launch order.
+        seen: how long they took.
+
+    Raises:
+        InputError: not one duration a bucket, or a curve without durations to compare with.
+    """
+    durations, known = seen.durations_ns, [service_ns(hardware.all_reduce, size) for size in sizes]
+    if len(sizes) != len(durations):
+        give = "give one a bucket, in launch order"
+        raise InputError(f"durations_ns: {len(durations)} durations for {len(sizes)} buckets; {give}")
+    if not all(known):
+        raise InputError("all_reduce: a curve of durations of 0 ns is not legal here; give a measured one")
+    ratios = [duration / time for duration, time in zip(durations, known, strict=True)]
+    left_ns, alone, during = seen.after_backward_ns or 0, list[int](), list[int]()
+    for place in reversed(range(len(sizes))):  # they run one by one
+        after_ns = min(left_ns, durations[place])
+        left_ns -= after_ns
+        sliver = durations[place] / 100  # less than a step can tell: the rounding of times does not decide
+        if after_ns >= durations[place] - sliver:
+            alone.append(place)
+        elif after_ns <= sliver:
+            during.append(place)
+    ratio, comm_slowdown = median(ratios), 1.0
+    if alone:
+        ratio = sum(durations[k] for k in alone) / sum(known[k] for k in alone)
+        comm_slowdown = max(1.0, median(ratios[k] for k in during) / ratio) if during else 1.0
+    low, high, turned = min(ratios), max(ratios), scaled(hardware, ratio)
+    spread = {"ratio": ratio, "low": low, "high": high, "least_bytes": min(sizes), "most_bytes": max(sizes)}
+    return replace(turned, comm_slowdown=comm_slowdown, spread={**turned.spread, "in_step": spread}), (
+        f"all-reduces after backward take {format_number(ratio)} times as long as alone, those during "
+        f"backward {format_number(comm_slowdown)} times that ({len(alone)} of {len(sizes)} are known to lie "
+        f"after it; all: {format_number(low)} to {format_number(high)})"
+    )
+
+
+def _weighed(hardware: Hardware, values: dict[Factor, float]) -> tuple[Reading, ...]:
+    """The first reading, and of the others those that are at least a thousandth as likely as the likeliest;
+    weights sum to 1."""
+    weights = {factor: _likelihood(factor, value, hardware) for factor, value in values.items()}
+    least, first = max(weights.values()) / 1000, next(iter(values))
+    kept = {one: max(weight, least) for one, weight in weights.items() if one == first or weight >= least}
+    total = sum(kept.values())
+    return tuple(
+        Reading(
+            what=one,
+            value=values[one],
+            weight=weight / total,
+            hardware=apply_factor(hardware, one, values[one]),
+        )
+        for one, weight in kept.items()
+    )
+
+
+def _likelihood(factor: Factor, value: float, hardware: Hardware) -> float:
+    """How likely it is that a machine has this value, before the step is seen; 1 at the likeliest.
+
+    A slow-down of 2 is at two sigmas, as is a launch of 100 us. A link that was measured is where it was
+    found within a fifth, but where it is another link it may be anywhere (heavy tails), so that beyond a
+    factor of 2 the link is the first suspect.
+    """
+    if factor == "curve":
+        stated = hardware.spread.get("ranges", {}).get("all_reduce", {"low": 1.0, "high": 1.0})
+        sigma = max(_LINK_SIGMA, abs(log(stated["high" if value > 1 else "low"])) / 2)
+        return 1 / (1 + (log(value) / sigma) ** 2)
+    sigmas = value / 50_000 if factor == "launch_cost_ns" else 2 * log(value) / log(_FAIR)
+    return exp(-(2 if factor == "mutual" else 1) * sigmas**2 / 2)  # it takes both to be as slow
+
+
+def _misfit(readings: tuple[Reading, ...], hardware: Hardware, error: float) -> dict[str, Any]:
+    """Why the first reading is no fit, as ``spread.anchor`` has it; empty where it is one."""
+    factor, value = readings[0].what, readings[0].value
+    low, high = BOUNDS[factor]
+    why = "off" if abs(error) > _MISSED else ""
+    if factor == "curve":
+        fair = {"low": 1 / _FAIR, "high": _FAIR}
+        said = hardware.spread.get("ranges", {}).get("all_reduce", fair)
+        low, high = said["low"], said["high"]
+        why = why if log(low) - _AT_BOUND <= log(value) <= log(high) + _AT_BOUND else "beyond"
+    elif value and log(high / value) < _AT_BOUND:
+        why = "bound"
+    link = next((one.value for one in readings if one.what == "curve"), None)
+    told = {"why": why, "factor": factor, "value": value, "low": low, "high": high}
+    return {"fits": False, **told, "error": error, "explained_by": link} if why else {}
+
+
+def _spread(anchored: Hardware, readings: tuple[Reading, ...], misfit: dict[str, Any]) -> dict[str, Any]:
+    """The spread of the anchored hardware: without the ranges of what the step fixed; with the readings, each
+    by what it changes of the first."""
+    first, told = readings[0], []
+    names = ("launch_cost_ns", "launch_blocks_compute", "compute_slowdown", "comm_slowdown")
+    for one in readings if len(readings) > 1 else ():
+        changed = {name: getattr(one.hardware, name) for name in names}
+        changed = {name: value for name, value in changed.items() if value != getattr(first.hardware, name)}
+        by, of = (each.value if each.what == "curve" else 1.0 for each in (one, first))
+        told.append({"what": one.what, "weight": one.weight, "set": changed, "curve": by / of})
+    fixed = {"curve": ("all_reduce",), "mutual": ("compute_slowdown", "comm_slowdown")}
+    ranges = {
+        name: known
+        for name, known in anchored.spread.get("ranges", {}).items()
+        if name not in fixed.get(first.what, (first.what,))
+    }
+    made = {"ranges": ranges, "readings": told, "anchor": misfit}
+    kept = {name: known for name, known in anchored.spread.items() if name not in made}
+    return kept | {name: known for name, known in made.items() if known}
+
+
+class _Beyond(InputError):
+    """The step is longer than a factor explains."""
+
+
+class _Search:
+    """The value of a factor at which the model predicts a step, or its ``sync_end`` alone, as measured.
+
+    By halving: in flat parts of its range a step does not depend on a factor at all.
+    """
+
+    def __init__(
+        self, workload: Workload, measured: MeasuredStep, *, profiled: bool = False, of_sync_end: bool = False
+    ) -> None:
+        self.workload, self.assignment, self.target_ns = workload, measured.assignment, measured.step_ns
+        self.profiled, self.of_sync_end = profiled, of_sync_end
+        self.what = f"a step of {format_ms(self.target_ns)}"
+        usual_ns = round(USUAL_NOISE * self.target_ns)
+        self.noise_ns = usual_ns if measured.noise_ns is None else measured.noise_ns
+
+    def figure(self, hardware: Hardware) -> int:
+        """What is predicted, in ns."""
+        timeline = simulate(self.workload, hardware, self.assignment, "analytic")
+        return timeline.sync_end_ns if self.of_sync_end else timeline.step_ns
+
+    def nearest(self, hardware: Hardware, factor: Factor, target_ns: int) -> float:
+        """The value at which the figure reaches ``target_ns``, or the bound that comes nearest."""
+
+        def is_short(value: float) -> bool:
+            return self.figure(apply_factor(hardware, factor, value)) < target_ns
+
+        return round(_halved(is_short, *BOUNDS[factor], 1e-6), 6)
+
+    def likeliest(self, hardware: Hardware, chosen: Factor, *, asked: bool) -> tuple[Factor, float]:
+        """The factor to fix and its value; the link's where a slow-down that nobody asked for is not enough.
+
+        Raises:
+            InputError: what was asked for cannot make the step true; the message has the link that could.
+        """
+        is_free, value, beyond = not asked and not self.profiled, 0.0, None
+        try:
+            value = self.solve(hardware, chosen)
+        except _Beyond as error:
+            beyond = error
+        if chosen != "curve" and (beyond or (is_free and value > _FAIR)):
+            link = self.try_to(hardware, "curve")
+            if link is not None and is_free:
+                return "curve", link
+            if link is not None:
+                given = f"a link that is {format_number(link)} times as slow as given explains it"
+                raise InputError(f"{beyond}; {given}: fix the factor curve, or measure the link that trains")
+        if beyond:
+            raise beyond
+        return chosen, value
+
+    def solve(self, hardware: Hardware, factor: Factor) -> float:
+        """The value that makes the figure true; 1 where it is within the noise of no interference."""
+        least, most = BOUNDS[factor]
+        low_ns, high_ns = (self.figure(apply_factor(hardware, factor, value)) for value in (least, most))
+        target_ns = self.target_ns
+        if low_ns == high_ns:
+            slowed = "interference" in self.workload.ready_includes and factor != "curve"
+            raise InputError(
+                f"{'workload: ready_includes has interference: ' if slowed else 'measured: '}this step says "
+                f"nothing of {factor}; it is {format_ms(low_ns)} whatever that is; give "
+                f"{'a single GPU step' if slowed else 'a row in which communication is hidden in part'}"
+            )
+        if low_ns - target_ns > self.noise_ns:
+            advice = (
+                "links are often faster in the step than beside it: give the durations of its all-reduces"
+            )
+            if self.profiled:
+                advice = "durations seen on one rank may contain its wait for the last one: leave them out"
+            raise InputError(
+                f"measured: {self.what} is shorter by {format_ms(low_ns - target_ns)} than the parts allow "
+                f"without any interference, {format_ms(low_ns)}; {advice}, fix the factor curve, or say what "
+                f"noise the figure has"
+            )
+        if low_ns >= target_ns:
+            if factor != "curve":
+                return least
+            if self.figure(hardware) <= target_ns + self.noise_ns:
+                return 1.0
+            target_ns += self.noise_ns  # all links from some speed on: the one nearest to the given
+        if high_ns < self.target_ns - self.noise_ns:
+            ends = f"{format_ms(low_ns)} at {format_number(least, 6)}, {format_ms(high_ns)} at "
+            ends += format_number(most, 6)
+            raise _Beyond(f"measured: {self.what} is beyond what {factor} explains: {ends}")
+        return self.nearest(hardware, factor, target_ns)
+
+    def try_to(self, hardware: Hardware, factor: Factor) -> float | None:
+        """As ``solve``; None where this factor cannot make the figure true."""
+        try:
+            return self.solve(hardware, factor)
+        except InputError:
+            return None
+
+
+def _launch_cost_ns(first: _Search, second: _Search, hardware: Hardware, factor: Factor) -> float:
+    """The cost of a collective at which the second step is true too, the factor fixed by the first.
+
+    From 0, which is the answer if it makes the second step true within its noise, to the cost at which the
+    first step is explained without any factor.
+    """
+    if hardware.launch_cost_ns:
+        raise InputError(f"second: launch_cost_ns is known already, {hardware.launch_cost_ns}; leave it out")
+
+    def costly(cost_ns: float) -> Hardware:
+        return apply_factor(hardware, "launch_cost_ns", cost_ns)
+
+    def missing_ns(cost_ns: float) -> int:
+        value = first.nearest(costly(cost_ns), factor, first.target_ns)
+        return second.target_ns - second.figure(apply_factor(costly(cost_ns), factor, value))
+
+    precision_ns = 50.0  # far below what a step can tell
+    most = min(float(first.target_ns), BOUNDS["launch_cost_ns"][1])
+    most = _halved(lambda cost: first.figure(costly(cost)) <= first.target_ns, 0.0, most, precision_ns)
+    at_least, at_most = missing_ns(0.0), missing_ns(most)
+    if abs(at_least) <= second.noise_ns:
+        return 0.0
+    if (at_least > 0) == (at_most > 0):
+        raise InputError(
+            f"second: {second.what} cannot be true beside the first; with 0 to {most:.0f} ns a collective it "
+            f"is {format_ms(second.target_ns - at_least)} to {format_ms(second.target_ns - at_most)}"
+        )
+    return _halved(lambda cost: (missing_ns(cost) > 0) == (at_least > 0), 0.0, most, precision_ns)
+
+
+def _halved(is_short: Callable[[float], bool], low: float, high: float, precision: float) -> float:
+    """The least value from ``low`` to ``high`` that is not short, by halving."""
+    while high - low > precision:
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_short(middle) else (low, middle)
+    return high
+
+
+# ---- The times of a recorded step fit all factors.
+
+FEWEST_STEPS = 3
+_TILT_SIGMA, _SLOWDOWN_SIGMA = 0.05, 0.1  # of a logarithm, as ``_LINK_SIGMA``
+_LEAST_SIGMA = 0.005  # of the end of synchronisation: the model itself is no better
+_MOST = log(MOST_SLOWDOWN)
+_LEAST_SHARE = 1e-3  # of a cost: what is less is nothing
+_MOST_SHARE = 0.75  # of a core, that communication takes from a rank that computes on it
+_LOOSE = 2.5  # times: a slow-down whose range is wider was hardly told by the step
+_ALONG = 2.0  # sigmas that a range of 95 % lies from the middle, nearly
+_PLAIN = "run a few backwards under no_sync while recording"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnFactor:
+    """One thing that the parts leave open, with the range that the recorded steps leave it (95 %).
+
+    ``link`` multiplies every duration of the all-reduce curve, ``tilt`` those of messages 16 times larger
+    against those of others; ``comm_slowdown`` and ``compute_slowdown`` are the hardware's. Costs that are not
+    measured (``UNMEASURED_COSTS``) are told as how many times as much time as the hardware says.
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnTime:
+    """One time of the step, in ns from the start of backward (the step itself: from its own start): the
+    median over the recorded steps, what the parts predict, and what they predict with the factors."""
+
+    what: str
+    measured_ns: int
+    parts_ns: int
+    anchored_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnStep:
+    """Workload and hardware that predict the recorded step, and how far their parts were from it.
+
+    ``recorder_ns`` is what the recorder's own passes over the buckets take of the recorded step; workload and
+    hardware predict the job without them.
+    """
+
+    workload: Workload
+    hardware: Hardware
+    steps: int
+    times: tuple[OwnTime, ...]
+    factors: tuple[OwnFactor, ...]
+    doubtful: tuple[str, ...]
+    recorder_ns: int
+
+
+def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> OwnStep:
+    """Fit ``link``, ``tilt``, ``comm_slowdown`` and ``compute_slowdown`` to the recorded step.
+
+    On a machine with ranges for them, what hooks, launches and copies cost is fitted too, within these: they
+    are part of what may explain a difference, and not counted on top of it.
+
+    A backward that was recorded beside its collectives contains what these did to it, which other buckets
+    would do elsewhere. That is taken out, by what collectives are known to take from a rank that computes,
+    and put in again for each assignment: the step does not tell this slow-down, as any value meets it.
+
+    What the step holds beside its parts (gaps, buffers) goes to its end, once however many micro-batches it
+    has, so that the whole step comes out too.
+
+    Args:
+        workload: as it was recorded with the step.
+        hardware: a link of as many ranks, measured beside the job.
+        measured: the job's own steps, as ``bucketsim import recording`` keeps them.
+
+    Raises:
+        InputError: another number of ranks, or fewer than three steps.
+    """
+    if measured.world_size != hardware.world_size:
+        raise InputError(
+            f"hardware {hardware.name!r}: world_size: {hardware.world_size} is not legal; the job has "
+            f"{measured.world_size} ranks"
+        )
+    assert measured.asked is not None
+    seen = [one for one in measured.iterations if len(one.buckets) in (0, len(measured.asked.bucket_indices))]
+    if len(seen) < FEWEST_STEPS:
+        raise InputError(
+            f"{measured.name}: {len(seen)} steps with all their buckets are not enough to hold a prediction "
+            f"to; record at least {FEWEST_STEPS} more"
+        )
+    return _held(_Times(workload, hardware, measured, seen), round(median(one.step_ns for one in seen)))
+
+
+def hooked(workload: Workload, hardware: Hardware, measured: Measurement) -> tuple[Workload, Hardware]:
+    """The job as ``sim.record`` saw it: its hook divides each bucket in a pass before it launches it.
+
+    DDP divides as it copies gradients in (A3.4), so that the pass is played as part of these copies. It takes
+    what lies between the hook's stamps. Nothing is changed for a job with a hook of its own, which has no
+    such pass, nor where ready times contain interference, and with it what the pass did to later gradients.
+    """
+    if not _has_pass(workload, measured):
+        return workload, hardware
+    asked = measured.asked
+    assert asked is not None
+    assert asked.bucket_bytes is not None
+    passes = [
+        [(bucket.launch_ns or 0) - (bucket.ready_ns or 0) for bucket in step.buckets]
+        for step in measured.traced
+        if len(step.buckets) == len(asked.bucket_indices)
+    ]
+    took_ns = sum(max(0, median(times) - hardware.launch_cost_ns) for times in zip(*passes, strict=True))
+    ns_a_byte = took_ns / sum(asked.bucket_bytes)
+    if "copy_in" not in workload.ready_includes and hardware.copy_in_bytes_per_s is not None:
+        ns_a_byte += NS_PER_S / hardware.copy_in_bytes_per_s
+    includes = tuple(effect for effect in workload.ready_includes if effect != "copy_in")
+    rate = NS_PER_S / ns_a_byte if ns_a_byte else None
+    return replace(workload, ready_includes=includes), replace(hardware, copy_in_bytes_per_s=rate)
+
+
+def _has_pass(workload: Workload, measured: Measurement) -> bool:
+    """Whether the hook of ``sim.record`` divided buckets in a pass that the recorded times do not contain."""
+    if measured.asked is None or "comm_hook" in measured.asked.settings:
+        return False
+    return measured.provenance.get("source") == "sim.record" and "interference" not in workload.ready_includes
+
+
+class _Row(NamedTuple):
+    """A factor of the fit; all but ``name`` are logarithms: as the hardware has it, as it is expected before
+    the step is seen, give or take ``below`` and ``above`` (one sigma), its bounds, and the range that the
+    hardware states, if it does."""
+
+    name: str
+    start: float
+    expected: float
+    below: float
+    above: float
+    least: float
+    most: float
+    stated: tuple[float, float] | None = None
+
+
+class _Times:
+    """The times compared: when buckets begin and end, and when backward and synchronisation end, ns."""
+
+    def __init__(
+        self, workload: Workload, hardware: Hardware, measured: Measurement, seen: Sequence[MeasuredIteration]
+    ) -> None:
+        assert measured.asked is not None
+        self.workload, self.hardware, self.assignment = workload, hardware, measured.asked
+        self.computes_on_host, self.steps = measured.environment.get("place") == "cpu", len(seen)
+        self.recorded, self.has_pass = hooked(workload, hardware, measured), _has_pass(workload, measured)
+        of_buckets = [self._of_buckets(step.buckets) for step in seen if step.buckets]
+        self.has_buckets = bool(of_buckets)
+        columns = [np.array(column, float) for column in zip(*of_buckets, strict=True)]
+        columns += [np.array([getattr(step, name) for step in seen], float) for name in _ENDS]
+        buckets = range(len(columns) // 2 - 1)
+        told = [f"bucket {bucket} {what}" for what in ("begins", "ends") for bucket in buckets]
+        self.names = [*told, "backward ends", "all is reduced"]
+        self.measured_ns = np.array([np.median(column) for column in columns])
+        scatter = np.array([1.25 * column.std() / len(column) ** 0.5 for column in columns])
+        self.sigma_ns = np.maximum(scatter, _LEAST_SIGMA * self.measured_ns[-1])
+        sizes = self.assignment.bucket_bytes or (1,)  # their middle: the mean of logarithms, by their bytes
+        self.about_bytes = max(1, round(float(np.exp(np.average(np.log(sizes), weights=sizes)))))
+        slowdowns = _expected_slowdowns(hardware, computes_on_host=self.computes_on_host)
+        self.compute_slowdown = slowdowns["compute_slowdown"]
+        self.rows = list(self._rows(slowdowns))
+        columns = [np.array(column, float) for column in list(zip(*self.rows, strict=True))[1:7]]
+        self.start, self.expected, self.below, self.above, self.least, self.most = columns
+
+    def _rows(self, slowdowns: dict[str, tuple[float, float]]) -> Iterator[_Row]:
+        """The factors that the step may fix, each as uncertain as its stated range, if it has one."""
+        ranges, apart = open_ranges(self.hardware.spread.get("ranges", {})), (-_MOST, _MOST)
+        known: list[tuple[str, float, float, float, tuple[float, float] | None]] = [
+            ("link", 1.0, 0.0, _LINK_SIGMA, apart),
+            ("tilt", 1.0, 0.0, _TILT_SIGMA, apart),
+        ]
+        for name in UNMEASURED_COSTS:
+            is_passes = name == "copy_in_bytes_per_s" and self.has_pass  # it holds the recorder's own passes
+            if name in ranges and (value := getattr(self.hardware, name)) and not is_passes:
+                known.append((name, value, 0.0, _AT_BOUND, None))
+        for name, (expected, sigma) in slowdowns.items():
+            if name == "compute_slowdown" and "interference" in self.workload.ready_includes:
+                continue  # the recorded times contain it, so any value fits them
+            known.append((name, getattr(self.hardware, name), expected, sigma, (0.0, _MOST)))
+        for name, value, expected, sigma, bounds in known:
+            start = log(value) if name in slowdowns else 0.0
+            told = ranges.get("all_reduce" if name == "link" else name)
+            if told is None:
+                yield _Row(name, start, expected, sigma, sigma, *(bounds or apart))
+                continue
+            low, high = sorted(log(max(told[end] / value, _LEAST_SHARE)) for end in ("low", "high"))
+            low, high = (
+                (min(0.0, -high), max(0.0, -low)) if name in RATES else (min(0.0, low), max(0.0, high))
+            )
+            below, above, (least, most) = (
+                max(sigma, -low / _ALONG),
+                max(sigma, high / _ALONG),
+                bounds or (low, high),
+            )
+            if name == "link":
+                least, most = min(least, low), max(most, high)
+            yield _Row(name, start, expected, below, above, least, most, (low, high))
+
+    def _of_buckets(self, buckets: Sequence[MeasuredBucket | BucketTimes]) -> list[int | None]:
+        """When each begins, then when each ends. The recorder's pass lies between a bucket's being ready and
+        its launch; the simulator's copies are before both."""
+        begins = "launch_ns" if self.has_pass else "ready_ns"
+        return [*(getattr(one, begins) for one in buckets), *(one.end_ns for one in buckets)]
+
+    def apply(self, hardware: Hardware, logs: Floats) -> Hardware:
+        """``hardware`` with these factors."""
+        names = [row.name for row in self.rows]
+        values: dict[str, Any] = dict(zip(names, np.exp(logs).tolist(), strict=True))
+        link, tilt = values.pop("link"), values.pop("tilt")
+        bent = _rescaled(hardware, lambda size: tilt_ratio(link, tilt, size, self.about_bytes))
+        for name in set(UNMEASURED_COSTS) & set(values):
+            value = getattr(hardware, name)
+            values[name] = value / values[name] if name in RATES else round(value * values[name])
+        return replace(bent, **values)
+
+    def predict(self, logs: Floats) -> Floats:
+        """The times compared, with these factors."""
+        workload, hardware = self.recorded
+        timeline = simulate(workload, self.apply(hardware, logs), self.assignment, "analytic")
+        buckets = self._of_buckets(timeline.buckets if self.has_buckets else ())
+        return np.array([*buckets, *(getattr(timeline, name) for name in _ENDS)], float)
+
+    def misses(self, logs: Floats) -> Floats:
+        """How far off times are from the measured ones, and factors from what the parts say, in sigmas."""
+        times = (self.predict(logs) - self.measured_ns) / self.sigma_ns
+        sigmas = np.where(logs < self.expected, self.below, self.above)
+        return np.concatenate([times, (logs - self.expected) / sigmas])
+
+    def slopes(self, logs: Floats, misses: Floats) -> Floats:
+        """How each miss changes with each factor."""
+        slopes = np.empty((len(misses), len(logs)))
+        for place in range(len(logs)):
+            aside = logs.copy()
+            aside[place] += 0.01 if logs[place] + 0.01 <= self.most[place] else -0.01
+            slopes[:, place] = (self.misses(aside) - misses) / (aside[place] - logs[place])
+        return slopes
+
+    def fit(self) -> tuple[Floats, Floats]:
+        """Logarithms of the factors and their covariance, by Levenberg's and Marquardt's least squares within
+        bounds."""
+        logs = np.clip(self.expected, self.least, self.most)
+        misses, damping = self.misses(logs), 1e-2
+        slopes = self.slopes(logs, misses)
+        for _ in range(20):
+            square = slopes.T @ slopes
+            while True:
+                damped = square + damping * np.diag(np.diag(square))
+                tried = np.clip(logs - np.linalg.solve(damped, slopes.T @ misses), self.least, self.most)
+                new = self.misses(tried)
+                if new @ new < misses @ misses or damping > 1e4:
+                    break
+                damping *= 4
+            moved = float(np.abs(tried - logs).max())
+            if new @ new >= misses @ misses:
+                break
+            logs, misses, damping = tried, new, max(damping / 4, 1e-6)
+            slopes = self.slopes(logs, misses)
+            if moved < 1e-4:
+                break
+        free = max(1, len(self.measured_ns) - 1)
+        unmet = max(
+            1.0, float(misses @ misses) / free
+        )  # where the model does not meet the step, less is known
+        return logs, np.asarray(np.linalg.inv(slopes.T @ slopes) * unmet, float)
+
+    def fits(self, logs: Floats, covariance: Floats) -> bool:
+        """Whether the link gives the recorded step: no factor of two that share a resource is held by its
+        bound, the link is within its stated range as well as it is known, and backward and synchronisation
+        end when they did."""
+        for row, value in zip(self.rows, logs.tolist(), strict=True):
+            if row.name == "link" and row.stated is not None:
+                known = _ALONG * float(covariance[0, 0]) ** 0.5
+                if not row.stated[0] - known <= value <= row.stated[1] + known:
+                    return False
+            elif row.name not in UNMEASURED_COSTS and _MOST - abs(value) < _AT_BOUND:
+                return False
+        missed = np.abs(self.predict(logs) - self.measured_ns) / np.maximum(self.measured_ns, 1)
+        return bool((missed[-2:] <= _MISSED).all())
+
+
+_ENDS = ("backward_end_ns", "sync_end_ns")
+
+
+def _held(times: _Times, step_ns: int) -> OwnStep:
+    """What the fit comes to, where the step itself took ``step_ns``."""
+    logs, covariance = times.fit()
+    rows, values, sigmas = list(times.rows), logs.tolist(), np.sqrt(np.diag(covariance)).tolist()
+    said: dict[str, Any] = {}
+    if not times.fits(logs, covariance):  # then the step says nothing of this link's factors
+        covariance = np.diag(np.maximum(times.below, times.above) ** 2)
+        end = MeasuredStep(assignment=times.assignment, step_ns=max(1, round(times.measured_ns[-1])))
+        link = _Search(times.recorded[0], end, of_sync_end=True).try_to(times.recorded[1], "curve")
+        said = {"fits": False, "explained_by": link}
+    workload, machine = times.workload, times.apply(times.hardware, logs)
+    expected, sigma = times.compute_slowdown
+    is_apart = "interference" in workload.ready_includes and expected > 0
+    if is_apart:
+        workload = without_interference(
+            simulate(workload, machine, times.assignment, "analytic"), exp(expected)
+        )
+        machine = replace(machine, compute_slowdown=exp(expected))
+        rows.append(_Row("compute_slowdown", 0.0, expected, sigma, sigma, 0.0, _MOST))
+        values, sigmas, covariance = [*values, expected], [*sigmas, sigma], np.pad(covariance, (0, 1))
+        covariance[-1, -1] = sigma**2
+    left_open = {"factors": [row.name for row in rows], "covariance": covariance.tolist()}
+    left_open |= {"about_bytes": times.about_bytes, **said}
+    machine = replace(machine, spread={**machine.spread, "own_step": left_open})
+    factors = tuple(
+        OwnFactor(
+            name=row.name,
+            value=exp(value),
+            low=exp(max(value - _ALONG * sigma, row.least)),
+            high=exp(min(value + _ALONG * sigma, row.most)),
+        )
+        for row, value, sigma in zip(rows, values, sigmas, strict=True)
+    )
+    recorded, link_alone = times.recorded
+    machines = link_alone, times.apply(link_alone, logs)
+    before, after = (simulated_step_ns(recorded, one, times.assignment) for one in machines)
+    held, left_ns = _with_rest(workload, step_ns - after, read_switches(times.assignment).accumulation_steps)
+    doubtful: list[str] = []
+    if "interference" in workload.ready_includes and times.computes_on_host:
+        doubtful.append(
+            "backward contains what its own all-reduces took of it, and the hardware does not say what "
+            f"others would take, so that gains may be too large; calibrate again (host_share), or {_PLAIN}"
+        )
+    if left_ns:
+        doubtful.append(f"the recorded step, {format_ms(step_ns)}, is shorter than its parts without forward")
+    advice = "the ends of single buckets were not recorded; record at level full"
+    if times.has_buckets:
+        advice = "hardly anything is reduced beside backward; record with more buckets (bucket_cap_mb=4)"
+    for one in factors if not said else ():
+        if one.name.endswith("slowdown") and one.high > _LOOSE * max(1.0, one.low):
+            is_recorded = is_apart and one.name == "compute_slowdown"
+            why = f"the recorded times contain it; {_PLAIN}" if is_recorded else advice
+            doubtful.append(f"{one.name} is known to {max(1.0, one.low):.2f} to {one.high:.2f} only: {why}")
+    ends = zip(times.measured_ns, times.predict(times.start), times.predict(logs), strict=True)
+    told = zip((*times.names, "the step"), (*ends, (step_ns, before, step_ns + left_ns)), strict=True)
+    return OwnStep(
+        workload=held,
+        hardware=machine,
+        steps=times.steps,
+        times=tuple(
+            OwnTime(what=what, measured_ns=round(one), parts_ns=round(two), anchored_ns=round(three))
+            for what, (one, two, three) in told
+        ),
+        factors=factors,
+        doubtful=tuple(doubtful),
+        recorder_ns=max(0, step_ns + left_ns - simulated_step_ns(held, machine, times.assignment)),
+    )
+
+
+def _with_rest(workload: Workload, rest_ns: int, micro_batches: int) -> tuple[Workload, int]:
+    """The workload whose step takes ``rest_ns`` more, and what a step cannot be shortened by.
+
+    What is nobody's time goes to the end of the step, which comes once however many micro-batches there are.
+    What the parts have too much goes from each forward.
+    """
+    cut = min(workload.forward_ns, max(0, -(rest_ns // micro_batches)))
+    end_ns = workload.optimizer_ns + rest_ns + micro_batches * cut
+    held = replace(workload, forward_ns=workload.forward_ns - cut, optimizer_ns=max(0, end_ns))
+    return held, max(0, -end_ns)
+
+
+def without_interference(timeline: Timeline, compute_slowdown: float) -> Workload:
+    """The workload of ``timeline`` as its backward would have gone alone.
+
+    While a collective is on the wire, 1 ns of recorded time is ``1 / compute_slowdown`` ns of computing.
+    Played with that slow-down under the same buckets, what comes out is what was recorded.
+    """
+    workload = timeline.workload
+    busy = union((bucket.start_ns, bucket.end_ns) for bucket in timeline.buckets)
+
+    def plain(time: int) -> int:
+        beside = sum(max(0, min(end, time) - start) for start, end in busy)
+        return round(time - beside * (1 - 1 / compute_slowdown))
+
+    return workload.retimed(
+        lambda times: tuple(None if time is None else plain(time) for time in times),
+        backward_ns=plain(workload.backward_ns),
+        ready_order=workload.order(),
+        ready_includes=tuple(effect for effect in workload.ready_includes if effect != "interference"),
+    )
+
+
+def _expected_slowdowns(hardware: Hardware, *, computes_on_host: bool) -> dict[str, tuple[float, float]]:
+    """The expected ``comm_slowdown`` and ``compute_slowdown`` of a step: by name, logarithm and its sigma.
+
+    A rank that computes on its host shares cores with its all-reduces (``spread.host_share``,
+    ``spread.comm_beside_compute``; medians over sizes). A job that trains measures only the processor's time
+    (``spread.processor_share``): all-reduces are then taken to slow down as much as computing does.
+    """
+    spread = hardware.spread
+    measured = spread.get("host_share", spread.get("processor_share")), spread.get("comm_beside_compute")
+    shares, slowdowns = (
+        [one for one in known.values() if isinstance(one, float)] if isinstance(known, dict) else []
+        for known in measured
+    )
+    found = {"comm_slowdown": hardware.comm_slowdown, "compute_slowdown": hardware.compute_slowdown}
+    if not shares or not computes_on_host:
+        return {name: (log(value), _SLOWDOWN_SIGMA) for name, value in found.items()}
+    compute = 1 / (1 - min(_MOST_SHARE, max(0.0, median(shares))))
+    found["compute_slowdown"] *= compute
+    found["comm_slowdown"] *= max(1.0, median(slowdowns)) if slowdowns else compute
+    return {name: (log(value), max(_SLOWDOWN_SIGMA, log(value) / 2)) for name, value in found.items()}
