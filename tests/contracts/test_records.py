@@ -1,0 +1,311 @@
+"""Bundled records, scored again by today's model: within what is claimed of them, and as the manual's tables.
+
+A rule a folder; what is outside of it, for a reason that traces/README.md or the manual gives, is named here.
+A better model takes it off.
+"""
+
+import re
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import permutations
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+import sim
+from sim.costs.service_time import all_reduce_ns
+from sim.formats.record_files import box_in
+from sim.truth.scoring import Agreement, as_measured, carried_to
+from tests.commands import bucketsim
+from tests.manual.pages import MODELLED, TRUTH, assert_holds
+from tests.scoring import scored, scored_once
+from traces.tools import compiled
+from traces.tools.compiled_train import CASES
+
+ROOT = Path(__file__).parents[2]
+TRACES = ROOT / "traces"
+README = (TRACES / "README.md").read_text()
+SYSTEMS = TRACES / "systems" / "gpt-box-2x1gbit"
+FAMILIES = ("gpt-box-2x1gbit", "bert-box-2x4gbit", "resnet50-box-2x4gbit")
+CLAIMS = {
+    "GPT 1.3M": TRACES / "claims" / "gpt-1.3M-box-2x1gbit",
+    "GPT 13.8M": SYSTEMS,
+    "ResNet-50, 25.6M": TRACES / "claims" / "resnet50-box-2x1gbit",
+    "GPT 135M": TRACES / "claims" / "gpt-135M-box-2x1gbit",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Of step errors the median and the worst, ``beyond`` by candidate, and pairs in the wrong order."""
+
+    middle: float
+    worst: float
+    beyond: dict[str, float] = field(default_factory=dict)
+    wrong: int = 0
+
+
+RULES = {
+    "measured": Claim(middle=0.02, worst=0.05),
+    "gpu": Claim(middle=0.03, worst=0.08),
+    "contention": Claim(middle=0.1, worst=0.1),
+    # Pairs out of order are predicted alike.
+    "systems": Claim(middle=0.01, worst=0.02, beyond={"fully_shard, kept after forward": 0.03}, wrong=2),
+    # Many small messages: in GPT's record they took a third of what they did in the calibration.
+    "families": Claim(middle=0.006, worst=0.013, beyond={"per-parameter": 0.04}),
+    "compiled": Claim(middle=0.015, worst=0.04),
+}
+MISSED = {
+    "resnet50-box-2x2gbit": Claim(middle=0.05, worst=0.05, wrong=1),
+    "resnet50-h100-25gbit-model": Claim(middle=1.0, worst=1.0),
+}
+RECORDS = [path for folder in RULES for path in sim.find_records(TRACES / folder)]
+MEASURED = sim.find_records(TRACES / "measured")
+by_name = pytest.mark.parametrize("path", RECORDS, ids=lambda path: f"{path.parent.name}/{path.name}")
+
+
+def scored_now(path: Path) -> Agreement:
+    """With the order of gradients under torch.compile, where that was recorded."""
+    return compiled.scored(sim.load_record(path)) if path.parent.name == "compiled" else scored(path)
+
+
+@by_name
+def test_predictions_hold_on_what_they_have_not_seen(path: Path) -> None:
+    claim, agreement = MISSED.get(path.name, RULES[path.parent.name]), scored_now(path)
+    assert agreement.median_step_error <= claim.middle
+    for row in agreement.rows:
+        assert abs(row.step_error) <= claim.beyond.get(row.name, claim.worst), row.name
+    assert agreement.order_pairs - agreement.order_right <= claim.wrong
+    if path.parent.name in ("measured", "gpu", "contention"):  # by the rule that the command tells, too
+        assert agreement.passed == (path.name not in MISSED), agreement.rule
+
+
+@pytest.mark.parametrize("folder", ["measured", "gpu", "contention"])
+def test_the_manual_has_the_table_that_todays_model_gives(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``bucketsim agree traces/measured --markdown``, to the letter."""
+    scored_once(monkeypatch, TRACES / folder)
+    printed = bucketsim("agree", TRACES / folder, "--markdown")
+    lines = printed.out.splitlines()
+    assert [line.split()[1] for line in lines[2:]] == [
+        path.name for path in sim.find_records(TRACES / folder)
+    ]
+    assert_holds(TRUTH, lines[2:] if folder == "contention" else lines)
+
+
+# What is bundled is legal and complete.
+
+
+@pytest.mark.parametrize("path", sorted((TRACES / "workloads").glob("*.json")), ids=lambda p: p.stem)
+def test_bundled_workloads_are_recordings(path: Path) -> None:
+    workload = sim.load_workload(path)
+    assert workload.provenance["source"] == "bucketsim record"
+    assert {"date", "cpu", "torch"} <= workload.provenance.keys()
+    assert len(workload.samples) >= 10
+
+
+@cache
+def bundled_curves() -> set[str]:
+    """Digests of what was calibrated."""
+    found = set()
+    for path in [*(TRACES / "hardware").glob("*.json"), *(TRACES / "contention" / "curves").glob("*.json")]:
+        hardware = sim.load_hardware(path)
+        assert hardware.provenance["source"] == "bucketsim calibrate"
+        assert hardware.spread["all_reduce"]
+        found.add(sim.digest(hardware))
+    return found
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in [*RECORDS, *CLAIMS.values()] if path.parent.name not in ("gpu", "compiled")],
+    ids=str,
+)
+def test_records_were_calibrated_before_they_were_measured(path: Path) -> None:
+    """By the curve that is bundled."""
+    record = sim.load_record(path)
+    assert len(record.candidates) >= (4 if path.parent.name in ("claims", "contention") else 5)
+    assert all(one.observed for one in record.candidates if path.parent.name == "measured")
+    for measurement in record.measurements:
+        assert measurement.complete
+        assert record.hardware.provenance["date"] < measurement.provenance["date"]
+    assert sim.digest(record.hardware) in bundled_curves()
+
+
+@pytest.mark.parametrize("path", MEASURED, ids=lambda p: p.name)
+def test_every_error_is_attributed_to_the_nanosecond(path: Path) -> None:
+    for row in sim.agreement(sim.load_record(path)).rows:
+        parts = row.attribution
+        assert parts is not None
+        assert parts.total_ns == row.predicted.sync_end_ns - row.measured_sync_end_ns
+        assert parts.total_ns == (
+            parts.compute_ns + parts.copy_ns + parts.launch_ns + parts.communication_ns + parts.wait_ns
+        )
+
+
+# What single folders show besides.
+
+
+@pytest.mark.parametrize("path", sim.find_records(TRACES / "gpu"), ids=lambda p: p.name)
+def test_records_of_a_gpu_say_what_ran(path: Path) -> None:
+    """What is exposed of the communication was told within 1 % in all of them."""
+    record, agreement = sim.load_record(path), scored(path)
+    assert record.workload.provenance["device_name"] == "NVIDIA H100 80GB HBM3"
+    assert {(one.backend, one.complete) for one in record.measurements} == {("emulated", True)}
+    assert agreement.median_exposed_error is not None
+    assert agreement.median_exposed_error < 0.01
+
+
+@pytest.mark.parametrize("path", sim.find_records(TRACES / "contention"), ids=lambda p: p.name)
+def test_a_slow_rank_or_port_is_no_small_matter(path: Path) -> None:
+    """Of the job alone in an even box each step would be a tenth too short; ranks that wait for a slow one
+    have their gradients when ``--slowest`` says."""
+    record = sim.load_record(path)
+    for row in sim.agreement(replace(record, slow=(), box=None), attributed=False).rows:
+        assert row.step_error < -0.10, row.name
+    slow, slowest = {rank for rank, _ in record.slow}, as_measured(record).workload
+    for measured in record.candidates if slow else ():
+        assert measured.asked is not None
+        ends = [ns for rank, ns in enumerate(measured.extensions["rank_sync_end_ns"]) if rank not in slow]
+        predicted = sim.simulate(
+            record.workload, record.hardware, measured.asked, slowest=slowest
+        ).sync_end_ns
+        assert abs(predicted / median(ends) - 1) <= 0.10, measured.name
+
+
+def test_a_curve_over_a_slow_port_comes_out_of_the_graph() -> None:
+    """Within 10 % from 4 MiB on, from the curve of equal ports."""
+    curves = [sim.load_hardware(path) for path in sorted((TRACES / "contention" / "curves").glob("*.json"))]
+    alone = {box_in(one.provenance, one.name): one for one in curves if "beside" not in one.provenance}
+    (slow,) = (box for box in alone if box is not None and len(set(box.rates_bits)) > 1)
+    even = next(b for b in alone if b and b.hosts == slow.hosts and len(set(b.rates_bits)) == 1)
+    told, measured = carried_to(alone[even], even, slow), alone[slow].all_reduce
+    sizes = [point.num_bytes for point in measured if point.num_bytes >= 4 << 20]
+    assert sizes
+    for size in sizes:
+        assert all_reduce_ns(told, size) == pytest.approx(all_reduce_ns(alone[slow], size), rel=0.1)
+
+
+def test_the_manual_has_every_system_with_its_measured_error() -> None:
+    page = TRUTH.read_text()
+    rows = {row.name: row for row in scored(SYSTEMS).rows}
+    for name, row in rows.items():
+        low, high = row.step_low_ns / 1e6, row.step_high_ns / 1e6
+        told = f"{row.measured_step_ns / 1e6:.1f} | {low:.1f}-{high:.1f} | {row.step_error * 100:+.1f} %"
+        assert f"\n| `{name}` | {told} |" in page
+    apart = [(a, b) for a, b in permutations(rows.values(), 2) if a.step_high_ns < b.step_low_ns]
+    assert len(apart) > 470
+    wrong = [(a, b) for a, b in apart if a.predicted_step_ns >= b.predicted_step_ns]
+    assert all(a.predicted_step_ns <= 1.0005 * b.predicted_step_ns for a, b in wrong)
+
+
+def test_the_manual_has_every_knob_with_what_was_measured() -> None:
+    agreements = [scored(TRACES / "families" / name) for name in FAMILIES]
+    told = {}
+    for line in TRUTH.read_text().splitlines():
+        if found := re.fullmatch(r"\| `([^`]+)` \| (\S+), (\S+) \| (\S+), (\S+) \| (\S+), (\S+) \|", line):
+            told[found[1]] = found.groups()[1:]
+    rows = [{row.name: row for row in agreement.rows} for agreement in agreements]
+    assert told == {
+        knob: tuple(
+            f"{time / 1e6:.1f}"
+            for each in rows
+            for time in (each[knob].predicted_step_ns, each[knob].measured_step_ns)
+        )
+        for knob in rows[0]
+    }
+    for agreement in agreements:  # the recommendation is half a percent behind the best of nine, at most
+        assert agreement.regret is not None
+        assert agreement.regret.relative <= 0.005
+        assert agreement.order_pairs >= 17
+
+
+SLOW: Any = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("name", "off_ms"),
+    [
+        (FAMILIES[0], 0.0),
+        pytest.param(FAMILIES[1], 0.1, marks=SLOW),
+        pytest.param(FAMILIES[2], 0.0, marks=SLOW),
+    ],
+)
+def test_the_measured_gain_is_in_the_predicted_interval(name: str, off_ms: float) -> None:
+    """Of the recorded recommendation over DDP's default; the BERT-like encoder's is 0.05 ms beyond it."""
+    record = sim.load_record(TRACES / "families" / name)
+    rows = {row.name: row for row in scored(TRACES / "families" / name).rows}
+    measured = rows["DDP default"].measured_step_ns - rows["recommended"].measured_step_ns
+    gain = sim.tune(record.workload, record.hardware).gain
+    assert gain.low_ns is not None
+    assert gain.high_ns is not None
+    assert gain.low_ns - off_ms * 1e6 <= measured <= gain.high_ns + off_ms * 1e6
+
+
+@pytest.mark.parametrize("path", sim.find_records(compiled.TRACES), ids=lambda p: p.name)
+def test_what_the_eager_recording_says_of_compiled_steps_holds(path: Path) -> None:
+    """Ready order and buckets are those that were seen under torch.compile; the manual has the table."""
+    record = sim.load_record(path)
+    said = compiled.played(record)
+    assert {one.name for one in record.candidates} == set(CASES)
+    assert all(one.asked and one.asked.bucket_indices == one.observed for one in record.candidates)
+    for own in (path / "own").iterdir():
+        assert said[own.stem].workload.order() == sim.load_workload(own).order(), own.stem
+    assert_holds(MODELLED, compiled.table(path))
+
+
+# The claims of traces/README.md.
+
+
+def steps_ms(path: Path) -> dict[str, float]:
+    """Measured steps."""
+    candidates = sim.load_record(path).candidates
+    return {one.name: median(step.step_ns for step in one.iterations) / 1e6 for one in candidates}
+
+
+def test_the_larger_the_model_the_less_bucketing_gives() -> None:
+    gains = {}
+    for model, path in CLAIMS.items():
+        took = steps_ms(path)
+        names = ("per-parameter-sync", "per-parameter-async", "after-backward", "DDP default")
+        sync, hooks, after, ddp = (took[name] for name in names)
+        gains[model] = sync / ddp
+        cells = [f"{ms:.1f} ms" for ms in (sync, hooks, after, ddp)]
+        assert f"\n| {model} | {' | '.join(cells)} | {sync / ddp:.2f}x, {hooks / ddp:.2f}x |" in README
+    assert gains["GPT 1.3M"] == max(gains.values())
+    assert gains["GPT 135M"] == min(gains.values())
+    of_all = steps_ms(SYSTEMS)
+    assert of_all["per-parameter-async"] < of_all["DDP default"]
+
+
+def test_25_is_not_right_here() -> None:
+    every = [steps_ms(path) for path in MEASURED]
+    behind = [took["bucket_cap_mb=25"] / min(took.values()) - 1 for took in every]
+    one = [took["bucket_cap_mb=1"] / min(took.values()) - 1 for took in every if "bucket_cap_mb=1" in took]
+    assert (len(behind), len(one)) == (12, 11)
+    assert 0.02 <= min(behind) <= max(behind) <= 0.22
+    assert max(one) <= 0.0105
+
+
+def test_the_number_of_hooks_is_not_what_costs() -> None:
+    rows = {row.name: row for row in scored(SYSTEMS).rows}
+    few, many = rows["last-hook"], rows["arrival-counted"]
+    assert few.bucket_indices == many.bucket_indices
+    assert few.measured_step_ns == pytest.approx(many.measured_step_ns, rel=0.003)
+    assert few.step_low_ns < many.step_high_ns
+    assert many.step_low_ns < few.step_high_ns
+    assert rows["DDP default"].measured_step_ns < few.measured_step_ns
+
+
+def test_volume_of_zero() -> None:
+    """Bytes on each link: an all-reduce passes everything twice, an all-gather once (A8.9)."""
+    workload = sim.load_record(SYSTEMS).workload
+
+    def volume(policy: str) -> int:
+        events = sim.explain(workload, policy, iterations=3).iterations[-1].events
+        return sum(event.num_bytes * (2 if event.kind == "all_reduce" else 1) for event in events)
+
+    assert volume("zero2") / volume("ddp") == pytest.approx(1.5, rel=1e-6)
