@@ -93,24 +93,3 @@ def test_a1_buckets_are_torchs_on_thousands_of_layers(seed: int) -> None:
     generator = random.Random(seed)
     for _ in range(1200):
         check(drawn(generator))
-
-
-def test_a1_4_a_limit_is_tested_after_adding() -> None:
-    """A1.4: >=, after adding: exactly full closes; one byte short does not; a tensor is never split."""
-    key = ("float32", None)
-    assert compute_bucket_assignment_by_size([4, 4, 4], [key] * 3, [8], order=[2, 1, 0]) == [[2, 1], [0]]
-    assert compute_bucket_assignment_by_size([4, 4, 4], [key] * 3, [9], order=[2, 1, 0]) == [[2, 1, 0]]
-    assert compute_bucket_assignment_by_size([4, 99, 4], [key] * 3, [8], order=[2, 1, 0]) == [[2, 1], [0]]
-
-
-def test_a1_2_sparse_touches_neither_accumulator_nor_limits() -> None:
-    """A1.2: a sparse tensor is emitted at once, ahead of the open bucket, which goes on under its limit."""
-    buckets = compute_bucket_assignment_by_size(
-        [4, 4, 4, 4], [("float32", None)] * 4, [8, 1], [False, True, False, False], [0, 1, 2, 3]
-    )
-    assert buckets == [[1], [0, 2], [3]]
-
-
-def test_no_limits_are_refused() -> None:
-    with pytest.raises(ValueError, match="bucket limits"):
-        compute_bucket_assignment_by_size([4], ["k"], [])

@@ -1,5 +1,6 @@
 """torch.compile under DDP (A11): cuts, ready order and buckets are the real ones; times by hand; refusals."""
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,99 @@ from sim.errors import NotModelledError
 from sim.importer.imported import ImportOptions
 from sim.importer.recorded import read_recording
 from sim.nouns.timeline import Timeline
+from sim.nouns.workload import Workload
 from sim.systems import compile_cuts
-from sim.systems.compile_cuts import AS_RECORDED, cut_operators, handed_out
+from sim.systems.compile_cuts import AS_RECORDED, cut_operators
 from sim.systems.ddp_assignment import as_compiled
 from sim.units import MIB, NS_PER_MS
 from tests.dist.test_user_path import torchrun
 from tests.effort import IS_WHOLE
 from tests.handmade import handmade, wired
-from tests.systems.compiled_cases import Case, eager_workload, graphs_of, random_case
 from tests.systems.real import run
 from traces.tools.compiled import EAGER
 from traces.tools.compiled_train import CASES
+
+Case = dict[str, Any]
+_WIDTHS = (8, 16, 32, 48)
+_OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"gradient_as_bucket_view": True},
+    {"static_graph": True},
+    {"find_unused_parameters": True},
+)
+
+
+def random_case(seed: int, *, plain: bool, widths: tuple[int, ...] = _WIDTHS) -> Case:
+    """A chain of parts; unless ``plain``, with tied parts, residual connections and graph breaks."""
+    dice = random.Random(seed)
+    width = dice.choice(widths)
+    case: Case = {"width": width, "backend": "aot_eager", "optimize_ddp": "ddp_optimizer"}
+    parts: list[dict[str, Any]] = []
+    opened = None
+    for number in range(dice.randint(3, 14)):
+        kind = dice.choice(("linear", "linear", "linear", "norm", "scale", "gelu"))
+        part: dict[str, Any] = {"kind": kind, "name": f"m{number}", "inputs": width}
+        if kind == "linear":
+            width = dice.choice(widths)
+            part |= {"outputs": width, "spare": dice.choice((0, 0, 0, 4096)) if not plain else 0}
+            part["bias"] = dice.random() < 0.7
+        parts.append({"kind": kind} if kind == "gelu" else part)
+        if plain:
+            continue
+        fitting = [one["name"] for one in parts if one.get("inputs") == width == one.get("outputs", width)]
+        if fitting and dice.random() < 0.15:
+            parts.append({"kind": "again", "name": dice.choice(fitting)})
+        if dice.random() < 0.1:
+            parts.append({"kind": "break"})
+        if opened == width and dice.random() < 0.6:
+            parts.append({"kind": "close"})
+            opened = None
+        elif opened is None and dice.random() < 0.3:
+            parts.append({"kind": "open"})
+            opened = width
+    if not any(part["kind"] == "linear" for part in parts):
+        return random_case(seed + 1_000_003, plain=plain, widths=widths)
+    names = [part["name"] for part in parts if "inputs" in part]
+    weights = [f"{name}.weight" for name in names]
+    case["parts"] = parts
+    case["registered"] = dice.sample(names, len(names))
+    case["frozen"] = [name for name in weights if dice.random() < 0.15][: len(names) - 1]
+    left = [name for name in weights if name not in case["frozen"]]
+    ignored = [name for name in left if dice.random() < 0.1][: len(left) - 1]
+    case["ignored"] = [] if plain else ignored
+    case["first_cap"] = dice.choice((256, 1024, 4096))
+    case["compile_cap"] = case["first_cap"] * dice.choice((1, 2, 5, 20))
+    case["options"] = dice.choice(_OPTIONS)
+    case["bucket_cap"] = dice.choice((case["compile_cap"], 300, 2048, 10_000))
+    return case
+
+
+def graphs_of(case: Case) -> list[list[list[str]]]:
+    """By graph the parameters of each operator that count, in the order of forward.
+
+    Those that DDP ignores count as others do: their mark is not on what the graph shows of them (A11.1).
+    """
+    biased = {part["name"] for part in case["parts"] if part["kind"] == "norm" or part.get("bias")}
+    graphs: list[list[list[str]]] = [[]]
+    for part in case["parts"]:
+        if part["kind"] == "break":
+            graphs.append([])
+        elif "name" in part:
+            name = part["name"]
+            taken = [f"{name}.weight", *([f"{name}.bias"] if name in biased else [])]
+            graphs[-1].append([one for one in taken if one not in case["frozen"]])
+    return graphs
+
+
+def eager_workload(answer: Any) -> Workload:
+    """What a recording without torch.compile tells of the model, whose gradients came in this order."""
+    parameters = [name for name, _, _ in answer["parameters"]]
+    return handmade(
+        [1 + answer["eager"].index(name) for name in parameters],
+        names=parameters,
+        shapes=[shape for _, shape, _ in answer["parameters"]],
+        backward_ns=1000,
+    )
 
 
 def check(case: Case, answer: Any) -> None:
@@ -136,19 +219,6 @@ def test_the_worked_example_of_the_rules() -> None:
     assert told(whole) == [("stem", 50, 65), ("mid head wide", 50, 80), ("norm", 50, 95)]
 
 
-def test_a_cap_for_the_cuts_and_one_for_the_buckets() -> None:
-    """Left out, the cuts' cap is the buckets', but at least 1 MiB, below which torch stops."""
-    modes: dict[str, Any] = {"optimize_ddp": "ddp_optimizer"}
-    apart = played(bucket_cap_mb=100, **modes, compile_cap_mb=6)
-    assert [gradient.ready_ns for gradient in apart.workload.gradients] == [
-        time * NS_PER_MS for time in (50, 40, 30, 30, 10)
-    ]
-    assert played(bucket_cap_mb=6, **modes).workload.order() == apart.workload.order()
-    assert played(bucket_cap_mb_list=[1, 6], **modes).workload.order() == apart.workload.order()
-    assert played(bucket_cap_mb=0.1, **modes).workload.gradients[3].ready_ns == 30 * NS_PER_MS
-    assert len(apart.buckets) == 1
-
-
 def test_a_compiled_workload_is_not_compiled_again() -> None:
     once = sim.torch_compiled(FIVE)
     assert sim.torch_compiled(once) is once
@@ -162,19 +232,3 @@ def test_a_compiled_workload_is_not_compiled_again() -> None:
     plain = sim.assign(once)
     assert plain.bucket_indices == assignment.bucket_indices
     assert sim.simulate(once, HARDWARE, plain).buckets == sim.simulate(FIVE, HARDWARE, assignment).buckets
-
-
-def test_unused_gradients_stay_unused_and_recorded_steps_are_moved_too() -> None:
-    gradients = (*FIVE.gradients[:4], replace(FIVE.gradients[4], ready_ns=None))
-    samples = ((9, 8, 3, 2, None), (9, None, 4, 2, None))
-    made = sim.torch_compiled(replace(FIVE, gradients=gradients, samples=samples))
-    assert made.gradients[4].ready_ns is None
-    assert 4 not in made.order()
-    assert made.samples == ((9, 9, 3, 3, None), (9, None, 4, 4, None))
-
-
-def test_of_equals_a_heap_gives_out_neither_the_first_nor_the_last() -> None:
-    """As seen in a real backward: an embedding, a norm and a linear layer."""
-    assert handed_out(range(5)) == [0, 2, 4, 1, 3]
-    assert handed_out([None, 0, 1, 2]) == [0, 1, 2]
-    assert handed_out([]) == []

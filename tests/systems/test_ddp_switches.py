@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import sim
 from sim.clock import play
 from sim.clock.program import COPY_IN, OPTIMIZER
-from sim.nouns.ddp_switches import HOOKS
 from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
@@ -37,10 +36,6 @@ def test_both_engines_agree_under_any_switches(job: Job, iteration: Iteration) -
     one, two = job.simulate(iteration, "simpy"), job.simulate(iteration, "analytic")
     assert replace(two, engine="simpy") == one
     assert replace(sim.summarize(two), engine="simpy") == sim.summarize(one)
-
-
-def test_what_a_hook_sends_is_tested() -> None:
-    assert {*SENT_AS, "noop"} == set(HOOKS)
 
 
 @settings(max_examples=tries(400))
@@ -79,16 +74,6 @@ def test_what_is_sent_from_where(job: Job, iteration: Iteration) -> None:
         row = timeline.buckets[number]
         assert row.num_bytes == row.service_ns == 0
         assert row.launch_ns == row.start_ns == row.end_ns == row.ready_ns
-
-
-@settings(max_examples=tries(200))
-@given(jobs(static_graph=True, accumulation_steps=1))
-def test_nothing_overlaps_in_a_static_graphs_first_iteration(job: Job) -> None:
-    """A3.15: backward ends first, undisturbed; then everything is copied and launched."""
-    timeline = job.simulate(1)
-    assert timeline.backward_end_ns == job.workload.backward_ns
-    assert all(played.launch_ns >= timeline.backward_end_ns for played in timeline.collectives)
-    assert all(bucket.ready_ns >= timeline.backward_end_ns for bucket in timeline.buckets)
 
 
 @settings(max_examples=tries(400))
@@ -162,14 +147,6 @@ def test_micro_batches_that_each_reduce_send_what_the_last_one_sends(job: Job) -
     if not kept and not job.has("static_graph"):  # which torch refuses under no_sync
         under = replace(job, options=job.options | {"no_sync": True})
         assert job.simulate("steady").accumulation_ns >= under.simulate("steady").accumulation_ns
-
-
-@settings(max_examples=tries(200))
-@given(jobs(no_sync=False, accumulation_steps=1))
-def test_no_sync_is_nothing_to_a_single_micro_batch(job: Job) -> None:
-    alone = replace(job, options={name: v for name, v in job.options.items() if name != "no_sync"})
-    assert job.simulate("steady").sync_end_ns == alone.simulate("steady").sync_end_ns
-    assert job.simulate("steady").accumulation_ns == 0
 
 
 @settings(max_examples=tries(300))
@@ -318,14 +295,6 @@ def test_fp16_by_hand() -> None:
     assert [row.available_ns for row in timeline.buckets] == [54_500, 60_500]
 
 
-def test_noop_by_hand() -> None:
-    """A3.17: copies in and back, and nothing sent: the compute-only baseline."""
-    timeline = by_hand(THREE, comm_hook="noop")
-    assert timeline.collectives == ()
-    assert [row.ready_ns for row in timeline.buckets] == [13_000, 36_000]
-    assert (timeline.backward_end_ns, timeline.sync_end_ns) == (41_000, 53_000)
-
-
 FIND = {"find_unused_parameters": True, "bucket_cap_mb_list": [0]}  # buckets [2], [1], [0]
 
 
@@ -399,19 +368,6 @@ def test_static_graph_by_hand() -> None:
     assert third.bucket_indices == ((2,), (0,), (1,))
 
 
-def test_unused_parameters_are_rebuilt_last() -> None:
-    """A8.1, as it was seen: six parameters in pairs, the fourth of them never ready."""
-    six = Workload(
-        name="six",
-        gradients=tuple(gradient(k, None if k == 3 else 60 - 10 * k, shape=(250,)) for k in range(6)),
-        forward_ns=0,
-        backward_ns=60,
-        optimizer_ns=0,
-    )
-    made = sim.assign(six, static_graph=True, bucket_cap_mb=2000 / MIB)
-    assert made.bucket_indices == ((5, 4), (2, 1), (0, 3))
-
-
 def test_accumulation_by_hand() -> None:
     """A3.12: two plain micro-batches of 42.5 us, buffers ahead of the first; one synchronised as ever."""
     buffered = replace(THREE, buffers=(Buffer(dtype="float32", num_bytes=96),))
@@ -450,8 +406,3 @@ def test_views_stay_from_one_micro_batch_to_the_next() -> None:
     programs = write(TWO, ADDING, sim.assign(TWO, **options, **EACH))
     copies = [sum(item.kind == COPY_IN for item in program.lane) for program in programs]
     assert copies == [2, 0, 0]
-
-
-def test_without_set_to_none_recorded_times_contain_additions() -> None:
-    made = sim.assign(TWO, bucket_cap_mb=25, set_to_none=False, accumulation_steps=2)
-    assert sim.simulate(TWO, ADDING, made).accumulation_ns == 2500

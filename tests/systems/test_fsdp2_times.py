@@ -59,11 +59,6 @@ def test_the_example_of_the_rules_on_replicas() -> None:
     assert sum("HSDP" in note for note in one.notes) == 2
 
 
-def test_kept_parameters_are_not_gathered_again() -> None:
-    timeline = played(reshard_after_forward=False)
-    assert [one.collective.kind for one in timeline.collectives] == ["reduce_scatter"] * 3
-
-
 def test_explicit_prefetch_gathers_further_ahead() -> None:
     timeline = played(backward_prefetch=2)
     gathers = [one for one in timeline.collectives if one.collective.kind == "all_gather"]
@@ -106,19 +101,6 @@ def test_only_the_last_micro_batch_reduces() -> None:
     assert [len(program.before) for program in (first, second, last)] == [3, 3, 3]
     assert [len(program.collectives) for program in (first, second, last)] == [5, 5, 8]
     assert played(accumulation_steps=3).accumulation_ns > 0
-
-
-def test_one_communicator_is_one_channel() -> None:
-    made = sim.assign(WORKLOAD, "fully_shard", units="h.*")
-    two = replace(HARDWARE, comm_channels=2)
-    steps = [sim.summarize(sim.simulate(WORKLOAD, one, made)).step_ns for one in (HARDWARE, two)]
-    assert steps[0] == steps[1]
-
-
-def test_one_rank_sends_nothing_that_takes_time() -> None:
-    alone = replace(HARDWARE, world_size=1)
-    timeline = sim.simulate(WORKLOAD, alone, sim.assign(WORKLOAD, "fully_shard"))
-    assert not any(one.collective.service_ns for one in timeline.collectives)
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 
 import sim
 from sim.errors import AssignmentError, InputError, NotModelledError, SimError
-from sim.formats import documents
-from sim.nouns.assignment import Assignment, MadeFor, made_for
+from sim.nouns.assignment import Assignment
 from sim.nouns.ddp_switches import HOOKS, CommHook
 from sim.nouns.workload import Workload
 from tests.commands import bucketsim
-from tests.handmade import wired
 from tests.strategies import workloads
 
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
@@ -188,35 +186,3 @@ def test_no_lines_for_what_they_would_not_do(
         made = replace(made, bucket_indices=(*each, first), bucket_bytes=None)
     with pytest.raises((AssignmentError, InputError, NotModelledError), match=words):
         door(replace(made, **change), WORKLOAD)
-
-
-@given(workloads())
-def test_made_for_survives_a_file(workload: Workload) -> None:
-    made = Assignment(bucket_indices=((0,),), made_for=made_for(workload, 4))
-    read = documents.parse_text(documents.to_text(made), Assignment, "here")
-    assert read == made
-    assert read.made_for == MadeFor(
-        workload=workload.name,
-        names=tuple(gradient.name for gradient in workload.gradients),
-        num_bytes=tuple(gradient.num_bytes for gradient in workload.gradients),
-        dtypes=tuple(gradient.dtype for gradient in workload.gradients),
-        world_size=4,
-    )
-
-
-def test_assign_and_tune_say_what_they_were_made_for() -> None:
-    assert sim.assign(WORKLOAD).made_for == made_for(WORKLOAD)
-    tuned = sim.tune(WORKLOAD, wired({1 << 20: 10**6}, world_size=8))
-    assert tuned.assignment.made_for == made_for(WORKLOAD, 8)
-
-
-def test_files_with_another_made_for_or_none() -> None:
-    document = documents.to_document(sim.assign(WORKLOAD))
-    document["made_for"]["num_bytes"] = [1]
-    with pytest.raises(InputError, match=r"old: made_for\.num_bytes: 1 values for \d+ names"):
-        documents.parse_document(document, Assignment, "old")
-    document["made_for"] |= {"num_bytes": [], "names": [], "dtypes": [], "world_size": 0}
-    with pytest.raises(InputError, match="world_size"):
-        documents.parse_document(document, Assignment, "old")
-    del document["made_for"]  # as files were before there was one
-    assert documents.parse_document(document, Assignment, "old").made_for is None

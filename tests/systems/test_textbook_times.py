@@ -1,18 +1,16 @@
 """When the textbook systems do what, to the nanosecond: cases by hand, and what holds of any case."""
 
-import json
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import sim
 from sim.nouns.collective import EarlyLaunch, LateGradient
 from sim.nouns.workload import Workload
 from tests.effort import tries
 from tests.strategies import SCALES, hardwares, workloads
-from tests.systems.textbook_cases import CAP_MB, HARDWARE, simulate, three
+from tests.systems.textbook_cases import simulate, three
 
 
 @pytest.mark.parametrize(
@@ -70,21 +68,6 @@ def test_where_copying_in_is_free_the_counted_systems_are_one(data: st.DataObjec
     assert counted[0].buckets == counted[1].buckets == counted[2].buckets
 
 
-@pytest.mark.parametrize("policy", ["per-parameter-sync", "after-backward"])
-def test_the_verdict_names_that_nothing_overlaps(policy: str) -> None:
-    report = sim.summarize(simulate(policy, three(30, 20, 10)))
-    assert report.verdict_code == "no-overlap"
-    assert report.verdict.startswith("no overlap: ")
-
-
-def test_no_bucket_is_said_to_wait_for_another_where_none_does() -> None:
-    """A7.3: bucket 1 was ready before bucket 0 and did not wait for it; DDP's would (A3.5)."""
-    workload = three(10, 20, 300, backward_ns=300)
-    assert sim.summarize(simulate("flat-views", workload)).verdict_code != "head-of-line"
-    held_back = replace(sim.assign(workload, "flat-views", CAP_MB), policy="explicit", settings={})
-    assert sim.summarize(sim.simulate(workload, HARDWARE, held_back)).verdict_code == "head-of-line"
-
-
 # Last-hook bucketing (A6): when buckets are sent, and which are sent too early.
 
 
@@ -110,26 +93,6 @@ def test_a_bucket_that_closes_on_the_weight_of_a_norm_is_invalid() -> None:
     (note,) = timeline.notes
     assert "1 of 2 buckets" in note
     assert "bucket 1 when norm.weight is ready, without norm.bias" in note
-
-
-def test_it_is_flattened_and_sent_when_the_hooked_parameter_is_ready() -> None:
-    """A6.2: copies of 30 ns at 10 and 50; the bias, at 32 of backward's own work, moves to 92."""
-    timeline = simulate("last-hook", three(20, 32, 10))
-    assert [bucket.launch_ns for bucket in timeline.buckets] == [40, 80]
-    assert timeline.backward_end_ns == 95
-    assert [bucket.available_ns for bucket in timeline.buckets] == [110, 135]
-
-
-def test_the_report_carries_the_flags() -> None:
-    report = sim.summarize(simulate("last-hook", three(20, 32, 10)))
-    (early,) = json.loads(sim.to_text(report))["early_launches"]
-    assert early == {
-        "bucket": 1,
-        "hooked": 0,
-        "hooked_name": "p0",
-        "late": [{"index": 1, "name": "p1", "late_ns": 12}],
-        "is_sent": True,
-    }
 
 
 def test_a_bucket_whose_hooked_parameter_is_unused_is_never_sent() -> None:

@@ -103,17 +103,6 @@ def test_copies_in_hold_the_lane_and_copies_of_what_is_owned_the_reduction_strea
     assert (outcome.backward_end_ns, outcome.sync_end_ns) == (67, 114)
 
 
-def test_without_a_stream_the_lane_copies_itself() -> None:
-    outcome = played(gradients(), COPYING, reduce_bucket_size=10)
-    assert outcome.launch_ns == (24, 67, 113)
-    assert outcome.available_ns == (53, 99, 142)
-
-
-def test_recorded_copies_are_not_counted_again() -> None:
-    outcome = played(gradients(ready_includes=("copy_in",)), COPYING, **OVERLAP)
-    assert outcome.ready_ns == (10, 20, 49)
-
-
 def test_a_full_bucket_waits_for_the_gradient_that_does_not_fit() -> None:
     """A5.2: flushed when the next one comes, not when it fills."""
     outcome = played(gradients(), reduce_bucket_size=20, overlap_comm=True)

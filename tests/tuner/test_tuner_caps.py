@@ -26,7 +26,7 @@ from sim.units import MIB, cap_bytes
 from tests.effort import tries
 from tests.handmade import handmade
 from tests.strategies import DTYPES, REAL, TINY, hardwares, workloads
-from tests.tuner.cases import MS, link, resnet50, simulated, transformer
+from tests.tuner.cases import MS, link, simulated, transformer
 
 SCALES = st.sampled_from([TINY, TINY, REAL])
 CASES = SCALES.flatmap(lambda scale: workloads(scale, max_gradients=14))
@@ -82,22 +82,6 @@ def test_a_shown_cap_lies_in_its_interval(one: int, other: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("low_mb", "high_mb", "shown"),
-    [
-        (24.8139, 26.2, 25.0),
-        (0.9, 12.0, 10.0),
-        (11.2, 14.3, 12.0),
-        (97.4563, None, 100.0),
-        (0.0, 0.004, 0.001),
-        (3.14159, 3.1416, 3.1416),
-    ],
-)
-def test_shown_caps_are_round(low_mb: float, high_mb: float | None, shown: float) -> None:
-    high = NO_LIMIT if high_mb is None else int(high_mb * MIB)
-    assert round_cap_mb(int(low_mb * MIB), high) == shown
-
-
-@pytest.mark.parametrize(
     ("sizes", "rows"),
     [  # 4 4 | sparse 9 | 4 4 in two dtypes, interleaved: a limit each, leftovers newest first
         (
@@ -132,15 +116,6 @@ def test_too_many_layouts_are_thinned_out_and_say_so(workload: Workload) -> None
         # Inside one of them, perhaps without what a last bucket adds.
         assert high <= every.high_bytes[np.searchsorted(every.low_bytes, low, side="right") - 1]
     assert few.high_bytes[-1] == NO_LIMIT
-
-
-def test_given_caps_have_a_row_each() -> None:
-    problem, given_bytes = Problem(resnet50(), link(4)), [MIB, 2 * MIB, 2 * MIB + 1]
-    curve, found = cap_curve(problem), cap_curve(problem, given_bytes)
-    assert len(curve.low_bytes) > 500
-    at = np.searchsorted(curve.low_bytes, given_bytes, side="right") - 1
-    assert found.sync_end_ns.tolist() == curve.sync_end_ns[at].tolist()
-    assert found.num_buckets.tolist() == curve.num_buckets[at].tolist()
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -17,10 +17,9 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign, write
 from sim.truth.fit import scaled
-from sim.tuner import draws as drawing
 from sim.tuner.draws import NO_ITERATIONS, Draws, draw
 from sim.tuner.machines import NO_SCATTER, draw_machines, read_scatter, unknown
-from sim.tuner.problem import Layout, Problem
+from sim.tuner.problem import Problem
 from tests.effort import tries
 from tests.handmade import handmade, wired
 from tests.truth.test_own_step import WORKLOAD
@@ -156,15 +155,6 @@ def test_each_recorded_iteration_is_played_and_the_tail_kept(
     assert draws.not_known == (NO_SCATTER,)
 
 
-def test_an_unused_parameter_is_missed_by_nobody() -> None:
-    workload = three(10, 20, 30, samples=((10, 20, 31), (10, 20, 32)))
-    rows = tuple((*row, None) for row in workload.samples)
-    unused = replace(workload.gradients[0], index=3, ready_ns=None)
-    workload = replace(workload, gradients=(*workload.gradients, unused), samples=rows)
-    workload = workload.with_switches({"find_unused_parameters": True})
-    assert draw(Problem(workload, WIRE), 9, seed=0).recorded == 2
-
-
 @settings(max_examples=tries(150))
 @given(one_run(max_gradients=6), st.data())
 def test_an_order_that_changes_moves_no_launch(case: Case, data: st.DataObject) -> None:
@@ -186,14 +176,6 @@ def test_an_order_that_changes_moves_no_launch(case: Case, data: st.DataObject) 
             backward_ns=max(sample) + problem.tail,
         )
         assert simulated(as_recorded, hardware, buckets) == end
-
-
-def test_many_iterations_leave_room_for_machines() -> None:
-    rows = tuple((10, 20, 30 + k / 100) for k in range(100))
-    draws = draw(Problem(three(10, 20, 30, samples=rows), with_spread(WIRE)), 400, seed=3)
-    assert (draws.machines, draws.iterations, draws.recorded) == (20, 20, 20)
-    kept = [row[2] for row in ready_ms(draws)]
-    assert kept[:20] == kept[20:40] == sorted(set(kept[:20]))
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -226,26 +208,6 @@ def test_a_repeated_calibration_is_off_by_its_standard_error(quantile: str, wide
     assert np.abs(np.corrcoef(factors.T) - np.eye(3)).max() < 0.1
 
 
-def test_between_points_a_machine_has_its_own_curve() -> None:
-    """A measured point that is off is off for what is interpolated from it, by bytes."""
-    draws = draw(Problem(three(10, 20, 30), with_spread(WIRE)), 400, seed=0)
-    sent = Layout(np.array([1, 2]), np.array([5_000_000, 55_000_000]), np.zeros(2, np.int64), 2)
-    services = replace(draws, luck=None).services(sent)
-    durations = np.array([[p.duration_ns for p in one.all_reduce] for one in draws.drawn.hardwares])
-    between = np.stack([durations[:, :2].mean(axis=1), durations[:, 1:].mean(axis=1)], axis=1)
-    assert services == pytest.approx(np.repeat(between, draws.iterations, axis=0), abs=1)
-
-
-def test_an_error_of_the_calibration_is_the_same_in_all_steps_of_a_machine() -> None:
-    problem = Problem(three(10, 20, 30), with_spread(WIRE, share=0.1))
-    draws = replace(draw(problem, 400, seed=0), luck=None)
-    ends = draws.steps(((2,), (1, 0)), 0)
-    assert (draws.machines, draws.iterations) == (20, 20)
-    assert (np.ptp(ends, axis=1) == 0).all()
-    assert len(set(ends[:, 0].tolist())) == 20
-    assert (np.ptp(draw(problem, 400, seed=0).steps(((2,), (1, 0)), 0), axis=1) > 0).all()
-
-
 def test_points_without_scatter_are_named() -> None:
     spread = {"0": scattered(MS, 0.05, 40)}
     draws = draw(Problem(three(10, 20, 30), replace(WIRE, spread={"all_reduce": spread})), 400, seed=0)
@@ -268,12 +230,6 @@ def test_a_band_scales_all_times_of_a_machine() -> None:
     alone = draw(Problem(estimated, replace(WIRE, world_size=1)), 30, 0)
     lanes = alone.works.sum(axis=1) + alone.tails  # of one rank the step is its lane, each with its own end
     assert alone.steps(((2, 1, 0),), 0).ravel().tolist() == lanes.tolist()
-
-
-def test_draws_are_fewer_where_memory_would_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "MOST_CELLS", 300)
-    draws = draw(Problem(three(10, 20, 30), with_spread(WIRE)), 400, seed=0)
-    assert (draws.machines, draws.iterations) == (20, 5)
 
 
 MB = 10**6

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from random import Random
 
@@ -14,13 +13,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.clock import simpy_clock
 from sim.clock.program import MOST_NS
 from sim.costs.service_time import service_ns
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import SLOWDOWNS, CurvePoint
-from sim.systems.registry import write
 from sim.tuner import optimum as climbing
 from sim.tuner import problem as kernels
 from sim.tuner.problem import Problem
@@ -60,14 +57,6 @@ def test_services_are_those_of_the_engines(curve: tuple[CurvePoint, ...], sizes:
     assume(max(expected) <= MOST_NS)
     arrays = kernels.curve_arrays(curve, max(sizes))
     assert kernels.services(*arrays, np.array(sizes)).tolist() == expected
-
-
-@settings(max_examples=tries(300))
-@given(st.integers(0, 1 << 44), st.integers(-(1 << 44), 1 << 44) | st.integers(-99, 99), st.data())
-def test_a_share_is_rounded_half_to_even(base: int, a: int, data: st.DataObject) -> None:
-    c = data.draw(st.integers(1, (1 << 53) - 1) | st.integers(1, 99))
-    b = data.draw(st.integers(0, c))
-    assert kernels.add_share(base, a, b, c) == round(base + Fraction(a * b, c))
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -138,24 +127,6 @@ def test_climbing_is_never_worse_than_its_start(case: Case, random: Random, budg
     assert (again == closes).all()
 
 
-@settings(max_examples=tries(100))
-@given(anything(max_gradients=9), st.randoms(use_true_random=False))
-def test_merging_loses_nothing(case: Case, random: Random) -> None:
-    """And leaves no end that could be left out for nothing."""
-    problem = Problem(*case)
-    closes = drawn_closes(problem, random, 0.8)
-    start = closes.copy()
-    before = kernels.score(problem.tables, closes)
-    end, _ = climbing.climb(problem.tables, closes, 1000, -1)
-    assert end == kernels.score(problem.tables, closes) <= before
-    assert (closes <= start).all()
-    assert (closes >= problem.run_ends).all()
-    for place in np.flatnonzero(closes & ~problem.run_ends):
-        fewer = closes.copy()
-        fewer[place] = False
-        assert kernels.score(problem.tables, fewer) > end
-
-
 # ---------------------------------------------------------------------------------------------------
 # The arrays.
 
@@ -173,20 +144,6 @@ def test_closes_and_buckets_are_each_others_inverse(case: Case, random: Random) 
     assert len(buckets) < 2 or problem.closes(buckets[::-1]) is None
     if len(problem) > 2 and problem.has_one_run:
         assert problem.closes((problem.order[::2], problem.order[1::2])) is None
-
-
-@settings(max_examples=tries(150))
-@given(anything(max_gradients=8))
-def test_places_are_in_ready_order(case: Case) -> None:
-    """``ready`` is when the engine says that a gradient's bucket is ready, if it is one alone and nothing
-    stretches or blocks."""
-    workload, hardware = case
-    calm = replace(hardware, launch_blocks_compute=False, compute_slowdown=1.0, copy_in_slowdown=1.0)
-    problem = Problem(workload, calm)
-    program = write(workload, calm, Assignment(bucket_indices=problem.singles()))[-1]
-    outcome = simpy_clock.play(program).in_backward()
-    assert list(outcome.ready_ns) == problem.ready.tolist()
-    assert outcome.backward_end_ns == problem.lane_end
 
 
 def test_times_and_sizes_beyond_what_can_be_counted_are_refused() -> None:
@@ -240,13 +197,6 @@ def test_a_problem_tells_buckets_apart_as_the_step_under_its_switches_does(job: 
         step_ns = sim.simulate(problem.job, calm, made, "analytic").step_ns
         rest.add(problem.rest_ns(step_ns, made))
     assert len(rest) == 1
-
-
-def test_only_a_search_puts_small_messages_aside() -> None:
-    machine = link(4, comm_channels=2)
-    shared = replace(machine, shared_connection=True)
-    problem = Problem(resnet50(), shared)
-    assert (problem.hardware, problem.for_search.hardware) == (shared, machine)
 
 
 THEIRS = """

@@ -181,21 +181,6 @@ def test_climbed_is_near_the_bound(
     assert "not proved" in found.proof or found.proof == "meets the lower bound"
 
 
-@pytest.mark.parametrize("workload", [resnet50(), transformer(12)], ids=["resnet50", "gpt12"])
-@pytest.mark.parametrize(
-    "hardware", [link(4, copy_out_bytes_per_s=1e10), link(10, launch_cost_ns=50_000)], ids=["4", "10"]
-)
-def test_climbing_finds_what_the_exact_search_finds(workload: Workload, hardware: Any) -> None:
-    """Where both work they can be compared: within 0.05 % from the families alone."""
-    problem = Problem(workload, hardware)
-    assert covers(problem)
-    climbed = optimum.climbed(problem, by_families(workload))
-    reached = min(map(problem.sync_end_ns, climbed))
-    best = found_from((workload, hardware))
-    assert best.is_proved
-    assert best.sync_end_ns <= reached <= 1.0005 * best.sync_end_ns
-
-
 @pytest.mark.parametrize(
     ("count", "gbit", "further", "gap"),
     [
@@ -324,35 +309,8 @@ def test_on_any_machine_nothing_is_better_than_it_says(case: Case, above: int) -
     assert is_contiguous(case[0], found.buckets)
 
 
-def test_all_channels_as_one_beyond_the_last_point() -> None:
-    """A line through two points a byte apart, rounded and drawn on for 40 KB, is a line of another slope."""
-    case = tiny(
-        [37_848_653, 32_739_280, 29_317_791],
-        [41_907] * 3,
-        {2: 16_159_996, 3: 17_850_176, 4: 33_365_023},
-        90_490_403,
-        comm_channels=3,
-        channel_slowdown=4 / 3,
-    )
-    best = brute_force(*case)
-    found = exact_optimum(Problem(*case), best)
-    assert found is not None
-    assert best * (1 - 1e-5) <= found.at_least_ns <= best
-
-
 # ---------------------------------------------------------------------------------------------------
 # Found by random search.
-
-
-def test_free_copies_by_rounding_are_no_obstacle() -> None:
-    """A copy of one byte takes a third of a ns, so none."""
-    case = tiny([3] * 8, [1] * 8, {1: 0}, 3, copy_out_bytes_per_s=3e9)
-    problem = Problem(*case)
-    best = brute_force(*case)
-    assert best == 3
-    found = exact_optimum(problem, best)
-    assert found is not None
-    assert found.at_least_ns <= 3
 
 
 @st.composite

@@ -5,17 +5,14 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.errors import InputError
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.workload import Workload
-from sim.tuner import problem as kernels
 from sim.tuner import recommend
 from sim.tuner.caps import CapCurve, cap_curve
 from sim.tuner.optimum import find_optimum
@@ -53,19 +50,6 @@ def test_no_family_is_better(case: Case) -> None:
     cap = families["bucket_cap_mb"].assignment
     assert sim.assign(workload, bucket_cap_mb=cap.ddp_kwargs["bucket_cap_mb"]) == cap
     assert recommendation.report.engine == recommendation.baseline.engine == "simpy"
-
-
-@pytest.mark.parametrize(
-    ("given_", "said"),
-    [
-        ({"seed": "a"}, "seed: 'a' is not legal; give an integer >= 0"),
-        ({"seed": True}, "seed: True is not legal"),
-        ({"draws": 1.5}, "draws: 1.5 is not legal; give an integer >= 1"),
-    ],
-)
-def test_arguments_that_are_not_legal(given_: Any, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        sim.tune(resnet50(), link(4), **given_)
 
 
 GPT_4 = transformer(4, vocabulary=3000)
@@ -176,18 +160,6 @@ def test_a_default_that_is_best_is_kept() -> None:
         assert recommendation.gain.sentence.endswith("better than DDP's default; keep it")
 
 
-def test_a_gain_of_microseconds_is_no_advice() -> None:
-    """Clever cuts gain some us of a quarter of a second, and that is not worth a word of praise."""
-    recommendation = sim.tune(resnet50(), link(5, latency_us=1))
-    gain = recommendation.gain
-    assert 0 < gain.gain_ns < 10_000
-    assert gain.significant is False
-    assert gain.sentence == (
-        f"no significant difference: {gain.gain_ns / 1000:.3g} us a step is less than 0.1% of it; "
-        "keep the default"
-    )
-
-
 @settings(max_examples=tries(100))
 @given(anything(max_gradients=6), st.data())
 def test_gain_is_the_difference_of_steps(case: Case, data: st.DataObject) -> None:
@@ -293,25 +265,10 @@ def test_every_family_takes_as_long_as_it_is_simulated_and_swept(path: Path, mac
         assert step_ns == answer.setting.cap_step_ns == swept[answer.setting.cap_mb]
 
 
-CAPS: tuple[float | None, ...] = (None, 0.0, 4.0)
-
-
 @settings(max_examples=tries(25))
 @given(anything(max_gradients=7))
 def test_the_best_alone_is_what_tune_recommends(case: Case) -> None:
     assert sim.best(*case) == sim.tune(*case).assignment
-
-
-@pytest.mark.parametrize(("name", "most"), [("affine", 2), ("measured", 4)])
-def test_where_the_search_is_exact_little_else_is_scored(
-    name: str, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it found, and the default; with copies, which are rounded, also one bucket a gradient."""
-    played: list[int] = []
-    play = kernels.play_step
-    monkeypatch.setattr(kernels, "play_step", lambda *given: (played.append(1), play(*given))[1])
-    sim.best(model(161, name), machine(name))
-    assert len(played) <= most
 
 
 @pytest.mark.parametrize("name", ["affine", "concave", "measured"])

@@ -6,10 +6,10 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import closing, suppress
+from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,7 @@ from sim.errors import InputError, MachineError
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.tuner import sweep as sweeping
-from sim.tuner.sweep import WHAT_IFS, SweepRow, default_caps, process_pool, spread
-from sim.units import MIB
-from tests import strategies
+from sim.tuner.sweep import WHAT_IFS, SweepRow, process_pool, spread
 from tests.effort import PATIENCE_S, tries
 from tests.handmade import handmade
 from tests.tuner.cases import Case, anything, link, resnet50
@@ -36,15 +34,6 @@ SMALL = handmade([0], 4, backward_ns=9)
 
 # ---------------------------------------------------------------------------------------------------
 # Rows.
-
-
-@given(strategies.workloads(strategies.REAL))
-def test_default_caps_span_the_workload(workload: Workload) -> None:
-    caps = default_caps(workload)
-    assert caps == sorted(set(caps))
-    assert caps[0] == 0.25
-    assert caps[-1] * MIB >= workload.total_bytes
-    assert all(later <= 1.5 * cap for cap, later in pairwise(caps))
 
 
 some_factors = st.lists(st.sampled_from([1.0, 0.5, 2.0, 7.3, 1e-3]), min_size=1, max_size=2, unique=True)
@@ -117,17 +106,6 @@ def test_rows_are_tidy() -> None:
     text = sim.sweep_csv(rows).splitlines()
     assert text[0].split(",") == list(frame.columns)
     assert len(text) == 1 + len(rows)
-
-
-def test_caps_that_cut_alike_may_differ_where_the_order_does() -> None:
-    """A backward so short that both gradients are ready at once: then the last one comes first."""
-    gradients = (
-        replace(ONE, num_bytes=4 * MIB, ready_ns=1),
-        replace(ONE, index=1, num_bytes=MIB, ready_ns=2),
-    )
-    workload = replace(SMALL, gradients=gradients)
-    rows = sim.sweep(workload, link(4), [1.0, 2.0], backward=[1.0, 1e-6])
-    assert [row.num_buckets for row in rows if row.bucket_cap_mb] == [2, 2, 2, 1]
 
 
 def test_what_cuts_alike_is_simulated_once_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,13 +192,6 @@ def test_a_worker_that_dies_is_an_error_of_ours() -> None:
         list(spread(fails, [1, 3], pool))
 
 
-def test_whoever_stops_early_leaves_nothing_queued() -> None:
-    with ThreadPoolExecutor(1) as pool:
-        with closing(spread(time.sleep, [0.05] * 1000, pool)) as results:
-            next(results)
-        assert pool.submit(abs, -1).result(timeout=PATIENCE_S) == 1
-
-
 SCRIPT = """
 import sim
 from sim.tuner.sweep import process_pool
@@ -273,11 +244,3 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     finally:
         with suppress(ProcessLookupError):
             os.killpg(script.pid, signal.SIGKILL)
-
-
-@pytest.mark.slow
-def test_a_script_without_its_guard_is_told_so(tmp_path: Path) -> None:
-    script = start(tmp_path, "main()")
-    _, said = script.communicate(timeout=PATIENCE_S)
-    assert script.returncode == 1
-    assert "MachineError: sweep: a worker process died" in said

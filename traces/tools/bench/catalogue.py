@@ -18,7 +18,7 @@ from sim.tuner.recommend import tune
 from sim.tuner.sweep import sweep
 from sim.units import format_ms
 from tests.machines import MACHINES, machine, model
-from tests.tuner.peers import fit_alpha_beta, fuse_in_cycles, merge_wisely
+from traces.tools.bench.peers import fit_alpha_beta, fuse_in_cycles, merge_wisely
 from traces.tools.bench.plain_dp import earliest_finish
 
 Timed = Callable[[], Any]
