@@ -1,6 +1,5 @@
 """Files of several formats, put together."""
 
-import json
 import os
 import time
 import tracemalloc
@@ -42,20 +41,13 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
-def document(tmp_path: Path, name: str, content: Any) -> Path:
-    path = tmp_path / name
-    path.write_text(json.dumps(content))
-    return path
-
-
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Sequence[Path], ImportOptions]]:
-    """Traces read as a measured record of two ranks; by format, what its reader was called with."""
-    calls: dict[str, tuple[Sequence[Path], ImportOptions]] = {}
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Traces read as a measured record of two ranks: what is imported, and what its reader was called with."""
     record = load_record(RECORD)
     slow = tuple(CurvePoint(num_bytes=1 << power, duration_ns=10**6) for power in (20, 24))
-    made = {
-        "kineto": Imported(
+    kept: list[Any] = [
+        Imported(
             format="kineto",
             name="run",
             workload=record.workload,
@@ -63,26 +55,18 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Sequence[Path], Imp
             measurements=(record.candidates[0],),
             ranks=(RankRow(rank=0), RankRow(rank=1)),
             notes=(
-                Note("found", "a step"),
-                Note("missing", "only sent", "curve"),
-                Note("missing", "no model", "workload"),
-                Note("missing", "copies"),
+                *(Note("found", "a step"), Note("missing", "only sent", "curve")),
+                *(Note("missing", "no model", "workload"), Note("missing", "copies")),
             ),
-        ),
-    }
+        )
+    ]
 
-    def stub(form: str) -> Any:
-        if form not in made:
-            return reader(form)
+    def read(paths: Sequence[Path], options: ImportOptions) -> Any:
+        kept.append(options)
+        return kept[0]
 
-        def read(paths: Sequence[Path], options: ImportOptions) -> Imported:
-            calls[form] = (paths, options)
-            return made[form]
-
-        return read
-
-    monkeypatch.setattr(auto, "reader", stub)
-    return calls
+    monkeypatch.setattr(auto, "reader", lambda form: read if form == "kineto" else reader(form))
+    return kept
 
 
 def test_the_curve_beside_the_step_is_taken_before_that_of_the_trace(tmp_path: Path, seen: Any) -> None:
@@ -108,12 +92,8 @@ def test_a_link_of_other_ranks_is_kept_beside(tmp_path: Path, seen: Any) -> None
     assert "those beside it, of 8 ranks" in " ".join(found.said("assumed"))
 
 
-def test_a_link_of_other_ranks_leaves_the_curve_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Any
-) -> None:
-    read = auto.reader
-    bare = replace(read("kineto")([], ImportOptions()), hardware=())
-    monkeypatch.setattr(auto, "reader", lambda form: (lambda *_: bare) if form == "kineto" else read(form))
+def test_a_link_of_other_ranks_leaves_the_curve_missing(tmp_path: Path, seen: Any) -> None:
+    seen[0] = replace(seen[0], hardware=())
     found = read_auto([trace(tmp_path), link(tmp_path, 8), link(tmp_path, 4)], ImportOptions())
     assert [one.world_size for one in found.hardware] == [8, 4]
     assert "kineto: only sent" in found.said("missing")
@@ -122,8 +102,7 @@ def test_a_link_of_other_ranks_leaves_the_curve_missing(
 def test_shapes_come_from_a_workload(tmp_path: Path, seen: Any) -> None:
     save(tmp_path / "model.json", MODEL)
     found = read_auto([trace(tmp_path), tmp_path / "model.json"], ImportOptions(name="mine"))
-    assert seen["kineto"][1].model == MODEL
-    assert seen["kineto"][1].name == "mine"
+    assert (seen[1].model, seen[1].name) == (MODEL, "mine")
     assert (found.name, [row.rank for row in found.ranks]) == ("mine", [0, 1])
     with pytest.raises(InputError, match="beside --model is not legal"):
         read_auto([trace(tmp_path), tmp_path / "model.json"], ImportOptions(model=MODEL))
@@ -135,8 +114,9 @@ def test_conflicts_are_refused(tmp_path: Path, seen: Any) -> None:
         read_auto([trace(tmp_path), *two], ImportOptions())
     with pytest.raises(InputError, match="--world-size: 3 is not legal here"):
         read_auto([trace(tmp_path), link(tmp_path, 3)], ImportOptions(world_size=3))
+    (tmp_path / "x.json").write_text('{"a": 1}')
     with pytest.raises(InputError, match="not recognised"):
-        read_auto([trace(tmp_path), document(tmp_path, "x.json", {"a": 1})], ImportOptions())
+        read_auto([trace(tmp_path), tmp_path / "x.json"], ImportOptions())
 
 
 # Formats told by content.

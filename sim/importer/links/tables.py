@@ -237,14 +237,11 @@ def _is_prefix(before: str, text: str) -> bool:
 
 
 def _shape(prefix: str) -> str:
-    """A prefix as a pattern: times, days and numbers may differ, other words are another's."""
-    prefix = prefix.strip()
-    parts = [re.escape(part) for part in re.split(r"(\d+|\b[A-Z][a-z]{2}\b|\s+)", prefix)]
-    for place in range(1, len(parts), 2):
-        part = parts[place]
-        parts[place] = r"\d+" if part[0].isdigit() else "[A-Z][a-z]{2}" if part[0].isalpha() else r"[ \t]+"
-    end = r"(?=[ \t#]|$)" if re.search(r"\w$", prefix) else ""
-    return rf"[ \t]*{''.join(parts)}{end}"
+    """A prefix as a pattern: numbers may differ, other words are another's."""
+    words = re.escape(prefix.strip())
+    for some, pattern in ((r"\d+", r"\\d+"), (r"(?:\\[ \t])+", r"[ \\t]+")):
+        words = re.sub(some, pattern, words)
+    return rf"[ \t]*{words}" + (r"(?=[ \t#]|$)" if re.search(r"\w$", prefix.strip()) else "")
 
 
 # ---- lines, one after the other
@@ -452,13 +449,15 @@ def _read(block: _Block, source: str) -> list[LinkTable]:
         num_bytes, op = whole["size"], text.get("collective", "")
         part = (whole.get("count") or 0) * _width(text.get("dtype", ""))
         samples = []
-        for slot, which in enumerate(slots if num_bytes is not None else ()):
+        for slot, which in enumerate(slots):
             known = {kind: values[at[slot]] for kind, at in timed.items() if len(at) == len(main)}
-            if (timing := _timing(known, num_bytes or 0)) is not None:
-                where = f"{source}: line {number}"
-                samples.append(
-                    Sample(where=where, num_bytes=num_bytes or 0, part_bytes=part, place=which, **timing)
-                )
+            if num_bytes is not None and (timing := _timing(known, num_bytes)):
+                row: dict[str, Any] = {
+                    "where": f"{source}: line {number}",
+                    "num_bytes": num_bytes,
+                    "part_bytes": part,
+                }
+                samples.append(Sample(**row, place=which, **timing))
         if not samples:
             broken.append((number, cells))
             continue
@@ -543,7 +542,6 @@ class _Timing(msgspec.Struct):
     alg_bw: float | None = None
     bus_bw: float | None = None
     nwrong: float | str | None = None
-    cpu_time: float | None = None
 
 
 class _Result(msgspec.Struct):
@@ -586,14 +584,13 @@ def _report(text: str, source: str) -> _Block:
         listed.setdefault(last, ("", ""))
     program = report.args[0] if isinstance(report.args, list) and report.args else ""
     said = Said(collective=collective_in(PurePosixPath(program).name), listed=listed, over=NCCL)
-    rows, time = [], "time"
+    rows = []
     for number, result in enumerate(report.results):
         cells = [str(result.size), str(result.count), str(result.type), str(result.redop)]
         for one in (result.out_of_place, result.in_place):
-            time = "time" if one.cpu_time is None else "cputime"
             # nccl-tests writes its doubles with six decimals (its src/util.cu).
             numbers = (one.time, one.alg_bw, one.bus_bw, one.nwrong)
             cells += [f"{each:.6f}" if isinstance(each, float) else "" for each in numbers]
         rows.append((number, cells))
-    names = ("size", "count", "type", "redop", *(time, "algbw", "busbw", "wrong") * 2)
+    names = ("size", "count", "type", "redop", *("time", "algbw", "busbw", "wrong") * 2)
     return _Block(columns=tuple(map(column_of, names)), said=said, rows=rows)
