@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 import sim
 from sim.clusters.computed import hardware_of, uncertainty
-from sim.clusters.extrapolation import COVERED, SHAPE, EstimatedPoint, MeasuredCurve, extrapolate
+from sim.clusters.extrapolation import COVERED, SHAPE, MeasuredCurve, extrapolate
 from sim.clusters.fabric import Fabric, Hop, fabric_of
 from sim.clusters.machines import preset, tcp_port
 from sim.clusters.nccl_model import collective_ns
 from sim.errors import InputError
-from sim.formats.documents import load, parse_text, to_text
-from sim.nouns.hardware import CURVES, Curve, CurvePoint, Hardware
+from sim.formats.documents import load
+from sim.nouns.hardware import Curve, CurvePoint, Hardware
 from tests.clusters.measured_paths import NVLINK_MACHINES
 from tests.clusters.published_fabrics import alps, box, dgx_a100, p4de, three_of
 from tests.effort import tries
@@ -61,27 +61,6 @@ def all_reduce_curve(fabric: Fabric, sizes: Iterable[int]) -> Curve:
 
 def scaled(curve: Curve, factor: float) -> Curve:
     return tuple(replace(point, duration_ns=round(point.duration_ns * factor)) for point in curve)
-
-
-@given(st.sampled_from(FABRICS), curves, st.lists(st.integers(0, 2**36), max_size=5))
-def test_measured_points_stay_and_others_lie_within_their_range(
-    fabric: Fabric, curve: Curve, sizes: list[int]
-) -> None:
-    wanted = [*sizes, *(point.num_bytes for point in curve)]
-    found = {
-        each.num_bytes: each
-        for each in extrapolate([MeasuredCurve(fabric=fabric, curve=curve)], fabric, wanted)
-    }
-    for point in curve:
-        at = found[point.num_bytes]
-        assert at == EstimatedPoint(
-            num_bytes=point.num_bytes,
-            duration_ns=point.duration_ns,
-            least_ns=point.duration_ns,
-            greatest_ns=point.duration_ns,
-        )
-    for each in found.values():
-        assert 0 <= each.least_ns <= each.duration_ns <= each.greatest_ns
 
 
 @given(st.sampled_from(FABRICS), curves, st.integers(0, 2**33))
@@ -263,21 +242,6 @@ def test_measured_points_stay_and_every_range_holds_its_point(points: list[tuple
             assert told is None or told["min_ns"] <= point.duration_ns <= told["max_ns"]
         else:
             assert str(point.num_bytes) not in found.spread["all_reduce"]
-
-
-def test_the_stated_uncertainty_is_that_of_the_points_and_grows_with_ranks() -> None:
-    known = [(preset("p4de", 2), replace(on_p4de(2), all_gather=None))]
-    near, far = (sim.extrapolate_hardware(known, preset("p4de", hosts), "far") for hosts in (4, 32))
-    assert near.name == "far"
-
-    def width(hardware: Hardware) -> float:
-        assert "gloo" in hardware.provenance["not_known"][-1]
-        told = hardware.spread["ranges"]["all_reduce"]
-        assert told["low"] < 1 < told["high"]
-        return float(told["high"] / told["low"])
-
-    assert width(near) <= width(far)
-    assert parse_text(to_text(far), Hardware, "far") == replace(far, **dict.fromkeys(CURVES[1:]))
 
 
 def test_which_hardware_is_not_legal() -> None:

@@ -1,13 +1,11 @@
 """Fabrics from clusters: against what published figures say of the same machines."""
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 import sim
-from sim.clusters.computed import hardware_of
 from sim.clusters.fabric import Fabric, fabric_of
 from sim.clusters.machines import PRESETS, preset, tcp_port
 from sim.errors import InputError, SimError
@@ -22,7 +20,6 @@ from tests.cluster_strategies import (
     p4de,
     pcie_box,
     pcie_hosts,
-    placements,
 )
 from tests.clusters import published_fabrics as published
 from tests.effort import tries
@@ -146,21 +143,6 @@ def a100_and_h100() -> Cluster:
         hosts=tuple(Hosts(kind=kind.name, count=2) for kind in kinds),
         network=dgx_a100(4).network,
     )
-
-
-@given(placements([dgx_h100(4), p4de(3), pcie_hosts(4, 4, gbit_per_s=25), a100_and_h100()]))
-@settings(max_examples=tries(40), deadline=None)
-def test_any_placement_has_a_curve(case: tuple[Cluster, list[str]]) -> None:
-    """Any ranks have times, and one rank has nothing to do."""
-    cluster, ranks = case
-    fabric = fabric_of(cluster, ranks)
-    hardware = hardware_of(fabric, "any", [1 << power for power in range(10, 31, 4)])
-    times = [point.duration_ns for point in hardware.all_reduce]
-    assert all((time == 0) == (len(ranks) == 1) for time in times)
-    assert times[0] <= times[-1]
-    counts = Counter(name.split(".")[0] for name in ranks)
-    assert (fabric.hosts, fabric.ranks_per_host) == (len(counts), max(counts.values()))
-    assert fabric.least_ranks == min(counts.values())
 
 
 @given(clusters())

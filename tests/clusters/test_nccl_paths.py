@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim import cluster
 from sim.clusters.computed import (
     MEASURED_THROUGH_HOST,
     OVER_LINKS,
     PEER_TO_PEER,
     THROUGH_HOST,
-    hardware_of,
     uncertainty,
 )
 from sim.clusters.fabric import (
@@ -23,7 +21,6 @@ from sim.clusters.fabric import (
     Fabric,
     Hop,
     Kind,
-    fabric_of,
     through_host,
 )
 from sim.clusters.nccl_model import (
@@ -35,12 +32,10 @@ from sim.clusters.nccl_model import (
     choose,
     collective_ns,
     latency_us,
-    methods,
     time_ns,
 )
 from sim.clusters.nccl_tables import Algorithm, Protocol
-from sim.nouns.cluster import NVLINKS, Generation
-from sim.nouns.hardware import CURVES
+from sim.nouns.cluster import NVLINKS
 from tests.clusters import measured_paths as others
 from tests.clusters.published_fabrics import GB, MIB, PCIE_4, PCIE_5, box, nccl_time_ns
 
@@ -129,35 +124,6 @@ def test_a_path_reaches_no_more_than_it_carries_and_as_much_whatever_the_hosts(
         assert reached == fabric
 
 
-@given(
-    KINDS,
-    st.floats(1e8, 1e12),
-    st.floats(1e8, 1e12),
-    st.integers(2, 16),
-    st.integers(2, 9),
-    st.integers(0, 2**36),
-    st.sampled_from(["volta", "turing", "ampere", "hopper", "blackwell"]),
-    st.sampled_from(["LL", "LL128", "Simple"]),
-    st.sampled_from(CURVES),
-)
-def test_a_ring_through_several_hosts_is_never_faster_than_on_one_of_them(
-    kind: Kind,
-    rate: float,
-    net: float,
-    ranks: int,
-    hosts: int,
-    size: int,
-    generation: Generation,
-    protocol: Protocol,
-    collective: str,
-) -> None:
-    one = box(ranks, kind, rate, generation, 4)
-    method = Method(algorithm="ring", protocol=protocol)
-    if method in methods(one, collective):
-        many = time_ns(on_hosts(one, hosts, net), collective, size, method)
-        assert time_ns(one, collective, size, method) <= many
-
-
 def test_nccl_does_not_know_what_links_give() -> None:
     """The choice is by its own figures, wherever the time then ends up."""
     slow, fast = box(4, "shm", PCIE_4, "ampere", 1), box(4, "pcie", PCIE_4, "ampere", 1)
@@ -190,33 +156,3 @@ def test_what_is_staged_before_a_nic_is_no_faster_than_through_host_memory(
         assert least >= THROUGH_HOST[0]
         assert least == pytest.approx(max(THROUGH_HOST[0], OVER_LINKS[0] * reached.bytes_per_s / net))
         assert greatest == THROUGH_HOST[1]
-
-
-@pytest.mark.parametrize(
-    ("settings", "staged"),
-    [
-        ({"gpus": 1}, THROUGH_HOST_BYTES_PER_S),
-        ({"gpus": 1, "pcie_gen": 4}, THROUGH_HOST_BYTES_PER_S),
-        ({"gpus": 1, "gpu_direct": True}, None),
-    ],
-)
-def test_hosts_without_gpudirect_stage_what_goes_to_their_nic(
-    settings: dict[str, object], staged: float | None
-) -> None:
-    made = fabric_of(cluster("pcie_hosts", hosts=4, gbit_per_s=100, protocol="rdma", **settings))
-    assert made.inter is not None
-    assert made.inter.staged_bytes_per_s == staged
-    bus = 2 * (made.world_size - 1) / made.world_size * 2**33 / collective_ns(made, "all_reduce", 2**33) * 1e9
-    if staged:
-        assert bus == pytest.approx(THROUGH_HOST_BYTES_PER_S, rel=0.01)
-    else:
-        assert bus == pytest.approx(made.inter.bytes_per_s, rel=0.01)
-    said = hardware_of(made, "made").provenance["not_known"]
-    assert ["host memory" in line for line in said] == [True] * (staged is not None)
-
-
-def test_tcp_at_100_gbit_is_staged_too() -> None:
-    """NCCL's sockets reach 4 to 6 GB/s of 100 Gbit/s on four hosts of eight V100 (NVIDIA/nccl#450)."""
-    made = fabric_of(cluster("hgx_ethernet", hosts=4, gbit_per_s=100, generation="ampere"))
-    bus = 2 * 31 / 32 * 2**33 / time_ns(made, "all_reduce", 2**33, RING) * 1e9
-    assert 3.9e9 <= bus <= 6e9

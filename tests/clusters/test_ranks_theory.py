@@ -1,7 +1,6 @@
 """Distributions against what probability and algebra say of them, with tolerances from theory."""
 
 from dataclasses import replace
-from statistics import NormalDist
 from typing import Any
 from unittest import mock
 
@@ -59,19 +58,6 @@ def test_a_step_lasts_as_long_as_the_slowest_of_its_ranks(count: int, sigma: flo
     error = 4 * deviation / samples**0.5
     assert told.mean_step_ns / (100 * MS) == pytest.approx(mean, abs=error)
     assert told.slowest_cost_ns / (100 * MS) == pytest.approx(mean - 1, abs=error)
-
-
-@pytest.mark.parametrize(
-    "share", [0.95, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.05, 0.5, 0.99))]
-)
-def test_quantiles_are_those_of_the_largest(share: float) -> None:
-    """The largest of n is below q with probability F(q)**n; binomial error of 4 deviations in the share."""
-    count, sigma, samples = 16, 0.2, 4000
-    told = distribution(compute(), wire(count), Ranks(name="r", pace_jitter=sigma), samples, seed=5)
-    found = told.quantiles_ns[round(100 * share)] / (100 * MS)
-    score = (np.log(found) + sigma**2 / 2) / sigma
-    below = NormalDist().cdf(float(score)) ** count
-    assert below == pytest.approx(share, abs=4 * (share * (1 - share) / samples) ** 0.5 + 1 / samples)
 
 
 def test_one_slow_rank_lengthens_all_that_is_computed_and_nothing_else() -> None:

@@ -1,7 +1,7 @@
 """The scaling view: machines in many sizes, rows that are simulations, ends of a range, why caps change."""
 
 from dataclasses import replace
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -194,18 +194,6 @@ def test_stretches_that_are_as_good_are_counted(workload: Workload, hosts: int) 
     assume(all(abs(step - limit) > 4 for step in steps))
     good = [step <= limit for step in steps]
     assert row.cap_num_stretches == sum(is_good for is_good, _ in groupby(good))
-
-
-@settings(max_examples=tries(25))
-@given(strategies.workloads(strategies.REAL, max_gradients=8, devices=(None,)), st.integers(2, 9))
-def test_more_bandwidth_is_never_slower(workload: Workload, hosts: int) -> None:
-    """The best buckets there are; a cap may be, as the caps' steps are no minimum over all cuts."""
-    axes = {"gpus": [2], "gbit_per_s": [1, 10, 100]}
-    rows = sim.scaling(workload, "pcie_hosts", hosts=[hosts], settings=axes)
-    assert all(after.optimum_at_least_ns <= before.optimum_step_ns for before, after in pairwise(rows))
-    if all(row.proved_optimal for row in rows):
-        steps = [row.optimum_step_ns for row in rows]
-        assert steps == sorted(steps, reverse=True)
 
 
 def test_what_was_measured_on_its_own_model_extrapolates_to_it() -> None:

@@ -24,24 +24,9 @@ from tests.published.figures import curve, figures
 A40, RTX = "4x A40, GPT 82M", "8x RTX PRO 6000, nanoGPT 124M"
 # The study's counts and bucket sizes leave one architecture: 82,601,472 parameters in 69 tensors. And
 # karpathy/nanoGPT at GPT-2's size: 124,475,904 in 148.
-GPT_82M = {
-    "layers": 8,
-    "width": 768,
-    "heads": 12,
-    "vocab": 16384,
-    "context": 1024,
-    "batch": 16,
-    "bias": False,
-}
-NANOGPT = {
-    "layers": 12,
-    "width": 768,
-    "heads": 12,
-    "vocab": 50304,
-    "context": 1024,
-    "batch": 12,
-    "tied": True,
-}
+_GPT: dict[str, Any] = {"width": 768, "heads": 12, "context": 1024}
+GPT_82M = _GPT | {"layers": 8, "vocab": 16384, "batch": 16, "bias": False}
+NANOGPT = _GPT | {"layers": 12, "vocab": 50304, "batch": 12, "tied": True}
 VIEWS = {"gradient_as_bucket_view": True}
 
 

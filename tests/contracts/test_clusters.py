@@ -4,7 +4,7 @@ Calibration and prediction come from different rows; nothing is fitted to a row 
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +16,7 @@ from sim.errors import InputError
 from sim.nouns.hardware import Hardware
 from sim.truth.fit import USUAL_NOISE, MeasuredStep
 from sim.units import NS_PER_MS, transfer_ns
-from tests.contracts import clusters
 from tests.contracts.clusters import Cluster, a40, anchored, rtx, single_steps
-from tests.manual.pages import TRUTH, assert_holds
 from tests.published.figures import figures
 from tests.tuner import test_null_case as null_case
 
@@ -137,28 +135,6 @@ def test_with_all_that_is_missing_every_row_comes_right() -> None:
     assert all(abs(error) <= AIM for error in errors.values()), errors
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("cluster", [a40, rtx])
-def test_another_row_would_have_done(cluster: Callable[[], Cluster]) -> None:
-    """Anchored on any single step that says something, no other is off by more than 5 %."""
-    for row in single_steps(cluster()):
-        if row.label == "500 MiB":  # one bucket, which nothing runs beside
-            with pytest.raises(InputError, match="says nothing of mutual"):
-                cluster().anchor(row)
-            continue
-        hardware = cluster().anchor(row).hardware
-        assert abs(clusters.worst(cluster(), hardware, row)[0]) <= 0.05
-
-
-def test_the_anchor_is_what_makes_the_difference() -> None:
-    """The parts alone are off by up to a tenth."""
-    for cluster in (a40, rtx):
-        alone = cluster().errors(cluster().beside).values()
-        on_a_row = cluster().errors(anchored(cluster).hardware).values()
-        assert max(map(abs, alone)) > 0.05
-        assert max(map(abs, on_a_row)) < 0.6 * max(map(abs, alone))
-
-
 @pytest.mark.parametrize(
     ("model", "link"),
     [
@@ -189,15 +165,3 @@ def test_the_null_case_stays_one(model: str, link: Callable[[], Hardware]) -> No
         made = sim.assign(workload, bucket_cap_mb=cap)
         predicted = sim.summarize(sim.simulate(workload, hardware, made, "analytic")).step_ns
         assert abs(predicted / step_ns - 1) <= 0.02, cap
-
-
-@pytest.mark.parametrize(
-    ("rows", "page"),
-    [
-        (clusters.prediction_rows, TRUTH),
-        pytest.param(clusters.anchor_rows, ROOT / "traces" / "README.md", marks=pytest.mark.slow),
-    ],
-)
-def test_the_pages_have_the_tables(rows: Callable[[], Iterator[str]], page: Path) -> None:
-    """``python -m tests.contracts.clusters`` prints them."""
-    assert_holds(page, list(rows()))

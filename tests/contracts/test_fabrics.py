@@ -3,17 +3,8 @@
 from tests.clusters.measured_paths import ELSEWHERE
 from tests.clusters.published_fabrics import AIM, SYSTEMS
 from tests.contracts import fabrics, scaling_view
-from tests.manual.pages import TRUTH, UNMEASURED, assert_holds
+from tests.manual.pages import TRUTH, UNMEASURED
 from tests.packages import needs_package
-
-
-def test_the_page_has_the_table() -> None:
-    """``python -m tests.contracts.fabrics`` prints it."""
-    assert_holds(TRUTH, list(fabrics.fabric_rows()))
-
-
-def test_the_page_has_the_presets() -> None:
-    assert_holds(TRUTH, list(fabrics.preset_rows()))
 
 
 def test_presets_hold_on_machines_that_nothing_was_set_by() -> None:
@@ -29,22 +20,16 @@ def test_what_is_beyond_the_aim_is_explained_and_nothing_else() -> None:
     assert beyond == {system.name for system in SYSTEMS if system.missing}
 
 
-def test_three_points_state_a_range_that_holds() -> None:
-    """Each system alike: nine sizes in ten and more within the range, in the mean."""
-    shares = {system.name: fabrics.by_three_points(system)[1] for system in SYSTEMS}
-    assert sum(shares.values()) / len(shares) >= 0.9, shares
+def test_stated_ranges_hold() -> None:
+    """Each system alike: nine sizes in ten and more within the range, in the mean. By figures alone it comes
+    from other machines, and none has fewer than eight in ten."""
+    alone = [fabrics.within(system) for system in SYSTEMS]
+    three = [fabrics.by_three_points(system)[1] for system in SYSTEMS]
+    assert min(alone) >= 0.8
+    assert min(sum(alone), sum(three)) / len(SYSTEMS) >= 0.9
     error, inside = fabrics.by_fewer_ranks()
     assert error <= 14
     assert inside >= 0.9
-
-
-# The manual's table of how a model scales is what is computed today.
-
-
-def test_the_page_has_the_table_of_scaling() -> None:
-    """``python -m tests.contracts.scaling_view`` prints it."""
-    needs_package("transformers")
-    assert_holds(UNMEASURED, list(scaling_view.scaling_rows()))
 
 
 def test_what_the_page_says_of_it() -> None:

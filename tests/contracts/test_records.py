@@ -135,17 +135,6 @@ def test_records_were_calibrated_before_they_were_measured(path: Path) -> None:
     assert sim.digest(record.hardware) in bundled_curves()
 
 
-@pytest.mark.parametrize("path", MEASURED, ids=lambda p: p.name)
-def test_every_error_is_attributed_to_the_nanosecond(path: Path) -> None:
-    for row in sim.agreement(sim.load_record(path)).rows:
-        parts = row.attribution
-        assert parts is not None
-        assert parts.total_ns == row.predicted.sync_end_ns - row.measured_sync_end_ns
-        assert parts.total_ns == (
-            parts.compute_ns + parts.copy_ns + parts.launch_ns + parts.communication_ns + parts.wait_ns
-        )
-
-
 # What single folders show besides.
 
 
