@@ -19,7 +19,7 @@ from sim.nouns.report import Report
 from sim.nouns.timeline import PathSpan, Timeline
 from sim.nouns.workload import Workload
 from sim.truth.recorded_job import held_to
-from sim.tuner.gain import DEFAULT_WORDS
+from sim.tuner.gain import DEFAULT_WORDS, BandPoint
 from sim.tuner.sweep import SweepRow
 
 Progress = Callable[[str], None]
@@ -149,6 +149,13 @@ def sweep(inputs: Inputs, options: Options = ()) -> tuple[SweepRow, ...]:
     """The step at each of a range of caps, and DDP's default."""
     of = searched(inputs, options)
     return sim.sweep(of.workload, of.hardware)
+
+
+@memo(_GRADIENTS, _of_inputs)
+def band(inputs: Inputs, options: Options = (), progress: Progress | None = None) -> tuple[BandPoint, ...]:
+    """How far single steps range at each cap; empty: none varies."""
+    of, caps = searched(inputs, options), [row.bucket_cap_mb for row in sweep(inputs, options)]
+    return sim.step_band(of.workload, of.hardware, caps, progress=progress)
 
 
 def default(inputs: Inputs, choice: Choice) -> Played:

@@ -46,6 +46,7 @@ from sim.truth.perfetto import perfetto_json as perfetto_json
 from sim.truth.scoring import agreement as agreement
 from sim.truth.scoring import as_measured as as_measured
 from sim.tuner.frameworks import nearest_setting as nearest_setting
+from sim.tuner.gain import step_band as step_band
 from sim.tuner.others import best_of as best_of
 from sim.tuner.recommend import best as best
 from sim.tuner.recommend import gain as gain

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 
 from app.figures import style
 from sim.nouns.recommendation import Plateau
+from sim.tuner.gain import BandPoint
 from sim.tuner.sweep import SweepRow
 from sim.units import format_ms, format_number, format_percent, format_size
 
@@ -17,6 +18,7 @@ _CURVE: dict[str, Any] = {"xaxis": "x2", "yaxis": "y"}
 def draw_sweep(
     rows: Sequence[SweepRow],
     plateau: Plateau | None = None,
+    band: Sequence[BandPoint] = (),
     *,
     shown: tuple[float, int] | None = None,
     best_ns: int | None = None,
@@ -26,8 +28,8 @@ def draw_sweep(
     """The curve on a logarithmic axis; left of it, in a column of its own, DDP's default.
 
     ``customdata`` of each point is [hover text, cap in MiB or None], so that a click tells its cap. The row
-    without a cap is DDP's default. Caps of ``plateau`` are shaded;
-    ``shown`` is the page's own cap and its step in ns, ``best_ns`` that of the best buckets found.
+    without a cap is DDP's default. Caps of ``plateau`` are shaded, ``band`` (how far single steps range) lies
+    behind; ``shown`` is the page's own cap and its step in ns, ``best_ns`` that of the best buckets found.
     """
     curve = sorted((row for row in rows if row.bucket_cap_mb), key=lambda row: row.bucket_cap_mb or 0.0)
     beside = [row for row in rows if not row.bucket_cap_mb]
@@ -60,7 +62,7 @@ def draw_sweep(
             across = style.level(style.ms(step), colour, dash)
             shapes += [across, {**across, "xref": "x2 domain"}]
     return style.figure(
-        traces,
+        [*traces, *(_band(band) if band else [])],
         300,
         xaxis={"type": "category", "domain": [0, 0.1]},
         xaxis2=style.mib_ticks() | {"domain": [0.11, 1], "anchor": "y", "title": "bucket_cap_mb, MiB (log)"},
@@ -103,3 +105,18 @@ def _marks(
 def _column(cap_mb: float | None) -> str:
     """Where in the left column a cap stands that the axis cannot hold."""
     return DEFAULT if cap_mb is None else ZERO
+
+
+def _band(points: Sequence[BandPoint]) -> list[style.Trace]:
+    """The band, below the curve; clicks pass through to the points."""
+    rows = sorted(
+        (point.cap_mb, style.ms(point.low_ns), style.ms(point.high_ns)) for point in points if point.cap_mb
+    )
+    caps, lows, highs = ([row[place] for row in rows] for place in range(3))
+    traces = [style.area("95 of 100 steps", caps, highs, lows, style.ACCENT, **_CURVE, zorder=-1)]
+    look: dict[str, Any] = {"width": 10, "opacity": 0.3, "showlegend": False, "zorder": -1}
+    for point in points:
+        if not point.cap_mb:
+            ends, at = [style.ms(point.low_ns), style.ms(point.high_ns)], _column(point.cap_mb)
+            traces.append(style.line("95 of 100 steps", [at, at], ends, style.ALARM, **look))
+    return traces

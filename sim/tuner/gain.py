@@ -7,7 +7,7 @@ of steps averages it out. What is the same in a whole column belongs to an itera
 would make the average over a long run better known. Jitter is new in every cell, and averages out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -15,11 +15,13 @@ import numpy as np
 from sim.clock.arrays import Floats
 from sim.costs.doubts import doubts_about, doubts_about_step
 from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Gain
 from sim.nouns.workload import Workload
+from sim.systems.registry import assign
 from sim.systems.simulate import simulated_step_ns
-from sim.tuner.draws import NO_ITERATIONS, Draws
-from sim.tuner.problem import Buckets, tell
+from sim.tuner.draws import NO_ITERATIONS, Draws, draw
+from sim.tuner.problem import Buckets, Problem, listened_to, tell
 from sim.units import format_ms, format_number, format_percent
 
 NOTHING = 0.001  # of the step: no gain worth a change, whatever is proved about it
@@ -264,3 +266,36 @@ def over_merges(workload: Workload) -> str:
     if not workload.is_of_whole_buckets:
         return ""
     return f" (over merges of the {len(workload.gradients)} buckets as recorded only)"
+
+
+class BandPoint(NamedTuple):
+    """Of 100 drawn steps under ``cap_mb`` (MiB; None: DDP's default) 95 lie between both ends, ns."""
+
+    cap_mb: float | None
+    low_ns: int
+    high_ns: int
+
+
+def step_band(
+    workload: Workload,
+    hardware: Hardware,
+    caps_mb: Sequence[float | None],
+    *,
+    draws: int = 400,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> tuple[BandPoint, ...]:
+    """How single steps vary under each cap (MiB; None is DDP's default); empty: nothing varies.
+
+    Steps are those that ``tune`` draws, the same for every cap. ``progress`` as in ``tune``.
+
+    Raises:
+        InputError, NotModelledError: as ``tune``.
+    """
+    with listened_to(progress):
+        drawn = draw(Problem(workload, hardware), draws, seed)
+        paired, points = Paired(drawn, assign(workload)), []
+        for cap in caps_mb:
+            steps = paired.steps(assign(workload, bucket_cap_mb=cap))
+            points.append(BandPoint(cap, *np.quantile(steps, (0.025, 0.975)).round().astype(int).tolist()))
+    return tuple(points) if any(one.low_ns < one.high_ns for one in points) else ()

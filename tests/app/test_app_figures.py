@@ -30,6 +30,7 @@ from sim.nouns.recommendation import Plateau
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.truth.scoring import Agreement
+from sim.tuner.gain import BandPoint
 from sim.tuner.sweep import SweepRow
 from tests.app.conftest import make_workload
 from tests.effort import tries
@@ -164,8 +165,12 @@ PLATEAU = Plateau(
 )
 
 
-def test_the_default_is_no_point_of_the_curve() -> None:
-    figure = draw_sweep(ROWS, PLATEAU, shown=(2, 85 * MS), best_ns=78 * MS, star_mb=8)
+def test_the_default_is_no_point_of_the_curve_and_a_band_lies_behind_it() -> None:
+    points = [
+        BandPoint(cap_mb=row.bucket_cap_mb, low_ns=row.step_ns - 2 * MS, high_ns=row.step_ns + 3 * MS)
+        for row in ROWS
+    ]
+    figure = draw_sweep(ROWS, PLATEAU, points, shown=(2, 85 * MS), best_ns=78 * MS, star_mb=8)
     (curve,), (beside,) = traces_of(figure, "bucket_cap_mb"), traces_of(figure, "DDP's default")
     assert (list(curve.x), list(curve.y)) == ([1, 2, 8, 64], [79, 85, 80, 110])
     assert [cap for _, cap in curve.customdata] == [1, 2, 8, 64], "for clicks"
@@ -174,6 +179,11 @@ def test_the_default_is_no_point_of_the_curve() -> None:
     zones = [shape for shape in figure.layout.shapes if shape.type == "rect"]
     assert [zone.x0 < cap < zone.x1 for zone, cap in zip(zones, (1, 8), strict=True)] == [True, True]
     assert {shape.y0 for shape in figure.layout.shapes if shape.type == "line"} == {98, 78}
+    area, *bars = [trace for trace in figure.data if trace.zorder == -1]
+    assert list(area.x) == [1, 2, 8, 64, 64, 8, 2, 1]
+    assert list(area.y) == [82, 88, 83, 113, 108, 78, 83, 77]
+    assert [list(bar.x) for bar in bars] == [[DEFAULT, DEFAULT], ["0", "0"]]
+    assert all(trace.hoverinfo == "skip" for trace in (area, *bars)), "clicks are for the points"
     assert not draw_sweep(()).data
 
 

@@ -62,6 +62,29 @@ def test_without_records_figures_are_nominal_and_intervals_have_no_width() -> No
     )
 
 
+@settings(max_examples=tries(10), deadline=None)
+@given(st.floats(0.01, 0.2), st.floats(0, 0.5))
+def test_the_band_holds_the_nominal_step_and_grows_with_the_noise(share: float, smaller: float) -> None:
+    job, caps = three(10, 20, 40), (None, 1.0, 100.0)
+    ready = np.array([one.ready_ns for one in job.gradients])
+    wide, narrow = (
+        sim.step_band(
+            replace(
+                job, samples=tuple(tuple(map(int, ready * (1 + by * pace))) for pace in (-1, -0.5, 0, 0.5))
+            ),
+            replace(WIRE, spread={"ranges": {"all_reduce": {"low": 1.0, "high": 1.0}}}),
+            caps,
+        )
+        for by in (share, share * smaller)
+    )
+    assert [point.cap_mb for point in wide] == list(caps)
+    for outer, inner, cap in zip(wide, narrow or wide, caps, strict=True):
+        played = sim.simulate(job, WIRE, sim.assign(job, bucket_cap_mb=cap)).step_ns
+        assert outer.low_ns <= inner.low_ns <= played + 1
+        assert outer.high_ns >= inner.high_ns >= played - 1
+    assert sim.step_band(job, WIRE, caps) == (), "nothing varies"
+
+
 # ---------------------------------------------------------------------------------------------------
 # A nominal optimum on a cliff.
 
