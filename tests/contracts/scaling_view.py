@@ -10,6 +10,7 @@ from typing import Any
 
 import sim
 from sim.clusters.scaling import ScalingRow
+from sim.columns import SCALING, Column, markdown, plain
 from sim.nouns.workload import Workload
 from sim.recorder.estimate import estimate
 
@@ -44,35 +45,26 @@ def rows() -> tuple[ScalingRow, ...]:
     )
 
 
+def _saved(row: ScalingRow) -> str:
+    """What the best cap saves against the default, at either end of the range of all-reduces, in %."""
+    ends = (
+        (row.default_regret_low_ns, row.cap_step_low_ns),
+        (row.default_regret_high_ns, row.cap_step_high_ns),
+    )
+    return " to ".join(f"{100 * saved / (step + saved):z.1f}" for saved, step in ends)
+
+
+COLUMNS: tuple[Column[ScalingRow], ...] = (
+    plain("machine", "machine"),
+    *SCALING,
+    Column("saves, %", lambda row: 100 * row.default_regret_ns / row.default_step_ns, "z.1f"),
+    Column("in range, %", _saved),
+)
+
+
 def scaling_rows() -> Iterator[str]:
     """The manual's table."""
-    yield (
-        "| machine | GPUs | all-reduce of the model, ms | DDP's default, ms | best cap, ms "
-        "| best buckets, ms | efficiency, default | best cap | best `bucket_cap_mb` | as good around it "
-        "| the default loses | in range |"
-    )
-    yield "|---" * 12 + "|"
-    for row in rows():
-        high = " up" if row.cap_high_mb is None else f" to {row.cap_high_mb:.4g}"
-        more = f", {row.cap_num_stretches - 1} more" if row.cap_num_stretches > 1 else ""
-        cells = [
-            f"`{row.machine}`",
-            f"{row.world_size:,}",
-            f"{row.all_reduce_ns / 1e6:.1f}, {row.all_reduce_method}",
-            *(f"{ns / 1e6:.1f}" for ns in (row.default_step_ns, row.cap_step_ns, row.optimum_step_ns)),
-            f"{row.default_efficiency:.1%}",
-            f"{row.cap_efficiency:.1%}",
-            f"{row.bucket_cap_mb:g}",
-            f"{row.cap_low_mb:.4g}{high}{more}",
-            _share(row.default_regret_ns, row.default_step_ns),
-            f"{_share(row.default_regret_low_ns, row.cap_step_low_ns + row.default_regret_low_ns)} to "
-            f"{_share(row.default_regret_high_ns, row.cap_step_high_ns + row.default_regret_high_ns)}",
-        ]
-        yield f"| {' | '.join(cells)} |"
-
-
-def _share(lost_ns: int, step_ns: int) -> str:
-    return f"{lost_ns / step_ns:z.1%}"
+    yield from markdown(COLUMNS, rows()).splitlines()
 
 
 if __name__ == "__main__":
