@@ -64,7 +64,6 @@ def imported(tmp_path: Path) -> Path:
 def test_steps_of_a_trace_get_no_verdict_and_few_no_interval(imported: Path) -> None:
     said = bucketsim("agree", imported)
     assert said.code == 0, said.err
-    assert "No pass or fail of a step that is predicted from the trace itself" in said.out
     assert "tested are the ends of buckets and exposed communication" in said.out
     assert "assed: " not in said.out
     found = sim.agreement(sim.load_record(imported))

@@ -122,7 +122,7 @@ INPUT = {
     f"{IMPORT} auto x --model nowhere.json": "nowhere.json: cannot be read",
     ESTIMATE: "nothing tells how long backward takes",
     f"{ESTIMATE} --gpu abacus": "gpu: 'abacus' is not in the table",
-    f"{ESTIMATE} depth=3 --backward-ms 1": "takes no 'depth'",
+    f"{ESTIMATE} depth=3 --backward-ms 1": "unexpected keyword argument 'depth'",
 }
 
 
