@@ -26,42 +26,26 @@ TINY = {"layers": 2, "width": 16, "heads": 2, "vocab": 32, "context": 8, "batch"
 TEXT = {"batch": 2, "tokens": 8, "vocab_size": 32}
 
 
+NARROW = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
+OF_TRANSFORMERS: dict[str, dict[str, Any]] = {
+    "gpt2": {**TEXT, "n_layer": 2, "n_embd": 16, "n_head": 2},
+    "bert": {**TEXT, **NARROW},
+    "llama": {**TEXT, **NARROW, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 32},
+    "t5": {**TEXT, "num_layers": 2, "d_model": 16, "d_ff": 32, "d_kv": 8, "num_heads": 2},
+    "vit": {"batch": 2, "image_size": 32, **NARROW},
+    "resnet": {"batch": 2, "depths": [1, 1, 1, 1], "embedding_size": 8, "hidden_sizes": [8, 16, 16, 32]},
+}
 SMALL: dict[str, tuple[Any, dict[str, Any]]] = {
     "gpt": (models.gpt, TINY),
     "tied gpt": (models.gpt, {**TINY, "tied": True}),
     "gpt without biases": (models.gpt, {**TINY, "bias": False}),
     "resnet18": (lambda: resnet([2, 2, 2, 2], bottleneck=False, image=32), {}),
     "vgg13": (vgg13, {"batch": 1, "image": 32, "hidden": 16}),
+    "torchvision's mobilenet_v3_small": (models.torchvision, {"name": "mobilenet_v3_small", "image": 32}),
     **{
         f"transformers' {model_type}": (models.huggingface, {"model_type": model_type, **settings})
-        for model_type, settings in {
-            "gpt2": {**TEXT, "n_layer": 2, "n_embd": 16, "n_head": 2},
-            "bert": {**TEXT, "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2},
-            "llama": {
-                **TEXT,
-                "num_hidden_layers": 2,
-                "hidden_size": 16,
-                "intermediate_size": 32,
-                "num_attention_heads": 4,
-                "num_key_value_heads": 2,
-            },
-            "t5": {**TEXT, "num_layers": 2, "d_model": 16, "d_ff": 32, "d_kv": 8, "num_heads": 2},
-            "vit": {
-                "batch": 2,
-                "image_size": 32,
-                "num_hidden_layers": 2,
-                "hidden_size": 16,
-                "num_attention_heads": 2,
-            },
-            "resnet": {
-                "batch": 2,
-                "depths": [1, 1, 1, 1],
-                "embedding_size": 8,
-                "hidden_sizes": [8, 16, 16, 32],
-            },
-        }.items()
+        for model_type, settings in OF_TRANSFORMERS.items()
     },
-    "torchvision's mobilenet_v3_small": (models.torchvision, {"name": "mobilenet_v3_small", "image": 32}),
 }
 
 
@@ -96,22 +80,21 @@ def real_order(model: nn.Module, batch: Any, autocast: bool = False) -> tuple[in
     return tuple(fired)
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_ready_made_models(name: str) -> None:
-    pair = small(name)
-    assert estimate(partial(small, name), backward_ns=10**9).order() == real_order(*pair)
+def has_order_of_hooks(make: Any, autocast: bool = False) -> bool:
+    dtype = "bfloat16" if autocast else None
+    return estimate(make, backward_ns=10**9, autocast=dtype).order() == real_order(*make(), autocast=autocast)
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["gpt", "tied gpt", "gpt without biases", "vgg13"]
-    + [f"transformers' {model_type}" for model_type in ("gpt2", "bert", "llama")],
+    ("name", "autocast"),
+    [(name, False) for name in SMALL]
+    + [(name, True) for name in ("gpt", "tied gpt", "gpt without biases", "vgg13")]
+    + [(f"transformers' {model_type}", True) for model_type in ("gpt2", "bert", "llama")],
 )
-def test_ready_made_models_under_autocast(name: str) -> None:
+def test_ready_made_models(name: str, autocast: bool) -> None:
     """Casts are nodes too: a Linear's weight is then ready before its bias."""
-    pair = small(name)
-    workload = estimate(partial(small, name), backward_ns=10**9, autocast="bfloat16")
-    assert workload.order() == real_order(*pair, autocast=True)
+    small(name)
+    assert has_order_of_hooks(partial(small, name), autocast)
 
 
 class Casting(nn.Module):
@@ -148,10 +131,7 @@ class Encoder(nn.Module):
 
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_torchs_own_encoder(norm_first: bool) -> None:
-    def make() -> Any:
-        return Encoder(norm_first=norm_first), torch.randn(2, 5, 16)
-
-    assert estimate(make, backward_ns=10**9).order() == real_order(*make())
+    assert has_order_of_hooks(lambda: (Encoder(norm_first=norm_first), torch.randn(2, 5, 16)))
 
 
 PARTS = st.sampled_from(
@@ -201,12 +181,7 @@ class Random(nn.Module):
 @settings(max_examples=tries(15), deadline=None)
 def test_random_models(kinds: list[str], turned: bool, autocast: bool) -> None:
     """Tied, frozen, unused, reused and checkpointed parameters, declared forwards or backwards."""
-
-    def make() -> Any:
-        return Random(kinds, turned), torch.randn(2, 4)
-
-    workload = estimate(make, backward_ns=10**9, autocast="bfloat16" if autocast else None)
-    assert workload.order() == real_order(*make(), autocast=autocast)
+    assert has_order_of_hooks(lambda: (Random(kinds, turned), torch.randn(2, 4)), autocast)
 
 
 @pytest.mark.parametrize("name", ["tied gpt", "transformers' bert", "transformers' resnet"])
@@ -221,7 +196,7 @@ def test_all_that_is_no_time_is_what_record_finds(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", [models.gpt, lambda: resnet50(batch=8, image=160, projection_first=True)])
 def test_models_of_the_traces_at_their_true_size(pair: Any) -> None:
-    assert estimate(pair, backward_ns=10**9).order() == real_order(*pair())
+    assert has_order_of_hooks(pair)
 
 
 # Bucket sizes that others observed, from an estimated ready order and nothing else (A1, A2).

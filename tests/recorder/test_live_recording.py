@@ -14,21 +14,18 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import sim
-from sim.autotuner.switch import Boundary
 from sim.errors import InputError, NotModelledError
 from sim.formats.recordings import load_recording
 from sim.importer.imported import ImportOptions
 from sim.importer.recorded import read_recording
 from sim.live.follower import find_recordings
 from sim.recorder import live_recording as live
-from sim.recorder import watch
+from sim.recorder import training_step, watch
 from sim.recorder.clocks import Clock
 from sim.recorder.live_recording import Journal, record
 from sim.recorder.watch import attach
 from tests.handmade import wired
 
-NOUN = {"ready_ns": list(range(200))}
-LINE = {"kind": "step", **NOUN}
 BATCH = torch.ones(2, 3)
 
 
@@ -111,9 +108,8 @@ def test_a_closure_runs_its_backwards_inside_the_step(ddp: DistributedDataParall
     with record(ddp, tmp_path / "run"):
         for _ in range(3):
             optimizer.step(closure)  # type: ignore[arg-type]
-    found = rows(tmp_path / "run")
-    assert [row["step"] for row in found] == [1, 2, 3]
-    assert all(len(row["backwards"]) >= 1 and row["optimizer_ns"] >= 0 for row in found)
+    found = [(row["step"], row["optimizer_ns"] >= 0) for row in rows(tmp_path / "run")]
+    assert found == [(1, True), (2, True), (3, True)]
 
 
 def test_a_backward_that_raises_is_left_out_and_the_loop_goes_on(
@@ -127,15 +123,11 @@ def test_a_backward_that_raises_is_left_out_and_the_loop_goes_on(
     with record(ddp, tmp_path / "run", level="light"):
         for number in range(4):
             optimizer.zero_grad()
-            with ddp.no_sync():
-                loss = ddp(BATCH).sum()
-                handle = ddp.module[0].weight.register_hook(fail) if number == 1 else None
-                if handle is None:
-                    loss.backward()
-                else:
-                    with pytest.raises(ZeroDivisionError):
-                        loss.backward()
-                    handle.remove()
+            with ddp.no_sync(), pytest.raises(ZeroDivisionError) if number == 1 else nullcontext():
+                handles = [ddp.module[0].weight.register_hook(fail)] if number == 1 else []
+                ddp(BATCH).sum().backward()
+            for handle in handles:
+                handle.remove()
             optimizer.step()
     assert [row["step"] for row in rows(tmp_path / "run")] == [1, 3, 4]
 
@@ -200,18 +192,6 @@ def test_what_a_hook_cannot_round_is_refused(
     monkeypatch.setattr(ddp, "gradient_as_bucket_view", True)
     with pytest.raises(InputError, match=r"on 3 ranks \(no power of two\).*level='light'"):
         attach(ddp, places={}, wrap=None, wrap_state=None)
-
-
-def test_a_recording_is_entered_once(ddp: DistributedDataParallel, tmp_path: Path) -> None:
-    once = record(ddp, tmp_path / "run")
-    with once as recording:
-        with pytest.raises(InputError, match="this one was entered before"), once:
-            pass
-        ddp(torch.ones(2, 3)).sum().backward()
-        recording.step()
-    with pytest.raises(InputError, match="this one was entered before"), once:
-        pass
-    assert recording.steps_recorded == 1
 
 
 # What CUDA does: events that come late, graphs that are captured, compiled models.
@@ -366,21 +346,6 @@ def test_no_stamp_is_traced_into_a_graph(
     assert not any("event" in target or "stream" in target for graph in graphs for target in graph)
 
 
-def test_autotunes_boundary_is_not_traced_either(one_rank: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch._dynamo.reset()
-    traced: list[bool] = []
-    monkeypatch.setattr(
-        Boundary, "_after_forward", lambda *_: traced.append(torch.compiler.is_compiling()), raising=True
-    )
-    ddp = DistributedDataParallel(Net())
-    boundary = Boundary(ddp, object())
-    run: Any = torch.compile(ddp, backend="eager")
-    for _ in range(3):
-        run(BATCH).sum().backward()
-    boundary.close()
-    assert traced == [False] * 3
-
-
 @pytest.mark.parametrize("level", ["light", "full"])
 def test_an_optimizer_inside_backward_leaves_the_end_of_backward_last(
     late: LateClock, ddp: DistributedDataParallel, tmp_path: Path, level: str
@@ -464,15 +429,9 @@ def test_gradients_accumulated_on_another_stream_than_forwards_are_told(
 def test_a_restarted_job_records_beside_its_earlier_starts(
     ddp: DistributedDataParallel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    starts: list[dict[str, str]] = [
-        {"TORCHELASTIC_RESTART_COUNT": "0"},
-        {"TORCHELASTIC_RESTART_COUNT": "1"},
-        {"TORCHELASTIC_RESTART_COUNT": "2"},
-        {"TORCHELASTIC_RESTART_COUNT": "0", "SLURM_RESTART_COUNT": "3"},
-    ]
-    for environment in starts:
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
+    for first, slurm in (("0", ""), ("1", ""), ("2", ""), ("0", "3")):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", first)
+        monkeypatch.setenv("SLURM_RESTART_COUNT", slurm)
         with record(ddp, tmp_path / "run"):
             train(ddp, 2)
     folders = [tmp_path / "run", *(tmp_path / "run" / f"restart-{number}" for number in (1, 2, 3))]
@@ -482,22 +441,19 @@ def test_a_restarted_job_records_beside_its_earlier_starts(
         pass
 
 
-@pytest.mark.parametrize("name", ["CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING"])
 def test_a_variable_that_takes_the_overlap_away_is_told(
     ddp: DistributedDataParallel,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
-    name: str,
 ) -> None:
-    monkeypatch.setenv(name, "1")
-    with record(ddp, tmp_path / "cpu"):
-        train(ddp, 1)
-    assert rows(tmp_path / "cpu", "recording")[0]["environment"] == {}
-    assert not caplog.records
-    found = live.environment(torch.device("cuda", 0))
-    assert found == {name: "1"}
-    monkeypatch.setattr(live, "environment", lambda _: found)
-    with caplog.at_level(logging.WARNING), record(ddp, tmp_path / "gpu"):
-        train(ddp, 1)
-    assert name in caplog.text
+    """Of a GPU; on a CPU it changes nothing."""
+    for name in ("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING"):
+        monkeypatch.setenv(name, "1")
+    for device, told in (("cpu", 0), ("cuda", 2)):
+        found = training_step.environment(torch.device(device))
+        monkeypatch.setattr(live, "environment", lambda _, found=found: found)
+        with caplog.at_level(logging.WARNING), record(ddp, tmp_path / device):
+            train(ddp, 1)
+        assert rows(tmp_path / device, "recording")[0]["environment"] == found
+        assert (len(found), len(caplog.records)) == (told, told)
