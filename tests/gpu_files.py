@@ -1,19 +1,17 @@
 """Files as a job on 2 hosts of 8 GPUs writes them, made without a GPU: recordings, a link's log, a trace.
 
-``python -m tests.gpu_files FOLDER`` writes all of them there. What stands in them follows torch's sources:
-each rank has the device ``cuda:LOCAL_RANK`` and the process group's backend as the script named it (not at
-all: torch takes NCCL for CUDA); stamps are CUDA events, whose times are a float of ms in steps of some
-0.5 us, so that gradients of one kernel are ready at one time; ``started_at_ns`` is the host's clock when it
-asked for the work, ahead of the GPU. Collectives run one after another on NCCL's stream, from their last
-launch on.
+What stands in them follows torch's sources: each rank has the device ``cuda:LOCAL_RANK`` and the process
+group's backend as the script named it (not at all: torch takes NCCL for CUDA); stamps are CUDA events, whose
+times are a float of ms in steps of some 0.5 us, so that gradients of one kernel are ready at one time;
+``started_at_ns`` is the host's clock when it asked for the work, ahead of the GPU. Collectives run one after
+another on NCCL's stream, from their last launch on.
 """
 
-import argparse
 import json
 import random
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -321,20 +319,3 @@ def write_traces(folder: Path, backend: str = "nccl") -> list[Path]:
     for path, text in zip(paths, texts, strict=True):
         path.write_text(text.replace('"backend": "nccl"', f'"backend": {json.dumps(backend)}'))
     return paths
-
-
-def write_all(folder: Path) -> None:
-    """Every kind of recording in a folder of its name, restarts among them, the link's log and traces."""
-    for name, job in KINDS.items():
-        write_recording(folder / name, job)
-    restarted = replace(KINDS["plain"], steps=24)
-    write_recording(folder / "restarted", restarted)
-    write_recording(folder / "restarted" / "restart-1", restarted)
-    write_link(folder / "all_reduce_perf.txt", KINDS["plain"])
-    write_traces(folder / "traces", backend="cpu:gloo,cuda:nccl")
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=write_all.__doc__)
-    parser.add_argument("folder", type=Path)
-    write_all(parser.parse_args().folder)

@@ -10,7 +10,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +24,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 import sim
 from sim.autotuner import loop
-from sim.autotuner.switch import BucketSwitch
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment, MadeFor
 from sim.nouns.recommendation import Setting
@@ -253,39 +251,6 @@ def nothing_predicted() -> None:
     ended_as_before(run, "reverted", "nothing to gain is predicted", 14)
 
 
-def prediction_fails() -> None:
-    """On the first rank alone, and with an error that nobody expects."""
-    run = Run(predicts=TypeError("planted"))
-    run.tune()
-    ended_as_before(run, "refused", "rank 0: RuntimeError: no prediction: TypeError: planted", 14)
-
-
-def memory_lacks() -> None:
-    """One rank has no room: both go on as they were; nor does a rank wait for another that has no room for
-    what the link is measured with."""
-    for place, name, steps in ((loop.Room, "check", 3), (loop, "LinkProbe", 9)):
-        run = Run()
-        fails = mock.patch.object(place, name, side_effect=MemoryError("planted"))
-        with fails if dist.get_rank() == 1 else nullcontext():
-            run.tune()
-        ended_as_before(run, "refused", "rank 1: MemoryError: planted", steps)
-
-
-def make_fails() -> None:
-    """One rank cannot make the candidate's Reducer; the other one's goes again."""
-    run = Run()
-    make = BucketSwitch.make
-
-    def failing(self: BucketSwitch, buckets: Any, **options: Any) -> Any:
-        if buckets[0][:2] == (1, 3) and dist.get_rank() == 1:  # the planted ones
-            raise RuntimeError("planted")
-        return make(self, buckets, **options)
-
-    with mock.patch.object(BucketSwitch, "make", failing):
-        run.tune()
-    ended_as_before(run, "refused", "rank 1: RuntimeError: planted", 14)
-
-
 def stopped() -> None:
     """In the middle of the recording, and between forward and backward not at all."""
     run = Run()
@@ -299,18 +264,6 @@ def stopped() -> None:
     run.tuner.stop()
     run.train(3)
     ended_as_before(run, "refused", "stopped before it was decided", 7)
-
-
-def loop_raises() -> None:
-    """An exception between forward and backward, in the middle of the recording; then training goes on."""
-    run = Run()
-    run.tuner = sim.autotune(run.ddp, record_steps=4)
-    with suppress(ZeroDivisionError):
-        run.train(6)
-        raise ZeroDivisionError
-    run.train(4)
-    run.tuner.stop()
-    ended_as_before(run, "refused", "stopped before it was decided", 10)
 
 
 def joined() -> None:
@@ -368,11 +321,7 @@ CASES: tuple[Callable[[], None], ...] = (
     reverted,
     hooked,
     nothing_predicted,
-    prediction_fails,
-    memory_lacks,
-    make_fails,
     stopped,
-    loop_raises,
     misplaced,
     really,
     of_one_host,
