@@ -22,7 +22,7 @@ from sim.nouns.workload import DTYPE_BYTES
 
 ARRAY = "traceEvents"
 _CHUNK_BYTES = 1 << 20
-_MOST_RANKS, _MOST_ELEMENTS = 1 << 24, 1 << 60
+_MOST_RANKS, _MOST_ELEMENTS = 1 << 24, 1 << 40  # of a tensor: 4 TiB
 _LARGEST_NS = 1 << 62  # two of them add up to 63 bits
 
 # Times in ns. ``lane``: the number of a CPU thread or a stream; ``name``: its place in ``TraceEvents.names``;
@@ -192,7 +192,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """A shape as a trace has it; None where it is no list of sizes, or of 2**60 elements and more."""
+    """A shape as a trace has it; None where it is no list of sizes, or of too many elements."""
     is_shape = isinstance(value, list) and all(map(_is_count, value)) and _is_count(prod(value))
     return tuple(value) if is_shape else None
 

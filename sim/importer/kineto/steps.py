@@ -22,6 +22,7 @@ from sim.nouns.workload import DTYPE_BYTES
 ASSUMED_DTYPE = "float32"  # where the trace names none
 _ALWAYS = 1 << 62
 _MAP_DTYPES = ("int32", "int64")
+Role = Literal["gradients", "earlier", "map", "other", "before"]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -39,7 +40,7 @@ class Collective:
     """
 
     kind: str
-    role: Literal["gradients", "earlier", "map", "other", "before"] = "other"
+    role: Role = "other"
     thread: int
     launched_ns: int
     ready_ns: int = 0
@@ -195,10 +196,9 @@ class _Window(NamedTuple):
 
 
 class _Backward(NamedTuple):
-    """A backward on the CPU, from its first node to the end of its last.
-
-    ``hooks`` are the engine's calls around AccumulateGrads (none in older traces), ``nodes`` the operators
-    of other functions, both by start; ``until_ns`` is when the optimizer, or DDP's first copy out, began.
+    """A backward on the CPU, from its first node to the end of its last; ``until_ns`` is when the optimizer,
+    or DDP's first copy out, began. ``hooks`` are the engine's calls around AccumulateGrads, none in older
+    traces.
     """
 
     start_ns: int
@@ -206,7 +206,6 @@ class _Backward(NamedTuple):
     until_ns: int
     accumulated: Spans
     hooks: Spans
-    nodes: Spans
 
 
 def find_steps(trace: TraceEvents, collectives: Sequence[Collective]) -> tuple[Step, ...]:
@@ -222,12 +221,13 @@ def find_steps(trace: TraceEvents, collectives: Sequence[Collective]) -> tuple[S
             f"ProfilerActivity.CPU as well"
         )
     if not len(trace.of("accumulate")):
-        nodes = len(trace.of("node"))
-        why = f"backward accumulates no gradient (of {nodes} nodes of autograd in it none is AccumulateGrad)"
-        raise NotModelledError(
-            f"{trace.source}: {why if nodes else 'no backward in it: inference, or a forward alone'}; give a "
-            f"whole trace of training"
+        is_frozen = len(trace.of("node")) > 0
+        why = (
+            "backward accumulates no gradient"
+            if is_frozen
+            else "no backward in it: inference, or forward alone"
         )
+        raise NotModelledError(f"{trace.source}: {why}; give a whole trace of training")
     reader = _Reader(trace, collectives)
     windows = reader.windows()
     whole: list[Step] = []
@@ -314,8 +314,8 @@ class _Reader:
             end = min(max([last, *ran["end"].tolist()]), max(over, last))
             until = self._until(end, over)
             copied = between(self._copies_out, end, until)["start"][:1].tolist()
-            hooks, nodes = (between(spans, begin, end) for spans in (self._hooks, self._nodes))
-            found.append(_Backward(begin, end, min([until, *copied]), inside, hooks, nodes))
+            hooks = between(self._hooks, begin, end)
+            found.append(_Backward(begin, end, min([until, *copied]), inside, hooks))
         return found
 
     def _until(self, end_cpu: int, window_end: int) -> int:
@@ -332,7 +332,10 @@ class _Reader:
         if not backwards:
             return None
         backward = backwards[-1]
-        if not self._has_forward(window, backwards[0].start_ns):
+        # Forward is the device's work by another thread than autograd's, where there is one.
+        forward = self._forward_at if len(self._forward_at) else self._device["launched"][self._is_ours]
+        is_before = (forward >= window.start_ns) & (forward < backwards[0].start_ns)
+        if self._lane is not None and not is_before.any():
             self._trace.dropped["steps without their forward in the trace"] += 1
             return None
         edges = self._edges(window, following, synchronised_ns, backward)
@@ -368,13 +371,6 @@ class _Reader:
             collectives=tuple(found),
             has_models=self._until(backwards[0].end_ns, backward.start_ns) < backward.start_ns,
         )
-
-    def _has_forward(self, window: _Window, backward_ns: int) -> bool:
-        """Whether what comes before a step's first backward is in the trace: work for the device, by another
-        thread than autograd's where there is one.
-        """
-        work = self._forward_at if len(self._forward_at) else self._device["launched"][self._is_ours]
-        return self._lane is None or bool(((work >= window.start_ns) & (work < backward_ns)).any())
 
     def _edges(
         self, window: _Window, following: _Window | None, synchronised_ns: int, backward: _Backward
@@ -471,11 +467,9 @@ class _Reader:
         sent: Sequence[Collective],
     ) -> tuple[int, int]:
         """What copies out of buckets add after backward, and their end; waits for collectives, which ended at
-        ``ends``, are not counted. Traces too old to name copies: all that the lane does before the optimizer;
-        of a compiled backward: all that it does after its last all-reduce.
-
-        A copy may seem to begin a little before its collective ends: what ended before its middle, it waited
-        for.
+        ``ends``, are not counted: a copy waited for what ended before its middle, as clocks are coarse.
+        Traces too old to name copies: all that the lane does before the optimizer; of a compiled backward:
+        all that it does after its last all-reduce (``sent``).
         """
         if not ends:
             return 0, backward_end
@@ -550,7 +544,7 @@ class _Reader:
         """Whether an AccumulateGrad's hook sent it; where the engine's calls are not there, no other node."""
         if one.thread != self._thread:
             return one.launched_ns < backward.end_ns
-        operators = backward.hooks if len(backward.hooks) else backward.nodes
+        operators = backward.hooks if len(backward.hooks) else self._nodes
         place = np.searchsorted(operators["start"], one.launched_ns, "right")
         is_within = bool((operators["end"][max(0, place - 2) : place] >= one.launched_ns).any())
         return is_within == (len(backward.hooks) > 0)

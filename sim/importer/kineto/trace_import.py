@@ -186,6 +186,7 @@ def _regular_steps(rank: Rank, notes: list[Note]) -> list[Step]:
 # ---- workload, hardware and record
 
 _SENT: tuple[ReadyIncludes, ...] = ("copy_in", "launch", "interference")
+_FASTEST = 2.0**62  # bytes a second that a hardware may have
 
 
 def _workload(job: Job, layout: Layout) -> Workload:
@@ -310,7 +311,7 @@ def _launches(job: Job) -> list[int]:
 def _rate(num_bytes: int, times_ns: Sequence[int]) -> float | None:
     """Bytes a second; None where no copies were seen."""
     middle = median(times_ns)
-    return num_bytes * NS_PER_S / middle if middle > 0 and num_bytes else None
+    return min(num_bytes * NS_PER_S / middle, _FASTEST) if middle > 0 and num_bytes else None
 
 
 def _measurement(job: Job, layout: Layout, workload: Workload, world_size: int) -> Measurement:
