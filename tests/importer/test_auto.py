@@ -43,7 +43,7 @@ def trace(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Traces read as a measured record of two ranks: what is imported, and what its reader was called with."""
+    """Traces read as a record of two ranks: what is imported, and what its reader was called with."""
     record = load_record(RECORD)
     slow = tuple(CurvePoint(num_bytes=1 << power, duration_ns=10**6) for power in (20, 24))
     kept: list[Any] = [

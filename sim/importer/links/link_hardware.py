@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from sim.costs.doubts import with_own_costs
 from sim.errors import InputError
 from sim.importer.imported import Imported, ImportOptions, Notes, count_of
@@ -20,7 +22,7 @@ from sim.units import format_number, format_size, median_ns
 
 _LEAST_SIZES = 3
 _UNLIKE = 2.0  # repeated runs of one machine lie nearer
-_MOST_TOLD, _TELLING = 1024, 64  # ranks that bandwidths of a few digits can tell, and rows that are asked
+_MOST_TOLD = 1024  # ranks that bandwidths of a few digits can tell
 _SUFFIX = re.compile(r"(?<=.)(\.(txt|csv|tsv|md|log|out|json|gz))+$")
 
 
@@ -258,21 +260,18 @@ def _ranks_by_counts(table: LinkTable) -> int:
 
 
 def _ranks_by_bandwidths(table: LinkTable, collective: str) -> int:
-    """The only number of ranks whose bus over algorithm bandwidth, 2(n-1)/n for an all-reduce, no row
-    contradicts that does not contradict itself; 0 where there are several."""
+    """The number of ranks by bus over algorithm bandwidth, 2(n-1)/n for an all-reduce: the one that most rows
+    allow by their few digits. 0 if they allow several, or fewer than half of them that one."""
     telling = [one for one in table.samples if one.num_bytes and not _contradiction(one, "algbw", 1.0)]
-    telling = sorted((one for one in telling if one.rates.get("busbw", (0,))[0]), key=_digits)[:_TELLING]
-    told = [
-        ranks
-        for ranks in range(2, _MOST_TOLD + 1)
-        if not any(_contradiction(one, "busbw", bus_factor(collective, ranks)) for one in telling)
-    ]
-    return told[0] if len(told) == 1 and told[0] < _MOST_TOLD else 0
-
-
-def _digits(one: Sample) -> float:
-    """How far a row may be off by the digits that it has."""
-    return one.slack_ns / one.duration_ns + one.rates["busbw"][1] / one.rates["busbw"][0]
+    telling = [one for one in telling if "busbw" in one.rates]
+    factors = np.array([bus_factor(collective, ranks) for ranks in range(2, _MOST_TOLD + 1)])
+    votes = np.zeros(len(factors), int)
+    for one in telling:
+        busbw = one.rates["busbw"]
+        expected, allowed = _expected(replace(one, rates={"busbw": busbw}), "busbw", factors)
+        votes += abs(busbw[0] - expected) <= allowed
+    told = np.flatnonzero(votes == votes.max()) + 2
+    return int(told[0]) if len(told) == 1 and 2 * votes.max() >= len(telling) and told[0] < _MOST_TOLD else 0
 
 
 # ---- samples
@@ -329,16 +328,23 @@ def _fault(one: Sample, collective: str, ranks: int) -> tuple[str, str]:
 
 def _contradiction(one: Sample, name: str, factor: float) -> str:
     """Words where a rate, ``factor`` of bytes in time, is not what its row says; empty where it may be."""
-    expected = one.num_bytes / one.duration_ns * factor
-    said, slack = one.rates.get(name, (expected, 0.0))
-    # A table may have computed its bus bandwidth from the rounded algorithm bandwidth beside it.
-    rounded = one.rates["algbw"][1] * factor if name == "busbw" and "algbw" in one.rates else 0.0
-    if abs(said - expected) <= slack + rounded + expected * one.slack_ns / one.duration_ns + 1e-9:
+    expected, allowed = _expected(one, name, factor)
+    said = one.rates.get(name, (expected,))[0]
+    if abs(said - expected) <= allowed:
         return ""
     return (
         f"{one.num_bytes} B in {format_number(one.duration_ns / 1000, 6)} us are "
         f"{format_number(expected, 4)} GB/s, {name} says {format_number(said, 6)}"
     )
+
+
+def _expected(one: Sample, name: str, factor: Any) -> tuple[Any, Any]:
+    """A rate by a row's bytes and time, and how far off its digits may be; of one factor or of an array."""
+    expected = one.num_bytes / one.duration_ns * factor
+    # A table may have computed its bus bandwidth from the rounded algorithm bandwidth beside it.
+    rounded = one.rates["algbw"][1] * factor if name == "busbw" and "algbw" in one.rates else 0.0
+    slack = one.rates.get(name, (0.0, 0.0))[1] + expected * one.slack_ns / one.duration_ns
+    return expected, slack + rounded + 1e-9
 
 
 def _by_size(tables: Iterable[LinkTable]) -> list[tuple[int, list[int], list[Sample]]]:

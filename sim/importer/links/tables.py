@@ -267,10 +267,10 @@ _RULE = re.compile(r"[\s|:=+*~_-]*")
 _FOOTER = re.compile(r"out of bounds|av(?:era)?ge? bus bandwidth|test concluded", re.IGNORECASE)
 _LOG = re.compile(r"\b(?:warn\w*|error|fail\w*|traceback|info|debug|notice|help message)\b", re.IGNORECASE)
 _MESSAGE = re.compile(r"[a-z][\w./-]*(?:\[\d+\])?:\s")  # a program's, with its name before it
-# A comment, a prompt or a command, a headline
+# A comment, a prompt or a command, a headline, a header that is none
 _ENDS = re.compile(
     r"#|.{0,200}?(?:[$%]\s+\S|\S@\S.{0,80}#\s\S|\b(?:mpirun|mpiexec|srun|torchrun)\s|\b\w{1,80}_perf\s+-)"
-    r"|```|[=*~+_-]{2,}\s*[^\s=*~+_-]|[^(]{1,80}:\s*$"
+    r"|```|[=*~+_-]{2,}\s*[^\s=*~+_-]|[^(]{1,80}:\s*$|[\s|\"]*(?:size|bytes|message)"
 )
 _OWN_COMMENT = re.compile(
     r"#.{0,80}?(?:nccl|collective test|nthread|using devices|\brank\b|-place|osu |datatype)", re.IGNORECASE
