@@ -53,35 +53,6 @@ def test_each_collective_waits_for_the_later_rank(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_collective_that_waits_holds_back_those_behind_it(engine: str) -> None:
-    """The other rank is late for bucket 0 alone; buckets 1 and 2 queue behind it all the same."""
-    case = Case(
-        workload=rank(30, 20, 10), hardware=HARDWARE, assignment=EACH_ALONE, slowest=rank(50, 50, 50, tail=0)
-    )
-    assert lives(simulate(case, engine)) == [(10, 40, 50, 65), (20, 0, 65, 80), (30, 0, 80, 95)]
-    two = replace(case, hardware=replace(HARDWARE, comm_channels=2))
-    assert lives(simulate(two, engine)) == [(10, 40, 50, 65), (20, 30, 50, 65), (30, 0, 65, 80)]
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_ranks_may_be_last_in_turns(engine: str) -> None:
-    """The other rank is last for bucket 0 (at 40), this one for bucket 1 (at 90), the other for bucket 2.
-
-    There bucket 1 waits from 55 to 90 and so holds bucket 2, ready at 60, until 105: it is nobody's fault
-    but this rank's, whose own bucket 2 is ready at 100.
-    """
-    case = Case(
-        workload=rank(100, 90, 10, tail=0),
-        hardware=HARDWARE,
-        assignment=EACH_ALONE,
-        slowest=rank(60, 50, 40, tail=0),
-    )
-    assert lives(simulate(case, engine)) == [(10, 30, 40, 55), (90, 0, 90, 105), (100, 0, 105, 120)]
-    there = replace(case, workload=case.slowest, slowest=case.workload)
-    assert lives(simulate(there, engine)) == [(40, 0, 40, 55), (50, 35, 90, 105), (60, 0, 105, 120)]
-
-
-@pytest.mark.parametrize("engine", ENGINES)
 def test_ranks_whose_lanes_wait_may_be_last_in_turns(engine: str) -> None:
     """A5.6: on a CPU the lane waits for each flush, so that what one rank is late makes the other late.
 
@@ -116,21 +87,6 @@ def test_a_rank_that_waits_slows_nothing_down(engine: str) -> None:
     timeline = simulate(case, engine)
     assert lives(timeline) == [(10, 30, 40, 55)]
     assert timeline.backward_end_ns == 58  # 10 of its 50 ns take 20, less 5 that remain after 55
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_longer_forward_makes_a_rank_late(engine: str) -> None:
-    """Both begin the step together: a forward of 25 against 5, a loss of 3 against 0."""
-    case = Case(
-        workload=rank(10),
-        hardware=HARDWARE,
-        assignment=Assignment(bucket_indices=((0,),)),
-        slowest=rank(10, forward_ns=25, loss_ns=3),
-    )
-    assert lives(simulate(case, engine)) == [(10, 23, 33, 48)]
-    assert lives(simulate(replace(case, workload=case.slowest, slowest=case.workload), engine)) == [
-        (10, 0, 10, 25)
-    ]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -178,14 +134,6 @@ def test_both_engines_do_what_two_ranks_do(case: Case) -> None:
         assert (timeline.backward_end_ns, timeline.sync_end_ns) == (fate.backward_end, fate.sync_end)
         spans = [(s.kind, s.start_ns, s.end_ns, s.gradient, s.bucket) for s in timeline.compute]
         assert spans == fate.compute, engine
-
-
-@settings(max_examples=tries(100), deadline=None)
-@given(paired_cases())
-def test_a_rank_like_this_one_changes_nothing(case: Case) -> None:
-    alone, beside = replace(case, slowest=None), replace(case, slowest=case.workload)
-    assert replace(simulate(beside), slowest=None) == simulate(alone)
-    assert all(bucket.late_ns == 0 for bucket in simulate(alone).buckets)
 
 
 def moments(timeline: Timeline) -> list[int]:

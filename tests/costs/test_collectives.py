@@ -19,7 +19,6 @@ from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.recorder.estimate import estimate
 from sim.units import divide_half_even, transfer_ns
 from sim.validator.curves import doubtful_points
-from tests.clusters.scaling_cases import measured
 from tests.convolutional import Pair, resnet
 from tests.effort import tries
 from tests.handmade import handmade
@@ -46,35 +45,10 @@ def test_curve_is_the_contracts(drawn: tuple[Curve, int]) -> None:
     assert service_ns(points, size) == service(points, size, world_size=2)
 
 
-@given(
-    any_curve.flatmap(lambda points: st.tuples(st.just(points), sizes_around(points), sizes_around(points)))
-)
-def test_curves_that_rise_give_times_that_rise(drawn: tuple[Curve, int, int]) -> None:
-    points, one, two = drawn
-    times = sorted(point.duration_ns for point in points)
-    rising = curve(*((point.num_bytes, time) for point, time in zip(points, times, strict=True)))
-    assert service_ns(rising, min(one, two)) <= service_ns(rising, max(one, two))
-
-
-@given(any_curve, st.integers(2, 2**20))
-def test_beyond_the_last_point_time_grows_at_least_with_its_bytes(points: Curve, times: int) -> None:
-    last, empty_ns = points[-1], points[0].duration_ns if points[0].num_bytes == 0 else 0
-    least = empty_ns + times * (last.duration_ns - empty_ns)
-    assert service_ns(points, times * last.num_bytes) >= (least if last.num_bytes else last.duration_ns)
-
-
 def test_a_level_end_is_no_end_of_time() -> None:
     """631 us for 0.5 and for 1 MiB: 2.88 GiB take 1.9 s."""
     points = curve((65_536, 503_670), (524_288, 631_290), (1_048_576, 630_670))
     assert service_ns(points, round(2.88 * 2**30)) == pytest.approx(1.86e9, rel=0.01)
-
-
-@given(any_curve, st.integers(0, 2**40))
-def test_world_size_one_costs_nothing(points: Curve, size: int) -> None:
-    alone = Hardware(name="h", world_size=1, all_reduce=points)
-    assert all_reduce_ns(alone, size) == 0
-    pair = Hardware(name="h", world_size=2, all_reduce=points)
-    assert all_reduce_ns(pair, size) == service_ns(points, size)
 
 
 @given(st.integers(-(2**80), 2**80), st.integers(1, 2**60))
@@ -95,15 +69,8 @@ MS = 10**6
 SIZES = [4096 << power for power in range(15)]
 
 
-def affine_curve(latency_ns: float, ns_a_byte: float, **changed: float) -> tuple[CurvePoint, ...]:
-    """An affine affine_curve over ``SIZES``; ``at<number>`` multiplies a point."""
-    return tuple(
-        CurvePoint(
-            num_bytes=size,
-            duration_ns=round((latency_ns + ns_a_byte * size) * changed.get(f"at{number}", 1.0)),
-        )
-        for number, size in enumerate(SIZES)
-    )
+def affine_curve(latency_ns: float, ns_a_byte: float) -> Curve:
+    return curve(*((size, round(latency_ns + ns_a_byte * size)) for size in SIZES))
 
 
 @given(st.floats(0, 5 * MS), st.floats(0.001, 100))
@@ -112,7 +79,9 @@ def test_a_clean_curve_is_not_doubted(latency_ns: float, ns_a_byte: float) -> No
 
 
 def test_a_point_that_takes_longer_than_a_larger_one_and_one_that_scatters_are_named() -> None:
-    found = doubtful_points(affine_curve(0, 17, at12=2.5), {})
+    points = affine_curve(0, 17)
+    longer = replace(points[12], duration_ns=round(2.5 * points[12].duration_ns))
+    found = doubtful_points((*points[:12], longer, *points[13:]), {})
     assert list(found) == [SIZES[12]]
     assert "and 32 MiB take" in found[SIZES[12]]
     known = {SIZES[12]: (283, 650), SIZES[11]: (142, 143)}
@@ -126,59 +95,55 @@ def test_a_point_that_takes_longer_than_a_larger_one_and_one_that_scatters_are_n
 factors = st.floats(0.01, 100)
 
 
-@settings(max_examples=tries(50))
-@given(workloads(dressed=True), hardwares(dressed=True))
-def test_factors_of_one_change_nothing(workload: Workload, hardware: Hardware) -> None:
-    assert sim.scale(workload, hardware) == (workload, hardware)
-
-
-@settings(max_examples=tries(50))
-@given(workloads(), hardwares())
-def test_factors_undo_themselves(workload: Workload, hardware: Hardware) -> None:
+@settings(max_examples=tries(100))
+@given(workloads(), hardwares(), factors, factors, factors)
+def test_factors_scale_what_they_are_on(
+    workload: Workload, hardware: Hardware, bandwidth: float, latency: float, backward: float
+) -> None:
+    scaled, other = sim.scale(workload, hardware, bandwidth=bandwidth, latency=latency, backward=backward)
+    ready = [round((gradient.ready_ns or 0) * backward) for gradient in workload.gradients]
+    assert [gradient.ready_ns for gradient in scaled.gradients] == ready
+    rest = replace(scaled, gradients=workload.gradients, backward_ns=workload.backward_ns)
+    assert rest == workload
+    assert scaled.backward_ns == round(workload.backward_ns * backward)
+    for name in CURVES:
+        before, after = getattr(hardware, name), getattr(other, name)
+        assert (before is None) == (after is None)
+        least = min((point.duration_ns for point in before or ()), default=0)
+        for one, two in zip(before or (), after or (), strict=True):
+            assert two.num_bytes == one.num_bytes
+            expected = least * latency + (one.duration_ns - least) / bandwidth
+            assert two.duration_ns == pytest.approx(expected, abs=0.51)
     grown = sim.scale(workload, hardware, backward=16.0, bandwidth=1 / 16, latency=16.0)
     assert sim.scale(*grown, backward=1 / 16, bandwidth=16.0, latency=1 / 16) == (workload, hardware)
 
 
-@settings(max_examples=tries(50))
-@given(workloads(), hardwares(), factors)
-def test_backward_scales_every_time_and_keeps_the_order(
-    workload: Workload, hardware: Hardware, factor: float
+ONE, TWO = (Hardware(name="h", world_size=n, all_reduce=curve((0, 1))) for n in (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("hardware", "dtype", "asked", "words"),
+    [
+        *(
+            (ONE, "float32", {name: factor}, name)
+            for name in ("bandwidth", "latency", "backward")
+            for factor in (0.0, -1.0, 1e7, float("nan"), float("inf"))
+        ),
+        *(
+            (TWO, "float32", {"world_size": size}, r"world_size: .* integer 2 to 1000000")
+            for size in (1, 0, -2, 2.5, True, 1_000_001, "4")
+        ),
+        (ONE, "float32", {"world_size": 4}, "measured with one rank"),
+        (TWO, "float32", {"precision": "int8"}, "'int8' is not legal"),
+        (TWO, "float32", {"precision": "half"}, "give one of float64"),
+        (TWO, "complex64", {"precision": "float16"}, r"gradient 0 \(p0\) is complex64"),
+    ],
+)
+def test_what_is_not_legal_is_refused_by_name(
+    hardware: Hardware, dtype: str, asked: dict[str, Any], words: str
 ) -> None:
-    scaled, same = sim.scale(workload, hardware, backward=factor)
-    assert same is hardware
-    assert scaled.backward_ns == round(workload.backward_ns * factor)
-    assert [g.ready_ns for g in scaled.gradients] == [round(g.ready_ns * factor) for g in workload.gradients]  # type: ignore[operator]
-    assert (scaled.forward_ns, scaled.optimizer_ns) == (workload.forward_ns, workload.optimizer_ns)
-    if workload.ready_order is not None:
-        assert scaled.order() == workload.order()
-
-
-@settings(max_examples=tries(50))
-@given(workloads(), hardwares(), factors, factors)
-def test_latency_and_bandwidth_scale_the_curves(
-    workload: Workload, hardware: Hardware, bandwidth: float, latency: float
-) -> None:
-    same, scaled = sim.scale(workload, hardware, bandwidth=bandwidth, latency=latency)
-    assert same is workload
-    for name in CURVES:
-        before, after = getattr(hardware, name), getattr(scaled, name)
-        if before is None:
-            assert after is None
-            continue
-        least = min(point.duration_ns for point in before)
-        for one, two in zip(before, after, strict=True):
-            assert two.num_bytes == one.num_bytes
-            expected = least * latency + (one.duration_ns - least) / bandwidth
-            assert two.duration_ns == pytest.approx(expected, abs=0.51)
-
-
-@pytest.mark.parametrize("name", ["bandwidth", "latency", "backward"])
-@pytest.mark.parametrize("factor", [0.0, -1.0, 1e7, float("nan"), float("inf")])
-def test_factors_beyond_reason_are_refused_by_name(name: str, factor: float) -> None:
-    workload = handmade([1], 4)
-    point = CurvePoint(num_bytes=0, duration_ns=1)
-    with pytest.raises(InputError, match=name):
-        sim.scale(workload, Hardware(name="h", world_size=1, all_reduce=(point,)), **{name: factor})
+    with pytest.raises(InputError, match=words):
+        sim.scale(handmade([1], 4, dtypes=dtype), hardware, **asked)
 
 
 # World size: a ring's law.
@@ -203,24 +168,20 @@ def test_ring_factors_are_a_law(collective: str, a: int, b: int, c: int) -> None
 
 
 @settings(max_examples=tries(50))
-@given(workloads(), hardwares(dressed=True), ranks, ranks)
-def test_more_ranks_take_longer_and_back_again(
-    workload: Workload, hardware: Hardware, few: int, many: int
-) -> None:
-    hardware, few, many = replace(hardware, world_size=4), *sorted((few, many))
-    (same, one), (_, two) = (sim.scale(workload, hardware, world_size=n) for n in (few, many))
+@given(workloads(), hardwares(dressed=True), ranks)
+def test_more_ranks_take_longer_and_back_again(workload: Workload, hardware: Hardware, many: int) -> None:
+    hardware = replace(hardware, world_size=2)
+    same, slower = sim.scale(workload, hardware, world_size=many)
     assert same is workload
-    assert (one.world_size, two.world_size) == (few, many)
-    _, back = sim.scale(workload, two, world_size=4)
+    assert slower.world_size == many
+    _, back = sim.scale(workload, slower, world_size=2)
     for name in CURVES:
-        for before, slow, fast, again in zip(
-            *(getattr(h, name) or () for h in (hardware, two, one, back)), strict=True
-        ):
+        curves = (getattr(one, name) or () for one in (hardware, slower, back))
+        for before, slow, again in zip(*curves, strict=True):
             assert slow.num_bytes == before.num_bytes
-            assert slow.duration_ns >= fast.duration_ns
+            assert slow.duration_ns >= before.duration_ns
             # What was rounded at ``many`` ranks is scaled with the rest.
             assert again.duration_ns == pytest.approx(before.duration_ns, abs=8)
-    assert sim.scale(workload, hardware, world_size=4) == (workload, hardware)
 
 
 @pytest.mark.parametrize("ranks", [64, pytest.param(1024, marks=pytest.mark.slow)])
@@ -259,16 +220,6 @@ def test_the_laws_against_measured_curves(measured: str, asked: dict[str, Any], 
         assert point.duration_ns == pytest.approx(all_reduce_ns(there, point.num_bytes), rel=0.05)
 
 
-@pytest.mark.parametrize("asked", [1, 0, -2, 2.5, True, 1_000_001, "4"])
-def test_world_sizes_that_are_not_legal(asked: Any) -> None:
-    workload = handmade([1], 4)
-    hardware = Hardware(name="h", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=1),))
-    with pytest.raises(InputError, match=r"world_size: .* integer 2 to 1000000"):
-        sim.scale(workload, hardware, world_size=asked)
-    with pytest.raises(InputError, match="measured with one rank"):
-        sim.scale(workload, replace(hardware, world_size=1), world_size=4)
-
-
 # Precision.
 
 FLOATS = ("float32", "bfloat16", "float64")
@@ -276,17 +227,10 @@ FLOATS = ("float32", "bfloat16", "float64")
 
 def in_whole_elements(workload: Workload) -> Workload:
     """The same with sizes of whole elements of any dtype."""
-    return replace(
-        workload,
-        gradients=tuple(
-            replace(
-                g,
-                num_bytes=8 * g.num_bytes,
-                wire_bytes=None if g.wire_bytes is None else 8 * g.wire_bytes,
-            )
-            for g in workload.gradients
-        ),
-    )
+    wires = [None if g.wire_bytes is None else 8 * g.wire_bytes for g in workload.gradients]
+    sized = zip(workload.gradients, wires, strict=True)
+    gradients = tuple(replace(g, num_bytes=8 * g.num_bytes, wire_bytes=wire) for g, wire in sized)
+    return replace(workload, gradients=gradients)
 
 
 @settings(max_examples=tries(50))
@@ -308,35 +252,14 @@ def test_precision_changes_bytes_and_nothing_else(
     assert len({gradient.dtype for gradient in second.gradients}) == 1
 
 
-@pytest.mark.parametrize(
-    ("asked", "dtype", "words"),
-    [
-        ("int8", "float32", "'int8' is not legal"),
-        ("half", "float32", "give one of float64"),
-        ("float16", "complex64", "gradient 0 \\(p0\\) is complex64"),
-    ],
-)
-def test_precisions_that_are_not_legal(asked: str, dtype: str, words: str) -> None:
-    workload = handmade([1], dtypes=dtype)
-    hardware = Hardware(name="h", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=1),))
-    with pytest.raises(InputError, match=words):
-        sim.scale(workload, hardware, precision=asked)
-
-
 # What DDP costs on GPUs that nobody measured, held against PyTorch's own benchmark of it.
 
-# ms of one GPU without DDP, and of 2, 4, 8 and 16 with it
-MEASURED: dict[str, tuple[int, dict[int, int]]] = {
-    "resnet50": (97, {2: 103, 4: 103, 8: 104, 16: 104}),
-    "resnet101": (162, {2: 176, 4: 176, 8: 179, 16: 179}),
-    "resnext50_32x4d": (145, {2: 153, 4: 153, 8: 157, 16: 157}),
-    "resnext101_32x8d": (415, {2: 438, 4: 439, 8: 447, 16: 450}),
-}
-PARAMETERS = {
-    "resnet50": 25_557_032,
-    "resnet101": 44_549_160,
-    "resnext50_32x4d": 25_028_904,
-    "resnext101_32x8d": 88_791_336,
+# Parameters; ms of one GPU without DDP, and of 2, 4, 8 and 16 with it.
+MEASURED: dict[str, tuple[int, int, dict[int, int]]] = {
+    "resnet50": (25_557_032, 97, {2: 103, 4: 103, 8: 104, 16: 104}),
+    "resnet101": (44_549_160, 162, {2: 176, 4: 176, 8: 179, 16: 179}),
+    "resnext50_32x4d": (25_028_904, 145, {2: 153, 4: 153, 8: 157, 16: 157}),
+    "resnext101_32x8d": (88_791_336, 415, {2: 438, 4: 439, 8: 447, 16: 450}),
 }
 
 
@@ -353,11 +276,11 @@ def factory(name: str) -> Pair:
 )
 def job(request: pytest.FixtureRequest) -> tuple[str, Workload]:
     name = request.param
-    alone, _ = MEASURED[name]
+    parameters, alone, _ = MEASURED[name]
     workload = estimate(
         f"{__name__}:factory", arguments={"name": name}, step_ns=alone * 10**6, gpu="v100", name=name
     )
-    assert sum(gradient.num_bytes for gradient in workload.gradients) == 4 * PARAMETERS[name]
+    assert sum(gradient.num_bytes for gradient in workload.gradients) == 4 * parameters
     return name, workload
 
 
@@ -375,23 +298,17 @@ def test_ddp_adds_some_of_what_was_measured(job: tuple[str, Workload]) -> None:
     """Of the 5.5 to 10.5 % that DDP adds, copies, hooks and launches are 1.7 to 4; a bare link has under 1.3.
 
     The rest grows with the number of ranks at any size of model: ranks wait for each other, which no figure
-    of a machine tells. Never is more predicted than was measured.
+    of a machine tells. Never is more predicted than was measured. A cap of 1 MiB was measured 0.3 to 3.8 %
+    slower than one of 25, never faster.
     """
     name, workload = job
-    alone, measured_ms = MEASURED[name]
+    _, alone, measured_ms = MEASURED[name]
     for ranks, step_ms in measured_ms.items():
         hardware = machine(ranks)
         costly, bare = (step_ns(workload, one) / 1e6 for one in (hardware, without_own_costs(hardware)))
         assert 1.015 < costly / alone < 1.05
         assert bare - alone < (costly - alone) / 1.5
         assert -0.065 < costly / step_ms - 1 < 0, (ranks, costly, step_ms)
-
-
-def test_a_cap_of_1_is_no_faster_than_one_of_25(job: tuple[str, Workload]) -> None:
-    """Measured: 0.3 to 3.8 % slower, never faster."""
-    _, workload = job
-    for ranks in (2, 4, 8, 16):
-        hardware = machine(ranks)
         small, large = (step_ns(workload, hardware, bucket_cap_mb=cap) for cap in (1, 25))
         assert 1.0 <= small / large < 1.038, ranks
 
@@ -423,12 +340,3 @@ def test_a_measured_cost_has_no_range_and_is_told_no_more() -> None:
     assert bare.copy_in_bytes_per_s is None
     assert bare.all_reduce == hardware.all_reduce
     assert not told_unmeasured(bare)
-
-
-def test_answers_name_what_is_not_measured(job: tuple[str, Workload]) -> None:
-    _, workload = job
-    hardware = machine(8)
-    assert set(told_unmeasured(hardware)) <= set(
-        sim.summarize(sim.simulate(workload, hardware, sim.assign(workload))).notes
-    )
-    assert not told_unmeasured(measured({1: 500}))
