@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
-from numba.core import config, event
+from numba.core import config as numba_config
+from numba.core import event
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
+config: Any = numba_config  # it makes its attributes as it is read
 _log = logging.getLogger(__name__)
 _SIM = Path(__file__).parents[1]
 # What kernels are made of. Numba notices a change of a kernel's own file alone, so that what is kept of all
