@@ -44,15 +44,13 @@ def _switches(cls: type) -> tuple[Knob, ...]:
     return tuple(found)
 
 
-_OFFLOADED = "Between device and host, in GB/s (10^9 bytes a second), for cpu_offload on cuda."
-_OFFLOAD = Knob("offload_gb_per_s", None, _OFFLOADED)
 _CAP = Knob("bucket_cap_mb", None, "The bucket size of this system, in MiB. Empty: 25.")
 CAPPED_PICKS: tuple[Pick, ...] = ("default", "cap", "cap-list")
 DDP, ZERO, MEGATRON, FULLY_SHARD = map(_switches, (Switches, ZeroSettings, MegatronSettings, Fsdp2Settings))
 # By pick, its switches; of DDP's each has a rule of its own when it is offered.
 OFFERED: Mapping[Pick, tuple[Knob, ...]] = {
     **dict.fromkeys(DDP_PICKS, DDP),
-    **dict.fromkeys(("zero1", "zero2"), (*ZERO, _OFFLOAD)),
+    **dict.fromkeys(("zero1", "zero2"), ZERO),
     "megatron": MEGATRON,
     "fully_shard": FULLY_SHARD,
     **dict.fromkeys(BY_SIZE, (_CAP,)),
@@ -70,8 +68,6 @@ def read(pick: Pick, ask: Ask) -> Options:
         }
         if is_offered.get(one.name, True) and (value := ask(one)) != one.default:
             options[one.name] = value
-    if (offload := options.pop(_OFFLOAD.name, None)) is not None:
-        options["offload_bytes_per_s"] = offload * 1e9
     return tuple(sorted(options.items()))
 
 

@@ -57,11 +57,6 @@ class MegatronSettings:
         flag="--overlap-param-gather",
     )
     num_microbatches: int = micro_batches()  # A9.4
-    average_in_collective: bool = setting(  # A9.5
-        False,
-        "Averages while reducing, without a pass over each bucket before.",
-        flag="--ddp-average-in-collective",
-    )
 
     def grad_dtype(self, dtype: str) -> str:
         """What gradients of parameters of ``dtype`` are kept in, and travel as (A9.1)."""
@@ -242,7 +237,7 @@ class _MicroBatch(StepWriter[MegatronPlan]):
         """Divide a bucket in place, then send it (A9.5)."""
         settings, part = self.plan.settings, self.plan.parts[number]
         self.ready(number)
-        if self.hardware.world_size > 1 and not settings.average_in_collective:
+        if self.hardware.world_size > 1:
             divided_ns = transfer_ns(part.num_bytes, self.hardware.copy_in_bytes_per_s)
             self.compute(HOOK, divided_ns, bucket=number)
         kind: CollectiveKind = "reduce_scatter" if settings.use_distributed_optimizer else "all_reduce"

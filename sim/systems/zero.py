@@ -24,6 +24,7 @@ from sim.units import transfer_ns
 
 STAGES = {"zero1": 1, "zero2": 2}
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+_HOST_LINK_BYTES_PER_S = 25e9  # between device and host: PCIe 4.0 x16, as copies of pinned memory have it
 _FP32, _FP64 = DTYPE_BYTES["float32"], DTYPE_BYTES["float64"]
 
 
@@ -31,8 +32,8 @@ _FP32, _FP64 = DTYPE_BYTES["float32"], DTYPE_BYTES["float64"]
 class ZeroSettings:
     """How a job uses ZeRO-1 or ZeRO-2; DeepSpeed's defaults where nothing is said.
 
-    ``dtype`` is the parameters'. ``offload_bytes_per_s`` is between device and host, for ``cpu_offload`` on
-    cuda. ``place`` is where DeepSpeed's configuration has a setting, if not in ``zero_optimization``.
+    ``dtype`` is the parameters'. ``place`` is where DeepSpeed's configuration has a setting, if not in
+    ``zero_optimization``.
     """
 
     stage: int
@@ -69,7 +70,6 @@ class ZeroSettings:
         choices=("cuda", "cpu"),
         place="elsewhere",
     )
-    offload_bytes_per_s: float | None = setting(None, above=0, place="elsewhere")  # the machine's
 
     @property
     def sent_dtype(self) -> str:
@@ -349,19 +349,9 @@ class _MicroBatch(StepWriter[ZeroPlan]):
         self.settings = plan.settings
         self.flushes = plan.flushes if self.reduces else ()
         self.home = {index: k for k, flush in enumerate(self.flushes) for index in flush.members}
-        self.offload_rate = self._offload_rate()
+        is_on_host = self.settings.accelerator == "cpu"  # what is offloaded stays in the same memory
+        self.offload_rate = self.copy_out_rate if is_on_host else _HOST_LINK_BYTES_PER_S
         self.next_flush = 0
-
-    def _offload_rate(self) -> float | None:
-        """Between device and host; with the CPU's accelerator what is offloaded stays in the same memory."""
-        rate, is_on_host = self.settings.offload_bytes_per_s, self.settings.accelerator == "cpu"
-        is_timed = any(point.duration_ns for point in self.hardware.all_reduce)
-        if rate is None and self.settings.cpu_offload and not is_on_host and is_timed:
-            raise NotModelledError(
-                "cpu_offload: the time of copies between device and host is not known; give "
-                "offload_bytes_per_s, or accelerator=cpu"
-            )
-        return self.copy_out_rate if rate is None else rate
 
     def write(self) -> Program:
         """The whole of it: backward, what is reduced during it and after it, and what step() does."""
@@ -533,7 +523,10 @@ class _MicroBatch(StepWriter[ZeroPlan]):
 
     def _note(self) -> None:
         if self.settings.cpu_offload:
-            self.notes.append("cpu_offload: optimizer_ns of the workload must be the optimizer's on the CPU")
+            whose = "optimizer_ns of the workload must be that of the optimizer on the CPU"
+            self.notes.append(f"cpu_offload: {whose}")
+            if self.settings.accelerator == "cuda":
+                self.notes.append("cpu_offload: copies between device and host at 25 GB/s, not measured")
         if self.settings.overlap_comm and self.settings.accelerator == "cuda":
             stream = "overlap_comm's reduction stream is modelled from DeepSpeed's source"
             self.notes.append(f"{stream}; no run has checked it (A5.6)")

@@ -177,7 +177,6 @@ def test_where_a_switch_makes_a_gradient_legal() -> None:
             ("fully_shard", {"replicas": ranks}, {"world_size": 4}, f"replicas={ranks} is not legal on 4 ran")
             for ranks in (3, 4, 8)
         ),
-        ("zero2", {"cpu_offload": True}, {}, "give offload_bytes_per_s, or accelerator=cpu"),
     ],
 )
 def test_what_a_machine_does_not_carry_is_refused(

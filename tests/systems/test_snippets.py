@@ -136,9 +136,7 @@ def test_zero_has_deepspeeds_configuration() -> None:
 
 
 def test_megatron_has_flags() -> None:
-    made = sim.assign(
-        WORKLOAD, "megatron", overlap_grad_reduce=True, bucket_size=5e8, average_in_collective=False
-    )
+    made = sim.assign(WORKLOAD, "megatron", overlap_grad_reduce=True, bucket_size=5e8)
     assert sim.megatron_flags(made, WORKLOAD) == "--overlap-grad-reduce\n--ddp-bucket-size 500000000\n"
     made = sim.assign(WORKLOAD, "megatron", num_microbatches=2)
     assert sim.megatron_flags(made, WORKLOAD).splitlines() == [

@@ -12,6 +12,7 @@ from sim.clock.program import AROUND, COPY_BACK, OPTIMIZER, Item, Program
 from sim.clock.timeline import Outcome
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import DTYPE_BYTES, Workload
+from sim.systems import zero
 from sim.systems.registry import assign, write
 from tests.effort import tries
 from tests.handmade import handmade
@@ -72,7 +73,7 @@ def test_under_overlap_comm_one_reduction_is_under_way_at_most() -> None:
         {"reduce_bucket_size": 10},
         {"reduce_bucket_size": 10, "accelerator": "cpu"},
         OVERLAP | {"accelerator": "cpu"},  # collectives block the host: nothing is hidden
-        OVERLAP | {"cpu_offload": True, "offload_bytes_per_s": 1e18},  # the host tests for overflow
+        OVERLAP | {"cpu_offload": True, "accelerator": "cpu"},  # the host tests for overflow
     ],
 )
 def test_without_a_reduction_stream_every_flush_holds_the_lane(options: dict[str, Any]) -> None:
@@ -207,9 +208,12 @@ def test_accumulation_reduces_in_every_micro_batch_of_stage_2_and_in_the_last_of
     assert simpy_clock.play(first).in_backward().sync_end_ns == 40
 
 
-def test_offloading_copies_to_the_host_at_each_flush_and_back_in_step() -> None:
+def test_offloading_copies_to_the_host_at_each_flush_and_back_in_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A8.8: 40 B to the host for each flush, and 16 elements, 64 B, back; at 1 byte a ns."""
-    options = {"reduce_bucket_size": 10, "cpu_offload": True, "offload_bytes_per_s": 1e9}
+    options = {"reduce_bucket_size": 10, "cpu_offload": True}
+    monkeypatch.setattr(zero, "_HOST_LINK_BYTES_PER_S", 1e9)
     (program,) = programs(gradients(), HARDWARE, **options)
     assert work(program, AROUND) == 64
     outcome = simpy_clock.play(program).in_backward()
