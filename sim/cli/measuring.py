@@ -9,7 +9,7 @@ import typer
 import sim
 from sim.cli import options, printing
 from sim.cli.judging import judge
-from sim.cli.options import MS, Kind, Pair, argument, as_dict, choice, file_option, flag, option, shared
+from sim.cli.options import MS, Kind, Pair, argument, as_dict, choice, file_option, option, shared
 from sim.cli.printing import emit, note, progress, say, suggest
 from sim.errors import MachineError
 from sim.formats.files import check_directory, check_writable
@@ -232,9 +232,6 @@ def calibrate(
         min=0,
         default=120,
     ),
-    again: bool = flag(
-        "Measure only the doubtful sizes of the file that -o names again, and replace them.", "--again"
-    ),
     mode: Literal["paced", "model"] = option(
         "paced: collectives alone; model: also how they and computing slow each other down.",
         panel=options.MEASURING,
@@ -248,23 +245,21 @@ def calibrate(
 ) -> None:
     """Measure what a link carries: how long collectives of each size take, between GPUs where they are."""
     from sim.validator.calibrate import calibrate as measure
-    from sim.validator.calibrate import measure_again, prepare_calibration
+    from sim.validator.calibrate import prepare_calibration
     from sim.validator.jobs import CalibrationJob, Carrier, sizes_to
 
-    if again and (device or backend):
-        raise typer.BadParameter("--again: on the device that the file was measured on; leave out --device")
     if box is not None and device not in (None, "cpu"):
         raise typer.BadParameter("--box: its wires carry the CPU's tensors; leave out --device")
-    if prepare and (box is not None or rate is not None or as_json or again):
+    if prepare and (box is not None or rate is not None or as_json):
         raise typer.BadParameter(
-            "--prepare: torchrun or srun starts the ranks; leave out --box, --rate, --again, --json"
+            "--prepare: torchrun or srun starts the ranks; leave out --box, --rate, --json"
         )
     (check_directory if prepare else check_writable)(output, "--output")
     if largest is None:
         largest = 256 << 20
         if workload is not None:  # the power of two in which all its gradients together fit
             largest = max(4096, 1 << (sim.load_workload(workload).total_bytes - 1).bit_length())
-    place, on_cpu = place_of(ranks, box, rate), box is not None or again
+    place, on_cpu = place_of(ranks, box, rate), box is not None
     chosen = choose_device(device, None, place.world_size, elsewhere=prepare, only_cpu=on_cpu)
     job = CalibrationJob(
         sizes=sizes_to(largest),
@@ -278,10 +273,7 @@ def calibrate(
         tell_commands(job_file, f"bucketsim gather {output} -o wire.json")
         return
     with progress("calibrating") as report:
-        if again:
-            hardware = measure_again(place, sim.load_hardware(output), budget_s=budget, progress=report)
-        else:
-            hardware = measure(job, place, progress=report)
+        hardware = measure(job, place, progress=report)
     _tell_hardware(hardware, output, as_json)
 
 
@@ -299,9 +291,7 @@ def _tell_hardware(hardware: Hardware, output: Path, as_json: bool) -> None:
         f"{hardware.channel_slowdown:.2f} times as long"
     )
     for one in hardware.provenance["doubtful"]:
-        note(
-            f"doubtful: {format_size(one['num_bytes'])} {one['why']}; the same with --again measures it anew"
-        )
+        note(f"doubtful: {format_size(one['num_bytes'])} {one['why']}; a longer --budget measures it better")
     suggest(printing.to_tune(printing.WORKLOAD, output))
 
 

@@ -225,7 +225,7 @@ def doubts_about(workload: Workload, hardware: Hardware, *, of_any_size: bool = 
         *doubts_about_step(hardware),
         *(f"doubtful recording: {line}" for line in lines if isinstance(line, str)),
         *([f"doubtful link: {'; '.join(differs)}. {_ANEW}"] if differs else []),
-        *(f"doubtful calibration: {one}; calibrate --again measures anew" for one in what),
+        *(f"doubtful calibration: {one}; calibrate with a longer --budget" for one in what),
     )
 
 

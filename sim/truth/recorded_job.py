@@ -12,7 +12,7 @@ from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.devices import link_source
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
-from sim.nouns.recommendation import Gain, Recommendation
+from sim.nouns.recommendation import Recommendation
 from sim.nouns.recording import Recording
 from sim.nouns.workload import AsRun, Workload
 from sim.systems.ddp_assignment import as_the_job
@@ -56,14 +56,11 @@ class RecordedJob:
 
     def with_buckets(self, buckets: Buckets) -> "RecordedJob":
         """The same job, had it had these buckets."""
-        job = AsRun() if self.workload.job is None else self.workload.job
-        return replace(
-            self,
-            workload=replace(self.workload, job=replace(job, bucket_indices=tuple(map(tuple, buckets)))),
-        )
+        job = replace(self.workload.job or AsRun(), bucket_indices=tuple(map(tuple, buckets)))
+        return replace(self, workload=replace(self.workload, job=job))
 
-    def assignment(self, given: Assignment | Buckets, **options: Any) -> Assignment:
-        """Buckets, or an assignment, with the job's switches; those of ``options`` go before them.
+    def assignment(self, given: Assignment | Buckets) -> Assignment:
+        """Buckets, or an assignment, with the job's switches.
 
         Raises:
             AssignmentError, InputError, NotModelledError: as ``sim.with_switches``.
@@ -77,7 +74,7 @@ class RecordedJob:
                 bucket_bytes=bucket_bytes(self.workload, buckets),
                 made_for=made_for(self.workload, self.hardware.world_size),
             )
-        return as_the_job(self.workload, given, **options)
+        return as_the_job(self.workload, given)
 
     def predict(self, given: Assignment | Buckets, *, recorded: bool = False) -> int:
         """The step with these buckets in ns; ``recorded``: as a recorder beside it sees it.
@@ -102,12 +99,6 @@ class RecordedJob:
         found = recommend.tune(self.workload, self.hardware, draws=draws)
         self.check_known(found.assignment)
         return found
-
-    def gain(self, given: Assignment | Buckets, *, draws: int = 400) -> Gain:
-        """``sim.gain`` of these buckets against those of the job."""
-        from sim.tuner import recommend
-
-        return recommend.gain(self.workload, self.hardware, self.assignment(given), draws=draws)
 
     def check_known(self, assignment: Assignment) -> None:
         """Raise ``NotModelledError`` where the job's own collectives do not say what these buckets take."""

@@ -16,18 +16,10 @@ from sim.validator.jobs import JOB, CalibrationJob, Carrier, emulated_channels, 
 from sim.validator.launch import Place, run_ranks
 from sim.validator.replay import Progress, gather_events
 
-BUDGET_S = 120.0
-
 
 class CalibrationStory:
-    """What the ranks of a calibration told, and the Hardware that it makes.
-
-    ``fields`` are those that they measured, ``spread`` their scatter.
-
-    Args:
-        job: what the ranks were told to do.
-        progress: told how far the ranks are, at whatever they tell.
-    """
+    """What the ranks of a calibration told: fields of a Hardware, and their scatter; ``progress`` is told how
+    far the ranks are, at whatever they tell."""
 
     def __init__(self, job: CalibrationJob, progress: Progress | None = None) -> None:
         self._job, self._progress = job, progress
@@ -53,35 +45,25 @@ class CalibrationStory:
     def hardware(self, place: Place) -> Hardware:
         """The machine at ``place``."""
         carrier = self._job.carrier
-        return _told_doubtful(
-            Hardware(
-                name=place.describe(),
-                world_size=place.world_size,
-                **self.fields,
-                spread=self.spread,
-                provenance={
-                    "source": "bucketsim calibrate",
-                    "date": datetime.now(UTC).isoformat(timespec="seconds"),
-                    "backend": carrier.name,
-                    "device": carrier.device,
-                    "world_size": place.world_size,
-                    "place": place.describe(),
-                    "mode": "model" if self._job.computes or carrier.device != "cpu" else "paced",
-                    **place.document(),
-                    **self._environment,
-                },
-            )
+        doubtful = doubtful_points(self.fields["all_reduce"], self.spread["all_reduce"])
+        return Hardware(
+            name=place.describe(),
+            world_size=place.world_size,
+            **self.fields,
+            spread=self.spread,
+            provenance={
+                "source": "bucketsim calibrate",
+                "date": datetime.now(UTC).isoformat(timespec="seconds"),
+                "backend": carrier.name,
+                "device": carrier.device,
+                "world_size": place.world_size,
+                "place": place.describe(),
+                "mode": "model" if self._job.computes or carrier.device != "cpu" else "paced",
+                **place.document(),
+                **self._environment,
+                "doubtful": [{"num_bytes": size, "why": why} for size, why in doubtful.items()],
+            },
         )
-
-
-def _told_doubtful(hardware: Hardware) -> Hardware:
-    """``hardware`` with the points of its all-reduce curve that cannot be relied on in ``provenance``."""
-    doubtful = [{"num_bytes": size, "why": why} for size, why in _doubtful(hardware).items()]
-    return replace(hardware, provenance={**hardware.provenance, "doubtful": doubtful})
-
-
-def _doubtful(hardware: Hardware) -> dict[int, str]:
-    return doubtful_points(hardware.all_reduce, hardware.spread.get("all_reduce", {}))
 
 
 def calibrate(job: CalibrationJob, place: Place, *, progress: Progress | None = None) -> Hardware:
@@ -95,44 +77,6 @@ def calibrate(job: CalibrationJob, place: Place, *, progress: Progress | None = 
     story = CalibrationStory(job, progress)
     run_ranks(place, job, story.take)
     return story.hardware(place)
-
-
-def measure_again(
-    place: Place,
-    hardware: Hardware,
-    *,
-    budget_s: float = BUDGET_S,
-    progress: Progress | None = None,
-) -> Hardware:
-    """``hardware`` with the points of its all-reduce curve that were doubtful measured anew, and no others.
-
-    Raises:
-        InputError: it has none, or was measured at another place. ReplayError, MachineError: as
-            ``calibrate``.
-    """
-    known, sizes = hardware.provenance, tuple(_doubtful(hardware))
-    if not sizes:
-        raise InputError(
-            f"{hardware.name}: no point of its curve is doubtful; there is nothing to measure again"
-        )
-    if known.get("place") != place.describe():
-        raise InputError(
-            f"{hardware.name}: measured on {known.get('place')}, not on {place.describe()}; "
-            f"give the options that it was calibrated with"
-        )
-    carrier = Carrier(device=known.get("device", "cpu"), backend=known.get("backend"))
-    job = CalibrationJob(sizes=sizes, carrier=carrier, budget_s=budget_s)
-    story = CalibrationStory(job, progress)
-    run_ranks(place, job, story.take)
-    anew = {point.num_bytes: point for point in story.fields["all_reduce"]}
-    spread = hardware.spread["all_reduce"] | story.spread["all_reduce"]
-    return _told_doubtful(
-        replace(
-            hardware,
-            all_reduce=tuple(anew.get(point.num_bytes, point) for point in hardware.all_reduce),
-            spread={**hardware.spread, "all_reduce": spread},
-        )
-    )
 
 
 def prepare_calibration(job: CalibrationJob, directory: Path, world_size: int) -> Path:

@@ -46,7 +46,6 @@ USAGE = {
     "export w.json --as nope": "'nope' is not one of bucket-indices",
     "record a:b": "Missing option",
     "calibrate -o made.json --largest 1e999": "'1e999' is not legal",
-    "calibrate -o made.json --again --device cuda": "--again: on the device",
     "calibrate -o made.json --box 2 --rate 1gbit --device cuda": "--box: its wires carry the CPU's tensors",
     "calibrate -o made --prepare --json": "--prepare: torchrun or srun starts the ranks",
     "validate w.json --hardware h.json": "Missing option",

@@ -69,9 +69,7 @@ def test_a_hung_rank_is_named(small_workload: Workload, tmp_path: Path, victim: 
         os.kill(run.rank(victim), signal.SIGSTOP)
         code, said = run.ends()
         assert code == 1
-        # 25 s, or 20 times the longest step on a busy machine
-        words = rf"rank {victim}: no sign of life; nothing heard from the ranks for \d\d s"
-        assert re.search(words, one_line(said))
+        assert f"rank {victim}: no sign of life; " in one_line(said)  # when torch's own timeout has passed
         assert run.leftovers() == []
         check_kept(run.record)
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch._C._distributed_c10d import HashStore
 
 from sim.errors import ReplayError
 from sim.validator import launch, worker
-from sim.validator.jobs import CalibrationJob, ReplayJob, UserModel
+from sim.validator.jobs import CalibrationJob
 from sim.validator.launch import _watch
 from sim.validator.ranks.rank import Fault, Rank, Seat, Watch, store_of, write_event
 from tests.ranks import free_port
@@ -69,23 +68,6 @@ def test_who_failed_is_named(
         with pytest.raises(ReplayError) as raised:
             _watch(ranks, logs, events, lambda event: None)
     assert str(raised.value) == f"replay: {said}"
-
-
-def test_how_long_nothing_may_be_told_depends_on_the_longest_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a model's first round each lane compiles anew: quick ones promise nothing of the next."""
-    now = 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    rank = Rank(ReplayJob(candidates=(), workload=None, model=UserModel(factory="m:f")))
-    for number, length, patience_s in (
-        (-3, 0.1, 600),
-        (-3, 0.1, 600),
-        (-2, 9, 600),
-        (-2, 0.5, 25),
-        (-1, 3, 60),
-    ):
-        now += length
-        rank.tell("step", round=number)
-        assert rank.patience_s == patience_s
 
 
 def disagreements(contents: list[Any]) -> list[Fault | None]:

@@ -121,7 +121,9 @@ def test_all_ways_to_ask_give_one_answer(recorded: Recorded, monkeypatch: pytest
     asked = job.tune()
     expected = told(asked)
     assert asked.gain.gain_ns == asked.baseline.step_ns - asked.report.step_ns
-    gain = job.gain(asked.assignment)  # whose words know of no other candidates
+    gain = sim.gain(
+        job.workload, job.hardware, job.assignment(asked.assignment)
+    )  # whose words know of no other candidates
     assert replace(gain, sentence=asked.gain.sentence) == asked.gain
     assert sim.gain(job.workload, job.hardware, asked.assignment) == gain
     # what is best by the times as given; the answer may be another one of equal steps
@@ -161,7 +163,8 @@ def test_no_way_to_ask_tells_a_gain_where_a_step_refutes_the_link(
     assert (asked.gain.refuted, asked.gain.gain_ns) == (True, 0)
     assert why in asked.gain.sentence
     assert asked.assignment.bucket_indices == PAIRS
-    assert job.gain([[index] for index in range(COUNT)]).refuted
+    apart = job.assignment([[index] for index in range(COUNT)])
+    assert sim.gain(job.workload, job.hardware, apart).refuted
 
     recording = load_recording(recorded.recording)
     layout = recording.ranks[0].layouts[-1]

@@ -64,12 +64,13 @@ def measure(workload: Workload, hardware: Hardware, cap: float, noise_ns: int = 
     )
 
 
-@settings(max_examples=tries(30), suppress_health_check=[HealthCheck.filter_too_much])
-@given(workloads(), links(), st.sampled_from(FACTORS), slowdowns, st.sampled_from(CAPS))
-def test_a_hidden_slowdown_is_found_from_one_step(
-    workload: Workload, link: Hardware, factor: Factor, hidden: float, cap: float
+@settings(max_examples=tries(40), suppress_health_check=[HealthCheck.filter_too_much])
+@given(workloads(), links(), st.sampled_from([*FACTORS, "curve"]), st.data(), st.sampled_from(CAPS))
+def test_a_hidden_factor_is_found_from_one_step(
+    workload: Workload, link: Hardware, factor: Factor, data: st.DataObject, cap: float
 ) -> None:
     """Where the step depends on it: and then the other caps come out as the truth has them."""
+    hidden = data.draw(st.floats(0.3, 3.0) if factor == "curve" else slowdowns)
     truth = apply_factor(link, factor, hidden)
     measured = measure(workload, truth, cap)
     slope = [step_ns(workload, apply_factor(link, factor, hidden + d), cap) for d in (-0.01, 0, 0.01)]
@@ -78,23 +79,7 @@ def test_a_hidden_slowdown_is_found_from_one_step(
     assert found.factor == factor
     assert found.value == pytest.approx(hidden, abs=1e-4)
     assert abs(found.residual_ns) <= 1_000
-    assert found.plain_ns == step_ns(workload, link, cap) <= measured.step_ns
-    for other in CAPS:
-        expected = step_ns(workload, truth, other)
-        assert step_ns(workload, found.hardware, other) == pytest.approx(expected, rel=1e-4)
-
-
-@settings(max_examples=tries(20), suppress_health_check=[HealthCheck.filter_too_much])
-@given(workloads(), links(), st.floats(0.3, 3.0), st.sampled_from(CAPS))
-def test_a_hidden_link_is_found_from_one_step(
-    workload: Workload, link: Hardware, hidden: float, cap: float
-) -> None:
-    """The factor curve: durations times a ratio, faster or slower."""
-    truth = apply_factor(link, "curve", hidden)
-    slope = [step_ns(workload, apply_factor(link, "curve", hidden + d), cap) for d in (-0.01, 0, 0.01)]
-    assume(slope[1] - slope[0] > 10_000 and slope[2] - slope[1] > 10_000)
-    found = sim.anchor(workload, link, measure(workload, truth, cap), factor="curve")
-    assert found.value == pytest.approx(hidden, abs=1e-4)
+    assert found.plain_ns == step_ns(workload, link, cap)
     for other in CAPS:
         expected = step_ns(workload, truth, other)
         assert step_ns(workload, found.hardware, other) == pytest.approx(expected, rel=1e-4)

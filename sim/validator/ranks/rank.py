@@ -26,7 +26,6 @@ _JOIN = timedelta(seconds=300)
 _ASKED_S = 5.0  # how long the store may take to answer who wants to know what is wrong
 _LOOK_S, _CALM_S = 1.0, 2.0
 _ANSWER_S = 6.0
-_STANDSTILL_S, _LONGEST_STEPS = 25.0, 20
 _QUIET_S = 120.0
 
 
@@ -147,8 +146,6 @@ class Rank:
         self.job, self.rank, self.world_size = job, rank, world_size
         self._events, self._store = events, store
         self.moved_s = time.monotonic()
-        self._last_step_s: float | None = None
-        self._longest_s = 0.0
 
     @property
     def device(self) -> torch.device:
@@ -159,20 +156,12 @@ class Rank:
     def tell(self, event: str, **content: Any) -> None:
         """Append one event to the job's event file (rank 0 only); every rank counts it as progress."""
         self.moved_s = time.monotonic()
-        # In the first round each lane of a model compiles graphs of its own, which may take minutes.
-        compiles = getattr(self.job, "mode", None) == "model" and content.get("round") == -self.job.warmup
-        if event == "step" and not compiles:
-            if self._last_step_s is not None:
-                self._longest_s = max(self._longest_s, self.moved_s - self._last_step_s)
-            self._last_step_s = self.moved_s
         if self.rank == 0:
             write_event(self._events, event, content)
 
     @property
     def patience_s(self) -> float:
-        """How long the ranks may tell nothing: 25 s, or 20 times the longest step so far; else the job's."""
-        if self._longest_s:
-            return max(_STANDSTILL_S, _LONGEST_STEPS * self._longest_s)
+        """How long the ranks may tell nothing, where no collective ends by torch's own timeout before."""
         return float(self.job.quiet_s or _QUIET_S)
 
     def must_agree(self, what: str, content: Any) -> None:
