@@ -24,7 +24,7 @@ from sim.costs.doubts import (
     open_ranges,
     without_own_costs,
 )
-from sim.costs.service_time import service_ns, tilt_ratio
+from sim.costs.service_time import tilt_ratio
 from sim.errors import InputError
 from sim.metrics.intervals import union
 from sim.nouns.assignment import Assignment
@@ -110,15 +110,6 @@ class MeasuredStep(Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InStepTimes(Checked):
-    """How long each bucket's collective took in the step, in launch order, in ns; ``after_backward_ns`` of
-    them lie after the end of backward; None: it is not known."""
-
-    durations_ns: tuple[Positive, ...]
-    after_backward_ns: Count | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """A machine that makes the measured step true by one factor at ``value``, and how likely it is.
 
@@ -165,8 +156,6 @@ def anchor(
     measured: MeasuredStep,
     *,
     factor: Factor | None = None,
-    seen: InStepTimes | None = None,
-    second: MeasuredStep | None = None,
 ) -> Anchored:
     """The hardware with one factor changed so that one measured step is predicted as it was measured.
 
@@ -174,8 +163,8 @@ def anchor(
 
     - ``mutual``: both slow-downs, taken as equal. The default where neither is known: the two share memory,
       multiprocessors and power, and one number does not say who yields.
-    - ``compute_slowdown``: the default where ``comm_slowdown`` is known, from ``hardware`` or from ``seen``.
-    - ``comm_slowdown``: the default where ``compute_slowdown`` is known, or the workload's times contain
+    - ``compute_slowdown``: the default where ``hardware`` has a ``comm_slowdown``.
+    - ``comm_slowdown``: the default where it has a ``compute_slowdown``, or the workload's times contain
       interference already, as those of a trace do; the two above are refused there.
     - ``curve``: the link itself is faster or slower in the step than beside it. The default where a slow-down
       would have to be more than 2: then most likely another link trains.
@@ -190,23 +179,14 @@ def anchor(
         hardware: the link beside the step, and what copies cost.
         measured: the step to make true.
         factor: which factor to fix.
-        seen: durations of the step's collectives, from a profile; they first turn the curve measured beside
-            the step into that in it (``as_in_step``).
-        second: another step of the same job, with another number of buckets. It fixes what each collective
-            costs on the compute lane (``launch_cost_ns``), which no curve of collectives in a loop holds.
 
     Raises:
         InputError: the step is shorter than any interference allows, longer than it can explain, or the same
-            whatever the factor is; no cost of a collective makes the second step true as well; or the
-            workload's times contain what the factor would fix.
+            whatever the factor is; or the workload's times contain what the factor would fix.
     """
     if hardware.world_size == 1:
         raise InputError("hardware: world_size=1 is not legal here; one rank has no communication to anchor")
-    hardware, reasons = without_own_costs(hardware), []  # the factor holds them
-    if seen is not None:
-        timeline = simulate(workload, hardware, measured.assignment, "analytic")
-        hardware, told = as_in_step(hardware, [bucket.num_bytes for bucket in timeline.buckets], seen)
-        reasons.append(told)
+    hardware = without_own_costs(hardware)  # the factor holds them
     slowed = "interference" in workload.ready_includes
     chosen, why = _default(hardware, slowed=slowed) if factor is None else (factor, "as asked for")
     if slowed and chosen in ("mutual", "compute_slowdown"):
@@ -214,23 +194,18 @@ def anchor(
             f"workload: ready_includes has interference, so that {chosen} cannot be fixed; give a workload "
             f"of a single GPU's step, or fix the factor comm_slowdown or curve"
         )
-    search = _Search(workload, measured, profiled=seen is not None)
-    if second is not None:
-        cost_ns = _launch_cost_ns(search, _Search(workload, second), hardware, chosen)
-        hardware = apply_factor(hardware, "launch_cost_ns", cost_ns)
-        reasons.append(f"a second step fixes what each collective costs: {cost_ns / 1e3:.0f} us")
+    search = _Search(workload, measured)
     found, value = search.likeliest(hardware, chosen, asked=factor is not None)
     why = why if found == chosen else "no slow-down that two share fairly explains the step"
-    reasons.append(f"one number fixes one factor: {found}; {why}")
+    reasons = [f"one number fixes one factor: {found}; {why}"]
     if found != "curve" and value > _FAIR:
         reasons.append(
             f"{found} {format_number(value)} is more than sharing one GPU fairly explains; part of it may be "
             f"something else (a link that is slower in the step, a slower rank, data loading)"
         )
     nothing_known = not slowed and hardware.compute_slowdown == hardware.comm_slowdown == 1
-    also: list[Factor] = [*(_SLOWDOWNS if nothing_known else ()), *(() if seen else ("curve",))]
-    if second is None and not hardware.launch_cost_ns:
-        also.append("launch_cost_ns")
+    also: list[Factor] = [*(_SLOWDOWNS if nothing_known else ()), "curve"]
+    also += [] if hardware.launch_cost_ns else ["launch_cost_ns"]
     others = {one: search.try_to(hardware, one) for one in also if one != found}
     readings = _weighed(hardware, {found: value} | {one: at for one, at in others.items() if at})
     anchored, predicted_ns = readings[0].hardware, search.figure(readings[0].hardware)
@@ -263,55 +238,6 @@ def _default(hardware: Hardware, *, slowed: bool) -> tuple[Factor, str]:
     if hardware.compute_slowdown > 1:
         return "comm_slowdown", f"compute_slowdown is known, {format_number(hardware.compute_slowdown)}"
     return "mutual", "computation and communication share one GPU, and who yields is not known: slowed alike"
-
-
-def as_in_step(hardware: Hardware, sizes: Sequence[int], seen: InStepTimes) -> tuple[Hardware, str]:
-    """The link as it is in the step, from the collectives of one profiled step, and that in words.
-
-    A collective's duration in the step differs from the curve for two reasons, which the end of backward
-    tells apart. After it nothing is computed while collectives run: what they took in all over what the curve
-    says for their bytes is the ratio of the link itself (another channel count, warm buffers, another day).
-    Before it collectives run beside computation: ``comm_slowdown`` is the median factor by which they took
-    longer than this ratio times the curve; a median, since the first one waits for the last rank to arrive. A
-    collective across the end counts for neither. If none lies wholly after backward, the two reasons cannot
-    be told apart: the ratio is the median of all. ``spread.in_step`` has it, with the least and the largest
-    of a single one.
-
-    Args:
-        hardware: its all-reduces measured apart from the step.
-        sizes: bytes that travelled, by bucket in launch order.
-        seen: how long they took.
-
-    Raises:
-        InputError: not one duration a bucket, or a curve without durations to compare with.
-    """
-    durations, known = seen.durations_ns, [service_ns(hardware.all_reduce, size) for size in sizes]
-    if len(sizes) != len(durations):
-        give = "give one a bucket, in launch order"
-        raise InputError(f"durations_ns: {len(durations)} durations for {len(sizes)} buckets; {give}")
-    if not all(known):
-        raise InputError("all_reduce: a curve of durations of 0 ns is not legal here; give a measured one")
-    ratios = [duration / time for duration, time in zip(durations, known, strict=True)]
-    left_ns, alone, during = seen.after_backward_ns or 0, list[int](), list[int]()
-    for place in reversed(range(len(sizes))):  # they run one by one
-        after_ns = min(left_ns, durations[place])
-        left_ns -= after_ns
-        sliver = durations[place] / 100  # less than a step can tell: the rounding of times does not decide
-        if after_ns >= durations[place] - sliver:
-            alone.append(place)
-        elif after_ns <= sliver:
-            during.append(place)
-    ratio, comm_slowdown = median(ratios), 1.0
-    if alone:
-        ratio = sum(durations[k] for k in alone) / sum(known[k] for k in alone)
-        comm_slowdown = max(1.0, median(ratios[k] for k in during) / ratio) if during else 1.0
-    low, high, turned = min(ratios), max(ratios), scaled(hardware, ratio)
-    spread = {"ratio": ratio, "low": low, "high": high, "least_bytes": min(sizes), "most_bytes": max(sizes)}
-    return replace(turned, comm_slowdown=comm_slowdown, spread={**turned.spread, "in_step": spread}), (
-        f"all-reduces after backward take {format_number(ratio)} times as long as alone, those during "
-        f"backward {format_number(comm_slowdown)} times that ({len(alone)} of {len(sizes)} are known to lie "
-        f"after it; all: {format_number(low)} to {format_number(high)})"
-    )
 
 
 def _weighed(hardware: Hardware, values: dict[Factor, float]) -> tuple[Reading, ...]:
@@ -390,16 +316,11 @@ class _Beyond(InputError):
 
 
 class _Search:
-    """The value of a factor at which the model predicts a step, or its ``sync_end`` alone, as measured.
+    """The value of a factor at which the model predicts a step, or its ``sync_end`` alone, as measured."""
 
-    By halving: in flat parts of its range a step does not depend on a factor at all.
-    """
-
-    def __init__(
-        self, workload: Workload, measured: MeasuredStep, *, profiled: bool = False, of_sync_end: bool = False
-    ) -> None:
+    def __init__(self, workload: Workload, measured: MeasuredStep, *, of_sync_end: bool = False) -> None:
         self.workload, self.assignment, self.target_ns = workload, measured.assignment, measured.step_ns
-        self.profiled, self.of_sync_end = profiled, of_sync_end
+        self.of_sync_end = of_sync_end
         self.what = f"a step of {format_ms(self.target_ns)}"
         usual_ns = round(USUAL_NOISE * self.target_ns)
         self.noise_ns = usual_ns if measured.noise_ns is None else measured.noise_ns
@@ -409,28 +330,20 @@ class _Search:
         timeline = simulate(self.workload, hardware, self.assignment, "analytic")
         return timeline.sync_end_ns if self.of_sync_end else timeline.step_ns
 
-    def nearest(self, hardware: Hardware, factor: Factor, target_ns: int) -> float:
-        """The value at which the figure reaches ``target_ns``, or the bound that comes nearest."""
-
-        def is_short(value: float) -> bool:
-            return self.figure(apply_factor(hardware, factor, value)) < target_ns
-
-        return round(_halved(is_short, *BOUNDS[factor], 1e-6), 6)
-
     def likeliest(self, hardware: Hardware, chosen: Factor, *, asked: bool) -> tuple[Factor, float]:
         """The factor to fix and its value; the link's where a slow-down that nobody asked for is not enough.
 
         Raises:
             InputError: what was asked for cannot make the step true; the message has the link that could.
         """
-        is_free, value, beyond = not asked and not self.profiled, 0.0, None
+        value, beyond = 0.0, None
         try:
             value = self.solve(hardware, chosen)
         except _Beyond as error:
             beyond = error
-        if chosen != "curve" and (beyond or (is_free and value > _FAIR)):
+        if chosen != "curve" and (beyond or (not asked and value > _FAIR)):
             link = self.try_to(hardware, "curve")
-            if link is not None and is_free:
+            if link is not None and not asked:
                 return "curve", link
             if link is not None:
                 given = f"a link that is {format_number(link)} times as slow as given explains it"
@@ -452,15 +365,10 @@ class _Search:
                 f"{'a single GPU step' if slowed else 'a row in which communication is hidden in part'}"
             )
         if low_ns - target_ns > self.noise_ns:
-            advice = (
-                "links are often faster in the step than beside it: give the durations of its all-reduces"
-            )
-            if self.profiled:
-                advice = "durations seen on one rank may contain its wait for the last one: leave them out"
             raise InputError(
                 f"measured: {self.what} is shorter by {format_ms(low_ns - target_ns)} than the parts allow "
-                f"without any interference, {format_ms(low_ns)}; {advice}, fix the factor curve, or say what "
-                f"noise the figure has"
+                f"without any interference, {format_ms(low_ns)}; links are often faster in the step than "
+                f"beside it: fix the factor curve, or say what noise the figure has"
             )
         if low_ns >= target_ns:
             if factor != "curve":
@@ -472,7 +380,11 @@ class _Search:
             ends = f"{format_ms(low_ns)} at {format_number(least, 6)}, {format_ms(high_ns)} at "
             ends += format_number(most, 6)
             raise _Beyond(f"measured: {self.what} is beyond what {factor} explains: {ends}")
-        return self.nearest(hardware, factor, target_ns)
+        while most - least > 1e-6:  # by halving: in flat parts a step does not depend on a factor at all
+            middle = (least + most) / 2
+            is_short = self.figure(apply_factor(hardware, factor, middle)) < target_ns
+            least, most = (middle, most) if is_short else (least, middle)
+        return round(most, 6)
 
     def try_to(self, hardware: Hardware, factor: Factor) -> float | None:
         """As ``solve``; None where this factor cannot make the figure true."""
@@ -480,44 +392,6 @@ class _Search:
             return self.solve(hardware, factor)
         except InputError:
             return None
-
-
-def _launch_cost_ns(first: _Search, second: _Search, hardware: Hardware, factor: Factor) -> float:
-    """The cost of a collective at which the second step is true too, the factor fixed by the first.
-
-    From 0, which is the answer if it makes the second step true within its noise, to the cost at which the
-    first step is explained without any factor.
-    """
-    if hardware.launch_cost_ns:
-        raise InputError(f"second: launch_cost_ns is known already, {hardware.launch_cost_ns}; leave it out")
-
-    def costly(cost_ns: float) -> Hardware:
-        return apply_factor(hardware, "launch_cost_ns", cost_ns)
-
-    def missing_ns(cost_ns: float) -> int:
-        value = first.nearest(costly(cost_ns), factor, first.target_ns)
-        return second.target_ns - second.figure(apply_factor(costly(cost_ns), factor, value))
-
-    precision_ns = 50.0  # far below what a step can tell
-    most = min(float(first.target_ns), BOUNDS["launch_cost_ns"][1])
-    most = _halved(lambda cost: first.figure(costly(cost)) <= first.target_ns, 0.0, most, precision_ns)
-    at_least, at_most = missing_ns(0.0), missing_ns(most)
-    if abs(at_least) <= second.noise_ns:
-        return 0.0
-    if (at_least > 0) == (at_most > 0):
-        raise InputError(
-            f"second: {second.what} cannot be true beside the first; with 0 to {most:.0f} ns a collective it "
-            f"is {format_ms(second.target_ns - at_least)} to {format_ms(second.target_ns - at_most)}"
-        )
-    return _halved(lambda cost: (missing_ns(cost) > 0) == (at_least > 0), 0.0, most, precision_ns)
-
-
-def _halved(is_short: Callable[[float], bool], low: float, high: float, precision: float) -> float:
-    """The least value from ``low`` to ``high`` that is not short, by halving."""
-    while high - low > precision:
-        middle = (low + high) / 2
-        low, high = (middle, high) if is_short(middle) else (low, middle)
-    return high
 
 
 # ---- The times of a recorded step fit all factors.

@@ -8,16 +8,18 @@ the step, one step of the job. Nothing else is read of the rows that are predict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from statistics import median
 from typing import Any
 
 import sim
+from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.nouns.gpus import find_gpu
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.recorder.estimate import estimate
 from sim.recorder.models import gpt
-from sim.truth.fit import Anchored, Factor, InStepTimes, MeasuredStep
+from sim.truth.fit import Anchored, Factor, MeasuredStep, scaled
 from sim.units import NS_PER_MS
 from tests.published.figures import curve, figures
 
@@ -43,7 +45,8 @@ class Row:
 class Cluster:
     """A workload and a machine by their parts, the row that anchors them, and the rows to predict.
 
-    ``second`` is a row that may be given as well, where the first is not enough.
+    ``seen`` are the durations of the given row's all-reduces, by a profile, and how much of them lay after
+    backward, in ms. ``second`` is a row that may be given as well, where the first is not enough.
     """
 
     name: str
@@ -51,25 +54,53 @@ class Cluster:
     beside: Hardware
     given: Row
     rows: tuple[Row, ...]
-    seen: InStepTimes | None = None
+    seen: tuple[list[float], float] | None = None
     second: Row | None = None
 
     def anchor(
         self, row: Row | None = None, factor: Factor | None = None, second: Row | None = None
     ) -> Anchored:
         """Anchored on ``row``, by default the given one, whose profile goes with it."""
-        row = row or self.given
-        hardware, seen = self.beside, self.seen
-        if seen is not None and row != self.given:  # the profile stays that of the given row
-            hardware, seen = replace(self.anchor().hardware, compute_slowdown=1.0), None
-        return sim.anchor(
-            self.workload,
-            hardware,
-            self._measured(row),
-            factor=factor,
-            seen=seen,
-            second=None if second is None else self._measured(second),
-        )
+        row, hardware = row or self.given, self.in_step()
+        if second is not None:
+            cost_ns = self._launch_cost_ns(hardware, row, second)
+            hardware = replace(hardware, launch_cost_ns=round(cost_ns), launch_blocks_compute=True)
+        return sim.anchor(self.workload, hardware, self._measured(row), factor=factor)
+
+    def in_step(self) -> Hardware:
+        """The link as it is in the step, by the profile of the given row, if there is one.
+
+        What lay after backward took so many times as long as the curve says: that is the link's own. What
+        lay beside backward took longer still, by what computing does to it. One across the end is left out.
+        """
+        if self.seen is None:
+            return self.beside
+        durations_ms, left_ms = self.seen
+        made = sim.simulate(self.workload, self.beside, self._measured(self.given).assignment, "analytic")
+        known = [service_ns(self.beside.all_reduce, one.num_bytes) / NS_PER_MS for one in made.buckets]
+        after, beside = [], []
+        for took, alone in zip(reversed(durations_ms), reversed(known), strict=True):
+            within = min(left_ms, took)
+            left_ms -= within
+            if within >= 0.99 * took or within <= 0.01 * took:
+                (after if within >= 0.99 * took else beside).append((took, alone))
+        ratio = sum(took for took, _ in after) / sum(alone for _, alone in after)
+        slower = median(took / alone for took, alone in beside) / ratio
+        return replace(scaled(self.beside, ratio), comm_slowdown=slower)
+
+    def _launch_cost_ns(self, hardware: Hardware, first: Row, second: Row) -> float:
+        """What each collective costs the compute lane, so that ``second`` is true where ``first`` is."""
+        low, high = 0.0, 1e6
+        while high - low > 50:
+            middle = (low + high) / 2
+            costly = replace(hardware, launch_cost_ns=round(middle), launch_blocks_compute=True)
+            try:
+                found = sim.anchor(self.workload, costly, self._measured(first)).hardware
+                is_short = self.step_ms(found, second) < second.measured_ms
+            except InputError:  # then the first step is longer than it was
+                is_short = False
+            low, high = (middle, high) if is_short else (low, middle)
+        return high
 
     def _measured(self, row: Row) -> MeasuredStep:
         assignment = sim.assign(self.workload, **row.options)
@@ -122,10 +153,7 @@ def a40() -> Cluster:
         beside=link("a40 link", 4, "a40"),
         given=rows.pop("25"),
         rows=tuple(rows.values()),
-        seen=InStepTimes(
-            durations_ns=tuple(round(ms * NS_PER_MS) for ms in seen["all_reduce_ms"]["25"]),
-            after_backward_ns=round(seen["after_backward_ms"] * NS_PER_MS),
-        ),
+        seen=(seen["all_reduce_ms"]["25"], seen["after_backward_ms"]),
     )
 
 

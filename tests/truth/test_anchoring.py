@@ -9,17 +9,14 @@ from hypothesis import strategies as st
 
 import sim
 from sim.costs.doubts import doubts_about_step
-from sim.costs.service_time import service_ns
 from sim.errors import InputError
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.truth.fit import (
     MOST_SLOWDOWN,
     Factor,
-    InStepTimes,
     MeasuredStep,
     apply_factor,
-    as_in_step,
 )
 from tests.effort import tries
 from tests.handmade import handmade, wired
@@ -83,50 +80,6 @@ def test_a_hidden_factor_is_found_from_one_step(
     for other in CAPS:
         expected = step_ns(workload, truth, other)
         assert step_ns(workload, found.hardware, other) == pytest.approx(expected, rel=1e-4)
-
-
-@settings(
-    max_examples=tries(10, 4), suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
-)
-@given(workloads(), links(), slowdowns, st.integers(20_000, 500_000))
-def test_two_steps_fix_a_slowdown_and_the_cost_of_a_collective(
-    workload: Workload, link: Hardware, hidden: float, cost_ns: int
-) -> None:
-    """Of one bucket a gradient, and of one in all, which depends on the cost alone."""
-    truth = replace(link, compute_slowdown=hidden, launch_cost_ns=cost_ns, launch_blocks_compute=True)
-    first, second = measure(workload, truth, 0.0), measure(workload, truth, 1000.0, noise_ns=0)
-    nearby = [step_ns(workload, replace(truth, compute_slowdown=hidden + d), 0.0) for d in (-0.01, 0, 0.01)]
-    assume(nearby[1] - nearby[0] > 10_000 and nearby[2] - nearby[1] > 10_000)
-    found = sim.anchor(workload, link, first, factor="compute_slowdown", second=second)
-    assert found.hardware.launch_cost_ns == pytest.approx(cost_ns, abs=200)
-    assert found.value == pytest.approx(hidden, abs=1e-3)
-    for cap in CAPS:
-        expected = step_ns(workload, truth, cap)
-        assert step_ns(workload, found.hardware, cap) == pytest.approx(expected, rel=1e-4)
-
-
-def test_a_cost_makes_up_for_what_the_factor_cannot_explain() -> None:
-    """The first step is longer than any slow-down makes it, but for what a collective costs."""
-    link = replace(LINK, all_reduce=(CurvePoint(num_bytes=0, duration_ns=1000),))
-    truth = replace(link, compute_slowdown=2.0, launch_cost_ns=MS // 2, launch_blocks_compute=True)
-    first, second = measure(PAIR, truth, 1), measure(PAIR, truth, 1000)
-    most = step_ns(PAIR, replace(link, compute_slowdown=MOST_SLOWDOWN), 1)
-    assert most < first.step_ns
-    found = sim.anchor(PAIR, link, first, factor="compute_slowdown", second=second)
-    assert found.hardware.launch_cost_ns == pytest.approx(MS // 2, rel=0.01)
-
-
-def test_a_second_step_that_cannot_be_true_is_refused() -> None:
-    first = measure(PAIR, replace(LINK, compute_slowdown=1.25), 1)
-    for step in (80 * MS, 120 * MS):
-        second = MeasuredStep(assignment=sim.assign(PAIR, bucket_cap_mb=1000), step_ns=step)
-        with pytest.raises(
-            InputError, match=r"second: a step of .* cannot be true beside the first; with 0 to"
-        ):
-            sim.anchor(PAIR, LINK, first, factor="compute_slowdown", second=second)
-    known = replace(LINK, launch_cost_ns=5)
-    with pytest.raises(InputError, match="second: launch_cost_ns is known already, 5"):
-        sim.anchor(PAIR, known, first, factor="compute_slowdown", second=first)
 
 
 def says_something(workload: Workload, link: Hardware, factor: Factor, cap: float) -> bool:
@@ -307,68 +260,6 @@ def test_a_step_that_no_slowdown_explains_is_the_links() -> None:
     assert not any("not within" in reason for reason in sim.anchor(PAIR, stated, measured).reasons)
 
 
-# The curve in the step
-
-
-@settings(max_examples=tries(150))
-@given(
-    links(),
-    st.lists(st.integers(1, 64), min_size=2, max_size=10),
-    st.integers(1, 4),
-    st.floats(0.5, 2.0),
-    st.floats(1.0, 2.0),
-)
-def test_ratio_and_slowdown_are_told_apart_by_the_end_of_backward(
-    link: Hardware, mibs: list[int], alone: int, ratio: float, slowdown: float
-) -> None:
-    """Made with both, seen with both: those after backward are as long as the link alone makes them."""
-    alone = min(alone, len(mibs) - 1)
-    sizes = [mib * MIB for mib in mibs]
-    times = [service_ns(link.all_reduce, size) * ratio for size in sizes]
-    after = round(sum(map(round, times[-alone:])))
-    seen = InStepTimes(
-        durations_ns=(*(round(t * slowdown) for t in times[:-alone]), *map(round, times[-alone:])),
-        after_backward_ns=after,
-    )
-    hardware, told = as_in_step(link, sizes, seen)
-    assert f"({alone} of {len(mibs)} are known to lie after it" in told
-    known = hardware.spread["in_step"]
-    assert known["ratio"] == pytest.approx(ratio, rel=1e-4)
-    assert hardware.comm_slowdown == pytest.approx(slowdown, rel=1e-4)
-    assert known["low"] <= known["ratio"] * 1.0001
-    assert known["high"] >= known["ratio"] * 0.9999
-    for size, time in zip(sizes, times, strict=True):
-        assert service_ns(hardware.all_reduce, size) == pytest.approx(time, rel=1e-3)
-    assert known["least_bytes"] == min(sizes)
-
-
-def test_one_across_the_end_of_backward_is_left_out() -> None:
-    """4 MiB take 4 ms beside the step: 6 before, 5 across, 2 after."""
-    seen = InStepTimes(durations_ns=(6 * MS, 5 * MS, 2 * MS), after_backward_ns=4 * MS)
-    hardware, told = as_in_step(LINK, [4 * MIB] * 3, seen)
-    known = hardware.spread["in_step"]
-    assert (known["ratio"], hardware.comm_slowdown, known["low"], known["high"]) == (0.5, 3.0, 0.5, 1.5)
-    assert "(1 of 3 are" in told
-
-
-@settings(max_examples=tries(100))
-@given(
-    st.lists(st.integers(1 * MS, 60 * MS), min_size=2, max_size=10),
-    st.integers(1, 9),
-    st.integers(-500, 500),
-)
-def test_a_number_typed_from_a_dashboard_does_not_decide(
-    durations: list[int], alone: int, off_ns: int
-) -> None:
-    """Half a microsecond more or less after backward: as many collectives are alone, at the same ratio."""
-    sizes, after = [4 * MIB] * len(durations), sum(durations[-min(alone, len(durations) - 1) :])
-    exact, typed = (
-        as_in_step(LINK, sizes, InStepTimes(durations_ns=tuple(durations), after_backward_ns=number))
-        for number in (after, after + off_ns)
-    )
-    assert exact == typed
-
-
 def test_what_contains_interference_says_nothing_more_of_it() -> None:
     """A trace's times: no factor of computation, and comm_slowdown by default."""
     slowed = replace(PAIR, ready_includes=("copy_in", "launch", "interference"))
@@ -392,51 +283,8 @@ def test_what_contains_interference_says_nothing_more_of_it() -> None:
         sim.anchor(slowed, LINK, whole)
 
 
-def test_a_profile_turns_the_curve_and_leaves_compute_open() -> None:
-    """All-reduces in the step: 1.5 times as long beside backward as after it, where they are half as long."""
-    truth = replace(LINK, compute_slowdown=1.25, comm_slowdown=1.5)
-    truth = replace(
-        truth, all_reduce=tuple(replace(p, duration_ns=p.duration_ns // 2) for p in LINK.all_reduce)
-    )
-    made = sim.assign(PAIR, bucket_cap_mb=1)
-    timeline = sim.simulate(PAIR, truth, made)
-    seen = InStepTimes(
-        durations_ns=tuple(bucket.end_ns - bucket.start_ns for bucket in timeline.buckets),
-        after_backward_ns=1 * MS,
-    )
-    found = sim.anchor(PAIR, LINK, measure(PAIR, truth, 1), seen=seen)
-    assert found.factor == "compute_slowdown"
-    assert found.hardware.spread["in_step"]["ratio"] == 0.5
-    assert found.hardware.comm_slowdown == pytest.approx(1.5, rel=1e-6)  # a rate is rounded
-    assert found.value == pytest.approx(1.25, rel=1e-3)
-    for cap in CAPS:
-        assert step_ns(PAIR, found.hardware, cap) == pytest.approx(step_ns(PAIR, truth, cap), rel=1e-5)
-
-
 def test_a_row_without_overlap_says_nothing_of_slowdowns() -> None:
     one = MeasuredStep(assignment=sim.assign(PAIR, bucket_cap_mb=1000), step_ns=95 * MS)
     with pytest.raises(InputError, match=r"says nothing of mutual; it is 92.00 ms whatever that is"):
         sim.anchor(PAIR, LINK, one)
     assert sim.anchor(PAIR, LINK, one, factor="curve").value == pytest.approx(15 / 12)
-
-
-@pytest.mark.parametrize(
-    ("link", "durations", "words"),
-    [
-        (LINK, (MS, MS), "2 durations for 3 buckets; give one a bucket, in launch order"),
-        (LINK, (), "0 durations for 3 buckets"),
-        (wired({0: 0}), (MS,) * 3, "a curve of durations of 0 ns is not legal here"),
-    ],
-)
-def test_in_step_durations_that_are_refused(link: Hardware, durations: tuple[int, ...], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        as_in_step(link, [MIB] * 3, InStepTimes(durations_ns=durations))
-    with pytest.raises(InputError, match="durations_ns: 0 is not legal"):
-        InStepTimes(durations_ns=(0,))
-
-
-def test_a_profile_that_makes_the_step_too_long_is_refused_with_a_word_about_it() -> None:
-    made = sim.assign(PAIR, bucket_cap_mb=1)
-    seen = InStepTimes(durations_ns=(30 * MS, 6 * MS), after_backward_ns=6 * MS)
-    with pytest.raises(InputError, match="durations seen on one rank may contain its wait for the last one"):
-        sim.anchor(PAIR, LINK, MeasuredStep(assignment=made, step_ns=84 * MS), seen=seen)
