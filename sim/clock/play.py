@@ -291,19 +291,10 @@ def play_ranks(
     *,
     keeps: bool = False,
 ) -> Ranks:
-    """One micro-batch of ranks that begin it at ``begins``, ns; all other arguments by rank too.
+    """One micro-batch of ranks that begin it at ``begins``, ns; by rank all that ``Ranks`` says of them.
 
-    Args:
-        sheet: what they run.
-        variants: which variant each runs.
-        paces: factor on the model's own work.
-        stalled: the item behind which the lane stands still for ``stall_ns``; -1: none.
-        stall_ns: see there.
-        begins: see above.
-        keeps: keep when the lane was through with each item.
-
-    Returns:
-        The ranks, each at its end: ``states[:, END]`` and ``log``, ns on the clock of ``begins``.
+    ``keeps``: keep when the lane was through with each item. The ranks are returned, each at its end
+    (``states[:, END]``), with times on the clock of ``begins``.
 
     Raises:
         InputError: a step that is too long.

@@ -53,10 +53,8 @@ _FREE = {field.name: field.default for field in fields(Hardware) if field.name i
 
 
 def with_own_costs(hardware: Hardware, gpus: Sequence[GpuSheet] = ()) -> Hardware:
-    """``hardware`` with what DDP costs on one of ``gpus``, each cost with its range in ``spread.ranges``.
-
-    What ``hardware`` has already stays. Without ``gpus`` it may be any of the table. One rank needs no DDP.
-    """
+    """``hardware`` with what DDP costs on one of ``gpus`` (none: any of the table), each with its range in
+    ``spread.ranges``; what it has already stays. One rank needs no DDP."""
     if hardware.world_size == 1:
         return hardware
     rates = [gpu.bytes_per_s / 2 for gpu in gpus or GPUS.values()]
@@ -82,9 +80,9 @@ def with_measured(hardware: Hardware, **known: Any) -> Hardware:
 def without_own_costs(hardware: Hardware) -> Hardware:
     """``hardware`` without the costs that are of other machines: one step that was measured holds them."""
     free = {name: _FREE[name] for name in OWN_COSTS if name in hardware.spread.get("ranges", {})}
-    return with_measured(
-        hardware, **free, **({"launch_blocks_compute": False} if "launch_cost_ns" in free else {})
-    )
+    if "launch_cost_ns" in free:
+        free["launch_blocks_compute"] = False
+    return with_measured(hardware, **free)
 
 
 def told_unmeasured(hardware: Hardware) -> tuple[str, ...]:
@@ -172,8 +170,8 @@ def not_measured(hardware: Hardware, sizes: Sequence[int]) -> tuple[str, ...]:
     sent, spread = [size for size in sizes if size > 0], hardware.spread
     if hardware.world_size == 1 or not sent:
         return ()
-    found = guesses(hardware.all_reduce, min(sent), max(sent))
-    return words_of(open_ranges(spread.get("ranges", {})), spread.get("readings", ()), found)
+    ranges, readings = open_ranges(spread.get("ranges", {})), spread.get("readings", ())
+    return words_of(ranges, readings, guesses(hardware.all_reduce, min(sent), max(sent)))
 
 
 def words_of(

@@ -124,15 +124,10 @@ def scale(
         curve, (hops, volume) = hardware.curve(name), ring_factors(name, measured, ranks)
         if curve is not None and (latency * hops, bandwidth / volume) != (1, 1):
             least = min(point.duration_ns for point in curve)
-            changes[name] = tuple(
-                replace(
-                    point,
-                    duration_ns=round(
-                        least * (latency * hops) + (point.duration_ns - least) / (bandwidth / volume)
-                    ),
-                )
-                for point in curve
-            )
+            base, rate = least * (latency * hops), bandwidth / volume
+            times = [round(base + (point.duration_ns - least) / rate) for point in curve]
+            scaled = zip(curve, times, strict=True)
+            changes[name] = tuple(replace(point, duration_ns=time) for point, time in scaled)
     return workload, replace(hardware, **changes) if changes else hardware
 
 
