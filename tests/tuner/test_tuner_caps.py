@@ -24,7 +24,6 @@ from sim.tuner.problem import Problem
 from sim.tuner.sweep import SweepRow
 from sim.units import MIB, cap_bytes
 from tests.effort import tries
-from tests.handmade import handmade
 from tests.strategies import DTYPES, REAL, TINY, hardwares, workloads
 from tests.tuner.cases import MS, link, simulated, transformer
 
@@ -79,29 +78,6 @@ def test_a_shown_cap_lies_in_its_interval(one: int, other: int) -> None:
     shown = round_cap_mb(low, high)
     assert low <= cap_bytes(shown) <= high
     assert shown > 0 or high == 0
-
-
-@pytest.mark.parametrize(
-    ("sizes", "rows"),
-    [  # 4 4 | sparse 9 | 4 4 in two dtypes, interleaved: a limit each, leftovers newest first
-        (
-            (4, 4, 9, 4, 4),
-            [
-                (0, 4, [(0,), (1,), (2,), (3,), (4,)]),
-                (5, 8, [(2,), (0, 3), (1, 4)]),
-                (9, NO_LIMIT, [(2,), (1, 4), (0, 3)]),
-            ],
-        ),
-        # An empty gradient is a bucket for itself under no cap only.
-        ((0, 4), [(0, 0, [(0,), (1,)]), (1, NO_LIMIT, [(0, 1)])]),
-    ],
-)
-def test_layouts_by_hand(sizes: Sequence[int], rows: list[tuple[int, int, list[tuple[int, ...]]]]) -> None:
-    dtypes = ("float32", "bfloat16", "float32", "float32", "bfloat16") if len(sizes) == 5 else "float32"
-    work = handmade(range(len(sizes)), sizes, dtypes=dtypes, sparse=(2,), backward_ns=len(sizes))
-    found = curve_of(work)
-    lows, highs = found.low_bytes.tolist(), found.high_bytes.tolist()
-    assert list(zip(lows, highs, [laid_out(work, low) for low in lows], strict=True)) == rows
 
 
 @given(workloads(REAL, max_gradients=14, dtypes=DTYPES[:1], devices=(None,), sparse=False))

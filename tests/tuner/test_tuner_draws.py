@@ -208,13 +208,6 @@ def test_a_repeated_calibration_is_off_by_its_standard_error(quantile: str, wide
     assert np.abs(np.corrcoef(factors.T) - np.eye(3)).max() < 0.1
 
 
-def test_points_without_scatter_are_named() -> None:
-    spread = {"0": scattered(MS, 0.05, 40)}
-    draws = draw(Problem(three(10, 20, 30), replace(WIRE, spread={"all_reduce": spread})), 400, seed=0)
-    assert draws.not_known == (NO_ITERATIONS, f"{NO_SCATTER} at 2 of 3 sizes")
-    assert {one.all_reduce[1:] for one in draws.drawn.hardwares} == {WIRE.all_reduce[1:]}
-
-
 # ---------------------------------------------------------------------------------------------------
 # Estimates, seeds, limits.
 
@@ -405,7 +398,6 @@ ESTIMATED = replace(WORKLOAD, provenance={"roofline": {"device": "a100-40gb-sxm"
         (WORKLOAD, {"backend": "gloo"}, False),  # nothing says where it trains
         (LAST, {"backend": "gloo"}, True),  # one of them is elsewhere
         (LATER, {"backend": "gloo"}, True),  # the first does not say
-        (RECORDED, {"backend": "nccl"}, False),
         (RECORDED, {"backend": "rccl", "device": "cuda"}, False),  # torch calls it nccl
         (RECORDED, {"backend": "mpi", "device": "cuda"}, True),
         (RECORDED, {"fabric": {}}, False),  # computed by NCCL's model

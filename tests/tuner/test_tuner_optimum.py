@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 import sim
 from sim.clock.program import Machine, Rates
-from sim.nouns.workload import ReadyIncludes, Workload
-from sim.systems.cut import NO_LIMIT
+from sim.nouns.workload import Workload
 from sim.tuner import optimum
-from sim.tuner import optimum as climbing
 from sim.tuner.optimum import Optimum, covers, exact_optimum, find_optimum
 from sim.tuner.problem import Buckets, Problem
 from tests.effort import tries
@@ -120,15 +118,6 @@ def test_without_a_proof_it_claims_none(monkeypatch: pytest.MonkeyPatch, case: C
         assert "not proved" in found.proof
 
 
-def test_as_few_buckets_as_do() -> None:
-    """Backward hides everything but the last bucket: there is nothing to gain by cutting the rest."""
-    found = found_from((resnet50(), link(4000, latency_us=1)))
-    assert found.is_proved
-    assert len(found.buckets) <= 3
-    nothing = found_from(tiny([0, 0], [0, 0], {0: 0}, 0))
-    assert (nothing.sync_end_ns, nothing.at_least_ns, len(nothing.buckets)) == (0, 0, 1)
-
-
 # ---------------------------------------------------------------------------------------------------
 # Realistic: what the certificate is worth.
 
@@ -203,7 +192,6 @@ def test_large_models_come_back(count: int, gbit: float, further: dict[str, Any]
     assert found.at_least_ns <= found.sync_end_ns <= found.at_least_ns * (1 + gap)
 
 
-WITHOUT_EFFECTS = replace(link(4, world_size=4), launch_cost_ns=3)
 ABOVE = st.sampled_from([0, 0, 1, 2, 1000, 10**9])
 
 
@@ -228,21 +216,6 @@ def test_it_is_the_optimum(case: Case, above: int) -> None:
 
 
 @settings(max_examples=tries(200))
-@given(anything(max_gradients=25))
-def test_without_copies_no_two_neighbours_can_be_merged_without_loss(case: Case) -> None:
-    """So that ``find_optimum`` need not try, for any dtypes and devices."""
-    workload, hardware = case
-    problem = Problem(*quick_launches((workload, replace(WITHOUT_EFFECTS, all_reduce=hardware.all_reduce))))
-    found = exact_optimum(problem, NO_LIMIT)
-    assert found is not None
-    assert covers(problem)
-    closes = problem.closes(found.buckets)
-    assert closes is not None
-    climbing.climb(problem.tables, closes, 1000, -1)
-    assert problem.buckets(closes) == found.buckets
-
-
-@settings(max_examples=tries(200))
 @given(anything(max_gradients=8), ABOVE)
 def test_several_runs_are_searched_together(case: Case, above: int) -> None:
     """Dtypes, devices and sparse gradients share the one channel."""
@@ -259,29 +232,6 @@ def test_several_runs_are_searched_together(case: Case, above: int) -> None:
     reached = simulated(*case, found.buckets)
     assert is_contiguous(workload, found.buckets)
     assert found.at_least_ns == best == reached
-
-
-@pytest.mark.parametrize(
-    ("changes", "includes", "inside"),
-    [
-        ({"comm_channels": 2}, (), False),
-        ({"channel_slowdown": 2.0}, (), True),
-        ({"comm_slowdown": 1.01}, (), False),
-        ({"compute_slowdown": 1.01}, (), False),
-        ({"compute_slowdown": 1.01}, ("interference",), True),
-        ({"comm_slowdown": 1.01}, ("interference",), False),
-        ({"launch_blocks_compute": True, "launch_cost_ns": 1}, (), False),
-        ({"launch_blocks_compute": True, "launch_cost_ns": 0}, (), True),
-        ({"launch_blocks_compute": True, "launch_cost_ns": 1}, ("launch",), True),
-        ({"launch_cost_ns": 50_000}, (), True),
-    ],
-)
-def test_it_covers_what_it_may(
-    changes: dict[str, Any], includes: tuple[ReadyIncludes, ...], inside: bool
-) -> None:
-    """One channel, and nothing that stretches or blocks."""
-    problem = Problem(replace(resnet50(), ready_includes=includes), replace(link(4), **changes))
-    assert covers(problem) == inside
 
 
 @pytest.mark.parametrize("name", Machine._fields)
