@@ -564,37 +564,30 @@ class _Times:
 
     def _rows(self, slowdowns: dict[str, tuple[float, float]]) -> Iterator[_Row]:
         """The factors that the step may fix, each as uncertain as its stated range, if it has one."""
-        ranges, apart = open_ranges(self.hardware.spread.get("ranges", {})), (-_MOST, _MOST)
-        known: list[tuple[str, float, float, float, tuple[float, float] | None]] = [
-            ("link", 1.0, 0.0, _LINK_SIGMA, apart),
-            ("tilt", 1.0, 0.0, _TILT_SIGMA, apart),
-        ]
-        for name in UNMEASURED_COSTS:
-            is_passes = name == "copy_in_bytes_per_s" and self.has_pass  # it holds the recorder's own passes
-            if name in ranges and (value := getattr(self.hardware, name)) and not is_passes:
-                known.append((name, value, 0.0, _AT_BOUND, None))
-        for name, (expected, sigma) in slowdowns.items():
-            if name == "compute_slowdown" and "interference" in self.workload.ready_includes:
-                continue  # the recorded times contain it, so any value fits them
-            known.append((name, getattr(self.hardware, name), expected, sigma, (0.0, _MOST)))
-        for name, value, expected, sigma, bounds in known:
-            start = log(value) if name in slowdowns else 0.0
-            told = ranges.get("all_reduce" if name == "link" else name)
-            if told is None:
-                yield _Row(name, start, expected, sigma, sigma, *(bounds or apart))
+        hardware, ranges = self.hardware, open_ranges(self.hardware.spread.get("ranges", {}))
+        # Copies hold the recorder's own passes; times with interference meet any slow-down of computing.
+        left_out = {"copy_in_bytes_per_s"} if self.has_pass else set()
+        left_out |= {"compute_slowdown"} if "interference" in self.workload.ready_includes else set()
+        costs = [name for name in UNMEASURED_COSTS if name in ranges and getattr(hardware, name)]
+        known = [("link", 1.0, 0.0, _LINK_SIGMA), ("tilt", 1.0, 0.0, _TILT_SIGMA)]
+        known += [(name, getattr(hardware, name), 0.0, _AT_BOUND) for name in costs]
+        known += [(name, getattr(hardware, name), *expected) for name, expected in slowdowns.items()]
+        for name, value, expected, sigma in known:
+            if name in left_out:
                 continue
-            low, high = sorted(log(max(told[end] / value, _LEAST_SHARE)) for end in ("low", "high"))
-            low, high = (
-                (min(0.0, -high), max(0.0, -low)) if name in RATES else (min(0.0, low), max(0.0, high))
-            )
-            below, above, (least, most) = (
-                max(sigma, -low / _ALONG),
-                max(sigma, high / _ALONG),
-                bounds or (low, high),
-            )
+            low, high, told = 0.0, 0.0, ranges.get("all_reduce" if name == "link" else name)
+            if told is not None:
+                ends = [log(max(told[end] / value, _LEAST_SHARE)) for end in ("low", "high")]
+                ends = [-ends[1], -ends[0]] if name in RATES else ends
+                low, high = min(0.0, ends[0]), max(0.0, ends[1])
+            least, most = (0.0, _MOST) if name in slowdowns else (-_MOST, _MOST)
             if name == "link":
                 least, most = min(least, low), max(most, high)
-            yield _Row(name, start, expected, below, above, least, most, (low, high))
+            elif name in costs:
+                least, most = low, high
+            start = log(value) if name in slowdowns else 0.0
+            below, above = max(sigma, -low / _ALONG), max(sigma, high / _ALONG)
+            yield _Row(name, start, expected, below, above, least, most, told and (low, high))
 
     def _of_buckets(self, buckets: Sequence[MeasuredBucket | BucketTimes]) -> list[int | None]:
         """When each begins, then when each ends. The recorder's pass lies between a bucket's being ready and

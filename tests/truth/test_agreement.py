@@ -232,21 +232,17 @@ def as_run(steps: int = 1, source: str | None = None) -> Measurement:
 
 
 def test_a_step_of_a_trace_neither_passes_nor_fails() -> None:
-    """Its step is predicted from itself: what is tested are ends of buckets and what is exposed."""
-    for report in (PREDICTED, predicted(3000)):
-        found = agree(record(as_run()), {"as run": report})
-        assert found.passed is None
+    """Its step is predicted from itself: what is tested are ends of buckets and what is exposed. Fewer than
+    three steps have no interval."""
+    for steps, report in ((1, PREDICTED), (2, predicted(3000)), (3, PREDICTED)):
+        found = agree(record(as_run(steps)), {"as run": report})
+        assert (found.passed, found.rows[0].has_interval) == (None, steps >= 3)
+        assert [(end.iterations, end.has_interval) for end in found.rows[0].bucket_ends] == [
+            (steps, steps >= 3)
+        ] * 2
         assert found.median_bucket_end_error == pytest.approx(0.1)
         assert found.median_exposed_error == pytest.approx(0.5)
         assert "tested are the ends of buckets and exposed communication" in found.rule
-
-
-def test_too_few_steps_have_no_interval() -> None:
-    for steps in (1, 2, 3, 4):
-        (row,) = agree(record(as_run(steps)), {"as run": PREDICTED}).rows
-        assert row.has_interval == (steps >= 3)
-        assert [end.iterations for end in row.bucket_ends] == [steps, steps]
-        assert all(end.has_interval == (steps >= 3) for end in row.bucket_ends)
 
 
 # The regret of the recommendation.

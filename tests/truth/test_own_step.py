@@ -90,33 +90,35 @@ def measured_on(
     )
 
 
-@pytest.mark.parametrize("word", ["host_share", "processor_share"])
-def test_what_communication_takes_of_a_host_is_expected_where_the_step_does_not_tell(word: str) -> None:
+@pytest.mark.parametrize(
+    ("told", "comm"),
+    [
+        ({"host_share": 0.25}, 1 / 0.75),
+        ({"processor_share": 0.25}, 1 / 0.75),
+        ({"host_share": 0.25, "comm_beside_compute": 1.1}, 1.1),
+    ],
+)
+def test_what_communication_takes_of_a_host_is_expected_where_the_step_does_not_tell(
+    told: dict[str, float], comm: float
+) -> None:
     """One bucket leaves nothing beside communication; a GPU's compute is not the host's. What takes a core
-    from the other waits for it too, so that both slow-downs are expected alike.
+    from the other waits for it too, so that both slow-downs are expected alike, unless that was measured.
     """
-    machine = replace(WIRE, compute_slowdown=1 / 0.75, comm_slowdown=1 / 0.75)
-    told = replace(WIRE, spread={word: {str(4 * MIB): 0.25}})
-    single = sim.assign(WORKLOAD, "single")
+    machine, single = (
+        replace(WIRE, compute_slowdown=1 / 0.75, comm_slowdown=comm),
+        sim.assign(WORKLOAD, "single"),
+    )
+    known = replace(WIRE, spread={name: {str(4 * MIB): value} for name, value in told.items()})
     on_host, on_gpu = (
-        sim.own_step(WORKLOAD, told, measured_on(machine, assignment=single, place=place))
+        sim.own_step(WORKLOAD, known, measured_on(machine, assignment=single, place=place))
         for place in ("cpu", "cuda:0")
     )
-    assert on_host.factors[-1].value == pytest.approx(1 / 0.75, rel=0.01)
+    values = {factor.name: factor.value for factor in on_host.factors}
+    assert values["compute_slowdown"] == pytest.approx(1 / 0.75, rel=0.01)
+    assert values["comm_slowdown"] == pytest.approx(comm, rel=0.01)
     assert on_gpu.factors[-1].value < 1.1
     true_ns = step_ns(WORKLOAD, machine, OTHER)
     assert step_ns(on_host.workload, on_host.hardware, OTHER) == pytest.approx(true_ns, rel=0.01)
-
-
-def test_how_long_all_reduces_take_beside_a_rank_that_computes_is_expected_as_it_was_measured() -> None:
-    beside = {"host_share": {str(4 * MIB): 0.25}, "comm_beside_compute": {str(4 * MIB): 1.1}}
-    single = sim.assign(WORKLOAD, "single")
-    machine = replace(WIRE, compute_slowdown=1 / 0.75, comm_slowdown=1.1)
-    measured = measured_on(machine, assignment=single, place="cpu")
-    own = sim.own_step(WORKLOAD, replace(WIRE, spread=beside), measured)
-    values = {factor.name: factor.value for factor in own.factors}
-    assert values["comm_slowdown"] == pytest.approx(1.1, rel=0.01)
-    assert values["compute_slowdown"] == pytest.approx(1 / 0.75, rel=0.01)
 
 
 def recorded_beside(machine: Hardware, assignment: Assignment) -> Workload:
