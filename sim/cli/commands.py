@@ -6,30 +6,30 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sim.cli import doctor, importing, judging, machines, measuring, predicting, running, tuning, validating
+from sim.cli import importing, judging, machines, measuring, predicting, starting, tuning, validating
 
 _LOOP = (
-    ("when is each gradient ready?", doctor.RECORD),
-    ("what does the link carry?", doctor.CALIBRATE),
-    ("which buckets are best, and is it worth it?", doctor.TUNE),
+    ("when is each gradient ready?", starting.RECORD),
+    ("what does the link carry?", starting.CALIBRATE),
+    ("which buckets are best, and is it worth it?", starting.TUNE),
     (
         "what goes into the training script?",
         "bucketsim export workload.json --assignment assignment.json --as snippet",
     ),
-    ("is it true, on real ranks?", doctor.REPLAY),
+    ("is it true, on real ranks?", starting.REPLAY),
 )
 _NEXT = (
     "next: bucketsim demo (all of it on a bundled recording), bucketsim doctor (what this machine can run), "
     "bucketsim dash (the dashboard, with a manual), bucketsim --help (all commands)"
 )
 _PANELS: dict[str, tuple[Any, ...]] = {
-    "Start": (running.demo, doctor.doctor, running.dash),
+    "Start": (starting.demo, starting.doctor, starting.dash),
     "The loop": (measuring.record, measuring.calibrate, tuning.tune, tuning.export, validating.validate),
     "Instead of measuring": (importing.import_, measuring.estimate, machines.cluster, tuning.anchor),
     "What if": (
         *(predicting.simulate, predicting.explain, predicting.sweep, machines.scaling, machines.ranks),
     ),
-    "Real ranks": (validating.ab, judging.agree, measuring.gather, running.box),
+    "Real ranks": (validating.ab, judging.agree, measuring.gather, starting.box),
 }
 
 

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from sim.cli import options, printing
-from sim.cli.doctor import ALL_REDUCE_PERF
 from sim.cli.judging import print_one, score
 from sim.cli.machines import curve_columns
 from sim.cli.options import argument, directory_option, flag, option
-from sim.cli.printing import HARDWARE, WORKLOAD, emit, line, note, progress, say, suggest, table
+from sim.cli.printing import HARDWARE, WORKLOAD, Answer, line, note, progress, say, table
+from sim.cli.starting import ALL_REDUCE_PERF
 from sim.columns import Column, ms, plain
-from sim.errors import InputError, SimError
+from sim.errors import SimError
 from sim.formats import record_files
 from sim.formats.documents import load_workload
 from sim.importer.imported import (
@@ -22,14 +22,15 @@ from sim.importer.imported import (
     summary_of,
     write_imported,
 )
-from sim.importer.readers import READABLE, reader, recognise
+from sim.importer.readers import READABLE, reader
 from sim.nouns.workload import Workload
-from sim.units import NS_PER_MS, format_size
+from sim.units import NS_PER_MS
 
 _MOST_POINTS = 12
 _FORMATS = f"{', '.join(READABLE)}. auto tells each file by its content, and puts several together."
 
 
+@options.answers
 def import_(
     form: str = argument(_FORMATS, "FORMAT"),
     paths: list[Path] = argument("What to read.", "PATH..."),
@@ -39,8 +40,7 @@ def import_(
     world_size: int | None = option("Ranks, where the files do not say it.", min=1),
     machine: str | None = option("A word of its hosts, devices or headline: one of several in a file."),
     anonymize: bool = flag("Strip names, paths and hosts of what is written.", "--anonymize"),
-    as_json: options.AsJson = False,
-) -> None:
+) -> Answer:
     """Turn traces, logs, benchmarks and recordings into a workload, hardware and a measured record."""
     read = reader(form)
     with progress("importing") as report:
@@ -51,28 +51,22 @@ def import_(
             machine=machine,
             progress=report,
         )
-        try:
-            imported = read(paths, how)
-        except InputError:
-            _check_format(form, paths)
-            raise
+        imported = read(paths, how)
     if anonymize:
         from sim.importer.anonymizing import anonymize as strip_names
 
         imported = strip_names(imported)
     files = write_imported(imported, output)
-    if as_json:
-        main = imported.main_hardware
-        written = {"files": list(map(str, files)), "summary": str(output / SUMMARY)}
-        emit({**summary_of(imported), **written, "world_size": main and main.world_size})
-        return
-    for path in (*files, output / SUMMARY):
-        note(f"wrote {path}")
-    _print_imported(imported)
-    *hints, ahead = _advice(imported, paths, output)
-    for hint in hints:
-        note(hint)
-    suggest(ahead)
+    main = imported.main_hardware
+    written = {"files": list(map(str, files)), "summary": str(output / SUMMARY)}
+    document = {**summary_of(imported), **written, "world_size": main and main.world_size}
+
+    def show() -> None:
+        for path in (*files, output / SUMMARY):
+            note(f"wrote {path}")
+        _print_imported(imported)
+
+    return Answer(document, show, _ahead(imported, paths, output))
 
 
 def _model(given: str) -> Workload:
@@ -83,18 +77,6 @@ def _model(given: str) -> Workload:
 
     # Of it only the gradients and their order are used.
     return estimate(given, name=given.rpartition(":")[2], backward_ns=NS_PER_MS)
-
-
-def _check_format(form: str, paths: list[Path]) -> None:
-    """Raise ``InputError`` where a file that could not be read is of another format than was said."""
-    for path in paths if form != "auto" else ():
-        try:
-            found = recognise(path)
-        except (InputError, OSError):
-            continue
-        if found != form:
-            legal = f"{found} or auto" if found in READABLE else "auto"
-            raise InputError(f"{path}: {found} by its content, not {form}; give {legal} as FORMAT") from None
 
 
 _RANKS: tuple[Column[RankRow], ...] = (
@@ -129,37 +111,28 @@ def _print_imported(imported: Imported) -> None:
             say(f"the imported step cannot be predicted: {error}")
 
 
-def _advice(imported: Imported, paths: list[Path], output: Path) -> list[str]:
-    """What the curve cannot tell, and last the command to go on with or what is missing for it."""
+def _ahead(imported: Imported, paths: list[Path], output: Path) -> str:
+    """The command to go on with, or what is missing for it."""
     workload, hardware, names = imported.workload, imported.main_hardware, hardware_names(imported)
     if workload is None and not names:
-        return [f"give what is missing above, and import again with -o {output}"]
+        return f"give what is missing above, and import again with -o {output}"
     at = WORKLOAD if workload is None else output / record_files.WORKLOAD
     if not names:
         run = imported.measurements[0] if imported.measurements else None
         calibrate = printing.to_calibrate(at, 2 if run is None else max(2, run.world_size))
         if run is None:
             also = "import an nccl-tests log with these files; or, on the machine itself"
-            return [f"{also}: {calibrate}"]
+            return f"{also}: {calibrate}"
         if run.backend == "gloo":  # nccl-tests knows no gloo
-            return [calibrate]
+            return calibrate
         again = line("import", "auto", *paths, "link.txt", "-o", output)  # calibrate: another link
         measure = f"measure the job's own link with nccl-tests, one rank a GPU: {ALL_REDUCE_PERF}"
-        return [f"{measure}; then: {again}"]
+        return f"{measure}; then: {again}"
     if hardware is None:
         several = ", ".join(str(output / name) for name in names)
-        return [f"{printing.to_tune(at, HARDWARE)}; the hardware is one of {several}"]
+        return f"{printing.to_tune(at, HARDWARE)}; the hardware is one of {several}"
     given = output / names[next(place for place, one in enumerate(imported.hardware) if one is hardware)]
     tune = printing.to_tune(at, given)
     if workload is None:
-        return [f"{tune}; the workload: import a trace with these files, or bucketsim record or estimate"]
-    least = hardware.all_reduce[0].num_bytes
-    smaller = sum(gradient.num_bytes < least for gradient in workload.gradients)
-    if not smaller:
-        return [tune]
-    return [
-        f"hint: {smaller} of {len(workload.gradients)} gradients are smaller than {format_size(least)}, the "
-        f"least of {given}, and an all-reduce of less is taken to last as long: to judge buckets of few of "
-        f"them, import an nccl-tests log that begins lower as well (bucketsim import auto)",
-        tune,
-    ]
+        return f"{tune}; the workload: import a trace with these files, or bucketsim record or estimate"
+    return tune

@@ -11,7 +11,7 @@ import typer
 import sim
 from sim.cli import options
 from sim.cli.options import argument, flag
-from sim.cli.printing import emit, line, note, say, suggest, table
+from sim.cli.printing import Answer, emit, line, note, say, table, wants_json
 from sim.columns import CANDIDATES, RECORDS, markdown, ms
 from sim.nouns.measurement import Record
 from sim.telling import tell_best, tell_rule, tell_tested, tell_verdict
@@ -32,38 +32,35 @@ class Scored(NamedTuple):
     incomplete: tuple[str, ...]
 
 
+@options.answers
 def agree(
     directories: list[Path] = argument("Directories of measured records, or that hold some.", "RECORD..."),
     max_error: options.MaxError = None,
     as_markdown: bool = flag("A Markdown table on stdout, a row a record.", "--markdown"),
-    as_json: options.AsJson = False,
-) -> None:
+) -> Answer:
     """Compare measured records with what this version of bucketsim predicts."""
-    if as_markdown and as_json:
+    if as_markdown and wants_json.get():
         raise typer.BadParameter("--markdown and --json both given; give one")
     # at or below each directory, once each; a directory without any is kept, to be refused
     records = list(dict.fromkeys(path for one in directories for path in sim.find_records(one) or [one]))
-    if as_markdown:
-        scores = [score(sim.load_record(path), attributed=False) for path in records]
-        emit(markdown(RECORDS, [scored.agreement for scored in scores]))
-        _gate(scores, max_error)
-    else:
-        judge(records, max_error, as_json)
+    return judge(records, max_error, as_markdown)
 
 
-def judge(directories: Sequence[Path], max_error: float | None, as_json: bool) -> None:
-    """Score records and say so; exit 3 where a worst error is beyond ``max_error`` percent."""
-    scores = [score(sim.load_record(path)) for path in directories]
-    if as_json:
-        found = [_document(scored.agreement) for scored in scores]
-        emit(found if len(found) > 1 else found[0])
-    elif len(scores) > 1:
-        _print_several(scores)
-    else:
-        print_one(scores[0])
-    _gate(scores, max_error)
-    if not as_json:
-        suggest(line("dash", "--watch", os.path.commonpath(directories)))
+def judge(directories: Sequence[Path], max_error: float | None, as_markdown: bool = False) -> Answer:
+    """Records, scored; exit 3 where a worst error is beyond ``max_error`` percent."""
+    scores = [score(sim.load_record(path), attributed=not as_markdown) for path in directories]
+    found = [_document(scored.agreement) for scored in scores]
+
+    def show() -> None:
+        if as_markdown:
+            emit(markdown(RECORDS, [scored.agreement for scored in scores]))
+        elif len(scores) > 1:
+            _print_several(scores)
+        else:
+            print_one(scores[0])
+
+    ahead = "" if as_markdown else line("dash", "--watch", os.path.commonpath(directories))
+    return Answer(found if len(found) > 1 else found[0], show, ahead, _gate(scores, max_error))
 
 
 def score(record: Record, attributed: bool = True) -> Scored:
@@ -72,26 +69,25 @@ def score(record: Record, attributed: bool = True) -> Scored:
     return Scored(sim.agreement(record, attributed=attributed), incomplete)
 
 
-def _gate(scores: Sequence[Scored], max_error: float | None) -> None:
-    """Exit 3 where an error of a record is beyond ``max_error`` percent; each such is named.
+def _gate(scores: Sequence[Scored], max_error: float | None) -> int:
+    """The exit code: 3 where an error of a record is beyond ``max_error`` percent; each such is named.
 
     It is the worst step error, and of a trace, whose step is predicted from itself, the median error of the
     ends of buckets: where none can be told, nothing has been shown to be within.
     """
-    missed = 0
+    code = 0
     for one in (scored.agreement for scored in scores if max_error is not None):
         is_trace = one.passed is None
         error = one.median_bucket_end_error if is_trace else one.worst_step_error
         if max_error is None or (error is not None and error <= max_error / 100):
             continue
-        missed += 1
+        code = _MISSED
         told = "cannot be told"
         if error is not None:
             told = f"{format_percent(error, 2)} > {format_number(max_error, 6)} %"
         what = "median error of bucket ends" if is_trace else "worst step error"
         note(f"missed: {f'{one.name}: ' if len(scores) > 1 else ''}{what} {told}")
-    if missed:
-        raise typer.Exit(_MISSED)
+    return code
 
 
 def _document(agreement: "Agreement") -> dict[str, Any]:

@@ -2,66 +2,63 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
-from itertools import groupby, islice
+from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import sim
 from sim.cli import options
 from sim.cli.options import HardwareAt, Kind, Pair, argument, as_dict, file_option, option, write
 from sim.cli.predicting import executor_of, load_inputs
-from sim.cli.printing import WORKLOAD, emit, note, progress, say, say_notes, suggest, table, to_tune_written
-from sim.clusters.machines import check_preset
+from sim.cli.printing import WORKLOAD, Answer, progress, say, say_notes, table, to_tune_written
 from sim.clusters.ranks import Ranks, SlowRanks
 from sim.columns import SCALING, Column, ms, percent, plain, size
 from sim.errors import InputError
-from sim.formats.documents import load, to_text
-from sim.nouns.cluster import Cluster, check_ranks
-from sim.nouns.hardware import MAX_RANKS, CurvePoint, Hardware
+from sim.formats.documents import load
+from sim.nouns.cluster import Cluster
+from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job
 from sim.units import NS_PER_S, format_ms, format_number, format_percent, format_time
 
 if TYPE_CHECKING:
-    from sim.clusters.distribution import PairedRow
+    from sim.clusters.distribution import AssignmentComparison, PairedRow
     from sim.clusters.scaling import ScalingRow
 
 _LEAST, _MOST = 1 << 20, 32 << 20  # where DDP's buckets lie
 _SHOWN = tuple(1 << power for power in range(10, 34, 2))
-_RANKS = "GPUs such as host0.gpu0,host1.gpu0, or how many of the first"
 _TO_CLUSTER_PAGE = "bucketsim dash (its page Cluster draws this)"
 
 
-def _ranks(text: str) -> int | tuple[str, ...]:
-    return int(text) if text.isdecimal() else tuple(name.strip() for name in text.split(",") if name.strip())
+_MEASURED = (
+    "Hardware measured on the preset with other settings (hosts=2; ranks=4 for the first 4 GPUs) or on "
+    "another cluster (C.json), to be extrapolated; may be repeated. Default: computed from data sheets."
+)
+Measured = Annotated[list[HardwareAt] | None, options.shared(_MEASURED, kind=options.HARDWARE_AT)]
 
 
+@options.answers
 def cluster(
     machine: str = argument("A preset's name, or a cluster.", "PRESET|C.json"),
     settings: list[Pair] | None = argument(
         "Settings of the preset: hosts=4.", "[KEY=VALUE]...", default=None, kind=options.PAIR
     ),
-    ranks: Any = option(
-        f"Where the job's ranks are: {_RANKS}. Default: all.", kind=Kind("N|GPU,GPU", _ranks)
-    ),
-    measured: list[HardwareAt] | None = option(
-        "Hardware measured on the preset with other settings (hosts=2; ranks=4 for the first 4 "
-        "GPUs) or on another cluster (C.json); may be repeated. Its curves are taken to this cluster.",
-        kind=options.HARDWARE_AT,
-    ),
+    ranks: int | None = option("How many ranks the job has, host after host; default: all.", min=1),
+    measured: Measured = None,
     output: Path | None = file_option("Write the hardware here.", default=None),
     save: Path | None = file_option(
         "Write the cluster here, to be changed by hand.", "--save-cluster", default=None
     ),
-    as_json: options.AsJson = False,
-) -> None:
+) -> Answer:
     """Compute a cluster's collectives by NCCL's own cost model, from data sheets: nothing is measured."""
     from sim.clusters.machines import sized
 
-    chosen, given = _machine(machine), as_dict(settings)
+    chosen = sim.load_cluster(machine) if machine.endswith(".json") else machine
+    given = as_dict(settings)
     made = sim.cluster(chosen, **given) if isinstance(chosen, str) else sized(chosen, given)
     if ranks is not None:
-        made = replace(made, placement=_placement(made, ranks))
+        made = sized(made, {}, None, ranks)
     if measured:
         hosts, axes = given.pop("hosts", None), {key: [value] for key, value in given.items()}
         hardware = sim.extrapolate_hardware([_measured(chosen, axes, at, hosts) for at in measured], made)
@@ -69,48 +66,18 @@ def cluster(
     else:
         hardware = sim.cluster_hardware(made)
         what, advice = "computed, not measured", "measure the link where you can"
-    if save is not None:
-        write(save, to_text(made), "--save-cluster")
-    if output is not None:
-        write(output, to_text(hardware))
-    tell = note if as_json else say
-    tell(f"{what}{_how_far_off(hardware)}; {advice}")
+    write(save, made, "--save-cluster")
+    write(output, hardware)
+    say(f"{what}{_how_far_off(hardware)}; {advice}")
     for point in hardware.provenance.get("odd_points", ()):
-        tell(f"mind: {point}; it stays as it is and says nothing of other sizes, so measure it again")
+        say(f"mind: {point}; it stays as it is and says nothing of other sizes, so measure it again")
     for unknown in hardware.provenance.get("not_known", ()):
-        tell(f"not known: {unknown}")
-    if as_json:
-        emit(hardware)
-        return
+        say(f"not known: {unknown}")
     points = [point for point in hardware.all_reduce if point.num_bytes in _SHOWN]
     columns = curve_columns(hardware, hardware.spread.get("all_reduce", {}))
-    table(f"{hardware.name}: all-reduce", columns, points, words=["by"])
-    suggest(to_tune_written(WORKLOAD, output))
-
-
-def _machine(name: str) -> str | Cluster:
-    """The name of a preset, or the cluster in a file. Raises ``InputError`` for what is neither."""
-    if name.endswith(".json"):
-        return sim.load_cluster(name)
-    try:
-        check_preset(name)
-    except InputError as error:
-        raise InputError(f"PRESET|C.json: {error}, or the JSON file of a cluster") from None
-    return name
-
-
-def _placement(cluster: Cluster, ranks: int | tuple[str, ...]) -> tuple[str, ...]:
-    """The GPUs that ``--ranks`` names, or so many of the first."""
-    if isinstance(ranks, tuple):
-        check_ranks(cluster, ranks, "--ranks")
-        return ranks
-    first = cluster.placement if cluster.placement is not None else cluster.all_gpus()
-    placement = tuple(islice(first, max(1, min(ranks, MAX_RANKS + 1))))
-    if len(placement) != ranks or ranks > MAX_RANKS:
-        raise InputError(
-            f"--ranks: {ranks} is not legal; {cluster.name!r} has {len(placement)} ranks, so give {_RANKS}"
-        )
-    return placement
+    title = f"{hardware.name}: all-reduce"
+    ahead = to_tune_written(WORKLOAD, output)
+    return Answer(hardware, lambda: table(title, columns, points, words=["by"]), ahead)
 
 
 def _measured(
@@ -179,6 +146,7 @@ def curve_columns(hardware: Hardware, expected: Mapping[str, Any]) -> list[Colum
 # scaling
 
 
+@options.answers
 def scaling(
     workload_file: options.WorkloadFile,
     machine: str = argument("A preset's name, or a cluster.", "PRESET|C.json"),
@@ -195,20 +163,16 @@ def scaling(
         "Numbers of GPUs, in place of --hosts; they fill host after host.", kind=options.WHOLES
     ),
     caps: options.Caps = None,
-    measured: list[HardwareAt] | None = option(
-        "Hardware measured on so many hosts of this kind (or ranks=N), to be extrapolated; settings "
-        "may follow: H.json@hosts=2,gpus=4. Default: computed from data sheets.",
-        kind=options.HARDWARE_AT,
-    ),
+    measured: Measured = None,
     ranks: Path | None = option("A ranks file: how the ranks differ. Default: not at all."),
     jobs: options.Jobs = None,
     set_: options.Settings = None,
-    as_json: options.AsJson = False,
     output: Path | None = file_option("Write CSV here.", default=None),
-) -> None:
+) -> Answer:
     """Predict how a workload scales: efficiency and best caps by number of GPUs, and why caps change."""
     workload = sim.load_workload(workload_file).with_switches(options.settings(set_))
-    chosen, axes = _machine(machine), as_dict(settings)
+    chosen = sim.load_cluster(machine) if machine.endswith(".json") else machine
+    axes = as_dict(settings)
     if sizes := {"hosts", "world_size"} & axes.keys():
         raise InputError(f"KEY=V,V…: {min(sizes)} is no setting here; give --{min(sizes).replace('_', '-')}")
     with ExitStack() as stack:
@@ -224,14 +188,16 @@ def scaling(
             executor=None if jobs is None else stack.enter_context(executor_of(jobs)),
             progress=stack.enter_context(progress("scaling")),
         )
-    if output is not None:
-        write(output, sim.scaling_csv(rows))
-    if as_json:
-        emit({"rows": [asdict(row) for row in rows]})
-        return
-    for (machine_name, given), series in groupby(rows, key=lambda row: (row.machine, row.settings)):
+    write(output, sim.scaling_csv(rows))
+    document = {"rows": [asdict(row) for row in rows]}
+    return Answer(document, lambda: _print_scaling(workload, rows), _TO_CLUSTER_PAGE)
+
+
+def _print_scaling(workload: Workload, rows: "Sequence[ScalingRow]") -> None:
+    """A table for each series, why caps change in it, and how sure it all is."""
+    for (machine, given), series in groupby(rows, key=lambda row: (row.machine, row.settings)):
         lines = tuple(series)
-        title = f"{workload.name} on {machine_name}{', ' + given if given else ''}, {lines[0].source}"
+        title = f"{workload.name} on {machine}{', ' + given if given else ''}, {lines[0].source}"
         title += f"; {lines[0].jitter}, {lines[0].samples} steps" if lines[0].jitter else ""
         table(title, (*SCALING, _SAVES, *(_DIFFERING if lines[0].jitter else ())), lines)
         for row in lines:
@@ -246,7 +212,6 @@ def scaling(
     for told in dict.fromkeys(row.own_costs for row in rows if row.own_costs):
         say(told)
     say_notes(row.doubts for row in rows if row.doubts)
-    suggest(_TO_CLUSTER_PAGE)
 
 
 _SAVES: "Column[ScalingRow]" = Column(
@@ -275,6 +240,7 @@ def _slow(text: str) -> SlowRanks:
     raise ValueError(f"{text!r} is not legal; give RANK=FACTOR, such as 3=1.2 or 8-15=1.05")
 
 
+@options.answers
 def ranks(
     workload_file: options.WorkloadFile,
     hardware_file: options.HardwareFile,
@@ -286,18 +252,15 @@ def ranks(
     slow: list[SlowRanks] | None = option(
         "Ranks that take longer; may be repeated.", kind=Kind("RANK[-RANK]=FACTOR", _slow)
     ),
-    assignment_file: Path | None = option(
-        "An assignment file, compared with DDP's default.", "--assignment", panel=options.CANDIDATES
-    ),
+    assignment_file: options.AssignmentFile = None,
     caps: options.Caps = None,
-    samples: int = option("Steps that are drawn.", panel=options.PREDICTING, default=1000),
-    seed: int = option("Seed of all draws.", panel=options.PREDICTING, default=0),
+    samples: int = option("Steps that are drawn.", default=1000),
+    seed: int = option("Seed of all draws.", default=0),
     output: Path | None = file_option("Write these ranks here, to be changed by hand.", default=None),
     parts: options.Parts = False,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Answer:
     """Predict the steps of ranks that differ: what the slowest rank costs, and what buckets change."""
-    workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json)
+    workload, hardware = load_inputs(workload_file, hardware_file, parts)
     if ranks_file is None:
         source = {"source": "bucketsim ranks"}
         given = Ranks(name="from options", pace_jitter=pace_jitter, slow=tuple(slow or ()), provenance=source)
@@ -312,15 +275,17 @@ def ranks(
         assignments[f"{format_number(cap, 6)} MiB"] = sim.assign(workload, bucket_cap_mb=cap)
     if output is not None:
         given.check_fits(hardware.world_size)
-        write(output, to_text(given))
+        write(output, given)
     with progress("steps") as report:
         compared = sim.compare_assignments(
             workload, hardware, assignments, given, samples=samples, seed=seed, progress=report
         )
+    document = compared if len(compared.rows) > 1 else compared.rows[0].distribution
+    return Answer(document, lambda: _print_ranks(workload, compared), _TO_CLUSTER_PAGE)
+
+
+def _print_ranks(workload: Workload, compared: "AssignmentComparison") -> None:
     first = compared.rows[0].distribution
-    if as_json:
-        emit(compared if len(compared.rows) > 1 else first)
-        return
     title = f"{workload.name}: {first.samples:,} steps of {first.world_size:,} ranks"
     table(title, _STEPS if len(compared.rows) > 1 else _STEPS[:-1], compared.rows)
     if len(compared.rows) == 1:
@@ -331,7 +296,6 @@ def ranks(
     for what in dict.fromkeys(one for row in compared.rows for one in row.distribution.not_known):
         say(f"not known, so it does not vary: {what}")
     say_notes(*(row.distribution.notes for row in compared.rows))
-    suggest(_TO_CLUSTER_PAGE)
 
 
 def _with_interval(value_ns: int, low_ns: int | None, high_ns: int | None) -> str:

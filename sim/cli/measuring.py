@@ -10,7 +10,7 @@ import sim
 from sim.cli import options, printing
 from sim.cli.judging import judge
 from sim.cli.options import MS, Kind, Pair, argument, as_dict, choice, file_option, option, shared
-from sim.cli.printing import emit, note, progress, say, suggest
+from sim.cli.printing import Answer, emit, note, progress, say, wants_json
 from sim.errors import MachineError
 from sim.formats.files import check_directory, check_writable
 from sim.nouns.gpus import GPUS
@@ -50,20 +50,31 @@ def place_of(ranks: int, box: int | None, rate: Sequence[int] | None) -> "Place"
 
 
 def choose_device(
-    asked: str | None, job: str | None, ranks: int, *, elsewhere: bool = False, only_cpu: bool = False
+    asked: str | None, job: str | None, ranks: int | None, *, elsewhere: bool = False, only_cpu: bool = False
 ) -> Any:
     """Where tensors lie: as ``asked``, else as the ``job`` has it, where that can be; said if not obvious.
 
     Args:
         job: what the job trains on; None: nothing says it, and GPUs are taken where there are enough.
-        ranks: how many take a GPU each.
+        ranks: how many take a GPU each; None: one's own model runs, which on the CPU would be another job.
         elsewhere: somebody else starts the ranks, on machines that need not be like this one.
         only_cpu: what else was asked for takes the CPU's tensors alone.
+
+    Raises:
+        MachineError: one's own model is to be on a GPU as the job was, and there is none.
     """
+    from sim.validator.installed import gpus_here
+
     if asked is not None or job == "cpu" or (only_cpu and job is None):
         return asked or "cpu"
-    gpus = 0 if only_cpu else _gpus_here()
-    if (elsewhere and (job or gpus) and not only_cpu) or gpus >= max(1, ranks):
+    gpus = 0 if only_cpu else gpus_here()
+    if ranks is None and job == "cuda" and not elsewhere and not gpus:
+        raise MachineError(
+            "device: the job was recorded on cuda, and torch sees no GPU here; run it where there is one, or "
+            "give --device cpu to measure another job, the same model on the CPU"
+        )
+    ranks = ranks or 1
+    if (elsewhere and (job or gpus) and not only_cpu) or gpus >= ranks:
         device, why = "cuda", "as the job was recorded" if job else "as torch sees GPUs here"
     elif only_cpu:
         device, why = "cpu", "these options take gloo; the job itself was recorded on cuda"
@@ -80,35 +91,20 @@ def choose_device(
     return device
 
 
-def device_of_model(asked: str | None, job: str | None, *, elsewhere: bool = False) -> Any:
-    """``choose_device`` of one's own model. Raises ``MachineError``: on the CPU it would be another job."""
-    if asked is None and job == "cuda" and not elsewhere and not _gpus_here():
-        raise MachineError(
-            "device: the job was recorded on cuda, and torch sees no GPU here; run it where there is one, or "
-            "give --device cpu to measure another job, the same model on the CPU"
-        )
-    return choose_device(asked, job, 1, elsewhere=elsewhere)
-
-
-def _gpus_here() -> int:
-    from sim.validator.installed import gpus_here
-
-    return gpus_here()
-
-
-def tell_commands(job_file: Path, then: str) -> None:
-    """How to run a prepared job on stdout, and on stderr what comes ``then``."""
+def to_gather(job_file: Path, *words: object) -> Answer:
+    """How to run a prepared job, and on stderr what comes then."""
     from sim.validator.jobs import commands, read_job
 
     _, world_size = read_job(job_file)
+    then = printing.line("gather", job_file.parent, *words)
     note(f"wrote {job_file}; run one of these on {world_size} ranks, then: {then}")
-    for command in commands(job_file):
-        emit(command)
+    return Answer(commands(job_file), lambda: emit("\n".join(commands(job_file))))
 
 
 # record, estimate
 
 
+@options.answers
 def record(
     factory: str = argument(
         "An importable function that returns (model, batch), with model(*batch) a scalar loss; such as "
@@ -122,8 +118,7 @@ def record(
     dtype: options.Dtype = None,
     repeats: int = option("Iterations that are recorded.", default=10),
     warmup: int = option("Iterations before these, which are not.", default=3),
-    as_json: options.AsJson = False,
-) -> None:
+) -> Answer:
     """Run a real model and write down when backward makes each gradient ready."""
     from sim.recorder.factory import load_factory
     from sim.recorder.profile import record as record_step
@@ -134,7 +129,7 @@ def record(
         workload = record_step(
             made,
             name=name,
-            device=device_of_model(device, None),
+            device=choose_device(device, None, None),
             dtype=dtype,
             warmup=warmup,
             repeats=repeats,
@@ -142,9 +137,10 @@ def record(
             factory_spec=factory,
             arguments=arguments,
         )
-    _tell_workload(workload, output, as_json)
+    return _recorded(workload, output)
 
 
+@options.answers
 def estimate(
     factory: str = argument("An importable function that returns (model, batch).", "MODULE:FACTORY"),
     output: Path = file_option("Write the workload here."),
@@ -167,8 +163,7 @@ def estimate(
     dtype: options.Dtype = None,
     autocast: str | None = option("Forward under autocast: bfloat16 or float16.", panel=options.MODEL),
     name: str | None = option("Name of the workload; default: the class of the model."),
-    as_json: options.AsJson = False,
-) -> None:
+) -> Answer:
     """Estimate when backward makes each gradient ready, from a model's code and one known time."""
     from sim.recorder.estimate import estimate as estimate_step
 
@@ -184,15 +179,16 @@ def estimate(
         dtype=dtype,
         autocast=autocast,
     )
-    _tell_workload(workload, output, as_json)
+    return _recorded(workload, output)
 
 
-def _tell_workload(workload: Workload, output: Path, as_json: bool) -> None:
-    """Write what was recorded, or estimated; then say what it is, from what, and how far to trust it."""
-    options.write_measured(output, sim.to_text(workload))
-    if as_json:
-        emit(workload)
-        return
+def _recorded(workload: Workload, output: Path) -> Answer:
+    """What was recorded, or estimated, in a file; what it is, from what, and how far to trust it."""
+    options.write_measured(output, workload)
+    return Answer(workload, lambda: _print_workload(workload), printing.to_calibrate(output))
+
+
+def _print_workload(workload: Workload) -> None:
     say(
         f"{workload.name}: {len(workload.gradients)} gradients, {workload.total_bytes / 1e6:.1f} MB; forward "
         f"{format_ms(workload.forward_ns)}, backward {format_ms(workload.backward_ns)}, optimizer "
@@ -206,12 +202,12 @@ def _tell_workload(workload: Workload, output: Path, as_json: bool) -> None:
     if workload.band is not None:
         low, high = workload.band
         say(f"estimated, not recorded; a band of {low:.2f} to {high:.2f}: {facts['band']}")
-    suggest(printing.to_calibrate(output))
 
 
 # calibrate, gather
 
 
+@options.answers
 def calibrate(
     output: Path = option(
         "Write the hardware here; with --prepare a directory.", "-o", "--output", default=...
@@ -222,27 +218,19 @@ def calibrate(
     workload: Path | None = option("Measure no larger messages than this workload sends: faster."),
     largest: int | None = option(
         "Largest message. Default: what --workload sends at most, else 256MiB.",
-        panel=options.MEASURING,
         kind=Kind("SIZE", parse_size),
     ),
-    rounds: int = option("Rounds; each measures every size once.", panel=options.MEASURING, min=1, default=5),
-    budget: float = option(
-        "Seconds for further rounds of the sizes that still scatter.",
-        panel=options.MEASURING,
-        min=0,
-        default=120,
-    ),
+    rounds: int = option("Rounds; each measures every size once.", min=1, default=5),
+    budget: float = option("Seconds for further rounds of the sizes that still scatter.", min=0, default=120),
     mode: Literal["paced", "model"] = option(
         "paced: collectives alone; model: also how they and computing slow each other down.",
-        panel=options.MEASURING,
         kind=choice("paced", "model"),
         default="paced",
     ),
     prepare: Prepare = False,
     device: Device = None,
     backend: Backend = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Answer:
     """Measure what a link carries: how long collectives of each size take, between GPUs where they are."""
     from sim.validator.calibrate import calibrate as measure
     from sim.validator.calibrate import prepare_calibration
@@ -250,7 +238,7 @@ def calibrate(
 
     if box is not None and device not in (None, "cpu"):
         raise typer.BadParameter("--box: its wires carry the CPU's tensors; leave out --device")
-    if prepare and (box is not None or rate is not None or as_json):
+    if prepare and (box is not None or rate is not None or wants_json.get()):
         raise typer.BadParameter(
             "--prepare: torchrun or srun starts the ranks; leave out --box, --rate, --json"
         )
@@ -269,20 +257,20 @@ def calibrate(
         carrier=Carrier(device=chosen, backend=backend),
     )
     if prepare:
-        job_file = prepare_calibration(job, output, ranks)
-        tell_commands(job_file, f"bucketsim gather {output} -o wire.json")
-        return
+        return to_gather(prepare_calibration(job, output, ranks), "-o", "wire.json")
     with progress("calibrating") as report:
         hardware = measure(job, place, progress=report)
-    _tell_hardware(hardware, output, as_json)
+    return _measured(hardware, output)
 
 
-def _tell_hardware(hardware: Hardware, output: Path, as_json: bool) -> None:
-    """Write a hardware that was measured, and say what is in it."""
-    options.write_measured(output, sim.to_text(hardware))
-    if as_json:
-        emit(hardware)
-        return
+def _measured(hardware: Hardware, output: Path) -> Answer:
+    """A hardware that was measured, in a file, and what is in it."""
+    options.write_measured(output, hardware)
+    ahead = printing.to_tune(printing.WORKLOAD, output)
+    return Answer(hardware, lambda: _print_hardware(hardware), ahead)
+
+
+def _print_hardware(hardware: Hardware) -> None:
     least, top = hardware.all_reduce[0], hardware.all_reduce[-1]
     say(
         f"{hardware.name}: {top.num_bytes / top.duration_ns:.2f} GB/s at {format_size(top.num_bytes)}, "
@@ -292,17 +280,16 @@ def _tell_hardware(hardware: Hardware, output: Path, as_json: bool) -> None:
     )
     for one in hardware.provenance["doubtful"]:
         note(f"doubtful: {format_size(one['num_bytes'])} {one['why']}; a longer --budget measures it better")
-    suggest(printing.to_tune(printing.WORKLOAD, output))
 
 
+@options.answers
 def gather(
     directory: Path = argument("What validate, ab or calibrate --prepare wrote, after it ran.", "DIRECTORY"),
     output: Path | None = file_option(
         "Write the hardware that calibrate's ranks measured here.", default=None
     ),
     max_error: options.MaxError = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Answer:
     """Read what ranks of torchrun or srun measured: a hardware file, or a scored record."""
     from sim.cli.validating import gather_ab_test
     from sim.validator.calibrate import gather_calibration
@@ -316,10 +303,8 @@ def gather(
     if max_error is not None and (measures or tests):
         raise typer.BadParameter("--max-error belongs to records, which are compared with a prediction")
     if output is not None:
-        _tell_hardware(gather_calibration(directory), output, as_json)
-    elif tests:
-        assert isinstance(job, ReplayJob)
-        gather_ab_test(job, directory, as_json)
-    else:
-        gather_record(directory)
-        judge([directory], max_error, as_json)
+        return _measured(gather_calibration(directory), output)
+    if isinstance(job, ReplayJob) and job.is_ab:
+        return gather_ab_test(job, directory)
+    gather_record(directory)
+    return judge([directory], max_error)

@@ -6,14 +6,16 @@
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from sim.cli.printing import note
+from sim.cli.printing import Answer, emit, note, suggest, wants_json
 from sim.formats import files
+from sim.formats.documents import to_text
 from sim.formats.record_files import AS_RUN
 from sim.nouns.ddp_switches import Switches
 from sim.nouns.settings import settings_of
@@ -23,9 +25,8 @@ from sim.systems.registry import POLICIES
 from sim.systems.zero import ZeroSettings
 from sim.units import NS_PER_MS, parse_cap_mb, parse_rate_bits
 
-MODEL, WHERE, MEASURING = "The model", "Where ranks run", "How it is measured"
-PREDICTING, WHAT_IF, CANDIDATES = "How it is predicted", "What if", "Which buckets"
-SYSTEM = "Another system, and its settings"
+MODEL, WHERE = "The model", "Where ranks run"
+SYSTEM, WHAT_IF = "Another system, and its settings", "What if"
 NO_SETTINGS = {"workload", "policy", "bucket_cap_mb", "iteration", "iterations", "world_size"}
 
 
@@ -195,16 +196,39 @@ def file_option(
 directory_option = partial(file_option, check=files.check_directory)
 
 
-def write(path: Path, text: str, option: str = "--output") -> None:
-    """A file, and a word about it on stderr."""
-    files.write_atomically(path, text, option)
-    note(f"wrote {path}")
+def write(path: Path | None, noun: Any, option: str = "--output") -> None:
+    """A noun or a text in a file, where one is asked for, and a word about it on stderr."""
+    if path is not None:
+        files.write_atomically(path, noun if isinstance(noun, str) else to_text(noun), option)
+        note(f"wrote {path}")
 
 
-def write_measured(path: Path, text: str) -> None:
+def write_measured(path: Path, noun: Any) -> None:
     """``write`` of what cannot be had again: where it fails, the error says where it is kept."""
-    files.write_measured({path: text}, "--output")
+    files.write_measured({path: to_text(noun)}, "--output")
     note(f"wrote {path}")
+
+
+def answers(command: Callable[..., Answer]) -> Callable[..., None]:
+    """``command`` with ``--json``: what it answers is printed as a document, or to people."""
+
+    @wraps(command)
+    def run(as_json: bool, **given: Any) -> None:
+        before = wants_json.set(as_json)
+        try:
+            answer = command(**given)
+            emit(answer.document) if as_json else answer.show()
+        finally:
+            wants_json.reset(before)
+        if answer.ahead and not as_json:
+            suggest(answer.ahead)
+        if answer.code:
+            raise typer.Exit(answer.code)
+
+    told = signature(command)
+    as_json = Parameter("as_json", Parameter.KEYWORD_ONLY, default=False, annotation=_AsJson)
+    run.__signature__ = told.replace(parameters=[*told.parameters.values(), as_json])  # type: ignore[attr-defined]
+    return run
 
 
 _SYSTEMS = {"DDP": Switches, "ZeRO": ZeroSettings, "Megatron": MegatronSettings, "fully_shard": Fsdp2Settings}
@@ -216,27 +240,23 @@ _SET = (
 _PARTS = f"Predict without the job's own recorded step ({AS_RUN} beside WORKLOAD.json)."
 _CAP = "DDP's bucket_cap_mb: MiB, or a size such as 25MiB. Left out: DDP's default."
 _MOST = "Largest step error in percent, of a trace median error of bucket ends; beyond it exit 3."
-_ENGINES = choice("simpy", "analytic")
 
+_AsJson = Annotated[bool, shared("One JSON document on stdout.", "--json")]
 WorkloadFile = Annotated[
     Path, typer.Argument(metavar="WORKLOAD.json", help="A workload: recorded, imported or estimated.")
 ]
 HardwareFile = Annotated[Path, shared("A hardware file: calibrated or imported.", "--hardware")]
-AsJson = Annotated[bool, shared("One JSON document on stdout.", "--json")]
-Parts = Annotated[bool, shared(_PARTS, "--parts", panel=PREDICTING)]
+Parts = Annotated[bool, shared(_PARTS, "--parts")]
 Policy = Annotated[
     str, shared(f"The system: {', '.join(POLICIES)}.", kind=choice(*POLICIES), metavar="POLICY")
 ]
 BucketCap = Annotated[float | None, shared(_CAP, kind=Kind("MIB", parse_cap_mb))]
-Caps = Annotated[Sequence[float] | None, shared("Caps to choose from.", kind=CAPS, panel=CANDIDATES)]
+Caps = Annotated[Sequence[float] | None, shared("Caps; default: a range, or all.", kind=CAPS)]
+AssignmentFile = Annotated[Path | None, shared("An assignment file, such as tune writes.", "--assignment")]
 Settings = Annotated[list[Pair] | None, shared(_SET, "--set", kind=PAIR, panel=SYSTEM)]
 Arguments = Annotated[
     list[Pair] | None, shared("An argument for the factory; repeatable.", "--arg", kind=PAIR, panel=MODEL)
 ]
 Dtype = Annotated[str | None, shared("Cast model and batch, such as bfloat16.", panel=MODEL)]
-Engine = Annotated[
-    Literal["simpy", "analytic"],
-    shared("Which clock runs it; both give the same times.", kind=_ENGINES, panel=PREDICTING),
-]
-Jobs = Annotated[int | None, shared("Processes, at most one a core; default: 1.", min=1, panel=PREDICTING)]
+Jobs = Annotated[int | None, shared("Processes, at most one a core; default: 1.", min=1)]
 MaxError = Annotated[float | None, shared(_MOST, min=0, max=1e9)]

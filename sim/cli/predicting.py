@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import sim
 from sim.cli import options, printing
 from sim.cli.options import Kind, choice, file_option, option, write
-from sim.cli.printing import emit, note, progress, say, say_notes, suggest, table
+from sim.cli.printing import Answer, note, progress, say, say_notes, table
 from sim.columns import Column, by_place, ms, percent, plain, size
 from sim.costs.doubts import doubts_about, doubts_about_step
 from sim.errors import InputError
@@ -33,26 +33,17 @@ _ITERATIONS: dict[str, Iteration] = {"1": 1, "2": 2, "3": 3, "steady": "steady"}
 # One's own job: as it ran, and held to the step that it took.
 
 
-def load_job(
-    workload_file: Path, hardware_file: Path, switches: dict[str, Any] | None = None, *, parts: bool = False
-) -> "RecordedJob":
-    """The job of both files: as it was recorded, but for ``switches`` that are given otherwise."""
+def load_inputs(
+    workload_file: Path, hardware_file: Path, parts: bool, switches: dict[str, Any] | None = None
+) -> tuple[Workload, Hardware]:
+    """The job of both files: as it was recorded, but for ``switches`` that are given otherwise, and held to
+    its own step but for ``parts``, which is told. What is doubtful is said by the answer.
+    """
     from sim.truth.recorded_job import job_in_files  # with numba, which the start of a command is spared
 
     workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
-    return job_in_files(workload_file, workload, hardware, parts=parts).with_switches(switches or {})
-
-
-def load_inputs(
-    workload_file: Path,
-    hardware_file: Path,
-    parts: bool = False,
-    as_json: bool = False,
-    switches: dict[str, Any] | None = None,
-) -> tuple[Workload, Hardware]:
-    """``load_job``, and ``tell_held``. What is doubtful is said by the answer."""
-    job = load_job(workload_file, hardware_file, switches, parts=parts)
-    tell_held(job, as_json=as_json)
+    job = job_in_files(workload_file, workload, hardware, parts=parts).with_switches(switches or {})
+    tell_held(job)
     return job.workload, job.hardware
 
 
@@ -74,27 +65,23 @@ _OWN_TIMES: tuple[Column[Any], ...] = (  # of an OwnStep
 )
 
 
-def tell_held(job: "RecordedJob", *, as_json: bool) -> None:
+def tell_held(job: "RecordedJob") -> None:
     """How the job ran, how far the parts were from its own step, and what made that come out; why not."""
-    tell, own = note if as_json else say, job.own
+    own = job.own
     if job.switches:
         told = ", ".join(f"{name}={value}" for name, value in job.switches.items())
-        tell(f"the job as it ran: {told} (--set: otherwise)")
+        say(f"the job as it ran: {told} (--set: otherwise)")
     if own is None:
         if job.why_not:
             note(f"not held to the recorded step: {job.why_not}")
         return
-    if not as_json:
-        table(
-            f"the job's own step, recorded {own.steps} times, from the start of backward",
-            _OWN_TIMES,
-            own.times,
-        )
+    title = f"the job's own step, recorded {own.steps} times, from the start of backward"
+    table(title, _OWN_TIMES, own.times)
     factors = (f"{one.name} {one.value:.3f} ({one.low:.2f} to {one.high:.2f})" for one in own.factors)
     held = "nearest to" if doubts_about_step(own.hardware) else "held to"
-    tell(f"{held} the job's own recorded step: {', '.join(factors)} (--parts: without)")
+    say(f"{held} the job's own recorded step: {', '.join(factors)} (--parts: without)")
     if own.recorder_ns:
-        tell(f"{in_ms(own.recorder_ns)} ms of the recorded step are the recorder's, and in no prediction")
+        say(f"{in_ms(own.recorder_ns)} ms of the recorded step are the recorder's, and in no prediction")
     for doubt in own.doubtful:
         note(f"doubtful: {doubt}")
 
@@ -102,16 +89,7 @@ def tell_held(job: "RecordedJob", *, as_json: bool) -> None:
 # simulate
 
 
-def _slowest(text: str) -> float | Path:
-    try:
-        factor = float(text)
-    except ValueError:
-        return Path(text)
-    if not factor >= 1:
-        raise ValueError(f"{text} is not legal; give a factor of 1 or more, or a workload file")
-    return factor
-
-
+@options.answers
 def simulate(
     workload_file: options.WorkloadFile,
     hardware_file: options.HardwareFile,
@@ -120,23 +98,15 @@ def simulate(
     set_: options.Settings = None,
     iteration: Any = option(
         "Of which iteration; default: all later ones.",
-        panel=options.PREDICTING,
         kind=Kind("1|2|3|steady", lambda text: _ITERATIONS[choice(*_ITERATIONS).reader(text)]),
         default="steady",
     ),
-    assignment_file: Path | None = option(
-        "An assignment file, such as tune writes, in place of caps.", "--assignment"
-    ),
-    slowest: float | None = option(
-        "The slowest other rank: a factor on backward, or its workload file.",
-        panel=options.PREDICTING,
-        kind=Kind("FACTOR|W.json", _slowest),
-    ),
+    assignment_file: options.AssignmentFile = None,
+    slowest: float | None = option("The slowest other rank: a factor on its backward.", min=1),
     parts: options.Parts = False,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Answer:
     """Predict one step with given buckets: how long it is, and where the time goes."""
-    workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json)
+    workload, hardware = load_inputs(workload_file, hardware_file, parts)
     given = options.settings(set_)
     if assignment_file is None:
         assignment = sim.assign(workload, policy, bucket_cap_mb, iteration=iteration, **given)
@@ -145,20 +115,14 @@ def simulate(
     else:
         assignment = as_the_job(workload, sim.load_assignment(assignment_file), **given)
     other = None
-    if isinstance(slowest, Path):
-        other = sim.load_workload(slowest)
-    elif slowest is not None:
+    if slowest is not None:
         other, _ = sim.scale(workload, hardware, backward=slowest)
         other = replace(other, name=f"{workload.name}, backward x {format_number(slowest, 6)}")
     report = sim.summarize(sim.simulate(workload, hardware, assignment, iteration=iteration, slowest=other))
-    if as_json:
-        emit(report)
-        return
-    _print_report(report, workload)
-    if assignment_file is None:
-        suggest(printing.to_tune(workload_file, hardware_file))
-    else:
-        suggest(printing.to_replay(workload_file, hardware_file, hardware, assignment_file))
+    ahead = printing.to_tune(workload_file, hardware_file)
+    if assignment_file is not None:
+        ahead = printing.to_replay(workload_file, hardware_file, hardware, assignment_file)
+    return Answer(report, lambda: _print_report(report, workload), ahead)
 
 
 def _print_report(report: Report, workload: Workload) -> None:
@@ -195,6 +159,7 @@ _BUCKETS: tuple[Column[BucketRow], ...] = (
 # explain
 
 
+@options.answers
 def explain(
     workload_file: options.WorkloadFile,
     policy: options.Policy = "ddp",
@@ -202,8 +167,7 @@ def explain(
     set_: options.Settings = None,
     ranks: int = option("World size.", min=1, default=2),
     iterations: int = option("How many iterations, from the first.", default=3),
-    as_json: options.AsJson = False,
-) -> None:
+) -> Answer:
     """List every collective of iterations 1, 2 and 3 in order, with its bytes and what launches it."""
     told = sim.explain(
         sim.load_workload(workload_file),
@@ -213,11 +177,8 @@ def explain(
         bucket_cap_mb=bucket_cap_mb,
         **options.settings(set_),
     )
-    if as_json:
-        emit(told)
-    else:
-        _print_explanation(told)
-        suggest(printing.line("simulate", workload_file, "--hardware", printing.HARDWARE))
+    ahead = printing.line("simulate", workload_file, "--hardware", printing.HARDWARE)
+    return Answer(told, lambda: _print_explanation(told), ahead)
 
 
 def _print_explanation(told: Explanation) -> None:
@@ -269,6 +230,7 @@ def _what_if(words: str, **more: Any) -> Any:
     return option(words, panel=options.WHAT_IF, **(how | more))
 
 
+@options.answers
 def sweep(
     workload_file: options.WorkloadFile,
     hardware_file: options.HardwareFile,
@@ -285,11 +247,10 @@ def sweep(
     jobs: options.Jobs = None,
     set_: options.Settings = None,
     parts: options.Parts = False,
-    as_json: options.AsJson = False,
     output: Path | None = file_option("Write CSV here.", default=None),
-) -> None:
+) -> Answer:
     """Predict DDP's default and a range of bucket caps, under any combination of what-ifs."""
-    workload, hardware = load_inputs(workload_file, hardware_file, parts, as_json, options.settings(set_))
+    workload, hardware = load_inputs(workload_file, hardware_file, parts, options.settings(set_))
     with ExitStack() as stack:
         rows = sim.sweep(
             workload,
@@ -303,15 +264,15 @@ def sweep(
             executor=None if jobs is None else stack.enter_context(executor_of(jobs)),
             progress=stack.enter_context(progress("simulating")),
         )
-    if output is not None:
-        write(output, sim.sweep_csv(rows))
+    write(output, sim.sweep_csv(rows))
     doubts = doubts_about(workload, hardware)
-    if as_json:
-        emit({"rows": [asdict(row) for row in rows], "notes": doubts})
-        return
-    _print_sweep(f"{workload.name} on {hardware.name}", rows)
-    say_notes(doubts)
-    suggest(printing.to_tune(workload_file, hardware_file))
+
+    def show() -> None:
+        _print_sweep(f"{workload.name} on {hardware.name}", rows)
+        say_notes(doubts)
+
+    document = {"rows": [asdict(row) for row in rows], "notes": doubts}
+    return Answer(document, show, printing.to_tune(workload_file, hardware_file))
 
 
 def executor_of(jobs: int) -> Executor:

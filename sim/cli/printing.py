@@ -1,7 +1,8 @@
 """What a command says, and where.
 
 The answer goes to stdout: what was asked for, with its figures, what they rest on and what they leave out, as
-sentences (``say``) and tables (``table``), or with ``--json`` as one document and nothing else (``emit``).
+sentences (``say``) and tables (``table``), or with ``--json`` as one document and nothing else (``emit``):
+then sentences are about the process, and there are no tables.
 What is about the process goes to stderr: progress, files written, hints what to do next, warnings, errors
 (``progress``, ``note``, ``suggest``, ``fail``). So ``bucketsim tune … > file`` keeps the recommendation, and
 nothing else.
@@ -16,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -31,6 +32,17 @@ Row = TypeVar("Row")
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 _EVERY_S = 10.0  # from one line of progress to the next, where no terminal shows a bar
 _WIDE = 10_000  # columns where no terminal sets a limit: a file keeps every figure on its line
+wants_json: ContextVar[bool] = ContextVar("wants_json", default=False)
+
+
+class Answer(NamedTuple):
+    """What a command answers: the ``document`` of ``--json``, or what ``show`` says to people; then its exit
+    code, and ``ahead``, the command line or sentence with which to go on."""
+
+    document: Any
+    show: Callable[[], object]
+    ahead: str = ""
+    code: int = 0
 
 
 def fail(message: str) -> None:
@@ -46,7 +58,10 @@ def note(message: str) -> None:
 
 def say(sentence: str) -> None:
     """One line of the answer, on stdout."""
-    _answers().print(Text(sentence), soft_wrap=True)
+    if wants_json.get():
+        note(sentence)
+    else:
+        _answers().print(Text(sentence), soft_wrap=True)
 
 
 def say_notes(*groups: Iterable[str]) -> None:
@@ -75,6 +90,8 @@ def table(
     for unit, what in (", ms", "times in ms"), (", %", "shares in %"):
         told += [what] * any(name.endswith(unit) for name in names)
         names = [name.removesuffix(unit) for name in names]
+    if wants_json.get():
+        return
     made = Table(box=None, pad_edge=False, header_style="bold")
     for place, name in enumerate(names):
         justify: Any = "left" if place == 0 or name in words else "right"
@@ -204,11 +221,8 @@ def to_tune_written(workload: Path, hardware: Path | None, named: Path = _NAMED)
 def to_replay(workload: Path, file: Path | None, hardware: Hardware | None, assignment: Path | None) -> str:
     """An assignment on real ranks where the hardware was measured, or by a job that is carried there."""
     named = () if assignment is None else ("--assignment", assignment)
-    words = ("validate", workload, "--hardware", file or HARDWARE, *named)
-    if hardware is not None:
-        return line(*words, *_where(hardware), "-o", "measured")
-    where = f" (with --box and --rate, or --ranks, as {HARDWARE} was measured; --prepare: on other hosts)"
-    return line(*words, "-o", "measured") + where
+    where = () if hardware is None else _where(hardware)
+    return line("validate", workload, "--hardware", file or HARDWARE, *named, *where, "-o", "measured")
 
 
 def _where(hardware: Hardware) -> tuple[object, ...]:

@@ -1,38 +1,41 @@
 """tune, export, anchor: the best buckets and why, how they get home, and a machine made true for one step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import sim
 from sim.cli import options, printing
 from sim.cli.options import MS, as_dict, choice, file_option, option, write
-from sim.cli.predicting import load_inputs, load_job, tell_held
-from sim.cli.printing import emit, line, note, progress, say, say_notes, suggest, table
-from sim.columns import FAMILIES, Column, by_place, of_part
+from sim.cli.predicting import load_inputs
+from sim.cli.printing import Answer, emit, line, note, progress, say, say_notes, suggest, table
+from sim.columns import FAMILIES, Column, of_part
 from sim.costs.doubts import doubts_about
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Family, Recommendation, Setting
+from sim.nouns.report import Report
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job
-from sim.units import format_ms, format_number, format_percent, format_size, in_ms, parse_cap_mb
+from sim.units import format_ms, format_number, format_percent, format_size, parse_cap_mb
 
 if TYPE_CHECKING:
     from sim.truth.fit import Anchored, MeasuredStep
+    from sim.tuner.others import BestSize
 
 _MOST_SIZES = 8  # of buckets, that are told one by one
 TUNED = ("ddp", "zero1", "zero2", "megatron", "fully_shard")  # whose buckets are tuned
 ASSIGNMENT = Path("assignment.json")
 
 
+@options.answers
 def tune(
     workload_file: options.WorkloadFile,
     hardware_file: options.HardwareFile,
-    seed: int = option("Seed of the steps that are drawn.", panel=options.PREDICTING, min=0, default=0),
-    draws: int = option("Steps drawn for the gain's interval.", panel=options.PREDICTING, min=1, default=400),
+    seed: int = option("Seed of the steps that are drawn.", min=0, default=0),
+    draws: int = option("Steps drawn for the gain's interval.", min=1, default=400),
     policy: str = option(
         "Of another system than DDP the best size of its own buckets alone.",
         kind=choice(*TUNED),
@@ -41,58 +44,41 @@ def tune(
     set_: options.Settings = None,
     parts: options.Parts = False,
     output: Path | None = file_option("Write the assignment here.", default=None),
-    as_json: options.AsJson = False,
-) -> None:
+) -> Answer:
     """Find the best buckets, what they gain and how surely, and what each setting of DDP reaches."""
+    if policy != "ddp" and set_:
+        raise InputError("tune: --set gives settings of DDP; leave it or --policy out")
+    workload, hardware = load_inputs(workload_file, hardware_file, parts, options.settings(set_))
+    title = f"{workload.name} on {hardware.name}"
     if policy != "ddp":
-        if set_:
-            raise InputError(
-                "tune: --set gives settings of DistributedDataParallel; leave it or --policy out"
-            )
-        _tune_other(*load_inputs(workload_file, hardware_file, parts, as_json), policy, output, as_json)
-        return
-    job = load_job(workload_file, hardware_file, options.settings(set_), parts=parts)
-    workload, hardware = job.workload, job.hardware
-    with progress("tuning") as report:
+        best = sim.best_of(workload, hardware, policy)
+        report = sim.summarize(sim.simulate(workload, hardware, best.assignment))
+        own_ns = sim.simulate(workload, hardware, sim.assign(workload, policy)).step_ns
+        write(output, best.assignment)
+        return Answer(report, lambda: _print_other(f"{title}, {policy}", best, report, own_ns))
+    with progress("tuning") as told:
         answer = sim.tune(
-            workload, hardware, seed=seed, draws=draws, progress=lambda words: report(0, None, f"({words})")
+            workload, hardware, seed=seed, draws=draws, progress=lambda words: told(0, None, f"({words})")
         )
-    if output is not None:
-        write(output, sim.to_text(answer.assignment))
-    if as_json:
-        emit(answer)
-    else:
-        print_answer(answer, f"{workload.name} on {hardware.name}", hardware.all_reduce[0].num_bytes)
-    tell_held(job, as_json=as_json)
-    if as_json:
-        return
-    if answer.gain.significant is False:
-        sweep = line("sweep", workload_file, "--hardware", hardware_file, "--bandwidth", "0.1,0.3,1")
-        suggest(f"keep DDP's default; on which slower link buckets would matter: {sweep}")
-        return
+    write(output, answer.assignment)
     # The lines need no hardware, but what comes after them does: a replay on the link that was tuned for.
     is_kept = output is not None and output.is_file()
     given = ("--hardware", hardware_file, "--assignment", output if is_kept else ASSIGNMENT)
-    export = line("export", workload_file, *given, "--as", "snippet")
-    suggest(export if is_kept else f"the same with -o {ASSIGNMENT}; then: {export}")
+    ahead = line("export", workload_file, *given, "--as", "snippet")
+    if not is_kept:
+        ahead = f"the same with -o {ASSIGNMENT}; then: {ahead}"
+    if answer.gain.significant is False:
+        slower = line("sweep", workload_file, "--hardware", hardware_file, "--bandwidth", "0.1,0.3,1")
+        ahead = f"keep DDP's default; on which slower link buckets would matter: {slower}"
+    return Answer(answer, lambda: print_answer(answer, title, hardware.all_reduce[0].num_bytes), ahead)
 
 
-def _tune_other(
-    workload: Workload, hardware: Hardware, policy: str, output: Path | None, as_json: bool
-) -> None:
+def _print_other(title: str, best: "BestSize", report: Report, own_ns: int) -> None:
     """The best size of another system's buckets, against that system's default."""
-    found = sim.best_of(workload, hardware, policy)
-    report = sim.summarize(sim.simulate(workload, hardware, found.assignment))
-    if output is not None:
-        write(output, sim.to_text(found.assignment))
-    if as_json:
-        emit(report)
-        return
-    plain_step = sim.simulate(workload, hardware, sim.assign(workload, policy))
-    sizes = ", ".join(f"{name}={value}" for name, value in found.assignment.settings.items())
-    say(f"{workload.name} on {hardware.name}, {policy}")
+    sizes = ", ".join(f"{name}={value}" for name, value in best.assignment.settings.items())
+    say(title)
     say(f"best: {sizes or 'as it is'}: {len(report.buckets)} bucket(s), {format_ms(report.step_ns)} a step")
-    say(f"its default: {format_ms(plain_step.step_ns)} a step; tried: {found.how}")
+    say(f"its default: {format_ms(own_ns)} a step; tried: {best.how}")
     say(f"why: {report.verdict}")
     say_notes(report.notes)
 
@@ -158,7 +144,7 @@ TARGETS = (*_ALONE, "perfetto", "transformers", "accelerate", "lightning", "ray"
 def export(
     workload_file: options.WorkloadFile,
     hardware_file: Path | None = option("The hardware to tune for, and to take times from.", "--hardware"),
-    assignment_file: Path | None = option("Export this assignment instead of the best.", "--assignment"),
+    assignment_file: options.AssignmentFile = None,
     target: str = option(
         "What to export, or the framework that you train with.",
         "--as",
@@ -179,7 +165,7 @@ def export(
         workload = sim.load_workload(workload_file)
     else:
         as_given = parts or (assignment_file is not None and target in _ALONE)
-        workload, hardware = load_inputs(workload_file, hardware_file, as_given, as_json=True)
+        workload, hardware = load_inputs(workload_file, hardware_file, as_given)
     if assignment_file is not None:
         assignment = sim.load_assignment(assignment_file)
         assignment.check_fits(workload)
@@ -213,24 +199,16 @@ def export(
 
 # anchor
 
-_CAPS = ("bucket_cap_mb", "first_bucket_mb")
 
-
-class _Step(NamedTuple):
-    """One step as the command line gives it: what it is called, and what was measured."""
-
-    label: str
-    measured: "MeasuredStep"
-
-
+@options.answers
 def anchor(
     workload_file: options.WorkloadFile,
     hardware_file: Path = option(
         "A hardware file: a link measured beside the step.", "--hardware", default=...
     ),
-    measured: list[Any] = option(
-        "A step as it runs now: bucket_cap_mb=25,step_ms=159.6 and, where known, noise_ms and DDP's "
-        "switches. The first corrects the hardware; others are compared with it.",
+    measured: Any = option(
+        "The step as it runs now: bucket_cap_mb=25,step_ms=159.6 and, where known, noise_ms and DDP's "
+        "switches.",
         kind=options.PAIRS,
         default=...,
     ),
@@ -239,72 +217,51 @@ def anchor(
         kind=choice("mutual", "compute_slowdown", "comm_slowdown", "curve"),
     ),
     output: Path | None = file_option("Write the hardware here.", default=None),
-    as_json: options.AsJson = False,
-) -> None:
+) -> Answer:
     """Fit a hardware file to one measured step: how much link and computing slow each other down."""
-
     workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
-    steps = [_step(workload, as_dict(pairs, "--measured")) for pairs in measured]
-    found = sim.anchor(workload, hardware, steps[0].measured, factor=factor)
-    checks = [_check(workload, hardware, found, step) for step in steps]
-    if output is not None:
-        write(output, sim.to_text(found.hardware))
-    if as_json:
-        emit({"kind": "anchor", **_facts(found), "checks": checks})
-        return
-    _print_anchored(found, checks)
-    if found.fits:  # not over the file that was corrected
-        named = Path(f"{hardware_file.stem}-anchored.json")
-        suggest(printing.to_tune_written(workload_file, output, named))
+    step = _measured(workload, as_dict(measured, "--measured"))
+    found = sim.anchor(workload, hardware, step, factor=factor)
+    write(output, found.hardware)
+    machines = (hardware, found.hardware, *(other.hardware for other in found.readings[1:]))
+    alone_ns, *by_factor_ns = (
+        sim.simulate(workload, one, step.assignment, "analytic").step_ns for one in machines
+    )
+    names = ("factor", "value", "fits", "measured_ns", "plain_ns", "predicted_ns", "residual_ns")
+    document = {
+        "kind": "anchor",
+        **{name: getattr(found, name) for name in (*names, "reasons", "notes")},
+        "launch_cost_ns": found.hardware.launch_cost_ns,
+        "readings": [{"what": one.what, "value": one.value, "weight": one.weight} for one in found.readings],
+        "checks": [
+            {"measured_ns": step.step_ns, "parts_alone_ns": alone_ns, "predicted_ns": by_factor_ns[0]}
+            | {"least_ns": min(by_factor_ns), "most_ns": max(by_factor_ns)}
+        ],
+    }
+    named = Path(f"{hardware_file.stem}-anchored.json")  # not over the file that was corrected
+    ahead = printing.to_tune_written(workload_file, output, named) if found.fits else ""
+    return Answer(document, lambda: _print_anchored(found), ahead)
 
 
-def _step(workload: Workload, given: dict[str, Any]) -> _Step:
-    """One ``--measured``."""
+def _measured(workload: Workload, given: dict[str, Any]) -> "MeasuredStep":
+    """``--measured``: times, and what makes the step's buckets."""
     from sim.truth.fit import MeasuredStep
 
     if "step_ms" not in given:
         raise InputError("--measured: has no step_ms; give it, such as step_ms=159.6")
-    if {"workload", "iteration"} & given.keys():
-        raise InputError("--measured: workload and iteration are no switches")
+    if others := {"workload", "iteration"} & given.keys():
+        raise InputError(f"--measured: {min(others)} is no switch")
+    times = {"step_ms": "step_ns", "noise_ms": "noise_ns"}
     try:
-        step_ns = MS.reader(str(given.pop("step_ms")))
-        noise_ns = MS.reader(str(given.pop("noise_ms"))) if "noise_ms" in given else None
+        told = {field: MS.reader(str(given.pop(name))) for name, field in times.items() if name in given}
     except ValueError as error:
         raise InputError(f"--measured: {error}; times are in ms") from None
-    given |= {name: parse_cap_mb(str(given[name])) for name in _CAPS if name in given}
-    told = (f"{name}={format_number(x, 6) if isinstance(x, float) else x}" for name, x in given.items())
-    made = sim.assign(workload, **given)
-    label = ", ".join(told) or "default"
-    return _Step(label, MeasuredStep(assignment=made, step_ns=step_ns, noise_ns=noise_ns))
+    caps = given.keys() & {"bucket_cap_mb", "first_bucket_mb"}
+    given |= {name: parse_cap_mb(str(given[name])) for name in caps}
+    return MeasuredStep(assignment=sim.assign(workload, **given), **told)
 
 
-def _check(workload: Workload, hardware: Hardware, found: "Anchored", step: _Step) -> dict[str, Any]:
-    """A measured step beside the one by the parts alone, anchored, and the least and most by any factor."""
-    machines = (hardware, found.hardware, *(other.hardware for other in found.readings[1:]))
-    parts_ns, *steps_ns = (
-        sim.simulate(workload, one, step.measured.assignment, "analytic").step_ns for one in machines
-    )
-    return {
-        "row": step.label,
-        "measured_ns": step.measured.step_ns,
-        "parts_alone_ns": parts_ns,
-        "predicted_ns": steps_ns[0],
-        "least_ns": min(steps_ns),
-        "most_ns": max(steps_ns),
-        "error": (steps_ns[0] - step.measured.step_ns) / step.measured.step_ns,
-    }
-
-
-def _facts(found: "Anchored") -> dict[str, Any]:
-    names = ("factor", "value", "fits", "measured_ns", "plain_ns", "predicted_ns", "residual_ns")
-    return {
-        **{name: getattr(found, name) for name in (*names, "reasons", "notes")},
-        "launch_cost_ns": found.hardware.launch_cost_ns,
-        "readings": [{"what": one.what, "value": one.value, "weight": one.weight} for one in found.readings],
-    }
-
-
-def _print_anchored(found: "Anchored", checks: list[dict[str, Any]]) -> None:
+def _print_anchored(found: "Anchored") -> None:
     for reason in found.reasons:
         say(reason)
     others = ", ".join(
@@ -316,13 +273,4 @@ def _print_anchored(found: "Anchored", checks: list[dict[str, Any]]) -> None:
         f"{format_ms(found.predicted_ns)}, measured {format_ms(found.measured_ns)}, "
         f"{format_ms(found.plain_ns)} without" + (f"; or instead {others}" if others else "")
     )
-
-    def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-        ends = tuple(in_ms(row[name]) for name in ("least_ns", "most_ns"))
-        times = (in_ms(row[name]) for name in ("measured_ns", "parts_alone_ns", "predicted_ns"))
-        others = "" if ends[0] == ends[1] else " to ".join(ends)
-        return (row["row"], *times, others, format_percent(row["error"], 2, sign=True))
-
-    heads = by_place("", "measured", "parts alone", "anchored", "by other factors", "error")
-    table("steps, ms", heads, map(cells, checks))
     say_notes(found.notes)

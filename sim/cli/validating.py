@@ -11,21 +11,21 @@ import typer
 import sim
 from sim.cli import measuring, options, printing
 from sim.cli.judging import judge
-from sim.cli.measuring import choose_device, device_of_model, place_of, tell_commands
+from sim.cli.measuring import choose_device, place_of, to_gather
 from sim.cli.options import argument, as_dict, choice, directory_option, option, shared
 from sim.cli.predicting import tell_held
-from sim.cli.printing import emit, line, note, progress, say, suggest, table
+from sim.cli.printing import Answer, line, note, progress, say, suggest, table, wants_json
 from sim.columns import by_place
 from sim.costs.doubts import doubts_about
-from sim.errors import InputError, SimError
+from sim.errors import InputError
 from sim.formats import record_files
-from sim.formats.documents import json_text, load
+from sim.formats.documents import json_text
 from sim.formats.files import make_directory, write_atomically
 from sim.formats.record_files import box_in, recorded_step, start_record
 from sim.nouns.assignment import Assignment
 from sim.nouns.devices import device_of_job
 from sim.nouns.hardware import Hardware
-from sim.nouns.measurement import Measurement, Record
+from sim.nouns.measurement import Record
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job
 from sim.units import format_percent, in_ms
@@ -45,6 +45,7 @@ Link = Annotated[
 ]
 
 
+@options.answers
 def validate(
     workload_file: options.WorkloadFile,
     hardware_file: options.HardwareFile,
@@ -53,13 +54,10 @@ def validate(
     box: measuring.Box = None,
     rate: measuring.Rate = None,
     caps: Sequence[float] = option(
-        "Values of bucket_cap_mb to replay.",
-        panel=options.CANDIDATES,
-        kind=options.CAPS,
-        default="1,4,10,25",
+        "Values of bucket_cap_mb to replay.", kind=options.CAPS, default="1,4,10,25"
     ),
     assignment_file: list[Path] | None = option(
-        "An assignment file to replay too; repeatable.", "--assignment", panel=options.CANDIDATES
+        "An assignment file to replay too; repeatable.", "--assignment"
     ),
     model: str | None = option(
         "Your model, which returns (model, batch); default: backward sleeps through the recorded schedule.",
@@ -72,11 +70,10 @@ def validate(
     backend: measuring.Backend = None,
     link: Link = "real",
     prepare: measuring.Prepare = False,
-    rounds: int = option("Rounds; each runs every candidate.", panel=options.MEASURING, default=10),
+    rounds: int = option("Rounds; each runs every candidate.", default=10),
     parts: options.Parts = False,
     max_error: options.MaxError = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Answer:
     """Replay assignments on real ranks and compare them with the prediction."""
     from sim.validator.jobs import ReplayJob
     from sim.validator.replay import prepare as prepare_replay
@@ -91,20 +88,18 @@ def validate(
     workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
     place, job_on = _place(ranks, box, rate, link, hardware), device_of_job(workload)
     if model is not None:
-        device = device_of_model(device, job_on, elsewhere=prepare)
+        device = choose_device(device, job_on, None, elsewhere=prepare)
     else:
         gloo = box is not None or backend == "gloo"
         many = place.world_size
         device = choose_device(device, job_on or "cpu", many, elsewhere=prepare, only_cpu=gloo)
     carrier = _carrier(device, backend, link, hardware)
     assignments = _assignments(assignment_file or [], workload, hardware.world_size)
-    apart = parts or model is None or link == "emulated"
-    expected, there, is_held = _held(workload_file, workload, hardware, apart, as_json)
+    apart = parts or model is None
+    expected, there, is_held = _held(workload_file, workload, hardware, apart, carrier)
     measured = recorded_step(workload_file) if is_held else None
-    if link == "emulated":
-        hardware = _measured_here(workload, hardware, device)
     if not is_held:
-        there = _hardware_there(hardware, workload, place)
+        hardware, there = there, _hardware_there(there, workload, place)
     user_model = None if model is None else _model(model, arg, dtype)
     candidates = _candidates(user_model, assignments, expected, there, carrier, caps)
     for candidate in candidates:
@@ -115,13 +110,11 @@ def validate(
     )
     directory = start_record(output, workload, hardware, None if prepare else measured)
     if prepare:
-        job_file = prepare_replay(ordered, directory, hardware.world_size)
-        tell_commands(job_file, line("gather", directory))
-        return
+        return to_gather(prepare_replay(ordered, directory, hardware.world_size))
     with _telling_what_is_kept(directory), progress("replaying") as report:
         replay(ordered, place, directory, progress=report)
     note(f"wrote {directory}")
-    judge([directory], max_error, as_json)
+    return judge([directory], max_error)
 
 
 def _model(factory: str, arg: Any, dtype: str | None) -> "UserModel":
@@ -159,27 +152,25 @@ def _carrier(device: Any, backend: Any, link: str, hardware: Hardware | None) ->
 
 
 def _held(
-    file: Path, workload: Workload, hardware: Hardware, apart: bool, as_json: bool
+    file: Path, workload: Workload, hardware: Hardware, apart: bool, carrier: "Carrier"
 ) -> tuple[Workload, Hardware, bool]:
     """Both, held to the job's own step where there is one, unless ``apart``, and whether they are; what is
-    doubtful of them is told."""
+    doubtful of them is told. On an emulated link the machine is that link with the copies measured here."""
     is_held = False
-    if not apart:
+    if not apart and carrier.emulated is None:
         from sim.truth.recorded_job import job_in_files
 
         job = job_in_files(file, workload, hardware)
-        tell_held(job, as_json=as_json)
+        tell_held(job)
         workload, hardware, is_held = job.workload, job.hardware, job.own is not None
     for doubt in doubts_about(workload, hardware):
         note(doubt)
+    if carrier.emulated is not None:
+        from sim.validator.calibrate import measure_machine
+
+        note("measuring copies and launches of this machine")
+        hardware = measure_machine(workload, hardware, carrier.device)
     return workload, hardware, is_held
-
-
-def _measured_here(workload: Workload, hardware: Hardware, device: Any) -> Hardware:
-    from sim.validator.calibrate import measure_machine
-
-    note("measuring copies and launches of this machine")
-    return measure_machine(workload, hardware, device)
 
 
 def _assignments(files: list[Path], workload: Workload | None, ranks: int) -> dict[str, Assignment]:
@@ -230,37 +221,22 @@ def _telling_what_is_kept(directory: Path | None) -> Iterator[None]:
     """Where the block is stopped or fails, say what it left in ``directory``, and how to go on from there."""
     try:
         yield
-    except BaseException as end:
-        if directory is not None:
-            _tell_kept(directory, was_stopped=isinstance(end, KeyboardInterrupt))
+    except BaseException:
+        if directory is not None and any(directory.glob("measurement-*.json")):
+            note(f"what was measured is kept in {directory}, marked incomplete")
+            is_record = (directory / record_files.WORKLOAD).exists()
+            agree = f"{line('agree', directory)}; " if is_record else ""
+            suggest(f"{agree}to measure all rounds: the same command with another -o")
         raise
-
-
-def _tell_kept(directory: Path, *, was_stopped: bool) -> None:
-    try:
-        kept = [load(path, Measurement) for path in sorted(directory.glob("measurement-*.json"))]
-    except SimError:
-        return  # what ended the command is the one thing to tell
-    if not kept:
-        if was_stopped:
-            note("nothing was measured yet: the same command begins anew")
-        return
-    counts = sorted(len(one.iterations) for one in kept)
-    rounds = f"{counts[0]}" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
-    note(f"kept in {directory}, marked incomplete: {rounds} rounds of {', '.join(one.name for one in kept)}")
-    is_record = (directory / record_files.WORKLOAD).exists()
-    agree = f"{line('agree', directory)}; " if is_record else ""
-    suggest(f"{agree}to measure all rounds: the same command with another -o")
 
 
 # ab
 
 
+@options.answers
 def ab(
     model: str = argument("Your model: returns (model, batch).", "MODULE:FACTORY"),
-    assignment_file: Path | None = option(
-        "The assignment to test; default: the best for --workload and --hardware.", "--assignment"
-    ),
+    assignment_file: options.AssignmentFile = None,
     workload_file: Path | None = option(
         "A recorded workload: what is measured is held to its prediction.", "--workload"
     ),
@@ -275,15 +251,14 @@ def ab(
     backend: measuring.Backend = None,
     link: Link = "real",
     prepare: measuring.Prepare = False,
-    rounds: int = option("Rounds; each runs both.", panel=options.MEASURING, default=30),
+    rounds: int = option("Rounds; each runs both.", default=30),
     parts: options.Parts = False,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Answer:
     """Measure DDP's default and one assignment in turns, in your own model: is the gain there?"""
     from sim.validator.replay import ab_job, judge_ab, replay
     from sim.validator.replay import prepare as prepare_replay
 
-    if prepare and (box is not None or as_json or link == "emulated"):
+    if prepare and (box is not None or wants_json.get() or link == "emulated"):
         raise typer.BadParameter(
             "--prepare: torchrun or srun starts the ranks; leave out --box, --json, --link"
         )
@@ -292,16 +267,14 @@ def ab(
     workload = None if workload_file is None else sim.load_workload(workload_file)
     hardware = None if hardware_file is None else sim.load_hardware(hardware_file)
     place = _place(ranks, box, rate, link, hardware)
-    device = device_of_model(device, None if workload is None else device_of_job(workload), elsewhere=prepare)
+    job_on = None if workload is None else device_of_job(workload)
+    device = choose_device(device, job_on, None, elsewhere=prepare)
     carrier = _carrier(device, backend, link, hardware)
     files = [] if assignment_file is None else [assignment_file]
     (given,) = _assignments(files, workload, place.world_size).values() or (None,)
     predicted = directory = None
     if workload_file is not None and workload is not None and hardware is not None:
-        apart = parts or link == "emulated"
-        workload, hardware, _ = _held(workload_file, workload, hardware, apart, as_json)
-        if link == "emulated":
-            hardware = _measured_here(workload, hardware, device)
+        workload, hardware, _ = _held(workload_file, workload, hardware, parts, carrier)
         given = sim.tune(workload, hardware).assignment if given is None else given
         predicted = sim.gain(workload, hardware, given)
         directory = None if output is None else start_record(output, workload, hardware)
@@ -321,21 +294,18 @@ def ab(
     )
     if prepare:
         assert directory is not None
-        job_file = prepare_replay(ordered, directory, place.world_size)
-        tell_commands(job_file, line("gather", directory))
-        return
+        return to_gather(prepare_replay(ordered, directory, place.world_size))
     note(f"A/B: {rounds} rounds on {place.world_size} ranks; DDP's default and the assignment take turns")
     with _telling_what_is_kept(directory), progress("A/B") as report:
         measured = replay(ordered, place, directory, progress=report)
     result = judge_ab(ordered, measured, predicted)
-    _tell_ab(result, directory, as_json)
-    if result.significant and result.gain_ns > 0 and not as_json:
-        apply = f"in the training script: ddp_model = sim.apply(model, {str(assignment_file)!r})"
-        files_given = (workload_file or printing.WORKLOAD, hardware_file or printing.HARDWARE)
-        suggest(apply if assignment_file is not None else printing.to_tune(*files_given))
+    ahead = printing.to_tune(workload_file or printing.WORKLOAD, hardware_file or printing.HARDWARE)
+    if assignment_file is not None:
+        ahead = f"in the training script: ddp_model = sim.apply(model, {str(assignment_file)!r})"
+    return _compared(result, directory, ahead if result.significant and result.gain_ns > 0 else "")
 
 
-def gather_ab_test(job: "ReplayJob", directory: Path, as_json: bool) -> None:
+def gather_ab_test(job: "ReplayJob", directory: Path) -> Answer:
     """What the ranks of a prepared job measured, against the prediction where there is one."""
     from sim.validator.replay import gather_record, judge_ab
 
@@ -345,18 +315,19 @@ def gather_ab_test(job: "ReplayJob", directory: Path, as_json: bool) -> None:
         hardware = sim.load_hardware(directory / record_files.HARDWARE)
         assert recommended is not None
         predicted = sim.gain(workload, hardware, recommended)
-    _tell_ab(judge_ab(job, gather_record(directory), predicted), directory, as_json)
+    return _compared(judge_ab(job, gather_record(directory), predicted), directory)
 
 
-def _tell_ab(result: "AbTest", directory: Path | None, as_json: bool) -> None:
-    """Written to ``directory``, and for people or as one JSON document."""
+def _compared(result: "AbTest", directory: Path | None, ahead: str = "") -> Answer:
+    """What an A/B test came to, which is written to ``directory``."""
     document = {"schema_version": 1, "kind": "ab", **asdict(result)}
     if directory is not None:
         write_atomically(directory / AB_FILE, json_text(document))
         note(f"wrote {directory}")
-    if as_json:
-        emit(document)
-        return
+    return Answer(document, lambda: _print_ab(result), ahead)
+
+
+def _print_ab(result: "AbTest") -> None:
     steps_ns = result.default_step_ns, result.recommended_step_ns, result.plain_step_ns
     names = ("DDP default", "recommended", "without communication")
     title = f"{result.name}: {result.world_size} ranks, {result.rounds} rounds"

@@ -1,15 +1,11 @@
 """What the installed torch can do with buckets, backends and GPUs; no process group is started."""
 
-import inspect
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from sim.units import format_size
-
-KEYWORDS = ("bucket_cap_mb_list", "batched_grad_copy")  # from torch 2.11 and 2.12 on
 
 
 def gpus_here() -> int:
@@ -18,19 +14,17 @@ def gpus_here() -> int:
 
 
 def torch_facts() -> dict[str, Any]:
-    """The backends, the GPUs, the newer keywords of DistributedDataParallel, and what free ``bucket_indices``
-    lack, as a ``Diagnosis`` has them; takes some 50 ms."""
-    known = inspect.signature(DistributedDataParallel.__init__).parameters
-    found = {"cuda": torch.version.cuda, "keywords": {name: name in known for name in KEYWORDS}}
+    """The backends, the GPUs, and what free ``bucket_indices`` lack, as a ``Diagnosis`` has them; takes some
+    50 ms."""
     if not dist.is_available():
-        return {**found, "missing_for_injection": ("torch.distributed",)}
+        return {"cuda": torch.version.cuda, "missing_for_injection": ("torch.distributed",)}
     from sim.validator.ranks.reducer import missing_for_injection  # there is no Reducer without it
 
     built = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
     cuda: Any = torch.cuda
     gpus = [cuda.get_device_properties(index) for index in range(gpus_here() if cuda.is_available() else 0)]
     return {
-        **found,
+        "cuda": torch.version.cuda,
         "backends": tuple(name for name, is_built in built.items() if is_built),
         "nccl": ".".join(map(str, cuda.nccl.version())) if built["nccl"] else None,
         "gpus": tuple(f"{one.name}, {format_size(one.total_memory)}" for one in gpus),

@@ -95,15 +95,14 @@ def test_a_gloo_job_is_sent_to_calibrate_and_not_to_nccl_tests(
 
 
 def test_gradients_below_the_curve_are_told(reads: Reads, tmp_path: Path) -> None:
-    """After an import, and of tune's families that have such buckets; not where the curve begins lower."""
+    """Of tune's families that have such buckets; not where the curve begins lower."""
     few = replace(RECORD.workload, gradients=RECORD.workload.gradients[:24], ready_order=None, samples=())
     sizes = sorted(gradient.num_bytes for gradient in few.gradients)
-    made, smaller = tmp_path / "made", sum(size < sizes[-1] for size in sizes)
+    made = tmp_path / "made"
     for least, said_so in ((sizes[-1], True), (sizes[0], False)):
         curve = tuple(CurvePoint(num_bytes=size, duration_ns=10**6 + size) for size in (least, 2 * sizes[-1]))
         reads(workload=few, hardware=(replace(RECORD.hardware, all_reduce=curve, spread={}),))
-        said = bucketsim("import", "kineto", "x", "-o", made).err
-        assert (f"{smaller} of {len(sizes)} gradients are smaller" in said) == said_so
+        assert bucketsim("import", "kineto", "x", "-o", made).code == 0
         tuned = bucketsim("tune", made / "workload.json", "--hardware", made / "hardware.json").out
         assert ("the smallest size of the curve" in tuned) == said_so
 

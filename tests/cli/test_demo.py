@@ -9,13 +9,13 @@ import pytest
 
 import sim
 from app import launch
-from sim.cli import running
-from sim.cli.doctor import Diagnosis
+from sim.cli import starting
+from sim.cli.starting import Diagnosis
 from tests.cli import cheap
 from tests.cli.test_doctor import ALL
 from tests.commands import Said, bucketsim
 
-BOXLESS = replace(ALL, box_obstacle="needs root for network namespaces", root=False)
+BOXLESS = replace(ALL, box_obstacle="needs root for network namespaces")
 NO_RANKS = replace(ALL, platform="darwin", box_obstacle="needs Linux")
 
 
@@ -23,13 +23,13 @@ NO_RANKS = replace(ALL, platform="darwin", box_obstacle="needs Linux")
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, where everything is cheap."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(running, "_RECORDING", cheap.W)
+    monkeypatch.setattr(starting, "_RECORDING", cheap.W)
     cheap.without_ranks(monkeypatch)
     return tmp_path
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, machine: Diagnosis, *words: object) -> Said:
-    monkeypatch.setattr(running, "diagnose", lambda: machine)
+    monkeypatch.setattr(starting, "diagnose", lambda: machine)
     said = bucketsim("demo", *words)
     assert said.code == 0, said.err
     return said
@@ -65,7 +65,7 @@ def test_every_line_that_it_shows_runs_by_itself(empty: Path, monkeypatch: pytes
 
 
 def test_without_ranks_it_shows_what_is_bundled(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "_RECORDING", Path("workloads", "gpt-13.8M-cpu.json"))
+    monkeypatch.setattr(starting, "_RECORDING", Path("workloads", "gpt-13.8M-cpu.json"))
     said = shown(monkeypatch, NO_RANKS, "--no-dash")
     assert [words[0] for words in lines(said)] == ["tune", "agree"]
     assert "No ranks can run here (real ranks need Linux)" in said.err
@@ -78,7 +78,8 @@ def test_it_opens_the_dashboard_first_and_ends_with_it(empty: Path, monkeypatch:
         "command",
         lambda **asked: [sys.executable, "-c", f"print({asked['port']}, {str(asked['watch'])!r})"],
     )
-    said = shown(monkeypatch, ALL, "--port", 8765)
+    monkeypatch.setattr(starting, "_port", lambda asked: 8765)
+    said = shown(monkeypatch, ALL)
     log = (empty / "bucketsim-demo" / "dashboard.log").read_text()
     assert log == "8765 bucketsim-demo\n"
     places = [

@@ -91,9 +91,7 @@ def test_ctrl_c_keeps_what_was_measured(
         assert "Traceback" not in said
         assert run.leftovers() == []
         check_kept(run.record)
-        (kept,) = (line for line in said.splitlines() if line.startswith("kept in "))
-        assert str(run.record) in kept
-        assert re.search(r": \d+( to \d+)? rounds of plain, noop, DDP default, ", kept)
+        assert f"what was measured is kept in {run.record}, marked incomplete" in said.splitlines()
         assert f"next: bucketsim agree {run.record}; " in said
 
 
