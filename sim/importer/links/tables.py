@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -428,16 +429,11 @@ def _read(block: _Block, source: str) -> list[LinkTable]:
         places.setdefault(column.kind, place)
     if "cputime" in places:
         raise InputError(f"{source}: cputime is what a launch takes on the CPU; run nccl-tests without -C")
-    # Where a column comes again, the second timing begins: in place. Without times a bandwidth tells them.
-    timed = {
-        kind: [
-            place for place, one in enumerate(columns) if (one.kind, one.stem) == (kind, columns[first].stem)
-        ]
-        for kind, first in places.items()
-        if kind in ("time", "algbw", "busbw", "wrong")
-    }
-    main = timed.get("time") or timed["algbw"]
-    slots = ("out", "in") if len(main) > 1 else ("only",)
+    # Where the column comes again that tells the time, the second timing begins: in place.
+    main = columns[places["time" if "time" in places else "algbw"]]
+    starts = [place for place, one in enumerate(columns) if (one.kind, one.stem) == (main.kind, main.stem)]
+    slots = ("out", "in") if len(starts) > 1 else ("only",)
+    spans = list(pairwise((0, *starts[1:2], len(columns))))
     # nccl-tests' columns name no unit on their line; bandwidths beside a time bear out that it is in us.
     scale = Decimal(1000) if {"time", "algbw", "busbw"} <= places.keys() else None
     found: dict[tuple[str | None, int | None, str], list[Sample]] = defaultdict(list)
@@ -449,8 +445,10 @@ def _read(block: _Block, source: str) -> list[LinkTable]:
         num_bytes, op = whole["size"], text.get("collective", "")
         part = (whole.get("count") or 0) * _width(text.get("dtype", ""))
         samples = []
-        for slot, which in enumerate(slots):
-            known = {kind: values[at[slot]] for kind, at in timed.items() if len(at) == len(main)}
+        for which, (first, last) in zip(slots, spans, strict=True):
+            known: dict[str, _Number | None] = {}
+            for column, value in zip(columns[first:last], values[first:last], strict=True):
+                known.setdefault(column.kind, value)
             if num_bytes is not None and (timing := _timing(known, num_bytes)):
                 row: dict[str, Any] = {
                     "where": f"{source}: line {number}",
