@@ -2,13 +2,13 @@
 
 import logging
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 from secrets import randbits
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 import torch
 from torch import nn
@@ -42,7 +42,6 @@ _MOST_POSTPONED = 100
 
 _log = logging.getLogger(__name__)
 Steps = Generator[None, None, Any]
-Found = TypeVar("Found")
 Outcome = Literal["kept", "reverted", "refused"]
 
 
@@ -250,7 +249,7 @@ class Autotune:
             with ThreadPoolExecutor(max_workers=1) as pool:
                 pending = pool.submit(predict, folder, link, in_use) if self._ranks.is_first else None
                 yield from self._train(PREDICTION_STEPS)
-                found: Recommendation = self._from_first(lambda: _answer(pending))
+                found = self._ranks.from_first(lambda: _answer(pending))
         return found
 
     def _try(self, switch: BucketSwitch, found: Recommendation) -> Steps:
@@ -272,7 +271,7 @@ class Autotune:
         yield from self._train(TRIAL_WARMUP_STEPS)
         yield from self._at_boundary()
         times: list[int] = []
-        draw: int = self._from_first(lambda: randbits(32))
+        draw = self._ranks.from_first(lambda: randbits(32))
         for look in self._looks:
             while len(times) < look:
                 switch.use(candidate if is_candidate_turn(len(times), draw) else switch.original)
@@ -290,7 +289,7 @@ class Autotune:
 
     def _judged(self, times: list[int], draw: int, found: Recommendation) -> "Verdict":
         """The first rank's verdict on the steps so far, of the slowest rank in each."""
-        verdict: Verdict = self._from_first(
+        verdict = self._ranks.from_first(
             partial(
                 judge,
                 self._ranks.over_ranks(times, longest=True),
@@ -324,11 +323,6 @@ class Autotune:
                 return
             yield
         raise _Ended("refused", f"step: never called between two steps: {why}")
-
-    def _from_first(self, act: Callable[[], Found]) -> Found:
-        """Run ``act`` on the first rank and return its value on all ranks."""
-        found: Found = self._ranks.from_first(act() if self._ranks.is_first else None)
-        return found
 
 
 autotune = Autotune  # a verb, as it is called

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,7 @@ _CONNECTING = timedelta(seconds=60)  # all ranks are there by then, so that what
 _FINE, _OBSTACLE, _FAILURE = range(3)
 
 _made: Counter[str] = Counter()
+Found = TypeVar("Found")
 
 
 class FailedSomewhereError(Exception):
@@ -74,10 +75,12 @@ class Unison:
         """The reason of the first rank that has one; None where none has."""
         return self._say(_FINE if why is None else _OBSTACLE, why)
 
-    def from_first(self, value: Any) -> Any:
-        """The ``value`` that the first rank passed, on all ranks."""
+    def from_first(self, act: Callable[[], Found]) -> Found:
+        """Run ``act`` on the first rank and return its value on all ranks."""
+        value = act() if self.is_first else None
         self.agree()
-        return self._spread(value)
+        found: Found = self._spread(value)
+        return found
 
     def gather(self, value: Any) -> list[Any]:
         """On the first rank the values of all ranks, by rank; on the others an empty list."""

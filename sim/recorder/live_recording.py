@@ -107,7 +107,12 @@ class LiveRecording(StepWatch):
         hook: tuple[CommHook | None, Any],
     ) -> None:
         self._ddp = ddp
-        self._named = trained_parameters(ddp)
+        self._named = trained(ddp.module, ddp.parameters_to_ignore)  # in the Reducer's order
+        made_with, now = ddp_log(ddp).get("num_parameter_tensors"), len(self._named)
+        if made_with != now:
+            raise InputError(
+                f"ddp_model: {now} parameters require grad, DDP was made with {made_with}; freeze them before"
+            )
         super().__init__(ddp, [tensor for _, tensor in self._named], clock_for(ddp.device), every=every)
         self.path = path
         self._level, self._max_steps, self._hook = level, max_steps, hook
@@ -197,22 +202,6 @@ class LiveRecording(StepWatch):
             self._layout = layout
             buckets, fired = tuple(map(tuple, layout)), tuple(step.fired())
             journal.write("buckets", RecordedLayout(step=step.number, bucket_indices=buckets, fired=fired))
-
-
-def trained_parameters(ddp: DistributedDataParallel) -> list[tuple[str, nn.Parameter]]:
-    """Names and parameters in the Reducer's order: those that require grad and that DDP does not ignore.
-
-    Raises:
-        InputError: DDP was made with other parameters than require grad now.
-    """
-    named = trained(ddp.module, ddp.parameters_to_ignore)
-    made_with = ddp_log(ddp).get("num_parameter_tensors")
-    if made_with != len(named):
-        raise InputError(
-            f"ddp_model: {len(named)} parameters require grad, DDP was made with {made_with}; freeze or thaw "
-            f"them before"
-        )
-    return named
 
 
 def _header(

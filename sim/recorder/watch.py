@@ -179,7 +179,7 @@ def attach(
             f"ddp_model: with gradient_as_bucket_view on {ddp.process_group.size()} ranks (no power of two) "
             f"a hook cannot round gradients as DDP itself does; give level='light'"
         )
-    group, divides = ddp.process_group, _is_batched(ddp)
+    group, divides = ddp.process_group, _divides(ddp)
     tap = Tap(group=group, divides=divides, wrapped=wrap, wrapped_state=wrap_state, places=places)
     try:
         if wrap is not None:
@@ -193,12 +193,12 @@ def attach(
 
 def can_round_alike(ddp: DistributedDataParallel) -> bool:
     """Whether a hook can round gradients as DDP itself does, to the bit."""
-    world_size = ddp.process_group.size()
-    is_power_of_two = not world_size & (world_size - 1)
-    return is_power_of_two or _is_batched(ddp) or not ddp.gradient_as_bucket_view
+    is_power_of_two = ddp.process_group.size().bit_count() == 1
+    return is_power_of_two or _divides(ddp) or not ddp.gradient_as_bucket_view
 
 
-def _is_batched(ddp: DistributedDataParallel) -> bool:
+def _divides(ddp: DistributedDataParallel) -> bool:
+    """Whether DDP divides whole buckets, and does not multiply gradients as it copies them in."""
     return bool(getattr(ddp, "batched_grad_copy", False))
 
 
@@ -225,16 +225,15 @@ def recorded_all_reduce(state: Tap, bucket: GradBucket) -> Future:
         return future if state.wrapped is not None else future.then(_first)
     row.launch = stamp()
 
-    def done(finished: Any) -> torch.Tensor:
+    def done(finished: Any) -> Any:
         row.end = stamp()
         return finished.value() if state.wrapped is not None else _first(finished)
 
     return future.then(done)
 
 
-def _first(finished: torch.futures.Future[Any]) -> torch.Tensor:
-    tensor: torch.Tensor = finished.value()[0]
-    return tensor
+def _first(finished: torch.futures.Future[Any]) -> Any:
+    return finished.value()[0]
 
 
 # ---- steps, in stamps

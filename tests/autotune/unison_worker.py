@@ -66,7 +66,7 @@ def says() -> None:
     ranks = Unison(DistributedDataParallel(Net()))
     assert ranks.rank == RANK
     with Counted() as counted:
-        assert ranks.from_first({"rank": RANK, "more": [1, 2.5]}) == {"rank": 0, "more": [1, 2.5]}
+        assert ranks.from_first(lambda: {"rank": RANK, "more": [1, 2.5]}) == {"rank": 0, "more": [1, 2.5]}
         assert ranks.gather("x" * RANK) == (["x" * k for k in range(WORLD)] if RANK == 0 else [])
         assert ranks.over_ranks([RANK, -RANK], longest=True) == [LAST, 0]
         assert ranks.over_ranks([RANK, -RANK], longest=False) == [0, -LAST]
@@ -82,7 +82,7 @@ def fails() -> None:
     calls: tuple[Callable[[Unison], Any], ...] = (
         Unison.agree,
         lambda ranks: ranks.first_reason("obstacle"),
-        lambda ranks: ranks.from_first(1),
+        lambda ranks: ranks.from_first(int),
         lambda ranks: ranks.gather(1),
         lambda ranks: ranks.over_ranks([1, 2, 3], longest=True),
     )
@@ -114,7 +114,7 @@ def of_some() -> None:
     if RANK >= LAST - 1:
         ranks = Unison(DistributedDataParallel(Net(), process_group=group))
         assert ranks.rank == RANK - (LAST - 1)
-        assert (ranks.from_first(RANK), ranks.over_ranks([RANK], longest=True)) == (LAST - 1, [LAST])
+        assert (ranks.from_first(lambda: RANK), ranks.over_ranks([RANK], longest=True)) == (LAST - 1, [LAST])
 
 
 def only_probes() -> None:
