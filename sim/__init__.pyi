@@ -35,7 +35,6 @@ from sim.systems.registry import assign as assign
 from sim.systems.registry import collectives as collectives
 from sim.systems.registry import explain as explain
 from sim.systems.simulate import simulate as simulate
-from sim.systems.snippets import bucket_indices_json as bucket_indices_json
 from sim.systems.snippets import deepspeed_config as deepspeed_config
 from sim.systems.snippets import megatron_flags as megatron_flags
 from sim.systems.snippets import snippet as snippet

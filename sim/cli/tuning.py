@@ -133,7 +133,6 @@ def print_answer(answer: Recommendation, title: str, least_bytes: int) -> None:
 
 # What an assignment is written as without any times; and what takes tune's setting.
 _ALONE: dict[str, Callable[[Assignment, Workload], str]] = {
-    "bucket-indices": lambda assignment, workload: sim.bucket_indices_json(assignment, workload),
     "snippet": lambda assignment, workload: sim.snippet(assignment, workload),
     "assignment": lambda assignment, _: sim.to_text(assignment),
     "megatron-flags": lambda assignment, workload: sim.megatron_flags(assignment, workload),
@@ -149,12 +148,12 @@ def export(
         "What to export, or the framework that you train with.",
         "--as",
         kind=choice(*TARGETS),
-        default="bucket-indices",
+        default="snippet",
     ),
     parts: options.Parts = False,
     output: Path | None = file_option("Write here.", default=None),
 ) -> None:
-    """Print an assignment for use elsewhere: lines to paste, bucket_indices, or a trace for Perfetto."""
+    """Print an assignment for use elsewhere: lines to paste, its file, or a trace for Perfetto."""
     setting: Setting | None = None
     hardware: Hardware | None = None
     if hardware_file is None:

@@ -1,6 +1,5 @@
 """The lines to paste into a training script."""
 
-import json
 from collections.abc import Sequence
 
 from sim.errors import NotModelledError
@@ -104,25 +103,3 @@ def _check_policy(assignment: Assignment, whose: str, policies: Sequence[str]) -
             f"policy: {assignment.policy!r} is no system of {whose}, whose lines these are; they are written "
             f"for {', '.join(policies)}"
         )
-
-
-def bucket_indices_json(assignment: Assignment, workload: Workload) -> str:
-    """``bucket_indices`` with sizes and parameter names, as JSON text."""
-    gradients = workload.gradients
-    rows = [
-        {
-            "bucket": number,
-            "num_bytes": sum(gradients[index].num_bytes for index in bucket),
-            "indices": list(bucket),
-            "names": [gradients[index].name for index in bucket],
-        }
-        for number, bucket in enumerate(assignment.bucket_indices)
-    ]
-    document = {
-        "workload": workload.name,
-        "bucket_indices": [list(bucket) for bucket in assignment.bucket_indices],
-        "ddp_kwargs": assignment.ddp_kwargs,
-        "requires": assignment.requires,
-        "buckets": rows,
-    }
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"

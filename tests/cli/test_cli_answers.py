@@ -27,7 +27,7 @@ ANSWERS = {
     "explain": "all_reduce",
     "sweep": "default",
     "tune": "recommended: 4 bucket(s)",
-    "export": "bucket_indices",
+    "export": "DistributedDataParallel",
     "validate": "median step error",
     "agree": "median step error",
     "gather": "median step error",

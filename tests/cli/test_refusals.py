@@ -42,7 +42,7 @@ USAGE = {
     f"{SWEEP} --bandwidth 1,,2": "'1,,2' is not legal; give values with commas between them",
     f"{SWEEP} --bandwidth fast": "could not convert string to float: 'fast'",
     f"{SWEEP} --world-size 2.5": "'2.5' is not legal; give whole numbers",
-    "export w.json --as nope": "'nope' is not one of bucket-indices",
+    "export w.json --as nope": "'nope' is not one of snippet",
     "record a:b": "Missing option",
     "calibrate -o made.json --largest 1e999": "'1e999' is not legal",
     "calibrate -o made.json --box 2 --rate 1gbit --device cuda": "--box: its wires carry the CPU's tensors",

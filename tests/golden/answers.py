@@ -87,7 +87,7 @@ PRESETS = (
     *("dgx_a100", "dgx_h100", "p4de", "p5", "gh200_slingshot", "nvl72", "dgx_v100"),
     "pcie_hosts gpus=2 gbit_per_s=10",
 )
-EXPORTS = ("bucket-indices", "snippet", "assignment", "transformers", "accelerate", "lightning", "ray")
+EXPORTS = ("snippet", "assignment", "transformers", "accelerate", "lightning", "ray")
 _WHILE_WAITING = re.compile(r"^compiling loops|\bafter \d+ s$")  # on stderr, and only where it takes long
 
 
