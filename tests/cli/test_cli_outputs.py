@@ -40,13 +40,6 @@ def home(tmp_path: Path) -> Path:
     return made
 
 
-def words_of(command: str, option: str, at: Path, path: Path) -> list[object]:
-    words = [*cheap.commands(at)[command], option, path]
-    if option != "--output" and command in ("record", "estimate", "calibrate"):
-        words += ["--output", path.parent / "output"]
-    return words
-
-
 @pytest.fixture
 def full_disk(home: Path) -> Iterator[Path]:
     """A file system that takes names, and not a byte more."""
@@ -72,7 +65,7 @@ def kept(said: str, at: Path) -> str:
 def test_a_full_disk_is_one_line_and_keeps_what_was_measured(
     command: str, option: str, at: Path, full_disk: Path
 ) -> None:
-    said = bucketsim(*words_of(command, option, at, full_disk / "made"))
+    said = bucketsim(*cheap.commands(at)[command], option, full_disk / "made")
     assert said.code == 1
     errors = [line for line in said.err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1, said.err
@@ -95,7 +88,7 @@ def test_what_is_neither_is_one_line(command: str, option: str, at: Path, home: 
     """One of the kinds that ``tests/formats/test_outputs.py`` tries: each option asks what it names."""
     path, words = REFUSED["a link to a directory"](home)
     before = kinds_below(home)
-    said = bucketsim(*words_of(command, option, at, path))
+    said = bucketsim(*cheap.commands(at)[command], option, path)
     assert said.code == 1
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert said.err.startswith(f"error: {option}: {path}: cannot be written: ")

@@ -29,59 +29,34 @@ WORKLOADS = sorted(path.stem for path in (ROOT / "traces" / "workloads").glob("*
 MACHINES = sorted(path.stem for path in (ROOT / "traces" / "hardware").glob("*.json"))
 GPT, EVERY = "traces/workloads/gpt-13.8M-cpu.json", "traces/hardware/box-2x1gbit-every-collective.json"
 WIRE, FOUR = "traces/hardware/box-2x1gbit.json", "traces/hardware/box-4x1gbit.json"
-# A line a system and switch, on the bundled machine that has a curve of every collective.
+# Systems, and settings of each (+: several at once), on the machine that has a curve of every collective.
+_TEXTBOOK = (
+    "single per-parameter per-parameter-sync after-backward per-parameter-async arrival-counted flat-views"
+)
+_ZERO = (
+    "overlap_comm=false reduce_scatter=false contiguous_gradients=false cpu_offload=true+accelerator=cpu "
+    "communication_data_type=fp16 prescale_gradients=true+reduce_scatter=false gradient_accumulation_steps=4"
+)
+_SETTINGS = {
+    "": "bucket_cap_mb_list=[1,4,16] find_unused_parameters=true static_graph=true comm_hook=fp16_compress "
+    "gradient_as_bucket_view=true broadcast_buffers=false comm_hook=bf16_compress set_to_none=false "
+    "accumulation_steps=4 accumulation_steps=4+no_sync=false optimize_ddp=ddp_optimizer",
+    "--policy zero1 ": _ZERO,
+    "--policy zero2 ": f"reduce_bucket_size=2000000 {_ZERO}",
+    "--policy megatron ": "bucket_size=1000000 overlap_grad_reduce=false use_distributed_optimizer=false "
+    "overlap_param_gather=true+use_distributed_optimizer=true num_microbatches=4",
+    "--policy fully_shard ": "units=blocks.*",
+}
 SYSTEMS = (
-    *(f"--bucket-cap-mb {cap}" for cap in (1, 25)),
-    "--set first_bucket_mb=2 --bucket-cap-mb 8",
-    "--set bucket_cap_mb_list=[1,4,16]",
-    *(f"--policy {name}" for name in ("single", "per-parameter", "per-parameter-sync", "after-backward")),
-    *(f"--policy {name}" for name in ("per-parameter-async", "arrival-counted", "flat-views")),
+    *("--bucket-cap-mb 1", "--bucket-cap-mb 25", "--set first_bucket_mb=2 --bucket-cap-mb 8"),
+    *(f"--policy {name}" for name in f"{_TEXTBOOK} zero1 zero2 megatron fully_shard".split()),
     *(f"--policy {name} --bucket-cap-mb 4" for name in ("last-hook", "last-hook-safe")),
     *(f"--iteration {number}" for number in (1, 2, 3)),
     *(
-        f"--set {switch}"
-        for switch in (
-            "find_unused_parameters=true",
-            "static_graph=true",
-            "gradient_as_bucket_view=true",
-            "broadcast_buffers=false",
-            "comm_hook=fp16_compress",
-            "comm_hook=bf16_compress",
-            "set_to_none=false",
-            "accumulation_steps=4",
-            "accumulation_steps=4 --set no_sync=false",
-            "optimize_ddp=ddp_optimizer",
-        )
+        f"{policy}--set {setting.replace('+', ' --set ')}"
+        for policy, settings in _SETTINGS.items()
+        for setting in settings.split()
     ),
-    *(f"--policy {stage}" for stage in ("zero1", "zero2", "zero2 --set reduce_bucket_size=2000000")),
-    *(
-        f"--policy {stage} --set {switch}"
-        for stage, switch in product(
-            ("zero1", "zero2"),
-            (
-                "overlap_comm=false",
-                "reduce_scatter=false",
-                "contiguous_gradients=false",
-                "cpu_offload=true --set accelerator=cpu",
-                "communication_data_type=fp16",
-                "prescale_gradients=true --set reduce_scatter=false",
-                "gradient_accumulation_steps=4",
-            ),
-        )
-    ),
-    "--policy megatron",
-    *(
-        f"--policy megatron --set {switch}"
-        for switch in (
-            "bucket_size=1000000",
-            "overlap_grad_reduce=false",
-            "use_distributed_optimizer=false",
-            "overlap_param_gather=true --set use_distributed_optimizer=true",
-            "num_microbatches=4",
-        )
-    ),
-    "--policy fully_shard",
-    "--policy fully_shard --set units=blocks.*",
 )
 PRESETS = (
     *("dgx_a100", "dgx_h100", "p4de", "p5", "gh200_slingshot", "nvl72", "dgx_v100"),
