@@ -1,22 +1,28 @@
 """A step as Chrome trace JSON, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
 Process 0 is the prediction, process 1 the measurement; a thread is a lane: what computes, with each
-gradient's copy, the buckets on the wire, and the communication that nothing hides. Times are microseconds
-from the start of backward.
+gradient's copy, copies back, the buckets on the wire, and the communication that nothing hides. An arrow
+leads from the instant a bucket is ready to its start, and a counter shows the bytes in flight. Times are
+microseconds from the start of backward.
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any
 
 from sim.nouns.timeline import Timeline
 from sim.truth.scoring import CandidateAgreement
 
 PREDICTED, MEASURED = 0, 1
-COMPUTE, EXPOSED, COMMUNICATION = 0, 1, 10  # lanes; those of further channels follow
+COMPUTE, EXPOSED, COPY_BACK, COMMUNICATION = 0, 1, 2, 10  # lanes; those of further channels follow
 
 Event = dict[str, Any]
-_LANES = {COMPUTE: "compute", EXPOSED: "exposed communication"}
+_LANES = {COMPUTE: "compute", EXPOSED: "exposed communication", COPY_BACK: "copy back"}
+# Within one instant a viewer ties an arrow to the span that is open: it leaves before the next span begins,
+# and lands after its own has begun.
+_ORDER = "sXfC"
 
 
 def perfetto_json(
@@ -53,13 +59,26 @@ def _span(tid: int, name: str, start_ns: int, end_ns: int, **args: Any) -> Event
 
 
 def _named(pid: int, name: str, spans: list[Event]) -> list[Event]:
-    """A process with its spans, and the names of its lanes before them."""
+    """A process with its spans, arrows and counter, and the names of its lanes before them."""
     rows = [(0, "process_name", "name", name), (0, "process_sort_index", "sort_index", pid)]
     for tid in sorted({span["tid"] for span in spans}):
         lane = _LANES.get(tid, f"communication {tid - COMMUNICATION}")
         rows += [(tid, "thread_name", "name", lane), (tid, "thread_sort_index", "sort_index", tid)]
     told = [{"ph": "M", "tid": tid, "name": what, "args": {key: value}} for tid, what, key, value in rows]
-    return [{**event, "pid": pid} for event in (*told, *sorted(spans, key=lambda span: span["ts"]))]
+    found, more_bytes = list(spans), Counter[float]()  # by instant, than before it
+    for number, span in enumerate(spans):
+        if "ready_us" in span["args"]:
+            arrow = {"name": "ready", "cat": "ready", "id": f"{pid}.{number}"}
+            found.append({"ph": "s", "tid": COMPUTE, "ts": span["args"]["ready_us"], **arrow})
+            found.append({"ph": "f", "tid": span["tid"], "ts": span["ts"], "bp": "e", **arrow})
+        if "bytes" in span["args"]:
+            more_bytes.update({span["ts"]: span["args"]["bytes"]})
+            more_bytes.update({span["ts"] + span["dur"]: -span["args"]["bytes"]})
+    instants = sorted(more_bytes)
+    for ts, total in zip(instants, accumulate(map(more_bytes.__getitem__, instants)), strict=True):
+        found.append({"ph": "C", "tid": 0, "ts": ts, "name": "bytes in flight", "args": {"bytes": total}})
+    found.sort(key=lambda event: (event["ts"], _ORDER.index(event["ph"])))
+    return [{**event, "pid": pid} for event in (*told, *found)]
 
 
 def _predicted(timeline: Timeline) -> list[Event]:
@@ -83,6 +102,10 @@ def _predicted(timeline: Timeline) -> list[Event]:
                 "available_us": bucket.available_ns / 1000,
             }
         spans.append(_span(lane, name, played.start_ns, played.end_ns, **told))
+    for bucket in timeline.buckets:
+        if bucket.available_ns > bucket.copy_out_start_ns:
+            ends = bucket.copy_out_start_ns, bucket.available_ns
+            spans.append(_span(COPY_BACK, f"bucket {bucket.index}", *ends))
     if timeline.sync_end_ns > timeline.backward_end_ns:
         spans.append(_span(EXPOSED, "exposed", timeline.backward_end_ns, timeline.sync_end_ns))
     return spans
@@ -100,11 +123,12 @@ def _measured(row: CandidateAgreement) -> list[Event]:
         known = (bucket.start_ns, bucket.launch_ns, bucket.ready_ns)
         began_ns = next((time for time in known if time is not None), None)
         if began_ns is not None and bucket.end_ns is not None:
-            found.append((began_ns, bucket.end_ns, bucket.index))
+            found.append((began_ns, bucket.end_ns, bucket.index, bucket.ready_ns))
     busy_until: list[int] = []
-    for start_ns, end_ns, index in sorted(found):
+    for start_ns, end_ns, index, ready_ns in sorted(found, key=lambda one: one[:3]):
         lane = next((lane for lane, busy in enumerate(busy_until) if busy <= start_ns), len(busy_until))
         busy_until[lane : lane + 1] = [end_ns]
         told = {"bytes": row.predicted.buckets[index].num_bytes, "gradients": list(row.bucket_indices[index])}
+        told |= {} if ready_ns is None else {"ready_us": ready_ns / 1000}
         spans.append(_span(COMMUNICATION + lane, f"bucket {index}", start_ns, end_ns, **told))
     return spans

@@ -6,12 +6,13 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import sim
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration
 from sim.nouns.timeline import Timeline
-from sim.truth.perfetto import COMMUNICATION, COMPUTE, EXPOSED, MEASURED, PREDICTED, perfetto_json
+from sim.truth.perfetto import COMMUNICATION, COMPUTE, COPY_BACK, EXPOSED, MEASURED, PREDICTED, perfetto_json
 from sim.truth.scoring import CandidateAgreement, compare
 from tests.handmade import handmade, measurement, wired
 
@@ -81,7 +82,10 @@ def test_what_is_predicted_is_there_with_exact_times(timeline: Timeline) -> None
     (exposed,) = lanes[EXPOSED]
     assert exposed["dur"] == (timeline.sync_end_ns - timeline.backward_end_ns) / 1000
     told = [one for one in json.loads(text)["traceEvents"] if one["name"] == "thread_name"]
-    assert {one["tid"] for one in told} == {COMPUTE, EXPOSED, COMMUNICATION}
+    assert {one["tid"] for one in told} == {COMPUTE, EXPOSED, COPY_BACK, COMMUNICATION}
+    back = [(bucket.copy_out_start_ns / 1000, bucket.available_ns / 1000) for bucket in timeline.buckets]
+    ends = [(one["ts"], one["ts"] + one["dur"]) for one in lanes[COPY_BACK]]
+    assert np.array(ends) == pytest.approx(np.array(back))
     assert json.loads(text)["otherData"]["tool"] == "it"
 
 
@@ -99,3 +103,18 @@ def test_the_measurement_is_a_process_of_its_own(timeline: Timeline, measured: C
         for lane in spans(text, pid).values():
             for before, after in itertools.pairwise(lane):
                 assert before["ts"] + before["dur"] <= after["ts"] + 1e-6
+
+
+def test_arrows_lead_from_ready_to_start_and_all_bytes_land(
+    timeline: Timeline, measured: CandidateAgreement
+) -> None:
+    events = json.loads(perfetto_json(timeline, measured))["traceEvents"]
+    for pid in (PREDICTED, MEASURED):
+        own = [one for one in events if one["pid"] == pid]
+        left, landed = ({one["id"]: one["ts"] for one in own if one["ph"] == phase} for phase in "sf")
+        assert left.keys() == landed.keys()
+        assert sorted(left.values()) == [bucket.ready_ns / 1000 for bucket in timeline.buckets]
+        assert all(left[name] <= landed[name] for name in left)
+        flying = [one["args"]["bytes"] for one in own if one["ph"] == "C"]
+        assert min(flying) == flying[-1] == 0
+        assert max(flying) >= max(bucket.num_bytes for bucket in timeline.buckets)
