@@ -1,16 +1,12 @@
 """A GPU user's way through the commands, on files as 2 hosts of 8 GPUs write them (``tests.gpu_files``)."""
 
 import json
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import torch.distributed as dist
 from streamlit.testing.v1 import AppTest
-from torch import nn
 
 import sim
 from app import launch
@@ -28,7 +24,6 @@ from tests.gpu_files import (
     GpuJob,
     hook_order,
     layout,
-    shapes,
     write_link,
     write_recording,
     write_traces,
@@ -137,41 +132,6 @@ def test_a_replay_of_other_ranks_says_how_to_ask_for_the_jobs_own(here: Path) ->
     assert said.code == 0, said.err
     assert "--nodes HOSTS --ntasks-per-node RANKS_PER_HOST --gpus-per-node RANKS_PER_HOST" in said.out
     assert json.loads((here / "replayed" / "job.json").read_text())["carrier"]["device"] == "cuda"
-
-
-class Gpt(nn.Module):
-    """The job's parameters, by their names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        for name, shape in shapes().items():
-            if name == "unused":
-                continue
-            *path, last = name.split(".")
-            place: nn.Module = self
-            for part in path:
-                if part not in place._modules:
-                    place.add_module(part, nn.Module())
-                place = place._modules[part]  # type: ignore[assignment]
-            place.register_parameter(last, nn.Parameter(torch.empty(shape)))
-
-
-def test_the_assignment_is_of_the_model_on_any_device(here: Path, tmp_path: Path) -> None:
-    """Applied on one gloo rank: the buckets are those of the file, and the other world size is told."""
-    if not (here / "best.json").exists():
-        test_the_loop_of_the_readme(here)
-    store = dist.FileStore(str(tmp_path / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            ddp = sim.apply(Gpt(), here / "best.json")
-        assert any("16" in str(one.message) for one in told)
-        del ddp
-        with pytest.raises(sim.errors.SimError, match="another model"):
-            sim.apply(nn.Linear(3, 3), here / "best.json")
-    finally:
-        dist.destroy_process_group()
 
 
 def test_the_recording_is_followed_live(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
