@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from sim.cli.printing import Answer, emit, note, suggest, wants_json
+from sim.cli.printing import Answer, emit, note, one_document, suggest
 from sim.formats import files
 from sim.formats.documents import to_text
 from sim.formats.record_files import AS_RUN
@@ -214,12 +214,9 @@ def answers(command: Callable[..., Answer]) -> Callable[..., None]:
 
     @wraps(command)
     def run(as_json: bool, **given: Any) -> None:
-        before = wants_json.set(as_json)
-        try:
+        with one_document(as_json):
             answer = command(**given)
             emit(answer.document) if as_json else answer.show()
-        finally:
-            wants_json.reset(before)
         if answer.ahead and not as_json:
             suggest(answer.ahead)
         if answer.code:

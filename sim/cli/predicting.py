@@ -33,16 +33,23 @@ _ITERATIONS: dict[str, Iteration] = {"1": 1, "2": 2, "3": 3, "steady": "steady"}
 # One's own job: as it ran, and held to the step that it took.
 
 
-def load_inputs(
+def load_job(
     workload_file: Path, hardware_file: Path, parts: bool, switches: dict[str, Any] | None = None
-) -> tuple[Workload, Hardware]:
+) -> "RecordedJob":
     """The job of both files: as it was recorded, but for ``switches`` that are given otherwise, and held to
-    its own step but for ``parts``, which is told. What is doubtful is said by the answer.
+    its own step but for ``parts``. What is doubtful is said by the answer.
     """
     from sim.truth.recorded_job import job_in_files  # with numba, which the start of a command is spared
 
     workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
-    job = job_in_files(workload_file, workload, hardware, parts=parts).with_switches(switches or {})
+    return job_in_files(workload_file, workload, hardware, parts=parts).with_switches(switches or {})
+
+
+def load_inputs(
+    workload_file: Path, hardware_file: Path, parts: bool, switches: dict[str, Any] | None = None
+) -> tuple[Workload, Hardware]:
+    """Workload and machine of ``load_job``, and how they are held to its step, which is told."""
+    job = load_job(workload_file, hardware_file, parts, switches)
     tell_held(job)
     return job.workload, job.hardware
 

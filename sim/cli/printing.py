@@ -35,6 +35,16 @@ _WIDE = 10_000  # columns where no terminal sets a limit: a file keeps every fig
 wants_json: ContextVar[bool] = ContextVar("wants_json", default=False)
 
 
+@contextmanager
+def one_document(is_so: bool = True) -> Iterator[None]:
+    """Within it stdout is for one document, and sentences are about the process."""
+    before = wants_json.set(is_so)
+    try:
+        yield
+    finally:
+        wants_json.reset(before)
+
+
 class Answer(NamedTuple):
     """What a command answers: the ``document`` of ``--json``, or what ``show`` says to people; then its exit
     code, and ``ahead``, the command line or sentence with which to go on."""

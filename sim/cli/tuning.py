@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import sim
 from sim.cli import options, printing
 from sim.cli.options import MS, as_dict, choice, file_option, option, write
-from sim.cli.predicting import load_inputs
-from sim.cli.printing import Answer, emit, line, note, progress, say, say_notes, suggest, table
+from sim.cli.predicting import load_inputs, load_job, tell_held
+from sim.cli.printing import Answer, emit, line, note, progress, say, say_notes, suggest, table, wants_json
 from sim.columns import FAMILIES, Column, of_part
 from sim.costs.doubts import doubts_about
 from sim.errors import InputError
@@ -48,7 +48,8 @@ def tune(
     """Find the best buckets, what they gain and how surely, and what each setting of DDP reaches."""
     if policy != "ddp" and set_:
         raise InputError("tune: --set gives settings of DDP; leave it or --policy out")
-    workload, hardware = load_inputs(workload_file, hardware_file, parts, options.settings(set_))
+    job = load_job(workload_file, hardware_file, parts, options.settings(set_))
+    workload, hardware = job.workload, job.hardware
     title = f"{workload.name} on {hardware.name}"
     if policy != "ddp":
         best = sim.best_of(workload, hardware, policy)
@@ -70,7 +71,14 @@ def tune(
     if answer.gain.significant is False:
         slower = line("sweep", workload_file, "--hardware", hardware_file, "--bandwidth", "0.1,0.3,1")
         ahead = f"keep DDP's default; on which slower link buckets would matter: {slower}"
-    return Answer(answer, lambda: print_answer(answer, title, hardware.all_reduce[0].num_bytes), ahead)
+    if wants_json.get():
+        tell_held(job)
+
+    def show() -> None:
+        print_answer(answer, title, hardware.all_reduce[0].num_bytes)
+        tell_held(job)
+
+    return Answer(answer, show, ahead)
 
 
 def _print_other(title: str, best: "BestSize", report: Report, own_ns: int) -> None:
@@ -164,7 +172,8 @@ def export(
         workload = sim.load_workload(workload_file)
     else:
         as_given = parts or (assignment_file is not None and target in _ALONE)
-        workload, hardware = load_inputs(workload_file, hardware_file, as_given)
+        with printing.one_document():
+            workload, hardware = load_inputs(workload_file, hardware_file, as_given)
     if assignment_file is not None:
         assignment = sim.load_assignment(assignment_file)
         assignment.check_fits(workload)
