@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
@@ -32,6 +33,7 @@ class _Kinded(Protocol):
 
 Noun = TypeVar("Noun", bound=_Kinded)
 Body = TypeVar("Body")
+Number = TypeVar("Number", int, float)
 
 
 def _strict_dataclasses(noun: type[Any], seen: set[type[Any]]) -> None:
@@ -68,7 +70,8 @@ def parse_json(text: str | bytes, source: str) -> Any:
         raise InputError(f"{source}: the file is empty")
     try:
         from_json(text, allow_inf_nan=False)  # Python's own reader takes more, such as lone surrogates
-        return json.loads(text, object_pairs_hook=_no_duplicate_keys, parse_float=_finite)
+        reads: Any = {"parse_float": partial(_finite, float), "parse_int": partial(_finite, int)}
+        return json.loads(text, object_pairs_hook=_no_duplicate_keys, **reads)
     except ValueError as error:
         raise InputError(f"{source}: not JSON: {_one_line(str(error))}") from None
 
@@ -80,11 +83,10 @@ def _no_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return document
 
 
-def _finite(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
+def _finite(kind: type[Number], text: str) -> Number:
+    if math.isinf(float(text)):  # of a whole number, too: where one with a point is due it is read as that
         raise ValueError(f"{text:.40} is not legal; give a finite number")
-    return number
+    return kind(text)
 
 
 def _explain(error: ValidationError, source: str) -> InputError:

@@ -78,7 +78,9 @@ def test_one_gpu_alone_shows_the_gradients(how: str) -> None:
     assert workload is not None
     assert len(workload.gradients) == 161
     assert workload.total_bytes == 4 * RESNET50_ELEMENTS
-    assert len(found.steps) == 6
+    assert len(found.steps) == (
+        6 if how == "nw0" else 5
+    )  # of steps without numbers the first has no beginning
     order = workload.ready_order
     assert order is not None
     # The classifier's weight and bias first, the first convolution last.

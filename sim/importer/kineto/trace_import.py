@@ -309,9 +309,10 @@ def _launches(job: Job) -> list[int]:
 
 
 def _rate(num_bytes: int, times_ns: Sequence[int]) -> float | None:
-    """Bytes a second; None where no copies were seen."""
+    """Bytes a second; None where no copies were seen, or times that no copy takes."""
     middle = median(times_ns)
-    return min(num_bytes * NS_PER_S / middle, _FASTEST) if middle > 0 and num_bytes else None
+    rate = num_bytes * NS_PER_S / middle if middle > 0 else 0.0
+    return min(rate, _FASTEST) if rate >= 1 else None
 
 
 def _measurement(job: Job, layout: Layout, workload: Workload, world_size: int) -> Measurement:
