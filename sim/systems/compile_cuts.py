@@ -94,7 +94,8 @@ def torch_compiled(
     read(Switches, "ddp", asked)
     if cap_bytes(compile_cap_mb) < DEFAULT_FIRST_BUCKET_BYTES:  # below which torch.compile stops
         raise InputError(f"ddp: compile_cap_mb={compile_cap_mb!r} is not legal; give at least 1 (MiB)")
-    if (known := workload.extensions.get(MARK)) == asked:
+    known = workload.extensions.get(MARK, {})
+    if known == asked or known.get("optimize_ddp") == optimize_ddp == "no_optimization":  # no cut to move
         return workload
     for is_so, why in (
         (known == AS_RECORDED[MARK], "it was recorded under torch.compile: leave optimize_ddp out"),

@@ -15,6 +15,7 @@ import numpy as np
 
 from sim.clock.arrays import Flags, Ints
 from sim.clock.machine_code import compiled
+from sim.errors import NotModelledError
 from sim.nouns.ddp_switches import DEFAULT_BUCKET_CAP_BYTES
 from sim.systems.cut import NO_LIMIT, PER_KEY, cut, number_keys
 from sim.systems.ddp_assignment import is_never_rebuilt, rebuild_order
@@ -110,6 +111,11 @@ class Walk(NamedTuple):
 def _walk(problem: Problem) -> Walk:
     """The walk of DDP's rebuild. Where a search for unused parameters rules a rebuild out, that of its
     constructor, in parameter order (A2.2, A2.3)."""
+    if problem.switches.optimize_ddp == "ddp_optimizer" and problem.switches.compile_cap_mb is None:
+        raise NotModelledError(
+            "optimize_ddp=ddp_optimizer: each bucket_cap_mb makes other cuts, and so other ready times; give "
+            "compile_cap_mb, or sweep caps"
+        )
     workload = problem.compiled
     is_static = is_never_rebuilt(workload.switches)
     order = list(range(len(workload.gradients)) if is_static else rebuild_order(workload))

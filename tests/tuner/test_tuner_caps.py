@@ -10,6 +10,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import sim
+from sim.errors import NotModelledError
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Plateau
 from sim.nouns.workload import Workload
@@ -219,3 +220,15 @@ def test_the_cap_to_set_is_round_and_costs_next_to_nothing(
         )
     found = sim.round_cap(rows, plateau)
     assert (None if found is None else found.bucket_cap_mb) == cap
+
+
+def test_under_torch_compile_caps_are_compared_where_they_move_no_cut() -> None:
+    """Each cap of DDP's own makes other cuts, and so other times; without cuts none does."""
+    with pytest.raises(NotModelledError, match="give compile_cap_mb, or sweep caps"):
+        sim.tune(GPT.with_switches({"optimize_ddp": "ddp_optimizer"}), GPT_LINK, draws=4)
+    whole = {"optimize_ddp": "no_optimization"}
+    for switches in (whole, {"optimize_ddp": "ddp_optimizer", "compile_cap_mb": 25.0}):
+        found = sim.tune(GPT.with_switches(switches), GPT_LINK, draws=4)
+        best = found.families["bucket_cap_mb"]
+        assigned = replace(best.assignment, settings=switches)
+        assert sim.simulate(GPT, GPT_LINK, assigned, "analytic").step_ns == best.report.step_ns
