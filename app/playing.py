@@ -166,7 +166,6 @@ def default(inputs: Inputs, choice: Choice) -> Played:
 def recommended(inputs: Inputs, choice: Choice, found: Recommendation) -> Played:
     """What ``found`` says to set for the job of ``choice``, played; or what it has already."""
     options, setting, job = choice.switches(inputs.workload), found.setting, inputs.workload.job
-    assert setting is not None
     if setting.pick == "recommended":
         return play(inputs, Choice(pick="recommended", options=options))
     if setting.pick == "cap":
@@ -181,7 +180,7 @@ def round_cap_mb(inputs: Inputs, choice: Choice) -> float | None:
     """The round cap to set, the same on every page; where none is, the one that comes nearest to it."""
     options = choice.switches(inputs.workload)
     found = tune(inputs, options)
-    if found.setting is not None and found.setting.cap_mb is not None:
+    if found.setting.cap_mb is not None:
         return found.setting.cap_mb
     row = sim.round_cap(sweep(inputs, options), found.plateau)
     return None if row is None else row.bucket_cap_mb

@@ -34,8 +34,7 @@ def sweep(rows: Sequence[SweepRow], found: Recommendation | None = None) -> go.F
     """
     if found is None:
         return draw_sweep(rows)
-    cap_mb = None if found.setting is None else found.setting.cap_mb
-    return draw_sweep(rows, found.plateau, best_ns=found.report.step_ns, star_mb=cap_mb)
+    return draw_sweep(rows, found.plateau, best_ns=found.report.step_ns, star_mb=found.setting.cap_mb)
 
 
 def compare(played: Mapping[str, Timeline], *, parts: bool = False) -> go.Figure:

@@ -10,6 +10,7 @@ from plotly.subplots import make_subplots
 
 from app.figures import style
 from sim.clusters.scaling import ScalingRow
+from sim.nouns.collective import bus_factor
 from sim.nouns.hardware import Hardware
 from sim.units import NS_PER_S, format_mib_range, format_ms, format_number, format_size
 
@@ -68,7 +69,7 @@ def curve_rows(hardware: Hardware) -> list[CurveRow]:
                     duration_ns=time,
                     low_ns=low,
                     high_ns=high,
-                    factor=2 * (hardware.world_size - 1) / hardware.world_size,
+                    factor=bus_factor("all_reduce", hardware.world_size),
                     method=str(methods.get(key, "")) if isinstance(methods, dict) else "",
                 )
             )

@@ -76,7 +76,8 @@ _AXIS_LENGTH = 28  # characters: what a narrow window has room for beside a figu
 class Candidate:
     """One assignment on one machine (None: the one above), and what came of it.
 
-    With ``is_best_cap`` the cap of ``choice`` is searched for when it is played. ``error`` says why it could
+    With ``is_best_cap`` the cap of ``choice`` is searched for when it is played. ``sent`` are the bytes of
+    each collective of its step. ``error`` says why it could
     not be played, in which case ``inputs`` and ``played`` stay None.
     """
 
@@ -86,6 +87,7 @@ class Candidate:
     machine: Machine | None = None
     inputs: Inputs | None = None
     played: Played | None = None
+    sent: tuple[int, ...] = ()
     error: str = ""
 
     @property
@@ -126,12 +128,6 @@ class Candidate:
         """How many micro-batches a step has."""
         assert self.played is not None
         return micro_batches(self.played.assignment.settings)
-
-    @property
-    def sent(self) -> list[int]:
-        """The bytes of each collective of its step."""
-        assert self.played is not None
-        return [one.num_bytes for one in sim.collectives(self.played.timeline)]
 
     def gain_ns(self, base: "Candidate") -> int | None:
         """How much shorter its step is than that of ``base``; None where they are not the same work."""
@@ -184,7 +180,9 @@ def play_candidate(inputs: Inputs, candidate: Candidate, library: Library) -> Ca
             if cap_mb is None:
                 raise NotModelledError(f"{BEST_CAP_WORDS}: there is none, as no cap was tried")
             choice = replace(choice, cap_mb=cap_mb)
-        return replace(candidate, choice=choice, inputs=own, played=playing.play(own, choice))
+        played = playing.play(own, choice)
+        sent = tuple(one.num_bytes for one in sim.collectives(played.timeline))
+        return replace(candidate, choice=choice, inputs=own, played=played, sent=sent)
     except SimError as error:
         return replace(candidate, error=str(error))
 

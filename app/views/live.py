@@ -270,7 +270,7 @@ def _show_gain(
     st.markdown(sentence if doubt else f"**{sentence}**")
     if doubt:
         st.warning(plain(doubt), icon=":material/warning:")
-    if found.setting is None or found.setting.pick == "default":
+    if found.setting.pick == "default":
         return
     st.markdown(f"Set: {plain(tell_setting(found.setting, found.against))}.")
     cards = [Card(label="Gain a step, predicted", value=format_ms(gain_ns))]
@@ -391,7 +391,7 @@ def gain_sentence(found: Recommendation, in_use: int) -> str:
     gain, gain_ns, now_ns = found.gain, found.gain.told_ns, found.baseline.step_ns
     if gain.refuted:
         return f"{capital(gain.sentence)}. Keep what you have."
-    if gain_ns <= 0 and (found.setting is None or found.setting.pick == "default"):
+    if gain_ns <= 0 and found.setting.pick == "default":
         return "No better buckets were found: the job runs with the best ones that the search knows."
     if gain_ns <= 0:  # under a hook, or beside a slow rank, of which the search knows nothing
         return "The search for buckets that may be cut anywhere finds none that are better; one cap is."

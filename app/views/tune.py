@@ -126,7 +126,6 @@ def under_words(options: Options) -> str:
 
 def _strip(found: Recommendation, choice: Choice, options: Options) -> None:
     """The answer in a line, with the button that shows it; before any figure."""
-    assert found.setting is not None
     pick, cap_mb = found.setting.pick, found.setting.cap_mb
     is_cap_shown = choice.pick == "cap" and choice.cap_mb == cap_mb and choice.first_mb is None
     is_shown = is_cap_shown if pick == "cap" else choice.pick == pick
@@ -148,7 +147,6 @@ def _strip(found: Recommendation, choice: Choice, options: Options) -> None:
 
 def answer_sentence(found: Recommendation, under: str = "") -> str:
     """What to set, what it saves, and what one round cap loses against the best buckets that were found."""
-    assert found.setting is not None
     set_it = f"set: {tell_setting(found.setting, found.against)}"
     words = found.gain.sentence if found.gain.refuted else set_it
     return capital(f"under {under}, {words}." if under else f"{words}.")
@@ -156,7 +154,6 @@ def answer_sentence(found: Recommendation, under: str = "") -> str:
 
 def _sweep(inputs: Inputs, choice: Choice, shown: Played, found: Recommendation) -> None:
     options, setting = choice.switches(inputs.workload), found.setting
-    assert setting is not None
     points = playing.band.known(inputs, options)
     if points is None:
         points = wait_for(partial(playing.band, inputs, options))
@@ -203,7 +200,7 @@ def _show_answer(
     with st.container(border=True):
         st.subheader("Recommended")
         st.markdown(f"**{plain(answer_sentence(found, under))}**")
-        if found.setting is not None and found.setting.pick != "default":
+        if found.setting.pick != "default":
             if measured is not None:
                 st.markdown(plain(measured))
             _code(answer.assignment, inputs)

@@ -121,9 +121,10 @@ def _records(library: Library) -> None:
     )
     place, scores = st.empty(), dict[str, Score]()
     for name in names:
-        if score.known(found[name]) is None:
+        if (made := score.known(found[name])) is None:
             place.progress(len(scores) / len(names), f"Scoring {name}, {len(scores)} of {len(names)} …")
-        scores[name] = score(found[name])
+            made = score(found[name])
+        scores[name] = made
     place.empty()
     _claim(scores)
     _table(table_rows(scores))

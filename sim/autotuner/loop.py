@@ -330,7 +330,7 @@ autotune = Autotune  # a verb, as it is called
 
 def _is_worth_a_trial(found: Recommendation) -> bool:
     """Whether anything is to be set by what is predicted."""
-    return found.setting is not None and found.setting.pick != "default"
+    return found.setting.pick != "default"
 
 
 def _answer(pending: "Future[Recommendation] | None") -> Recommendation:

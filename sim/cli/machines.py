@@ -121,7 +121,7 @@ def curve_columns(hardware: Hardware, expected: Mapping[str, Any]) -> list[Colum
     """Of a point of its all-reduces: size, time, where that is ``expected`` by size, bus bandwidth as
     nccl-tests count it, and by which of NCCL's ways, where these are known.
     """
-    from sim.importer.links.link_hardware import bus_factor
+    from sim.nouns.collective import bus_factor
 
     factor = bus_factor("all_reduce", hardware.world_size) * NS_PER_S / 1e9
     methods: dict[str, Any] = hardware.provenance.get("methods", {})

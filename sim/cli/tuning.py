@@ -107,8 +107,7 @@ def print_answer(answer: Recommendation, title: str, least_bytes: int) -> None:
     worth = f"gain: {gain.sentence}"
     for told in (title, worth, found) if gain.refuted else (title, found, worth):
         say(told)
-    if answer.setting is not None:  # limits bar what a sweep finds
-        say(f"set: {tell_setting(answer.setting, answer.against)}")
+    say(f"set: {tell_setting(answer.setting, answer.against)}")
     say(f"proof: {'optimal' if answer.proved_optimal else 'not proved optimal'}; {answer.proof}")
     say(f"why: {answer.report.verdict}")
     say(f"{answer.against}: {answer.baseline.verdict}")

@@ -10,22 +10,9 @@ from typing import Any
 from sim.clusters.fabric import job_of
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster
+from sim.nouns.collective import bus_factor
 from sim.nouns.hardware import CURVES, Hardware
 from sim.units import NS_PER_S
-
-
-def wire_bytes(collective: str, num_bytes: int, world_size: int) -> float:
-    """Bytes that a ring sends over each of its wires for a message of ``num_bytes``.
-
-    2 (n - 1) / n of them in an all-reduce, half of that in a reduce-scatter or an all-gather, all of them in
-    a broadcast (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002; the bus-bandwidth
-    factors of nccl-tests' PERFORMANCE.md). One rank sends nothing.
-    """
-    if world_size == 1:
-        return 0.0
-    if collective == "broadcast":
-        return float(num_bytes)
-    return num_bytes * (2 if collective == "all_reduce" else 1) * (world_size - 1) / world_size
 
 
 def stretched_ns(service_ns: int, wire: float, measured_bytes_per_s: float, bytes_per_s: float) -> int:
@@ -65,7 +52,7 @@ def hardware_on(hardware: Hardware, cluster: Cluster, other: Cluster) -> Hardwar
         points = []
         for point in curve or ():
             size = point.num_bytes
-            wire = wire_bytes(collective, size, hardware.world_size)
+            wire = size * bus_factor(collective, hardware.world_size)
 
             def stretched(ns: int, wire: float = wire) -> int:
                 return stretched_ns(ns, wire, here.bytes_per_s, there.bytes_per_s)

@@ -178,9 +178,10 @@ def words_of(
     ranges: dict[str, Any], readings: Sequence[dict[str, Any]], sizes: Sequence[Guess]
 ) -> tuple[str, ...]:
     """Ranges, readings and guesses in words."""
-    curves = (known for name, known in ranges.items() if name in ("all_reduce", "in_step"))
-    ends = ((format_number(known["low"]), format_number(known["high"])) for known in curves)
-    said = [f"all-reduces of {low} to {high} times their time" for low, high in ends]
+    said = []
+    if (known := ranges.get("all_reduce")) is not None:
+        low, high = format_number(known["low"]), format_number(known["high"])
+        said.append(f"all-reduces of {low} to {high} times their time")
     if any(name in SCALARS for name in ranges):  # ``told_unmeasured`` has their figures
         said.append("what DDP itself costs here (see the notes)")
     if sizes:

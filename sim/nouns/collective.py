@@ -5,6 +5,18 @@ from typing import Any, ClassVar, Literal
 
 CollectiveKind = Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast"]
 
+
+def bus_factor(collective: str, ranks: int) -> float:
+    """Bus over algorithm bandwidth: how often a ring of ``ranks`` sends a message over each of its wires.
+
+    2 (n - 1) / n in an all-reduce, half of that in a reduce-scatter or an all-gather, once in a broadcast and
+    all else (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002; nccl-tests' PERFORMANCE.md). One rank
+    sends nothing.
+    """
+    share, once = (ranks - 1) / ranks, float(ranks > 1)
+    return {"all_reduce": 2 * share, "all_gather": share, "reduce_scatter": share}.get(collective, once)
+
+
 # Where in a step a collective is launched: by the wrapper's constructor, in its forward before the module's,
 # in the hook of a module that forward comes to, in a gradient's hook, in autograd's final callback, after
 # ``loss.backward()``, or in the optimizer's step.

@@ -119,9 +119,9 @@ class Recommendation:
     families: dict[str, Family]
     gain: Gain
     plateau: Plateau
+    setting: Setting
     critical_path: tuple[PathSpan, ...] = ()
     baseline_path: tuple[PathSpan, ...] = ()
-    setting: Setting | None = None
     notes: tuple[str, ...] = ()
     against: str = "DDP's default"
     provenance: dict[str, Any] = field(default_factory=dict)

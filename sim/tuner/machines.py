@@ -56,18 +56,11 @@ class Unknown(NamedTuple):
 def unknown(hardware: Hardware, sent: tuple[int, int], *, varies: bool = True) -> Unknown:
     """What is not known where messages have from the least to the most bytes ``sent``.
 
-    Ranges of the whole curve go without saying as it was seen in a step, and where no scatter is recorded and
-    anything else of a step ``varies``, beside which such a curve is not exact.
+    A range of the whole curve goes without saying where no scatter is recorded and anything else of a step
+    ``varies``, beside which such a curve is not exact.
     """
     ranges: dict[str, dict[str, float]] = {}
-    seen = hardware.spread.get("in_step")
-    if isinstance(seen, dict) and {"ratio", "low", "high"} <= set(seen) and seen["ratio"] > 0:
-        # ``high`` is of collectives beside computation, which the slow-down stretches once more.
-        ranges["in_step"] = {
-            "low": min(1.0, seen["low"] / seen["ratio"]),
-            "high": max(1.0, seen["high"] / seen["ratio"] / hardware.comm_slowdown),
-        }
-    elif varies and not read_scatter(hardware).knows:
+    if varies and not read_scatter(hardware).knows:
         ranges["all_reduce"] = dict(zip(("low", "high"), UNRECORDED, strict=True))
     return Unknown(
         open_ranges(ranges | hardware.spread.get("ranges", {})),
@@ -96,10 +89,9 @@ def draw_machines(hardware: Hardware, count: int, generator: np.random.Generator
         if name in fields or (name == "all_reduce" and "link" in fitted):
             continue  # within its range a step has fitted it
         level = levels(shares, generator)
-        if name in ("all_reduce", "in_step"):
-            factors *= np.where(
-                of_reading == 1.0, in_range(_curve_ends(hardware, name, ends), 1.0, level), 1.0
-            )
+        if name == "all_reduce":
+            ranged = in_range(_curve_ends(hardware, ends), 1.0, level)
+            factors *= np.where(of_reading == 1.0, ranged, 1.0)
         elif name in (*COSTS, *RATES, *SLOWDOWNS):
             own_time = _as_time(name, getattr(hardware, name))
             fields[name] = _as_values(name, in_range(_ends(name, ends), own_time, level))
@@ -144,13 +136,14 @@ def in_range(ends: Any, own: float, level: Floats) -> Floats:
     )
 
 
-def _curve_ends(hardware: Hardware, name: str, known: dict[str, float]) -> tuple[list[float], list[float]]:
+def _curve_ends(hardware: Hardware, known: dict[str, float]) -> tuple[list[float], list[float]]:
     """The least and the greatest factor of each of the curve's points.
 
     Of a range that ``spread.ranges`` states, a point that says its own (``min_ns`` and ``max_ns`` without a
     count) lies in that.
     """
-    spread = hardware.spread.get(name, {}) if name in hardware.spread.get("ranges", {}) else {}
+    is_stated = "all_reduce" in hardware.spread.get("ranges", {})
+    spread = hardware.spread.get("all_reduce", {}) if is_stated else {}
     lows, highs = [], []
     for point in hardware.all_reduce:
         own = spread.get(str(point.num_bytes), {})

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 import sim
 from sim.clusters.fabric import job_of
-from sim.clusters.links import hardware_on, stretched_ns, wire_bytes
+from sim.clusters.links import hardware_on, stretched_ns
 from sim.clusters.machines import boxed_cluster, shaped_bytes_per_s
 from sim.costs.service_time import all_reduce_ns
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster
+from sim.nouns.collective import bus_factor
 from sim.nouns.hardware import CURVES, CurvePoint, Hardware
 from tests.cluster_strategies import dgx_a100, gh200_slingshot, p4de, pcie_hosts, placements
 from tests.effort import tries
@@ -101,7 +102,7 @@ def test_what_is_known_of_the_scatter_is_stretched_as_the_times_are(
 def test_no_time_is_below_nothing_and_more_bandwidth_is_never_slower(
     service_ns: int, collective: str, num_bytes: int, world_size: int, measured: float, now: float
 ) -> None:
-    wire = wire_bytes(collective, num_bytes, world_size)
+    wire = num_bytes * bus_factor(collective, world_size)
     made = stretched_ns(service_ns, wire, measured, now)
     assert made >= 0
     assert (made - service_ns) * (measured - now) >= 0
@@ -114,11 +115,11 @@ def test_no_time_is_below_nothing_and_more_bandwidth_is_never_slower(
 def test_there_and_back_again(num_bytes: int, count: int, latency_ns: int, here: int, there: int) -> None:
     """Of a curve that the graph can be true of, which is one with the whole wire in it."""
     boxes = [boxed_cluster([rate] * count) for rate in (here, there)]
-    wire_ns = wire_bytes("all_reduce", num_bytes, count) * 1e9 / shaped_bytes_per_s(here)
+    wire_ns = num_bytes * bus_factor("all_reduce", count) * 1e9 / shaped_bytes_per_s(here)
     point = CurvePoint(num_bytes=num_bytes, duration_ns=latency_ns + round(wire_ns) + 1)
     hardware = Hardware(name="h", world_size=count, all_reduce=(point,))
     moved = hardware_on(hardware, *boxes)
-    wire_there_ns = wire_bytes("all_reduce", num_bytes, count) * 1e9 / shaped_bytes_per_s(there)
+    wire_there_ns = num_bytes * bus_factor("all_reduce", count) * 1e9 / shaped_bytes_per_s(there)
     assert moved.all_reduce[0].duration_ns == pytest.approx(latency_ns + wire_there_ns, rel=1e-9, abs=2)
     back = hardware_on(moved, *reversed(boxes))
     assert back.all_reduce[0].duration_ns == pytest.approx(point.duration_ns, rel=1e-9, abs=2)

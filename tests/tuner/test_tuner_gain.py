@@ -305,9 +305,8 @@ def test_no_sentence_contradicts_another(case: tuple[Workload, Hardware]) -> Non
     with mock.patch.object(tuning, "say") as say:
         tuning.print_answer(answer, "", 0)
     said = [call.args[0] for call in say.call_args_list]
-    if answer.setting is not None and gain.significant is False:
+    if gain.significant is False:
         assert answer.setting.pick == "default"
-    if answer.setting is not None:
-        assert answer.setting.saved_ns == answer.baseline.step_ns - answer.setting.step_ns
+    assert answer.setting.saved_ns == answer.baseline.step_ns - answer.setting.step_ns
     if gain.significant is not False:
         assert not any("keep the default" in line or line.endswith("keep it") for line in said)

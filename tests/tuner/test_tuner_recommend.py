@@ -257,7 +257,6 @@ def test_every_family_takes_as_long_as_it_is_simulated_and_swept(path: Path, mac
         played = sim.summarize(sim.simulate(workload, hardware, family.assignment))
         assert played.step_ns == family.report.step_ns
     swept = {row.bucket_cap_mb: row.step_ns for row in sim.sweep(workload, hardware)}
-    assert answer.setting is not None
     assert answer.setting.saved_ns == answer.baseline.step_ns - answer.setting.step_ns
     if answer.setting.cap_mb is not None:
         cap = sim.assign(workload, bucket_cap_mb=answer.setting.cap_mb)

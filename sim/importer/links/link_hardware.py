@@ -16,6 +16,7 @@ from sim.errors import InputError
 from sim.importer.imported import Imported, ImportOptions, Notes, count_of
 from sim.importer.links.tables import WORDS, LinkTable, Sample, read_tables
 from sim.importer.readers import read_text
+from sim.nouns.collective import bus_factor
 from sim.nouns.gpus import gpus_named
 from sim.nouns.hardware import CURVES, MAX_RANKS, CurvePoint, Hardware
 from sim.units import format_number, format_size, median_ns
@@ -39,12 +40,6 @@ class _Key(NamedTuple):
 
 
 _System = dict[str, list[LinkTable]]  # by collective, tables with their sound samples
-
-
-def bus_factor(collective: str, ranks: int) -> float:
-    """Bus over algorithm bandwidth (nccl-tests' PERFORMANCE.md)."""
-    share = (ranks - 1) / ranks
-    return {"all_reduce": 2 * share, "all_gather": share, "reduce_scatter": share}.get(collective, 1.0)
 
 
 def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
