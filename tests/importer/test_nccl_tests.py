@@ -282,6 +282,31 @@ def test_the_text_says_how_many_ranks(said: str, ranks: int, tmp_path: Path) -> 
             "| 1,048,576 | 104.9 | 15.0 |\n| 67,108,864 | 6,710.9 | 15.0 |\n",
             [6_600, 104_900, 6_710_900],
         ),
+        (  # sizes that double say that a KB is 2^10 bytes
+            "| payload | busbw | algbw |\n| ---: | ---: | ---: |\n| 64KB | 3.23GBps | 2.15GBps |\n"
+            "| 1MB | 14.00GBps | 9.33GBps |\n| 64MB | 17.92GBps | 11.95GBps |\n",
+            [30_482, 112_388, 5_615_805],
+        ),
+        (
+            "# OSU MPI-CUDA Allreduce Latency Test v7.4\n# 4 ranks\n# Size   Avg Latency(us)   "
+            "Min Latency(us)  Max Latency(us) Iterations P50 Tail Lat(us) P99 Tail Lat(us)\n65536 30.46 30.1 31 10 30.9 31\n"
+            "1048576 112.38 9 9 10 9 9\n67108864 1423.10 9 9 10 9 9\n",
+            [30_460, 112_380, 1_423_100],
+        ),
+        (  # DeepSpeed's benchmark, whose throughput of an all-reduce is twice its algorithm's bandwidth
+            "n1: ---- Performance of all_reduce on 4 devices ----------\n"
+            "n1: Size (Bytes)         Description    Duration       Throughput (Gbps)    BusBW (Gbps)\n"
+            "n1: -----------------------------------------------------\n"
+            "n1: 64.0 KB              16384x4        30.000 us      34.953               26.214\n"
+            "n1: 1.0 MB               262144x4       0.110 ms       152.520              114.390\n"
+            "n1: 64.0 MB              16777216x4     6.000 ms       178.957              134.218\n",
+            [30_000, 110_000, 6_000_000],
+        ),
+        (
+            "size (B),oop time (us),oop busbw (GB/s),ip time (us),ip busbw (GB/s),ranks\n"
+            "65536,31.0,3.17,30.0,3.28,4\n1048576,111.0,14.17,110.0,14.30,4\n67108864,6001,16.77,6000,16.78,4\n",
+            [30_000, 110_000, 6_000_000],
+        ),
     ],
 )
 def test_cells_with_units_and_times_by_bandwidths(text: str, times: list[int], tmp_path: Path) -> None:

@@ -62,8 +62,10 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
         alone = sum(other.name == path.name for other in paths) == 1
         tables += read_tables(read_text(path), path.name if alone else str(path))
     options.progress(len(paths), len(paths), "")
-    for line in (line for table in tables for line in table.left_out):
-        notes.add("dropped", line)
+    for table in tables:
+        for kind, lines in (("dropped", table.left_out), ("assumed", table.assumed)):
+            for line in lines:
+                notes.add(kind, line)
     systems = _systems(tables, options.world_size, notes)
     _pick(systems, options.machine, notes)
     _leave_out(systems, notes)

@@ -8,7 +8,7 @@ tables say what was run.
 import csv
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import lru_cache
@@ -70,7 +70,8 @@ class LinkTable:
     """The samples of one collective on one set of ranks, and what the file says of these.
 
     ``ranks_by`` is what says ``ranks``; words may be another run's. ``title`` is what a headline, a command
-    or columns say of which run it is; ``redop`` the operation of its rows.
+    or columns say of which run it is; ``redop`` the operation of its rows; ``assumed`` what units are taken
+    to be.
     """
 
     source: str
@@ -82,6 +83,7 @@ class LinkTable:
     title: str
     redop: str | None
     left_out: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
 
 
 _COLLECTIVE = re.compile(
@@ -102,11 +104,13 @@ def collective_in(text: str) -> str | None:
 # ---- columns, told by their names
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
-# In ns, bytes and GB/s of 1e9 bytes. nccl-tests' own K is 2^10; KB is 10^3 to some, 2^10 to others: not read.
+# In ns, bytes and GB/s of 1e9 bytes. nccl-tests' own K is 2^10; KB is 10^3 to some, 2^10 to others: read
+# where sizes double.
 _TIMES = {"s": 10**9, "ms": 10**6, "us": 1000, "usec": 1000, "µs": 1000, "μs": 1000, "ns": 1}
 _SIZES = {"b": 1, "bytes": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g": 1 << 30}
 _SIZES |= {"gib": 1 << 30, "kb": 0, "mb": 0, "gb": 0}
-_RATES = {"GB/s": "1", "GBps": "1", "MB/s": "0.001", "MBps": "0.001"}  # a small b is a bit
+_RATES = {"GB/s": "1", "GBps": "1", "MB/s": "0.001", "MBps": "0.001"}
+_RATES |= {"Gb/s": "0.125", "Gbps": "0.125", "Gbit/s": "0.125"}  # a small b is a bit
 _UNITS: dict[str, Mapping[str, str | int]] = {
     **{"time": _TIMES, "size": _SIZES},
     **{"algbw": _RATES, "busbw": _RATES},
@@ -122,7 +126,7 @@ _KINDS = {
     "count": "count|elements",
     "dtype": "d?type|datatype",
     "redop": "redop",
-    "known": "root|error",
+    "known": r"root|error|iter(?:ation)?s|(?:min|max|p\d+(?:_tail)?)_(?:time|latency|lat)",
     "collective": "op|coll|collective|operation",
     "ranks": "(?:num_|n)?(?:ranks|procs|workers|gpus)|world(?:_size)?",
     "place": r"(?:num_)?nodes|host(?:name)?|cluster|machine|system|backend|transport|fabric|interconnect"
@@ -149,10 +153,11 @@ def column_of(name: str) -> Column:
     words = [word for word in re.split(r'[\s_.()\[\]#"-]+', name[:80].replace("num_bytes", "size")) if word]
     unit = next((word for word in words[1:] if any(_unit(kind, word) is not None for kind in _UNITS)), "")
     stem = "_".join(word for word in words if word != unit).lower()
+    stem = re.sub(r"^(?:oop|out_of_place|ip|in_place)_|_(?:oop|out_of_place|ip|in_place)$", "", stem)
     kind = next((kind for kind, pattern in _KINDS.items() if re.fullmatch(pattern, stem)), "other")
     scale = _unit(kind, unit) if unit else None if kind == "time" else Decimal(1)
-    if unit and scale is None:
-        return Column(name=name)
+    if unit and scale is None:  # a unit that such a column cannot have
+        return Column(name=name, kind="known" if kind == "known" else "other")
     return Column(name=name, stem=stem, kind=kind, scale=scale or None)
 
 
@@ -163,8 +168,9 @@ def _unit(kind: str, word: str) -> Decimal | None:
     return None if scale is None else Decimal(scale)
 
 
-_AVERAGE = re.compile(r"\b(avg|average|min|max|mean|median)[ \t](?=lat|time)", re.IGNORECASE)
-_UNIT_APART = re.compile(r"(?<=\w)[ \t](?=\((?:[num\u00b5]?s|usec|B|bytes|[GM]B/s)\))", re.IGNORECASE)
+_OF_TIMES = re.compile(r"\b(?:avg|average|min|max|mean|median|p\d+[ \t]tail)[ \t](?=lat|time)", re.IGNORECASE)
+_UNIT_APART = re.compile(r"(?<=\w)[ \t](?=\((?:[num\u00b5]?s|usec|B|bytes|[GM]B(?:/|p)s)\))", re.IGNORECASE)
+_CELL_UNIT_APART = re.compile(r"(?<=\d)[ \t](?=(?:[KMG]i?B|B|[num\u00b5]?s)(?:\s|$))")
 Columns = tuple[Column, ...]
 
 
@@ -173,7 +179,8 @@ def _header(line: str) -> tuple[Columns, str | None] | None:
     """The columns that a line names, and what separates them (None: spaces); None where it is no header: it
     names no size and time, or much else.
     """
-    content = _UNIT_APART.sub("", _AVERAGE.sub(r"\1_", line.lstrip(" \t#")))
+    named = _OF_TIMES.sub(lambda found: re.sub(r"[ \t]", "_", found[0]), line.lstrip(" \t#"))
+    content = _UNIT_APART.sub("", named)
     for delimiter in ("|", "\t", ",", ";", None):
         if delimiter and delimiter not in content:
             continue
@@ -191,7 +198,7 @@ def _header(line: str) -> tuple[Columns, str | None] | None:
 def _cells(content: str, delimiter: str | None) -> list[str]:
     """The cells of a line, of a Markdown row without the marks at its ends; empty where it is none."""
     if delimiter is None:
-        return content.split()
+        return _CELL_UNIT_APART.sub("", content).split()
     if delimiter == "|":
         return [cell.strip().strip("*`") for cell in content.strip().strip("|").split("|")]
     try:
@@ -282,7 +289,7 @@ _RANK = re.compile(
 _RANKS = re.compile(
     r"(?:(?:^|\s)(?:-np|--np|--ntasks)[ =]+|\b(?:mpirun|mpiexec|srun)\s(?:(?!_perf).){0,200}?-n +"
     r"|\b(?i:n_?ranks|world[ _-]?size)[ :=]+)(\d{1,6})\b"
-    r"|\b(\d{1,6})[ -](?i:MPI )?(?i:ranks|processes)\b(?!\s*(?:per|a|each|/))"
+    r"|\b(\d{1,6})[ -](?i:MPI )?(?i:ranks|processes|devices)\b(?!\s*(?:per|a|each|/))"
 )
 _NCCL_TESTS = re.compile(r"\b[nr]ccl-tests\b|\bnThread \d+ nGpus \d+|(?:^|[\s/])\w{1,40}_perf(?=\s|$)")
 _OSU = re.compile(r"OSU (MPI|NCCL|RCCL)(?:-(CUDA|ROCM))? ")
@@ -412,6 +419,16 @@ def _value(cell: str, column: Column, scale: Decimal | None = None) -> _Number |
     return number * scale, Decimal(1).scaleb(exponent) * scale
 
 
+_OF_TWO_MEANINGS = re.compile(r"(\d+)(?:\.0*)?\s*[KMG]B", re.IGNORECASE)
+
+
+def _doubles(sizes: Iterable[str]) -> bool:
+    """Whether sizes in KB, MB or GB, three at least, are 1, 2, 4 to 512 of these: a KB of 2^10 bytes."""
+    found = [_OF_TWO_MEANINGS.fullmatch(size) for size in set(sizes) if len(size) <= LONGEST_CELL]
+    numbers = [int(one[1]) for one in found if one]
+    return len(numbers) > 2 and all(0 < number <= 512 and number.bit_count() == 1 for number in numbers)
+
+
 def _whole(value: _Number | None) -> int | None:
     is_whole = value is not None and 0 <= value[0] <= MOST_BYTES and value[0] == value[0].to_integral_value()
     return int(value[0]) if value is not None and is_whole else None
@@ -438,7 +455,10 @@ def _read(block: _Block, source: str) -> list[LinkTable]:
     scale = Decimal(1000) if {"time", "algbw", "busbw"} <= places.keys() else None
     found: dict[tuple[str | None, int | None, str], list[Sample]] = defaultdict(list)
     broken = list(block.others)
+    is_binary = _doubles(cells[places["size"]] for _, cells in block.rows)
     for number, cells in block.rows:
+        if is_binary:
+            cells[places["size"]] = re.sub("(?<=[KMGkmg])B$", "iB", cells[places["size"]])
         values = [_value(cell, column, scale) for column, cell in zip(columns, cells, strict=True)]
         whole = {kind: _whole(values[place]) for kind, place in places.items()}
         text = {kind: cells[place] for kind, place in places.items()}
@@ -476,6 +496,7 @@ def _read(block: _Block, source: str) -> list[LinkTable]:
         named = few([f"line {number} ({plain(' '.join(cells[:2]))})" for number, cells in sorted(broken)], 3)
         why = "no whole rows, or of a run whose header is not there"
         left_out = (f"{source}: {count_of(len(broken), 'line')} of numbers, {why}: {named}",)
+    assumed = (f"{source}: a KB of 2^10 bytes, and an MB of 2^20, for its sizes double",) if is_binary else ()
     if {"count", "dtype", "redop", "time", "algbw", "busbw"} <= places.keys():
         said.over = NCCL
     listed = max(said.listed) + 1 if said.listed else None
@@ -490,6 +511,7 @@ def _read(block: _Block, source: str) -> list[LinkTable]:
             title=", ".join(filter(None, (*said.titles, at))),
             redop=min(redops) if len(redops) == 1 else None,
             left_out=left_out if number == 0 else (),
+            assumed=assumed if number == 0 else (),
         )
         for number, ((collective, ranks, at), samples) in enumerate(found.items())
     ]
