@@ -33,11 +33,11 @@ from sim.systems.compile_cuts import torch_compiled as torch_compiled
 from sim.systems.ddp_assignment import with_switches as with_switches
 from sim.systems.registry import assign as assign
 from sim.systems.registry import collectives as collectives
+from sim.systems.registry import deepspeed_config as deepspeed_config
 from sim.systems.registry import explain as explain
+from sim.systems.registry import megatron_flags as megatron_flags
+from sim.systems.registry import snippet as snippet
 from sim.systems.simulate import simulate as simulate
-from sim.systems.snippets import deepspeed_config as deepspeed_config
-from sim.systems.snippets import megatron_flags as megatron_flags
-from sim.systems.snippets import snippet as snippet
 from sim.truth.fit import anchor as anchor
 from sim.truth.fit import own_step as own_step
 from sim.truth.ladder import difference as difference

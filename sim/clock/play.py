@@ -10,23 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sim.clock import program as lane
 from sim.clock.arrays import Floats, Ints
 from sim.clock.machine_code import compiled
-from sim.clock.program import (
-    COPY_BACK,
-    COPY_IN,
-    FULL_SPEED,
-    IDLE,
-    LAUNCH,
-    OPTIMIZER,
-    READY,
-    STALLED,
-    WAIT,
-    Machine,
-    Program,
-    check_length,
-    check_ranks,
-)
+from sim.clock.program import Machine, Program, check_length, check_ranks
 from sim.clock.timeline import Outcome
 from sim.errors import NotModelledError
 
@@ -90,7 +77,7 @@ def assemble(
     for rank in range(ranks):
         states[rank, _NOW] = states[rank, _LAST_LAUNCH] = begins[rank]
         states[rank, _ROWS], states[rank, _FREE] = 1, sheet.machine.channels
-        states[rank, END], tasks[rank, 0, _AT] = -1, IDLE
+        states[rank, END], tasks[rank, 0, _AT] = -1, lane.IDLE
     return Ranks(
         variants,
         paces,
@@ -138,7 +125,7 @@ def advance(sheet: Sheet, ranks: Ranks, last: Ints, until: int) -> None:
                             log[rank, number, STARTED] = now
                             has_waited = log[rank, number, TAKEN] > log[rank, number, LAUNCHED]
                             service = collectives[number, QUEUED if has_waited else SERVICE]
-                            tasks[rank, k, _LEFT], tasks[rank, k, _RATE] = service * FULL_SPEED, 0
+                            tasks[rank, k, _LEFT], tasks[rank, k, _RATE] = service * lane.FULL_SPEED, 0
                             due = NEVER if service > 0 else now
                     if at == _SENT and due <= now:
                         at = _SETTLES
@@ -154,24 +141,24 @@ def advance(sheet: Sheet, ranks: Ranks, last: Ints, until: int) -> None:
                     tasks[rank, kept, _AT], tasks[rank, kept, _DUE] = at, due
                     kept += 1
                 rows = kept
-                while busy != IDLE or item < items:
-                    if busy == IDLE:
+                while busy != lane.IDLE or item < items:
+                    if busy == lane.IDLE:
                         kind, duration = lanes[variant, item, KIND], lanes[variant, item, DURATION]
-                        if kind == WAIT and log[rank, lanes[variant, item, NUMBER], USABLE] < 0:
+                        if kind == lane.WAIT and log[rank, lanes[variant, item, NUMBER], USABLE] < 0:
                             break
-                        if kind <= OPTIMIZER:
+                        if kind <= lane.OPTIMIZER:
                             duration = int(np.rint(duration * ranks.paces[rank]))
-                        elif kind == LAUNCH and blocks:
+                        elif kind == lane.LAUNCH and blocks:
                             duration = cost
                         busy = kind
-                        tasks[rank, 0, _LEFT], tasks[rank, 0, _RATE] = duration * FULL_SPEED, 0
+                        tasks[rank, 0, _LEFT], tasks[rank, 0, _RATE] = duration * lane.FULL_SPEED, 0
                         tasks[rank, 0, _DUE] = NEVER if duration > 0 else now
                     if tasks[rank, 0, _DUE] > now:
                         break
-                    was, busy = busy, IDLE
-                    if was == STALLED:
+                    was, busy = busy, lane.IDLE
+                    if was == lane.STALLED:
                         continue
-                    if was == LAUNCH:
+                    if was == lane.LAUNCH:
                         number = lanes[variant, item, NUMBER]
                         launched = now if blocks else max(launched, now) + cost
                         log[rank, number, LAUNCHED] = launched
@@ -180,11 +167,11 @@ def advance(sheet: Sheet, ranks: Ranks, last: Ints, until: int) -> None:
                     if keeps:
                         ended[rank, item] = now
                     if item == ranks.stalled[rank]:
-                        busy = STALLED
-                        tasks[rank, 0, _LEFT], tasks[rank, 0, _RATE] = ranks.stall_ns * FULL_SPEED, 0
+                        busy = lane.STALLED
+                        tasks[rank, 0, _LEFT], tasks[rank, 0, _RATE] = ranks.stall_ns * lane.FULL_SPEED, 0
                         tasks[rank, 0, _DUE] = NEVER
                     item += 1
-                if item == items and busy == IDLE and state[END] < 0:
+                if item == items and busy == lane.IDLE and state[END] < 0:
                     state[END] = now
                 if taken < queued and free > 0 and queue[rank, taken, 0] <= now:
                     tasks[rank, rows, _OF], tasks[rank, rows, _AT] = queue[rank, taken, 1], _CAME
@@ -212,22 +199,22 @@ def advance(sheet: Sheet, ranks: Ranks, last: Ints, until: int) -> None:
                 break
             # How fast work goes from here on, and when it ends at that rate.
             rates = machine.computing
-            if busy == COPY_IN:
+            if busy == lane.COPY_IN:
                 rates = machine.copying_in
-            elif busy == COPY_BACK:
+            elif busy == lane.COPY_BACK:
                 rates = machine.copying_out
-            elif busy in (IDLE, STALLED):
+            elif busy in (lane.IDLE, lane.STALLED):
                 rates = machine.idle
             under_way = larger = 0
             for k in range(1, rows):
                 if tasks[rank, k, _AT] == _SENT:
                     under_way += 1
                     larger += 1 - collectives[tasks[rank, k, _OF], SMALL]
-            own = rates.lane if under_way > 0 else FULL_SPEED
+            own = rates.lane if under_way > 0 else lane.FULL_SPEED
             heavy = rates.shared if larger > 1 else rates.alone
             light = rates.alone if under_way < 2 else rates.small if larger > 0 else rates.shared
             then = queue[rank, taken, 0] if taken < queued and free > 0 else NEVER
-            for k in range(0 if busy != IDLE else 1, rows):
+            for k in range(0 if busy != lane.IDLE else 1, rows):
                 if k == 0 or tasks[rank, k, _AT] == _SENT:
                     rate = own
                     if k > 0:
@@ -263,7 +250,7 @@ def make_sheet(programs: Sequence[Program]) -> Sheet:
     check_ranks(programs)
     first = programs[0]
     lanes = np.zeros((len(programs), max(len(program.lane) for program in programs), 3), np.int64)
-    lanes[:, :, KIND] = READY
+    lanes[:, :, KIND] = lane.READY
     for variant, program in enumerate(programs):
         lanes[variant, : len(program.lane)] = [item[:3] for item in program.lane]
     collectives = [

@@ -12,18 +12,8 @@ from typing import Any
 
 import simpy
 
-from sim.clock.program import (
-    BACKWARD,
-    COPY_BACK,
-    COPY_IN,
-    FULL_SPEED,
-    LAUNCH,
-    STALLED,
-    WAIT,
-    Machine,
-    Program,
-    check_ranks,
-)
+from sim.clock import program as lane
+from sim.clock.program import Machine, Program, check_ranks
 from sim.clock.timeline import Outcome
 from sim.errors import NotModelledError
 
@@ -78,7 +68,7 @@ class Stretch:
         """An event that fires when ``duration_ns`` of work is done, however long that takes."""
         if not self._stretches or duration_ns == 0:
             return self._env.timeout(duration_ns)
-        task = Task(self._env.event(), duration_ns * FULL_SPEED, kind, int(self._env.now))
+        task = Task(self._env.event(), duration_ns * lane.FULL_SPEED, kind, int(self._env.now))
         self._active.append(task)
         self._request_settle()
         return task.done
@@ -105,10 +95,11 @@ class Stretch:
         """How fast each kind of work goes beside what is active now."""
         machine, under_way = self._machine, [task.kind for task in self._active]
         larger, small = under_way.count(SENT), under_way.count(SMALL)
-        lane = {BACKWARD: machine.computing, COPY_IN: machine.copying_in, COPY_BACK: machine.copying_out}
-        beside = next((lane[kind] for kind in under_way if isinstance(kind, int)), machine.idle)
+        copying = {lane.COPY_IN: machine.copying_in, lane.COPY_BACK: machine.copying_out}
+        own = {lane.BACKWARD: machine.computing, **copying}
+        beside = next((own[kind] for kind in under_way if isinstance(kind, int)), machine.idle)
         return {
-            **{kind: rates.lane if larger or small else FULL_SPEED for kind, rates in lane.items()},
+            **{kind: rates.lane if larger or small else lane.FULL_SPEED for kind, rates in own.items()},
             SENT: beside.shared if larger > 1 else beside.alone,
             SMALL: beside.small if larger else beside.shared if small > 1 else beside.alone,
         }
@@ -161,17 +152,18 @@ class Rank:
         yield self.env.timeout(-self.now)
         self.env.process(self.launcher())
         for kind, duration_ns, number, *_ in self.program.lane:
-            if kind == WAIT:
+            if kind == lane.WAIT:
                 yield self.usable[number]
-            elif kind == STALLED:
+            elif kind == lane.STALLED:
                 yield self.env.timeout(duration_ns)
-            elif kind == LAUNCH and machine.launch_blocks_compute:
-                yield self.stretch.work(machine.launch_cost_ns, BACKWARD)
+            elif kind == lane.LAUNCH and machine.launch_blocks_compute:
+                yield self.stretch.work(machine.launch_cost_ns, lane.BACKWARD)
                 self._launched(number)
-            elif kind == LAUNCH:
+            elif kind == lane.LAUNCH:
                 self.launches.put(number)
             elif duration_ns:
-                yield self.stretch.work(duration_ns, kind if kind in (COPY_IN, COPY_BACK) else BACKWARD)
+                is_copy = kind in (lane.COPY_IN, lane.COPY_BACK)
+                yield self.stretch.work(duration_ns, kind if is_copy else lane.BACKWARD)
             self.ended.append(self.now)
 
     def launcher(self) -> Generator[simpy.Event, Any, None]:

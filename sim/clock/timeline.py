@@ -2,35 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from sim.clock.program import (
-    AROUND,
-    BACKWARD,
-    BACKWARD_BEGIN,
-    BACKWARD_END,
-    COPY_BACK,
-    COPY_IN,
-    FORWARD,
-    HOOK,
-    LAUNCH,
-    OPTIMIZER,
-    READY,
-    SYNC_END,
-    WAIT,
-    Program,
-)
-from sim.nouns.assignment import Assignment
+from sim.clock import program as lane
+from sim.clock.program import Program
 from sim.nouns.collective import CollectiveTimes
-from sim.nouns.hardware import Hardware
-from sim.nouns.timeline import BucketTimes, Iteration, PathKind, Span, Timeline
-from sim.nouns.workload import Workload
+from sim.nouns.timeline import BucketTimes, PathKind, Span, Timeline
 
 _KINDS: dict[int, PathKind] = {
-    BACKWARD: "backward",
-    HOOK: "hook",
-    COPY_IN: "copy_in",
-    LAUNCH: "launch",
-    COPY_BACK: "copy_out",
+    lane.BACKWARD: "backward",
+    lane.HOOK: "hook",
+    lane.COPY_IN: "copy_in",
+    lane.LAUNCH: "launch",
+    lane.COPY_BACK: "copy_out",
 }
 
 
@@ -58,16 +42,22 @@ class Outcome:
             zip(self.launch_ns, self.taken_ns, self.start_ns, self.end_ns, self.usable_ns, strict=True)
         )
 
+    @property
+    def held_ns(self) -> tuple[tuple[int, int], ...]:
+        """Of each collective, from when to when it had its channel."""
+        each = zip(self.program.collectives, self.taken_ns, self.end_ns, self.usable_ns, strict=True)
+        return tuple((taken, usable if one.holds_channel else end) for one, taken, end, usable in each)
+
     def in_backward(self) -> "Outcome":
         """The part from the start of backward until gradients are synchronised, in ns from there."""
-        program, begin = self.program, self.begin_ns
-        first, last = program.place(BACKWARD_BEGIN, -1) + 1, program.place(SYNC_END, len(program.lane))
-        sent, shift = program.of_backward, program.of_backward.start
+        program, begin, sent = self.program, self.begin_ns, self.program.of_backward
+        part = slice(
+            program.place(lane.BACKWARD_BEGIN, -1) + 1, program.place(lane.SYNC_END, len(program.lane))
+        )
+        shift = sent.start
         cut = replace(
             program,
-            lane=tuple(
-                item._replace(collective=item.collective - shift) for item in program.lane[first:last]
-            ),
+            lane=tuple(item._replace(collective=item.collective - shift) for item in program.lane[part]),
             collectives=tuple(
                 one if one.after is None else replace(one, after=one.after - shift)
                 for one in program.collectives[sent]
@@ -75,52 +65,52 @@ class Outcome:
             carriers=tuple(tuple(number - shift for number in bucket) for bucket in program.carriers),
         )
         columns = (self.launch_ns, self.taken_ns, self.start_ns, self.end_ns, self.usable_ns)
-        times = (self.ended_ns[first:last], *(column[sent] for column in columns))
+        times = (self.ended_ns[part], *(column[sent] for column in columns))
         return Outcome(cut, *(tuple(time - begin for time in column) for column in times))
 
     @property
     def begin_ns(self) -> int:
         """When backward began."""
-        at = self.program.place(BACKWARD_BEGIN, -1)
+        at = self.program.place(lane.BACKWARD_BEGIN, -1)
         return self.ended_ns[at] if at >= 0 else 0
 
     @property
     def before_forward(self) -> dict[str, int]:
         """What a system adds before backward to forward's own work, by what it is for; ns."""
         parts: dict[str, int] = {}
-        start, until = 0, self.program.place(BACKWARD_BEGIN, 0)
+        start, until = 0, self.program.place(lane.BACKWARD_BEGIN, 0)
         for item, end in zip(self.program.lane[:until], self.ended_ns, strict=False):
-            what = self.program.around_for if item.kind == AROUND else "parameters"
+            what = self.program.around_for if item.kind == lane.AROUND else "parameters"
             if item.collective >= 0:
                 what = self.program.collectives[item.collective].purpose
-            parts[what] = parts.get(what, 0) + end - start - item.duration_ns * (item.kind == FORWARD)
+            parts[what] = parts.get(what, 0) + end - start - item.duration_ns * (item.kind == lane.FORWARD)
             start = end
         return {what: took for what, took in parts.items() if took}
 
     @property
     def ready_ns(self) -> tuple[int, ...]:
         """When each bucket was complete."""
-        return self._of_buckets(READY, self.ended_ns)
+        return self._of_buckets(lane.READY, self.ended_ns)
 
     @property
     def copy_out_start_ns(self) -> tuple[int, ...]:
         """When the lane began to copy each bucket back."""
-        return self._of_buckets(COPY_BACK, (0, *self.ended_ns[:-1]))
+        return self._of_buckets(lane.COPY_BACK, (0, *self.ended_ns[:-1]))
 
     @property
     def available_ns(self) -> tuple[int, ...]:
         """When each bucket was copied back."""
-        return self._of_buckets(COPY_BACK, self.ended_ns)
+        return self._of_buckets(lane.COPY_BACK, self.ended_ns)
 
     @property
     def backward_end_ns(self) -> int:
         """When backward was over."""
-        return self.ended_ns[self.program.place(BACKWARD_END, -1)]
+        return self.ended_ns[self.program.place(lane.BACKWARD_END, -1)]
 
     @property
     def sync_end_ns(self) -> int:
         """When gradients were synchronised: at the lane's end where nothing follows."""
-        return self.ended_ns[self.program.place(SYNC_END, -1)]
+        return self.ended_ns[self.program.place(lane.SYNC_END, -1)]
 
     @property
     def lane_end_ns(self) -> int:
@@ -135,44 +125,55 @@ class Outcome:
         return tuple(made)
 
 
-def _channels(outcome: Outcome, held: Sequence[tuple[int, int]]) -> list[int]:
-    """The lowest channel free when each collective takes one: a label, the same whatever the engine."""
-    free = [0] * outcome.program.machine.channels
+def _collectives(outcome: Outcome) -> tuple[CollectiveTimes, ...]:
+    """Every collective; its channel is the lowest that is free when it takes one, whatever the engine."""
+    free, held = [0] * outcome.program.machine.channels, outcome.held_ns
     labels = [0] * len(held)
     # Of several that take one in the same instant, those that take no time have left it for the others.
     for number in sorted(range(len(held)), key=lambda k: (*held[k], outcome.launch_ns[k], k)):
         taken, until = held[number]
         labels[number] = next(place for place, time in enumerate(free) if time <= taken)
         free[labels[number]] = until
-    return labels
+    return tuple(
+        CollectiveTimes(
+            collective=one,
+            launch_ns=launch,
+            start_ns=start,
+            end_ns=end,
+            usable_ns=usable,
+            channel=channel,
+            late_ns=start - taken,
+        )
+        for one, channel, (launch, taken, start, end, usable) in zip(
+            outcome.program.collectives, labels, outcome.times, strict=True
+        )
+    )
 
 
-def _buckets(outcome: Outcome, labels: list[int]) -> tuple[BucketTimes, ...]:
+def _buckets(outcome: Outcome, played: Sequence[CollectiveTimes]) -> tuple[BucketTimes, ...]:
     lives = zip(outcome.ready_ns, outcome.copy_out_start_ns, outcome.available_ns, strict=True)
-    made = []
-    for k, (carriers, (ready, copied, available)) in enumerate(
-        zip(outcome.program.carriers, lives, strict=True)
-    ):
-        sent = [outcome.program.collectives[number] for number in carriers]
+    made: list[BucketTimes] = []
+    for carriers, (ready, copied, available) in zip(outcome.program.carriers, lives, strict=True):
+        sent = [played[number] for number in carriers]
         made.append(
             BucketTimes(
-                index=k,
-                num_bytes=sum(one.num_bytes for one in sent),
+                index=len(made),
+                num_bytes=sum(one.collective.num_bytes for one in sent),
                 ready_ns=ready,
-                launch_ns=min((outcome.launch_ns[number] for number in carriers), default=ready),
-                start_ns=min((outcome.start_ns[number] for number in carriers), default=ready),
-                end_ns=max((outcome.end_ns[number] for number in carriers), default=ready),
+                launch_ns=min((one.launch_ns for one in sent), default=ready),
+                start_ns=min((one.start_ns for one in sent), default=ready),
+                end_ns=max((one.end_ns for one in sent), default=ready),
                 available_ns=available,
-                service_ns=sum(one.service_ns for one in sent),
+                service_ns=sum(one.collective.service_ns for one in sent),
                 copy_out_start_ns=copied,
-                channel=labels[carriers[0]] if carriers else 0,
-                late_ns=sum(outcome.start_ns[number] - outcome.taken_ns[number] for number in carriers),
+                channel=sent[0].channel if sent else 0,
+                late_ns=sum(one.late_ns for one in sent),
             )
         )
     return tuple(made)
 
 
-def _spans(outcome: Outcome, held: Sequence[tuple[int, int]]) -> tuple[tuple[Span, ...], int]:
+def _spans(outcome: Outcome) -> tuple[tuple[Span, ...], int]:
     """Every span with what released it, and the number of the one that the lane's end came with.
 
     A collective is launched by the lane, by the launch before it or by the collective that it follows; where
@@ -201,21 +202,21 @@ def _spans(outcome: Outcome, held: Sequence[tuple[int, int]]) -> tuple[tuple[Spa
         done.append(len(spans) - 1)
 
     released: dict[int, int] = {}  # what else than the span before it
-    lane, now, launcher = -1, 0, -1
+    last, now, launcher = -1, 0, -1
     for item, ended in zip(outcome.program.lane, outcome.ended_ns, strict=True):
-        if item.kind == WAIT and ended > now:
-            lane = done[item.collective]
+        if item.kind == lane.WAIT and ended > now:
+            last = done[item.collective]
         elif ended > now:
-            bucket = collectives[item.collective].bucket if item.kind == LAUNCH else item.bucket
-            spans.append(Span(_KINDS[item.kind], now, ended, bucket, item.gradient, None, lane))
-            lane = len(spans) - 1
-        if item.kind == LAUNCH:
+            bucket = collectives[item.collective].bucket if item.kind == lane.LAUNCH else item.bucket
+            spans.append(Span(_KINDS[item.kind], now, ended, bucket, item.gradient, None, last))
+            last = len(spans) - 1
+        if item.kind == lane.LAUNCH:
             at, begun = first[item.collective], outcome.launch_ns[item.collective] - cost
-            released[at] = lane if begun == ended else launcher
+            released[at] = last if begun == ended else launcher
             launcher = at
         now = ended
 
-    left = {until: number for number, (taken, until) in enumerate(held) if until > taken}
+    left = {until: number for number, (taken, until) in enumerate(outcome.held_ns) if until > taken}
     # Who has left a channel is not among these where forward's gathers last into backward.
     for number, one in enumerate(collectives):
         if one.after is not None:
@@ -224,64 +225,29 @@ def _spans(outcome: Outcome, held: Sequence[tuple[int, int]]) -> tuple[tuple[Spa
             by = left.get(outcome.taken_ns[number], -1)
             channel = -1 if by < 0 else done[by] if collectives[by].holds_channel else sent[by]
             released[sent[number] - (outcome.start_ns[number] > outcome.taken_ns[number])] = channel
-    return tuple(span._replace(cause=released.get(k, span.cause)) for k, span in enumerate(spans)), lane
+    return tuple(span._replace(cause=released.get(k, span.cause)) for k, span in enumerate(spans)), last
 
 
-def make_timeline(
-    workload: Workload,
-    hardware: Hardware,
-    assignment: Assignment,
-    outcome: Outcome,
-    *,
-    earlier: tuple[Timeline, ...],
-    engine: str,
-    iteration: Iteration,
-    slowest: Workload | None,
-) -> Timeline:
-    """The timeline of one played program, a micro-batch that follows ``earlier`` ones of its step."""
+def make_timeline(outcome: Outcome, **step: Any) -> Timeline:
+    """The timeline of one played program, a micro-batch; ``step``: what only who plays it knows of it."""
     whole, outcome = outcome, outcome.in_backward()
-    collectives = outcome.program.collectives
-    held = [  # from when to when each had its channel
-        (taken, usable if one.holds_channel else end)
-        for one, (_, taken, _, end, usable) in zip(collectives, outcome.times, strict=True)
-    ]
-    labels = _channels(outcome, held)
-    spans, released_by = _spans(outcome, held)
-    added = whole.before_forward
-    optimizer_ns = sum(item.duration_ns for item in whole.program.lane if item.kind == OPTIMIZER)
+    spans, released_by = _spans(outcome)
+    played, added = _collectives(outcome), whole.before_forward
+    optimizer_ns = sum(item.duration_ns for item in whole.program.lane if item.kind == lane.OPTIMIZER)
     return Timeline(
-        workload=workload,
-        hardware=hardware,
-        assignment=assignment,
-        iteration=iteration,
-        engine=engine,
         pre_forward_ns=sum(added.values()),
         before_forward=tuple(added.items()),
-        earlier=earlier,
         before=whole.program.before,
         after=whole.program.after,
-        buckets=_buckets(outcome, labels),
-        collectives=tuple(
-            CollectiveTimes(
-                collective=one,
-                launch_ns=launch,
-                start_ns=start,
-                end_ns=end,
-                usable_ns=usable,
-                channel=channel,
-                late_ns=start - taken,
-            )
-            for one, (launch, taken, start, end, usable), channel in zip(
-                collectives, outcome.times, labels, strict=True
-            )
-        ),
+        buckets=_buckets(outcome, played),
+        collectives=played,
         backward_end_ns=outcome.backward_end_ns,
         sync_end_ns=outcome.sync_end_ns,
         optimizer_ns=optimizer_ns,
         post_sync_ns=whole.lane_end_ns - whole.sync_end_ns - optimizer_ns,
         early_launches=whole.program.early_launches,
         notes=whole.program.notes,
-        slowest=slowest,
         spans=spans,
         released_by=released_by,
+        **step,
     )

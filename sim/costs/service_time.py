@@ -3,17 +3,15 @@
 from bisect import bisect_right
 from dataclasses import replace
 from math import log
-from numbers import Real
 from typing import Any
 
 from sim.errors import InputError
-from sim.nouns.checks import one_of
+from sim.nouns.checks import Legal, one_of
 from sim.nouns.collective import CollectiveKind
 from sim.nouns.hardware import CURVES, MAX_RANKS, Curve, Hardware
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.units import divide_half_even
 
-LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6
 PRECISIONS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 _MEASURED_RANKS = "measured_ranks"  # in the provenance of hardware that was taken to another number
@@ -54,16 +52,16 @@ def rise_beyond(curve: Curve) -> tuple[int, int]:
 
 
 def collective_ns(hardware: Hardware, kind: CollectiveKind, num_bytes: int) -> int | None:
-    """Service time in ns of one collective of all ranks; None where ``hardware`` has no curve of its kind."""
-    if hardware.world_size == 1:
-        return 0
+    """Service time in ns of one collective of all ranks, 0 of one rank; None where there is no such curve."""
     curve = hardware.curve(kind)
-    return None if curve is None else service_ns(curve, num_bytes)
+    if hardware.world_size == 1 or curve is None:
+        return 0 if hardware.world_size == 1 else None
+    return service_ns(curve, num_bytes)
 
 
 def all_reduce_ns(hardware: Hardware, num_bytes: int) -> int:
     """Service time in ns of one all-reduce; world size 1 costs nothing."""
-    return 0 if hardware.world_size == 1 else service_ns(hardware.all_reduce, num_bytes)
+    return collective_ns(hardware, "all_reduce", num_bytes) or 0
 
 
 def tilt_ratio(link: float, tilt: float, num_bytes: int, about_bytes: int) -> float:
@@ -99,9 +97,7 @@ def scale(
         InputError: a value beyond the range that it names.
     """
     for name, factor in (("bandwidth", bandwidth), ("latency", latency), ("backward", backward)):
-        is_number = isinstance(factor, Real) and not isinstance(factor, bool)
-        if not is_number or not LEAST_FACTOR <= factor <= MOST_FACTOR:
-            raise InputError(f"{name}: a factor of {factor!r} is not legal; give a number 1e-6 to 1e6")
+        Legal(kind=float, least=1e-6, most=1e6).take(name, factor)
     if precision is not None:
         workload = narrowed(workload, precision)
     if backward != 1.0:
@@ -110,11 +106,9 @@ def scale(
             backward_ns=round(workload.backward_ns * backward),
         )
     changes: dict[str, Any] = {}
-    measured = hardware.world_size
-    ranks = measured if world_size is None else world_size
+    measured = ranks = hardware.world_size
     if world_size is not None:
-        if isinstance(ranks, bool) or not isinstance(ranks, int) or not 2 <= ranks <= MAX_RANKS:
-            raise InputError(f"world_size: {ranks!r} is not legal; give an integer 2 to {MAX_RANKS}")
+        ranks = Legal(least=2, most=MAX_RANKS).take("world_size", world_size)
         if measured == 1:
             raise InputError(f"world_size: {ranks} is out of reach; the hardware was measured with one rank")
     if ranks != measured:  # a ring of n sends n-th parts, so other messages are small

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from sim.clock.program import AROUND, COPY_IN, HOOK, Program
 from sim.errors import AssignmentError, NotModelledError
@@ -91,8 +92,8 @@ class DdpPlan(Plan):
             return ()
         words = 2 * sum(len(gradient.shape) for gradient in self.workload.gradients)
         return (
-            message("all_gather", 1, "int64", "construction", "number of parameters"),
-            message("broadcast", words, "int64", "construction", "shapes", root=0),
+            message("all_gather", 1, "int64", "construction", purpose="number of parameters"),
+            message("broadcast", words, "int64", "construction", purpose="shapes", root=0),
             *self._states(),
         )
 
@@ -106,7 +107,8 @@ class DdpPlan(Plan):
         ):
             dtype = sizes[chunk[0]][0]
             elements = sum(sizes[place][1] for place in chunk) // DTYPE_BYTES[dtype]
-            yield message("broadcast", elements, dtype, "construction", "parameters and buffers", root=0)
+            told: dict[str, Any] = {"purpose": "parameters and buffers", "root": 0}
+            yield message("broadcast", elements, dtype, "construction", **told)
 
     def buffer_bytes(self) -> int:
         """Flat buffers, of which the cap decides how many there are, not how much they hold; none of sparse

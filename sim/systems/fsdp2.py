@@ -9,16 +9,14 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sim.clock.program import AROUND, COPY_IN, HOOK, Program, machine_of
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, Phase
 from sim.nouns.ddp_switches import FLOATS
-from sim.nouns.hardware import Hardware
 from sim.nouns.settings import micro_batches, read, setting
-from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.step_writer import (
     Plan,
@@ -284,20 +282,18 @@ for place, module in enumerate(order):
 class _MicroBatch(StepWriter[Fsdp2Plan]):
     """A micro-batch, as it is written."""
 
-    def __init__(self, plan: Fsdp2Plan, hardware: Hardware, iteration: Iteration, number: int) -> None:
-        super().__init__(plan, hardware, iteration, number)
-        self.settings = plan.settings
-        self.gathers = hardware.world_size > 1  # one rank has all parameters
-        self.gathered: dict[Unit, int] = {}  # by unit, its gather of this backward
-
     def write(self) -> Program:
         """The whole of it."""
-        if self.gathers:
+        if self.hardware.world_size > 1:  # one rank has all parameters
             self._gather_in_forward()
+            self.gathers.clear()
+            self.used.clear()
         self.forward()
         self._reduce()
         # The optimizer works on one rank's share, padding included (A10.6).
-        owned = sum(unit.numel for unit in self.plan.units) // self.settings.shards(self.hardware.world_size)
+        owned = sum(unit.numel for unit in self.plan.units) // self.plan.settings.shards(
+            self.hardware.world_size
+        )
         self.synchronised(shared_optimizer_ns(self.workload, owned))
         self._note()
         one_communicator = replace(self.hardware, comm_channels=1)
@@ -311,21 +307,17 @@ class _MicroBatch(StepWriter[Fsdp2Plan]):
         """
         units = self.plan.forward
         home = {index: unit for unit in units for index in unit.indices}
-        to_launch, launched = iter(units), []
-        begun: set[Unit] = set()
 
-        def launch(count: int = 1) -> None:
-            for _, unit in zip(range(count), to_launch, strict=False):
-                launched.append(self.send(self._gather(unit, "forward")))
+        ahead = 1 + max(1, self.plan.settings.forward_prefetch)
 
         def come_to(unit: Unit) -> None:
-            if unit not in begun:
-                self.wait(launched[len(begun)])
-                begun.add(unit)
+            if self.is_first_use(unit):
                 self.compute(AROUND, self._copy_out_ns(unit))
-                launch()
+                for following in units[: len(self.used) + ahead]:
+                    self.gather(following, "forward")
 
-        launch(1 + max(1, self.settings.forward_prefetch))
+        for unit in units[:ahead]:
+            self.gather(unit, "forward")
         come_to(units[0])
         self.forward_by_module(lambda indices: come_to(home[indices[0]]) if indices else None)
 
@@ -335,20 +327,13 @@ class _MicroBatch(StepWriter[Fsdp2Plan]):
         home = {index: bucket for bucket, unit in enumerate(units) for index in unit.indices}
         in_hooks = len(units) - self.plan.late
         triggers = completed_by(self.plan.buckets[:in_hooks], order) if self.reduces else {}
-        begun: set[Unit] = set()
-
-        def come_to(unit: Unit) -> None:
-            if unit not in begun:
-                begun.add(unit)
-                self._pre_backward(unit)
-
         for unit in (*(one for one in units if not one.name), units[home[order[0]]]):
-            come_to(unit)
+            self._pre_backward(unit)
         for index, following in zip(self.backward(self.addition_ns), (*order[1:], None), strict=True):
             if index in triggers:
                 self._send_gradients(triggers[index], "backward")
             if following is not None:
-                come_to(units[home[following]])
+                self._pre_backward(units[home[following]])
         for bucket in range(in_hooks, len(self.carriers)):
             self._send_gradients(bucket, "end of backward")
         for bucket in range(len(self.carriers)):
@@ -356,31 +341,25 @@ class _MicroBatch(StepWriter[Fsdp2Plan]):
 
     def _pre_backward(self, unit: Unit) -> None:
         """Wait for the unit's gather, copy it out, and prefetch what backward comes to next (A10.3)."""
-        settings = self.settings
-        if not self.gathers or not settings.reshard_after_forward:
+        settings = self.plan.settings
+        if self.hardware.world_size == 1 or not settings.reshard_after_forward:
             return
-        self._gather_again(unit)
-        if unit in self.gathered:
-            self.wait(self.gathered[unit])
-            self.compute(HOOK, self._copy_out_ns(unit))
+        if unit.name:  # the root has kept its parameters
+            self.gather(unit, "backward")
+        if not self.is_first_use(unit):
+            return
+        self.compute(HOOK, self._copy_out_ns(unit) * bool(unit.name))
         before = [one for one in self.plan.forward if one.name]  # as lists for prefetching are written
         if not settings.backward_prefetch:
             before = list(self.plan.finished)
         place = before.index(unit) if unit.name else len(before)
         is_queued = False
         for target in before[max(place - max(1, settings.backward_prefetch), 0) : place][::-1]:
-            is_queued |= self._gather_again(target, is_queued=is_queued)
+            is_queued |= self.gather(target, "backward", is_queued=is_queued)
 
-    def _gather_again(self, unit: Unit, *, is_queued: bool = False) -> bool:
-        """Launch a unit's gather, unless it was before; the root needs none. Returns whether it did."""
-        if not unit.name or unit in self.gathered:
-            return False
-        self.gathered[unit] = self.send(self._gather(unit, "backward", is_queued=is_queued))
-        return True
-
-    def _gather(self, unit: Unit, phase: Phase, *, is_queued: bool = False) -> Collective:
+    def gathered(self, what: Unit, phase: Phase, *, is_queued: bool = False, **_: Any) -> Collective:
         """The all-gather of a unit's parameters; ``is_queued``: it begins as another one ends (A10.8)."""
-        made = self.collective("all_gather", unit.numel, unit.gathered_dtype, phase, purpose="parameters")
+        made = self.collective("all_gather", what.numel, what.gathered_dtype, phase, purpose="parameters")
         factor = Fraction(self.hardware.queued_gather_factor)
         queued_ns = round(made.service_ns * factor)
         if is_queued:
@@ -394,7 +373,7 @@ class _MicroBatch(StepWriter[Fsdp2Plan]):
     def _send_gradients(self, bucket: int, phase: Phase) -> None:
         """Wait for the reduce-scatter before, copy in, and send (A10.4); under HSDP an all-reduce of this
         rank's share over the replicas follows (A10.7)."""
-        unit, replicas = self.plan.reduced[bucket], self.settings.replicas
+        unit, replicas = self.plan.reduced[bucket], self.plan.settings.replicas
         self.catch_up()
         sent = self.collective("reduce_scatter", unit.numel, unit.sent_dtype, phase, bucket=bucket)
         self.compute(COPY_IN, transfer_ns(sent.num_bytes, self.hardware.copy_in_bytes_per_s), bucket=bucket)
@@ -409,7 +388,7 @@ class _MicroBatch(StepWriter[Fsdp2Plan]):
     def _note(self) -> None:
         """What is not checked; under HSDP whose curves are taken (A10.7); that no unit was found where blocks
         were asked for, as they are by default."""
-        replicas, ranks = self.settings.replicas, self.hardware.world_size
+        replicas, ranks = self.plan.settings.replicas, self.hardware.world_size
         self.notes.append(
             "streams of FSDP2 are modelled from torch's source; a replay has their order and waits, without "
             "a GPU"
@@ -422,7 +401,7 @@ class _MicroBatch(StepWriter[Fsdp2Plan]):
                 "HSDP: collectives of both groups go one after the other, as over one link; a GPU may run an "
                 "all-reduce of replicas beside a reduce-scatter or a gather, and be faster",
             )
-        if self.settings.units == BLOCKS and len(self.plan.units) == 1:
+        if self.plan.settings.units == BLOCKS and len(self.plan.units) == 1:
             self.notes.append(
                 "no module of the workload is numbered in a list: all parameters are one unit, the root's"
             )

@@ -7,7 +7,7 @@ the first iteration differs, which sends everything after backward.
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sim.clock.program import AROUND, HOOK, Program
 from sim.errors import InputError, NotModelledError
@@ -209,7 +209,7 @@ class _MicroBatch(StepWriter[MegatronPlan]):
         optimizer_ns = self.workload.optimizer_ns
         self.synchronised(shared_optimizer_ns(self.workload, owned) if shards else optimizer_ns)
         for part in parts if self.is_last and shards and not gathers else ():
-            self.block(self._gather(part, "step"))  # one after the other (A9.6)
+            self.block(self.gathered(part, "step"))  # one after the other (A9.6)
         if self.is_last and shards:
             self.notes.append("what Megatron's optimizer sends itself (the norm, one number) is not counted")
         return self.program("zeroed gradients")
@@ -250,30 +250,21 @@ class _MicroBatch(StepWriter[MegatronPlan]):
 
         Buckets are numbered as backward reduces them, so forward comes to the last one first (A9.6).
         """
-        home = {index: number for number, bucket in enumerate(self.plan.buckets) for index in bucket}
-        sent: dict[int, int] = {}
-        waited: set[int] = set()
-
-        def launch(bucket: int) -> None:
-            if bucket not in sent:
-                sent[bucket] = self.send(self._gather(self.plan.parts[bucket], "forward"))
+        home = {index: part for part in self.plan.parts for index in part.members}
+        before = dict(zip(self.plan.parts[1:], self.plan.parts, strict=False))
 
         def come_to(indices: tuple[int, ...]) -> None:
-            for bucket in dict.fromkeys(home[index] for index in indices):
-                launch(bucket)
-                if bucket not in waited:
-                    waited.add(bucket)
-                    self.wait(sent[bucket])
-                    if bucket:
-                        launch(bucket - 1)
+            for part in dict.fromkeys(home[index] for index in indices):
+                self.gather(part, "forward")
+                if self.is_first_use(part) and part in before:
+                    self.gather(before[part], "forward")
 
         self.forward_by_module(come_to)
 
-    def _gather(self, part: MegatronBucket, phase: Phase) -> Collective:
+    def gathered(self, what: MegatronBucket, phase: Phase, **_: Any) -> Collective:
         """The all-gather of a bucket's parameters."""
-        return self.collective(
-            "all_gather", part.elements, part.dtype, phase, purpose="parameters", is_counted=False
-        )
+        more: dict[str, Any] = {"purpose": "parameters", "is_counted": False}
+        return self.collective("all_gather", what.elements, what.dtype, phase, **more)
 
 
 MegatronPlan.writer = _MicroBatch

@@ -64,10 +64,10 @@ def simulate(
             batches.append(batches[-1])  # alike micro-batches are one
             continue
         timeline = make_timeline(
-            planned.workload,
-            hardware,
-            assignment,
             outcome,
+            workload=planned.workload,
+            hardware=hardware,
+            assignment=assignment,
             earlier=tuple(batches) if is_last else (),
             engine=engine,
             iteration=iteration,

@@ -5,27 +5,13 @@ gradients, and modules are run in the order in which backward comes to them, fro
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Generic, TypeVar
 
-from sim.clock.program import (
-    BACKWARD,
-    BACKWARD_BEGIN,
-    BACKWARD_END,
-    COPY_BACK,
-    FORWARD,
-    LAUNCH,
-    OPTIMIZER,
-    READY,
-    SYNC_END,
-    WAIT,
-    Item,
-    Machine,
-    Program,
-    machine_of,
-)
+from sim.clock import program as lane
+from sim.clock.program import FORWARD, Item, Machine, Program, machine_of
 from sim.costs.doubts import missing_curve
 from sim.costs.service_time import collective_ns
 from sim.errors import InputError, NotModelledError
@@ -104,6 +90,8 @@ class StepWriter(Generic[P]):
         self.carriers: list[tuple[int, ...]] = [() for _ in plan.buckets if self.reduces]
         self.notes: list[str] = []
         self.under_way: int | None = None  # a collective that the lane has yet to wait for
+        self.gathers: dict[Hashable, int] = {}  # of what is gathered before it is used: its collective
+        self.used: set[Hashable] = set()
         self._uncounted: Counter[tuple[str, str]] = Counter()
         included = "copy_in" in self.workload.ready_includes
         self.copy_in_rate = None if included else hardware.copy_in_bytes_per_s
@@ -127,11 +115,29 @@ class StepWriter(Generic[P]):
             come_to(indices)
             self.compute(FORWARD, duration_ns)
 
+    def gathered(self, what: Any, phase: Phase, **more: Any) -> Collective:
+        """The all-gather of ``what``, parameters that a system gathers together."""
+        raise NotImplementedError
+
+    def gather(self, what: Hashable, phase: Phase, **more: Any) -> bool:
+        """The lane launches the gather of ``what``, unless it did before; whether it does now."""
+        if is_first := what not in self.gathers:
+            self.gathers[what] = self.send(self.gathered(what, phase, **more))
+        return is_first
+
+    def is_first_use(self, what: Hashable) -> bool:
+        """Whether ``what`` was not used before; then the lane waits for its gather, if there is any."""
+        if is_first := what not in self.used:
+            self.used.add(what)
+            if what in self.gathers:
+                self.wait(self.gathers[what])
+        return is_first
+
     def forward(self) -> None:
         """What of forward and the loss is left to be done; backward begins after it."""
         done = sum(item.duration_ns for item in self.lane if item.kind == FORWARD)
         self.compute(FORWARD, self.workload.forward_ns + self.workload.loss_ns - done)
-        self.lane.append(Item(BACKWARD_BEGIN))
+        self.lane.append(Item(lane.BACKWARD_BEGIN))
 
     def backward(self, added_ns: Callable[[int], int] = lambda index: 0) -> Iterator[int]:
         """Backward's own work: each gradient, once what it takes is written, then the tail and the end.
@@ -139,12 +145,12 @@ class StepWriter(Generic[P]):
         ``added_ns``: of a gradient, what AccumulateGrad adds.
         """
         for index, work_ns in works(self.workload):
-            self.compute(BACKWARD, work_ns + added_ns(index), gradient=index)
+            self.compute(lane.BACKWARD, work_ns + added_ns(index), gradient=index)
             yield index
         order = self.workload.order()
         last = self.workload.gradients[order[-1]].ready_ns if order else 0
-        self.compute(BACKWARD, self.workload.backward_ns - (last or 0))
-        self.lane.append(Item(BACKWARD_END))
+        self.compute(lane.BACKWARD, self.workload.backward_ns - (last or 0))
+        self.lane.append(Item(lane.BACKWARD_END))
 
     def addition_ns(self, index: int) -> int:
         """What AccumulateGrad takes to add one gradient to that of the micro-batches before; the first
@@ -154,7 +160,7 @@ class StepWriter(Generic[P]):
 
     def ready(self, bucket: int) -> None:
         """From here on the bucket is complete: nothing that it holds is missing."""
-        self.lane.append(Item(READY, bucket=bucket))
+        self.lane.append(Item(lane.READY, bucket=bucket))
 
     def collective(
         self,
@@ -174,11 +180,11 @@ class StepWriter(Generic[P]):
         Raises:
             NotModelledError: the hardware has no curve of its kind.
         """
-        sent_bytes = elements * DTYPE_BYTES[dtype] if num_bytes is None else num_bytes
-        duration_ns = collective_ns(self.hardware, kind, sent_bytes)
+        size = elements * DTYPE_BYTES[dtype] if num_bytes is None else num_bytes
+        duration_ns = collective_ns(self.hardware, kind, size)
         if duration_ns is None and is_counted:
             raise NotModelledError(f"{self.plan.system}: {missing_curve(self.hardware, kind)}")
-        more |= {"num_bytes": sent_bytes, "service_ns": duration_ns or 0}
+        more |= {"num_bytes": size, "service_ns": duration_ns or 0}
         made = message(kind, elements, dtype, phase, **more)
         self._uncounted[kind, made.purpose] += duration_ns is None
         return made
@@ -188,14 +194,14 @@ class StepWriter(Generic[P]):
         number = len(self.collectives)
         self.collectives.append(collective)
         if collective.after is None:
-            self.lane.append(Item(LAUNCH, collective=number))
+            self.lane.append(Item(lane.LAUNCH, collective=number))
         if collective.bucket is not None:
             self.carriers[collective.bucket] += (number,)
         return number
 
     def wait(self, number: int) -> None:
         """The lane stands still until the collective's result can be used."""
-        self.lane.append(Item(WAIT, collective=number))
+        self.lane.append(Item(lane.WAIT, collective=number))
 
     def catch_up(self) -> None:
         """The lane waits for what is under way, if anything is."""
@@ -209,7 +215,7 @@ class StepWriter(Generic[P]):
 
     def copy_back(self, bucket: int, duration_ns: int = 0) -> None:
         """The lane copies a bucket's result back to its gradients, which are available then."""
-        self.lane.append(Item(COPY_BACK, duration_ns, bucket=bucket))
+        self.lane.append(Item(lane.COPY_BACK, duration_ns, bucket=bucket))
 
     def collect(self, bucket: int, duration_ns: int = 0) -> None:
         """The lane waits for the last that carries the bucket, if anything does, and copies it back."""
@@ -219,8 +225,8 @@ class StepWriter(Generic[P]):
 
     def synchronised(self, optimizer_ns: int = 0) -> None:
         """From here on gradients are synchronised; in the last micro-batch the optimizer works on them."""
-        self.lane.append(Item(SYNC_END))
-        self.compute(OPTIMIZER, optimizer_ns * self.is_last)
+        self.lane.append(Item(lane.SYNC_END))
+        self.compute(lane.OPTIMIZER, optimizer_ns * self.is_last)
 
     def program(self, around_for: str = "parameters", machine: Machine | None = None, **more: Any) -> Program:
         """What was written, and what is to be said of it; ``more`` are fields of ``Program``."""
@@ -241,29 +247,10 @@ class StepWriter(Generic[P]):
         )
 
 
-def message(
-    kind: CollectiveKind,
-    elements: int,
-    dtype: str,
-    phase: Phase,
-    purpose: str = "gradients",
-    *,
-    num_bytes: int | None = None,
-    service_ns: int = 0,
-    **more: Any,
-) -> Collective:
-    """A collective; without ``service_ns`` one that takes no time that counts."""
-    size = elements * DTYPE_BYTES[dtype] if num_bytes is None else num_bytes
-    return Collective(
-        kind=kind,
-        elements=elements,
-        dtype=dtype,
-        num_bytes=size,
-        service_ns=service_ns,
-        phase=phase,
-        purpose=purpose,
-        **more,
-    )
+def message(kind: CollectiveKind, elements: int, dtype: str, phase: Phase, **more: Any) -> Collective:
+    """A collective; of what is not given, its bytes are those of its elements, and it takes no time."""
+    told = {"num_bytes": elements * DTYPE_BYTES[dtype], "service_ns": 0} | more
+    return Collective(kind=kind, elements=elements, dtype=dtype, phase=phase, **told)
 
 
 def completed_by(buckets: Iterable[Iterable[int]], order: Iterable[int]) -> dict[int, int]:

@@ -300,7 +300,7 @@ class ZeroPlan(Plan):
         Frozen parameters, which the real one sends too, are in no workload.
         """
         return tuple(
-            message("broadcast", one.num_bytes, "uint8", "construction", "parameters", root=0)
+            message("broadcast", one.num_bytes, "uint8", "construction", purpose="parameters", root=0)
             for one in self.workload.gradients
         )
 

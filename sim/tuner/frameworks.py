@@ -15,9 +15,8 @@ from sim.nouns.ddp_switches import SWITCHES, read_switches
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Setting
 from sim.nouns.workload import Workload
-from sim.systems.registry import assign
+from sim.systems.registry import assign, hook_call
 from sim.systems.simulate import simulated_step_ns
-from sim.systems.snippets import hook_call
 from sim.tuner.caps import cap_curve
 from sim.tuner.problem import Problem
 from sim.units import format_ms

@@ -84,7 +84,7 @@ INPUT = {
     f"{SIMULATE} --set bucket_cap_mb_list=[1,25] --bucket-cap-mb 4": "bucket_cap_mb",
     f"{SIMULATE} --policy zero1 --set static_graph=true": "static_graph=True is not modelled",
     f"{SIMULATE} --assignment a.json --policy single": "--assignment: give it without a policy and caps",
-    f"{SIMULATE} --slowest 1e9": "a factor of 1000000000.0 is not legal",
+    f"{SIMULATE} --slowest 1e9": "1000000000.0 is not legal",
     "explain h.json": "kind",
     f"{SWEEP} -o nowhere/sweep.csv --json": "--output: nowhere/sweep.csv: cannot be written",
     "tune w.json --hardware h.json --policy megatron --set static_graph=true": "leave it or --policy out",
