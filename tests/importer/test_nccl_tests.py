@@ -289,7 +289,8 @@ def test_the_text_says_how_many_ranks(said: str, ranks: int, tmp_path: Path) -> 
         ),
         (
             "# OSU MPI-CUDA Allreduce Latency Test v7.4\n# 4 ranks\n# Size   Avg Latency(us)   "
-            "Min Latency(us)  Max Latency(us) Iterations P50 Tail Lat(us) P99 Tail Lat(us)\n65536 30.46 30.1 31 10 30.9 31\n"
+            "Min Latency(us)  Max Latency(us) Iterations P50 Tail Lat(us) P99 Tail Lat(us)\n"
+            "65536 30.46 30.1 31 10 30.9 31\n"
             "1048576 112.38 9 9 10 9 9\n67108864 1423.10 9 9 10 9 9\n",
             [30_460, 112_380, 1_423_100],
         ),
