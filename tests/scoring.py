@@ -12,24 +12,28 @@ from sim.truth.scoring import Agreement
 _SCORE = sim.agreement
 
 
+def scored(directory: Path, attributed: bool = False) -> Agreement:
+    """What ``sim.agreement`` says of the record there, but for where errors come from: most of the work."""
+    return _kept(directory, attributed)
+
+
 @cache
 def _read(directory: Path) -> Record:
     return sim.load_record(directory)
 
 
-@cache
-def scored(directory: Path) -> Agreement:
-    """What ``sim.agreement`` says of the record there."""
-    return _SCORE(_read(directory))
+@cache  # it tells calls apart by how they are written: all are written here
+def _kept(directory: Path, attributed: bool) -> Agreement:
+    return _SCORE(_read(directory), attributed)
 
 
 def scored_once(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """From now on ``sim.agreement`` gives what was scored, for records that are as those in ``folder``."""
     places = {path.name: path for path in sim.find_records(folder)}
 
-    def agreement(record: Record) -> Agreement:
+    def agreement(record: Record, attributed: bool = True) -> Agreement:
         if record.name in places and record == _read(places[record.name]):
-            return scored(places[record.name])
-        return _SCORE(record)
+            return scored(places[record.name], attributed)
+        return _SCORE(record, attributed)
 
     patch.setattr(sim, "agreement", agreement)

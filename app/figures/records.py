@@ -10,6 +10,7 @@ from plotly.subplots import make_subplots
 from app.figures import style
 from sim.nouns.measurement import MeasuredBucket
 from sim.nouns.timeline import BucketRow
+from sim.truth.ladder import Attribution
 from sim.truth.scoring import Agreement, CandidateAgreement
 from sim.units import MIB, format_number, format_percent
 
@@ -108,6 +109,43 @@ def draw_steps(agreement: Agreement) -> go.Figure:
     )
     axes = {"xaxis": {"title": "step time, ms"}, "yaxis": style.rows_axis(names) | {"showgrid": True}}
     return style.figure(traces, 110 + 30 * len(names), **axes)
+
+
+# Mechanisms of an attribution: in words, their colour.
+MECHANISMS = {
+    "compute_ns": ("compute lane", style.BUCKETS[0]),
+    "copy_ns": ("copies", style.BUCKETS[1]),
+    "launch_ns": ("launches", style.BUCKETS[2]),
+    "communication_ns": ("communication", style.BUCKETS[3]),
+    "wait_ns": ("waiting and the rest", style.NEUTRAL),
+}
+
+
+def attribution_data(agreement: Agreement) -> tuple[tuple[str, Attribution], ...]:
+    """Candidates whose error could be attributed, by name, the fastest measured first."""
+    rows = fastest_first(agreement)
+    return tuple((row.name, row.attribution) for row in rows if row.attribution is not None)
+
+
+def draw_attribution(rows: Sequence[tuple[str, Attribution]]) -> go.Figure:
+    """A bar a candidate: what each mechanism adds to its error, too short to the left, and their sum."""
+    names = [style.safe(name) for name, _ in rows]
+    traces = [
+        style.bars(
+            words,
+            names,
+            [style.ms(getattr(parts, part)) for _, parts in rows],
+            colour,
+            f"{words} %{{x:+.2f}} ms",
+        )
+        for part, (words, colour) in MECHANISMS.items()
+    ]
+    totals = [style.ms(parts.total_ns) for _, parts in rows]
+    mark: dict[str, Any] = {"size": 11, "symbol": "diamond", "marker": _EDGE}
+    traces.append(style.dots("error", totals, names, style.ALARM, "%{y}<br>error %{x:+.2f} ms", **mark))
+    title = "end of synchronisation, predicted minus measured, ms"
+    axes = {"xaxis": {"title": title, "zeroline": True}, "yaxis": style.rows_axis(names)}
+    return style.figure(traces, 110 + 30 * len(rows), **axes, barmode="relative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

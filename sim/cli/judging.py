@@ -12,7 +12,7 @@ import sim
 from sim.cli import options
 from sim.cli.options import argument, flag
 from sim.cli.printing import Answer, emit, line, note, say, table, wants_json
-from sim.columns import CANDIDATES, RECORDS, markdown
+from sim.columns import CANDIDATES, RECORDS, markdown, ms
 from sim.nouns.measurement import Record
 from sim.telling import tell_best, tell_rule, tell_tested, tell_verdict
 from sim.units import format_ms, format_number, format_percent
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MISSED = 3
 _INTERVALS = ("step_low_ns", "step_high_ns", "exposed_low_ns", "exposed_high_ns")
+_PARTS = ("compute", "copy", "launch", "communication", "wait")  # of an error, by mechanism
 
 
 class Scored(NamedTuple):
@@ -47,7 +48,7 @@ def agree(
 
 def judge(directories: Sequence[Path], max_error: float | None, as_markdown: bool = False) -> Answer:
     """Records, scored; exit 3 where a worst error is beyond ``max_error`` percent."""
-    scores = [score(sim.load_record(path)) for path in directories]
+    scores = [score(sim.load_record(path), attributed=not as_markdown) for path in directories]
     found = [_document(scored.agreement) for scored in scores]
 
     def show() -> None:
@@ -62,10 +63,10 @@ def judge(directories: Sequence[Path], max_error: float | None, as_markdown: boo
     return Answer(found if len(found) > 1 else found[0], show, ahead, _gate(scores, max_error))
 
 
-def score(record: Record) -> Scored:
-    """The record against today's predictions."""
+def score(record: Record, attributed: bool = True) -> Scored:
+    """The record against today's predictions; ``attributed``: with where the errors come from."""
     incomplete = tuple(one.name for one in record.measurements if not one.complete)
-    return Scored(sim.agreement(record), incomplete)
+    return Scored(sim.agreement(record, attributed=attributed), incomplete)
 
 
 def _gate(scores: Sequence[Scored], max_error: float | None) -> int:
@@ -123,6 +124,11 @@ def print_one(scored: Scored) -> None:
     rows = sorted(agreement.rows, key=lambda row: row.measured_step_ns)
     table(f"{agreement.name}: measured against predicted", CANDIDATES[:6], rows)
     table("exposed communication, and ends of buckets", (CANDIDATES[0], *CANDIDATES[6:-1]), rows)
+    parts = [row for row in rows if row.attribution is not None]
+    if parts:
+        columns = [CANDIDATES[0], ms("error", "attribution.total_ns", "+.2f")]
+        columns += [ms(part, f"attribution.{part}_ns", "+.2f") for part in _PARTS]
+        table("error of sync_end by mechanism (negative: predicted too short)", columns, parts)
     steps = {row.name: (row.measured_step_ns, row.predicted_step_ns) for row in agreement.rows}
     if agreement.passed is not None and {"DDP default", "recommended"} <= steps.keys():
         (before_ns, told_before_ns), (after_ns, told_after_ns) = steps["DDP default"], steps["recommended"]

@@ -16,6 +16,7 @@ from sim.nouns.measurement import Box, MeasuredBucket, Measurement, Mode, Record
 from sim.nouns.report import Report
 from sim.systems.simulate import simulate
 from sim.truth.fit import own_step
+from sim.truth.ladder import Attribution, attribute
 
 LEAST_FOR_INTERVAL = 3  # iterations: fewer say nothing of how far a median may be trusted
 _RECOMMENDED = "recommended"
@@ -82,6 +83,7 @@ class CandidateAgreement:
     ``measured_exposed_ns`` is against the plain backward of the same run; its interval holds the scatter of
     both, paired by round. ``buckets`` are medians of the traced iterations, ``bucket_ends`` compares the
     ends that can be told. ``probe_effect`` is the traced step over the untraced step, minus 1.
+    ``attribution`` is None where the record lacks what it takes: plain and noop runs, every bucket traced.
     """
 
     name: str
@@ -104,6 +106,7 @@ class CandidateAgreement:
     median_bucket_end_error: float | None
     median_bucket_end_error_ns: int | None
     probe_effect: float | None
+    attribution: Attribution | None
     predicted: Report
 
     @property
@@ -167,23 +170,27 @@ class Agreement:
     passed: bool | None
 
 
-def agreement(record: Record) -> Agreement:
+def agreement(record: Record, attributed: bool = True) -> Agreement:
     """A measured record against what the model of today predicts for it.
 
     A record of another box than its hardware's, or of slow ranks, is predicted as it was measured, from the
-    hardware in its own box.
+    hardware in its own box. ``attributed`` False leaves out where the error of each candidate comes from,
+    which is most of the work.
     """
     limits, record = limits_of(record), as_measured(record)
-    predictions = {}
+    predictions, attributions = {}, {}
     for one in record.candidates:
         assert one.asked is not None
         predictions[one.name] = summarize(simulate(record.workload, record.hardware, one.asked, "analytic"))
-    return agree(record, predictions, limits)
+        if one.iterations and attributed:
+            attributions[one.name] = attribute(record, one)
+    return agree(record, predictions, attributions, limits)
 
 
 def agree(
     record: Record,
     predictions: Mapping[str, Report],
+    attributions: Mapping[str, Attribution | None] | None = None,
     limits: Limits = RULE,
 ) -> Agreement:
     """A record against the predictions of its candidates, by name.
@@ -202,7 +209,8 @@ def agree(
         raise InputError(f"record {record.name!r}: no candidate has a complete iteration to compare")
     plain = next((one.iterations for one in record.measurements if one.role == "plain"), ())
     plain_sync_ends_ns = [iteration.sync_end_ns for iteration in plain]
-    rows = [compare(one, predictions[one.name], plain_sync_ends_ns) for one in measured]
+    told = attributions or {}
+    rows = [compare(one, predictions[one.name], plain_sync_ends_ns, told.get(one.name)) for one in measured]
     right = apart = 0
     for one, two in combinations(sorted(rows, key=lambda row: row.measured_step_ns), 2):
         if one.step_high_ns < two.step_low_ns:
@@ -251,6 +259,7 @@ def compare(
     measurement: Measurement,
     predicted: Report,
     plain_sync_ends_ns: Sequence[int] = (),
+    attribution: Attribution | None = None,
 ) -> CandidateAgreement:
     """One candidate's measurement against its prediction.
 
@@ -314,6 +323,7 @@ def compare(
         median_bucket_end_error=_middle(end.error for end in ends),
         median_bucket_end_error_ns=_middle_ns(abs(end.error_ns) for end in ends),
         probe_effect=probe,
+        attribution=attribution,
         predicted=predicted,
     )
 

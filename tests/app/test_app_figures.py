@@ -12,7 +12,10 @@ import sim
 from app.figures.cluster import curve_rows, draw_curve, scaling_figure
 from app.figures.compare import breakdown, draw_parts
 from app.figures.records import (
+    attribution_data,
+    draw_attribution,
     draw_overlay,
+    draw_steps,
     overlay_data,
 )
 from app.figures.style import safe
@@ -219,6 +222,16 @@ def test_differences_begin_where_the_last_ended() -> None:
     assert list(bars.y) == ["latency", "bytes", "together"]
     assert [round(base * MS) for base in bars.base] == [0, -70, 0]
     assert [round(change * MS) for change in bars.x] == [-70, 20, -50]
+
+
+def test_the_bars_of_an_attribution_add_up_to_the_error(agreement: Agreement) -> None:
+    rows = attribution_data(agreement)
+    assert [name for name, _ in rows] == list(draw_steps(agreement).data[1].y), "the fastest first"
+    *bars, error = draw_attribution(rows).data
+    assert len(bars) == 5
+    for place, (_, parts) in enumerate(rows):
+        assert error.x[place] == parts.total_ns / MS
+        assert sum(bar.x[place] for bar in bars) == pytest.approx(parts.total_ns / MS)
 
 
 def test_the_overlay_compares_like_with_like(agreement: Agreement) -> None:

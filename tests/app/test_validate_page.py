@@ -86,6 +86,9 @@ def test_broken_records_are_a_line_each(monkeypatch: pytest.MonkeyPatch, library
         assert rows(page)[name]["verdict"] == "cannot be scored"
         assert name.split("/")[1] in rows(page)[name]["tests"]
         assert "\n" not in rows(page)[name]["tests"]
+    page.session_state["folded_error"] = True
+    page.run()
+    assert is_clean(page)
 
 
 def test_a_record_that_is_being_written_shows_what_is_there(

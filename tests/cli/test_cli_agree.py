@@ -29,6 +29,8 @@ def test_json_is_a_document_for_one_and_a_list_for_several() -> None:
     assert [document["name"] for document in several] == [OTHER.name, ONE.name]
     assert several[1] == one
     row = one["rows"][0]
+    parts = row["attribution"]
+    assert sum(ns for name, ns in parts.items() if name != "total_ns") == parts["total_ns"]
     assert {"measured_ns", "low_ns", "high_ns", "predicted_ns", "error_ns", "error"} <= row["bucket_ends"][
         0
     ].keys()

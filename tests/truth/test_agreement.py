@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -318,6 +319,22 @@ def test_the_facade_predicts_each_candidate() -> None:
     for row, assignment in zip(found.rows, (SPLIT, WHOLE), strict=True):
         assert row.predicted == sim.summarize(sim.simulate(WORKLOAD, hardware, assignment, "analytic"))
     assert [row.predicted_step_ns for row in found.rows] == [1900, 2000]
+
+
+# An agreement without where its errors come from is the same in all else.
+
+RECORD = Path(__file__).parents[2] / "traces" / "claims" / "gpt-1.3M-box-2x1gbit"
+
+
+def test_what_is_left_out_changes_nothing_else() -> None:
+    record = sim.load_record(RECORD)
+    whole, lean = sim.agreement(record), sim.agreement(record, attributed=False)
+    assert any(row.attribution for row in whole.rows)
+    rows = [
+        replace(row, attribution=None, predicted=replace(row.predicted, engine="analytic"))
+        for row in whole.rows
+    ]
+    assert replace(whole, rows=tuple(rows)) == lean
 
 
 # Records of a box: other rates than the hardware's, slow ranks; each predicted as measured.
