@@ -16,7 +16,7 @@ from sim.units import format_number
 SIZES = tuple(1 << power for power in range(3, 34))  # 8 B to 8 GiB
 
 # Ranges of measured over computed times, from machines that no prediction is tested on
-# (tests/clusters/measured_paths.py). Over NVLink and networks a single process that drives all GPUs is the
+# (tests/clusters/published_fabrics.py). Over NVLink and networks a single process that drives all GPUs is the
 # slowest; through host memory the processor decides; over PCIe from GPU to GPU the slowest is NCCL going
 # through host memory after all, as by default between root ports (src/graph/paths.cc, ncclTopoCheckP2p).
 OVER_LINKS = (0.9, 2.2)

@@ -34,7 +34,7 @@ from sim.units import format_sizes
 
 COVERED = 0.9  # the share of left-out points that the stated range holds
 # By how much at most, as a logarithm, three points miss nine in ten of the others, on machines that no
-# prediction is tested on (tests/clusters/measured_paths.py).
+# prediction is tested on (tests/clusters/published_fabrics.py).
 SHAPE = 0.16
 _OF_THE_LINK = ("backend", "device", "device_type")  # between what it was measured, whatever its size
 

@@ -18,7 +18,7 @@ from sim.nouns.hardware import CURVES
 _GB = 1e9
 
 # What links give of the figures that NCCL's model counts on: medians of machines that the predictions are not
-# tested on. tests/clusters/measured_paths.py has them all, with their addresses, and how far they lie apart.
+# tested on. tests/clusters/published_fabrics.py has them all, with addresses, and how far they lie apart.
 
 # A ring with Simple over NVLink, of 32, 64, ... MiB: the share of NCCL's bandwidth that is
 # left after its latency. Three machines (eight A100 twice, four H100), each within 20 % of these. Smaller

@@ -1,19 +1,24 @@
-"""The systems of the public measurements by published figures alone; none of these is read off a curve.
+"""Systems of the public measurements by published figures alone, and machines that constants come from.
 
-Bandwidths in NCCL's own units (src/graph/topo.h): 20 GB/s a link of NVLink 3 (A100: 12 links), 20.6 of
-NVLink 4 (GH200: 18 links), 12 for PCIe 3.0 x16 and twice that a generation, 12 a 100 Gbit/s of network; 10
-Gbit/s carry 1.2 of the speeds that its search tries (src/graph/search.cc).
+None of the systems is read off a curve. Bandwidths in NCCL's own units (src/graph/topo.h): 20 GB/s a link of
+NVLink 3 (A100: 12 links), 20.6 of NVLink 4 (GH200: 18 links), 12 for PCIe 3.0 x16 and twice that a
+generation, 12 a 100 Gbit/s of network; 10 Gbit/s carry 1.2 of the speeds that its search tries
+(src/graph/search.cc).
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from math import log2
+from pathlib import Path
 from statistics import median
 
-from sim.clusters.fabric import Fabric, Hop, Kind
-from sim.clusters.nccl_model import Method, nccl_us
+from sim.clusters.fabric import Fabric, Hop, Kind, fabric_of
+from sim.clusters.machines import PCIE_X16, preset
+from sim.clusters.nccl_model import Method, collective_ns, nccl_us
 from sim.nouns.hardware import Curve
+from tests.handmade import points
 from tests.published.figures import curve, figures
 
 MIB, GIB = 2**20, 2**30
@@ -171,3 +176,53 @@ def measured(system: System) -> Curve:
     """What is kept of its curve of 1 MiB to 1 GiB; of one of hundreds of sizes it is a sample."""
     points = curve(figures("fabrics")[system.name]["points"])
     return tuple(point for point in points if MIB <= point.num_bytes <= GIB)
+
+
+# Machines that others measured (``machines.json``, with sources): nccl-tests' all_reduce_perf, out of place;
+# times in us by size in MiB, bus bandwidths in GB/s at the largest sizes, where time is bandwidth. Constants
+# of ``sim.clusters.nccl_model`` come from all but those ``elsewhere``, which were looked up once the model
+# was made; no prediction is tested on them. On the first and the last with NVLink one process drives all GPUs
+# and launches on each in turn, which takes longer than small messages do: their bandwidth is taken from 32
+# MiB on. Through host memory (NCCL's SHM transport) go GeForce or NCCL_P2P_DISABLE=1; on the RTX PRO 6000
+# between the two switches only.
+_ROWS = json.loads(Path(__file__).with_name("machines.json").read_text())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """A machine and its times in us by size in MiB."""
+
+    name: str
+    fabric: Fabric
+    time_us: dict[int, float]
+
+    @property
+    def curve(self) -> Curve:
+        """Its times as points."""
+        return points({size * MIB: round(us * 1000) for size, us in self.time_us.items()})
+
+    def error(self) -> float:
+        """Median of |computed / measured - 1| over the sizes, in per cent."""
+        made = (collective_ns(self.fabric, "all_reduce", point.num_bytes) for point in self.curve)
+        return median_error(made, self.curve)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """A machine without NVLink in use: what slots carry by NCCL's count, and what it reached, bytes/s."""
+
+    slot: float
+    bus: float
+
+
+def _timed(row: dict[str, dict[str, float]], fabric: Fabric) -> Timed:
+    times = {int(size): us for size, us in row["time_us"].items()}
+    return Timed(name=str(row["name"]), fabric=fabric, time_us=times)
+
+
+NVLINK_MACHINES = [_timed(row, box(*row["fabric"])) for row in _ROWS["nvlink"]]
+ELSEWHERE = [_timed(row, fabric_of(preset(row["preset"], row["hosts"]))) for row in _ROWS["elsewhere"]]
+THROUGH_HOST, PEER_TO_PEER = (
+    [Reached(slot=PCIE_X16[row["pcie_gen"]], bus=row["bus_GB_per_s"] * 1e9) for row in _ROWS[how]]
+    for how in ("through_host", "peer_to_peer")
+)

@@ -5,13 +5,13 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
 from sim.clusters.machines import preset, sized
 from sim.clusters.ranks import Ranks
-from sim.clusters.scaling import End, Tuned, at_end, tune_caps, why_caps_change
+from sim.clusters.scaling import Tuned, at_end, tune_caps, why_caps_change
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster, Hosts
 from sim.nouns.hardware import Hardware
@@ -20,7 +20,7 @@ from sim.tuner.caps import cap_curve
 from sim.tuner.problem import Problem
 from sim.units import cap_bytes
 from tests import strategies
-from tests.clusters.scaling_cases import MIB, MS, hosts_of, measured, workload_of
+from tests.cluster_strategies import MIB, MS, hosts_of, measured, workload_of
 from tests.effort import tries
 from tests.handmade import wired
 from tests.tuner.cases import resnet50
@@ -40,15 +40,12 @@ def step_ns(workload: Workload, hardware: Hardware, cap_mb: float) -> int:
 # Machines in many sizes.
 
 
-def test_one_group_of_hosts_can_have_any_number() -> None:
+def test_one_group_of_hosts_has_any_number_and_else_ranks_are_on_the_first_hosts() -> None:
     cluster = preset("dgx_a100", hosts=2)
     assert sized(cluster, {}, hosts=40).hosts == (Hosts(kind="dgx_a100", count=40),)
     assert sized(cluster, {}, hosts=40).placement is None
     assert sized(cluster, {}) == cluster
     assert sized("p4de", {}, hosts=40) == preset("p4de", hosts=40)
-
-
-def test_otherwise_ranks_are_on_the_first_hosts() -> None:
     cluster = preset("pcie_hosts", hosts=3, gpus=2, gbit_per_s=10)
     placed = replace(cluster, placement=("host2.gpu0", "host0.gpu1", "host1.gpu0"))
     assert sized(placed, {}, hosts=2).placement == ("host2.gpu0", "host0.gpu1")
@@ -158,6 +155,7 @@ hosts_up = st.lists(st.integers(1, 40), min_size=1, max_size=3, unique=True)
 @settings(max_examples=tries(40))
 @given(strategies.workloads(strategies.REAL, max_gradients=8), hosts_up, st.sampled_from([1, 2, 4]))
 def test_what_holds_of_every_row(workload: Workload, hosts: list[int], gpus: int) -> None:
+    """Stretches of caps that are as good are counted one after another, by steps of the other engine."""
     rows = sim.scaling(workload, "pcie_hosts", hosts=hosts, settings={"gpus": [gpus], "gbit_per_s": [25]})
     assert [row.hosts for row in rows] == hosts
     for row in rows:
@@ -173,27 +171,15 @@ def test_what_holds_of_every_row(workload: Workload, hosts: list[int], gpus: int
         hardware = sim.cluster_hardware(sim.cluster("pcie_hosts", hosts=row.hosts, gpus=gpus, gbit_per_s=25))
         last_mb = row.cap_low_mb + 1000 if row.cap_high_mb is None else row.cap_high_mb
         for cap_mb in (row.cap_low_mb, last_mb):
-            made = sim.assign(workload, bucket_cap_mb=cap_mb)
-            step = sim.summarize(sim.simulate(workload, hardware, made, engine="analytic")).step_ns
+            step = step_ns(workload, hardware, cap_mb)
             assert row.cap_step_ns <= step + 4
             assert step <= row.cap_step_ns * 1.001 + 4
-
-
-@settings(max_examples=tries(40))
-@given(strategies.workloads(strategies.REAL, max_gradients=8), st.sampled_from([1, 3]))
-def test_stretches_that_are_as_good_are_counted(workload: Workload, hosts: int) -> None:
-    """One after another, by steps of the other engine."""
-    axes = {"gpus": [2], "gbit_per_s": [10]}
-    (row,) = sim.scaling(workload, "pcie_hosts", hosts=[hosts], settings=axes)
-    hardware = sim.cluster_hardware(sim.cluster("pcie_hosts", hosts=hosts, gpus=2, gbit_per_s=10))
-    steps = [
-        sim.summarize(sim.simulate(workload, hardware, sim.assign(workload, bucket_cap_mb=low / MIB))).step_ns
-        for low in cap_curve(Problem(workload, hardware)).low_bytes.tolist()
-    ]
-    limit = row.cap_step_ns * 1.001
-    assume(all(abs(step - limit) > 4 for step in steps))
-    good = [step <= limit for step in steps]
-    assert row.cap_num_stretches == sum(is_good for is_good, _ in groupby(good))
+        lows = cap_curve(Problem(workload, hardware)).low_bytes.tolist()
+        steps = [step_ns(workload, hardware, low / MIB) for low in lows]
+        limit = row.cap_step_ns * 1.001
+        if all(abs(step - limit) > 4 for step in steps):
+            good = groupby(step <= limit for step in steps)
+            assert row.cap_num_stretches == sum(is_good for is_good, _ in good)
 
 
 def test_what_was_measured_on_its_own_model_extrapolates_to_it() -> None:
@@ -283,23 +269,12 @@ def test_what_changed_is_told_by_numbers(
 
 # Both ends of a range.
 
-ENDS: tuple[End, End] = ("min_ns", "max_ns")
-
-
-def ranged(times_ns: list[int], least_ns: list[int | None], greatest_ns: list[int | None]) -> Hardware:
-    """Points at 1, 2, 4, … MiB; None: no range."""
-    sizes = [MIB << octave for octave in range(len(times_ns))]
-    ranges = zip(sizes, least_ns, greatest_ns, strict=True)
-    known = {str(size): {"min_ns": low, "max_ns": high} for size, low, high in ranges if low is not None}
-    return wired(dict(zip(sizes, times_ns, strict=True)), spread={"all_reduce": known})
-
-
-def durations(hardware: Hardware) -> list[int]:
-    return [point.duration_ns for point in hardware.all_reduce]
-
 
 def test_points_lie_at_their_ends_and_what_is_measured_stays() -> None:
-    hardware = ranged([100, 200, 400, 800], [None, 180, None, 720], [None, 240, None, 1200])
-    low, high = (at_end(hardware, end) for end in ENDS)
-    assert (durations(low), durations(high)) == ([100, 180, 400, 720], [100, 240, 400, 1200])
+    known = {2 * MIB: {"min_ns": 180, "max_ns": 240}, 8 * MIB: {"min_ns": 720, "max_ns": 1200}}
+    spread = {"all_reduce": {str(size): ends for size, ends in known.items()}}
+    hardware = wired({MIB: 100, 2 * MIB: 200, 4 * MIB: 400, 8 * MIB: 800}, spread=spread)
+    low, high = at_end(hardware, "min_ns"), at_end(hardware, "max_ns")
+    assert [point.duration_ns for point in low.all_reduce] == [100, 180, 400, 720]
+    assert [point.duration_ns for point in high.all_reduce] == [100, 240, 400, 1200]
     assert "all_reduce" not in low.spread

@@ -10,9 +10,9 @@ from sim.clusters.computed import uncertainty
 from sim.clusters.extrapolation import EstimatedPoint, MeasuredCurve, extrapolate
 from sim.clusters.nccl_model import collective_ns
 from sim.nouns.hardware import Curve
-from tests.clusters.measured_paths import ELSEWHERE
 from tests.clusters.published_fabrics import (
     BY_NAME,
+    ELSEWHERE,
     SYSTEMS,
     System,
     measured,

@@ -1,7 +1,6 @@
 """The manual's table of fabrics is what is computed, and its aims are counted, not claimed."""
 
-from tests.clusters.measured_paths import ELSEWHERE
-from tests.clusters.published_fabrics import AIM, SYSTEMS
+from tests.clusters.published_fabrics import AIM, ELSEWHERE, SYSTEMS
 from tests.contracts import fabrics, scaling_view
 from tests.manual.pages import TRUTH, UNMEASURED
 from tests.packages import needs_package

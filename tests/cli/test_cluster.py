@@ -10,55 +10,43 @@ from typing import Any
 import pytest
 
 import sim
-from tests.clusters.scaling_cases import hosts_of, measured, workload_of
+from tests.cluster_strategies import hosts_of, measured, workload_of
 from tests.commands import bucketsim
 from tests.machines import machine, model
 
-WIRE = ("pcie_hosts", "gpus=1", "gbit_per_s=10")
 
-
-def test_a_preset_gives_hardware_that_the_tuner_takes(tmp_path: Path) -> None:
-    made = bucketsim("cluster", "dgx_h100", "hosts=4", "-o", tmp_path / "hardware.json")
-    assert made.code == 0
-    assert "computed, not measured" in made.out
-    hardware = sim.load_hardware(tmp_path / "hardware.json")
-    assert hardware.world_size == 32
-    assert hardware.all_gather
-    times = [point.duration_ns for point in hardware.all_reduce]
-    assert times == sorted(times)
-
-
-def test_a_saved_cluster_gives_the_same_again(tmp_path: Path) -> None:
-    saved = tmp_path / "cluster.json"
+def test_a_saved_cluster_and_a_measurement_of_the_model_give_the_same_again(tmp_path: Path) -> None:
+    saved, hardware = tmp_path / "cluster.json", tmp_path / "two.json"
     first = bucketsim("cluster", "p4de", "hosts=2", "--ranks", 9, "--save-cluster", saved, "--json")
     again = bucketsim("cluster", saved, "--json")
     assert json.loads(first.out) == json.loads(again.out)
     assert json.loads(first.out)["world_size"] == 9
-
-
-def test_a_measurement_is_taken_to_another_size(tmp_path: Path) -> None:
-    """What was measured was the model, so it finds itself."""
-    bucketsim("cluster", "dgx_h100", "hosts=2", "-o", tmp_path / "two.json")
+    made = bucketsim("cluster", "dgx_h100", "hosts=2", "-o", hardware)
+    assert "computed, not measured" in made.out
+    assert (sim.load_hardware(hardware).world_size, bool(sim.load_hardware(hardware).all_gather)) == (
+        16,
+        True,
+    )
     four = ("cluster", "dgx_h100", "hosts=4", "--json")
-    made = json.loads(bucketsim(*four, "--measured", f"{tmp_path / 'two.json'}@hosts=2").out)
-    assert (made["world_size"], bool(made["spread"]["all_reduce"])) == (32, True)
-    computed = {
-        point["num_bytes"]: point["duration_ns"] for point in json.loads(bucketsim(*four).out)["all_reduce"]
-    }
-    for point in made["all_reduce"]:
-        assert point["duration_ns"] == pytest.approx(computed[point["num_bytes"]], rel=0.5)
+    taken, computed = (
+        json.loads(bucketsim(*four, *more).out) for more in (("--measured", f"{hardware}@hosts=2"), ())
+    )
+    assert (taken["world_size"], bool(taken["spread"]["all_reduce"])) == (32, True)
+    times = {point["num_bytes"]: point["duration_ns"] for point in computed["all_reduce"]}
+    for point in taken["all_reduce"]:
+        assert point["duration_ns"] == pytest.approx(times[point["num_bytes"]], rel=0.5)
 
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
-    """The rows of ``bucketsim scaling`` with these words."""
+    """The rows of ``bucketsim scaling`` with these words, but for how they name the machine."""
     (tmp_path / "w.json").write_text(sim.to_text(workload_of([10, 20], [1, 1])))
 
     def scaled(*words: object) -> list[dict[str, Any]]:
         said = bucketsim("scaling", tmp_path / "w.json", *words, "--json")
         assert said.code == 0, said.err
-        found: list[dict[str, Any]] = json.loads(said.out)["rows"]
-        return found
+        others = {"machine", "settings"}
+        return [{k: v for k, v in row.items() if k not in others} for row in json.loads(said.out)["rows"]]
 
     return scaled
 
@@ -66,15 +54,11 @@ def rows(tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
 def test_a_cluster_and_what_was_measured_on_two_of_its_hosts(rows: Any, tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text(sim.to_text(hosts_of(2)))
     (tmp_path / "h.json").write_text(sim.to_text(measured({1: 2, 2: 3})))
-    at = f"{tmp_path / 'h.json'}@hosts=2"
+    at, wire = f"{tmp_path / 'h.json'}@hosts=2", ("pcie_hosts", "gpus=1", "gbit_per_s=10")
     by_file = rows(tmp_path / "c.json", "--hosts", "2,4", "--measured", at)
     assert [row["source"] for row in by_file] == ["measured", "measured"]
     assert by_file[0]["cap_step_ns"] == 32_000_000
-    others = {"machine", "settings"}
-    assert [{k: v for k, v in row.items() if k not in others} for row in by_file] == [
-        {k: v for k, v in row.items() if k not in others}
-        for row in rows(*WIRE, "--hosts", "2,4", "--measured", at, "-o", tmp_path / "rows.csv")
-    ]
+    assert by_file == rows(*wire, "--hosts", "2,4", "--measured", at, "-o", tmp_path / "rows.csv")
     assert len(list(csv.DictReader((tmp_path / "rows.csv").open()))) == 2
     several = rows("pcie_hosts", "gpus=1,2", "gbit_per_s=10", "--hosts", "4", "--measured", f"{at},gpus=1")
     assert [row["world_size"] for row in several] == [4, 8]
@@ -84,9 +68,8 @@ def test_what_was_measured_on_a_host_of_any_kind(rows: Any, tmp_path: Path) -> N
     """A preset that has no number of hosts; ranks stand for a size, and neither for the machine's own."""
     (tmp_path / "h.json").write_text(sim.to_text(measured({1: 2, 2: 3}, ranks=4)))
     for where in ("ranks=4", "gpus=4", "gpus=8,ranks=4"):
-        told = rows(
-            "pcie_box", "gpus=4", "--measured", f"{tmp_path / 'h.json'}@{where}", "--world-size", "2,4"
-        )
+        at = f"{tmp_path / 'h.json'}@{where}"
+        told = rows("pcie_box", "gpus=4", "--measured", at, "--world-size", "2,4")
         assert [(row["source"], row["world_size"]) for row in told] == [("measured", 2), ("measured", 4)]
     assert told[1]["all_reduce_ns"] == 3_000_000
     by_ranks = ("gpus=4", "gbit_per_s=10", "--hosts", "2", "--measured", f"{tmp_path / 'h.json'}@ranks=4")
@@ -99,9 +82,8 @@ def test_options_become_a_file_of_ranks_that_says_the_same(tmp_path: Path) -> No
     kept = tmp_path / "ranks.json"
     words = ("ranks", tmp_path / "w.json", "--hardware", tmp_path / "h.json", "--samples", 20, "--json")
     one = bucketsim(*words, "--pace-jitter", 0.1, "--slow", "0-3=1.2", "-o", kept)
-    two = bucketsim(*words, kept)
-    assert (one.code, two.code) == (0, 0), one.err + two.err
-    assert one.out == two.out
+    assert one.code == 0, one.err
+    assert one.out == bucketsim(*words, kept).out
     assert sim.load_ranks(kept).pace_jitter == 0.1
     compared = json.loads(bucketsim(*words, kept, "--caps", "1,25").out)
     assert [row["name"] for row in compared["rows"]] == ["DDP's default", "1 MiB", "25 MiB"]
