@@ -53,7 +53,7 @@ def import_(
         )
         imported = read(paths, how)
     if anonymize:
-        from sim.importer.anonymizing import anonymize as strip_names
+        from sim.importer.imported import anonymize as strip_names
 
         imported = strip_names(imported)
     files = write_imported(imported, output)

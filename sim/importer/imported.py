@@ -1,12 +1,12 @@
-"""What an importer makes of other tools' files, and what it says of them."""
+"""What an importer makes of other tools' files, and what it says of them; all of it without names, too."""
 
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sim.errors import InputError
 from sim.formats.documents import json_text, parse_json, to_text
@@ -14,33 +14,35 @@ from sim.formats.files import make_directory, read_bytes, write_files
 from sim.formats.record_files import HARDWARE, WORKLOAD, measurement_name, record_of
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
+from sim.nouns.ddp_switches import HOOKS, SWITCHES
+from sim.nouns.devices import ranks_of_job
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement, Record
-from sim.nouns.workload import Workload
+from sim.nouns.workload import DTYPE_BYTES, Workload
 
 # ``found``: what the files say. ``assumed``: what they do not say and was filled in. ``missing``: what could
 # not be had. ``dropped``: what was read and left out. ``doubtful``: what cannot be true of it, and what was
 # done about that.
 Kind = Literal["found", "assumed", "missing", "dropped", "doubtful"]
-KINDS: tuple[Kind, ...] = ("found", "assumed", "missing", "dropped", "doubtful")
-LONGEST_WORD = 120
+KINDS: tuple[Kind, ...] = get_args(Kind)
+About = Literal["", "workload", "curve"]  # the part of an import that is missing
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A sentence on an import; ``about`` is the part of an import that is missing: a workload, a curve."""
+    """A sentence on an import."""
 
     kind: Kind
     text: str
-    about: Literal["", "workload", "curve"] = ""
+    about: About = ""
 
 
 class Notes(list[Note]):
     """Sentences in the order in which they were found."""
 
-    def add(self, kind: Kind, text: str, about: Literal["", "workload", "curve"] = "") -> None:
+    def add(self, kind: Kind, text: str) -> None:
         """Add one."""
-        self.append(Note(kind, text, about))
+        self.append(Note(kind, text))
 
 
 def count_of(number: int, noun: str) -> str:
@@ -53,7 +55,7 @@ def few(words: Sequence[str], most: int = 8) -> str:
     return ", ".join(words[:most]) + (", ..." if len(words) > most else "")
 
 
-def plain(text: str, longest: int = LONGEST_WORD) -> str:
+def plain(text: str, longest: int = 120) -> str:
     """Text of others made fit to show: without control characters and surrogates, a long one cut in its
     middle.
     """
@@ -140,12 +142,10 @@ class Imported:
     @property
     def world_size(self) -> int | None:
         """How many ranks it is of: told by its measurements, its only hardware, or its workload."""
-        sizes = {measurement.world_size for measurement in self.measurements}
-        sizes = sizes or {one.world_size for one in self.hardware}
+        sizes = {one.world_size for one in self.measurements or self.hardware}
         if len(sizes) == 1:
             return sizes.pop()
-        told = None if self.workload is None else self.workload.provenance.get("world_size")
-        return told if type(told) is int and told > 0 else None
+        return None if self.workload is None else ranks_of_job(self.workload)
 
     @property
     def main_hardware(self) -> Hardware | None:
@@ -167,7 +167,7 @@ class Imported:
         return record_of(self.name, self.workload, hardware, self.measurements)
 
 
-# Written to a directory: workload, hardware, measurements, summary; a record if all are there.
+# ---- written to a directory: workload, hardware, measurements, summary; a record if all are there
 
 _OURS = re.compile(r"(workload|measured|hardware.*|measurement-.*)\.json")
 SUMMARY = "summary.json"
@@ -184,17 +184,15 @@ def write_imported(imported: Imported, directory: str | os.PathLike[str]) -> lis
     """
     folder = make_directory(directory)
     stale = _stale(folder)
-    names = hardware_names(imported)
-    texts = {} if imported.workload is None else {WORKLOAD: to_text(imported.workload)}
-    texts |= {name: to_text(one) for name, one in zip(names, imported.hardware, strict=True)}
-    for number, one in enumerate(imported.measurements):
-        texts[measurement_name(number, one)] = to_text(one)
-    summary = {**summary_of(imported), "files": list(texts)}
-    files = {folder / name: text for name, text in texts.items()}
-    write_files({**files, folder / SUMMARY: json_text(summary)})
-    for name in stale - {*texts, SUMMARY}:
+    nouns: dict[str, Any] = {} if imported.workload is None else {WORKLOAD: imported.workload}
+    nouns |= dict(zip(hardware_names(imported), imported.hardware, strict=True))
+    nouns |= {measurement_name(number, one): one for number, one in enumerate(imported.measurements)}
+    texts = {folder / name: to_text(noun) for name, noun in nouns.items()}
+    summary = {**summary_of(imported), "files": list(nouns)}
+    write_files({**texts, folder / SUMMARY: json_text(summary)})
+    for name in stale - {*nouns, SUMMARY}:
         (folder / name).unlink()
-    return list(files)
+    return list(texts)
 
 
 def summary_of(imported: Imported) -> dict[str, Any]:
@@ -229,6 +227,59 @@ def _stale(folder: Path) -> set[str]:
     known = summary if isinstance(summary, dict) and summary.get("kind") == "import" else {}
     files = known.get("files")
     mine = {SUMMARY, *map(str, files)} if isinstance(files, list) else set[str]()
-    if entries and (SUMMARY not in mine or any(_OURS.fullmatch(name) for name in entries - mine)):
+    if entries and (SUMMARY not in mine or any(map(_OURS.fullmatch, entries - mine))):
         raise InputError(f"{folder}: holds other files already; give a new or empty directory")
     return entries & mine
+
+
+# ---- so that it may be given away
+
+# Keys of spreads, provenance, environments and extensions that name nobody, beside those of DDP's switches.
+_KEYS = """
+accumulation_steps all_gather all_reduce assumed backend backward_ns band broadcast buckets buffers bytes
+clock comm_slowdown compute_slowdown copy_in_bytes_per_s copy_out_bytes_per_s count device device_type
+devices dropped_warmup_steps end_ns forward_ns high hook_cost_ns index last_arriver launch_cost_ns launch_ns
+level low max max_ns mean_ns median median_ns min min_ns missing_ranks no_sync_backward_ns num_bytes
+optimizer_ns optimizer_seen p10_ns p25 p75 p90_ns parameters place quantile ranges rank ranks ready_ns
+recorded_ranks reduce_scatter slow statistic step_ns steps sync_end_ns torch_compile torn_ranks traced_ranks
+value world_size
+"""
+_SAFE_KEYS = frozenset(_KEYS.split()) | set(SWITCHES)
+# Fields whose words are ours: the nouns check them.
+_CHECKED = ("dtype", "policy", "role", "mode", "ready_includes", "format", "formats")
+_WORDS = frozenset((*HOOKS, *DTYPE_BYTES, "host", "mean", "median", "upper bound"))
+_TEXTS = re.compile(
+    r"(cuda|cpu|xpu|hip|mps|hpu|npu|meta)(:\d{1,4})?|nccl|rccl|gloo|mpi|ucc|xccl|hccl|"
+    r"median over steps of the shortest over ranks"
+)
+_GONE = object()
+
+
+def anonymize(imported: Imported) -> Imported:
+    """``imported`` without what tells whose it is.
+
+    Every name and text gives way to a numbered one, the same for the same ("name 12"); sentences leave.
+    Provenance, spreads, environments and extensions keep numbers and a few words, under known keys and under
+    numbers (sizes, ranks).
+    """
+    stripped: Imported = _stripped(replace(imported, notes=()), {})
+    return stripped
+
+
+def _stripped(value: Any, names: dict[str, str] | None) -> Any:
+    """``value`` as it may be given away; ``names`` has what each text became; in free objects (None) none
+    stays.
+    """
+    if isinstance(value, str) and value not in _WORDS and not _TEXTS.fullmatch(value):
+        return _GONE if names is None else names.setdefault(value, f"name {len(names)}")
+    if isinstance(value, tuple | list):
+        return type(value)(kept for one in value if (kept := _stripped(one, names)) is not _GONE)
+    if isinstance(value, dict):
+        known = {
+            key: _stripped(item, None) for key, item in value.items() if key in _SAFE_KEYS or key.isdigit()
+        }
+        return {key: kept for key, kept in known.items() if kept is not _GONE}
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    held = {one.name: getattr(value, one.name) for one in fields(value) if one.name not in _CHECKED}
+    return replace(value, **{name: _stripped(item, names) for name, item in held.items()})

@@ -16,8 +16,14 @@ from typing import Any, NoReturn
 
 from sim.errors import SimError
 from sim.formats.documents import parse_document, to_document
-from sim.importer.anonymizing import anonymize
-from sim.importer.imported import Imported, ImportOptions, hardware_names, summary_of, write_imported
+from sim.importer.imported import (
+    Imported,
+    ImportOptions,
+    anonymize,
+    hardware_names,
+    summary_of,
+    write_imported,
+)
 from sim.importer.readers import reader
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[A-Za-z_]+|[^\sA-Za-z_0-9]')

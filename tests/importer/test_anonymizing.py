@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.formats.documents import parse_text, to_text
-from sim.importer.anonymizing import anonymize
-from sim.importer.imported import Imported, ImportOptions, Note, RankRow
+from sim.importer.imported import Imported, ImportOptions, Note, RankRow, anonymize
 from sim.importer.readers import reader
 from sim.nouns.assignment import Assignment, MadeFor
 from sim.nouns.hardware import CurvePoint, Hardware
@@ -21,7 +20,7 @@ from tests.importer.corpus import corpus
 from tests.strategies import hardwares, measurements, workloads
 
 # What the nouns themselves check, and what is a word of ours in every one of them.
-CHECKED = {"dtype", "policy", "role", "mode", "ready_includes", "kind", "about"}
+CHECKED = {"dtype", "policy", "role", "mode", "ready_includes", "format", "kind", "about"}
 MARKS = ("zq", ".77.3", "klondike", "phoenix")
 UNDER = ("source", "file", "torch", "host", "device", "records", "library", "group", "statistic", "backend")
 

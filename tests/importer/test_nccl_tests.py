@@ -72,6 +72,7 @@ def expected(lines: Sequence[Line]) -> dict[int, int]:
 def test_what_was_written_comes_back(write: Writer, lines: list[Line], ranks: int, tmp_path: Path) -> None:
     hardware = read(tmp_path, write(lines, ranks))
     assert (points(hardware.all_reduce), hardware.world_size) == (expected(lines), ranks)
+    assert read(tmp_path, "\n".join(write(lines, ranks))) == hardware  # no end of the last line
     assert parse_text(to_text(hardware), Hardware, "again") == hardware
     read_scatter(hardware)
 
@@ -144,6 +145,17 @@ def test_a_text_cut_anywhere_is_a_prefix_or_an_error(
     found = points(hardware.all_reduce)
     assert list(found.items()) == list(expected(lines).items())[: len(found)]
     assert hardware.world_size == ranks or cut.count(" on node") < ranks
+
+
+@pytest.mark.parametrize("digits", [1, 4, 6, 7])
+def test_a_last_time_without_decimals_is_whole_where_a_digit_more_would_be_out_of_line(
+    digits: int, tmp_path: Path
+) -> None:
+    times = {1 << 16: 30_100, 1 << 20: 110_200, 1 << 24: 1_500_000, 1 << 26: 6_000_000}
+    rows = "".join(f"4,{size},{time}\n" for size, time in times.items())
+    found = imported(tmp_path, f"ranks,size_B,time_ns\n{rows[: len(rows) - 8 + digits]}")
+    assert points(found.hardware[0].all_reduce) == dict(list(times.items())[: 4 if digits == 7 else 3])
+    assert any("line 5 (4 67108864)" in line for line in found.said("dropped")) == (digits < 7)
 
 
 @quick

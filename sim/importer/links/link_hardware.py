@@ -16,9 +16,10 @@ from sim.errors import InputError
 from sim.importer.imported import Imported, ImportOptions, Notes, count_of
 from sim.importer.links.tables import WORDS, LinkTable, Sample, read_tables
 from sim.importer.readers import read_text
+from sim.importer.samples import median_curve
 from sim.nouns.collective import bus_factor
 from sim.nouns.gpus import gpus_named
-from sim.nouns.hardware import CURVES, MAX_RANKS, CurvePoint, Hardware
+from sim.nouns.hardware import CURVES, MAX_RANKS, Hardware
 from sim.units import format_number, format_size, median_ns
 
 _LEAST_SIZES = 3
@@ -62,10 +63,7 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
         alone = sum(other.name == path.name for other in paths) == 1
         tables += read_tables(read_text(path), path.name if alone else str(path))
     options.progress(len(paths), len(paths), "")
-    for table in tables:
-        for kind, lines in (("dropped", table.left_out), ("assumed", table.assumed)):
-            for line in lines:
-                notes.add(kind, line)
+    notes += [note for table in tables for note in table.notes]
     systems = _systems(tables, options.world_size, notes)
     _pick(systems, options.machine, notes)
     _leave_out(systems, notes)
@@ -98,7 +96,7 @@ def _systems(tables: Sequence[LinkTable], wanted: int | None, notes: Notes) -> d
         if key in systems and not _repeats([table], systems[key][collective], sure=bool(key.hosts)):
             key = key._replace(unlike=table.samples[0].where)
         systems[key][collective].append(table)
-    if not systems and others:
+    if others and not systems:
         words = f"{tables[0].source} was measured on {', '.join(dict.fromkeys(others))}"
         raise InputError(f"--world-size: {wanted} is not legal here; {words}")
     if not systems:
@@ -110,10 +108,8 @@ def _repeats(run: Iterable[LinkTable], before: Iterable[LinkTable], *, sure: boo
     """Whether a run repeats what was before: times at half of the sizes of both are near. Where the sizes are
     others it goes on with it if it is ``sure`` that both are of one machine."""
     mine, theirs = ({size: median_ns(times) for size, times, _ in _by_size(one)} for one in (run, before))
-    pairs = [(mine[size], theirs[size]) for size in mine.keys() & theirs]
-    if len(pairs) < _LEAST_SIZES:
-        return sure or not theirs
-    return median(max(pair) / min(pair) for pair in pairs) <= _UNLIKE
+    ratios = [max(mine[at], theirs[at]) / min(mine[at], theirs[at]) for at in mine.keys() & theirs]
+    return median(ratios) <= _UNLIKE if len(ratios) >= _LEAST_SIZES else sure or not theirs
 
 
 def _pick(systems: dict[_Key, _System], machine: str | None, notes: Notes) -> None:
@@ -127,11 +123,12 @@ def _pick(systems: dict[_Key, _System], machine: str | None, notes: Notes) -> No
         begins = f"from {next(iter(system.values()))[0].samples[0].where}"
         told = (", ".join(key.hosts[:8]), ", ".join(key.devices[:4]), key.title, begins)
         words[key] = "; ".join(filter(None, told))
-    if machine is not None and not any(machine.lower() in told.lower() for told in words.values()):
-        raise InputError(f"--machine: {machine!r} is in none of {' | '.join(words.values())}")
-    for key, described in words.items():
-        if machine is not None and machine.lower() not in described.lower():
-            notes.add("dropped", f"{key.source}: another machine ({described})")
+    if machine is not None:
+        others = [key for key in systems if machine.lower() not in words[key].lower()]
+        if len(others) == len(systems):
+            raise InputError(f"--machine: {machine!r} is in none of {' | '.join(words.values())}")
+        for key in others:
+            notes.add("dropped", f"{key.source}: another machine ({words[key]})")
             del systems[key]
     reducing = sorted(key for key, system in systems.items() if "all_reduce" in system)
     for (source, ranks), group in groupby(reducing, key=lambda key: key[:2]):
@@ -151,37 +148,35 @@ def _leave_out(systems: dict[_Key, _System], notes: Notes) -> None:
     Raises:
         InputError: all were of too few sizes.
     """
-    for key in [key for key, system in systems.items() if "all_reduce" not in system]:
-        for collective, tables in systems.pop(key).items():
-            fitting = [
-                (other.source, system)
-                for other, system in systems.items()
-                if other.ranks == key.ranks and "all_reduce" in system and collective not in system
-            ]
-            if len(fitting) == 1:
-                source, system = fitting[0]
-                system[collective] = tables
-                notes.add("assumed", f"{key.source}: {collective} of the system of {source}")
-                continue
+    alone = {
+        key: systems.pop(key) for key in [key for key, had in systems.items() if "all_reduce" not in had]
+    }
+    for key, collective, tables in [(key, *one) for key, system in alone.items() for one in system.items()]:
+        fitting = [
+            other for other in systems if other.ranks == key.ranks and collective not in systems[other]
+        ]
+        if len(fitting) == 1:
+            systems[fitting[0]][collective] = tables
+            notes.add("assumed", f"{key.source}: {collective} of the system of {fitting[0].source}")
+        else:
             notes.add(
                 "missing",
                 f"one all_reduce of the {key.ranks} ranks of {key.source}, without which its {collective} is "
                 f"left out; give all_reduce_perf's file too",
             )
     short = []
-    for key, system in list(systems.items()):
-        for collective, tables in list(system.items()):
-            sizes = [size for size, _, _ in _by_size(tables)]
-            if len(sizes) < _LEAST_SIZES:
-                run = f"{collective}_perf -b 64K -e 512M -f 2 -g"
-                short.append(
-                    f"{key.source}: {count_of(len(sizes), 'size')} of {collective} on {key.ranks} ranks "
-                    f"({', '.join(map(format_size, sizes))}), which tell nothing of other buckets; measure "
-                    f"{_LEAST_SIZES} at least, as by {run} {key.ranks}, or mpirun -np {key.ranks} {run} 1"
-                )
-                del system[collective]
-        if "all_reduce" not in system:
-            del systems[key]
+    for key, collective, tables in [(key, *one) for key, system in systems.items() for one in system.items()]:
+        sizes = [size for size, _, _ in _by_size(tables)]
+        if len(sizes) < _LEAST_SIZES:
+            run = f"{collective}_perf -b 64K -e 512M -f 2 -g"
+            short.append(
+                f"{key.source}: {count_of(len(sizes), 'size')} of {collective} on {key.ranks} ranks "
+                f"({', '.join(map(format_size, sizes))}), which tell nothing of other buckets; measure "
+                f"{_LEAST_SIZES} at least, as by {run} {key.ranks}, or mpirun -np {key.ranks} {run} 1"
+            )
+            del systems[key][collective]
+    for key in [key for key, system in systems.items() if "all_reduce" not in system]:
+        del systems[key]
     if short and not systems:
         raise InputError(short[0])
     for line in short:
@@ -259,14 +254,12 @@ def _ranks_by_counts(table: LinkTable) -> int:
 def _ranks_by_bandwidths(table: LinkTable, collective: str) -> int:
     """The number of ranks by bus over algorithm bandwidth, 2(n-1)/n for an all-reduce: the one that most rows
     allow by their few digits. 0 if they allow several, or fewer than half of them that one."""
-    telling = [one for one in table.samples if one.num_bytes and not _contradiction(one, "algbw", 1.0)]
-    telling = [one for one in telling if "busbw" in one.rates]
+    telling = [one for one in table.samples if one.num_bytes and "busbw" in one.rates]
+    telling = [one for one in telling if _excess(one, "algbw", 1.0) <= 0]
     factors = np.array([bus_factor(collective, ranks) for ranks in range(2, _MOST_TOLD + 1)])
     votes = np.zeros(len(factors), int)
     for one in telling:
-        busbw = one.rates["busbw"]
-        expected, allowed = _expected(replace(one, rates={"busbw": busbw}), "busbw", factors)
-        votes += abs(busbw[0] - expected) <= allowed
+        votes += _excess(replace(one, rates={"busbw": one.rates["busbw"]}), "busbw", factors) <= 0
     told = np.flatnonzero(votes == votes.max()) + 2
     return int(told[0]) if len(told) == 1 and 2 * votes.max() >= len(telling) and told[0] < _MOST_TOLD else 0
 
@@ -284,7 +277,7 @@ def _sound(table: LinkTable, collective: str, ranks: int, notes: Notes) -> tuple
         InputError: most contradict themselves, or none is left.
     """
     why: dict[str, list[str]] = defaultdict(list)
-    kept = []
+    kept, total = [], len(table.samples)
     for one in table.samples:
         kind, words = _fault(one, collective, ranks)
         if kind:
@@ -293,16 +286,14 @@ def _sound(table: LinkTable, collective: str, ranks: int, notes: Notes) -> tuple
             kept.append(one)
     for kind, examples in why.items():
         notes.add("dropped", f"{table.source}: {len(examples)} timings that {kind} ({examples[0]})")
-    contradictions, total = why.get(_CONTRADICTS, []), len(table.samples)
-    if 2 * len(contradictions) > total:
+    if 2 * len(contradictions := why.get(_CONTRADICTS, [])) > total:
         raise InputError(
             f"{contradictions[0]}; so do {len(contradictions)} of {total} timings of {collective} on "
             f"{ranks} ranks; give the right --world-size, or another file"
         )
     if not kept:
-        raise InputError(
-            f"{table.source}: no row is left of {collective}: all {', '.join(why)}; measure again"
-        )
+        told = f"no row is left of {collective}: all {', '.join(why)}"
+        raise InputError(f"{table.source}: {told}; measure again")
     return tuple(kept)
 
 
@@ -318,30 +309,23 @@ def _fault(one: Sample, collective: str, ranks: int) -> tuple[str, str]:
         return _CONTRADICTS, f"{size} B are not its count of its type"
     if one.wrong > 0:
         return "have wrong results", f"{size} B, {format_number(one.wrong, 6)} wrong"
-    factors = {"algbw": 1.0, "busbw": bus_factor(collective, ranks)}
-    words = next(filter(None, (_contradiction(one, name, by) for name, by in factors.items())), "")
-    return (_CONTRADICTS, words) if words else ("", "")
+    for name, factor in (("algbw", 1.0), ("busbw", bus_factor(collective, ranks))):
+        if _excess(one, name, factor) > 0:
+            took, rate = format_number(one.duration_ns / 1000, 6), size / one.duration_ns * factor
+            says = f"{name} says {format_number(one.rates[name][0], 6)}"
+            return _CONTRADICTS, f"{size} B in {took} us are {format_number(rate, 4)} GB/s, {says}"
+    return "", ""
 
 
-def _contradiction(one: Sample, name: str, factor: float) -> str:
-    """Words where a rate, ``factor`` of bytes in time, is not what its row says; empty where it may be."""
-    expected, allowed = _expected(one, name, factor)
-    said = one.rates.get(name, (expected,))[0]
-    if abs(said - expected) <= allowed:
-        return ""
-    return (
-        f"{one.num_bytes} B in {format_number(one.duration_ns / 1000, 6)} us are "
-        f"{format_number(expected, 4)} GB/s, {name} says {format_number(said, 6)}"
-    )
-
-
-def _expected(one: Sample, name: str, factor: Any) -> tuple[Any, Any]:
-    """A rate by a row's bytes and time, and how far off its digits may be; of one factor or of an array."""
+def _excess(one: Sample, name: str, factor: Any) -> Any:
+    """How much farther a rate (GB/s) is from ``factor`` of its row's bytes in its time, one or an array, than
+    digits explain; at most 0 where the row may be right, or has no such rate.
+    """
     expected = one.num_bytes / one.duration_ns * factor
+    said, digit = one.rates.get(name, (expected, 0.0))
     # A table may have computed its bus bandwidth from the rounded algorithm bandwidth beside it.
     rounded = one.rates["algbw"][1] * factor if name == "busbw" and "algbw" in one.rates else 0.0
-    slack = one.rates.get(name, (0.0, 0.0))[1] + expected * one.slack_ns / one.duration_ns
-    return expected, slack + rounded + 1e-9
+    return abs(said - expected) - (digit + expected * one.slack_ns / one.duration_ns + rounded + 1e-9)
 
 
 def _by_size(tables: Iterable[LinkTable]) -> list[tuple[int, list[int], list[Sample]]]:
@@ -358,14 +342,10 @@ def _by_size(tables: Iterable[LinkTable]) -> list[tuple[int, list[int], list[Sam
 
 def _hardware(key: _Key, system: _System, stem: str, notes: Notes) -> Hardware:
     """One system. A size scatters over its repeated rows, else over its two timings."""
-    curves: dict[str, Any] = {}
-    spread: dict[str, dict[str, Any]] = {}
+    curves, spread = dict[str, Any](), dict[str, Any]()
     for collective, tables in system.items():
-        what, known = f"{key.source}: {collective}", spread.setdefault(collective, {})
-        curve, is_in_place = [], False
-        for size, times, same in _by_size(tables):
-            curve.append(CurvePoint(num_bytes=size, duration_ns=median_ns(times)))
-            is_in_place = is_in_place or any(one.place == "in" for one in same)
+        what, rows, known = f"{key.source}: {collective}", _by_size(tables), dict[str, Any]()
+        for size, times, same in rows:
             ones = times if len(times) > 1 else [one.duration_ns for one in same]
             if len(ones) > 1:
                 known[str(size)] = {
@@ -376,15 +356,15 @@ def _hardware(key: _Key, system: _System, stem: str, notes: Notes) -> Hardware:
                     "max_ns": max(ones),
                     "of": "repeated rows" if len(times) > 1 else "in place and out of place",
                 }
-        curves[collective] = tuple(curve)
-        ends = f"{len(curve)} sizes from {curve[0].num_bytes} to {curve[-1].num_bytes} B"
+        curves[collective] = median_curve({size: times for size, times, _ in rows})
+        spread |= {collective: known} if known else {}
+        ends = f"{len(rows)} sizes from {rows[0][0]} to {rows[-1][0]} B"
         notes.add("found", f"{what} on {key.ranks} ranks, {ends}")
-        if is_in_place:
-            notes.add(
-                "assumed", f"{what}: the times in place, as DDP reduces a bucket in the buffer that it fills"
-            )
-        if len(known) < len(curve):
-            unknown = f"{len(curve) - len(known)} of {len(curve)} sizes"
+        if any(one.place == "in" for _, _, same in rows for one in same):
+            how = "the times in place, as DDP reduces a bucket in the buffer that it fills"
+            notes.add("assumed", f"{what}: {how}")
+        if len(known) < len(rows):
+            unknown = f"{len(rows) - len(known)} of {len(rows)} sizes"
             notes.add("missing", f"{what}: how times scatter at {unknown}; repeat the run")
     every = [table for tables in system.values() for table in tables]
     over = {table.said.over for table in every}
@@ -401,7 +381,7 @@ def _hardware(key: _Key, system: _System, stem: str, notes: Notes) -> Hardware:
     made = Hardware(
         name=f"{stem}, {key.ranks} ranks",
         world_size=key.ranks,
-        spread={name: known for name, known in spread.items() if known},
+        spread=spread,
         provenance={word: value for word, value in provenance.items() if value},
         **curves,
     )

@@ -8,7 +8,7 @@ tables say what was run.
 import csv
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import lru_cache
@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from sim.errors import InputError
-from sim.importer.imported import count_of, few, plain
+from sim.importer.imported import Note, Notes, count_of, few, plain
 
 MOST_NS, MOST_BYTES, MOST_ROWS = 10**15, 1 << 50, 100_000  # eleven days, a pebibyte
 LONGEST_LINE, LONGEST_HEADER, LONGEST_PREFIX, LONGEST_CELL = 1 << 16, 2000, 200, 40
@@ -70,8 +70,7 @@ class LinkTable:
     """The samples of one collective on one set of ranks, and what the file says of these.
 
     ``ranks_by`` is what says ``ranks``; words may be another run's. ``title`` is what a headline, a command
-    or columns say of which run it is; ``redop`` the operation of its rows; ``assumed`` what units are taken
-    to be.
+    or columns say of which run it is; ``redop`` the operation of its rows.
     """
 
     source: str
@@ -82,8 +81,7 @@ class LinkTable:
     ranks_by: str
     title: str
     redop: str | None
-    left_out: tuple[str, ...] = ()
-    assumed: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 _COLLECTIVE = re.compile(
@@ -104,17 +102,6 @@ def collective_in(text: str) -> str | None:
 # ---- columns, told by their names
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
-# In ns, bytes and GB/s of 1e9 bytes. nccl-tests' own K is 2^10; KB is 10^3 to some, 2^10 to others: read
-# where sizes double.
-_TIMES = {"s": 10**9, "ms": 10**6, "us": 1000, "usec": 1000, "µs": 1000, "μs": 1000, "ns": 1}
-_SIZES = {"b": 1, "bytes": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g": 1 << 30}
-_SIZES |= {"gib": 1 << 30, "kb": 0, "mb": 0, "gb": 0}
-_RATES = {"GB/s": "1", "GBps": "1", "MB/s": "0.001", "MBps": "0.001"}
-_RATES |= {"Gb/s": "0.125", "Gbps": "0.125", "Gbit/s": "0.125"}  # a small b is a bit
-_UNITS: dict[str, Mapping[str, str | int]] = {
-    **{"time": _TIMES, "size": _SIZES},
-    **{"algbw": _RATES, "busbw": _RATES},
-}
 # What a column holds, by its name without its unit, with an underscore between words.
 _KINDS = {
     "size": r"(?:(?:message|msg|data|buffer|tensor|payload)_)?size|n?bytes|message|msg|payload",
@@ -132,6 +119,17 @@ _KINDS = {
     "place": r"(?:num_)?nodes|host(?:name)?|cluster|machine|system|backend|transport|fabric|interconnect"
     "|network|gpu(?:_type|_name)?|device_name",
 }
+# In ns, bytes and GB/s of 1e9 bytes; a small b is a bit. nccl-tests' own K is 2^10; KB is 10^3 to some, 2^10
+# to others (0): read where sizes double.
+_RATES = {"GB/s": "1", "GBps": "1", "MB/s": "0.001", "MBps": "0.001"}
+_RATES |= {"Gb/s": "0.125", "Gbps": "0.125", "Gbit/s": "0.125"}
+_UNITS: dict[str, dict[str, Any]] = {
+    "time": {"s": 10**9, "ms": 10**6, "us": 1000, "usec": 1000, "µs": 1000, "μs": 1000, "ns": 1},
+    "size": {"b": 1, "bytes": 1, "kb": 0, "mb": 0, "gb": 0}
+    | {f"{k}{ib}": 1 << power for k, power in (("k", 10), ("m", 20), ("g", 30)) for ib in ("", "ib")},
+    "algbw": _RATES,
+    "busbw": _RATES,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +143,9 @@ class Column:
     stem: str = ""
     kind: str = "other"
     scale: Decimal | None = None
+
+
+Columns = tuple[Column, ...]
 
 
 @lru_cache(maxsize=4096)
@@ -171,7 +172,6 @@ def _unit(kind: str, word: str) -> Decimal | None:
 _OF_TIMES = re.compile(r"\b(?:avg|average|min|max|mean|median|p\d+[ \t]tail)[ \t](?=lat|time)", re.IGNORECASE)
 _UNIT_APART = re.compile(r"(?<=\w)[ \t](?=\((?:[num\u00b5]?s|usec|B|bytes|[GM]B(?:/|p)s)\))", re.IGNORECASE)
 _CELL_UNIT_APART = re.compile(r"(?<=\d)[ \t](?=(?:[KMG]i?B|B|[num\u00b5]?s)(?:\s|$))")
-Columns = tuple[Column, ...]
 
 
 @lru_cache(maxsize=4096)  # logs repeat their lines
@@ -181,13 +181,11 @@ def _header(line: str) -> tuple[Columns, str | None] | None:
     """
     named = _OF_TIMES.sub(lambda found: re.sub(r"[ \t]", "_", found[0]), line.lstrip(" \t#"))
     content = _UNIT_APART.sub("", named)
-    for delimiter in ("|", "\t", ",", ";", None):
-        if delimiter and delimiter not in content:
-            continue
+    for delimiter in (*(mark for mark in "|\t,;" if mark in content), None):
         names = _cells(content, delimiter)
         if any(_NUMBER.fullmatch(name) for name in names):
             continue
-        columns = tuple(column_of(name) for name in names)
+        columns = tuple(map(column_of, names))
         kinds = [column.kind for column in columns]
         is_loose = delimiter is None and (kinds[:1] == ["other"] or 2 * kinds.count("other") > len(kinds))
         if "size" in kinds and {"time", "cputime", "algbw"} & {*kinds} and not is_loose:
@@ -213,7 +211,6 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\
 _NCCL_LOG = re.compile(r" NCCL (?:INFO|WARN) ")
 _MAY_BE_HEADER = re.compile(r"size|bytes|message|msg|payload", re.IGNORECASE)
 _START = re.compile(r"(?:(?<=[\s:|>\])])|^)(?=[^\s])")
-_Headers = dict[int, tuple[str, Columns, str | None]]
 
 
 def has_table(text: str) -> bool:
@@ -221,9 +218,9 @@ def has_table(text: str) -> bool:
     return re.search(r"\bnThread \d+ nGpus \d", text) is not None or bool(_headers(_ANSI.sub("", text)))
 
 
-def _headers(text: str) -> _Headers:
+def _headers(text: str) -> dict[int, tuple[str, Columns, str | None]]:
     """By the number of its line, what stands before each header, its columns and what separates them."""
-    found: _Headers = {}
+    found = {}
     for number, line in enumerate(text.split("\n"), start=1):
         if len(line) > LONGEST_HEADER or _NCCL_LOG.search(line) or not _MAY_BE_HEADER.search(line):
             continue
@@ -246,9 +243,7 @@ def _is_prefix(before: str, text: str) -> bool:
 
 def _shape(prefix: str) -> str:
     """A prefix as a pattern: numbers may differ, other words are another's."""
-    words = re.escape(prefix.strip())
-    for some, pattern in ((r"\d+", r"\\d+"), (r"(?:\\[ \t])+", r"[ \\t]+")):
-        words = re.sub(some, pattern, words)
+    words = re.sub(r"(?:\\[ \t])+", r"[ \\t]+", re.sub(r"\d+", r"\\d+", re.escape(prefix.strip())))
     return rf"[ \t]*{words}" + (r"(?=[ \t#]|$)" if re.search(r"\w$", prefix.strip()) else "")
 
 
@@ -345,7 +340,10 @@ def _blocks(text: str, source: str) -> list[_Block]:
 
 
 def _row(block: _Block, content: str, *, is_whole: bool) -> list[str]:
-    """The cells of a line that may be a row of the table: it has a size, or is mostly numbers; else none."""
+    """The cells of a line that may be a row of the table: it has a size, or is mostly numbers; else none.
+
+    Of a line without its end (not ``is_whole``) the last cell is empty, unless it shows to be all there.
+    """
     width, last = len(block.columns), block.columns[-1].kind
     cells = _cells(content, block.delimiter)
     if block.delimiter is None and last == "other":  # a note or a time of day, with spaces or empty
@@ -356,9 +354,27 @@ def _row(block: _Block, content: str, *, is_whole: bool) -> list[str]:
     size = next(place for place, column in enumerate(block.columns) if column.kind == "size")
     numbers = sum(_NUMBER.fullmatch(cell) is not None for cell in cells)
     if len(cells) == width and _CELL.fullmatch(cells[size]):
-        # Of a line without its end nobody knows whether the last cell is whole.
-        return cells if is_whole else [*cells[:-1], ""]
+        is_whole = is_whole or (block.delimiter == "|" and content.endswith("|"))
+        return cells if is_whole or _is_all_there(block, cells, size) else [*cells[:-1], ""]
     return [cell for cell in cells if cell] if 2 * numbers > len(cells) > 1 else []
+
+
+def _is_all_there(block: _Block, cells: Sequence[str], size: int) -> bool:
+    """Whether the last cell of a text is whole, by the rows above: it is that of the last of them, or has the
+    decimals and the unit of them all. A whole number without its last digit is a tenth of it: a time is all
+    there where with a digit more a message no smaller would have less than half of the bandwidth above.
+    """
+    above = [row for _, row in block.rows]
+    if not above or cells[-1] == above[-1][-1]:
+        return bool(above)
+    tails = {re.sub(r"\d", "0", re.sub(r"^[+-]?[\d,]*", "", row[-1])) for row in (*above, cells)}
+    if tails != {""}:
+        return len(tails) == 1
+    four = [cell.replace(",", "") for row in (above[-1], cells) for cell in (row[size], row[-1])]
+    if block.columns[-1].kind != "time" or not all(one.isdecimal() and len(one) < 20 for one in four):
+        return False
+    size_above, time_above, num_bytes, time = map(int, four)
+    return num_bytes >= size_above and num_bytes * time_above < 5 * size_above * time
 
 
 def _is_text(line: str, after_blank: bool, table: _Block | None) -> bool:
@@ -406,7 +422,7 @@ def _width(dtype: str) -> int:
     return int(bits[1]) // 8 if bits else 1 if dtype.startswith(("f8e", "fp8_")) else _WIDTHS.get(dtype, 0)
 
 
-def _value(cell: str, column: Column, scale: Decimal | None = None) -> _Number | None:
+def _value(cell: str, column: Column, scale: Decimal | None) -> _Number | None:
     """A cell's number; None where it is none. ``scale``: of a time where nothing else says its unit."""
     found = _CELL.fullmatch(cell) if len(cell) <= LONGEST_CELL else None
     if found is None:
@@ -441,16 +457,14 @@ def _read(block: _Block, source: str) -> list[LinkTable]:
         InputError: a time whose unit cannot be told, a size in units of two meanings, or times of the CPU.
     """
     columns, said = block.columns, block.said
-    places: dict[str, int] = {}
-    for place, column in enumerate(columns):
-        places.setdefault(column.kind, place)
+    places = {column.kind: place for place, column in reversed([*enumerate(columns)])}  # the first of a kind
     if "cputime" in places:
         raise InputError(f"{source}: cputime is what a launch takes on the CPU; run nccl-tests without -C")
     # Where the column comes again that tells the time, the second timing begins: in place.
     main = columns[places["time" if "time" in places else "algbw"]]
     starts = [place for place, one in enumerate(columns) if (one.kind, one.stem) == (main.kind, main.stem)]
     slots = ("out", "in") if len(starts) > 1 else ("only",)
-    spans = list(pairwise((0, *starts[1:2], len(columns))))
+    spans = [slice(*ends) for ends in pairwise((0, *starts[1:2], len(columns)))]
     # nccl-tests' columns name no unit on their line; bandwidths beside a time bear out that it is in us.
     scale = Decimal(1000) if {"time", "algbw", "busbw"} <= places.keys() else None
     found: dict[tuple[str | None, int | None, str], list[Sample]] = defaultdict(list)
@@ -460,43 +474,42 @@ def _read(block: _Block, source: str) -> list[LinkTable]:
         if is_binary:
             cells[places["size"]] = re.sub("(?<=[KMGkmg])B$", "iB", cells[places["size"]])
         values = [_value(cell, column, scale) for column, cell in zip(columns, cells, strict=True)]
-        whole = {kind: _whole(values[place]) for kind, place in places.items()}
-        text = {kind: cells[place] for kind, place in places.items()}
-        num_bytes, op = whole["size"], text.get("collective", "")
-        part = (whole.get("count") or 0) * _width(text.get("dtype", ""))
-        samples = []
-        for which, (first, last) in zip(slots, spans, strict=True):
-            known: dict[str, _Number | None] = {}
-            for column, value in zip(columns[first:last], values[first:last], strict=True):
-                known.setdefault(column.kind, value)
-            if num_bytes is not None and (timing := _timing(known, num_bytes)):
-                row: dict[str, Any] = {
-                    "where": f"{source}: line {number}",
-                    "num_bytes": num_bytes,
-                    "part_bytes": part,
-                }
-                samples.append(Sample(**row, place=which, **timing))
+        size, count, ranks = (
+            _whole(values[places[kind]]) if kind in places else None for kind in ("size", "count", "ranks")
+        )
+        op, dtype = (cells[places[kind]] if kind in places else "" for kind in ("collective", "dtype"))
+        timings = [] if size is None else [_timing(columns[span], values[span], size) for span in spans]
+        samples = [
+            Sample(
+                where=f"{source}: line {number}",
+                num_bytes=size or 0,
+                part_bytes=(count or 0) * _width(dtype),
+                place=which,
+                **timing,
+            )
+            for which, timing in zip(slots, timings, strict=False)
+            if timing
+        ]
         if not samples:
             broken.append((number, cells))
             continue
+        at = [f"{one.name} {cell}" for one, cell in zip(columns, cells, strict=True) if one.kind == "place"]
         collective = (collective_in(op) or op.lower()) if op else said.collective
-        at_place = [
-            f"{one.name} {cell}" for one, cell in zip(columns, cells, strict=True) if one.kind == "place"
-        ]
-        found[collective, whole.get("ranks"), ", ".join(at_place)] += samples
+        found[collective, ranks, ", ".join(at)] += samples
     for column, cell in zip(columns, block.rows[0][1], strict=True) if block.rows and not found else ():
-        if column.kind in ("time", "size") and _CELL.fullmatch(cell) and _value(cell, column) is None:
+        if column.kind in ("time", "size") and _CELL.fullmatch(cell) and _value(cell, column, None) is None:
             raise InputError(
                 f"{source}: column {column.name!r}: its unit cannot be told, or is 10^n to some, 2^n to "
                 f"others; give bytes, KiB or MiB (size_B), and times as time_us, _ms or _s"
             )
     redops = {cells[places["redop"]] for _, cells in block.rows} if "redop" in places else set()
-    left_out: tuple[str, ...] = ()
+    notes = Notes()
     if broken:
         named = few([f"line {number} ({plain(' '.join(cells[:2]))})" for number, cells in sorted(broken)], 3)
         why = "no whole rows, or of a run whose header is not there"
-        left_out = (f"{source}: {count_of(len(broken), 'line')} of numbers, {why}: {named}",)
-    assumed = (f"{source}: a KB of 2^10 bytes, and an MB of 2^20, for its sizes double",) if is_binary else ()
+        notes.add("dropped", f"{source}: {count_of(len(broken), 'line')} of numbers, {why}: {named}")
+    if is_binary:
+        notes.add("assumed", f"{source}: a KB of 2^10 bytes, and an MB of 2^20, for its sizes double")
     if {"count", "dtype", "redop", "time", "algbw", "busbw"} <= places.keys():
         said.over = NCCL
     listed = max(said.listed) + 1 if said.listed else None
@@ -510,18 +523,18 @@ def _read(block: _Block, source: str) -> list[LinkTable]:
             ranks_by="its column" if ranks else "its list of ranks" if listed else WORDS,
             title=", ".join(filter(None, (*said.titles, at))),
             redop=min(redops) if len(redops) == 1 else None,
-            left_out=left_out if number == 0 else (),
-            assumed=assumed if number == 0 else (),
+            notes=() if number else tuple(notes),
         )
         for number, ((collective, ranks, at), samples) in enumerate(found.items())
     ]
 
 
-def _timing(known: dict[str, _Number | None], num_bytes: int) -> dict[str, Any] | None:
+def _timing(columns: Columns, values: Sequence[_Number | None], num_bytes: int) -> dict[str, Any] | None:
     """Duration, slack, rates and wrong results of a ``Sample`` by the columns of one timing; None without a
     duration. Without a time it is the one that the algorithm's bandwidth tells: a GB/s is a byte in a ns.
     """
-    numbers = {kind: (float(one[0]), float(one[1])) for kind, one in known.items() if one is not None}
+    known = {column.kind: one for column, one in reversed([*zip(columns, values, strict=True)])}  # the first
+    numbers = {kind: tuple(map(float, one)) for kind, one in known.items() if one is not None}
     rates = {name: numbers[name] for name in ("algbw", "busbw") if numbers.get(name, (-1,))[0] >= 0}
     duration, slack = numbers.get("time", (0.0, 0.0))
     speed, digit = rates.get("algbw", (0.0, 0.0))
@@ -557,60 +570,30 @@ def read_tables(text: str, source: str) -> list[LinkTable]:
     return tables
 
 
-class _Timing(msgspec.Struct):
-    time: float | None = None
-    alg_bw: float | None = None
-    bus_bw: float | None = None
-    nwrong: float | str | None = None
-
-
-class _Result(msgspec.Struct):
-    size: int
-    count: int | None = None
-    type: str | None = None
-    redop: str | None = None
-    out_of_place: _Timing = msgspec.field(default_factory=_Timing)
-    in_place: _Timing = msgspec.field(default_factory=_Timing)
-
-
-class _Device(msgspec.Struct):
-    rank: int = 0
-    hostname: str = ""
-    device_info: str = ""
-
-
-class _Config(msgspec.Struct):
-    nthreads: int = 1
-    ngpus: int = 1
-    devices: list[_Device] = []
-
-
-class _Report(msgspec.Struct):
-    results: list[_Result]
-    args: list[str] | str = ""
-    config: _Config = msgspec.field(default_factory=_Config)
+_REPORT = ("size", "count", "type", "redop"), ("time", "alg_bw", "bus_bw", "nwrong")  # of a size, of a timing
 
 
 def _report(text: str, source: str) -> _Block:
-    """The table of a report. Raises ``InputError`` naming what is missing or not legal."""
+    """The table of a report. Raises ``InputError`` where it is none that nccl-tests wrote."""
+    listed, rows, sides = {}, [], ("out_of_place", "in_place")
     try:
-        report = msgspec.json.decode(text, type=_Report)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InputError(f"{source}: {plain(str(error))}; give what nccl-tests wrote with -J") from None
-    listed = {one.rank: (one.hostname, one.device_info) for one in report.config.devices}
-    if listed and (len(listed) == 1 or max(listed) - min(listed) >= len(listed)):
-        # Only the first rank of each process is listed.
-        last = max(listed) + max(1, report.config.nthreads * report.config.ngpus) - 1
-        listed.setdefault(last, ("", ""))
-    program = report.args[0] if isinstance(report.args, list) and report.args else ""
-    said = Said(collective=collective_in(PurePosixPath(program).name), listed=listed, over=NCCL)
-    rows = []
-    for number, result in enumerate(report.results):
-        cells = [str(result.size), str(result.count), str(result.type), str(result.redop)]
-        for one in (result.out_of_place, result.in_place):
+        report = msgspec.json.decode(text)
+        config, program = report.get("config", {}), [*report.get("args", []), ""][0]
+        for one in config.get("devices", []):
+            listed[int(one["rank"])] = (str(one.get("hostname", "")), str(one.get("device_info", "")))
+        if listed and (len(listed) == 1 or max(listed) - min(listed) >= len(listed)):
+            # Only the first rank of each process is listed.
+            each = int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
+            listed.setdefault(max(listed) + max(1, each) - 1, ("", ""))
+        said = Said(collective=collective_in(PurePosixPath(program).name), listed=listed, over=NCCL)
+        for number, result in enumerate(report["results"]):
+            members = [result.get(key) for key in _REPORT[0]]
+            members += [result.get(side, {}).get(key) for side in sides for key in _REPORT[1]]
             # nccl-tests writes its doubles with six decimals (its src/util.cu).
-            numbers = (one.time, one.alg_bw, one.bus_bw, one.nwrong)
-            cells += [f"{each:.6f}" if isinstance(each, float) else "" for each in numbers]
-        rows.append((number, cells))
+            cells = [f"{one:.6f}" if isinstance(one, float) else str(one) for one in members]
+            rows.append((number, cells))
+    except (msgspec.DecodeError, RecursionError, LookupError, TypeError, ValueError, AttributeError) as error:
+        what = plain(str(error)) if isinstance(error, msgspec.DecodeError) else "not as nccl-tests writes it"
+        raise InputError(f"{source}: {what}; give what nccl-tests wrote with -J") from None
     names = ("size", "count", "type", "redop", *("time", "algbw", "busbw", "wrong") * 2)
     return _Block(columns=tuple(map(column_of, names)), said=said, rows=rows)
