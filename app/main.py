@@ -7,7 +7,7 @@ import pandas  # noqa: F401 - plotly takes a pandas that another visitor is stil
 import streamlit as st
 
 import sim
-from app import launch, library, sources
+from app import launch, sources
 from app.views import cluster, compare, live, manual, tune, tune_knobs, validate
 from app.widgets import told
 
@@ -40,7 +40,7 @@ def main() -> None:
     st.set_page_config(page_title="bucketsim", page_icon="🪣", layout="wide")
     st.html(_STYLE)
     settings = launch.settings(sys.argv[1:])
-    found, asked = library.find(settings), sources.Asked()
+    found, asked = sources.find(settings), sources.Asked()
 
     def go_to_tune() -> None:
         st.switch_page(first, query_params=st.query_params.to_dict())

@@ -46,8 +46,11 @@ class Memo(Generic[Asked, Value]):
 
     def known(self, *args: Asked.args, **kwargs: Asked.kwargs) -> Value | None:
         """What is kept, or None."""
+        key = self._named(*args, **kwargs)
         with self._lock:
-            return self._kept.get(self._named(*args, **kwargs), (None, 0))[0]
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key, (None, 0))[0]
 
     def _named(self, *args: Any, **kwargs: Any) -> Hashable:
         bound = self._signature.bind(*args, **kwargs)

@@ -9,7 +9,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 import sim
 from app import playing
-from app.library import Library
+from app.launch import Settings
 from app.memo import memo, one
 from app.playing import Inputs
 from app.widgets import Knob
@@ -26,7 +26,7 @@ from app.widgets import ask as ask_for
 from app.words import CARRIED, MACHINE_WORDS, counted, option_words, plain
 from sim.errors import InputError, SimError
 from sim.formats.record_files import recorded_step
-from sim.importer.imported import Imported, ImportOptions
+from sim.importer.imported import Imported, ImportOptions, Kind
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import MAX_RANKS, Hardware
@@ -36,26 +36,77 @@ from sim.units import format_ms, format_size
 
 MEASURED, BUNDLED, UPLOAD = "measured", "bundled", "upload"
 _START_WORDS = {MEASURED: "measured run", BUNDLED: "bundled files", UPLOAD: "upload"}
+LIVE = "live: "  # what the names of records in the watched directory begin with
 _UPLOADS, _TOLD = "up", "told_of_uploads"
+_SAID: dict[Kind, str] = {
+    "found": "Found in the files",
+    "assumed": "Assumed, as they do not say it",
+    "missing": "Missing",
+    "dropped": "Left out",
+    "doubtful": "Doubtful",
+}
 _MOST_LINES = 20
 # One at a time: what reading takes is bounded for one upload, not for those of all users together.
 _READING = threading.Lock()
 
 
-_ON_LEAF = "Hosts that share the leaf switches; traffic to others goes over the spines."
-_FULL = "What a leaf's hosts can send, over what it can pass up: 1 is full bisection."
-_OFF = "Off: data between GPUs without NVLink goes through host memory."
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """Files at hand: paths by the name that the page shows, sorted.
+
+    ``records`` are those to start from: what was just measured, caps on even machines, and other systems.
+    ``all_records`` are those and every other, by their folder under the traces directory.
+    """
+
+    workloads: dict[str, Path]
+    hardware: dict[str, Path]
+    records: dict[str, Path]
+    all_records: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to start from but an upload."""
+        return not (self.records or (self.workloads and self.hardware))
+
+    def name_among_all(self, record: str | None) -> str | None:
+        """What ``all_records`` call one of ``records``; None where there is no such record."""
+        path = self.records.get(record or "")
+        return next((name for name, other in self.all_records.items() if other == path), None)
+
+
+def find(settings: Settings) -> Library:
+    """What the traces directory and the watched one hold now."""
+    traces = settings.traces or Path("no traces")
+
+    def documents(home: Path) -> dict[str, Path]:
+        return {str(path.relative_to(home).with_suffix("")): path for path in sorted(home.rglob("*.json"))}
+
+    def records(folder: Path, prefix: str = "") -> dict[str, Path]:
+        inside = {path: path.relative_to(folder) for path in sim.find_records(folder)}
+        return {f"{prefix}{path.name if at == Path() else at}": path for path, at in inside.items()}
+
+    # First: what was just measured is what one wants to see.
+    live = {} if settings.watch is None else records(settings.watch, LIVE)
+    return Library(
+        workloads=documents(traces / "workloads"),
+        hardware=documents(traces / "hardware"),
+        records=live | records(traces / "measured") | records(traces / "systems", "systems/"),
+        all_records=live | records(traces),
+    )
+
+
 _HOSTS = Knob("hosts", 4, "Hosts of this kind.", 1, 20_000)
+_ON_LEAF = "Hosts that share the leaf switches; traffic to others goes over the spines."
 _LEAF = Knob("hosts_per_leaf", 32, _ON_LEAF, 1, 100_000)
 _GPUS = Knob("gpus", 4, "GPUs of a host.", 1, 16)
-_PEER = Knob("peer_to_peer", True, _OFF)
+_PEER = Knob("peer_to_peer", True, "Off: data between GPUs without NVLink goes through host memory.")
+_FULL = "What a leaf's hosts can send, over what it can pass up: 1 is full bisection."
 _OVER = Knob("oversubscription", 1.0, _FULL, choices=(1.0, 1.5, 2.0, 3.0, 4.0, 8.0))
 _PCIE = Knob("pcie_gen", 4, "Generation of PCIe.", choices=(3, 4, 5))
 _SOCKETS = Knob("sockets", 2, "Processors of a host.", choices=(1, 2))
 _GBIT = Knob("gbit_per_s", 10, "What a host's port carries, Gbit/s.", choices=(1, 10, 25, 40, 100, 200))
 _PROTOCOL = Knob("protocol", "tcp", "Over TCP, or by RDMA.", choices=("tcp", "rdma"))
 _GENERATION = Knob("generation", "hopper", "Of the GPUs.", choices=("ampere", "hopper"))
-_NO_PEER = replace(_PEER, default=False)
 # What each ready-made cluster lets one set here; what is not listed keeps its own value.
 PRESETS: dict[str, tuple[Knob, ...]] = {
     "dgx_h100": (_HOSTS, _LEAF, _OVER),
@@ -66,7 +117,7 @@ PRESETS: dict[str, tuple[Knob, ...]] = {
     "gh200_slingshot": (_HOSTS, replace(_LEAF, default=4)),
     "nvl72": (replace(_HOSTS, default=1), _LEAF, _OVER),
     "pcie_box": (_GPUS, _PCIE, _SOCKETS, _PEER),
-    "pcie_hosts": (_HOSTS, _GPUS, _GBIT, _PROTOCOL, _PCIE, _SOCKETS, _NO_PEER, _OVER),
+    "pcie_hosts": (_HOSTS, _GPUS, _GBIT, _PROTOCOL, _PCIE, _SOCKETS, replace(_PEER, default=False), _OVER),
     "hgx_ethernet": (_HOSTS, _GBIT, _GENERATION, _OVER),
 }
 
@@ -145,8 +196,8 @@ def ask(library: Library) -> Asked:
         workload = ask_for(st.selectbox, "Workload", "workload", words, list(library.workloads))
     own: dict[str, Machine] = {}
     if uploaded is not None:
-        for machine in uploaded.hardware:
-            own[f"{uploaded_words(machine.name)}, {counted(machine.world_size, 'rank')}"] = machine
+        of = ((one, counted(one.world_size, "rank")) for one in uploaded.hardware)
+        own = {f"{uploaded_words(machine.name)}, {ranks}": machine for machine, ranks in of}
         if uploaded.cluster is not None:
             own[f"{uploaded_words(uploaded.cluster.name)}, computed"] = uploaded.cluster
     words = (
@@ -287,20 +338,14 @@ def _tell_read(uploaded: Imported) -> None:
         words.append(counted(len(uploaded.record.candidates), "measured assignment"))
     holds = ", ".join(words) or "no workload and no hardware"
     st.caption(plain(f"{', '.join(uploaded.formats)}: {holds}"))
-    titles = {
-        "Found in the files": uploaded.said("found"),
-        "Assumed, as they do not say it": uploaded.said("assumed"),
-        "Missing": uploaded.said("missing"),
-        "Left out": uploaded.said("dropped"),
-        "Doubtful": uploaded.said("doubtful"),
-    }
-    if any(titles.values()):
+    if uploaded.notes:
         with st.expander("What was read", icon=":material/fact_check:"):
-            for title, sentences in titles.items():
-                more = len(sentences) - _MOST_LINES
-                shown = [*map(plain, sentences[:_MOST_LINES]), *([f"and {more} more"] if more > 0 else [])]
-                if shown:
-                    st.markdown("\n".join([f"**{title}**\n", *(f"- {line}" for line in shown)]))
+            for kind, title in _SAID.items():
+                sentences = [*map(plain, uploaded.said(kind))]
+                more = [f"and {len(sentences) - _MOST_LINES} more"] if len(sentences) > _MOST_LINES else []
+                if sentences:
+                    lines = [f"- {line}" for line in (*sentences[:_MOST_LINES], *more)]
+                    st.markdown("\n".join([f"**{title}**\n", *lines]))
 
 
 def read(library: Library, asked: Asked) -> Given | None:

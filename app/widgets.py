@@ -1,21 +1,30 @@
-"""What pages draw alike: errors, what is folded away, searches, cards, tables, downloads, knobs."""
+"""What pages draw alike: errors, searches, cards, tables, knobs, and files that say where they are from."""
 
+import json
 import os
+import platform
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from itertools import chain
 from typing import Any, TypeVar
 
 import plotly.graph_objects as go
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.playing import Progress
-from app.provenance import origin_words
-from app.words import plain
+from app.memo import digest
+from app.playing import Inputs, Progress
+from app.words import capital, plain
 from sim.errors import SimError
+from sim.formats.documents import csv_text
+from sim.nouns.assignment import Assignment
+from sim.nouns.recommendation import Recommendation
+from sim.nouns.report import Report
+from sim.units import format_number
 
 
 @contextmanager
@@ -57,9 +66,8 @@ def wait_for(search: Callable[[Progress], Value]) -> Value:
     not in the middle of a computation: so the search has a thread of its own. A search that is no longer
     awaited ends when it tells its next words.
     """
-    place = st.empty()
+    place, left = st.empty(), threading.Event()
     words, shown = "searching", ""
-    left = threading.Event()
     answer: Future[Value] = Future()
 
     def tell(told: str) -> None:
@@ -86,20 +94,16 @@ def wait_for(search: Callable[[Progress], Value]) -> Value:
 
     threading.Thread(target=work, name="search", daemon=True).start()
     try:
-        while True:
-            try:
-                found = answer.result(timeout=_EVERY_S)
-                break
-            except TimeoutError:
-                if words == shown:
-                    st.session_state.get("has_searched")  # looks; the same words again would be drawn again
-                    continue
+        while not wait([answer], _EVERY_S).done:
+            if words == shown:
+                st.session_state.get("has_searched")  # looks; the same words again would be drawn again
+            else:
                 shown = words
-                place.caption(f":material/hourglass_top: {shown[:1].upper()}{shown[1:]} …")
+                place.caption(f":material/hourglass_top: {capital(shown)} …")
     finally:
         left.set()
     place.empty()
-    return found
+    return answer.result()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +149,60 @@ def table(
         if name.endswith((", ms", ", %", ", MiB", " ms")):
             drawn[name] = config.NumberColumn(format="%+.2f" if name in signed else "%.2f", help=told)
     st.dataframe(shown, hide_index=True, column_config=drawn, placeholder="", **more)
+
+
+Noun = TypeVar("Noun", Assignment, Report, Recommendation)
+
+
+def provenance(inputs: Inputs, scaled: Mapping[str, Any], **more: Mapping[str, Any]) -> dict[str, Any]:
+    """What a result came from.
+
+    ``scaled`` is what is not as it was measured; of ``more``, ``choice`` is the assignment that was chosen
+    and its switches, ``switches`` those under which many assignments were played.
+    """
+    files = inputs.origin or inputs
+    told = {
+        "tool": f"bucketsim {version('bucketsim')}",
+        "python": platform.python_version(),
+        "workload": inputs.workload.name,
+        "workload_sha256": digest(files.workload),
+        "hardware": inputs.hardware.name,
+        "hardware_sha256": digest(files.hardware),
+    }
+    return told | {name: dict(what) for name, what in {"scaled": scaled, **more}.items() if what}
+
+
+def origin_words(where_from: Mapping[str, Any]) -> str:
+    """An origin in one line, digests cut short: the exports hold them whole."""
+    words = [where_from["tool"], f"python {where_from['python']}"]
+    for noun in ("workload", "hardware"):
+        words.append(f"{noun} {where_from[noun]} (sha256 {where_from[f'{noun}_sha256'][:12]})")
+    scaled = where_from.get("scaled", {}).items()
+    told = [f"{k} x{format_number(v, 6)}" if isinstance(v, float) else f"{k} {v}" for k, v in scaled]
+    return " · ".join([*words, f"scaled {', '.join(told)}"] if told else words)
+
+
+def signed(noun: Noun, where_from: Mapping[str, Any]) -> Noun:
+    """The noun with its origin added to what it says of itself."""
+    return replace(noun, provenance={**noun.provenance, **where_from})
+
+
+def signed_csv(rows: Iterable[Mapping[str, Any]], where_from: Mapping[str, Any]) -> str:
+    """Rows as CSV with the origin in columns of its own, behind theirs."""
+    told, origin = list(rows), _short(where_from, "scaled", "switches")
+    return csv_text([{**row, **origin} for row in told], [*dict.fromkeys(chain.from_iterable(told)), *origin])
+
+
+def signed_snippet(text: str, where_from: Mapping[str, Any]) -> str:
+    """Python lines under a comment that says where they come from."""
+    origin = _short(where_from, "scaled", "choice")
+    return "".join(f"# {name}: {value}\n" for name, value in origin.items()) + text
+
+
+def _short(where_from: Mapping[str, Any], *more: str) -> dict[str, str]:
+    """Tool and digests, and those of ``more`` that there are, as JSON: each in one line."""
+    told = {name: json.dumps(where_from[name], ensure_ascii=True) for name in more if name in where_from}
+    return {name: str(where_from[name]) for name in ("tool", "workload_sha256", "hardware_sha256")} | told
 
 
 # By label of its button: what makes a file when it is asked for, its name, and what it is.
@@ -197,7 +255,7 @@ class Knob:
         kinds = {bool: "toggle", int: "integer", str: "text"}
         return "select" if self.choices else kinds.get(type(self.default), "number")
 
-    def draw(self, key: str) -> Any:
+    def draw(self, key: str, **more: Any) -> Any:
         """Draw it and read it; a text that is too long or a number out of range the browser refuses."""
         # The label is as one would copy it: where the sidebar is narrow, the page's style breaks it.
         widgets: dict[str, tuple[Any, ...]] = {
@@ -205,11 +263,11 @@ class Knob:
             "toggle": (st.toggle, self.default),
             "text": (st.text_input, self.default, 2000),
             "integer": (st.number_input, int(self.least), int(self.most), self.default, 1),
-            "number": (st.number_input, float(self.least), float(self.most), self.default),
+            "number": (st.number_input, float(self.least), float(self.most), self.default, 1.0),
         }
         widget, *of = widgets[self.kind]
         look = {"format": "%.6g", "placeholder": "none"} if self.kind == "number" else {}
-        return ask(widget, self.name, key, self.help, *of, **look)
+        return ask(widget, self.name, key, self.help, *of, **look, **more)
 
 
 def take_name(key: str, words: Mapping[str, str]) -> None:
@@ -238,11 +296,4 @@ def factor(label: str, stops: Sequence[float], key: str, words: str, **more: Any
     """A slider over a few numbers, at the first of them or at 1 where that is one."""
     look = {"value": 1.0 if 1.0 in stops else stops[0], "format_func": "{:g}".format, **more}
     found: float = ask(st.select_slider, label, key, words, stops, **look)
-    return found
-
-
-def mib(label: str, key: str, value: float | None, words: str, **more: Any) -> float | None:
-    """A number of MiB, as precise as one likes."""
-    look = {"step": 1.0, "format": "%.6g", "placeholder": "none"}
-    found: float | None = ask(st.number_input, label, key, words, 0.0, 65536.0, value, **look, **more)
     return found

@@ -44,15 +44,6 @@ MACHINE_WORDS: dict[str, str] = {
     "hgx_ethernet": "8 GPUs on NVSwitches, hosts on Ethernet",
     "upload": "upload",
 }
-# Of knobs that several pages have.
-HELP: dict[str, str] = {
-    "cap": "`bucket_cap_mb`, in MiB. A bucket is closed by the gradient that reaches the cap.",
-    "first": "A cap for the first bucket alone, in MiB. Empty: none, as where `bucket_cap_mb` is set.",
-    "bandwidth": (
-        "How fast bytes travel, times what was measured: 2 halves what a collective takes beyond its latency."
-    ),
-    "latency": "What a collective of no bytes takes, times what was measured.",
-}
 CARRIED = (
     "Workload and hardware are as this run was measured: carried from where the hardware was calibrated to "
     "the box of the run, backward as that of its slowest rank."
@@ -107,10 +98,6 @@ def option_words(option: tuple[str, Any]) -> str:
     name, value = option
     if value is True:
         return name
-    if isinstance(value, dict):
-        return f"{name}({', '.join(f'{key}={one}' for key, one in value.items())})"
-    if isinstance(value, list | tuple):
-        return f"{name}=[{', '.join(map(str, value))}]"
     return f"{name}={format_number(value, 6)}" if isinstance(value, float) else f"{name}={value}"
 
 
@@ -130,18 +117,12 @@ def estimated_sentence(workload: Workload) -> str | None:
     return f"Estimated: no profile stands behind these times{width}."
 
 
-def device_sentence(workload: Workload, factor: float = 1.0) -> str | None:
-    """A warning where GPUs are asked for, and the workload was timed on a CPU; None where it was not.
-
-    ``factor`` is what the Cluster page's knob makes of its computing.
-    """
+def device_sentence(workload: Workload) -> str | None:
+    """A warning where GPUs are asked for, and the workload was timed on a CPU; None where it was not."""
     if workload.provenance.get("device") != "cpu":
         return None
     step = workload.forward_ns + workload.loss_ns + workload.backward_ns + workload.optimizer_ns
-    how = "GPUs compute faster, so that less communication hides."
-    if factor != 1.0:
-        how = f"Here it takes {format_number(factor, 6)} of that."
     return (
         f"This workload was recorded on a CPU, where a step computes for {format_ms(step)}, and not on these "
-        f"GPUs. {how} Record the workload on one of them."
+        f"GPUs. GPUs compute faster, so that less communication hides. Record the workload on one of them."
     )

@@ -8,9 +8,8 @@ from string import ascii_uppercase
 
 import plotly.graph_objects as go
 
-from app.figures.compare import draw_breakdown
+from app.figures.compare import draw_breakdown, draw_sweep
 from app.figures.records import draw_steps
-from app.figures.sweep import draw_sweep
 from app.figures.timeline import draw_stacked, draw_timeline, path_marks, stacked_data, timeline_data
 from sim.errors import InputError
 from sim.metrics.bottleneck import critical_path

@@ -1,13 +1,129 @@
-"""What sets steps apart: where their time goes, and by which mechanisms their lengths differ."""
+"""What sets steps apart: ``bucket_cap_mb``, where their time goes, and by which mechanisms they differ."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import plotly.graph_objects as go
 
 from app.figures import style
 from sim.metrics.intervals import intersection_length, length, union
+from sim.nouns.recommendation import Plateau
 from sim.nouns.report import Report
 from sim.nouns.timeline import Timeline
+from sim.tuner.gain import BandPoint
+from sim.tuner.sweep import SweepRow
+from sim.units import format_ms, format_number, format_percent, format_size
+
+DEFAULT, ZERO = "default", "0"  # the column left of the axis: what a logarithm cannot hold
+_CURVE: dict[str, Any] = {"xaxis": "x2", "yaxis": "y"}
+
+
+def draw_sweep(
+    rows: Sequence[SweepRow],
+    plateau: Plateau | None = None,
+    band: Sequence[BandPoint] = (),
+    *,
+    shown: tuple[float, int] | None = None,
+    best_ns: int | None = None,
+    star_mb: float | None = None,
+    star: str = "recommended cap",
+) -> go.Figure:
+    """The curve on a logarithmic axis; left of it, in a column of its own, DDP's default.
+
+    ``customdata`` of each point is [hover text, cap in MiB or None], so that a click tells its cap. The row
+    without a cap is DDP's default. Caps of ``plateau`` are shaded, ``band`` (how far single steps range) lies
+    behind; ``shown`` is the page's own cap and its step in ns, ``best_ns`` that of the best buckets found.
+    """
+    curve = sorted((row for row in rows if row.bucket_cap_mb), key=lambda row: row.bucket_cap_mb or 0.0)
+    beside = [row for row in rows if not row.bucket_cap_mb]
+    starred = [row for row in curve if row.bucket_cap_mb == star_mb]
+    lined = {"mode": "lines+markers", "line": {"color": style.ACCENT, "width": 2}}
+    kinds: tuple[tuple[list[SweepRow], str, str, dict[str, Any]], ...] = (
+        (beside, "DDP's default", style.ALARM, {"symbol": "diamond", "size": 13}),
+        (curve, "bucket_cap_mb", style.ACCENT, lined),
+        (starred, star, style.GOOD, {"symbol": "star", "size": 16}),
+    )
+    traces = [
+        _marks([(row.bucket_cap_mb, row.step_ns, _text(row)) for row in members], name, colour, **look)
+        for members, name, colour, look in kinds
+        if members
+    ]
+    if shown is not None:
+        cap_mb, step_ns = shown
+        text = f"<b>shown: {format_number(cap_mb, 6)} MiB</b><br>step {format_ms(step_ns)}"
+        traces.append(_marks([(cap_mb, step_ns, text)], "shown", style.LINE, symbol="circle-open", size=18))
+    shapes = []
+    if plateau is not None and curve:
+        first, last = curve[0].bucket_cap_mb or 0.0, curve[-1].bucket_cap_mb or 0.0
+        clipped = [(max(low, first), min(high, last)) for low, high in plateau.stretches_mb]
+        # A little wider than its caps, so that a stretch of one cap can be seen.
+        zones = [(low / 1.03, high * 1.03) for low, high in clipped if low <= high]
+        shapes += [style.stretch(low, high, "rgba(0,158,115,0.16)", xref="x2") for low, high in zones]
+    default_ns = next((row.step_ns for row in beside if row.bucket_cap_mb is None), None)
+    for step, colour, dash in ((default_ns, style.ALARM, "dash"), (best_ns, style.GOOD, "dot")):
+        if step is not None:  # across both columns
+            across = style.level(style.ms(step), colour, dash)
+            shapes += [across, {**across, "xref": "x2 domain"}]
+    return style.figure(
+        [*traces, *(_band(band) if band else [])],
+        300,
+        xaxis={"type": "category", "domain": [0, 0.1]},
+        xaxis2=style.mib_ticks() | {"domain": [0.11, 1], "anchor": "y", "title": "bucket_cap_mb, MiB (log)"},
+        yaxis={"title": "step time, ms"},
+        shapes=shapes,
+        clickmode="event+select",
+    )
+
+
+def _text(row: SweepRow) -> str:
+    cap = row.bucket_cap_mb
+    lines = (
+        f"<b>{'DDP&#39;s default' if cap is None else f'cap {format_number(cap, 6)} MiB'}</b>",
+        f"step {format_ms(row.step_ns)}",
+        f"exposed {format_ms(row.exposed_comm_ns)}, overlap {format_percent(row.overlap_ratio, 0)}",
+        f"{row.num_buckets} buckets, the largest {format_size(row.largest_bucket_bytes)}",
+    )
+    return "<br>".join(lines)
+
+
+def _marks(
+    points: Sequence[tuple[float | None, int, str]], name: str, colour: str, **more: Any
+) -> style.Trace:
+    """Points of (cap in MiB, step in ns, hover text), on the curve or in the column beside it."""
+    caps = [cap for cap, _, _ in points]
+    on_curve = all(caps)
+    return style.dots(
+        name,
+        caps if on_curve else map(_column, caps),
+        [style.ms(step) for _, step, _ in points],
+        colour,
+        {"%{customdata[0]}": [[text, cap] for cap, _, text in points]},
+        marker={"line": {"width": 2, "color": colour}},
+        unselected={"marker": {"opacity": 1}},
+        **(_CURVE if on_curve else {"xaxis": "x", "yaxis": "y"}),
+        **more,
+    )
+
+
+def _column(cap_mb: float | None) -> str:
+    """Where in the left column a cap stands that the axis cannot hold."""
+    return DEFAULT if cap_mb is None else ZERO
+
+
+def _band(points: Sequence[BandPoint]) -> list[style.Trace]:
+    """The band, below the curve; clicks pass through to the points."""
+    rows = sorted(
+        (point.cap_mb, style.ms(point.low_ns), style.ms(point.high_ns)) for point in points if point.cap_mb
+    )
+    caps, lows, highs = ([row[place] for row in rows] for place in range(3))
+    traces = [style.area("95 of 100 steps", caps, highs, lows, style.ACCENT, **_CURVE, zorder=-1)]
+    look: dict[str, Any] = {"width": 10, "opacity": 0.3, "showlegend": False, "zorder": -1}
+    for point in points:
+        if not point.cap_mb:
+            ends, at = [style.ms(point.low_ns), style.ms(point.high_ns)], _column(point.cap_mb)
+            traces.append(style.line("95 of 100 steps", [at, at], ends, style.ALARM, **look))
+    return traces
+
 
 # Parts of a step: in words, their colour and pattern.
 PARTS = {

@@ -26,7 +26,7 @@ KIND_WORDS = {
 PATTERNS = {"copy_in": ".", "launch": "|", "hook": "x", "straggler": "-"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Mark:
     """A stretch of one lane that the path runs along without a gap, ns from the start of backward."""
 
@@ -35,7 +35,7 @@ class Mark:
     end_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Span(Mark):
     """One bar. ``exposed``: after the compute lane has ended."""
 
@@ -83,15 +83,14 @@ class TimelineData:
 def timeline_data(timeline: Timeline, max_spans: int = MAX_SPANS) -> TimelineData:
     """Bars of a timeline; a collective that outlasts backward becomes two, hidden and exposed.
 
-    Of more than ``max_spans``, short neighbours of one bucket are merged; of still more, what starts in one
-    slot of the axis.
+    Of more than ``max_spans``, short neighbours of one bucket are merged; of still more, any neighbours.
     """
     spans, note = list(_spans(timeline)), ""
     lanes, count = tuple(dict.fromkeys(span.lane for span in spans)), len(spans)
     if count > max_spans:
-        spans = _merge_neighbours(spans, timeline.sync_end_ns / _TOLD_APART)
-        if len(spans) > max_spans:
-            spans = _by_slot(spans, timeline.sync_end_ns, slots=max_spans // (2 * len(lanes)))
+        spans = _merged(spans, timeline.sync_end_ns / _TOLD_APART)
+        if len(spans) > max_spans:  # two neighbours that stay are together longer than this
+            spans = _merged(spans, timeline.sync_end_ns * 2 * len(lanes) / max_spans, is_of_any=True)
         note = (
             f"{count:,} spans are too many to draw: neighbours are merged, which leaves {len(spans):,}. "
             "The Perfetto export holds them all."
@@ -125,11 +124,6 @@ def bucket_text(timeline: Timeline, bucket: BucketTimes) -> str:
     return "<br>".join(rows)
 
 
-def _span(lane: str, kind: str, bucket: int | None, ends: tuple[int, int], text: str, exposed: bool) -> Span:
-    start, end = ends
-    return Span(lane=lane, kind=kind, bucket=bucket, start_ns=start, end_ns=end, text=text, exposed=exposed)
-
-
 def _spans(timeline: Timeline) -> Iterator[Span]:
     """All bars, lane by lane; a collective that outlasts backward is two, hidden and exposed."""
     home = {
@@ -145,17 +139,17 @@ def _spans(timeline: Timeline) -> Iterator[Span]:
             size = format_number(gradient.on_wire / MIB)
             rows.append(f"gradient {gradient.index}, {style.safe(gradient.name)}: {size} MiB")
         rows.append(_when(span.start_ns, span.end_ns))
-        yield _span("compute", span.kind, bucket, (span.start_ns, span.end_ns), "<br>".join(rows), False)
+        yield Span("compute", span.start_ns, span.end_ns, span.kind, bucket, False, "<br>".join(rows))
     if cost and not timeline.hardware.launch_blocks_compute:  # where they block it they are on it already
         for one in timeline.buckets:
             end = one.launch_ns
-            yield _span("launch", "launch", one.index, (end - cost, end), texts[one.index], end > cut)
+            yield Span("launch", end - cost, end, "launch", one.index, end > cut, texts[one.index])
     lanes = _channel_lanes(timeline)
     for played in sorted(timeline.collectives, key=lambda played: (played.channel, played.start_ns)):
         what, start, end = played.collective, played.start_ns, played.end_ns
         text = f"<b>{what.kind}</b> of {what.purpose}: {what.elements:,} elements of {what.dtype}"
         text = f"{text}<br>{_when(start, end)}" if what.bucket is None else texts[what.bucket]
-        whole = _span(lanes[played.channel], what.kind, what.bucket, (start, end), text, start >= cut)
+        whole = Span(lanes[played.channel], start, end, what.kind, what.bucket, start >= cut, text)
         if played.late_ns:
             taken = start - played.late_ns
             yield replace(whole, kind="straggler", start_ns=taken, end_ns=start, exposed=taken >= cut)
@@ -164,9 +158,9 @@ def _spans(timeline: Timeline) -> Iterator[Span]:
         elif end > start:
             yield whole
     for one in timeline.buckets:
-        ends = one.copy_out_start_ns, one.available_ns
-        if ends[1] > ends[0]:
-            yield _span("copy back", "copy_out", one.index, ends, texts[one.index], True)
+        begin, end = one.copy_out_start_ns, one.available_ns
+        if end > begin:
+            yield Span("copy back", begin, end, "copy_out", one.index, True, texts[one.index])
 
 
 def _when(start_ns: int, end_ns: int) -> str:
@@ -180,27 +174,29 @@ def _channel_lanes(timeline: Timeline) -> dict[int, str]:
     return {one: f"communication {one}" if several else "communication" for one in channels}
 
 
-def _merge_neighbours(spans: Sequence[Span], least_ns: float) -> list[Span]:
-    """Spans of one bucket that touch on a lane and are shorter than ``least_ns`` become one.
+def _merged(spans: Sequence[Span], most_ns: float, *, is_of_any: bool = False) -> list[Span]:
+    """Neighbours on a lane that take at most ``most_ns`` from end to end become one.
 
-    That is whatever their kind, but for ``straggler``, the wait for the slowest rank.
+    Those of one bucket where they touch; ``is_of_any``: those of any, grey where of several. A wait for the
+    slowest rank stays by itself.
     """
     merged: list[Span] = []
     for span in spans:
-        last = merged[-1] if merged else None
+        last = merged[-1] if merged else span
         if (
-            last is None
-            or (last.lane, last.bucket, last.exposed) != (span.lane, span.bucket, span.exposed)
-            or last.end_ns != span.start_ns
-            or max(last.length_ns, span.length_ns) >= least_ns
+            not merged
+            or (last.lane, last.exposed) != (span.lane, span.exposed)
+            or span.end_ns - last.start_ns > most_ns
             or "straggler" in (last.kind, span.kind)
+            or not (is_of_any or (last.bucket, last.end_ns) == (span.bucket, span.start_ns))
         ):
             merged.append(span)
             continue
-        merged[-1] = replace(last, end_ns=span.end_ns)
-        if last.lane == "compute":
-            text = f"<b>compute</b>, bucket {span.bucket}, merged<br>{_when(last.start_ns, span.end_ns)}"
-            merged[-1] = replace(merged[-1], kind="backward", text=text)
+        bucket = last.bucket if last.bucket == span.bucket else None
+        named = "" if bucket is None else f", bucket {bucket}"
+        told = f"<b>{last.lane}</b>{named}, merged<br>{_when(last.start_ns, span.end_ns)}"
+        text = last.text if last.text == span.text else told
+        merged[-1] = replace(last, end_ns=span.end_ns, kind="merged", bucket=bucket, text=text)
     return merged
 
 
@@ -291,7 +287,7 @@ def path_marks(timeline: Timeline, path: Sequence[PathSpan]) -> tuple[Mark, ...]
         start = span.start_ns
         if marks and (marks[-1].lane, marks[-1].end_ns) == (lane, start):
             start = marks.pop().start_ns
-        marks.append(Mark(lane=lane, start_ns=start, end_ns=span.end_ns))
+        marks.append(Mark(lane, start, span.end_ns))
     return tuple(marks)
 
 
@@ -323,27 +319,6 @@ def stacked_data(
     merged = ", ".join(row.letter for row in rows if row.note)
     note = f"Too many spans to draw: neighbours of {merged} are merged. Tune shows one at a time."
     return rows, note if merged else ""
-
-
-def _by_slot(spans: Sequence[Span], horizon_ns: int, slots: int) -> list[Span]:
-    """Neighbours on a lane that start in one slot of the axis become one bar, grey if of several buckets.
-
-    A lane has hidden and exposed bars, so that at most two remain of each slot.
-    """
-    width = max(1, -(-horizon_ns // max(1, slots)))
-    groups: dict[tuple[object, ...], list[Span]] = {}
-    for span in spans:
-        wait = span.start_ns if span.kind == "straggler" else None  # which stays by itself
-        groups.setdefault((span.lane, span.exposed, span.start_ns // width, wait), []).append(span)
-    return [_together(members) if len(members) > 1 else members[0] for members in groups.values()]
-
-
-def _together(members: Sequence[Span]) -> Span:
-    start, end = min(span.start_ns for span in members), max(span.end_ns for span in members)
-    busy, buckets = style.ms_text(sum(span.length_ns for span in members)), {span.bucket for span in members}
-    text = f"<b>{len(members)} spans</b> from {style.ms_text(start)} to {style.ms_text(end)}, together {busy}"
-    bucket = buckets.pop() if len(buckets) == 1 else None
-    return replace(members[0], kind="merged", bucket=bucket, start_ns=start, end_ns=end, text=text)
 
 
 def draw_stacked(rows: Sequence[TimelineData]) -> go.Figure:

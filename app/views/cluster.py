@@ -1,6 +1,6 @@
 """The Cluster page: what the machine is, what its collectives take, how a workload scales on it."""
 
-from dataclasses import dataclass, replace
+from importlib.metadata import version
 from typing import Any
 
 import streamlit as st
@@ -8,13 +8,10 @@ from streamlit.navigation.page import StreamlitPage
 
 import sim
 from app import playing, sources
-from app.choosing import WhatIf
 from app.figures.cluster import curve_rows, draw_curve, scaling_figure
-from app.library import Library
 from app.memo import digest, memo
-from app.provenance import tool_version
-from app.sources import PRESETS, Preset
-from app.widgets import Card, ask, chart, downloads, draw_cards, factor, table, take_name, told
+from app.sources import PRESETS, Library, Outcome, Preset
+from app.widgets import Card, ask, chart, downloads, draw_cards, table, take_name, told
 from app.words import MACHINE_WORDS, counted, device_sentence, estimated_sentence, file_safe, plain, sentence
 from sim.clusters.scaling import ScalingRow
 from sim.columns import SCALING, records
@@ -25,80 +22,44 @@ from sim.nouns.workload import Workload
 from sim.units import format_ms, format_number, format_percent, format_size, format_time
 
 _HOSTS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-_COMPUTING = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 _UPLOAD, _FOLLOWED = "upload", "workload_followed"
 _SHOWN_BYTES = (1 << 20, 1 << 30)
+Machine = Preset | Outcome | None  # None: still to be uploaded
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What the sidebar asks for: a preset with its settings, or an upload; neither before one is given.
-
-    ``workload`` is a name in the library, or that of ``uploaded``. ``computing`` is how many times as long
-    all that it computes takes.
-    """
-
-    preset: Preset | None = None
-    upload: sources.Outcome | None = None
-    workload: str | None = None
-    computing: float
-    most_hosts: int
-    uploaded: Workload | None = None
-
-    @property
-    def cluster(self) -> Cluster | None:
-        """The cluster that the knobs point to; None where it is still to be uploaded.
-
-        Raises:
-            InputError: an upload that is not legal, or holds no cluster.
-        """
-        if self.preset is not None:
-            return sources.make_cluster(self.preset)
-        if isinstance(self.upload, str):
-            raise InputError(self.upload)
-        if self.upload is not None and self.upload.cluster is None:
-            raise InputError(f"kind: these files hold {', '.join(self.upload.formats)}, and no cluster")
-        return None if self.upload is None else self.upload.cluster
-
-    def in_tune(self, library: Library) -> dict[str, str] | None:
-        """The address at which Tune plays the workload on this machine; None where Tune cannot have it."""
-        if self.preset is None or self.workload not in library.workloads or self.computing != 1.0:
-            return None
-        address = {"start": "bundled files", "workload": self.workload, "hardware": self.preset.words}
-        turned = {f"{self.preset.name}_{name}": value for name, value in self.preset.turned.items()}
-        return address | {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in turned.items()}
-
-
-def _ask(library: Library) -> Asked:
-    """Draw the sidebar and read it."""
-    found: dict[str, Any] = {}
+def _ask_machine() -> Machine:
+    """Draw what the machine is asked with, where the caller stands (the sidebar), and read it."""
     take_name("machine", MACHINE_WORDS)
     words = "A ready-made cluster, from data sheets, or one of your own as JSON (`kind: cluster`)."
     names = {"format_func": MACHINE_WORDS.__getitem__}
     machine = ask(st.selectbox, "Machine", "machine", words, [*PRESETS, _UPLOAD], **names)
     if machine == _UPLOAD:
-        found["upload"] = sources.ask_upload()
-    else:
-        found["preset"] = Preset(machine, tuple(sorted(sources.settings_of(machine).items())))
-    st.divider()
-    own = found["uploaded"] = sources.uploaded_workload()
-    names_of = [*library.workloads, *([] if own is None else [sources.uploaded_words(own.name)])]
+        return sources.ask_upload()
+    return Preset(machine, tuple(sorted(sources.settings_of(machine).items())))
+
+
+def _cluster_of(machine: Machine) -> Cluster | None:
+    """The cluster that the knobs point to; an upload that is not legal, or has none, is an ``InputError``."""
+    if isinstance(machine, Preset):
+        return sources.make_cluster(machine)
+    if isinstance(machine, str):
+        raise InputError(machine)
+    if machine is not None and machine.cluster is None:
+        raise InputError(f"kind: these files hold {', '.join(machine.formats)}, and no cluster")
+    return None if machine is None else machine.cluster
+
+
+def _ask_workload(library: Library) -> tuple[str | None, Workload | None]:
+    """The name of a workload, where there are any, and what was uploaded; drawn where the caller stands."""
+    own = sources.uploaded_workload()
+    names = [*library.workloads, *([] if own is None else [sources.uploaded_words(own.name)])]
     looked_at = sources.workload_looked_at()  # which the visitor was turned to last
-    if looked_at in names_of and looked_at != st.session_state.get(_FOLLOWED):
+    if looked_at in names and looked_at != st.session_state.get(_FOLLOWED):
         st.session_state[_FOLLOWED] = looked_at
         if "scaled" not in st.query_params:  # else the address names one
             st.session_state["scaled"] = looked_at
-    if names_of:
-        words = "What each GPU computes and sends in a step; it stays the same at every size."
-        found["workload"] = ask(st.selectbox, "Workload", "scaled", words, names_of)
-    words = (
-        "Multiplies forward, loss, backward and optimizer: 0.1 is a GPU ten times as fast as "
-        "the device that the workload was recorded on. Tune has no such knob."
-    )
-    computing = factor("Computing ×", _COMPUTING, "computing", words)
-    words = "Powers of two up to so many hosts."
-    most = ask(st.select_slider, "Scale up to, hosts", "most_hosts", words, _HOSTS, value=64)
-    return Asked(computing=computing, most_hosts=most, **found)
+    words = "What each GPU computes and sends in a step; it stays the same at every size."
+    return ask(st.selectbox, "Workload", "scaled", words, names) if names else None, own
 
 
 def show(library: Library, tune: StreamlitPage | None = None) -> None:
@@ -107,43 +68,45 @@ def show(library: Library, tune: StreamlitPage | None = None) -> None:
     ``tune`` is the page that plays a workload on the machine that is set.
     """
     with st.sidebar:
-        asked = _ask(library)
+        machine = _ask_machine()
+        st.divider()
+        name, recorded = _ask_workload(library)
+        words = "Powers of two up to so many hosts."
+        most = ask(st.select_slider, "Scale up to, hosts", "most_hosts", words, _HOSTS, value=64)
     st.title("Cluster")
-    cluster = asked.cluster
+    cluster = _cluster_of(machine)
     if cluster is None:
         st.info(
             "Upload the JSON of a cluster in the sidebar: `bucketsim cluster PRESET --save-cluster C.json` "
             "makes one, to be changed by hand."
         )
         return
-    hardware: Hardware | None = None
-    rows: tuple[ScalingRow, ...] = ()
+    file = file_safe(cluster.name)
+    by_hand = "The machine, to be changed by hand and uploaded, or given to `bucketsim cluster`"
+    files: dict[str, Any] = {"Cluster JSON": (sim.to_text(cluster), f"{file}.cluster.json", by_hand)}
     with told():
         hardware = sources.cluster_hardware(cluster)
-    if hardware is not None:
         _machine(cluster, hardware)
-    if hardware is not None and asked.workload is None:
-        st.info("No bundled workload was found; `bucketsim dash --traces DIR` names them.")
-    elif hardware is not None:
-        with told():
-            recorded = asked.uploaded
-            if asked.workload in library.workloads:
-                recorded = playing.load_workload(library.workloads[asked.workload])
-            assert recorded is not None
-            rows = _scaling(asked, recorded, cluster, hardware.world_size)
-            if tune is not None and (address := asked.in_tune(library)) is not None:
-                st.page_link(tune, label="Open this workload on this machine in Tune", query_params=address)
-    name = file_safe(cluster.name)
-    by_hand = "The machine, to be changed by hand and uploaded, or given to `bucketsim cluster`"
-    collectives = "Its collectives, for the Tune page and every command that takes a hardware"
-    files: dict[str, Any] = {"Cluster JSON": (sim.to_text(cluster), f"{name}.cluster.json", by_hand)}
-    if hardware is not None:
-        files |= {"Hardware JSON": (sim.to_text(hardware), f"{name}.hardware.json", collectives)}
-    if rows:
-        files |= {"Scaling CSV": (sim.scaling_csv(rows), f"{name}.scaling.csv", "A row a number of hosts")}
+        words = "Its collectives, for the Tune page and every command that takes a hardware"
+        files["Hardware JSON"] = (sim.to_text(hardware), f"{file}.hardware.json", words)
+        if name in library.workloads:
+            recorded = playing.load_workload(library.workloads[name])
+        if recorded is None:
+            st.info("No bundled workload was found; `bucketsim dash --traces DIR` names them.")
+        else:
+            preset = machine if isinstance(machine, Preset) else None
+            rows = _scaling(recorded, cluster, preset, most, hardware.world_size)
+            if rows:
+                words = "A row a number of hosts"
+                files["Scaling CSV"] = sim.scaling_csv(rows), f"{file}.scaling.csv", words
+            if tune is not None and preset is not None and name in library.workloads:
+                of = {"start": "bundled files", "workload": name, "hardware": preset.words}
+                turned = {f"{preset.name}_{setting}": value for setting, value in preset.turned.items()}
+                at = of | {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in turned.items()}
+                st.page_link(tune, label="Open this workload on this machine in Tune", query_params=at)
     st.subheader("Take it home")
     downloads(files)
-    st.caption(plain(f"bucketsim {tool_version()}, cluster sha256 {digest(cluster)[:12]}"))
+    st.caption(plain(f"bucketsim {version('bucketsim')}, cluster sha256 {digest(cluster)[:12]}"))
 
 
 def _machine(cluster: Cluster, hardware: Hardware) -> None:
@@ -176,28 +139,29 @@ def _machine(cluster: Cluster, hardware: Hardware) -> None:
     )
 
 
-def _scaling(asked: Asked, recorded: Workload, cluster: Cluster, ranks: int) -> tuple[ScalingRow, ...]:
+def _scaling(
+    workload: Workload, cluster: Cluster, preset: Preset | None, most: int, ranks: int
+) -> tuple[ScalingRow, ...]:
     """Draw how a workload scales, with a sentence of the machine that was set, which has ``ranks``.
 
     Where GPUs are taken to be as slow as the CPU of the recording, that is no answer.
     """
-    workload, unlike = _computing(recorded, asked.computing), device_sentence(recorded, asked.computing)
+    unlike = device_sentence(workload)
     st.subheader("How does a workload scale on it?")
     if unlike is not None:
         st.warning(plain(unlike))
-    hosts = host_counts(cluster, asked.most_hosts)
+    hosts = host_counts(cluster, most)
     if len(hosts) < 2:
         st.info("This machine is one host: there is nothing to scale over.")
         return ()
-    is_as_slow = unlike is not None and asked.computing == 1.0
-    rows = _scaling_rows(workload, cluster, asked.preset, hosts)
+    rows = _scaling_rows(workload, preset or cluster, hosts)
     own = next((row for row in rows if row.world_size == ranks), rows[-1])
-    answer = plain(scaling_sentence(workload.name, own, is_as_slow=is_as_slow))
-    st.markdown(answer if is_as_slow else f"**{answer}**")
+    answer = plain(scaling_sentence(workload.name, own, is_as_slow=unlike is not None))
+    st.markdown(answer if unlike else f"**{answer}**")
     if (estimated := estimated_sentence(workload)) is not None:
         st.warning(plain(estimated))
-    told = "Efficiency, exposed communication and the best cap over world size"
-    chart(scaling_figure(rows), "scaling", told)
+    words = "Efficiency, exposed communication and the best cap over world size"
+    chart(scaling_figure(rows), "scaling", words)
     st.caption(
         "Each GPU keeps its batch. Efficiency: samples a second and GPU over those of one "
         "GPU alone. Best buckets: the best found that are contiguous in ready order; hover "
@@ -229,28 +193,15 @@ def host_counts(cluster: Cluster, most: int) -> tuple[int, ...]:
 
 
 @memo(32)
-def _computing(workload: Workload, factor: float) -> Workload:
-    """A workload all of whose computing takes ``factor`` times as long."""
-    if factor == 1.0:
-        return workload
-    parts = ("forward_ns", "loss_ns", "optimizer_ns")
-    return replace(
-        WhatIf(backward=factor).on(workload),
-        name=f"{workload.name}, computing x {format_number(factor, 6)}",
-        **{name: round(getattr(workload, name) * factor) for name in parts},
-    )
-
-
-@memo(32)
 def _scaling_rows(
-    workload: Workload, cluster: Cluster, preset: Preset | None, hosts: tuple[int, ...]
+    workload: Workload, machine: Cluster | Preset, hosts: tuple[int, ...]
 ) -> tuple[ScalingRow, ...]:
-    """How a workload scales over numbers of hosts of a cluster."""
+    """How a workload scales over numbers of hosts; the rows of a ready-made machine name its settings."""
     with st.spinner("Searching for the best cap at each world size …"):
-        if preset is None:
-            return sim.scaling(workload, cluster, hosts=hosts)
-        settings = {name: [value] for name, value in preset.settings if name != "hosts"}
-        return sim.scaling(workload, preset.name, hosts=hosts, settings=settings)
+        if isinstance(machine, Cluster):
+            return sim.scaling(workload, machine, hosts=hosts)
+        settings = {name: [value] for name, value in machine.settings if name != "hosts"}
+        return sim.scaling(workload, machine.name, hosts=hosts, settings=settings)
 
 
 def scaling_sentence(workload: str, row: ScalingRow, *, is_as_slow: bool = False) -> str:

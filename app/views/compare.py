@@ -10,20 +10,27 @@ import streamlit as st
 
 import sim
 from app import playing, sources
-from app.choosing import Choice, micro_batches
 from app.figures.compare import draw_breakdown, draw_parts
 from app.figures.timeline import draw_stacked, stacked_data
-from app.library import Library
 from app.memo import digest, memo
-from app.playing import Inputs, Played, round_cap_mb
-from app.provenance import provenance, signed_csv
-from app.sources import Asked, Machine, Preset, ask_machine, hardware_of
-from app.views.tune_knobs import ask_choice
+from app.playing import Choice, Inputs, Played, micro_batches, round_cap_mb
+from app.sources import Asked, Library, Machine, Preset, ask_machine, hardware_of
+from app.views.tune_knobs import CAP, FIRST, ask_choice
 from app.views.tune_step import EXPOSED_WORDS, OVERLAP_WORDS, STEP_WORDS
 from app.views.validate import judge, row_of
-from app.widgets import Card, ask, chart, downloads, draw_card, mib, table, take_name, told
+from app.widgets import (
+    Card,
+    ask,
+    chart,
+    downloads,
+    draw_card,
+    provenance,
+    signed_csv,
+    table,
+    take_name,
+    told,
+)
 from app.words import (
-    HELP,
     PICK_WORDS,
     PICKS,
     device_sentence,
@@ -268,8 +275,7 @@ def _candidate(place: int, library: Library) -> Candidate:
         pick = ask(st.selectbox, label, f"{prefix}pick", words, _PICKS, **first)
         capped = {}
         if pick == "cap":
-            capped["cap_mb"] = mib("Cap, MiB", f"{prefix}cap", 25.0, HELP["cap"])
-            capped["first_mb"] = mib("First bucket, MiB", f"{prefix}first", None, HELP["first"])
+            capped = {"cap_mb": CAP.draw(f"{prefix}cap"), "first_mb": FIRST.draw(f"{prefix}first")}
         choice = ask_choice("cap" if pick == BEST_CAP else pick, prefix, **capped)
         with st.expander("Machine"):
             words = "The hardware above, another bundled one, or a ready-made cluster by the cost model."

@@ -14,9 +14,9 @@ from streamlit.delta_generator import DeltaGenerator
 
 import sim
 from app import launch, playing
-from app.figures.live import steps_figure
-from app.library import LIVE, Library
+from app.figures.records import steps_figure
 from app.memo import memo
+from app.sources import LIVE, Library
 from app.widgets import Card, ask, chart, downloads, draw_cards, told
 from app.words import capital, counted, plain
 from sim.errors import NotModelledError, SimError

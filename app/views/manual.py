@@ -3,13 +3,13 @@
 import re
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote_plus
 
 import streamlit as st
 
-from app.provenance import tool_version
 from app.widgets import take_name
 from app.words import plain
 
@@ -121,4 +121,4 @@ def about() -> None:
     text = Path(__file__).with_name("about.md").read_text(encoding="utf-8")
     st.title("About")
     st.write("How gradient buckets overlap backward, which assignment is best, and whether it is true.")
-    st.markdown(text.replace("VERSION", plain(tool_version())))
+    st.markdown(text.replace("VERSION", plain(version("bucketsim"))))

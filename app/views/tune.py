@@ -14,18 +14,26 @@ import streamlit as st
 
 import sim
 from app import playing, sources
-from app.choosing import Choice, Options, WhatIf
-from app.figures.compare import draw_breakdown
-from app.figures.sweep import draw_sweep
-from app.library import Library
-from app.playing import Inputs, Played
-from app.provenance import provenance, signed, signed_csv, signed_snippet
-from app.sources import Asked, Source, open_record
+from app.figures.compare import draw_breakdown, draw_sweep
+from app.playing import Choice, Inputs, Options, Played, WhatIf
+from app.sources import Asked, Library, Source, open_record
 from app.views import tune_knobs, validate
 from app.views.tune_knobs import CAP_SLIDER
 from app.views.tune_step import State, follow, gain_card, headline, step_timeline
 from app.views.validate import CHOSEN, row_of
-from app.widgets import chart, downloads, draw_card, folded, table, told, wait_for
+from app.widgets import (
+    chart,
+    downloads,
+    draw_card,
+    folded,
+    provenance,
+    signed,
+    signed_csv,
+    signed_snippet,
+    table,
+    told,
+    wait_for,
+)
 from app.words import (
     PICK_WORDS,
     capital,
@@ -42,6 +50,7 @@ from sim.columns import FAMILIES
 from sim.errors import SimError
 from sim.nouns.assignment import Assignment
 from sim.nouns.recommendation import Recommendation
+from sim.nouns.workload import Workload
 from sim.truth.scoring import Agreement, CandidateAgreement
 from sim.tuner.setting import TOLERANCE, tell_setting
 from sim.units import format_ms, format_number, format_percent
@@ -84,8 +93,9 @@ def show(library: Library, source: Asked, validation: st.Page) -> None:
         st.warning(plain(unlike))
     sources.tell_inputs(given, source)
     options = choice.switches(inputs.workload)
+    job = playing.under(inputs, options)
     if choice.pick == "recommended":  # which has to be found first
-        wait_for(partial(playing.best, inputs, options))
+        wait_for(partial(playing.best, job))
     shown = playing.play(inputs, choice)
     cap_stop, first_mb = float(st.session_state[CAP_SLIDER]), st.session_state["first"]
     state = State(measured=as_given, what_if=what_if, choice=choice, cap_stop=cap_stop, first_mb=first_mb)
@@ -103,8 +113,7 @@ def show(library: Library, source: Asked, validation: st.Page) -> None:
     _take_home(inputs, choice, what_if, shown, None if agreement is None else row_of(agreement, shown))
     follow(state)  # a hand does not wait for the search
     with strip, told():
-        search = partial(playing.tune, inputs, options)
-        found = search() if playing.is_tuned(inputs, options) else wait_for(search)
+        found = playing.tune.known(job) or wait_for(partial(playing.tune, job))
         answer = playing.recommended(inputs, choice, found)
         _strip(found, choice, options)
         draw_card(gain_place, gain_card(shown, default, answer))
@@ -115,7 +124,7 @@ def show(library: Library, source: Asked, validation: st.Page) -> None:
             _show_answer(inputs, found, answer, under_words(options), measured)
             _families(shown, found, choice)
             with sweep_place:  # last, as its band takes longer than all else
-                _sweep(inputs, choice, shown, found)
+                _sweep(job, choice, shown, found, under_words(options))
 
 
 def under_words(options: Options) -> str:
@@ -152,15 +161,14 @@ def answer_sentence(found: Recommendation, under: str = "") -> str:
     return capital(f"under {under}, {words}." if under else f"{words}.")
 
 
-def _sweep(inputs: Inputs, choice: Choice, shown: Played, found: Recommendation) -> None:
-    options, setting = choice.switches(inputs.workload), found.setting
-    points = playing.band.known(inputs, options)
+def _sweep(job: Inputs, choice: Choice, shown: Played, found: Recommendation, under: str) -> None:
+    setting, points = found.setting, playing.band.known(job)
     if points is None:
-        points = wait_for(partial(playing.band, inputs, options))
+        points = wait_for(partial(playing.band, job))
     # The best of the round caps is not always what is recommended.
     star = "recommended cap" if setting.pick == "cap" else "best round cap"
     figure = draw_sweep(
-        playing.sweep(inputs, options),
+        playing.sweep(job),
         found.plateau,
         points,
         shown=None if choice.cap_mb is None else (choice.cap_mb, shown.report.step_ns),
@@ -175,7 +183,7 @@ def _sweep(inputs: Inputs, choice: Choice, shown: Played, found: Recommendation)
     within = f"within {TOLERANCE:.0%} of the best"
     told += [f"Star: the {star}, a round one of those {within}."] if setting.cap_mb is not None else []
     told.append("Click a point to see its timeline above.")
-    told += [f"All of it is played under {under_words(options)}."] if options else []
+    told += [f"All of it is played under {under}."] if under else []
     told.append(
         "Blue, and the bar behind DDP's default: where 95 of 100 steps lie, drawn as recorded ones vary."
         if points
@@ -246,17 +254,11 @@ def _families(shown: Played, found: Recommendation, choice: Choice) -> None:
 
 
 def _is_it_true(
-    library: Library,
-    record: Source | None,
-    inputs: Inputs,
-    shown: Played,
-    default: Played,
-    *,
-    is_scaled: bool,
+    library: Library, run: Source | None, inputs: Inputs, shown: Played, default: Played, *, is_scaled: bool
 ) -> Agreement | None:
-    """Draw the section for the record that belongs to the inputs, if one does; return how it is predicted."""
+    """Draw the section for the run that belongs to the inputs, if one does; return how it is predicted."""
     st.subheader("Is it true?")
-    if record is None:
+    if run is None:
         how = "Start from a measured run to see one, or measure" if library.records else "Measure"
         words = "No measured run belongs to this workload on this hardware."
         st.info(f"{words} {how} your own with `bucketsim validate`.")
@@ -268,22 +270,20 @@ def _is_it_true(
         )
         return None
     with told():
-        run = open_record(record)
-        if playing.as_measured(run) != inputs:
+        record = open_record(run)
+        if playing.as_measured(record) != inputs:
             st.info(
                 "The measured run of these files was made in another box or with slow ranks, so it says "
                 "nothing of the steps on this page. Start from the measured run to see it."
             )
             return None
         with st.spinner("Comparing with the measurement …"):
-            agreement = validate.judge(run)
-        st.markdown(
-            plain(
-                measured_words(agreement, shown, default)
-                or "The assignment shown, with its switches, is not among those that were measured. What "
-                "follows judges the model by others, on the same workload and hardware."
-            )
+            agreement = validate.judge(record)
+        beside = (
+            "The assignment shown, with its switches, is not among those that were measured. What "
+            "follows judges the model by others, on the same workload and hardware."
         )
+        st.markdown(plain(measured_words(agreement, shown, default) or beside))
         validate.verdict(agreement)
         return agreement
     return None
@@ -300,9 +300,8 @@ def measured_words(agreement: Agreement | None, played: Played, default: Played)
         between = f" (95 % interval {interval} ms)"
     if base is not None and base is not row:
         saved_ns = base.measured_step_ns - row.measured_step_ns
-        against = (
-            f", {format_ms(abs(saved_ns))} {'less' if saved_ns >= 0 else 'more'} than with DDP's default"
-        )
+        how = "less" if saved_ns >= 0 else "more"
+        against = f", {format_ms(abs(saved_ns))} {how} than with DDP's default"
     took, off = format_ms(row.measured_step_ns), format_percent(row.step_error, 2, sign=True)
     return f"Measured on real ranks: {took} a step{between}{against}; the prediction is off by {off}."
 
@@ -314,25 +313,21 @@ def _take_home(
 
     ``measured`` is what is shown, as real ranks ran it; None where they did not.
     """
+    options, name = choice.switches(inputs.workload), file_safe(f"{inputs.workload.name}-{choice.words}")
     where_from = provenance(inputs, what_if.told(), choice=choice.told())
-    name = file_safe(f"{inputs.workload.name}-{choice.words}")
-
-    options = choice.switches(inputs.workload)
     searched_from = provenance(inputs, what_if.told(), switches=dict(options))
-
-    def sweep() -> str:
-        return signed_csv(map(asdict, playing.sweep(inputs, options)), searched_from)
-
-    def recommendation() -> str:
-        return sim.to_text(signed(playing.tune(inputs, options), searched_from))
-
-    makers: dict[str, tuple[Callable[[], str], str, str]] = {
+    job = playing.under(inputs, options)
+    makers: dict[str, tuple[str | Callable[[], str], str, str]] = {
         "bucket_indices JSON": (
             lambda: sim.to_text(signed(shown.assignment, where_from)),
             "assignment.json",
             "The buckets, and what makes DDP use them",
         ),
-        "Sweep CSV": (sweep, "sweep.csv", "All caps tried, and DDP's default"),
+        "Sweep CSV": (
+            lambda: signed_csv(map(asdict, playing.sweep(job)), searched_from),
+            "sweep.csv",
+            "All caps tried, and DDP's default",
+        ),
         "Perfetto JSON": (
             lambda: sim.perfetto_json(shown.timeline, measured, provenance=where_from),
             "trace.json",
@@ -344,33 +339,33 @@ def _take_home(
             "All figures of the assignment shown",
         ),
         "Recommendation JSON": (
-            recommendation,
+            lambda: sim.to_text(signed(playing.tune(job), searched_from)),
             "recommendation.json",
             "The whole answer of the search: its proof, and what each knob reaches",
         ),
     }
     st.subheader("Take it home")
     st.caption(f"Of the assignment shown: {plain(choice.words)}.")
-    files = {label: (make, f"{name}.{ending}", words) for label, (make, ending, words) in makers.items()}
     try:
-        label, ending, language, lines, words = _lines_of(shown.assignment, inputs)
+        label, ending, language, lines, words = _lines_of(shown.assignment, inputs.workload)
+        makers[label] = signed_snippet(lines, where_from) if language == "python" else lines, ending, words
+        show_lines = partial(st.code, lines, language=language, wrap_lines=True)
     except SimError as error:
         st.info(plain(str(error)))
-        downloads(files, where_from)
-        return
-    content = signed_snippet(lines, where_from) if language == "python" else lines
-    downloads({**files, label: (content, f"{name}.{ending}", words)}, where_from)
-    show_lines = partial(st.code, lines, language=language, wrap_lines=True)
-    folded("The lines of the assignment shown", "folded_lines", show_lines)
+        show_lines = None
+    downloads(
+        {label: (make, f"{name}.{end}", told) for label, (make, end, told) in makers.items()}, where_from
+    )
+    if show_lines is not None:
+        folded("The lines of the assignment shown", "folded_lines", show_lines)
 
 
-def _lines_of(assignment: Assignment, inputs: Inputs) -> tuple[str, str, str, str, str]:
+def _lines_of(assignment: Assignment, workload: Workload) -> tuple[str, str, str, str, str]:
     """The button, ending, language, lines and words of what to paste.
 
     Raises:
         SimError: there are no such lines.
     """
-    workload = inputs.workload
     if assignment.policy in ("zero1", "zero2"):
         lines = sim.deepspeed_config(assignment, workload)
         return "DeepSpeed JSON", "deepspeed.json", "json", lines, "To merge into its configuration"

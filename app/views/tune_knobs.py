@@ -4,18 +4,16 @@ It only asks; reading files comes after, so that an error in one leaves every kn
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
-from app.choosing import KEYS, Choice, Options, WhatIf
+from app.playing import KEYS, Choice, Options, WhatIf
 from app.sources import Asked
-from app.widgets import MOST, Knob, ask, factor, mib, take_name
-from app.words import DDP_PICKS, HELP, PICK_WORDS, PICKS, Pick, plain
-from sim.errors import InputError
+from app.widgets import MOST, Knob, ask, factor, take_name
+from app.words import DDP_PICKS, PICK_WORDS, PICKS, Pick
 from sim.nouns.ddp_switches import Switches
 from sim.nouns.hardware import MAX_RANKS
 from sim.nouns.settings import settings_of
@@ -24,9 +22,7 @@ from sim.systems.megatron import MegatronSettings
 from sim.systems.textbook import BY_SIZE
 from sim.systems.zero import ZeroSettings
 
-AS_IT_IS = "as it is"
-_UNSET = {"comm_hook": "none", "optimize_ddp": "eager"}  # the words for None where they are not ``AS_IT_IS``
-Ask = Callable[["Knob"], Any]
+_UNSET = {"comm_hook": "none", "optimize_ddp": "eager"}  # the words for None, elsewhere "as it is"
 
 
 def _switches(cls: type) -> tuple[Knob, ...]:
@@ -36,7 +32,7 @@ def _switches(cls: type) -> tuple[Knob, ...]:
         told, choices = one.metadata, one.metadata["choices"]
         default: Any = one.default
         if choices and default is None:
-            default = _UNSET.get(one.name, AS_IT_IS)
+            default = _UNSET.get(one.name, "as it is")
             choices = (default, *choices)
         if told["help"]:
             most = min(told["most"], MOST)
@@ -44,21 +40,22 @@ def _switches(cls: type) -> tuple[Knob, ...]:
     return tuple(found)
 
 
+_CLOSED = "`bucket_cap_mb`, in MiB. A bucket is closed by the gradient that reaches the cap."
+_FIRST = "A cap for the first bucket alone, in MiB. Empty: none, as where `bucket_cap_mb` is set."
+CAP, FIRST = Knob("Cap, MiB", 25.0, _CLOSED, 0, 2**16), Knob("First bucket, MiB", None, _FIRST, 0, 2**16)
 _CAP = Knob("bucket_cap_mb", None, "The bucket size of this system, in MiB. Empty: 25.")
 CAPPED_PICKS: tuple[Pick, ...] = ("default", "cap", "cap-list")
-DDP, ZERO, MEGATRON, FULLY_SHARD = map(_switches, (Switches, ZeroSettings, MegatronSettings, Fsdp2Settings))
 # By pick, its switches; of DDP's each has a rule of its own when it is offered.
 OFFERED: Mapping[Pick, tuple[Knob, ...]] = {
-    **dict.fromkeys(DDP_PICKS, DDP),
-    **dict.fromkeys(("zero1", "zero2"), ZERO),
-    "megatron": MEGATRON,
-    "fully_shard": FULLY_SHARD,
+    **dict.fromkeys(DDP_PICKS, _switches(Switches)),
+    **dict.fromkeys(("zero1", "zero2"), _switches(ZeroSettings)),
+    "megatron": _switches(MegatronSettings),
+    "fully_shard": _switches(Fsdp2Settings),
     **dict.fromkeys(BY_SIZE, (_CAP,)),
 }
-ALL: Mapping[str, Knob] = {one.name: one for of_pick in OFFERED.values() for one in of_pick}
 
 
-def read(pick: Pick, ask: Ask) -> Options:
+def read(pick: Pick, ask: Callable[[Knob], Any]) -> Options:
     """The switches of ``pick`` that are not at their defaults, asked for one by one with ``ask``."""
     options: dict[str, Any] = {}
     for one in OFFERED.get(pick, ()):
@@ -79,12 +76,8 @@ def ask_choice(pick: Pick, prefix: str = "", **capped: Any) -> Choice:
     choice = Choice(pick=pick, **(capped if pick == "cap" else {}))
     if pick == "cap-list":
         words = "`bucket_cap_mb_list`, one cap a bucket; the last one repeats. DDP has it since torch 2.11."
-        try:
-            text = str(ask(st.text_input, "Caps, MiB", f"{prefix}caps", words, "1, 25", 2000))
-            choice = replace(choice, caps_mb=_caps(text))
-        except InputError as error:  # told beside its field, and on the page, which cannot show such a choice
-            st.error(plain(str(error)), icon=":material/error:")
-            choice = replace(choice, unreadable=str(error))
+        caps = ask(st.text_input, "Caps, MiB", f"{prefix}caps", words, "1, 25", 2000)
+        choice = replace(choice, caps=caps.strip())
     with st.expander("Switches"):
         if pick == "given":
             st.caption(
@@ -93,20 +86,6 @@ def ask_choice(pick: Pick, prefix: str = "", **capped: Any) -> Choice:
         elif pick not in OFFERED:
             st.caption("This system has no switches.")
         return replace(choice, options=read(pick, lambda switch: switch.draw(prefix + switch.name)))
-
-
-def _caps(text: str) -> tuple[float, ...]:
-    """``bucket_cap_mb_list`` as it is typed: MiB with commas between. Raises ``InputError``."""
-    numbers = []
-    for part in text.strip().strip("[]").split(","):
-        number = -1.0
-        with suppress(ValueError):
-            number = float(part.strip())
-        if not 0 <= number < float("inf"):
-            given = repr(part.strip()[:40])
-            raise InputError(f"bucket_cap_mb_list: {given} is not legal; give MiB such as 1, 25, 100")
-        numbers.append(number)
-    return tuple(numbers)
 
 
 FACTORS = (0.1, 0.2, 0.25, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 8.0, 10.0)
@@ -130,8 +109,12 @@ PRESETS: dict[str, WhatIf] = {
 
 # By field of WhatIf, its slider's label, stops and words.
 SLIDERS: Mapping[str, tuple[str, tuple[float, ...], str]] = {
-    "bandwidth": ("Bandwidth ×", FACTORS, HELP["bandwidth"]),
-    "latency": ("Latency ×", FACTORS, HELP["latency"]),
+    "bandwidth": (
+        "Bandwidth ×",
+        FACTORS,
+        "How fast bytes travel, times what was measured: 2 halves what a collective takes beyond latency.",
+    ),
+    "latency": ("Latency ×", FACTORS, "What a collective of no bytes takes, times what was measured."),
     "backward": (
         "Backward ×",
         FACTORS,
@@ -230,7 +213,8 @@ def show_pick(pick: Pick, cap_mb: float | None = None) -> None:
 
 def show_answer(pick: Pick, cap_mb: float | None, options: Options) -> None:
     """Turn the knobs to an answer, and DDP's switches to those that it was found under; for callbacks."""
-    st.session_state.update({one.name: dict(options).get(one.name, one.default) for one in DDP})
+    found = dict(options)
+    st.session_state.update({one.name: found.get(one.name, one.default) for one in OFFERED["default"]})
     show_pick(pick, cap_mb)
 
 
@@ -241,7 +225,7 @@ def _choice(source: Asked) -> Choice:
         "small first bucket of 1 MiB, which `bucket_cap_mb` set to any number has not."
     )
     pick: Pick = ask(st.selectbox, "Assignment", "pick", words, picks, format_func=PICK_WORDS.__getitem__)
-    cap = mib("Cap, MiB", "cap", 25.0, HELP["cap"], on_change=_pick_cap) or 0.0
+    cap = CAP.draw("cap", on_change=_pick_cap) or 0.0
     # The slider follows the number, and the number the slider: one knob, exact and quick. In ratio.
     nearest = min(CAP_STOPS, key=lambda stop: max(stop, cap) / max(min(stop, cap), 1e-9))
     st.session_state[_SHOWN] = nearest
@@ -249,7 +233,7 @@ def _choice(source: Asked) -> Choice:
         st.session_state[CAP_SLIDER] = nearest
     look: dict[str, Any] = {"label_visibility": "collapsed", "on_change": "ignore"}  # of it tells hand.js
     st.select_slider("Cap, MiB (slider)", CAP_STOPS, format_func="{:g}".format, key=CAP_SLIDER, **look)
-    first = mib("First bucket, MiB", "first", None, HELP["first"], on_change=_pick_cap)
+    first = FIRST.draw("first", on_change=_pick_cap)
     if pick != "cap":
         st.caption("The assignment above does not use these two. Change one to see `bucket_cap_mb` with it.")
     return ask_choice(pick, cap_mb=cap, first_mb=first)

@@ -19,12 +19,11 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import playing
-from app.choosing import KEYS, Choice, WhatIf
 from app.figures import style
 from app.figures.style import ms
 from app.figures.timeline import Mark, Span, draw_timeline, path_marks, timeline_data
 from app.memo import digest, memo
-from app.playing import Inputs, Played
+from app.playing import KEYS, Choice, Inputs, Played, WhatIf
 from app.views.tune_knobs import CAP_SLIDER, CAP_STOPS, CAPPED_PICKS, SLIDERS, script
 from app.widgets import Card, ask, chart, draw_card
 from app.words import capital, estimated_sentence, plain, sentence, share
@@ -108,7 +107,7 @@ class State:
     def short(self, slider: str = "") -> str:
         """A short name of all that it says, but for where ``slider`` stands."""
         files = digest(self.measured.workload), digest(self.measured.hardware)
-        said = slider, *files, self.what_if.told(), self.choice.told(), self.choice.unreadable
+        said = slider, *files, self.what_if.told(), self.choice.told()
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
     def group(self, slider: str) -> str:
@@ -118,7 +117,7 @@ class State:
         """
         field, stops = FOLLOWED[slider]
         is_ready = self.choice.pick in CAPPED_PICKS if field is None else self.choice.pick != "recommended"
-        if not is_ready or self.choice.unreadable or len(self.measured.workload.gradients) > _MOST_GRADIENTS:
+        if not is_ready or len(self.measured.workload.gradients) > _MOST_GRADIENTS:
             return ""
         return self.at(slider, stops[0]).short(slider)
 
@@ -295,7 +294,7 @@ def frames(state: State, slider: str, enough_s: float = inf) -> dict[float, str 
 def _frame_at(state: State, slider: str, stop: float) -> str | None:
     moved = state.at(slider, stop)
     try:
-        best = partial(playing.best, moved.inputs, moved.choice.options)
+        best = partial(playing.best, playing.under(moved.inputs, moved.choice.options))
         assignment = moved.choice.assignment(moved.inputs.workload, best)
         # In another precision caps that cut alike may cut what was measured otherwise: no frame is shared.
         own = stop if moved.what_if.precision else None

@@ -14,13 +14,11 @@ import streamlit as st
 import sim
 from app import sources
 from app.figures import records as figures
-from app.library import LIVE, Library
 from app.memo import memo
 from app.playing import Inputs, Played
-from app.provenance import provenance
-from app.sources import Source, open_record
+from app.sources import LIVE, Library, Source, open_record
 from app.views import live
-from app.widgets import Files, ask, chart, downloads, folded, keep_among, table, told
+from app.widgets import Files, ask, chart, downloads, folded, keep_among, provenance, table, told
 from app.words import counted, file_safe, plain
 from sim.columns import CANDIDATES, records
 from sim.errors import SimError

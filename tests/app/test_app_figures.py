@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 import sim
 from app.figures.cluster import curve_rows, draw_curve, scaling_figure
-from app.figures.compare import breakdown, draw_parts
+from app.figures.compare import DEFAULT, breakdown, draw_parts, draw_sweep
 from app.figures.records import (
     attribution_data,
     draw_attribution,
@@ -19,7 +19,6 @@ from app.figures.records import (
     overlay_data,
 )
 from app.figures.style import safe
-from app.figures.sweep import DEFAULT, draw_sweep
 from app.figures.timeline import bucket_text, draw_timeline, path_marks, stacked_data, timeline_data
 from sim import plot
 from sim.clusters.scaling import ScalingRow

@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import sim
-from app import launch, library, words
-from app.choosing import Choice, WhatIf
+from app import launch, sources, words
 from app.memo import digest
-from app.playing import Inputs
-from app.provenance import origin_words, provenance, signed, signed_csv, signed_snippet
+from app.playing import Choice, Inputs, WhatIf
+from app.widgets import origin_words, provenance, signed, signed_csv, signed_snippet
 
 
 def test_plain_text_is_no_markup() -> None:
@@ -36,14 +35,14 @@ def test_other_folders_are_in_all_records_alone(traces: Path, tmp_path: Path) ->
     for folder in ("measured/a", "claims/deep/b", "systems/c"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "measurement-00-x.json").touch()
-    found = library.find(launch.Settings(traces=tmp_path, watch=traces / "measured"))
+    found = sources.find(launch.Settings(traces=tmp_path, watch=traces / "measured"))
     assert list(found.records) == ["live: made-up", "a", "systems/c"]
     assert list(found.all_records) == ["live: made-up", "claims/deep/b", "measured/a", "systems/c"]
     assert found.all_records["measured/a"] == found.records["a"]
-    bundled = library.find(launch.Settings(traces=traces))
+    bundled = sources.find(launch.Settings(traces=traces))
     assert (list(bundled.workloads), list(bundled.hardware)) == (["another", "twenty"], ["two-hosts"])
     for nowhere in (None, tmp_path / "not there"):
-        assert library.find(launch.Settings(traces=nowhere, watch=nowhere)).is_empty
+        assert sources.find(launch.Settings(traces=nowhere, watch=nowhere)).is_empty
 
 
 def test_exports_say_where_they_come_from(inputs: Inputs) -> None:

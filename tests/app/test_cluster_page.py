@@ -21,12 +21,12 @@ FILE = "cluster.json"
 def cluster_page() -> None:
     import sys
 
-    from app import launch, library
+    from app import launch, sources
     from app.views import cluster
     from app.widgets import told
 
     with told():
-        cluster.show(library.find(launch.settings(sys.argv[1:])))
+        cluster.show(sources.find(launch.settings(sys.argv[1:])))
 
 
 @pytest.fixture

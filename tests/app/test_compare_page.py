@@ -15,11 +15,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
-from app.choosing import Choice
-from app.library import Library
-from app.playing import Inputs
-from app.provenance import provenance, signed_csv
-from app.sources import Preset, open_record
+from app.playing import Choice, Inputs
+from app.sources import Library, Preset, open_record
 from app.views import validate
 from app.views.compare import (
     Candidate,
@@ -28,6 +25,7 @@ from app.views.compare import (
     table_rows,
     truth_rows,
 )
+from app.widgets import provenance, signed_csv
 from app.words import plain
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
@@ -45,11 +43,11 @@ NOWHERE = Library(workloads={}, hardware={}, records={})
 def compare_page() -> None:
     import sys
 
-    from app import launch, library, sources
+    from app import launch, sources
     from app.views import compare
     from app.widgets import told
 
-    found = library.find(launch.settings(sys.argv[1:]))
+    found = sources.find(launch.settings(sys.argv[1:]))
     asked = sources.ask(found)
     with told():
         compare.show(found, asked)

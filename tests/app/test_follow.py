@@ -9,9 +9,8 @@ import pytest
 
 import sim
 from app import words
-from app.choosing import Choice, WhatIf
 from app.figures.timeline import Span, timeline_data
-from app.playing import Inputs
+from app.playing import Choice, Inputs, WhatIf
 from app.views import tune_step
 from app.views.tune_knobs import CAP_SLIDER
 from app.views.tune_step import CELLS, FOLLOWED, PATTERNS, State, frames, lane_runs

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import sim
-from app.choosing import INTERFERING, Choice, WhatIf
+from app.playing import INTERFERING, Choice, WhatIf
 from app.views import tune_knobs
 from app.views.tune_knobs import OFFERED
 from app.widgets import Knob
@@ -80,7 +80,7 @@ def test_switches_of_ddp_are_played_or_refused(ask: Ask, pick: Pick) -> None:
     choice = Choice(
         pick=pick,
         cap_mb=4.0 if pick == "cap" else None,
-        caps_mb=(1.0, 4.0) if pick == "cap-list" else None,
+        caps="1, 4" if pick == "cap-list" else "",
         options=options,
         given=tuned() if pick == "given" else None,
     )
@@ -126,6 +126,12 @@ def test_what_ifs_are_told_as_they_are(one: WhatIf) -> None:
     workload, hardware = one.apply(WORKLOAD, HARDWARE)
     timeline = sim.simulate(workload, hardware, sim.assign(workload), "analytic")
     assert timeline.sync_end_ns > 0
+
+
+@pytest.mark.parametrize("caps", ["", "1, x", "1, -2", "1, nan", "[1, inf]"])
+def test_caps_that_cannot_be_read_are_refused_in_one_line(caps: str) -> None:
+    with pytest.raises(InputError, match=r"bucket.cap.*not legal; give"):
+        Choice(pick="cap-list", caps=caps).assignment(WORKLOAD, tuned)
 
 
 def test_an_upload_is_part_of_the_key() -> None:

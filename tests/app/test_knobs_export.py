@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
-from app import playing
 from app.views import tune
 from app.widgets import Files
 from tests.effort import PATIENCE_S
@@ -16,8 +16,7 @@ from tests.effort import PATIENCE_S
 
 def take_home(pick: str, options: dict[str, object]) -> None:
     from app import playing
-    from app.choosing import Choice, WhatIf
-    from app.playing import Inputs
+    from app.playing import Choice, Inputs, WhatIf
     from app.views import tune
     from tests.app.conftest import make_hardware, make_workload
 
@@ -52,12 +51,11 @@ def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, str | Callabl
     return found
 
 
+@pytest.mark.usefixtures("fresh")
 def test_every_file_is_made_when_asked_for_and_says_what_was_turned(
     files: dict[str, tuple[str, str | Callable[[], str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        playing, "tune", lambda inputs, _: sim.tune(inputs.workload, inputs.hardware, draws=20)
-    )
+    monkeypatch.setattr(sim, "tune", partial(sim.tune, draws=20), raising=False)
     made = page("recommended", static_graph=True).run()
     assert not made.exception
     assert len(files) == 6

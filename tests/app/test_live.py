@@ -363,11 +363,11 @@ def live_page() -> None:
     import sys
     from pathlib import Path
 
-    from app import launch, library
+    from app import launch, sources
     from app.views import live
 
     settings = launch.settings(sys.argv[1:])
-    live.show(settings.watch or Path("nowhere"), library.find(settings))
+    live.show(settings.watch or Path("nowhere"), sources.find(settings))
 
 
 @pytest.fixture

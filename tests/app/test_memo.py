@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.choosing import Choice
 from app.memo import memo, one
+from app.playing import Choice
 from sim.nouns.workload import Workload
 
 

@@ -27,10 +27,10 @@ def page_of_sources() -> None:
 
     import streamlit as st
 
-    from app import launch, library, sources
+    from app import launch, sources
     from app.widgets import told
 
-    found = library.find(launch.settings(sys.argv[1:]))
+    found = sources.find(launch.settings(sys.argv[1:]))
     with st.sidebar:
         asked = sources.ask(found)
     st.session_state["given"] = None
@@ -195,9 +195,9 @@ def two_pages() -> None:
 
     import streamlit as st
 
-    from app import launch, library, sources
+    from app import launch, sources
 
-    found = library.find(launch.settings(sys.argv[1:]))
+    found = sources.find(launch.settings(sys.argv[1:]))
     st.session_state["given"] = None
     if st.radio("page", ["Tune", "About", "Compare"], key="page") != "About":
         asked = sources.ask(found)

@@ -9,8 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 import sim
 from app import playing
-from app.choosing import Choice
-from app.playing import Inputs
+from app.playing import Choice, Inputs
 from app.views.tune import measured_words
 from app.views.validate import row_of
 from app.words import CARRIED

@@ -22,11 +22,11 @@ from tests.saving import measure_anew, save_measurement
 def validate_page() -> None:
     import sys
 
-    from app import launch, library
+    from app import launch, sources
     from app.views import validate as page
 
     given = launch.settings(sys.argv[1:])
-    page.show(library.find(given), given.watch)
+    page.show(sources.find(given), given.watch)
 
 
 def open_page(monkeypatch: pytest.MonkeyPatch, traces: Path, *more: str, **query: str) -> AppTest:

@@ -14,9 +14,9 @@ from tests.commands import process
 ROOT = Path(__file__).parents[2]
 LOOK = """
 from app import launch
-from app import library
+from app import sources
 from app.views import manual
-found = library.find(launch.settings([]))
+found = sources.find(launch.settings([]))
 print(len(found.workloads), len(found.hardware), len(found.records), len(found.all_records))
 print(sum(len(manual.parts(page)) for page in manual.PAGES))
 """

@@ -180,11 +180,11 @@ def imports(folder: Path) -> Answers:
 def _page(name: str) -> None:
     import sys
 
-    from app import launch, library, sources
+    from app import launch, sources
     from app.views import cluster, compare, validate
     from app.widgets import told
 
-    found = library.find(launch.settings(sys.argv[1:]))
+    found = sources.find(launch.settings(sys.argv[1:]))
     with told():
         if name == "Compare":
             compare.show(found, sources.ask(found))

@@ -9,8 +9,7 @@ import pytest
 
 import sim
 from app import playing
-from app.choosing import Choice
-from app.playing import round_cap_mb
+from app.playing import Choice, round_cap_mb
 from app.views.live import gain_sentence
 from app.views.tune import answer_sentence
 from sim.autotuner import prediction
@@ -179,7 +178,7 @@ def test_no_way_to_ask_tells_a_gain_where_a_step_refutes_the_link(
 
     page = recorded.page(hardware)
     for options in ((), (("static_graph", True),)):
-        answer = playing.tune(page, options)
+        answer = playing.tune(playing.under(page, options))
         assert answer.setting.pick == "default"
         assert why in answer_sentence(answer)
 
