@@ -90,30 +90,23 @@ def recognise(path: str | os.PathLike[str]) -> str:
             return RECORDING
         raise InputError(f"{source}: a directory without rank-<r>.jsonl; give files or a recording")
     with open_bytes(source) as stream:
-        head = stream.read(HEAD_BYTES)
-    text = decoded(head, "replace")
+        text = decoded(head := stream.read(HEAD_BYTES), "replace")
     if not text.strip():
         raise InputError(f"{source}: the file is empty; {_LEGAL}")
-    found = _of_json(text) if text.lstrip()[:1] in ("{", "[") else None
-    if found is None and has_table(text):  # logs begin with brackets too: [1,0]<stdout>:
-        found = NCCL_TESTS
-    if found is None:
-        what = "a binary file" if b"\0" in head else "not recognised"
-        raise InputError(f"{source}: {what}; {_LEGAL}")
-    if found not in (*FORMATS, *DOCUMENTS, SUMMARY):
-        legal = f"{', '.join(DOCUMENTS[:-1])} or {DOCUMENTS[-1]}"
-        raise InputError(f"{source}: kind: {found!r} is not legal here; give a {legal}")
-    return found
-
-
-def _of_json(head: str) -> str | None:
-    """The format of a JSON document; of ours, the ``kind`` that it names."""
-    for form, pattern in _MARKS.items():
-        if pattern.search(head):
-            return form
-    kind = _KIND.search(head)
-    is_ours = kind is not None and ('"schema_version"' in head or kind[1] == "import")
-    return kind[1] if kind is not None and is_ours else None
+    if text.lstrip()[:1] in ("{", "["):
+        for form, pattern in _MARKS.items():
+            if pattern.search(text):
+                return form
+        kind = _KIND.search(text)
+        if kind is not None and kind[1] in (*DOCUMENTS, RECORDING, SUMMARY):
+            return kind[1]
+        if kind is not None and '"schema_version"' in text:
+            legal = f"{', '.join(DOCUMENTS[:-1])} or {DOCUMENTS[-1]}"
+            raise InputError(f"{source}: kind: {kind[1]!r} is not legal here; give a {legal}")
+    if has_table(text):  # logs begin with brackets too: [1,0]<stdout>:
+        return NCCL_TESTS
+    what = "a binary file" if b"\0" in head else "not recognised"
+    raise InputError(f"{source}: {what}; {_LEGAL}")
 
 
 # ---- files
@@ -131,12 +124,13 @@ _FOREIGN = {
     b"SQLite format 3": "an SQLite database (of Nsight Systems?); give a trace that torch.profiler exported",
     b"version https://git-lfs": "a Git LFS pointer in place of the file; fetch it (git lfs pull)",
     b"PK\x03\x04": "a zip archive (or a torch.save file); unpack it and give what is in it",
+    b"<!doctype html": "a web page in place of the file; download the raw file",
+    b"<html": "a web page in place of the file; download the raw file",
     **{
         b"\x80" + bytes([protocol]): "a pickle, which could run code when it is read; give JSON"
         for protocol in range(6)
     },
 }
-_PAGE = (b"<!doctype html", b"<html")
 _HEAD_BYTES = 64
 
 
@@ -148,23 +142,21 @@ def open_bytes(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         InputError: it cannot be opened or read, is damaged, a pickle, a zip or another binary archive.
     """
     source = Path(path)
+    if not source.is_file():
+        device = "a pipe or a device, which can be read only once" if source.exists() else "no such file"
+        raise InputError(f"{source}: {'a directory' if source.is_dir() else device}; give a file")
     try:
-        if not source.is_file():
-            device = "a pipe or a device, which can be read only once" if source.exists() else "no such file"
-            raise InputError(f"{source}: {'a directory' if source.is_dir() else device}; give a file")
         with source.open("rb") as raw:
-            head = raw.read(_HEAD_BYTES)
-            raw.seek(0)
-            _refuse(head, source)
-            if head.startswith(GZIP):
-                with gzip.GzipFile(fileobj=raw) as inflated:
-                    content = io.BufferedReader(inflated)
-                    if content.peek(2).startswith(GZIP):
-                        raise InputError(f"{source}: compressed twice; unpack it once and give what is in it")
-                    _refuse(content.peek(_HEAD_BYTES), source)
-                    yield content
-            else:
+            _refuse(raw.peek(_HEAD_BYTES), source)
+            if not raw.peek(2).startswith(GZIP):
                 yield raw
+                return
+            with gzip.GzipFile(fileobj=raw) as inflated:
+                content = io.BufferedReader(inflated)
+                if content.peek(2).startswith(GZIP):
+                    raise InputError(f"{source}: compressed twice; unpack it once and give what is in it")
+                _refuse(content.peek(_HEAD_BYTES), source)
+                yield content
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{source}: damaged gzip ({error}); give the whole file") from None
     except OSError as error:
@@ -173,10 +165,8 @@ def open_bytes(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 def _refuse(head: bytes, source: Path) -> None:
     for mark, what in _FOREIGN.items():
-        if head.startswith(mark):
+        if head.startswith(mark) or head[:_HEAD_BYTES].lstrip().lower().startswith(mark):
             raise InputError(f"{source}: {what}")
-    if head.lstrip().lower().startswith(_PAGE):
-        raise InputError(f"{source}: a web page in place of the file; download the raw file")
 
 
 def decoded(content: bytes | bytearray, errors: str = "strict") -> str:
@@ -192,12 +182,10 @@ def read_bytes(path: str | os.PathLike[str], most: int = MAX_BYTES, beyond: str 
     """
     content = bytearray()
     with open_bytes(path) as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
+        while len(content) <= most and (chunk := stream.read(_CHUNK_BYTES)):
             content += chunk
-            if len(content) > most:
-                raise InputError(
-                    f"{path}: holds more than {beyond or f'{most >> 20} MiB; give a smaller file'}"
-                )
+    if len(content) > most:
+        raise InputError(f"{path}: holds more than {beyond or f'{most >> 20} MiB; give a smaller file'}")
     return content
 
 

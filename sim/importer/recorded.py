@@ -67,8 +67,7 @@ def keep(recording: Recording) -> tuple[Kept, ...]:
     for rank in recording.ranks:
         steps = tuple(step for step in rank.steps if step.step > warmup and step.step not in loud)
         alone = [one for step in steps for one in step.backwards if one.forwards == 1]
-        plain = tuple(one for one in alone if not one.synchronised)
-        synchronised = tuple(one for one in alone if one.synchronised)
+        plain, synchronised = (tuple(b for b in alone if b.synchronised == kind) for kind in (False, True))
         found.append(Kept(rank, steps, plain, synchronised, loud, lengths))
     return tuple(found)
 
@@ -80,11 +79,11 @@ def _loud_steps(recording: Recording) -> tuple[frozenset[int], dict[int, int]]:
     stands as long as most of them are quiet; where half of them or more take a multiple of the quiet ones,
     those are left out. Where no two are alike, or too few are quiet for a workload, all stay.
     """
-    warmup = warmup_steps(recording)
     longest = defaultdict[object, dict[int, int]](dict)
-    for step in (step for rank in recording.ranks for step in rank.steps if step.step > warmup):
-        lengths = longest[tuple((one.forwards, one.synchronised) for one in step.backwards)]
-        lengths[step.step] = max(lengths.get(step.step, 0), step.step_ns)
+    for step in (step for rank in recording.ranks for step in rank.steps):
+        if step.step > warmup_steps(recording):
+            lengths = longest[tuple((one.forwards, one.synchronised) for one in step.backwards)]
+            lengths[step.step] = max(lengths.get(step.step, 0), step.step_ns)
     loud, compared = set[int](), dict[int, int]()
     for lengths in longest.values():
         quiet = quiet_numbers(lengths, on_gpu=recording.ranks[0].header.clock != "host")
@@ -176,12 +175,11 @@ _MANY = 0.2  # of all steps
 def job_of(kept: Sequence[Kept]) -> tuple[AsRun, tuple[str, ...]]:
     """The job, and a sentence on each thing that it did and that is not modelled: it is taken as not done."""
     header, layouts = kept[0].rank.header, kept[0].rank.layouts
-    told = ((name, one, header.ddp.get(name)) for name, one in ARGUMENTS.items() if one.metadata["recorded"])
-    found: dict[str, Any] = {  # where not at their defaults, each by one name
-        one.metadata["alias_of"] or name: value
-        for name, one, value in told
-        if value is not None and value != one.default
-    }
+    found: dict[str, Any] = {}  # where not at their defaults, each by one name
+    for name, one in ARGUMENTS.items():
+        value = header.ddp.get(name) if one.metadata["recorded"] else None
+        if value is not None and value != one.default:
+            found[one.metadata["alias_of"] or name] = value
     untold = []
     if header.comm_hook in _HOOKS:
         found["comm_hook"] = _HOOKS[header.comm_hook]
@@ -190,17 +188,14 @@ def job_of(kept: Sequence[Kept]) -> tuple[AsRun, tuple[str, ...]]:
             f"comm_hook: {header.comm_hook!r} is not modelled here; modelled are {', '.join(_HOOKS)} and none"
         )
     count, reduced = _accumulation(kept)
-    if count > 1:
-        found["accumulation_steps"] = count
-        if reduced == count:
-            found["no_sync"] = False
-        elif reduced != 1:
-            untold.append(
-                f"accumulation: of {count} backwards a step {reduced} reduce; modelled are one or all of them"
-            )
+    found |= {"accumulation_steps": count} if count > 1 else {}
+    found |= {"no_sync": False} if reduced == count > 1 else {}
+    if reduced not in (1, count):
+        untold.append(
+            f"accumulation: of {count} backwards a step {reduced} reduce; modelled are one or all of them"
+        )
     buckets = layouts[-1].bucket_indices if layouts else ()
-    everything = list(range(len(header.parameters)))
-    is_whole = sorted(index for bucket in buckets for index in bucket) == everything
+    is_whole = sorted(index for one in buckets for index in one) == [*range(len(header.parameters))]
     return AsRun(switches=found, bucket_indices=buckets if is_whole else ()), tuple(untold)
 
 

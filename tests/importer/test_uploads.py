@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import InputError
 from sim.formats.documents import to_text
-from sim.importer import uploads
+from sim.importer import auto
+from sim.importer.auto import safe_name
 from sim.importer.imported import Imported, ImportOptions, write_imported
 from sim.importer.readers import GZIP, reader
-from sim.importer.uploads import safe_name
 from sim.nouns.workload import Gradient, Workload
 from tests.effort import tries
+from tests.handmade import handmade
 from tests.importer.corpus import MODEL, WIRE, Case, corpus
 from tests.importer.link_texts import head
 from tests.strategies import NOUNS, TINY, hardwares, workloads
@@ -311,20 +312,20 @@ def test_hostile_files_are_refused_in_one_line(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_too_many_gradients_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    def made(*_: Any) -> None:
-        raise AssertionError("a gradient was made")
-
+def test_too_many_gradients_are_too_much_for_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = handmade([1] * (auto.MAX_GRADIENTS + 1), 16)
+    words = r"^{}: too much for a page.*5000 gradients.*bucketsim import"
+    with pytest.raises(InputError, match=words.format(many.name)):
+        sim.read_uploads([("w", content(many))])
+    monkeypatch.setattr(Gradient, "__post_init__", None)  # not one is made of what is larger by far
     row = b'{"index":0,"name":"","shape":[],"dtype":"int8","num_bytes":1,"ready_ns":0},'
-    monkeypatch.setattr(Gradient, "__post_init__", made)
-    for count in (uploads.MAX_GRADIENTS, 1_000_000):
-        many = b'{"schema_version":1,"kind":"workload","gradients":[' + count * row + row[:-1] + b"]}"
-        with pytest.raises(InputError, match=r"^w: too much for a page.*5000 gradients.*bucketsim import"):
-            sim.read_uploads([("w", gzip.compress(many, 1))])
+    more = b'{"schema_version":1,"kind":"workload","gradients":[' + 1_000_000 * row + row[:-1] + b"]}"
+    with pytest.raises(InputError, match=words.format("w")):
+        sim.read_uploads([("w", gzip.compress(more, 1))])
 
 
 def test_a_bomb_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "MAX_INFLATED_BYTES", 16 << 20)
+    monkeypatch.setattr(auto, "MAX_INFLATED_BYTES", 16 << 20)
     bomb = gzip.compress(bytes(1 << 20), 9) * 10_240  # ten gigabytes, in ten megabytes of members
     with pytest.raises(InputError, match=r"^b: holds more than 16 MiB.*bucketsim import"):
         sim.read_uploads([("b", bomb)])
@@ -334,7 +335,7 @@ def test_a_bomb_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_files_together_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "MAX_INFLATED_BYTES", len(content(MODEL)) + 10)
+    monkeypatch.setattr(auto, "MAX_INFLATED_BYTES", len(content(MODEL)) + 10)
     assert sim.read_uploads([("w", content(MODEL))]).workload == MODEL
     with pytest.raises(InputError, match="all files of an upload together"):
         sim.read_uploads([("w", content(MODEL)), ("h", content(WIRE))])
@@ -354,7 +355,7 @@ def test_the_private_directory_is_removed_after_a_bug_too(monkeypatch: pytest.Mo
         assert (seen[0].parent.stat().st_mode & 0o077) == 0  # nobody else may look in
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(uploads, "recognise", broken)
+    monkeypatch.setattr(auto, "recognise", broken)
     with pytest.raises(RuntimeError, match="a bug"):
         sim.read_uploads([("../../w.json", content(MODEL))])
     assert seen[0].name == "w.json"
