@@ -16,7 +16,7 @@ from sim.systems.registry import assign, write
 from tests.effort import tries
 from tests.handmade import handmade, wired
 from tests.strategies import TINY, Case, other_ranks, paired_cases
-from tests.systems.any_system import system_cases
+from tests.systems.cases import system_cases
 
 PlayTogether = Callable[[Sequence[Program], Sequence[int]], tuple[Outcome, ...]]
 

@@ -17,7 +17,7 @@ from tests.effort import tries
 from tests.handmade import handmade
 from tests.oracle.stepper import step_through
 from tests.strategies import TINY, Case, paired_cases
-from tests.systems.any_system import system_cases
+from tests.systems.cases import system_cases
 
 ENGINES = ("simpy", "analytic")
 HARDWARE = Hardware(name="h", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=15),))

@@ -23,7 +23,7 @@ from sim.systems.registry import write
 from tests.effort import tries
 from tests.machines import machine, model
 from tests.strategies import SCALES, Case, cases, other_ranks
-from tests.systems.any_system import system_cases
+from tests.systems.cases import system_cases
 
 
 @st.composite

@@ -15,7 +15,7 @@ from sim.nouns.timeline import PathSpan, Span, Timeline
 from tests.effort import tries
 from tests.handmade import handmade, wired
 from tests.strategies import TINY, Case, cases, paired_cases
-from tests.systems.any_system import system_cases
+from tests.systems.cases import system_cases
 
 intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=8)
 

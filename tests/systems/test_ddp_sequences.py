@@ -4,9 +4,6 @@ All facts and the order are compared exactly (``real.check``), and the rebuilt b
 logs. The vectors of RULES.md are written down besides.
 """
 
-import itertools
-from collections import Counter
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -19,28 +16,19 @@ from sim.nouns.workload import Workload
 from sim.systems.registry import write
 from sim.units import MIB
 from tests.handmade import handmade, wired
-from tests.systems.ddp_cases import random_case
+from tests.systems.cases import M1
+from tests.systems.random_cases import Case, linears, random_ddp
 from tests.systems.real import assigned, check, run, workload_of
 from tests.this_torch import Ran, takes
 
 pytestmark = pytest.mark.dist
 
-Case = dict[str, Any]
 Answers = list[dict[str, Any]]
 SAMPLE = range(16)
 MANY = range(1000, 1120)
 CAP = {"bucket_cap_mb": 0.001}
-M1 = (64, 128, 96, 80, 112, 32)
 LARGE = (256, 512, 700, 640, 64)
 VIEWS = {"bucket_cap_mb": 0.05, "gradient_as_bucket_view": True}
-
-
-def linears(*dims: int, dtypes: Sequence[str] = ()) -> list[dict[str, Any]]:
-    kinds = [*dtypes, *["float32"] * len(dims)]
-    return [
-        {"kind": "linear", "width": a, "out": b, "dtype": dtype}
-        for (a, b), dtype in zip(itertools.pairwise(dims), kinds, strict=False)
-    ]
 
 
 def special(**extra: Any) -> list[dict[str, Any]]:
@@ -186,7 +174,7 @@ def real() -> dict[Any, Answers]:
     return answer_all(
         {
             **NAMED,
-            **{seed: random_case(seed) for seed in SAMPLE},
+            **{seed: random_ddp(seed) for seed in SAMPLE},
             **{name: case for name, (case, _, _) in REFUSED.items()},
             "create_graph": CREATE_GRAPH,
             **{f"snippet: {name}": snippet_case(assignment) for name, assignment in pasted().items()},
@@ -233,7 +221,7 @@ def test_sequence(name: str, real: dict[Any, Answers]) -> None:
 @pytest.mark.parametrize("seed", SAMPLE)
 def test_random_sequence(seed: int, real: dict[Any, Answers]) -> None:
     """The same for random models and settings."""
-    check("ddp", random_case(seed), real[seed])
+    check("ddp", random_ddp(seed), real[seed])
 
 
 def logged(answer: dict[str, Any]) -> list[list[int]]:
@@ -340,28 +328,11 @@ def test_three_ranks() -> None:
 @pytest.fixture(scope="module")
 def many() -> dict[int, Answers]:
     """What two ranks did in many random cases."""
-    return answer_all({seed: random_case(seed) for seed in MANY})
+    return answer_all({seed: random_ddp(seed) for seed in MANY})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", MANY)
 def test_many_random_sequences(seed: int, many: dict[int, Answers]) -> None:
     """Random models and settings by seed."""
-    check("ddp", random_case(seed), many[seed])
-
-
-def test_random_cases_try_every_setting() -> None:
-    """What the random comparison would not notice is not left to chance."""
-    cases = [random_case(seed) for seed in MANY]
-    tried = Counter(name for case in cases for name, value in case["ddp"].items() if value is not None)
-    tried.update("accumulation" for case in cases if case["accumulation"] > 1)
-    tried.update(case["hook"] for case in cases if "hook" in case)
-    tried.update(key for case in cases for layer in case["layers"] for key in layer)
-    wanted = {
-        *("bucket_cap_mb", "bucket_cap_mb_list", "find_unused_parameters", "static_graph"),
-        *("gradient_as_bucket_view", "batched_grad_copy", "skip_all_reduce_unused_params"),
-        *("forward_sync_buffers", "broadcast_buffers", "accumulation", "fp16_compress"),
-        *("noop", "allreduce", "builtin_allreduce", "builtin_fp16_compress", "fp16_wrapped_allreduce"),
-        *("used", "ranks", "outside", "times", "checkpoint", "frozen", "tied", "sparse", "dtype"),
-    }
-    assert {name for name in wanted if tried[name] < 3} == set()
+    check("ddp", random_ddp(seed), many[seed])

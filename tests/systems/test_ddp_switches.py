@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 import sim
 from sim.clock import play
 from sim.clock.program import COPY_IN, OPTIMIZER
-from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
+from sim.nouns.collective import Event
+from sim.nouns.hardware import SLOWDOWNS, CurvePoint
 from sim.nouns.timeline import Iteration, Timeline
-from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
-from sim.systems.registry import write
+from sim.nouns.workload import DTYPE_BYTES, Buffer, Workload
+from sim.systems.registry import SYSTEMS, write
 from sim.units import transfer_ns
 from tests.effort import tries
 from tests.handmade import handmade, wired
-from tests.systems.ddp_jobs import ITERATIONS, MIB, Job, jobs
+from tests.systems.cases import ITERATIONS, MIB, Job, both, jobs, mlp
 
 # The dtype on the wire of each hook that sends a bucket as it is, once; "": the bucket's own.
 SENT_AS = {"allreduce": "", "fp16_compress": "float16", "bf16_compress": "bfloat16"}
@@ -33,9 +34,9 @@ iterations = st.sampled_from(ITERATIONS)
 @settings(max_examples=tries(400))
 @given(jobs(), iterations)
 def test_both_engines_agree_under_any_switches(job: Job, iteration: Iteration) -> None:
-    one, two = job.simulate(iteration, "simpy"), job.simulate(iteration, "analytic")
-    assert replace(two, engine="simpy") == one
-    assert replace(sim.summarize(two), engine="simpy") == sim.summarize(one)
+    timeline = both(job.workload, job.hardware, job.assign(iteration), iteration=iteration)
+    other = replace(job.simulate(iteration), engine="simpy")
+    assert replace(sim.summarize(other), engine="simpy") == sim.summarize(timeline)
 
 
 @settings(max_examples=tries(400))
@@ -174,115 +175,55 @@ def test_iterations_follow_from_each_other(job: Job) -> None:
             assert tuple(itertools.chain(*steady)) == walked
 
 
-def gradient(index: int, ready_ns: int | None, **changes: Any) -> Gradient:
-    shape = changes.pop("shape", (250 * (index + 1),))
-    return Gradient(
-        index=index,
-        name=f"p{index}",
-        shape=shape,
-        dtype="float32",
-        num_bytes=4 * math.prod(shape),
-        ready_ns=ready_ns,
-        **changes,
-    )
-
-
-def workload(*ready: int | None, **changes: Any) -> Workload:
-    """Gradients of 1000, 2000, ... bytes, ready at these times in ns; backward 35 us, forward 7, loss 0.5."""
-    fields: dict[str, Any] = {"forward_ns": 7_000, "backward_ns": 35_000, "optimizer_ns": 900, "loss_ns": 500}
-    gradients = tuple(gradient(index, time) for index, time in enumerate(ready))
-    return Workload(name="by hand", **{"gradients": gradients, **fields, **changes})
-
-
-THREE = workload(30_000, 20_000, 10_000)
-ONE_UNUSED = workload(30_000, None, 10_000)
-HARDWARE = Hardware(  # copies in: 1 ns a byte, out: 2; an all-reduce: 4 us and 1 ns a byte
-    name="by hand",
-    world_size=2,
-    all_reduce=(
-        CurvePoint(num_bytes=0, duration_ns=4_000),
-        CurvePoint(num_bytes=10_000, duration_ns=14_000),
-    ),
-    copy_in_bytes_per_s=1e9,
-    copy_out_bytes_per_s=5e8,
-)
-# Times by hand: buckets [2] of 3000 bytes and [1, 0] of 3000
+# Times by hand: buckets [2] and [1, 0] of 3000 bytes each. Copies in take 1 ns a byte, out 2; an all-reduce
+# 4 us and 1 ns a byte.
+STEP = {"forward_ns": 7_000, "backward_ns": 35_000, "optimizer_ns": 900, "loss_ns": 500}
+THREE = handmade([30_000, 20_000, 10_000], [1000, 2000, 3000], **STEP)
+ONE_UNUSED = handmade([30_000, None, 10_000], [1000, 2000, 3000], **STEP)
+HARDWARE = wired({0: 4_000, 10_000: 14_000}, copy_in_bytes_per_s=1e9, copy_out_bytes_per_s=5e8)
 
 
 def by_hand(made_of: Workload, iteration: Iteration = "steady", **options: Any) -> Timeline:
     if "bucket_cap_mb" not in options:
         options.setdefault("bucket_cap_mb_list", [3000 / MIB])
     assignment = sim.assign(made_of, iteration=iteration, **options)
-    one = sim.simulate(made_of, HARDWARE, assignment, "simpy", iteration=iteration)
-    two = sim.simulate(made_of, HARDWARE, assignment, "analytic", iteration=iteration)
-    assert one == replace(two, engine="simpy")
-    return one
+    return both(made_of, HARDWARE, assignment, iteration=iteration)
 
 
 VIEW = {"gradient_as_bucket_view": True}
 KEPT = {**VIEW, "set_to_none": False}
 BATCHED = {"batched_grad_copy": True}
 HOOK = {"comm_hook": "allreduce"}
-Times = list[tuple[int, int, int, int]]
 
 
 @pytest.mark.parametrize(
-    ("options", "buckets", "backward_end_ns", "sync_end_ns"),
+    ("options", "buckets", "backward_end_us"),
     [
-        # copies of 3000, 2000 and 1000 ns; 6000 back for each bucket
-        ({}, [(13_000, 13_000, 20_000, 47_000), (36_000, 36_000, 43_000, 53_000)], 41_000, 53_000),
-        (
-            {"set_to_none": False},
-            [(13_000, 13_000, 20_000, 47_000), (36_000, 36_000, 43_000, 53_000)],
-            41_000,
-            53_000,
-        ),
-        # and the division of 3000 ns before each launch
-        (HOOK, [(13_000, 16_000, 23_000, 53_000), (39_000, 42_000, 49_000, 59_000)], 47_000, 59_000),
-        (VIEW, [(13_000, 13_000, 20_000, 41_000), (36_000, 36_000, 43_000, 43_000)], 41_000, 43_000),
-        (VIEW | HOOK, [(13_000, 16_000, 23_000, 47_000), (39_000, 42_000, 49_000, 49_000)], 47_000, 49_000),
-        (KEPT, [(13_000, 13_000, 20_000, 41_000), (36_000, 36_000, 43_000, 43_000)], 41_000, 43_000),
-        # no copy at all
-        (KEPT | HOOK, [(10_000, 13_000, 20_000, 41_000), (33_000, 36_000, 43_000, 43_000)], 41_000, 43_000),
-        # copy and division of 6000 ns when a bucket is complete
-        (BATCHED, [(16_000, 16_000, 23_000, 53_000), (42_000, 42_000, 49_000, 59_000)], 47_000, 59_000),
-        (
-            BATCHED | HOOK,
-            [(13_000, 16_000, 23_000, 53_000), (39_000, 42_000, 49_000, 59_000)],
-            47_000,
-            59_000,
-        ),
-        (
-            BATCHED | VIEW,
-            [(16_000, 16_000, 23_000, 47_000), (42_000, 42_000, 49_000, 49_000)],
-            47_000,
-            49_000,
-        ),
-        # the division alone
-        (
-            BATCHED | KEPT,
-            [(13_000, 13_000, 20_000, 41_000), (36_000, 36_000, 43_000, 43_000)],
-            41_000,
-            43_000,
-        ),
-        (
-            BATCHED | KEPT | HOOK,
-            [(10_000, 13_000, 20_000, 41_000), (33_000, 36_000, 43_000, 43_000)],
-            41_000,
-            43_000,
-        ),
+        # copies of 3, 2 and 1 us; 6 back for each bucket
+        ({}, [(13, 13, 20, 47), (36, 36, 43, 53)], 41),
+        ({"set_to_none": False}, [(13, 13, 20, 47), (36, 36, 43, 53)], 41),
+        # and the division of 3 us before each launch
+        (HOOK, [(13, 16, 23, 53), (39, 42, 49, 59)], 47),
+        (VIEW, [(13, 13, 20, 41), (36, 36, 43, 43)], 41),
+        (VIEW | HOOK, [(13, 16, 23, 47), (39, 42, 49, 49)], 47),
+        (KEPT, [(13, 13, 20, 41), (36, 36, 43, 43)], 41),
+        (KEPT | HOOK, [(10, 13, 20, 41), (33, 36, 43, 43)], 41),  # no copy at all
+        # copy and division of 6 us when a bucket is complete
+        (BATCHED, [(16, 16, 23, 53), (42, 42, 49, 59)], 47),
+        (BATCHED | HOOK, [(13, 16, 23, 53), (39, 42, 49, 59)], 47),
+        (BATCHED | VIEW, [(16, 16, 23, 47), (42, 42, 49, 49)], 47),
+        (BATCHED | KEPT, [(13, 13, 20, 41), (36, 36, 43, 43)], 41),  # the division alone
+        (BATCHED | KEPT | HOOK, [(10, 13, 20, 41), (33, 36, 43, 43)], 41),
     ],
     ids=str,
 )
-def test_copies_by_hand(
-    options: dict[str, Any], buckets: Times, backward_end_ns: int, sync_end_ns: int
-) -> None:
+def test_copies_by_hand(options: dict[str, Any], buckets: list[Any], backward_end_us: int) -> None:
     """A3.4, all five rows, with and without a hook: ready, launch, end, available."""
     timeline = by_hand(THREE, **options)
     assert timeline.assignment.bucket_indices == ((2,), (1, 0))
     rows = [(row.ready_ns, row.launch_ns, row.end_ns, row.available_ns) for row in timeline.buckets]
-    assert rows == buckets
-    assert (timeline.backward_end_ns, timeline.sync_end_ns) == (backward_end_ns, sync_end_ns)
+    assert rows == [tuple(1000 * time for time in bucket) for bucket in buckets]
+    assert (timeline.backward_end_ns, timeline.sync_end_ns) == (1000 * backward_end_us, rows[-1][-1])
 
 
 def test_fp16_by_hand() -> None:
@@ -302,7 +243,7 @@ def test_find_unused_by_hand() -> None:
     """A3.3, A3.9, A3.13: the unused gradient in the first hook, marks in each, the map last; its bucket waits
     for the map before it is copied back, which it is not."""
     hardware = replace(HARDWARE, mark_used_ns=100, search_unused_ns=10)
-    timeline = sim.simulate(ONE_UNUSED, hardware, sim.assign(ONE_UNUSED, **FIND))
+    timeline = both(ONE_UNUSED, hardware, sim.assign(ONE_UNUSED, **FIND))
     spans = [(s.kind, s.start_ns, s.end_ns, s.gradient) for s in timeline.compute]
     assert spans == [
         ("backward", 0, 10_000, 2),
@@ -406,3 +347,43 @@ def test_views_stay_from_one_micro_batch_to_the_next() -> None:
     programs = write(TWO, ADDING, sim.assign(TWO, **options, **EACH))
     copies = [sum(item.kind == COPY_IN for item in program.lane) for program in programs]
     assert copies == [2, 0, 0]
+
+
+def test_an_event_says_all_of_itself() -> None:
+    """Bytes, the bucket it carries, and the parameter whose hook launches it, by index and name."""
+    told = sim.explain(mlp(), bucket_cap_mb=0.05).iterations[1].events
+    assert told[-1] == Event(
+        kind="all_reduce",
+        elements=20704,
+        dtype="float32",
+        num_bytes=82816,
+        phase="backward",
+        purpose="gradients",
+        micro_batch=1,
+        gradient=0,
+        name="layers.0.weight",
+        bucket=1,
+        root=None,
+    )
+    assert (told[0].kind, told[0].purpose, told[0].num_bytes) == ("broadcast", "rebuilt buckets", 44)
+
+
+@pytest.mark.parametrize("policy", [policy for policy in SYSTEMS if not policy.startswith("zero")])
+def test_every_system_can_be_explained(policy: str) -> None:
+    """All gradients travel in every iteration, under whatever system."""
+    for step in sim.explain(mlp(), policy).iterations:
+        carried = [event.elements for event in step.events if event.purpose == "gradients"]
+        assert sum(carried) == 41152
+        assert sorted(index for bucket in step.bucket_indices for index in bucket) == list(range(10))
+
+
+@settings(max_examples=tries(100))
+@given(jobs())
+def test_times_do_not_matter_but_for_order(job: Job) -> None:
+    longer = job.workload.retimed(
+        lambda times: tuple(None if time is None else time * 7 + 3 for time in times),
+        backward_ns=job.workload.backward_ns * 7 + 3,
+        forward_ns=1,
+    )
+    longer = replace(longer, provenance=job.workload.provenance, extensions=job.workload.extensions)
+    assert asdict(sim.explain(longer, **job.options)) == asdict(sim.explain(job.workload, **job.options))

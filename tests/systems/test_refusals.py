@@ -16,9 +16,7 @@ from sim.systems.megatron import MegatronSettings
 from sim.systems.registry import MAX_ITERATIONS, write
 from sim.systems.zero import ZeroSettings
 from tests.handmade import handmade
-from tests.systems.ddp_jobs import mlp
-from tests.systems.four_gradients import HARDWARE, four_gradients
-from tests.systems.textbook_cases import POLICIES
+from tests.systems.cases import HARDWARE, POLICIES, four_gradients, mlp
 
 WORKLOAD = four_gradients("tokens", "h.0", "h.1", "head")
 CLASSES = {"ddp": Switches, "zero1": ZeroSettings, "megatron": MegatronSettings, "fully_shard": Fsdp2Settings}

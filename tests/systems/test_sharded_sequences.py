@@ -11,27 +11,28 @@ import pytest
 from sim.errors import NotModelledError, SimError
 from sim.systems import megatron
 from tests.systems import real
-from tests.systems.real import Answer, assigned, run, workload_of
-from tests.systems.sharded_cases import (
+from tests.systems.cases import mlp
+from tests.systems.random_cases import (
     FSDP2,
     HALF_USED,
-    HYBRID,
+    M1,
     MEGATRON,
     REFUSED,
     VECTORS,
-    ZERO,
     Case,
     hybrid_case,
-    m1_workload,
     random_fsdp2,
     random_megatron,
     random_zero,
+    textbook_cases,
 )
-from tests.systems.textbook_cases import textbook_cases
+from tests.systems.real import Answer, assigned, run, workload_of
 
 pytestmark = pytest.mark.dist
+HYBRID = 12  # cases under HSDP
+ZERO = {name: {"model": M1, "config": made} for name, (made, _) in {**VECTORS, **REFUSED}.items()}
 EVERYDAY: dict[str, dict[str, Case]] = {
-    "zero": ZERO,
+    "zero": ZERO | {f"random {seed}": random_zero(seed) for seed in range(12)},
     "megatron": MEGATRON,
     "fsdp2": FSDP2,
     "textbook": {f"{one['policy']} {place}": one for place, one in enumerate(textbook_cases(range(4)))},
@@ -115,7 +116,7 @@ def test_what_deepspeed_refuses_is_refused_by_the_same_name(name: str) -> None:
     for answer in everyday_answers("zero")[name]:
         assert re.search(words, answer["error"]["text"]), answer["error"]
     with pytest.raises(SimError, match=words):
-        assigned("zero", ZERO[name], m1_workload())
+        assigned("zero", ZERO[name], mlp())
 
 
 def test_where_megatron_stops_the_simulation_refuses() -> None:

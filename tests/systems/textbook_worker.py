@@ -1,24 +1,188 @@
-"""The textbook systems on gloo ranks of their own. A case is a dict: ``policy``, ``bucket_cap_mb`` and
-``layers`` (ddp_models), whose collectives are told; or a ``task``, one of ``TASKS``, and its arguments. What
-a task raises becomes ``error``: type and text.
+"""The textbook systems (A6, A7) on gloo ranks, as modules with buckets that are cut here as published.
 
-In a told run gradients are zeroed in place and the first backward sends nothing: a hook that is early finds
-tensors. An answer also has ``buckets``.
+A case is a dict: ``policy``, ``bucket_cap_mb`` and ``layers`` (ddp_models), whose collectives are told: then
+gradients are zeroed in place and the first backward sends nothing: a hook that is early finds tensors,
+and an answer also has ``buckets``. Or it is a ``task``, one of ``TASKS``, and its arguments; what a task
+raises becomes ``error``: type and text.
 """
 
 import copy
-from collections.abc import Callable
-from contextlib import nullcontext
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from tests.systems.ddp_models import Layer, Net, batch
-from tests.systems.last_hook_models import MODELS
+from sim.nouns.ddp_switches import split_switches
+from sim.systems.textbook import STYLES, Style
+from tests.systems.ddp_models import MODELS, Layer, Net, batch
+from tests.systems.ddp_worker import register
 from tests.systems.real_ranks import Answer, Run, answer_each, meet
-from tests.systems.textbook_built import Bucket, build_system
+
+
+class Bucket:
+    """Parameters whose gradients travel together, in the order of ``indices``."""
+
+    def __init__(self, number: int, indices: Sequence[int], trained: Sequence[nn.Parameter]) -> None:
+        self.number, self.indices = number, list(indices)
+        self.parameters = [trained[index] for index in indices]
+        self.flat: Any = None  # what is, or was last, on the wire
+        self.missing: set[int] = set()  # in this backward
+
+    def gradients(self) -> list[Any]:
+        """The gradients as they are now; None where one has not come yet."""
+        return [parameter.grad for parameter in self.parameters]
+
+    def split(self, flat: Tensor) -> list[Tensor]:
+        """Views of ``flat``, one a parameter, in its shape."""
+        parts = torch.split(flat, [parameter.numel() for parameter in self.parameters])
+        return [part.view(p.shape) for part, p in zip(parts, self.parameters, strict=True)]
+
+
+class TextbookModule(nn.Module):
+    """A module whose gradients are averaged over ranks when ``backward()`` returns, in the way of ``style``.
+
+    Waiting and all that follows happens in a callback that autograd runs when backward's work is over. No
+    bucket waits for its turn, as DDP's do (A3.5). By its last parameter's hook a bucket is sent as published,
+    faults and all (A6.1): where another of its gradients comes later, flattening raises ``TypeError`` on
+    gradients that were set to None, and sends stale values without a word on gradients that were zeroed in
+    place (A6.4). In all other styles ``backward()`` raises for a parameter that was not used (A3.21).
+
+    ``kept``: where it is given, what is sent is kept in it by the bucket's number, and nothing is sent.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        style: Style,
+        bucket_indices: Sequence[Sequence[int]],
+        kept: dict[int, Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        self.module, self.bucket_indices, self.kept = module, bucket_indices, kept
+        self._style = style
+        named = [(name, tensor) for name, tensor in module.named_parameters() if tensor.requires_grad]
+        self._names, self._trained = zip(*named, strict=True)
+        self._buckets = [Bucket(number, part, self._trained) for number, part in enumerate(bucket_indices)]
+        self._bucket_of = {index: bucket for bucket in self._buckets for index in bucket.indices}
+        self._views: dict[int, Tensor] = {}
+        for bucket in self._buckets if style.by_size and style.copies != "launch" else ():
+            numel = sum(parameter.numel() for parameter in bucket.parameters)
+            bucket.flat = torch.empty(numel, dtype=bucket.parameters[0].dtype)
+            self._views |= zip(bucket.indices, bucket.split(bucket.flat), strict=True)
+        self._adds_into_views = bool(self._views) and style.copies is None
+        self._synchronises, self._in_backward = True, False
+        self._under_way: list[tuple[Bucket, Any]] = []
+        for index in [bucket.indices[-1] for bucket in self._buckets] if style.by_last else self._bucket_of:
+            watch = partial(self._on_gradient, index)
+            self._trained[index].register_post_accumulate_grad_hook(watch)
+
+    def forward(self, *inputs: Any) -> Any:
+        """The module's. Where gradients are views of the storage, each that is None becomes a zeroed view
+        again: backward adds into it (A7.4)."""
+        self._in_backward = False
+        self._under_way.clear()
+        for index, view in self._views.items() if self._adds_into_views else ():
+            if self._trained[index].grad is None:
+                self._trained[index].grad = view.zero_()
+        return self.module(*inputs)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backwards in this context accumulate gradients and send nothing."""
+        self._synchronises = False
+        yield
+        self._synchronises = True
+
+    @torch.no_grad()
+    def _on_gradient(self, index: int, parameter: Tensor) -> None:
+        if not self._synchronises:
+            return
+        if not self._in_backward:
+            self._in_backward = True
+            for bucket in self._buckets:
+                bucket.missing = set(bucket.indices)
+            engine: Any = torch.autograd.Variable._execution_engine
+            engine.queue_callback(self._on_end)
+        bucket = self._bucket_of[index]
+        if (self._style.by_last or self._is_complete(bucket, index)) and self._style.overlaps:
+            self._send(bucket)
+
+    def _is_complete(self, bucket: Bucket, index: int) -> bool:
+        """Count a gradient that has come, and put it where it belongs; whether it was the bucket's last."""
+        gradient = self._trained[index].grad
+        if self._style.copies == "arrival":
+            self._views[index].copy_(gradient)
+        elif self._adds_into_views and gradient.data_ptr() != self._views[index].data_ptr():
+            raise RuntimeError(f"parameter {index} ({self._names[index]}): is no longer a view of the bucket")
+        bucket.missing.remove(index)
+        return not bucket.missing
+
+    @torch.no_grad()
+    def _on_end(self) -> None:
+        self._in_backward = False
+        unused = sorted(index for bucket in self._buckets for index in bucket.missing)
+        if unused and not self._style.by_last:
+            raise RuntimeError(f"parameter {unused[0]} ({self._names[unused[0]]}) was not used")
+        for bucket in () if self._style.overlaps else self._buckets:
+            self._send(bucket)
+            self._wait()
+        self._wait()
+
+    def _send(self, bucket: Bucket) -> None:
+        """Start to sum a bucket over ranks: its storage, its gradients flattened, or its one gradient."""
+        if self._style.copies == "launch":
+            bucket.flat = torch._utils._flatten_dense_tensors(bucket.gradients())  # type: ignore[no-untyped-call]
+        elif not self._views:
+            (bucket.flat,) = bucket.gradients()
+        if self.kept is None:
+            self._under_way.append((bucket, dist.all_reduce(bucket.flat, async_op=True)))
+        else:
+            self.kept[bucket.number] = bucket.flat.clone()
+
+    def _wait(self) -> None:
+        """Wait for all that was launched, in that order, and make averages of each as soon as it is there."""
+        for bucket, sent in self._under_way:
+            sent.wait()
+            if self._style.copies is not None:
+                for part, gradient in zip(bucket.split(bucket.flat), bucket.gradients(), strict=True):
+                    torch.div(part, dist.get_world_size(), out=gradient)
+            else:
+                bucket.flat.div_(dist.get_world_size())
+            if not self._views:
+                bucket.flat = None
+        self._under_way.clear()
+
+
+def build_system(policy: str, module: nn.Module, cap_mb: float = 25, **more: Any) -> TextbookModule:
+    """The system that ``policy`` names, with a cap of MiB."""
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    return TextbookModule(module, STYLES[policy], _cut(trained, STYLES[policy], int(cap_mb * 2**20)), **more)
+
+
+def _cut(trained: list[nn.Parameter], style: Style, cap_bytes: int) -> list[list[int]]:
+    """Walk from the last parameter to the first and close a bucket once ``cap_bytes`` are reached (A6.1).
+
+    Every dtype has an open bucket of its own, except by the last parameter's hook (A7.5). Closed buckets come
+    first, as they closed, then open ones as they were opened.
+    """
+    if not style.by_size:
+        return [[index] for index in range(len(trained))]
+    closed: list[list[int]] = []
+    opened: dict[object, list[int]] = {}
+    for index in reversed(range(len(trained))):
+        key = None if style.by_last else trained[index].dtype
+        bucket = opened.setdefault(key, [])
+        bucket.append(index)
+        if sum(trained[one].nbytes for one in bucket) >= cap_bytes:
+            closed.append(opened.pop(key))
+    return [*closed, *opened.values()]
 
 
 class TextbookRun(Run):
@@ -46,15 +210,18 @@ def _net(layers: list[Layer]) -> Net:
     return Net(layers, dist.get_rank())
 
 
+def _known(model: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    torch.manual_seed(0)
+    return MODELS[model]()
+
+
 def _loss(model: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
     values = model(*inputs)
     return (values[0] if isinstance(values, tuple) else values).float().square().mean()
 
 
-def _gradients(model: nn.Module) -> list[Tensor]:
-    found = [parameter.grad for parameter in model.parameters() if parameter.requires_grad]
-    assert not any(gradient is None for gradient in found)
-    return found
+def _gradients(model: nn.Module) -> list[Any]:
+    return [parameter.grad for parameter in model.parameters() if parameter.requires_grad]
 
 
 def compare_gradients(policy: str, layers: list[Layer], bucket_cap_mb: float) -> Answer:
@@ -74,8 +241,7 @@ def compare_gradients(policy: str, layers: list[Layer], bucket_cap_mb: float) ->
         for gradient in _gradients(plain):
             dist.all_reduce(gradient)
             gradient.div_(dist.get_world_size())
-        pairs = zip(_gradients(plain), _gradients(system), strict=True)
-        equal.append(all(torch.equal(one, other) for one, other in pairs))
+        equal.append(all(map(torch.equal, _gradients(plain), _gradients(system))))
         with torch.no_grad():
             for model in (plain, system):
                 for parameter in filter(lambda one: one.requires_grad, model.parameters()):
@@ -92,8 +258,8 @@ def fail_late(policy: str, model: str, bucket_cap_mb: float, set_to_none: bool) 
     for one in (plain, system):
         one.zero_grad(set_to_none=set_to_none)
         _loss(one, inputs).backward()
-    pairs = list(zip(_gradients(plain), _gradients(system), strict=True))
-    return {"wrong": sum(not torch.equal(one, other) for one, other in pairs), "count": len(pairs)}
+    right = [*map(torch.equal, _gradients(plain), _gradients(system))]
+    return {"wrong": right.count(False), "count": len(right)}
 
 
 def sweep_last_hook(model: str, caps_mb: list[float]) -> Answer:
@@ -109,9 +275,8 @@ def sweep_last_hook(model: str, caps_mb: list[float]) -> Answer:
     true = _gradients(plain)
     invalid, buckets = [], []
     for cap in caps_mb:
-        system = build_system("last-hook", _known(model)[0], cap)
         sent: dict[int, Tensor] = {}
-        system.register_comm_hook(sent, _keep)
+        system = build_system("last-hook", _known(model)[0], cap, kept=sent)
         with system.no_sync():
             _loss(system, inputs).backward()
         system.zero_grad(set_to_none=False)
@@ -121,19 +286,6 @@ def sweep_last_hook(model: str, caps_mb: list[float]) -> Answer:
         buckets.append(system.bucket_indices)
     sizes = [parameter.nbytes for parameter in plain.parameters()]
     return {"num_bytes": sizes, "ready": ready, "buckets": buckets, "invalid": invalid}
-
-
-def _known(model: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    torch.manual_seed(0)
-    return MODELS[model]()
-
-
-def _keep(sent: dict[int, Tensor], bucket: Bucket) -> torch.futures.Future[Tensor]:
-    """A communication hook that keeps what it is asked to send, and sends nothing."""
-    sent[bucket.index()] = bucket.buffer().clone()
-    future: torch.futures.Future[Tensor] = torch.futures.Future()
-    future.set_result(bucket.buffer())
-    return future
 
 
 def take_views_away() -> Answer:
@@ -165,9 +317,69 @@ def leave_unused(policy: str, unused: str, bucket_cap_mb: float) -> Answer:
     return {"same": same}
 
 
+# Memory: on one rank, with glibc told to map every tensor by itself, so that the process's resident memory
+# follows what is allocated, whichever thread frees it.
+
+STEPS = 4  # buckets are rebuilt before the second
+LOOKS = 6  # a thread of gloo's may let go of what it reduced last only after backward has returned
+
+
+class Scalars(nn.Module):
+    """Nothing but parameters, and gradients that need no memory until they are accumulated."""
+
+    def __init__(self, sizes: list[list[int]]) -> None:
+        super().__init__()
+        self.all = nn.ParameterList(nn.Parameter(torch.ones(*size)) for size in sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([parameter.sum() for parameter in self.all]).sum() * x
+
+
+def hold_memory(sizes: list[list[int]], policy: str, cap_mb: float, options: dict[str, Any]) -> Answer:
+    """``peak``: bytes beside parameters and gradients (of shapes ``sizes``) at the worst of a backward, the
+    least that one of some steps had. Of two runs the second counts: the first loads libraries.
+
+    ``options``: as ``sim.assign`` takes them.
+    """
+    peak: list[int] = []
+    ddp_kwargs, settings = split_switches(options)
+    for looks in (1, LOOKS):
+        net = Scalars(sizes)
+        gc.collect()
+        dist.destroy_process_group()  # its threads may still hold what they reduced last; they end here
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        before = _resident("VmRSS") + sum(parameter.nbytes for parameter in net.parameters())
+        if policy == "ddp":
+            model: Any = DistributedDataParallel(net, bucket_cap_mb=cap_mb, **ddp_kwargs)
+            if "comm_hook" in settings:
+                register(model, settings["comm_hook"])
+        else:
+            model = build_system(policy, net, cap_mb or 25)
+        x = torch.ones(())
+        peak.clear()
+        for _ in range(STEPS - 1 + looks):
+            model.zero_grad(set_to_none=settings.get("set_to_none", True))
+            for _ in range(settings.get("accumulation_steps", 1) - 1):
+                with model.no_sync():
+                    model(x).backward()
+            loss = model(x)
+            Path("/proc/self/clear_refs").write_text("5")  # VmHWM counts from here
+            loss.backward()
+            del loss
+            peak.append(_resident("VmHWM") - before)
+        del model, net
+    return {"peak": min(peak[-LOOKS:])}
+
+
+def _resident(name: str) -> int:
+    """Resident memory of this process in bytes: ``VmRSS`` now, ``VmHWM`` at its highest."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
+
+
 TASKS: dict[str, Callable[..., Answer]] = {
     task.__name__: task
-    for task in (compare_gradients, fail_late, sweep_last_hook, take_views_away, leave_unused)
+    for task in (compare_gradients, fail_late, sweep_last_hook, take_views_away, leave_unused, hold_memory)
 }
 
 

@@ -15,7 +15,7 @@ from sim.truth.ladder import Change
 from tests.effort import tries
 from tests.metrics.built import MS, hardware, workload
 from tests.strategies import REAL, TINY, Case, assignments, cases, hardwares, paired_cases
-from tests.systems.any_system import system_cases
+from tests.systems.cases import system_cases
 
 
 def play(case: Case) -> Timeline:

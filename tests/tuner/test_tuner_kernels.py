@@ -21,7 +21,7 @@ from sim.tuner import problem as kernels
 from sim.tuner.problem import Problem
 from tests import strategies
 from tests.effort import tries
-from tests.systems.ddp_jobs import Job, jobs
+from tests.systems.cases import Job, jobs
 from tests.tuner.cases import (
     Case,
     anything,

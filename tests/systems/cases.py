@@ -1,4 +1,4 @@
-"""Jobs under any legal combination of DDP's switches: workloads with unused parameters and repeated hooks."""
+"""Steps of every system: worked out by hand, drawn beside another rank, or under any switches of DDP's."""
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -12,8 +12,92 @@ from sim.nouns.ddp_switches import HOOKS
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration, Timeline
 from sim.nouns.workload import Buffer, Workload
-from tests.handmade import handmade
-from tests.strategies import REAL, TINY, Draw, Scale, hardwares
+from sim.systems.simulate import ENGINES
+from sim.systems.textbook import BY_SIZE, STYLES
+from tests.handmade import handmade, points, wired
+from tests.strategies import REAL, TINY, Case, Draw, Scale, hardwares, other_ranks, workloads
+
+POLICIES = tuple(STYLES)
+CAP_MB = 250 / 2**20  # buckets [2] and [1, 0]
+# Copies in of 10, 20 and 30 ns for gradients 0, 1 and 2, and copies out of half of that.
+COPYING = wired({0: 40}, copy_in_bytes_per_s=10e9, copy_out_bytes_per_s=20e9)
+
+
+def three(*ready_ns: int, backward_ns: int = 35) -> Workload:
+    """Gradients of 100, 200 and 300 bytes."""
+    return handmade(ready_ns, [100, 200, 300], backward_ns=backward_ns)
+
+
+def both(workload: Workload, hardware: Hardware, assignment: Assignment, **more: Any) -> Timeline:
+    """The step by both engines, which must agree on every field."""
+    one, other = (sim.simulate(workload, hardware, assignment, engine, **more) for engine in ENGINES)
+    assert one == other
+    return one
+
+
+def simulate(policy: str, workload: Workload, hardware: Hardware = COPYING, **caps: float) -> Timeline:
+    given_caps = (caps or {"bucket_cap_mb": CAP_MB}) if policy in BY_SIZE else {}
+    return both(workload, hardware, sim.assign(workload, policy, **given_caps))  # type: ignore[arg-type]
+
+
+FLAT = points({0: 25})
+RATES = dict.fromkeys(("copy_in_bytes_per_s", "copy_out_bytes_per_s", "accumulate_bytes_per_s"), 4e10)
+HARDWARE = wired({0: 25}, reduce_scatter=FLAT, all_gather=FLAT, **RATES)
+
+
+def four_gradients(*modules: str) -> Workload:
+    """A workload of 100, 30, 50 and 20 elements, in ``modules``; the last is ready first."""
+    return handmade(
+        [40, 30, 20, 10],
+        [400, 120, 200, 80],
+        name="four",
+        names=[f"{module}.weight" for module in modules],
+        forward_ns=40,
+        backward_ns=50,
+        optimizer_ns=1000,
+    )
+
+
+SMALL = {"reduce_bucket_size": 5}
+SYSTEMS: tuple[tuple[str, dict[str, Any]], ...] = (
+    *((policy, {}) for policy in POLICIES),
+    ("zero1", SMALL),
+    ("zero2", SMALL),
+    ("zero2", SMALL | {"accelerator": "cpu"}),
+    ("zero2", SMALL | {"overlap_comm": True}),
+    ("zero2", SMALL | {"overlap_comm": True, "contiguous_gradients": False}),
+    ("megatron", {}),
+    ("fully_shard", {}),
+    ("megatron", {"overlap_grad_reduce": True, "bucket_size": 5}),
+    ("single", {"find_unused_parameters": True}),
+    ("per-parameter", {"comm_hook": "bf16_compress", "accumulation_steps": 2}),
+    ("per-parameter", {"optimize_ddp": "ddp_optimizer"}),
+)
+
+
+@st.composite
+def system_cases(draw: st.DrawFn) -> Case:
+    """float32 on one device; all collectives are timed as all-reduces are."""
+    workload = draw(workloads(TINY, sparse=False, dtypes=("float32",), devices=(None,), empty=False))
+    whole = tuple(
+        replace(g, wire_bytes=None, num_bytes=4 * g.num_bytes, shape=(g.num_bytes,))
+        for g in workload.gradients
+    )
+    workload = replace(workload, gradients=whole)
+    hardware = draw(hardwares(TINY))
+    policy, options = draw(st.sampled_from(SYSTEMS))
+    return Case(
+        workload=workload,
+        hardware=replace(
+            hardware,
+            world_size=2,
+            reduce_scatter=hardware.all_reduce,
+            all_gather=hardware.all_reduce,
+        ),
+        assignment=sim.assign(workload, policy, **options),
+        slowest=draw(st.none() | other_ranks(workload, TINY)),
+    )
+
 
 ITERATIONS: tuple[Iteration, ...] = (1, 2, 3, "steady")
 MIB = 1 << 20
@@ -46,7 +130,7 @@ class Job:
         return {gradient.index for gradient in self.workload.gradients if gradient.ready_ns is None}
 
 
-def _workload(draw: Draw, scale: Scale, graph: str) -> Workload:
+def _any_workload(draw: Draw, scale: Scale, graph: str) -> Workload:
     places = range(draw(st.integers(1, 8)))
     sizes, kinds = (
         st.lists(st.integers(1, 9), min_size=1, max_size=2),
@@ -109,7 +193,7 @@ def jobs(draw: Draw, **fixed: Any) -> Job:
     scale = draw(st.sampled_from([TINY, TINY, REAL]))
     hardware = draw(hardwares(scale))
     return Job(
-        workload=_workload(draw, scale, graph),
+        workload=_any_workload(draw, scale, graph),
         hardware=replace(
             hardware,
             search_unused_ns=draw(st.integers(0, 3)),
