@@ -182,18 +182,16 @@ def draw_breakdown(
     return style.figure(traces, 110 + 44 * len(rows), **axes, barmode="stack", bargap=0.3, legend=legend)
 
 
-def draw_parts(changes: Sequence[tuple[str, Sequence[tuple[str, int]]]]) -> go.Figure:
-    """``(cause, [(part, change in ns)])`` as bars that begin where the one before ended, and their total.
+def draw_parts(changes: Sequence[tuple[str, int]]) -> go.Figure:
+    """``(part, change in ns)`` as bars that begin where the one before ended, and their total.
 
-    Parts that change nothing are left out; the cause is named where there are several. Orange is longer,
-    green shorter, grey the sum at the end.
+    Parts that change nothing are left out. Orange is longer, green shorter, grey the sum at the end.
     """
     rows, reached = [], 0
-    for cause, parts in changes:
-        for part, change in parts:
-            if change:
-                rows.append((f"{part} ({cause})" if len(changes) > 1 else part, reached, change))
-                reached += change
+    for part, change in changes:
+        if change:
+            rows.append((part, reached, change))
+            reached += change
     rows.append(("together", 0, reached))
     ends = [0, *(at for _, at, _ in rows), *(at + change for _, at, change in rows)]
     low, high = style.ms(min(ends)), style.ms(max(ends))

@@ -48,13 +48,13 @@ from sim.errors import NotModelledError, SimError
 from sim.nouns.report import Report
 from sim.nouns.timeline import Timeline
 from sim.telling import tell_rule
-from sim.truth.ladder import Change, PartName
+from sim.truth.ladder import Part
 from sim.truth.scoring import Agreement
 from sim.units import MIB, NS_PER_MS, format_ms, format_number, format_size
 
 BEST_CAP, BEST_CAP_WORDS = "best-cap", "best round bucket_cap_mb"
 ALL_PICK_WORDS: dict[str, str] = {**PICK_WORDS, BEST_CAP: BEST_CAP_WORDS}
-PART_WORDS: dict[PartName, str] = {
+PART_WORDS = {
     "compute": "computing alone",
     "copy_in": "copies into buckets",
     "launch": "launches",
@@ -65,11 +65,6 @@ PART_WORDS: dict[PartName, str] = {
     "copy_out": "copies back",
     "interference": "interference",
     "straggler": "slowest rank",
-}
-_CAUSE_WORDS = {
-    "assignment": "by the assignment",
-    "machine": "by the machine",
-    "assignment and machine": "by assignment and machine together",
 }
 ABOVE = "as above"
 _LETTERS = "ABCDEF"
@@ -396,7 +391,7 @@ def _what_changed(timelines: dict[str, Timeline]) -> None:
     base, *others = timelines
     words = "Which candidate is held against A below."
     letter = ask(st.selectbox, "A against", "against", words, others)
-    found: tuple[Change, ...] | None = None
+    found: tuple[Part, ...] | None = None
     with told():
         found = _difference(timelines[base], timelines[letter])
     if found is None:
@@ -404,41 +399,27 @@ def _what_changed(timelines: dict[str, Timeline]) -> None:
     if not found:
         st.info("Nothing: both are the same buckets on the same machine.")
         return
-    told_each = [change_words(change) for change in found]
-    st.markdown(f"**{plain(' and '.join(told_each))}**")
-    if len(found) > 1:
-        st.caption(
-            "First the assignment changes, on the first machine; the other way round parts may differ."
-        )
-    parts = [
-        (change.cause, [(PART_WORDS[part.name], part.change_ns) for part in change.parts]) for change in found
-    ]
-    chart(draw_parts(parts), "parts", "The parts of the difference, which add up to it")
+    changes = [(PART_WORDS[part.name], part.change_ns) for part in found]
+    total_ns = sum(change for _, change in changes)
+    sign = "+" if total_ns > 0 else "-" if total_ns < 0 else ""
+    st.markdown(f"**{plain(f'{sign}{format_ms(abs(total_ns))}')}**")
+    chart(draw_parts(changes), "parts", "The parts of the difference, which add up to it")
     st.caption(
         "Each step is built up from computing alone, one mechanism after the other in a fixed order; a part "
         "is what its mechanism adds beyond what hides behind backward. They add up to the nanosecond."
     )
-    for change, words in zip(found, told_each, strict=True):
-        if len(told_each) > 1:
-            st.markdown(f"**{plain(words)}**")
-        became = (
-            f"{PART_WORDS[one.name]}: {format_ms(one.before_ns)} became {format_ms(one.after_ns)}"
-            for one in change.parts
-        )
-        st.markdown("\n".join(f"- {plain(line)}" for line in became))
+    became = (
+        f"{PART_WORDS[one.name]}: {format_ms(one.before_ns)} became {format_ms(one.after_ns)}"
+        for one in found
+    )
+    st.markdown("\n".join(f"- {plain(line)}" for line in became))
 
 
 @memo(128)
-def _difference(before: Timeline, after: Timeline) -> tuple[Change, ...]:
+def _difference(before: Timeline, after: Timeline) -> tuple[Part, ...]:
     """Why one step is not as long as another. Raises ``SimError`` as ``sim.difference``."""
     with st.spinner("Taking both steps apart …"):
         return sim.difference(before, after)
-
-
-def change_words(change: Change) -> str:
-    """``-4.20 ms by the assignment``."""
-    sign = "+" if change.change_ns > 0 else "-" if change.change_ns < 0 else ""
-    return f"{sign}{format_ms(abs(change.change_ns))} {_CAUSE_WORDS[change.cause]}"
 
 
 def csv_rows(found: Sequence[Candidate]) -> list[dict[str, Any]]:

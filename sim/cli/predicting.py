@@ -15,6 +15,7 @@ from sim.cli.printing import Answer, note, progress, say, say_notes, table
 from sim.columns import Column, by_place, ms, percent, plain, size
 from sim.costs.doubts import doubts_about, doubts_about_step
 from sim.errors import InputError
+from sim.formats.record_files import recorded_step
 from sim.nouns.collective import Event, Explanation
 from sim.nouns.hardware import Hardware
 from sim.nouns.report import Report
@@ -39,10 +40,11 @@ def load_job(
     """The job of both files: as it was recorded, but for ``switches`` that are given otherwise, and held to
     its own step but for ``parts``. What is doubtful is said by the answer.
     """
-    from sim.truth.recorded_job import job_in_files  # with numba, which the start of a command is spared
+    from sim.truth.recorded_job import held_to  # with numba, which the start of a command is spared
 
     workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
-    return job_in_files(workload_file, workload, hardware, parts=parts).with_switches(switches or {})
+    step = None if parts else recorded_step(workload_file)
+    return held_to(workload, hardware, step).with_switches(switches or {})
 
 
 def load_inputs(
@@ -52,24 +54,6 @@ def load_inputs(
     job = load_job(workload_file, hardware_file, parts, switches)
     tell_held(job)
     return job.workload, job.hardware
-
-
-def _error(predicted: str) -> Column[Any]:
-    def told(time: Any) -> str:
-        off_ns = getattr(time, predicted) - time.measured_ns
-        return format_percent(off_ns / time.measured_ns if time.measured_ns else 0.0, sign=True)
-
-    return Column("error", told)
-
-
-_OWN_TIMES: tuple[Column[Any], ...] = (  # of an OwnStep
-    plain("", "what"),
-    ms("measured", "measured_ns"),
-    ms("parts alone", "parts_ns"),
-    _error("parts_ns"),
-    ms("anchored", "anchored_ns"),
-    _error("anchored_ns"),
-)
 
 
 def tell_held(job: "RecordedJob") -> None:
@@ -82,8 +66,9 @@ def tell_held(job: "RecordedJob") -> None:
         if job.why_not:
             note(f"not held to the recorded step: {job.why_not}")
         return
-    title = f"the job's own step, recorded {own.steps} times, from the start of backward"
-    table(title, _OWN_TIMES, own.times)
+    off = format_percent(own.parts_ns / own.step_ns - 1 if own.step_ns else 0.0, sign=True)
+    said = f"{format_ms(own.step_ns)} over {own.steps} steps; its parts alone say {format_ms(own.parts_ns)}"
+    say(f"the job's own step: {said} ({off})")
     factors = (f"{one.name} {one.value:.3f} ({one.low:.2f} to {one.high:.2f})" for one in own.factors)
     held = "nearest to" if doubts_about_step(own.hardware) else "held to"
     say(f"{held} the job's own recorded step: {', '.join(factors)} (--parts: without)")

@@ -237,7 +237,7 @@ def anchor(
     names = ("factor", "value", "fits", "measured_ns", "plain_ns", "predicted_ns", "residual_ns")
     document = {
         "kind": "anchor",
-        **{name: getattr(found, name) for name in (*names, "reasons", "notes")},
+        **{name: getattr(found, name) for name in (*names, "notes")},
         "launch_cost_ns": found.hardware.launch_cost_ns,
         "readings": [{"what": one.what, "value": one.value, "weight": one.weight} for one in found.readings],
         "checks": [
@@ -269,8 +269,6 @@ def _measured(workload: Workload, given: dict[str, Any]) -> "MeasuredStep":
 
 
 def _print_anchored(found: "Anchored") -> None:
-    for reason in found.reasons:
-        say(reason)
     others = ", ".join(
         f"{one.what} {format_number(one.value, 4)} ({format_percent(one.weight, 0)})"
         for one in found.readings[1:]

@@ -158,9 +158,9 @@ def _held(
     doubtful of them is told. On an emulated link the machine is that link with the copies measured here."""
     is_held = False
     if not apart and carrier.emulated is None:
-        from sim.truth.recorded_job import job_in_files
+        from sim.truth.recorded_job import held_to
 
-        job = job_in_files(file, workload, hardware)
+        job = held_to(workload, hardware, recorded_step(file))
         tell_held(job)
         workload, hardware, is_held = job.workload, job.hardware, job.own is not None
     for doubt in doubts_about(workload, hardware):

@@ -8,7 +8,7 @@ where nobody measured it. A prior holds each to what was measured apart, or to i
 the step tells nothing stays as it was, and the tuner's intervals contain what is left of it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
 from statistics import median
@@ -20,7 +20,6 @@ from sim.clock.arrays import Floats
 from sim.costs.doubts import (
     UNMEASURED_COSTS,
     doubts_about,
-    doubts_about_step,
     open_ranges,
     without_own_costs,
 )
@@ -31,7 +30,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.checks import Checked, Count, Positive
 from sim.nouns.ddp_switches import read_switches
 from sim.nouns.hardware import RATES, CurvePoint, Hardware
-from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
+from sim.nouns.measurement import MeasuredBucket, Measurement
 from sim.nouns.timeline import BucketTimes, Timeline
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate, simulated_step_ns
@@ -66,32 +65,18 @@ def apply_factor(hardware: Hardware, factor: Factor, value: float) -> Hardware:
     return replace(hardware, **changed)
 
 
-def scaled(hardware: Hardware, ratio: float) -> Hardware:
-    """``hardware`` with every duration of its all-reduce curve, and of its known scatter, times ``ratio``."""
-    return _rescaled(hardware, lambda _: ratio)
-
-
-def _rescaled(hardware: Hardware, ratio_at: Callable[[int], float]) -> Hardware:
-    """As ``scaled``, by a ratio that goes with the size of the message in bytes."""
-    spread = dict(hardware.spread)
-    if isinstance(known := spread.get("all_reduce"), dict):
-        spread["all_reduce"] = {
-            size: _times(value, ratio_at(int(size))) if size.isdecimal() else value
-            for size, value in known.items()
-        }
-    curve = tuple(
-        CurvePoint(num_bytes=one.num_bytes, duration_ns=round(one.duration_ns * ratio_at(one.num_bytes)))
-        for one in hardware.all_reduce
-    )
-    return replace(hardware, all_reduce=curve, spread=spread)
-
-
-def _times(value: Any, ratio: float, name: str = "") -> Any:
-    """``value``, a part of a hardware's ``spread``, with every number of nanoseconds times ``ratio``."""
-    if isinstance(value, dict):
-        return {key: _times(member, ratio, str(key)) for key, member in value.items()}
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return round(value * ratio) if is_number and name.endswith("_ns") else value
+def scaled(hardware: Hardware, ratio: float | Callable[[int], float]) -> Hardware:
+    """``hardware`` with every duration of its all-reduce curve, and of its known scatter, times ``ratio``,
+    which may go with the size of the message in bytes."""
+    curve, scatter = [], dict(hardware.spread.get("all_reduce", {}))
+    for size, duration_ns in ((point.num_bytes, point.duration_ns) for point in hardware.all_reduce):
+        by = ratio(size) if callable(ratio) else ratio
+        curve.append(CurvePoint(num_bytes=size, duration_ns=round(duration_ns * by)))
+        if known := scatter.get(str(size)):
+            times = {name: round(value * by) for name, value in known.items() if name.endswith("_ns")}
+            scatter[str(size)] = known | times
+    spread = hardware.spread | ({"all_reduce": scatter} if scatter else {})
+    return replace(hardware, all_reduce=tuple(curve), spread=spread)
 
 
 # ---- One number fixes one factor.
@@ -109,7 +94,7 @@ class MeasuredStep(Checked):
     noise_ns: Count | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Reading:
     """A machine that makes the measured step true by one factor at ``value``, and how likely it is.
 
@@ -127,10 +112,10 @@ class Reading:
 class Anchored:
     """Hardware that makes the prediction of one measured step true, and by how much it had to change.
 
-    ``hardware`` is the given one with ``factor`` set to ``value``. ``plain_ns`` is the predicted step without
-    the factor, ``predicted_ns`` with it. ``fits``: whether that is a fit: not beyond what the link may be,
-    not at a bound, and not off by more than 10 %. ``readings`` are all machines that make the step true, this
-    one first. ``reasons`` say why it is this factor, ``notes`` what of workload and hardware is doubtful.
+    ``readings`` are all machines that make the step true by one factor, the one that was fixed first.
+    ``plain_ns`` is the predicted step without it, ``predicted_ns`` with it. ``fits``: whether that is a fit:
+    not beyond what the link may be, not at a bound, and not off by more than 10 %. ``notes`` say what of
+    workload and hardware is doubtful.
     """
 
     hardware: Hardware
@@ -141,7 +126,6 @@ class Anchored:
     predicted_ns: int
     fits: bool
     readings: tuple[Reading, ...]
-    reasons: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property
@@ -151,11 +135,7 @@ class Anchored:
 
 
 def anchor(
-    workload: Workload,
-    hardware: Hardware,
-    measured: MeasuredStep,
-    *,
-    factor: Factor | None = None,
+    workload: Workload, hardware: Hardware, measured: MeasuredStep, *, factor: Factor | None = None
 ) -> Anchored:
     """The hardware with one factor changed so that one measured step is predicted as it was measured.
 
@@ -188,74 +168,117 @@ def anchor(
         raise InputError("hardware: world_size=1 is not legal here; one rank has no communication to anchor")
     hardware = without_own_costs(hardware)  # the factor holds them
     slowed = "interference" in workload.ready_includes
-    chosen, why = _default(hardware, slowed=slowed) if factor is None else (factor, "as asked for")
-    if slowed and chosen in ("mutual", "compute_slowdown"):
+    found: Factor = factor or "mutual"
+    if factor is None and hardware.comm_slowdown > 1:
+        found = "compute_slowdown"
+    elif factor is None and (slowed or hardware.compute_slowdown > 1):
+        found = "comm_slowdown"
+    if slowed and found in ("mutual", "compute_slowdown"):
         raise InputError(
-            f"workload: ready_includes has interference, so that {chosen} cannot be fixed; give a workload "
+            f"workload: ready_includes has interference, so that {found} cannot be fixed; give a workload "
             f"of a single GPU's step, or fix the factor comm_slowdown or curve"
         )
-    search = _Search(workload, measured)
-    found, value = search.likeliest(hardware, chosen, asked=factor is not None)
-    why = why if found == chosen else "no slow-down that two share fairly explains the step"
-    reasons = [f"one number fixes one factor: {found}; {why}"]
-    if found != "curve" and value > _FAIR:
-        reasons.append(
-            f"{found} {format_number(value)} is more than sharing one GPU fairly explains; part of it may be "
-            f"something else (a link that is slower in the step, a slower rank, data loading)"
-        )
+    step_ns, noise_ns = measured.step_ns, measured.noise_ns
+    noise_ns = round(USUAL_NOISE * step_ns) if noise_ns is None else noise_ns
+    search = _Search(workload, measured.assignment, step_ns, noise_ns)
+    value, beyond = 0.0, None
+    try:
+        value = search.solve(hardware, found)
+    except _Beyond as error:
+        beyond = error
+    if factor is None and (beyond or value > _FAIR) and (link := search.try_to(hardware, "curve")):
+        found, value, beyond = "curve", link, None
+    if beyond:
+        raise beyond
     nothing_known = not slowed and hardware.compute_slowdown == hardware.comm_slowdown == 1
     also: list[Factor] = [*(_SLOWDOWNS if nothing_known else ()), "curve"]
     also += [] if hardware.launch_cost_ns else ["launch_cost_ns"]
-    others = {one: search.try_to(hardware, one) for one in also if one != found}
-    readings = _weighed(hardware, {found: value} | {one: at for one, at in others.items() if at})
-    anchored, predicted_ns = readings[0].hardware, search.figure(readings[0].hardware)
-    misfit = _misfit(readings, hardware, predicted_ns / measured.step_ns - 1)
-    about = {"factor": found, "value": value, "measured_step_ns": measured.step_ns, "workload": workload.name}
+    values = {found: value}
+    values |= {one: at for one in also if one != found and (at := search.try_to(hardware, one))}
+    weights = {one: _likelihood(one, at, hardware) for one, at in values.items()}
+    least = max(weights.values()) / 1000  # as likely as the likeliest: others are none
+    weights = {one: max(by, least) for one, by in weights.items() if one == found or by >= least}
+    readings = tuple(
+        Reading(one, values[one], by / sum(weights.values()), apply_factor(hardware, one, values[one]))
+        for one, by in weights.items()
+    )
+    made = readings[0].hardware
+    predicted_ns = search.figure(made)
+    misfit = _misfit(readings, hardware, predicted_ns / step_ns - 1)
+    about = {"factor": found, "value": value, "measured_step_ns": step_ns, "workload": workload.name}
+    provenance = {**made.provenance, "anchored": about}
+    made = replace(made, spread=_spread(made, readings, misfit), provenance=provenance)
     return Anchored(
-        hardware=replace(
-            anchored,
-            spread=_spread(anchored, readings, misfit),
-            provenance={**anchored.provenance, "anchored": about},
-        ),
+        hardware=made,
         factor=found,
         value=value,
-        measured_ns=measured.step_ns,
+        measured_ns=step_ns,
         plain_ns=search.figure(hardware),
         predicted_ns=predicted_ns,
         fits=not misfit,
         readings=readings,
-        reasons=(*reasons, *doubts_about_step(replace(hardware, spread={"anchor": misfit}))),
-        notes=doubts_about(workload, hardware),
+        notes=doubts_about(workload, made),
     )
 
 
-def _default(hardware: Hardware, *, slowed: bool) -> tuple[Factor, str]:
-    """The factor that is not known otherwise, and why it is that one."""
-    if hardware.comm_slowdown > 1:
-        return "compute_slowdown", f"comm_slowdown is known, {format_number(hardware.comm_slowdown)}"
-    if slowed:
-        return "comm_slowdown", "what collectives do to computation is in the workload's times already"
-    if hardware.compute_slowdown > 1:
-        return "comm_slowdown", f"compute_slowdown is known, {format_number(hardware.compute_slowdown)}"
-    return "mutual", "computation and communication share one GPU, and who yields is not known: slowed alike"
+class _Beyond(InputError):
+    """The step is longer than a factor explains."""
 
 
-def _weighed(hardware: Hardware, values: dict[Factor, float]) -> tuple[Reading, ...]:
-    """The first reading, and of the others those that are at least a thousandth as likely as the likeliest;
-    weights sum to 1."""
-    weights = {factor: _likelihood(factor, value, hardware) for factor, value in values.items()}
-    least, first = max(weights.values()) / 1000, next(iter(values))
-    kept = {one: max(weight, least) for one, weight in weights.items() if one == first or weight >= least}
-    total = sum(kept.values())
-    return tuple(
-        Reading(
-            what=one,
-            value=values[one],
-            weight=weight / total,
-            hardware=apply_factor(hardware, one, values[one]),
-        )
-        for one, weight in kept.items()
-    )
+class _Search(NamedTuple):
+    """The value of a factor at which a time of the step, ``what``, is predicted as ``target_ns``."""
+
+    workload: Workload
+    assignment: Assignment
+    target_ns: int
+    noise_ns: int
+    what: Literal["step_ns", "sync_end_ns"] = "step_ns"
+
+    def figure(self, hardware: Hardware) -> int:
+        """What is predicted, in ns."""
+        timeline = simulate(self.workload, hardware, self.assignment, "analytic")
+        return timeline.step_ns if self.what == "step_ns" else timeline.sync_end_ns
+
+    def solve(self, hardware: Hardware, factor: Factor) -> float:
+        """The value that makes the figure true; 1 where it is within the noise of no interference."""
+        least, most = BOUNDS[factor]
+        low_ns, high_ns = (self.figure(apply_factor(hardware, factor, value)) for value in (least, most))
+        target_ns, what = self.target_ns, f"measured: a step of {format_ms(self.target_ns)}"
+        if low_ns == high_ns:
+            raise InputError(
+                f"measured: this step says nothing of {factor}; it is {format_ms(low_ns)} whatever that is; "
+                f"give a row in which communication is hidden in part"
+            )
+        if low_ns - target_ns > self.noise_ns:
+            raise InputError(
+                f"{what} is shorter by {format_ms(low_ns - target_ns)} than the parts allow "
+                f"without any interference, {format_ms(low_ns)}; links are often faster in the step than "
+                f"beside it: fix the factor curve, or say what noise the figure has"
+            )
+        if high_ns < target_ns - self.noise_ns:
+            raise _Beyond(
+                f"{what} is beyond what {factor} explains: {format_ms(low_ns)} at {format_number(least, 6)}, "
+                f"{format_ms(high_ns)} at {format_number(most, 6)}; fix the factor curve, or measure the "
+                f"link that trains"
+            )
+        if low_ns >= target_ns:
+            if factor != "curve":
+                return least
+            if self.figure(hardware) <= target_ns + self.noise_ns:
+                return 1.0
+            target_ns += self.noise_ns  # all links from some speed on: the one nearest to the given
+        while most - least > 1e-6:  # by halving: in flat parts a step does not depend on a factor at all
+            middle = (least + most) / 2
+            is_short = self.figure(apply_factor(hardware, factor, middle)) < target_ns
+            least, most = (middle, most) if is_short else (least, middle)
+        return round(most, 6)
+
+    def try_to(self, hardware: Hardware, factor: Factor) -> float | None:
+        """As ``solve``; None where this factor cannot make the figure true."""
+        try:
+            return self.solve(hardware, factor)
+        except InputError:
+            return None
 
 
 def _likelihood(factor: Factor, value: float, hardware: Hardware) -> float:
@@ -276,18 +299,18 @@ def _likelihood(factor: Factor, value: float, hardware: Hardware) -> float:
 def _misfit(readings: tuple[Reading, ...], hardware: Hardware, error: float) -> dict[str, Any]:
     """Why the first reading is no fit, as ``spread.anchor`` has it; empty where it is one."""
     factor, value = readings[0].what, readings[0].value
-    low, high = BOUNDS[factor]
-    why = "off" if abs(error) > _MISSED else ""
+    (low, high), why, near = BOUNDS[factor], "bound", -_AT_BOUND
     if factor == "curve":
         fair = {"low": 1 / _FAIR, "high": _FAIR}
-        said = hardware.spread.get("ranges", {}).get("all_reduce", fair)
-        low, high = said["low"], said["high"]
-        why = why if log(low) - _AT_BOUND <= log(value) <= log(high) + _AT_BOUND else "beyond"
-    elif value and log(high / value) < _AT_BOUND:
-        why = "bound"
+        known = hardware.spread.get("ranges", {}).get("all_reduce", fair)
+        low, high, why, near = known["low"], known["high"], "beyond", _AT_BOUND
+    if low * (1 - _AT_BOUND) <= value <= high * (1 + near):
+        why = "off"
+        if abs(error) <= _MISSED:
+            return {}
     link = next((one.value for one in readings if one.what == "curve"), None)
     told = {"why": why, "factor": factor, "value": value, "low": low, "high": high}
-    return {"fits": False, **told, "error": error, "explained_by": link} if why else {}
+    return {"fits": False, **told, "error": error, "explained_by": link}
 
 
 def _spread(anchored: Hardware, readings: tuple[Reading, ...], misfit: dict[str, Any]) -> dict[str, Any]:
@@ -301,97 +324,12 @@ def _spread(anchored: Hardware, readings: tuple[Reading, ...], misfit: dict[str,
         by, of = (each.value if each.what == "curve" else 1.0 for each in (one, first))
         told.append({"what": one.what, "weight": one.weight, "set": changed, "curve": by / of})
     fixed = {"curve": ("all_reduce",), "mutual": ("compute_slowdown", "comm_slowdown")}
-    ranges = {
-        name: known
-        for name, known in anchored.spread.get("ranges", {}).items()
-        if name not in fixed.get(first.what, (first.what,))
-    }
+    ranges = dict(anchored.spread.get("ranges", {}))
+    for name in fixed.get(first.what, (first.what,)):
+        ranges.pop(name, None)
     made = {"ranges": ranges, "readings": told, "anchor": misfit}
     kept = {name: known for name, known in anchored.spread.items() if name not in made}
     return kept | {name: known for name, known in made.items() if known}
-
-
-class _Beyond(InputError):
-    """The step is longer than a factor explains."""
-
-
-class _Search:
-    """The value of a factor at which the model predicts a step, or its ``sync_end`` alone, as measured."""
-
-    def __init__(self, workload: Workload, measured: MeasuredStep, *, of_sync_end: bool = False) -> None:
-        self.workload, self.assignment, self.target_ns = workload, measured.assignment, measured.step_ns
-        self.of_sync_end = of_sync_end
-        self.what = f"a step of {format_ms(self.target_ns)}"
-        usual_ns = round(USUAL_NOISE * self.target_ns)
-        self.noise_ns = usual_ns if measured.noise_ns is None else measured.noise_ns
-
-    def figure(self, hardware: Hardware) -> int:
-        """What is predicted, in ns."""
-        timeline = simulate(self.workload, hardware, self.assignment, "analytic")
-        return timeline.sync_end_ns if self.of_sync_end else timeline.step_ns
-
-    def likeliest(self, hardware: Hardware, chosen: Factor, *, asked: bool) -> tuple[Factor, float]:
-        """The factor to fix and its value; the link's where a slow-down that nobody asked for is not enough.
-
-        Raises:
-            InputError: what was asked for cannot make the step true; the message has the link that could.
-        """
-        value, beyond = 0.0, None
-        try:
-            value = self.solve(hardware, chosen)
-        except _Beyond as error:
-            beyond = error
-        if chosen != "curve" and (beyond or (not asked and value > _FAIR)):
-            link = self.try_to(hardware, "curve")
-            if link is not None and not asked:
-                return "curve", link
-            if link is not None:
-                given = f"a link that is {format_number(link)} times as slow as given explains it"
-                raise InputError(f"{beyond}; {given}: fix the factor curve, or measure the link that trains")
-        if beyond:
-            raise beyond
-        return chosen, value
-
-    def solve(self, hardware: Hardware, factor: Factor) -> float:
-        """The value that makes the figure true; 1 where it is within the noise of no interference."""
-        least, most = BOUNDS[factor]
-        low_ns, high_ns = (self.figure(apply_factor(hardware, factor, value)) for value in (least, most))
-        target_ns = self.target_ns
-        if low_ns == high_ns:
-            slowed = "interference" in self.workload.ready_includes and factor != "curve"
-            raise InputError(
-                f"{'workload: ready_includes has interference: ' if slowed else 'measured: '}this step says "
-                f"nothing of {factor}; it is {format_ms(low_ns)} whatever that is; give "
-                f"{'a single GPU step' if slowed else 'a row in which communication is hidden in part'}"
-            )
-        if low_ns - target_ns > self.noise_ns:
-            raise InputError(
-                f"measured: {self.what} is shorter by {format_ms(low_ns - target_ns)} than the parts allow "
-                f"without any interference, {format_ms(low_ns)}; links are often faster in the step than "
-                f"beside it: fix the factor curve, or say what noise the figure has"
-            )
-        if low_ns >= target_ns:
-            if factor != "curve":
-                return least
-            if self.figure(hardware) <= target_ns + self.noise_ns:
-                return 1.0
-            target_ns += self.noise_ns  # all links from some speed on: the one nearest to the given
-        if high_ns < self.target_ns - self.noise_ns:
-            ends = f"{format_ms(low_ns)} at {format_number(least, 6)}, {format_ms(high_ns)} at "
-            ends += format_number(most, 6)
-            raise _Beyond(f"measured: {self.what} is beyond what {factor} explains: {ends}")
-        while most - least > 1e-6:  # by halving: in flat parts a step does not depend on a factor at all
-            middle = (least + most) / 2
-            is_short = self.figure(apply_factor(hardware, factor, middle)) < target_ns
-            least, most = (middle, most) if is_short else (least, middle)
-        return round(most, 6)
-
-    def try_to(self, hardware: Hardware, factor: Factor) -> float | None:
-        """As ``solve``; None where this factor cannot make the figure true."""
-        try:
-            return self.solve(hardware, factor)
-        except InputError:
-            return None
 
 
 # ---- The times of a recorded step fit all factors.
@@ -405,9 +343,10 @@ _MOST_SHARE = 0.75  # of a core, that communication takes from a rank that compu
 _LOOSE = 2.5  # times: a slow-down whose range is wider was hardly told by the step
 _ALONG = 2.0  # sigmas that a range of 95 % lies from the middle, nearly
 _PLAIN = "run a few backwards under no_sync while recording"
+_ENDS = ("backward_end_ns", "sync_end_ns")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class OwnFactor:
     """One thing that the parts leave open, with the range that the recorded steps leave it (95 %).
 
@@ -423,28 +362,18 @@ class OwnFactor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnTime:
-    """One time of the step, in ns from the start of backward (the step itself: from its own start): the
-    median over the recorded steps, what the parts predict, and what they predict with the factors."""
-
-    what: str
-    measured_ns: int
-    parts_ns: int
-    anchored_ns: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnStep:
-    """Workload and hardware that predict the recorded step, and how far their parts were from it.
+    """Workload and hardware that predict the recorded step: the median of ``steps``, ``step_ns``.
 
-    ``recorder_ns`` is what the recorder's own passes over the buckets take of the recorded step; workload and
-    hardware predict the job without them.
+    ``parts_ns`` is what their parts alone say it takes. ``recorder_ns`` is what the recorder's own passes
+    over the buckets take of it; workload and hardware predict the job without them.
     """
 
     workload: Workload
     hardware: Hardware
     steps: int
-    times: tuple[OwnTime, ...]
+    step_ns: int
+    parts_ns: int
     factors: tuple[OwnFactor, ...]
     doubtful: tuple[str, ...]
     recorder_ns: int
@@ -471,19 +400,82 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> O
     Raises:
         InputError: another number of ranks, or fewer than three steps.
     """
-    if measured.world_size != hardware.world_size:
-        raise InputError(
-            f"hardware {hardware.name!r}: world_size: {hardware.world_size} is not legal; the job has "
-            f"{measured.world_size} ranks"
+    times = _Times(workload, hardware, measured)
+    recorded, link_alone = times.recorded
+    logs, covariance = times.fit()
+    names, sigmas = list(times.names), np.sqrt(np.diag(covariance))
+    said: dict[str, Any] = {}
+    if not times.fits(logs, covariance):  # then the step says nothing of this link's factors
+        covariance = np.diag(np.maximum(times.below, times.above) ** 2)
+        end_ns = max(1, round(times.measured_ns[-1]))
+        search = _Search(recorded, times.assignment, end_ns, round(USUAL_NOISE * end_ns), "sync_end_ns")
+        said = {"fits": False, "explained_by": search.try_to(link_alone, "curve")}
+    machine = times.apply(hardware, logs)
+    machines = link_alone, times.apply(link_alone, logs)
+    alone_ns, fitted_ns = (simulated_step_ns(recorded, one, times.assignment) for one in machines)
+    along = _ALONG * sigmas
+    ends = [logs, np.maximum(logs - along, times.least), np.minimum(logs + along, times.most)]
+    is_slowed, (expected, sigma) = "interference" in workload.ready_includes, times.compute_slowdown
+    if is_apart := is_slowed and expected > 0:
+        beside = simulate(workload, machine, times.assignment, "analytic")
+        workload = _without_interference(beside, exp(expected))
+        machine = replace(machine, compute_slowdown=exp(expected))
+        names.append("compute_slowdown")
+        own = expected, max(0.0, expected - _ALONG * sigma), min(_MOST, expected + _ALONG * sigma)
+        ends = [np.append(known, one) for known, one in zip(ends, own, strict=True)]
+        covariance = np.pad(covariance, (0, 1))
+        covariance[-1, -1] = sigma**2
+    left_open = {"factors": names, "covariance": covariance.tolist(), "about_bytes": times.about_bytes}
+    machine = replace(machine, spread={**machine.spread, "own_step": left_open | said})
+    factors = tuple(map(OwnFactor, names, *(np.exp(known).tolist() for known in ends)))
+    # What is nobody's time goes to the end of the step, once however many micro-batches it has; what the
+    # parts have too much goes from each forward.
+    rest_ns, micro_batches = times.step_ns - fitted_ns, read_switches(times.assignment).accumulation_steps
+    cut = min(workload.forward_ns, max(0, -(rest_ns // micro_batches)))
+    end_ns = max(0, workload.optimizer_ns + rest_ns + micro_batches * cut)
+    held = replace(workload, forward_ns=workload.forward_ns - cut, optimizer_ns=end_ns)
+    doubtful: list[str] = []
+    if is_slowed and not is_apart and times.computes_on_host:
+        doubtful.append(
+            "backward contains what its own all-reduces took of it, and the hardware does not say what "
+            f"others would take, so that gains may be too large; calibrate again (host_share), or {_PLAIN}"
         )
-    assert measured.asked is not None
-    seen = [one for one in measured.iterations if len(one.buckets) in (0, len(measured.asked.bucket_indices))]
-    if len(seen) < FEWEST_STEPS:
-        raise InputError(
-            f"{measured.name}: {len(seen)} steps with all their buckets are not enough to hold a prediction "
-            f"to; record at least {FEWEST_STEPS} more"
-        )
-    return _held(_Times(workload, hardware, measured, seen), round(median(one.step_ns for one in seen)))
+    for one in factors if not said else ():
+        if one.name.endswith("slowdown") and one.high > _LOOSE * max(1.0, one.low):
+            why = "record with more buckets (bucket_cap_mb=4), at level full"
+            why = f"the recorded times contain it; {_PLAIN}" if is_apart and one is factors[-1] else why
+            doubtful.append(f"{one.name} is known to {max(1.0, one.low):.2f} to {one.high:.2f} only: {why}")
+    return OwnStep(
+        workload=held,
+        hardware=machine,
+        steps=times.steps,
+        step_ns=times.step_ns,
+        parts_ns=alone_ns,
+        factors=factors,
+        doubtful=tuple(doubtful),
+        recorder_ns=max(0, times.step_ns - simulated_step_ns(held, machine, times.assignment)),
+    )
+
+
+def _without_interference(timeline: Timeline, compute_slowdown: float) -> Workload:
+    """The workload of ``timeline`` as its backward would have gone alone.
+
+    While a collective is on the wire, 1 ns of recorded time is ``1 / compute_slowdown`` ns of computing.
+    Played with that slow-down under the same buckets, what comes out is what was recorded.
+    """
+    workload = timeline.workload
+    busy = union((bucket.start_ns, bucket.end_ns) for bucket in timeline.buckets)
+
+    def plain(time: int) -> int:
+        beside = sum(max(0, min(end, time) - start) for start, end in busy)
+        return round(time - beside * (1 - 1 / compute_slowdown))
+
+    return workload.retimed(
+        lambda times: tuple(None if time is None else plain(time) for time in times),
+        backward_ns=plain(workload.backward_ns),
+        ready_order=workload.order(),
+        ready_includes=tuple(effect for effect in workload.ready_includes if effect != "interference"),
+    )
 
 
 def hooked(workload: Workload, hardware: Hardware, measured: Measurement) -> tuple[Workload, Hardware]:
@@ -493,11 +485,11 @@ def hooked(workload: Workload, hardware: Hardware, measured: Measurement) -> tup
     what lies between the hook's stamps. Nothing is changed for a job with a hook of its own, which has no
     such pass, nor where ready times contain interference, and with it what the pass did to later gradients.
     """
-    if not _has_pass(workload, measured):
+    asked, is_ours = measured.asked, measured.provenance.get("source") == "sim.record"
+    if not is_ours or asked is None or asked.bucket_bytes is None:
         return workload, hardware
-    asked = measured.asked
-    assert asked is not None
-    assert asked.bucket_bytes is not None
+    if "comm_hook" in asked.settings or "interference" in workload.ready_includes:
+        return workload, hardware
     passes = [
         [(bucket.launch_ns or 0) - (bucket.ready_ns or 0) for bucket in step.buckets]
         for step in measured.traced
@@ -512,45 +504,32 @@ def hooked(workload: Workload, hardware: Hardware, measured: Measurement) -> tup
     return replace(workload, ready_includes=includes), replace(hardware, copy_in_bytes_per_s=rate)
 
 
-def _has_pass(workload: Workload, measured: Measurement) -> bool:
-    """Whether the hook of ``sim.record`` divided buckets in a pass that the recorded times do not contain."""
-    if measured.asked is None or "comm_hook" in measured.asked.settings:
-        return False
-    return measured.provenance.get("source") == "sim.record" and "interference" not in workload.ready_includes
-
-
-class _Row(NamedTuple):
-    """A factor of the fit; all but ``name`` are logarithms: as the hardware has it, as it is expected before
-    the step is seen, give or take ``below`` and ``above`` (one sigma), its bounds, and the range that the
-    hardware states, if it does."""
-
-    name: str
-    start: float
-    expected: float
-    below: float
-    above: float
-    least: float
-    most: float
-    stated: tuple[float, float] | None = None
-
-
 class _Times:
     """The times compared: when buckets begin and end, and when backward and synchronisation end, ns."""
 
-    def __init__(
-        self, workload: Workload, hardware: Hardware, measured: Measurement, seen: Sequence[MeasuredIteration]
-    ) -> None:
+    def __init__(self, workload: Workload, hardware: Hardware, measured: Measurement) -> None:
+        if measured.world_size != hardware.world_size:
+            raise InputError(
+                f"hardware {hardware.name!r}: world_size: {hardware.world_size} is not legal; the job has "
+                f"{measured.world_size} ranks"
+            )
         assert measured.asked is not None
+        count = len(measured.asked.bucket_indices)
+        seen = [one for one in measured.iterations if len(one.buckets) in (0, count)]
+        if len(seen) < FEWEST_STEPS:
+            raise InputError(
+                f"{measured.name}: {len(seen)} steps with all their buckets are not enough to hold a "
+                f"prediction to; record at least {FEWEST_STEPS} more"
+            )
         self.workload, self.hardware, self.assignment = workload, hardware, measured.asked
-        self.computes_on_host, self.steps = measured.environment.get("place") == "cpu", len(seen)
-        self.recorded, self.has_pass = hooked(workload, hardware, measured), _has_pass(workload, measured)
+        self.steps, self.step_ns = len(seen), round(median(one.step_ns for one in seen))
+        self.computes_on_host = measured.environment.get("place") == "cpu"
+        self.recorded = hooked(workload, hardware, measured)
+        self.has_pass = self.recorded[1] is not hardware
         of_buckets = [self._of_buckets(step.buckets) for step in seen if step.buckets]
         self.has_buckets = bool(of_buckets)
         columns = [np.array(column, float) for column in zip(*of_buckets, strict=True)]
         columns += [np.array([getattr(step, name) for step in seen], float) for name in _ENDS]
-        buckets = range(len(columns) // 2 - 1)
-        told = [f"bucket {bucket} {what}" for what in ("begins", "ends") for bucket in buckets]
-        self.names = [*told, "backward ends", "all is reduced"]
         self.measured_ns = np.array([np.median(column) for column in columns])
         scatter = np.array([1.25 * column.std() / len(column) ** 0.5 for column in columns])
         self.sigma_ns = np.maximum(scatter, _LEAST_SIGMA * self.measured_ns[-1])
@@ -558,36 +537,36 @@ class _Times:
         self.about_bytes = max(1, round(float(np.exp(np.average(np.log(sizes), weights=sizes)))))
         slowdowns = _expected_slowdowns(hardware, computes_on_host=self.computes_on_host)
         self.compute_slowdown = slowdowns["compute_slowdown"]
-        self.rows = list(self._rows(slowdowns))
-        columns = [np.array(column, float) for column in list(zip(*self.rows, strict=True))[1:7]]
-        self.start, self.expected, self.below, self.above, self.least, self.most = columns
+        known = self._known(slowdowns)
+        self.names = list(known)
+        self.expected, self.below, self.above, self.least, self.most = np.array([*known.values()], float).T
 
-    def _rows(self, slowdowns: dict[str, tuple[float, float]]) -> Iterator[_Row]:
-        """The factors that the step may fix, each as uncertain as its stated range, if it has one."""
+    def _known(self, slowdowns: dict[str, tuple[float, float]]) -> dict[str, tuple[float, ...]]:
+        """The factors that the step may fix, as logarithms: what is expected before it is seen, give or take
+        one sigma below and above it, which a stated range widens, and the least and the most."""
         hardware, ranges = self.hardware, open_ranges(self.hardware.spread.get("ranges", {}))
         # Copies hold the recorder's own passes; times with interference meet any slow-down of computing.
         left_out = {"copy_in_bytes_per_s"} if self.has_pass else set()
         left_out |= {"compute_slowdown"} if "interference" in self.workload.ready_includes else set()
         costs = [name for name in UNMEASURED_COSTS if name in ranges and getattr(hardware, name)]
-        known = [("link", 1.0, 0.0, _LINK_SIGMA), ("tilt", 1.0, 0.0, _TILT_SIGMA)]
-        known += [(name, getattr(hardware, name), 0.0, _AT_BOUND) for name in costs]
-        known += [(name, getattr(hardware, name), *expected) for name, expected in slowdowns.items()]
-        for name, value, expected, sigma in known:
-            if name in left_out:
-                continue
+        priors = {"link": (0.0, _LINK_SIGMA), "tilt": (0.0, _TILT_SIGMA)}
+        priors |= dict.fromkeys(costs, (0.0, _AT_BOUND)) | slowdowns
+        known: dict[str, tuple[float, ...]] = {}
+        for name in [name for name in priors if name not in left_out]:
+            (expected, sigma), value = priors[name], getattr(hardware, name, 1.0)
             low, high, told = 0.0, 0.0, ranges.get("all_reduce" if name == "link" else name)
             if told is not None:
                 ends = [log(max(told[end] / value, _LEAST_SHARE)) for end in ("low", "high")]
                 ends = [-ends[1], -ends[0]] if name in RATES else ends
                 low, high = min(0.0, ends[0]), max(0.0, ends[1])
-            least, most = (0.0, _MOST) if name in slowdowns else (-_MOST, _MOST)
+            least, most = (0.0 if name in slowdowns else -_MOST), _MOST
             if name == "link":
                 least, most = min(least, low), max(most, high)
             elif name in costs:
                 least, most = low, high
-            start = log(value) if name in slowdowns else 0.0
             below, above = max(sigma, -low / _ALONG), max(sigma, high / _ALONG)
-            yield _Row(name, start, expected, below, above, least, most, told and (low, high))
+            known[name] = expected, below, above, least, most
+        return known
 
     def _of_buckets(self, buckets: Sequence[MeasuredBucket | BucketTimes]) -> list[int | None]:
         """When each begins, then when each ends. The recorder's pass lies between a bucket's being ready and
@@ -597,10 +576,9 @@ class _Times:
 
     def apply(self, hardware: Hardware, logs: Floats) -> Hardware:
         """``hardware`` with these factors."""
-        names = [row.name for row in self.rows]
-        values: dict[str, Any] = dict(zip(names, np.exp(logs).tolist(), strict=True))
+        values: dict[str, Any] = dict(zip(self.names, np.exp(logs).tolist(), strict=True))
         link, tilt = values.pop("link"), values.pop("tilt")
-        bent = _rescaled(hardware, lambda size: tilt_ratio(link, tilt, size, self.about_bytes))
+        bent = scaled(hardware, lambda size: tilt_ratio(link, tilt, size, self.about_bytes))
         for name in set(UNMEASURED_COSTS) & set(values):
             value = getattr(hardware, name)
             values[name] = value / values[name] if name in RATES else round(value * values[name])
@@ -631,149 +609,38 @@ class _Times:
     def fit(self) -> tuple[Floats, Floats]:
         """Logarithms of the factors and their covariance, by Levenberg's and Marquardt's least squares within
         bounds."""
-        logs = np.clip(self.expected, self.least, self.most)
-        misses, damping = self.misses(logs), 1e-2
-        slopes = self.slopes(logs, misses)
-        for _ in range(20):
+        logs, damping = np.clip(self.expected, self.least, self.most), 1e-2
+        misses = self.misses(logs)
+        slopes, moved = self.slopes(logs, misses), np.inf
+        while moved >= 1e-4 and damping <= 4e4:
             square = slopes.T @ slopes
-            while True:
-                damped = square + damping * np.diag(np.diag(square))
-                tried = np.clip(logs - np.linalg.solve(damped, slopes.T @ misses), self.least, self.most)
-                new = self.misses(tried)
-                if new @ new < misses @ misses or damping > 1e4:
-                    break
-                damping *= 4
-            moved = float(np.abs(tried - logs).max())
+            step = np.linalg.solve(square + damping * np.diag(np.diag(square)), slopes.T @ misses)
+            tried = np.clip(logs - step, self.least, self.most)
+            new = self.misses(tried)
             if new @ new >= misses @ misses:
-                break
+                damping *= 4
+                continue
+            moved = float(np.abs(tried - logs).max())
             logs, misses, damping = tried, new, max(damping / 4, 1e-6)
             slopes = self.slopes(logs, misses)
-            if moved < 1e-4:
-                break
-        free = max(1, len(self.measured_ns) - 1)
-        unmet = max(
-            1.0, float(misses @ misses) / free
-        )  # where the model does not meet the step, less is known
+        # Where the model does not meet the step, less is known.
+        unmet = max(1.0, float(misses @ misses) / max(1, len(self.measured_ns) - 1))
         return logs, np.asarray(np.linalg.inv(slopes.T @ slopes) * unmet, float)
 
     def fits(self, logs: Floats, covariance: Floats) -> bool:
         """Whether the link gives the recorded step: no factor of two that share a resource is held by its
         bound, the link is within its stated range as well as it is known, and backward and synchronisation
         end when they did."""
-        for row, value in zip(self.rows, logs.tolist(), strict=True):
-            if row.name == "link" and row.stated is not None:
-                known = _ALONG * float(covariance[0, 0]) ** 0.5
-                if not row.stated[0] - known <= value <= row.stated[1] + known:
+        stated = open_ranges(self.hardware.spread.get("ranges", {})).get("all_reduce")
+        for name, value in zip(self.names, logs.tolist(), strict=True):
+            if name == "link" and stated is not None:
+                known = exp(_ALONG * float(covariance[0, 0]) ** 0.5)
+                if not min(1.0, stated["low"]) / known <= exp(value) <= max(1.0, stated["high"]) * known:
                     return False
-            elif row.name not in UNMEASURED_COSTS and _MOST - abs(value) < _AT_BOUND:
+            elif name not in UNMEASURED_COSTS and _MOST - abs(value) < _AT_BOUND:
                 return False
         missed = np.abs(self.predict(logs) - self.measured_ns) / np.maximum(self.measured_ns, 1)
         return bool((missed[-2:] <= _MISSED).all())
-
-
-_ENDS = ("backward_end_ns", "sync_end_ns")
-
-
-def _held(times: _Times, step_ns: int) -> OwnStep:
-    """What the fit comes to, where the step itself took ``step_ns``."""
-    logs, covariance = times.fit()
-    rows, values, sigmas = list(times.rows), logs.tolist(), np.sqrt(np.diag(covariance)).tolist()
-    said: dict[str, Any] = {}
-    if not times.fits(logs, covariance):  # then the step says nothing of this link's factors
-        covariance = np.diag(np.maximum(times.below, times.above) ** 2)
-        end = MeasuredStep(assignment=times.assignment, step_ns=max(1, round(times.measured_ns[-1])))
-        link = _Search(times.recorded[0], end, of_sync_end=True).try_to(times.recorded[1], "curve")
-        said = {"fits": False, "explained_by": link}
-    workload, machine = times.workload, times.apply(times.hardware, logs)
-    expected, sigma = times.compute_slowdown
-    is_apart = "interference" in workload.ready_includes and expected > 0
-    if is_apart:
-        workload = without_interference(
-            simulate(workload, machine, times.assignment, "analytic"), exp(expected)
-        )
-        machine = replace(machine, compute_slowdown=exp(expected))
-        rows.append(_Row("compute_slowdown", 0.0, expected, sigma, sigma, 0.0, _MOST))
-        values, sigmas, covariance = [*values, expected], [*sigmas, sigma], np.pad(covariance, (0, 1))
-        covariance[-1, -1] = sigma**2
-    left_open = {"factors": [row.name for row in rows], "covariance": covariance.tolist()}
-    left_open |= {"about_bytes": times.about_bytes, **said}
-    machine = replace(machine, spread={**machine.spread, "own_step": left_open})
-    factors = tuple(
-        OwnFactor(
-            name=row.name,
-            value=exp(value),
-            low=exp(max(value - _ALONG * sigma, row.least)),
-            high=exp(min(value + _ALONG * sigma, row.most)),
-        )
-        for row, value, sigma in zip(rows, values, sigmas, strict=True)
-    )
-    recorded, link_alone = times.recorded
-    machines = link_alone, times.apply(link_alone, logs)
-    before, after = (simulated_step_ns(recorded, one, times.assignment) for one in machines)
-    held, left_ns = _with_rest(workload, step_ns - after, read_switches(times.assignment).accumulation_steps)
-    doubtful: list[str] = []
-    if "interference" in workload.ready_includes and times.computes_on_host:
-        doubtful.append(
-            "backward contains what its own all-reduces took of it, and the hardware does not say what "
-            f"others would take, so that gains may be too large; calibrate again (host_share), or {_PLAIN}"
-        )
-    if left_ns:
-        doubtful.append(f"the recorded step, {format_ms(step_ns)}, is shorter than its parts without forward")
-    advice = "the ends of single buckets were not recorded; record at level full"
-    if times.has_buckets:
-        advice = "hardly anything is reduced beside backward; record with more buckets (bucket_cap_mb=4)"
-    for one in factors if not said else ():
-        if one.name.endswith("slowdown") and one.high > _LOOSE * max(1.0, one.low):
-            is_recorded = is_apart and one.name == "compute_slowdown"
-            why = f"the recorded times contain it; {_PLAIN}" if is_recorded else advice
-            doubtful.append(f"{one.name} is known to {max(1.0, one.low):.2f} to {one.high:.2f} only: {why}")
-    ends = zip(times.measured_ns, times.predict(times.start), times.predict(logs), strict=True)
-    told = zip((*times.names, "the step"), (*ends, (step_ns, before, step_ns + left_ns)), strict=True)
-    return OwnStep(
-        workload=held,
-        hardware=machine,
-        steps=times.steps,
-        times=tuple(
-            OwnTime(what=what, measured_ns=round(one), parts_ns=round(two), anchored_ns=round(three))
-            for what, (one, two, three) in told
-        ),
-        factors=factors,
-        doubtful=tuple(doubtful),
-        recorder_ns=max(0, step_ns + left_ns - simulated_step_ns(held, machine, times.assignment)),
-    )
-
-
-def _with_rest(workload: Workload, rest_ns: int, micro_batches: int) -> tuple[Workload, int]:
-    """The workload whose step takes ``rest_ns`` more, and what a step cannot be shortened by.
-
-    What is nobody's time goes to the end of the step, which comes once however many micro-batches there are.
-    What the parts have too much goes from each forward.
-    """
-    cut = min(workload.forward_ns, max(0, -(rest_ns // micro_batches)))
-    end_ns = workload.optimizer_ns + rest_ns + micro_batches * cut
-    held = replace(workload, forward_ns=workload.forward_ns - cut, optimizer_ns=max(0, end_ns))
-    return held, max(0, -end_ns)
-
-
-def without_interference(timeline: Timeline, compute_slowdown: float) -> Workload:
-    """The workload of ``timeline`` as its backward would have gone alone.
-
-    While a collective is on the wire, 1 ns of recorded time is ``1 / compute_slowdown`` ns of computing.
-    Played with that slow-down under the same buckets, what comes out is what was recorded.
-    """
-    workload = timeline.workload
-    busy = union((bucket.start_ns, bucket.end_ns) for bucket in timeline.buckets)
-
-    def plain(time: int) -> int:
-        beside = sum(max(0, min(end, time) - start) for start, end in busy)
-        return round(time - beside * (1 - 1 / compute_slowdown))
-
-    return workload.retimed(
-        lambda times: tuple(None if time is None else plain(time) for time in times),
-        backward_ns=plain(workload.backward_ns),
-        ready_order=workload.order(),
-        ready_includes=tuple(effect for effect in workload.ready_includes if effect != "interference"),
-    )
 
 
 def _expected_slowdowns(hardware: Hardware, *, computes_on_host: bool) -> dict[str, tuple[float, float]]:

@@ -60,11 +60,11 @@ def _span(tid: int, name: str, start_ns: int, end_ns: int, **args: Any) -> Event
 
 def _named(pid: int, name: str, spans: list[Event]) -> list[Event]:
     """A process with its spans, arrows and counter, and the names of its lanes before them."""
-    rows = [(0, "process_name", "name", name), (0, "process_sort_index", "sort_index", pid)]
+    rows = [(0, "process_name", {"name": name}), (0, "process_sort_index", {"sort_index": pid})]
     for tid in sorted({span["tid"] for span in spans}):
         lane = _LANES.get(tid, f"communication {tid - COMMUNICATION}")
-        rows += [(tid, "thread_name", "name", lane), (tid, "thread_sort_index", "sort_index", tid)]
-    told = [{"ph": "M", "tid": tid, "name": what, "args": {key: value}} for tid, what, key, value in rows]
+        rows += [(tid, "thread_name", {"name": lane}), (tid, "thread_sort_index", {"sort_index": tid})]
+    told = [{"ph": "M", "tid": tid, "name": what, "args": args} for tid, what, args in rows]
     found, more_bytes = list(spans), Counter[float]()  # by instant, than before it
     for number, span in enumerate(spans):
         if "ready_us" in span["args"]:
@@ -89,23 +89,19 @@ def _predicted(timeline: Timeline) -> list[Event]:
             args["parameter"] = timeline.workload.gradients[span.gradient].name
         spans.append(_span(COMPUTE, span.kind.replace("_", " "), span.start_ns, span.end_ns, **args))
     for played in timeline.collectives:
-        what, lane = played.collective, COMMUNICATION + played.channel
-        name = f"{what.kind} {what.purpose}"
+        what, name = played.collective, f"{played.collective.kind} {played.collective.purpose}"
         told: dict[str, Any] = {"bytes": what.num_bytes}
         if what.bucket is not None:
             bucket = timeline.buckets[what.bucket]
-            name = f"bucket {bucket.index}"
-            told |= {
-                "gradients": list(timeline.assignment.bucket_indices[bucket.index]),
-                "ready_us": bucket.ready_ns / 1000,
-                "launch_us": played.launch_ns / 1000,
-                "available_us": bucket.available_ns / 1000,
-            }
-        spans.append(_span(lane, name, played.start_ns, played.end_ns, **told))
-    for bucket in timeline.buckets:
-        if bucket.available_ns > bucket.copy_out_start_ns:
-            ends = bucket.copy_out_start_ns, bucket.available_ns
-            spans.append(_span(COPY_BACK, f"bucket {bucket.index}", *ends))
+            times = bucket.ready_ns, played.launch_ns, bucket.available_ns
+            names, name = ("ready_us", "launch_us", "available_us"), f"bucket {bucket.index}"
+            told["gradients"] = list(timeline.assignment.bucket_indices[bucket.index])
+            told |= {key: ns / 1000 for key, ns in zip(names, times, strict=True)}
+        spans.append(_span(COMMUNICATION + played.channel, name, played.start_ns, played.end_ns, **told))
+    for one in timeline.buckets:
+        if one.available_ns > one.copy_out_start_ns:
+            back = COPY_BACK, f"bucket {one.index}", one.copy_out_start_ns, one.available_ns
+            spans.append(_span(*back))
     if timeline.sync_end_ns > timeline.backward_end_ns:
         spans.append(_span(EXPOSED, "exposed", timeline.backward_end_ns, timeline.sync_end_ns))
     return spans
@@ -114,17 +110,16 @@ def _predicted(timeline: Timeline) -> list[Event]:
 def _measured(row: CandidateAgreement) -> list[Event]:
     """From its start, else its launch, else the instant it was ready, to its end each bucket has the lowest
     lane that is free: launches overlap the collective before."""
-    backward_ns = row.measured_backward_end_ns
+    backward_ns, sync_ns = row.measured_backward_end_ns, row.measured_sync_end_ns
     spans = [_span(COMPUTE, "backward", 0, backward_ns)]
-    if row.measured_sync_end_ns > backward_ns:
-        spans.append(_span(EXPOSED, "exposed", backward_ns, row.measured_sync_end_ns))
-    found = []
+    if sync_ns > backward_ns:
+        spans.append(_span(EXPOSED, "exposed", backward_ns, sync_ns))
+    found, busy_until = [], list[int]()
     for bucket in row.buckets:
         known = (bucket.start_ns, bucket.launch_ns, bucket.ready_ns)
         began_ns = next((time for time in known if time is not None), None)
         if began_ns is not None and bucket.end_ns is not None:
             found.append((began_ns, bucket.end_ns, bucket.index, bucket.ready_ns))
-    busy_until: list[int] = []
     for start_ns, end_ns, index, ready_ns in sorted(found, key=lambda one: one[:3]):
         lane = next((lane for lane, busy in enumerate(busy_until) if busy <= start_ns), len(busy_until))
         busy_until[lane : lane + 1] = [end_ns]

@@ -1,12 +1,10 @@
 """A recorded job: how it ran, on which machine, held to the step that it took: what all answers read."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sim.errors import InputError, NotModelledError
-from sim.formats.record_files import recorded_step
 from sim.importer.recorded import as_run, hardware_of, job_of, keep, workload_of
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.devices import link_source
@@ -113,22 +111,8 @@ class RecordedJob:
         )
 
 
-def job_in_files(
-    workload_file: str | os.PathLike[str], workload: Workload, hardware: Hardware, *, parts: bool = False
-) -> RecordedJob:
-    """The job whose workload was loaded from ``workload_file``, held to its step where that lies beside it.
-
-    Args:
-        workload_file: as an import wrote it.
-        workload: what was loaded from it.
-        hardware: the machine; one that is held to the job's step already is left as it is.
-        parts: whether the step is left out.
-    """
-    return held_to(workload, hardware, None if parts else recorded_step(workload_file))
-
-
 def job_in_recording(recording: Recording, hardware: Hardware | None = None) -> RecordedJob:
-    """The job of a recording, as ``job_in_files`` of its import.
+    """The job of a recording, as ``held_to`` of its import.
 
     Args:
         recording: of all ranks; a window of it will do.

@@ -11,15 +11,13 @@ from sim.costs.service_time import scale
 from sim.errors import InputError
 from sim.metrics.intervals import difference_interval, median_interval
 from sim.metrics.step import summarize
-from sim.nouns.hardware import Hardware
-from sim.nouns.measurement import Box, MeasuredBucket, Measurement, Mode, Record
+from sim.nouns.measurement import MeasuredBucket, Measurement, Mode, Record
 from sim.nouns.report import Report
 from sim.systems.simulate import simulate
 from sim.truth.fit import own_step
 from sim.truth.ladder import Attribution, attribute
 
-LEAST_FOR_INTERVAL = 3  # iterations: fewer say nothing of how far a median may be trusted
-_RECOMMENDED = "recommended"
+_FEWEST = 3  # iterations: fewer say nothing of how far a median may be trusted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +69,7 @@ class BucketEnd:
     @property
     def has_interval(self) -> bool:
         """Whether there are iterations enough for the interval to mean anything."""
-        return self.iterations >= LEAST_FOR_INTERVAL
+        return self.iterations >= _FEWEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +77,11 @@ class CandidateAgreement:
     """One candidate: median over its iterations against the prediction. Times in ns, errors relative
     and signed: (predicted - measured) / measured.
 
-    ``step_low_ns`` and ``step_high_ns`` are the 95 % confidence interval of the median step.
-    ``measured_exposed_ns`` is against the plain backward of the same run; its interval holds the scatter of
-    both, paired by round. ``buckets`` are medians of the traced iterations, ``bucket_ends`` compares the
-    ends that can be told. ``probe_effect`` is the traced step over the untraced step, minus 1.
-    ``attribution`` is None where the record lacks what it takes: plain and noop runs, every bucket traced.
+    ``_low_ns`` and ``_high_ns`` are 95 % confidence intervals of medians. ``measured_exposed_ns`` is against
+    the plain backward of the same run; its interval holds the scatter of both, paired by round. ``buckets``
+    are medians of the traced iterations, ``bucket_ends`` compares the ends that can be told.
+    ``probe_effect`` is the traced step over the untraced step, minus 1. ``attribution`` is None where the
+    record lacks what it takes: plain and noop runs, every bucket traced.
     """
 
     name: str
@@ -112,7 +110,7 @@ class CandidateAgreement:
     @property
     def has_interval(self) -> bool:
         """Whether there are iterations enough for the intervals to mean anything."""
-        return self.iterations >= LEAST_FOR_INTERVAL
+        return self.iterations >= _FEWEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +133,7 @@ class Regret:
     @property
     def has_interval(self) -> bool:
         """Whether there are rounds enough for the interval to mean anything."""
-        return self.paired_rounds >= LEAST_FOR_INTERVAL
+        return self.paired_rounds >= _FEWEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,21 +176,18 @@ def agreement(record: Record, attributed: bool = True) -> Agreement:
     which is most of the work.
     """
     limits, record = limits_of(record), as_measured(record)
-    predictions, attributions = {}, {}
-    for one in record.candidates:
-        assert one.asked is not None
-        predictions[one.name] = summarize(simulate(record.workload, record.hardware, one.asked, "analytic"))
-        if one.iterations and attributed:
-            attributions[one.name] = attribute(record, one)
-    return agree(record, predictions, attributions, limits)
+    asked = {one.name: one.asked for one in record.candidates if one.asked is not None}
+    played = {
+        name: simulate(record.workload, record.hardware, one, "analytic") for name, one in asked.items()
+    }
+    found = agree(record, {name: summarize(timeline) for name, timeline in played.items()}, limits)
+    if not attributed:
+        return found
+    rows = zip(found.rows, (one for one in record.candidates if one.iterations), strict=True)
+    return replace(found, rows=tuple(replace(row, attribution=attribute(record, one)) for row, one in rows))
 
 
-def agree(
-    record: Record,
-    predictions: Mapping[str, Report],
-    attributions: Mapping[str, Attribution | None] | None = None,
-    limits: Limits = RULE,
-) -> Agreement:
+def agree(record: Record, predictions: Mapping[str, Report], limits: Limits = RULE) -> Agreement:
     """A record against the predictions of its candidates, by name.
 
     The rule: median step error and worst step error within ``limits``, and every pair of candidates whose
@@ -208,18 +203,14 @@ def agree(
     if not measured:
         raise InputError(f"record {record.name!r}: no candidate has a complete iteration to compare")
     plain = next((one.iterations for one in record.measurements if one.role == "plain"), ())
-    plain_sync_ends_ns = [iteration.sync_end_ns for iteration in plain]
-    told = attributions or {}
-    rows = [compare(one, predictions[one.name], plain_sync_ends_ns, told.get(one.name)) for one in measured]
-    right = apart = 0
-    for one, two in combinations(sorted(rows, key=lambda row: row.measured_step_ns), 2):
-        if one.step_high_ns < two.step_low_ns:
-            apart += 1
-            right += one.predicted_step_ns < two.predicted_step_ns
-    best_measured = min(rows, key=lambda row: row.measured_step_ns)
+    plain_ns = [iteration.sync_end_ns for iteration in plain]
+    rows = [compare(one, predictions[one.name], plain_ns) for one in measured]
+    fastest = sorted(rows, key=lambda row: row.measured_step_ns)
+    apart = [(one, two) for one, two in combinations(fastest, 2) if one.step_high_ns < two.step_low_ns]
+    right = sum(one.predicted_step_ns < two.predicted_step_ns for one, two in apart)
     best_predicted = min(rows, key=lambda row: row.predicted_step_ns)
     ends, errors = [end for row in rows for end in row.bucket_ends], [abs(row.step_error) for row in rows]
-    within = median(errors) <= limits.median_step and max(errors) <= limits.worst_step and right == apart
+    within = median(errors) <= limits.median_step and max(errors) <= limits.worst_step
     mode = measured[0].mode
     return Agreement(
         name=record.name,
@@ -232,15 +223,15 @@ def agree(
         median_bucket_end_error=_middle(end.error for end in ends),
         median_bucket_end_error_ns=_middle_ns(abs(end.error_ns) for end in ends),
         worst_bucket_end_error_ns=max((abs(end.error_ns) for end in ends), default=None),
-        order_pairs=apart,
+        order_pairs=len(apart),
         order_right=right,
-        order_within_noise=len(rows) * (len(rows) - 1) // 2 - apart,
-        best_measured=best_measured.name,
+        order_within_noise=len(rows) * (len(rows) - 1) // 2 - len(apart),
+        best_measured=fastest[0].name,
         best_predicted=best_predicted.name,
-        best_within_noise=best_predicted.step_low_ns <= best_measured.step_high_ns,
-        regret=_regret(measured, rows),
+        best_within_noise=best_predicted.step_low_ns <= fastest[0].step_high_ns,
+        regret=_regret(measured, fastest),
         rule=_OF_TRACE if mode == "trace" else limits.rule,
-        passed=None if mode == "trace" else within,
+        passed=None if mode == "trace" else within and right == len(apart),
     )
 
 
@@ -256,37 +247,35 @@ def _middle_ns(times: Iterable[int | None]) -> int | None:
 
 
 def compare(
-    measurement: Measurement,
-    predicted: Report,
-    plain_sync_ends_ns: Sequence[int] = (),
-    attribution: Attribution | None = None,
+    measurement: Measurement, predicted: Report, plain_sync_ends_ns: Sequence[int] = ()
 ) -> CandidateAgreement:
     """One candidate's measurement against its prediction.
 
     ``plain_sync_ends_ns``: how long the plain backward took in each round, ns. Without them it is taken to
     have always lasted ``measurement.plain_backward_ns``.
     """
-    steps = [iteration.step_ns for iteration in measurement.iterations]
-    step = round(median(steps))
+    seen, alone_ns = measurement.iterations, measurement.plain_backward_ns
+    steps, backward_ends, sync_ends = (
+        [getattr(one, name) for one in seen] for name in ("step_ns", "backward_end_ns", "sync_end_ns")
+    )
+    step, backward_end, sync_end = (round(median(times)) for times in (steps, backward_ends, sync_ends))
     if step == 0:
         raise InputError(f"candidate {measurement.name!r}: a median step of 0 ns cannot be compared")
     low, high = median_interval(steps)
-    sync_ends = [iteration.sync_end_ns for iteration in measurement.iterations]
-    sync_end = round(median(sync_ends))
-    exposed, told = sync_end - measurement.plain_backward_ns, predicted.exposed_by_micro_batch_ns[-1]
+    exposed, told = sync_end - alone_ns, predicted.exposed_by_micro_batch_ns[-1]
     exposed_low, exposed_high = difference_interval(
-        sync_ends, plain_sync_ends_ns or [measurement.plain_backward_ns] * len(sync_ends)
+        sync_ends, plain_sync_ends_ns or [alone_ns] * len(sync_ends)
     )
-    traced = [it for it in measurement.traced if len(it.buckets) == len(predicted.buckets)]
+    traced = [it.buckets for it in measurement.traced if len(it.buckets) == len(predicted.buckets)]
     buckets, ends = [], []
     for place, row in enumerate(predicted.buckets if traced else ()):
-        seen = [iteration.buckets[place] for iteration in traced]
         stamps = ("ready_ns", "launch_ns", "start_ns", "end_ns")
-        middles = {name: _middle_ns(getattr(one, name) for one in seen) for name in stamps}
-        buckets.append(MeasuredBucket(index=place, **middles))
-        if known := [one.end_ns for one in seen if one.end_ns is not None]:
-            end, error_ns = round(median(known)), row.end_ns - round(median(known))
-            end_low, end_high = median_interval(known)
+        found = {name: [getattr(one[place], name) for one in traced] for name in stamps}
+        buckets.append(
+            MeasuredBucket(index=place, **{name: _middle_ns(times) for name, times in found.items()})
+        )
+        if known := [time for time in found["end_ns"] if time is not None]:
+            end, (end_low, end_high) = round(median(known)), median_interval(known)
             ends.append(
                 BucketEnd(
                     index=row.index,
@@ -296,8 +285,8 @@ def compare(
                     low_ns=end_low,
                     high_ns=end_high,
                     predicted_ns=row.end_ns,
-                    error_ns=error_ns,
-                    error=error_ns / end if end else None,
+                    error_ns=row.end_ns - end,
+                    error=(row.end_ns - end) / end if end else None,
                 )
             )
     probe = median(it.step_ns for it in measurement.traced) / step - 1 if measurement.traced else None
@@ -316,29 +305,28 @@ def compare(
         exposed_high_ns=exposed_high,
         predicted_exposed_ns=told,
         exposed_error=(told - exposed) / exposed if exposed > 0 else None,
-        measured_backward_end_ns=round(median(it.backward_end_ns for it in measurement.iterations)),
+        measured_backward_end_ns=backward_end,
         measured_sync_end_ns=sync_end,
         buckets=tuple(buckets),
         bucket_ends=tuple(ends),
         median_bucket_end_error=_middle(end.error for end in ends),
         median_bucket_end_error_ns=_middle_ns(abs(end.error_ns) for end in ends),
         probe_effect=probe,
-        attribution=attribution,
+        attribution=None,
         predicted=predicted,
     )
 
 
-def _regret(measured: Sequence[Measurement], rows: Sequence[CandidateAgreement]) -> Regret | None:
+def _regret(measured: Sequence[Measurement], fastest: Sequence[CandidateAgreement]) -> Regret | None:
     """What the recommendation lost against the best measured; None where none was measured."""
-    recommended = next((row for row in rows if row.name == _RECOMMENDED), None)
-    if recommended is None:
+    ours = next((row for row in fastest if row.name == "recommended"), None)
+    if ours is None:
         return None
     # On a tie the recommendation is as good as the best.
-    best = min(rows, key=lambda row: (row.measured_step_ns, row is not recommended))
+    best = ours if ours.measured_step_ns == fastest[0].measured_step_ns else fastest[0]
     steps = {one.name: [iteration.step_ns for iteration in one.iterations] for one in measured}
-    ours, others = steps[_RECOMMENDED], steps[best.name]
-    low, high = difference_interval(ours, others)
-    regret = recommended.measured_step_ns - best.measured_step_ns
+    low, high = difference_interval(steps[ours.name], steps[best.name])
+    regret = ours.measured_step_ns - best.measured_step_ns
     return Regret(
         best=best.name,
         regret_ns=regret,
@@ -346,7 +334,7 @@ def _regret(measured: Sequence[Measurement], rows: Sequence[CandidateAgreement])
         high_ns=high,
         relative=regret / best.measured_step_ns,
         within_noise=low <= 0,
-        paired_rounds=min(len(ours), len(others)),
+        paired_rounds=min(ours.iterations, best.iterations),
     )
 
 
@@ -361,8 +349,12 @@ def as_measured(record: Record) -> Record:
         AssignmentError, NotModelledError: as ``simulate``.
     """
     workload, hardware = record.workload, record.hardware
-    if record.box is not None and record.calibrated_in is not None:
-        hardware = carried_to(hardware, record.calibrated_in, record.box)
+    if _is_carried(record):
+        boxes = [box for box in (record.calibrated_in, record.box) if box is not None]
+        placed = (
+            replace(boxed_cluster(one.rates_bits, one.uplink_bits), placement=one.ranks) for one in boxes
+        )
+        hardware = hardware_on(hardware, *placed)
     if record.slow:
         workload, _ = scale(workload, hardware, backward=max(factor for _, factor in record.slow))
     if record.own_step is not None:
@@ -373,20 +365,12 @@ def as_measured(record: Record) -> Record:
 
 def limits_of(record: Record) -> Limits:
     """``CONTENDED`` for what is predicted from the links of a box or of slow ranks, ``TRAINED`` for models
-    that compute for real, else ``RULE``.
-    """
+    that compute for real, else ``RULE``."""
     if any(measured.mode == "model" for measured in record.measurements):
         return TRAINED
-    is_carried = None not in (record.box, record.calibrated_in) and record.box != record.calibrated_in
-    return CONTENDED if record.slow or is_carried else RULE
+    return CONTENDED if record.slow or _is_carried(record) else RULE
 
 
-def carried_to(hardware: Hardware, calibrated_in: Box, box: Box) -> Hardware:
-    """``hardware`` as it is in ``box``: itself, where that is the box it was calibrated in."""
-    if box == calibrated_in:
-        return hardware
-    before, after = (
-        replace(boxed_cluster(one.rates_bits, one.uplink_bits), placement=one.ranks)
-        for one in (calibrated_in, box)
-    )
-    return hardware_on(hardware, before, after)
+def _is_carried(record: Record) -> bool:
+    """Whether it was measured in another box than its hardware."""
+    return None not in (record.box, record.calibrated_in) and record.box != record.calibrated_in

@@ -96,17 +96,14 @@ def judge_turns(
     interval = f"95 % interval {format_ms(low)} to {format_ms(high)} a step"
     share = f"{format_ms(abs(gain))} a step ({format_percent(abs(gain) / step)})"
     saved = world_size * 24 * gain / step
+    sentence = f"the recommendation saves {share}, {interval}: {format_number(saved)} {hours} a day"
     if rounds < MIN_ROUNDS:
-        sentence = (
-            f"no significant difference can be told from {rounds} round(s) ({interval}); give at least "
-        )
-        sentence += f"{MIN_ROUNDS}"
+        few = f"{rounds} round(s) ({interval}); give at least {MIN_ROUNDS}"
+        sentence = f"no significant difference can be told from {few}"
     elif low <= 0 <= high:
         sentence = f"no significant difference over {rounds} rounds ({interval}); keep DDP's default"
     elif gain < 0:
         sentence = f"the recommendation is slower by {share}, {interval}; keep DDP's default"
-    else:
-        sentence = f"the recommendation saves {share}, {interval}: {format_number(saved)} {hours} a day"
     return AbTest(
         name=name,
         world_size=world_size,

@@ -217,7 +217,7 @@ def test_what_waits_for_parameters_is_no_computing(policy: str) -> None:
 
 
 def test_differences_begin_where_the_last_ended() -> None:
-    (bars,) = draw_parts([("assignment", [("latency", -70), ("bytes", 20), ("compute", 0)])]).data
+    (bars,) = draw_parts([("latency", -70), ("bytes", 20), ("compute", 0)]).data
     assert list(bars.y) == ["latency", "bytes", "together"]
     assert [round(base * MS) for base in bars.base] == [0, -70, 0]
     assert [round(change * MS) for change in bars.x] == [-70, 20, -50]

@@ -17,7 +17,7 @@ import pytest
 import sim
 from sim.costs.service_time import all_reduce_ns
 from sim.formats.record_files import box_in
-from sim.truth.scoring import Agreement, as_measured, carried_to
+from sim.truth.scoring import Agreement, as_measured
 from tests.commands import bucketsim
 from tests.manual.pages import MODELLED, TRUTH, assert_holds
 from tests.scoring import scored, scored_once
@@ -171,7 +171,9 @@ def test_a_curve_over_a_slow_port_comes_out_of_the_graph() -> None:
     alone = {box_in(one.provenance, one.name): one for one in curves if "beside" not in one.provenance}
     (slow,) = (box for box in alone if box is not None and len(set(box.rates_bits)) > 1)
     even = next(b for b in alone if b and b.hosts == slow.hosts and len(set(b.rates_bits)) == 1)
-    told, measured = carried_to(alone[even], even, slow), alone[slow].all_reduce
+    record = replace(sim.load_record(TRACES / "contention" / "gpt-slow-port"), slow=(), own_step=None)
+    record = replace(record, hardware=alone[even], box=slow, calibrated_in=even)
+    told, measured = as_measured(record).hardware, alone[slow].all_reduce
     sizes = [point.num_bytes for point in measured if point.num_bytes >= 4 << 20]
     assert sizes
     for size in sizes:

@@ -23,7 +23,7 @@ from sim.nouns.recommendation import Recommendation
 from sim.nouns.workload import Gradient, Workload
 from sim.systems.ddp_assignment import as_the_job
 from sim.truth.fit import scaled
-from sim.truth.recorded_job import RecordedJob, job_in_files, job_in_recording
+from sim.truth.recorded_job import RecordedJob, held_to, job_in_recording
 from sim.validator.candidates import standing_candidates
 from tests.app.conftest import MS, make_hardware
 from tests.app.test_live import COUNT, Job
@@ -82,7 +82,7 @@ class Recorded(NamedTuple):
 
     @property
     def job(self) -> RecordedJob:
-        return job_in_files(self.workload_file, self.workload, self.hardware)
+        return held_to(self.workload, self.hardware, self.step)
 
     def page(self, hardware: Hardware) -> playing.Inputs:
         """What the dashboard asks about with this link."""
@@ -154,7 +154,7 @@ def test_no_way_to_ask_tells_a_gain_where_a_step_refutes_the_link(
 ) -> None:
     """A link 50 times as slow as the one that gave the recorded step."""
     hardware = scaled(recorded.hardware, 50.0)
-    job = job_in_files(recorded.workload_file, recorded.workload, hardware)
+    job = held_to(recorded.workload, hardware, recorded.step)
     assert job.own is not None
     (why,) = doubts_about_step(job.hardware)
     asked = job.tune()
@@ -210,7 +210,7 @@ def test_commands_ask_about_the_job_as_it_ran(recorded: Recorded, tmp_path: Path
     used.write_text(sim.to_text(job.assignment(PAIRS)))
     told_step = json.loads(bucketsim("simulate", *files, "--assignment", str(used), "--json").out)
     assert job.own is not None
-    assert told_step["step_ns"] == job.own.times[-1].measured_ns - job.own.recorder_ns
+    assert told_step["step_ns"] == job.own.step_ns - job.own.recorder_ns
     default = json.loads(bucketsim("simulate", *files, "--json").out)
     rows = json.loads(bucketsim("sweep", *files, "--caps", "1", "--json").out)["rows"]
     assert rows[0]["step_ns"] == default["step_ns"]
@@ -224,8 +224,7 @@ def test_what_is_left_of_a_step_counts_once(recorded: Recorded, extra_ns: int) -
     own = sim.own_step(recorded.workload, recorded.hardware, longer)
     assert longer.asked is not None
     step = sim.summarize(sim.simulate(own.workload, own.hardware, longer.asked)).step_ns
-    assert step == own.times[-1].measured_ns - own.recorder_ns
-    assert own.times[-1].anchored_ns == own.times[-1].measured_ns
+    assert step == own.step_ns - own.recorder_ns
     assert own.recorder_ns <= MS // 100
 
 
