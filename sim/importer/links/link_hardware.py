@@ -23,6 +23,7 @@ from sim.nouns.hardware import CURVES, MAX_RANKS, Hardware
 from sim.units import format_number, format_size, median_ns
 
 _LEAST_SIZES = 3
+_WITHIN = 0.01  # a mean of bandwidths is not quite the bandwidth of a mean time
 _UNLIKE = 2.0  # repeated runs of one machine lie nearer
 _MOST_TOLD = 1024  # ranks that bandwidths of a few digits can tell
 _SUFFIX = re.compile(r"(?<=.)(\.(txt|csv|tsv|md|log|out|json|gz))+$")
@@ -178,7 +179,8 @@ def _leave_out(systems: dict[_Key, _System], notes: Notes) -> None:
     for key in [key for key, system in systems.items() if "all_reduce" not in system]:
         del systems[key]
     if short and not systems:
-        raise InputError(short[0])
+        dropped = [one.text for one in notes if one.kind == "dropped"]
+        raise InputError("; dropped: ".join([short[0], *dropped[:1]]))
     for line in short:
         notes.add("missing", line)
 
@@ -310,8 +312,9 @@ def _fault(one: Sample, collective: str, ranks: int) -> tuple[str, str]:
     if one.wrong > 0:
         return "have wrong results", f"{size} B, {format_number(one.wrong, 6)} wrong"
     for name, factor in (("algbw", 1.0), ("busbw", bus_factor(collective, ranks))):
-        if _excess(one, name, factor) > 0:
-            took, rate = format_number(one.duration_ns / 1000, 6), size / one.duration_ns * factor
+        rate = size / one.duration_ns * factor
+        if _excess(one, name, factor) > _WITHIN * rate:
+            took = format_number(one.duration_ns / 1000, 6)
             says = f"{name} says {format_number(one.rates[name][0], 6)}"
             return _CONTRADICTS, f"{size} B in {took} us are {format_number(rate, 4)} GB/s, {says}"
     return "", ""

@@ -20,6 +20,7 @@ import msgspec
 
 from sim.errors import InputError
 from sim.importer.imported import Note, Notes, count_of, few, plain
+from sim.nouns.collective import bus_factor
 
 MOST_NS, MOST_BYTES, MOST_ROWS = 10**15, 1 << 50, 100_000  # eleven days, a pebibyte
 LONGEST_LINE, LONGEST_HEADER, LONGEST_PREFIX, LONGEST_CELL = 1 << 16, 2000, 200, 40
@@ -188,7 +189,7 @@ def _header(line: str) -> tuple[Columns, str | None] | None:
         columns = tuple(map(column_of, names))
         kinds = [column.kind for column in columns]
         is_loose = delimiter is None and (kinds[:1] == ["other"] or 2 * kinds.count("other") > len(kinds))
-        if "size" in kinds and {"time", "cputime", "algbw"} & {*kinds} and not is_loose:
+        if "size" in kinds and {"time", "cputime", "algbw", "busbw"} & {*kinds} and not is_loose:
             return columns, delimiter
     return None
 
@@ -461,14 +462,14 @@ def _read(block: _Block, source: str) -> list[LinkTable]:
     if "cputime" in places:
         raise InputError(f"{source}: cputime is what a launch takes on the CPU; run nccl-tests without -C")
     # Where the column comes again that tells the time, the second timing begins: in place.
-    main = columns[places["time" if "time" in places else "algbw"]]
+    main = columns[places[next(kind for kind in ("time", "algbw", "busbw") if kind in places)]]
     starts = [place for place, one in enumerate(columns) if (one.kind, one.stem) == (main.kind, main.stem)]
     slots = ("out", "in") if len(starts) > 1 else ("only",)
     spans = [slice(*ends) for ends in pairwise((0, *starts[1:2], len(columns)))]
     # nccl-tests' columns name no unit on their line; bandwidths beside a time bear out that it is in us.
     scale = Decimal(1000) if {"time", "algbw", "busbw"} <= places.keys() else None
     found: dict[tuple[str | None, int | None, str], list[Sample]] = defaultdict(list)
-    broken = list(block.others)
+    listed, broken = max(said.listed) + 1 if said.listed else None, list(block.others)
     is_binary = _doubles(cells[places["size"]] for _, cells in block.rows)
     for number, cells in block.rows:
         if is_binary:
@@ -478,7 +479,10 @@ def _read(block: _Block, source: str) -> list[LinkTable]:
             _whole(values[places[kind]]) if kind in places else None for kind in ("size", "count", "ranks")
         )
         op, dtype = (cells[places[kind]] if kind in places else "" for kind in ("collective", "dtype"))
-        timings = [] if size is None else [_timing(columns[span], values[span], size) for span in spans]
+        collective = (collective_in(op) or op.lower()) if op else said.collective
+        factor = bus_factor(collective or "all_reduce", ranks or listed or said.ranks or 1)
+        by_span = [] if size is None else [(columns[span], values[span]) for span in spans]
+        timings = [_timing(*one, size or 0, factor) for one in by_span]
         samples = [
             Sample(
                 where=f"{source}: line {number}",
@@ -494,7 +498,6 @@ def _read(block: _Block, source: str) -> list[LinkTable]:
             broken.append((number, cells))
             continue
         at = [f"{one.name} {cell}" for one, cell in zip(columns, cells, strict=True) if one.kind == "place"]
-        collective = (collective_in(op) or op.lower()) if op else said.collective
         found[collective, ranks, ", ".join(at)] += samples
     for column, cell in zip(columns, block.rows[0][1], strict=True) if block.rows and not found else ():
         if column.kind in ("time", "size") and _CELL.fullmatch(cell) and _value(cell, column, None) is None:
@@ -502,6 +505,8 @@ def _read(block: _Block, source: str) -> list[LinkTable]:
                 f"{source}: column {column.name!r}: its unit cannot be told, or is 10^n to some, 2^n to "
                 f"others; give bytes, KiB or MiB (size_B), and times as time_us, _ms or _s"
             )
+    if main.kind == "busbw" and block.rows and not found:
+        raise InputError(f"{source}: busbw tells no time without the number of ranks; give a column ranks")
     redops = {cells[places["redop"]] for _, cells in block.rows} if "redop" in places else set()
     notes = Notes()
     if broken:
@@ -512,7 +517,6 @@ def _read(block: _Block, source: str) -> list[LinkTable]:
         notes.add("assumed", f"{source}: a KB of 2^10 bytes, and an MB of 2^20, for its sizes double")
     if {"count", "dtype", "redop", "time", "algbw", "busbw"} <= places.keys():
         said.over = NCCL
-    listed = max(said.listed) + 1 if said.listed else None
     return [
         LinkTable(
             source=source,
@@ -529,17 +533,21 @@ def _read(block: _Block, source: str) -> list[LinkTable]:
     ]
 
 
-def _timing(columns: Columns, values: Sequence[_Number | None], num_bytes: int) -> dict[str, Any] | None:
+def _timing(
+    columns: Columns, values: Sequence[_Number | None], num_bytes: int, factor: float
+) -> dict[str, Any] | None:
     """Duration, slack, rates and wrong results of a ``Sample`` by the columns of one timing; None without a
-    duration. Without a time it is the one that the algorithm's bandwidth tells: a GB/s is a byte in a ns.
+    duration. Without a time it is the one that a bandwidth tells, the bus's being ``factor`` times the
+    algorithm's: a GB/s is a byte in a ns.
     """
     known = {column.kind: one for column, one in reversed([*zip(columns, values, strict=True)])}  # the first
     numbers = {kind: tuple(map(float, one)) for kind, one in known.items() if one is not None}
     rates = {name: numbers[name] for name in ("algbw", "busbw") if numbers.get(name, (-1,))[0] >= 0}
     duration, slack = numbers.get("time", (0.0, 0.0))
-    speed, digit = rates.get("algbw", (0.0, 0.0))
-    if "time" not in known and num_bytes and speed > 0:
-        duration, slack = max(1.0, num_bytes / speed), num_bytes / speed * digit / speed
+    speed, digit = rates.get("algbw", rates.get("busbw", (0.0, 0.0)))
+    if "time" not in known and speed > 0:
+        sent = num_bytes if "algbw" in rates else num_bytes * factor
+        duration, slack = max(1.0, sent / speed) if sent else 0.0, sent / speed * digit / speed
     if not 0.5 < duration <= MOST_NS:
         return None
     wrong = numbers.get("wrong", (0.0,))[0]
