@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -34,6 +34,7 @@ MARK = "BUCKETSIM_CHAOS"
 _GPT = ("sim.recorder.models:gpt", *("--arg", "layers=2"), *("--arg", "width=64"), *("--arg", "heads=2"))
 _REPLAY = ("validate", str(cheap.W), "--hardware", str(cheap.H), "--rounds", "6", "--caps", "4")
 _RANKS = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port")
+_TRAINED = ("--steps", "60", "--width", "64", "--layers", "3")
 _NAMED = ("error: ", "interrupted")
 _BOX = ("--box", "2", "--rate", "4gbit")
 _PAUSE_S = 2.0
@@ -52,7 +53,7 @@ def commands(out: Path) -> dict[str, list[str]]:
         **{"calibrate": calibrate, "validate": validate},
         **(boxed if os.geteuid() == 0 and shutil.which("ip") and shutil.which("tc") else {}),
         "record": [*bucketsim, "record", *_GPT, "--repeats", "30", "-o", str(out / "made.json")],
-        "autotune": [*_RANKS, str(free_port()), "-m", "tests.chaos.training"],
+        "autotune": [*_RANKS, str(free_port()), "-m", "sim.tuned", "-m", "sim.examples.train", *_TRAINED],
         "dash": [*bucketsim, "dash", "--port", str(free_port())],
     }
 
@@ -61,63 +62,40 @@ def family(mark: str, root: int) -> list[int]:
     """Our processes of one round, by their environment; the one that was started first."""
     found = []
     for entry in Path("/proc").iterdir():
-        try:
-            is_ours = entry.name.isdigit() and f"{MARK}={mark}\0".encode() in (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if is_ours:
-            found.append(int(entry.name))
+        with suppress(OSError):
+            if entry.name.isdigit() and f"{MARK}={mark}\0".encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
     return sorted(found, key=lambda pid: (pid != root, pid))
 
 
 def send(number: int, pids: list[int]) -> None:
     for pid in pids:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            continue
 
 
-class Harm:
-    """One of the things that happen to a command; ``do`` is told its processes, the root first."""
-
-    def __init__(self, draw: random.Random, disks: list[Path], kinds: tuple[str, ...]) -> None:
-        self._draw, self._disks = draw, disks
-        self.name = draw.choice(kinds)
-        self.hits_root = draw.random() < 0.4
-
-    def do(self, pids: list[int]) -> str:
-        """Do it; what was done, in words."""
-        if self.name == "full disk":
-            for disk in self._disks:
-                _fill(disk)
-            return self.name
-        others = pids[1:]
-        victims = pids[:1] if self.hits_root or not others else [self._draw.choice(others)]
-        who = "the command" if victims == pids[:1] else "a process of its"
-        if self.name in KILLS:
-            send(getattr(signal, self.name), victims)
-        elif self.name == "slow":
-            for _ in range(5):
-                send(signal.SIGSTOP, victims)
-                time.sleep(0.2)
-                send(signal.SIGCONT, victims)
-                time.sleep(0.1)
-        else:
-            send(signal.SIGSTOP, victims)
-            if self.name == "pause" or victims == pids[:1]:  # who is stopped himself can end nothing
-                time.sleep(_PAUSE_S)
-                send(signal.SIGCONT, victims)
-        return f"{self.name} of {who}"
-
-
-def _fill(disk: Path) -> None:
-    with open(disk / "filler", "wb", buffering=0) as filler:
-        try:
-            while filler.write(b"x" * 4096):
-                pass
-        except OSError:
-            return
+def harm(draw: random.Random, kind: str, disks: list[Path], pids: list[int]) -> str:
+    """Do one of the things that happen to a command, whose processes these are, the root first; in words."""
+    if kind == "full disk":
+        for disk in disks:
+            with open(disk / "filler", "wb", buffering=0) as filler, suppress(OSError):
+                while filler.write(b"x" * 4096):
+                    pass
+        return kind
+    root, *others = pids
+    victim = root if draw.random() < 0.4 or not others else draw.choice(others)
+    if kind in KILLS:
+        send(getattr(signal, kind), [victim])
+    elif kind == "slow":
+        for number, wait_s in ((signal.SIGSTOP, 0.2), (signal.SIGCONT, 0.1)) * 5:
+            send(number, [victim])
+            time.sleep(wait_s)
+    else:
+        send(signal.SIGSTOP, [victim])
+        if kind == "pause" or victim == root:  # who is stopped himself can end nothing
+            time.sleep(_PAUSE_S)
+            send(signal.SIGCONT, [victim])
+    return f"{kind} of {'the command' if victim == root else 'a process of its'}"
 
 
 @contextmanager
@@ -142,8 +120,7 @@ def test_what_is_hurt_ends_and_leaves_nothing(number: int) -> None:
         for folder in folders:
             stack.enter_context(small_disk(folder)) if is_root else folder.mkdir()
         name = draw.choice(sorted(commands(home)))
-        harms = KILLS + PAUSES + ("full disk",) * is_root
-        harm = Harm(draw, folders if is_root else [], harms)
+        kind = draw.choice(KILLS + PAUSES + ("full disk",) * is_root)
         with open(home / "said", "w+b") as said:
             process = subprocess.Popen(
                 [sys.executable, *commands(home / "out")[name]],
@@ -154,21 +131,21 @@ def test_what_is_hurt_ends_and_leaves_nothing(number: int) -> None:
                 start_new_session=True,
             )
             try:
-                hurt(name, process, harm, draw, home)
+                moment = draw.uniform(0.2, 12.0)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(moment)
+                done, there = "nothing: it had ended", set[str]()
+                if process.poll() is None:
+                    there = networks(process.pid)
+                    done = harm(draw, kind, folders, family(str(home), process.pid))
+                ends_well(name, process, f"{done}, {moment:.1f} s in", there, home)
             finally:
                 send(signal.SIGKILL, family(str(home), process.pid))
                 process.wait()
 
 
-def hurt(name: str, process: subprocess.Popen[bytes], harm: Harm, draw: random.Random, home: Path) -> None:
-    moment = draw.uniform(0.2, 12.0)
-    deadline = time.monotonic() + moment
-    while process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    done, there = "nothing: it had ended", set[str]()
-    if process.poll() is None:
-        there = networks(process.pid)
-        done = harm.do(family(str(home), process.pid))
+def ends_well(name: str, process: subprocess.Popen[bytes], done: str, there: set[str], home: Path) -> None:
+    """In time, with one word of what happened, and without processes, networks and half files."""
     began = time.monotonic()
     if name == "dash" and process.poll() is None and "SIG" not in done:
         process.send_signal(signal.SIGTERM)  # it serves until it is told to end
@@ -176,7 +153,7 @@ def hurt(name: str, process: subprocess.Popen[bytes], harm: Harm, draw: random.R
     took = time.monotonic() - began
     text = (home / "said").read_text(errors="replace")
     told = [line for line in text.splitlines() if line.startswith(_NAMED)]
-    about = f"{name}, {done}, {moment:.1f} s in, exit {code}:\n{text[-3000:]}"
+    about = f"{name}, {done}, exit {code}:\n{text[-3000:]}"
     if name != "autotune":  # whose ranks are torchrun's, which says it in its own way
         assert code in (0, 1, 130, 143) or code < 0, about
         assert code != 1 or len(told) == 1, about

@@ -1,15 +1,24 @@
 """Systems that others measured, predicted from published figures, from three points, and from fewer ranks.
 
+And how GPT-2 124M scales on two machines of A100.
+
 ``python -m tests.contracts.fabrics`` prints the manual's tables, from figures in ``tests/published``.
 Errors are medians of |predicted / measured - 1| over the sizes of 1 MiB to 1 GiB that were not given.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
 
+import sim
 from sim.clusters.computed import uncertainty
-from sim.clusters.extrapolation import EstimatedPoint, MeasuredCurve, extrapolate
+from sim.clusters.extrapolation import MeasuredCurve, extrapolate
 from sim.clusters.nccl_model import collective_ns
+from sim.clusters.scaling import ScalingRow
+from sim.columns import SCALING, Column, markdown, plain
 from sim.nouns.hardware import Curve
+from sim.nouns.workload import Workload
+from sim.recorder.estimate import estimate
 from tests.clusters.published_fabrics import (
     BY_NAME,
     ELSEWHERE,
@@ -57,12 +66,9 @@ def within(system: System) -> float:
 
 def _scored(known: Sequence[MeasuredCurve], system: System, points: Curve) -> tuple[float, float]:
     found = extrapolate(known, system.fabric, [point.num_bytes for point in points])
-    inside = [_holds(each, point.duration_ns) for each, point in zip(found, points, strict=True)]
+    pairs = zip(found, points, strict=True)
+    inside = [each.least_ns <= point.duration_ns <= each.greatest_ns for each, point in pairs]
     return median_error((each.duration_ns for each in found), points), sum(inside) / len(inside)
-
-
-def _holds(estimate: EstimatedPoint, duration_ns: int) -> bool:
-    return estimate.least_ns <= duration_ns <= estimate.greatest_ns
 
 
 def fabric_rows() -> Iterator[str]:
@@ -102,8 +108,62 @@ def summary() -> str:
     )
 
 
+# How GPT-2 124M scales: ``bucketsim estimate`` of the model, and ``bucketsim scaling`` on each machine.
+
+MODEL: dict[str, Any] = {"model_type": "gpt2", "batch": 16, "tokens": 512}
+BACKWARD_MS = 60
+RDMA: dict[str, list[Any]] = {"gpus": [1], "gbit_per_s": [100], "protocol": ["rdma"]}
+MACHINES: tuple[tuple[str, dict[str, list[Any]], tuple[int, ...]], ...] = (
+    ("dgx_a100", {}, (1, 2, 16, 128, 12_500)),
+    ("pcie_hosts", RDMA, (2, 4, 8, 32)),
+)
+
+
+@cache
+def workload() -> Workload:
+    """The model's gradients on one A100, estimated."""
+    return estimate(
+        "models:huggingface",
+        arguments=MODEL,
+        backward_ns=BACKWARD_MS * 1_000_000,
+        gpu="a100-80gb-sxm",
+        autocast="bfloat16",
+    )
+
+
+@cache
+def rows() -> tuple[ScalingRow, ...]:
+    """A row a machine and number of hosts."""
+    return tuple(
+        row
+        for machine, settings, hosts in MACHINES
+        for row in sim.scaling(workload(), machine, hosts=hosts, settings=settings)
+    )
+
+
+def _saved(row: ScalingRow) -> str:
+    """What the best cap saves against the default, at either end of the range of all-reduces, in %."""
+    ends = (
+        (row.default_regret_low_ns, row.cap_step_low_ns),
+        (row.default_regret_high_ns, row.cap_step_high_ns),
+    )
+    return " to ".join(f"{100 * saved / (step + saved):z.1f}" for saved, step in ends)
+
+
+COLUMNS: tuple[Column[ScalingRow], ...] = (
+    plain("machine", "machine"),
+    *SCALING,
+    Column("saves, %", lambda row: 100 * row.default_regret_ns / row.default_step_ns, "z.1f"),
+    Column("in range, %", _saved),
+)
+
+
+def scaling_rows() -> Iterator[str]:
+    """The manual's table."""
+    yield from markdown(COLUMNS, rows()).splitlines()
+
+
 if __name__ == "__main__":
-    for rows in (fabric_rows(), preset_rows()):
-        print("\n".join(rows))
-        print()
-    print(summary())
+    for table in (fabric_rows(), preset_rows(), scaling_rows(), [summary()]):
+        print("\n".join(table), end="\n\n")
+    print("\n".join(f"{row.machine}: {row.reason}" for row in rows() if row.reason))
