@@ -154,6 +154,7 @@ def _refused_or(act: Any, begins: str) -> Any:
 @pytest.mark.parametrize("count", [150, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_mutated_documents_are_read_or_refused(count: int) -> None:
     accepted, refused = run(count, seed=1)
+    print(f"{accepted.total()} read, {refused.total()} refused in one line")
     assert accepted.total() > count // 20, (accepted, refused)
     assert refused.total() > count // 3, (accepted, refused)
     assert count < 1000 or set(accepted) == set(refused) == set(corpus())
