@@ -344,9 +344,9 @@ def _row(
         own_costs="; ".join(told_unmeasured(hardware)),
         doubts="; ".join(doubts_about(workload, hardware, of_any_size=True)),
         **_ends(hardware, tuned, caps_mb),
-        **(differ(workload, problem.link, {"cap": best, "default": default.assignment}) if differ else {}),
+        **(differ(workload, hardware, {"cap": best, "default": default.assignment}) if differ else {}),
     )
-    return row, problem.link
+    return row, hardware
 
 
 def _among_ranks(

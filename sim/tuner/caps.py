@@ -19,7 +19,7 @@ from sim.errors import NotModelledError
 from sim.nouns.ddp_switches import DEFAULT_BUCKET_CAP_BYTES
 from sim.systems.cut import NO_LIMIT, PER_KEY, cut, number_keys
 from sim.systems.ddp_assignment import is_never_rebuilt, rebuild_order
-from sim.tuner.problem import Problem, Tables, play_buckets, tell
+from sim.tuner.problem import Problem, Tables, play_buckets
 from sim.units import MIB
 
 WORK = 20_000_000  # tensors walked, in all layouts of one enumeration
@@ -88,7 +88,7 @@ def cap_curve(
         lows, highs = lows[:rows], highs[:rows]
     counts, ends = np.empty((2, len(lows)), np.int64)
     for first in range(0, len(counts), _PLAYED_AT_ONCE):
-        tell("comparing caps")
+        problem.tell("comparing caps")
         some = slice(first, first + _PLAYED_AT_ONCE)
         score_caps(problem.tables, walk, lows[some], counts[some], ends[some])
     return CapCurve(low_bytes=lows, high_bytes=highs, complete=complete, num_buckets=counts, sync_end_ns=ends)
@@ -116,7 +116,7 @@ def _walk(problem: Problem) -> Walk:
             "optimize_ddp=ddp_optimizer: each bucket_cap_mb makes other cuts, and so other ready times; give "
             "compile_cap_mb, or sweep caps"
         )
-    workload = problem.compiled
+    workload = problem.workload
     is_static = is_never_rebuilt(workload.switches)
     order = list(range(len(workload.gradients)) if is_static else rebuild_order(workload))
     gradients = [workload.gradients[index] for index in order]

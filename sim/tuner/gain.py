@@ -7,7 +7,7 @@ of steps averages it out. What is the same in a whole column belongs to an itera
 would make the average over a long run better known. Jitter is new in every cell, and averages out.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -20,8 +20,8 @@ from sim.nouns.recommendation import Gain
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
 from sim.systems.simulate import simulated_step_ns
-from sim.tuner.draws import NO_ITERATIONS, Draws, draw
-from sim.tuner.problem import Buckets, Problem, listened_to, tell
+from sim.tuner.draws import NO_ITERATIONS, Draws
+from sim.tuner.problem import Buckets, Problem
 from sim.units import format_ms, format_number, format_percent
 
 NOTHING = 0.001  # of the step: no gain worth a change, whatever is proved about it
@@ -47,6 +47,10 @@ class Estimate(NamedTuple):
     low: float
     high: float
 
+    def told(self, nominal: float) -> float:
+        """What to tell and judge: the nominal value, or this where that lies outside of the interval."""
+        return nominal if self.low <= nominal <= self.high else self.value
+
 
 def student(freedom: float) -> float:
     """The factor of a standard error that makes a 95 % interval, by degrees of freedom (>= 1)."""
@@ -59,8 +63,8 @@ def estimate_mean(table: Floats, *, is_ranged: bool = False) -> Estimate:
 
     Its variance is that between machines times (1 + 1 / number of them), plus that between the means of
     columns over their number; degrees of freedom are Satterthwaite's. Means of rows have no luck of single
-    cells in them (``draw``). Of machines that lie in ranges (``is_ranged``), which may be skewed or apart,
-    the interval holds all, and what few iterations leave open.
+    cells in them (``Draws``). Of machines that lie in ranges (``is_ranged``) the interval holds all, and what
+    few iterations leave open.
     """
     machines, iterations = table.shape
     center, rows, columns = float(table.mean()), table.mean(axis=1), table.mean(axis=0)
@@ -100,7 +104,8 @@ class Paired:
         self.draws, self.default = draws, default
         self._played: dict[Buckets, Floats] = {}
         self._nominal: dict[Buckets, int] = {}
-        self.rest_ns = draws.problem.rest_ns(self.step_ns(default), default)
+        self.default_ns = self.step_ns(default)
+        self.rest_ns = draws.problem.rest_ns(self.default_ns, default)
         noise = noise_between_steps(self.steps(default))
         self.noise_ns = None if noise is None else round(noise)
 
@@ -108,20 +113,20 @@ class Paired:
         """The nominal step."""
         problem, buckets = self.draws.problem, assignment.bucket_indices
         if buckets not in self._nominal:
-            self._nominal[buckets] = simulated_step_ns(problem.job, problem.link, assignment)
+            self._nominal[buckets] = simulated_step_ns(problem.job, problem.hardware, assignment)
         return self._nominal[buckets]
 
     def steps(self, assignment: Assignment) -> Floats:
         """The step in ns under every draw: [machines, iterations]."""
         buckets = assignment.bucket_indices
         if buckets not in self._played:
-            tell("playing steps as they vary")
+            self.draws.problem.tell("playing steps as they vary")
             self._played[buckets] = self.draws.steps(buckets, self.rest_ns)
         return self._played[buckets]
 
     def gain(self, one: Assignment, than: Assignment | None = None) -> Estimate:
         """What ``one`` saves against ``than`` (None: the default), the mean over the draws, in whole ns."""
-        saved = self.steps(self.default if than is None else than) - self.steps(one)
+        saved = self.steps(than or self.default) - self.steps(one)
         return Estimate(*map(round, estimate_mean(saved, is_ranged=self.draws.is_ranged)))
 
     @property
@@ -137,17 +142,12 @@ class Paired:
     def shortfall(self, gain: Estimate, nominal_ns: float, step_ns: float) -> Shortfall | None:
         """What a gain lacks to be significant; None where it lacks nothing. All sentences rest on this.
 
-        A gain is significant if its whole 95 % interval is above 0 and if it is more than 0.1 % of the step,
-        or 0.5 % where it rests on what nobody measured and no step tells its noise. Below 1 % of the step it
-        also has to be more than one step of DDP's default varies by (``noise_ns``), since predictions are
-        themselves off by some tenths of a percent.
-
-        Args:
-            gain: what one assignment saves against another.
-            nominal_ns: what it saves in the nominal step.
-            step_ns: the nominal step of the other assignment.
+        A gain is significant if its whole 95 % interval is above 0 and if it is more than ``least`` of the
+        step. Below 1 % of the step it also has to be more than one step of DDP's default varies by, since
+        predictions are themselves off by some tenths of a percent. ``nominal_ns``: what is saved in the
+        nominal step; ``step_ns``: the nominal step of the other assignment.
         """
-        figure = told_ns(gain, nominal_ns)
+        figure = gain.told(nominal_ns)
         fraction = figure / step_ns if step_ns else 0.0
         if nominal_ns == figure == 0:
             return "nothing"
@@ -157,34 +157,25 @@ class Paired:
             return "noise"
         return "little" if fraction < self.least else None
 
-    def is_as_good(self, other: Assignment, best: Assignment, other_ns: int | None = None) -> bool:
+    def is_as_good(self, other: Assignment, best: Assignment, other_ns: int) -> bool:
         """Whether ``best`` is not significantly better than ``other``, whose nominal step is ``other_ns``."""
-        other_ns = self.step_ns(other) if other_ns is None else other_ns
         return self.shortfall(self.gain(best, other), other_ns - self.step_ns(best), other_ns) is not None
 
 
-def told_ns(gain: Estimate, nominal_ns: float) -> float:
-    """The gain to tell and judge: the nominal one, or the mean over the draws where the nominal lies outside
-    of that mean's interval."""
-    return nominal_ns if gain.low <= nominal_ns <= gain.high else gain.value
-
-
-def choose(paired: Paired, candidates: Mapping[str, Assignment], name: str) -> Assignment:
-    """What to recommend: candidate ``name``, unless its gain is in doubt.
+def choose(paired: Paired, candidates: Iterable[Assignment], best: Assignment) -> Assignment:
+    """What to recommend: ``best``, unless its gain is in doubt.
 
     The candidate whose gain is surest, where one is significant; else the default, where on some machine that
-    explains what was measured ``name`` costs more than noise.
+    explains what was measured ``best`` costs more than noise.
     """
-    best, default_ns = candidates[name], paired.step_ns(paired.default)
-    gain = paired.gain(best)
-    if paired.shortfall(gain, default_ns - paired.step_ns(best), default_ns) is None:
+    if not paired.is_as_good(paired.default, best, paired.default_ns):
         return best
-    gains = [(paired.gain(one), one) for one in candidates.values()]
-    sure = [pair for pair in gains if paired.shortfall(pair[0], pair[0].value, default_ns) is None]
+    gains = [(paired.gain(one), one) for one in candidates]
+    sure = [pair for pair in gains if paired.shortfall(pair[0], pair[0].value, paired.default_ns) is None]
     if sure:
         return max(sure, key=lambda pair: pair[0].low)[1]
-    noise_ns = max(paired.noise_ns or 0, NOTHING * default_ns)
-    return paired.default if gain.low < -noise_ns else best
+    noise_ns = max(paired.noise_ns or 0, NOTHING * paired.default_ns)
+    return paired.default if paired.gain(best).low < -noise_ns else best
 
 
 def judge_gain(
@@ -192,34 +183,19 @@ def judge_gain(
 ) -> Gain:
     """The gain of ``best`` over what it is held against (in words: ``against``), with its verdict.
 
-    The gain is significant where nothing lacks. With fewer than two recorded iterations ``significant`` is
-    then None, since nobody knows how much steps vary, and so it is where the inputs are doubtful; on a link
-    that cannot have given a measured step of the job no gain can be told. Where the default is recommended
-    ``instead_of`` another assignment, the sentence says what that one might gain.
+    Where nothing lacks it is significant; but None with fewer than two recorded iterations, since nobody
+    knows how much steps vary, and where the inputs are doubtful. On a link that cannot have given a measured
+    step of the job no gain can be told. Where the default is recommended ``instead_of`` another assignment,
+    the sentence says what that one might gain.
     """
     kept = "the default" if against == DEFAULT_WORDS else against
-    default_ns, draws, noise_ns = paired.step_ns(paired.default), paired.draws, paired.noise_ns or 0
-    gain = paired.gain(best)
-    gain_ns = default_ns - paired.step_ns(best)
-    figure = round(told_ns(gain, gain_ns))
-    lacks = paired.shortfall(gain, gain_ns, default_ns)
+    default_ns, draws, noise_ns = paired.default_ns, paired.draws, paired.noise_ns or 0
+    gain, gain_ns = paired.gain(best), default_ns - paired.step_ns(best)
+    figure, lacks = round(gain.told(gain_ns)), paired.shortfall(gain, gain_ns, default_ns)
     share = format_percent(figure / default_ns if default_ns else 0.0)
     about = f"over {'; '.join(draws.rests_on)}" if draws.rests_on else "with 95% confidence"
     significant: bool | None = False
-    if instead_of is None and lacks == "nothing":
-        sentence = f"no contiguous assignment that was found is better than {against}; keep it"
-    elif instead_of is not None or lacks is not None:
-        why = f"{_amount(figure)} ({share}) is less than steps vary by ({_amount(noise_ns)})"
-        if instead_of is not None:
-            might = _interval(paired.gain(instead_of))
-            why = f"the gain of the buckets that are best by the times as given is {might} {about}"
-        elif lacks == "uncertain":
-            why = f"the gain is {_interval(gain)} {about}"
-        elif lacks == "little":
-            unmeasured = ", on a machine that nobody measured" if paired.least > NOTHING else ""
-            why = f"{_amount(figure)} a step is less than {paired.least:.1%} of it{unmeasured}"
-        sentence = f"no significant difference: {why}; keep {kept}"
-    else:
+    if instead_of is None and lacks is None:
         significant = NO_ITERATIONS not in draws.not_known or None
         sentence = f"saves {_amount(figure)} a step against {against} ({share})"
         if figure != gain_ns:
@@ -230,19 +206,31 @@ def judge_gain(
             sentence += f"; one step varies by more ({_amount(noise_ns)}), so it shows in the mean of many"
         if draws.not_known:
             sentence += f"; not recorded, so not known: {' and '.join(draws.not_known)}"
+    elif instead_of is None and lacks == "nothing":
+        sentence = f"no contiguous assignment that was found is better than {against}; keep it"
+    else:
+        unmeasured = ", on a machine that nobody measured" if paired.least > NOTHING else ""
+        why = {
+            "uncertain": f"the gain is {_interval(gain)} {about}",
+            "little": f"{_amount(figure)} a step is less than {paired.least:.1%} of it{unmeasured}",
+        }.get(lacks or "", f"{_amount(figure)} ({share}) is less than steps vary by ({_amount(noise_ns)})")
+        if instead_of is not None:
+            might = _interval(paired.gain(instead_of))
+            why = f"the gain of the buckets that are best by the times as given is {might} {about}"
+        sentence = f"no significant difference: {why}; keep {kept}"
     sentence += over_merges(draws.problem.workload)
-    refuted = doubts_about_step(draws.problem.link)
+    refuted = doubts_about_step(draws.problem.hardware)
     if refuted:
         significant, sentence = False, f"no gain can be told: {refuted[0]}"
-    elif significant and doubts_about(draws.problem.job, draws.problem.link):
+    elif significant and doubts_about(draws.problem.job, draws.problem.hardware):
         significant, sentence = None, f"{sentence}; what it rests on is doubtful, see the notes"
-    ends = (round(gain.low), round(gain.high), round(gain.value)) if paired.varies else (None, None, None)
+    mean, low, high = (round(end) if paired.varies else None for end in gain)
     return Gain(
         gain_ns=gain_ns,
         fraction=gain_ns / default_ns if default_ns else 0.0,
-        low_ns=ends[0],
-        high_ns=ends[1],
-        mean_ns=ends[2],
+        low_ns=low,
+        high_ns=high,
+        mean_ns=mean,
         significant=significant,
         sentence=sentence,
         refuted=bool(refuted),
@@ -292,10 +280,9 @@ def step_band(
     Raises:
         InputError, NotModelledError: as ``tune``.
     """
-    with listened_to(progress):
-        drawn = draw(Problem(workload, hardware), draws, seed)
-        paired, points = Paired(drawn, assign(workload)), []
-        for cap in caps_mb:
-            steps = paired.steps(assign(workload, bucket_cap_mb=cap))
-            points.append(BandPoint(cap, *np.quantile(steps, (0.025, 0.975)).round().astype(int).tolist()))
+    drawn = Draws(Problem(workload, hardware, progress), draws, seed)
+    paired, points = Paired(drawn, assign(workload)), []
+    for cap in caps_mb:
+        steps = paired.steps(assign(workload, bucket_cap_mb=cap))
+        points.append(BandPoint(cap, *np.quantile(steps, (0.025, 0.975)).round().astype(int).tolist()))
     return tuple(points) if any(one.low_ns < one.high_ns for one in points) else ()

@@ -7,7 +7,7 @@ hardware says, and each end of each range in one of them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import log, nan
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -22,22 +22,9 @@ from sim.nouns.hardware import COSTS, RATES, SLOWDOWNS, CurvePoint, Hardware
 
 # Of a curve of which no scatter is recorded: calibrations of the bundled machines know a point to 2 % at the
 # median (one sigma), and the worst of their points to 8 %.
-UNRECORDED = (0.95, 1.05)
+UNRECORDED = {"low": 0.95, "high": 1.05}
 FEWEST_OF_A_READING = 8
 NO_SCATTER = "how all-reduces vary"
-
-
-class Machines(NamedTuple):
-    """``hardwares``, ``shares`` of which belong to one of ``spread.readings`` each, in their order.
-
-    ``are_alike``: whether they differ in their curves alone. ``rests_on``: in words, what of them is not
-    measured.
-    """
-
-    hardwares: tuple[Hardware, ...]
-    shares: tuple[int, ...]
-    are_alike: bool = True
-    rests_on: tuple[str, ...] = ()
 
 
 class Unknown(NamedTuple):
@@ -48,9 +35,9 @@ class Unknown(NamedTuple):
     sizes: tuple[Guess, ...]
 
     @property
-    def is_ranged(self) -> bool:
-        """Whether machines lie in ranges, and not only as what was measured scatters."""
-        return bool(self.ranges or self.sizes or len(self.readings) > 1)
+    def words(self) -> tuple[str, ...]:
+        """It in words: empty where machines lie in no ranges, but only as what was measured scatters."""
+        return words_of(*self)
 
 
 def unknown(hardware: Hardware, sent: tuple[int, int], *, varies: bool = True) -> Unknown:
@@ -59,9 +46,7 @@ def unknown(hardware: Hardware, sent: tuple[int, int], *, varies: bool = True) -
     A range of the whole curve goes without saying where no scatter is recorded and anything else of a step
     ``varies``, beside which such a curve is not exact.
     """
-    ranges: dict[str, dict[str, float]] = {}
-    if varies and not read_scatter(hardware).knows:
-        ranges["all_reduce"] = dict(zip(("low", "high"), UNRECORDED, strict=True))
+    ranges = {"all_reduce": UNRECORDED} if varies and not read_scatter(hardware).knows else {}
     return Unknown(
         open_ranges(ranges | hardware.spread.get("ranges", {})),
         hardware.spread.get("readings") or ({"what": "", "weight": 1},),
@@ -69,16 +54,19 @@ def unknown(hardware: Hardware, sent: tuple[int, int], *, varies: bool = True) -
     )
 
 
-def draw_machines(hardware: Hardware, count: int, generator: np.random.Generator, known: Unknown) -> Machines:
-    """``count`` machines, or more where many readings need some each; ``known``: what is not.
+def draw_machines(
+    hardware: Hardware, count: int, generator: np.random.Generator, known: Unknown
+) -> tuple[tuple[Hardware, ...], list[int]]:
+    """``count`` machines, or more where many readings need some each, and how many of them belong to each
+    reading, in their order; ``known``: what is not.
 
     Raises:
         InputError: a ``spread`` that cannot be read.
     """
     ranges, readings, sizes = known
-    shares = (count,)
-    if len(readings) > 1:
-        shares = tuple(max(FEWEST_OF_A_READING, round(count * one["weight"])) for one in readings)
+    shares = [max(FEWEST_OF_A_READING, round(count * one["weight"])) for one in readings]
+    if len(readings) == 1:
+        shares = [count]
     belongs = np.repeat(np.arange(len(shares)), shares)
     factors = read_scatter(hardware).repeat_calibrations(len(belongs), generator)
     own, fields = _left_open(hardware, len(belongs), generator)
@@ -98,23 +86,20 @@ def draw_machines(hardware: Hardware, count: int, generator: np.random.Generator
     knots = [(one.num_bytes, in_range((one.low, one.high), 1.0, levels(shares, generator))) for one in sizes]
     bare, hardwares = replace(hardware, spread={}), []
     for k, reading in enumerate(belongs.tolist()):
-        curve = tuple(
-            replace(point, duration_ns=round(point.duration_ns * by))
-            for point, by in zip(hardware.all_reduce, factors[k].tolist(), strict=True)
-        )
-        between = [
-            CurvePoint(num_bytes=size, duration_ns=round(service_ns(curve, size) * float(by[k])))
-            for size, by in knots
+        times = [
+            point.duration_ns * by for point, by in zip(bare.all_reduce, factors[k].tolist(), strict=True)
         ]
+        points = {one.num_bytes: round(time) for one, time in zip(bare.all_reduce, times, strict=True)}
+        curve = _curve(points)
+        points |= {size: round(service_ns(curve, size) * float(by[k])) for size, by in knots}
         changed = {name: values[k] for name, values in fields.items()} | readings[reading].get("set", {})
-        points = tuple(sorted((*curve, *between), key=lambda point: point.num_bytes))
-        hardwares.append(replace(bare, all_reduce=points, **changed))
-    return Machines(
-        hardwares=tuple(hardwares),
-        shares=shares,
-        are_alike=not fields and not any(one.get("set") for one in readings),
-        rests_on=words_of(ranges, readings, sizes),
-    )
+        hardwares.append(replace(bare, all_reduce=_curve(points), **changed))
+    return tuple(hardwares), shares
+
+
+def _curve(points: dict[int, int]) -> tuple[CurvePoint, ...]:
+    """A curve from ns by bytes."""
+    return tuple(CurvePoint(num_bytes=size, duration_ns=time) for size, time in sorted(points.items()))
 
 
 def levels(shares: Sequence[int], generator: np.random.Generator) -> Floats:
@@ -136,21 +121,19 @@ def in_range(ends: Any, own: float, level: Floats) -> Floats:
     )
 
 
-def _curve_ends(hardware: Hardware, known: dict[str, float]) -> tuple[list[float], list[float]]:
-    """The least and the greatest factor of each of the curve's points.
+def _curve_ends(hardware: Hardware, known: dict[str, float]) -> Floats:
+    """The least and the greatest factor of each of the curve's points: [2, points].
 
     Of a range that ``spread.ranges`` states, a point that says its own (``min_ns`` and ``max_ns`` without a
     count) lies in that.
     """
-    is_stated = "all_reduce" in hardware.spread.get("ranges", {})
-    spread = hardware.spread.get("all_reduce", {}) if is_stated else {}
-    lows, highs = [], []
+    is_stated, made = "all_reduce" in hardware.spread.get("ranges", {}), []
     for point in hardware.all_reduce:
-        own = spread.get(str(point.num_bytes), {})
-        is_open = {"min_ns", "max_ns"} <= set(own) and "count" not in own and point.duration_ns > 0
-        lows.append(own["min_ns"] / point.duration_ns if is_open else known["low"])
-        highs.append(own["max_ns"] / point.duration_ns if is_open else known["high"])
-    return lows, highs
+        own = hardware.spread.get("all_reduce", {}).get(str(point.num_bytes), {}) if is_stated else {}
+        is_open = {"min_ns", "max_ns"} <= own.keys() and "count" not in own and point.duration_ns > 0
+        own_ends = (own[end] / point.duration_ns for end in ("min_ns", "max_ns") if is_open)
+        made.append([*own_ends] or [known["low"], known["high"]])
+    return np.array(made).T
 
 
 def _as_time(name: str, value: float | None) -> float:
@@ -193,15 +176,15 @@ def _left_open(
             f"{', '.join(FACTORS)}, and as covariance a row and a column of finite numbers for each"
         )
     drawn = dict(zip(names, np.exp(_normal(covariance, machines, generator)).T, strict=True))
-    links, tilts = drawn.pop("link", np.ones(machines)), drawn.pop("tilt", np.ones(machines))
+    links, tilts = (drawn.pop(name, np.ones(machines)) for name in ("link", "tilt"))
     sizes = [point.num_bytes for point in hardware.all_reduce]
     pairs = zip(links, tilts, strict=True)
     ratios = np.array([[tilt_ratio(link, tilt, size, about) for size in sizes] for link, tilt in pairs])
-    fields = {}
+    fields, ranges = {}, hardware.spread.get("ranges", {})
     for name, factor in drawn.items():
-        times, known = _as_time(name, getattr(hardware, name)) * factor, hardware.spread.get("ranges", {})
-        if name in known and name not in SLOWDOWNS:
-            low, high = _ends(name, known[name])
+        times = _as_time(name, getattr(hardware, name)) * factor
+        if name in ranges and name not in SLOWDOWNS:
+            low, high = _ends(name, ranges[name])
             times = np.clip(times, low, high)
         fields[name] = _as_values(name, times)
     return ratios, fields
@@ -224,16 +207,14 @@ def _normal(covariance: Floats, machines: int, generator: np.random.Generator) -
 
 # A distribution is its quantiles at these normal scores, and straight between them: least, p10, median, p90,
 # greatest. Where only p90 is recorded the line from the median goes on to the 99th percentile.
-_P975 = NormalDist().inv_cdf(0.975)
-_P90, _P99 = NormalDist().inv_cdf(0.9), NormalDist().inv_cdf(0.99)
+_P90, _P975, _P99 = map(NormalDist().inv_cdf, (0.9, 0.975, 0.99))
 SCORES = np.array([-_P99, -_P90, 0.0, _P90, _P99])
 _GRID = np.array([NormalDist().inv_cdf((number + 0.5) / 4000) for number in range(4000)])
 _NAMES = ("min_ns", "p10_ns", "median_ns", "p90_ns", "max_ns")
 _MOST_SAMPLES = 1000  # drawn at most to repeat a calibration; if it had more, the scatter is scaled down
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Scatter:
+class Scatter(NamedTuple):
     """Scatter along the all-reduce curve, as factors on its points; each array has one row or entry a point.
 
     ``num_bytes``: the point's size. ``quantiles`` [points, 5]: those of its samples at ``SCORES``, over their
@@ -277,8 +258,7 @@ class Scatter:
                 factors[:, point] = np.exp(self.sigmas[point] * generator.standard_normal(times))
             elif count:
                 drawn = min(count, _MOST_SAMPLES)
-                luck = generator.standard_normal((times, drawn))
-                samples = np.interp(luck, SCORES, self.quantiles[point])
+                samples = np.interp(generator.standard_normal((times, drawn)), SCORES, self.quantiles[point])
                 made = samples.mean(axis=1) if self.by_mean[point] else np.quantile(samples, 0.5, axis=1)
                 factors[:, point] = 1 + (made / made.mean() - 1) * (drawn / count) ** 0.5
         return factors
@@ -289,10 +269,8 @@ class Scatter:
         kept.
         """
         quantiles = np.stack([np.interp(wires, self.num_bytes, level) for level in self.quantiles.T], axis=1)
-        factors = np.empty_like(luck)
-        for message in range(len(wires)):
-            factors[:, message] = np.interp(luck[:, message], SCORES, quantiles[message])
-        return factors
+        columns = zip(luck.T, quantiles, strict=True)
+        return np.stack([np.interp(column, SCORES, levels) for column, levels in columns], axis=1)
 
 
 def read_scatter(hardware: Hardware) -> Scatter:
@@ -305,10 +283,8 @@ def read_scatter(hardware: Hardware) -> Scatter:
             sigma = log(max(1, known["high_ns"]) / max(1, known["low_ns"])) / (2 * _P975)
         is_mean = str(known.get("quantile", "median")).startswith("mean")
         count = 0 if quantiles is None else known["count"]
-        rows.append((np.ones(5) if quantiles is None else quantiles, count, is_mean, sigma))
-    quantiles, counts, by_mean, sigmas = map(np.array, zip(*rows, strict=True))
-    sizes = np.array([point.num_bytes for point in hardware.all_reduce], dtype=np.int64)
-    return Scatter(num_bytes=sizes, quantiles=quantiles, counts=counts, by_mean=by_mean, sigmas=sigmas)
+        rows.append((point.num_bytes, np.ones(5) if quantiles is None else quantiles, count, is_mean, sigma))
+    return Scatter(*map(np.array, zip(*rows, strict=True)))
 
 
 def _quantiles(point: CurvePoint, known: dict[str, Any]) -> Floats | None:

@@ -20,7 +20,7 @@ from sim.clock.arrays import Flags, Ints
 from sim.clock.machine_code import compiled
 from sim.clock.program import FULL_SPEED
 from sim.systems.cut import NO_LIMIT
-from sim.tuner.problem import NEVER, Buckets, Problem, Tables, score, score_all, service, tell
+from sim.tuner.problem import NEVER, Buckets, Problem, Tables, score, score_all, service
 
 EXHAUSTIVE_PLACES = 15  # 32,768 partitions
 CLIMBS = 2
@@ -55,7 +55,7 @@ def find_optimum(
             its answer without it, and where gradients have several dtypes or devices, whose buckets it may
             launch in another order than the search does. The answer is then no worse than any of it either.
     """
-    tell("searching for the best buckets")
+    problem.tell("searching for the best buckets")
     pool = list(known)
     upper = min(map(problem.sync_end_ns, pool)) if problem.copies_out else NO_LIMIT  # without copies not used
     exact = exact_optimum(problem, upper)
@@ -390,7 +390,7 @@ def climbed(problem: Problem, starts: Iterable[Buckets]) -> list[Buckets]:
     able = (closes for start in starts if (closes := problem.closes(start)) is not None)
     found: list[Buckets] = []
     for seed, closes in enumerate(islice(able, CLIMBS)):
-        tell("improving buckets by simulation")
+        problem.tell("improving buckets by simulation")
         climb(problem.tables, closes, _budget(problem), seed)
         found.append(problem.buckets(closes))
     return found

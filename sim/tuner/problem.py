@@ -5,13 +5,11 @@ compiled clock. What the switches of a job change for all buckets alike is in th
 assignment is then simulated with the switches themselves.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import chain, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,8 +32,10 @@ from sim.clock.program import (
     COPY_BACK,
     COPY_IN,
     FULL_SPEED,
+    HOOK,
     LAUNCH,
     MOST_NS,
+    READY,
     WAIT,
     Machine,
     check_length,
@@ -44,12 +44,12 @@ from sim.clock.program import (
 from sim.costs.service_time import rise_beyond
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
-from sim.nouns.ddp_switches import Switches, read_switches, split_switches
+from sim.nouns.ddp_switches import split_switches
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
 from sim.nouns.timeline import Timeline
-from sim.nouns.workload import DTYPE_BYTES, Gradient, ReadyTimes, Workload
-from sim.systems.ddp import copied_bytes
-from sim.systems.ddp_assignment import as_compiled, as_the_job, check_used
+from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
+from sim.systems import ddp
+from sim.systems.ddp_assignment import as_the_job
 from sim.systems.registry import assign
 from sim.systems.simulate import Engine, simulate
 from sim.units import transfer_ns
@@ -58,26 +58,6 @@ MOST_BYTES = 1 << 52
 NEVER = 1 << 62
 
 Buckets = tuple[tuple[int, ...], ...]
-Listener = Callable[[str], None]
-
-_LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
-
-
-@contextmanager
-def listened_to(listener: Listener | None) -> Iterator[None]:
-    """In the block, and in this thread, ``tell`` calls ``listener``; what that raises ends the search."""
-    token = _LISTENER.set(listener)
-    try:
-        yield
-    finally:
-        _LISTENER.reset(token)
-
-
-def tell(words: str) -> None:
-    """Say what comes next: called between the parts of a search, of some milliseconds each."""
-    listener = _LISTENER.get()
-    if listener is not None:
-        listener(words)
 
 
 def run_keys(ordered: Sequence[Gradient]) -> list[int]:
@@ -149,50 +129,84 @@ def curve_arrays(curve: Curve, most_bytes: int) -> tuple[Ints, Ints]:
 class Problem:
     """A job on a machine, one array entry for each place in the ready order.
 
-    ``job``, ``link``: as they are given; ``workload``, ``hardware``: those on which DDP without switches
-    takes as long with any buckets. ``order``: index of the gradient, and by index its ``place``; ``run``:
+    ``job``, ``hardware``: as they are given; ``workload``: the job as DDP sees it, under torch.compile too;
+    ``switches`` those of the job. ``order``: index of the gradient, and by index its ``place``; ``run``:
     number of its run (``run_keys``); ``run_ends``: whether it is the last of its run, where a bucket ends in
-    every partition; ``wire``: its bytes on the wire; ``work``, ``copy_in``: ns of the compute lane for it,
-    with its hook; ``copy_back``: ns of copying it out of its bucket; ``unused``: whether it is never ready,
-    and marked with the first that is; ``ready``: ns at which it is copied in if nothing stretches or blocks
-    the lane; ``tail``: ns of backward after the last; ``lane_end``: ns, the end of that lane; ``machine``:
-    what the machine does. ``curve_bytes``, ``curve_ns``: the all-reduce curve, as far as all bytes reach.
+    every partition; ``wire``: its bytes on the wire; ``ready_ns``: when its own backward is done, ``work``:
+    ns of the compute lane for it, with what the switches add; ``copied``: bytes into its bucket, and out of
+    it, ``copy_in``, ``copy_back``: ns of that, and of its hook; ``unused``: whether it is never ready, and
+    marked with the first that is; ``ready``: ns at which it is copied in if nothing stretches or blocks the
+    lane; ``tail``: ns of backward after the last; ``lane_end``: ns, the end of that lane; ``machine``: what
+    the machine does. ``curve_bytes``, ``curve_ns``: the all-reduce curve, as far as all bytes reach.
     ``map_bytes``: of the map of used parameters, 0 where none is sent. ``times``: how many backwards of a
-    step reduce, each with the buckets.
+    step reduce, each with the buckets. ``tell``: told what comes next, between the parts of a search, of some
+    milliseconds each; what it raises ends the search.
 
     Raises:
         InputError: sizes beyond 2**52 bytes, or a step that is too long to be played.
         NotModelledError: torch takes no buckets under the switches of the job.
     """
 
-    def __init__(self, job: Workload, link: Hardware) -> None:
-        self.job, self.link = job, link
+    def __init__(self, job: Workload, hardware: Hardware, tell: Callable[[str], None] | None = None) -> None:
+        self.job, self.hardware, self.tell = job, hardware, tell or (lambda words: None)
+        kwargs, settings = split_switches(job.switches)
+        whole = Assignment(
+            bucket_indices=(tuple(range(len(job.gradients))),), ddp_kwargs=kwargs, settings=settings
+        )
+        plan = ddp.plan(job, whole, hardware.world_size)
+        self.switches, self.workload = plan.switches, plan.workload
         self.times = self.switches.accumulation_steps if self.switches.syncs_each else 1
-        self.workload, self.hardware = workload, hardware = self._equivalent()
-        self.order = workload.order()
+        # Unused ones that are searched for are marked, and so ready, when the first gradient is (A3.13).
+        unused = [one.index for one in self.workload.gradients if one.ready_ns is None]
+        self.order = (*unused, *self.workload.order())
         self._indices = np.array(self.order, dtype=np.int64)
-        self.place = np.full(len(workload.gradients), len(self))  # an unused gradient has none
+        self.place = np.empty(len(self), np.int64)
         self.place[self._indices] = np.arange(len(self))
-        gradients = [workload.gradients[index] for index in self.order]
-        ready = [gradient.ready_ns or 0 for gradient in gradients]
-        unused = [self.compiled.gradients[index].ready_ns is None for index in self.order]
-        self.unused = np.array(unused, dtype=np.bool_)
-        searches = self.switches.searches
-        self.map_bytes = len(self.compiled.gradients) * DTYPE_BYTES["int32"] if searches else 0
+        gradients = [self.workload.gradients[index] for index in self.order]
+        self.unused = np.arange(len(self)) < len(unused)
+        self.map_bytes = len(self) * DTYPE_BYTES["int32"] if self.switches.searches else 0
         self.run = np.array(run_keys(gradients), dtype=np.int64)
         self.run_ends = np.zeros(len(self), dtype=np.bool_)
         self.run_ends[len(self) - 1 - np.unique(self.run[::-1], return_index=True)[1]] = True
         wire, dense = [one.on_wire for one in gradients], sum(one.num_bytes for one in gradients)
         _ints("num_bytes of all gradients", [sum(wire), dense], MOST_BYTES)
-        self.wire = np.array(wire, dtype=np.int64)
-        self.work = np.diff(_ints("ready_ns", ready, MOST_NS), prepend=0)
-        self.copy_in, self.copy_back = self.copies(hardware, workload.backward_ns)
+        times = [one.ready_ns or 0 for one in gradients[len(unused) :]]
+        self.ready_ns = _ints("ready_ns", [*times[:1] * len(unused), *times], MOST_NS)
+        self.wire, self.work = np.array(wire, dtype=np.int64), np.diff(self.ready_ns, prepend=0)
+        self.tail = self.workload.backward_ns - times[-1]
+        bytes_copied = tuple(map(ddp.copied_bytes, gradients))
+        self.copied = bytes_copied, bytes_copied
+        if job.switches:
+            self._read(plan)
+        self.copy_in, self.copy_back = self.copies(hardware, int(self.work.sum()) + self.tail)
         self.ready = np.cumsum(self.work + self.copy_in)
-        self.tail = workload.backward_ns - (ready[-1] if ready else 0)
-        self.lane_end = int(self.ready[-1]) + self.tail if ready else self.tail
-        self.curve_bytes, self.curve_ns = curve_arrays(curve_of(hardware), sum(wire))
-        self.machine = machine_of(workload, hardware)
+        self.lane_end = int(self.ready[-1]) + self.tail
+        self.curve_bytes, self.curve_ns = curve_arrays(curve_of(hardware), int(self.wire.sum()))
+        self.machine = machine_of(self.workload, hardware)
         self._known: dict[Buckets, int] = {}
+
+    def _read(self, plan: ddp.DdpPlan) -> None:
+        """What the job's switches make of each gradient, off the step that has a bucket for each."""
+        switches = replace(plan.switches, skip_all_reduce_unused_params=False)
+        # At a byte a ns copies last as many ns as they have bytes.
+        by_bytes: dict[str, Any] = dict.fromkeys(("copy_in_bytes_per_s", "copy_out_bytes_per_s"), 1e9)
+        program = replace(plan, buckets=self.singles(), switches=switches).write(
+            replace(self.hardware, hook_cost_ns=0, **by_bytes), "steady"
+        )[-1]
+        work, copied_in, copied_back = [0], [0], []
+        for item in program.lane:
+            if item.kind == READY:
+                work.append(0)
+                copied_in.append(0)
+            elif item.kind == COPY_BACK:
+                copied_back.append(item.duration_ns)
+            elif item.kind == COPY_IN:
+                copied_in[-1] += item.duration_ns
+            elif item.kind == BACKWARD or (item.kind == HOOK and item.bucket is None):
+                work[-1] += item.duration_ns  # what a hook computes of a whole bucket is left out
+        self.copied, self.tail = (tuple(copied_in[:-1]), tuple(copied_back)), work.pop()
+        sent = [sum(program.collectives[one].num_bytes for one in each) for each in program.carriers]
+        self.wire, self.work = np.array(sent, dtype=np.int64), np.array(work, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self.order)
@@ -224,24 +238,20 @@ class Problem:
         With it a search cuts dozens of tiny buckets off, for half a percent of a step, less than the rule is
         known to. What is found, and all that it is compared with, is scored with the rule.
         """
-        link = self.link
-        return Problem(self.job, replace(link, shared_connection=False)) if link.shared_connection else self
+        if not self.hardware.shared_connection:
+            return self
+        return Problem(self.job, replace(self.hardware, shared_connection=False), self.tell)
 
     def copies(self, hardware: Hardware, backward_ns: int) -> tuple[Ints, Ints]:
         """Ns of each gradient's hook and copy into its bucket, and of its copy out of it, on ``hardware``.
 
-        The slice of an unused gradient is filled with zeros, at half a copy's price, and not copied out.
-
         Raises:
             InputError: a step with such a backward could be longer than can be played.
         """
-        whole = np.array([copied_bytes(self.workload.gradients[index]) for index in self.order], np.int64)
-        copied = tuple((whole >> self.unused).tolist())
         included = "copy_in" in self.workload.ready_includes
         into, hook_ns = (None, 0) if included else (hardware.copy_in_bytes_per_s, hardware.hook_cost_ns)
-        copies_in = hook_ns * ~self.unused + np.array(_transfers_ns(copied, into), np.int64)
-        copies_back = np.array(_transfers_ns(copied, hardware.copy_out_bytes_per_s), np.int64)
-        copies_back[self.unused] = 0
+        copies_in = hook_ns * ~self.unused + np.array(_transfers_ns(self.copied[0], into), np.int64)
+        copies_back = np.array(_transfers_ns(self.copied[1], hardware.copy_out_bytes_per_s), np.int64)
         # No message takes longer than by the line that lies on the curve, as steep as it goes on.
         curve = curve_of(hardware)
         rise, run = rise_beyond(curve)
@@ -292,28 +302,12 @@ class Problem:
             end = self._known[key] = play_buckets(self.tables, self.bucket_of(key))
         return end
 
-    # ---- The job's switches.
-
-    @cached_property
-    def switches(self) -> Switches:
-        """Those of the job."""
-        return read_switches(self._any_buckets) if self.job.switches else Switches()
-
-    @cached_property
-    def compiled(self) -> Workload:
-        """The job as DDP sees it, under torch.compile too."""
-        return as_compiled(self.job, self._any_buckets) if self.job.switches else self.job
-
-    @cached_property
-    def _any_buckets(self) -> Assignment:
-        kwargs, settings = split_switches(self.job.switches)
-        everything = tuple(range(len(self.job.gradients)))
-        return Assignment(bucket_indices=(everything,), ddp_kwargs=kwargs, settings=settings)
+    # ---- The job's own buckets.
 
     @cached_property
     def default(self) -> Assignment:
         """DDP's default."""
-        return self.as_used(assign(self.compiled))
+        return self.as_used(assign(self.workload))
 
     @cached_property
     def in_use(self) -> Assignment | None:
@@ -332,66 +326,11 @@ class Problem:
 
     def simulate(self, assignment: Assignment, engine: Engine = "simpy") -> Timeline:
         """A step of the job."""
-        return simulate(self.job, self.link, assignment, engine)
+        return simulate(self.job, self.hardware, assignment, engine)
 
     def rest_ns(self, step_ns: int, assignment: Assignment) -> int:
         """What a step holds beside its backwards with ``assignment`` that reduce."""
         return step_ns - self.times * self.sync_end_ns(assignment.bucket_indices)
-
-    def _equivalent(self) -> tuple[Workload, Hardware]:
-        """A workload and a machine on which DDP without switches takes as long with any buckets."""
-        hardware, switches, seen = self.link, self.switches, self.compiled
-        check_used(self.job, switches)
-        if not self.job.switches:
-            return self.job, hardware
-        earlier_ns = 0
-        if switches.accumulation_steps > 1 and self.times == 1:
-            earlier_ns = self.simulate(assign(self.job, "single"), "analytic").accumulation_ns
-        # Unused ones that are searched for are marked, and so ready, when the first gradient is (A3.13). The
-        # hook of each of the others marks it, and adds it to that of the micro-batches before (A3.12).
-        finds = switches.find_unused_parameters or switches.static_graph
-        unused = {one.index for one in seen.gradients if one.ready_ns is None} if finds else set()
-        order = (*sorted(unused), *seen.order())
-        adds = switches.accumulation_steps > 1 and switches.set_to_none
-        later, total = dict.fromkeys(range(len(seen.gradients)), 0), 0
-        for index in seen.order():
-            one = seen.gradients[index]
-            total += hardware.mark_used_ns if switches.searches else 0
-            if adds and not one.sparse:
-                total += transfer_ns(one.num_bytes, hardware.accumulate_bytes_per_s)
-            later[index] = total
-        later |= dict.fromkeys(unused, later[seen.order()[0]])
-
-        def moved(times: ReadyTimes) -> ReadyTimes:
-            first = min((time for time in times if time is not None), default=None)
-            filled = (first if at in unused and time is None else time for at, time in enumerate(times))
-            return tuple(None if time is None else time + later[at] for at, time in enumerate(filled))
-
-        seen = seen.retimed(moved, backward_ns=seen.backward_ns + total, ready_order=order, job=None)
-        hook = switches.hook
-        dtype = None if hook is None else hook.dtype
-        # Copies are counted by the bytes on the wire, and are of the gradients' own.
-        width = max(DTYPE_BYTES[one.dtype] for one in seen.gradients)
-        narrow = 1.0 if dtype is None else DTYPE_BYTES[dtype] / width
-        into = None if switches.keeps_views and hook is not None else hardware.copy_in_bytes_per_s
-        back = None if switches.gradient_as_bucket_view else hardware.copy_out_bytes_per_s
-
-        def sent(one: Gradient) -> Gradient:
-            wire = one.wire_bytes
-            if dtype is not None and not one.sparse:
-                wire = one.num_bytes * DTYPE_BYTES[dtype] // DTYPE_BYTES[one.dtype]
-            return replace(one, wire_bytes=wire, uses=1 if finds else one.uses)
-
-        return replace(
-            seen,
-            gradients=tuple(map(sent, seen.gradients)),
-            forward_ns=seen.forward_ns + earlier_ns,
-            buffers=seen.buffers if switches.syncs_buffers else (),
-        ), replace(
-            hardware,
-            copy_in_bytes_per_s=None if into is None else into * narrow,
-            copy_out_bytes_per_s=None if back is None else back * narrow,
-        )
 
 
 # ---- Kernels.

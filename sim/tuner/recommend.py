@@ -8,7 +8,6 @@ from sim.costs.doubts import doubts_about, doubts_about_step, told_unmeasured
 from sim.metrics.bottleneck import critical_path
 from sim.metrics.step import summarize
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
-from sim.nouns.checks import at_least
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Family, Gain, Recommendation
 from sim.nouns.workload import Workload
@@ -16,10 +15,10 @@ from sim.systems.cut import limits_for
 from sim.systems.ddp_assignment import is_never_rebuilt, rebuild_order
 from sim.systems.registry import assign
 from sim.tuner.caps import CapCurve, cap_curve
-from sim.tuner.draws import draw
+from sim.tuner.draws import Draws
 from sim.tuner.gain import DEFAULT_WORDS, Paired, choose, judge_gain, over_merges
 from sim.tuner.optimum import Optimum, find_optimum
-from sim.tuner.problem import Buckets, Problem, listened_to, tell
+from sim.tuner.problem import Buckets, Problem
 from sim.tuner.setting import find_plateau, find_setting
 from sim.tuner.sweep import sweep
 from sim.units import MIB, format_ms, format_percent
@@ -33,37 +32,27 @@ IN_USE = "the buckets that the job had"  # where these are not DDP's default
 
 def as_assignment(problem: Problem, buckets: Buckets) -> Assignment:
     """These buckets as an assignment under the job's switches, with the ``bucket_cap_mb_list`` that makes
-    stock DDP (torch >= 2.11) rebuild them where one does."""
-    workload = problem.compiled
-    sizes = bucket_bytes(workload, buckets)
-    reached = {}
-    if is_reached(problem, buckets):
-        limits = limits_for(sizes[::-1] if is_never_rebuilt(workload.switches) else sizes)
-        reached = {CAP_LIST: [limit / MIB for limit in limits]}
+    stock DDP (torch >= 2.11) rebuild them where one does.
+
+    Limits of their sizes make DDP cut these buckets (B(i)) that are of one dtype and device, contiguous as it
+    walks, none of which ends in an empty tensor, ahead of which it would be closed.
+    """
+    workload, sizes = problem.workload, bucket_bytes(problem.workload, buckets)
+    walked, limits, order = buckets, sizes, rebuild_order(workload)
+    if is_never_rebuilt(workload.switches):  # it walks its parameters, and turns the buckets around (A2.3)
+        walked, limits = tuple(tuple(sorted(bucket)) for bucket in reversed(buckets)), sizes[::-1]
+        order = tuple(range(len(problem)))
+    is_closed = all(len(one) == 1 or workload.gradients[one[-1]].num_bytes for one in walked)
+    is_reached = problem.has_one_run and is_closed and tuple(chain.from_iterable(walked)) == order
     found = Assignment(
         bucket_indices=buckets,
         bucket_bytes=sizes,
-        ddp_kwargs=reached,
-        requires={"torch": ">=2.11"} if reached else {},
+        ddp_kwargs={CAP_LIST: [limit / MIB for limit in limits_for(limits)]} if is_reached else {},
+        requires={"torch": ">=2.11"} if is_reached else {},
         made_for=made_for(workload, problem.hardware.world_size),
         provenance={"source": "sim.tune", "workload": workload.name},
     )
     return problem.as_used(found)
-
-
-def is_reached(problem: Problem, buckets: Buckets) -> bool:
-    """Whether limits of their sizes make DDP cut these buckets (B(i)): of one dtype and device, contiguous as
-    it walks, none of which ends in an empty tensor, ahead of which it would be closed."""
-    workload = problem.compiled
-    order: tuple[int, ...] = tuple(range(len(workload.gradients)))
-    if is_never_rebuilt(workload.switches):  # it walks its parameters, and turns the buckets around (A2.3)
-        buckets = tuple(tuple(sorted(bucket)) for bucket in reversed(buckets))
-    else:
-        order = rebuild_order(workload)
-    if not problem.has_one_run:
-        return False
-    closed = all(len(one) == 1 or workload.gradients[one[-1]].num_bytes for one in buckets)
-    return closed and tuple(chain.from_iterable(buckets)) == order
 
 
 def tune(
@@ -94,40 +83,31 @@ def tune(
         InputError: an argument that is not legal.
         NotModelledError: a workload that DDP does not train as it is.
     """
-    at_least("seed", seed, 0)
-    at_least("draws", draws, 1)
-    with listened_to(progress):
-        return _recommend(Problem(workload, hardware), seed, draws)
-
-
-def _recommend(problem: Problem, seed: int, draws: int) -> Recommendation:
-    workload, hardware = problem.job, problem.link
+    problem = Problem(workload, hardware, progress)
     curve = cap_curve(problem)
-    families = {DEFAULT: problem.default, CAP: problem.as_used(_best_cap(problem, curve))}
-    default, against = compared_with(problem)
     optimum = _search(problem, curve)
-    nominal = families[ANY_BUCKETS] = as_assignment(problem, optimum.buckets)
-
-    tell("playing the answer")
-    timeline = problem.simulate(nominal)
-    tell("playing what is compared with")
-    baseline_timeline = problem.simulate(default)
-    baseline = summarize(baseline_timeline)
-    paired = Paired(draw(problem, draws, seed), default)
+    nominal = as_assignment(problem, optimum.buckets)
+    families = {
+        DEFAULT: problem.default,
+        CAP: problem.as_used(_best_cap(problem, curve)),
+        ANY_BUCKETS: nominal,
+    }
+    default, against = compared_with(problem)
+    paired = Paired(Draws(problem, draws, seed), default)
     best = default  # where nothing is known of the machine that trains
     if not doubts_about_step(hardware):
-        best = choose(paired, {**families, against: default}, ANY_BUCKETS)
-    reports = {ANY_BUCKETS: summarize(timeline)}
-    if problem.in_use is None:
-        reports[DEFAULT] = baseline
-    if best is not nominal:
-        timeline = problem.simulate(best)
-    report = reports[ANY_BUCKETS] if best is nominal else summarize(timeline)
+        best = choose(paired, [*families.values(), default], nominal)
     gain = judge_gain(paired, best, against=against, instead_of=nominal if best is default else None)
+
+    problem.tell("playing the answer")
+    timeline, baseline_timeline = problem.simulate(best), problem.simulate(default)
+    report, baseline = summarize(timeline), summarize(baseline_timeline)
     told: dict[str, Family] = {}
     for name, assignment in families.items():
-        tell(f"playing the best of {name}")
-        known = reports.get(name) or summarize(problem.simulate(assignment, "analytic"))
+        problem.tell(f"playing the best of {name}")
+        known = report if assignment is best else baseline
+        if assignment is not best and assignment is not default:
+            known = summarize(problem.simulate(assignment, "analytic"))
         told[name] = Family(
             assignment=assignment,
             report=known,
@@ -138,7 +118,7 @@ def _recommend(problem: Problem, seed: int, draws: int) -> Recommendation:
     if CAP_LIST in nominal.ddp_kwargs:
         told[CAP_LIST] = told[ANY_BUCKETS]
     plateau = find_plateau(curve, paired, best, problem.default)
-    tell("sweeping caps")
+    problem.tell("sweeping caps")
     setting = find_setting(
         sweep(workload, hardware),
         default_ns=baseline.step_ns,
@@ -146,16 +126,18 @@ def _recommend(problem: Problem, seed: int, draws: int) -> Recommendation:
         gain=gain,
         plateau=plateau,
     )
-    rests_on = paired.draws.rests_on
+    proof = _tell_proof(problem, optimum)
+    if best is not nominal:
+        proof = f"not what is recommended, but of the step as given: {proof}"
+    if paired.draws.rests_on:
+        proof += f"; rests on {'; '.join(paired.draws.rests_on)}"
     return Recommendation(
         assignment=replace(best, made_for=made_for(workload, hardware.world_size)),
         report=report,
         baseline=baseline,
         lower_bound_ns=optimum.at_least_ns,
         proved_optimal=optimum.is_proved and report.sync_end_ns == optimum.sync_end_ns,
-        proof=("" if best is nominal else "not what is recommended, but of the step as given: ")
-        + _tell_proof(problem, optimum)
-        + (f"; rests on {'; '.join(rests_on)}" if rests_on else ""),
+        proof=proof,
         families=told,
         gain=gain,
         against=against,
@@ -185,7 +167,7 @@ def gain(
     assignment.check_fits(workload)
     problem = Problem(workload, hardware)
     default, against = compared_with(problem)
-    paired = Paired(draw(problem, draws, seed), default)
+    paired = Paired(Draws(problem, draws, seed), default)
     return judge_gain(paired, problem.as_used(assignment), against=against)
 
 
@@ -202,9 +184,8 @@ def best(
     Raises:
         InputError, NotModelledError: as ``tune``.
     """
-    with listened_to(progress):
-        problem = Problem(workload, hardware)
-        return as_assignment(problem, _search(problem).buckets)
+    problem = Problem(workload, hardware, progress)
+    return as_assignment(problem, _search(problem).buckets)
 
 
 def _search(problem: Problem, curve: CapCurve | None = None) -> Optimum:
@@ -215,14 +196,14 @@ def _search(problem: Problem, curve: CapCurve | None = None) -> Optimum:
 
     def further() -> list[Buckets]:
         best = _best_cap(problem, cap_curve(problem) if curve is None else curve)
-        return [one.bucket_indices for one in (best, assign(problem.compiled, "single"))]
+        return [one.bucket_indices for one in (best, assign(problem.workload, "single"))]
 
     known = [problem.default.bucket_indices, problem.singles()]
     return find_optimum(problem.for_search, known, further=further)
 
 
 def _best_cap(problem: Problem, curve: CapCurve) -> Assignment:
-    return assign(problem.compiled, bucket_cap_mb=curve.cap_mb(curve.best))
+    return assign(problem.workload, bucket_cap_mb=curve.cap_mb(curve.best))
 
 
 def _tell_proof(problem: Problem, optimum: Optimum) -> str:

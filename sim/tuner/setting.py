@@ -35,22 +35,23 @@ def find_plateau(curve: CapCurve, paired: Paired, best: Assignment, default: Ass
     the others are judged by their nominal step.
     """
     draws, problem = paired.draws, paired.draws.problem
-    steps = problem.times * curve.sync_end_ns + paired.rest_ns
-    alike = steps <= steps.min() * (1 + TOLERANCE)
-    holds_default = paired.is_as_good(default, best)
-    is_among = bool(paired.step_ns(default) <= steps.min() * (1 + TOLERANCE))
-    by_noise = NO_ITERATIONS not in draws.not_known
+    steps, default_ns = problem.times * curve.sync_end_ns + paired.rest_ns, paired.step_ns(default)
+    nearly_ns = steps.min() * (1 + TOLERANCE)
+    alike, holds_default = steps <= nearly_ns, paired.is_as_good(default, best, default_ns)
+    is_among, by_noise = bool(default_ns <= nearly_ns), NO_ITERATIONS not in draws.not_known
     if by_noise:
-        lost = (steps - paired.step_ns(best)).tolist()
-        nominal = zip(map(Estimate, lost, lost, lost), lost, steps.tolist(), strict=True)
-        alike, is_among = np.array([paired.shortfall(*one) is not None for one in nominal]), holds_default
+        is_among, best_ns = holds_default, paired.step_ns(best)
+        for at, step_ns in enumerate(steps.tolist()):
+            lost = step_ns - best_ns
+            alike[at] = paired.shortfall(Estimate(lost, lost, lost), lost, step_ns) is not None
         affordable = max(1, MOST_PLAYED // (len(draws) * max(1, len(problem))))
         for at in np.argsort(steps, kind="stable")[:affordable].tolist():
-            made = assign(problem.compiled, bucket_cap_mb=curve.cap_mb(at))
+            made = assign(problem.workload, bucket_cap_mb=curve.cap_mb(at))
             alike[at] = paired.is_as_good(made, best, int(steps[at]))
-    most = problem.workload.total_bytes + 1
-    lows, highs = curve.low_bytes, np.where(curve.high_bytes == NO_LIMIT, most, curve.high_bytes)
-    stretches = tuple((int(lows[one]) / MIB, int(highs[last]) / MIB) for one, last in curve.stretches(alike))
+    highs = np.where(curve.high_bytes == NO_LIMIT, problem.workload.total_bytes + 1, curve.high_bytes)
+    stretches = tuple(
+        (int(curve.low_bytes[first]) / MIB, int(highs[last]) / MIB) for first, last in curve.stretches(alike)
+    )
     if not stretches:
         default_is = "cannot be told apart from it" if holds_default else "is not either"
         sentence = f"No cap is as good as what is recommended; DDP's default {default_is}."
@@ -78,9 +79,8 @@ def _stretches_words(stretches_mb: Sequence[tuple[float, float]]) -> str:
     many times its first cap the last is."""
     merged: list[tuple[float, float]] = []
     for low, high in stretches_mb:
-        if merged and low <= merged[-1][1] * _TOUCHES:
-            low = merged.pop()[0]
-        merged.append((low, high))
+        touches = merged and low <= merged[-1][1] * _TOUCHES
+        merged.append((merged.pop()[0] if touches else low, high))
     widest = sorted(merged, key=lambda ends: (ends[0] + _BYTE_MB) / (ends[1] + _BYTE_MB))
     words = [format_mib_range(low, high) for low, high in sorted(widest[:_MOST_STRETCHES])]
     if more := len(widest) - len(words):
@@ -100,11 +100,10 @@ def round_cap(rows: Sequence[SweepRow], plateau: Plateau | None = None) -> Sweep
     caps = {row.bucket_cap_mb: row for row in rows if row.bucket_cap_mb}
     best_ns = min((row.step_ns for row in caps.values()), default=0)
     near = [cap for cap, row in caps.items() if row.step_ns <= best_ns * (1 + TOLERANCE)]
-    if plateau is not None:
-        near = [cap for cap in near if holds(plateau, cap)] or near
+    near = [cap for cap in near if plateau is not None and holds(plateau, cap)] or near
     for usual in (*ROUNDEST_MB, near):
-        if round_ones := [cap for cap in usual if cap in near]:
-            return caps[min(round_ones, key=lambda cap: caps[cap].step_ns)]
+        if round_ones := [caps[cap] for cap in usual if cap in near]:
+            return min(round_ones, key=lambda row: row.step_ns)
     return None
 
 

@@ -27,7 +27,7 @@ from tests.tuner.cases import resnet50
 
 
 def why(workload: Workload, before: Tuned, after: Tuned) -> tuple[str, str]:
-    sides = [(one.problem.link, one.best_mb) for one in (before, after)]
+    sides = [(one.problem.hardware, one.best_mb) for one in (before, after)]
     return why_caps_change(workload, *sides, after.best_ns)
 
 

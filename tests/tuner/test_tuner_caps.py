@@ -19,7 +19,7 @@ from sim.systems.ddp_assignment import rebuilt_buckets
 from sim.systems.registry import assign
 from sim.tuner import setting as settling
 from sim.tuner.caps import CapCurve, cap_curve, round_cap_mb
-from sim.tuner.draws import draw
+from sim.tuner.draws import Draws
 from sim.tuner.gain import Paired
 from sim.tuner.problem import Problem
 from sim.tuner.sweep import SweepRow
@@ -106,7 +106,7 @@ def plateau_of(workload: Workload, hardware: Hardware, rest_ns: int = 0) -> Plat
     problem = Problem(replace(workload, forward_ns=rest_ns, loss_ns=0, optimizer_ns=0, buffers=()), hardware)
     default, curve = assign(workload), cap_curve(problem)
     best = assign(workload, bucket_cap_mb=curve.cap_mb(curve.best))
-    return settling.find_plateau(curve, Paired(draw(problem, 400, seed=0), default), best, default)
+    return settling.find_plateau(curve, Paired(Draws(problem, 400, seed=0), default), best, default)
 
 
 def noisy(paces: Sequence[float]) -> Workload:

@@ -17,7 +17,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign, write
 from sim.truth.fit import scaled
-from sim.tuner.draws import NO_ITERATIONS, Draws, draw
+from sim.tuner.draws import NO_ITERATIONS, Draws
 from sim.tuner.machines import NO_SCATTER, draw_machines, read_scatter, unknown
 from sim.tuner.problem import Problem
 from tests.effort import tries
@@ -114,7 +114,7 @@ def test_steps_are_those_of_the_engine(case: Case, data: st.DataObject) -> None:
         hardware = with_spread(hardware, count=5)
     hardware = replace(hardware, shared_connection=data.draw(st.booleans()))
     problem = Problem(replace(workload, samples=samples), hardware)
-    draws = draw(problem, 8, seed=data.draw(st.integers(0, 9)))
+    draws = Draws(problem, 8, seed=data.draw(st.integers(0, 9)))
     buckets = data.draw(st.sampled_from(list(contiguous_partitions(workload))[:20]))
     ends = draws.steps(buckets, 0).ravel().tolist()
     assert ends == [played_slowly(draws, number, buckets) for number in range(len(ends))]
@@ -124,7 +124,7 @@ def test_steps_are_those_of_the_engine(case: Case, data: st.DataObject) -> None:
 def test_without_records_there_is_one_step_the_nominal_one(case: Case) -> None:
     workload, hardware = case
     problem = Problem(replace(workload, samples=()), hardware)
-    draws = draw(problem, 400, seed=0)
+    draws = Draws(problem, 400, seed=0)
     assume(not draws.is_ranged)
     assert (len(draws), draws.recorded, draws.luck) == (1, 0, None)
     assert draws.works.tolist() == [problem.work.tolist()]
@@ -148,7 +148,7 @@ def test_without_records_there_is_one_step_the_nominal_one(case: Case) -> None:
 def test_each_recorded_iteration_is_played_and_the_tail_kept(
     samples: tuple[tuple[float | None, ...], ...], played: list[list[float]]
 ) -> None:
-    draws = draw(Problem(three(10, 20, 30, samples=samples), WIRE), 400, seed=0)
+    draws = Draws(Problem(three(10, 20, 30, samples=samples), WIRE), 400, seed=0)
     assert (draws.machines, draws.iterations, draws.recorded) == (400 // len(played), *[len(played)] * 2)
     assert ready_ms(draws) == played * draws.machines
     assert set(draws.tails.tolist()) == {2 * MS}
@@ -165,8 +165,8 @@ def test_an_order_that_changes_moves_no_launch(case: Case, data: st.DataObject) 
     samples = tuple(map(tuple, data.draw(st.lists(moments, min_size=2, max_size=3))))
     problem = Problem(replace(workload, samples=samples), hardware)
     buckets = data.draw(st.sampled_from(list(contiguous_partitions(workload))))
-    draws = draw(problem, 400, seed=0)
-    hardware = draws.drawn.hardwares[0]
+    draws = Draws(problem, 400, seed=0)
+    hardware = draws.hardwares[0]
     ends = draws.steps(buckets, 0)[0].tolist()
     for sample, end in zip(samples, ends, strict=True):
         as_recorded = replace(
@@ -214,13 +214,13 @@ def test_a_repeated_calibration_is_off_by_its_standard_error(quantile: str, wide
 
 def test_a_band_scales_all_times_of_a_machine() -> None:
     estimated = replace(three(10, 20, 30), estimated=True, band=(0.5, 2.0))
-    draws = draw(Problem(estimated, WIRE), 400, seed=0)
+    draws = Draws(Problem(estimated, WIRE), 400, seed=0)
     assert (draws.machines, draws.iterations) == (400, 1)
     assert np.array(ready_ms(draws))[:, -1] == pytest.approx(30 * draws.paces, abs=1e-5)
     assert (draws.tails / MS) == pytest.approx(2 * draws.paces, abs=1e-5)
     assert (draws.paces.min(), draws.paces.max()) == (0.5, 2.0)
     assert np.median(draws.paces) == pytest.approx(1, abs=0.05)
-    alone = draw(Problem(estimated, replace(WIRE, world_size=1)), 30, 0)
+    alone = Draws(Problem(estimated, replace(WIRE, world_size=1)), 30, 0)
     lanes = alone.works.sum(axis=1) + alone.tails  # of one rank the step is its lane, each with its own end
     assert alone.steps(((2, 1, 0),), 0).ravel().tolist() == lanes.tolist()
 
@@ -248,7 +248,7 @@ def test_a_range_is_drawn_from_end_to_end_with_the_field_in_the_middle() -> None
     }
     known = link(ranges={name: {"low": low, "high": high} for name, (low, _, high) in ends.items()})
     known = replace(known, launch_cost_ns=2000, copy_in_bytes_per_s=2e9)
-    drawn = draw_machines(known, 41, np.random.default_rng(0), unknown(known, SENT)).hardwares
+    drawn, _ = draw_machines(known, 41, np.random.default_rng(0), unknown(known, SENT))
     for name, expected in ends.items():
         if name == "all_reduce":
             values = sorted(one.all_reduce[-1].duration_ns / (41 * MS) for one in drawn)
@@ -266,17 +266,17 @@ def test_each_reading_is_a_machine_of_its_own() -> None:
         ],
     )
     known = replace(known, comm_slowdown=2.0)
-    drawn = draw_machines(known, 40, np.random.default_rng(0), unknown(known, SENT))
-    slow = [one for one in drawn.hardwares if one.comm_slowdown == 1.0]
-    assert len(slow) == drawn.shares[1] >= 8
+    drawn, shares = draw_machines(known, 40, np.random.default_rng(0), unknown(known, SENT))
+    slow = [one for one in drawn if one.comm_slowdown == 1.0]
+    assert len(slow) == shares[1] >= 8
     assert {one.all_reduce for one in slow} == {scaled(known, 2.0).all_reduce}
-    assert max(one.comm_slowdown for one in drawn.hardwares) == 3.0
+    assert max(one.comm_slowdown for one in drawn) == 3.0
 
 
 def test_beyond_the_curve_and_between_far_sizes_machines_differ() -> None:
     known = wired({MB: 2 * MS, 64 * MB: 65 * MS})
     told = unknown(known, (MB, 1000 * MB), varies=False)
-    drawn = draw_machines(known, 41, np.random.default_rng(0), told).hardwares
+    drawn, _ = draw_machines(known, 41, np.random.default_rng(0), told)
     for size, least in ((8 * MB, 1.2), (1000 * MB, 1.2), (2 * MB, 1.02)):
         times = [sim.simulate(job([size // MB]), one, assign(job([size // MB]))).sync_end_ns for one in drawn]
         assert max(times) > least * min(times)
@@ -284,7 +284,7 @@ def test_beyond_the_curve_and_between_far_sizes_machines_differ() -> None:
 
 def test_a_known_length_stays_and_ready_times_move_inside_it() -> None:
     work = job([4] * 8, estimated=True, band=(0.7, 2.1), band_on="ready")
-    draws = draw(Problem(work, link()), 400, seed=0)
+    draws = Draws(Problem(work, link()), 400, seed=0)
     assert set((draws.works.sum(axis=1) + draws.tails).tolist()) == {work.backward_ns}
     assert (draws.works >= 0).all()
     first = draws.works[:, 0] / work.gradients[-1].ready_ns

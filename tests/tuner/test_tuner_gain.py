@@ -15,7 +15,7 @@ from sim.clock.arrays import Floats
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.tuner.draws import NO_ITERATIONS, draw
+from sim.tuner.draws import NO_ITERATIONS, Draws
 from sim.tuner.gain import (
     Paired,
     choose,
@@ -41,7 +41,7 @@ WHOLE: Buckets = ((2, 1, 0),)
 
 def compared(workload: Workload, hardware: Hardware, default: Buckets, *, count: int = 400) -> Paired:
     """Draws of this job, over which ``default`` is what others are held against."""
-    draws = draw(Problem(workload, hardware), count, seed=0)
+    draws = Draws(Problem(workload, hardware), count, seed=0)
     return Paired(draws, Assignment(bucket_indices=default))
 
 
@@ -112,7 +112,7 @@ def test_off_the_cliff(late: int) -> None:
     is_better = paired.shortfall(gain, gain.value, paired.step_ns(paired.default)) is None
     assert is_better == (late == 30)
     paired = compared(workload, exact, WHOLE, count=1600)
-    found = choose(paired, {"split": split, "joined": joined}, "joined")
+    found = choose(paired, (split, joined), joined)
     assert found.bucket_indices == JOINED
 
 
@@ -170,7 +170,7 @@ def test_the_interval_of_the_gain_holds_the_truth(gap_ms: float, share: float, i
         gradients = (replace(workload.gradients[0], num_bytes=0), *workload.gradients[1:])
         hardware = measured(generator, share, 60, is_mean)
         problem = Problem(replace(workload, gradients=gradients), hardware)
-        draws = draw(problem, 400, experiment)
+        draws = Draws(problem, 400, experiment)
         default, apart = (Assignment(bucket_indices=buckets) for buckets in (WHOLE, ((2,), (1, 0))))
         gain = Paired(draws, default).gain(apart)
         hits += gain.low <= truth <= gain.high
