@@ -120,7 +120,7 @@ def record(
     warmup: int = option("Iterations before these, which are not.", default=3),
 ) -> Answer:
     """Run a real model and write down when backward makes each gradient ready."""
-    from sim.recorder.factory import load_factory
+    from sim.recorder.models import load_factory
     from sim.recorder.profile import record as record_step
 
     arguments = as_dict(arg, "--arg")
@@ -154,9 +154,6 @@ def estimate(
     optimizer_ms: int | None = option(
         "Optimizer; left out: computed from the bytes of a fused AdamW.", kind=MS
     ),
-    step_ms: int | None = option(
-        "A whole step on one device: what is left of it goes to the times that are not given.", kind=MS
-    ),
     gpu: str | None = option(
         f"The GPU, for the weights of operators, one of {', '.join(GPUS)}; v100, rtx4090."
     ),
@@ -174,7 +171,6 @@ def estimate(
         backward_ns=backward_ms,
         forward_ns=forward_ms,
         optimizer_ns=optimizer_ms,
-        step_ns=step_ms,
         gpu=gpu,
         dtype=dtype,
         autocast=autocast,

@@ -107,6 +107,7 @@ def read_line(
         return parse_body(body, RecordedEnd, source)
     if kind != "step":
         raise InputError(f"{source}: kind: {kind!r} is not legal; give 'step', 'buckets' or 'end'")
+    body.pop("aside", None)  # whether copies ran on a stream of their own, which nothing is made of any more
     step = _checked_step(parse_body(body, RecordedStep, source), header, source)
     if after and step.step <= after:
         raise InputError(f"{source}: step: {step.step} is not legal; it follows step {after}")

@@ -98,11 +98,6 @@ def _loud_steps(recording: Recording) -> tuple[frozenset[int], dict[int, int]]:
 # Shares of a median: two phases of one job differ by less from run to run anyway.
 _LITTLE, _DRIFT = 0.03, 0.05
 _FEWEST = 3  # times in a group that is compared
-_ASIDE = (
-    "gradients were copied into buckets on another stream than forward ran on, under which DDP had been made "
-    "(Lightning up to 2026-05 does so): the copies ran beside backward, and are simulated within it; make "
-    "DDP outside of torch.cuda.stream(...) and record again"
-)
 
 
 def check_recording(kept: Sequence[Kept]) -> tuple[dict[int, float], list[str]]:
@@ -137,7 +132,6 @@ def check_recording(kept: Sequence[Kept]) -> tuple[dict[int, float], list[str]]:
             f"{format_ranks(ranks)}: earlier steps took {format_ms(max(earlier))}, later ones "
             f"{format_ms(max(later))}: the machine changed meanwhile, a median is of neither; record again"
         )
-    said += [_ASIDE] if any(step.aside for one in kept for step in one.steps) else []
     said += dict.fromkeys(line for one in kept for line in serialised_by(one.rank.header.environment))
     return paces, list(filter(None, said))
 

@@ -128,8 +128,7 @@ class RecordedStep:
     ``started_at_ns`` is the host's wall clock (Unix epoch). ``step_ns`` runs from the start of the
     first forward to the end of the optimizer; ``optimizer_ns`` from the end of the last backward,
     so that clipping is in it, and is None where no optimizer step was seen. ``compiled``: torch.compile
-    made some of its backward. ``aside``: gradients were accumulated, and so copied into buckets, on another
-    stream of the GPU than forward ran on.
+    made some of its backward.
     """
 
     step: Positive
@@ -138,7 +137,6 @@ class RecordedStep:
     optimizer_ns: Count | None
     backwards: tuple[RecordedBackward, ...]
     compiled: bool = False
-    aside: bool = False
 
     def __post_init__(self) -> None:
         check(self)

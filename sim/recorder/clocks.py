@@ -28,26 +28,20 @@ class Clock:
         """Wait until the instant has come."""
 
     def settle(self) -> None:
-        """Wait until every stamp has been reached, and earlier work is finished."""
+        """Wait until all earlier work is finished, and so every stamp reached."""
 
     def between_ns(self, start: Stamp, end: Stamp) -> int:
         """Time from one stamp to another, both reached, in ns; negative where ``end`` came first."""
         return int(end - start)
 
-    def stream(self) -> object:
-        """The stream that work of this thread is put on; one on the host."""
-        return None
-
 
 class EventClock(Clock):
-    """Timing events on the current stream of one accelerator.
+    """Timing events on the current stream of one accelerator, reached when the stream gets there.
 
-    A stamp is reached when the stream gets there, not when the host records it: *ready* is a device time.
-    Hooks run on autograd's own thread, under the stream of the node that they belong to, and an event takes
-    the stream that is current then. In the callback of a collective's future that is a side stream that
-    waits for the collective, so that a stamp there is the collective's end (RULES.md, B(iii)).
-
-    Beside a H100 making and recording a ``torch.Event`` takes the host 2.4 us, a ``torch.cuda.Event`` 7.6.
+    Hooks run on autograd's own thread, under the stream of the node that they belong to. In the callback of a
+    collective's future it is a side stream that waits for the collective, so that a stamp there is the
+    collective's end (RULES.md, B(iii)). Beside a H100 making and recording a ``torch.Event`` takes the host
+    2.4 us, a ``torch.cuda.Event`` 7.6.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -55,7 +49,7 @@ class EventClock(Clock):
         self.name = f"{device.type} events"
 
     def stamp(self) -> torch.Event:
-        """Record an event on the current stream of this device and thread."""
+        """An event on the current stream of this device and thread."""
         event = torch.Event(self._device, enable_timing=True)
         event.record()
         return event
@@ -76,10 +70,6 @@ class EventClock(Clock):
         """Elapsed device time, from float milliseconds to ns."""
         elapsed_ms: float = start.elapsed_time(end)
         return round(elapsed_ms * NS_PER_MS)
-
-    def stream(self) -> object:
-        """The device's current stream."""
-        return torch.accelerator.current_stream(self._device)
 
 
 def clock_for(device: torch.device) -> Clock:

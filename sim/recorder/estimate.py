@@ -1,9 +1,9 @@
 """``estimate``: a Workload for those who cannot profile, from the model's code and one known time.
 
-Torch runs one forward and one backward on stand-ins for tensors, which have shapes and no data, so
-that a model of any size fits. Its engine gives the order of gradients. The work of each operator, by
-a roofline (FLOPs over peak, bytes over bandwidth, the longer), gives the share of backward that lies
-before each gradient; the shares are scaled to the backward that is known.
+Torch runs one forward and one backward on stand-ins for tensors, which have shapes and no data, so that a
+model of any size fits. Its engine gives the order of gradients. The work of each operator, by a roofline
+(FLOPs over peak, bytes over bandwidth, the longer), gives the share of backward that lies before each
+gradient; the shares are scaled to the backward that is known.
 """
 
 import traceback
@@ -28,11 +28,10 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 from sim.errors import InputError, NotModelledError
 from sim.nouns.checks import at_least, one_of
 from sim.nouns.gpus import GpuSheet, find_gpu, typical_device
-from sim.nouns.recording import RecordedStep
 from sim.nouns.workload import Workload
 from sim.recorder.clocks import Clock
-from sim.recorder.factory import Pair, describe, import_module_of, load_factory
-from sim.recorder.profile import Survey, measure, survey, workload_of_steps
+from sim.recorder.models import Pair, describe, import_module_of, load_factory
+from sim.recorder.profile import measure, workload_of_steps
 from sim.recorder.training_step import build_step, surroundings, tensors_in
 from sim.units import divide_half_even
 
@@ -65,7 +64,6 @@ def estimate(
     backward_ns: int | None = None,
     forward_ns: int | None = None,
     optimizer_ns: int | None = None,
-    step_ns: int | None = None,
     gpu: str | None = None,
     dtype: str | None = None,
     autocast: str | None = None,
@@ -76,10 +74,9 @@ def estimate(
         factory: ``MODULE:FACTORY``, or a function, that makes ``(model, batch)``, here without memory.
         name: of the Workload; None: the class of the module.
         arguments: of the factory.
-        backward_ns: a plain backward, as measured; None: from ``step_ns``, or from the device's peak.
+        backward_ns: a plain backward, as measured; None: half of the device's peak.
         forward_ns: None: by its work, in proportion to backward's.
         optimizer_ns: None: the bytes of a fused AdamW, in the same proportion.
-        step_ns: a whole step without communication; what is not known of it is split by work.
         gpu: a name of ``sim.nouns.gpus.GPUS``. None: operators are weighed by the table's mean ratio.
         dtype: for the module and its floating inputs, as for ``record``.
         autocast: ``bfloat16`` or ``float16``: the forward runs under autocast.
@@ -93,27 +90,34 @@ def estimate(
         NotModelledError: a compiled module.
     """
     known = {"forward_ns": forward_ns, "backward_ns": backward_ns, "optimizer_ns": optimizer_ns}
-    for what, value in (known | {"step_ns": step_ns}).items():
+    for what, value in known.items():
         at_least(what, value, 0 if what == "optimizer_ns" else 1)
     if autocast is not None:
         one_of("autocast", autocast, AUTOCAST_DTYPES)
-    if (backward_ns, step_ns, forward_ns, gpu) == (None, None, None, None):
-        raise InputError("backward_ns: nothing tells how long backward takes; give it, or step_ns, or a gpu")
+    if backward_ns is None and gpu is None:
+        raise InputError("backward_ns: nothing tells how long backward takes; give it, or a gpu")
     device = typical_device() if gpu is None else find_gpu(gpu)
     if isinstance(factory, str):
         import_module_of(factory)  # what a module makes when it is imported stays real
         factory_spec, make = factory, partial(load_factory, factory, arguments=arguments)
     else:
         factory_spec, make = None, partial(factory, **(arguments or {}))
-    seen, times_ps, work = _walk(make, device, dtype, autocast)
-    counted = workload_of_steps(seen, [times_ps], [times_ps], name=name, provenance={})
+    counted, work = _walk(make, device, dtype, autocast, name)
     work_ps = {
         "forward_ns": counted.forward_ns,
         "backward_ns": counted.backward_ns,
         "optimizer_ns": round(ADAMW_PASSES * counted.total_bytes / device.bytes_per_s * PS_PER_S),
     }
-    times, how, (least_scale, most_scale) = _split_step(known, step_ns, work_ps, device)
     low, high = READY_BAND_OF_CONVOLUTIONS if work.is_convolutional else READY_BAND
+    if backward_ns is None:
+        ns_per_ps, how = (
+            1 / (PS_PER_NS * EFFICIENCY),
+            f"the roofline of {device.name} at {EFFICIENCY:.0%} of its speed",
+        )
+        low, high = low * EFFICIENCY / EFFICIENCY_HIGH, high * EFFICIENCY / EFFICIENCY_LOW
+    else:
+        ns_per_ps, how = backward_ns / counted.backward_ns, "its work, in proportion to backward_ns"
+    times: Any = {part: round(ns_per_ps * work_ps[part]) if ns is None else ns for part, ns in known.items()}
     here = surroundings(torch.device("cpu"))
 
     def scaled(ready_ps: int | None) -> int | None:
@@ -125,8 +129,8 @@ def estimate(
         **times,
         samples=(),
         estimated=True,
-        band=(low * least_scale, high * most_scale),
-        band_on="length" if backward_ns is None and step_ns is None else "ready",
+        band=(low, high),
+        band_on="length" if backward_ns is None else "ready",
         provenance={
             "source": "bucketsim estimate",
             **{key: here[key] for key in ("tool_version", "date", "torch", "python")},
@@ -134,50 +138,14 @@ def estimate(
             "autocast": autocast or "none",
             "factory": factory_spec,
             "arguments": dict(arguments or {}),
-            "module": type(seen.root).__name__,
-            "parameters": sum(tensor.numel() for tensor in seen.tensors),
-            "tensors": len(counted.gradients),
+            **{key: counted.provenance[key] for key in ("module", "parameters", "tensors")},
             "optimizer": "AdamW",
             "roofline": {"device": device.name},
             "work": {"flops": work.flops, "bytes": work.num_bytes},
-            "times": how,
+            "times": {part: how if ns is None else "as given" for part, ns in known.items()},
             "band": "factors on ready_ns; in 16 recordings nine of ten ready times past the first tenth of "
             "backward lay between them (not of steps that wait for their host)",
         },
-    )
-
-
-def _split_step(
-    known: Mapping[str, int | None], step_ns: int | None, work_ps: Mapping[str, int], device: GpuSheet
-) -> tuple[dict[str, Any], dict[str, str], tuple[float, float]]:
-    """Times of all parts (ns): what is ``known`` as it is, the rest in proportion to its work.
-
-    The proportion is what is left of the step where that is known, else backward's, else forward's,
-    else half the device's roofline. With them how they were found, and factors on their scale.
-
-    Raises:
-        InputError: the known parts leave nothing of the step.
-    """
-    scale = (1.0, 1.0)
-    base = next((part for part in ("backward_ns", "forward_ns") if known[part] is not None), None)
-    if step_ns is not None:
-        left = step_ns - sum(value for value in known.values() if value is not None)
-        whole = sum(work_ps[part] for part, value in known.items() if value is None)
-        if left <= 0 or not whole:
-            raise InputError(
-                f"step_ns: {step_ns} is not legal; the parts given leave {left} ns of it for the others"
-            )
-        ns_per_ps, told = left / whole, "its share of the work in what is left of the step"
-    elif base is not None:
-        ns_per_ps, told = (known[base] or 0) / work_ps[base], f"its work, in proportion to {base}"
-    else:
-        ns_per_ps = 1 / (PS_PER_NS * EFFICIENCY)
-        told = f"the roofline of {device.name} at {EFFICIENCY:.0%} of its speed"
-        scale = (EFFICIENCY / EFFICIENCY_HIGH, EFFICIENCY / EFFICIENCY_LOW)
-    return (
-        {part: round(ns_per_ps * work_ps[part]) if ns is None else ns for part, ns in known.items()},
-        {part: told if ns is None else "as given" for part, ns in known.items()},
-        scale,
     )
 
 
@@ -185,12 +153,12 @@ def _split_step(
 
 
 def _walk(
-    make: Callable[[], Any], device: GpuSheet, dtype: str | None, autocast: str | None
-) -> tuple[Survey, RecordedStep, "OperatorWork"]:
-    """Make a model and run its forward and backward twice, without an optimizer, all of it without data.
+    make: Callable[[], Any], device: GpuSheet, dtype: str | None, autocast: str | None, name: str | None
+) -> tuple[Workload, "OperatorWork"]:
+    """Make a model and run its forward and backward, without an optimizer, all of it without data.
 
     Returns:
-        What the step trains, seen in the first run; its times and work in the second, by the clock of work.
+        Its Workload, with work in place of time, in ps; and that work.
 
     Raises:
         InputError: what ``record`` raises for a step that cannot be recorded; sparse gradients; code that
@@ -203,43 +171,36 @@ def _walk(
             step = build_step(make(), device=torch.device("cpu"), dtype=dtype)
 
             def run() -> None:
-                step.model.zero_grad(set_to_none=True)
                 with torch.autocast("cpu", AUTOCAST_DTYPES.get(autocast or ""), enabled=autocast is not None):
                     loss = step.loss()
                 loss.backward()  # type: ignore[no-untyped-call]
 
             with counting:
-                seen = survey(run, step.model)
-                _check_known(seen)
-                counting.work = OperatorWork()
-                return seen, measure(run, seen, WorkClock(counting), hooked=None), counting.work
+                walked, fired = measure(run, step.model, counting)
+            counted = workload_of_steps(step.model, [walked], [walked], fired=fired, name=name, provenance={})
     except InputError as error:
         if error.__cause__ is None:
             raise
         what = _what_needs_data(error.__cause__)
         raise InputError(f"step: it needs data, which an estimate has none of ({what}); record it") from error
-
-
-def _check_known(seen: Survey) -> None:
-    if sparse := [gradient.name for gradient in seen.gradients if gradient.sparse]:
+    if sparse := [gradient.name for gradient in counted.gradients if gradient.sparse]:
         raise InputError(f"step: {sparse[0]}'s sparse gradient is as large as lookups are; record it")
-    if any(hasattr(module, "_orig_mod") for module in seen.root.modules()):
+    if any(hasattr(module, "_orig_mod") for module in step.model.modules()):
         raise NotModelledError(
             "step: torch.compile joins operators, and gradients become ready by graph; estimate the module "
             "before it is compiled, or record it"
         )
+    return counted, counting.work
 
 
 def _what_needs_data(error: BaseException) -> str:
     """The operator where torch names it, and the line of the user's code."""
     operator = getattr(error, "func", None)
     what = describe(error) if operator is None else f"{operator} needs data"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename[:1] != "<"]
-    theirs = [frame for frame in frames if not frame.filename.startswith((_TORCH, _OURS))]
-    if not theirs:
-        return what
-    last = theirs[-1]
-    return f"{what}, in {last.name} ({Path(last.filename).name}:{last.lineno}: {last.line})"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(("<", _TORCH, _OURS)):
+            return f"{what}, in {frame.name} ({Path(frame.filename).name}:{frame.lineno}: {frame.line})"
+    return what
 
 
 # ---- stand-ins: shape, dtype and autograd without memory (torch's ``FakeTensorMode``)
@@ -369,13 +330,17 @@ class OperatorWork:
         return 2 * self.convolution_flops > self.flops
 
 
-class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class CountingMode(TorchDispatchMode, Clock):  # type: ignore[no-untyped-call]
     """Adds the cost of every operator that runs inside it, autograd's included, to ``work``.
 
     An operator takes the longer of FLOPs over peak and bytes over bandwidth of ``device``. Single
     floating-point values of stand-ins, which a step reads for a log or to clip, read as 1.0. Integers and
     booleans are not answered: they choose what runs, and torch's own error says so.
+
+    As a clock it stands still but for work. ``between_ns`` counts ps: small operators would vanish in ns.
     """
+
+    name = "work"
 
     def __init__(self, device: GpuSheet) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -404,18 +369,9 @@ class CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         work.convolution_flops += flops if func.overloadpacket in _CONVOLUTIONS else 0
         return out
 
-
-class WorkClock(Clock):
-    """Stands still but for work. Its ``between_ns`` counts ps: small operators would vanish in ns."""
-
-    name = "work"
-
-    def __init__(self, counting: CountingMode) -> None:
-        self._counting = counting
-
     def stamp(self) -> float:
         """Work so far, in seconds of the roofline."""
-        return self._counting.work.seconds
+        return self.work.seconds
 
     def between_ns(self, start: float, end: float) -> int:
         """Work from one stamp to a later one, in ps."""
@@ -442,8 +398,7 @@ def _count_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out:
     What is changed in place is read and written, unless the operator only writes. Lookups read the
     rows that they return. An expanded tensor counts the elements that it has in memory.
     """
-    packet = func.overloadpacket
-    read: dict[int, Tensor] = {}
+    packet, read = func.overloadpacket, dict[int, Tensor]()
     written = {id(tensor): tensor for tensor in tensors_in(out)}
     for place, argument in enumerate(func._schema.arguments):
         writes = argument.alias_info is not None and argument.alias_info.is_write
@@ -453,14 +408,10 @@ def _count_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out:
             if not (writes and (argument.is_out or packet in _WRITE_ONLY)):
                 read[id(tensor)] = tensor
     output_bytes = sum(map(_num_bytes, written.values()))
-    sizes = [_num_bytes(tensor) for tensor in read.values()]
     if packet in _SHAPE_ONLY:
         return output_bytes
-    if packet in _GATHERS:
-        sizes = [min(size, output_bytes) for size in sizes]
-    if packet in _READ_TWICE:
-        sizes = [2 * size for size in sizes]
-    return output_bytes + sum(sizes)
+    sizes = [_num_bytes(tensor) * (2 if packet in _READ_TWICE else 1) for tensor in read.values()]
+    return output_bytes + sum(min(size, output_bytes) if packet in _GATHERS else size for size in sizes)
 
 
 def _num_bytes(tensor: Tensor) -> int:
@@ -475,8 +426,7 @@ def _precision(func: Any, args: Sequence[Any]) -> str:
     dtype = next((tensor.dtype for tensor in tensors_in(args) if tensor.is_floating_point()), torch.float32)
     if dtype is not torch.float32:
         return str(dtype).removeprefix("torch.")
+    is_tf32 = torch.get_float32_matmul_precision() != "highest"
     if func.overloadpacket in _CONVOLUTIONS:
-        allowed = torch.backends.cudnn.allow_tf32
-    else:
-        allowed = torch.get_float32_matmul_precision() != "highest"
-    return "tf32" if allowed else "float32"
+        is_tf32 = torch.backends.cudnn.allow_tf32
+    return "tf32" if is_tf32 else "float32"

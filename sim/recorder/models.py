@@ -1,21 +1,110 @@
-"""Models to record or to estimate: a small GPT in plain torch, and all of transformers' and torchvision's.
+"""Models to record or to estimate: yours by ``MODULE:FACTORY``, a small GPT, transformers' and torchvision's.
 
-Each factory returns ``(model, batch)``, and the model a scalar loss. Weights and data are random and the
-same every time (seed 0; the caller's generator is left alone). Nothing is fetched.
+Each factory returns ``(model, batch)``, and the model a scalar loss. Weights and data of those here are
+random and the same every time (seed 0; the caller's generator is left alone). Nothing is fetched.
 """
 
 import difflib
 import importlib
-from collections.abc import Iterable, Iterator, Sequence
+import inspect
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sim.errors import InputError
+from sim.errors import InputError, SimError
 from sim.nouns.checks import at_least
+
+Pair = tuple[nn.Module, object]  # a model and its batch
+
+# Short for those of this module: nobody's own models.py has factories of these names.
+_OURS = ("models:huggingface", "models:torchvision")
+
+
+def load_factory(spec: str, *, arguments: Mapping[str, Any] | None = None) -> Pair:
+    """Import ``MODULE:FACTORY``, call it with ``arguments`` and return the ``(model, batch)`` that it made.
+
+    Args:
+        spec: such as ``sim.recorder.models:gpt``; the part after the colon may have dots. Two may be
+            shortened: ``models:huggingface`` and ``models:torchvision``.
+        arguments: keyword arguments of the factory.
+
+    Raises:
+        InputError: a malformed spec, a module or name that is not there, arguments that the factory
+            does not take, an exception inside it, or another return value.
+    """
+    found: Any = import_module_of(spec)
+    for part in spec.partition(":")[2].split("."):
+        if not hasattr(found, part):
+            raise InputError(f"factory: {spec}: {found.__name__} has no {part!r}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise InputError(f"factory: {spec} is a {type(found).__name__}; give the name of a callable")
+    given, signature = dict(arguments or {}), None
+    try:
+        signature = inspect.signature(found)  # ValueError: it is built in
+        signature.bind(**given)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"factory: {spec}: {error}; it takes {signature}") from None
+    try:
+        return check_pair(found(**given), f"factory: {spec}")
+    except SimError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InputError(f"factory: {spec} raised {describe(error)}") from error
+
+
+def check_pair(made: Any, source: str) -> Pair:
+    """What ``source`` made. Raises ``InputError`` unless it is a model and its batch."""
+    if isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[0], nn.Module):
+        return made[0], made[1]
+    kind = type(made).__name__
+    raise InputError(f"{source}: a {kind} is not legal; return (model, batch); sim.record records a loop")
+
+
+def import_module_of(spec: str) -> ModuleType:
+    """Import a factory's module, from the working directory too, which stays on ``sys.path``: the step may
+    import more when it runs.
+
+    Raises:
+        InputError: a malformed spec, or a module that is not there or cannot be imported.
+    """
+    name, _, attribute = spec.partition(":")
+    if not attribute or not all(part.isidentifier() for part in name.split(".")):
+        raise InputError(
+            f"factory: {spec!r} is not legal; give MODULE:FACTORY, such as sim.recorder.models:gpt"
+        )
+    if spec in _OURS:
+        name = __name__
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)  # first, as ``python -m`` does
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(name)
+    except SimError:
+        raise
+    except (Exception, SystemExit) as error:
+        missing = (isinstance(error, ModuleNotFoundError) and error.name) or ""
+        if missing and f"{name}.".startswith(f"{missing}."):
+            where = f"{here} and sys.path were searched"
+            raise InputError(f"factory: module {missing!r} was not found; {where}") from error
+        raise InputError(f"factory: importing {name} raised {describe(error)}") from error
+
+
+def describe(error: BaseException) -> str:
+    """``ValueError: its first line``, for messages of one line."""
+    name, text = type(error).__name__, str(error).strip()
+    return f"{name}: {text.splitlines()[0]}" if text else name
+
+
+# ---- what comes with bucketsim
 
 
 @contextmanager
@@ -191,8 +280,9 @@ def _package(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision made for another torch
-        wanted = f"{name} cannot be imported ({error}); pip install 'bucketsim[models]'"
-        raise InputError(f"factory: {wanted}") from None
+        raise InputError(
+            f"factory: {name} cannot be imported ({error}); pip install 'bucketsim[models]'"
+        ) from None
 
 
 def _check_known(what: str, given: Iterable[str], known: Sequence[str]) -> None:

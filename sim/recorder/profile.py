@@ -6,7 +6,6 @@ cost of our own hooks is then taken out: ready times are scaled by plain backwar
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,9 +16,9 @@ from sim.nouns.checks import at_least
 from sim.nouns.recording import RecordedStep
 from sim.nouns.workload import Gradient, Workload
 from sim.recorder.clocks import Clock, clock_for, find_device
-from sim.recorder.factory import Pair, describe
+from sim.recorder.models import Pair, describe
 from sim.recorder.training_step import buffers_in, build_step, facts, surroundings, trained
-from sim.recorder.watch import StepStamps, StepWatch
+from sim.recorder.watch import StepWatch
 from sim.recorder.watched_workload import workload_of_backwards
 from sim.units import median_ns
 
@@ -42,8 +41,7 @@ def record(
     """Record a training step of ``(model, batch)`` as a Workload.
 
     Both are moved to ``device`` and cast to ``dtype``; the model is put into training mode and trained by
-    AdamW with a learning rate that is as good as zero. Gradients that no backward reaches have ``ready_ns``
-    None.
+    AdamW with a learning rate that is as good as zero.
 
     Args:
         pair: what ``load_factory`` returns.
@@ -53,12 +51,11 @@ def record(
         warmup: iterations that are run first and dropped, at least 1.
         repeats: iterations with hooks, and as many without, at least 1.
         progress: called with (iterations done, iterations in all).
-        factory_spec: ``MODULE:FACTORY``, for the provenance.
-        arguments: of the factory, for the provenance.
+        factory_spec: ``MODULE:FACTORY``, for the provenance; ``arguments`` are those of the factory.
 
     Returns:
-        A Workload whose times are medians, in ns, and whose ``samples`` are the ready times of each
-        hooked iteration, corrected by the same factor.
+        A Workload of medians, in ns; ``samples`` are the ready times of each hooked iteration, corrected by
+        the same factor. Gradients that no backward reaches have ``ready_ns`` None.
 
     Raises:
         InputError: an illegal argument, or a step that cannot be recorded (it raises, has no
@@ -69,12 +66,11 @@ def record(
     at_least("repeats", repeats, 1)
     place = find_device(device)
     step, clock = build_step(pair, device=place, dtype=dtype), clock_for(place)
-    plain: list[RecordedStep] = []
-    watched: list[RecordedStep] = []
+    timed: dict[bool, list[RecordedStep]] = {True: [], False: []}  # by whether all gradients were watched
     total = warmup + 2 * repeats
 
     progress(0, total)
-    seen = survey(step, step.model)
+    _, fired = measure(step, step.model, Clock())
     if step.last_loss is not None and not bool(torch.isfinite(step.last_loss)):
         loss = step.last_loss.item()
         raise InputError(f"step: the loss is {loss}; its times would mislead; give a finite loss")
@@ -82,9 +78,9 @@ def record(
         progress(done, total)
         # plain watched watched plain ...: a drifting machine favours neither
         is_watched = (done - warmup) % 4 in (1, 2)
-        times = measure(step, seen, clock, hooked=None if is_watched else seen.fired[-_FEW:])
+        times, _ = measure(step, step.model, clock, hooked=None if is_watched else fired[-_FEW:])
         if done >= warmup:
-            (watched if is_watched else plain).append(times)
+            timed[is_watched].append(times)
     progress(total, total)
 
     provenance = {
@@ -95,75 +91,33 @@ def record(
         "repeats": repeats,
         "dtype": dtype or "as built",
         "step": "built from (model, batch): train(), AdamW (SparseAdam for sparse gradients), lr 1e-12",
-        "module": type(seen.root).__name__,
         "factory": factory_spec,
         "arguments": dict(arguments or {}),
-        "parameters": sum(tensor.numel() for tensor in seen.tensors),
     }
-    return workload_of_steps(seen, plain, watched, name=name, provenance=provenance)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
-    """What a step trains: its module, and ``module.parameters()`` that require grad.
-
-    ``fired``: the order in which their gradients came. ``gradients`` have no times yet; ``wire_bytes`` is
-    what a sparse one would send (its coalesced indices and values), else None.
-    """
-
-    root: nn.Module
-    tensors: tuple[nn.Parameter, ...]
-    gradients: tuple[Gradient, ...]
-    fired: tuple[int, ...]
-
-
-def survey(step: Callable[[], object], model: nn.Module) -> Survey:
-    """Run ``step``, which leaves its gradients on ``model``, and learn what it trains.
-
-    Raises:
-        InputError: no backward, or several, or nothing that requires grad.
-    """
-    named = trained(model)
-    tensors = tuple(tensor for _, tensor in named)
-    if not tensors:
-        raise InputError(f"step: {type(model).__name__} has no parameter that requires grad")
-    fired = _watched(step, StepWatch(model, tensors, Clock())).fired()
-    wires = [_sparse_bytes(tensor.grad) for tensor in tensors]
-    return Survey(
-        root=model,
-        tensors=tensors,
-        gradients=tuple(
-            Gradient(
-                index=index,
-                **facts(name, tensor),
-                ready_ns=None,
-                sparse=wires[index] is not None,
-                wire_bytes=wires[index],
-            )
-            for index, (name, tensor) in enumerate(named)
-        ),
-        fired=tuple(fired),
+    return workload_of_steps(
+        step.model, timed[False], timed[True], fired=fired, name=name, provenance=provenance
     )
 
 
 def measure(
-    step: Callable[[], object], seen: Survey, clock: Clock, *, hooked: Sequence[int] | None
-) -> RecordedStep:
-    """Run ``step`` once and time it on ``clock``, watching gradients ``hooked``; None: all.
+    step: Callable[[], object], model: nn.Module, clock: Clock, *, hooked: Sequence[int] | None = None
+) -> tuple[RecordedStep, tuple[int, ...]]:
+    """Run ``step`` once, which leaves its gradients on ``model``, and time it on ``clock``.
 
-    Hooks are put on and taken off outside the timed region.
+    Only gradients ``hooked`` are watched, None: all. Hooks are put on and taken off outside the timed region.
+
+    Returns:
+        The step, and the order in which gradients came.
 
     Raises:
-        InputError: the step did not run one forward and one backward of the module, or it raised.
+        InputError: nothing requires grad, the step did not run one forward and one backward of ``model``, or
+            it raised.
     """
+    tensors = [tensor for _, tensor in trained(model)]
+    if not tensors:
+        raise InputError(f"step: {type(model).__name__} has no parameter that requires grad")
+    watch = StepWatch(model, tensors, clock, hooked=hooked)
     clock.settle()
-    stamps = _watched(step, StepWatch(seen.root, seen.tensors, clock, hooked=hooked))
-    clock.settle()
-    return stamps.recorded(clock, len(seen.tensors))
-
-
-def _watched(step: Callable[[], object], watch: StepWatch) -> StepStamps:
-    """The stamps of the one backward that ``step`` runs."""
     watch.open()
     try:
         step()
@@ -174,62 +128,74 @@ def _watched(step: Callable[[], object], watch: StepWatch) -> StepStamps:
         raise InputError(f"step: it raised {describe(error)}") from error
     finally:
         watch.close()
+    clock.settle()
     count = sum(len(stamps.backwards) for stamps in watch.steps)
     if count != 1:
         raise InputError(f"step: backward of the module ran {count} times; it has to run once in each step")
-    return watch.steps[0]
+    return watch.steps[0].recorded(clock, len(tensors)), watch.steps[0].fired()
 
 
 def workload_of_steps(
-    seen: Survey,
+    model: nn.Module,
     plain: Sequence[RecordedStep],
     watched: Sequence[RecordedStep],
     *,
+    fired: Sequence[int],
     name: str | None,
     provenance: Mapping[str, Any],
 ) -> Workload:
-    """A Workload from timed steps: medians of the plain ones, ready times of the watched ones.
+    """A Workload from timed steps of ``model``, which still has its gradients.
 
-    Without a ``name`` it is called after the class of its module, within torch.compile's wrapper.
+    It has medians of the ``plain`` steps, and ready times of those that were ``watched``. ``fired`` is the
+    order in which gradients came. Without a ``name`` it is called after the class of its module, within
+    torch.compile's wrapper.
 
     Raises:
         InputError: forward or backward took no time.
     """
+    named = trained(model)
+    wires = [_sparse_bytes(tensor.grad) for _, tensor in named]
     forwards = [one.backwards[0].forward_ns for one in plain]
     backwards = [one.backwards[0].backward_ns for one in plain]
     hooked = [one.backwards[0].backward_ns for one in watched]
-    backward_ns, watched_ns = median_ns(backwards), median_ns(hooked)
-    for what, value in (("forward", median_ns(forwards)), ("backward", min(backward_ns, watched_ns))):
+    forward_ns, backward_ns, watched_ns = map(median_ns, (forwards, backwards, hooked))
+    for what, value in (("forward", forward_ns), ("backward", min(backward_ns, watched_ns))):
         if value <= 0:
             raise InputError(f"step: {what} took {value} ns; a step must take measurable time")
+    spreads = {
+        "plain_backward_ns": backwards,
+        "hooked_backward_ns": hooked,
+        "forward_ns": forwards,
+        "step_ns": [one.step_ns for one in plain],
+    }
     return workload_of_backwards(
-        name or type(getattr(seen.root, "_orig_mod", seen.root)).__name__,
-        seen.gradients,
+        name or type(getattr(model, "_orig_mod", model)).__name__,
+        [
+            Gradient(index=k, **facts(*named[k]), ready_ns=None, sparse=wire is not None, wire_bytes=wire)
+            for k, wire in enumerate(wires)
+        ],
         [one.backwards[0] for one in watched],
         pace=watched_ns / backward_ns,
-        fired=seen.fired,
-        forward_ns=median_ns(forwards),
+        fired=fired,
+        forward_ns=forward_ns,
         optimizer_ns=median_ns([one.optimizer_ns or 0 for one in plain]),
-        buffers=buffers_in(seen.root.buffers()),
+        buffers=buffers_in(model.buffers()),
         provenance={
             **provenance,
-            "tensors": len(seen.tensors),
+            "module": type(model).__name__,
+            "parameters": sum(tensor.numel() for _, tensor in named),
+            "tensors": len(named),
             "backward_starts": "at the end of forward; a loss computed outside of the module is in it",
-            "plain_backward_ns": _spread(backwards),
-            "hooked_backward_ns": _spread(hooked),
-            "forward_ns": _spread(forwards),
-            "step_ns": _spread([one.step_ns for one in plain]),
+            **{
+                what: {"min": min(times), "median": median_ns(times), "max": max(times)}
+                for what, times in spreads.items()
+            },
         },
     )
 
 
-def _spread(times: Sequence[int]) -> dict[str, int]:
-    """Least, median and greatest, in the same unit."""
-    return {"min": min(times), "median": median_ns(times), "max": max(times)}
-
-
 def _sparse_bytes(gradient: torch.Tensor | None) -> int | None:
-    """Bytes of a sparse gradient's coalesced indices and values; None for a dense one."""
+    """What a sparse gradient would send, its coalesced indices and values; None for a dense one."""
     if gradient is None or not gradient.is_sparse:
         return None
     whole = gradient.detach().coalesce()

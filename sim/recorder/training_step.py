@@ -1,6 +1,5 @@
 """What is trained and where: a step of ``(model, batch)``; facts of modules and machines."""
 
-import os
 import platform
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -18,11 +17,11 @@ from torch.utils._pytree import tree_map_only
 from sim.errors import InputError
 from sim.machine import cpu_model
 from sim.nouns.checks import one_of
-from sim.nouns.devices import SERIALISING
 from sim.nouns.workload import Buffer
-from sim.recorder.factory import Pair
+from sim.recorder.models import check_pair
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
+_WRAPPERS = (DistributedDataParallel, DataParallel, FullyShardedDataParallel, FSDPModule)
 
 # As good as zero, so that the user's weights and loss stay what they were. (SparseAdam refuses 0.)
 _LEARNING_RATE = 1e-12
@@ -37,12 +36,11 @@ class ModelStep:
     """
 
     def __init__(self, model: nn.Module, batch: object) -> None:
-        if not isinstance(batch, (tuple, list, Mapping, torch.Tensor)):
+        if not isinstance(batch, (tuple, list, Mapping, Tensor)):
             kind = type(batch).__name__
             raise InputError(f"batch: a {kind} is not legal; give a tuple or list, a dict or a tensor")
-        self.model = model
-        self.batch = batch
-        self.last_loss: torch.Tensor | None = None
+        self.model, self.batch = model, batch
+        self.last_loss: Tensor | None = None
         self._optimizers: list[torch.optim.Optimizer] = []
 
     def __call__(self) -> None:
@@ -53,12 +51,13 @@ class ModelStep:
         self.last_loss = loss.detach()
         self.update()
 
-    def loss(self) -> torch.Tensor:
+    def loss(self) -> Tensor:
         """Run forward; the scalar loss."""
         if isinstance(self.batch, Mapping):
             return find_loss(self.model(**self.batch))
-        is_one = isinstance(self.batch, torch.Tensor)
-        return find_loss(self.model(self.batch) if is_one else self.model(*self.batch))
+        return find_loss(
+            self.model(self.batch) if isinstance(self.batch, Tensor) else self.model(*self.batch)
+        )
 
     def update(self) -> None:
         """Let the optimizer apply the gradients that the parameters hold."""
@@ -72,20 +71,16 @@ class ModelStep:
             optimizer.step()
 
 
-def build_step(given: Pair, *, device: torch.device, dtype: str | None) -> ModelStep:
-    """The step of ``(model, batch)``.
-
-    Both are moved to ``device``, cast to ``dtype`` (module and floating inputs; None leaves them), and the
-    model is put into training mode.
+def build_step(given: Any, *, device: torch.device, dtype: str | None) -> ModelStep:
+    """The step of ``(model, batch)``, in training mode; both are moved to ``device`` and cast to ``dtype``
+    (module and floating inputs; None leaves them).
 
     Raises:
         InputError: an illegal dtype or batch, a model that is wrapped or sharded, or no pair.
     """
     if dtype is not None:
         one_of("dtype", dtype, DTYPES)
-    if not (isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], nn.Module)):
-        raise InputError(f"step: a {type(given).__name__} is not legal; give (model, batch)")
-    model, batch = given
+    model, batch = check_pair(given, "step")
     check_plain_module(model)
     number = None if dtype is None else getattr(torch, dtype)
 
@@ -96,12 +91,8 @@ def build_step(given: Pair, *, device: torch.device, dtype: str | None) -> Model
     return ModelStep(model.to(device=device, dtype=number).train(), batch)
 
 
-def find_loss(output: Any) -> torch.Tensor:
-    """The scalar loss in a model's output.
-
-    Raises:
-        InputError: there is none, it is not a scalar, or nothing leads back from it.
-    """
+def find_loss(output: Any) -> Tensor:
+    """The scalar loss in a model's output. Raises ``InputError`` where nothing there is one, and trains."""
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", output)
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         shape = f" of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else ""
@@ -119,10 +110,9 @@ def check_plain_module(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
         raise InputError(f"model: {type(model).__name__} is not legal; give a torch.nn.Module")
     for name, module in model.named_modules():
-        for wrapper in (DistributedDataParallel, DataParallel, FullyShardedDataParallel, FSDPModule):
-            if isinstance(module, wrapper):
-                where, kind = f"model: module {name!r}" if name else "model:", wrapper.__name__
-                raise InputError(f"{where} is wrapped or sharded by {kind} already; give the plain module")
+        if kind := next((one.__name__ for one in _WRAPPERS if isinstance(module, one)), None):
+            where = f"model: module {name!r}" if name else "model:"
+            raise InputError(f"{where} is wrapped or sharded by {kind} already; give the plain module")
     for name, parameter in model.named_parameters():
         if isinstance(parameter, DTensor):
             raise InputError(f"model: parameter {name!r} is a DTensor; give a module with plain parameters")
@@ -176,27 +166,12 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(item)
 
 
-def is_compiled(output: Any) -> bool:
-    """Whether torch.compile made a backward that leads to one of these tensors."""
-    new = seen = {tensor.grad_fn for tensor in tensors_in(output) if tensor.grad_fn is not None}
-    while new:
-        if any(node.name() == "CompiledFunctionBackward" for node in new):
-            return True
-        new = {after for node in new for after, _ in node.next_functions if after is not None} - seen
-        seen = seen | new
-    return False
-
-
 def without_wrapper(parameters: Sequence[Sequence[Any]]) -> list[list[Any]]:
     """Rows of a name and facts, named within the module that holds all: a wrapper may add a loss to it."""
     paths = [str(name).split(".") for name, *_ in parameters]
     levels = zip(*(path[:-1] for path in paths), strict=False)
     shared = sum(1 for _ in takewhile(lambda names: len(set(names)) == 1, levels))
     return [[path[shared:], *row[1:]] for path, row in zip(paths, parameters, strict=True)]
-
-
-# by which torchrun and SLURM count the starts of a job after its first
-_RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 
 
 def surroundings(device: torch.device) -> dict[str, Any]:
@@ -214,17 +189,3 @@ def surroundings(device: torch.device) -> dict[str, Any]:
         facts["device_name"] = torch.cuda.get_device_name(device)
         facts["cuda"] = torch.version.cuda
     return facts
-
-
-def environment(device: torch.device) -> dict[str, str]:
-    """The variables that change how work on ``device`` runs, where they are set."""
-    if device.type != "cuda":
-        return {}
-    return {name: os.environ[name] for name in SERIALISING if name in os.environ}
-
-
-def restart() -> str:
-    """A directory's name for this start of the job, ``""`` for its first."""
-    counts = [os.environ.get(name, "") for name in _RESTARTS]
-    number = sum(int(count) for count in counts if count.isdecimal())
-    return f"restart-{number}" if number else ""

@@ -9,7 +9,7 @@ hand.
 
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -25,12 +25,13 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from sim.errors import InputError
 from sim.nouns.recording import RecordedBackward, RecordedBucket, RecordedStep
 from sim.recorder.clocks import Clock, Stamp, is_captured
-from sim.recorder.training_step import is_compiled
+from sim.recorder.training_step import tensors_in
 
 MOST_BACKWARDS = 1024  # in one step: beyond it, nobody steps
 
 # runs a function at the end of the backward that is running; DDP finalizes in such a callback (A3.9)
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
+_task_of_autograd = torch._C._current_graph_task_id  # -1 outside of a backward
 _log = logging.getLogger(__name__)
 
 Future: TypeAlias = torch.futures.Future[torch.Tensor]  # the annotation that DDP asks of a hook
@@ -90,7 +91,7 @@ class Watch:
         on_gradient = self._on_gradient
 
         def hook(_: torch.Tensor) -> None:
-            if on_gradient(index) and (task := torch._C._current_graph_task_id()) != self._task:
+            if on_gradient(index) and (task := _task_of_autograd()) != self._task:
                 # ahead of the Reducer's own callback, which it queues behind its last launch (A3.9)
                 self._task = task
                 _queue_callback(self._after_backward)
@@ -174,12 +175,12 @@ def attach(
             f"ddp_model: it has the communication hook {present}, and DDP can take only one; give "
             f"level='light', or do not register it and give wrap=that hook, wrap_state=its state"
         )
+    group, divides = ddp.process_group, _divides(ddp)
     if wrap is None and not can_round_alike(ddp):
         raise InputError(
-            f"ddp_model: with gradient_as_bucket_view on {ddp.process_group.size()} ranks (no power of two) "
-            f"a hook cannot round gradients as DDP itself does; give level='light'"
+            f"ddp_model: with gradient_as_bucket_view on {group.size()} ranks (no power of two) a hook "
+            f"cannot round gradients as DDP itself does; give level='light'"
         )
-    group, divides = ddp.process_group, _divides(ddp)
     tap = Tap(group=group, divides=divides, wrapped=wrap, wrapped_state=wrap_state, places=places)
     try:
         if wrap is not None:
@@ -253,8 +254,6 @@ class BackwardStamps:
     forward_end: Stamp = None
     end: Stamp = None
     sync_end: Stamp = None
-    stream: object = None  # that forward began on
-    is_aside: bool = False  # and gradients were accumulated on another
     fired: int = 0
     firings: list[tuple[int, Stamp]] = field(default_factory=list)
     buckets: list[BucketStamps] = field(default_factory=list)
@@ -263,32 +262,31 @@ class BackwardStamps:
     def is_complete(self) -> bool:
         """Whether forward and backward ran to their ends (neither raised)."""
         ends = (self.forward_start, self.forward_end, self.end, self.sync_end)
-        return None not in ends and all(row.end is not None for row in self.buckets)
+        return None not in (*ends, *(row.end for row in self.buckets))
 
     def recorded(self, clock: Clock, step_start: Stamp, count: int) -> RecordedBackward:
         """The start from the start of the step, all else from the end of forward (A3.1), in ns."""
 
+        def from_start(stamp: Stamp) -> int:
+            return clock.between_ns(step_start, stamp)
+
         def from_forward(stamp: Stamp) -> int:
             return max(0, clock.between_ns(self.forward_end, stamp))
 
-        ready: list[int | None] = [None] * count
-        uses: dict[int, int] = {}
-        for index, stamp in self.firings:
-            if ready[index] is not None:
-                uses[index] = uses.get(index, 1) + 1
-            ready[index] = from_forward(stamp)
+        ready = {index: from_forward(stamp) for index, stamp in self.firings}  # of each the last
+        uses = Counter(index for index, _ in self.firings)
         return RecordedBackward(
             # A forward with gradients and without backward leaves the Reducer armed: the next backward is
             # reduced even under no_sync.
             synchronised=self.synchronised or bool(self.buckets),
             forwards=self.forwards,
-            started_ns=clock.between_ns(step_start, self.started),
-            forward_start_ns=clock.between_ns(step_start, self.forward_start),
-            forward_end_ns=clock.between_ns(step_start, self.forward_end),
+            started_ns=from_start(self.started),
+            forward_start_ns=from_start(self.forward_start),
+            forward_end_ns=from_start(self.forward_end),
             backward_ns=from_forward(self.end),
             sync_end_ns=from_forward(self.sync_end),
-            ready_ns=tuple(ready),
-            uses=uses,
+            ready_ns=tuple(map(ready.get, range(count))),
+            uses={index: times for index, times in uses.items() if times > 1},
             buckets=tuple(
                 RecordedBucket(
                     index=place,
@@ -304,10 +302,7 @@ class BackwardStamps:
 
 @dataclass(slots=True, kw_only=True)
 class StepStamps:
-    """One optimizer step; ``start`` None: it is counted and not recorded.
-
-    ``optimizer_end`` comes after backward: an optimizer that steps inside it has no end of its own.
-    """
+    """One optimizer step; an optimizer that steps inside backward has no end of its own."""
 
     number: int
     start: Stamp
@@ -323,9 +318,9 @@ class StepStamps:
         ends = (self.optimizer_end, self.end, self.backwards[-1].sync_end)
         return next(end for end in ends if end is not None)
 
-    def fired(self) -> list[int]:
+    def fired(self) -> tuple[int, ...]:
         """Parameters in the order in which their hooks fired last, in the last backward."""
-        return list(dict.fromkeys(index for index, _ in reversed(self.backwards[-1].firings)))[::-1]
+        return tuple(dict.fromkeys(index for index, _ in reversed(self.backwards[-1].firings)))[::-1]
 
     def layout(self) -> list[list[int]] | None:
         """Buckets of the last synchronised backward, in launch order; None where none was seen."""
@@ -342,7 +337,6 @@ class StepStamps:
             optimizer_ns=None if self.optimizer_end is None else after_ns,
             backwards=tuple(backward.recorded(clock, self.start, count) for backward in self.backwards),
             compiled=self.compiled,
-            aside=any(backward.is_aside for backward in self.backwards),
         )
 
 
@@ -355,9 +349,9 @@ class StepWatch(Watch):
         clock: that of their device.
         hooked: indices of those whose gradients are seen; None: all. One that is ready last is enough for
             the end of backward.
-        tap: sees the buckets of ``model``.
-        every: each Nth step only is stamped.
     """
+
+    where: object = "step"  # that warnings begin with
 
     def __init__(
         self,
@@ -366,14 +360,13 @@ class StepWatch(Watch):
         clock: Clock,
         *,
         hooked: Sequence[int] | None = None,
-        tap: Tap | None = None,
-        every: int = 1,
     ) -> None:
         seen = range(len(parameters)) if hooked is None else hooked
         super().__init__(model, [(index, parameters[index]) for index in seen])
         self.steps: deque[StepStamps] = deque()
         self.steps_recorded = 0
-        self._clock, self._tap, self._every = clock, tap, every
+        self._clock = clock
+        self._tap: Tap | None = None  # sees the buckets of ``model``
         self._members = {id(parameter) for parameter in parameters}
         self._owned: WeakKeyDictionary[Optimizer, bool] = WeakKeyDictionary()
         self._number = 0
@@ -411,18 +404,17 @@ class StepWatch(Watch):
             self._end_step()
 
     def _step_ended(self) -> None:
-        """A step is over, and in ``steps`` if it was stamped."""
+        """A step is over, and in ``steps`` if a backward ended in it."""
 
     def _give_up(self, why: str) -> None:
         """No more steps can be seen."""
-        _log.warning("watching stops here: %s", why)
+        _log.warning("%s: recording stops here: %s", self.where, why)
         self.close()
 
     def _before_model(self, model: nn.Module, *_: Any) -> None:
-        if model is not self._model or not torch.is_grad_enabled():
+        # in a backward a checkpoint of all of the model computes it again
+        if model is not self._model or not torch.is_grad_enabled() or _task_of_autograd() != -1:
             return
-        if torch._C._current_graph_task_id() != -1:
-            return  # a checkpoint of all of the model computes it again, inside backward
         self._close_backward()
         if is_captured():  # events of a capture cannot be read, nor asked for while it lasts
             if self._stepped:
@@ -434,43 +426,32 @@ class StepWatch(Watch):
             self._give_up(f"{MOST_BACKWARDS} backwards without an optimizer step; call step() after each")
         if not self._handles:
             return
+        now = self._clock.stamp()
         if self._step is None:
             self._number += 1
-        if (self._number - 1) % self._every:
-            self._step = self._step or StepStamps(number=self._number, start=None)
-            return
-        now = self._clock.stamp()
         if self._step is None or not self._step.backwards:
             # a forward that no backward followed was an evaluation: the step starts only now
             self._step = StepStamps(number=self._number, start=now)
         self._unanswered += 1
-        self._backward = BackwardStamps(
-            started=now,
-            synchronised=bool(getattr(self._model, "require_backward_grad_sync", False)),
-            forwards=self._unanswered,
-        )
+        synchronises = bool(getattr(self._model, "require_backward_grad_sync", False))
+        self._backward = BackwardStamps(started=now, synchronised=synchronises, forwards=self._unanswered)
         if self._tap is not None:
             self._tap.rows = self._backward.buckets
 
     def _before_inner(self, *_: Any) -> None:
         if self._backward is not None and self._backward.forward_start is None:
             self._backward.forward_start = self._clock.stamp()
-            self._backward.stream = self._clock.stream()
 
     def _after_forward(self, output: Any) -> None:
-        if self._backward is not None and torch._C._current_graph_task_id() == -1:
+        if self._backward is not None and _task_of_autograd() == -1:
             self._backward.forward_end = self._clock.stamp()
             if self._compiled is None:
                 self._compiled = is_compiled(output)
 
     def _on_gradient(self, index: int) -> bool:
-        backward = self._backward
-        if backward is None:
-            return False
-        if not backward.firings:
-            backward.is_aside = self._clock.stream() != backward.stream
-        backward.firings.append((index, self._clock.stamp()))
-        return True
+        if self._backward is not None:
+            self._backward.firings.append((index, self._clock.stamp()))
+        return self._backward is not None
 
     def _after_backward(self) -> None:
         backward = self._backward
@@ -487,26 +468,20 @@ class StepWatch(Watch):
         backward, self._backward = self._backward, None
         if self._tap is not None:
             self._tap.rows = None
-        if backward is None or self._step is None or not backward.firings:
-            return
-        self._unanswered = 0
-        if backward.is_complete:
-            self._step.backwards.append(backward)
+        if backward is not None and self._step is not None and backward.firings:
+            self._unanswered = 0
+            if backward.is_complete:
+                self._step.backwards.append(backward)
 
     def _after_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
         if self._step is None:
             return
-        owned = self._owned.get(optimizer)
-        if owned is None:
+        if (owned := self._owned.get(optimizer)) is None:
             mine = (id(one) in self._members for group in optimizer.param_groups for one in group["params"])
             owned = self._owned[optimizer] = any(mine)
-        if not owned:
-            return
-        self._stepped = True
-        if torch._C._current_graph_task_id() != -1:
-            return  # it steps inside backward, whose end is still to come
-        self._close_backward()
-        if self._step.start is not None:
+        self._stepped = self._stepped or owned
+        if owned and _task_of_autograd() == -1:  # in a backward its end is still to come
+            self._close_backward()
             self._step.optimizer_end = self._clock.stamp()
 
     def _keep_step(self) -> None:
@@ -521,3 +496,14 @@ class StepWatch(Watch):
     def _end_step(self) -> None:
         self._keep_step()
         self._step_ended()
+
+
+def is_compiled(output: Any) -> bool:
+    """Whether torch.compile made a backward that leads to one of these tensors."""
+    new = seen = {tensor.grad_fn for tensor in tensors_in(output) if tensor.grad_fn is not None}
+    while new:
+        if any(node.name() == "CompiledFunctionBackward" for node in new):
+            return True
+        new = {after for node in new for after, _ in node.next_functions if after is not None} - seen
+        seen = seen | new
+    return False

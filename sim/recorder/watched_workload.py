@@ -37,13 +37,11 @@ def workload_of_backwards(
         tuple(None if time is None else round(time / pace) for time in backward.ready_ns)
         for backward in backwards
     ]
-    ready = [
-        min(median_ns(times), backward_ns) if (times := [t for t in column if t is not None]) else None
-        for column in zip(*samples, strict=True)
-    ]
+    columns = [[time for time in column if time is not None] for column in zip(*samples, strict=True)]
+    ready = [min(median_ns(times), backward_ns) if times else None for times in columns]
     places = {index: place for place, index in enumerate(fired)}
     order = sorted(
-        (index for index, time in enumerate(ready) if time is not None),
+        (index for index, times in enumerate(columns) if times),
         key=lambda index: (ready[index] or 0, places.get(index, len(ready)), -index),
     )
     if not order:
@@ -51,12 +49,8 @@ def workload_of_backwards(
     return Workload(
         name=name,
         gradients=tuple(
-            replace(
-                gradient,
-                ready_ns=ready[gradient.index],
-                uses=max(backward.uses.get(gradient.index, 1) for backward in backwards),
-            )
-            for gradient in gradients
+            replace(one, ready_ns=ready[one.index], uses=max(b.uses.get(one.index, 1) for b in backwards))
+            for one in gradients
         ),
         backward_ns=backward_ns,
         ready_order=tuple(order),

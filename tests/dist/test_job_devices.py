@@ -13,7 +13,7 @@ from sim.errors import ReplayError
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.recorder import profile
-from sim.recorder.factory import load_factory
+from sim.recorder.models import load_factory
 from sim.recorder.profile import record as record_step
 from sim.validator import replay
 from sim.validator.jobs import ReplayJob, read_job

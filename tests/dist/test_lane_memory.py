@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 import sim
-from sim.recorder.factory import load_factory
+from sim.recorder.models import load_factory
 from sim.recorder.profile import record as record_step
 from sim.validator.jobs import Candidate, UserModel
 from sim.validator.ranks import reducer

@@ -12,7 +12,7 @@ from sim.formats.record_files import load_record, start_record
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
-from sim.recorder.factory import load_factory
+from sim.recorder.models import load_factory
 from sim.recorder.profile import record as record_step
 from sim.validator.candidates import standing_candidates
 from sim.validator.jobs import Candidate, UserModel
@@ -73,7 +73,7 @@ def test_the_real_model_runs_every_candidate(workload: Workload, tmp_path: Path)
     [
         ("regression", {"width": 33}, r"parameter 0 is layers.0.weight \[33, 33\].*\[32, 32\]"),
         ("changing", {}, "another model at its second call"),
-        ("step", {}, r"returned a function; return \(model, batch\)"),
+        ("step", {}, r"a function is not legal; return \(model, batch\)"),
         ("wrapped", {}, "sharded by DataParallel already"),
     ],
 )

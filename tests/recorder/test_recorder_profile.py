@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,8 +27,8 @@ MS = 1_000_000
 TINY = {"layers": 2, "width": 16, "heads": 2, "vocab": 32, "context": 8, "batch": 2}
 
 
-def quick(step_or_pair: Any, **options: Any) -> Workload:
-    return record(step_or_pair, name="test", **{"warmup": 1, "repeats": 2, **options})
+def quick(pair: Any, **options: Any) -> Workload:
+    return record(pair, **{"warmup": 1, "repeats": 2, **options})
 
 
 class Loss(nn.Module):
@@ -52,20 +53,20 @@ def torch_is_left_as_it_was() -> Iterator[None]:
 # What is ready, and in which order
 
 
-def test_linear_bias_before_weight_from_the_last_layer_to_the_first() -> None:
+@pytest.mark.parametrize(
+    ("layers", "order"),
+    [
+        ([nn.Linear(8, 8) for _ in range(5)], (9, 8, 7, 6, 5, 4, 3, 2, 1, 0)),  # its bias before its weight
+        ([nn.Linear(8, 8), nn.LayerNorm(8)], (2, 3, 1, 0)),  # its weight before its bias
+        ([nn.Linear(8, 8), nn.BatchNorm1d(8)], (2, 3, 1, 0)),
+    ],
+)
+def test_gradients_of_a_layer_come_in_its_order(layers: list[nn.Module], order: tuple[int, ...]) -> None:
     """A6.5."""
-    model = Loss(*(nn.Linear(8, 8) for _ in range(5)))
-    workload = quick((model, torch.ones(2, 8)))
-    assert workload.ready_order == (9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
+    workload = quick((Loss(*layers), torch.randn(4, 8)))
+    assert workload.ready_order == order
     assert [g.name for g in workload.gradients[:2]] == ["layers.0.weight", "layers.0.bias"]
     assert [g.num_bytes for g in workload.gradients[:2]] == [256, 32]
-
-
-@pytest.mark.parametrize("norm", [nn.LayerNorm(8), nn.BatchNorm1d(8)])
-def test_norm_weight_before_bias(norm: nn.Module) -> None:
-    """A6.5."""
-    workload = quick((Loss(nn.Linear(8, 8), norm), torch.randn(4, 8)))
-    assert workload.ready_order == (2, 3, 1, 0)
 
 
 def test_tied_weights_are_ready_at_their_last_use_in_backward() -> None:
@@ -103,20 +104,20 @@ def test_unused_parameters_are_never_ready_and_frozen_ones_are_left_out() -> Non
     assert {b.dtype: b.num_bytes for b in workload.buffers} == {"float32": 2 * 4 * 4, "int64": 8}
 
 
+class Reentrant(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.shared = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for _ in range(3):
+            x = checkpoint(self.shared, x, use_reentrant=True)
+        return x.mean()
+
+
 def test_a_hook_that_fires_several_times_counts_from_its_last_firing() -> None:
     """A8.5; backward inside backward is still one backward."""
-
-    class Reentrant(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.shared = nn.Linear(4, 4), nn.Linear(4, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.first(x)
-            for _ in range(3):
-                x = checkpoint(self.shared, x, use_reentrant=True)
-            return x.mean()
-
     workload = quick((Reentrant(), torch.ones(1, 4)))
     assert [g.uses for g in workload.gradients] == [1, 1, 3, 3]
     assert workload.ready_order == (3, 2, 1, 0)
@@ -124,13 +125,10 @@ def test_a_hook_that_fires_several_times_counts_from_its_last_firing() -> None:
 
 def test_a_sparse_gradient_and_what_it_sends() -> None:
     model = Loss(nn.Embedding(100, 8, sparse=True), nn.Linear(8, 8))
-    workload = quick((model, torch.tensor([3, 7, 3, 9])))
-    table, weight, _ = workload.gradients
-    assert table.sparse
-    assert table.num_bytes == 100 * 8 * 4
+    table, weight, _ = quick((model, torch.tensor([3, 7, 3, 9]))).gradients
+    assert (table.sparse, table.num_bytes) == (True, 100 * 8 * 4)
     assert table.wire_bytes == 3 * 8 + 3 * 8 * 4  # three rows: int64 indices, float32 values
-    assert not weight.sparse
-    assert weight.wire_bytes is None
+    assert (weight.sparse, weight.wire_bytes) == (False, None)
 
 
 def test_bfloat16_casts_model_and_floating_inputs_only() -> None:
@@ -147,8 +145,7 @@ def test_bfloat16_casts_model_and_floating_inputs_only() -> None:
 
     workload = quick((Typed(), (torch.tensor([1, 2]), torch.ones(2, 1))), dtype="bfloat16")
     assert seen[:2] == [torch.int64, torch.bfloat16]
-    assert workload.gradients[0].dtype == "bfloat16"
-    assert workload.gradients[0].num_bytes == 10 * 4 * 2
+    assert (workload.gradients[0].dtype, workload.gradients[0].num_bytes) == ("bfloat16", 10 * 4 * 2)
 
 
 # When
@@ -171,15 +168,13 @@ class Sleep(torch.autograd.Function):
 class Sleeper(nn.Module):
     """Weight *k* becomes ready after the sleeps of all later layers; 100 ms of backward, 10 of forward."""
 
-    sleeps = (0.02, 0.05, 0.03)
-
     def __init__(self) -> None:
         super().__init__()
         self.weights = nn.ParameterList(nn.Parameter(torch.ones(4)) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
         time.sleep(0.01)
-        for weight, seconds in zip(self.weights, (*self.sleeps, 0.0), strict=True):
+        for weight, seconds in zip(self.weights, (0.02, 0.05, 0.03, 0.0), strict=True):
             x = Sleep.apply(x * weight, seconds)
         return x.mean()
 
@@ -201,62 +196,47 @@ def test_ready_times_are_the_known_instants() -> None:
 # What is made of the times
 
 
-def backward(backward_ns: int, *firings: tuple[int, int], count: int = 3) -> RecordedBackward:
-    """A backward in which these gradients fired at these times."""
-    ready: list[int | None] = [None] * count
-    for index, time_ns in firings:
-        ready[index] = time_ns
-    uses = {index: sum(one == index for one, _ in firings) for index, _ in firings}
-    times = {"started_ns": 0, "forward_start_ns": 0, "forward_end_ns": 7, "sync_end_ns": backward_ns}
-    return RecordedBackward(
-        synchronised=False,
-        forwards=1,
-        backward_ns=backward_ns,
-        ready_ns=tuple(ready),
-        uses={index: count for index, count in uses.items() if count > 1},
-        **times,
-    )
-
-
-def build(*backwards: RecordedBackward, pace: float = 1.0, fired: tuple[int, ...] = ()) -> Workload:
+@pytest.mark.parametrize(
+    ("backwards", "pace", "ready", "order"),
+    [
+        ([(2000, {2: 100, 1: 1001, 0: 1990})], 2.0, [995, 500, 50], (2, 1, 0)),  # 500.5 rounds half to even
+        ([(1000, {0: 990}), (1000, {0: 1400}), (1000, {0: 1300})], 1.0, [1000, None, None], (0,)),
+        (
+            [(9, {2: 1, 1: 2, 0: 3}), (9, {1: 2, 2: 4, 0: 5}), (9, {1: 1, 2: 3, 0: 6})],
+            1.0,
+            [5, 2, 3],
+            (1, 2, 0),
+        ),
+        ([(100, {2: 10, 0: 30}), (100, {2: 10, 1: 20, 0: 40})], 1.0, [35, 20, 10], (2, 1, 0)),
+        ([(100, {0: 20, 2: 20, 1: 50})], 1.0, [20, 50, 20], (2, 0, 1)),  # of one time: as they fired
+    ],
+)
+def test_ready_times_are_medians_within_backward_without_the_cost_of_hooks(
+    backwards: Any, pace: float, ready: list[int | None], order: tuple[int, ...]
+) -> None:
+    """Of those steps in which a gradient fired."""
     gradients = [
         Gradient(index=index, name=str(index), shape=(2,), dtype="float32", num_bytes=8, ready_ns=None)
-        for index in range(len(backwards[0].ready_ns))
+        for index in range(3)
     ]
-    return workload_of_backwards(
-        "made", gradients, backwards, pace=pace, fired=fired, forward_ns=7, optimizer_ns=0
-    )
-
-
-def test_the_cost_of_our_hooks_is_taken_out() -> None:
-    workload = build(backward(2000, (2, 100), (1, 1001), (0, 1990)), pace=2.0)
-    assert workload.backward_ns == 1000
-    assert [g.ready_ns for g in workload.gradients] == [995, 500, 50]  # 500.5 is rounded half to even
-    assert workload.samples == ((995, 500, 50),)
-
-
-def test_ready_times_are_medians_within_backward_and_order_is_by_them() -> None:
-    """Of those steps in which a gradient fired, from its last firing; one time: as gradients fired."""
-    late = build(backward(1000, (0, 990)), backward(1000, (0, 1400)), backward(1000, (0, 1300)))
-    assert late.gradients[0].ready_ns == 1000
-    assert [sample[0] for sample in late.samples] == [990, 1400, 1300]
-    changing = build(
-        backward(100, (2, 10), (1, 20), (0, 30)),
-        backward(100, (1, 12), (2, 40), (0, 50)),
-        backward(100, (1, 11), (2, 30), (0, 60)),
-    )
-    assert [g.ready_ns for g in changing.gradients] == [50, 12, 30]
-    assert changing.ready_order == (1, 2, 0)
-    seldom = build(backward(100, (2, 10), (0, 30)), backward(100, (2, 10), (1, 20), (0, 40)))
-    assert [g.ready_ns for g in seldom.gradients] == [35, 20, 10]
-    assert seldom.samples == ((30, None, 10), (40, 20, 10))
-    twice = build(backward(100, (1, 5), (0, 10), (1, 20), count=2))
-    assert [(g.ready_ns, g.uses) for g in twice.gradients] == [(10, 1), (20, 2)]
-    assert twice.ready_order == (0, 1)
-    tied = build(backward(100, (0, 20), (2, 20), (1, 50)), fired=(2, 0, 1))
-    assert tied.ready_order == (2, 0, 1)
+    rows = [
+        RecordedBackward(
+            synchronised=False,
+            forwards=1,
+            **{"started_ns": 0, "forward_start_ns": 0, "forward_end_ns": 7, "sync_end_ns": backward_ns},
+            backward_ns=backward_ns,
+            ready_ns=tuple(map(times.get, range(3))),
+            uses={1: 2},
+        )
+        for backward_ns, times in backwards
+    ]
+    given = {"pace": pace, "fired": (2, 0, 1), "forward_ns": 7, "optimizer_ns": 0}
+    made = workload_of_backwards("made", gradients, rows, **given)
+    assert ([g.ready_ns for g in made.gradients], made.ready_order) == (ready, order)
+    assert [g.uses for g in made.gradients] == [1, 2, 1]
+    never = [replace(row, ready_ns=(None,) * 3) for row in rows]
     with pytest.raises(InputError, match="no gradient became ready"):
-        build(backward(100))
+        workload_of_backwards("made", gradients, never, **given)
 
 
 # The document
@@ -264,10 +244,9 @@ def test_ready_times_are_medians_within_backward_and_order_is_by_them() -> None:
 
 def test_a_recording_survives_its_file_and_says_where_it_comes_from() -> None:
     spec = "sim.recorder.models:gpt"
-    given = {"factory_spec": spec, "arguments": TINY}
-    workload = record(models.gpt(**TINY), name="gpt", warmup=2, repeats=3, **given)
+    workload = quick(models.gpt(**TINY), name="gpt", repeats=3, factory_spec=spec, arguments=TINY)
     assert parse_text(to_text(workload), Workload, "text") == workload
-    known = {"source": "bucketsim record", "factory": spec, "arguments": TINY, "warmup": 2, "repeats": 3}
+    known = {"source": "bucketsim record", "factory": spec, "arguments": TINY, "warmup": 1, "repeats": 3}
     provenance = workload.provenance
     assert {key: provenance[key] for key in known} == known
     low, middle, high = (provenance["plain_backward_ns"][key] for key in ("min", "median", "max"))
@@ -305,7 +284,7 @@ def flexible(wrap: Callable[[Tensor], Any], batch: object = None) -> tuple[nn.Mo
 )
 def test_every_form_of_batch_and_of_loss(pair: tuple[nn.Module, object]) -> None:
     """The workload is called after the model, not after the function that made it."""
-    workload = record(pair, warmup=1, repeats=1)
+    workload = quick(pair, repeats=1)
     assert (workload.ready_order, workload.name) == ((1, 0), "Flexible")
 
 
@@ -330,13 +309,12 @@ class Elsewhere(nn.Linear):
         (flexible(lambda out: out.sum() * float("nan")), {}, "the loss is nan"),
         (flexible(lambda out: torch.ones(3, 2) @ out), {}, "step: it raised RuntimeError: size"),
         (flexible(torch.sum, 3), {}, "batch: a int is not legal; give a tuple or list"),
-        (flexible(torch.sum)[0], {}, "step: a Flexible is not legal"),
+        (flexible(torch.sum)[0], {}, r"step: a Flexible is not legal; return \(model, batch\)"),
         ((nn.DataParallel(nn.Linear(4, 4)), torch.ones(4)), {}, "sharded by DataParallel already"),
         (flexible(torch.sum), {"repeats": 0}, "repeats: 0 is not legal"),
         (flexible(torch.sum), {"dtype": "int8"}, "dtype: 'int8' is not legal; give one of float32, bfloat16"),
         (flexible(torch.sum), {"device": "tpu"}, "device: 'tpu' is not legal; give cpu, cuda"),
         ((Elsewhere(4, 4), torch.ones(4)), {}, "backward of the module ran 0 times; it has to run once"),
-        (print, {}, r"step: a builtin_function_or_method is not legal; give \(model, batch\)"),
     ],
 )
 def test_what_cannot_be_recorded_is_said_in_one_line(
@@ -352,11 +330,9 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("gpu", "meta", ""):
         with pytest.raises(InputError, match="give cpu, cuda or cuda:N"):
             find_device(name)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    assert find_device("cuda") == torch.device("cuda:1")
-    assert find_device("cuda:0") == torch.device("cuda:0")
+    for name, answer in {"is_available": True, "device_count": 2, "current_device": 1}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda answer=answer: answer)
+    assert [find_device(name) for name in ("cuda", "cuda:0")] == [torch.device(f"cuda:{k}") for k in (1, 0)]
     with pytest.raises(MachineError, match="'cuda:2' is not here"):
         find_device("cuda:2")
     assert isinstance(clock_for(find_device("cuda:0")), EventClock)

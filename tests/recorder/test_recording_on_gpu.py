@@ -3,7 +3,7 @@
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -54,11 +54,11 @@ def wrapped(count: int = 30, width: int = 1024, **kwargs: Any) -> DistributedDat
     return DistributedDataParallel(model, device_ids=[0], **{"bucket_cap_mb": 4, **kwargs})
 
 
-def step_ms(ddp: Callable[[Tensor], Tensor], parameters: list[Any], steps: int, batch: Tensor) -> float:
+def step_ms(ddp: DistributedDataParallel, batch: Tensor) -> float:
     """The median step, by the host's clock between two synchronised instants."""
-    optimizer = torch.optim.SGD(parameters, lr=1e-4)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-4)
     times = []
-    for _ in range(steps):
+    for _ in range(60):
         torch.cuda.synchronize()
         begin = time.perf_counter()
         ddp(batch).backward()  # type: ignore[no-untyped-call]
@@ -185,18 +185,14 @@ def test_gradients_of_one_time_are_in_ddps_order(nccl: None, tmp_path: Path) -> 
     assert list(order) == [index for bucket in layout for index in bucket]
 
 
-def test_a_ddp_made_under_another_stream_is_told_and_changes_little(nccl: None, tmp_path: Path) -> None:
-    """Bound: copies beside backward (Lightning up to 2026-05) make a step of 30 buckets 5 % longer or shorter
-    at most; the recording of such a job is doubtful, and of one without a side stream it is not.
+def test_a_ddp_made_under_another_stream_changes_little(nccl: None) -> None:
+    """Bound: copies beside backward (Lightning up to 2026-05), which are simulated within it, make a step of
+    30 buckets 5 % longer or shorter at most.
     """
-    batch, stream, took = torch.randn(4096, 1024, device="cuda"), torch.cuda.Stream(), {}
-    for name, made_under in (("forward", torch.cuda.current_stream()), ("aside", stream)):
+    batch, took = torch.randn(4096, 1024, device="cuda"), []
+    for made_under in (torch.cuda.current_stream(), torch.cuda.Stream()):
         with torch.cuda.stream(made_under):
             ddp = wrapped()
         torch.cuda.current_stream().wait_stream(made_under)
-        took[name] = step_ms(ddp, list(ddp.parameters()), 60, batch)
-        with record(ddp, tmp_path / name):
-            step_ms(ddp, list(ddp.parameters()), 20, batch)
-        doubts = workload_of(read(tmp_path / name)).provenance["doubtful"]
-        assert any("another stream" in one for one in doubts) == (name == "aside")
-    assert took["aside"] == pytest.approx(took["forward"], rel=0.05), took
+        took.append(step_ms(ddp, batch))
+    assert took[1] == pytest.approx(took[0], rel=0.05), took

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import sim
-from sim.recorder.factory import load_factory
+from sim.recorder.models import load_factory
 from sim.recorder.training_step import find_loss
 from sim.units import MIB
 from sim.validator.ranks.model import give_own_code

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import sim
 from sim.autotuner.loop import Autotuned
-from sim.recorder.factory import load_factory
+from sim.recorder.models import load_factory
 from sim.recorder.training_step import find_loss
 
 

@@ -22,7 +22,7 @@ from torch import nn
 
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.recorder.clocks import Clock, Stamp, clock_for
-from sim.recorder.factory import load_factory
+from sim.recorder.models import load_factory
 from sim.recorder.training_step import (
     ModelStep,
     build_step,

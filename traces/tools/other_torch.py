@@ -1,6 +1,6 @@
 """The tests of what bucketsim takes from torch, under another torch. Not part of ``make test``.
 
-    python tests/dist/other_torch.py 2.10.0 [--folder DIR] [--find-links DIR]
+    python traces/tools/other_torch.py 2.10.0 [--folder DIR] [--find-links DIR]
 
 Makes a virtual environment in DIR (by default in the temporary folder; it is used again if it is there),
 installs that torch (some gigabytes) and what bucketsim needs, and runs ``TESTS`` in it. Cases whose keywords
@@ -21,7 +21,7 @@ TESTS = (
     "tests/systems/test_bucketing_against_torch.py",  # how torch cuts buckets
     "tests/systems/test_ddp_sequences.py",  # buckets and every collective, under every switch
     "tests/dist/test_apply.py",
-    "tests/dist/test_live_ranks.py",  # sim.record
+    "tests/dist/test_apply_and_record.py",
     "tests/autotune",
     "tests/dist/test_ranks.py",  # replay
 )

@@ -1,4 +1,4 @@
-"""``sim.record`` on two gloo ranks (``live_worker``, which checks itself), and what is read of its files."""
+"""``sim.apply`` and ``sim.record`` on two gloo ranks, which check themselves; what is read of their files."""
 
 import signal
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.checked import assert_nothing_fails
 from tests.ranks import run_together
 
 pytestmark = pytest.mark.dist
-WORKER = "tests.dist.live_worker"
+WORKER = "tests.dist.worker"
 
 
 def test_ranks_find_nothing_wrong_and_workloads_come_out_of_their_files(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_ranks_find_nothing_wrong_and_workloads_come_out_of_their_files(tmp_path
     on_full_disk = load_recording(tmp_path / "full_disk")
     assert [(rank.torn, len(rank.steps)) for rank in on_full_disk.ranks] == [(True, 1)] * 2
 
-    recording = load_recording(tmp_path / "gradients" / "plain")
+    recording = load_recording(tmp_path / "to_the_bit" / "plain")
     assert (recording.world_size, recording.missing_ranks) == (2, ())
     workload = workload_of(recording)
     assert workload.ready_includes == ("copy_in", "launch", "interference")
