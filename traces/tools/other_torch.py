@@ -20,7 +20,6 @@ RUNNERS = ("pytest", "pytest-xdist", "hypothesis")
 TESTS = (
     "tests/systems/test_bucketing_against_torch.py",  # how torch cuts buckets
     "tests/systems/test_ddp_sequences.py",  # buckets and every collective, under every switch
-    "tests/dist/test_apply.py",
     "tests/dist/test_apply_and_record.py",
     "tests/autotune",
     "tests/dist/test_ranks.py",  # replay
