@@ -31,7 +31,8 @@ def cut_operators(held_bytes: Sequence[int], cap: int, first_cap: int) -> list[l
         cuts[-1].insert(0, place)
         size += held_bytes[place]
     if len(cuts) > 1 and size == 0:
-        cuts[-2][:0] = cuts.pop()
+        first = cuts.pop()
+        cuts[-1][:0] = first
     return cuts
 
 

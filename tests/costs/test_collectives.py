@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,42 +14,37 @@ import sim
 from sim.costs.doubts import told_unmeasured, with_measured, without_own_costs
 from sim.costs.service_time import all_reduce_ns, ring_factors, service_ns
 from sim.errors import InputError
-from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import CURVES, Curve, CurvePoint, Hardware
+from sim.nouns.hardware import CURVES, Curve, Hardware
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.recorder.estimate import estimate
+from sim.systems.simulate import simulated_step_ns
 from sim.units import divide_half_even, transfer_ns
 from sim.validator.curves import doubtful_points
 from tests.convolutional import Pair, resnet
 from tests.effort import tries
-from tests.handmade import handmade
+from tests.handmade import handmade, points, wired
 from tests.oracle.stepper import half_even, service
 from tests.strategies import REAL, TINY, curves, hardwares, workloads
 
 any_curve = st.sampled_from([TINY, REAL]).flatmap(curves)
 
 
-def curve(*points: tuple[int, int]) -> Curve:
-    return tuple(CurvePoint(num_bytes=size, duration_ns=time) for size, time in points)
-
-
-def sizes_around(points: Curve) -> st.SearchStrategy[int]:
+def sizes_around(curve: Curve) -> st.SearchStrategy[int]:
     """On, beside, between and far beyond the points."""
-    at = st.sampled_from([point.num_bytes for point in points])
+    at = st.sampled_from([point.num_bytes for point in curve])
     return at | at.flatmap(lambda size: st.integers(max(0, size - 3), size + 3)) | st.integers(0, 2**40)
 
 
-@given(any_curve.flatmap(lambda points: st.tuples(st.just(points), sizes_around(points))))
+@given(any_curve.flatmap(lambda curve: st.tuples(st.just(curve), sizes_around(curve))))
 def test_curve_is_the_contracts(drawn: tuple[Curve, int]) -> None:
     """CONTRACT, Hardware: linear between, constant below, last slope beyond but never negative."""
-    points, size = drawn
-    assert service_ns(points, size) == service(points, size, world_size=2)
+    assert service_ns(*drawn) == service(*drawn, world_size=2)
 
 
 def test_a_level_end_is_no_end_of_time() -> None:
     """631 us for 0.5 and for 1 MiB: 2.88 GiB take 1.9 s."""
-    points = curve((65_536, 503_670), (524_288, 631_290), (1_048_576, 630_670))
-    assert service_ns(points, round(2.88 * 2**30)) == pytest.approx(1.86e9, rel=0.01)
+    curve = points({65_536: 503_670, 524_288: 631_290, 1_048_576: 630_670})
+    assert service_ns(curve, round(2.88 * 2**30)) == pytest.approx(1.86e9, rel=0.01)
 
 
 @given(st.integers(-(2**80), 2**80), st.integers(1, 2**60))
@@ -70,7 +66,7 @@ SIZES = [4096 << power for power in range(15)]
 
 
 def affine_curve(latency_ns: float, ns_a_byte: float) -> Curve:
-    return curve(*((size, round(latency_ns + ns_a_byte * size)) for size in SIZES))
+    return points({size: round(latency_ns + ns_a_byte * size) for size in SIZES})
 
 
 @given(st.floats(0, 5 * MS), st.floats(0.001, 100))
@@ -79,9 +75,9 @@ def test_a_clean_curve_is_not_doubted(latency_ns: float, ns_a_byte: float) -> No
 
 
 def test_a_point_that_takes_longer_than_a_larger_one_and_one_that_scatters_are_named() -> None:
-    points = affine_curve(0, 17)
-    longer = replace(points[12], duration_ns=round(2.5 * points[12].duration_ns))
-    found = doubtful_points((*points[:12], longer, *points[13:]), {})
+    curve = affine_curve(0, 17)
+    longer = replace(curve[12], duration_ns=round(2.5 * curve[12].duration_ns))
+    found = doubtful_points((*curve[:12], longer, *curve[13:]), {})
     assert list(found) == [SIZES[12]]
     assert "and 32 MiB take" in found[SIZES[12]]
     known = {SIZES[12]: (283, 650), SIZES[11]: (142, 143)}
@@ -118,7 +114,7 @@ def test_factors_scale_what_they_are_on(
     assert sim.scale(*grown, backward=1 / 16, bandwidth=16.0, latency=1 / 16) == (workload, hardware)
 
 
-ONE, TWO = (Hardware(name="h", world_size=n, all_reduce=curve((0, 1))) for n in (1, 2))
+ONE, TWO = (wired({0: 1}, world_size=n) for n in (1, 2))
 
 
 @pytest.mark.parametrize(
@@ -155,11 +151,7 @@ ranks = st.integers(2, 4096)
 def test_ring_factors_are_a_law(collective: str, a: int, b: int, c: int) -> None:
     """Identity, inverse, transitive, rising with the number of ranks; the volume of a ring is bounded."""
     assert ring_factors(collective, a, a) == (1.0, 1.0)
-    there, back, on = (
-        ring_factors(collective, a, b),
-        ring_factors(collective, b, a),
-        ring_factors(collective, b, c),
-    )
+    there, back, on = (ring_factors(collective, *pair) for pair in ((a, b), (b, a), (b, c)))
     assert [x * y for x, y in zip(there, back, strict=True)] == pytest.approx([1, 1])
     assert [x * y for x, y in zip(there, on, strict=True)] == pytest.approx(ring_factors(collective, a, c))
     low, high = sorted((b, c))
@@ -191,11 +183,8 @@ def test_no_cap_beats_what_is_recommended_for_more_ranks(ranks: int) -> None:
     measured = replace(sim.load_hardware(HARDWARE / "box-2x2gbit.json"), shared_connection=True)
     _, hardware = sim.scale(workload, measured, world_size=ranks)
 
-    def step_ns(assignment: Assignment) -> int:
-        return sim.summarize(sim.simulate(workload, hardware, assignment, "analytic")).step_ns
-
-    best_ns = step_ns(sim.best(workload, hardware))
-    assert best_ns <= min(step_ns(sim.assign(workload, bucket_cap_mb=cap)) for cap in (10, 25, 50, 90, 200))
+    best_ns = simulated_step_ns(workload, hardware, sim.best(workload, hardware))
+    assert best_ns <= min(step_ns(workload, hardware, bucket_cap_mb=cap) for cap in (10, 25, 50, 90, 200))
 
 
 HARDWARE = Path(__file__).parents[2] / "traces" / "hardware"
@@ -270,18 +259,14 @@ def factory(name: str) -> Pair:
     return resnet(depths, groups=groups, group_width=group_width, batch=32)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=pytest.mark.slow if "101" in name else ()) for name in MEASURED],
-)
-def job(request: pytest.FixtureRequest) -> tuple[str, Workload]:
-    name = request.param
+@cache
+def job(name: str) -> Workload:
     parameters, alone, _ = MEASURED[name]
     workload = estimate(
         f"{__name__}:factory", arguments={"name": name}, step_ns=alone * 10**6, gpu="v100", name=name
     )
-    assert sum(gradient.num_bytes for gradient in workload.gradients) == 4 * parameters
-    return name, workload
+    assert workload.total_bytes == 4 * parameters
+    return workload
 
 
 def machine(ranks: int) -> Hardware:
@@ -290,19 +275,20 @@ def machine(ranks: int) -> Hardware:
 
 
 def step_ns(workload: Workload, hardware: Hardware, **options: Any) -> int:
-    assignment = sim.assign(workload, **options)
-    return sim.summarize(sim.simulate(workload, hardware, assignment, engine="analytic")).step_ns
+    return simulated_step_ns(workload, hardware, sim.assign(workload, **options))
 
 
-def test_ddp_adds_some_of_what_was_measured(job: tuple[str, Workload]) -> None:
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if "101" in name else ()) for name in MEASURED]
+)
+def test_ddp_adds_some_of_what_was_measured(name: str) -> None:
     """Of the 5.5 to 10.5 % that DDP adds, copies, hooks and launches are 1.7 to 4; a bare link has under 1.3.
 
     The rest grows with the number of ranks at any size of model: ranks wait for each other, which no figure
     of a machine tells. Never is more predicted than was measured. A cap of 1 MiB was measured 0.3 to 3.8 %
     slower than one of 25, never faster.
     """
-    name, workload = job
-    _, alone, measured_ms = MEASURED[name]
+    workload, (_, alone, measured_ms) = job(name), MEASURED[name]
     for ranks, step_ms in measured_ms.items():
         hardware = machine(ranks)
         costly, bare = (step_ns(workload, one) / 1e6 for one in (hardware, without_own_costs(hardware)))
@@ -314,12 +300,8 @@ def test_ddp_adds_some_of_what_was_measured(job: tuple[str, Workload]) -> None:
 
 
 def test_a_tenth_of_a_percent_on_a_link_that_nobody_measured_is_nothing() -> None:
-    workload = estimate(
-        f"{__name__}:factory", arguments={"name": "resnet50"}, step_ns=97 * 10**6, gpu="v100", name="resnet50"
-    )
     for cluster in ("dgx_v100", "dgx_a100"):
-        hardware = sim.cluster_hardware(sim.cluster(cluster))
-        gain = sim.tune(workload, hardware).gain
+        gain = sim.tune(job("resnet50"), sim.cluster_hardware(sim.cluster(cluster))).gain
         assert abs(gain.fraction) < 0.005
         assert gain.significant is False
         assert gain.rests_on

@@ -18,39 +18,67 @@ from sim.nouns.report import Report
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from tests.effort import tries
-from tests.metrics.built import MB, MS, hardware, workload
+from tests.handmade import handmade, wired
 from tests.strategies import REAL, Case, cases, paired_cases
 
+MS = 1_000_000
+MB = 1_000_000
+
+
+def workload(ready_ms: Sequence[float], sizes_mb: Sequence[float], *, pace: float = 1.0) -> Workload:
+    """Gradient k is ready at ``ready_ms[k]`` of a backward of 100 ms, all of it times ``pace``; the step is
+    backward and 50 ms more."""
+    return handmade(
+        [round(time * pace * MS) for time in ready_ms],
+        [round(size * MB) for size in sizes_mb],
+        name="built",
+        names="layers.{}.weight",
+        forward_ns=45 * MS,
+        backward_ns=round(100 * pace * MS),
+        optimizer_ns=5 * MS,
+    )
+
+
+def hardware(*, latency_ms: float = 0.0, ms_per_mb: float = 1.0, **machine: Any) -> Hardware:
+    """Two ranks; a collective takes ``latency_ms + ms_per_mb`` a MB."""
+    times = {0: round(latency_ms * MS), 1000 * MB: round((latency_ms + 1000 * ms_per_mb) * MS)}
+    return replace(wired(times, name="built"), **machine)
+
+
 CODES = {
-    "no-communication",
-    "compute-bound",
-    "outside-backward",
-    "straggler-bound",
-    "head-of-line",
-    "launch-bound",
-    "copy-bound",
-    "interference-bound",
-    "latency-bound",
-    "tail-exposed",
-    "bandwidth-bound",
+    *("no-communication", "compute-bound", "outside-backward", "straggler-bound", "head-of-line"),
+    *("launch-bound", "copy-bound", "interference-bound", "latency-bound", "tail-exposed", "bandwidth-bound"),
 }
 
 
-def report(
+def built(
     ready_ms: Sequence[float],
     sizes_mb: Sequence[float],
-    buckets: Sequence[Sequence[int]],
+    buckets: Sequence[Sequence[int]] | Mapping[str, Any],
     *,
-    slowest: Workload | None = None,
+    pace: float | None = None,
     **machine: Any,
-) -> Report:
-    """What is said of these buckets, on a ``built`` machine."""
-    assignment = Assignment(bucket_indices=tuple(map(tuple, buckets)))
+) -> Case:
+    """These buckets, or those of a system's options, on a ``hardware``, beside a rank of another ``pace``."""
     one = workload(ready_ms, sizes_mb)
-    return sim.summarize(sim.simulate(one, hardware(**machine), assignment, slowest=slowest))
+    if isinstance(buckets, Mapping):
+        assignment = sim.assign(one, **buckets)
+    else:
+        assignment = Assignment(bucket_indices=tuple(map(tuple, buckets)))
+    slowest = None if pace is None else workload(ready_ms, sizes_mb, pace=pace)
+    return Case(workload=one, hardware=hardware(**machine), assignment=assignment, slowest=slowest)
 
 
-EACH_OF_THREE = [[0], [1], [2]]
+def simulate(case: Case) -> Timeline:
+    return sim.simulate(case.workload, case.hardware, case.assignment, "analytic", slowest=case.slowest)
+
+
+def report_of(case: Case) -> Report:
+    return sim.summarize(simulate(case))
+
+
+def each(*buckets: int) -> list[list[int]]:
+    return [[index] for index in buckets]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +91,7 @@ EACH_OF_THREE = [[0], [1], [2]]
         ("head-of-line", [82, 90], [30, 10], [[1], [0]], {}),
         ("bandwidth-bound", [83, 90], [30, 10], [[1], [0]], {}),
         # Bucket 2 waits for bucket 1, but bucket 0 keeps the link busy all the while.
-        ("bandwidth-bound", [10, 60, 20], [60, 20, 60], EACH_OF_THREE, {}),
+        ("bandwidth-bound", [10, 60, 20], [60, 20, 60], each(0, 1, 2), {}),
         # Half: a launch, a copy, a stretched backward (40 ms of collective at half speed cost 20 ms).
         ("launch-bound", [100], [10], [[0]], {"launch_cost_ns": 10_100_000}),
         ("tail-exposed", [100], [10], [[0]], {"launch_cost_ns": 9_900_000}),
@@ -74,8 +102,8 @@ EACH_OF_THREE = [[0], [1], [2]]
         ("interference-bound", [10, 100], [40, 19.9], [[0], [1]], {"compute_slowdown": 2.0}),
         ("tail-exposed", [10, 100], [40, 20.1], [[0], [1]], {"compute_slowdown": 2.0}),
         # Latency is half of the time on the wire: 10 MB take 10 ms, so 10 ms of it.
-        ("bandwidth-bound", [90] * 3, [10] * 3, EACH_OF_THREE, {"latency_ms": 9.9}),
-        ("latency-bound", [90] * 3, [10] * 3, EACH_OF_THREE, {"latency_ms": 10.1}),
+        ("bandwidth-bound", [90] * 3, [10] * 3, each(0, 1, 2), {"latency_ms": 9.9}),
+        ("latency-bound", [90] * 3, [10] * 3, each(0, 1, 2), {"latency_ms": 10.1}),
         # The first that matches wins: the order of the buckets is what to mend first.
         ("head-of-line", [20, 90], [1, 1], [[1], [0]], {"latency_ms": 10}),
     ],
@@ -87,13 +115,13 @@ def test_where_a_cause_begins(
     buckets: list[list[int]],
     machine: dict[str, Any],
 ) -> None:
-    found = report(ready_ms, sizes_mb, buckets, **machine)
+    found = report_of(built(ready_ms, sizes_mb, buckets, **machine))
     assert found.verdict_code == code
     assert (found.exposed_comm_ns <= NEGLIGIBLE * found.step_ns) == (code == "compute-bound")
 
 
 def test_without_a_collective_that_takes_time_a_straggler_is_still_found() -> None:
-    found = report([40, 98], [0, 0], [[0], [1]], slowest=workload([40, 98], [0, 0], pace=1.3))
+    found = report_of(built([40, 98], [0, 0], each(0, 1), pace=1.3))
     assert (found.verdict_code, found.exposed_comm_ns) == ("straggler-bound", round(27.4 * MS))
 
 
@@ -101,9 +129,8 @@ def test_without_a_collective_that_takes_time_a_straggler_is_still_found() -> No
 @given(cases() | paired_cases())
 def test_every_sentence_adds_up(case: Case) -> None:
     """On any timeline: a known code, a sentence whose figures are those of the report and of the path."""
-    timeline = sim.simulate(case.workload, case.hardware, case.assignment, "analytic", slowest=case.slowest)
-    found = sim.summarize(timeline)
-    path = critical_path(timeline)
+    timeline = simulate(case)
+    found, path = sim.summarize(timeline), critical_path(timeline)
     assert found.verdict_code in CODES
     sentence, code = found.verdict, found.verdict_code
     silent = all(bucket.service_ns == 0 == bucket.late_ns for bucket in timeline.buckets)
@@ -152,14 +179,6 @@ def test_what_gathering_parameters_adds_is_told() -> None:
 # Take a cause away, and the sentence that names it goes, and no more time than the sentence says.
 
 Change = Callable[[Case], Case]
-
-
-def simulate(case: Case) -> Timeline:
-    return sim.simulate(case.workload, case.hardware, case.assignment, "analytic", slowest=case.slowest)
-
-
-def report_of(case: Case) -> Report:
-    return sim.summarize(simulate(case))
 
 
 def on(**machine: Any) -> Change:
@@ -235,60 +254,30 @@ BOUNDED = (
 )
 
 
-def each(*buckets: int) -> Assignment:
-    return Assignment(bucket_indices=tuple((index,) for index in buckets))
-
-
-FOUR = workload([80, 60, 40, 20], [4] * 4)
-SIX = workload([60, 50, 40, 30, 20, 10], [4] * 6)
-BUILT = {
-    "compute-bound": Case(workload=workload([40, 99.5], [20, 2]), hardware=hardware(), assignment=each(0, 1)),
-    "straggler-bound": Case(
-        workload=workload([40, 98], [20, 2]),
-        hardware=hardware(),
-        assignment=each(0, 1),
-        slowest=workload([40, 98], [20, 2], pace=1.3),
+ZERO2 = {"policy": "zero2", "reduce_bucket_size": MB}
+HOOKED = {"comm_hook": "bf16_compress", "gradient_as_bucket_view": True}
+# What each costs, in ms: 1.5 of 2 are beyond backward; 29.4 late; the link idle from 20 to 90; 8 launches;
+# 20 in and 10 out; 40 at half speed; 10 times 5; all of the last bucket; the link from 20 to 188; 12.5 of
+# compressing and 7.5 of decompressing; 4 flushes of 20 that wait for those before them; 4 of 4.
+BUILT: dict[str, tuple[float, Case]] = {
+    "compute-bound": (1.5, built([40, 99.5], [20, 2], each(0, 1))),
+    "straggler-bound": (29.4, built([40, 98], [20, 2], each(0, 1), pace=1.3)),
+    "head-of-line": (70, built([20, 90], [30, 10], each(1, 0))),
+    "launch-bound": (40, built([100] * 8, [1] * 8, each(*range(8)), launch_cost_ns=5 * MS)),
+    "copy-bound": (
+        30,
+        built([100], [20], each(0), ms_per_mb=0.25, copy_in_bytes_per_s=1e9, copy_out_bytes_per_s=2e9),
     ),
-    "head-of-line": Case(workload=workload([20, 90], [30, 10]), hardware=hardware(), assignment=each(1, 0)),
-    "launch-bound": Case(
-        workload=workload([100] * 8, [1] * 8),
-        hardware=hardware(launch_cost_ns=5 * MS),
-        assignment=each(*range(8)),
+    "interference-bound": (20, built([10, 100], [40, 0], each(0, 1), compute_slowdown=2.0)),
+    "latency-bound": (50, built([90] * 10, [0.1] * 10, each(*range(10)), latency_ms=5)),
+    "tail-exposed": (26, built([40, 98], [20, 25], each(0, 1), latency_ms=1)),
+    "bandwidth-bound": (168, built([20, 40, 60, 80], [40] * 4, each(*range(4)), latency_ms=2)),
+    "hook-bound": (20, built([100], [20], HOOKED, copy_in_bytes_per_s=2e9, copy_out_bytes_per_s=2e9)),
+    "lane-held": (
+        80,
+        built([60, 50, 40, 30, 20, 10], [4] * 6, ZERO2 | {"overlap_comm": True}, ms_per_mb=7.5),
     ),
-    "copy-bound": Case(
-        workload=workload([100], [20]),
-        hardware=hardware(ms_per_mb=0.25, copy_in_bytes_per_s=1e9, copy_out_bytes_per_s=2e9),
-        assignment=each(0),
-    ),
-    "interference-bound": Case(
-        workload=workload([10, 100], [40, 0]), hardware=hardware(compute_slowdown=2.0), assignment=each(0, 1)
-    ),
-    "latency-bound": Case(
-        workload=workload([90] * 10, [0.1] * 10), hardware=hardware(latency_ms=5), assignment=each(*range(10))
-    ),
-    "tail-exposed": Case(
-        workload=workload([40, 98], [20, 25]), hardware=hardware(latency_ms=1), assignment=each(0, 1)
-    ),
-    "bandwidth-bound": Case(
-        workload=workload([20, 40, 60, 80], [40] * 4),
-        hardware=hardware(latency_ms=2),
-        assignment=each(*range(4)),
-    ),
-    "hook-bound": Case(
-        workload=workload([100], [20]),
-        hardware=hardware(copy_in_bytes_per_s=2e9, copy_out_bytes_per_s=2e9),
-        assignment=sim.assign(workload([100], [20]), comm_hook="bf16_compress", gradient_as_bucket_view=True),
-    ),
-    "lane-held": Case(
-        workload=SIX,
-        hardware=hardware(ms_per_mb=7.5),
-        assignment=sim.assign(SIX, "zero2", reduce_bucket_size=MB, overlap_comm=True),
-    ),
-    "no-overlap": Case(
-        workload=FOUR,
-        hardware=hardware(),
-        assignment=sim.assign(FOUR, "zero2", reduce_bucket_size=MB, accelerator="cpu"),
-    ),
+    "no-overlap": (16, built([80, 60, 40, 20], [4] * 4, ZERO2 | {"accelerator": "cpu"})),
 }
 
 
@@ -314,30 +303,11 @@ def check_goes(case: Case, change: Change) -> None:
         assert other.exposed_comm_ns >= found.exposed_comm_ns - found.verdict_ns - rounded_ns
 
 
-# What each costs, in ms: 1.5 of 2 are beyond backward; 29.4 late; the link idle from 20 to 90; 8 launches;
-# 20 in and 10 out; 40 at half speed; 10 times 5; all of the last bucket; the link from 20 to 188; 12.5 of
-# compressing and 7.5 of decompressing; 4 flushes of 20 that wait for those before them; 4 of 4.
-BUILT_MS = {
-    "compute-bound": 1.5,
-    "straggler-bound": 29.4,
-    "head-of-line": 70,
-    "launch-bound": 40,
-    "copy-bound": 30,
-    "interference-bound": 20,
-    "latency-bound": 50,
-    "tail-exposed": 26,
-    "bandwidth-bound": 168,
-    "hook-bound": 20,
-    "lane-held": 80,
-    "no-overlap": 16,
-}
-
-
 @pytest.mark.parametrize("code", BUILT)
 def test_a_built_cause_is_found_with_what_it_costs_and_goes(code: str) -> None:
-    case = BUILT[code]
+    cost_ms, case = BUILT[code]
     found = report_of(case)
-    assert (found.verdict_code, found.verdict_ns) == (code, round(BUILT_MS[code] * MS))
+    assert (found.verdict_code, found.verdict_ns) == (code, round(cost_ms * MS))
     check_goes(case, {**WITHOUT, **WITHOUT_IN_OTHERS}[code])
 
 

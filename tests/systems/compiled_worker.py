@@ -17,7 +17,6 @@ null: the backward of a compiled graph begins), ``rebuilt`` (the Reducer's bucke
 """
 
 import re
-from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -31,6 +30,12 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.systems.real_ranks import Answer, Case, answer_each, meet
 
 _PARAMETER = re.compile(r"modules_([a-z]+\d+)_parameters_(weight|bias)")
+_LINES = {
+    "gelu": "x = torch.nn.functional.gelu(x)",
+    "open": "kept = x",
+    "close": "x = x + kept",
+    "break": "torch._dynamo.graph_break()",
+}
 
 
 class Scale(nn.Module):
@@ -46,10 +51,8 @@ class Scale(nn.Module):
 
 def make(part: dict[str, Any]) -> nn.Module:
     """One part with parameters."""
-    if part["kind"] == "norm":
-        return nn.LayerNorm(part["inputs"])
-    if part["kind"] == "scale":
-        return Scale(part["inputs"])
+    if part["kind"] != "linear":
+        return {"norm": nn.LayerNorm, "scale": Scale}[part["kind"]](part["inputs"])
     linear = nn.Linear(part["inputs"], part["outputs"], bias=part["bias"])
     if part["spare"]:
         weight = linear.weight.detach()
@@ -59,102 +62,72 @@ def make(part: dict[str, Any]) -> nn.Module:
     return linear
 
 
-class Model(nn.Module):
-    """The parts of a case."""
-
-    def __init__(self, case: Case) -> None:
-        super().__init__()
-        made = {part["name"]: part for part in case["parts"] if "inputs" in part}
-        for name in case["registered"]:
-            self.add_module(name, make(made[name]))
-        for name, parameter in self.named_parameters():
-            parameter.requires_grad_(name not in case["frozen"])
-
-
-def forward_of(case: Case) -> Callable[[Model, Tensor], Tensor]:
-    """Forward written out, part by part: behind a graph break torch.compile goes on, but not in a loop."""
-    lines = {
-        "gelu": "x = torch.nn.functional.gelu(x)",
-        "open": "kept = x",
-        "close": "x = x + kept",
-        "break": "torch._dynamo.graph_break()",
-    }
-    code = [lines.get(part["kind"], f"x = self.{part.get('name')}(x)") for part in case["parts"]]
+def build(case: Case) -> nn.Module:
+    """The model, its forward written out part by part: torch.compile goes on behind a graph break, but not in
+    a loop."""
+    code = [_LINES.get(part["kind"], f"x = self.{part.get('name')}(x)") for part in case["parts"]]
     made: dict[str, Any] = {"torch": torch}
     exec("def forward(self, x):\n    " + "\n    ".join([*code, "return x"]), made)
-    forward: Callable[[Model, Tensor], Tensor] = made["forward"]
-    return forward
+    model: nn.Module = type("Model", (nn.Module,), {"forward": made["forward"]})()
+    parts = {part["name"]: part for part in case["parts"] if "inputs" in part}
+    for name in case["registered"]:
+        model.add_module(name, make(parts[name]))
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in case["frozen"])
+    return model
 
 
-class CompiledRun:
+def answer(case: Case) -> Answer:
     """One case on this rank; DDPOptimizer's own ``compile_fn`` is told of, graph by graph."""
+    torch._dynamo.reset()
+    torch._dynamo.config.optimize_ddp = case["optimize_ddp"]
+    dist._DEFAULT_FIRST_BUCKET_BYTES = case["first_cap"]
+    torch.manual_seed(0)
+    model, batch = build(case), torch.randn(2, case["width"])
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, case["ignored"])
+    trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    ready: list[str | None] = []
+    for name, parameter in trained.items():
+        if name not in case["ignored"]:
+            parameter.register_post_accumulate_grad_hook(lambda _, name=name: ready.append(name))
+    model(batch).sum().backward()
+    eager, graphs, compile_fn = list(ready), list[list[list[str]]](), DDPOptimizer.compile_fn
 
-    def __init__(self, case: Case) -> None:
-        self.case = case
-        self.graphs: list[list[list[str]]] = []
-        self.ready: list[str | None] = []
-        torch._dynamo.reset()
-        torch._dynamo.config.optimize_ddp = case["optimize_ddp"]
-        dist._DEFAULT_FIRST_BUCKET_BYTES = case["first_cap"]
-        torch.manual_seed(0)
-        self.model = type("Model", (Model,), {"forward": forward_of(case)})(case)
-        self.batch = torch.randn(2, case["width"])
-        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.model, case["ignored"])
-        self.trained = {name: one for name, one in self.model.named_parameters() if one.requires_grad}
-        for name, parameter in self.trained.items():
-            if name not in case["ignored"]:
-                parameter.register_post_accumulate_grad_hook(lambda _, name=name: self.ready.append(name))
+    def seen(optimizer: DDPOptimizer, *args: Any, **options: Any) -> Any:
+        made = compile_fn(optimizer, *args, **options)
+        cuts = [bucket.params for bucket in reversed(optimizer.buckets)]
+        named = [[found for name in cut if (found := _PARAMETER.search(name))] for cut in cuts]
+        graphs.append([[".".join(one.groups()) for one in cut] for cut in named])
+        return made
 
-    def answer(self) -> Answer:
-        """What was seen."""
-        self.model(self.batch).sum().backward()
-        eager, compile_fn = list(self.ready), DDPOptimizer.compile_fn
-
-        def seen(optimizer: DDPOptimizer, *args: Any, **options: Any) -> Any:
-            made = compile_fn(optimizer, *args, **options)
-            cuts = [bucket.params for bucket in reversed(optimizer.buckets)]
-            named = [[found for name in cut if (found := _PARAMETER.search(name))] for cut in cuts]
-            self.graphs.append([[".".join(one.groups()) for one in cut] for cut in named])
-            return made
-
-        with mock.patch.object(DDPOptimizer, "compile_fn", seen):
-            rebuilt = self._train()
-        return {
-            "parameters": [(name, list(one.shape), one.nbytes) for name, one in self.trained.items()],
-            "eager": eager,
-            "graphs": self.graphs,
-            "ready": self.ready,
-            "rebuilt": rebuilt,
-        }
-
-    def _train(self) -> list[list[int]]:
-        case = self.case
-        cap_mb = case["bucket_cap"] / 2**20
-        ddp = DistributedDataParallel(self.model, bucket_cap_mb=cap_mb, **case.get("options", {}))
-        ddp.bucket_bytes_cap = case["compile_cap"]
+    cap_mb = case["bucket_cap"] / 2**20
+    ddp = DistributedDataParallel(model, bucket_cap_mb=cap_mb, **case.get("options", {}))
+    ddp.bucket_bytes_cap = case["compile_cap"]
+    with mock.patch.object(DDPOptimizer, "compile_fn", seen):
         compiled = torch.compile(ddp, backend=case["backend"])
         for _ in range(4):
             ddp.zero_grad()
-            self.ready.clear()
-            loss = compiled(self.batch).sum()
-            for node in _nodes(loss.grad_fn):
-                if "CompiledFunction" in node.name():
-                    node.register_prehook(lambda _: self.ready.append(None))
+            ready.clear()
+            loss = compiled(batch).sum()
+            found, left = [], [loss.grad_fn]
+            while left:
+                node = left.pop()
+                if node is not None and node not in found:
+                    found.append(node)
+                    left += [one for one, _ in node.next_functions]
+                    if "CompiledFunction" in node.name():
+                        node.register_prehook(lambda _: ready.append(None))
             loss.backward()
-        log = ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")
-        return [[int(index) for index in bucket.split()] for bucket in log.split(",") if bucket.strip()]
-
-
-def _nodes(last: Any) -> list[Any]:
-    found, left = [], [last]
-    while left:
-        node = left.pop()
-        if node is not None and node not in found:
-            found.append(node)
-            left += [one for one, _ in node.next_functions]
-    return found
+    log = ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")
+    return {
+        "parameters": [(name, list(one.shape), one.nbytes) for name, one in trained.items()],
+        "eager": eager,
+        "graphs": graphs,
+        "ready": ready,
+        "rebuilt": [[int(index) for index in each.split()] for each in log.split(",") if each.strip()],
+    }
 
 
 if __name__ == "__main__":
     meet()
-    answer_each(lambda case: CompiledRun(case).answer())
+    answer_each(answer)

@@ -1,8 +1,8 @@
 """Models of real ranks: written down as lists of layers, and those on which last-hook bucketing was tried.
 
-A layer is a dict. ``kind`` is "linear", "norm", "conv", "batch_norm", "encoder", "embedding", "nothing" (a
-parameter without elements) or "nap" (none; it sleeps for ``forward_ms`` and ``backward_ms``); ``width`` is
-what comes in, ``out`` what goes out (linear and conv). Further keys, all optional:
+A layer is a dict. ``kind`` is "linear", "norm", "conv", "batch_norm", "encoder", "embedding" or "nothing" (a
+parameter without elements); ``width`` is what comes in, ``out`` what goes out (linear, conv). Further keys,
+all optional:
 
 - ``rows``, ``sparse``: of an embedding, whose output is added to what comes in;
 - ``bias``: False for none; ``dtype``: of parameters and buffers;
@@ -16,7 +16,6 @@ what comes in, ``out`` what goes out (linear and conv). Further keys, all option
 Layers that are not always used must keep the width.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -74,20 +73,6 @@ class Nothing(nn.Module):
         return values + self.nothing.sum()
 
 
-class Nap(nn.Module):
-    """Nothing but time."""
-
-    def __init__(self, forward_ms: float, backward_ms: float) -> None:
-        super().__init__()
-        self.forward_ms, self.backward_ms = forward_ms, backward_ms
-
-    def forward(self, values: Tensor) -> Tensor:
-        time.sleep(self.forward_ms / 1e3)
-        values = values.view_as(values)
-        values.register_hook(lambda _: time.sleep(self.backward_ms / 1e3))
-        return values
-
-
 def batch(layers: list[Layer], generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Random values of the first layer's width, and rows for embeddings."""
     rows = min((layer["rows"] for layer in layers if layer["kind"] == "embedding"), default=1)
@@ -98,27 +83,17 @@ def batch(layers: list[Layer], generator: torch.Generator) -> tuple[Tensor, Tens
 
 
 def _layer(spec: Layer) -> nn.Module:
-    width, bias = spec["width"], spec.get("bias", True)
-    layer: nn.Module
-    match spec["kind"]:
-        case "linear":
-            layer = nn.Linear(width, spec["out"], bias=bias)
-        case "norm":
-            layer = nn.LayerNorm(width, bias=bias)
-        case "conv":
-            layer = nn.Conv1d(width, spec["out"], 3, padding=1, bias=bias)
-        case "batch_norm":
-            layer = nn.BatchNorm1d(width)
-        case "encoder":
-            layer = nn.TransformerEncoderLayer(width, 1, 2 * width, dropout=0.0, batch_first=True)
-        case "embedding":
-            layer = nn.Embedding(spec["rows"], width, sparse=spec.get("sparse", False))
-        case "nothing":
-            layer = Nothing()
-        case "nap":
-            layer = Nap(spec.get("forward_ms", 0), spec["backward_ms"])
-        case kind:
-            raise ValueError(f"no layer of kind {kind!r}")
+    width, out, bias = spec["width"], spec.get("out", 0), spec.get("bias", True)
+    made: dict[str, Callable[[], nn.Module]] = {
+        "linear": lambda: nn.Linear(width, out, bias=bias),
+        "norm": lambda: nn.LayerNorm(width, bias=bias),
+        "conv": lambda: nn.Conv1d(width, out, 3, padding=1, bias=bias),
+        "batch_norm": lambda: nn.BatchNorm1d(width),
+        "encoder": lambda: nn.TransformerEncoderLayer(width, 1, 2 * width, dropout=0.0, batch_first=True),
+        "embedding": lambda: nn.Embedding(spec["rows"], width, sparse=spec.get("sparse", False)),
+        "nothing": Nothing,
+    }
+    layer = made[spec["kind"]]()
     layer.to(getattr(torch, spec.get("dtype", "float32")))
     frozen = spec.get("frozen", [])
     for name, parameter in layer.named_parameters():
@@ -132,10 +107,8 @@ def _apply(spec: Layer, layer: nn.Module, values: Tensor, places: Tensor) -> Ten
             looked_up: Tensor = layer(places)
             return values.to(looked_up.dtype) + looked_up
         values = values.to(next(layer.parameters(), values).dtype)
-        if spec["kind"] in ("conv", "batch_norm"):
-            result: Tensor = layer(values.transpose(1, 2)).transpose(1, 2)
-        else:
-            result = layer(values)
+        turns = spec["kind"] in ("conv", "batch_norm")
+        result: Tensor = layer(values.transpose(1, 2)).transpose(1, 2) if turns else layer(values)
         return result
 
     if "checkpoint" in spec:
@@ -197,8 +170,8 @@ class HeadFirst(nn.Module):
 
 
 def _transformer() -> Built:
-    blocks = [Block(WIDTH) for _ in range(4)]
-    model = nn.Sequential(nn.Embedding(50, WIDTH), *blocks, nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 50))
+    blocks = [nn.Embedding(50, WIDTH), *(Block(WIDTH) for _ in range(4))]
+    model = nn.Sequential(*blocks, nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 50))
     return model, (torch.randint(50, (2, 6)),)
 
 
@@ -214,18 +187,13 @@ def _conv_norm() -> Built:
     return nn.Sequential(*layers), (torch.randn(2, 3, 6, 6),)
 
 
-def _separate_lists() -> Built:
-    return SeparateLists((3, 16, 16, 32, 32, 64, 64)), (torch.randn(2, 3, 6, 6),)
-
-
-def _head_first() -> Built:
-    return HeadFirst(64, 6), (torch.randn(4, 64),)
-
-
 MODELS: dict[str, Callable[[], Built]] = {
     "small transformer with LayerNorm": _transformer,
     "nn.TransformerEncoder": _encoder,
     "Conv and BatchNorm in Sequential": _conv_norm,
-    "convs and norms in separate lists": _separate_lists,
-    "head declared first": _head_first,
+    "convs and norms in separate lists": lambda: (
+        SeparateLists((3, 16, 16, 32, 32, 64, 64)),
+        (torch.randn(2, 3, 6, 6),),
+    ),
+    "head declared first": lambda: (HeadFirst(64, 6), (torch.randn(4, 64),)),
 }

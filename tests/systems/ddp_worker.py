@@ -9,7 +9,6 @@ An answer also has ``logs``: what DDP logs after each iteration.
 """
 
 import contextlib
-import os
 from typing import Any
 
 import torch
@@ -78,8 +77,6 @@ class DdpRun(Run):
         self.optimizer.zero_grad(set_to_none=self.case.get("zero_grad_to_none", True))
 
     def more(self) -> dict[str, Any]:
-        if "snippet" in self.case:  # which may have set what no other case may see
-            os.environ.pop("DDP_SET_LAST_BUCKET_CAP", None)
         return {"logs": getattr(self, "logs", [])}
 
 

@@ -24,8 +24,8 @@ class Block(nn.Module):
 
     def __init__(self, kinds: list[str], width: int) -> None:
         super().__init__()
-        made = {"linear": lambda: nn.Linear(width, width), "norm": lambda: nn.LayerNorm(width)}
-        self.parts = nn.Sequential(*(made[kind]() for kind in kinds))
+        parts = (nn.Linear(width, width) if kind == "linear" else nn.LayerNorm(width) for kind in kinds)
+        self.parts = nn.Sequential(*parts)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.parts(x)
@@ -59,8 +59,8 @@ class Fsdp2Run(Run):
     def build(self) -> nn.Module:
         self.settings, self.dtype = self.case["settings"], getattr(torch, self.case["dtype"])
         plain, self.order = Net(self.case).to(self.dtype), list[int]()
-        for index, parameter in enumerate(plain.parameters()):
-            parameter.register_post_accumulate_grad_hook(lambda _, index=index: self.order.append(index))
+        for place, parameter in enumerate(plain.parameters()):
+            parameter.register_post_accumulate_grad_hook(lambda _, place=place: self.order.append(place))
         self.input = torch.ones(3, self.case["width"], dtype=self.dtype)
         plain(self.input).backward()
         return Net(self.case).to(self.dtype)

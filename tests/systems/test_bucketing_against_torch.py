@@ -60,30 +60,21 @@ def check(problem: Problem) -> None:
         assert mine[:closed] == theirs[:closed], problem
 
 
-def drawn(generator: random.Random) -> Problem:
+def drawn(draw: random.Random) -> Problem:
     """Up to 40 tensors, of which some may be empty or sparse, under up to 6 limits."""
-    count = generator.randint(1, 40)
+    count = draw.randint(1, 40)
     keys = [(dtype, device) for dtype in DTYPES for device in DEVICES]
-    palette = generator.sample(keys, generator.choice([1, 1, 2, 2, 3, 6]))
-    largest = generator.choice([1, 50, 2000])
-    may_be_empty, may_be_sparse = generator.random() < 0.3, generator.random() < 0.5
-
-    def size() -> int:
-        return (
-            generator.choice([0, generator.randint(0, largest)])
-            if may_be_empty
-            else generator.randint(0, largest)
-        )
-
-    def limit() -> int:
-        return generator.choice([0, 1, generator.randint(0, 300), generator.randint(0, 32 * largest)])
-
+    palette = draw.sample(keys, draw.choice([1, 1, 2, 2, 3, 6]))
+    largest = draw.choice([1, 50, 2000])
+    least = draw.choice([(draw.random() < 0.3) * -largest, 0])  # of which half are empty
+    may_be_sparse, has_order = draw.random() < 0.5, draw.random() < 0.6
+    limits = [0, 1, *(draw.randint(0, most) for most in (300, 300, 32 * largest, 32 * largest))]
     return Problem(
-        numels=tuple(size() for _ in range(count)),
-        keys=tuple(generator.choice(palette) for _ in range(count)),
-        limits=tuple(limit() for _ in range(generator.randint(1, 6))),
-        sparse=tuple(generator.random() < 0.15 for _ in range(count)) if may_be_sparse else (),
-        order=tuple(generator.sample(range(count), count)) if generator.random() < 0.6 else (),
+        numels=tuple(max(0, draw.randint(least, largest)) for _ in range(count)),
+        keys=tuple(draw.choice(palette) for _ in range(count)),
+        limits=tuple(draw.choice(limits) for _ in range(draw.randint(1, 6))),
+        sparse=tuple(draw.random() < 0.15 for _ in range(count)) if may_be_sparse else (),
+        order=tuple(draw.sample(range(count), count)) if has_order else (),
     )
 
 

@@ -11,8 +11,6 @@ import sim
 from sim.errors import NotModelledError
 from sim.importer.imported import ImportOptions
 from sim.importer.recorded import read_recording
-from sim.nouns.timeline import Timeline
-from sim.nouns.workload import Workload
 from sim.systems import compile_cuts
 from sim.systems.compile_cuts import AS_RECORDED, cut_operators
 from sim.systems.ddp_assignment import as_compiled
@@ -20,6 +18,7 @@ from sim.units import MIB, NS_PER_MS
 from tests.dist.test_user_path import torchrun
 from tests.effort import IS_WHOLE
 from tests.handmade import handmade, wired
+from tests.systems.cases import both
 from tests.systems.real import run
 from traces.tools.compiled import EAGER
 from traces.tools.compiled_train import CASES
@@ -34,18 +33,17 @@ _OPTIONS: tuple[dict[str, Any], ...] = (
 )
 
 
-def random_case(seed: int, *, plain: bool, widths: tuple[int, ...] = _WIDTHS) -> Case:
+def random_case(seed: int, *, plain: bool) -> Case:
     """A chain of parts; unless ``plain``, with tied parts, residual connections and graph breaks."""
     dice = random.Random(seed)
-    width = dice.choice(widths)
-    case: Case = {"width": width, "backend": "aot_eager", "optimize_ddp": "ddp_optimizer"}
+    width = first_width = dice.choice(_WIDTHS)
     parts: list[dict[str, Any]] = []
     opened = None
     for number in range(dice.randint(3, 14)):
         kind = dice.choice(("linear", "linear", "linear", "norm", "scale", "gelu"))
         part: dict[str, Any] = {"kind": kind, "name": f"m{number}", "inputs": width}
         if kind == "linear":
-            width = dice.choice(widths)
+            width = dice.choice(_WIDTHS)
             part |= {"outputs": width, "spare": dice.choice((0, 0, 0, 4096)) if not plain else 0}
             part["bias"] = dice.random() < 0.7
         parts.append({"kind": kind} if kind == "gelu" else part)
@@ -63,20 +61,21 @@ def random_case(seed: int, *, plain: bool, widths: tuple[int, ...] = _WIDTHS) ->
             parts.append({"kind": "open"})
             opened = width
     if not any(part["kind"] == "linear" for part in parts):
-        return random_case(seed + 1_000_003, plain=plain, widths=widths)
+        return random_case(seed + 1_000_003, plain=plain)
     names = [part["name"] for part in parts if "inputs" in part]
     weights = [f"{name}.weight" for name in names]
-    case["parts"] = parts
-    case["registered"] = dice.sample(names, len(names))
-    case["frozen"] = [name for name in weights if dice.random() < 0.15][: len(names) - 1]
-    left = [name for name in weights if name not in case["frozen"]]
+    frozen = [name for name in weights if dice.random() < 0.15][: len(names) - 1]
+    left = [name for name in weights if name not in frozen]
     ignored = [name for name in left if dice.random() < 0.1][: len(left) - 1]
-    case["ignored"] = [] if plain else ignored
-    case["first_cap"] = dice.choice((256, 1024, 4096))
-    case["compile_cap"] = case["first_cap"] * dice.choice((1, 2, 5, 20))
-    case["options"] = dice.choice(_OPTIONS)
-    case["bucket_cap"] = dice.choice((case["compile_cap"], 300, 2048, 10_000))
-    return case
+    first_cap = dice.choice((256, 1024, 4096))
+    compile_cap = first_cap * dice.choice((1, 2, 5, 20))
+    return {
+        **{"width": first_width, "backend": "aot_eager", "optimize_ddp": "ddp_optimizer"},
+        **{"parts": parts, "registered": dice.sample(names, len(names)), "frozen": frozen},
+        **{"ignored": [] if plain else ignored, "options": dice.choice(_OPTIONS)},
+        **{"first_cap": first_cap, "compile_cap": compile_cap},
+        "bucket_cap": dice.choice((compile_cap, 300, 2048, 10_000)),
+    }
 
 
 def graphs_of(case: Case) -> list[list[list[str]]]:
@@ -94,17 +93,6 @@ def graphs_of(case: Case) -> list[list[list[str]]]:
             taken = [f"{name}.weight", *([f"{name}.bias"] if name in biased else [])]
             graphs[-1].append([one for one in taken if one not in case["frozen"]])
     return graphs
-
-
-def eager_workload(answer: Any) -> Workload:
-    """What a recording without torch.compile tells of the model, whose gradients came in this order."""
-    parameters = [name for name, _, _ in answer["parameters"]]
-    return handmade(
-        [1 + answer["eager"].index(name) for name in parameters],
-        names=parameters,
-        shapes=[shape for _, shape, _ in answer["parameters"]],
-        backward_ns=1000,
-    )
 
 
 def check(case: Case, answer: Any) -> None:
@@ -133,9 +121,10 @@ def check(case: Case, answer: Any) -> None:
 def check_workload(case: Case, answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one chain of modules a workload recorded without torch.compile tells ready order and buckets."""
     monkeypatch.setattr(compile_cuts, "DEFAULT_FIRST_BUCKET_BYTES", case["first_cap"])
-    workload = eager_workload(answer)
+    names, shapes, _ = zip(*answer["parameters"], strict=True)
+    ready = [1 + answer["eager"].index(name) for name in names]
+    workload = handmade(ready, names=names, shapes=shapes, backward_ns=1000)  # recorded without torch.compile
     options = {"optimize_ddp": case["optimize_ddp"], "compile_cap_mb": case["compile_cap"] / MIB}
-    names = [gradient.name for gradient in workload.gradients]
     order = sim.torch_compiled(workload, **options).order()
     assert [names[index] for index in order] == [name for name in answer["ready"] if name], case
     made = sim.assign(workload, bucket_cap_mb=case["bucket_cap"] / MIB, **options, **case["options"])
@@ -194,16 +183,10 @@ FIVE = handmade(
 HARDWARE = wired({0: 15 * NS_PER_MS})
 
 
-def played(**options: Any) -> Timeline:
-    assignment = sim.assign(FIVE, **options)
-    one = sim.simulate(FIVE, HARDWARE, assignment)
-    assert replace(sim.simulate(FIVE, HARDWARE, assignment, "analytic"), engine="simpy") == one
-    return one
-
-
-def told(timeline: Timeline) -> list[tuple[str, float, float]]:
+def told(**options: Any) -> list[tuple[str, float, float]]:
     """Of each bucket its modules, and when it was sent and received, in ms."""
-    names = list(MODULES)
+    names, timeline = list(MODULES), both(FIVE, HARDWARE, sim.assign(FIVE, **options))
+    assert ("torch.compile" in " ".join(timeline.notes)) == bool(options)
     return [
         (" ".join(names[index] for index in indices), bucket.launch_ns / 1e6, bucket.end_ns / 1e6)
         for indices, bucket in zip(timeline.assignment.bucket_indices, timeline.buckets, strict=True)
@@ -211,12 +194,11 @@ def told(timeline: Timeline) -> list[tuple[str, float, float]]:
 
 
 def test_the_worked_example_of_the_rules() -> None:
-    assert told(played()) == [("head", 10, 25), ("norm mid wide", 40, 55), ("stem", 50, 70)]
-    cut = played(optimize_ddp="ddp_optimizer")
-    assert told(cut) == [("head", 10, 25), ("wide mid", 40, 55), ("norm stem", 50, 70)]
-    assert any("torch.compile" in note for note in cut.notes)
-    whole = played(optimize_ddp="no_optimization")
-    assert told(whole) == [("stem", 50, 65), ("mid head wide", 50, 80), ("norm", 50, 95)]
+    assert told() == [("head", 10, 25), ("norm mid wide", 40, 55), ("stem", 50, 70)]
+    cut = told(optimize_ddp="ddp_optimizer")
+    assert cut == [("head", 10, 25), ("wide mid", 40, 55), ("norm stem", 50, 70)]
+    whole = told(optimize_ddp="no_optimization")
+    assert whole == [("stem", 50, 65), ("mid head wide", 50, 80), ("norm", 50, 95)]
 
 
 def test_a_compiled_workload_is_not_compiled_again() -> None:

@@ -13,7 +13,7 @@ from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Buffer
 from sim.truth.ladder import Part
 from tests.effort import tries
-from tests.metrics.built import MS, hardware, workload
+from tests.metrics.test_bottleneck import MS, hardware, workload
 from tests.strategies import REAL, TINY, Case, assignments, cases, hardwares, paired_cases
 from tests.systems.cases import system_cases
 
