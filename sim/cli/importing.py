@@ -11,7 +11,6 @@ from sim.cli.starting import ALL_REDUCE_PERF
 from sim.columns import Column, ms, plain
 from sim.errors import SimError
 from sim.formats import record_files
-from sim.formats.documents import load_workload
 from sim.importer.imported import (
     KINDS,
     SUMMARY,
@@ -23,8 +22,6 @@ from sim.importer.imported import (
     write_imported,
 )
 from sim.importer.readers import READABLE, reader
-from sim.nouns.workload import Workload
-from sim.units import NS_PER_MS
 
 _MOST_POINTS = 12
 _FORMATS = f"{', '.join(READABLE)}. auto tells each file by its content, and puts several together."
@@ -36,7 +33,6 @@ def import_(
     paths: list[Path] = argument("What to read.", "PATH..."),
     output: Path = directory_option("Directory to write to."),
     name: str | None = option("Name of what is imported."),
-    model: str | None = option("The model that was trained, for names and shapes: W.json or MODULE:FACTORY."),
     world_size: int | None = option("Ranks, where the files do not say it.", min=1),
     machine: str | None = option("A word of its hosts, devices or headline: one of several in a file."),
     anonymize: bool = flag("Strip names, paths and hosts of what is written.", "--anonymize"),
@@ -46,7 +42,6 @@ def import_(
     with progress("importing") as report:
         how = ImportOptions(
             name=name,
-            model=None if model is None else _model(model),
             world_size=world_size,
             machine=machine,
             progress=report,
@@ -67,16 +62,6 @@ def import_(
         _print_imported(imported)
 
     return Answer(document, show, _ahead(imported, paths, output))
-
-
-def _model(given: str) -> Workload:
-    """The gradients of the model: a workload's, or those of a model that is made without its memory."""
-    if ":" not in given or Path(given).is_file():
-        return load_workload(Path(given))
-    from sim.recorder.estimate import estimate
-
-    # Of it only the gradients and their order are used.
-    return estimate(given, name=given.rpartition(":")[2], backward_ns=NS_PER_MS)
 
 
 _RANKS: tuple[Column[RankRow], ...] = (

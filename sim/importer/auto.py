@@ -43,21 +43,18 @@ _Groups = dict[str, list[Path]]  # files by format, or by kind of ours
 def read_auto(paths: Sequence[Path], options: ImportOptions) -> Imported:
     """One import of all that the files hold: say, the workload of a trace and the curve of a link benchmark.
 
-    Shapes come from a workload file, if one is given (``options.model`` of the other readers); the all-reduce
-    curve from a hardware file or nccl-tests, else from a trace; measurements and ranks from traces, or from
-    the files of a record.
+    The workload comes from a trace, a recording or a file; the all-reduce curve from a hardware file or
+    nccl-tests, else from a trace; measurements and ranks from traces, or from the files of a record.
 
     Raises:
-        InputError: a file that is not recognised, two documents of one kind, two hardware of one number of
-            ranks, a measurement without its workload and hardware, or an error of one of the readers.
+        InputError: a file that is not recognised, two documents of one kind, two workloads, two hardware of
+            one number of ranks, a measurement without its workload and hardware, or an error of one of the
+            readers.
     """
     groups, notes = _groups(paths)
     given = [load(path, Hardware) for path in groups.get("hardware", ())]
     measured = [load(path, Measurement) for path in groups.get("measurement", ())]
     workload = _only(groups, Workload)
-    if workload is not None and options.model is not None:
-        raise InputError("PATH: a workload file beside --model is not legal; give one of them")
-    options = replace(options, model=options.model or workload)
     parts: dict[str, Imported] = {}
     for form in (one for one in (NCCL_TESTS, *_RUNS) if one in groups):
         # With several formats ``options.name`` names the run, and a link benchmark keeps its own name.
@@ -75,7 +72,7 @@ def read_auto(paths: Sequence[Path], options: ImportOptions) -> Imported:
         (found,) = parts.values()
         found = replace(found, notes=(*notes, *found.notes))
     else:
-        found = _combined(parts, given, measured, options, notes)
+        found = _combined(parts, workload, given, measured, options, notes)
         if measured and found.record is None:
             needed = "workload file" if workload is None else f"hardware file of {found.world_size} ranks"
             raise InputError(f"{groups['measurement'][0]}: no {needed} beside it; give the one of its record")
@@ -113,17 +110,18 @@ def _groups(paths: Sequence[Path]) -> tuple[_Groups, list[Note]]:
 
 def _combined(
     parts: dict[str, Imported],
+    workload: Workload | None,
     given: list[Hardware],
     measured: list[Measurement],
     options: ImportOptions,
     notes: list[Note],
 ) -> Imported:
     runs = {form: part for form, part in parts.items() if form in _RUNS}
-    having = {form: part.workload for form, part in runs.items() if part.workload is not None}
+    having = {FORMATS[form][0]: part.workload for form, part in runs.items() if part.workload is not None}
+    having |= {} if workload is None else {"a workload file": workload}
     if len(having) > 1:
-        called = " and ".join(FORMATS[form][0] for form in having)
-        raise InputError(f"PATH: {called} both give a workload; give one of them")
-    workload = next(iter(having.values()), options.model)
+        raise InputError(f"PATH: {' and '.join(having)} both give a workload; give one of them")
+    workload = next(iter(having.values()), None)
     ranks = _world_size(runs, measured, options)
     links = list(parts[NCCL_TESTS].hardware) if NCCL_TESTS in parts else []
     traced = [one for part in runs.values() for one in part.hardware]

@@ -76,13 +76,10 @@ def no_progress(done: int, total: int, what: str = "") -> None:
 class ImportOptions:
     """What the user can add to the files; None: the files have to say it.
 
-    ``model`` names the gradients (index, name, shape, dtype) and their ready order: a recorded or an
-    estimated workload of the model that was trained. ``machine`` is a word that tells one machine of a link
-    benchmark from others.
+    ``machine`` is a word that tells one machine of a link benchmark from others.
     """
 
     name: str | None = None
-    model: Workload | None = None
     world_size: int | None = None
     machine: str | None = None
     progress: Progress = no_progress

@@ -227,5 +227,5 @@ def notes_on(workload: Workload, exposed_ns: int) -> tuple[str, ...]:
     return (
         f"gradients are not told apart: each of the {len(workload.gradients)} here is a whole bucket as it "
         f"ran, so that buckets were merged and never divided, and smaller ones{left} were not tried; to name "
-        f"the gradients, profile with record_shapes=True, or import with --model",
+        f"the gradients, profile with record_shapes=True, or record the job with sim.record",
     )

@@ -10,7 +10,6 @@ import pytest
 
 import sim
 import sim.cli.importing
-from sim.formats.documents import save
 from sim.formats.record_files import load_record
 from sim.importer.imported import Imported, ImportOptions, Note
 from sim.nouns.hardware import CurvePoint
@@ -102,8 +101,7 @@ def test_gradients_below_the_curve_are_told(reads: Reads, tmp_path: Path) -> Non
 
 def test_options_reach_the_reader(reads: Reads, tmp_path: Path) -> None:
     seen = reads()
-    save(tmp_path / "w.json", RECORD.workload)
-    words: list[object] = ["--model", tmp_path / "w.json", "--name", "n", "--world-size", 2]
+    words: list[object] = ["--name", "n", "--world-size", 2]
     assert bucketsim("import", "kineto", "x", "-o", tmp_path / "made", *words).code == 0
-    wanted = ImportOptions(name="n", model=RECORD.workload, world_size=2, progress=print)
+    wanted = ImportOptions(name="n", world_size=2, progress=print)
     assert [replace(one, progress=print) for one in seen] == [wanted]

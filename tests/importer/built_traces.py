@@ -55,7 +55,6 @@ class Job:
     micro_batches: int = 1
     synchronises: str = "last"  # of the micro-batches; or "each", or "none": no DDP
     runs_ahead: bool = False  # the CPU waits for the device after no step
-    comm_slowdown: float = 1.0  # of transfers, until the last rank's backward has ended
     transfer_factors: tuple[float, ...] = ()  # by step; empty: all alike
     stalls_ns: tuple[int, ...] = ()  # by step: the host sits in hipFree amid its backward; empty: never
     prefetch_ns: int = 0  # the next batch's copy, by a stream of its own, first of all in a step; 0: none
@@ -320,11 +319,8 @@ def _micro_batch(ranks: Sequence[_Rank], number: int, synchronises: bool) -> Non
         rank.backward(synchronises)
     job = ranks[0].job
     factor = job.transfer_factors[number] if job.transfer_factors else 1.0
-    computes_until = max(rank.true.backward_end_ns for rank in ranks)
     for bucket, transfer in enumerate(job.transfer_ns if synchronises else ()):
-        begin, left = max([rank.arrive(bucket) for rank in ranks]), round(factor * transfer)
-        beside = min(round(left * job.comm_slowdown), max(0, computes_until - begin))
-        end = begin + beside + left - round(beside / job.comm_slowdown)
+        end = max([rank.arrive(bucket) for rank in ranks]) + round(factor * transfer)
         for rank in ranks:
             rank.end(bucket, end)
     for rank in ranks:

@@ -99,13 +99,14 @@ def test_a_link_of_other_ranks_leaves_the_curve_missing(tmp_path: Path, seen: An
     assert "kineto: only sent" in found.said("missing")
 
 
-def test_shapes_come_from_a_workload(tmp_path: Path, seen: Any) -> None:
+def test_a_workload_file_is_taken_where_the_trace_gives_none(tmp_path: Path, seen: Any) -> None:
     save(tmp_path / "model.json", MODEL)
-    found = read_auto([trace(tmp_path), tmp_path / "model.json"], ImportOptions(name="mine"))
-    assert (seen[1].model, seen[1].name) == (MODEL, "mine")
-    assert (found.name, [row.rank for row in found.ranks]) == ("mine", [0, 1])
-    with pytest.raises(InputError, match="beside --model is not legal"):
-        read_auto([trace(tmp_path), tmp_path / "model.json"], ImportOptions(model=MODEL))
+    paths = [trace(tmp_path), tmp_path / "model.json"]
+    with pytest.raises(InputError, match="a Kineto trace and a workload file both give a workload"):
+        read_auto(paths, ImportOptions())
+    seen[0] = replace(seen[0], workload=None, measurements=())
+    found = read_auto(paths, ImportOptions(name="mine"))
+    assert (found.workload, found.name, seen[-1].name) == (MODEL, "mine", "mine")
 
 
 def test_conflicts_are_refused(tmp_path: Path, seen: Any) -> None:

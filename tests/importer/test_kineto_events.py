@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from sim.errors import InputError
 from sim.importer.kineto import events
-from sim.importer.kineto.events import collective_of, kernel_kind, read_events
+from sim.importer.kineto.events import collective_of, kind_of, read_events
 from tests.effort import tries
 from tests.importer.built_traces import Dialect, Job, build
 from tests.importer.test_kineto_built import built
@@ -147,7 +147,9 @@ COMPUTATION = (
 
 def test_a_kernel_communicates_copies_or_computes() -> None:
     names = {"communication": (*COLLECTIVES, *SILENT), "memory": MEMORY, "computation": COMPUTATION}
-    assert all(kernel_kind(name) == kind for kind, several in names.items() for name in several)
+    assert all(
+        kind_of("kernel", name) == ("gpu", kind) for kind, several in names.items() for name in several
+    )
 
 
 def test_a_communication_kernel_names_its_collective_or_its_operator_does() -> None:

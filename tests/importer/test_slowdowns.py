@@ -68,8 +68,7 @@ def test_the_slowdown_that_was_built_in_is_found(slowdown, steps, share, seed):
     alone = [random.Random(seed).randrange(10_000, 200_000) for _ in range(80)]
     found = find_interference(*beside(alone, slowdown, steps, share, seed))
     assert found is not None
-    assert found.slowdown == pytest.approx(max(1.0, slowdown), rel=1e-3)  # nothing speeds up
-    assert found.quartiles == pytest.approx((slowdown,) * 3, rel=1e-3)
+    assert found[0] == pytest.approx(max(1.0, slowdown), rel=1e-3)  # nothing speeds up
 
 
 @pytest.mark.parametrize(
@@ -114,59 +113,6 @@ def as_run(found: Traced) -> CandidateAgreement:
     )
     (row,) = sim.agreement(record).rows
     return row
-
-
-def exposed_ns(found: Traced) -> int:
-    return int(found.steps[0]["sync_end_ns"] - found.steps[0]["backward_ns"])
-
-
-@pytest.mark.parametrize("slowdown", [1.0, 1.3, 1.7])
-def test_a_step_is_predicted_from_transfers_that_nothing_runs_beside(slowdown: float) -> None:
-    job = replace(JOB, comm_slowdown=slowdown)
-    found, truth = imported(job, Dialect())
-    (hardware,) = found.hardware
-    sizes = {point.num_bytes: point.duration_ns for point in hardware.all_reduce}
-    assert hardware.comm_slowdown == pytest.approx(slowdown, rel=1e-3)
-    assert sizes[4 * 1024 * 1025] == pytest.approx(600_000, rel=1e-3)
-    assert sizes[4 * 4096 * 1024] == pytest.approx(2_400_000, rel=1e-3)
-    exposed = truth[0][0].sync_end_ns - truth[0][0].backward_end_ns
-    assert exposed_ns(found) == exposed
-    row = as_run(found)
-    assert row.predicted.exposed_comm_ns == pytest.approx(exposed, rel=5e-3)
-    assert max(abs(end.error_ns) for end in row.bucket_ends) < 30_000
-    told = [line for line in found.found if "times as long beside backward as after it" in line]
-    assert told[0].startswith(f"all-reduces take {slowdown:.2f} times as long")
-
-
-def test_what_no_size_shows_is_not_guessed() -> None:
-    """Sizes that ran on one side of backward's end only: the curve is as they ran, and that is said."""
-    job = replace(JOB, transfer_ns=(50_000,) * 6 + (2_400_000,), comm_slowdown=1.4)
-    found, _ = imported(job, Dialect())
-    assert found.hardware[0].comm_slowdown == 1.0
-    assert any(
-        "what computation beside them costs all-reduces is not known" in line for line in found.assumed
-    )
-    assert not any("beside backward as after" in line for line in found.found)
-
-
-def test_waits_for_ranks_that_are_missing_are_not_taken_for_computation() -> None:
-    """A rank that others wait for, beside backward and not after it: of one rank no slow-down is told."""
-    late = replace(JOB, forward_ns=((1_500_000, 2_500_000, 1_500_000, 1_500_000),) * 5)
-    for ranks in (1, 3, 4):
-        found, _ = imported(late, Dialect(), ranks=ranks)
-        assert found.hardware[0].comm_slowdown == pytest.approx(1.0, abs=1e-3)
-    found, _ = imported(replace(JOB, comm_slowdown=1.3), Dialect(), ranks=1)
-    assert found.hardware[0].comm_slowdown == 1.0
-    assert any("without a wait for ranks that are missing" in line for line in found.assumed)
-
-
-@pytest.mark.parametrize("slowdown", [1.0, 1.3, 1.7])
-def test_one_rank_tells_it_by_what_was_ready_longer_than_it_took(slowdown: float) -> None:
-    job = replace(JOB, gradient_ns=(200_000, 50_000) * 6 + (2_000_000,), comm_slowdown=slowdown)
-    found, _ = imported(job, Dialect(), ranks=1)
-    assert found.hardware[0].comm_slowdown == pytest.approx(slowdown, rel=1e-3)
-    row = as_run(found)
-    assert max(abs(end.error_ns) for end in row.bucket_ends) < 50_000
 
 
 @pytest.mark.parametrize("factors", [(1.0, 1.3, 1.2, 1.25, 1.3), (0.8, 1.0, 1.1, 1.0, 1.05)])

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sim.importer.imported import KINDS, Imported, ImportOptions
 from sim.importer.kineto.trace_import import Job, import_of, see
 
@@ -38,17 +40,16 @@ class Traced:
     @property
     def buckets(self) -> list[dict[str, Any]]:
         """A row a bucket; what it took and what was waited in it in ns, by step."""
+        clocks = self.seen.clocks
         return [
             {
                 "num_elements": one.num_elements,
                 "dtype": one.dtype,
                 "num_bytes": one.num_bytes,
-                "transfer_ns": [move.duration_ns for move in moves],
-                "waited_for_last_ns": [max(move.starts_ns) - min(move.starts_ns) for move in moves],
+                "transfer_ns": clocks.transfers[:, place].tolist(),
+                "waited_for_last_ns": np.ptp(clocks.starts[:, :, place], axis=1).tolist(),
             }
-            for one, moves in zip(
-                self.seen.steps[0].reductions, zip(*self.seen.clocks.transfers, strict=True), strict=True
-            )
+            for place, one in enumerate(self.seen.steps[0].reductions)
         ]
 
     @property

@@ -39,13 +39,13 @@ Times = NDArray[np.int64]
 # Categories in lower case; a vendor's own are the same with its name before ("gpu_memcpy", "hip_runtime").
 # Those beside do not say how long work ran: the profiler's own, Python's stack, synchronisation, arrows.
 _CATEGORIES = re.compile(
-    r"(?P<operator>cpu_op|operator)|(?P<annotation>user_annotation)|(?P<gpu>kernel|(\w+_)?mem(cpy|set))|"
+    r"(?P<operator>cpu_op|operator|user_annotation)|(?P<gpu>kernel|(\w+_)?mem(cpy|set))|"
     r"(?P<launch>(\w+_)?(runtime|driver))|"
     r"(?P<beside>trace|overhead|python\w*|external_correlation|"
     r"\w+_(user_annotation|sync|instant_event|profiler_range)|"
     r"\w+_counters?|cuda_event|collective_comm|async\w*|ac2g|fwdbwd)"
 )
-_MOST_CATEGORIES, _MOST_KERNELS = 50, 1000  # that are remembered
+_MOST_CATEGORIES, _MOST_KINDS = 50, 1 << 14  # that are remembered
 
 NODE = "autograd::engine::evaluate_function: "
 # Some compilers write a type's name as "struct torch::autograd::AccumulateGrad".
@@ -57,9 +57,8 @@ _OPERATORS = re.compile(
     r"(?P<forward>DistributedDataParallel\.forward|FSDP::root_pre_forward)|"
     r"(?P<copy_out>torch\.distributed\.ddp\.reducer::copy_bucket_to_grad$)|"
     r"(?P<copy_in>torch::distributed::reducer::|torch\.distributed\.ddp\.reducer::copy_)|"
-    r"(?P<call>record_param_comms|c10d::|nccl:|rccl:|gloo:)|"
-    r"(?P<other>Optimizer\.|[a-z]ccl:|cncl:|torch::distributed::|torch\.distributed\.|ProfilerStep#|"
-    r"FullyShardedDataParallel|FSDP::|fsdp|DeepSpeed)"
+    r"(?P<call>record_param_comms|c10d::|[a-z]ccl:|gloo:)|"
+    r"(?P<sharded>FullyShardedDataParallel|FSDP::|(?i:fsdp))"
 )
 # NCCL's and RCCL's kernels by one rule, HolisticTraceAnalysis's: ncclKernel_AllReduce_RING_LL_Sum_float(...),
 # ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(...), ncclSymkDevKernel_..., ncclKernel(...). RCCL sends small
@@ -68,20 +67,17 @@ _KERNELS = re.compile(
     r"(?P<communication>(void )?nccl.*Kernel|.*msccl)|(?P<memory>.*(Memcpy|Memset|Sync))|(?P<computation>)"
 )
 _ON_DEVICE = set(_KERNELS.groupindex)
+_BY_NAME = {"operator": _OPERATORS, "gpu": _KERNELS, "launch": re.compile("(?P<launch>)")}
 
 
-@lru_cache(_MOST_CATEGORIES)
-def _category(written: str) -> str:
-    found = _CATEGORIES.fullmatch(written[:200].lower())
-    return found.lastgroup or "" if found else "unread"
-
-
-@lru_cache(_MOST_KERNELS)
-def kernel_kind(name: str) -> str:
-    """What the device ran by this name: communication, memory (synchronisation too) or computation."""
-    found = _KERNELS.match(name)
-    assert found is not None
-    return found.lastgroup or ""
+def kind_of(category: str, name: str) -> tuple[str, str]:
+    """The column of a span by its category, and its kind by its name: that of an operator (``_OPERATORS``),
+    none if it is not kept; what the device ran: communication, memory (synchronisation too), computation.
+    """
+    found = _CATEGORIES.fullmatch(category[:200].lower())
+    column = found.lastgroup or "" if found else "unread"
+    told = _BY_NAME[column].match(name) if column in _BY_NAME else None
+    return column, (told and told.lastgroup) or ""
 
 
 # In torch's spelling; a longer name before those that are parts of it.
@@ -89,15 +85,12 @@ _COLLECTIVES = (
     *("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv", "gather"),
     *("scatter", "barrier", "reduce", "coalesced", "send", "recv"),
 )
-# C++ types, as Kineto writes them, and torch's names of them.
-_CPP = """
-double=float64 float=float32 half=float16 c10::half=float16 c10::bfloat16=bfloat16
-c10::float8_e4m3fn=float8_e4m3fn c10::float8_e5m2=float8_e5m2
-complexfloat=complex64 c10::complex<float>=complex64 complexdouble=complex128 c10::complex<double>=complex128
-long=int64 longint=int64 int64_t=int64 int=int32 short=int16 shortint=int16 char=int8 signedchar=int8
-byte=uint8 unsignedchar=uint8
-"""
-_DTYPES = dict(pair.split("=") for pair in _CPP.split())
+# C++ types of gradients and of DDP's maps, as Kineto writes them, and torch's names of them.
+_DTYPES = {
+    **{"double": "float64", "float": "float32", "half": "float16", "long": "int64", "longint": "int64"},
+    **{"int": "int32", "complex<float>": "complex64", "complex<double>": "complex128"},
+    **{"complexfloat": "complex64", "complexdouble": "complex128"},
+}
 
 
 def collective_of(*names: Any) -> str | None:
@@ -115,7 +108,8 @@ def collective_of(*names: Any) -> str | None:
 
 def torch_dtype(name: Any) -> str | None:
     """``"float32"`` of ``"Float"``, ``"float"``, ``"torch.float32"``; None where it is not known."""
-    plain = "" if not isinstance(name, str) else name.replace(" ", "").lower().removeprefix("torch.")
+    plain = name.replace(" ", "").lower() if isinstance(name, str) else ""
+    plain = plain.removeprefix("torch.").removeprefix("c10::")
     plain = _DTYPES.get(plain, plain)
     return plain if plain in DTYPE_BYTES else None
 
@@ -197,7 +191,9 @@ def _shape(value: Any) -> tuple[int, ...] | None:
     return tuple(value) if is_shape else None
 
 
-_NONE = np.zeros(0, SPAN)
+def _whole(value: Any) -> int:
+    """An identifier; 0 where there is none."""
+    return value if type(value) is int and abs(value) < 1 << 62 else 0
 
 
 @dataclass(slots=True)
@@ -221,10 +217,10 @@ class TraceEvents:
     host: str | None = None
     base_ns: int = 0
     began_ns: int | None = None
-    gpu: Spans = field(default_factory=_NONE.copy)
-    operators: Spans = field(default_factory=_NONE.copy)
-    names: list[str] = field(default_factory=list)
-    kinds: list[str] = field(default_factory=list)
+    gpu: Spans = field(default_factory=lambda: np.zeros(0, SPAN))
+    operators: Spans = field(default_factory=lambda: np.zeros(0, SPAN))
+    names: Sequence[str] = ()
+    kinds: Sequence[str] = ()
     facts: list[Facts] = field(default_factory=lambda: [Facts()])
     dropped: Counter[str] = field(default_factory=Counter)
     launched: int = 0
@@ -236,18 +232,10 @@ class TraceEvents:
         return found
 
     def of(self, kind: str) -> Spans:
-        """The operators of a kind (``_OPERATORS``), or what the device ran of it (``kernel_kind``)."""
+        """The spans of a kind, on the CPU or of the device (``kind_of``)."""
         spans = self.gpu if kind in _ON_DEVICE else self.operators
         found: Spans = spans[self.are(spans, kind)]
         return found
-
-    def name_of(self, span: np.void) -> str:
-        """How a span is called."""
-        return self.names[int(span["name"])]
-
-    def facts_of(self, span: np.void) -> Facts:
-        """The arguments of a span that are used."""
-        return self.facts[int(span["facts"])]
 
 
 def between(spans: Spans, start_ns: int, end_ns: int) -> Spans:
@@ -330,16 +318,15 @@ def _of_header(document: _Document, source: str) -> TraceEvents:
     def text(value: Any) -> str | None:
         return value if isinstance(value, str) and value and value.isprintable() else None
 
+    def number(value: Any, least: int) -> int | None:
+        return value if type(value) is int and least <= value < _MOST_RANKS else None
+
     told = _member(document.distributedInfo, dict) or {}
-    rank, world_size = (
-        value if type(value := told.get(key)) is int and least <= value < _MOST_RANKS else None
-        for key, least in (("rank", 0), ("world_size", 1))
-    )
     first = next(iter(_member(document.deviceProperties, list) or ()), None)
     return TraceEvents(
         source=source,
-        rank=rank,
-        world_size=world_size,
+        rank=number(told.get("rank"), 0),
+        world_size=number(told.get("world_size"), 1),
         backend=text(told.get("backend")),
         nccl_version=text(told.get("nccl_version")),
         device=text(first.get("name")) if isinstance(first, dict) else None,
@@ -366,71 +353,71 @@ _WRITTEN = (
     (re.compile(rb"(?:%b,)+" % _DIGITS), 1000),
 )
 _EVENTS = msgspec.json.Decoder(list[_Event])
-# An event, its correlation, and the numbers of its lane, its name and its facts.
-_Row = tuple[_Event, int, int, int, int]
+_NOTHING = _Arguments()
 
 
 class _Reading:
-    """Gathers the rows of a trace."""
+    """Gathers the spans of a trace."""
 
     def __init__(self, trace: TraceEvents) -> None:
         self.trace, self.count = trace, 0
-        self._kinds: dict[str, str] = {}  # of operators by name
+        self._kind_of = lru_cache(_MOST_KINDS)(kind_of)
         self._names = defaultdict[tuple[str, str], int](count().__next__)
         self._lanes = defaultdict[str, int](count().__next__)
-        self._spans: dict[str, list[Spans]] = {"gpu": [], "operator": [], "launch": []}
+        self._spans: dict[str, list[Spans]] = {one: [] for one in ("operator", "gpu", "launch")}
 
     def take(self, content: bytes) -> None:
         """Add what is needed of a list of events."""
-        trace, kinds, lanes, names = self.trace, self._kinds, self._lanes, self._names
-        began: list[msgspec.Raw] = []
+        trace, began = self.trace, list[msgspec.Raw]()
         try:
             events = _EVENTS.decode(content)
         except msgspec.ValidationError as error:
             raise InputError(
                 f"{trace.source}: {ARRAY} from number {self.count} on: {error}; {_ADVICE}"
             ) from None
-        rows: dict[str, list[_Row]] = {what: [] for what in self._spans}
+        # An event, its correlation, and the numbers of its lane, its name and its facts.
+        rows: dict[str, list[tuple[_Event, int, int, int, int]]] = {column: [] for column in self._spans}
         for event in events:
-            what, name = _category(event.cat) if event.ph == "X" else "beside", event.name
-            if what == "operator" or what == "annotation":
-                if what == "operator":
-                    began.append(event.ts)
-                kind = kinds.get(name)
-                if kind is None:
-                    found = _OPERATORS.match(name)
-                    kind = kinds[name] = found.lastgroup or "" if found else ""
-                if kind or (what == "annotation" and name):
-                    facts = self._facts(event.args) if kind == "accumulate" or kind == "call" else 0
-                    row = (event, 0, lanes[str(event.tid)], names[name, kind or "other"], facts)
-                    rows["operator"].append(row)
-            elif what == "gpu":
-                given, kind = event.args or _Arguments(), kernel_kind(name)
-                facts = self._facts(given) if kind == "communication" else 0
-                lane = lanes[str(given.stream if type(given.stream) is int else event.tid)]
-                rows["gpu"].append((event, _whole(given.correlation), lane, names[name, kind], facts))
-            elif what == "launch":
-                correlation = _whole((event.args or _Arguments()).correlation)
-                rows["launch"].append((event, correlation, lanes[str(event.tid)], 0, 0))
-            elif what == "unread":
+            column, kind = self._kind_of(event.cat, event.name) if event.ph == "X" else ("", "")
+            if column == "operator":
+                began.append(event.ts)
+            elif column == "unread":
                 shown = event.cat[:200].lower()
                 is_known = shown in trace.unread or len(trace.unread) < _MOST_CATEGORIES
                 trace.unread[shown if is_known else "others"] += 1
+            if kind:
+                given, facts = event.args or _NOTHING, 0
+                if kind in ("accumulate", "call", "communication"):
+                    facts = len(trace.facts)
+                    trace.facts.append(_facts(given))
+                of_stream = column == "gpu" and type(given.stream) is int
+                lane = self._lanes[str(given.stream if of_stream else event.tid)]
+                row = (event, _whole(given.correlation), lane, self._names[event.name, kind], facts)
+                rows[column].append(row)
         self.count += len(events)
         if began:
             first = int(self._ns(began, "ts").min())
             trace.began_ns = first if trace.began_ns is None else min(first, trace.began_ns)
-        trace.launched += len(rows["launch"])
-        for what, some in rows.items():
+        for column, some in rows.items():
             if some:
-                self._spans[what].append(self._of_rows(some))
+                spans = np.zeros(len(some), SPAN)
+                of_rows, *columns = zip(*some, strict=True)
+                for key, values in zip(("launched", "lane", "name", "facts"), columns, strict=True):
+                    spans[key] = values
+                spans["start"] = self._ns([one.ts for one in of_rows], "ts")
+                spans["end"] = spans["start"] + self._ns([one.dur for one in of_rows], "dur")
+                self._spans[column].append(spans)
 
     def ended(self) -> TraceEvents:
         """The trace, its spans in order and with their launches."""
         trace = self.trace
-        trace.names, trace.kinds = ([key[place] for key in self._names] for place in (0, 1))
-        gpu, trace.operators = (self._ordered(what, "start") for what in ("gpu", "operator"))
-        launches = self._ordered("launch", "launched")
+        trace.names, trace.kinds = zip(*self._names, strict=True) if self._names else ((), ())
+        trace.operators, gpu, launches = (
+            self._ordered(column, by)
+            for column, by in (("operator", "start"), ("gpu", "start"), ("launch", "launched"))
+        )
+        trace.launched = len(launches)
+        # Until here ``launched`` is a correlation.
         last = np.searchsorted(launches["launched"], gpu["launched"], "right") - 1
         shown = (last >= 0) & (gpu["launched"] != 0)
         shown[shown] = launches["launched"][last[shown]] == gpu["launched"][shown]
@@ -440,24 +427,14 @@ class _Reading:
         trace.gpu = gpu
         return trace
 
-    def _ordered(self, what: str, by: str) -> Spans:
-        """All spans that do not end before they start, in order; of launches all."""
-        spans = np.concatenate([_NONE, *self._spans[what]])
-        backward = (spans["end"] < spans["start"]) & (what != "launch")
+    def _ordered(self, column: str, by: str) -> Spans:
+        """All spans of a column that do not end before they start, in order."""
+        spans = np.concatenate([self.trace.gpu, *self._spans[column]])
+        backward = spans["end"] < spans["start"]
         if backward.any():
             self.trace.dropped["events that end before they start"] += int(backward.sum())
         spans = spans[~backward]
         return spans[np.argsort(spans[by], kind="stable")]
-
-    def _of_rows(self, rows: list[_Row]) -> Spans:
-        """Rows as spans, whose ``launched`` is their correlation."""
-        spans = np.zeros(len(rows), SPAN)
-        events, *columns = zip(*rows, strict=True)
-        for name, column in zip(("launched", "lane", "name", "facts"), columns, strict=True):
-            spans[name] = column
-        spans["start"] = self._ns([one.ts for one in events], "ts")
-        spans["end"] = spans["start"] + self._ns([one.dur for one in events], "dur")
-        return spans
 
     def _ns(self, raws: Sequence[msgspec.Raw], key: str) -> Times:
         """Microseconds as the file has them, in ns; floats do not hold them."""
@@ -469,26 +446,11 @@ class _Reading:
         return np.array([self._time(text, key) for text in texts], np.int64)
 
     def _time(self, text: bytes, key: str) -> int:
-        whole, _, rest = text.partition(b".")
         try:
-            if len(rest) <= 3 and whole.isdigit() and len(whole) < 20:
-                time = int(whole + rest.ljust(3, b"0"))
-            else:
-                time = round(Decimal(text.decode().strip('"')) * 1000) if len(text) < 40 else _LARGEST_NS
+            time = round(Decimal(text.decode().strip('"')) * 1000) if len(text) < 40 else _LARGEST_NS
         except (ArithmeticError, ValueError):
             time = _LARGEST_NS
         if abs(time) >= _LARGEST_NS:
             shown = f"{ARRAY} up to number {self.count}: {key}: {msgspec.json.decode(text or b'null')!r:.60}"
             raise InputError(f"{self.trace.source}: {shown} is not legal; give a time in microseconds")
         return time
-
-    def _facts(self, given: _Arguments | None) -> int:
-        if given is None:
-            return 0
-        self.trace.facts.append(_facts(given))
-        return len(self.trace.facts) - 1
-
-
-def _whole(value: Any) -> int:
-    """An identifier; 0 where there is none."""
-    return value if type(value) is int and abs(value) < 1 << 62 else 0

@@ -12,17 +12,15 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sim.errors import InputError, NotModelledError
 from sim.importer.kineto.events import Facts, Spans, Times, TraceEvents, between, busiest, collective_of
-from sim.metrics.intervals import union
 from sim.nouns.workload import DTYPE_BYTES
 
 ASSUMED_DTYPE = "float32"  # where the trace names none
 _ALWAYS = 1 << 62
 _MAP_DTYPES = ("int32", "int64")
-Role = Literal["gradients", "earlier", "map", "other", "before"]
+Role = Literal["gradients", "earlier", "other"]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -34,9 +32,8 @@ class Collective:
 
     ``role`` says what it carried. ``gradients``: sent by the hooks of the step's last backward, or at its
     end, after the last gradient; then ``ready_ns`` is when the compute lane came to its launch. ``earlier``:
-    the same of the micro-batches before. ``map``: the map of ``find_unused_parameters``. ``before``: launched
-    before the trace began; its end holds up what follows, and it belongs to no step. ``other``: all else,
-    such as activations, embeddings and buffers.
+    the same of the micro-batches before, and the map of ``find_unused_parameters``. ``other``: all else, such
+    as activations, embeddings and buffers.
     """
 
     kind: str
@@ -67,14 +64,14 @@ class SeenGradient(NamedTuple):
     """One gradient in hook order: when the compute lane had it, and its copy in a bucket.
 
     ``hooked_at_ns`` is when AccumulateGrad ended on the CPU; ``shape`` and ``dtype`` are None where the trace
-    has none; ``reduced`` says whether DDP copied it, None where that cannot be seen.
+    has none; ``is_copied``: DDP is seen to copy it.
     """
 
     ready_ns: int
     hooked_at_ns: int
     shape: tuple[int, ...] | None
     dtype: str | None
-    reduced: bool | None
+    is_copied: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,81 +104,77 @@ class Step:
         """How long backward took."""
         return self.backward_end_ns - self.backward_start_ns
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether gradients were sent from within the graph of a compiled backward, before AccumulateGrad."""
+        sent = [one.launched_ns for one in self.reductions]
+        return bool(sent) and sent[-1] < self.gradients[0].hooked_at_ns and len(sent) == len(self.gradients)
+
 
 # ---- collectives: kernels joined with the operators that launched them, where sizes stand
 
 
 def find_collectives(trace: TraceEvents) -> list[Collective]:
-    """Every collective by launch; ``role`` is still ``other``, or ``before``.
+    """Every collective by launch; ``role`` is still ``other``.
 
     There is one a communication kernel. Where the whole trace has none (world size 1, gloo), there is one an
     annotation. gloo's last from when a thread of gloo's takes them to their end: a queue feeds those threads,
     so one is of the earliest call of c10d of this collective and as many elements. Of others only the call is
     seen.
     """
-    calls, kernels = trace.of("call"), trace.of("communication")
+    calls, kernels, found = trace.of("call"), trace.of("communication"), list[Collective]()
     threads = {thread: calls[calls["lane"] == thread] for thread in np.unique(calls["lane"]).tolist()}
 
-    def around(time_ns: int, thread: int) -> list[np.void]:
-        """Operators that contain an instant, innermost first. They nest at most a few deep."""
+    def add(seen: np.void, at_ns: int, thread: int, *, timed: bool) -> None:
+        """A collective from its span, and from the operators around its launch, the innermost first. They
+        nest at most a few deep.
+        """
         of_thread = threads.get(thread, calls[:0])
-        place = np.searchsorted(of_thread["start"], time_ns, "right")
+        place = np.searchsorted(of_thread["start"], at_ns, "right")
         near = of_thread[max(0, place - 8) : place][::-1]
-        return list(near[near["end"] >= time_ns])
+        around = near[near["end"] >= at_ns]
+        facts = [trace.facts[one["facts"]] for one in (seen, *around)]
+        sized = next((one for one in facts if one.elements is not None), Facts())
+        named = [next((one.collective for one in facts if one.collective is not None), None)]
+        named += [trace.names[one["name"]].split(":", 1)[-1] for one in around]
+        kind = collective_of(trace.names[seen["name"]], *named)
+        if kind == "send_recv":  # an all-to-all, a send or a receive: the operator knows
+            kind = collective_of(*named) or kind
+        found.append(
+            Collective(
+                kind=kind or "other",
+                thread=thread,
+                launched_ns=at_ns,
+                start_ns=int(seen["start"]),
+                end_ns=int(seen["end"]),
+                num_elements=sized.elements,
+                dtype=sized.dtype,
+                timed=timed,
+                group_size=next((one.group_size for one in facts if one.group_size), None),
+            )
+        )
 
     def sent(call: np.void) -> tuple[str | None, int | None]:
-        return collective_of(trace.name_of(call).split(":")[-1]), trace.facts_of(call).elements
+        return collective_of(trace.names[call["name"]].split(":")[-1]), trace.facts[call["facts"]].elements
 
-    found = []
-    if len(kernels):
-        shown = kernels[kernels["by"] >= 0]
-        began = int(shown["start"][0]) if len(shown) else trace.began_ns or 0
-        for kernel in kernels:
-            at, by = int(kernel["launched"]), int(kernel["by"])
-            found.append(_made(trace, kernel, at, by, around(at, by), timed=True))
-            if by < 0 and kernel["start"] < began:
-                found[-1].role = "before"
-        if before := sum(one.role == "before" for one in found):
-            trace.dropped["collectives that were launched before the trace began: no step's own"] = before
-        return sorted(found, key=lambda one: (one.launched_ns, one.start_ns))
+    began = kernels["start"][kernels["by"] >= 0][:1].tolist() or [trace.began_ns or 0]
+    is_before = (kernels["by"] < 0) & (kernels["start"] < began[0])
+    if is_before.any():
+        what = "collectives that were launched before the trace began: no step's own"
+        trace.dropped[what] = int(is_before.sum())
+    for kernel in kernels[~is_before]:
+        add(kernel, int(kernel["launched"]), int(kernel["by"]), timed=True)
     waiting = defaultdict[object, list[np.void]](list)
-    for call in calls[::-1]:
-        if trace.name_of(call).startswith("c10d::"):
+    for call in calls[::-1] if not len(kernels) else ():
+        if trace.names[call["name"]].startswith("c10d::"):
             waiting[sent(call)].append(call)
-    for one in calls:
-        library, at, by = trace.name_of(one).partition(":")[0], int(one["start"]), int(one["lane"])
+    for one in calls if not len(kernels) else ():
+        library, at, by = trace.names[one["name"]].partition(":")[0], int(one["start"]), int(one["lane"])
         queue = waiting[sent(one)] if library == "gloo" else []
         call = queue.pop() if queue and queue[-1]["start"] <= at else one
-        if call["lane"] != by:
-            call_at, caller = int(call["start"]), int(call["lane"])
-            found.append(_made(trace, one, call_at, caller, [call], timed=True))
-        elif library in ("gloo", "nccl", "rccl"):
-            found.append(_made(trace, one, at, by, around(at, by), timed=False))
+        if call["lane"] != by or library in ("gloo", "nccl", "rccl"):
+            add(one, int(call["start"]), int(call["lane"]), timed=bool(call["lane"] != by))
     return sorted(found, key=lambda one: (one.launched_ns, one.start_ns))
-
-
-def _made(
-    trace: TraceEvents, seen: np.void, at: int, thread: int, around: Sequence[np.void], *, timed: bool
-) -> Collective:
-    """A collective from its span and the operators around its launch; the innermost is the surest."""
-    facts = [trace.facts_of(one) for one in (seen, *around)]
-    sized = next((one for one in facts if one.elements is not None), Facts())
-    named = [next((one.collective for one in facts if one.collective is not None), None)]
-    named += [trace.name_of(one).split(":", 1)[-1] for one in around]
-    kind = collective_of(trace.name_of(seen), *named)
-    if kind == "send_recv":  # an all-to-all, a send or a receive: the operator knows
-        kind = collective_of(*named) or kind
-    return Collective(
-        kind=kind or "other",
-        thread=thread,
-        launched_ns=at,
-        start_ns=int(seen["start"]),
-        end_ns=int(seen["end"]),
-        num_elements=sized.elements,
-        dtype=sized.dtype,
-        timed=timed,
-        group_size=next((one.group_size for one in facts if one.group_size), None),
-    )
 
 
 # ---- steps
@@ -196,15 +189,15 @@ class _Window(NamedTuple):
 
 
 class _Backward(NamedTuple):
-    """A backward on the CPU, from its first node to the end of its last; ``until_ns`` is when the optimizer,
-    or DDP's first copy out, began. ``hooks`` are the engine's calls around AccumulateGrads, none in older
-    traces.
+    """A backward on the CPU, from its first node to the end of its last; ``until_ns`` is when the optimizer
+    began, or the step ended. ``inside``: its AccumulateGrads; ``hooks``: the engine's calls around them, none
+    in older traces.
     """
 
     start_ns: int
     end_ns: int
     until_ns: int
-    accumulated: Spans
+    inside: slice
     hooks: Spans
 
 
@@ -221,22 +214,16 @@ def find_steps(trace: TraceEvents, collectives: Sequence[Collective]) -> tuple[S
             f"ProfilerActivity.CPU as well"
         )
     if not len(trace.of("accumulate")):
-        is_frozen = len(trace.of("node")) > 0
-        why = (
-            "backward accumulates no gradient"
-            if is_frozen
-            else "no backward in it: inference, or forward alone"
-        )
+        frozen, absent = "backward accumulates no gradient", "no backward in it: inference, or forward alone"
+        why = frozen if len(trace.of("node")) else absent
         raise NotModelledError(f"{trace.source}: {why}; give a whole trace of training")
     reader = _Reader(trace, collectives)
     windows = reader.windows()
-    whole: list[Step] = []
-    for window, following in zip(windows, [*windows[1:], None], strict=True):
-        step = reader.read(window, following, whole[-1].sync_end_ns if whole else -_ALWAYS)
-        whole += [] if step is None else [step]
+    steps = map(reader.read, windows, [*windows[1:], None])
+    whole = tuple(step for step in steps if step is not None)
     if not whole:
         raise InputError(f"{trace.source}: no whole training step in it; profile at least one more")
-    return tuple(whole)
+    return whole
 
 
 class _Reader:
@@ -256,17 +243,36 @@ class _Reader:
         self._optimizer_at = trace.of("optimizer")["start"]
         device = trace.gpu[(trace.gpu["by"] >= 0) & ~trace.are(trace.gpu, "communication")]
         self._device = device = device[np.lexsort((device["start"], device["launched"]))]
-        is_autograds = device["by"] == thread
-        lane = device[is_autograds]
-        stream = busiest(lane)
-        lane = lane[lane["lane"] == stream]
+        lane = device[device["by"] == thread]
+        self._stream = busiest(lane)
+        lane = lane[lane["lane"] == self._stream]
         self._lane = lane if len(trace.gpu) else None
         self._reached = np.maximum.accumulate(lane["end"])
-        self._worked = np.cumsum([0, *(lane["end"] - lane["start"])])
-        self._stream = trace.gpu[trace.gpu["lane"] == stream]
-        self._is_ours = device["lane"] == stream
-        forward_work = self._is_ours & ~is_autograds & trace.are(device, "computation")
-        self._forward_at = np.sort([*trace.of("forward")["start"], *device["launched"][forward_work]])
+        self._ours = ours = device[device["lane"] == self._stream]
+        forward = ours[(ours["by"] != thread) & trace.are(ours, "computation")]["launched"]
+        self._forward_at = np.sort([*trace.of("forward")["start"], *forward])
+        self._see_hooks()
+
+    def _see_hooks(self) -> None:
+        """Of each AccumulateGrad: until when on the CPU the lane's work for it was launched, whether DDP
+        copied it in the engine's call around it, and how long copies into buckets took (ns): the lane's work
+        there, or DDP's own operators on the CPU.
+        """
+        ended, copies = self._accumulated["end"], self._copies_in
+        place = np.searchsorted(self._hooks["start"], self._accumulated["start"], "right")
+        hooked = np.concatenate([[-_ALWAYS], self._hooks["end"]])[place]
+        hooked = np.where(hooked >= ended, hooked, ended)
+        first, last = (np.searchsorted(copies["start"], at) for at in (ended, hooked))
+        self._is_copied = first < last
+        self._until_at = hooked
+        work, at = copies, copies["start"]
+        if self._lane is None:
+            self._until_at = np.where(self._is_copied, np.append(ended[:1], copies["end"])[last], ended)
+        else:
+            work, at = self._lane, self._lane["launched"]
+        done = np.cumsum([0, *(work["end"] - work["start"])])
+        first, last = (np.searchsorted(at, until, "right") for until in (ended, hooked))
+        self._copied_ns = done[last] - done[first]
 
     def windows(self) -> list[_Window]:
         """Steps: the profiler's own, else from one optimizer step to the next.
@@ -276,7 +282,7 @@ class _Reader:
         """
         trace = self._trace
         marked = {
-            (int(one["start"]), int(one["end"]), int(trace.name_of(one).partition("#")[2]))
+            (int(one["start"]), int(one["end"]), int(trace.names[one["name"]].partition("#")[2]))
             for one in trace.of("step")
         }
         if marked:
@@ -286,10 +292,9 @@ class _Reader:
             raise InputError(
                 f"{trace.source}: nothing tells where a step begins; call profiler.step() each iteration"
             )
-        begin = min(int(trace.operators["start"].min()), trace.began_ns or _ALWAYS)
         # Of several optimizer steps with no backward between them only the last ends a training step.
         last = {*np.searchsorted(ends, self._accumulated["start"]).tolist(), len(ends)} - {0}
-        edges = pairwise([begin, *(int(ends[place - 1]) for place in sorted(last))])
+        edges = pairwise([trace.began_ns or 0, *(int(ends[place - 1]) for place in sorted(last))])
         return [_Window(number, *edge) for number, edge in enumerate(edges)]
 
     def _backwards(self, window: _Window) -> list[_Backward]:
@@ -299,23 +304,22 @@ class _Reader:
         thread other than autograd's.
         """
         accumulated, at = between(self._accumulated, window.start_ns, window.end_ns), self._forward_at
+        skipped = int(np.searchsorted(self._accumulated["start"], window.start_ns))
         if not len(accumulated):
             return []
         following = np.append(at, _ALWAYS)[np.searchsorted(at, accumulated["end"][:-1], "right")]
-        places = np.flatnonzero(following < accumulated["start"][1:])
-        borders = zip((places + 1).tolist(), following[places].tolist(), strict=True)
+        cuts = np.flatnonzero(following < accumulated["start"][1:])
+        borders = zip((cuts + 1).tolist(), following[cuts].tolist(), strict=True)
         edges = [(0, window.start_ns), *borders, (len(accumulated), window.end_ns)]
         found = []
         for (place, since), (stop, over) in pairwise(edges):
             inside = accumulated[place:stop]
             ran = np.concatenate([between(spans, since, over) for spans in (self._hooks, self._nodes)])
-            first, last = int(inside["start"][0]), int(inside["end"][-1])
-            begin = min([first, *ran["start"].tolist()])
+            last = int(inside["end"][-1])
+            begin = min([int(inside["start"][0]), *ran["start"].tolist()])
             end = min(max([last, *ran["end"].tolist()]), max(over, last))
-            until = self._until(end, over)
-            copied = between(self._copies_out, end, until)["start"][:1].tolist()
-            hooks = between(self._hooks, begin, end)
-            found.append(_Backward(begin, end, min([until, *copied]), inside, hooks))
+            hooks, places = between(self._hooks, begin, end), slice(skipped + place, skipped + stop)
+            found.append(_Backward(begin, end, self._until(end, over), places, hooks))
         return found
 
     def _until(self, end_cpu: int, window_end: int) -> int:
@@ -323,22 +327,19 @@ class _Reader:
         later = self._optimizer_at[np.searchsorted(self._optimizer_at, end_cpu, "right") :][:1]
         return min([window_end, *map(int, later)])
 
-    def read(self, window: _Window, following: _Window | None, synchronised_ns: int) -> Step | None:
-        """A step, or None where its forward or its backward is not in the trace, or not all of it.
-
-        ``synchronised_ns`` is when the gradients of the step before were.
-        """
+    def read(self, window: _Window, following: _Window | None) -> Step | None:
+        """A step, or None where its forward or its backward is not in the trace, or not all of it."""
         backwards = self._backwards(window)
         if not backwards:
             return None
         backward = backwards[-1]
         # Forward is the device's work by another thread than autograd's, where there is one.
-        forward = self._forward_at if len(self._forward_at) else self._device["launched"][self._is_ours]
+        forward = self._forward_at if len(self._forward_at) else self._ours["launched"]
         is_before = (forward >= window.start_ns) & (forward < backwards[0].start_ns)
         if self._lane is not None and not is_before.any():
             self._trace.dropped["steps without their forward in the trace"] += 1
             return None
-        edges = self._edges(window, following, synchronised_ns, backward)
+        edges = self._edges(window, following, backward)
         if edges is None:
             return None
         start_ns, begin, end, end_ns = edges
@@ -349,12 +350,8 @@ class _Reader:
             one.role, one.ready_ns = "gradients", int(self._reach(np.array([one.launched_ns]), begin)[0])
             if not one.timed and self._lane is not None:
                 one.start_ns = one.end_ns = one.ready_ns
-        # In a compiled backward alone all were sent before the first AccumulateGrad.
-        is_compiled = reduced[-1] and reduced[-1][-1].launched_ns < backward.accumulated["start"][0]
-        sent = reduced[-1] if is_compiled else []
-        end = self._plain_end(sent, end)
-        ends = sorted(one.end_ns for one in found if one.role not in ("other", "before"))
-        copy_out, out_end = self._copy_out(backward, window, end, ends, sent)
+        ends = sorted(one.end_ns for one in found if one.role != "other")
+        copy_out, out_end = self._copy_out(backward, end, ends)
         sync_end = max([end, out_end, *ends])
         return Step(
             number=window.number,
@@ -363,7 +360,7 @@ class _Reader:
             backward_start_ns=begin,
             backward_end_ns=end,
             sync_end_ns=sync_end,
-            copy_in_ns=self._copy_in(backward),
+            copy_in_ns=int(self._copied_ns[backward.inside].sum()),
             copy_out_ns=copy_out,
             micro_batches=len(backwards),
             gradients=gradients[-1],
@@ -373,37 +370,38 @@ class _Reader:
         )
 
     def _edges(
-        self, window: _Window, following: _Window | None, synchronised_ns: int, backward: _Backward
+        self, window: _Window, following: _Window | None, backward: _Backward
     ) -> tuple[int, int, int, int] | None:
         """Where a step and its backward begin on the device, and where these end: the step with its first
-        work after the step before was synchronised, and the next one's. On the CPU alone: as it is marked.
+        work, and the next one's. On the CPU alone: as it is marked.
         """
         if self._lane is None:
             return window.start_ns, backward.start_ns, backward.end_ns, window.end_ns
-        start = self._first_work(window)
+        start, end = self._first_work(window), following and self._first_work(following)
         work = self._work(backward.start_ns, backward.end_ns)
         if start is None or work.start == work.stop:
             return None
-        end = self._first_work(following) if following is not None else None
         if end is None:
-            end = max([window.end_ns, *self._device["end"][self._launched_in(window)].tolist()])
+            end = max([window.end_ns, *self._launched_in(window)["end"].tolist()])
         begin = int(self._lane["start"][work.start])
-        return max(start, synchronised_ns), begin, max(int(self._reached[work.stop - 1]), begin), end
+        return start, begin, max(int(self._reached[work.stop - 1]), begin), end
 
     def _first_work(self, window: _Window) -> int | None:
         """When the device began a step; what other streams do while the lane's is still at the step before
         (copies of the next batch) is ahead of it.
         """
         launched = self._launched_in(window)
-        ours = self._device["start"][launched][self._is_ours[launched]]
+        ours = launched["start"][launched["lane"] == self._stream]
         if not len(ours):
             return None
-        first, begin = int(self._device["start"][launched.start]), int(ours[0])
-        place = np.searchsorted(self._stream["start"], begin)
-        return begin if place and self._stream["end"][place - 1] > first else min(first, begin)
+        first, begin = int(launched["start"][0]), int(ours[0])
+        gpu = self._trace.gpu
+        is_busy = (gpu["lane"] == self._stream) & (gpu["start"] < begin) & (gpu["end"] > first)
+        return begin if is_busy.any() else min(first, begin)
 
-    def _launched_in(self, window: _Window) -> slice:
-        return slice(*np.searchsorted(self._device["launched"], (window.start_ns, window.end_ns)))
+    def _launched_in(self, window: _Window) -> Spans:
+        first, last = np.searchsorted(self._device["launched"], (window.start_ns, window.end_ns))
+        return self._device[first:last]
 
     # ---- what the lane did
 
@@ -420,66 +418,17 @@ class _Reader:
         launched = self._lane["launched"]
         return slice(np.searchsorted(launched, start_ns), np.searchsorted(launched, end_ns, "right"))
 
-    def _plain_end(self, sent: Sequence[Collective], end: int) -> int:
-        """The end of backward's own work on the lane.
-
-        A compiled backward also waits for its all-reduces (``sent``) and accumulates what they bring: then it
-        ends with what it did before them, or beside them.
-        """
-        if not sent or self._lane is None:
-            return end
-        busy = union((one.start_ns, one.end_ns) for one in sent)
-        place = int(np.searchsorted(self._lane["launched"], sent[0].launched_ns, "right"))
-        plain = int(self._reached[place - 1]) if place else end
-        for work in self._lane[self._work(sent[0].launched_ns, sent[-1].launched_ns)]:
-            began, ended = int(work["start"]), int(work["end"])
-            since, until = max((one for one in busy if one < (ended,)), default=(began, began))
-            # Half of either beside the other: clocks of two streams may let them touch.
-            if 2 * (min(ended, until) - max(began, since)) > min(ended - began, until - since):
-                plain = max(plain, ended)
-        return min(plain, end)
-
-    def _hooked(self, accumulated: Spans) -> tuple[NDArray[np.bool_], Times]:
-        """Of AccumulateGrads: whether the engine's call around each is there, and its end. What it does
-        behind it are hooks.
-        """
-        place = np.searchsorted(self._hooks["start"], accumulated["start"], "right")
-        ends = np.concatenate([[-_ALWAYS], self._hooks["end"]])[place]
-        return ends >= accumulated["end"], ends
-
-    def _copy_in(self, backward: _Backward) -> int:
-        """The copies into buckets: the lane's work in hooks, or DDP's own operators on the CPU."""
-        accumulated = backward.accumulated
-        if self._lane is None:
-            copies = between(self._copies_in, accumulated["start"][0], backward.end_ns)
-            return int((copies["end"] - copies["start"]).sum())
-        is_hooked, ends = self._hooked(accumulated)
-        first = np.searchsorted(self._lane["launched"], accumulated["end"] + 1)
-        last = np.maximum(first, np.searchsorted(self._lane["launched"], ends, "right"))
-        return int((self._worked[last] - self._worked[first])[is_hooked].sum())
-
-    def _copy_out(
-        self,
-        backward: _Backward,
-        window: _Window,
-        backward_end: int,
-        ends: Sequence[int],
-        sent: Sequence[Collective],
-    ) -> tuple[int, int]:
+    def _copy_out(self, backward: _Backward, backward_end: int, ends: Sequence[int]) -> tuple[int, int]:
         """What copies out of buckets add after backward, and their end; waits for collectives, which ended at
         ``ends``, are not counted: a copy waited for what ended before its middle, as clocks are coarse.
-        Traces too old to name copies: all that the lane does before the optimizer; of a compiled backward:
-        all that it does after its last all-reduce (``sent``).
+        Traces too old to name copies: all that the lane does before the optimizer.
         """
         if not ends:
             return 0, backward_end
-        until = self._until(backward.end_ns, window.end_ns)
-        copies = named = between(self._copies_out, backward.end_ns, until)
+        copies = between(self._copies_out, backward.end_ns, backward.until_ns)
         if self._lane is not None:
-            since = sent[-1].launched_ns if sent else backward.end_ns
-            if sent or len(self._copies_in) or len(self._copies_out):
-                until = max([backward.end_ns, *named["end"].tolist()])
-            copies = self._lane[self._work(since + 1, until)]
+            until = max([backward.end_ns, *copies["end"].tolist()])
+            copies = self._lane[self._work(backward.end_ns + 1, until)]
         added, free = 0, backward_end
         for start, end in zip(copies["start"].tolist(), copies["end"].tolist(), strict=True):
             arrived = max((one for one in ends if one <= (start + end) // 2), default=free)
@@ -488,23 +437,14 @@ class _Reader:
         return added, free
 
     def _gradients(self, backward: _Backward, begin: int) -> tuple[SeenGradient, ...]:
-        accumulated = backward.accumulated
-        is_hooked, hook_ends = self._hooked(accumulated)
-        first = np.searchsorted(self._copies_in["start"], accumulated["end"])
-        last = np.searchsorted(self._copies_in["start"], hook_ends)
-        is_copied = is_hooked & (first < last)
-        ready = accumulated["end"].copy()
-        ready[is_copied] = self._copies_in["end"][last[is_copied] - 1]
-        if self._lane is not None:
-            behind = is_hooked & ~is_copied
-            ready[behind] = hook_ends[behind]
-        facts = [self._trace.facts_of(one) for one in accumulated]
-        is_seen = is_hooked & (len(self._copies_in) > 0)
+        inside, trace = self._accumulated[backward.inside], self._trace
+        ready = self._reach(self._until_at[backward.inside], begin).tolist()
+        copied = self._is_copied[backward.inside].tolist()
         return tuple(
-            SeenGradient(int(at), int(hooked_at), one.shape, one.dtype, bool(copied) if seen else None)
-            for at, hooked_at, one, copied, seen in zip(
-                self._reach(ready, begin), accumulated["end"], facts, is_copied, is_seen, strict=True
+            SeenGradient(
+                at, int(one["end"]), (facts := trace.facts[one["facts"]]).shape, facts.dtype, is_copied
             )
+            for at, one, is_copied in zip(ready, inside, copied, strict=True)
         )
 
     # ---- which collectives reduced gradients, told from losses, norms, metrics and activations
@@ -518,12 +458,12 @@ class _Reader:
         is, or the trace is too old to show hooks, those after the last gradient are taken, too. A compiled
         backward sends one a gradient within a node of its own.
         """
-        first, last = backward.accumulated["start"][[0, -1]].tolist()
+        first, last = self._accumulated[backward.inside]["start"][[0, -1]].tolist()
         has_hooks = len(backward.hooks) > 0
         sent = [one for one in found if one.role == "other" and one.launched_ns < backward.until_ns]
         inside = [one for one in sent if one.kind in ("all_reduce", "coalesced") and first <= one.launched_ns]
         for one in inside:
-            one.role = "map" if one.dtype in _MAP_DTYPES else "other"
+            one.role = "earlier" if one.dtype in _MAP_DTYPES else "other"
         inside = [one for one in inside if one.role == "other"]
         hooked = [
             one for one in inside if (one.launched_ns <= last or has_hooks) and self._from_hook(one, backward)

@@ -1,28 +1,20 @@
 """``import kineto``: what ranks did, as a workload, a hardware, a record, and sentences."""
 
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from math import prod
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from sim.errors import InputError
 from sim.importer.imported import Imported, ImportOptions, Kind, Note, count_of, few
-from sim.importer.kineto.buckets import Layout, lay_out
 from sim.importer.kineto.events import NODE
-from sim.importer.kineto.ranks import (
-    FEWEST,
-    Clocks,
-    Rank,
-    Slowdown,
-    Transfer,
-    align,
-    find_comm_slowdown,
-    rank_rows,
-    read_rank,
-)
-from sim.importer.kineto.steps import Step
+from sim.importer.kineto.ranks import Clocks, Rank, align, rank_rows, read_rank, unread
+from sim.importer.kineto.steps import ASSUMED_DTYPE, Collective, Step
 from sim.importer.samples import (
     SHORTEST_OVER_RANKS,
     left_out,
@@ -31,19 +23,42 @@ from sim.importer.samples import (
     scatter_by_size,
 )
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
-from sim.nouns.devices import device_type
 from sim.nouns.hardware import GLOO_CHANNELS, CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
-from sim.nouns.workload import ReadyIncludes, Workload
+from sim.nouns.workload import DTYPE_BYTES, Gradient, ReadyIncludes, Workload
 from sim.systems.compile_cuts import AS_RECORDED
 from sim.units import NS_PER_S, format_ms, format_percent, format_size, median_ns
+
+Buckets = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The gradients of a step and its buckets.
+
+    ``gradients`` in hook order, without times, numbered against it; ``places``: of each its place among the
+    step's gradients or, where ``is_of_whole_buckets`` (each stands for a bucket, as nothing tells apart what
+    is in it), among its reductions. ``buckets`` are indices in launch order, empty where nothing was reduced.
+    ``told_by``: a sentence on where all this is from.
+    """
+
+    gradients: tuple[Gradient, ...]
+    places: Sequence[int]
+    buckets: Buckets
+    told_by: str
+    is_of_whole_buckets: bool = False
+
+    def ready_ns(self, step: Step) -> tuple[int, ...]:
+        """By index: when each gradient was ready, from the start of the step's backward."""
+        seen = [one.ready_ns for one in (step.reductions if self.is_of_whole_buckets else step.gradients)]
+        return tuple(max(0, seen[place] - step.backward_start_ns) for place in reversed(self.places))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What the traces of a job show: its ranks on one clock, and the place of the one whose backward is the
-    longest, of whose steps the import is made. ``complete``: no rank of the group is missing. ``slowed``:
-    what backward does to all-reduces; ``notes``: what was left out so far.
+    longest, of whose steps the import is made. ``complete``: no rank of the group is missing; ``notes``: what
+    was left out so far.
     """
 
     name: str
@@ -53,7 +68,6 @@ class Job:
     place: int
     clocks: Clocks
     layout: Layout | None
-    slowed: Slowdown | None
     notes: Sequence[Note]
 
     @property
@@ -113,18 +127,14 @@ def see(paths: Sequence[Path], options: ImportOptions) -> Job:
     clocks = align(ranks, [[step for step in kept if step.number in quiet] for kept in regular])
     lasted = [median_ns([step.backward_ns for step in steps]) for steps in clocks.steps]
     place = lasted.index(max(lasted))
-    rank = ranks[place]
-    complete = len(ranks) == world_size if world_size is not None else len(ranks) > 1
     return Job(
-        name=options.name or Path(rank.trace.source).name.split(".")[0],
+        name=options.name or Path(ranks[place].trace.source).name.split(".")[0],
         ranks=ranks,
         world_size=world_size,
-        complete=complete,
+        complete=len(ranks) == world_size if world_size is not None else len(ranks) > 1,
         place=place,
         clocks=clocks,
-        layout=lay_out(clocks.steps[place][0], options.model, rank.trace.source),
-        # gloo's threads run on the CPU: how backward slows them is in their durations already.
-        slowed=find_comm_slowdown(clocks, complete=complete) if rank.on_gpu else None,
+        layout=lay_out(clocks.steps[place][0]),
         notes=notes,
     )
 
@@ -183,6 +193,161 @@ def _regular_steps(rank: Rank, notes: list[Note]) -> list[Step]:
     return kept
 
 
+# ---- which gradients a step reduced in which buckets: by the trace's own shapes, or by bucket
+
+_BY_SHAPES = (
+    "shapes are the trace's own; names and the order of parameters are not in it: gradients are numbered "
+    "against the order in which they were ready"
+)
+
+
+def lay_out(step: Step) -> Layout | None:
+    """The gradients and buckets of a step; None where no size is told, or a compiled backward sent them."""
+    if step.is_compiled:
+        return None
+    sizes = [size for one in step.reductions if (size := one.num_bytes) is not None]
+    sizes = sizes if len(sizes) == len(step.reductions) else []
+    # The gradients that the reductions can hold: those that DDP copied, if that can be seen, and that came
+    # before the last reduction was launched.
+    placed = list(enumerate(step.gradients))
+    placed = [(place, one) for place, one in placed if one.is_copied] or placed
+    last = step.reductions[-1].launched_ns if step.reductions else step.gradients[-1].hooked_at_ns
+    placed = [(place, one) for place, one in placed if one.hooked_at_ns <= last] or placed
+    why = "no shapes of gradients in the trace (profile with record_shapes=True)"
+    # An empty shape is that of a scalar or of a missing gradient, so gradients with it are left out second.
+    shaped = placed if all(one.shape is not None for _, one in placed) else []
+    for kept in (shaped, [(place, one) for place, one in shaped if one.shape]):
+        plain = _numbered("gradient", [(one.shape or (), one.dtype) for _, one in kept])
+        for gradients in dict.fromkeys((plain, _on_wire(plain, step.reductions))) if kept else ():
+            indices = range(len(kept) - 1, -1, -1)
+            buckets = match_buckets(sizes, gradients[::-1], indices) if sizes else ()
+            if not isinstance(buckets, str):
+                return Layout(gradients, [place for place, _ in kept], buckets, _BY_SHAPES)
+            why = f"the buckets are not made of the gradients whose shapes the trace has ({buckets})"
+    if not sizes:
+        return None
+    gradients = _numbered("bucket", [((one.num_elements or 0,), one.dtype) for one in step.reductions])
+    told_by = (
+        f"{why}: each bucket that ran stands for its gradients, so that they can be merged but not divided"
+    )
+    return Layout(gradients, range(len(sizes)), tuple((one.index,) for one in gradients), told_by, True)
+
+
+def _numbered(word: str, told: Sequence[tuple[tuple[int, ...], str | None]]) -> tuple[Gradient, ...]:
+    """Gradients of shapes and dtypes in hook order, numbered against it."""
+    return tuple(
+        Gradient(
+            index=len(told) - 1 - place,
+            name=f"{word} {place if word == 'bucket' else len(told) - 1 - place}",
+            shape=shape,
+            dtype=dtype or ASSUMED_DTYPE,
+            num_bytes=prod(shape) * DTYPE_BYTES[dtype or ASSUMED_DTYPE],
+            ready_ns=None,
+        )
+        for place, (shape, dtype) in enumerate(told)
+    )
+
+
+def _on_wire(gradients: Sequence[Gradient], reductions: Sequence[Collective]) -> tuple[Gradient, ...]:
+    """The gradients as a comm hook sends them, in the one dtype that all reductions have."""
+    dtypes = {one.dtype for one in reductions}
+    dtype = dtypes.pop() if len(dtypes) == 1 else None
+    return tuple(
+        one if dtype in (None, one.dtype) else replace(one, wire_bytes=prod(one.shape) * DTYPE_BYTES[dtype])
+        for one in gradients
+    )
+
+
+# Several dtypes or many empty tensors can make the search branch; real models need a few cuts a bucket.
+_MOST_CUTS = 300_000
+_Cut = tuple[Buckets, Buckets, int, bool]
+
+
+def match_buckets(sizes: Sequence[int], gradients: Sequence[Gradient], ready: Sequence[int]) -> Buckets | str:
+    """The buckets of DDP that have these sizes: parameter indices, in launch order.
+
+    Within each dtype and device a bucket is a run of the order walked, and buckets come in the order in which
+    they are closed, leftovers last (A1.3 to A1.5). Two walks are tried: ready order (A2.4) and, from its end,
+    parameter order (the constructor's buckets, A2.3). Where sizes leave a choice (an empty tensor, equal sums
+    of two dtypes), the cut that closes buckets early is taken. If no walk fits, the model may have been
+    wrapped in several parts: then a bucket of one part may lie between the members of another's, in ready
+    order.
+
+    Args:
+        sizes: bytes of each bucket in launch order, as they travel; at least one.
+        gradients: those of the model, by index.
+        ready: the indices of those that become ready, in this order.
+
+    Returns:
+        Where there are none a sentence, which names the first bucket that fits nowhere.
+    """
+    count = len(gradients)
+    walked = (*ready, *sorted(set(range(count)) - set(ready)))
+    for way in ("ready", "constructor", "apart"):
+        walk, direction = (range(count), -1) if way == "constructor" else (walked, 1)
+        found = _search(sizes[::direction], gradients, walk, way)
+        if len(found) == len(sizes) and sum(map(len, found)) == count:
+            return found[::direction]
+    furthest = _search(sizes, gradients, walked, "ready")
+    if len(furthest) == len(sizes):
+        return f"{count - sum(map(len, furthest))} gradients are in no bucket"
+    return (
+        f"bucket {len(furthest)}: {sizes[len(furthest)]} bytes fits nowhere: no gradients that follow one "
+        f"another in ready order have this sum"
+    )
+
+
+def _search(
+    sizes: Sequence[int],
+    gradients: Sequence[Gradient],
+    walk: Sequence[int],
+    way: Literal["ready", "constructor", "apart"],
+) -> Buckets:
+    """The first complete cut that a search in depth finds, or else the one of most buckets.
+
+    Buckets of the constructor are sorted by their first member (A1.6), others by their last, and leftovers
+    follow (A1.5). Of parts wrapped ``apart`` a bucket may begin anywhere in what the buckets before it left:
+    it is launched when its last member is ready (A3.5).
+    """
+    runs = defaultdict[object, list[int]](list)  # of one dtype and device; a sparse one is alone (A1.2)
+    for index in walk:
+        runs[index if gradients[index].sparse else gradients[index].key].append(index)
+    places = {index: place for place, index in enumerate(walk)}
+    best: Buckets = ()
+    seen, cuts = set[object](), 0
+    # What is left of each run, the buckets so far, where the last of them closed, and whether only the ends
+    # of runs are being cut.
+    stack: list[_Cut] = [(tuple(map(tuple, runs.values())), best, -1, False)]
+    while stack and cuts < _MOST_CUTS:
+        left, buckets, last, is_over = stack.pop()
+        best = max(best, buckets, key=len)
+        if len(buckets) == len(sizes):
+            if not any(left):
+                return buckets
+            continue
+        if (state := (len(buckets), left, is_over)) in seen:
+            continue
+        seen.add(state)
+        closed, leftovers = list[_Cut](), list[_Cut]()
+        for number, run in enumerate(left):
+            sums = list(accumulate((gradients[index].on_wire for index in run), initial=0))
+            for start in range(len(run) if way == "apart" else min(1, len(run))):
+                cuts += 1
+                goal = sums[start] + sizes[len(buckets)]
+                for end in range(bisect_left(sums, goal, start + 1), bisect_right(sums, goal, start + 1)):
+                    place = places[run[start if way == "constructor" else end - 1]]
+                    is_leftover = is_over or place < last
+                    is_end = way == "ready" and end == len(run) and not gradients[run[0]].sparse
+                    if is_leftover and not is_end:
+                        continue
+                    rest = (*left[:number], run[:start] + run[end:], *left[number + 1 :])
+                    cut = (rest, (*buckets, run[start:end]), max(place, last), is_leftover)
+                    (leftovers if is_leftover else closed).append(cut)
+        # Those that close early first; of leftovers the dtype seen last (A1.5).
+        stack += [*leftovers, *sorted(closed, key=lambda one: -one[2])]
+    return best
+
+
 # ---- workload, hardware and record
 
 _SENT: tuple[ReadyIncludes, ...] = ("copy_in", "launch", "interference")
@@ -195,13 +360,9 @@ def _workload(job: Job, layout: Layout) -> Workload:
     backward_ns = median_ns([step.backward_ns for step in steps])
     samples = [layout.ready_ns(step) for step in steps]
     ready = [min(median_ns(column), backward_ns) for column in zip(*samples, strict=True)]
-    latest, where = 0, "cuda" if rank.on_gpu else "cpu"
-    gradients = []
-    for one in layout.gradients:  # hook order: the lane has them in it, to the nanosecond
-        latest = max(latest, ready[one.index])
-        # A model that sizes were taken from may have been elsewhere.
-        device = where if one.device and device_type(one.device) != where else one.device
-        gradients.append(replace(one, ready_ns=latest, device=device))
+    # In hook order, the lane has them in it, to the nanosecond.
+    times = accumulate((ready[one.index] for one in layout.gradients), max)
+    gradients = [replace(one, ready_ns=at) for one, at in zip(layout.gradients, times, strict=True)]
     reductions = [one for step in steps for one in step.reductions]
     ran = any(one.timed for one in reductions) or not rank.on_gpu
     return Workload(
@@ -242,18 +403,18 @@ def _hardware(job: Job, layout: Layout) -> Hardware | None:
     """The all-reduces as they ran within the step; None where no kernel shows how long one takes.
 
     The shortest kernel of a collective over all ranks is its transfer, and the median over steps is taken.
-    If all-reduces are slowed by backward, a transfer beside it counts as long as it would have taken alone.
     Where ranks are missing there are upper bounds: the median of those in which nobody waited, else the least
     over steps; and no size has a larger bound than a larger size.
     """
-    steps, slowed, complete = job.steps, job.slowed, job.complete
+    steps, complete = job.steps, job.complete
     by_size, waitless = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
-    slowdown = 1.0 if slowed is None else slowed.slowdown
-    for one in (one for of_step in job.clocks.transfers for one in of_step):
+    reductions = [one for step in job.clocks.steps[0] for one in step.reductions]
+    took, free = job.clocks.transfers.ravel().tolist(), job.clocks.is_waitless.ravel().tolist()
+    for one, time, is_waitless in zip(reductions, took, free, strict=True):
         if one.num_bytes:
-            by_size[one.num_bytes].append(one.alone_ns(slowdown))
-            if one.is_waitless:
-                waitless[one.num_bytes].append(one.alone_ns(slowdown))
+            by_size[one.num_bytes].append(time)
+            if is_waitless:
+                waitless[one.num_bytes].append(time)
     if job.world_size in (None, 1) or not by_size or not any(one.timed for one in steps[0].reductions):
         return None
     curve = median_curve(by_size)
@@ -264,15 +425,9 @@ def _hardware(job: Job, layout: Layout) -> Hardware | None:
             bounds[size] = min([bound, *bounds.values()])
         curve = tuple(CurvePoint(num_bytes=size, duration_ns=bounds[size]) for size in reversed(bounds))
     beside = sorted(one.interference for one in job.ranks if one.interference is not None)
-    interference = beside[len(beside) // 2] if beside else None
+    spread = {"all_reduce": scatter_by_size(by_size, SHORTEST_OVER_RANKS if complete else "upper bound")}
     launches = _launches(job)
     total = sum(gradient.on_wire for gradient in layout.gradients)
-    spread: dict[str, Any] = {
-        key: {"count": one.seen, **dict(zip(("p25", "median", "p75"), one.quartiles, strict=True))}
-        for key, one in (("compute_slowdown", interference), ("comm_slowdown", slowed))
-        if one is not None
-    }
-    spread["all_reduce"] = scatter_by_size(by_size, SHORTEST_OVER_RANKS if complete else "upper bound")
     return Hardware(
         name=job.name,
         world_size=job.world_size or 0,
@@ -280,8 +435,7 @@ def _hardware(job: Job, layout: Layout) -> Hardware | None:
         launch_cost_ns=median_ns(launches) if launches else 0,
         copy_in_bytes_per_s=_rate(total, [step.copy_in_ns for step in steps]),
         copy_out_bytes_per_s=_rate(total, [step.copy_out_ns for step in steps]),
-        compute_slowdown=1.0 if interference is None else round(interference.slowdown, 4),
-        comm_slowdown=round(slowdown, 4),
+        compute_slowdown=round(beside[len(beside) // 2][0], 4) if beside else 1.0,
         comm_channels=GLOO_CHANNELS if job.rank.backend == "gloo" else 1,
         spread=spread,
         provenance={
@@ -321,10 +475,9 @@ def _measurement(job: Job, layout: Layout, workload: Workload, world_size: int) 
     # All after the last gradient is DDP's own way too where the first bucket holds it (A3.5).
     first, last = steps[0].reductions[0].launched_ns, steps[0].gradients[-1].hooked_at_ns
     is_ddps = len(layout.buckets) < 2 or first <= last or layout.gradients[-1].index in layout.buckets[0]
-    iterations = tuple(
-        _iteration(step, transfers, offsets[job.place])
-        for step, transfers, offsets in zip(steps, clocks.transfers, clocks.offsets_ns, strict=True)
-    )
+    offsets = clocks.offsets[:, job.place, None]
+    arrived, ended = clocks.starts.max(1) + offsets, clocks.ends + offsets
+    iterations = tuple(map(_iteration, steps, arrived.tolist(), ended.tolist()))
     return Measurement(
         name="as run",
         role="candidate",
@@ -349,18 +502,19 @@ def _measurement(job: Job, layout: Layout, workload: Workload, world_size: int) 
     )
 
 
-def _iteration(step: Step, transfers: Sequence[Transfer], offset_ns: int) -> MeasuredIteration:
+def _iteration(step: Step, arrived_ns: Sequence[int], ended_ns: Sequence[int]) -> MeasuredIteration:
+    """A step, and when the last rank came to each of its reductions."""
     begin = step.backward_start_ns
     buckets = []
-    for index, (one, seen) in enumerate(zip(transfers, step.reductions, strict=True)):
-        ready = max(0, seen.ready_ns - begin)
+    for index, (one, arrived, ended) in enumerate(zip(step.reductions, arrived_ns, ended_ns, strict=True)):
+        ready = max(0, one.ready_ns - begin)
         buckets.append(
             MeasuredBucket(
                 index=index,
                 ready_ns=ready,
-                launch_ns=max(ready, seen.launched_ns - begin),
-                start_ns=max(0, max(one.starts_ns) + offset_ns - begin) if seen.timed else None,
-                end_ns=max(0, one.end_ns + offset_ns - begin) if seen.timed else None,
+                launch_ns=max(ready, one.launched_ns - begin),
+                start_ns=max(0, arrived - begin) if one.timed else None,
+                end_ns=max(0, ended - begin) if one.timed else None,
             )
         )
     return MeasuredIteration(
@@ -379,7 +533,7 @@ def _notes(
 ) -> list[Note]:
     """A sentence on each fact that there is."""
     rank, steps, layout, complete, group = job.rank, job.steps, job.layout, job.complete, job.world_size
-    beside, slowed, count = rank.interference, job.slowed, len(job.ranks)
+    beside, count, unreads = rank.interference, len(job.ranks), [unread(one.trace) for one in job.ranks]
     sizes = ["?" if (size := one.num_bytes) is None else format_size(size) for one in steps[0].reductions]
     others = [[one for one in step.collectives if one.role == "other"] for step in steps]
     curve = hardware.all_reduce if hardware is not None else ()
@@ -401,11 +555,8 @@ def _notes(
         rank.overlap is not None
         and f"computation overlaps {format_percent(rank.overlap)} of all communication kernels",
         beside
-        and f"computation takes {beside.slowdown:.2f} times as long beside a collective ({beside.seen} "
-        f"kernels that ran alone in another step)",
-        slowed
-        and f"all-reduces take {slowed.slowdown:.2f} times as long beside backward as after it "
-        f"({slowed.seen} of them): the curve is that of nothing beside",
+        and f"computation takes {beside[0]:.2f} times as long beside a collective ({beside[1]} kernels that "
+        f"ran alone in another step)",
         any(others)
         and f"{median_ns(list(map(len, others)))} other collectives a step "
         f"({', '.join(sorted({one.kind for each in others for one in each}))}), "
@@ -417,7 +568,11 @@ def _notes(
     ]
     assumed = [
         layout and layout.told_by,
-        *dict.fromkeys(f"WARNING: {line}" for one in job.ranks for line in one.doubts),
+        *(f"WARNING: {text}: if a device's, what it did is in no figure here" for text in unreads if text),
+        not rank.on_gpu
+        and rank.trace.device
+        and f"WARNING: the trace lists {rank.trace.device!r} and nothing that ran on it: taken for training "
+        f"on the CPU; if it was not, profile with ProfilerActivity.CUDA as well",
         any(one.dtype is None for one in steps[0].reductions)
         and "the trace names no dtype for all-reduces; float32 is assumed",
         workload
@@ -430,9 +585,8 @@ def _notes(
         f"one's: an upper bound of the transfer; give the traces of all ranks",
         curve
         and rank.on_gpu
-        and not slowed
-        and f"what computation beside them costs all-reduces is not known (no size ran {FEWEST} times "
-        f"beside backward and after it{'' if complete else ', without a wait for ranks that are missing'})",
+        and "what computation beside them costs all-reduces is in their times, and not told apart (an "
+        "nccl-tests log as well gives the link alone: bucketsim import auto)",
         curve
         and not rank.on_gpu
         and "an all-reduce lasts from when a thread of gloo takes it to its end on that rank",
@@ -448,8 +602,12 @@ def _notes(
     said: tuple[tuple[Kind, list[Any]], ...] = (("found", found), ("assumed", assumed), ("missing", missing))
     notes = [Note(kind, text) for kind, texts in said for text in texts if text]
     if workload is None:
-        text = "sizes of gradients, and so a workload; give --model, or profile with record_shapes=True"
-        notes.append(Note("missing", text, "workload"))
+        why = (
+            "gradients that a compiled backward sends from within, and so a workload; record with sim.record"
+            if steps[0].is_compiled
+            else "sizes of gradients, and so a workload; profile with record_shapes=True"
+        )
+        notes.append(Note("missing", why, "workload"))
     if hardware is None:
         why = (
             "the job had one rank"
