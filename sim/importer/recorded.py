@@ -118,13 +118,13 @@ def check_recording(kept: Sequence[Kept]) -> tuple[dict[int, float], list[str]]:
             drifts.append((one.rank.header.rank, median_ns(early), median_ns(late)))
     said = [left_out(kept[0].lengths_ns, kept[0].lengths_ns.keys() - kept[0].loud)]
     if slowed:
-        least, most = min(slowed.values()), max(slowed.values())
+        least, most = (f"{pick(slowed.values()):.2f}" for pick in (min, max))
+        pace = "slower" if max(slowed.values()) > 1 else "faster"
+        by = least if least == most else f"{least} to {most}"
         said.append(
-            f"{format_ranks(list(slowed))}: the machine was {'slower' if most > 1 else 'faster'} in steps "
-            f"with plain backwards than in those beside communication, whose forward is the same and whose "
-            f"backward is no shorter: the plain times are divided by "
-            f"{' to '.join(dict.fromkeys((f'{least:.2f}', f'{most:.2f}')))}; record plain backwards between "
-            f"the others, not before or after them"
+            f"{format_ranks(slowed)}: the machine was {pace} in steps with plain backwards than in those "
+            f"beside communication, whose forward is the same and whose backward is no shorter: the plain "
+            f"times are divided by {by}; record plain backwards between the others, not before or after them"
         )
     if drifts:
         ranks, earlier, later = zip(*drifts, strict=True)
@@ -234,21 +234,20 @@ def workload_of(recording: Recording) -> Workload:
             f"{recording.name}: recorded with TORCH_DISTRIBUTED_DEBUG=DETAIL, which adds collectives to "
             f"every step; record again without it"
         )
-    kept = keep(recording)
-    paces, doubtful = check_recording(kept)
+    kept, warmup = keep(recording), warmup_steps(recording)
+    (paces, doubtful), (job, untold) = check_recording(kept), job_of(kept)
     plain = all(len(rank.plain) >= FEWEST_BACKWARDS for rank in kept)
     backwards = [rank.plain if plain else rank.synchronised for rank in kept]
     for rank, few in zip(kept, backwards, strict=True):
         if len(few) < FEWEST_BACKWARDS:
             raise InputError(
                 f"{recording.name}: rank {rank.rank.header.rank} has {len(few)} synchronised backwards after "
-                f"{warmup_steps(recording)} steps of warm-up; record at least {FEWEST_BACKWARDS} more steps"
+                f"{warmup} steps of warm-up; record at least {FEWEST_BACKWARDS} more steps"
             )
-    lasted = [median_ns([backward.backward_ns for backward in each]) for each in backwards]
-    place = lasted.index(max(lasted))
-    chosen, used = kept[place], backwards[place]
+    chosen, used = max(
+        zip(kept, backwards, strict=True), key=lambda one: median_ns([each.backward_ns for each in one[1]])
+    )
     header = chosen.rank.header
-    job, untold = job_of(kept)
     optimizer = [step.optimizer_ns for step in chosen.steps if step.optimizer_ns is not None]
     return workload_of_backwards(
         recording.name if header.module in _NO_NAMES else header.module,
@@ -276,7 +275,7 @@ def workload_of(recording: Recording) -> Workload:
             "world_size": recording.world_size,
             "missing_ranks": list(recording.missing_ranks),
             "torn_ranks": [rank.header.rank for rank in recording.ranks if rank.torn],
-            "dropped_warmup_steps": warmup_steps(recording),
+            "dropped_warmup_steps": warmup,
             "backward_starts": "at the end of forward; the loss is in it",
             "optimizer_seen": bool(optimizer),
             "doubtful": [*doubtful, *untold],
@@ -313,23 +312,24 @@ def as_run(recording: Recording, workload: Workload) -> Measurement | str:
     """
     kept = keep(recording)
     header, (job, untold), (micro_batches, _) = kept[0].rank.header, job_of(kept), _accumulation(kept)
-    steps = [
+    rows = [
         row
         for row in _common_steps(kept)
         if len({len(step.backwards) for step in row}) == 1
         and len(row[0].backwards) >= micro_batches
         and all(one.backwards[-micro_batches].started_ns <= one.step_ns for one in row)
     ]
-    why = (
-        (not kept[0].rank.layouts, "no buckets were recorded"),
-        (untold, next(iter(untold), "")),
-        (not job.bucket_indices, "not every gradient was in a bucket"),
-        (not steps, "no step was recorded by every rank with its last buckets"),
-    )
-    if text := next((text for is_so, text in why if is_so), None):
-        return text
+    why = {
+        "no buckets were recorded": not kept[0].rank.layouts,
+        next(iter(untold), ""): bool(untold),
+        "not every gradient was in a bucket": not job.bucket_indices,
+        "no step was recorded by every rank with its last buckets": not rows,
+    }
+    if any(why.values()):
+        return next(text for text, is_so in why.items() if is_so)
     provenance = {"source": "sim.record", "recording": recording.name}
-    iterations = tuple(_iteration(row, micro_batches) for row in steps)
+    iterations = tuple(_iteration(row, micro_batches) for row in rows)
+    buckets = job.bucket_indices
     return Measurement(
         name="as run",
         role="candidate",
@@ -338,14 +338,14 @@ def as_run(recording: Recording, workload: Workload) -> Measurement | str:
         world_size=recording.world_size,
         asked=Assignment(
             policy="explicit",
-            bucket_indices=job.bucket_indices,
-            bucket_bytes=bucket_bytes(workload, job.bucket_indices),
+            bucket_indices=buckets,
+            bucket_bytes=bucket_bytes(workload, buckets),
             ddp_kwargs={name: value for name, value in job.switches.items() if name in ARGUMENTS},
             settings={name: value for name, value in job.switches.items() if name in SETTINGS},
             made_for=made_for(workload, recording.world_size),
             provenance=provenance,
         ),
-        observed=job.bucket_indices,
+        observed=buckets,
         iterations=iterations,
         traced=tuple(iteration for iteration in iterations if iteration.buckets),
         plain_backward_ns=workload.backward_ns,
@@ -358,20 +358,18 @@ def as_run(recording: Recording, workload: Workload) -> Measurement | str:
 
 def _common_steps(kept: Sequence[Kept]) -> list[tuple[RecordedStep, ...]]:
     """Steps since the last layout that every rank has, each of which ends in a synchronised backward."""
-    layouts = kept[0].rank.layouts
+    begin = kept[0].rank.layouts[-1].step if kept[0].rank.layouts else None
     by_rank = [
         {
             step.step: step
             for step in rank.steps
-            if layouts
-            and step.step >= layouts[-1].step
-            and step.backwards[-1].synchronised
-            and step.backwards[-1].forwards == 1
+            if (last := step.backwards[-1]).synchronised and last.forwards == 1
+            if begin is not None and step.step >= begin
         }
         for rank in kept
     ]
-    common = sorted(set.intersection(*map(set, by_rank)))
-    return [tuple(steps[number] for steps in by_rank) for number in common]
+    common = set.intersection(*map(set, by_rank))
+    return [tuple(steps[number] for steps in by_rank) for number in sorted(common)]
 
 
 def _iteration(row: Sequence[RecordedStep], micro_batches: int) -> MeasuredIteration:
@@ -379,8 +377,7 @@ def _iteration(row: Sequence[RecordedStep], micro_batches: int) -> MeasuredItera
     channel is free.
     """
     step = min(row, key=lambda one: one.backwards[-1].sync_end_ns)
-    last = step.backwards[-1]
-    lasted_ns: dict[int, int] = {}
+    last, lasted_ns = step.backwards[-1], dict[int, int]()
     for bucket in (bucket for one in row for bucket in one.backwards[-1].buckets):
         seen_ns = bucket.end_ns - bucket.launch_ns
         lasted_ns[bucket.index] = min(seen_ns, lasted_ns.get(bucket.index, seen_ns))
@@ -406,12 +403,11 @@ def rank_rows(kept: Sequence[Kept]) -> tuple[RankRow, ...]:
     steps that every rank ran with it: it waited least between the bucket's launch and its end, and no clocks
     of two ranks are compared.
     """
-    layouts = kept[0].rank.layouts
     rows = [[step.backwards[-1].buckets for step in row] for row in _common_steps(kept)]
     waits = [
         [bucket.end_ns - bucket.launch_ns for bucket in same]
         for row in rows
-        if {len(buckets) for buckets in row} == {len(layouts[-1].bucket_indices)}
+        if {len(buckets) for buckets in row} == {len(kept[0].rank.layouts[-1].bucket_indices)}
         for same in zip(*row, strict=True)
     ]
     last = [row.index(min(row)) for row in waits]
@@ -449,18 +445,17 @@ def hardware_of(recording: Recording) -> Hardware:
     Raises:
         InputError: recorded without buckets (``level="light"``).
     """
-    loud = keep(recording)[0].loud
     by_step = defaultdict[int, list[RecordedBackward]](list)
-    for step in (step for rank in recording.ranks for step in rank.steps if step.step not in loud):
-        if step.backwards[-1].buckets:
-            by_step[step.step].append(step.backwards[-1])
+    for step in (step for rank in recording.ranks for step in rank.steps):
+        by_step[step.step].append(step.backwards[-1])
     by_size, gaps = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
     rates, before = [], []
-    for _, backwards in sorted(by_step.items()):
-        sizes = [tuple(bucket.num_bytes for bucket in one.buckets) for one in backwards]
-        if len(backwards) < len(recording.ranks) or len(set(sizes)) > 1:
+    for number in sorted(by_step.keys() - keep(recording)[0].loud):
+        backwards = [one for one in by_step[number] if one.buckets]
+        sizes = {tuple(bucket.num_bytes for bucket in one.buckets) for one in backwards}
+        if len(backwards) < len(recording.ranks) or len(sizes) > 1:
             continue
-        for size, lasted in zip(sizes[0], zip(*map(_durations_ns, backwards), strict=True), strict=True):
+        for size, lasted in zip(*sizes, zip(*map(_durations_ns, backwards), strict=True), strict=True):
             by_size[size].append(min(lasted))
         rates += [rate for backward in backwards if (rate := _ns_a_byte(backward)) is not None]
         before += [backward.forward_start_ns - backward.started_ns for backward in backwards]
@@ -472,15 +467,15 @@ def hardware_of(recording: Recording) -> Hardware:
             f"takes; give a hardware, such as {link_source(recording.backend)}"
         )
     header = recording.ranks[0].header
-    ns_a_byte = sorted(rates)[len(rates) // 2] if rates else 0.0
-    is_view = bool(header.ddp.get("gradient_as_bucket_view"))
+    is_view = header.ddp.get("gradient_as_bucket_view") or not rates
+    ns_a_byte = 0.0 if is_view else sorted(rates)[len(rates) // 2]
     each = max(0, median_ns(before)) // max(1, len(header.buffers))
     return Hardware(
         name=OWN_NAME,
         world_size=recording.world_size,
         all_reduce=median_curve(by_size),
         launch_cost_ns=_launch_cost_ns({size: median_ns(times) for size, times in gaps.items() if size}),
-        copy_out_bytes_per_s=None if is_view or ns_a_byte <= 0 else NS_PER_S / ns_a_byte,
+        copy_out_bytes_per_s=NS_PER_S / ns_a_byte if ns_a_byte > 0 else None,
         broadcast=(CurvePoint(num_bytes=0, duration_ns=each),) if header.buffers else None,
         spread={"all_reduce": scatter_by_size(by_size, SHORTEST_OVER_RANKS)},
         provenance={
@@ -488,9 +483,9 @@ def hardware_of(recording: Recording) -> Hardware:
             "recording": recording.name,
             "device_type": header.device_type,
             "backend": header.backend,
-            "curve": "within the training step, by the last rank to come"
-            if not recording.missing_ranks
-            else "ranks are missing: an upper bound",
+            "curve": "ranks are missing: an upper bound"
+            if recording.missing_ranks
+            else "within the training step, by the last rank to come",
         },
     )
 

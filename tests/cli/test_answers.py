@@ -191,7 +191,7 @@ def test_a_replay_runs_where_the_hardware_was_measured(provenance: dict[str, Any
     assert line == f"{given} {where} -o measured"
 
 
-# Files that are named, on what a path may be; all kinds of paths: tests/formats/test_outputs.py.
+# Files that are named, on what a path may be; all kinds of paths: tests/formats/test_files.py.
 
 
 @pytest.fixture

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError, NotModelledError
+from sim.errors import InputError
 from sim.formats.recordings import load_recording
-from sim.importer.recorded import keep, rank_rows, workload_of
 from sim.live.follower import Follower
 from sim.nouns.devices import backend_of
 from sim.nouns.recording import (
@@ -25,7 +24,6 @@ from sim.nouns.recording import (
     Recording,
     RecordingHeader,
 )
-from sim.units import median_ns
 
 COUNT = 4
 LAYOUT = ((3, 2), (1, 0))
@@ -173,107 +171,6 @@ def test_directories_without_a_recording(tmp_path: Path) -> None:
         load_recording(tmp_path)
 
 
-def steady(ready: tuple[int, ...], count: int = 8, **changes: Any) -> tuple[RecordedStep, ...]:
-    """Steps whose ready times are ``ready`` after warm-up, and absurd before."""
-    wild = tuple(10**9 for _ in ready)
-    return tuple(
-        step(number, backward(wild if number <= 2 else ready, **changes)) for number in range(1, count + 1)
-    )
-
-
-@given(st.lists(st.permutations([100, 200, 300, 400]), min_size=3, max_size=9))
-def test_ready_times_are_medians_over_the_rank_with_the_longest_backward(rows: list[list[int]]) -> None:
-    slow = [tuple(time + 1000 for time in row) for row in rows]
-    warm = (step(1, backward((9, 9, 9, 9))), step(2, backward((9, 9, 9, 9))))
-    fast = (*warm, *(step(number, backward(tuple(row))) for number, row in enumerate(rows, start=3)))
-    late = (*warm, *(step(number, backward(row)) for number, row in enumerate(slow, start=3)))
-    workload = workload_of(recording_of(rank_of(0, fast), rank_of(1, late)))
-    assert workload.provenance["rank"] == 1
-    assert workload.samples == tuple(slow)
-    for gradient, column in zip(workload.gradients, zip(*slow, strict=True), strict=True):
-        assert gradient.ready_ns == median_ns(column)
-    assert workload.backward_ns == 1405
-    assert (workload.forward_ns, workload.optimizer_ns) == (100, 30)
-
-
-def test_real_backwards_say_what_is_in_them_and_no_sync_ones_are_plain() -> None:
-    ready, plain = (400, 300, 200, 100), (40, 30, 20, 10)
-    synchronised = workload_of(recording_of(rank_of(0, steady(ready))))
-    assert synchronised.ready_includes == ("copy_in", "launch", "interference")
-    assert synchronised.order() == (3, 2, 1, 0)
-    both = tuple(step(n, backward(plain, synchronised=False), backward(ready)) for n in range(1, 6))
-    made = workload_of(recording_of(rank_of(0, both)))
-    assert (made.ready_includes, made.provenance["made_from"]) == ((), "3 no_sync backwards")
-    assert tuple(gradient.ready_ns for gradient in made.gradients) == plain
-    too_few = workload_of(recording_of(rank_of(0, (*both[:4], *steady(ready)[4:]))))
-    assert too_few.ready_includes == synchronised.ready_includes
-
-
-def test_what_makes_no_workload_is_refused() -> None:
-    with pytest.raises(InputError, match="rank 0 has 2 synchronised backwards after 2 steps of warm-up"):
-        workload_of(recording_of(rank_of(0, steady((4, 3, 2, 1), count=4))))
-    with pytest.raises(InputError, match="rank 0 has 0 synchronised backwards after 11 steps"):
-        workload_of(recording_of(rank_of(0, steady((4, 3, 2, 1)), clock="cuda events", device="cuda:0")))
-    detail = rank_of(0, steady((4, 3, 2, 1)), ddp={"torch_distributed_debug": "DETAIL"})
-    with pytest.raises(NotModelledError, match="TORCH_DISTRIBUTED_DEBUG=DETAIL"):
-        workload_of(recording_of(detail))
-    unready = tuple(step(number, backward((None,) * 4)) for number in range(1, 8))
-    with pytest.raises(InputError, match="no gradient became ready"):
-        workload_of(recording_of(rank_of(0, unready)))
-
-
-def waiting(one: RecordedStep, wait: int) -> RecordedStep:
-    """``one`` with buckets that are launched ``wait`` before their end."""
-    (made,) = one.backwards
-    buckets = tuple(replace(bucket, launch_ns=bucket.end_ns - wait) for bucket in made.buckets)
-    return replace(one, backwards=(replace(made, buckets=buckets),))
-
-
-@pytest.mark.parametrize("ahead", [-(10**9), 0, 10**9])
-@pytest.mark.parametrize("clock", ["host", "cuda events"])
-def test_the_last_to_launch_is_not_the_host_that_runs_ahead(clock: str, ahead: int) -> None:
-    """Two hosts' clocks are as far apart as they like, and a GPU's host asks for work long before it runs."""
-    plain = steady((400, 300, 200, 100), count=20)
-    soon = tuple(waiting(one, 5 if number % 4 else 15) for number, one in enumerate(plain))
-    late = tuple(replace(waiting(one, 10), started_at_ns=one.started_at_ns + ahead) for one in plain)
-    ranks = (rank_of(0, soon, clock=clock), rank_of(1, late, clock=clock))
-    found = [row.came_last for row in rank_rows(keep(recording_of(*ranks)))]
-    warmup = 2 if clock == "host" else 11
-    own = sum(number % 4 > 0 for number in range(warmup, 20))
-    assert found == [2 * own, 2 * (20 - warmup - own)]  # of two buckets
-
-
-UNUSED = {"find_unused_parameters": True}
-
-
-@pytest.mark.parametrize(
-    ("buckets", "fired", "ddp", "order"),
-    [
-        (((2, 3), (1, 0)), (), {}, (2, 3, 1, 0)),
-        (((2, 3), (0, 1)), (), UNUSED, (3, 2, 1, 0)),
-        (((2, 3), (0, 1)), (2, 3, 1, 0), UNUSED, (2, 3, 1, 0)),
-        (((2, 3), (1, 0)), (), {**UNUSED, "static_graph": True}, (2, 3, 1, 0)),
-    ],
-)
-def test_gradients_that_are_ready_at_one_time_are_in_the_order_of_their_hooks(
-    buckets: Any, fired: tuple[int, ...], ddp: dict[str, Any], order: tuple[int, ...]
-) -> None:
-    plain = RecordedLayout(step=1, bucket_indices=buckets)
-    layouts = (replace(plain, fired=fired) if fired else plain,)
-    for ready, expected in (((200, 200, 100, 100), order), ((400, 300, 200, 100), (3, 2, 1, 0))):
-        found = replace(rank_of(0, steady(ready), ddp=ddp), layouts=layouts)
-        assert workload_of(recording_of(found)).order() == expected
-
-
-def test_a_recording_of_serialised_work_is_doubtful() -> None:
-    for environment in ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, {"CUDA_LAUNCH_BLOCKING": "1"}):
-        ranks = (rank_of(rank, steady((4, 3, 2, 1)), environment=environment) for rank in (0, 1))
-        (told,) = workload_of(recording_of(*ranks)).provenance["doubtful"]
-        assert next(iter(environment)) in told
-    harmless = rank_of(0, steady((4, 3, 2, 1)), environment={"CUDA_DEVICE_MAX_CONNECTIONS": "8"})
-    assert workload_of(recording_of(harmless)).provenance["doubtful"] == []
-
-
 def on_gpus(number: int, gpus: int = 8, backend: str = "nccl", **changes: Any) -> dict[str, Any]:
     """The header of a rank on a host with ``gpus`` of them, as torchrun places ranks."""
     device = f"cuda:{number % gpus}"
@@ -290,8 +187,6 @@ def test_the_ranks_of_a_host_have_devices_of_their_own(tmp_path: Path, gpus: int
     assert [rank.header.device for rank in read.ranks] == [f"cuda:{rank % gpus}" for rank in range(16)]
     followed = Follower(folder).refresh(60)
     assert (len(followed.ranks), followed.faults, read.missing_ranks) == (16, (), ())
-    told = workload_of(read).provenance
-    assert (told["device_type"], told["backend"], told["world_size"]) == ("cuda", "nccl", 16)
 
 
 ELSEWHERE = tuple(replace(one, device=f"cuda:{1 + (at == 2)}") for at, one in enumerate(header(0).parameters))
