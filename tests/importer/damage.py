@@ -9,8 +9,11 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -121,30 +124,31 @@ def _words(draw: random.Random, content: bytes, other: bytes) -> bytes:
 
 def _members(draw: random.Random, content: bytes, other: bytes) -> bytes:
     """A member of a JSON document, or of one of its lines, replaced, deleted, doubled or given twice."""
-    lines = content.split(b"\n")
-    try:
-        place, document = 0, json.loads(content)
-        lines = [content]
-    except (ValueError, RecursionError):
+    lines, place, document = content.split(b"\n"), 0, _json(content)
+    if document is None:
         place = draw.randrange(len(lines))
-        try:
-            document = json.loads(lines[place])
-        except (ValueError, RecursionError):
-            return _words(draw, content, other)
+        document = _json(lines[place])
+    else:
+        lines = [content]
+    if document is None:
+        return _words(draw, content, other)
     ways = places(document)
     for _ in range(draw.choice((1, 1, 2, 4)) if ways else 0):
         *path, last = draw.choice(ways)
-        holder = document
-        try:
-            for member in path:
-                holder = holder[member]
-            _change(draw, holder, last)
-        except (KeyError, IndexError, TypeError):
-            continue  # an earlier change took it away
+        with suppress(KeyError, IndexError, TypeError):  # an earlier change took it away
+            _change(draw, reduce(getitem, path, document), last)
     lines[place] = json.dumps(document).encode("utf-8", "replace")
     if ways and draw.random() < 0.1:  # a key of the top twice
         lines[place] = b'{"' + str(ways[0][0]).encode() + b'": 1, ' + lines[place][1:]
     return b"\n".join(lines)
+
+
+def _json(content: bytes) -> Any:
+    """None where it is none."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _change(draw: random.Random, holder: Any, key: Any) -> None:
@@ -252,23 +256,14 @@ def check_result(imported: Imported) -> None:
         assert sentence.isprintable(), sentence
         assert len(sentence) < 2 * LONGEST_MESSAGE, sentence
     json.dumps(summary_of(imported), allow_nan=False)
-    _same_again(imported)
+    for noun in filter(None, (imported.workload, *imported.hardware, *imported.measurements)):
+        document: Any = json.loads(json.dumps(to_document(noun), allow_nan=False))
+        assert parse_document(document, type(noun), "again") == noun
     with tempfile.TemporaryDirectory() as folder:
         for path in (*write_imported(imported, folder), Path(folder) / "summary.json"):
             json.loads(path.read_text(encoding="utf-8"), parse_constant=no_constant)
     assert len(set(hardware_names(imported))) == len(imported.hardware)
     anonymize(imported)
-
-
-def _same_again(imported: Imported) -> None:
-    nouns: list[Any] = [*imported.hardware, *imported.measurements]
-    if imported.workload is not None:
-        nouns.append(imported.workload)
-    for noun in nouns:
-        again = parse_document(
-            json.loads(json.dumps(to_document(noun), allow_nan=False)), type(noun), "again"
-        )
-        assert again == noun
 
 
 def no_constant(word: str) -> NoReturn:

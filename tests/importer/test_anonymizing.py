@@ -5,6 +5,7 @@ from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,11 +13,9 @@ from sim.formats.documents import parse_text, to_text
 from sim.importer.imported import Imported, ImportOptions, Note, RankRow, anonymize
 from sim.importer.readers import reader
 from sim.nouns.assignment import Assignment, MadeFor
-from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.measurement import Measurement
-from sim.nouns.workload import Workload
 from tests.effort import tries
-from tests.importer.corpus import corpus
+from tests.handmade import wired
+from tests.importer.corpus import Case, corpus
 from tests.strategies import hardwares, measurements, workloads
 
 # What the nouns themselves check, and what is a word of ours in every one of them.
@@ -24,16 +23,13 @@ CHECKED = {"dtype", "policy", "role", "mode", "ready_includes", "format", "kind"
 MARKS = ("zq", ".77.3", "klondike", "phoenix")
 UNDER = ("source", "file", "torch", "host", "device", "records", "library", "group", "statistic", "backend")
 
-numbers = st.integers(100, 255)
 # A path, an address, a name, plain words or letters and digits: all hold one of ``MARKS``.
-shapes = st.sampled_from(
-    (
-        *("zq{}", "/home/zq{}/runs/model.json", "zq{}@example.org", "node-zq{}.cluster.local", "{}zq7b"),
-        *("job zq{} of the team", "10.{}.77.3", "cuda:zq{}", "NVIDIA zq{}", "2.8.0+zq{}", "gradient zq{}"),
-        *("klondike", "Klondike phoenix"),
-    )
+SHAPES = (
+    *("zq{}", "/home/zq{}/runs/model.json", "zq{}@example.org", "node-zq{}.cluster.local", "{}zq7b"),
+    *("job zq{} of the team", "10.{}.77.3", "cuda:zq{}", "NVIDIA zq{}", "2.8.0+zq{}", "gradient zq{}"),
+    *("klondike", "Klondike phoenix"),
 )
-secrets = st.builds(str.format, shapes, numbers)
+secrets = st.builds(str.format, st.sampled_from(SHAPES), st.integers(100, 255))
 
 
 @st.composite
@@ -71,18 +67,14 @@ def plant(draw: st.DrawFn, value: Any) -> Any:
 def imports(draw: st.DrawFn) -> Imported:
     """All that an import can hold, with a secret wherever a text can stand."""
     measurement = draw(measurements())
-    assignment = Assignment(
-        bucket_indices=((0,),),
-        made_for=MadeFor(workload="w", names=("a",), num_bytes=(4,), dtypes=("float32",)),
-    )
-    if measurement.asked is not None:
-        measurement = replace(measurement, asked=assignment)
+    made_for = MadeFor(workload="w", names=("a",), num_bytes=(4,), dtypes=("float32",))
+    asked = measurement.asked and Assignment(bucket_indices=((0,),), made_for=made_for)
     empty = Imported(
         format="kineto",
         name="n",
         workload=draw(workloads(dressed=True)),
         hardware=tuple(draw(st.lists(hardwares(dressed=True), max_size=2))),
-        measurements=(measurement,),
+        measurements=(replace(measurement, asked=asked),),
         ranks=(RankRow(rank=0, host="h"), RankRow(rank=1)),
         notes=(Note("found", "n"), Note("missing", "m")),
     )
@@ -98,36 +90,24 @@ def test_no_secret_is_written(imported: Imported) -> None:
     plain = anonymize(imported)
     written = json.dumps(asdict(plain)).lower()
     assert not any(mark in written for mark in MARKS)
+    assert anonymize(plain) == plain
     assert plain.workload is not None
     assert imported.workload is not None
-    both = [plain.workload.gradients, imported.workload.gradients]
-    one, other = ([(g.num_bytes, g.ready_ns) for g in each] for each in both)
+    one, other = (
+        [(g.num_bytes, g.ready_ns) for g in each.gradients] for each in (plain.workload, imported.workload)
+    )
     assert one == other
-    keys = [[g.key for g in each] for each in both]
-    assert [keys[0].index(key) for key in keys[0]] == [keys[1].index(key) for key in keys[1]]
+    mine, theirs = ([g.key for g in each.gradients] for each in (plain.workload, imported.workload))
+    assert [mine.index(key) for key in mine] == [theirs.index(key) for key in theirs]
     assert [h.all_reduce for h in plain.hardware] == [h.all_reduce for h in imported.hardware]
-    assert parse_text(to_text(plain.workload), Workload, "w") == plain.workload
-    for hardware in plain.hardware:
-        assert parse_text(to_text(hardware), Hardware, "h") == hardware
-    for measurement in plain.measurements:
-        assert parse_text(to_text(measurement), Measurement, "m") == measurement
-    assert anonymize(plain) == plain
+    nouns: list[Any] = [plain.workload, *plain.hardware, *plain.measurements]
+    assert [parse_text(to_text(noun), type(noun), "again") for noun in nouns] == nouns
 
 
 def test_what_a_reader_needs_stays() -> None:
-    told = {
-        "device": "NVIDIA A100",
-        "library": "10.1.2.3",
-        "file": "/home/alice/t.json",
-        "statistic": "median",
-    }
-    hardware = Hardware(
-        name="alice's cluster",
-        world_size=4,
-        all_reduce=(CurvePoint(num_bytes=4, duration_ns=5),),
-        spread={"all_reduce": {"4": {"count": 9, "quantile": "median", "median_ns": 5}}},
-        provenance=told,
-    )
+    told = {"device": "NVIDIA A100", "library": "10.1.2.3", "file": "/home/alice/t", "statistic": "median"}
+    spread = {"all_reduce": {"4": {"count": 9, "quantile": "median", "median_ns": 5}}}
+    hardware = wired({4: 5}, name="alice's cluster", spread=spread, provenance=told)
     ranks = tuple(RankRow(rank=rank, host=host) for rank, host in enumerate(("n1", "n2", "n1")))
     plain = anonymize(Imported(format="kineto", name="alice", hardware=(hardware,), ranks=ranks))
     assert plain.hardware[0].spread == hardware.spread
@@ -135,17 +115,15 @@ def test_what_a_reader_needs_stays() -> None:
     assert [row.host for row in plain.ranks] == ["name 2", "name 3", "name 2"]
 
 
-def test_an_answer_of_an_anonymous_import_is_that_of_the_import(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "case", [one for one in corpus() if one.form in ("kineto", "recording") and not one.is_public]
+)
+def test_an_answer_of_an_anonymous_import_is_that_of_the_import(case: Case, tmp_path: Path) -> None:
     """Every number that is drawn from or answered by stays."""
-    for case in corpus():
-        if case.is_public or case.form not in ("kineto", "recording"):
-            continue
-        folder = tmp_path / str(len(list(tmp_path.iterdir())))
-        folder.mkdir()
-        imported = reader(case.form)(case.write(folder), ImportOptions())
-        plain = anonymize(imported)
-        assert [one.spread for one in plain.hardware] == [one.spread for one in imported.hardware]
-        for one, other in zip(imported.measurements, plain.measurements, strict=True):
-            assert other.asked is not None
-            assert one.asked is not None
-            assert (other.iterations, other.asked.settings) == (one.iterations, one.asked.settings)
+    imported = reader(case.form)(case.write(tmp_path), ImportOptions())
+    plain = anonymize(imported)
+    assert [one.spread for one in plain.hardware] == [one.spread for one in imported.hardware]
+    for one, other in zip(imported.measurements, plain.measurements, strict=True):
+        assert other.asked is not None
+        assert one.asked is not None
+        assert (other.iterations, other.asked.settings) == (one.iterations, one.asked.settings)

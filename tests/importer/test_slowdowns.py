@@ -9,29 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.importer.auto import differences
 from sim.importer.kineto.events import SPAN, Spans
 from sim.importer.kineto.ranks import FEWEST_KERNELS, find_interference
-from sim.nouns.hardware import Curve, CurvePoint
 from sim.nouns.measurement import Record
 from sim.truth.scoring import CandidateAgreement
 from tests.effort import tries
 from tests.importer.built_traces import Dialect, Job
 from tests.importer.test_kineto_built import imported
 from tests.importer.traced import Traced
-
-
-@pytest.mark.parametrize("share", [0.5, 0.95, 1.5])
-def test_a_step_does_not_carry_faster_than_the_link_does_alone(share: float) -> None:
-    def curve(factor: float) -> Curve:
-        points = ((1 << 20, 10**6), (1 << 24, 10**7))
-        return tuple(CurvePoint(num_bytes=size, duration_ns=round(factor * time)) for size, time in points)
-
-    said = differences(curve(share), curve(1.0))
-    doubts = [line for line in said if "cannot be of one link" in line]
-    assert len(doubts) == (share < 0.9)
-    assert not doubts or "2 took less in the step" in doubts[0]
-
 
 # The slow-down beside collectives, from kernels that one step ran beside one and another step alone.
 
