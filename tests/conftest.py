@@ -1,21 +1,27 @@
-"""What all tests share: Hypothesis without deadlines, the executors of sweeps, and Ctrl-C."""
+"""What all tests share: Hypothesis without deadlines, kernels compiled once, executors of sweeps, Ctrl-C."""
 
+import fcntl
 import gc
 import importlib
+import importlib.util
+import os
 import signal
+import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
+from numba.core.dispatcher import Dispatcher
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.compiling import one_at_a_time
+from sim.tuner.sweep import process_pool
 from tests.effort import IS_WHOLE, tries
-from tests.executors import dask, executor, processes, threads
-
-__all__ = ["dask", "executor", "processes", "threads"]
 
 settings.register_profile(
     "house",
@@ -30,10 +36,77 @@ settings.load_profile("house")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+_COMPILE = Dispatcher.compile
+_LOCKS = tempfile.gettempdir()  # of all workers, also while a test has a temporary directory of its own
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _kernels_compiled_once() -> Iterator[None]:
-    with one_at_a_time():
+    """A kernel is compiled by one worker of several, and read from the disk by the others.
+
+    In a fresh clone all workers would compile the same kernels: half a minute of processor time each.
+    """
+    mine = threading.RLock()
+    held: set[str] = set()  # several: those that a kernel calls are compiled while it is
+
+    def compile_alone(dispatcher: Any, signature: Any) -> Any:
+        name = f"{dispatcher.py_func.__module__}.{dispatcher.py_func.__name__}"
+        with mine:
+            if name in held or not hasattr(dispatcher, "bucketsim_digest"):  # numba's own, a part of ours
+                return _COMPILE(dispatcher, signature)
+            # Who waits for a kernel holds only those that call it, so that no two wait for each other.
+            with open(Path(_LOCKS, f"compiling-bucketsim-{os.getuid()}-{name}"), "w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                held.add(name)
+                try:
+                    return _COMPILE(dispatcher, signature)
+                finally:
+                    held.remove(name)
+
+    with mock.patch.object(Dispatcher, "compile", compile_alone):
         yield
+
+
+# The executors that sweeps are spread over.
+
+EXECUTORS = ("threads", "processes", "dask")
+
+
+@pytest.fixture(scope="module")
+def threads() -> Iterator[Executor]:
+    with ThreadPoolExecutor(3) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Executor]:
+    with process_pool(2) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def dask() -> Iterator[Executor]:
+    """A cluster of dask's in this process: its own scheduler, worker, messages and pickles."""
+    if importlib.util.find_spec("distributed") is None:
+        missing = "no dask: pip install 'bucketsim[dask]'"
+        if os.environ.get("BUCKETSIM_REQUIRE_DASK") == "1":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    import distributed
+
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None, protocol="tcp://"
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client.get_executor()
+
+
+@pytest.fixture(scope="module", params=EXECUTORS)
+def executor(request: pytest.FixtureRequest) -> Executor:
+    made: Executor = request.getfixturevalue(request.param)
+    return made
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]

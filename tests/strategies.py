@@ -7,19 +7,21 @@ those of training.
 
 from dataclasses import dataclass, fields, replace
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
 from sim.clusters.distribution import AssignmentComparison, StepDistribution
-from sim.clusters.ranks import Ranks, SlowRanks
+from sim.clusters.ranks import Ranks
 from sim.nouns.assignment import Assignment, bucket_bytes
+from sim.nouns.checks import Legal
+from sim.nouns.cluster import Cluster
 from sim.nouns.collective import Explanation
+from sim.nouns.hardware import SLOWDOWNS as FACTORS
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
-from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
+from sim.nouns.measurement import MeasuredIteration, Measurement
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.report import Report
-from sim.nouns.timeline import PathSpan
 from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
 from tests.cluster_strategies import clusters
 
@@ -61,7 +63,6 @@ words = st.dictionaries(
     max_size=3,
 )
 times = st.integers(0, 2**62)
-small = st.integers(0, 10**9)
 
 
 @st.composite
@@ -180,32 +181,26 @@ slowdowns = st.sampled_from(SLOWDOWNS) | st.floats(1.0, 3.0)
 
 @st.composite
 def hardwares(draw: Draw, scale: Scale = REAL, *, stretches: bool = True, dressed: bool = False) -> Hardware:
-    """A machine; ``stretches`` False leaves all slow-downs at 1."""
+    """A machine; ``stretches`` False leaves all slow-downs at 1, ``dressed`` has anything in every field."""
+    if dressed:
+        others = dict.fromkeys(("broadcast", "reduce_scatter", "all_gather"), st.none() | curves(scale))
+        return draw(built(Hardware, all_reduce=curves(scale), spread=words, **others))
     rates = st.none() | st.sampled_from(scale.rates)
     factor = slowdowns if stretches and draw(st.integers(0, 3)) else st.just(1.0)
-    optional = st.none() | curves(scale)
-    return Hardware(
-        name=draw(names) if dressed else "h",
-        world_size=draw(st.sampled_from([1, 2, 2, 2, 4, 8])),
-        all_reduce=draw(curves(scale)),
-        comm_channels=draw(st.integers(1, 3)),
-        channel_slowdown=draw(factor),
-        launch_cost_ns=draw(st.just(0) | st.integers(0, scale.launch_ns)),
-        launch_blocks_compute=draw(st.booleans()),
-        copy_in_bytes_per_s=draw(rates),
-        copy_out_bytes_per_s=draw(rates),
-        compute_slowdown=draw(factor),
-        comm_slowdown=draw(factor),
-        copy_in_slowdown=draw(factor),
-        copy_out_slowdown=draw(factor),
-        comm_copy_out_slowdown=draw(factor),
-        broadcast=draw(optional),
-        reduce_scatter=draw(optional) if dressed else None,
-        all_gather=draw(optional) if dressed else None,
-        spread=draw(words) if dressed else {},
-        provenance=draw(words) if dressed else {},
-        extensions=draw(words) if dressed else {},
+    drawn = st.builds(
+        Hardware,
+        name=st.just("h"),
+        world_size=st.sampled_from([1, 2, 2, 2, 4, 8]),
+        all_reduce=curves(scale),
+        comm_channels=st.integers(1, 3),
+        launch_cost_ns=st.just(0) | st.integers(0, scale.launch_ns),
+        launch_blocks_compute=st.booleans(),
+        copy_in_bytes_per_s=rates,
+        copy_out_bytes_per_s=rates,
+        broadcast=st.none() | curves(scale),
+        **dict.fromkeys(FACTORS, factor),
     )
+    return draw(drawn)
 
 
 @st.composite
@@ -271,18 +266,24 @@ def paired_cases(
     )
 
 
+# Nouns by inference: of each field anything that its annotation allows.
+
 fractions = st.floats(-10, 10)
+_PLAIN = {int: times, float: fractions, str: names, bool: st.booleans(), NoneType: st.none()}
 
 
 def built(noun: Any, **given: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """A noun with anything in its fields that their types allow, but what is ``given``."""
-    hints = get_type_hints(noun)
+    """A noun with anything in its fields that their annotations allow, but what is ``given``."""
+    hints = get_type_hints(noun, include_extras=True)
     drawn = {one.name: _any(hints[one.name]) for one in fields(noun) if one.name not in given}
     return st.builds(noun, **drawn, **given)
 
 
 def _any(hint: Any) -> st.SearchStrategy[Any]:
     origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        legal = next((mark for mark in inner if isinstance(mark, Legal)), None)
+        return st.from_type(hint) if legal is None else st.sampled_from(legal.words)
     if origin is tuple:
         is_long = inner[-1] is ...
         return st.lists(_any(inner[0]), max_size=2).map(tuple) if is_long else st.tuples(*map(_any, inner))
@@ -292,9 +293,8 @@ def _any(hint: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(inner)
     if origin is dict:
         return words if inner[1] is Any else st.dictionaries(_any(inner[0]), _any(inner[1]), max_size=2)
-    plain = {int: times, float: fractions, str: names, bool: st.booleans(), NoneType: st.none()}
-    if hint in plain:
-        return plain[hint]
+    if hint in _PLAIN:
+        return _PLAIN[hint]
     return any_assignments() if hint is Assignment else built(hint)
 
 
@@ -304,97 +304,49 @@ def any_assignments(draw: Draw) -> Assignment:
     indices = draw(st.lists(st.integers(0, 20), min_size=1, max_size=6, unique=True))
     buckets = tuple((index,) for index in indices) if draw(st.booleans()) else (tuple(indices),)
     sizes = st.lists(times, min_size=len(buckets), max_size=len(buckets)).map(tuple)
-    return Assignment(
-        policy=draw(st.sampled_from(["ddp", "per-parameter", "single", "explicit", "zero1"])),
-        bucket_indices=buckets,
-        bucket_bytes=draw(st.none() | sizes),
-        ddp_kwargs=draw(words),
-        requires=draw(words),
-        provenance=draw(words),
-        extensions=draw(words),
-    )
-
-
-@st.composite
-def _measured_bucket(draw: Draw) -> MeasuredBucket:
-    """Its stamps rise; some cannot be told."""
-    rising = sorted(draw(st.lists(times, min_size=4, max_size=4)))
-    ready, launch, start, end = (draw(st.sampled_from([at, None])) for at in rising)
-    return MeasuredBucket(index=draw(small), ready_ns=ready, launch_ns=launch, start_ns=start, end_ns=end)
-
-
-measured_iterations = st.builds(
-    MeasuredIteration,
-    step_ns=times,
-    backward_end_ns=times,
-    sync_end_ns=times,
-    buckets=st.lists(
-        _measured_bucket(),
-        max_size=2,
-    ).map(tuple),
-)
+    given = {"bucket_indices": st.just(buckets), "bucket_bytes": st.none() | sizes, "made_for": st.none()}
+    return draw(built(Assignment, **given))
 
 
 @st.composite
 def measurements(draw: Draw) -> Measurement:
-    """A measurement of any role."""
-    role = draw(st.sampled_from(["candidate", "plain", "noop"]))
-    asked = draw(any_assignments()) if role == "candidate" else None
-    return Measurement(
-        name=draw(names),
-        role=role,
-        mode=draw(st.sampled_from(["paced", "model", "trace"])),
-        backend=draw(st.sampled_from(["gloo", "nccl"])),
-        world_size=draw(st.integers(1, 64)),
-        asked=asked,
-        observed=None if asked is None else asked.bucket_indices,
-        iterations=tuple(draw(st.lists(measured_iterations, min_size=1, max_size=2))),
-        traced=tuple(draw(st.lists(measured_iterations, max_size=2))),
-        plain_backward_ns=draw(times),
-        plain_step_ns=draw(times),
-        dropped_warmup=draw(small),
-        complete=draw(st.booleans()),
-        environment=draw(words),
-        provenance=draw(words),
-        extensions=draw(words),
+    """A measurement of any role; a candidate has its assignment."""
+    asked = draw(st.none() | any_assignments())
+    roles = ["plain", "noop"] if asked is None else ["candidate"]
+    observed = None if asked is None else asked.bucket_indices
+    return draw(
+        built(
+            Measurement,
+            role=st.sampled_from(roles),
+            asked=st.just(asked),
+            observed=st.just(observed),
+            iterations=st.lists(built(MeasuredIteration), min_size=1, max_size=2).map(tuple),
+        )
     )
-
-
-path_spans = built(PathSpan)
 
 
 @st.composite
 def ranks(draw: Draw) -> Ranks:
     """Ranks that differ in any way, of any job."""
-    sigmas = st.just(0.0) | st.floats(0, 2)
     stalls = draw(st.booleans())
-    return Ranks(
-        name=draw(names),
-        pace_jitter=draw(sigmas),
-        pace_spread=draw(sigmas),
-        slow=draw(
-            st.lists(
-                st.builds(SlowRanks, first=small, count=st.integers(1, 10**6), pace=st.floats(0.001, 1000)),
-                max_size=2,
-            ).map(tuple)
-        ),
-        stall_probability=draw(st.floats(0.001, 1)) if stalls else 0.0,
-        stall_ns=draw(st.integers(1, 10**9)) if stalls else 0,
-        provenance=draw(words),
-        extensions=draw(words),
+    return draw(
+        built(
+            Ranks,
+            stall_probability=st.floats(0.001, 1) if stalls else st.just(0.0),
+            stall_ns=st.integers(1, 10**9) if stalls else st.just(0),
+        )
     )
 
 
-NOUNS = {
+_INFERRED = (Report, Recommendation, Explanation, StepDistribution, AssignmentComparison)
+_MADE = (Workload, Hardware, Assignment, Measurement, Cluster, Ranks)
+KINDS: dict[str, Any] = {noun.KIND: noun for noun in (*_MADE, *_INFERRED)}  # every noun that is a document
+NOUNS: dict[str, st.SearchStrategy[Any]] = {
     "workload": st.sampled_from([TINY, REAL]).flatmap(lambda scale: workloads(scale, dressed=True)),
-    "hardware": hardwares(REAL, dressed=True),
+    "hardware": hardwares(dressed=True),
     "assignment": any_assignments(),
-    "report": built(Report),
     "measurement": measurements(),
-    "recommendation": built(Recommendation),
-    "explanation": built(Explanation),
     "cluster": clusters(),
     "ranks": ranks(),
-    "step_distribution": built(StepDistribution),
-    "assignment_comparison": built(AssignmentComparison),
+    **{noun.KIND: built(noun) for noun in _INFERRED},
 }

@@ -24,7 +24,7 @@ from tests.chaos.senseless import PROPERTIES, senseless, table
 from tests.cli import cheap
 from tests.commands import bucketsim
 from tests.importer.damage import JUNK, damaged, places
-from tests.kinds import KINDS
+from tests.strategies import KINDS
 
 LONGEST_MESSAGE, MOST_SECONDS = 500, 10.0
 _PRINTED = {  # a command whose --json is of this kind

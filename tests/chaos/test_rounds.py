@@ -24,8 +24,8 @@ from sim.formats.documents import parse_text
 from tests.cli import cheap
 from tests.dist.starting import networks, wait_for
 from tests.effort import PATIENCE_S
-from tests.kinds import KINDS
 from tests.ranks import free_port
+from tests.strategies import KINDS
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow]
 

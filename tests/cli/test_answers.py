@@ -19,8 +19,7 @@ from sim.formats.documents import parse_document
 from tests.cli import cheap
 from tests.cli.test_commands import FROZEN
 from tests.commands import Said, bucketsim
-from tests.kinds import KINDS
-from tests.targets import kinds_below
+from tests.strategies import KINDS
 
 # A word that is found on stdout, whatever is done with stderr; all that is said: tests/golden.
 ANSWERS = {
@@ -230,8 +229,9 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_measured(
 def test_what_is_no_file_is_one_line_before_anything_is_done(command: str, option: str, at: Path) -> None:
     path = at.parent / "link"
     path.symlink_to(at)
-    before = kinds_below(at.parent)
+    before = sorted(at.parent.rglob("*"))
     said = bucketsim(*cheap.commands(at)[command], option, path)
     assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
     assert said.err.startswith(f"error: {option}: {path}: cannot be written: it is no file")
-    assert kinds_below(at.parent) == before
+    assert sorted(at.parent.rglob("*")) == before
+    assert path.is_symlink()

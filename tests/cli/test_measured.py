@@ -19,8 +19,7 @@ from tests.cli import cheap
 from tests.cli.cheap import LINK, MS, PAIR
 from tests.commands import bucketsim
 from tests.machines import machine, model
-from tests.saving import save_measurement
-from tests.scoring import scored_once
+from tests.saving import save_measurement, scored_once
 
 MEASURED = Path(__file__).parents[2] / "traces" / "measured"
 ONE, OTHER = sim.find_records(MEASURED)[:2]

@@ -18,7 +18,7 @@ from sim.formats.record_files import box_in
 from sim.truth.scoring import Agreement, as_measured
 from tests.commands import bucketsim
 from tests.manual.pages import MODELLED, TRUTH, assert_holds
-from tests.scoring import scored, scored_once
+from tests.saving import scored, scored_once
 from traces.tools import compiled
 from traces.tools.compiled_train import CASES
 

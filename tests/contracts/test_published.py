@@ -25,9 +25,8 @@ from tests.clusters.published_fabrics import AIM as FABRIC_AIM
 from tests.clusters.published_fabrics import ELSEWHERE, SYSTEMS
 from tests.contracts import clusters, fabrics
 from tests.contracts.clusters import Cluster, a40, anchored, rtx, single_steps
+from tests.effort import DATA, needs_data, needs_package
 from tests.manual.pages import HOME, ROOT, TRUTH, UNMEASURED, assert_holds
-from tests.packages import needs_package
-from tests.public_data import DATA, needs_data
 from tests.published.figures import figures
 from tests.tuner import test_null_case as null_case
 

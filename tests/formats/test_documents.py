@@ -16,8 +16,7 @@ from sim.errors import InputError
 from sim.formats import documents
 from sim.nouns.hardware import CurvePoint, Hardware
 from tests.effort import tries
-from tests.kinds import KINDS
-from tests.strategies import NOUNS
+from tests.strategies import KINDS, NOUNS
 
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
 

@@ -17,9 +17,8 @@ from sim.nouns.measurement import MeasuredIteration, Measurement
 from sim.nouns.workload import Workload
 from tests.effort import tries
 from tests.handmade import measurement
-from tests.kinds import KINDS
 from tests.saving import save_measurement
-from tests.strategies import hardwares, measurements, workloads
+from tests.strategies import KINDS, hardwares, measurements, workloads
 
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
 WORKLOAD = sim.load_workload(EXAMPLES / "workload.json")

@@ -28,11 +28,10 @@ from sim.importer.imported import SUMMARY, Imported, ImportOptions, Note, RankRo
 from sim.importer.readers import GZIP, READABLE, reader, recognise
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
-from tests.effort import tries
+from tests.effort import DATA, needs_data, tries
 from tests.handmade import handmade, wired
 from tests.importer.corpus import MODEL, WIRE, Case, corpus
 from tests.importer.link_texts import Line, head, today
-from tests.public_data import DATA, needs_data
 from tests.strategies import NOUNS, TINY, hardwares, workloads
 
 RECORD = Path(__file__).parents[2] / "traces" / "measured" / "gpt-loopback-2"

@@ -9,8 +9,8 @@ from sim import agreement
 from sim.importer.imported import ImportOptions
 from sim.nouns.measurement import Record
 from sim.truth.scoring import Agreement
+from tests.effort import DATA, needs_data
 from tests.importer.traced import Traced, read_kineto
-from tests.public_data import DATA, needs_data
 
 pytestmark = needs_data
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from sim.importer.imported import ImportOptions
+from tests.effort import DATA, needs_data
 from tests.importer.built_traces import Dialect, Job, build, write
 from tests.importer.traced import read_kineto
-from tests.public_data import DATA, needs_data
 
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword")
 GPU_TRACES = {

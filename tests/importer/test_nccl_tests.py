@@ -15,9 +15,8 @@ from sim.importer.imported import Imported, ImportOptions
 from sim.importer.links.link_hardware import read_nccl_tests
 from sim.nouns.hardware import Curve, Hardware
 from sim.tuner.machines import read_scatter
-from tests.effort import tries
+from tests.effort import DATA, needs_data, tries
 from tests.importer.link_texts import WRITERS, Line, bus, head, old, report, today
-from tests.public_data import DATA, needs_data
 
 quick = settings(max_examples=tries(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -31,8 +31,7 @@ from sim.units import (
 )
 from tests.cluster_strategies import clusters
 from tests.effort import tries
-from tests.kinds import KINDS
-from tests.strategies import assignments, hardwares, workloads
+from tests.strategies import KINDS, assignments, hardwares, workloads
 
 NOUNS = [
     *KINDS.values(),

@@ -22,8 +22,7 @@ from sim.nouns.gpus import GpuSheet
 from sim.nouns.workload import Workload
 from sim.recorder.estimate import CountingMode, OperatorWork, estimate, stand_ins
 from tests.contracts.clusters import GPT_82M
-from tests.effort import tries
-from tests.public_data import DATA, needs_data
+from tests.effort import DATA, needs_data, tries
 
 TINY = {"layers": 2, "width": 16, "heads": 2, "vocab": 32, "context": 8, "batch": 2}
 GPT = "sim.recorder.models:gpt"

@@ -18,8 +18,7 @@ from sim.recorder.profile import record
 from sim.recorder.training_step import ModelStep
 from tests.contracts.clusters import a40
 from tests.convolutional import resnet, resnet50, vgg13
-from tests.effort import tries
-from tests.packages import needs_package
+from tests.effort import needs_package, tries
 from tests.published.figures import figures
 
 TINY = {"layers": 2, "width": 16, "heads": 2, "vocab": 32, "context": 8, "batch": 2}

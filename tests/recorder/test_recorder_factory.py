@@ -13,7 +13,7 @@ from sim.errors import InputError
 from sim.recorder import models
 from sim.recorder.models import load_factory
 from sim.recorder.profile import record
-from tests.packages import needs_package
+from tests.effort import needs_package
 from tests.recorder.test_estimate_order import SMALL, small
 
 Write = Callable[[str], None]
