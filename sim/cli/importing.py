@@ -5,7 +5,7 @@ from pathlib import Path
 from sim.cli import options, printing
 from sim.cli.judging import print_one, score
 from sim.cli.machines import curve_columns
-from sim.cli.options import argument, directory_option, flag, option
+from sim.cli.options import argument, directory_option, option
 from sim.cli.printing import HARDWARE, WORKLOAD, Answer, line, note, progress, say, table
 from sim.cli.starting import ALL_REDUCE_PERF
 from sim.columns import Column, ms, plain
@@ -35,7 +35,6 @@ def import_(
     name: str | None = option("Name of what is imported."),
     world_size: int | None = option("Ranks, where the files do not say it.", min=1),
     machine: str | None = option("A word of its hosts, devices or headline: one of several in a file."),
-    anonymize: bool = flag("Strip names, paths and hosts of what is written.", "--anonymize"),
 ) -> Answer:
     """Turn traces, logs, benchmarks and recordings into a workload, hardware and a measured record."""
     read = reader(form)
@@ -47,10 +46,6 @@ def import_(
             progress=report,
         )
         imported = read(paths, how)
-    if anonymize:
-        from sim.importer.imported import anonymize as strip_names
-
-        imported = strip_names(imported)
     files = write_imported(imported, output)
     main = imported.main_hardware
     written = {"files": list(map(str, files)), "summary": str(output / SUMMARY)}

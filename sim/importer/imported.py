@@ -1,10 +1,10 @@
-"""What an importer makes of other tools' files, and what it says of them; all of it without names, too."""
+"""What an importer makes of other tools' files, and what it says of them."""
 
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -14,11 +14,10 @@ from sim.formats.files import make_directory, read_bytes, write_files
 from sim.formats.record_files import HARDWARE, WORKLOAD, measurement_name, record_of
 from sim.nouns.assignment import Assignment
 from sim.nouns.cluster import Cluster
-from sim.nouns.ddp_switches import HOOKS, SWITCHES
 from sim.nouns.devices import ranks_of_job
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement, Record
-from sim.nouns.workload import DTYPE_BYTES, Workload
+from sim.nouns.workload import Workload
 
 # ``found``: what the files say. ``assumed``: what they do not say and was filled in. ``missing``: what could
 # not be had. ``dropped``: what was read and left out. ``doubtful``: what cannot be true of it, and what was
@@ -227,56 +226,3 @@ def _stale(folder: Path) -> set[str]:
     if entries and (SUMMARY not in mine or any(map(_OURS.fullmatch, entries - mine))):
         raise InputError(f"{folder}: holds other files already; give a new or empty directory")
     return entries & mine
-
-
-# ---- so that it may be given away
-
-# Keys of spreads, provenance, environments and extensions that name nobody, beside those of DDP's switches.
-_KEYS = """
-accumulation_steps all_gather all_reduce assumed backend backward_ns band broadcast buckets buffers bytes
-clock comm_slowdown compute_slowdown copy_in_bytes_per_s copy_out_bytes_per_s count device device_type
-devices dropped_warmup_steps end_ns forward_ns high hook_cost_ns index last_arriver launch_cost_ns launch_ns
-level low max max_ns mean_ns median median_ns min min_ns missing_ranks no_sync_backward_ns num_bytes
-optimizer_ns optimizer_seen p10_ns p25 p75 p90_ns parameters place quantile ranges rank ranks ready_ns
-recorded_ranks reduce_scatter slow statistic step_ns steps sync_end_ns torch_compile torn_ranks traced_ranks
-value world_size
-"""
-_SAFE_KEYS = frozenset(_KEYS.split()) | set(SWITCHES)
-# Fields whose words are ours: the nouns check them.
-_CHECKED = ("dtype", "policy", "role", "mode", "ready_includes", "format", "formats")
-_WORDS = frozenset((*HOOKS, *DTYPE_BYTES, "host", "mean", "median", "upper bound"))
-_TEXTS = re.compile(
-    r"(cuda|cpu|xpu|hip|mps|hpu|npu|meta)(:\d{1,4})?|nccl|rccl|gloo|mpi|ucc|xccl|hccl|"
-    r"median over steps of the shortest over ranks"
-)
-_GONE = object()
-
-
-def anonymize(imported: Imported) -> Imported:
-    """``imported`` without what tells whose it is.
-
-    Every name and text gives way to a numbered one, the same for the same ("name 12"); sentences leave.
-    Provenance, spreads, environments and extensions keep numbers and a few words, under known keys and under
-    numbers (sizes, ranks).
-    """
-    stripped: Imported = _stripped(replace(imported, notes=()), {})
-    return stripped
-
-
-def _stripped(value: Any, names: dict[str, str] | None) -> Any:
-    """``value`` as it may be given away; ``names`` has what each text became; in free objects (None) none
-    stays.
-    """
-    if isinstance(value, str) and value not in _WORDS and not _TEXTS.fullmatch(value):
-        return _GONE if names is None else names.setdefault(value, f"name {len(names)}")
-    if isinstance(value, tuple | list):
-        return type(value)(kept for one in value if (kept := _stripped(one, names)) is not _GONE)
-    if isinstance(value, dict):
-        known = {
-            key: _stripped(item, None) for key, item in value.items() if key in _SAFE_KEYS or key.isdigit()
-        }
-        return {key: kept for key, kept in known.items() if kept is not _GONE}
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    held = {one.name: getattr(value, one.name) for one in fields(value) if one.name not in _CHECKED}
-    return replace(value, **{name: _stripped(item, names) for name, item in held.items()})

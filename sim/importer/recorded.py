@@ -257,7 +257,7 @@ def workload_of(recording: Recording) -> Workload:
         ],
         used,
         pace=paces[header.rank] if plain else 1.0,
-        fired=_firing_order(chosen.rank),
+        fired=chosen.rank.layouts[-1].fired if chosen.rank.layouts else (),
         forward_ns=median_ns([b.forward_ns for b in chosen.synchronised or used]),
         optimizer_ns=median_ns(optimizer) if optimizer else 0,
         ready_includes=() if plain else _OWN_EFFECTS,
@@ -281,21 +281,6 @@ def workload_of(recording: Recording) -> Workload:
             "doubtful": [*doubtful, *untold],
         },
     )
-
-
-def _firing_order(rank: RecordedRank) -> Sequence[int]:
-    """Parameters in the order in which gradients come, where the recording tells it; else nothing.
-
-    A GPU's events are as far apart as kernels are: gradients that one kernel makes ready have one time. Older
-    recordings have the order in DDP's buckets alone, which are by firing once DDP has rebuilt them; with
-    unused parameters it never does.
-    """
-    if not rank.layouts:
-        return ()
-    last, ddp = rank.layouts[-1], rank.header.ddp
-    if not last.fired and (ddp.get("static_graph") or not ddp.get("find_unused_parameters")):
-        return [index for bucket in last.bucket_indices for index in bucket]
-    return last.fired
 
 
 # ---- the job's own step, and who came last

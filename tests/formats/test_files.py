@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.targets import DIRECTORIES, FILES, REFUSED, REFUSED_AS_DIRECTORY, kinds_below
 
 from sim.errors import InputError
 from sim.formats import documents, files
@@ -20,6 +19,7 @@ from sim.formats.files import check_directory, check_writable, make_directory, w
 from sim.live.follower import Follower
 from sim.nouns.assignment import Assignment
 from tests.commands import bucketsim
+from tests.targets import DIRECTORIES, FILES, REFUSED, REFUSED_AS_DIRECTORY, kinds_below
 
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
 

@@ -22,7 +22,6 @@ from sim.formats.documents import parse_document, to_document
 from sim.importer.imported import (
     Imported,
     ImportOptions,
-    anonymize,
     hardware_names,
     summary_of,
     write_imported,
@@ -251,7 +250,7 @@ def check_message(message: str, paths: Sequence[Path]) -> None:
 
 
 def check_result(imported: Imported) -> None:
-    """It can be written, read again, made anonymous, and shown; its sentences are lines."""
+    """It can be written, read again and shown; its sentences are lines."""
     for sentence in (note.text for note in imported.notes):
         assert sentence.isprintable(), sentence
         assert len(sentence) < 2 * LONGEST_MESSAGE, sentence
@@ -263,7 +262,6 @@ def check_result(imported: Imported) -> None:
         for path in (*write_imported(imported, folder), Path(folder) / "summary.json"):
             json.loads(path.read_text(encoding="utf-8"), parse_constant=no_constant)
     assert len(set(hardware_names(imported))) == len(imported.hardware)
-    anonymize(imported)
 
 
 def no_constant(word: str) -> NoReturn:

@@ -157,7 +157,7 @@ def test_a_step_does_not_carry_faster_than_the_link_does_alone(share: float) -> 
 
 
 def test_each_file_of_the_corpus_which_holds_every_format_is_of_its_format(tmp_path: Path) -> None:
-    """From the corpus begin the tests of damage, of anonymising and of wrong formats."""
+    """From the corpus begin the tests of damage and of wrong formats."""
     assert {case.form for case in corpus()} == set(READABLE)
     for number, case in enumerate(case for case in corpus() if not case.is_public):
         folder = tmp_path / str(number)
