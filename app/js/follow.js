@@ -130,7 +130,7 @@ const write = (element, text) => { element.parentElement.dataset.drawn = text; }
 // The lanes as plotly draws them, in its place and to its measures.
 function drawTimeline({pen, width, height, family, size, l, w, h, text, paper, hasPath}, frame, style) {
   const until = frame.until, x = at => l + at / until * w, tau = 2 * Math.PI;
-  const cell = (x(frame.sync) - l) / style.cells, band = h / frame.lanes.length;
+  const band = h / frame.lanes.length;
   const say = (words, at, y, align, base, look = '') => {
     Object.assign(pen, {textAlign: align, textBaseline: base, font: `${look} ${size}px ${family}`});
     pen.fillText(words, at, y);
@@ -163,12 +163,10 @@ function drawTimeline({pen, width, height, family, size, l, w, h, text, paper, h
   frame.lanes.forEach((lane, row) => say(lane, l - 9, (row + 0.5) * band, 'right', 'middle'));
 
   frame.lanes.forEach((lane, row) => {
-    const runs = frame.runs[row], top = row * band + band / 8, high = band * 0.75;
-    const isNumbered = lane.startsWith('communication') && frame.few, edge = runs.length <= 600 ? 0.5 : 0;
-    for (let at = 0, index = 0; index < runs.length; at += runs[index + 1], index += 2) {
-      if (runs[index] < 0) continue;
-      const bucket = Math.floor(runs[index] / style.patterns.length) - 1, left = l + at * cell;
-      const wide = runs[index + 1] * cell, pattern = style.patterns[runs[index] % style.patterns.length];
+    const bars = frame.bars[row], top = row * band + band / 8, high = band * 0.75;
+    const isNumbered = lane.startsWith('communication') && frame.few, edge = bars.length <= 300 ? 0.5 : 0;
+    for (const [start, end, bucket, pattern] of bars) {
+      const left = x(start), wide = x(end) - left;
       const colour = bucket < 0 ? style.neutral : style.colours[bucket % style.colours.length];
       const [red, green, blue] = [1, 3, 5].map(from => parseInt(colour.slice(from, from + 2), 16));
       const ink = 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? '#444' : '#fff';  // reads on it
@@ -182,8 +180,8 @@ function drawTimeline({pen, width, height, family, size, l, w, h, text, paper, h
     }
   });
   pen.fillStyle = style.path;
-  for (const [row, first, cells] of hasPath ? frame.marks : []) {
-    pen.fillRect(l + first * cell, row * band + 0.02 * band, cells * cell, 0.08 * band);
+  for (const [row, start, end] of hasPath ? frame.marks : []) {
+    pen.fillRect(x(start), row * band + 0.02 * band, x(end) - x(start), 0.08 * band);
   }
   instant(frame.end, []);
   if (frame.sync > frame.end) instant(frame.sync, [2, 3]);

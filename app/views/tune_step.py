@@ -1,17 +1,15 @@
 """A step on the Tune page: its cards, the sentence that names what limits it, its timeline.
 
 And what the browser draws of them by itself while a hand moves a slider, before the server has answered
-(``follow.js``): each stop's step, played beforehand, as far as pixels tell apart; each lane is a row of
-cells, neighbours alike told once.
+(``follow.js``): each stop's step, played beforehand.
 """
 
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
 from math import inf
 from typing import Any
 
@@ -39,13 +37,8 @@ FOLLOWED: dict[str, tuple[str | None, tuple[float, ...]]] = {
 }
 _MOST_GRADIENTS = 4_000  # beyond it the stops of a slider take longer than a hand waits
 _FIRST_S = 0.25  # what the search has to wait for the first stops
-_CHARACTERS = 8_000_000  # of all frames that are kept: two sliders' for 160 jobs of 161 tensors, 50 of 1,000
-CELLS = 2048  # across the step: finer than the pixels of a figure that is less than 2,000 wide
-PATTERNS = ("", "/", ".", "|", "x", "-")
-_NOTHING = -1
+_CHARACTERS = 8_000_000  # of all frames that are kept: two sliders' for 35 jobs of 161 tensors, 17 of 1,000
 _STYLE = {
-    "cells": CELLS,
-    "patterns": PATTERNS,
     "colours": style.BUCKETS,
     "neutral": style.NEUTRAL,
     "path": style.PATH,
@@ -327,7 +320,7 @@ def frame(state: State, shown: Played) -> dict[str, Any]:
     What could be gained is not known beforehand: below the gain stands its share.
     """
     data, as_measured = timeline_data(shown.timeline), state.as_measured
-    until_ns = data.sync_end_ns
+    until_ns, marks = data.sync_end_ns, path_marks(shown.timeline, shown.path)
     default = playing.default(state.inputs, state.choice)
     longest_ns = max(until_ns, as_measured.timeline.sync_end_ns if as_measured else 0)
     cards = (*step_cards(shown, as_measured), gain_card(shown, default))
@@ -335,37 +328,19 @@ def frame(state: State, shown: Played) -> dict[str, Any]:
         "cards": [(card.value, card.below) for card in cards],
         "sentence": capital(shown.report.verdict),
         "lanes": data.lanes,
-        "runs": [lane_runs(data.of_lane(lane), until_ns) for lane in data.lanes],
+        "bars": [[_bar(span) for span in data.of_lane(lane)] for lane in data.lanes],
         "few": data.are_few,
-        "marks": _mark_runs(path_marks(shown.timeline, shown.path), data.lanes, until_ns),
+        "marks": [[data.lanes.index(mark.lane), *_ends(mark)] for mark in marks if mark.lane in data.lanes],
         "end": ms(data.backward_end_ns),
         "sync": ms(until_ns),
         "until": 1.01 * ms(longest_ns),
     }
 
 
-def lane_runs(spans: Iterable[Span], until_ns: int) -> list[int]:
-    """One lane as [style, cells, style, cells, ...], from 0 to ``until_ns`` in ``CELLS`` cells.
-
-    A style is ``-1`` where nothing is, else the number of the bucket plus 1 (0: of none) times the number of
-    patterns plus the pattern's. What is shorter than a cell shows where nothing longer does; neighbours are
-    told apart by bucket and pattern, so that there are never more runs than cells.
-    """
-    cells = [_NOTHING] * CELLS
-    for span in sorted(spans, key=lambda span: span.length_ns):
-        first, last = _cell(span.start_ns, until_ns), _cell(span.end_ns, until_ns)
-        first = min(first, CELLS - 1)
-        length = max(1, last - first)
-        bucket = 0 if span.bucket is None else span.bucket + 1
-        cells[first : first + length] = [bucket * len(PATTERNS) + PATTERNS.index(span.pattern)] * length
-    return [number for style, run in groupby(cells) for number in (style, len(list(run)))]
+def _bar(span: Span) -> list[float | str]:
+    """From, until, the number of its bucket (-1: of none), and its pattern."""
+    return [*_ends(span), -1 if span.bucket is None else span.bucket, span.pattern]
 
 
-def _mark_runs(marks: Sequence[Mark], lanes: Sequence[str], until_ns: int) -> list[list[int]]:
-    """The critical path as [lane, first cell, cells], without what is shorter than half a cell."""
-    ends = [(mark.lane, _cell(mark.start_ns, until_ns), _cell(mark.end_ns, until_ns)) for mark in marks]
-    return [[lanes.index(lane), at, last - at] for lane, at, last in ends if last > at and lane in lanes]
-
-
-def _cell(at_ns: int, until_ns: int) -> int:
-    return round(at_ns * CELLS / until_ns) if until_ns else 0
+def _ends(mark: Mark) -> list[float]:
+    return [round(ms(mark.start_ns), 4), round(ms(mark.end_ns), 4)]

@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -80,12 +79,9 @@ def make_measurement(
         )
         for row in report.buckets
     )
+    times = ("step_ns", "backward_end_ns", "sync_end_ns")
     iterations = tuple(
-        MeasuredIteration(
-            step_ns=off(report.step_ns, wobble),
-            backward_end_ns=off(report.backward_end_ns, wobble),
-            sync_end_ns=off(report.sync_end_ns, wobble),
-        )
+        MeasuredIteration(**{time: off(getattr(report, time), wobble) for time in times})
         for wobble in (-0.001, 0.0, 0.001, 0.0005, -0.0005)
     )
     return measurement(
@@ -148,13 +144,47 @@ def add_record(traces: Path) -> None:
         (other / run.name).write_bytes(run.read_bytes())
 
 
-def main_page(patch: pytest.MonkeyPatch, traces: Path, *more: str, **query: str) -> AppTest:
-    """The dashboard over ``traces`` at an address, not drawn yet."""
-    patch.setattr(sys, "argv", ["main.py", "--traces", str(traces), *more])
-    page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
-    for name, value in query.items():
-        page.query_params[name] = value
+def _one_page(name: str) -> None:
+    import sys
+    from pathlib import Path
+
+    from app import launch, sources
+    from app.views import cluster, compare, live, manual, validate
+    from app.widgets import told
+
+    settings = launch.settings(sys.argv[1:])
+    found = sources.find(settings)
+    with told():
+        {
+            "compare": lambda: compare.show(found, sources.ask(found)),
+            "cluster": lambda: cluster.show(found),
+            "validate": lambda: validate.show(found, settings.watch),
+            "live": lambda: live.show(settings.watch or Path("nowhere"), found),
+            "manual": manual.show,
+        }[name]()
+
+
+def a_page(name: str, **query: str) -> AppTest:
+    """A page alone at an address, not drawn yet; ``main``: the dashboard, which begins with Tune."""
+    if name == "main":
+        page = AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
+    else:
+        page = AppTest.from_function(_one_page, default_timeout=PATIENCE_S, args=(name,))
+    for key, value in query.items():
+        page.query_params[key] = value
     return page
+
+
+def open_page(patch: pytest.MonkeyPatch, name: str, traces: Path, *more: str, **query: str) -> AppTest:
+    """The same over ``traces``."""
+    patch.setattr(sys, "argv", ["main.py", "--traces", str(traces), *more])
+    return a_page(name, **query)
+
+
+def upload(page: AppTest, *files: tuple[str, bytes | str]) -> AppTest:
+    """Give files to the page."""
+    contents = [(name, one.encode() if isinstance(one, str) else one, "") for name, one in files]
+    return page.file_uploader(key="up").set_value(contents).run()
 
 
 def visit(page: AppTest, path: str, **address: str) -> AppTest:
@@ -177,8 +207,13 @@ def is_clean(page: AppTest) -> bool:
     return not page.exception and not page.error
 
 
-def metric(page: AppTest, label: str) -> str:
-    return next(found.value for found in page.metric if found.label == label)
+def cards(page: AppTest) -> dict[str, str]:
+    return {found.label.replace("\\", ""): found.value for found in page.metric}
+
+
+def said(page: AppTest) -> str:
+    """All that the page says, but its figures, cards and errors."""
+    return plain([*page.markdown, *page.caption, *page.info, *page.warning, *page.success])
 
 
 def charts(page: AppTest) -> dict[str, Any]:
@@ -187,28 +222,10 @@ def charts(page: AppTest) -> dict[str, Any]:
     }
 
 
-def counted_calls(patch: pytest.MonkeyPatch, *names: str) -> list[str]:
-    """The names of these functions of ``sim``, as they are called from now on."""
-    calls: list[str] = []
-
-    def counted(name: str) -> Any:
-        real = getattr(sim, name)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            calls.append(name)
-            return real(*args, **kwargs)
-
-        return call
-
-    for name in names:
-        patch.setattr(sim, name, counted(name), raising=False)
-    return calls
-
-
 @pytest.fixture
 def page(unmeasured: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     """The dashboard where nothing was measured."""
-    return main_page(monkeypatch, unmeasured)
+    return open_page(monkeypatch, "main", unmeasured)
 
 
 @pytest.fixture
@@ -246,18 +263,12 @@ def _installed_components_are_looked_for_once() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def main_stays() -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def _main_stays() -> Iterator[None]:
     """AppTest leaves its script as ``__main__``, which every process that is started later would run."""
     main = sys.modules["__main__"]
     yield
     sys.modules["__main__"] = main
-
-
-@pytest.fixture(autouse=True)
-def _main_stays() -> Iterator[None]:
-    with main_stays():
-        yield
 
 
 def forget() -> None:

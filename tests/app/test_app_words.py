@@ -1,17 +1,26 @@
-"""Words, files at hand, the command line, and origins."""
+"""Words, files at hand, the command line, origins, the memo, and the pages of the manual."""
 
 import csv
 import io
 import json
 import re
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import sim
 from app import launch, sources, words
-from app.memo import digest
+from app.memo import digest, memo, one
 from app.playing import Choice, Inputs, WhatIf
+from app.views.manual import PAGES
 from app.widgets import origin_words, provenance, signed, signed_csv, signed_snippet
+from sim.nouns.workload import Workload
+from tests.app.conftest import a_page, is_clean
 
 
 def test_plain_text_is_no_markup() -> None:
@@ -82,3 +91,57 @@ def test_nothing_rests_on_what_streamlit_and_plotly_keep_to_themselves() -> None
     assert len(files) > 20
     found = {path.name: own.findall(path.read_text(encoding="utf-8")) for path in files}
     assert not {name: names for name, names in found.items() if names}
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 12)), max_size=40), st.integers(0, 20))
+def test_no_more_than_the_weight_but_always_the_last(asked: list[tuple[int, int]], most: int) -> None:
+    @memo(most, lambda made, *_: made[1])
+    def kept(key: int, make: Callable[[], tuple[int, int]]) -> tuple[int, int]:
+        return make()
+
+    for key, weight in asked:
+        made = kept(key, lambda key=key, weight=weight: (key, weight))  # type: ignore[misc]
+        found = [value for number in range(10) if (value := kept.known(number, tuple)) is not None]
+        assert kept.known(key, tuple) is made
+        assert len(found) == 1 or sum(weight for _, weight in found) <= most
+
+
+def test_what_raises_is_not_kept() -> None:
+    @memo(1)
+    def kept(key: str, make: Callable[[], int]) -> int:
+        return make()
+
+    with pytest.raises(ZeroDivisionError):
+        kept("a", lambda: 1 // 0)
+    assert kept("a", lambda: 2) == 2
+
+
+def test_a_noun_stands_for_itself_and_a_file_for_what_is_in_it(tmp_path: Path, workload: Workload) -> None:
+    made: list[str] = []
+
+    @memo(9)
+    def name(choice: Choice, workload: Workload, path: Path) -> str:
+        made.append(path.read_text())
+        return workload.name
+
+    def times(workload: Workload, **options: object) -> int:
+        name(Choice(pick="cap", options=tuple(options.items())), workload, path)
+        return len(made)
+
+    (path := tmp_path / "file").write_text("a")
+    other = replace(workload)
+    assert [times(workload), times(workload), times(other)] == [1, 1, 2]
+    assert [times(workload, comm_hook={"name": "x"}), times(workload, comm_hook={"name": "x"})] == [3, 3]
+    path.write_text("other")
+    assert times(workload) == 4
+    assert one(replace(workload)) is one(replace(other)), "what says the same is read once"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_an_address_names_a_page_of_the_manual(page: str) -> None:
+    shown = a_page("manual", page=page).run()
+    assert is_clean(shown)
+    assert [title.value for title in shown.title] == [PAGES[page]]
+    assert shown.radio(key="page").value == page
+    assert not any(".md)" in found.value or "@@" in found.value for found in shown.markdown)
+    assert len(shown.get("image")) == (4 if page == "dashboard" else len(shown.get("image")))

@@ -5,7 +5,7 @@ import io
 import json
 import shlex
 import shutil
-import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,45 +26,28 @@ from app.views.compare import (
     truth_rows,
 )
 from app.widgets import provenance, signed_csv
-from app.words import plain
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms, format_size
-from tests.app.conftest import charts, is_clean, main_page, visit
-from tests.app.conftest import plain as plain_text
+from tests.app.conftest import cards, charts, is_clean, open_page, plain, said
 from tests.commands import bucketsim
-from tests.effort import PATIENCE_S
 from tests.manual.pages import ROOT, blocks
 
 DASHBOARD = ROOT / "app" / "manual" / "dashboard.md"
 NOWHERE = Library(workloads={}, hardware={}, records={})
 
 
-def compare_page() -> None:
-    import sys
-
-    from app import launch, sources
-    from app.views import compare
-    from app.widgets import told
-
-    found = sources.find(launch.settings(sys.argv[1:]))
-    asked = sources.ask(found)
-    with told():
-        compare.show(found, asked)
+QUICK = {"b_pick": "one per parameter", "c_pick": "single bucket"}  # candidates that need no search
 
 
 @pytest.fixture
-def page(traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
-    return AppTest.from_function(compare_page, default_timeout=PATIENCE_S)
+def opened(traces: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., AppTest]:
+    """The page at an address, drawn."""
 
+    def made(**query: str) -> AppTest:
+        return open_page(monkeypatch, "compare", traces, **QUICK | query).run()
 
-@pytest.fixture
-def quick(page: AppTest) -> AppTest:
-    """Two more candidates that need no search."""
-    page.query_params["b_pick"] = "one per parameter"
-    page.query_params["c_pick"] = "single bucket"
-    return page
+    return made
 
 
 def steps(page: AppTest) -> list[str]:
@@ -76,24 +59,28 @@ def step_of(workload: Workload, hardware: Hardware, policy: str = "ddp", **knobs
     return format_ms(sim.summarize(sim.simulate(workload, hardware, assignment)).step_ns)
 
 
-def test_a_candidate_changes_its_number_alone(quick: AppTest, workload: Workload, hardware: Hardware) -> None:
-    quick.run()
-    before = steps(quick)
-    quick.selectbox(key="b_pick").set_value("per-parameter-sync").run()
-    assert is_clean(quick)
-    assert steps(quick) == [before[0], step_of(workload, hardware, "per-parameter-sync"), before[2]]
+def test_a_candidate_changes_its_number_alone(
+    opened: Callable[..., AppTest], workload: Workload, hardware: Hardware
+) -> None:
+    page = opened()
+    before = steps(page)
+    page.selectbox(key="b_pick").set_value("per-parameter-sync").run()
+    assert is_clean(page)
+    assert steps(page) == [before[0], step_of(workload, hardware, "per-parameter-sync"), before[2]]
 
 
-def test_the_address_restores_all(page: AppTest, workload: Workload, hardware: Hardware) -> None:
-    page.query_params["candidates"] = "4"
-    page.query_params["a_pick"] = "bucket_cap_mb"
-    page.query_params["a_cap"] = "4"
-    page.query_params["b_pick"] = "DDP's default"
-    page.query_params["b_gradient_as_bucket_view"] = "true"
-    page.query_params["c_pick"] = "single bucket"
-    page.query_params["d_pick"] = "not DDP: buckets after backward"
-    page.query_params["against"] = "D"
-    page.run()
+def test_the_address_restores_all(
+    opened: Callable[..., AppTest], workload: Workload, hardware: Hardware
+) -> None:
+    page = opened(
+        candidates="4",
+        a_pick="bucket_cap_mb",
+        a_cap="4",
+        b_pick="DDP's default",
+        b_gradient_as_bucket_view="true",
+        d_pick="not DDP: buckets after backward",
+        against="D",
+    )
     assert is_clean(page)
     found = steps(page)
     assert found[0] == step_of(workload, hardware, bucket_cap_mb=4)
@@ -108,11 +95,8 @@ def test_one_gpt_under_four_systems_is_on_the_page_what_the_command_line_says(
     """By the address and the commands of the manual."""
     (shown,) = [one.text for one in blocks(DASHBOARD) if "/compare?" in one.text]
     (typed,) = [one.text for one in blocks(DASHBOARD) if "--policy zero2" in one.text]
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(ROOT / "traces")])
-    page = AppTest.from_function(compare_page, default_timeout=PATIENCE_S)
-    for key, (value,) in parse_qs(urlsplit(shown.strip()).query).items():
-        page.query_params[key] = value
-    page.run()
+    address = {key: value for key, (value,) in parse_qs(urlsplit(shown.strip()).query).items()}
+    page = open_page(monkeypatch, "compare", ROOT / "traces", **address).run()
     assert is_clean(page)
     monkeypatch.chdir(tmp_path)
     shutil.copy(ROOT / "traces" / "workloads" / "gpt-13.8M-cpu.json", "gpt.json")
@@ -122,16 +106,13 @@ def test_one_gpt_under_four_systems_is_on_the_page_what_the_command_line_says(
     assert [one["policy"] for one in reports] == ["ddp", "megatron", "fully_shard", "zero2"]
     assert steps(page) == [format_ms(one["step_ns"]) for one in reports]
     assert len(set(steps(page))) == len(reports)
-    said = " ".join(found.value for found in page.markdown)
     for one in reports:
-        assert plain(one["verdict"]) in said
+        assert one["verdict"] in said(page)
 
 
-def test_what_cannot_be_played_is_one_line_and_the_others_stay(quick: AppTest) -> None:
+def test_what_cannot_be_played_is_one_line_and_the_others_stay(opened: Callable[..., AppTest]) -> None:
     """Megatron-Core's distributed optimizer needs a curve that this machine has not."""
-    quick.query_params["b_pick"] = "Megatron-Core DDP"
-    quick.query_params["b_use_distributed_optimizer"] = "true"
-    quick.run()
+    quick = opened(b_pick="Megatron-Core DDP", b_use_distributed_optimizer="true")
     assert not quick.exception
     (error,) = quick.error
     assert error.value.startswith("B\\: ")
@@ -142,18 +123,16 @@ def test_what_cannot_be_played_is_one_line_and_the_others_stay(quick: AppTest) -
     assert ["curve" in str(note) for note in notes] == [False, True, False, False]
 
 
-def test_a_candidate_on_another_machine_is_taken_apart_too(quick: AppTest) -> None:
-    quick.query_params["b_machine"] = "computed: DGX A100"
-    quick.query_params["b_dgx_a100_hosts"] = "2"
-    quick.run()
+def test_a_candidate_on_another_machine_is_taken_apart_too(opened: Callable[..., AppTest]) -> None:
+    quick = opened(b_machine="computed: DGX A100", b_dgx_a100_hosts="2")
     assert is_clean(quick)
-    assert any("bytes on the wire" in found.value for found in quick.markdown)
-    assert quick.metric[1].label == "B one per parameter on computed\\: DGX A100, 2 hosts"
+    assert "bytes on the wire" in said(quick)
+    assert "B one per parameter on computed: DGX A100, 2 hosts" in cards(quick)
 
 
-def test_measured_steps_stand_beside_predicted_ones(quick: AppTest) -> None:
+def test_measured_steps_stand_beside_predicted_ones(opened: Callable[..., AppTest]) -> None:
     """The made-up record's steps are off by -1, -1.5 and 0.5 %."""
-    quick.run()
+    quick = opened()
     assert is_clean(quick)
     table = quick.dataframe[0].value.iloc[[0, 1, 3]]  # beside rows of differences
     for found, off in zip(table["error, %"], (0.99, 0.985, 1.005), strict=True):
@@ -225,10 +204,8 @@ def test_systems_that_gather_parameters_send_them_too(inputs: Inputs) -> None:
         assert gathering > 1.9 * ddp
 
 
-def test_steps_of_different_micro_batches_are_not_ranked(quick: AppTest) -> None:
-    quick.query_params["a_pick"] = "DDP's default"
-    quick.query_params["a_accumulation_steps"] = "4"
-    quick.run()
+def test_steps_of_different_micro_batches_are_not_ranked(opened: Callable[..., AppTest]) -> None:
+    quick = opened(a_pick="DDP's default", a_accumulation_steps="4")
     assert is_clean(quick)
     assert "not the same work" in quick.warning[0].value
     assert not any("fast" in found.value for found in quick.markdown)
@@ -258,15 +235,14 @@ def test_the_recommended_cap_is_as_good_as_any_under_its_switches(
 
 
 def test_compare_says_what_a_step_lacks(
-    traces: Path, workload: Workload, hardware: Hardware, monkeypatch: pytest.MonkeyPatch
+    opened: Callable[..., AppTest], workload: Workload, hardware: Hardware
 ) -> None:
     """ZeRO's all-gather has no curve here: Tune says so, and so does Compare, with what it carries."""
     zero = sim.simulate(workload, hardware, sim.assign(workload, "zero1"))
     (note,) = [one for one in sim.summarize(zero).notes if "not counted" in one]
     carried = sum(one.num_bytes for one in sim.collectives(zero) if one.kind == "all_gather")
-    page = main_page(monkeypatch, traces).run()
-    visit(page, "compare", a_pick="DDP's default", b_pick="DeepSpeed ZeRO-1", c_pick="single bucket")
-    told = plain_text(page.warning)
-    assert note in plain_text(page.caption)
+    page = opened(a_pick="DDP's default", b_pick="DeepSpeed ZeRO-1")
+    told = plain(page.warning)
+    assert note in said(page)
     assert f"{format_size(carried)} of what it sends" in told
     assert "A DDP's default takes longer" not in told

@@ -1,7 +1,6 @@
 """What the browser is given to draw while a slider moves: the figures of the steps that it stands for."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +8,11 @@ import pytest
 
 import sim
 from app import words
-from app.figures.timeline import Span, timeline_data
+from app.figures.timeline import timeline_data
 from app.playing import Choice, Inputs, WhatIf
 from app.views import tune_step
 from app.views.tune_knobs import CAP_SLIDER
-from app.views.tune_step import CELLS, FOLLOWED, PATTERNS, State, frames, lane_runs
+from app.views.tune_step import FOLLOWED, State, frames
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
@@ -51,22 +50,13 @@ def test_each_stop_says_what_its_step_is(state: State, slider: str) -> None:
         assert moved.mark()["at"][slider] == f"{stop:g}"
         assert moved.mark()["groups"][slider] == state.group(slider)
         assert frame["sync"] * 1e6 == pytest.approx(timeline.sync_end_ns)
-        for lane, runs in zip(frame["lanes"], frame["runs"], strict=True):
-            assert_drawn(runs, timeline_data(timeline).of_lane(lane), timeline.sync_end_ns)
-
-
-def assert_drawn(runs: Sequence[int], spans: Sequence[Span], until_ns: int) -> None:
-    """Each cell whose middle is in a span longer than two cells shows its bucket, and none beyond all."""
-    cells = [style for style, count in zip(runs[::2], runs[1::2], strict=True) for _ in range(count)]
-    assert len(cells) == CELLS
-    cell = until_ns / CELLS
-    for span in spans:
-        if span.length_ns > 2 * cell:
-            bucket = 0 if span.bucket is None else span.bucket + 1
-            middle = int((span.start_ns + span.end_ns) / 2 / cell)
-            assert cells[middle] // len(PATTERNS) == bucket
-    busy = sum(span.length_ns for span in spans) / cell
-    assert abs(sum(style >= 0 for style in cells) - busy) <= len(spans)
+        for lane, bars in zip(frame["lanes"], frame["bars"], strict=True):
+            drawn = [
+                (span.start_ns, span.end_ns, span.bucket) for span in timeline_data(timeline).of_lane(lane)
+            ]
+            assert [bucket for *_, bucket, _ in bars] == [-1 if one[2] is None else one[2] for one in drawn]
+            ends = [end for start, until, *_ in bars for end in (start, until)]
+            assert ends == pytest.approx([at / 1e6 for one in drawn for at in one[:2]], abs=1e-4)
 
 
 def test_what_only_the_server_knows_is_left_to_it(state: State) -> None:
@@ -93,14 +83,3 @@ def test_a_stop_that_is_refused_is_left_out(state: State, monkeypatch: pytest.Mo
     monkeypatch.setattr(sim, "simulate", refuse)
     made = frames(state, CAP_SLIDER)
     assert (made[512.0], made[4.0] is None) == (None, False)
-
-
-def test_all_spans_shorter_than_a_cell_are_still_no_more_runs_than_cells() -> None:
-    plain = {"lane": "compute", "kind": "backward", "exposed": False, "text": ""}
-    spans = [
-        Span(bucket=index % 7, start_ns=index, end_ns=index + 1, **plain)  # type: ignore[arg-type]
-        for index in range(20_000)
-    ]
-    assert len(lane_runs(spans, 20_000)) <= 2 * CELLS
-    assert sum(lane_runs(spans, 100_000)[1::2]) == CELLS
-    assert lane_runs([], 0) == [-1, CELLS]

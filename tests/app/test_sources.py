@@ -18,6 +18,7 @@ from sim.formats.documents import to_text
 from sim.importer.imported import Imported
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
+from tests.app.conftest import upload
 from tests.effort import PATIENCE_S
 
 
@@ -31,9 +32,11 @@ def page_of_sources() -> None:
     from app.widgets import told
 
     found = sources.find(launch.settings(sys.argv[1:]))
+    st.session_state["given"] = None
+    if st.checkbox("a page that asks for no files", key="elsewhere"):
+        return
     with st.sidebar:
         asked = sources.ask(found)
-    st.session_state["given"] = None
     with told():
         st.session_state["given"] = sources.read(found, asked)
         if st.session_state["given"] is None:
@@ -47,11 +50,9 @@ def page(traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     return AppTest.from_function(page_of_sources, default_timeout=PATIENCE_S)
 
 
-def upload(page: AppTest, *files: tuple[str, bytes]) -> AppTest:
+def uploaded(page: AppTest, *files: tuple[str, bytes]) -> AppTest:
     page.query_params["start"] = "upload"
-    page.run()
-    given = [(name, content, "application/octet-stream") for name, content in files]
-    return page.file_uploader(key="up").set_value(given).run()
+    return upload(page.run(), *files)
 
 
 def given(page: AppTest) -> Given:
@@ -68,17 +69,16 @@ def text(noun: Any) -> bytes:
 
 def test_what_is_not_uploaded_is_chosen_from_the_bundled_files(page: AppTest, workload: Workload) -> None:
     mine = replace(workload, name="mine")
-    found = given(upload(page, ("mine.json", text(mine))))
+    found = given(uploaded(page, ("mine.json", text(mine))))
     assert found.inputs.workload == mine
     assert found.inputs.hardware.name == "two hosts"
-    assert found.inputs.workload == mine
     assert [box.label for box in page.selectbox] == ["Start from", "Hardware"]
     assert page.selectbox(key="hardware").options[0] == "two-hosts"
 
 
 def test_of_several_hardware_one_is_chosen(page: AppTest, hardware: Hardware) -> None:
     files = [(f"{ranks}.json", text(replace(hardware, world_size=ranks))) for ranks in (4, 2)]
-    page = upload(page, *files)
+    page = uploaded(page, *files)
     assert page.selectbox(key="up_hardware").options[:2] == [
         "uploaded: two hosts, 2 ranks",
         "uploaded: two hosts, 4 ranks",
@@ -94,7 +94,7 @@ def test_a_record_that_was_uploaded_is_found_among_the_bundled_by_its_digests(
     page: AppTest, traces: Path
 ) -> None:
     files = sorted((traces / "measured" / "made-up").iterdir())
-    found = given(upload(page, *((path.name, path.read_bytes()) for path in files)))
+    found = given(uploaded(page, *((path.name, path.read_bytes()) for path in files)))
     assert found.record == "made-up"
     assert found.measured is not None
     expected = sim.agreement(sim.load_record(traces / "measured" / "made-up"))
@@ -106,13 +106,13 @@ def test_a_record_that_was_uploaded_is_found_among_the_bundled_by_its_digests(
 
 def test_an_assignment_comes_along(page: AppTest, workload: Workload) -> None:
     best = sim.assign(workload, bucket_cap_mb=3)
-    found = given(upload(page, ("best.json", text(best)), ("w.json", text(workload))))
+    found = given(uploaded(page, ("best.json", text(best)), ("w.json", text(workload))))
     assert found.assignment == best
 
 
 def test_a_cluster_is_computed(page: AppTest) -> None:
     cluster = sim.cluster("dgx_h100", hosts=2)
-    found = given(upload(page, ("c.json", text(cluster))))
+    found = given(uploaded(page, ("c.json", text(cluster))))
     assert is_computed(found.inputs.hardware)
     assert found.inputs.hardware == sim.cluster_hardware(cluster)
     assert page.selectbox(key="up_hardware").value == f"uploaded: {cluster.name}, computed"
@@ -150,12 +150,12 @@ def test_only_the_same_content_is_shared_between_sessions(
     monkeypatch.setattr(sim, "read_uploads", read, raising=False)
     others = [AppTest.from_function(page_of_sources, default_timeout=PATIENCE_S) for _ in range(2)]
     mine = text(replace(workload, name="mine"))
-    assert given(upload(page, ("w.json", mine))).inputs.workload.name == "mine"
-    assert given(upload(others[0], ("w.json", mine))).inputs.workload.name == "mine"
+    assert given(uploaded(page, ("w.json", mine))).inputs.workload.name == "mine"
+    assert given(uploaded(others[0], ("w.json", mine))).inputs.workload.name == "mine"
     assert len(calls) == 1
     theirs = text(replace(workload, name="them"))
     assert len(theirs) == len(mine)
-    assert given(upload(others[1], ("w.json", theirs))).inputs.workload.name == "them"
+    assert given(uploaded(others[1], ("w.json", theirs))).inputs.workload.name == "them"
     assert len(calls) == 2
     assert given(page.run()).inputs.workload.name == "mine"
 
@@ -177,8 +177,7 @@ def test_a_bad_upload_is_one_line_and_all_widgets_stay(page: AppTest) -> None:
     page.query_params["start"] = "upload"
     page.run()
     for what, content in BAD.items():
-        bad = ("<script>*evil*\n[a](b).json", content, "application/octet-stream")
-        page.file_uploader(key="up").set_value([bad]).run()
+        upload(page, ("<script>*evil*\n[a](b).json", content))
         assert not page.exception, what
         (error,) = page.error
         assert "\n" not in error.value, what
@@ -189,34 +188,15 @@ def test_a_bad_upload_is_one_line_and_all_widgets_stay(page: AppTest) -> None:
         assert page.session_state["given"] is None, what
 
 
-def two_pages() -> None:
-    """Two pages that both draw the sources, as Tune and Compare do."""
-    import sys
-
-    import streamlit as st
-
-    from app import launch, sources
-
-    found = sources.find(launch.settings(sys.argv[1:]))
-    st.session_state["given"] = None
-    if st.radio("page", ["Tune", "About", "Compare"], key="page") != "About":
-        asked = sources.ask(found)
-        st.session_state["given"] = sources.read(found, asked)
-        if st.session_state["given"] is None:
-            sources.nothing_to_show(found)
-
-
 def test_an_upload_stays_when_the_page_changes_until_it_is_forgotten(
-    traces: Path, monkeypatch: pytest.MonkeyPatch, workload: Workload
+    page: AppTest, workload: Workload
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces)])
-    page = AppTest.from_function(two_pages, default_timeout=PATIENCE_S)
     mine = replace(workload, name="mine")
-    page = upload(page, ("mine.json", text(mine)))
+    page = uploaded(page, ("mine.json", text(mine)))
     assert given(page).inputs.workload == mine
     assert not [one for one in page.button if one.key == "up_forget"]
-    for name in ("About", "Compare"):
-        page.radio(key="page").set_value(name).run()
+    for is_elsewhere in (True, False):
+        page.checkbox(key="elsewhere").set_value(is_elsewhere).run()
     page.selectbox(key="start").set_value("upload").run()
     assert given(page).inputs.workload == mine
     assert any("Still in use" in one.value and "mine" in one.value for one in page.caption)

@@ -1,7 +1,6 @@
 """The Validate page, run without a browser: one record by its URL, all of them, broken ones."""
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,27 +13,8 @@ from app.sources import open_record
 from app.views import validate
 from app.views.validate import agreement_json
 from sim.formats.record_files import load_record, start_record
-from tests.app.conftest import is_clean, make_traces
-from tests.effort import PATIENCE_S
+from tests.app.conftest import is_clean, make_traces, open_page, said, upload
 from tests.saving import measure_anew, save_measurement
-
-
-def validate_page() -> None:
-    import sys
-
-    from app import launch, sources
-    from app.views import validate as page
-
-    given = launch.settings(sys.argv[1:])
-    page.show(sources.find(given), given.watch)
-
-
-def open_page(monkeypatch: pytest.MonkeyPatch, traces: Path, *more: str, **query: str) -> AppTest:
-    monkeypatch.setattr(sys, "argv", ["main.py", "--traces", str(traces), *more])
-    page = AppTest.from_function(validate_page, default_timeout=PATIENCE_S)
-    for name, value in query.items():
-        page.query_params[name] = value
-    return page.run()
 
 
 @pytest.fixture(scope="module")
@@ -66,19 +46,18 @@ def candidates(page: AppTest) -> Any:
 
 
 def test_the_page_is_clean_and_states_its_claim(monkeypatch: pytest.MonkeyPatch, traces: Path) -> None:
-    page = open_page(monkeypatch, traces)
+    page = open_page(monkeypatch, "validate", traces).run()
     assert is_clean(page)
     agreement = sim.agreement(load_record(traces / "measured" / "made-up"))
-    claim = next(one.value for one in page.markdown if "candidates in" in one.value)
-    assert "4 candidates in 1 record" in claim
-    assert f"worst {agreement.worst_step_error:.1%}" in claim
-    assert any("Passed" in one.value for one in page.success)
+    assert "4 candidates in 1 record" in said(page)
+    assert f"worst {agreement.worst_step_error:.1%}" in said(page)
+    assert "Passed" in said(page)
     buttons = [button.label for button in page.get("download_button")]
     assert buttons == ["Agreement JSON", "Perfetto JSON"]
 
 
 def test_broken_records_are_a_line_each(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
-    page = open_page(monkeypatch, library, run="claims/other")
+    page = open_page(monkeypatch, "validate", library, run="claims/other").run()
     assert is_clean(page)
     assert [one.value for one in page.subheader] == ["claims/other", "All records"]
     assert rows(page)["measured/made-up"]["verdict"] == "passed"
@@ -99,7 +78,7 @@ def test_a_record_that_is_being_written_shows_what_is_there(
     first, second = record.candidates[:2]
     save_measurement(folder, 0, first)
     save_measurement(folder, 1, replace(second, iterations=(), traced=(), complete=False))
-    page = open_page(monkeypatch, traces, "--watch", str(tmp_path))
+    page = open_page(monkeypatch, "validate", traces, "--watch", str(tmp_path)).run()
     assert "live: now" in rows(page)
     assert page.selectbox(key="run").value == "live: now"
     assert is_clean(page)
@@ -111,15 +90,14 @@ def test_a_record_that_is_being_written_shows_what_is_there(
 def test_an_uploaded_record_is_scored_and_looked_at(monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
     """And one line where files hold none."""
     made = library / "measured" / "made-up"
-    page = open_page(monkeypatch, library)
+    page = open_page(monkeypatch, "validate", library).run()
     for name, content in (("workload.json", (made / "workload.json").read_bytes()), ("broken.json", b"{")):
-        page.file_uploader(key="up").set_value([(name, content, "application/json")]).run()
+        upload(page, (name, content))
         assert not page.exception, name
         told = [one.value for one in page.info if one.value.startswith("These files hold no measured record")]
         assert len(page.error) + len(told) == 1, name
         assert page.selectbox(key="run").value == "measured/made-up", name
-    files = [(file.name, file.read_bytes(), "application/json") for file in sorted(made.iterdir())]
-    page.file_uploader(key="up").set_value(files).run()
+    upload(page, *((file.name, file.read_bytes()) for file in sorted(made.iterdir())))
     assert is_clean(page)
     chosen = page.selectbox(key="run").value
     assert chosen.startswith("upload: ")
@@ -132,11 +110,11 @@ def test_an_uploaded_record_is_scored_and_looked_at(monkeypatch: pytest.MonkeyPa
 def test_a_trace_is_left_out_of_the_claim(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = make_traces(tmp_path / "traces")
     measure_anew(folder / "measured" / "made-up", lambda one: replace(one, mode="trace"))
-    page = open_page(monkeypatch, folder)
+    page = open_page(monkeypatch, "validate", folder).run()
     assert not page.exception
     assert not page.success
-    assert not any("candidates in" in one.value for one in page.markdown)
-    assert any(validate.MODE_WORDS["trace"] == one.value for one in page.caption)
+    assert "candidates in" not in said(page)
+    assert validate.MODE_WORDS["trace"] in said(page)
 
 
 def test_a_changed_record_is_scored_again(tmp_path: Path) -> None:

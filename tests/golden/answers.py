@@ -17,10 +17,8 @@ from unittest import mock
 from streamlit.testing.v1 import AppTest
 
 import sim
-from app.launch import MAIN
-from tests.app.conftest import charts, make_traces
+from tests.app.conftest import a_page, charts, make_traces
 from tests.commands import bucketsim
-from tests.effort import PATIENCE_S
 from tests.importer.corpus import corpus
 
 Answers = Iterator[tuple[str, Any]]
@@ -177,34 +175,12 @@ def imports(folder: Path) -> Answers:
             yield document(f"agree made/{name}")
 
 
-def _page(name: str) -> None:
-    import sys
-
-    from app import launch, sources
-    from app.views import cluster, compare, validate
-    from app.widgets import told
-
-    found = sources.find(launch.settings(sys.argv[1:]))
-    with told():
-        if name == "Compare":
-            compare.show(found, sources.ask(found))
-        elif name == "Validate":
-            validate.show(found, None)
-        else:
-            cluster.show(found)
-
-
 def pages(folder: Path) -> Answers:
     """Of each page that computes its cards, sentences and tables, on a small made-up world."""
     traces = make_traces(folder / "world")
-    for name in ("Tune", "Compare", "Validate", "Cluster"):
+    for name in ("main", "compare", "validate", "cluster"):
         with mock.patch.object(sys, "argv", ["main.py", "--traces", str(traces)]):
-            page = (
-                AppTest.from_file(str(MAIN), default_timeout=PATIENCE_S)
-                if name == "Tune"
-                else AppTest.from_function(_page, default_timeout=PATIENCE_S, args=(name,))
-            )
-            yield name, _seen(page.run())
+            yield "Tune" if name == "main" else name.capitalize(), _seen(a_page(name).run())
 
 
 def _seen(page: AppTest) -> dict[str, Any]:

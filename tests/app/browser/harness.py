@@ -5,7 +5,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -104,14 +103,11 @@ WebSocket.prototype.addEventListener = function(kind, heard, options) {
 
 def require() -> None:
     """Skip without a browser, or fail where one is demanded."""
-    missing = [
-        what
-        for what, there in (
-            ("the package playwright", importlib.util.find_spec("playwright") is not None),
-            (str(CHROMIUM), CHROMIUM.exists()),
-        )
-        if not there
-    ]
+    there = {
+        "the package playwright": importlib.util.find_spec("playwright") is not None,
+        str(CHROMIUM): CHROMIUM.exists(),
+    }
+    missing = [what for what, is_there in there.items() if not is_there]
     if missing and os.environ.get("BUCKETSIM_REQUIRE_BROWSER") == "1":
         pytest.fail(f"no browser: {' and '.join(missing)} missing")
     if missing:
@@ -138,17 +134,10 @@ def free_port() -> int:
 
 
 @contextmanager
-def serve(
-    folder: Path, traces: Path | None = None, watch: Path | None = None, script: Path | None = None
-) -> Iterator[Site]:
-    """A dashboard started from ``folder``, which has nothing to do with it; ``script``: another app."""
+def serve(folder: Path, traces: Path | None = None, watch: Path | None = None) -> Iterator[Site]:
+    """A dashboard started from ``folder``, which has nothing to do with it."""
     port = free_port()
-    if script is None:
-        argv = launch.command(port, traces, watch)
-    else:
-        argv = [sys.executable, "-m", "streamlit", "run", str(script), "--server.port", str(port)]
-        argv += ["--server.address", launch.ADDRESS, "--server.headless", "true"]
-        argv += ["--browser.gatherUsageStats", "false"]
+    argv = launch.command(port, traces, watch)
     log = folder / "server.txt"
     with log.open("w") as out:
         process = subprocess.Popen(argv, cwd=folder, stdout=out, stderr=subprocess.STDOUT)
@@ -305,10 +294,8 @@ def metric(page: Any, label: str) -> Any:
 def headline(page: Any) -> dict[str, str]:
     """All cards on the page: label and number."""
     cards = page.get_by_test_id("stMetric").all()
-    return {
-        card.get_by_test_id("stMetricLabel").inner_text(): card.get_by_test_id("stMetricValue").inner_text()
-        for card in cards
-    }
+    parts = ("stMetricLabel", "stMetricValue")
+    return dict(tuple(card.get_by_test_id(part).inner_text() for part in parts) for card in cards)
 
 
 def choose(page: Any, label: str, option: str) -> None:
@@ -339,11 +326,6 @@ def sideways(page: Any) -> dict[str, int]:
     return dict(page.evaluate(_SIDEWAYS))
 
 
-def fits(page: Any) -> None:
-    """Wait until nothing is wider than the window."""
-    page.wait_for_function(f"() => Object.keys(({_SIDEWAYS})()).length === 0")
-
-
 _SIDEWAYS = """() => {
       const main = document.querySelector('[data-testid=stMain]');
       const found = {};
@@ -352,6 +334,7 @@ _SIDEWAYS = """() => {
       if (body.scrollWidth > body.clientWidth) found['document'] = body.scrollWidth - body.clientWidth;
       return found;
     }"""
+NOT_SIDEWAYS = f"() => Object.keys(({_SIDEWAYS})()).length === 0"
 
 
 def still(page: Any) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.browser import harness
-from tests.app.browser.harness import NARROW, fits, headline, still
+from tests.app.browser.harness import NARROW, NOT_SIDEWAYS, headline, still
 from tests.effort import PATIENCE_S
 
 pytestmark = [pytest.mark.browser, pytest.mark.dist]
@@ -22,21 +22,17 @@ ROOT = Path(__file__).parents[3]
 
 @contextmanager
 def job(folder: Path) -> Iterator[None]:
-    """Two ranks that write into ``folder/watched`` until the block ends."""
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.app.browser.training", str(rank), str(folder)],
-            cwd=ROOT,
-            stderr=subprocess.PIPE,
-        )
-        for rank in (0, 1)
-    ]
+    """The manual's two ranks, which write into ``folder/watched`` until the block ends."""
+    words = "-m torch.distributed.run --standalone --nproc-per-node 2 -m sim.examples.train --width 256"
+    argv = [sys.executable, *words.split(), "--steps", "50000", "--record", str(folder / "watched" / "run")]
+    ranks = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         yield
+        assert ranks.poll() is None, "they still train"
     finally:
-        (folder / "stop").touch()
-        said = [rank.communicate(timeout=PATIENCE_S)[1].decode() for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], said
+        ranks.terminate()
+        said = ranks.communicate(timeout=PATIENCE_S)[1].decode()
+        print(said[-2000:])
 
 
 @pytest.mark.slow
@@ -64,7 +60,7 @@ def test_a_job_is_watched_while_it_runs(traces: Path, tmp_path: Path, tab: harne
             print(cards)
             assert any("ms" in value for value in cards.values()), cards
             page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
-            fits(page)
+            page.wait_for_function(NOT_SIDEWAYS)
         assert page.get_by_test_id("stException").count() == 0
         still(page)
 
