@@ -57,18 +57,13 @@ def find_optimum(
     """
     problem.tell("searching for the best buckets")
     pool = list(known)
-    upper = min(map(problem.sync_end_ns, pool)) if problem.copies_out else NO_LIMIT  # without copies not used
-    exact = exact_optimum(problem, upper)
-    at_least = lower_bound_ns(problem) if exact is None else exact.at_least_ns
-    is_exact = exact is not None and covers(problem)
+    exact = exact_optimum(problem, min(map(problem.sync_end_ns, pool)) if problem.copies_out else NO_LIMIT)
     places = np.flatnonzero(~problem.run_ends)
-    is_small = len(places) <= EXHAUSTIVE_PLACES
+    is_exact, is_small = exact is not None and covers(problem), len(places) <= EXHAUSTIVE_PLACES
+    at_least = lower_bound_ns(problem) if exact is None else exact.at_least_ns
     if further is not None and not (problem.has_one_run and (is_exact or is_small)):
         pool = [*further(), *pool]
-    if exact is not None:
-        if is_exact and problem.has_one_run:  # none is sooner then, and one with more buckets is no better
-            pool = [buckets for buckets in pool if len(buckets) <= len(exact.buckets)]
-        pool.append(exact.buckets)
+    pool += [exact.buckets] if exact is not None else []
 
     def quality(buckets: Buckets) -> tuple[int, int]:
         return problem.sync_end_ns(buckets), len(buckets)
@@ -83,12 +78,15 @@ def find_optimum(
         best = min(best, problem.buckets(tried), key=quality)
         proof = f"all {len(ends)} contiguous partitions simulated"
     else:
-        best = min(best, *climbed(problem, sorted(set(pool), key=quality)), key=quality)
+        problem.tell("improving buckets by simulation")
+        able = (problem.closes(start) for start in sorted(set(pool), key=quality))
+        for seed, closes in enumerate(islice((one for one in able if one is not None), CLIMBS)):
+            climb(problem.tables, closes, _budget(problem), seed)
+            best = min(best, problem.buckets(closes), key=quality)
         proof = "refined by simulation; not proved by search"
-    closes = problem.closes(best)
-    if closes is not None and not (exact is not None and is_exact and best is exact.buckets):
-        climb(problem.tables, closes, _budget(problem), -1)  # the exact search's are as long as can be
-        best = min(problem.buckets(closes), best, key=quality)
+    if not is_exact and (fewer := problem.closes(best)) is not None:
+        climb(problem.tables, fewer, _budget(problem), -1)
+        best = min(problem.buckets(fewer), best, key=quality)
     end = problem.sync_end_ns(best)
     is_proved = is_exact or is_small
     if not is_proved and end <= at_least:
@@ -100,6 +98,11 @@ def find_optimum(
         is_proved=is_proved,
         proof=proof,
     )
+
+
+def _budget(problem: Problem) -> int:
+    """How many evaluations a climb may make."""
+    return max(100, _PLACES_PLAYED // len(problem))
 
 
 # ---- The exact search.
@@ -378,22 +381,6 @@ def _as_one_channel(problem: Problem) -> tuple[Ints, int]:
 
 
 # ---- Climbing.
-
-
-def _budget(problem: Problem) -> int:
-    """How many evaluations a climb may make."""
-    return max(100, _PLACES_PLAYED // len(problem))
-
-
-def climbed(problem: Problem, starts: Iterable[Buckets]) -> list[Buckets]:
-    """Partitions climbed to from the first of ``starts`` that are contiguous, launched in ready order."""
-    able = (closes for start in starts if (closes := problem.closes(start)) is not None)
-    found: list[Buckets] = []
-    for seed, closes in enumerate(islice(able, CLIMBS)):
-        problem.tell("improving buckets by simulation")
-        climb(problem.tables, closes, _budget(problem), seed)
-        found.append(problem.buckets(closes))
-    return found
 
 
 @compiled
