@@ -36,8 +36,8 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.registry import write
 from sim.systems.simulate import simulated_step_ns
+from sim.tuner.draws import read_scatter
 from sim.tuner.gain import student
-from sim.tuner.machines import read_scatter
 from sim.units import format_number
 
 MOST_CELLS = 1 << 27  # ranks times collectives: 1 GiB an array

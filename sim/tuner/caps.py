@@ -20,7 +20,7 @@ from sim.nouns.ddp_switches import DEFAULT_BUCKET_CAP_BYTES
 from sim.systems.cut import NO_LIMIT, PER_KEY, cut, number_keys
 from sim.systems.ddp_assignment import is_never_rebuilt, rebuild_order
 from sim.tuner.problem import Problem, Tables, play_buckets
-from sim.units import MIB
+from sim.units import MIB, cap_bytes
 
 WORK = 20_000_000  # tensors walked, in all layouts of one enumeration
 FEWEST = 400  # layouts, however many tensors there are
@@ -33,8 +33,7 @@ class CapCurve:
     ``num_buckets`` of their layout, and its ``sync_end_ns`` on one machine; int64 each.
 
     ``complete``: they leave nothing out from 0 to ``NO_LIMIT``, and neighbours make different layouts.
-    Otherwise they are caps that were asked for, or there were too many and the intervals around caps on a
-    logarithmic grid stand for all.
+    Otherwise they are single caps: those that were asked for, or round ones where there were too many.
     """
 
     low_bytes: Ints
@@ -52,7 +51,7 @@ class CapCurve:
     def how(self) -> str:
         """What was tried, in words."""
         count = len(self.low_bytes)
-        return f"all {count} layouts" if self.complete else f"{count} layouts on a logarithmic grid of caps"
+        return f"all {count} layouts" if self.complete else f"{count} caps on a logarithmic grid"
 
     def cap_mb(self, at: int) -> float:
         """A round cap (MiB) of row ``at``."""
@@ -69,23 +68,20 @@ def cap_curve(
 ) -> CapCurve:
     """The curve of caps on one machine: all of them, or a row for each of the ascending ``caps_bytes``.
 
-    ``sync_end_ns`` is that of the workload that the problem searches on. There are at most ``most`` rows
-    (at least 3): by default ``WORK`` over the number of tensors, but never less than ``FEWEST``.
+    There are at most ``most`` rows (at least 3): by default ``WORK`` over the number of tensors, but never
+    less than ``FEWEST``.
     """
     walk, complete = _walk(problem), False
-    if caps_bytes is not None:
-        lows = highs = np.array(caps_bytes, dtype=np.int64)
-    else:
+    if caps_bytes is None:
         limit = max(FEWEST, WORK // len(walk.sizes)) if most is None else most
         lows, highs = np.empty((2, limit), np.int64)
-        rows = enumerate_intervals(walk, np.empty(0, np.int64), lows, highs)
-        complete = rows >= 0
-        if not complete:
-            # None, without end, and evenly spaced on a logarithmic axis between.
-            between = np.geomspace(1, int(walk.sizes.sum()) + 1, limit - 2)
-            grid = np.unique(np.concatenate(([0], between.astype(np.int64), [NO_LIMIT])))
-            rows = enumerate_intervals(walk, grid, lows, highs)
-        lows, highs = lows[:rows], highs[:rows]
+        rows = enumerate_intervals(walk, lows, highs)
+        lows, highs, complete = lows[:rows], highs[:rows], rows >= 0
+    if not complete:
+        if caps_bytes is None:  # none, without end, and between them a logarithmic grid of two digits in MiB
+            between = np.geomspace(1, int(walk.sizes.sum()) + 1, min(limit, FEWEST) - 2) / MIB
+            caps_bytes = sorted({0, *(cap_bytes(float(f"{cap:.1e}")) for cap in between), NO_LIMIT})
+        lows = highs = np.array(caps_bytes, dtype=np.int64)
     counts, ends = np.empty((2, len(lows)), np.int64)
     for first in range(0, len(counts), _PLAYED_AT_ONCE):
         problem.tell("comparing caps")
@@ -129,43 +125,26 @@ _cut = compiled(cut)
 
 
 @compiled
-def enumerate_intervals(walk: Walk, grid: Ints, lows: Ints, highs: Ints) -> int:
-    """Fill ``lows`` and ``highs`` with the intervals of a cap, ascending.
-
-    ``grid``: ascending caps in bytes, of which each one's interval is wanted; empty: all intervals.
-    Neighbours that make the same layout are one interval (a last bucket may be closed or left over).
-
-    Returns:
-        How many there are, or -1 when they do not fit.
-    """
+def enumerate_intervals(walk: Walk, lows: Ints, highs: Ints) -> int:
+    """Fill ``lows`` and ``highs`` with the intervals of a cap, ascending; how many there are, or -1 when they
+    do not fit. Neighbours that make the same layout are one (a last bucket may be closed or left over)."""
     count = walk.sizes.size
-    limits, bounds = np.empty(1, np.int64), np.empty(2, np.int64)
+    limits, bounds = np.zeros(1, np.int64), np.empty(2, np.int64)
     opened, emitted = np.empty(PER_KEY * walk.num_keys, np.int64), np.empty(count, np.int64)
     layout, before = np.empty(count, np.int64), np.empty(count, np.int64)
-    rows = at = 0
-    cap = 0 if grid.shape[0] == 0 else grid[0]
-    while True:
-        limits[0] = cap
+    rows = 0
+    while limits[0] <= NO_LIMIT:
         _cut(walk.sizes, walk.keys, limits, layout, bounds, emitted, opened)
-        low, high = bounds[0], bounds[1]
-        if rows and low == highs[rows - 1] + 1 and np.array_equal(layout, before):
-            highs[rows - 1] = high
+        if rows and np.array_equal(layout, before):
+            highs[rows - 1] = bounds[1]
+        elif rows == lows.shape[0]:
+            return -1
         else:
-            if rows == lows.shape[0]:
-                return -1
-            lows[rows], highs[rows] = low, high
+            lows[rows], highs[rows] = bounds[0], bounds[1]
             rows += 1
             layout, before = before, layout
-        if grid.shape[0] == 0:
-            cap = high + 1
-        else:
-            while at < grid.shape[0] and grid[at] <= high:
-                at += 1
-            if at == grid.shape[0]:
-                return rows
-            cap = grid[at]
-        if cap > NO_LIMIT:
-            return rows
+        limits[0] = bounds[1] + 1
+    return rows
 
 
 @compiled

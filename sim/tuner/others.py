@@ -1,6 +1,6 @@
 """The best size of other systems' buckets, for who asks for it: ZeRO's, Megatron's, and what FSDP2 wraps."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,8 +47,10 @@ def best_of(workload: Workload, hardware: Hardware, policy: str, *, most: int | 
     one_of("policy", policy, OTHERS)
     if most is None:
         most = min(_MOST, max(_FEWEST, _WORK // len(workload.gradients)))
+    if policy in STAGES and hardware.world_size > 1 and hardware.all_gather is None:
+        raise NotModelledError(f"{policy}: {missing_curve(hardware, 'all_gather')}")
     fixed: dict[str, Any] = {}
-    kind, name, values = "sizes on a logarithmic grid", "reduce_bucket_size", list[Any]()
+    kind, values = "sizes on a logarithmic grid", list[Any]()
     if policy == "fully_shard":
         name, values = "units", unit_choices(workload)
         kind = f"of {len(values)} ways to wrap (the root alone, every layer, blocks in groups of one size)"
@@ -56,10 +58,9 @@ def best_of(workload: Workload, hardware: Hardware, policy: str, *, most: int | 
         name, fixed = "bucket_size", megatron_settings(workload)
         values = _sizes(workload, default_bucket_size(hardware.world_size), most)
     else:
-        if hardware.world_size > 1 and hardware.all_gather is None:
-            raise NotModelledError(f"{policy}: {missing_curve(hardware, 'all_gather')}")
-        values = _sizes(workload, ZeroSettings(stage=1, dtype="float32").reduce_bucket_size, most)
-    tried: list[BestSize] = []
+        name, default = "reduce_bucket_size", ZeroSettings(stage=1, dtype="float32").reduce_bucket_size
+        values = _sizes(workload, default, most)
+    tried: list[tuple[int, int, Assignment]] = []
     for value in values[:most]:
         try:
             made = assign(workload, policy, **{name: value, **fixed})
@@ -67,10 +68,9 @@ def best_of(workload: Workload, hardware: Hardware, policy: str, *, most: int | 
             if not tried:  # the first, which is plain, says what cannot be trained at all
                 raise
             continue  # a module with parameters of its own holds other units, too
-        step_ns = simulated_step_ns(workload, hardware, made)
-        tried.append(BestSize(assignment=made, step_ns=step_ns, how=kind))
-    best = min(tried, key=lambda one: (one.step_ns, len(one.assignment.bucket_indices)))
-    return replace(best, how=f"{len(tried)} {kind}")
+        tried.append((simulated_step_ns(workload, hardware, made), len(made.bucket_indices), made))
+    step_ns, _, best = min(tried, key=lambda one: one[:2])
+    return BestSize(assignment=best, step_ns=step_ns, how=f"{len(tried)} {kind}")
 
 
 def _sizes(workload: Workload, default: int, most: int) -> list[int]:

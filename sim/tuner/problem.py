@@ -15,18 +15,7 @@ import numpy as np
 
 from sim.clock.arrays import Flags, Ints
 from sim.clock.machine_code import compiled
-from sim.clock.play import (
-    AFTER,
-    DURATION,
-    KIND,
-    NUMBER,
-    QUEUED,
-    ROOT,
-    SERVICE,
-    SMALL,
-    Sheet,
-    play_alone,
-)
+from sim.clock.play import AFTER, DURATION, KIND, NUMBER, QUEUED, ROOT, SERVICE, SMALL, Sheet, play_alone
 from sim.clock.program import (
     BACKWARD,
     COPY_BACK,

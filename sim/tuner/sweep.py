@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields, replace
@@ -11,7 +11,7 @@ from functools import partial
 from itertools import product
 from math import prod
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any
 
 from sim.costs.service_time import scale
 from sim.errors import InputError, MachineError
@@ -31,9 +31,6 @@ CAPS_MB = (
     *(12.5, 14, 16, 18, 20, 22.5, 25, 28, 32, 36, 40, 45, 50, 56, 64, 72, 80, 90, 100),
     *(112, 128, 150, 175, 200, 225, 256, 300, 350, 400, 450, 512, 600, 700, 800, 900, 1024),
 )
-
-Task = TypeVar("Task")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,14 +98,13 @@ def sweep(
         InputError: an axis that is empty, a value that is not legal, too many rows.
         MachineError: a worker of the executor died.
     """
-    axes: dict[str, Sequence[Any]] = {
-        "world_size": [None] if world_size is None else world_size,
-        "precision": [None] if precision is None else precision,
-        "bandwidth": bandwidth,
-        "latency": latency,
-        "backward": backward,
+    axes = {
+        "world_size": [None] if world_size is None else _axis("world_size", world_size),
+        "precision": [None] if precision is None else _axis("precision", precision),
+        "bandwidth": _axis("bandwidth", bandwidth),
+        "latency": _axis("latency", latency),
+        "backward": _axis("backward", backward),
     }
-    axes = {name: _axis(name, values) for name, values in axes.items()}
     for name, values in axes.items():
         if not values:
             raise InputError(f"{name}: an empty axis is not legal; give at least one value")
@@ -124,13 +120,13 @@ def sweep(
         raise InputError(f"sweep: {total} rows are more than {max_rows}; give fewer, or max_rows={total}")
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     # What no engine reads is not sent to workers.
-    lean = replace(workload, samples=(), provenance={}, extensions={})
-    rows: list[SweepRow] = []
+    lean, rows = replace(workload, samples=(), provenance={}, extensions={}), list[SweepRow]()
     with closing(spread(partial(_rows, lean, hardware, caps, engine), points, executor)) as results:
-        for row in (row for part in results for row in part):
-            rows.append(row)
-            if progress is not None:
-                progress(len(rows), total)
+        for rows_of_one in results:
+            for row in rows_of_one:
+                rows.append(row)
+                if progress is not None:
+                    progress(len(rows), total)
     return tuple(rows)
 
 
@@ -146,7 +142,7 @@ def _rows(
     hardware: Hardware,
     caps_mb: Sequence[float | None],
     engine: Engine,
-    what_ifs: Mapping[str, Any],
+    what_ifs: dict[str, Any],
 ) -> list[SweepRow]:
     """The rows under one combination of what-ifs (arguments of ``scale``), each layout simulated once."""
     scaled, machine = scale(workload, hardware, **what_ifs)
@@ -154,15 +150,16 @@ def _rows(
     rows = []
     for cap in caps_mb:
         assignment = assign(scaled, bucket_cap_mb=cap)
-        timeline = played.get(assignment.bucket_indices)
-        if timeline is None:
-            timeline = played[assignment.bucket_indices] = simulate(scaled, machine, assignment, engine)
+        buckets = assignment.bucket_indices
+        if buckets not in played:
+            played[buckets] = simulate(scaled, machine, assignment, engine)
+        timeline = played[buckets]
         rows.append(
             SweepRow(
                 label="DDP default" if cap is None else f"bucket_cap_mb={format_number(cap, 6)}",
                 bucket_cap_mb=cap,
                 **{**what_ifs, "world_size": machine.world_size},
-                num_buckets=len(assignment.bucket_indices),
+                num_buckets=len(buckets),
                 largest_bucket_bytes=max(assignment.bucket_bytes or (0,)),
                 step_ns=timeline.step_ns,
                 sync_end_ns=timeline.sync_end_ns,
@@ -175,11 +172,10 @@ def _rows(
 
 def default_caps(workload: Workload) -> list[float]:
     """Caps in MiB from 0.25 to what holds everything."""
-    largest = float(max(1, -(-workload.total_bytes // MIB) + 1))
-    caps = [float(cap) for cap in CAPS_MB]
-    while caps[-1] < largest:
-        caps.append(caps[-1] * 1.25)
-    return [*(cap for cap in caps if cap < largest), largest]
+    largest, cap, caps = float(max(1, -(-workload.total_bytes // MIB) + 1)), CAPS_MB[-1], [*CAPS_MB]
+    while (cap := cap * 1.25) < largest:
+        caps.append(cap)
+    return [*(float(cap) for cap in caps if cap < largest), largest]
 
 
 def process_pool(most: int | None = None) -> ProcessPoolExecutor:
@@ -199,19 +195,16 @@ def process_pool(most: int | None = None) -> ProcessPoolExecutor:
 
 
 def spread(
-    function: Callable[[Task], Result], tasks: Sequence[Task], executor: Executor | None
-) -> Generator[Result, None, None]:
+    function: Callable[[Any], Any], tasks: Sequence[Any], executor: Executor | None
+) -> Generator[Any, None, None]:
     """``function`` of each task, in order, as results come in; None: in this process. On any error, and where
     nobody waits any more, the rest is cancelled.
 
     Raises:
         MachineError: a worker died.
     """
-    if executor is None:
-        yield from map(function, tasks)
-        return
     try:
-        yield from executor.map(function, tasks)
+        yield from (map if executor is None else executor.map)(function, tasks)
     except BrokenExecutor as error:
         raise MachineError(
             f"sweep: a worker process died ({error}); a script that sweeps needs its own lines under "

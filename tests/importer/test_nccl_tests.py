@@ -14,7 +14,7 @@ from sim.importer.auto import read_auto
 from sim.importer.imported import Imported, ImportOptions
 from sim.importer.links.link_hardware import read_nccl_tests
 from sim.nouns.hardware import Curve, Hardware
-from sim.tuner.machines import read_scatter
+from sim.tuner.draws import read_scatter
 from tests.effort import DATA, needs_data, tries
 from tests.importer.link_texts import WRITERS, Line, bus, head, old, report, today
 

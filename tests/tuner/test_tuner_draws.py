@@ -17,8 +17,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign, write
 from sim.truth.fit import scaled
-from sim.tuner.draws import NO_ITERATIONS, Draws
-from sim.tuner.machines import NO_SCATTER, draw_machines, read_scatter, unknown
+from sim.tuner.draws import NO_ITERATIONS, NO_SCATTER, Draws, draw_machines, read_scatter, unknown
 from sim.tuner.problem import Problem
 from tests.effort import tries
 from tests.handmade import handmade, wired

@@ -15,15 +15,8 @@ from sim.clock.arrays import Floats
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.tuner.draws import NO_ITERATIONS, Draws
-from sim.tuner.gain import (
-    Paired,
-    choose,
-    estimate_mean,
-    judge_gain,
-    noise_between_steps,
-)
-from sim.tuner.machines import NO_SCATTER
+from sim.tuner.draws import NO_ITERATIONS, NO_SCATTER, Draws
+from sim.tuner.gain import Paired, choose, estimate_mean, judge_gain, noise_between_steps
 from sim.tuner.problem import Problem
 from tests.effort import tries
 from tests.handmade import handmade, wired
