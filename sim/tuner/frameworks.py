@@ -11,7 +11,7 @@ import numpy as np
 from sim.errors import NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
 from sim.nouns.checks import one_of
-from sim.nouns.ddp_switches import SWITCHES, read_switches
+from sim.nouns.ddp_switches import SETTINGS, SWITCHES, read_switches
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Setting
 from sim.nouns.workload import Workload
@@ -49,13 +49,18 @@ class Framework:
     always_says: tuple[str, ...] = ()
     note: str = ""
 
-    def can_cap(self, kwargs: Mapping[str, Any]) -> bool:
+    def can_set(self, name: str, value: Any) -> bool:
+        """Whether a keyword, or what else a job sets, can be set; caps aside, which it may set otherwise."""
+        if name == "comm_hook":
+            return self.hooks is None or value in self.hooks
+        return name in CAP_KWARGS or name in SETTINGS or self.takes is None or name in self.takes
+
+    def can_cap(self, **kwargs: Any) -> bool:
         """Whether the caps among these keywords reach DistributedDataParallel as they are."""
         cap = kwargs.get("bucket_cap_mb", 0)
         passes = self.takes is None or self.takes.issuperset(kwargs.keys() & {*CAP_KWARGS})
-        return (
-            passes and not (self.whole_caps and cap % 1) and not (self.drops_default and cap == _DEFAULT_MB)
-        )
+        is_dropped = self.drops_default and cap == _DEFAULT_MB
+        return passes and not is_dropped and not (self.whole_caps and cap % 1)
 
 
 _COMMON = {"bucket_cap_mb", "broadcast_buffers", "find_unused_parameters", "static_graph"}
@@ -134,7 +139,7 @@ def nearest_setting(
         workload: what backward makes ready.
         hardware: what the machine carries.
         assignment: what is wished for, such as ``sim.tune``'s.
-        framework: ``transformers``, ``accelerate``, ``lightning``, ``ray`` or ``mmengine``.
+        framework: one of ``FRAMEWORKS``.
         setting: what ``sim.tune`` says to set for this very job.
 
     Raises:
@@ -151,47 +156,37 @@ def nearest_setting(
         )
     read_switches(assignment)
     row = FRAMEWORKS[framework]
-    switches: dict[str, Any] = {}
-    lacks: list[str] = []
-    for name, value in (assignment.ddp_kwargs | assignment.settings).items():
-        is_hook = name == "comm_hook"
-        passes, given = (row.hooks, value) if is_hook else (row.takes, name)
-        if name in CAP_KWARGS:
-            continue
-        if passes is None or given in passes or (name in assignment.settings and not is_hook):
-            switches[name] = value
-        else:
-            lacks.append(f"{name}={value!r}")
+    asked = assignment.ddp_kwargs | assignment.settings
+    lacks = [name for name, value in asked.items() if not row.can_set(name, value)]
+    switches = {name: value for name, value in asked.items() if name not in (*CAP_KWARGS, *lacks)}
     workload = replace(workload, job=None)  # what a framework cannot set is not set
     job = workload.with_switches(switches)
     problem = Problem(job, hardware)
     said = [] if lacks or setting is None else [None if setting.pick == "default" else setting.cap_mb or 0.0]
-    caps = [cap for cap in said if cap is None or row.can_cap({"bucket_cap_mb": cap})]
-    also = []
-    if not caps:
+    tried = [assign(job, bucket_cap_mb=cap) for cap in said if cap is None or row.can_cap(bucket_cap_mb=cap)]
+    if not tried:
         curve = cap_curve(problem)
         by_end = map(curve.cap_mb, np.argsort(curve.sync_end_ns, kind="stable").tolist())
-        caps = [None, *islice((cap for cap in by_end if row.can_cap({"bucket_cap_mb": cap})), 1)]
-        is_whole = not lacks and assignment.by_keywords and row.can_cap(assignment.ddp_kwargs)
-        also = [assignment] if is_whole else []
-    tried = (*(assign(job, bucket_cap_mb=cap) for cap in caps), *also)
+        best_caps = islice((cap for cap in by_end if row.can_cap(bucket_cap_mb=cap)), 1)
+        tried = [assign(job, bucket_cap_mb=cap) for cap in (None, *best_caps)]
+        tried += [assignment] * (
+            not lacks and assignment.by_keywords and row.can_cap(**assignment.ddp_kwargs)
+        )
     best = min(tried, key=lambda one: problem.sync_end_ns(one.bucket_indices))
     step_ns, asked_ns, default_ns = (
         simulated_step_ns(workload, hardware, one) for one in (best, assignment, assign(job))
     )
     away = f"{format_ms(abs(step_ns - asked_ns))} {'longer' if step_ns > asked_ns else 'shorter'} than"
+    lacking = ", ".join(f"{name}={asked[name]!r}" for name in lacks)
+    elsewhere = [f"{name}={value!r}" for name, value in best.settings.items() if name != "comm_hook"]
     told = [
         f"bucketsim: the nearest for {workload.name!r} that {row.title} can set; predicted are",
         f"{format_ms(step_ns)} a step, {away if step_ns != asked_ns else 'as long as'} with the assignment "
         f"asked for (DDP's default: {format_ms(default_ns)}).",
         row.note,
-        *(
-            f"Set elsewhere: {name}={value!r}."
-            for name, value in best.settings.items()
-            if name != "comm_hook"
-        ),
+        *(f"Set elsewhere: {one}." for one in elsewhere),
         f"Needs torch {best.requires['torch']}." if "torch" in best.requires else "",
-        f"{row.title} cannot set {', '.join(lacks)}, and these times are without." if lacks else "",
+        f"{row.title} cannot set {lacking}, and these times are without." if lacks else "",
     ]
     # DDP's defaults where the framework's own differ; caps first.
     kwargs: dict[str, Any] = {name: SWITCHES[name].default for name in row.always_says} | best.ddp_kwargs

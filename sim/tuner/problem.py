@@ -298,17 +298,6 @@ class Problem:
         """DDP's default."""
         return self.as_used(assign(self.workload))
 
-    @cached_property
-    def in_use(self) -> Assignment | None:
-        """The buckets that the job had, where they are not those of DDP's default."""
-        job = self.job.job
-        if job is None or not job.bucket_indices:
-            return None
-        default = assign(self.job)
-        if set(map(frozenset, default.bucket_indices)) == set(map(frozenset, job.bucket_indices)):
-            return None
-        return self.as_used(Assignment(bucket_indices=job.bucket_indices))
-
     def as_used(self, found: Assignment) -> Assignment:
         """An assignment that a search found, with the job's switches."""
         return as_the_job(self.job, found)

@@ -172,8 +172,11 @@ def gain(
 
 
 def compared_with(problem: Problem) -> tuple[Assignment, str]:
-    """What a gain is told against: DDP's default, or the buckets that the job had; and in words."""
-    return (problem.default, DEFAULT_WORDS) if problem.in_use is None else (problem.in_use, IN_USE)
+    """What a gain is told against, and in words: DDP's default, or the buckets that the job had instead."""
+    used = () if problem.job.job is None else problem.job.job.bucket_indices
+    if not used or {*map(frozenset, used)} == {*map(frozenset, assign(problem.job).bucket_indices)}:
+        return problem.default, DEFAULT_WORDS
+    return problem.as_used(Assignment(bucket_indices=used)), IN_USE
 
 
 def best(

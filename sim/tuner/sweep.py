@@ -98,7 +98,7 @@ def sweep(
         InputError: an axis that is empty, a value that is not legal, too many rows.
         MachineError: a worker of the executor died.
     """
-    axes = {
+    axes: dict[str, list[Any]] = {
         "world_size": [None] if world_size is None else _axis("world_size", world_size),
         "precision": [None] if precision is None else _axis("precision", precision),
         "bandwidth": _axis("bandwidth", bandwidth),
@@ -172,10 +172,10 @@ def _rows(
 
 def default_caps(workload: Workload) -> list[float]:
     """Caps in MiB from 0.25 to what holds everything."""
-    largest, cap, caps = float(max(1, -(-workload.total_bytes // MIB) + 1)), CAPS_MB[-1], [*CAPS_MB]
-    while (cap := cap * 1.25) < largest:
-        caps.append(cap)
-    return [*(float(cap) for cap in caps if cap < largest), largest]
+    largest, caps = float(max(1, -(-workload.total_bytes // MIB) + 1)), [float(cap) for cap in CAPS_MB]
+    while caps[-1] < largest:
+        caps.append(caps[-1] * 1.25)
+    return [*(cap for cap in caps if cap < largest), largest]
 
 
 def process_pool(most: int | None = None) -> ProcessPoolExecutor:
