@@ -4,8 +4,9 @@ import logging
 import time
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from random import Random
 from secrets import randbits
 from typing import Any, Literal, Self
@@ -13,7 +14,6 @@ from typing import Any, Literal, Self
 import torch
 from torch import nn
 
-from sim.autotuner.prediction import LinkProbe, measure_link, predict
 from sim.autotuner.switch import (
     Boundary,
     BucketSwitch,
@@ -23,14 +23,18 @@ from sim.autotuner.switch import (
     recorded,
     unwrapped,
 )
-from sim.autotuner.unison import FailedSomewhereError, Unison
+from sim.autotuner.unison import FailedSomewhereError, Link, LinkProbe, Unison, measure_link
 from sim.errors import InputError, NotModelledError
 from sim.formats.files import scratch_directory
-from sim.importer.recorded import warmup_by
+from sim.formats.recordings import load_recording
+from sim.importer.recorded import hardware_of, warmup_by
 from sim.nouns.assignment import Assignment
 from sim.nouns.checks import at_least
+from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Recommendation
+from sim.nouns.recording import Recording
 from sim.recorder.clocks import clock_for
+from sim.truth.recorded_job import job_in_recording
 from sim.truth.turns import AbTest, Turns, judge_turns
 from sim.units import format_percent
 
@@ -326,6 +330,30 @@ class Autotune:
 
 
 autotune = Autotune  # a verb, as it is called
+
+
+def predict(folder: Path, link: Link, in_use: Sequence[Sequence[int]]) -> Recommendation:
+    """The best buckets, by a prediction that is held to the job's own recorded step.
+
+    The link is as it was measured; the rest of the machine (copies back, launches, broadcasts) is read off
+    the recording of all ranks in ``folder``, where that has buckets. ``in_use`` are those that the job has.
+
+    Raises:
+        InputError, NotModelledError: a recording that no prediction can be made from.
+    """
+    recording = load_recording(folder)
+    job = job_in_recording(recording, _hardware(recording, link))
+    if job.own is None:
+        raise InputError(f"the job's own step cannot be told: {job.why_not}")
+    return job.with_buckets(in_use).tune()
+
+
+def _hardware(recording: Recording, link: Link) -> Hardware:
+    if recording.ranks[0].header.level == "full":
+        base = hardware_of(recording)
+    else:
+        base = Hardware(name="link", world_size=recording.world_size, all_reduce=link["all_reduce"])
+    return replace(base, name="the job's own link", provenance={"source": "sim.autotune"}, **link)
 
 
 def _is_worth_a_trial(found: Recommendation) -> bool:

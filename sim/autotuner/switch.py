@@ -24,7 +24,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.autotuner.prediction import gradient_bytes
+from sim.autotuner.unison import gradient_bytes
 from sim.errors import InputError, MachineError, NotModelledError
 from sim.recorder.clocks import is_captured
 from sim.recorder.live_recording import LiveRecording, record

@@ -1,24 +1,31 @@
-"""What ranks tell each other at a step boundary, so that all do the same: over gloo, beside the job's group.
+"""What ranks tell each other at a step boundary, so that all do the same, and what they measure together.
 
-Nothing of this is ever sent over the group that carries the gradients. With NCCL such a collective would hold
-the job's GPUs and their memory, and objects would travel by way of the current device, which a script that
-never calls ``torch.cuda.set_device`` leaves at GPU 0 on every rank.
+They talk over gloo, beside the job's group: with NCCL such a collective would hold the job's GPUs and their
+memory, and objects would travel by way of the current device, which a script that never calls
+``torch.cuda.set_device`` leaves at GPU 0 on every rank. Over the group that carries the gradients go only the
+all-reduces by which the job's link is measured.
 """
 
 import json
 import pickle
+import random
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
+from statistics import median
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 from torch.nn.parallel import DistributedDataParallel
+
+from sim.nouns.hardware import CurvePoint
+from sim.units import NS_PER_S
+from sim.validator.ranks.probes import Bench
 
 _CONNECTING = timedelta(seconds=60)  # all ranks are there by then, so that what takes longer does not come
 _FINE, _OBSTACLE, _FAILURE = range(3)
@@ -184,3 +191,114 @@ class Unison:
             )
         self._control = made
         return made
+
+
+# ---- The job's link, measured between two steps.
+
+BUDGET_S = 2.0
+_SMALLEST, _GROWTH, _MOST_ROUNDS, _PAIRS = 16 << 10, 4, 7, 3
+_LEAST_PAIRED, _MOST_PAIRED = 1 << 20, 16 << 20  # timed two at once; an idle wire passes small ones too fast
+_GLOO_CHANNELS = 2  # worker threads per process group: two collectives at once (A3.8)
+
+Link = Mapping[str, Any]  # fields of a Hardware
+
+
+class LinkProbe:
+    """All-reduces of zeros in the job's group; it holds as much memory as all gradients together.
+
+    Nothing else of ours is sent over that group. All ranks begin each of them together, and it lasts as long
+    as on the rank that came last. On a GPU its stream times it, as that of a training has it: what the host
+    takes to launch it and to hear of its end is no part of it.
+
+    Raises:
+        RuntimeError: the device has not so much memory.
+    """
+
+    def __init__(self, ddp: DistributedDataParallel, ranks: Unison) -> None:
+        self._group, self._ranks, self._bench = ddp.process_group, ranks, Bench(ddp.device)
+        self.is_gloo = backend_of(ddp) == "gloo"
+        self.total_bytes = gradient_bytes(ddp)
+        self.processor_share: dict[str, float] = {}  # of an all-reduce's duration, by size from 1 MiB on
+        self._memory = self._bench.zeros(max(self.total_bytes, 2 * _LEAST_PAIRED) + 4)
+
+    def time(self, size: int, count: int = 1) -> int:
+        """``count`` all-reduces of ``size`` bytes at once, ns."""
+        self._ranks.agree()
+        spent = time.process_time()
+        took = self._time(size, count)
+        if count == 1 and size >= _LEAST_PAIRED:
+            share = (time.process_time() - spent) * NS_PER_S / max(1, took)
+            self.processor_share[str(size)] = round(share, 4)
+        return self._ranks.over_ranks([took], longest=False)[0]
+
+    def _time(self, size: int, count: int) -> int:
+        tensors = self._memory[: count * max(1, size // 4)].chunk(count)
+
+        def reduce() -> None:
+            for work in [dist.all_reduce(tensor, group=self._group, async_op=True) for tensor in tensors]:
+                work.wait()
+
+        with self._ranks.collective():
+            return self._bench.time(reduce)
+
+
+def measure_link(probe: LinkProbe) -> Link:
+    """Measure the link up to the size of all gradients together, or as far as ``BUDGET_S`` allows.
+
+    All ranks call it at once. They decide by times that they share (the shortest over ranks, from the last
+    arriver on), so that all measure the same sizes equally often.
+
+    Returns:
+        ``all_reduce``, medians of some rounds, and what two at once cost each other; in ``spread``, from
+        1 MiB on, the processor time of all-reduces over their duration: most of what they take from a rank
+        that computes.
+    """
+    left_ns = int(BUDGET_S * NS_PER_S)
+    rounds: dict[int, list[int]] = defaultdict(list)
+    probe.time(_SMALLEST)  # warms up
+    for size in _sizes(probe.total_bytes):
+        known = max(rounds, default=0)
+        if known and 2 * rounds[known][0] * size // known > left_ns // 2:
+            break
+        probe.time(size)  # the first one of a size takes longer
+        rounds[size].append(probe.time(size))
+        left_ns -= 2 * rounds[size][0]
+    pairs: list[float] = []
+    largest = min(_MOST_PAIRED, probe.total_bytes // 2)
+    paired = [size for size, times in rounds.items() if _LEAST_PAIRED <= size <= largest]
+    paired = [size for size in paired if _PAIRS * 3 * rounds[size][0] <= left_ns // 2]
+    for _ in range(_PAIRS if paired else 0):
+        alone, both = probe.time(paired[-1]), probe.time(paired[-1], 2)
+        pairs.append(both / max(1, alone))
+        left_ns -= alone + both
+    order = random.Random(0)
+    for _ in range(_MOST_ROUNDS - 1):
+        if sum(times[0] for times in rounds.values()) > left_ns:
+            break
+        for size in order.sample(sorted(rounds), len(rounds)):
+            rounds[size].append(probe.time(size))
+            left_ns -= rounds[size][-1]
+    has_channels = bool(pairs) and probe.is_gloo
+    return {
+        "all_reduce": tuple(
+            CurvePoint(num_bytes=size, duration_ns=round(median(times)))
+            for size, times in sorted(rounds.items())
+        ),
+        "comm_channels": _GLOO_CHANNELS if has_channels else 1,
+        "channel_slowdown": max(1.0, median(pairs)) if has_channels else 1.0,
+        "shared_connection": has_channels,
+        "spread": {"processor_share": probe.processor_share},
+    }
+
+
+def gradient_bytes(ddp: DistributedDataParallel) -> int:
+    """Bytes of all gradients together."""
+    return sum(one.nbytes for one in ddp.parameters() if one.requires_grad)
+
+
+def _sizes(total: int) -> list[int]:
+    """Sizes in bytes up to ``total``, each ``_GROWTH`` times the one before."""
+    sizes = [max(4, min(_SMALLEST, total))]
+    while sizes[-1] < total:
+        sizes.append(min(total, sizes[-1] * _GROWTH))
+    return sizes

@@ -15,8 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from sim.autotuner.loop import Verdict, is_candidate_turn, judge, looks
-from sim.autotuner.prediction import BUDGET_S, LinkProbe, measure_link
-from sim.autotuner.unison import Unison, backend_of
+from sim.autotuner.unison import BUDGET_S, LinkProbe, Unison, backend_of, measure_link
 from tests.effort import IS_WHOLE, tries
 
 Floats = NDArray[np.float64]

@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 import sim
 from app import launch
-from sim.autotuner.prediction import predict
+from sim.autotuner.loop import predict
 from sim.formats.documents import load
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Workload

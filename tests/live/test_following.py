@@ -109,6 +109,7 @@ def test_ranks_that_come_later_and_a_new_run(tmp_path: Path) -> None:
     assert alone.first.missing_ranks == (1,)
     write(folder, (rank_of(1, steps_until(2)),))
     both = follower.refresh()
+    assert follower.refresh() is both, "nothing is new"
     assert [len(rank.steps) for rank in both.ranks] == [5, 2]
     assert both.run == alone.run
     write(folder, (rank_of(0, steps_until(3)),))  # truncated and written again
@@ -179,13 +180,6 @@ def test_a_long_file_is_caught_up_with_in_several_refreshes(tmp_path: Path) -> N
     assert [len(rank.steps) for rank in seen.ranks] == [1200, 1200]
 
 
-def test_nothing_new_is_the_same_answer(tmp_path: Path) -> None:
-    follower = Follower(write(tmp_path / "run", (rank_of(0, steps_until(5)),)))
-    assert follower.refresh() is follower.refresh()
-    missing = Follower(tmp_path / "nowhere").refresh()
-    assert (missing.ranks, missing.step_count, missing.first) == ((), 0, None)
-
-
 def test_recordings_are_found_newest_first(tmp_path: Path) -> None:
     write(tmp_path, (rank_of(0, ()),))
     write(tmp_path / "b", (rank_of(0, ()),))
@@ -194,7 +188,7 @@ def test_recordings_are_found_newest_first(tmp_path: Path) -> None:
     for age, path in enumerate((tmp_path / "b", tmp_path / "deep" / "a", tmp_path)):
         os.utime(path / "rank-0.jsonl", (1000 - age, 1000 - age))
     assert find_recordings(tmp_path) == (tmp_path / "b", tmp_path / "deep" / "a", tmp_path)
-    assert find_recordings(tmp_path / "nowhere") == ()
+    assert find_recordings(tmp_path / "nowhere") == Follower(tmp_path / "nowhere").refresh().ranks == ()
     assert sim.find_recordings(tmp_path / "deep") == (tmp_path / "deep" / "a",)
 
 
@@ -207,18 +201,13 @@ NS_PER_BYTE = 0.125  # 8 GB/s
 def recorded(sizes: tuple[int, ...], launch_ns: int) -> Recording:
     """Both ranks, three steps; a bucket is launched a pass over its bytes and a launch after it is ready."""
     plain = backward((3, 2, 1, 0))
-    buckets = tuple(
-        replace(
-            plain.buckets[0],
-            index=place,
-            num_bytes=size,
-            ready_ns=10_000_000 * place,
-            launch_ns=(at := 10_000_000 * place + round(NS_PER_BYTE * size) + launch_ns),
-            end_ns=at + 1_000_000,
-        )
-        for place, size in enumerate(sizes)
-    )
-    steps = tuple(step(number, replace(plain, buckets=buckets)) for number in (1, 2, 3))
+    buckets = []
+    for place, size in enumerate(sizes):
+        ready_ns = 10_000_000 * place
+        at = ready_ns + round(NS_PER_BYTE * size) + launch_ns
+        stamps = {"ready_ns": ready_ns, "launch_ns": at, "end_ns": at + 1_000_000}
+        buckets.append(replace(plain.buckets[0], index=place, num_bytes=size, **stamps))
+    steps = tuple(step(number, replace(plain, buckets=tuple(buckets))) for number in (1, 2, 3))
     return recording_of(rank_of(0, steps), rank_of(1, steps))
 
 

@@ -12,7 +12,7 @@ from app import playing
 from app.playing import Choice, round_cap_mb
 from app.views.live import gain_sentence
 from app.views.tune import answer_sentence
-from sim.autotuner import prediction
+from sim.autotuner import loop
 from sim.costs.doubts import doubts_about_step
 from sim.formats.record_files import recorded_step
 from sim.formats.recordings import load_recording
@@ -20,7 +20,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.recommendation import Recommendation
-from sim.nouns.workload import Gradient, Workload
+from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job
 from sim.truth.fit import scaled
 from sim.truth.recorded_job import RecordedJob, held_to, job_in_recording
@@ -32,53 +32,37 @@ from tests.commands import bucketsim
 PAIRS = tuple((index, index - 1) for index in range(COUNT - 1, 0, -2))
 
 
-class Case(NamedTuple):
-    """How a job runs, and what its prediction has to know of it."""
-
-    header: dict[str, Any]
-    train: dict[str, Any]
-    switches: dict[str, Any]
+# How a job runs: what its recording's header says, how it trains, and what its prediction has to know of it.
+Case = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
 
 
-def ddp(**switches: Any) -> dict[str, Any]:
-    return {"ddp": switches}
+def ddp(name: str, value: bool = True, **train: Any) -> Case:
+    return {"ddp": {name: value}}, train, {name: value}
 
 
-CASES = {
-    "plain": Case({}, {}, {}),
-    "accumulation": Case({}, {"micro_batches": 3}, {"accumulation_steps": 3}),
-    "each reduces": Case(
-        {}, {"micro_batches": 2, "each_reduces": True}, {"accumulation_steps": 2, "no_sync": False}
-    ),
-    "unused": Case(ddp(find_unused_parameters=True), {"unused": (3,)}, {"find_unused_parameters": True}),
-    "static graph": Case(ddp(static_graph=True), {}, {"static_graph": True}),
-    "views": Case(ddp(gradient_as_bucket_view=True), {}, {"gradient_as_bucket_view": True}),
-    "fp16": Case({"comm_hook": "fp16_compress_hook"}, {}, {"comm_hook": "fp16_compress"}),
-    "no broadcasts": Case(ddp(broadcast_buffers=False), {}, {"broadcast_buffers": False}),
+_TWICE = {"accumulation_steps": 2, "no_sync": False}
+CASES: dict[str, Case] = {
+    "plain": ({}, {}, {}),
+    "accumulation": ({}, {"micro_batches": 3}, {"accumulation_steps": 3}),
+    "each reduces": ({}, {"micro_batches": 2, "each_reduces": True}, _TWICE),
+    "unused": ddp("find_unused_parameters", unused=(3,)),
+    "static graph": ddp("static_graph"),
+    "views": ddp("gradient_as_bucket_view"),
+    "fp16": ({"comm_hook": "fp16_compress_hook"}, {}, {"comm_hook": "fp16_compress"}),
+    "no broadcasts": ddp("broadcast_buffers", False),
 }
 
 
 class Recorded(NamedTuple):
-    """A recording, its import, a machine, and the case."""
+    """A recording, its import, a machine, and the switches that its prediction has to know."""
 
     recording: Path
     workload_file: Path
     hardware_file: Path
-    case: Case
-
-    @property
-    def hardware(self) -> Hardware:
-        return sim.load_hardware(self.hardware_file)
-
-    @property
-    def workload(self) -> Workload:
-        return sim.load_workload(self.workload_file)
-
-    @property
-    def step(self) -> Measurement:
-        found = recorded_step(self.workload_file)
-        assert found is not None
-        return found
+    workload: Workload
+    hardware: Hardware
+    step: Measurement
+    switches: dict[str, Any]
 
     @property
     def job(self) -> RecordedJob:
@@ -91,12 +75,14 @@ class Recorded(NamedTuple):
 
 @pytest.fixture(params=CASES)
 def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> Recorded:
-    case = CASES[request.param]
-    job = Job(tmp_path / "rec", **case.header).layout(PAIRS).train(40, **case.train)
-    hardware = tmp_path / "hardware.json"
-    hardware.write_text(sim.to_text(make_hardware()))
+    header, train, switches = CASES[request.param]
+    job = Job(tmp_path / "rec", **header).layout(PAIRS).train(40, **train)
+    file, hardware = tmp_path / "imp" / "workload.json", make_hardware()
+    (tmp_path / "hardware.json").write_text(sim.to_text(hardware))
     bucketsim("import", "recording", str(job.folder), "-o", str(tmp_path / "imp"))
-    return Recorded(job.folder, tmp_path / "imp" / "workload.json", hardware, case)
+    workload, step = sim.load_workload(file), recorded_step(file)
+    assert step is not None
+    return Recorded(job.folder, file, tmp_path / "hardware.json", workload, hardware, step, switches)
 
 
 def told(answer: Recommendation) -> tuple[Any, ...]:
@@ -104,14 +90,16 @@ def told(answer: Recommendation) -> tuple[Any, ...]:
     return answer.assignment, answer.baseline.step_ns, gain.gain_ns, gain.low_ns, gain.high_ns, answer.setting
 
 
-def test_the_import_says_how_the_job_ran(recorded: Recorded) -> None:
-    workload = recorded.workload
-    assert workload.switches == recorded.case.switches
+def test_the_import_says_how_the_job_ran_and_a_given_switch_goes_before(recorded: Recorded) -> None:
+    workload, asked, job = recorded.workload, recorded.step.asked, recorded.job
     assert workload.job is not None
-    assert workload.job.bucket_indices == PAIRS
-    asked = recorded.step.asked
+    assert (workload.switches, workload.job.bucket_indices) == (recorded.switches, PAIRS)
     assert asked is not None
-    assert asked.ddp_kwargs | asked.settings == recorded.case.switches
+    assert asked.ddp_kwargs | asked.settings == recorded.switches
+    views, other = "gradient_as_bucket_view", job.with_switches({"gradient_as_bucket_view": True})
+    assert job.assignment(PAIRS).ddp_kwargs.get(views) is recorded.switches.get(views)
+    assert other.assignment(PAIRS).ddp_kwargs[views] is True
+    assert sim.assign(other.workload).ddp_kwargs[views] is True
 
 
 def test_all_ways_to_ask_give_one_answer(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,10 +108,10 @@ def test_all_ways_to_ask_give_one_answer(recorded: Recorded, monkeypatch: pytest
     asked = job.tune()
     expected = told(asked)
     assert asked.gain.gain_ns == asked.baseline.step_ns - asked.report.step_ns
-    gain = sim.gain(
-        job.workload, job.hardware, job.assignment(asked.assignment)
+    gain = sim.gain(job.workload, job.hardware, job.assignment(asked.assignment))
+    assert (
+        replace(gain, sentence=asked.gain.sentence) == asked.gain
     )  # whose words know of no other candidates
-    assert replace(gain, sentence=asked.gain.sentence) == asked.gain
     assert sim.gain(job.workload, job.hardware, asked.assignment) == gain
     # what is best by the times as given; the answer may be another one of equal steps
     assert sim.best(job.workload, job.hardware) == asked.families["bucket_indices"].assignment
@@ -137,8 +125,8 @@ def test_all_ways_to_ask_give_one_answer(recorded: Recorded, monkeypatch: pytest
     live = sim.live_gain(calibration, layout)
     assert told(live) == expected
 
-    monkeypatch.setattr(prediction, "_hardware", lambda recording, link: hardware)
-    assert told(prediction.predict(recorded.recording, {}, PAIRS)) == expected
+    monkeypatch.setattr(loop, "_hardware", lambda recording, link: hardware)
+    assert told(loop.predict(recorded.recording, {}, PAIRS)) == expected
 
     page = recorded.page(hardware)
     assert told(playing.tune(page)) == expected
@@ -170,8 +158,8 @@ def test_no_way_to_ask_tells_a_gain_where_a_step_refutes_the_link(
     assert live.gain.refuted
     assert why in gain_sentence(live, len(PAIRS))
 
-    monkeypatch.setattr(prediction, "_hardware", lambda recording, link: hardware)
-    found = prediction.predict(recorded.recording, {}, PAIRS)
+    monkeypatch.setattr(loop, "_hardware", lambda recording, link: hardware)
+    found = loop.predict(recorded.recording, {}, PAIRS)
     assert why in found.gain.sentence
     assert (found.gain.gain_ns, found.assignment.bucket_indices) == (0, PAIRS)
     assert found.setting.pick == "default"
@@ -204,7 +192,7 @@ def test_commands_ask_about_the_job_as_it_ran(recorded: Recorded, tmp_path: Path
     exported = json.loads(bucketsim("export", *files, "--as", "assignment").out)
     assert exported["bucket_indices"] == answer["assignment"]["bucket_indices"]
     assert exported["ddp_kwargs"] | exported["settings"] == (
-        answer["assignment"]["ddp_kwargs"] | recorded.case.switches
+        answer["assignment"]["ddp_kwargs"] | recorded.switches
     )
     used = tmp_path / "used.json"
     used.write_text(sim.to_text(job.assignment(PAIRS)))
@@ -228,25 +216,12 @@ def test_what_is_left_of_a_step_counts_once(recorded: Recorded, extra_ns: int) -
     assert own.recorder_ns <= MS // 100
 
 
-def test_a_given_switch_goes_before_the_jobs(recorded: Recorded) -> None:
-    job = recorded.job
-    other = job.with_switches({"gradient_as_bucket_view": True})
-    assert job.assignment(PAIRS).ddp_kwargs.get("gradient_as_bucket_view") is recorded.case.switches.get(
-        "gradient_as_bucket_view"
-    )
-    assert other.assignment(PAIRS).ddp_kwargs["gradient_as_bucket_view"] is True
-    assert sim.assign(other.workload).ddp_kwargs["gradient_as_bucket_view"] is True
-
-
 def test_all_that_is_replayed_has_the_jobs_switches(recorded: Recorded) -> None:
     job = recorded.job
-    small = replace(job.workload, gradients=tuple(_small(g, g.index == 0) for g in job.workload.gradients))
+    first, *others = job.workload.gradients
+    small = replace(job.workload, gradients=(replace(first, num_bytes=1024, shape=(256,)), *others))
     for candidate in standing_candidates(small, [4.0], as_the_job(small, Assignment(bucket_indices=PAIRS))):
         assert candidate.assignment is not None
         given = candidate.assignment.ddp_kwargs | candidate.assignment.settings
-        assert recorded.case.switches.items() <= given.items(), candidate.name
+        assert recorded.switches.items() <= given.items(), candidate.name
         sim.simulate(small, job.hardware, candidate.assignment)
-
-
-def _small(gradient: Gradient, is_small: bool) -> Gradient:
-    return replace(gradient, num_bytes=1024, shape=(256,)) if is_small else gradient

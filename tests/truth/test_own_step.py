@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,25 +25,16 @@ MS = 10**6
 MIB = 1 << 20
 COUNT = 24
 
-WORKLOAD = handmade(
-    [(COUNT - index) * 6 * MS for index in range(COUNT)],
-    MIB,
-    name="job",
-    forward_ns=80 * MS,
-    backward_ns=150 * MS,
-    optimizer_ns=20 * MS,
-)
-WIRE = wired(
-    {size: MS // 2 + size * 8 for size in (4096, MIB, 4 * MIB, 64 * MIB)},
-    comm_channels=2,
-    channel_slowdown=2.0,
-)
+TIMES = {"forward_ns": 80 * MS, "backward_ns": 150 * MS, "optimizer_ns": 20 * MS}
+WORKLOAD = handmade([(COUNT - index) * 6 * MS for index in range(COUNT)], MIB, name="job", **TIMES)
+CURVE = {size: MS // 2 + size * 8 for size in (4096, MIB, 4 * MIB, 64 * MIB)}
+WIRE = wired(CURVE, comm_channels=2, channel_slowdown=2.0)
 OWN = sim.assign(WORKLOAD, bucket_cap_mb=6)
 OTHER = sim.assign(WORKLOAD, bucket_cap_mb=2)
 
 
 def step_ns(workload: Workload, hardware: Hardware, assignment: Assignment) -> int:
-    return sim.summarize(sim.simulate(workload, hardware, assignment, "analytic")).step_ns
+    return sim.simulate(workload, hardware, assignment, "analytic").step_ns
 
 
 def measured_on(
@@ -51,43 +43,30 @@ def measured_on(
     scatter: float = 0.0,
     assignment: Assignment = OWN,
     place: str = "cuda:0",
+    workload: Workload = WORKLOAD,
 ) -> Measurement:
     """Ten steps as ``hardware`` makes them, each longer or shorter by some share."""
-    timeline = sim.simulate(WORKLOAD, hardware, assignment, "analytic")
-    whole = sim.summarize(timeline).step_ns + gap_ns
+    timeline = sim.simulate(workload, hardware, assignment, "analytic")
     steps = []
     for number in range(10):
-        pace = 1 + scatter * (number - 4.5) / 4.5
+
+        def at(ns: int, pace: float = 1 + scatter * (number - 4.5) / 4.5) -> int:
+            return round(ns * pace)
+
         buckets = tuple(
             MeasuredBucket(
-                index=bucket.index,
-                ready_ns=round(bucket.ready_ns * pace),
-                launch_ns=round(bucket.launch_ns * pace),
+                index=one.index,
+                ready_ns=at(one.ready_ns),
+                launch_ns=at(one.launch_ns),
                 start_ns=None,
-                end_ns=round(bucket.end_ns * pace),
+                end_ns=at(one.end_ns),
             )
-            for bucket in timeline.buckets
+            for one in timeline.buckets
         )
-        steps.append(
-            MeasuredIteration(
-                step_ns=round(whole * pace),
-                backward_end_ns=round(timeline.backward_end_ns * pace),
-                sync_end_ns=round(timeline.sync_end_ns * pace),
-                buckets=buckets,
-            )
-        )
-    return measurement(
-        "as run",
-        assignment,
-        steps,
-        mode="trace",
-        world_size=hardware.world_size,
-        traced=tuple(steps),
-        plain_backward_ns=WORKLOAD.backward_ns,
-        plain_step_ns=250 * MS,
-        dropped_warmup=2,
-        environment={"place": place},
-    )
+        ends = {"backward_end_ns": at(timeline.backward_end_ns), "sync_end_ns": at(timeline.sync_end_ns)}
+        steps.append(MeasuredIteration(step_ns=at(timeline.step_ns + gap_ns), buckets=buckets, **ends))
+    known: dict[str, Any] = {"mode": "trace", "world_size": hardware.world_size, "traced": tuple(steps)}
+    return measurement("as run", assignment, steps, **known, environment={"place": place})
 
 
 @pytest.mark.parametrize(
@@ -104,10 +83,8 @@ def test_what_communication_takes_of_a_host_is_expected_where_the_step_does_not_
     """One bucket leaves nothing beside communication; a GPU's compute is not the host's. What takes a core
     from the other waits for it too, so that both slow-downs are expected alike, unless that was measured.
     """
-    machine, single = (
-        replace(WIRE, compute_slowdown=1 / 0.75, comm_slowdown=comm),
-        sim.assign(WORKLOAD, "single"),
-    )
+    machine = replace(WIRE, compute_slowdown=1 / 0.75, comm_slowdown=comm)
+    single = sim.assign(WORKLOAD, "single")
     known = replace(WIRE, spread={name: {str(4 * MIB): value} for name, value in told.items()})
     on_host, on_gpu = (
         sim.own_step(WORKLOAD, known, measured_on(machine, assignment=single, place=place))
@@ -125,9 +102,8 @@ def recorded_beside(machine: Hardware, assignment: Assignment) -> Workload:
     """WORKLOAD as a job sees it whose backwards all have these collectives beside them."""
     timeline = sim.simulate(WORKLOAD, machine, assignment, "analytic")
     # An instant of the recording for each of computing: 1 ns of it takes ``compute_slowdown`` beside another.
-    edges = sorted(
-        {0, 4 * timeline.sync_end_ns, *(t for b in timeline.buckets for t in (b.start_ns, b.end_ns))}
-    )
+    instants = {time for bucket in timeline.buckets for time in (bucket.start_ns, bucket.end_ns)}
+    edges = sorted({0, 4 * timeline.sync_end_ns} | instants)
     done = [0.0]
     for start, end in pairwise(edges):
         is_beside = any(b.start_ns <= start and end <= b.end_ns for b in timeline.buckets)
@@ -150,17 +126,14 @@ def recorded_beside(machine: Hardware, assignment: Assignment) -> Workload:
 
 
 @settings(max_examples=tries(12), deadline=None)
-@given(st.floats(0.05, 0.5), st.sampled_from(["single", 2, 6, 16]), st.sampled_from([1, 3, 12]))
+@given(st.floats(0.05, 0.5), st.sampled_from([2.0, 6.0, 16.0, 1000.0]), st.sampled_from([1, 3, 12]))
 def test_other_buckets_come_out_of_backwards_that_all_had_communication_beside_them(
-    share: float, own_cap_mb: float | str, cap_mb: float
+    share: float, own_cap_mb: float, cap_mb: float
 ) -> None:
     """What their collectives did to them is taken out, and what those of other buckets do is put in."""
     machine = replace(WIRE, compute_slowdown=1 / (1 - share))
     told = replace(WIRE, spread={"host_share": {str(MIB): share}, "comm_beside_compute": {str(MIB): 1.0}})
-    single = own_cap_mb == "single"
-    layout = (
-        sim.assign(WORKLOAD, "single") if single else sim.assign(WORKLOAD, bucket_cap_mb=float(own_cap_mb))
-    )
+    layout = sim.assign(WORKLOAD, bucket_cap_mb=own_cap_mb)
     recorded = recorded_beside(machine, layout)
     own = sim.own_step(recorded, told, measured_on(machine, assignment=layout, place="cpu"))
     assert own.workload.ready_includes == ("copy_in", "launch")
@@ -176,17 +149,13 @@ def test_the_pass_that_the_recorder_adds_is_in_the_recorded_step_alone() -> None
     """Each bucket waits for it between being complete and being launched: 4 ns a byte here."""
     machine = replace(WIRE, copy_in_bytes_per_s=1e9)
     slower = measured_on(replace(WIRE, copy_in_bytes_per_s=2e8))
-    passed = [
-        replace(
-            step,
-            buckets=tuple(
-                replace(bucket, ready_ns=(bucket.launch_ns or 0) - 4 * size)
-                for bucket, size in zip(step.buckets, OWN.bucket_bytes or (), strict=True)
-            ),
-        )
-        for step in slower.traced
-    ]
-    hook = replace(slower, traced=tuple(passed), provenance={"source": "sim.record"})
+
+    def passed(step: MeasuredIteration) -> MeasuredIteration:
+        sent = zip(step.buckets, OWN.bucket_bytes or (), strict=True)
+        waited = (replace(one, ready_ns=(one.launch_ns or 0) - 4 * size) for one, size in sent)
+        return replace(step, buckets=tuple(waited))
+
+    hook = replace(slower, traced=tuple(map(passed, slower.traced)), provenance={"source": "sim.record"})
     own = sim.own_step(WORKLOAD, machine, hook)
     assert own.parts_ns == own.step_ns
     assert own.hardware.copy_in_bytes_per_s == 1e9
@@ -198,9 +167,8 @@ def test_parts_that_are_right_are_left_alone() -> None:
     own = sim.own_step(WORKLOAD, WIRE, measured_on(WIRE))
     assert own.parts_ns == own.step_ns
     assert [round(factor.value, 3) for factor in own.factors] == [1.0] * 4
-    assert step_ns(own.workload, own.hardware, OTHER) == pytest.approx(
-        step_ns(WORKLOAD, WIRE, OTHER), rel=1e-3
-    )
+    true_ns = step_ns(WORKLOAD, WIRE, OTHER)
+    assert step_ns(own.workload, own.hardware, OTHER) == pytest.approx(true_ns, rel=1e-3)
 
 
 @settings(max_examples=tries(12), deadline=None)
@@ -257,29 +225,19 @@ def test_a_step_that_this_link_cannot_give_is_no_fit_and_no_gain(ratio: float) -
     assert "fits" not in fitting.hardware.spread["own_step"]
 
 
-def with_costs(end: str) -> tuple[Workload, Hardware, Hardware]:
-    """A job of many gradients, its link with ranges of DDP's own costs, and a machine at one end of these."""
+@pytest.mark.parametrize("end", ["low", "high"])
+def test_costs_that_nobody_measured_are_part_of_what_explains_the_step(end: str) -> None:
+    """200 hooks of 3 or 30 us where 15 are taken, a tenth of this backward: that is neither another link, nor
+    what collectives do to computing."""
     workload = handmade([(200 - index) * MS // 10 for index in range(200)], MIB // 4, backward_ns=20 * MS)
     link = wired({size: 60_000 + size // 12 for size in (4096, MIB, 4 * MIB, 64 * MIB)})
     told = with_own_costs(link, [GPUS["a100-40gb-sxm"]])
-    other = {"low": "high", "high": "low"}
-    costs = {
-        name: ends[end if name.endswith("_ns") else other[end]]
-        for name, ends in told.spread["ranges"].items()
-        if name in UNMEASURED_COSTS
-    }
-    return workload, told, replace(told, spread={}, **costs)
-
-
-@pytest.mark.parametrize("end", ["low", "high"])
-def test_costs_that_nobody_measured_are_part_of_what_explains_the_step(
-    end: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """200 hooks of 3 or 30 us where 15 are taken, a tenth of this backward: that is neither another link, nor
-    what collectives do to computing."""
-    workload, told, machine = with_costs(end)
-    monkeypatch.setitem(globals(), "WORKLOAD", workload)
-    own = sim.own_step(workload, told, measured_on(machine, assignment=sim.assign(workload)))
+    other = {"low": "high", "high": "low"}[end]
+    ranges = {name: told.spread["ranges"][name] for name in UNMEASURED_COSTS}
+    costs = {name: ends[end if name.endswith("_ns") else other] for name, ends in ranges.items()}
+    machine = replace(told, spread={}, **costs)
+    seen = measured_on(machine, assignment=sim.assign(workload), workload=workload)
+    own = sim.own_step(workload, told, seen)
     values = {factor.name: factor.value for factor in own.factors}
     assert "fits" not in own.hardware.spread["own_step"]
     assert own.hardware.hook_cost_ns == pytest.approx(machine.hook_cost_ns, rel=0.25)

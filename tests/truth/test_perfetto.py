@@ -22,15 +22,9 @@ MS = 1_000_000
 
 @pytest.fixture(scope="module")
 def timeline() -> Timeline:
-    workload = handmade(
-        [(4 - index) * 10 * MS + 1 for index in range(4)],
-        4 * MIB,
-        name='four "equal" <layers>',
-        names="layers.{}.weight",
-        forward_ns=20 * MS,
-        backward_ns=41 * MS,
-        optimizer_ns=5 * MS,
-    )
+    ready, times = [(4 - index) * 10 * MS + 1 for index in range(4)], {"forward_ns": 20 * MS}
+    named = {"name": 'four "equal" <layers>', "names": "layers.{}.weight"}
+    workload = handmade(ready, 4 * MIB, **named, **times, backward_ns=41 * MS)
     costs = {"copy_in_bytes_per_s": 8e9, "copy_out_bytes_per_s": 8e9, "launch_cost_ns": 50_000}
     machine = wired({0: MS, 4 * MIB: 9 * MS}, name="a machine", **costs)
     return sim.simulate(workload, machine, sim.assign(workload, bucket_cap_mb=4))
