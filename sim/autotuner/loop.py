@@ -3,13 +3,13 @@
 import logging
 import time
 from collections.abc import Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
 from secrets import randbits
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import nn
@@ -251,20 +251,15 @@ class Autotune:
             link = measure_link(LinkProbe(self._ddp, self._ranks))
             self._enter("the best buckets were being predicted")
             with ThreadPoolExecutor(max_workers=1) as pool:
-                pending = pool.submit(predict, folder, link, in_use) if self._ranks.is_first else None
+                pending = [pool.submit(predict, folder, link, in_use)] if self._ranks.is_first else []
                 yield from self._train(PREDICTION_STEPS)
-                found = self._ranks.from_first(lambda: _answer(pending))
-        return found
+                return self._ranks.from_first(lambda: pending[0].result())
 
     def _try(self, switch: BucketSwitch, found: Recommendation) -> Steps:
         """Train with the candidate and the buckets in use in turns, keep one of them, and end the tuning."""
         gain = found.gain
-        said = {
-            "assignment": found.assignment,
-            "predicted_gain_ns": gain.gain_ns,
-            "predicted_low_ns": gain.low_ns,
-            "predicted_high_ns": gain.high_ns,
-        }
+        said: dict[str, Any] = {"assignment": found.assignment, "predicted_gain_ns": gain.gain_ns}
+        said |= {"predicted_low_ns": gain.low_ns, "predicted_high_ns": gain.high_ns}
         if not _is_worth_a_trial(found):
             raise _Ended("reverted", f"nothing to gain is predicted: {gain.sentence}", **said)
         yield from self._at_boundary()
@@ -337,9 +332,7 @@ def predict(folder: Path, link: Link, in_use: Sequence[Sequence[int]]) -> Recomm
 
     The link is as it was measured; the rest of the machine (copies back, launches, broadcasts) is read off
     the recording of all ranks in ``folder``, where that has buckets. ``in_use`` are those that the job has.
-
-    Raises:
-        InputError, NotModelledError: a recording that no prediction can be made from.
+    Raises ``InputError`` or ``NotModelledError`` where no prediction can be made from it.
     """
     recording = load_recording(folder)
     job = job_in_recording(recording, _hardware(recording, link))
@@ -359,15 +352,6 @@ def _hardware(recording: Recording, link: Link) -> Hardware:
 def _is_worth_a_trial(found: Recommendation) -> bool:
     """Whether anything is to be set by what is predicted."""
     return found.setting.pick != "default"
-
-
-def _answer(pending: "Future[Recommendation] | None") -> Recommendation:
-    """What the thread found; whatever it raised is a reason to end the tuning."""
-    assert pending is not None
-    error = pending.exception()
-    if error is not None:
-        raise RuntimeError(f"no prediction: {type(error).__name__}: {error}") from error
-    return pending.result()
 
 
 def _in_words(error: BaseException) -> str:
@@ -403,8 +387,7 @@ def is_candidate_turn(step: int, draw: int) -> bool:
     return Random(f"{draw} {pair}").getrandbits(1) == place
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What the steps so far say; ``keeps`` None: more are needed."""
 
     keeps: bool | None
@@ -422,16 +405,10 @@ def judge(
     plain_ns: int,
     is_last: bool,
 ) -> Verdict:
-    """The verdict on the steps of a trial, in the order in which they ran.
+    """The verdict on the steps of a trial in the order in which they ran, which ``draw`` tells.
 
-    Args:
-        times_ns: of the slowest rank, one a step.
-        draw: what the order of the steps was drawn from.
-        count: how many looks there are in all.
-        name: of the job.
-        world_size: ranks.
-        plain_ns: the step without communication, as far as it is known.
-        is_last: whether this is the last look.
+    ``times_ns`` are of the slowest rank. ``count``: how many looks there are in all, of which this may be the
+    last. ``plain_ns`` is the step of ``name`` without communication, as far as it is known.
     """
     sides: tuple[list[int], list[int]] = ([], [])
     for step, took_ns in enumerate(times_ns):
@@ -448,13 +425,13 @@ def judge(
     )
     gain = f"{of_step} of a step, 95 % interval {low} to {high}, {ab.rounds} pairs of steps"
     if ab.significant and ab.gain_low_ns > 0:
-        return Verdict(keeps=True, why=f"faster by {gain}", ab=ab)
+        return Verdict(True, f"faster by {gain}", ab)
     if ab.gain_high_fraction < NOT_WORTH:
-        return Verdict(keeps=False, why=f"no gain worth having: {gain}", ab=ab)
+        return Verdict(False, f"no gain worth having: {gain}", ab)
     if not is_last:
-        return Verdict(keeps=None, why=f"no gain shown yet: {gain}", ab=ab)
+        return Verdict(None, f"no gain shown yet: {gain}", ab)
     why = (
         f"no gain shown: {gain}, which leave open whether there is one; DDP's own buckets are back; "
         f"max_verify_steps above {len(times_ns)} gives a longer trial"
     )
-    return Verdict(keeps=False, why=why, ab=ab)
+    return Verdict(False, why, ab)

@@ -11,12 +11,14 @@ from sim.autotuner.switch import unwrapped
 class Hung:
     """What hangs on the model that a trainer has wrapped, a tuning or a recording, while it trains.
 
-    Args:
-        hang: makes it of the model; it steps with the optimizer, and is left when training ends.
+    It is made of the model by what ``make`` makes of the callback's arguments; it steps with the optimizer,
+    and is left when training ends.
     """
 
-    def __init__(self, hang: Callable[[Any], Any]) -> None:
-        self._hang, self._open, self._held = hang, ExitStack(), None
+    make: Callable[..., Callable[[Any], Any]]
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        self._hang, self._open, self._held = self.make(*given, **options), ExitStack(), None
 
     def begin(self, model: Any) -> None:
         """The model has been wrapped.

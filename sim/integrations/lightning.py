@@ -34,12 +34,10 @@ class BucketAutotune(_OfTrainer):
     Its options are arguments of ``sim.autotune``. What came of it is in ``result``.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(tuning(**options))
+    make = staticmethod(tuning)
 
 
 class BucketRecording(_OfTrainer):
     """Records the training: ``Trainer(strategy="ddp", callbacks=[BucketRecording("recording")])``."""
 
-    def __init__(self, directory: Any, **options: Any) -> None:
-        super().__init__(recording(directory, **options))
+    make = staticmethod(recording)

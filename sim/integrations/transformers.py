@@ -10,7 +10,9 @@ from sim.integrations import Hung, recording, tuning
 class _OfTrainer(Hung, TrainerCallback):  # type: ignore[misc]
     """``trainer`` is the one that trains, which knows the wrapped model."""
 
-    _trainer: Any
+    def __init__(self, trainer: Any, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._trainer = trainer
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """The model has been wrapped."""
@@ -27,14 +29,10 @@ class BucketAutotuneCallback(_OfTrainer):
     Its options are arguments of ``sim.autotune``. What came of it is in ``result``.
     """
 
-    def __init__(self, trainer: Any, **options: Any) -> None:
-        super().__init__(tuning(**options))
-        self._trainer = trainer
+    make = staticmethod(tuning)
 
 
 class BucketRecordingCallback(_OfTrainer):
     """Records the training: ``trainer.add_callback(BucketRecordingCallback(trainer, "recording"))``."""
 
-    def __init__(self, trainer: Any, directory: Any, **options: Any) -> None:
-        super().__init__(recording(directory, **options))
-        self._trainer = trainer
+    make = staticmethod(recording)
