@@ -8,8 +8,8 @@ import pytest
 
 from sim.errors import InputError, NotModelledError
 from sim.importer.imported import ImportOptions
+from tests.importer.built_traces import Traced, read_kineto
 from tests.importer.profiled_runs import SHAPES, STEPS, log, traces
-from tests.importer.traced import Traced, read_kineto
 
 pytestmark = pytest.mark.dist
 SHUFFLED = tuple(shape for width in (128, 96, 80, 112, 32) for shape in ((width, 64), (width,)))

@@ -13,7 +13,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-CPU_NS = 2_000  # between two launches
+import numpy as np
+
+from sim.importer.imported import KINDS, Imported, ImportOptions
+from sim.importer.kineto import trace_import
+
+CPU_NS, NODE = 2_000, "autograd::engine::evaluate_function: "  # between two launches; around an operator
 _COMPUTE, _COMMUNICATION, _SIDE = 7, 20, 24
 _THREAD, _AUTOGRAD = 100, 101
 
@@ -31,7 +36,6 @@ class Dialect:
     bare_list: bool = False
     decimals: bool = True
     zipped: bool = False
-    named_copies: bool = True
     nccl: str = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
     arguments_on: str = "record_param_comms"  # or "kernel", or "nccl:all_reduce" (dims only)
     names_forward: bool = False  # DistributedDataParallel.forward
@@ -82,18 +86,14 @@ class TrueStep:
 class _Rank:
     """One rank's clock, streams and events."""
 
-    def __init__(self, rank: int, job: Job, dialect: Dialect, begin_ns: int, first: int) -> None:
-        self.rank, self.job, self.dialect = rank, job, dialect
-        self.cpu = begin_ns
+    def __init__(self, rank: int, job: Job, dialect: Dialect, begin_ns: int) -> None:
+        self.rank, self.job, self.dialect, self.cpu = rank, job, dialect, begin_ns
         self.free = {_COMPUTE: 0, _COMMUNICATION: 0, _SIDE: 0}
         self.events: list[str] = []
-        self.correlation = 100_000 + 10_000 * first
-        self.buckets: list[tuple[int, int]] = []  # correlation, when the compute stream came to it
-        self.came: list[int] = []
-        self.sent: list[dict[str, Any]] = []
+        self.correlation = 100_000
+        self.sent: list[tuple[int, int, int, dict[str, Any]]] = []  # by bucket; ``send`` says what
         self.steps: list[TrueStep] = []
-        self.true = TrueStep()
-        self.window = 0
+        self.true, self.window = TrueStep(), 0
 
     def event(self, category: str, name: str, start: int, end: int, thread: int, **arguments: Any) -> None:
         head = json.dumps({"ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread})[:-1]
@@ -103,10 +103,8 @@ class _Rank:
 
     def time(self, time_ns: int) -> str:
         whole, rest = divmod(time_ns, 1000)
-        if self.dialect.decimals:
-            return f"{whole}.{rest:03d}"
-        assert rest == 0, "a trace of whole microseconds"
-        return str(whole)
+        assert self.dialect.decimals or rest == 0, "a trace of whole microseconds"
+        return f"{whole}.{rest:03d}" if self.dialect.decimals else str(whole)
 
     def tick(self) -> int:
         self.cpu += CPU_NS
@@ -123,33 +121,28 @@ class _Rank:
         self.event(self.dialect.runtime, call, at, at + 1_000, thread, correlation=self.correlation)
         return at, self.correlation
 
+    def ran(self, name: str, stream: int, start: int, end: int, correlation: int, **facts: Any) -> None:
+        """What the device ran."""
+        self.free[stream] = end
+        category = "gpu_memcpy" if stream == _SIDE else self.dialect.kernel
+        self.event(category, name, start, end, stream, stream=stream, correlation=correlation, **facts)
+
     def kernel(self, name: str, duration: int, thread: int = _AUTOGRAD, after: int = 0) -> tuple[int, int]:
         at, correlation = self.launch(thread)
         start = max(self.free[_COMPUTE], at + CPU_NS, after)
-        self.free[_COMPUTE] = start + duration
-        self.event(
-            self.dialect.kernel,
-            name,
-            start,
-            start + duration,
-            _COMPUTE,
-            stream=_COMPUTE,
-            correlation=correlation,
-        )
+        self.ran(name, _COMPUTE, start, start + duration, correlation)
         return start, start + duration
 
     def begin(self) -> None:
         """A step, with what runs beside its first forward."""
-        self.window = self.tick()
-        self.true = TrueStep()
+        self.window, self.true = self.tick(), TrueStep()
         if self.job.prefetch_ns:
             began = self.tick()
             at, correlation = self.launch(_THREAD)
             self.operator("aten::_to_copy", began, self.tick(), _THREAD)
             start = max(self.free[_SIDE], at + CPU_NS)
-            self.free[_SIDE] = start + self.job.prefetch_ns
-            name, facts = "Memcpy HtoD (Pinned -> Device)", {"stream": _SIDE, "correlation": correlation}
-            self.event("gpu_memcpy", name, start, self.free[_SIDE], _SIDE, **facts)
+            name = "Memcpy HtoD (Pinned -> Device)"
+            self.ran(name, _SIDE, start, start + self.job.prefetch_ns, correlation)
             self.true.start_ns = start if start >= self.free[_COMPUTE] else 0
 
     def forward(self, number: int) -> None:
@@ -161,15 +154,14 @@ class _Rank:
 
     def backward(self, synchronises: bool) -> None:
         """All kernels of backward, and the launches of the all-reduces; they run later."""
-        self.buckets, self.sent, self.came = [], [], []
-        true = self.true
+        true, self.sent = self.true, []
         true.ready_ns, true.arrived_ns, true.queued, true.ended_ns = [], [], [], []
         place = 0
         for bucket, count in enumerate(self.job.buckets):
             for inside in range(count):
                 self.gradient(place, bucket if inside == count - 1 and synchronises else None, synchronises)
                 place += 1
-        self.true.backward_end_ns = self.free[_COMPUTE]
+        true.backward_end_ns = self.free[_COMPUTE]
 
     def gradient(self, place: int, closes: int | None, synchronises: bool) -> None:
         job = self.job
@@ -183,10 +175,9 @@ class _Rank:
             self.true.backward_start_ns = start
         name = f"AddmmBackward{place % 2}"
         if self.dialect.wrappers:
-            self.operator("autograd::engine::evaluate_function: " + name, began, self.tick())
+            self.operator(NODE + name, began, self.tick())
         self.operator(name, began, self.cpu)
-        outer = self.tick()
-        inner = self.tick()
+        outer, inner = self.tick(), self.tick()
         shown: dict[str, Any] = {}
         if self.dialect.dims:
             shown = {self.dialect.dims: [list(job.shapes[place])], "Input type": ["float"]}
@@ -194,17 +185,15 @@ class _Rank:
         if job.copy_in_ns and synchronises:
             copy = self.tick()
             _, end = self.kernel("copy_kernel", job.copy_in_ns)
-            if self.dialect.named_copies:
-                self.operator("torch::distributed::reducer::mul_out", copy, self.tick())
+            self.operator("torch::distributed::reducer::mul_out", copy, self.tick())
         self.true.ready_ns.append(end - self.true.backward_start_ns)
         if closes is not None:
             self.send(closes)
         if self.dialect.wrappers:
-            self.operator(
-                "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", outer, self.tick()
-            )
+            self.operator(NODE + "torch::autograd::AccumulateGrad", outer, self.tick())
 
     def send(self, bucket: int) -> None:
+        """Keeps the correlation, when the stream may begin, when the rank came to it, and its arguments."""
         first = sum(self.job.buckets[:bucket])
         elements = sum(map(prod, self.job.shapes[first : first + self.job.buckets[bucket]]))
         begin = self.tick()
@@ -215,41 +204,29 @@ class _Rank:
         elif self.dialect.arguments_on == "nccl:all_reduce":
             shown = {self.dialect.dims or "Input Dims": [[elements]], "Input type": ["float"]}
             self.operator("nccl:all_reduce", begin, self.tick(), **shown)
-        self.buckets.append((correlation, max(self.free[_COMPUTE], at + CPU_NS)))
-        self.came.append(max(self.free[_COMPUTE], at))
-        self.sent.append(facts if self.dialect.arguments_on == "kernel" else {})
+        computed, facts = self.free[_COMPUTE], facts if self.dialect.arguments_on == "kernel" else {}
+        self.sent.append((correlation, max(computed, at + CPU_NS), max(computed, at), facts))
 
     def arrive(self, bucket: int) -> int:
         """When this rank comes to an all-reduce."""
-        arrived = max(self.buckets[bucket][1], self.free[_COMMUNICATION])
-        self.true.arrived_ns.append(arrived)
-        self.true.queued.append(self.came[bucket] < self.free[_COMMUNICATION])
-        return arrived
+        _, earliest, came, _ = self.sent[bucket]
+        self.true.arrived_ns.append(max(earliest, self.free[_COMMUNICATION]))
+        self.true.queued.append(came < self.free[_COMMUNICATION])
+        return self.true.arrived_ns[-1]
 
     def end(self, bucket: int, end: int) -> None:
-        self.free[_COMMUNICATION] = end
         self.true.ended_ns.append(end)
-        self.event(
-            self.dialect.kernel,
-            self.dialect.nccl,
-            self.true.arrived_ns[bucket],
-            end,
-            _COMMUNICATION,
-            stream=_COMMUNICATION,
-            correlation=self.buckets[bucket][0],
-            **self.sent[bucket],
-        )
+        correlation, _, _, facts = self.sent[bucket]
+        start = self.true.arrived_ns[bucket]
+        self.ran(self.dialect.nccl, _COMMUNICATION, start, end, correlation, **facts)
 
     def copy_out(self) -> None:
         """What ends a backward."""
         self.true.sync_end_ns = max([self.true.backward_end_ns, *self.true.ended_ns])
-        if self.job.copy_out_ns:
-            for ended in self.true.ended_ns:
-                copy = self.tick()
-                _, self.true.sync_end_ns = self.kernel("copy_out", self.job.copy_out_ns, after=ended)
-                if self.dialect.named_copies:
-                    name = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
-                    self.operator(name, copy, self.tick())
+        for ended in self.true.ended_ns if self.job.copy_out_ns else ():
+            copy = self.tick()
+            _, self.true.sync_end_ns = self.kernel("copy_out", self.job.copy_out_ns, after=ended)
+            self.operator("torch.distributed.ddp.reducer::copy_bucket_to_grad", copy, self.tick())
 
     def finish(self, number: int) -> None:
         """A loss's all-reduce, the optimizer."""
@@ -261,17 +238,8 @@ class _Rank:
             at, correlation = self.launch(_THREAD)
             self.operator("record_param_comms", begin, self.tick(), _THREAD, **facts)
             start = max(self.free[_COMMUNICATION], self.true.sync_end_ns, at)
-            self.free[_COMMUNICATION] = start + 20_000
-            self.event(
-                self.dialect.kernel,
-                self.dialect.nccl,
-                start,
-                start + 20_000,
-                _COMMUNICATION,
-                stream=_COMMUNICATION,
-                correlation=correlation,
-                **(facts if self.dialect.arguments_on == "kernel" else {}),
-            )
+            facts = facts if self.dialect.arguments_on == "kernel" else {}
+            self.ran(self.dialect.nccl, _COMMUNICATION, start, start + 20_000, correlation, **facts)
         began = self.tick()
         self.kernel("adam", self.job.optimizer_ns, _THREAD, after=self.true.sync_end_ns)
         self.event("user_annotation", "Optimizer.step#SGD.step", began, self.tick(), _THREAD)
@@ -293,10 +261,10 @@ class _Rank:
 
 
 def build(
-    job: Job, dialect: Dialect, begin_ns: int = 1_780_000_000 * 10**9, first: int = 0
+    job: Job, dialect: Dialect, begin_ns: int = 1_780_000_000 * 10**9
 ) -> tuple[list[str], list[list[TrueStep]]]:
-    """Each rank's trace as text, and its true steps, numbered from ``first``."""
-    ranks = [_Rank(rank, job, dialect, begin_ns, first) for rank in range(job.ranks)]
+    """Each rank's trace as text, and its true steps."""
+    ranks = [_Rank(rank, job, dialect, begin_ns) for rank in range(job.ranks)]
     for number in range(len(job.forward_ns)):
         for rank in ranks:
             rank.begin()
@@ -306,7 +274,7 @@ def build(
                 ranks, number, job.synchronises == "each" or (is_last and job.synchronises == "last")
             )
         for rank in ranks:
-            rank.finish(first + number)
+            rank.finish(number)
     for rank in ranks:
         for before, after in zip(rank.steps, rank.steps[1:], strict=False):
             before.end_ns = after.start_ns
@@ -335,3 +303,59 @@ def write(texts: Sequence[str], folder: Path, dialect: Dialect) -> list[Path]:
         path.write_bytes(gzip.compress(text.encode(), 1) if dialect.zipped else text.encode())
         paths.append(path)
     return paths
+
+
+# What is read, with the figures of each step and bucket that tests hold against the known truth.
+
+
+@dataclass(frozen=True)
+class Traced:
+    """An import of traces; its sentences by kind, and what it was made of."""
+
+    imported: Imported
+    seen: trace_import.Job
+
+    def __getattr__(self, name: str) -> Any:
+        return self.imported.said(name) if name in KINDS else getattr(self.imported, name)
+
+    @property
+    def steps(self) -> list[dict[str, int]]:
+        """A row a step, in ns."""
+        return [
+            {
+                "number": step.number,
+                "step_ns": step.end_ns - step.start_ns,
+                "forward_ns": step.backward_start_ns - step.start_ns,
+                "backward_ns": step.backward_ns,
+                "sync_end_ns": step.sync_end_ns - step.backward_start_ns,
+                "copy_in_ns": step.copy_in_ns,
+                "copy_out_ns": step.copy_out_ns,
+            }
+            for step in self.seen.steps
+        ]
+
+    @property
+    def buckets(self) -> list[dict[str, Any]]:
+        """A row a bucket; what it took and what was waited in it in ns, by step."""
+        clocks = self.seen.clocks
+        return [
+            {
+                "num_elements": one.num_elements,
+                "dtype": one.dtype,
+                "num_bytes": one.num_bytes,
+                "transfer_ns": clocks.transfers[:, place].tolist(),
+                "waited_for_last_ns": np.ptp(clocks.starts[:, :, place], axis=1).tolist(),
+            }
+            for place, one in enumerate(self.seen.steps[0].reductions)
+        ]
+
+    @property
+    def overlaps(self) -> dict[int, float | None]:
+        """By rank, of computation and all communication."""
+        return {one.trace.rank or 0: one.overlap for one in self.seen.ranks}
+
+
+def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Traced:
+    """As the reader of that name."""
+    seen = trace_import.see(paths, options)
+    return Traced(trace_import.import_of(seen), seen)

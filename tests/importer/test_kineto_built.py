@@ -23,8 +23,7 @@ from sim.systems.ddp_assignment import initial_buckets, rebuilt_buckets
 from sim.units import median_ns
 from tests.effort import tries
 from tests.handmade import handmade
-from tests.importer.built_traces import Dialect, Job, TrueStep, build, write
-from tests.importer.traced import Traced, read_kineto
+from tests.importer.built_traces import Dialect, Job, Traced, TrueStep, build, read_kineto, write
 
 NCCL_NAMES = (
     "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)",
@@ -36,11 +35,6 @@ NCCL_NAMES = (
     "mscclKernel_Sum_float_LL_false(ncclDevComm*, mscclAlgo*, mscclWork*)",
     "void allreduce7<float>(float*, mscclpp::DeviceHandle<mscclpp::MemoryChannel>*, unsigned long)",
 )
-
-
-def _as_written(dialect: Dialect) -> Dialect:
-    """Where the engine's calls are not named, copies are not either."""
-    return replace(dialect, named_copies=dialect.wrappers)
 
 
 DIALECTS = st.builds(
@@ -56,7 +50,7 @@ DIALECTS = st.builds(
     nccl=st.sampled_from(NCCL_NAMES),
     arguments_on=st.sampled_from(["record_param_comms", "kernel", "nccl:all_reduce"]),
     names_forward=st.booleans(),
-).map(_as_written)
+)
 
 
 @st.composite

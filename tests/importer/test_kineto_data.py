@@ -5,12 +5,9 @@ from statistics import median
 
 import pytest
 
-from sim import agreement
 from sim.importer.imported import ImportOptions
-from sim.nouns.measurement import Record
-from sim.truth.scoring import Agreement
 from tests.effort import DATA, needs_data
-from tests.importer.traced import Traced, read_kineto
+from tests.importer.built_traces import Traced, read_kineto
 
 pytestmark = needs_data
 
@@ -118,33 +115,6 @@ def test_a_transfer_is_the_shortest_kernel_of_all_ranks() -> None:
     assert max(each) / min(each) == pytest.approx(30, rel=0.1)
     assert all("upper bound" in " ".join(found.assumed) for found in alone)
     assert "upper bound" not in " ".join(together.assumed)
-
-
-def as_run(names: tuple[str, ...]) -> Agreement:
-    found = imported(names)
-    assert found.workload is not None
-    return agreement(
-        Record(
-            name="as run",
-            workload=found.workload,
-            hardware=found.hardware[0],
-            measurements=found.measurements,
-        )
-    )
-
-
-@pytest.mark.parametrize("names", [DLRM, A100X2, A100X8])
-def test_steps_are_predicted_from_their_own_parts(names: tuple[str, ...]) -> None:
-    (row,) = as_run(names).rows
-    assert abs(row.step_error) < 0.02
-
-
-def test_buckets_of_eight_ranks_end_when_they_did() -> None:
-    """One step: all that is between are the microseconds in which a kernel starts."""
-    (row,) = as_run(DLRM).rows
-    assert len(row.bucket_ends) == 3
-    for end in row.bucket_ends:
-        assert abs(end.error_ns) < 20_000
 
 
 def test_collectives_that_are_not_modelled_are_told() -> None:

@@ -107,7 +107,6 @@ def test_a_trace_takes_the_memory_of_its_file(tmp_path: Path) -> None:
 COLLECTIVES = {
     "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)": "all_reduce",
     "ncclAllReduceRingLLKernel_sum_f32(ncclColl)": "all_reduce",
-    "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long, ncclWork*)": "all_reduce",
     "ncclSymkDevKernel_AllReduce_RSxLD_AGxST_sum_f32(ncclSymkDevWorkArgs4K)": "all_reduce",
     "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "reduce_scatter",
     "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "all_gather",
@@ -116,46 +115,30 @@ COLLECTIVES = {
     "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)": "send_recv",
     "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem) [clone .kd]": "all_reduce",
     "void allreduce7<float>(float*, mscclpp::DeviceHandle<mscclpp::MemoryChannel>*, int)": "all_reduce",
-    "void mscclpp::allgather6<false>(void*, mscclpp::DeviceHandle<mscclpp::MemoryChannel>*)": "all_gather",
+    "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>) [clone .kd]": None,
+    "mscclKernel_Sum_float_LL_false(ncclDevComm*, mscclAlgo*, mscclWork*)": None,
 }
 WORDS = {  # c10d's own
-    "allreduce_coalesced": "all_reduce",
-    "_reduce_scatter_base": "reduce_scatter",
-    "alltoall_base_": "all_to_all",
-    "allgather_into_tensor_coalesced": "all_gather",
-    "barrier": "barrier",
-    "send": "send",
-    "recv_any_source": "recv",
-    "monitored": None,
+    **{"allreduce_coalesced": "all_reduce", "_reduce_scatter_base": "reduce_scatter", "send": "send"},
+    **{"alltoall_base_": "all_to_all", "allgather_into_tensor_coalesced": "all_gather", "monitored": None},
+    **{"barrier": "barrier", "recv_any_source": "recv"},
 }
-SILENT = (
-    "ncclDevKernel_Generic(ncclDevComm*, channelMasks, ncclWork*)",
-    "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>) [clone .kd]",
-    "mscclKernel_Sum_float_LL_false(ncclDevComm*, mscclAlgo*, mscclWork*)",
-    "mscclKernel_MinMax_half_Simple_true(ncclDevComm*, mscclAlgo*, mscclWork*) [clone .kd]",
-)
-MEMORY = ("Memcpy DtoD (Device -> Device)", "Memcpy HtoD (Pinned -> Device)", "Memset (Device)")
-COMPUTATION = (
-    "volta_sgemm_128x64_nt",
-    "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nt",
-    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float> >(at::native::ReduceOp<float>)",
-    "Cijk_Ailk_Bljk_SB_MT64x64x16_SE_K1",
-    "void flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<64> >(Flash_bwd_params)",
-    "void multi_tensor_apply_kernel<TensorListMetadata<4> >(int)",
-)
+KINDS = {
+    "communication": tuple(COLLECTIVES),
+    "memory": ("Memcpy DtoD (Device -> Device)", "Memcpy HtoD (Pinned -> Device)", "Memset (Device)"),
+    "computation": (
+        "volta_sgemm_128x64_nt",
+        "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nt",
+        "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float> >(at::native::ReduceOp<float>)",
+        "Cijk_Ailk_Bljk_SB_MT64x64x16_SE_K1",
+        "void multi_tensor_apply_kernel<TensorListMetadata<4> >(int)",
+    ),
+}
 
 
-def test_a_kernel_communicates_copies_or_computes() -> None:
-    names = {"communication": (*COLLECTIVES, *SILENT), "memory": MEMORY, "computation": COMPUTATION}
-    assert all(
-        kind_of("kernel", name) == ("gpu", kind) for kind, several in names.items() for name in several
-    )
-
-
-def test_a_communication_kernel_names_its_collective_or_its_operator_does() -> None:
+def test_a_kernel_is_told_by_its_name_or_its_collective_by_the_operators() -> None:
+    for kind, names in KINDS.items():
+        assert {kind_of("kernel", name) for name in names} == {("gpu", kind)}
     told = COLLECTIVES | WORDS
     assert {name: collective_of(name) for name in told} == told
-    for name in SILENT:
-        assert collective_of(name) is None
-        assert collective_of(name, "allreduce") == "all_reduce"
-        assert collective_of(None, 7, "_allgather_base", name) == "all_gather"
+    assert collective_of(None, 7, "ncclDevKernel_Generic_4(ncclWork*)", "_allgather_base") == "all_gather"

@@ -12,8 +12,7 @@ import pytest
 
 from sim.importer.imported import ImportOptions
 from tests.effort import DATA, needs_data
-from tests.importer.built_traces import Dialect, Job, build, write
-from tests.importer.traced import read_kineto
+from tests.importer.built_traces import Dialect, Job, build, read_kineto, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword")
 GPU_TRACES = {

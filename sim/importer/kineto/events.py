@@ -45,7 +45,7 @@ _CATEGORIES = re.compile(
     r"\w+_(user_annotation|sync|instant_event|profiler_range)|"
     r"\w+_counters?|cuda_event|collective_comm|async\w*|ac2g|fwdbwd)"
 )
-_MOST_CATEGORIES, _MOST_KINDS = 50, 1 << 14  # that are remembered
+_MOST_KINDS = 1 << 14  # that are remembered
 
 NODE = "autograd::engine::evaluate_function: "
 # Some compilers write a type's name as "struct torch::autograd::AccumulateGrad".
@@ -204,15 +204,14 @@ class TraceEvents:
     taken to be alike. ``base_ns``: the instant from which all times count.
 
     ``began_ns`` is when the first of all its CPU operators began, those that are not kept too; None: none.
-    ``launched`` counts all launches, those of what the trace does not show too; ``unread`` the events of each
-    category that is not known.
+    ``launched`` counts all launches, those of what the trace does not show too; ``unread`` the events of
+    categories that are not known, ``unread_category`` is one of them.
     """
 
     source: str
     rank: int | None = None
     world_size: int | None = None
     backend: str | None = None
-    nccl_version: str | None = None
     device: str | None = None
     host: str | None = None
     base_ns: int = 0
@@ -224,7 +223,8 @@ class TraceEvents:
     facts: list[Facts] = field(default_factory=lambda: [Facts()])
     dropped: Counter[str] = field(default_factory=Counter)
     launched: int = 0
-    unread: Counter[str] = field(default_factory=Counter)
+    unread: int = 0
+    unread_category: str = ""
 
     def are(self, spans: Spans, kind: str) -> NDArray[np.bool_]:
         """Whether spans are of a kind."""
@@ -328,7 +328,6 @@ def _of_header(document: _Document, source: str) -> TraceEvents:
         rank=number(told.get("rank"), 0),
         world_size=number(told.get("world_size"), 1),
         backend=text(told.get("backend")),
-        nccl_version=text(told.get("nccl_version")),
         device=text(first.get("name")) if isinstance(first, dict) else None,
         host=text(_member(document.host_name, str)),
         base_ns=_member(document.baseTimeNanoseconds, int) or 0,
@@ -382,9 +381,7 @@ class _Reading:
             if column == "operator":
                 began.append(event.ts)
             elif column == "unread":
-                shown = event.cat[:200].lower()
-                is_known = shown in trace.unread or len(trace.unread) < _MOST_CATEGORIES
-                trace.unread[shown if is_known else "others"] += 1
+                trace.unread, trace.unread_category = trace.unread + 1, event.cat
             if kind:
                 given, facts = event.args or _NOTHING, 0
                 if kind in ("accumulate", "call", "communication"):

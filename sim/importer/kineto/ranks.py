@@ -34,12 +34,6 @@ _MANY = 100
 _FEWEST_ACTIVATIONS, _SHARE = 4, 0.05
 
 
-def unread(trace: TraceEvents) -> str:
-    """How many events are of categories that are not read, and which most; empty: none."""
-    shown = ", ".join(f"{plain(what, 40)} {count}" for what, count in trace.unread.most_common(3))
-    return f"{trace.unread.total()} events of categories that are not read ({shown})" if shown else ""
-
-
 def _refuse_unread_device(trace: TraceEvents, backend: str | None) -> None:
     """Refuse a trace whose computation ran on a device whose kernels are not in it, or cannot be read: the
     CPU only launches them, and every time of it would be wrong.
@@ -49,7 +43,8 @@ def _refuse_unread_device(trace: TraceEvents, backend: str | None) -> None:
     called = [trace.names[one["name"]] for one in trace.of("call")]
     libraries = [found[0] for name in called if (found := _DEVICE_LIBRARY.match(name))]
     rows = [
-        trace.unread.total() >= _MANY and unread(trace),
+        trace.unread >= _MANY
+        and f"{trace.unread} events of categories that are not read (as {plain(trace.unread_category, 40)})",
         libraries and f"{len(libraries)} collectives of {libraries[0]}",
         _DEVICE_LIBRARY.fullmatch(backend or "") and f"the job's backend is {backend}",
         trace.launched >= _MANY and f"{trace.launched} launches of work for a device",
@@ -212,7 +207,8 @@ class Clocks:
 
     ``steps``: by rank, those that are compared, the same of each. ``offsets``, by step and rank: what its
     clock shows more than the first rank's; ``scatters``, by rank: the largest distance of an aligned end from
-    its collective's median. ``starts``, by step, rank and reduction: when its kernel began.
+    its collective's median. By step, rank and reduction: ``starts``, when its kernel began, and ``launches``,
+    how long after the bucket was ready, -1 where another collective ran in between.
 
     By step and reduction: ``ends``, the median over ranks; ``transfers``: the shortest kernel, which is the
     transfer itself, or an upper bound of it where ranks are missing; ``was_queued``: on some rank another
@@ -225,6 +221,7 @@ class Clocks:
     offsets: Times
     scatters: Times
     starts: Times
+    launches: Times
     ends: Times
     transfers: Times
     was_queued: Times
@@ -255,8 +252,8 @@ def align(ranks: Sequence[Rank], by_rank: Sequence[Sequence[Step]]) -> Clocks:
 
     rows = zip(*by_rank, strict=True)  # by step, rank and reduction
     seen = [[[_seen(step, one) for one in step.reductions] for step in row] for row in rows]
-    starts, ends, queued, waitless, timed = np.moveaxis(
-        np.array(seen, np.int64).reshape(len(by_rank[0]), len(ranks), -1, 5), 3, 0
+    starts, ends, queued, waitless, timed, launches = np.moveaxis(
+        np.array(seen, np.int64).reshape(len(by_rank[0]), len(ranks), -1, 6), 3, 0
     )
     if len(ranks) > 1 and not (timed.size and timed.all()):
         raise InputError(f"{source}: no all-reduce of all ranks, which would tell their clocks apart")
@@ -272,6 +269,7 @@ def align(ranks: Sequence[Rank], by_rank: Sequence[Sequence[Step]]) -> Clocks:
         offsets=offsets,
         scatters=abs(aligned - middle[:, None]).max((0, 2), initial=0),
         starts=starts - offsets[..., None],
+        launches=launches,
         ends=middle,
         transfers=lasted.min(1),
         was_queued=queued.max(1),
@@ -280,11 +278,16 @@ def align(ranks: Sequence[Rank], by_rank: Sequence[Sequence[Step]]) -> Clocks:
 
 
 def _seen(step: Step, one: Collective) -> tuple[int, ...]:
-    """Of a reduction of a rank its start, its end, whether it was queued, was waitless, and is timed."""
+    """Of a reduction of a rank its start, its end, whether it was queued, was waitless and is timed, and how
+    long it was launched, -1 where another ran in between.
+    """
     came = max(one.ready_ns, one.launched_ns)
-    queued = any(came < other.end_ns <= one.start_ns for other in step.collectives if other is not one)
+    others = [other for other in step.collectives if other is not one]
+    queued = any(came < other.end_ns <= one.start_ns for other in others)
     was_long = one.start_ns - came >= one.duration_ns or one.start_ns >= step.backward_end_ns
-    return one.start_ns, one.end_ns, queued, queued and was_long, one.timed
+    held = any(other.start_ns < one.start_ns and other.end_ns > one.ready_ns for other in others)
+    launch = -1 if held else max(0, one.start_ns - one.ready_ns)
+    return one.start_ns, one.end_ns, queued, queued and was_long, one.timed, launch
 
 
 def _middle(times: Times) -> Times:

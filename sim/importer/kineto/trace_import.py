@@ -13,7 +13,7 @@ from typing import Any, Literal
 from sim.errors import InputError
 from sim.importer.imported import Imported, ImportOptions, Kind, Note, count_of, few
 from sim.importer.kineto.events import NODE
-from sim.importer.kineto.ranks import Clocks, Rank, align, rank_rows, read_rank, unread
+from sim.importer.kineto.ranks import Clocks, Rank, align, rank_rows, read_rank
 from sim.importer.kineto.steps import ASSUMED_DTYPE, Collective, Step
 from sim.importer.samples import (
     SHORTEST_OVER_RANKS,
@@ -56,9 +56,9 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What the traces of a job show: its ranks on one clock, and the place of the one whose backward is the
-    longest, of whose steps the import is made. ``complete``: no rank of the group is missing; ``notes``: what
-    was left out so far.
+    """What the traces of a job show: its ranks on one clock, and the ``rank`` whose backward is the longest,
+    at its ``place``: of its ``steps`` the import is made. ``complete``: no rank of the group is missing;
+    ``notes``: what was left out so far.
     """
 
     name: str
@@ -66,19 +66,11 @@ class Job:
     world_size: int | None
     complete: bool
     place: int
+    rank: Rank
+    steps: Sequence[Step]
     clocks: Clocks
     layout: Layout | None
     notes: Sequence[Note]
-
-    @property
-    def rank(self) -> Rank:
-        """The rank that the import is made of."""
-        return self.ranks[self.place]
-
-    @property
-    def steps(self) -> Sequence[Step]:
-        """Its steps."""
-        return self.clocks.steps[self.place]
 
 
 def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
@@ -133,6 +125,8 @@ def see(paths: Sequence[Path], options: ImportOptions) -> Job:
         world_size=world_size,
         complete=len(ranks) == world_size if world_size is not None else len(ranks) > 1,
         place=place,
+        rank=ranks[place],
+        steps=clocks.steps[place],
         clocks=clocks,
         layout=lay_out(clocks.steps[place][0]),
         notes=notes,
@@ -271,15 +265,12 @@ def match_buckets(sizes: Sequence[int], gradients: Sequence[Gradient], ready: Se
     parameter order (the constructor's buckets, A2.3). Where sizes leave a choice (an empty tensor, equal sums
     of two dtypes), the cut that closes buckets early is taken. If no walk fits, the model may have been
     wrapped in several parts: then a bucket of one part may lie between the members of another's, in ready
-    order.
+    order. Where nothing fits: a sentence, which names the first bucket that fits nowhere.
 
     Args:
         sizes: bytes of each bucket in launch order, as they travel; at least one.
         gradients: those of the model, by index.
         ready: the indices of those that become ready, in this order.
-
-    Returns:
-        Where there are none a sentence, which names the first bucket that fits nowhere.
     """
     count = len(gradients)
     walked = (*ready, *sorted(set(range(count)) - set(ready)))
@@ -388,14 +379,13 @@ def _workload(job: Job, layout: Layout) -> Workload:
 
 def _provenance(rank: Rank) -> dict[str, Any]:
     """Where a noun comes from."""
-    told = {"backend": rank.backend, "nccl_version": rank.trace.nccl_version}
     return {
         "source": "bucketsim import kineto",
         "trace": rank.trace.source,
         "device": rank.device,
         "device_type": "cuda" if rank.on_gpu else "cpu",
         "host": rank.trace.host,
-        **{key: text for key, text in told.items() if text},
+        **({"backend": rank.backend} if rank.backend else {}),
     }
 
 
@@ -426,7 +416,7 @@ def _hardware(job: Job, layout: Layout) -> Hardware | None:
         curve = tuple(CurvePoint(num_bytes=size, duration_ns=bounds[size]) for size in reversed(bounds))
     beside = sorted(one.interference for one in job.ranks if one.interference is not None)
     spread = {"all_reduce": scatter_by_size(by_size, SHORTEST_OVER_RANKS if complete else "upper bound")}
-    launches = _launches(job)
+    launches = job.clocks.launches[job.clocks.launches >= 0].tolist()
     total = sum(gradient.on_wire for gradient in layout.gradients)
     return Hardware(
         name=job.name,
@@ -446,20 +436,6 @@ def _hardware(job: Job, layout: Layout) -> Hardware | None:
             "ranks": [rank.trace.rank for rank in job.ranks],
         },
     )
-
-
-def _launches(job: Job) -> list[int]:
-    """ns from a bucket's being ready to its collective's start on a rank, if no other ran in between."""
-    return [
-        max(0, one.start_ns - one.ready_ns)
-        for steps in job.clocks.steps
-        for step in steps
-        for one in step.reductions
-        if not any(
-            other is not one and other.start_ns < one.start_ns and other.end_ns > one.ready_ns
-            for other in step.collectives
-        )
-    ]
 
 
 def _rate(num_bytes: int, times_ns: Sequence[int]) -> float | None:
@@ -505,23 +481,22 @@ def _measurement(job: Job, layout: Layout, workload: Workload, world_size: int) 
 def _iteration(step: Step, arrived_ns: Sequence[int], ended_ns: Sequence[int]) -> MeasuredIteration:
     """A step, and when the last rank came to each of its reductions."""
     begin = step.backward_start_ns
-    buckets = []
-    for index, (one, arrived, ended) in enumerate(zip(step.reductions, arrived_ns, ended_ns, strict=True)):
-        ready = max(0, one.ready_ns - begin)
-        buckets.append(
-            MeasuredBucket(
-                index=index,
-                ready_ns=ready,
-                launch_ns=max(ready, one.launched_ns - begin),
-                start_ns=max(0, arrived - begin) if one.timed else None,
-                end_ns=max(0, ended - begin) if one.timed else None,
-            )
-        )
     return MeasuredIteration(
         step_ns=step.end_ns - step.start_ns,
         backward_end_ns=step.backward_ns,
         sync_end_ns=step.sync_end_ns - begin,
-        buckets=tuple(buckets),
+        buckets=tuple(
+            MeasuredBucket(
+                index=index,
+                ready_ns=max(0, one.ready_ns - begin),
+                launch_ns=max(0, one.ready_ns - begin, one.launched_ns - begin),
+                start_ns=max(0, arrived - begin) if one.timed else None,
+                end_ns=max(0, ended - begin) if one.timed else None,
+            )
+            for index, (one, arrived, ended) in enumerate(
+                zip(step.reductions, arrived_ns, ended_ns, strict=True)
+            )
+        ),
     )
 
 
@@ -533,7 +508,7 @@ def _notes(
 ) -> list[Note]:
     """A sentence on each fact that there is."""
     rank, steps, layout, complete, group = job.rank, job.steps, job.layout, job.complete, job.world_size
-    beside, count, unreads = rank.interference, len(job.ranks), [unread(one.trace) for one in job.ranks]
+    beside, count = rank.interference, len(job.ranks)
     sizes = ["?" if (size := one.num_bytes) is None else format_size(size) for one in steps[0].reductions]
     others = [[one for one in step.collectives if one.role == "other"] for step in steps]
     curve = hardware.all_reduce if hardware is not None else ()
@@ -568,7 +543,6 @@ def _notes(
     ]
     assumed = [
         layout and layout.told_by,
-        *(f"WARNING: {text}: if a device's, what it did is in no figure here" for text in unreads if text),
         not rank.on_gpu
         and rank.trace.device
         and f"WARNING: the trace lists {rank.trace.device!r} and nothing that ran on it: taken for training "
