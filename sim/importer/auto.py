@@ -164,9 +164,7 @@ def _hardware(
 
     A hardware file is used as it is. Without one the curves are those of nccl-tests, else of the trace, which
     are what all-reduces took in its steps; copies, launches and slow-downs are then those of the trace.
-
-    Raises:
-        InputError: several of ``given`` or of ``links`` with the run's number of ranks.
+    Several ``given`` or ``links`` with the run's number of ranks are refused.
     """
     wire: Hardware | None = None
     for several, what in ((given, "hardware files"), (links, "link benchmarks")):
@@ -273,15 +271,8 @@ def _named(noun: Noun, folder: Path) -> Noun:
 
 
 def _unpack(files: Sequence[tuple[str, bytes]], folder: Path) -> list[Path]:
-    """Write the files to ``folder``, inflated where they are gzip, those of a recording to one of their own.
-
-    Returns:
-        What ``read_auto`` is to read.
-
-    Raises:
-        InputError: none or too many files, more than ``MAX_INFLATED_BYTES`` in all, or one that ``recognise``
-            refuses, or that is too large for a page.
-    """
+    """Write the files to ``folder``, inflated where they are gzip, those of a recording to one of their own:
+    what ``read_auto`` is to read. Refused are too many files or bytes, and what is too large for a page."""
     if not 1 <= len(files) <= MAX_FILES:
         raise InputError(f"files: {len(files) or 'none'} are not legal; give 1 to {MAX_FILES}")
     paths, left = dict[Path, None](), MAX_INFLATED_BYTES

@@ -343,27 +343,29 @@ def as_run(recording: Recording, workload: Workload) -> Measurement | str:
 
 def _common_steps(kept: Sequence[Kept]) -> list[tuple[RecordedStep, ...]]:
     """Steps since the last layout that every rank has, each of which ends in a synchronised backward."""
-    begin = kept[0].rank.layouts[-1].step if kept[0].rank.layouts else None
-    by_rank = [
-        {
-            step.step: step
-            for step in rank.steps
-            if (last := step.backwards[-1]).synchronised and last.forwards == 1
-            if begin is not None and step.step >= begin
-        }
-        for rank in kept
-    ]
-    common = set.intersection(*map(set, by_rank))
-    return [tuple(steps[number] for steps in by_rank) for number in sorted(common)]
+    layouts = kept[0].rank.layouts
+    steps = [[step for step in rank.steps if layouts and step.step >= layouts[-1].step] for rank in kept]
+    rows = _of_all_ranks(steps)
+    return [row for row in rows if all(b.synchronised and b.forwards == 1 for b in map(_last, row))]
+
+
+def _of_all_ranks(ranks: Sequence[Sequence[RecordedStep]]) -> list[tuple[RecordedStep, ...]]:
+    """The steps that every rank has, in order."""
+    by_rank = [{step.step: step for step in steps} for steps in ranks]
+    return [tuple(steps[at] for steps in by_rank) for at in sorted(set.intersection(*map(set, by_rank)))]
+
+
+def _last(step: RecordedStep) -> RecordedBackward:
+    return step.backwards[-1]
 
 
 def _iteration(row: Sequence[RecordedStep], micro_batches: int) -> MeasuredIteration:
     """The step of the rank that waited least; its buckets without starts, as recordings do not tell when a
     channel is free.
     """
-    step = min(row, key=lambda one: one.backwards[-1].sync_end_ns)
-    last, lasted_ns = step.backwards[-1], dict[int, int]()
-    for bucket in (bucket for one in row for bucket in one.backwards[-1].buckets):
+    step = min(row, key=lambda one: _last(one).sync_end_ns)
+    last, lasted_ns = _last(step), dict[int, int]()
+    for bucket in (bucket for one in map(_last, row) for bucket in one.buckets):
         seen_ns = bucket.end_ns - bucket.launch_ns
         lasted_ns[bucket.index] = min(seen_ns, lasted_ns.get(bucket.index, seen_ns))
     return MeasuredIteration(
@@ -388,7 +390,7 @@ def rank_rows(kept: Sequence[Kept]) -> tuple[RankRow, ...]:
     steps that every rank ran with it: it waited least between the bucket's launch and its end, and no clocks
     of two ranks are compared.
     """
-    rows = [[step.backwards[-1].buckets for step in row] for row in _common_steps(kept)]
+    rows = [[one.buckets for one in map(_last, row)] for row in _common_steps(kept)]
     waits = [
         [bucket.end_ns - bucket.launch_ns for bucket in same]
         for row in rows
@@ -430,15 +432,12 @@ def hardware_of(recording: Recording) -> Hardware:
     Raises:
         InputError: recorded without buckets (``level="light"``).
     """
-    by_step = defaultdict[int, list[RecordedBackward]](list)
-    for step in (step for rank in recording.ranks for step in rank.steps):
-        by_step[step.step].append(step.backwards[-1])
     by_size, gaps = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
-    rates, before = [], []
-    for number in sorted(by_step.keys() - keep(recording)[0].loud):
-        backwards = [one for one in by_step[number] if one.buckets]
+    rates, before, loud = [], [], keep(recording)[0].loud
+    for row in _of_all_ranks([rank.steps for rank in recording.ranks]):
+        backwards = list(map(_last, row))
         sizes = {tuple(bucket.num_bytes for bucket in one.buckets) for one in backwards}
-        if len(backwards) < len(recording.ranks) or len(sizes) > 1:
+        if row[0].step in loud or len(sizes) > 1 or () in sizes:
             continue
         for size, lasted in zip(*sizes, zip(*map(_durations_ns, backwards), strict=True), strict=True):
             by_size[size].append(min(lasted))
@@ -506,11 +505,7 @@ def _ns_a_byte(backward: RecordedBackward) -> float | None:
 
 
 def read_recording(paths: Sequence[Path], options: ImportOptions) -> Imported:
-    """A workload, the job's own steps and who came last, from one recording.
-
-    Args:
-        paths: its directory, or files of one directory's ranks.
-        options: only the name counts; a recording holds the rest.
+    """A workload, the job's own steps and who came last, from one recording: its directory, or files of it.
 
     Raises:
         InputError: several recordings, or as ``load_recording`` and ``workload_of``.

@@ -114,11 +114,7 @@ def _repeats(run: Iterable[LinkTable], before: Iterable[LinkTable], *, sure: boo
 
 
 def _pick(systems: dict[_Key, _System], machine: str | None, notes: Notes) -> None:
-    """Keep of several machines the one that is asked for.
-
-    Raises:
-        InputError: a file has several of one number of ranks, or none is as asked for.
-    """
+    """Keep of several machines the one that is asked for; refuse several of one number of ranks in a file."""
     words = {}
     for key, system in systems.items():
         begins = f"from {next(iter(system.values()))[0].samples[0].where}"
@@ -144,11 +140,7 @@ def _pick(systems: dict[_Key, _System], machine: str | None, notes: Notes) -> No
 
 def _leave_out(systems: dict[_Key, _System], notes: Notes) -> None:
     """Give curves of files without an all-reduce to the one system of as many ranks; leave out those that
-    have none, curves of too few sizes, and systems without an all-reduce then.
-
-    Raises:
-        InputError: all were of too few sizes.
-    """
+    have none, curves of too few sizes, and systems without an all-reduce then."""
     alone = {
         key: systems.pop(key) for key in [key for key, had in systems.items() if "all_reduce" not in had]
     }
@@ -193,10 +185,8 @@ _BY_PARTS = ("all_gather", "reduce_scatter")
 
 def _collective(table: LinkTable, notes: Notes) -> str | None:
     """The collective of a table, where need be by its sizes, counts and bandwidths; None: it fills no curve.
-
     nccl-tests' size is n counts where a rank has a part, of a reduce-scatter with an operation, of an
-    all-gather without. Only an all-reduce has a bus bandwidth above the algorithm's.
-    """
+    all-gather without. Only an all-reduce has a bus bandwidth above the algorithm's."""
     if table.collective in CURVES:
         return table.collective
     if table.collective is not None:
@@ -270,14 +260,9 @@ def _ranks_by_bandwidths(table: LinkTable, collective: str) -> int:
 
 
 def _sound(table: LinkTable, collective: str, ranks: int, notes: Notes) -> tuple[Sample, ...]:
-    """The sound samples; what is left out is told by kind of fault.
-
-    Left out is what contradicts the rest of its row, and what had wrong results, since it did not do the work
-    that the curve stands for.
-
-    Raises:
-        InputError: most contradict themselves, or none is left.
-    """
+    """The sound samples. Left out, and told by kind of fault, is what contradicts the rest of its row, and
+    what had wrong results: it did not do the work that the curve stands for. Refused where most contradict
+    themselves, or none is left."""
     why: dict[str, list[str]] = defaultdict(list)
     kept, total = [], len(table.samples)
     for one in table.samples:

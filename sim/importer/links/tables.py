@@ -253,11 +253,8 @@ def _shape(prefix: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class _Block:
-    """A table as it stands: its columns and what was said before it, the number and the cells of its lines.
-
-    ``others`` are lines with numbers that are no whole rows, or below its end: of a run whose header is not
-    there.
-    """
+    """A table as it stands: its columns, what was said before it, and the number and the cells of its lines;
+    ``others`` are no whole rows, or below its end: of a run whose header is not there."""
 
     columns: Columns
     delimiter: str | None = None
@@ -341,10 +338,8 @@ def _blocks(text: str, source: str) -> list[_Block]:
 
 
 def _row(block: _Block, content: str, *, is_whole: bool) -> list[str]:
-    """The cells of a line that may be a row of the table: it has a size, or is mostly numbers; else none.
-
-    Of a line without its end (not ``is_whole``) the last cell is empty, unless it shows to be all there.
-    """
+    """The cells of a line that may be a row of the table: it has a size, or is mostly numbers; else none. Of
+    a line without its end (not ``is_whole``) the last cell is empty, unless it shows to be all there."""
     width, last = len(block.columns), block.columns[-1].kind
     cells = _cells(content, block.delimiter)
     if block.delimiter is None and last == "other":  # a note or a time of day, with spaces or empty
@@ -452,11 +447,7 @@ def _whole(value: _Number | None) -> int | None:
 
 
 def _read(block: _Block, source: str) -> list[LinkTable]:
-    """A block as tables, one for each collective, number of ranks and place that its columns tell apart.
-
-    Raises:
-        InputError: a time whose unit cannot be told, a size in units of two meanings, or times of the CPU.
-    """
+    """A block as tables, one for each collective, number of ranks and place that its columns tell apart."""
     columns, said = block.columns, block.said
     places = {column.kind: place for place, column in reversed([*enumerate(columns)])}  # the first of a kind
     if "cputime" in places:
@@ -475,25 +466,18 @@ def _read(block: _Block, source: str) -> list[LinkTable]:
         if is_binary:
             cells[places["size"]] = re.sub("(?<=[KMGkmg])B$", "iB", cells[places["size"]])
         values = [_value(cell, column, scale) for column, cell in zip(columns, cells, strict=True)]
-        size, count, ranks = (
-            _whole(values[places[kind]]) if kind in places else None for kind in ("size", "count", "ranks")
-        )
+        whole = {kind: _whole(values[place]) for kind, place in places.items()}
         op, dtype = (cells[places[kind]] if kind in places else "" for kind in ("collective", "dtype"))
         collective = (collective_in(op) or op.lower()) if op else said.collective
+        ranks, size = whole.get("ranks"), whole["size"]
         factor = bus_factor(collective or "all_reduce", ranks or listed or said.ranks or 1)
-        by_span = [] if size is None else [(columns[span], values[span]) for span in spans]
-        timings = [_timing(*one, size or 0, factor) for one in by_span]
-        samples = [
-            Sample(
-                where=f"{source}: line {number}",
-                num_bytes=size or 0,
-                part_bytes=(count or 0) * _width(dtype),
-                place=which,
-                **timing,
-            )
-            for which, timing in zip(slots, timings, strict=False)
-            if timing
-        ]
+        part = (whole.get("count") or 0) * _width(dtype)
+        where, samples = f"{source}: line {number}", list[Sample]()
+        for which, span in zip(slots, spans, strict=True) if size is not None else ():
+            if timing := _timing(columns[span], values[span], size or 0, factor):
+                samples.append(
+                    Sample(where=where, num_bytes=size or 0, part_bytes=part, place=which, **timing)
+                )
         if not samples:
             broken.append((number, cells))
             continue
@@ -538,8 +522,7 @@ def _timing(
 ) -> dict[str, Any] | None:
     """Duration, slack, rates and wrong results of a ``Sample`` by the columns of one timing; None without a
     duration. Without a time it is the one that a bandwidth tells, the bus's being ``factor`` times the
-    algorithm's: a GB/s is a byte in a ns.
-    """
+    algorithm's: a GB/s is a byte in a ns."""
     known = {column.kind: one for column, one in reversed([*zip(columns, values, strict=True)])}  # the first
     numbers = {kind: tuple(map(float, one)) for kind, one in known.items() if one is not None}
     rates = {name: numbers[name] for name in ("algbw", "busbw") if numbers.get(name, (-1,))[0] >= 0}
@@ -570,12 +553,9 @@ def read_tables(text: str, source: str) -> list[LinkTable]:
             f"{source}: no table of collectives in it (a run that ended before its first size?); give "
             f"nccl-tests' output, or a header that names a size and a time with its unit (size_B time_us)"
         )
-    tables = [table for block in blocks for table in _read(block, source)]
-    if not tables:
-        raise InputError(
-            f"{source}: no whole row in it (truncated?); give the output of a run that got further"
-        )
-    return tables
+    if tables := [table for block in blocks for table in _read(block, source)]:
+        return tables
+    raise InputError(f"{source}: no whole row in it (truncated?); give the output of a run that got further")
 
 
 _REPORT = ("size", "count", "type", "redop"), ("time", "alg_bw", "bus_bw", "nwrong")  # of a size, of a timing
