@@ -31,6 +31,10 @@ TIMES = st.integers(0, 10**12)
 
 
 def header(rank: int, **changes: Any) -> RecordingHeader:
+    parameters = tuple(
+        RecordedParameter(name=f"p{index}", shape=(2, 2), dtype="float32", num_bytes=16, device="cpu")
+        for index in range(COUNT)
+    )
     said: dict[str, Any] = {
         "level": "full",
         "every": 1,
@@ -39,11 +43,7 @@ def header(rank: int, **changes: Any) -> RecordingHeader:
         "device": "cpu",
     }
     said |= {"clock": "host", "module": "Net", "comm_hook": None, "ddp": {"static_graph": False}}
-    said["parameters"] = tuple(
-        RecordedParameter(name=f"p{index}", shape=(2, 2), dtype="float32", num_bytes=16, device="cpu")
-        for index in range(COUNT)
-    )
-    return RecordingHeader(**{**said, "rank": rank, "world_size": 2, **changes})
+    return RecordingHeader(**{**said, "rank": rank, "world_size": 2, "parameters": parameters, **changes})
 
 
 def backward(ready: tuple[int | None, ...], *, synchronised: bool = True, **changes: Any) -> RecordedBackward:
@@ -75,16 +75,19 @@ def recording_of(*ranks: RecordedRank) -> Recording:
     return Recording(name="run", ranks=ranks)
 
 
+def lines_of(rank: RecordedRank) -> str:
+    rows = [
+        {"kind": "recording", "schema_version": 1, **asdict(rank.header)},
+        *({"kind": "buckets", **asdict(layout)} for layout in rank.layouts),
+        *({"kind": "step", **asdict(one)} for one in rank.steps),
+    ]
+    return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+
+
 def write(folder: Path, ranks: tuple[RecordedRank, ...]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for rank in ranks:
-        rows = [
-            {"kind": "recording", "schema_version": 1, **asdict(rank.header)},
-            *({"kind": "buckets", **asdict(layout)} for layout in rank.layouts),
-            *({"kind": "step", **asdict(one)} for one in rank.steps),
-        ]
-        text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
-        (folder / f"rank-{rank.header.rank}.jsonl").write_text(text)
+        (folder / f"rank-{rank.header.rank}.jsonl").write_text(lines_of(rank))
     return folder
 
 
@@ -99,14 +102,8 @@ def any_steps(draw: st.DrawFn) -> tuple[RecordedStep, ...]:
         forwards=st.integers(1, 3),
         uses=st.dictionaries(st.integers(0, COUNT - 1), st.integers(2, 4), max_size=2),
     )
-    return tuple(
-        step(
-            number,
-            *draw(st.lists(backwards, min_size=1, max_size=3)),
-            optimizer_ns=draw(st.one_of(st.none(), TIMES)),
-        )
-        for number in numbers
-    )
+    several, optimizer = st.lists(backwards, min_size=1, max_size=3), st.none() | TIMES
+    return tuple(step(number, *draw(several), optimizer_ns=draw(optimizer)) for number in numbers)
 
 
 @given(steps=any_steps())

@@ -63,24 +63,21 @@ def test_a_record_is_not_overwritten(made: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "says"),
+    ("gone", "says"),
     [
         ("workload.json", "cannot be read"),
         ("hardware.json", "no hardware.json in it"),
-        ("measurement", "no measurement"),
-        ("all", "not a directory"),
+        ("measurement-00-plain.json", "no measurement"),
+        ("*.json", "not a directory"),
     ],
 )
-def test_an_incomplete_record_is_refused_by_name(made: Path, broken: str, says: str) -> None:
-    if broken == "all":
-        made = made / "elsewhere"
-    elif broken == "measurement":
-        next(made.glob("measurement-*.json")).unlink()
-    else:
-        (made / broken).unlink()
-    with pytest.raises(InputError, match=says) as caught:
+def test_an_incomplete_record_is_refused_by_name(made: Path, gone: str, says: str) -> None:
+    for path in made.glob(gone):
+        path.unlink()
+    if gone == "*.json":
+        made.rmdir()
+    with pytest.raises(InputError, match=f"{made}.*{says}"):
         records.load_record(made)
-    assert str(made) in str(caught.value)
 
 
 def test_names_with_slashes_stay_in_the_directory(made: Path) -> None:

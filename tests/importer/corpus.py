@@ -4,14 +4,13 @@ A new format gives its own here; ``test_sniffing`` fails until it does.
 """
 
 import gzip
-import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from sim.formats.documents import to_text
-from tests.formats.test_recordings import backward, rank_of, step
+from tests.formats.test_recordings import backward, lines_of, rank_of, step
 from tests.handmade import handmade, wired
 from tests.importer import link_texts
 from tests.importer.built_traces import Dialect, Job, build
@@ -96,13 +95,7 @@ def _links() -> list[Case]:
 
 def _ours() -> list[Case]:
     steps = tuple(step(number, backward((400, 300 + number, 200, 100))) for number in range(1, 8))
-    lines = {}
-    for rank in (0, 1):
-        made = rank_of(rank, steps)
-        rows = [{"kind": "recording", "schema_version": 1, **asdict(made.header)}]
-        rows += [{"kind": "buckets", **asdict(one)} for one in made.layouts]
-        rows += [{"kind": "step", **asdict(one)} for one in made.steps]
-        lines[f"rank-{rank}.jsonl"] = "".join(json.dumps(row) + "\n" for row in rows)
+    lines = {f"rank-{rank}.jsonl": lines_of(rank_of(rank, steps)) for rank in (0, 1)}
     return [
         _case("recording", **lines),
         _case("auto", **{"model.json": to_text(MODEL), "wire.json": to_text(WIRE)}),
