@@ -113,12 +113,8 @@ class Stretch:
             self._request_settle()
 
 
-@dataclass(slots=True, eq=False)
-class Meeting:
-    """A collective: how many ranks are missing, and what fires once none (of a broadcast: its root) is."""
-
-    missing: int
-    all_here: simpy.Event
+# A collective: ranks that are missing, and what fires once none (of a broadcast: its root) is.
+Meeting = tuple[set[int], simpy.Event]
 
 
 class Rank:
@@ -178,15 +174,15 @@ class Rank:
         self.env.process(self._collective(number, self.channels.request()))
 
     def _collective(self, number: int, channel: Any) -> Generator[simpy.Event, Any, None]:
-        collective, meeting = self.program.collectives[number], self.meetings[number]
+        collective, (missing, all_here) = self.program.collectives[number], self.meetings[number]
         yield channel
         self.log[TAKEN][number] = self.now
         self.taken.append(number)
-        meeting.missing -= 1
-        if collective.root == self.number if collective.root is not None else not meeting.missing:
-            meeting.all_here.succeed()
-        elif not meeting.all_here.triggered:
-            yield meeting.all_here
+        missing.remove(self.number)
+        if collective.root == self.number if collective.root is not None else not missing:
+            all_here.succeed()
+        elif not all_here.triggered:
+            yield all_here
         self.log[STARTED][number] = self.now
         is_small = collective.num_bytes < self.program.machine.small_bytes
         has_waited = self.log[TAKEN][number] > self.log[LAUNCHED][number]
@@ -231,12 +227,12 @@ def play_together(programs: Sequence[Program], begins_ns: Sequence[int]) -> tupl
     """
     check_ranks(programs)
     env = simpy.Environment(min(begins_ns))
-    meetings = [Meeting(len(programs), env.event()) for _ in programs[0].collectives]
+    meetings = [(set(range(len(programs))), env.event()) for _ in programs[0].collectives]
     both = enumerate(zip(programs, begins_ns, strict=True))
     ranks = [Rank(env, number, *of, meetings) for number, of in both]
     for rank in ranks:
         env.process(rank.lane())
     env.run()
-    if any(meeting.missing for meeting in meetings) or any(rank.taken != ranks[0].taken for rank in ranks):
+    if any(missing for missing, _ in meetings) or any(rank.taken != ranks[0].taken for rank in ranks):
         raise NotModelledError("ranks: they come to their collectives in different orders")
     return tuple(Outcome(rank.program, tuple(rank.ended), *map(tuple, rank.log)) for rank in ranks)

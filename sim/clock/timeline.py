@@ -36,11 +36,9 @@ class Outcome:
     usable_ns: tuple[int, ...]
 
     @property
-    def times(self) -> tuple[tuple[int, ...], ...]:
-        """Of each collective its five times."""
-        return tuple(
-            zip(self.launch_ns, self.taken_ns, self.start_ns, self.end_ns, self.usable_ns, strict=True)
-        )
+    def columns(self) -> tuple[tuple[int, ...], ...]:
+        """The five times, of all collectives each."""
+        return self.launch_ns, self.taken_ns, self.start_ns, self.end_ns, self.usable_ns
 
     @property
     def held_ns(self) -> tuple[tuple[int, int], ...]:
@@ -64,8 +62,7 @@ class Outcome:
             ),
             carriers=tuple(tuple(number - shift for number in bucket) for bucket in program.carriers),
         )
-        columns = (self.launch_ns, self.taken_ns, self.start_ns, self.end_ns, self.usable_ns)
-        times = (self.ended_ns[part], *(column[sent] for column in columns))
+        times = (self.ended_ns[part], *(column[sent] for column in self.columns))
         return Outcome(cut, *(tuple(time - begin for time in column) for column in times))
 
     @property
@@ -145,7 +142,7 @@ def _collectives(outcome: Outcome) -> tuple[CollectiveTimes, ...]:
             late_ns=start - taken,
         )
         for one, channel, (launch, taken, start, end, usable) in zip(
-            outcome.program.collectives, labels, outcome.times, strict=True
+            outcome.program.collectives, labels, zip(*outcome.columns, strict=True), strict=True
         )
     )
 
@@ -185,7 +182,7 @@ def _spans(outcome: Outcome) -> tuple[tuple[Span, ...], int]:
     # The spans of a collective, one behind the other; of each the number of its first, its own and its last.
     spans: list[Span] = []
     first, sent, done = [], [], []
-    for number, (one, times) in enumerate(zip(collectives, outcome.times, strict=True)):
+    for number, (one, times) in enumerate(zip(collectives, zip(*outcome.columns, strict=True), strict=True)):
         launch, taken, start, end, usable = times
         parts: list[tuple[PathKind, int, int]] = []
         if cost and one.after is None:

@@ -70,19 +70,16 @@ def with_own_costs(hardware: Hardware, gpus: Sequence[GpuSheet] = ()) -> Hardwar
     return replace(hardware, **values, spread={**hardware.spread, "ranges": ranges})
 
 
-def with_measured(hardware: Hardware, **known: Any) -> Hardware:
-    """``hardware`` with fields that are known now, so that no range of theirs is left."""
-    left = {name: ends for name, ends in hardware.spread.get("ranges", {}).items() if name not in known}
-    spread = {name: told for name, told in hardware.spread.items() if name != "ranges"}
-    return replace(hardware, **known, spread={**spread, "ranges": left} if left else spread)
-
-
 def without_own_costs(hardware: Hardware) -> Hardware:
     """``hardware`` without the costs that are of other machines: one step that was measured holds them."""
-    free = {name: _FREE[name] for name in OWN_COSTS if name in hardware.spread.get("ranges", {})}
+    ranges, spread = hardware.spread.get("ranges", {}), dict(hardware.spread)
+    free: dict[str, Any] = {name: _FREE[name] for name in OWN_COSTS if name in ranges}
+    spread["ranges"] = {name: ends for name, ends in ranges.items() if name not in free}
+    if not spread["ranges"]:
+        del spread["ranges"]
     if "launch_cost_ns" in free:
         free["launch_blocks_compute"] = False
-    return with_measured(hardware, **free)
+    return replace(hardware, **free, spread=spread)
 
 
 def told_unmeasured(hardware: Hardware) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from sim.systems.ddp_assignment import (
     compute_bucket_assignment_by_size,
     constructed_in,
 )
-from sim.systems.step_writer import Plan, StepWriter, message
+from sim.systems.step_writer import Plan, StepWriter, completed_by, message
 from sim.units import transfer_ns
 
 _COALESCED_BYTES = 250 << 20  # DDP's broadcast_bucket_size
@@ -140,9 +140,6 @@ class _MicroBatch(StepWriter[DdpPlan]):
         self.buckets, self.switches = plan.buckets, plan.switches
         first_views = number == 0 and self.switches.set_to_none  # gradients are None when it begins
         self.keeps_views = self.switches.keeps_views and not first_views
-        self.home = {index: number for number, bucket in enumerate(self.buckets) for index in bucket}
-        self.pending = [len(bucket) for bucket in self.buckets]
-        self.next_bucket = 0
         self.unused = {g.index for g in self.workload.gradients if g.ready_ns is None}
 
     def write(self) -> Program:
@@ -185,16 +182,8 @@ class _MicroBatch(StepWriter[DdpPlan]):
             by_dtype[buffer.dtype] = by_dtype.get(buffer.dtype, 0) + buffer.num_bytes
         sent += [(dtype, size, "buffers") for dtype, size in by_dtype.items()]
         for dtype, size, purpose in sent:
-            yield self.collective(
-                "broadcast",
-                size // DTYPE_BYTES[dtype],
-                dtype,
-                "before forward",
-                num_bytes=size,
-                is_counted=False,
-                root=0,
-                purpose=purpose,
-            )
+            more: dict[str, Any] = {"num_bytes": size, "is_counted": False, "root": 0, "purpose": purpose}
+            yield self.collective("broadcast", size // DTYPE_BYTES[dtype], dtype, "before forward", **more)
 
     def addition_ns(self, index: int) -> int:
         """As of any system; without ``set_to_none`` the first micro-batch adds to zeros, and recorded times
@@ -227,11 +216,24 @@ class _MicroBatch(StepWriter[DdpPlan]):
         The first hook marks every unused parameter ready ahead of its own (A3.3).
         """
         marks, unused = self.hardware.mark_used_ns * self.switches.searches, sorted(self.unused)
+        completes = completed_by(self.buckets, (*unused, *self.workload.order()))
+        complete, launched = set[int](), 0
         for index in self.backward(self.addition_ns):
             self.compute(HOOK, marks, gradient=index)
-            while unused:
-                self._arrive(unused.pop(0), index)
-            self._arrive(index, index)
+            for arrived in (*unused, index):
+                self._copy_in(arrived)
+                if arrived not in completes:
+                    continue
+                self._complete(completes[arrived])
+                complete.add(completes[arrived])
+                while launched in complete:
+                    skips = self.switches.skip_all_reduce_unused_params  # of unused parameters alone (A3.14)
+                    if not (skips and self.unused.issuperset(self.buckets[launched])):
+                        self._launch(launched, "backward", index)
+                    launched += 1
+                if launched == len(self.buckets) and self.switches.searches:
+                    self._launch_map("backward", index)
+            unused = []
 
     def _reduce_afterwards(self) -> None:
         """Iteration 1 of a static graph: map, copies in index order, all buckets, after backward (A3.15)."""
@@ -255,28 +257,10 @@ class _MicroBatch(StepWriter[DdpPlan]):
                 self.wait(carrier)
             if not self.unused.isdisjoint(bucket):
                 self.catch_up()
-            used = (
-                [] if self.switches.gradient_as_bucket_view else [i for i in bucket if i not in self.unused]
-            )
+            used = set[int]() if self.switches.gradient_as_bucket_view else {*bucket} - self.unused
             sizes = [copied_bytes(self.workload.gradients[index]) for index in used]
             self.copy_back(number, sum(transfer_ns(size, self.copy_out_rate) for size in sizes))
         self.catch_up()
-
-    def _arrive(self, index: int, trigger: int) -> None:
-        """A gradient is ready; ``trigger`` is the one whose hook says so."""
-        self._copy_in(index)
-        bucket = self.home[index]
-        self.pending[bucket] -= 1
-        if self.pending[bucket]:
-            return
-        self._complete(bucket)
-        while self.next_bucket < len(self.buckets) and self.pending[self.next_bucket] == 0:
-            skips = self.switches.skip_all_reduce_unused_params  # of nothing but unused parameters (A3.14)
-            if not (skips and self.unused.issuperset(self.buckets[self.next_bucket])):
-                self._launch(self.next_bucket, "backward", trigger)
-            self.next_bucket += 1
-        if self.next_bucket == len(self.buckets) and self.switches.searches:
-            self._launch_map("backward", trigger)
 
     def _copy_in(self, index: int) -> None:
         """A3.4: fused with the division, or in place; an unused gradient's slice is filled with zeros."""
@@ -319,18 +303,10 @@ class _MicroBatch(StepWriter[DdpPlan]):
         if hook is not None:
             before, after = (2 * size, 0) if dtype is None else (size + 3 * sent, sent + size)
         self.compute(HOOK, transfer_ns(before // 2, self.copy_in_rate), bucket=bucket)
-        self.send(
-            self.collective(
-                "all_reduce",
-                sum(one.elements for one in members),
-                dtype or own,
-                phase,
-                num_bytes=sent,
-                gradient=gradient,
-                bucket=bucket,
-                settle_ns=transfer_ns(after // 2, self.copy_out_rate),
-            )
-        )
+        elements = sum(one.elements for one in members)
+        more: dict[str, Any] = {"num_bytes": sent, "gradient": gradient, "bucket": bucket}
+        more["settle_ns"] = transfer_ns(after // 2, self.copy_out_rate)
+        self.send(self.collective("all_reduce", elements, dtype or own, phase, **more))
 
     def _launch_map(self, phase: Phase, gradient: int | None) -> None:
         """The all-reduce of int32[P] that says which parameters any rank used (A3.9)."""

@@ -4,7 +4,7 @@ Buckets are cut once, from the last parameter to the first, and stay the same in
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from sim.clock.program import COPY_IN, Program
@@ -185,8 +185,8 @@ class _Step(StepWriter[TextbookPlan]):
             self.compute(COPY_IN, transfer_ns(size, self.copy_in_rate), bucket=bucket)
         self.ready(bucket)
         dtype = self.workload.gradients[self.plan.buckets[bucket][0]].dtype
-        sent = self.collective("all_reduce", size // DTYPE_BYTES[dtype], dtype, phase, num_bytes=size)
-        self.send(replace(sent, gradient=gradient, bucket=bucket))
+        more: dict[str, Any] = {"num_bytes": size, "gradient": gradient, "bucket": bucket}
+        self.send(self.collective("all_reduce", size // DTYPE_BYTES[dtype], dtype, phase, **more))
 
 
 TextbookPlan.writer = _Step

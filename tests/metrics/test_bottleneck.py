@@ -109,11 +109,7 @@ def each(*buckets: int) -> list[list[int]]:
     ],
 )
 def test_where_a_cause_begins(
-    code: str,
-    ready_ms: list[float],
-    sizes_mb: list[float],
-    buckets: list[list[int]],
-    machine: dict[str, Any],
+    code: str, ready_ms: list[float], sizes_mb: list[float], buckets: list[list[int]], machine: dict[str, Any]
 ) -> None:
     found = report_of(built(ready_ms, sizes_mb, buckets, **machine))
     assert found.verdict_code == code

@@ -11,7 +11,7 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.ddp_switches import HOOKS
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration, Timeline
-from sim.nouns.workload import Buffer, Workload
+from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
 from sim.systems.simulate import ENGINES
 from sim.systems.textbook import BY_SIZE, STYLES
 from tests.handmade import handmade, points, wired
@@ -89,10 +89,7 @@ def system_cases(draw: st.DrawFn) -> Case:
     return Case(
         workload=workload,
         hardware=replace(
-            hardware,
-            world_size=2,
-            reduce_scatter=hardware.all_reduce,
-            all_gather=hardware.all_reduce,
+            hardware, world_size=2, reduce_scatter=hardware.all_reduce, all_gather=hardware.all_reduce
         ),
         assignment=sim.assign(workload, policy, **options),
         slowest=draw(st.none() | other_ranks(workload, TINY)),
@@ -130,55 +127,18 @@ class Job:
         return {gradient.index for gradient in self.workload.gradients if gradient.ready_ns is None}
 
 
-def _any_workload(draw: Draw, scale: Scale, graph: str) -> Workload:
-    places = range(draw(st.integers(1, 8)))
-    sizes, kinds = (
-        st.lists(st.integers(1, 9), min_size=1, max_size=2),
-        st.sampled_from(["float32", "float64"]),
-    )
-    dtypes = draw(st.lists(kinds, min_size=1, max_size=2, unique=True))
-    sparse = {place for place in places if draw(st.integers(0, 5)) == 0}
-    ready: dict[int, int | None] = {}
-    now, uses = 0, dict.fromkeys(places, 1)
-    for index in draw(st.permutations(places)):
-        now += draw(st.integers(0, scale.work_ns))
-        is_used = graph == "plain" or index in sparse or draw(st.integers(0, 2)) > 0
-        ready[index] = now if is_used else None
-        uses[index] = draw(st.integers(1, 2)) if graph == "static" and is_used else 1
-    if not any(time is not None for time in ready.values()):
-        ready[0] = now
-    made = handmade(
-        [ready[place] for place in places],
-        shapes=[tuple(draw(sizes)) for _ in places],
-        dtypes=[draw(st.sampled_from(dtypes)) for _ in places],
-        sparse=sparse,
-        backward_ns=now + draw(st.integers(0, scale.work_ns)),
-        buffers=tuple(draw(st.lists(st.just(Buffer(dtype="float32", num_bytes=8)), max_size=2))),
-        **{name: draw(st.integers(0, scale.work_ns)) for name in ("forward_ns", "optimizer_ns", "loss_ns")},
-    )
-    return replace(made, gradients=tuple(replace(one, uses=uses[one.index]) for one in made.gradients))
-
-
-def _caps(draw: Draw) -> dict[str, Any]:
-    bytes_ = st.integers(0, 900)
-    match draw(st.sampled_from(["default", "cap", "cap", "list"])):
-        case "cap":
-            return {"bucket_cap_mb": draw(bytes_) / MIB}
-        case "list":
-            return {
-                "bucket_cap_mb_list": [size / MIB for size in draw(st.lists(bytes_, min_size=1, max_size=3))]
-            }
-        case _:
-            return {}
-
-
 @st.composite
 def jobs(draw: Draw, **fixed: Any) -> Job:
     """A job that DDP would run; ``fixed`` options are the same in all."""
     graph = draw(st.sampled_from(["plain", "find_unused", "static"]))
     switches = ["gradient_as_bucket_view", "batched_grad_copy", "set_to_none", "broadcast_buffers"]
-    options = {name: draw(st.booleans()) for name in switches if draw(st.booleans())}
-    options |= _caps(draw)
+    options: dict[str, Any] = {name: draw(st.booleans()) for name in switches if draw(st.booleans())}
+    cap = st.integers(0, 900).map(lambda size: size / MIB)
+    match draw(st.sampled_from(["default", "cap", "cap", "list"])):
+        case "cap":
+            options["bucket_cap_mb"] = draw(cap)
+        case "list":
+            options["bucket_cap_mb_list"] = draw(st.lists(cap, min_size=1, max_size=3))
     if graph == "find_unused":
         options["find_unused_parameters"] = True
     if graph == "static":
@@ -189,19 +149,32 @@ def jobs(draw: Draw, **fixed: Any) -> Job:
         options["accumulation_steps"] = draw(st.integers(1, 3))
     if draw(st.booleans()):
         options["comm_hook"] = draw(st.sampled_from(list(HOOKS)))
-    options |= fixed
     scale = draw(st.sampled_from([TINY, TINY, REAL]))
-    hardware = draw(hardwares(scale))
     return Job(
-        workload=_any_workload(draw, scale, graph),
+        workload=_partly_used(draw, scale, graph),
         hardware=replace(
-            hardware,
+            draw(hardwares(scale)),
             search_unused_ns=draw(st.integers(0, 3)),
             mark_used_ns=draw(st.integers(0, 3)),
             accumulate_bytes_per_s=draw(st.none() | st.sampled_from(scale.rates)),
         ),
-        options=options,
+        options=options | fixed,
     )
+
+
+def _partly_used(draw: Draw, scale: Scale, graph: str) -> Workload:
+    """Up to 8 gradients of up to 81 elements, of which some are unused or used twice as ``graph`` has it."""
+    kinds: dict[str, Any] = {"dtypes": ("float32", "float64"), "devices": (None,), "includes": False}
+    made, gradients = draw(workloads(scale, max_gradients=8, **kinds)), list[Gradient]()
+    for one in made.gradients:
+        elements = 1 + one.num_bytes % 81
+        is_used = graph == "plain" or one.sparse or draw(st.integers(0, 2)) > 0
+        one = replace(one, shape=(elements,), num_bytes=elements * DTYPE_BYTES[one.dtype], wire_bytes=None)
+        uses = draw(st.integers(1, 2)) if graph == "static" and is_used else 1
+        gradients.append(replace(one, ready_ns=one.ready_ns if is_used else None, uses=uses))
+    if not any(one.ready_ns is not None for one in gradients):
+        gradients[0] = replace(gradients[0], ready_ns=made.gradients[0].ready_ns)
+    return replace(made, gradients=tuple(gradients), ready_order=None, buffers=made.buffers[:1])
 
 
 def mlp(dims: tuple[int, ...] = M1, **changes: Any) -> Workload:

@@ -53,15 +53,10 @@ class System:
 
 def _ddp(case: Case) -> dict[str, Any]:
     """``asked``, where torch says it otherwise."""
-    options = {
-        "policy": "ddp",
-        **case.get("asked", case.get("ddp", {})),
-        "accumulation_steps": case.get("accumulation", 1),
-        "set_to_none": case.get("zero_grad_to_none", True),
-        "no_sync": case.get("no_sync", True),
-    }
-    hook = case.get("hook")
-    return options | ({} if hook is None else {"comm_hook": _HOOKS.get(hook, hook)})
+    names = {"accumulation": "accumulation_steps", "zero_grad_to_none": "set_to_none", "no_sync": "no_sync"}
+    options = {ours: case[theirs] for theirs, ours in names.items() if theirs in case}
+    hook = {"comm_hook": _HOOKS.get(case["hook"], case["hook"])} if "hook" in case else {}
+    return {"policy": "ddp"} | case.get("asked", case.get("ddp", {})) | options | hook
 
 
 def _zero(case: Case) -> dict[str, Any]:
@@ -213,15 +208,15 @@ def expected(name: str, case: Case, answer: Answer, **more: Any) -> list[dict[st
 
     seen = {tuple(of[-1]): number for number, of in reversed([*enumerate(answer["ready"], start=1)])}
     told = [explained(tuple(of[-1]), seen[tuple(of[-1])]) for of in answer["ready"]]
-    events = [(0, 0, event) for event in told[0].construction]
+    events: list[tuple[int, Event]] = [(0, event) for event in told[0].construction]
     for number, one in enumerate(told, start=1):
-        events += [(number, event.micro_batch, event) for event in one.iterations[number - 1].events]
-    return [_plain(*each) for each in events if each[0] >= first_of(name, answer)]
-
-
-def _plain(iteration: int, micro_batch: int, event: Event) -> dict[str, Any]:
-    where = {"iteration": iteration, "micro_batch": micro_batch}
-    return {fact: where[fact] if fact in where else getattr(event, fact) for fact in FACTS}
+        events += [(number, event) for event in one.iterations[number - 1].events]
+    return [
+        {fact: getattr(event, fact, number) for fact in FACTS}  # an event says no iteration
+        | {"micro_batch": event.micro_batch * (number > 0)}
+        for number, event in events
+        if number >= first_of(name, answer)
+    ]
 
 
 def first_of(name: str, answer: Answer) -> int:

@@ -5,6 +5,7 @@ logs. The vectors of RULES.md are written down besides.
 """
 
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from sim.systems.registry import write
 from sim.units import MIB
 from tests.handmade import handmade, wired
 from tests.systems.cases import M1
+from tests.systems.ddp_models import Net
 from tests.systems.random_cases import Case, linears, random_ddp
 from tests.systems.real import assigned, check, run, workload_of
 from tests.this_torch import Ran, takes
@@ -49,6 +51,8 @@ FIND, STATIC = CAP | {"find_unused_parameters": True}, CAP | {"static_graph": Tr
 SKIP = {"find_unused_parameters": True, "skip_all_reduce_unused_params": True}
 TWO = ("float32", "bfloat16", "float32", "bfloat16")
 TWICE = special(times=2, checkpoint="reentrant")
+FIRST = {"first_bucket_mb": 0.01}
+FIRST_AND_CAP = FIRST | {"bucket_cap_mb": 0.06}
 SPARSE_CAPS = {"bucket_cap_mb_list": [70e3 / MIB, 1.0]}
 
 # One case for each thing that changes the sequence.
@@ -76,12 +80,8 @@ NAMED: dict[str, Case] = {
     "sparse, caps of DDP's own": of(SPARSE),
     "an empty parameter": of(EMPTY, bucket_cap_mb_list=[40 / MIB, 256 / MIB]),
     "an empty parameter, cap 0": of(EMPTY, bucket_cap_mb=0),
-    "a first bucket": of(linears(*M1), {"asked": {"first_bucket_mb": 0.01}}, bucket_cap_mb_list=[0.01, 25]),
-    "a first bucket and a cap": of(
-        linears(*M1),
-        {"asked": {"first_bucket_mb": 0.01, "bucket_cap_mb": 0.06}},
-        bucket_cap_mb_list=[0.01, 0.06],
-    ),
+    "a first bucket": of(linears(*M1), {"asked": FIRST}, bucket_cap_mb_list=[0.01, 25]),
+    "a first bucket and a cap": of(linears(*M1), {"asked": FIRST_AND_CAP}, bucket_cap_mb_list=[0.01, 0.06]),
     "per-parameter": of(linears(*M1), {"asked": {"policy": "per-parameter"}}, bucket_cap_mb=0),
     "single": of(linears(*M1), {"asked": {"policy": "single"}}, bucket_cap_mb=1000),
 }
@@ -89,9 +89,7 @@ VECTORS: dict[str, Case] = {
     "T1": of(linears(*M1), bucket_cap_mb=0.05),
     "T2": of(linears(*M1), bucket_cap_mb=0.05, find_unused_parameters=True),
     "T3": of(linears(*M1), bucket_cap_mb=0.05, static_graph=True),
-    "T4": of(
-        linears(17, 33, 65, 29, 51, 7), bucket_cap_mb_list=[size / MIB for size in (1660, 13832, 10956)]
-    ),
+    "T4": of(linears(17, 33, 65, 29, 51, 7), bucket_cap_mb_list=[n / MIB for n in (1660, 13832, 10956)]),
     "T10": of(SPARSE, **SPARSE_CAPS),
 }
 NAMED |= VECTORS
@@ -203,11 +201,7 @@ def each_reduces(name: str) -> Case:
 
 def by_hand(case: Case) -> Workload:
     """The gradients of a case, each ready before those that come earlier in the model."""
-    shapes: list[tuple[int, ...]] = []
-    for layer in case["layers"]:
-        embeds = layer["kind"] == "embedding"
-        shapes += [(layer["rows"], layer["width"])] if embeds else []
-        shapes += [] if embeds else [(layer["out"], layer["width"]), (layer["out"],)]
+    shapes = [tuple(one.shape) for one in Net(case["layers"], 0).parameters()]
     sparse = (0,) if case["layers"][0].get("sparse", False) else ()
     return handmade(range(len(shapes), 0, -1), shapes=shapes, sparse=sparse)
 
@@ -238,15 +232,15 @@ def test_sequence_is_what_ddp_logs(real: dict[Any, Answers]) -> None:
         answer = real[name][0]
         made = assigned("ddp", case, workload_of(answer))
         assert [list(bucket) for bucket in made.bucket_indices] == logged(answer), name
-        assert ", ".join(map(str, made.bucket_bytes or ())) == answer["logs"][-1]["rebuilt_bucket_sizes"], (
-            name
-        )
+        sizes = ", ".join(map(str, made.bucket_bytes or ()))
+        assert sizes == answer["logs"][-1]["rebuilt_bucket_sizes"], name
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_vectors_are_simulated_as_written(name: str) -> None:
-    """T1-T4, T10; ``test_sequence`` has the real ones, which are ready in this order."""
-    case = VECTORS[name]
+def test_vectors_are_simulated_as_written(name: str, real: dict[Any, Answers]) -> None:
+    """T1-T4, T10; ``test_sequence`` has the real ones, which are ready from the last gradient on."""
+    case, answer = VECTORS[name], real[name][0]
+    assert answer["ready"][0][-1] == list(range(len(answer["parameters"])))[::-1]
     explained = sim.explain(by_hand(case), iterations=len(WRITTEN[name]), **case["ddp"])
     told = [
         [(e.kind, e.elements, e.phase, e.gradient) for e in iteration.events]
@@ -255,25 +249,21 @@ def test_vectors_are_simulated_as_written(name: str) -> None:
     assert told == WRITTEN[name]
 
 
-def test_vectors_are_ready_from_the_last_gradient_to_the_first(real: dict[Any, Answers]) -> None:
-    for name in VECTORS:
-        if name in real:
-            (answer, *_) = real[name]
-            assert answer["ready"][0][-1] == list(range(len(answer["parameters"])))[::-1]
-
-
 @pytest.mark.parametrize("name", [*SNIPPETS, "tuned"])
 def test_lines_to_paste_give_the_buckets(name: str, real: dict[Any, Answers]) -> None:
     """B(i): they do what they say, on a real model."""
     assert logged(real[f"snippet: {name}"][0]) == [list(each) for each in pasted()[name].bucket_indices]
 
 
-def of_batch(answer: dict[str, Any], micro_batch: int) -> list[tuple[Any, ...]]:
-    """What is sent in the fourth iteration."""
+SENT = ("kind", "elements", "dtype", "phase", "gradient")
+
+
+def of_batches(answer: dict[str, Any]) -> list[list[tuple[Any, ...]]]:
+    """What is sent in each micro-batch of the fourth iteration."""
+    sent = [event for event in answer["events"] if event["iteration"] == 4]
     return [
-        (event["kind"], event["elements"], event["dtype"], event["phase"], event["gradient"])
-        for event in answer["events"]
-        if (event["iteration"], event["micro_batch"]) == (4, micro_batch)
+        [tuple(event[fact] for fact in SENT) for event in sent if event["micro_batch"] == number]
+        for number in (1, 2, 3)
     ]
 
 
@@ -283,20 +273,17 @@ def test_micro_batches_that_each_reduce(name: str, real: dict[Any, Answers]) -> 
     answer = real[f"each reduces: {name}"][0]
     workload = workload_of(answer)
     programs = write(workload, wired({0: 0}), assigned("ddp", each_reduces(name), workload))
-    assert [
-        [(c.kind, c.elements, c.dtype, c.phase, c.gradient) for c in program.collectives]
-        for program in programs
-    ] == [of_batch(answer, number) for number in (1, 2, 3)]
+    sent = [[tuple(getattr(one, fact) for fact in SENT) for one in each.collectives] for each in programs]
+    assert sent == of_batches(answer)
 
 
 def test_the_same_buckets_under_no_sync_travel_once_a_step(real: dict[Any, Answers]) -> None:
     each, once = (
-        [event[:3] for number in (1, 2, 3) for event in of_batch(real[name][0], number)]
+        [event[:3] for event in chain(*of_batches(real[name][0])) if event[0] == "all_reduce"]
         for name in ("each reduces: plain", "under no_sync")
     )
-    reduced = [[event for event in told if event[0] == "all_reduce"] for told in (each, once)]
-    assert len(reduced[1]) > 1
-    assert reduced[0] == reduced[1] * 3
+    assert len(once) > 1
+    assert each == once * 3
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -13,9 +13,9 @@ import sim
 from sim.clock import play
 from sim.clock.program import COPY_IN, OPTIMIZER
 from sim.nouns.collective import Event
-from sim.nouns.hardware import SLOWDOWNS, CurvePoint
+from sim.nouns.hardware import SLOWDOWNS
 from sim.nouns.timeline import Iteration, Timeline
-from sim.nouns.workload import DTYPE_BYTES, Buffer, Workload
+from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.registry import SYSTEMS, write
 from sim.units import transfer_ns
 from tests.effort import tries
@@ -283,15 +283,6 @@ def test_a_used_model_waits_for_the_map_last() -> None:
     assert [row.available_ns for row in views.buckets][-1] < views.sync_end_ns == used_map.end_ns
 
 
-def test_skipped_bucket_by_hand() -> None:
-    """A3.14: nothing is sent for the bucket, the others and the map are as they were."""
-    timeline = by_hand(ONE_UNUSED, **FIND, skip_all_reduce_unused_params=True)
-    assert [c.collective.bucket for c in timeline.collectives] == [0, 2, None]
-    assert [c.launch_ns for c in timeline.collectives] == [14_000, 35_000, 35_000]
-    skipped = timeline.buckets[1]
-    assert (skipped.num_bytes, skipped.launch_ns, skipped.end_ns) == (0, 11_000, 11_000)
-
-
 def test_static_graph_by_hand() -> None:
     """A3.15: map, copies in index order, the buckets, all after backward; A8.1: unused last when rebuilt."""
     first = by_hand(ONE_UNUSED, 1, static_graph=True, bucket_cap_mb=0)
@@ -307,19 +298,6 @@ def test_static_graph_by_hand() -> None:
     assert [c.launch_ns for c in second.collectives] == [35_000]  # with the last gradient; no map
     third = sim.assign(ONE_UNUSED, iteration=3, static_graph=True, bucket_cap_mb=0)
     assert third.bucket_indices == ((2,), (0,), (1,))
-
-
-def test_accumulation_by_hand() -> None:
-    """A3.12: two plain micro-batches of 42.5 us, buffers ahead of the first; one synchronised as ever."""
-    buffered = replace(THREE, buffers=(Buffer(dtype="float32", num_bytes=96),))
-    hardware = replace(HARDWARE, broadcast=(CurvePoint(num_bytes=0, duration_ns=300),))
-    options: dict[str, Any] = {"bucket_cap_mb_list": [3000 / MIB]}
-    alone = sim.simulate(buffered, hardware, sim.assign(buffered, **options))
-    three = sim.simulate(buffered, hardware, sim.assign(buffered, accumulation_steps=3, **options))
-    assert (alone.pre_forward_ns, alone.accumulation_ns) == (300, 0)
-    assert (three.pre_forward_ns, three.accumulation_ns) == (0, 300 + 2 * 42_500)
-    assert (three.buckets, three.sync_end_ns) == (alone.buckets, alone.sync_end_ns)
-    assert sim.summarize(three).step_ns == sim.summarize(alone).step_ns + 2 * 42_500
 
 
 TWO = handmade([2000, 1000], 1000, name="two", forward_ns=500, optimizer_ns=70)

@@ -25,16 +25,6 @@ EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
 WORKLOAD = sim.load_workload(EXAMPLES / "workload.json")
 CAPPED = sim.assign(WORKLOAD, bucket_cap_mb=8)
 HALVES = replace(WORKLOAD, gradients=tuple(replace(one, dtype="bfloat16") for one in WORKLOAD.gradients))
-# By the torch that first takes the lines' keywords: A2.1, B(i), and the switches of each version.
-SINCE: list[tuple[dict[str, Any], str]] = [
-    ({}, "any torch from 2.4 on"),
-    ({"bucket_cap_mb": 8}, "any torch from 2.4 on"),
-    ({"bucket_cap_mb_list": [4.0, 8.0]}, "needs torch '>=2.11'"),
-    ({"policy": "per-parameter"}, "needs torch '>=2.12'"),
-    ({"skip_all_reduce_unused_params": False}, "needs torch '>=2.8'"),
-    ({"batched_grad_copy": True}, "needs torch '>=2.12'"),
-    ({"bucket_cap_mb": 8, "forward_sync_buffers": True}, "needs torch '>=2.13'"),
-]
 
 
 def keywords(text: str) -> dict[str, Any] | None:
@@ -45,15 +35,20 @@ def keywords(text: str) -> dict[str, Any] | None:
     return None if ddp is None else {one.arg or "": ast.literal_eval(one.value) for one in ddp.keywords}
 
 
-def applied(lines: str) -> Assignment:
-    """The assignment that the lines give to ``sim.apply``."""
-    names: dict[str, Any] = {"sim": sim}
-    exec(re.sub(r"^ddp_model.*$", "", lines, flags=re.MULTILINE), names)
-    return names["assignment"]
-
-
-@pytest.mark.parametrize(("options", "needs"), SINCE)
+@pytest.mark.parametrize(
+    ("options", "needs"),
+    [
+        ({}, "any torch from 2.4 on"),
+        ({"bucket_cap_mb": 8}, "any torch from 2.4 on"),
+        ({"bucket_cap_mb_list": [4.0, 8.0]}, "needs torch '>=2.11'"),
+        ({"policy": "per-parameter"}, "needs torch '>=2.12'"),
+        ({"skip_all_reduce_unused_params": False}, "needs torch '>=2.8'"),
+        ({"batched_grad_copy": True}, "needs torch '>=2.12'"),
+        ({"bucket_cap_mb": 8, "forward_sync_buffers": True}, "needs torch '>=2.13'"),
+    ],
+)
 def test_lines_say_which_torch_has_their_keywords(options: dict[str, Any], needs: str) -> None:
+    """A2.1, B(i), and the switches of each version."""
     assignment = sim.assign(WORKLOAD, **options)
     lines = sim.snippet(assignment, WORKLOAD)
     assert lines.splitlines()[0].endswith(needs)
@@ -96,31 +91,20 @@ def test_nothing_of_a_file_becomes_code(change: dict[str, Any]) -> None:
         sim.snippet(replace(CAPPED, **change), WORKLOAD)
 
 
-def alternating() -> Assignment:
-    """Buckets that no list of caps reaches: not contiguous in ready order."""
-    count = len(WORKLOAD.gradients)
-    bare = Assignment(bucket_indices=(tuple(range(0, count, 2)), tuple(range(1, count, 2))))
-    bare.check_fits(WORKLOAD)
-    return bare
-
-
 def test_buckets_that_no_keyword_reaches_are_pasted_with_apply(tmp_path: Path) -> None:
-    """What it does on real ranks is tested in tests/dist/test_apply.py."""
-    assignment = replace(alternating(), ddp_kwargs={"gradient_as_bucket_view": True})
-    assert not assignment.by_keywords
-    text = sim.snippet(assignment, WORKLOAD)
+    """Not contiguous in ready order. What it does on real ranks is tested in tests/dist/test_apply.py."""
+    count, views = len(WORKLOAD.gradients), {"gradient_as_bucket_view": True}
+    buckets = (tuple(range(0, count, 2)), tuple(range(1, count, 2)))
+    assignment = Assignment(bucket_indices=buckets, ddp_kwargs=views)
+    text, names = sim.snippet(assignment, WORKLOAD), dict[str, Any]()
     assert "needs bucketsim" in text
     assert text.endswith("ddp_model = sim.apply(model, assignment)\n")
-    assert applied(text) == assignment
+    exec(re.sub(r"^ddp_model.*$", "", text, flags=re.MULTILINE), names)
+    assert names["assignment"] == assignment
     file = tmp_path / "a.json"
     file.write_text(sim.to_text(assignment))
     said = bucketsim("export", EXAMPLES / "workload.json", "--assignment", file, "--as", "snippet")
     assert (said.code, said.out) == (0, text)
-
-
-def test_what_is_set_elsewhere_is_said() -> None:
-    lines = sim.snippet(sim.assign(WORKLOAD, accumulation_steps=4, bucket_cap_mb=4), WORKLOAD)
-    assert "# Set elsewhere, and part of this assignment: accumulation_steps=4" in lines
 
 
 def test_zero_has_deepspeeds_configuration() -> None:

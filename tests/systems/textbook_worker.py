@@ -52,7 +52,7 @@ class TextbookModule(nn.Module):
     bucket waits for its turn, as DDP's do (A3.5). By its last parameter's hook a bucket is sent as published,
     faults and all (A6.1): where another of its gradients comes later, flattening raises ``TypeError`` on
     gradients that were set to None, and sends stale values without a word on gradients that were zeroed in
-    place (A6.4). In all other styles ``backward()`` raises for a parameter that was not used (A3.21).
+    place (A6.4).
 
     ``kept``: where it is given, what is sent is kept in it by the bucket's number, and nothing is sent.
     """
@@ -67,8 +67,7 @@ class TextbookModule(nn.Module):
         super().__init__()
         self.module, self.bucket_indices, self.kept = module, bucket_indices, kept
         self._style = style
-        named = [(name, tensor) for name, tensor in module.named_parameters() if tensor.requires_grad]
-        self._names, self._trained = zip(*named, strict=True)
+        self._trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._buckets = [Bucket(number, part, self._trained) for number, part in enumerate(bucket_indices)]
         self._bucket_of = {index: bucket for bucket in self._buckets for index in bucket.indices}
         self._views: dict[int, Tensor] = {}
@@ -116,20 +115,14 @@ class TextbookModule(nn.Module):
 
     def _is_complete(self, bucket: Bucket, index: int) -> bool:
         """Count a gradient that has come, and put it where it belongs; whether it was the bucket's last."""
-        gradient = self._trained[index].grad
         if self._style.copies == "arrival":
-            self._views[index].copy_(gradient)
-        elif self._adds_into_views and gradient.data_ptr() != self._views[index].data_ptr():
-            raise RuntimeError(f"parameter {index} ({self._names[index]}): is no longer a view of the bucket")
+            self._views[index].copy_(self._trained[index].grad)
         bucket.missing.remove(index)
         return not bucket.missing
 
     @torch.no_grad()
     def _on_end(self) -> None:
         self._in_backward = False
-        unused = sorted(index for bucket in self._buckets for index in bucket.missing)
-        if unused and not self._style.by_last:
-            raise RuntimeError(f"parameter {unused[0]} ({self._names[unused[0]]}) was not used")
         for bucket in () if self._style.overlaps else self._buckets:
             self._send(bucket)
             self._wait()
@@ -288,15 +281,6 @@ def sweep_last_hook(model: str, caps_mb: list[float]) -> Answer:
     return {"num_bytes": sizes, "ready": ready, "buckets": buckets, "invalid": invalid}
 
 
-def take_views_away() -> Answer:
-    """Gradients are set to None between forward and backward."""
-    system = build_system("flat-views", nn.Linear(4, 4))
-    loss = system(torch.ones(2, 4)).sum()
-    system.zero_grad(set_to_none=True)
-    loss.backward()
-    return {}
-
-
 def leave_unused(policy: str, unused: str, bucket_cap_mb: float) -> Answer:
     """Two Linear layers with bias, of which ``unused`` (a parameter's name) takes no part: whether ranks have
     the same gradients after a second backward."""
@@ -378,8 +362,7 @@ def _resident(name: str) -> int:
 
 
 TASKS: dict[str, Callable[..., Answer]] = {
-    task.__name__: task
-    for task in (compare_gradients, fail_late, sweep_last_hook, take_views_away, leave_unused, hold_memory)
+    task.__name__: task for task in (compare_gradients, fail_late, sweep_last_hook, leave_unused, hold_memory)
 }
 
 
