@@ -50,6 +50,11 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def files_of(folder: Path) -> tuple[Any, ...]:
+    """What commands are given of an import."""
+    return folder / "imported" / "workload.json", "--hardware", folder / "imported" / "hardware.json"
+
+
 def imported(folder: Path, job: GpuJob) -> tuple[Workload, Measurement]:
     """A job's recording, written and imported."""
     write_recording(folder / "recording", job)
@@ -62,34 +67,31 @@ def imported(folder: Path, job: GpuJob) -> tuple[Workload, Measurement]:
 def test_each_kind_of_job_is_read_as_it_ran(kind: str, tmp_path: Path) -> None:
     job = replace(KINDS[kind], steps=FEW)
     workload, run = imported(tmp_path, job)
-    told = workload.provenance
+    told, asked, is_bare = workload.provenance, run.asked, job.measures_plain or job.micro_batches > 1
     assert (told["backend"], told["device_type"], told["world_size"]) == ("nccl", "cuda", RANKS)
     assert (run.backend, run.world_size, told["missing_ranks"]) == ("nccl", RANKS, [])
     assert told["dropped_warmup_steps"] == WARMUP
     assert workload.order() == tuple(hook_order(job))  # also where one kernel made several ready
-    if not workload.ready_includes:  # DDP's copies lie between them elsewhere
+    assert workload.ready_includes == (() if is_bare else ("copy_in", "launch", "interference"))
+    if is_bare:  # DDP's copies lie between them elsewhere
         assert len({one.ready_ns for one in workload.gradients}) < len(hook_order(job))
     assert [one.ready_ns is None for one in workload.gradients] == [name in job.never for name in job.names]
     assert run.observed == layout(job)
-    assert run.asked is not None
-    assert run.asked.settings.get("accumulation_steps", 1) == job.micro_batches
-    assert run.asked.ddp_kwargs.get("find_unused_parameters", False) == bool(job.never)
+    assert asked is not None
+    assert asked.settings.get("accumulation_steps", 1) == job.micro_batches
+    assert asked.ddp_kwargs.get("find_unused_parameters", False) == bool(job.never)
     assert bool(workload.extensions) == job.compiled
     assert [one.num_bytes for one in workload.buffers] == [job.buffers] * bool(job.buffers)
-    assert workload.ready_includes == (
-        () if job.measures_plain or job.micro_batches > 1 else ("copy_in", "launch", "interference")
-    )
     serial = [one for one in told["doubtful"] if "CUDA_DEVICE_MAX_CONNECTIONS" in one]
     assert len(serial) == len(job.environment)
-    rows = {
-        row["rank"]: row for row in json.loads((tmp_path / "imported" / "summary.json").read_text())["ranks"]
-    }
-    assert job.level == "light" or rows[11]["came_last"] == rows[11]["collectives"] > 0
+    rows = json.loads((tmp_path / "imported" / "summary.json").read_text())["ranks"]
+    (row,) = (row for row in rows if row["rank"] == 11)
+    assert job.level == "light" or row["came_last"] == row["collectives"] > 0
 
 
 def test_the_loop_of_the_readme(here: Path) -> None:
     """Import, tune, simulate, sweep, export: the recorded step is met, and the gain is of the step's size."""
-    files = [here / "imported" / "workload.json", "--hardware", here / "imported" / "hardware.json"]
+    files = files_of(here)
     answer = ran("tune", *files, "-o", here / "best.json")
     best = sim.load_assignment(here / "best.json")
     assert best.made_for is not None
@@ -124,7 +126,7 @@ def test_what_is_not_to_be_relied_on_is_said_once_and_to_the_point(here: Path) -
 
 
 def test_a_replay_of_other_ranks_says_how_to_ask_for_the_jobs_own(here: Path) -> None:
-    files = [here / "imported" / "workload.json", "--hardware", here / "imported" / "hardware.json"]
+    files = files_of(here)
     said = bucketsim("validate", *files, "-o", here / "replayed")
     assert (said.code, (here / "replayed").exists()) == (1, False)
     assert "--ranks 16, and --prepare" in said.err
@@ -168,7 +170,7 @@ def test_autotunes_first_rank_predicts_from_the_files_of_all(here: Path) -> None
 def test_a_profilers_trace_closes_the_loop_too(backend: str, tmp_path: Path) -> None:
     traces = write_traces(tmp_path / "traces", backend)
     ran("import", "auto", *traces, "-o", tmp_path / "imported")
-    files = [tmp_path / "imported" / "workload.json", "--hardware", tmp_path / "imported" / "hardware.json"]
+    files = files_of(tmp_path)
     told = sim.load_workload(files[0]).provenance
     assert (told["backend"], told["device_type"]) == ("nccl", "cuda")
     assert ran("simulate", *files)["step_ns"] > 0

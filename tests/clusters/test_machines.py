@@ -2,6 +2,7 @@
 and hardware taken to other links."""
 
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,6 @@ CLUSTERS = [
 rates = st.integers(1_000_000, 400 * GBIT)
 
 
-def between(cluster: Cluster, ranks: list[str] | None = None) -> float:
-    """Bytes/s that a job's rings get between hosts."""
-    inter = fabric_of(cluster, ranks).inter
-    assert inter is not None
-    return inter.bytes_per_s
-
-
 def first(hosts: int, gpus: int) -> list[str]:
     """The first GPUs of each host."""
     return [f"host{host}.gpu{gpu}" for host in range(hosts) for gpu in range(gpus)]
@@ -86,65 +80,64 @@ def test_presets_are_made_by_name(name: str) -> None:
         preset(name, racks=1)
 
 
+NET, LINK, WHOLE = "inter.bytes_per_s", "intra.bytes_per_s", ("LL", "LL128", "Simple")
+# One, two and five GPUs of three hosts; A100 beside H100; four hosts on one switch, one of them at a tenth.
+UNEVEN = ["host0.gpu0", "host1.gpu0", "host1.gpu1", *(f"host2.gpu{number}" for number in range(5))]
+_TWO_KINDS = (dgx_a100().kinds[0], dgx_h100().kinds[0])
+_TWO_OF_EACH = tuple(Hosts(kind=kind.name, count=2) for kind in _TWO_KINDS)
+MIXED = Cluster(name="both", kinds=_TWO_KINDS, hosts=_TWO_OF_EACH, network=dgx_a100(4).network)
+_EVEN = pcie_hosts(4, 1, gbit_per_s=10, protocol="rdma")
+_ONE, _TWO = (replace(_EVEN.hosts[0], count=count) for count in (1, 2))
+ONE_SLOW = replace(_EVEN, hosts=(_TWO, replace(_ONE, port_bytes_per_s=0.125e9), _ONE))
+
+
 @pytest.mark.parametrize(
-    ("cluster", "gpus", "rate", "channels"),
+    ("cluster", "ranks", "told"),
     [
-        (dgx_a100(2), 8, 8 * 24e9, 8),  # PCIe 4.0, less than a port
-        (dgx_a100(2), 1, 24e9, 1),  # two NICs beside one slot
-        (dgx_h100(2), 8, 8 * 48e9, 8),
-        (dgx_h100(2), 3, 3 * 48e9, 6),
-        (p4de(2), 8, 4 * 12e9, 4),
-        (p4de(2), 2, 12e9, 1),  # below one switch with one NIC
-        (preset("p5", hosts=2), 8, 8 * 48e9, 8),
-        (gh200_slingshot(2), 4, 4 * 24e9, 4),
-        (nvl72(2), 72, 18 * 40.1e9, 16),  # each ring passes the NVLinks of all but two GPUs
-        (nvl72(2), 1, 2 * 48e9, 4),  # two NICs on its Grace
-        (preset("hgx_ethernet", hosts=2, gbit_per_s=25), 8, tcp_port(25), 1),
-        (pcie_hosts(2, 4, gbit_per_s=10), 4, tcp_port(10), 1),
-        (pcie_hosts(2, 4, gbit_per_s=100, protocol="rdma"), 4, 10e9, 1),  # from socket to socket
+        (dgx_a100(2), None, {NET: 8 * 24e9, "channels": 8}),  # PCIe 4.0, less than a port
+        (dgx_a100(2), first(2, 1), {NET: 24e9, "channels": 1}),  # two NICs beside one slot
+        (dgx_h100(2), None, {NET: 8 * 48e9, "channels": 8}),
+        (dgx_h100(2), first(2, 3), {NET: 3 * 48e9, "channels": 6}),
+        (p4de(2), None, {NET: 4 * 12e9, "channels": 4}),
+        (p4de(2), first(2, 2), {NET: 12e9, "channels": 1}),  # below one switch with one NIC
+        (preset("p5", hosts=2), None, {NET: 8 * 48e9, "channels": 8}),
+        (gh200_slingshot(2), None, {NET: 4 * 24e9, "channels": 4}),
+        (nvl72(2), None, {NET: 18 * 40.1e9, "channels": 16}),  # a ring passes NVLinks of all but two GPUs
+        (nvl72(2), first(2, 1), {NET: 2 * 48e9, "channels": 4}),  # two NICs on its Grace
+        (preset("hgx_ethernet", hosts=2, gbit_per_s=25), None, {NET: tcp_port(25), "channels": 1}),
+        (pcie_hosts(2, 4, gbit_per_s=10), None, {NET: tcp_port(10), "channels": 1}),
+        # from socket to socket
+        (pcie_hosts(2, 4, gbit_per_s=100, protocol="rdma"), None, {NET: 10e9, "channels": 1}),
+        # Of three GPUs one sends to its NIC over another: PXN, which NCCL trusts with LL128 from Hopper on.
+        (dgx_h100(2), first(2, 3), {"protocols": WHOLE}),
+        (dgx_a100(2), first(2, 3), {"protocols": ("LL", "Simple")}),
+        (dgx_a100(2), first(2, 4), {"protocols": WHOLE}),
+        # Half of the ranks a socket each take their data from its memory: 204.8 GB/s for all.
+        (pcie_box(280, sockets=2, peer_to_peer=False), None, {LINK: 204.8e9 / 140}),
+        # Four hosts a switch: two of eight steps go over three, 350 ns for each after the first.
+        (gh200_slingshot(8), None, {"inter.latency_ns": 2 * 2 * 350 // 8}),
+        (gh200_slingshot(4), None, {"inter.latency_ns": None}),
+        (p4de(2), None, {"inter.latency_ns": None, "inter.reported_ns": 75_000}),
+        (preset("p5", hosts=2), None, {"inter.latency_ns": None, "inter.reported_ns": 75_000}),
+        (dgx_h100(2), ["host1.gpu0"], {"world_size": 1}),
+        # The fewest channels and the least bandwidths of all hosts count: one GPU goes over PCIe alone.
+        (dgx_h100(3), UNEVEN, {"world_size": 8, "hosts": 3, "least_ranks": 1, "ranks_per_host": 5}),
+        (dgx_h100(3), UNEVEN, {"mean_ranks": 8 / 3, "channels": 2, "nvls": False, NET: 48e9}),
+        (dgx_h100(3), first(3, 2), {"fewest_ranks": None}),
+        # A100's NVLink, its generation, and no LL128 between two generations
+        (MIXED, None, {LINK: 12 * 20e9, "generation": "ampere", "nvls": False, "cpu": "amd", NET: 8 * 24e9}),
+        (MIXED, None, {"protocols": ("LL", "Simple")}),
+        (dgx_h100(4), None, {"protocols": WHOLE}),
+        (ONE_SLOW, None, {NET: 0.125e9}),
+        (ONE_SLOW, ["host0.gpu0", "host1.gpu0", "host3.gpu0"], {NET: 1.25e9}),
     ],
 )  # fmt: skip
-def test_what_goes_between_hosts(cluster: Cluster, gpus: int, rate: float, channels: int) -> None:
-    fabric = fabric_of(cluster, first(2, gpus))
-    assert between(cluster, first(2, gpus)) == pytest.approx(rate)
-    assert fabric.channels == channels
-
-
-def test_ll128_over_another_gpu_is_for_hopper() -> None:
-    """Of three GPUs one sends to its NIC over another: PXN, which NCCL trusts from Hopper on."""
-    for cluster, has in ((dgx_h100(2), True), (dgx_a100(2), False)):
-        assert ("LL128" in fabric_of(cluster, first(2, 3)).protocols) is has
-        assert "LL128" in fabric_of(cluster, first(2, 4)).protocols
-
-
-def test_a_memory_that_every_step_crosses_holds_many_gpus_up() -> None:
-    """Half of the ranks a socket each take their data from its memory: 204.8 GB/s for all."""
-    crowded = pcie_box(280, sockets=2, peer_to_peer=False)
-    assert fabric_of(crowded).intra.bytes_per_s == pytest.approx(204.8e9 / 140)
-
-
-def test_switches_beyond_the_first_are_added_to_the_latency() -> None:
-    """Four hosts a switch: two of eight steps go over three switches, 350 ns for each after the first."""
-    latencies = [inter.latency_ns for hosts in (8, 4) if (inter := fabric_of(gh200_slingshot(hosts)).inter)]
-    assert latencies == [2 * 2 * 350 // 8, None]
-    for name in ("p4de", "p5"):
-        inter = fabric_of(preset(name, hosts=2)).inter
-        assert inter is not None
-        assert (inter.latency_ns, inter.reported_ns) == (None, 75_000)
-
-
-def test_hosts_with_different_numbers_of_ranks() -> None:
-    """As NCCL has it: the fewest channels and the least bandwidths of all hosts count for all."""
-    cluster = dgx_h100(3)
-    ranks = ["host0.gpu0", "host1.gpu0", "host1.gpu1", *(f"host2.gpu{n}" for n in range(5))]
-    uneven = fabric_of(cluster, ranks)
-    assert (uneven.world_size, uneven.hosts) == (8, 3)
-    assert (uneven.least_ranks, uneven.ranks_per_host) == (1, 5)
-    assert uneven.mean_ranks == pytest.approx(8 / 3)
-    assert uneven.channels <= 2  # one GPU has one NIC near it, and goes over PCIe alone
-    assert not uneven.nvls
-    assert fabric_of(cluster, first(3, 2)).fewest_ranks is None
-    assert between(cluster, ranks) < between(cluster, first(3, 2))
+def test_what_a_job_gets(cluster: Cluster, ranks: list[str] | None, told: dict[str, Any]) -> None:
+    fabric = fabric_of(cluster, ranks)
+    found = {name: attrgetter(name)(fabric) for name in told}
+    assert found == {
+        name: pytest.approx(one) if isinstance(one, float) else one for name, one in told.items()
+    }
 
 
 @given(clusters())
@@ -157,30 +150,6 @@ def test_any_legal_cluster_has_figures_or_a_word_why_not(cluster: Cluster) -> No
     except SimError as error:
         said = str(error)
     assert "\n" not in said
-
-
-def test_of_two_kinds_of_host_the_slower_counts() -> None:
-    """A100 beside H100: A100's NVLink, its generation, and no LL128 between two generations."""
-    kinds = (dgx_a100().kinds[0], dgx_h100().kinds[0])
-    hosts = tuple(Hosts(kind=kind.name, count=2) for kind in kinds)
-    mixed = Cluster(name="both", kinds=kinds, hosts=hosts, network=dgx_a100(4).network)
-    both, old, new = (fabric_of(cluster) for cluster in (mixed, dgx_a100(4), dgx_h100(4)))
-    assert both.intra == old.intra
-    assert both.intra.bytes_per_s < new.intra.bytes_per_s
-    assert (both.generation, both.nvls, both.cpu) == ("ampere", False, "amd")
-    assert both.protocols == ("LL", "Simple")
-    assert old.protocols == new.protocols == ("LL", "LL128", "Simple")
-    assert between(mixed) == pytest.approx(8 * 24e9)
-
-
-def test_a_host_with_a_slower_port_holds_the_ring() -> None:
-    """Four hosts on one switch, one of them at a tenth: the ring goes at that."""
-    even = pcie_hosts(4, 1, gbit_per_s=10, protocol="rdma")
-    (group,) = even.hosts
-    slow = replace(group, count=1, port_bytes_per_s=0.125e9)
-    cluster = replace(even, hosts=(replace(group, count=2), slow, replace(group, count=1)))
-    assert between(cluster) == pytest.approx(0.125e9)
-    assert between(cluster, ["host0.gpu0", "host1.gpu0", "host3.gpu0"]) == pytest.approx(1.25e9)
 
 
 BOX = pcie_box(2)

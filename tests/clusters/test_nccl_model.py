@@ -8,41 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.clusters.computed import (
-    MEASURED_THROUGH_HOST,
-    OVER_LINKS,
-    PEER_TO_PEER,
-    THROUGH_HOST,
-    hardware_of,
-    uncertainty,
-)
+from sim.clusters import computed as stated
+from sim.clusters import nccl_model as nccl
 from sim.clusters.fabric import (
     PCIE_5_FROM_BYTES_PER_S,
     THROUGH_HOST_BYTES_PER_S,
     Fabric,
     Hop,
-    Kind,
     through_host,
 )
-from sim.clusters.nccl_model import (
-    REPORTED_NS,
-    RING,
-    RING_FROM,
-    RING_OVER_NVLINK,
-    Method,
-    as_delivered,
-    as_stepped,
-    bytes_per_us,
-    choose,
-    collective_ns,
-    filling_bytes,
-    filling_us,
-    latency_us,
-    loop_bytes,
-    methods,
-    nvls_speed,
-    time_ns,
-)
+from sim.clusters.nccl_model import RING, Method, as_delivered, choose, collective_ns, methods, time_ns
 from sim.clusters.nccl_tables import BASE_US, PROTOCOLS, STEP_US, Algorithm, Protocol
 from sim.errors import InputError
 from sim.nouns.cluster import NVLINKS
@@ -63,30 +38,34 @@ from tests.clusters.published_fabrics import (
 H100 = replace(box(8, "nvswitch", GH200_NVLINK, "hopper", 16), nvls=True)
 
 
+EXTRA = st.none() | st.integers(0, 200_000)
+PROTOCOL_SETS = [("LL", "LL128", "Simple"), ("LL", "Simple"), ("Simple",)]
+within = st.sampled_from(["nvlink", "nvswitch", "pcie", "shm", "qpi"])
+
+
 @st.composite
 def fabrics(draw: st.DrawFn) -> Fabric:
+    """Hosts alike; switches that reduce in flight only where there are some."""
     hosts, local = draw(st.integers(1, 9)), draw(st.integers(1, 9))
-    kinds: list[Kind] = ["nvlink", "nvswitch", "pcie", "shm", "qpi"]
-    kind = draw(st.sampled_from(kinds))
-    generation = draw(st.sampled_from(["volta", "turing", "ampere", "hopper", "blackwell"]))
-    extra = st.none() | st.integers(0, 200_000)
-    return Fabric(
-        world_size=hosts * local,
-        hosts=hosts,
-        ranks_per_host=local,
-        generation=generation,
-        intra=Hop(kind=kind, bytes_per_s=draw(st.floats(1e8, 1e12)), latency_ns=draw(extra)),
-        inter=Hop(
-            kind="net",
-            bytes_per_s=draw(st.floats(1e7, 1e12)),
-            latency_ns=draw(extra),
-            reported_ns=draw(extra),
-        ),
-        channels=draw(st.integers(1, 64)),
-        nvls=kind == "nvswitch" and generation in ("hopper", "blackwell") and draw(st.booleans()),
-        cpu=draw(st.sampled_from(["intel", "amd", "arm"])),
-        protocols=draw(st.sampled_from([("LL", "LL128", "Simple"), ("LL", "Simple"), ("Simple",)])),
+    net = st.builds(
+        Hop, kind=st.just("net"), bytes_per_s=st.floats(1e7, 1e12), latency_ns=EXTRA, reported_ns=EXTRA
     )
+    made: Fabric = draw(
+        st.builds(
+            Fabric,
+            world_size=st.just(hosts * local),
+            hosts=st.just(hosts),
+            ranks_per_host=st.just(local),
+            intra=st.builds(Hop, kind=within, bytes_per_s=st.floats(1e8, 1e12), latency_ns=EXTRA),
+            inter=net,
+            channels=st.integers(1, 64),
+            nvls=...,
+            cpu=...,
+            protocols=st.sampled_from(PROTOCOL_SETS),
+        )
+    )
+    has_nvls = made.intra.kind == "nvswitch" and made.generation in ("hopper", "blackwell")
+    return replace(made, nvls=made.nvls and has_nvls)
 
 
 @given(fabrics(), st.sampled_from(CURVES), st.integers(0, 2**34), st.integers(0, 2**34))
@@ -113,7 +92,7 @@ def test_time_rises_with_bytes_falls_with_bandwidth_and_nccl_takes_the_least_of_
     least = nccl_time_ns(fabric, collective, high, chosen)
     assert least == min(nccl_time_ns(fabric, collective, high, method) for method in every)
     assert least >= min(nccl_time_ns(fabric, collective, low, method) for method in every)
-    counted = nccl_time_ns(as_stepped(fabric), collective, high, chosen)
+    counted = nccl_time_ns(nccl.as_stepped(fabric), collective, high, chosen)
     assert taken == time_ns(fabric, collective, high, chosen) >= counted
 
 
@@ -162,7 +141,7 @@ def test_a_ring_in_one_host_is_its_schedule(ranks: int, num_bytes: int) -> None:
 def test_a_ring_across_hosts_crosses_two_more_hops_than_nccl_counts_at_most(hosts: int, local: int) -> None:
     """Of 2(n-1) hops in a row 2 hosts - 1 or 2 hosts go between hosts; NCCL counts 2 (hosts - 1)."""
     fabric = replace(alps(2), hosts=hosts, ranks_per_host=local, world_size=hosts * local)
-    counted = latency_us(fabric, "all_reduce", 0, "ring", "Simple")
+    counted = nccl.latency_us(fabric, "all_reduce", 0, "ring", "Simple")
     stepped = BASE_US["ring"][2] + lockstep_ring(fabric, 0, 2 * (hosts * local - 1))
     more = 2 * (STEP_US["net"]["ring"][2] - STEP_US["nvlink"]["ring"][2])
     assert counted - 1e-9 <= stepped <= counted + more + 1e-9
@@ -187,7 +166,7 @@ def test_a_tree_of_hosts_is_as_deep_as_counted(hosts: int) -> None:
         return 0 if parents[host] < 0 else 1 + depth(parents[host])
 
     up = 3 * STEP_US["nvlink"]["tree"][2] + max(map(depth, range(hosts))) * STEP_US["net"]["tree"][2]
-    counted = latency_us(fabric, "all_reduce", 0, "tree", "Simple")
+    counted = nccl.latency_us(fabric, "all_reduce", 0, "tree", "Simple")
     assert counted == pytest.approx(BASE_US["tree"][2] + 2 * up)
 
 
@@ -215,14 +194,14 @@ def test_a_double_tree_loads_a_nic_as_its_bandwidth_says(hosts: int) -> None:
     fabric = replace(fabric, intra=Hop(kind="nvlink", bytes_per_s=1e12), channels=64)
     assert fabric.inter is not None
     ideal = fabric.inter.bytes_per_s / 1e6 / counted
-    assert bytes_per_us(fabric, "all_reduce", "tree", "Simple") == pytest.approx(0.92 * ideal)
+    assert nccl.bytes_per_us(fabric, "all_reduce", "tree", "Simple") == pytest.approx(0.92 * ideal)
 
 
 def test_a_tree_meets_nccls_factors_at_powers_of_two() -> None:
     """treeCorrectionFactor, Simple: 0.5 at 256 KiB, 0.7 at 16 MiB, 0.9 at 256 MiB, none from 512 MiB on."""
     tree, fabric = Method(algorithm="tree", protocol="Simple"), p4de(2)
-    full = bytes_per_us(fabric, "all_reduce", "tree", "Simple")
-    latency = latency_us(fabric, "all_reduce", 0, "tree", "Simple")
+    full = nccl.bytes_per_us(fabric, "all_reduce", "tree", "Simple")
+    latency = nccl.latency_us(fabric, "all_reduce", 0, "tree", "Simple")
     for size, factor in ((2**18, 0.5), (2**24, 0.7), (2**28, 0.9), (2**29, 1.0), (2**31, 1.0)):
         expected = (latency + size / (full * factor)) * 1000
         assert nccl_time_ns(fabric, "all_reduce", size, tree) == pytest.approx(expected, abs=1)
@@ -271,11 +250,11 @@ def test_nvls_has_32_heads_at_most_and_a_speed_that_links_carry_or_none() -> Non
     """Through a GPU's links goes what it sends to each head: (heads + 1) times the speed."""
     for ranks, speed in ((4, 90.0), (8, 80.0), (16, 40.0), (72, 20.0)):
         fabric = switched(ranks)
-        assert nvls_speed(fabric) == speed
+        assert nccl.nvls_speed(fabric) == speed
         assert (min(ranks, 32) + 1) * speed * 1e9 <= fabric.intra.bytes_per_s
         assert ("nvls" in algorithms(fabric, "all_gather")) == (ranks <= 32)
     slow = switched(72, 9 * 40.1e9)
-    assert (nvls_speed(slow), algorithms(slow)) == (0, {"ring", "tree"})
+    assert (nccl.nvls_speed(slow), algorithms(slow)) == (0, {"ring", "tree"})
 
 
 def test_what_a_plugin_reports_counts_for_the_choice_alone() -> None:
@@ -287,25 +266,25 @@ def test_what_a_plugin_reports_counts_for_the_choice_alone() -> None:
     trees = [sum(choose(each, "all_reduce", size) == method for size in sizes) for each in (told, silent)]
     assert trees[0] > trees[1]
     levels, both = 2, 2  # up and down, with a flush each
-    for fabric, step_ns in ((told, REPORTED_NS), (quick, 1_000)):
+    for fabric, step_ns in ((told, nccl.REPORTED_NS), (quick, 1_000)):
         beyond = time_ns(fabric, "all_reduce", 8, method) - time_ns(silent, "all_reduce", 8, method)
         assert beyond == pytest.approx(2 * levels * both * step_ns, abs=1)
 
 
 @given(fabrics(), st.integers(0, 2**32))
 def test_computed_hardware_says_so(fabric: Fabric, size: int) -> None:
-    hardware = hardware_of(fabric, "computed", (size, size, 2**20))
+    hardware = stated.hardware_of(fabric, "computed", (size, size, 2**20))
     assert "nothing of it is measured" in hardware.provenance["source"]
     assert hardware.provenance["fabric"]["world_size"] == hardware.world_size == fabric.world_size
     assert [point.num_bytes for point in hardware.all_reduce] == sorted({2**20, size})
-    low, high = uncertainty(fabric)
+    low, high = stated.uncertainty(fabric)
     for point in hardware.all_reduce:
         assert point.duration_ns == collective_ns(fabric, "all_reduce", point.num_bytes)
         method = choose(fabric, "all_reduce", point.num_bytes)
         if method is not None and point.duration_ns:
             known = hardware.spread["all_reduce"][str(point.num_bytes)]
             delivered = as_delivered(fabric, method, point.num_bytes)
-            filling = round(filling_us(delivered, "all_reduce", point.num_bytes, method) * 1000)
+            filling = round(nccl.filling_us(delivered, "all_reduce", point.num_bytes, method) * 1000)
             assert known["min_ns"] == round((point.duration_ns - filling) * low)  # it may not have to fill
             assert known["max_ns"] == round(high * point.duration_ns)
             assert "count" not in known
@@ -320,10 +299,10 @@ def test_hosts_with_different_numbers_of_ranks() -> None:
     fabric = replace(p4de(3), world_size=17, fewest_ranks=1, protocols=("LL", "LL128", "Simple"))
     fabric = replace(fabric, inter=Hop(kind="net", bytes_per_s=96e9), channels=8)
     steps = 4 * STEP_US["nvlink"]["tree"][2] + STEP_US["net"]["tree"][2]
-    taken = latency_us(fabric, "all_reduce", 2**20, "tree", "Simple")
+    taken = nccl.latency_us(fabric, "all_reduce", 2**20, "tree", "Simple")
     assert taken == pytest.approx(BASE_US["tree"][2] + 2 * steps)
     one, two = (
-        bytes_per_us(replace(fabric, world_size=12, fewest_ranks=least), "all_reduce", "tree", "Simple")
+        nccl.bytes_per_us(replace(fabric, world_size=12, fewest_ranks=least), "all_reduce", "tree", "Simple")
         for least in (1, 2)
     )
     assert one == pytest.approx(0.85 * two)
@@ -347,10 +326,10 @@ def test_filling_is_what_a_schedule_of_stages_takes_beyond_its_loops(
     loops: int, kind: tuple[str, int]
 ) -> None:
     collective, stages = kind
-    size = loops * loop_bytes(H100, 2**40, "nvls")
-    loop = loop_bytes(H100, size, "nvls")
+    size = loops * nccl.loop_bytes(H100, 2**40, "nvls")
+    loop = nccl.loop_bytes(H100, size, "nvls")
     whole = size // loop
-    assert filling_bytes(H100, collective, size, "nvls") == (played(whole, stages) - whole) * loop
+    assert nccl.filling_bytes(H100, collective, size, "nvls") == (played(whole, stages) - whole) * loop
 
 
 CHUNKS = ((1, 16), (2, 16), (7, 16), (8, 32), (63, 32), (64, 64), (1023, 64), (1024, 128), (8192, 128))
@@ -361,25 +340,25 @@ IN_TREES = ((2, 8192, 128), (2, 31, 64), (2, 5, 32), (4, 8192, 64))
 def test_chunks_of_eight_h100_are_nccls(hosts: int, mib: int, chunk_kib: int) -> None:
     """16 channels of 8 heads: 128 chunks at once, halved below 64, 8 and 2 loops (calcCollChunking)."""
     fabric = replace(H100, hosts=hosts, world_size=8 * hosts, inter=Hop(kind="net", bytes_per_s=384e9))
-    loop = loop_bytes(fabric, mib * MIB, "nvls" if hosts == 1 else "nvls_tree")
+    loop = nccl.loop_bytes(fabric, mib * MIB, "nvls" if hosts == 1 else "nvls_tree")
     assert loop == 128 * chunk_kib * 1024
 
 
 # What links give: constants are medians of machines that nothing is tested on, and what they do to times.
 
 
-@pytest.mark.parametrize("level", range(len(RING_OVER_NVLINK)))
+@pytest.mark.parametrize("level", range(len(nccl.RING_OVER_NVLINK)))
 def test_a_ring_over_nvlink_is_the_median_of_three_other_machines(level: int) -> None:
     """What is left of NCCL's bandwidth once its latency is off the measured time."""
-    size = RING_FROM << level
+    size = nccl.RING_FROM << level
     shares = []
     for machine in others.NVLINK_MACHINES:
         fabric, ranks = machine.fabric, machine.fabric.world_size
         wire_us = 2 * (ranks - 1) / ranks * size / fabric.intra.bytes_per_s * 1e6
-        latency = latency_us(fabric, "all_reduce", size, "ring", "Simple")
+        latency = nccl.latency_us(fabric, "all_reduce", size, "ring", "Simple")
         shares.append(wire_us / (machine.time_us[size // MIB] - latency))
-    assert RING_OVER_NVLINK[level] == round(median(shares), 2)
-    assert all(each == pytest.approx(RING_OVER_NVLINK[level], rel=0.2) for each in shares)
+    assert nccl.RING_OVER_NVLINK[level] == round(median(shares), 2)
+    assert all(each == pytest.approx(nccl.RING_OVER_NVLINK[level], rel=0.2) for each in shares)
 
 
 def test_through_host_memory_is_the_median_of_other_machines_and_they_lie_far_apart() -> None:
@@ -389,9 +368,9 @@ def test_through_host_memory_is_the_median_of_other_machines_and_they_lie_far_ap
     )
     assert round(median(older)) * GB == THROUGH_HOST_BYTES_PER_S
     assert (min(older), max(older), min(newer), max(newer)) == (1.4, 14.9, 28.0, 35.0)
-    assert f"{min(older)} to {max(older)} GB/s" == MEASURED_THROUGH_HOST
+    assert f"{min(older)} to {max(older)} GB/s" == stated.MEASURED_THROUGH_HOST
     ratios = [THROUGH_HOST_BYTES_PER_S / GB / each for each in older]
-    assert (round(min(ratios), 2), round(max(ratios), 1)) == THROUGH_HOST
+    assert (round(min(ratios), 2), round(max(ratios), 1)) == stated.THROUGH_HOST
 
 
 def test_from_gpu_to_gpu_nccls_figure_holds_below_switches_and_not_across_sockets() -> None:
@@ -402,8 +381,8 @@ def test_from_gpu_to_gpu_nccls_figure_holds_below_switches_and_not_across_socket
     for each in others.PEER_TO_PEER:
         fabric = box(4, "pcie", each.slot, "ampere", 1)
         assert as_delivered(fabric, RING, 2**28) == fabric
-        assert PEER_TO_PEER[0] <= each.slot / each.bus
-    assert PEER_TO_PEER == (0.9, PCIE_4 / THROUGH_HOST_BYTES_PER_S)
+        assert stated.PEER_TO_PEER[0] <= each.slot / each.bus
+    assert stated.PEER_TO_PEER == (0.9, PCIE_4 / THROUGH_HOST_BYTES_PER_S)
 
 
 def test_the_range_over_links_comes_from_those_machines() -> None:
@@ -413,7 +392,7 @@ def test_the_range_over_links_comes_from_those_machines() -> None:
         for machine in others.NVLINK_MACHINES
         for point in machine.curve
     ]
-    assert (math.floor(min(ratios) * 10) / 10, math.ceil(max(ratios) * 10) / 10) == OVER_LINKS
+    assert (math.floor(min(ratios) * 10) / 10, math.ceil(max(ratios) * 10) / 10) == stated.OVER_LINKS
 
 
 @given(fabrics(), st.integers(0, 2**36), st.sampled_from(["ring", "tree"]), st.sampled_from(PROTOCOLS))
@@ -434,17 +413,6 @@ def test_a_path_reaches_no_more_than_it_carries_and_as_much_whatever_the_hosts(
         assert reached == fabric
 
 
-def test_nccl_does_not_know_what_links_give() -> None:
-    """The choice is by its own figures, wherever the time then ends up."""
-    slow, fast = box(4, "shm", PCIE_4, "ampere", 1), box(4, "pcie", PCIE_4, "ampere", 1)
-    for size in (2**10, 2**20, 2**30):
-        method = choose(slow, "all_reduce", size)
-        assert method == choose(fast, "all_reduce", size)
-        assert method is not None
-        assert nccl_time_ns(slow, "all_reduce", size, method) == time_ns(fast, "all_reduce", size, method)
-        assert time_ns(slow, "all_reduce", size, method) > time_ns(fast, "all_reduce", size, method)
-
-
 @given(st.floats(1e8, 1e11), st.none() | st.floats(0.1, 1), st.integers(0, 2**36))
 def test_what_is_staged_before_a_nic_is_no_faster_than_through_host_memory(
     net: float, share: float | None, size: int
@@ -459,9 +427,11 @@ def test_what_is_staged_before_a_nic_is_no_faster_than_through_host_memory(
     assert reached.bytes_per_s == (staged or net)
     assert choose(fabric, "all_reduce", size) == choose(direct, "all_reduce", size)
     assert collective_ns(fabric, "all_reduce", size) >= collective_ns(direct, "all_reduce", size)
-    least, greatest = uncertainty(fabric)
+    least, greatest = stated.uncertainty(fabric)
     if reached.bytes_per_s == net:
-        assert (least, greatest) == OVER_LINKS
+        assert (least, greatest) == stated.OVER_LINKS
     else:  # never faster than the network, by what else is known of it
-        assert least == pytest.approx(max(THROUGH_HOST[0], OVER_LINKS[0] * reached.bytes_per_s / net))
-        assert greatest == THROUGH_HOST[1]
+        assert least == pytest.approx(
+            max(stated.THROUGH_HOST[0], stated.OVER_LINKS[0] * reached.bytes_per_s / net)
+        )
+        assert greatest == stated.THROUGH_HOST[1]
