@@ -102,7 +102,6 @@ INPUT = {
     f"{IMPORT} chakra x": "FORMAT: chakra is not read",
     f"{IMPORT} flight-recorder x": "FORMAT: flight-recorder is not read",
     f"{IMPORT} ddp-log x": "FORMAT: ddp-log is not read",
-    f"{IMPORT} auto x --model nowhere.json": "nowhere.json: cannot be read",
     ESTIMATE: "nothing tells how long backward takes",
     f"{ESTIMATE} --gpu abacus": "gpu: 'abacus' is not in the table",
     f"{ESTIMATE} depth=3 --backward-ms 1": "unexpected keyword argument 'depth'",
