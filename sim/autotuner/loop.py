@@ -35,7 +35,7 @@ from sim.nouns.recommendation import Recommendation
 from sim.nouns.recording import Recording
 from sim.recorder.clocks import clock_for
 from sim.truth.recorded_job import job_in_recording
-from sim.truth.turns import AbTest, Turns, judge_turns
+from sim.truth.turns import AbTest, judge_turns
 from sim.units import format_percent
 
 SETTLING_STEPS = 3  # after which DDP has rebuilt its buckets (A2.6)
@@ -414,7 +414,8 @@ def judge(
     for step, took_ns in enumerate(times_ns):
         sides[is_candidate_turn(step, draw)].append(took_ns)
     ab = judge_turns(
-        Turns(default=sides[0], recommended=sides[1], plain=[plain_ns]),
+        *sides,
+        [plain_ns],
         name=name,
         world_size=world_size,
         level=1 - _POCOCK[count - 1],

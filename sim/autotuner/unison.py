@@ -58,13 +58,9 @@ class Unison:
         self._group, self._device = ddp.process_group, ddp.device
         self._control: Any = None
         self.rank = dist.get_rank(self._group)
+        self.is_first = self.rank == 0  # which predicts and judges
         self.world_size = self._group.size()
         self.is_broken = False
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this rank is the one that predicts and judges."""
-        return self.rank == 0
 
     def agree(self) -> None:
         """Return once all ranks are here and none has failed."""
@@ -86,8 +82,7 @@ class Unison:
         """Run ``act`` on the first rank and return its value on all ranks."""
         value = act() if self.is_first else None
         self.agree()
-        found: Found = self._spread(value)
-        return found
+        return self._spread(value)  # type: ignore[no-any-return]
 
     def gather(self, value: Any) -> list[Any]:
         """On the first rank the values of all ranks, by rank; on the others an empty list."""

@@ -59,8 +59,8 @@ def load_inputs(
 def tell_held(job: "RecordedJob") -> None:
     """How the job ran, how far the parts were from its own step, and what made that come out; why not."""
     own = job.own
-    if job.switches:
-        told = ", ".join(f"{name}={value}" for name, value in job.switches.items())
+    if job.workload.switches:
+        told = ", ".join(f"{name}={value}" for name, value in job.workload.switches.items())
         say(f"the job as it ran: {told} (--set: otherwise)")
     if own is None:
         if job.why_not:

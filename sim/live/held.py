@@ -59,7 +59,9 @@ def judge(followed: Followed, calibration: Calibration) -> LiveReport:
     Steps with another number of micro-batches than the calibrated ones are left out and counted. Only steps
     after the window are judged, and of these the ones with the buckets that the job has now.
     """
-    series, left_out = _job_steps(followed.ranks, calibration.job.micro_batches)
+    switches = calibration.job.workload.switches
+    count = switches.get("accumulation_steps", 1)
+    series, left_out = _job_steps(followed.ranks, (count, count if switches.get("no_sync") is False else 1))
     for layout in calibration.layouts:
         series.predicted[series.step >= layout.step] = -1 if layout.step_ns is None else layout.step_ns
     now = calibration.layouts[-1].step if calibration.layouts else 0

@@ -486,9 +486,9 @@ def hooked(workload: Workload, hardware: Hardware, measured: Measurement) -> tup
     such pass, nor where ready times contain interference, and with it what the pass did to later gradients.
     """
     asked, is_ours = measured.asked, measured.provenance.get("source") == "sim.record"
-    if not is_ours or asked is None or asked.bucket_bytes is None:
+    if not is_ours or asked is None or asked.bucket_bytes is None or "comm_hook" in asked.settings:
         return workload, hardware
-    if "comm_hook" in asked.settings or "interference" in workload.ready_includes:
+    if "interference" in workload.ready_includes:
         return workload, hardware
     passes = [
         [(bucket.launch_ns or 0) - (bucket.ready_ns or 0) for bucket in step.buckets]
@@ -556,9 +556,9 @@ class _Times:
             (expected, sigma), value = priors[name], getattr(hardware, name, 1.0)
             low, high, told = 0.0, 0.0, ranges.get("all_reduce" if name == "link" else name)
             if told is not None:
-                ends = [log(max(told[end] / value, _LEAST_SHARE)) for end in ("low", "high")]
-                ends = [-ends[1], -ends[0]] if name in RATES else ends
-                low, high = min(0.0, ends[0]), max(0.0, ends[1])
+                sign, ends = -1 if name in RATES else 1, (told["low"] / value, told["high"] / value)
+                logs = [sign * log(max(end, _LEAST_SHARE)) for end in ends]
+                low, high = min(0.0, *logs), max(0.0, *logs)
             least, most = (0.0 if name in slowdowns else -_MOST), _MOST
             if name == "link":
                 least, most = min(least, low), max(most, high)

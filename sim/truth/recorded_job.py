@@ -37,17 +37,6 @@ class RecordedJob:
     recorded: tuple[Workload, Hardware] | None = None
     link_is_own: bool = False
 
-    @property
-    def switches(self) -> dict[str, Any]:
-        """DDP's switches and what the training loop sets, by torch's names, where not at their defaults."""
-        return self.workload.switches
-
-    @property
-    def micro_batches(self) -> tuple[int, int]:
-        """Micro-batches a step, and how many of them reduce."""
-        count = self.switches.get("accumulation_steps", 1)
-        return count, count if self.switches.get("no_sync") is False else 1
-
     def with_switches(self, given: dict[str, Any]) -> "RecordedJob":
         """The same job with other switches."""
         return replace(self, workload=self.workload.with_switches(given))

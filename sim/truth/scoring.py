@@ -142,8 +142,7 @@ class Agreement:
 
     A pair of candidates counts for the order only where their measured intervals are apart.
     ``regret`` is None where no candidate is named ``recommended``, ``place`` empty where the record does not
-    say where it was measured.
-    ``passed`` is None in mode ``trace``: such a step is predicted from its own parts, and what is tested
+    say it, ``passed`` None in mode ``trace``: such a step is predicted from its own parts, and what is tested
     instead, as ``rule`` says, are the ends of buckets and exposed communication.
     """
 
@@ -235,15 +234,15 @@ def agree(record: Record, predictions: Mapping[str, Report], limits: Limits = RU
     )
 
 
-def _middle(errors: Iterable[float | None]) -> float | None:
-    """The median size of the errors that are known."""
-    known = [abs(error) for error in errors if error is not None]
+def _middle(values: Iterable[float | None]) -> float | None:
+    """The median size of those that are known."""
+    known = [abs(value) for value in values if value is not None]
     return median(known) if known else None
 
 
 def _middle_ns(times: Iterable[int | None]) -> int | None:
-    known = [time for time in times if time is not None]
-    return round(median(known)) if known else None
+    middle = _middle(times)
+    return None if middle is None else round(middle)
 
 
 def compare(

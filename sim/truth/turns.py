@@ -55,17 +55,10 @@ class AbTest:
         return self.gain_low_ns <= self.predicted_high_ns and self.predicted_low_ns <= self.gain_high_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turns:
-    """Steps of one A/B run in ns, by round: value ``k`` of both is round ``k``. ``plain`` is without DDP."""
-
-    default: Sequence[int]
-    recommended: Sequence[int]
-    plain: Sequence[int]
-
-
 def judge_turns(
-    turns: Turns,
+    default: Sequence[int],
+    recommended: Sequence[int],
+    plain: Sequence[int],
     *,
     name: str,
     world_size: int,
@@ -74,23 +67,23 @@ def judge_turns(
     level: float = 0.95,
     hours: str = "GPU-hours",
 ) -> AbTest:
-    """The gain, its interval, and what it is worth.
+    """The gain, its interval, and what it is worth, of the steps of one A/B run in ns, by round.
 
-    Only rounds that both assignments finished count. ``level`` is the confidence of the interval: a caller
-    that looks at a growing run several times gives more than 0.95, so that all its looks together hold 95 %
-    of the time. ``hours`` names the unit of ranks times hours in the sentence.
+    ``plain`` are those without DDP. Only rounds that both assignments finished count. ``level`` is the
+    confidence of the interval: a caller that looks at a growing run several times gives more than 0.95, so
+    that all its looks together hold 95 % of the time. ``hours`` names the unit of ranks times hours.
 
     Raises:
         InputError: no round that both finished, or a step of 0 ns.
     """
-    rounds = min(len(turns.default), len(turns.recommended))
-    if not rounds or not turns.plain:
+    rounds = min(len(default), len(recommended))
+    if not rounds or not plain:
         raise InputError(f"A/B {name!r}: no round was finished; nothing can be compared")
-    defaults, recommended = turns.default[:rounds], turns.recommended[:rounds]
-    step, recommended_step = round(median(defaults)), round(median(recommended))
+    default, recommended = default[:rounds], recommended[:rounds]
+    step, recommended_step = round(median(default)), round(median(recommended))
     if not step or not recommended_step:
         raise InputError(f"A/B {name!r}: a median step of 0 ns cannot be compared")
-    low, high = difference_interval(defaults, recommended, level=level)
+    low, high = difference_interval(default, recommended, level=level)
     gain = step - recommended_step
     told = None if predicted is None or predicted.refuted else predicted
     interval = f"95 % interval {format_ms(low)} to {format_ms(high)} a step"
@@ -110,7 +103,7 @@ def judge_turns(
         rounds=rounds,
         default_step_ns=step,
         recommended_step_ns=recommended_step,
-        plain_step_ns=round(median(turns.plain)),
+        plain_step_ns=round(median(plain)),
         gain_ns=gain,
         gain_low_ns=low,
         gain_high_ns=high,

@@ -14,7 +14,7 @@ from sim.formats.record_files import save_measurements
 from sim.nouns.assignment import Assignment
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement, Role
 from sim.nouns.recommendation import Gain
-from sim.truth.turns import AbTest, Turns, judge_turns
+from sim.truth.turns import AbTest, judge_turns
 from sim.validator.candidates import check_replayable
 from sim.validator.jobs import JOB, Candidate, ReplayJob, commands, read_job, write_job
 from sim.validator.launch import EVENTS, FAILED, Place, events_in, named, run_ranks
@@ -102,7 +102,7 @@ def judge_ab(job: ReplayJob, measurements: list[Measurement], predicted: Gain | 
     one = measurements[0]
     about = one.environment["model"]
     return judge_turns(
-        Turns(default=steps[_DEFAULT], recommended=steps[_RECOMMENDED], plain=steps["plain"]),
+        *(steps[name] for name in (_DEFAULT, _RECOMMENDED, "plain")),
         name=about["factory"],
         world_size=one.world_size,
         predicted=predicted,

@@ -14,7 +14,7 @@ import sim
 import sim.validator.replay
 from sim.formats.record_files import start_record
 from sim.nouns.workload import Workload
-from sim.truth.turns import Turns, judge_turns
+from sim.truth.turns import judge_turns
 from tests.cli import cheap
 from tests.cli.cheap import LINK, MS, PAIR
 from tests.commands import bucketsim
@@ -112,8 +112,8 @@ def test_hours_are_told_of_a_gain_that_is_significant_alone(
 ) -> None:
     """Twelve rounds in which the recommendation takes so much less."""
     steps = [200 * MS + 7 * MS * (number % 2) for number in range(12)]
-    turns = Turns(default=steps, recommended=[step - gain_ms * MS for step in steps], plain=[150 * MS])
-    judged = judge_turns(turns, name="m:f", world_size=2)
+    faster = [step - gain_ms * MS for step in steps]
+    judged = judge_turns(steps, faster, [150 * MS], name="m:f", world_size=2)
     monkeypatch.setattr(sim.validator.replay, "replay", lambda *_, progress: progress(30, 90, "measuring"))
     monkeypatch.setattr(sim.validator.replay, "judge_ab", lambda *_: judged)
     best = tmp_path / "best.json"
