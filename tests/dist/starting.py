@@ -41,14 +41,31 @@ def quickened(workload: Workload) -> Workload:
     )
 
 
+# ---- processes
+
+
+def processes() -> list[Path]:
+    return [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
 def holding(word: str) -> list[int]:
     """Processes with ``word`` in their command line, this one excepted; zombies have none."""
     found = []
-    for entry in Path("/proc").iterdir():
+    for entry in processes():
         with suppress(OSError):
-            is_another = entry.name.isdigit() and int(entry.name) != os.getpid()
-            if is_another and word.encode() in (entry / "cmdline").read_bytes():
+            if int(entry.name) != os.getpid() and word.encode() in (entry / "cmdline").read_bytes():
                 found.append(int(entry.name))
+    return found
+
+
+def ranks_of(word: str) -> dict[int, int]:
+    """Processes by rank among those with ``word`` in their command line."""
+    found = {}
+    for pid in holding(word):
+        with suppress(OSError):
+            for line in Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0"):
+                if line.startswith("RANK="):
+                    found[int(line.removeprefix("RANK="))] = pid
     return found
 
 
@@ -61,15 +78,11 @@ def kill(pids: Sequence[int]) -> None:
 
 def networks(pid: int | None = None) -> set[str]:
     """The network namespaces of the boxes that process ``pid`` has made; None: those of every process."""
-    if pid is None:
-        places = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    else:
-        words = " ".join(one.read_text() for one in Path(f"/proc/{pid}/task").glob("*/children")).split()
-        places = [Path("/proc", child) for child in words]
+    children = " ".join(one.read_text() for one in Path(f"/proc/{pid}/task").glob("*/children")).split()
     found = set()
-    for place in places:
+    for place in processes() if pid is None else (Path("/proc", child) for child in children):
         with suppress(OSError):
-            if pid is None or (place / "cmdline").read_bytes().startswith(b"unshare"):
+            if pid is not None or (place / "cmdline").read_bytes().startswith(b"unshare"):
                 found.add(os.readlink(place / "ns" / "net"))
     return found
 
@@ -82,28 +95,34 @@ def wait_for(is_so: Callable[[], bool], what: str) -> None:
         time.sleep(0.1)
 
 
+# ---- jobs
+
+
 class Validation:
-    """``bucketsim validate`` as a process, with 2 ranks and more rounds than any test waits for."""
+    """``bucketsim validate`` as a process, with 2 ranks that have measured every lane at least once, and more
+    rounds than any test waits for."""
 
     def __init__(self, workload: Workload, folder: Path, *options: str, jobs: Path | None = None) -> None:
-        self.record = folder / "record"
-        self.jobs = jobs or folder / "jobs"
+        self.record, self.jobs, self._said = folder / "record", jobs or folder / "jobs", folder / "said.txt"
         self.jobs.mkdir(exist_ok=True)
         (folder / "w.json").write_text(sim.to_text(workload))
         (folder / "h.json").write_text(sim.to_text(FLAT))
-        self._said = folder / "said.txt"
+        words = ["validate", folder / "w.json", "--hardware", folder / "h.json", "-o", self.record]
+        words += ["--rounds", "5000", "--caps", "1", *options]
         self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "sim", "validate", str(folder / "w.json")),
-                *("--hardware", str(folder / "h.json"), "-o", str(self.record)),
-                *("--rounds", "5000", "--caps", "1", *options),
-            ],
+            [sys.executable, "-m", "sim", *map(str, words)],
             stdout=subprocess.DEVNULL,
             stderr=open(self._said, "w"),  # noqa: SIM115
             env=os.environ | {"TMPDIR": str(self.jobs)},
         )
 
     def __enter__(self) -> "Validation":
+        try:
+            wait_for(lambda: self.process.poll() is not None or '"round": 1,' in self.told(), "a round")
+            assert self.process.poll() is None, self._said.read_text()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -111,17 +130,13 @@ class Validation:
         self.process.wait()
         kill(self.leftovers())
 
-    def has_measured(self) -> bool:
-        """Whether every lane has been measured at least once."""
-        assert self.process.poll() is None, self._said.read_text()
-        return '"round": 1,' in self.told()
-
     def told(self) -> str:
         """The events so far."""
-        for descriptor in Path(f"/proc/{self.process.pid}/fd").iterdir():
-            with suppress(OSError):
-                if "memfd:events" in os.readlink(descriptor):
-                    return descriptor.read_text()
+        with suppress(OSError):
+            for descriptor in Path(f"/proc/{self.process.pid}/fd").iterdir():
+                with suppress(OSError):
+                    if "memfd:events" in os.readlink(descriptor):
+                        return descriptor.read_text()
         return ""
 
     def rank(self, number: int) -> int:
@@ -138,20 +153,6 @@ class Validation:
         return holding(str(self.jobs))
 
 
-def ranks_of(word: str) -> dict[int, int]:
-    """Processes by rank among those with ``word`` in their command line."""
-    found = {}
-    for pid in holding(word):
-        try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        for line in environment.split("\0"):
-            if line.startswith("RANK="):
-                found[int(line.removeprefix("RANK="))] = pid
-    return found
-
-
 def order(workload: Workload | None, candidates: Sequence[Candidate], **options: Any) -> ReplayJob:
     """A replay of ``candidates``."""
     return ReplayJob(workload=workload, candidates=tuple(candidates), **options)
@@ -160,34 +161,18 @@ def order(workload: Workload | None, candidates: Sequence[Candidate], **options:
 def prepared(workload: Workload, folder: Path, rounds: int = 2) -> Path:
     """A record with a job for two ranks and one candidate."""
     directory = start_record(folder, workload, FLAT)
-    prepare(
-        order(workload, [Candidate(name="default", assignment=sim.assign(workload))], rounds=rounds),
-        directory,
-        2,
-    )
+    default = Candidate(name="default", assignment=sim.assign(workload))
+    prepare(order(workload, [default], rounds=rounds), directory, 2)
     return directory
+
+
+# ---- ranks
 
 
 def seat(rank: int, port: int) -> dict[str, str]:
     """What one rank of two, started by hand, has to be told."""
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-
-
-def worker(directory: Path, rank: int, port: int) -> subprocess.Popen[str]:
-    """One rank of two, started by hand."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "sim.validator.worker", str(directory / "job.json")],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | seat(rank, port),
-    )
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    return {"RANK": str(rank), "WORLD_SIZE": "2", **address}
 
 
 class _Forked:
@@ -214,16 +199,21 @@ def forks_ranks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(launch, "_kill", lambda ranks: [rank.end() for rank in ranks])
 
 
-def forked_to_their_ends(folders: Sequence[Path]) -> list[tuple[int, str]]:
-    """Exit code and words of each of two ranks, whose jobs are in these folders, quickly started."""
+def forked(module: str, words: Sequence[Sequence[object]], folders: Sequence[Path]) -> list[tuple[int, str]]:
+    """Exit code and words of each of two ranks of a module, quickly started."""
     port = free_port()
     said = [folder / f"said.{rank}" for rank, folder in enumerate(folders)]
     ranks = [
-        start("sim.validator.worker", [folder / "job.json"], said[rank], seat(rank, port))
-        for rank, folder in enumerate(folders)
+        start(module, given, said[rank], {**seat(rank, port), "LOCAL_RANK": str(rank)})
+        for rank, given in enumerate(words)
     ]
     for one in ranks:
         one.join(PATIENCE_S)
         one.kill()
         one.join()
     return [(one.exitcode or 0, path.read_text()) for one, path in zip(ranks, said, strict=True)]
+
+
+def forked_to_their_ends(folders: Sequence[Path]) -> list[tuple[int, str]]:
+    """The same of two ranks whose jobs are in these folders."""
+    return forked("sim.validator.worker", [[folder / "job.json"] for folder in folders], folders)

@@ -1,33 +1,37 @@
 """The user's own model on real ranks: against the prediction, and default against recommendation."""
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
 import sim
 from sim.errors import InputError
 from sim.formats.record_files import load_record, start_record
 from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.recorder.models import load_factory
 from sim.recorder.profile import record as record_step
 from sim.validator.candidates import standing_candidates
 from sim.validator.jobs import Candidate, UserModel
 from sim.validator.launch import Place
+from sim.validator.ranks import reducer
 from sim.validator.ranks.model import _check_parameters, model_lanes
+from sim.validator.ranks.paced import paced_lanes
 from sim.validator.ranks.rank import Rank
+from sim.validator.ranks.step import Lane
 from sim.validator.replay import replay
 from tests.commands import bucketsim
-from tests.dist.starting import order
+from tests.dist.starting import FLAT, order
 
 pytestmark = pytest.mark.dist
 
 HERE = "tests.dist.factories"
 MODEL = UserModel(factory=f"{HERE}:regression", arguments={"width": 32})
-FLAT = Hardware(name="any", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=10**6),))
 # Weights 0, 2, 4, 6 and biases 1, 3, 5, 7: not contiguous in ready order.
 FREE = Assignment(bucket_indices=((6, 4), (7, 5, 3, 1), (2, 0)))
 
@@ -127,6 +131,53 @@ def test_a_compiled_model_is_compiled_for_every_lane_and_what_ran_is_recorded(tm
         assert one.observed is not None
         assert sorted(index for bucket in one.observed for index in bucket) == list(range(8))
     assert len(measured[3].observed or ()) > len(measured[2].observed or ())
+
+
+# However many lanes a replay has, all of them together hold one copy of the gradients.
+
+SWITCHES: list[dict[str, Any]] = [
+    {},
+    {"gradient_as_bucket_view": True},
+    {"set_to_none": False},
+    {"gradient_as_bucket_view": True, "set_to_none": False},
+    {"bucket_cap_mb": 0.005},
+]
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(("lanes_of", "model"), [(model_lanes, MODEL), (paced_lanes, None)])
+def test_lanes_hold_one_copy(
+    lanes_of: Callable[[Rank], list[Lane]],
+    model: UserModel | None,
+    workload: Workload,
+    alone: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wrap, models = reducer._wrap, list[Any]()
+
+    def wrapped(one: torch.nn.Module, candidate: Candidate) -> Any:
+        models.append(made := wrap(one, candidate))
+        return made
+
+    candidates = [Candidate(name=str(one), assignment=sim.assign(workload, **one)) for one in SWITCHES]
+    monkeypatch.setattr(reducer, "_wrap", wrapped)
+    for lane in 3 * lanes_of(Rank(order(workload, candidates, model=model))):
+        lane.step()
+    assert len(models) >= 10
+    own = {
+        parameter.grad.untyped_storage().data_ptr(): parameter.grad.untyped_storage().nbytes()
+        for one, _ in models
+        if not one.gradient_as_bucket_view  # whose gradients are views of their buckets
+        for parameter in one.parameters()
+        if parameter.grad is not None
+    }
+    assert sum(own.values()) <= workload.total_bytes == 4 * 33 * 32 * 4
 
 
 def test_standing_candidates_are_eight_and_one_is_free(small_workload: Workload) -> None:

@@ -1,5 +1,10 @@
-"""Every switch and hook, replayed for real: it runs, with its own buckets, and its step is predicted."""
+"""Every switch and hook, replayed for real: it runs, with its own buckets, and its step is predicted.
 
+``python -m tests.dist.test_systems_replay WORKLOAD HARDWARE RECORD HOSTS RATE`` replays, in a box, the best
+setting of each knob that ``tune`` lists.
+"""
+
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,26 +16,22 @@ from sim.errors import NotModelledError
 from sim.formats.record_files import load_record, start_record
 from sim.nouns.assignment import Assignment
 from sim.nouns.ddp_switches import HOOKS
-from sim.nouns.hardware import CurvePoint, Hardware
+from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
 from sim.nouns.workload import Buffer, Workload
+from sim.units import parse_rate_bits
 from sim.validator.candidates import check_replayable
 from sim.validator.jobs import Candidate, Carrier
 from sim.validator.launch import Place
 from sim.validator.replay import replay
-from tests.dist.families import families
 from tests.dist.starting import order
 from tests.handmade import wired
 
 pytestmark = pytest.mark.dist
 
 MS = 1_000_000
-CURVE = (CurvePoint(num_bytes=0, duration_ns=MS), CurvePoint(num_bytes=1 << 20, duration_ns=3 * MS))
-TWO = Hardware(
-    name="two",
-    world_size=2,
-    **dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "broadcast"), CURVE),  # type: ignore[arg-type]
-)
+LINK = wired({0: MS, 1 << 20: 3 * MS}, name="two")
+TWO = replace(LINK, **dict.fromkeys(("all_gather", "reduce_scatter", "broadcast"), LINK.all_reduce))
 # DDP without switches or hooks, in buckets of any kind.
 PLAIN = ("DDP default", "small ddp", "list", "even and odd")
 
@@ -164,17 +165,23 @@ def test_what_cannot_be_replayed_is_refused_by_name(
 
 
 def test_hooks_do_not_go_over_an_emulated_link(small_workload: Workload) -> None:
-    emulated = Carrier(emulated=TWO)
-    made = Candidate(name="it", assignment=sim.assign(small_workload, comm_hook="allreduce"))
-    check_replayable(small_workload, [made])
+    made = [Candidate(name="it", assignment=sim.assign(small_workload, comm_hook="allreduce"))]
+    check_replayable(small_workload, made)
     with pytest.raises(NotModelledError, match="is not replayed"):
-        check_replayable(small_workload, [made], "paced", emulated)
+        check_replayable(small_workload, made, "paced", Carrier(emulated=TWO))
 
 
 # What the tuner says that each knob and rule reaches, replayed for real.
 
 
-LINK = wired({0: MS, 1 << 20: 3 * MS}, name="two")
+def families(workload: Workload, hardware: Hardware) -> list[Candidate]:
+    """The recommendation, and what each knob of DDP's reaches."""
+    names = {"default": "DDP default", "bucket_indices": "recommended"}
+    return [
+        Candidate(name=names.get(name, name), assignment=family.assignment)
+        for name, family in sim.tune(workload, hardware).families.items()
+        if name != "bucket_cap_mb_list"  # the recommended ones
+    ]
 
 
 @pytest.mark.slow
@@ -191,3 +198,10 @@ def test_every_knob_is_replayed_with_its_own_buckets(small_workload: Workload, t
         assert asked is not None
         assert candidate.observed is not None
         assert [set(bucket) for bucket in candidate.observed] == [set(b) for b in asked.bucket_indices]
+
+
+if __name__ == "__main__":
+    workload, hardware = sim.load_workload(Path(sys.argv[1])), sim.load_hardware(Path(sys.argv[2]))
+    start_record(Path(sys.argv[3]), workload, hardware)
+    box = Place(box=int(sys.argv[4]), rate_bits=parse_rate_bits(sys.argv[5]))
+    replay(order(workload, families(workload, hardware), rounds=6), box, Path(sys.argv[3]))
