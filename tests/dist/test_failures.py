@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch._C._distributed_c10d import HashStore
 
 from sim.errors import ReplayError
 from sim.formats.record_files import load_record
@@ -251,25 +250,6 @@ def test_who_failed_is_named(
 
 def quiet(quiet_s: float) -> CalibrationJob:
     return CalibrationJob(sizes=(4096,), budget_s=0.0, quiet_s=quiet_s)
-
-
-@pytest.mark.parametrize(("layers", "ranks"), [((1, 1, 1), None), ((1, 2, 1, 3), [1, 3])])
-def test_every_rank_names_the_ranks_that_differ(layers: tuple[int, ...], ranks: list[int] | None) -> None:
-    store, found = HashStore(), list[Fault]()
-
-    def check(rank: int) -> None:
-        try:
-            Rank(quiet(60.0), rank, len(layers), store=store).must_agree("model", {"layers": layers[rank]})
-        except Fault as fault:
-            found.append(fault)
-
-    threads = [threading.Thread(target=check, args=(rank,)) for rank in range(len(layers))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    words = "another model than rank 0's on ranks 1, 3"
-    assert [(str(one), one.ranks) for one in found] == [(words, ranks)] * (len(layers) if ranks else 0)
 
 
 @pytest.mark.parametrize("absent", [(), (1,), (1, 2)])

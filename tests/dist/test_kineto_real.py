@@ -19,16 +19,17 @@ REBUILT = (
 )
 
 
+OTHERS = {"loss": 1, "loss-before": 1, "norm": 1, "metrics": 5}
+
+
 def imported(case: str, ranks: int = 2) -> Traced:
     return read_kineto(traces(case)[:ranks], ImportOptions())
 
 
 def logged_buckets(case: str) -> list[list[int]]:
     """DDP's own buckets, parameter indices in the order in which the Reducer saw them."""
-    return [
-        [int(word) for word in part.split()]
-        for part in log(case)["rebuilt_per_bucket_param_indices"].split(",")
-    ]
+    buckets = log(case)["rebuilt_per_bucket_param_indices"].split(",")
+    return [list(map(int, bucket.split())) for bucket in buckets]
 
 
 @pytest.mark.parametrize("case", REBUILT)
@@ -36,40 +37,29 @@ def logged_buckets(case: str) -> list[list[int]]:
 def test_buckets_and_ready_order_are_ddps_own(case: str, ranks: int) -> None:
     found = imported(case, ranks)
     shapes = SHUFFLED if case == "shuffled" else SHAPES
-    buckets = logged_buckets(case)
-    elements = [sum(math.prod(shapes[index]) for index in bucket) for bucket in buckets]
+    logged = [[shapes[index] for index in bucket] for bucket in logged_buckets(case)]
+    elements = [sum(map(math.prod, bucket)) for bucket in logged]
     assert [row["num_elements"] for row in found.buckets] == elements
     # A step that the machine made manifold as long is left out, and named.
     named = any(f" of {STEPS} left out" in one for one in found.doubtful)
-    fewest = 2 if named else STEPS
-    assert fewest <= len(found.steps) <= STEPS - named
+    assert (2 if named else STEPS) <= len(found.steps) <= STEPS - named
     workload = found.workload
     assert workload is not None
-    order = workload.ready_order
-    assert order is not None
-    assert [workload.gradients[index].shape for index in order] == [
-        shapes[index] for bucket in buckets for index in bucket
-    ]
-    observed = found.measurements[0].observed
-    assert [[workload.gradients[index].shape for index in bucket] for bucket in observed] == [
-        [shapes[index] for index in bucket] for bucket in buckets
-    ]
-    times = [workload.gradients[index].ready_ns or 0 for index in order]
+    shape = [gradient.shape for gradient in workload.gradients]
+    assert [shape[index] for index in workload.order()] == [one for bucket in logged for one in bucket]
+    assert [[shape[index] for index in bucket] for bucket in found.measurements[0].observed] == logged
+    times = [workload.gradients[index].ready_ns or 0 for index in workload.order()]
     assert times == sorted(times)
-    assert times[0] > 0
-    assert times[-1] <= workload.backward_ns
+    assert 0 < times[0] <= times[-1] <= workload.backward_ns
 
 
 @pytest.mark.parametrize("case", REBUILT)
 def test_collectives_run_between_their_launch_and_the_end_of_synchronisation(case: str) -> None:
     found = imported(case)
     (hardware,) = found.hardware
-    assert hardware.world_size == 2
-    assert hardware.comm_channels == 2
-    assert hardware.provenance["backend"] == "gloo"
+    assert (hardware.world_size, hardware.comm_channels, hardware.provenance["backend"]) == (2, 2, "gloo")
     assert all(point.duration_ns > 0 for point in hardware.all_reduce)
-    alone = imported(case, 1)
-    for iteration in alone.measurements[0].iterations:
+    for iteration in imported(case, 1).measurements[0].iterations:
         for bucket in iteration.buckets:
             assert bucket.start_ns is not None
             assert bucket.end_ns is not None
@@ -91,35 +81,31 @@ def test_ranks_of_one_machine_share_their_clock(case: str) -> None:
 
 
 def test_what_is_no_gradient_becomes_no_bucket() -> None:
-    for case, others in (("loss", 1), ("loss-before", 1), ("norm", 1), ("metrics", 5)):
-        assert any(f"{others} other collectives a step (all_reduce)" in line for line in imported(case).found)
+    reduced = {case: f"{n} other collectives a step (all_reduce)" for case, n in OTHERS.items()}
+    for case, words in {**reduced, "zero": "other collectives a step (broadcast)"}.items():
+        assert any(words in line for line in imported(case).found), case
     for case in ("clip", "small", "static"):
         assert not any("other collectives" in line for line in imported(case).found)
-    assert any("other collectives a step (broadcast)" in line for line in imported("zero").found)
 
 
 def test_what_a_comm_hook_sends_is_on_the_wire_only() -> None:
     found = imported("hook")
     assert found.workload is not None
-    for gradient in found.workload.gradients:
-        assert gradient.dtype == "float32"
-        assert gradient.wire_bytes == gradient.num_bytes // 2
+    facts = {(one.dtype, one.num_bytes / (one.wire_bytes or 1)) for one in found.workload.gradients}
+    assert facts == {("float32", 2)}
     assert {row["dtype"] for row in found.buckets} == {"float16"}
     assert found.measurements[0].observed == ((9, 8, 7, 6, 5, 4), (3, 2, 1, 0))
 
 
 def test_micro_batches_before_the_last_belong_to_forward() -> None:
-    found, plain = imported("accumulation"), imported("small")
-    assert any("2 micro-batches a step" in line for line in found.found)
-    assert not any("micro-batches" in line for line in plain.found)
+    assert any("2 micro-batches a step" in line for line in imported("accumulation").found)
+    assert not any("micro-batches" in line for line in imported("small").found)
 
 
 def test_unused_parameters_leave_the_buckets_as_they_ran() -> None:
     """The trace has no AccumulateGrad of theirs, but DDP reduces them: buckets stand for their gradients."""
-    found = imported("unused")
-    spare = 7 * 5 + 5
-    total = sum(math.prod(shape) for shape in SHUFFLED) + spare
-    assert sum(row["num_elements"] for row in found.buckets) == total
+    found, spare = imported("unused"), 7 * 5 + 5
+    assert sum(row["num_elements"] for row in found.buckets) == sum(map(math.prod, SHUFFLED)) + spare
     assert any("each bucket that ran stands for its gradients" in line for line in found.assumed)
 
 
@@ -131,12 +117,9 @@ def test_steps_without_numbers_are_told_by_their_optimizer_on_one_rank_alone() -
 
 def test_without_shapes_nothing_is_made_up() -> None:
     found = imported("no-shapes")
-    assert len(found.buckets) == 2
-    assert found.workload is None
-    assert not found.hardware
-    assert not found.measurements
+    assert (found.workload, *found.hardware, *found.measurements) == (None,)
+    assert (len(found.buckets), len(found.steps)) == (2, STEPS)
     assert any("record_shapes=True" in line for line in found.missing)
-    assert len(found.steps) == STEPS
 
 
 def test_no_curve_is_made_where_only_the_sending_is_seen(tmp_path: Path) -> None:
@@ -144,21 +127,16 @@ def test_no_curve_is_made_where_only_the_sending_is_seen(tmp_path: Path) -> None
     document = json.loads(traces("small")[0].read_text())
     events = document["traceEvents"]
     calls = [event for event in events if event["name"] == "c10d::allreduce_"]
-    for event in events:
-        if event["name"] == "gloo:all_reduce":
-            shape = event["args"]["Input Dims"][0]
-            sent = max(
-                call["ts"]
-                for call in calls
-                if call["ts"] <= event["ts"] and call["args"]["Input Dims"][0] == [shape]
-            )
-            event |= {"tid": calls[0]["tid"], "dur": event["dur"] + event["ts"] - sent, "ts": sent}
+    for event in (one for one in events if one["name"] == "gloo:all_reduce"):
+        shape = event["args"]["Input Dims"][0]
+        alike = [one["ts"] for one in calls if one["args"]["Input Dims"][0] == [shape]]
+        sent = max(at for at in alike if at <= event["ts"])
+        event |= {"tid": calls[0]["tid"], "dur": event["dur"] + event["ts"] - sent, "ts": sent}
     path = tmp_path / "older.json"
     path.write_text(json.dumps(document))
     found = read_kineto([path], ImportOptions())
     assert [row["num_elements"] for row in found.buckets] == [20448, 20704]
-    assert found.workload is not None
-    assert not found.hardware
+    assert (found.workload is None, found.hardware) == (False, ())
     assert any("when all-reduces were sent, not when they ran" in line for line in found.missing)
 
 
@@ -173,8 +151,7 @@ def test_all_reduces_after_backward_are_told_from_ddps() -> None:
 @pytest.mark.parametrize(("case", "buckets"), [("alone", 0), ("alone-ddp", 2)])
 def test_one_rank_has_steps_and_gradients_and_no_curve(case: str, buckets: int) -> None:
     found = imported(case)
-    assert len(found.steps) == STEPS
-    assert len(found.buckets) == buckets
+    assert (len(found.steps), len(found.buckets)) == (STEPS, buckets)
     assert found.workload is not None
     assert [gradient.shape for gradient in found.workload.gradients] == list(SHAPES)
     assert not found.hardware

@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -54,10 +55,7 @@ POD = {"RANK": "9", "WORLD_SIZE": "16", "MASTER_ADDR": "h", "MASTER_PORT": "2950
     ],
 )
 def test_first_host_of_a_node_list(nodes: str, first: str | None) -> None:
-    if first is None:
-        with pytest.raises(InputError, match="node list"):
-            first_host(nodes)
-    else:
+    with nullcontext() if first else pytest.raises(InputError, match="node list"):
         assert first_host(nodes) == first
 
 
@@ -76,14 +74,20 @@ def test_seats() -> None:
     # torchrun inside a SLURM job: torchrun's variables win, and its agent keeps the store.
     assert find_seat(STEP | POD | {"WORLD_SIZE": "12"}).world_size == 12
     assert not find_seat(POD | {"RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": "True"}).keeps_store
-    for environment, words in (
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
         ({}, "RANK: not set"),
         (POD | {"WORLD_SIZE": "two"}, "WORLD_SIZE: 'two'"),
         (POD | {"RANK": "16"}, "rank: 16"),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}, "SLURM_NODELIST"),
-    ):
-        with pytest.raises(InputError, match=words):
-            find_seat(environment)
+    ],
+)
+def test_what_is_no_seat(environment: dict[str, str], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        find_seat(environment)
 
 
 @pytest.mark.parametrize(
@@ -100,11 +104,7 @@ def test_seats() -> None:
     ],
 )
 def test_every_launch_that_can_work_gets_a_gpu(
-    environment: dict[str, str],
-    visible: int,
-    local_world_size: int,
-    gpu: int,
-    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str], visible: int, local_world_size: int, gpu: int, monkeypatch: Any
 ) -> None:
     chosen: list[int] = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
@@ -136,24 +136,11 @@ sys.exit(max(rank.wait() for rank in ranks))
 
 def run_by_torchrun(job: Path, temporary: Path) -> list[int]:
     """Two agents, as on two hosts, of a rank each; their exit codes."""
-    hosts = ("--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1")
-    port, how = ("--master-port", str(free_port())), ("-m", "torch.distributed.run")
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(temporary)}
+    words = "-m torch.distributed.run --nnodes 2 --nproc-per-node 1 --master-addr 127.0.0.1 --master-port"
+    ran, environment = ("-m", "sim.validator.worker", str(job)), {"TMPDIR": str(temporary)}
+    start = [sys.executable, *words.split(), str(free_port()), "--node-rank"]
     agents = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                *how,
-                *hosts,
-                *port,
-                "--node-rank",
-                node,
-                "-m",
-                "sim.validator.worker",
-                str(job),
-            ],
-            env=environment,
-        )
+        subprocess.Popen([*start, node, *ran], env=os.environ | environment | {"GLOO_SOCKET_IFNAME": "lo"})
         for node in "01"
     ]
     return [agent.wait(timeout=PATIENCE_S) for agent in agents]
@@ -309,26 +296,27 @@ def test_another_number_of_ranks_than_prepared_is_told_by_gather(tmp_path: Path)
     folder = calibration(tmp_path / "job", 3)
     assert [code for code, _ in forked_to_their_ends([folder] * 2)] == [1, 1]
     said = bucketsim("gather", folder, "-o", tmp_path / "wire.json")
-    assert said.code == 1
+    assert (said.code, (tmp_path / "wire.json").exists()) == (1, False)
     assert "world size: 2 ranks were started, but the job is for 3; nothing was measured" in said.err
-    assert not (tmp_path / "wire.json").exists()
     with pytest.raises(InputError, match=r"written by 2 ranks, but .* is for 3"):
         gather_calibration(leave(folder, TOLD))
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
-    folder, wire = leave(calibration(tmp_path / "job"), TOLD), tmp_path / "wire.json"
-    for words, code, told in (
-        (("calibrate", "--prepare", "-o", folder), 1, "holds a job already"),
-        (("calibrate", "--prepare", "--ranks", 1, "-o", tmp_path / "new"), 1, "ranks: 1 is not legal"),
-        (("calibrate", "--prepare", "-o", tmp_path / "new", "--box", 2, "--rate", "1gbit"), 2, "--prepare"),
-        (("gather", tmp_path), 1, "no job.json in it"),
-        (("gather", folder), 2, "--output"),
-        (("gather", folder, "-o", wire, "--max-error", 3), 2, "--max-error"),
-    ):
-        said = bucketsim(*words)
-        assert (said.code, told in said.err) == (code, True), said.err
-    (folder / "job.json").write_text("[]")
-    said = bucketsim("gather", folder, "-o", wire)
-    assert (said.code, "no job; give the directory" in said.err) == (1, True)
-    assert not wire.exists()
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        ("calibrate --prepare -o job", 1, "holds a job already"),
+        ("calibrate --prepare --ranks 1 -o new", 1, "ranks: 1 is not legal"),
+        ("calibrate --prepare -o new --box 2 --rate 1gbit", 2, "--prepare"),
+        ("gather .", 1, "no job.json in it"),
+        ("gather job", 2, "--output"),
+        ("gather job -o wire.json --max-error 3", 2, "--max-error"),
+        ("gather broken -o wire.json", 1, "no job; give the directory"),
+    ],
+)
+def test_what_is_refused(words: str, code: int, told: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    leave(calibration(tmp_path / "job"), TOLD)
+    (leave(calibration(tmp_path / "broken"), TOLD) / "job.json").write_text("[]")
+    said = bucketsim(*words.split())
+    assert (said.code, told in said.err, Path("wire.json").exists()) == (code, True, False), said.err

@@ -1,6 +1,5 @@
 """The user's own model on real ranks: against the prediction, and default against recommendation."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from sim.validator.ranks.paced import paced_lanes
 from sim.validator.ranks.rank import Rank
 from sim.validator.ranks.step import Lane
 from sim.validator.replay import replay
-from tests.commands import bucketsim
 from tests.dist.starting import FLAT, order
 
 pytestmark = pytest.mark.dist
@@ -98,19 +96,6 @@ def test_a_module_around_the_model_is_no_other_model() -> None:
     _check_parameters(recorded, around)
     with pytest.raises(InputError, match=r"parameter 2 is layers.3.weight .* workload layers.2.weight"):
         _check_parameters([*recorded[:2], ["layers.3.weight", [2, 2], "float32"]], recorded)
-
-
-@pytest.mark.slow  # with another model: test_user_path
-def test_ab_through_the_command_line(tmp_path: Path) -> None:
-    best = tmp_path / "best.json"
-    best.write_text(sim.to_text(FREE))
-    arguments = ["ab", MODEL.factory, "--arg", "width=32", "--assignment", best]
-    said = bucketsim(*arguments, "--rounds", "6", "-o", tmp_path / "ab", "--json")
-    assert said.code == 0, said.err
-    document = json.loads(said.out)
-    assert (document["kind"], document["rounds"]) == ("ab", 6)
-    assert document["gain_low_ns"] <= document["gain_high_ns"]
-    assert json.loads((tmp_path / "ab" / "ab.json").read_text()) == document
 
 
 @pytest.mark.slow

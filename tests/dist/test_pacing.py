@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sim.validator.curves import FEWEST_ROUNDS, figure_ns, interval_ns, is_settled
 from sim.validator.ranks.paced import PacedModule, Schedule
-from sim.validator.ranks.step import clear_gradients, sharpen_sleep, sleep_until
+from sim.validator.ranks.step import clear_gradients, sharpen_sleep
 
 MS = 1_000_000
 
@@ -88,13 +88,17 @@ def test_time_spent_in_hooks_shifts_what_follows() -> None:
     assert took >= module.schedule.due_ns[-1] + 8 * 4 * MS
 
 
+def assert_gradients_are(module: PacedModule, gradients: list[torch.Tensor] | None = None) -> None:
+    for index, parameter in enumerate(module.parameters()):
+        assert parameter.grad is not None
+        assert torch.equal(parameter.grad, torch.full((16, 16), float(index + 1)))
+        assert gradients is None or parameter.grad.data_ptr() == gradients[index].data_ptr()
+
+
 def test_autograd_takes_the_preallocated_gradient_without_a_copy() -> None:
     module, gradients = make()
     step(module)
-    for index, parameter in enumerate(module.parameters()):
-        assert parameter.grad is not None
-        assert parameter.grad.data_ptr() == gradients[index].data_ptr()
-        assert torch.equal(parameter.grad, torch.full((16, 16), float(index + 1)))
+    assert_gradients_are(module, gradients)
 
 
 def test_where_a_gradient_is_there_zeros_are_added_to_it() -> None:
@@ -107,9 +111,7 @@ def test_where_a_gradient_is_there_zeros_are_added_to_it() -> None:
         module.begin_backward(loss, is_last=True, recorded=True)
         assert module.schedule.adds == (number > 0)
         loss.backward()
-    for index, parameter in enumerate(module.parameters()):
-        assert parameter.grad is not None
-        assert torch.equal(parameter.grad, torch.full((16, 16), float(index + 1)))
+    assert_gradients_are(module)
     clear_gradients(module, set_to_none=False)
     assert all(torch.count_nonzero(parameter.grad) == 0 for parameter in module.parameters())
 
@@ -131,12 +133,6 @@ def test_adding_has_a_baseline_of_its_own() -> None:
     assert schedule.shift >= 0
 
 
-@pytest.mark.parametrize("ahead", [-MS, 0, 3 * MS])
-def test_sleep_until_is_never_early(ahead: int) -> None:
-    deadline = time.monotonic_ns() + ahead
-    assert sleep_until(deadline) >= deadline
-
-
 def test_with_buffers_forward_counts_from_its_own_start() -> None:
     """DDP broadcasts buffers before forward, and that time must not vanish in forward's sleep."""
     module = PacedModule(
@@ -154,39 +150,34 @@ def test_with_buffers_forward_counts_from_its_own_start() -> None:
 ROUND = st.lists(st.floats(0.99, 1.01), min_size=1, max_size=30)
 
 
-@given(
-    st.integers(MS, 10**10),
-    st.lists(ROUND, min_size=FEWEST_ROUNDS, max_size=11),
-    st.data(),
-)
+@given(st.integers(MS, 10**10), st.lists(ROUND, min_size=FEWEST_ROUNDS, max_size=11), st.data())
 def test_a_burst_in_a_third_of_the_rounds_changes_nothing(
     clean_ns: int, factors: list[list[float]], data: st.DataObject
 ) -> None:
     rounds = [[round(clean_ns * factor) for factor in one] for one in factors]
-    struck = data.draw(
-        st.sets(st.integers(0, len(rounds) - 1), max_size=len(rounds) // 3), label="rounds struck"
-    )
-    for number in struck:
+    numbers = st.sets(st.integers(0, len(rounds) - 1), max_size=len(rounds) // 3)
+    for number in data.draw(numbers, label="rounds struck"):
         rounds[number] = [round(sample * data.draw(st.floats(1.5, 20))) for sample in rounds[number]]
     assert abs(figure_ns(rounds) - clean_ns) <= 0.011 * clean_ns
 
 
 @given(st.lists(st.lists(st.integers(1, 10**9), min_size=1, max_size=8), min_size=1, max_size=9))
 def test_the_figure_lies_in_its_interval_and_among_the_rounds(rounds: list[list[int]]) -> None:
-    figure, (low, high) = figure_ns(rounds), interval_ns(rounds)
+    figure, (low, high), means = figure_ns(rounds), interval_ns(rounds), [fmean(one) for one in rounds]
     assert low <= high
-    means = [fmean(one) for one in rounds]
     assert min(means) - 1 <= figure <= max(means) + 1
 
 
-def test_small_messages_count_by_the_mean_of_a_round() -> None:
-    rounds = [[400_000] * 20 + [4 * MS] * 10 for _ in range(FEWEST_ROUNDS)]
-    assert figure_ns(rounds) == 1_600_000
-    assert is_settled(rounds)
-
-
-def test_rounds_that_do_not_agree_are_not_settled() -> None:
-    clean, burst = [280 * MS] * 4, [430 * MS] * 4
-    assert is_settled([clean] * FEWEST_ROUNDS)
-    assert not is_settled([clean] * (FEWEST_ROUNDS - 1))
-    assert not is_settled([clean, clean, burst, [650 * MS] * 4, [510 * MS] * 4])
+@pytest.mark.parametrize(
+    ("rounds", "settled"),
+    [
+        ([[280.0] * 4] * FEWEST_ROUNDS, True),
+        ([[280.0] * 4] * (FEWEST_ROUNDS - 1), False),
+        ([[ms] * 4 for ms in (280.0, 280.0, 430.0, 650.0, 510.0)], False),
+        ([[0.4] * 20 + [4.0] * 10] * FEWEST_ROUNDS, True),  # small messages count by the mean of a round
+    ],
+)
+def test_rounds_that_do_not_agree_are_not_settled(rounds: list[list[float]], settled: bool) -> None:
+    rounds_ns = [[round(MS * one) for one in each] for each in rounds]
+    assert is_settled(rounds_ns) == settled
+    assert not settled or figure_ns(rounds_ns) == fmean(rounds_ns[0])

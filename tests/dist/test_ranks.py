@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ import sim
 from sim.errors import InputError, NotModelledError, ReplayError
 from sim.formats.record_files import start_record
 from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
+from sim.nouns.hardware import SLOWDOWNS
 from sim.nouns.workload import Workload
 from sim.units import MIB
 from sim.validator.calibrate import calibrate
@@ -18,12 +19,9 @@ from sim.validator.launch import Place, run_ranks
 from sim.validator.replay import Collected, replay
 from tests.commands import bucketsim
 from tests.dist.conftest import MS, needs_box
-from tests.dist.starting import order
+from tests.dist.starting import FLAT, order
 
 pytestmark = pytest.mark.dist
-
-FLAT = Hardware(name="any", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=10**6),))
-
 
 EVEN_AND_ODD = Assignment(bucket_indices=(tuple(range(8, -1, -2)), tuple(range(9, 0, -2))))
 
@@ -65,33 +63,26 @@ def test_a_rank_that_hangs_is_given_up(small_workload: Workload) -> None:
         run_ranks(Place(), job, lambda event: None)
 
 
+@pytest.mark.parametrize(
+    ("first", "names", "kwargs", "words"),
+    [
+        ({"ready_ns": None}, ["default"], {}, "never ready"),
+        ({"sparse": True}, ["default"], {}, "sparse"),
+        ({}, [], {}, "none given"),
+        ({}, ["default", "default"], {}, "occur once"),
+        ({}, ["plain"], {}, "is a run without communication"),
+        ({}, ["other"], {"bucket_cap_mb": 5}, "makes DDP use 2 bucket"),
+    ],
+)
 def test_what_cannot_be_replayed_is_refused_before_any_rank_starts(
-    small_workload: Workload, tmp_path: Path
+    small_workload: Workload, tmp_path: Path, first: Any, names: list[str], kwargs: Any, words: str
 ) -> None:
-    unused, sparse = (
-        replace(
-            small_workload,
-            gradients=(replace(small_workload.gradients[0], **one), *small_workload.gradients[1:]),
-        )
-        for one in ({"ready_ns": None}, {"sparse": True})
-    )
-    default = Candidate(name="default", assignment=sim.assign(small_workload))
-    for workload, candidate, words in (
-        (unused, default, "never ready"),
-        (sparse, default, "sparse"),
-    ):
-        with pytest.raises(NotModelledError, match=words):
-            replay(order(workload, [candidate]), Place(), tmp_path)
-    plain = replace(default, name="plain")
-    unreached = replace(sim.assign(small_workload, bucket_cap_mb=2), ddp_kwargs={"bucket_cap_mb": 5})
-    for candidates, words in (
-        ([], "none given"),
-        ([default, default], "occur once"),
-        ([plain], "is a run without communication"),
-        ([Candidate(name="other", assignment=unreached)], "makes DDP use 2 bucket"),
-    ):
-        with pytest.raises(InputError, match=words):
-            replay(order(small_workload, candidates), Place(), tmp_path)
+    one, *others = small_workload.gradients
+    made = sim.assign(small_workload, **({"bucket_cap_mb": 2} if kwargs else {}))
+    made = replace(made, ddp_kwargs=kwargs or made.ddp_kwargs)
+    workload = replace(small_workload, gradients=(replace(one, **first), *others))
+    with pytest.raises(NotModelledError if first else InputError, match=words):
+        replay(order(workload, [Candidate(name=name, assignment=made) for name in names]), Place(), tmp_path)
 
 
 @pytest.mark.slow
@@ -99,25 +90,21 @@ def test_calibrate_measures_a_machine() -> None:
     job = CalibrationJob(sizes=sizes_to(8 * MIB), rounds=2, small_repeats=10, computes=True)
     hardware = calibrate(job, Place())
     sizes = [point.num_bytes for point in hardware.all_reduce]
-    assert sizes[0] == 4096
-    assert sizes[-1] == 8 * MIB
-    assert hardware.all_reduce[-1].duration_ns > hardware.all_reduce[0].duration_ns > 0
-    assert hardware.comm_channels == 2
+    assert (sizes[0], sizes[-1], hardware.comm_channels) == (4096, 8 * MIB, 2)
     assert 0 < hardware.launch_cost_ns < 5_000_000
     assert hardware.launch_blocks_compute
-    for curve in (hardware.all_gather, hardware.reduce_scatter, hardware.broadcast):
+    for curve in (hardware.all_reduce, hardware.all_gather, hardware.reduce_scatter, hardware.broadcast):
         assert curve is not None
         assert curve[-1].duration_ns > curve[0].duration_ns > 0
-    assert 0 <= hardware.search_unused_ns < MS
-    assert 0 <= hardware.mark_used_ns < MS
-    assert hardware.spread["search_unused_ns"]["count"] == hardware.spread["mark_used_ns"]["count"] == 24
+    for name in ("search_unused_ns", "mark_used_ns"):
+        assert 0 <= getattr(hardware, name) < MS
+        assert hardware.spread[name]["count"] == 24
     assert hardware.copy_in_bytes_per_s is not None
     assert 1e8 < hardware.copy_in_bytes_per_s < 1e12
     assert hardware.spread["all_reduce"]["4096"]["count"] == 20
     assert hardware.provenance["source"] == "bucketsim calibrate"
     # Both ranks and their network threads want the same cores: each slows the other down, or nearly not.
-    for name in SLOWDOWNS:
-        assert 1.0 <= getattr(hardware, name) < 50
+    assert all(1.0 <= getattr(hardware, name) < 50 for name in SLOWDOWNS)
     for name in ("copy_in_slowdown", "copy_out_slowdown", "comm_copy_out_slowdown"):
         assert {"alone", "beside"} <= hardware.spread[name].keys()
 

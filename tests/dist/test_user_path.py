@@ -1,19 +1,14 @@
 """The user's own job: recorded, imported, tuned, applied, and compared with the default."""
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import sim
 from tests.commands import bucketsim
-from tests.dist.starting import forks_ranks, seat
-from tests.effort import PATIENCE_S
+from tests.dist.starting import forked, forks_ranks
 from tests.handmade import wired
-from tests.ranks import free_port, start
 
 pytestmark = pytest.mark.dist
 
@@ -22,51 +17,20 @@ LINK = wired({0: 10**5, 1 << 20: 5 * 10**6}, name="slow")
 ARGUMENTS = ["--width", "128", "--layers", "4", "--accumulate", "2", "--amp", "--steps", "8"]
 
 
-def forked(module: str, *words: object, cwd: Path) -> str:
-    """Two gloo ranks of a module, quickly started; what they said."""
-    port, said = free_port(), [cwd / f"said.{rank}" for rank in range(2)]
-    ranks = [
-        start(module, words, path, {**seat(rank, port), "LOCAL_RANK": str(rank)})
-        for rank, path in enumerate(said)
-    ]
-    for rank, path in zip(ranks, said, strict=True):
-        rank.join(PATIENCE_S)
-        rank.kill()
-        rank.join()
-        assert rank.exitcode == 0, path.read_text()
-    return "".join(path.read_text() for path in said)
+def trained(*words: object, cwd: Path) -> str:
+    """What two gloo ranks of the example said."""
+    ended = forked("sim.examples.train", [[*ARGUMENTS, *words]] * 2, [cwd] * 2)
+    said = "".join(told for _, told in ended)
+    assert [code for code, _ in ended] == [0, 0], said
+    return said
 
 
-def torchrun(*words: object, cwd: Path, ranks: int = 2) -> str:
-    """Gloo ranks of a module; what they wrote, stdout and stderr."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)),
-            *("-m", *map(str, words)),
-        ],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(
-    "launch",
-    [forked, pytest.param(torchrun, marks=pytest.mark.slow)],  # torchrun's ranks: test_systems_replay
-)
-def test_record_import_tune_apply_and_compare(
-    launch: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_record_import_tune_apply_and_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recording, imported = tmp_path / "recording", tmp_path / "imported"
     link, best = tmp_path / "link.json", tmp_path / "best.json"
     link.write_text(sim.to_text(LINK))
-    script = "sim.examples.train"
 
-    plain = launch(script, *ARGUMENTS, "--record", recording, cwd=tmp_path)
+    plain = trained("--record", recording, cwd=tmp_path)
     assert sorted(path.name for path in recording.iterdir()) == ["rank-0.jsonl", "rank-1.jsonl"]
 
     said = bucketsim("import", "recording", recording, "-o", imported)
@@ -76,7 +40,7 @@ def test_record_import_tune_apply_and_compare(
 
     said = bucketsim("tune", workload, "--hardware", link)
     assert said.code == 0, said.err
-    assert "the job's own step, recorded 6 times" in said.out
+    assert " over 6 steps; its parts alone say " in said.out
     # Nobody measured this link: on a busy machine the recorded step cannot come from it.
     is_refuted = "no gain can be told" in said.out
     assert is_refuted or "held to the job's own recorded step: link " in said.out
@@ -84,15 +48,14 @@ def test_record_import_tune_apply_and_compare(
     assert "own step" not in alone.out + alone.err
     assert len(sim.load_assignment(best).bucket_indices) > 1
 
-    applied = launch(script, *ARGUMENTS, "--assignment", best, cwd=tmp_path)
+    applied = trained("--assignment", best, cwd=tmp_path)
     assert "another order" not in applied
     # Buckets change when gradients travel, not what they are.
     loss = next(line for line in plain.splitlines() if line.startswith("loss"))
     assert loss in applied
 
-    if launch is forked:
-        forks_ranks(monkeypatch)
-    model = [f"{script}:model_and_batch", "--arg", "width=128", "--arg", "layers=4"]
+    forks_ranks(monkeypatch)
+    model = ["sim.examples.train:model_and_batch", "--arg", "width=128", "--arg", "layers=4"]
     command = ["ab", *model, "--workload", workload, "--hardware", link, "--arg", "amp=true"]
     held = tmp_path / "held.json"  # what is best for the parts alone may be other buckets
     tuned = json.loads(bucketsim("tune", workload, "--hardware", link, "-o", held, "--json").out)
