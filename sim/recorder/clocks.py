@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from sim.errors import InputError, MachineError
+from sim.errors import MachineError
+from sim.nouns.checks import one_of
 from sim.units import NS_PER_MS
 
 Stamp = Any  # an int for the host, an event for an accelerator: only the clock that made it can read it
@@ -84,20 +85,14 @@ def is_captured() -> bool:
 
 
 def find_device(name: str) -> torch.device:
-    """A torch device from its name.
+    """``cpu``, or with ``cuda`` this process's GPU.
 
     Raises:
-        InputError: none of ``cpu``, ``cuda``, ``cuda:N``.
-        MachineError: this machine has no such GPU.
+        InputError: neither. MachineError: this machine has no GPU.
     """
-    kind, _, number = str(name).partition(":")
+    one_of("device", name, ("cpu", "cuda"))
     if name == "cpu":
         return torch.device("cpu")
-    if kind != "cuda" or not (number or "0").isdecimal():
-        raise InputError(f"device: {name!r} is not legal; give cpu, cuda or cuda:N")
-    device = torch.device(name)
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    index = torch.cuda.current_device() if count and device.index is None else device.index or 0
-    if index >= count:
-        raise MachineError(f"device: {name!r} is not here; torch {torch.__version__} sees {count} GPUs")
-    return torch.device("cuda", index)
+    if not torch.cuda.is_available():
+        raise MachineError(f"device: {name!r} is not here; torch {torch.__version__} sees no GPUs")
+    return torch.device("cuda", torch.cuda.current_device())

@@ -46,7 +46,7 @@ def record(
     Args:
         pair: what ``load_factory`` returns.
         name: of the Workload; None: the class of the module.
-        device: ``cpu``, ``cuda`` or ``cuda:N``; on a GPU all times are those of its stream.
+        device: ``cpu`` or ``cuda``; on a GPU all times are those of its stream.
         dtype: for the module and its floating inputs; None leaves them.
         warmup: iterations that are run first and dropped, at least 1.
         repeats: iterations with hooks, and as many without, at least 1.

@@ -58,25 +58,14 @@ def small(name: str) -> Any:
 
 def real_order(model: nn.Module, batch: Any, autocast: bool = False) -> tuple[int, ...]:
     """Indices by the last firing of their hooks, in one true backward."""
-    step = ModelStep(model.train(), batch)
+    step, fired = ModelStep(model.train(), batch), list[int]()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    fired: dict[int, None] = {}
-
-    def hook_of(index: int) -> Any:
-        def hook(_: Tensor) -> None:
-            fired.pop(index, None)
-            fired[index] = None
-
-        return hook
-
-    handles = [p.register_post_accumulate_grad_hook(hook_of(index)) for index, p in enumerate(trained)]
+    for index, parameter in enumerate(trained):
+        parameter.register_post_accumulate_grad_hook(lambda _, index=index: fired.append(index))
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         loss = step.loss()
     loss.backward()
-    for handle in handles:
-        handle.remove()
-    model.zero_grad()
-    return tuple(fired)
+    return tuple(dict.fromkeys(reversed(fired)))[::-1]
 
 
 def has_order_of_hooks(make: Any, autocast: bool = False) -> bool:

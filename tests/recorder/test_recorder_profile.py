@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -69,14 +70,6 @@ def test_gradients_of_a_layer_come_in_its_order(layers: list[nn.Module], order: 
     assert [g.num_bytes for g in workload.gradients[:2]] == [256, 32]
 
 
-def test_tied_weights_are_ready_at_their_last_use_in_backward() -> None:
-    loose, tied = (quick(models.gpt(**TINY, tied=is_tied)) for is_tied in (False, True))
-    names = [tied.gradients[index].name for index in tied.order()]
-    assert loose.gradients[loose.order()[0]].name == "head.weight"
-    assert set(names[-2:]) == {"tokens.weight", "positions.weight"}
-    assert ("head.weight" in names, {one.uses for one in tied.gradients}) == (False, {1})
-
-
 class Chooser(nn.Module):
     """Some parameters are frozen, some never used, and some only in every third step."""
 
@@ -126,8 +119,8 @@ def test_a_hook_that_fires_several_times_counts_from_its_last_firing() -> None:
 def test_a_sparse_gradient_and_what_it_sends() -> None:
     model = Loss(nn.Embedding(100, 8, sparse=True), nn.Linear(8, 8))
     table, weight, _ = quick((model, torch.tensor([3, 7, 3, 9]))).gradients
-    assert (table.sparse, table.num_bytes) == (True, 100 * 8 * 4)
-    assert table.wire_bytes == 3 * 8 + 3 * 8 * 4  # three rows: int64 indices, float32 values
+    sent = 3 * 8 + 3 * 8 * 4  # three rows: int64 indices, float32 values
+    assert (table.sparse, table.num_bytes, table.wire_bytes) == (True, 100 * 8 * 4, sent)
     assert (weight.sparse, weight.wire_bytes) == (False, None)
 
 
@@ -313,7 +306,7 @@ class Elsewhere(nn.Linear):
         ((nn.DataParallel(nn.Linear(4, 4)), torch.ones(4)), {}, "sharded by DataParallel already"),
         (flexible(torch.sum), {"repeats": 0}, "repeats: 0 is not legal"),
         (flexible(torch.sum), {"dtype": "int8"}, "dtype: 'int8' is not legal; give one of float32, bfloat16"),
-        (flexible(torch.sum), {"device": "tpu"}, "device: 'tpu' is not legal; give cpu, cuda"),
+        (flexible(torch.sum), {"device": "tpu"}, "device: 'tpu' is not legal; give one of cpu, cuda"),
         ((Elsewhere(4, 4), torch.ones(4)), {}, "backward of the module ran 0 times; it has to run once"),
     ],
 )
@@ -327,12 +320,9 @@ def test_what_cannot_be_recorded_is_said_in_one_line(
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(clock_for(find_device("cpu"))) is Clock
-    for name in ("gpu", "meta", ""):
-        with pytest.raises(InputError, match="give cpu, cuda or cuda:N"):
-            find_device(name)
-    for name, answer in {"is_available": True, "device_count": 2, "current_device": 1}.items():
-        monkeypatch.setattr(torch.cuda, name, lambda answer=answer: answer)
-    assert [find_device(name) for name in ("cuda", "cuda:0")] == [torch.device(f"cuda:{k}") for k in (1, 0)]
-    with pytest.raises(MachineError, match="'cuda:2' is not here"):
-        find_device("cuda:2")
-    assert isinstance(clock_for(find_device("cuda:0")), EventClock)
+    for is_here in (False, True):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda is_here=is_here: is_here)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+        with nullcontext() if is_here else pytest.raises(MachineError, match="'cuda' is not here"):
+            assert find_device("cuda") == torch.device("cuda:1")
+    assert isinstance(clock_for(torch.device("cuda:1")), EventClock)
