@@ -69,7 +69,6 @@ def test_collectives_run_between_their_launch_and_the_end_of_synchronisation(cas
             assert bucket.end_ns is not None
             assert bucket.ready_ns <= bucket.launch_ns <= bucket.start_ns < bucket.end_ns
             assert bucket.end_ns <= iteration.sync_end_ns <= iteration.step_ns
-    assert any("a thread of gloo" in line for line in found.assumed)
 
 
 @pytest.mark.parametrize("case", ["small", "accumulation"])

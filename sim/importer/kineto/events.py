@@ -28,9 +28,8 @@ _LARGEST_NS = 1 << 62  # two of them add up to 63 bits
 # Times in ns. ``lane``: the number of a CPU thread or a stream; ``name``: its place in ``TraceEvents.names``;
 # ``launched``, ``by``: of a span of the device when and by which thread (-1: the trace does not show it);
 # ``facts``: its place in ``TraceEvents.facts``.
-_NS, _INDEX = np.int64, np.int32
-_TIMES = ("start", "end", "launched")
-SPAN = np.dtype([(key, _NS if key in _TIMES else _INDEX) for key in (*_TIMES, "lane", "name", "by", "facts")])
+_INDICES = [(key, np.int32) for key in ("lane", "name", "by", "facts")]
+SPAN = np.dtype([*((key, np.int64) for key in ("start", "end", "launched")), *_INDICES])
 Spans = NDArray[np.void]
 Times = NDArray[np.int64]
 
@@ -45,7 +44,6 @@ _CATEGORIES = re.compile(
     r"\w+_(user_annotation|sync|instant_event|profiler_range)|"
     r"\w+_counters?|cuda_event|collective_comm|async\w*|ac2g|fwdbwd)"
 )
-_MOST_KINDS = 1 << 14  # that are remembered
 
 NODE = "autograd::engine::evaluate_function: "
 # Some compilers write a type's name as "struct torch::autograd::AccumulateGrad".
@@ -191,11 +189,6 @@ def _shape(value: Any) -> tuple[int, ...] | None:
     return tuple(value) if is_shape else None
 
 
-def _whole(value: Any) -> int:
-    """An identifier; 0 where there is none."""
-    return value if type(value) is int and abs(value) < 1 << 62 else 0
-
-
 @dataclass(slots=True)
 class TraceEvents:
     """One rank's trace. ``operators`` and ``gpu`` are ``SPAN``, by start; ``kinds`` are those of ``names``.
@@ -205,7 +198,7 @@ class TraceEvents:
 
     ``began_ns`` is when the first of all its CPU operators began, those that are not kept too; None: none.
     ``launched`` counts all launches, those of what the trace does not show too; ``unread`` the events of
-    categories that are not known, ``unread_category`` is one of them.
+    categories that are not known.
     """
 
     source: str
@@ -224,7 +217,6 @@ class TraceEvents:
     dropped: Counter[str] = field(default_factory=Counter)
     launched: int = 0
     unread: int = 0
-    unread_category: str = ""
 
     def are(self, spans: Spans, kind: str) -> NDArray[np.bool_]:
         """Whether spans are of a kind."""
@@ -360,7 +352,7 @@ class _Reading:
 
     def __init__(self, trace: TraceEvents) -> None:
         self.trace, self.count = trace, 0
-        self._kind_of = lru_cache(_MOST_KINDS)(kind_of)
+        self._kind_of = lru_cache(1 << 14)(kind_of)
         self._names = defaultdict[tuple[str, str], int](count().__next__)
         self._lanes = defaultdict[str, int](count().__next__)
         self._spans: dict[str, list[Spans]] = {one: [] for one in ("operator", "gpu", "launch")}
@@ -381,7 +373,7 @@ class _Reading:
             if column == "operator":
                 began.append(event.ts)
             elif column == "unread":
-                trace.unread, trace.unread_category = trace.unread + 1, event.cat
+                trace.unread += 1
             if kind:
                 given, facts = event.args or _NOTHING, 0
                 if kind in ("accumulate", "call", "communication"):
@@ -389,8 +381,8 @@ class _Reading:
                     trace.facts.append(_facts(given))
                 of_stream = column == "gpu" and type(given.stream) is int
                 lane = self._lanes[str(given.stream if of_stream else event.tid)]
-                row = (event, _whole(given.correlation), lane, self._names[event.name, kind], facts)
-                rows[column].append(row)
+                correlation = given.correlation if _is_count(given.correlation) else 0
+                rows[column].append((event, correlation, lane, self._names[event.name, kind], facts))
         self.count += len(events)
         if began:
             first = int(self._ns(began, "ts").min())

@@ -14,7 +14,7 @@ from statistics import median_low
 import numpy as np
 
 from sim.errors import InputError, NotModelledError
-from sim.importer.imported import Progress, RankRow, plain
+from sim.importer.imported import Progress, RankRow
 from sim.importer.kineto.events import Spans, Times, TraceEvents, between, busiest, read_events
 from sim.importer.kineto.steps import Collective, Step, find_collectives, find_steps
 from sim.metrics.intervals import Interval, intersection_length, length, union
@@ -43,8 +43,7 @@ def _refuse_unread_device(trace: TraceEvents, backend: str | None) -> None:
     called = [trace.names[one["name"]] for one in trace.of("call")]
     libraries = [found[0] for name in called if (found := _DEVICE_LIBRARY.match(name))]
     rows = [
-        trace.unread >= _MANY
-        and f"{trace.unread} events of categories that are not read (as {plain(trace.unread_category, 40)})",
+        trace.unread >= _MANY and f"{trace.unread} events of categories that are not read",
         libraries and f"{len(libraries)} collectives of {libraries[0]}",
         _DEVICE_LIBRARY.fullmatch(backend or "") and f"the job's backend is {backend}",
         trace.launched >= _MANY and f"{trace.launched} launches of work for a device",

@@ -117,7 +117,8 @@ class Step:
 def find_collectives(trace: TraceEvents) -> list[Collective]:
     """Every collective by launch; ``role`` is still ``other``.
 
-    There is one a communication kernel. Where the whole trace has none (world size 1, gloo), there is one an
+    There is one a communication kernel, but of those that were launched before the trace began, which are no
+    step's own. Where the whole trace has none (world size 1, gloo), there is one an
     annotation. gloo's last from when a thread of gloo's takes them to their end: a queue feeds those threads,
     so one is of the earliest call of c10d of this collective and as many elements. Of others only the call is
     seen.
@@ -158,11 +159,7 @@ def find_collectives(trace: TraceEvents) -> list[Collective]:
         return collective_of(trace.names[call["name"]].split(":")[-1]), trace.facts[call["facts"]].elements
 
     began = kernels["start"][kernels["by"] >= 0][:1].tolist() or [trace.began_ns or 0]
-    is_before = (kernels["by"] < 0) & (kernels["start"] < began[0])
-    if is_before.any():
-        what = "collectives that were launched before the trace began: no step's own"
-        trace.dropped[what] = int(is_before.sum())
-    for kernel in kernels[~is_before]:
+    for kernel in kernels[(kernels["by"] >= 0) | (kernels["start"] >= began[0])]:
         add(kernel, int(kernel["launched"]), int(kernel["by"]), timed=True)
     waiting = defaultdict[object, list[np.void]](list)
     for call in calls[::-1] if not len(kernels) else ():
@@ -219,7 +216,8 @@ def find_steps(trace: TraceEvents, collectives: Sequence[Collective]) -> tuple[S
         raise NotModelledError(f"{trace.source}: {why}; give a whole trace of training")
     reader = _Reader(trace, collectives)
     windows = reader.windows()
-    steps = map(reader.read, windows, [*windows[1:], None])
+    begins = pairwise([*map(reader.first_work, windows), None])
+    steps = (reader.read(window, *edges) for window, edges in zip(windows, begins, strict=True))
     whole = tuple(step for step in steps if step is not None)
     if not whole:
         raise InputError(f"{trace.source}: no whole training step in it; profile at least one more")
@@ -327,8 +325,10 @@ class _Reader:
         later = self._optimizer_at[np.searchsorted(self._optimizer_at, end_cpu, "right") :][:1]
         return min([window_end, *map(int, later)])
 
-    def read(self, window: _Window, following: _Window | None) -> Step | None:
-        """A step, or None where its forward or its backward is not in the trace, or not all of it."""
+    def read(self, window: _Window, start_ns: int | None, end_ns: int | None) -> Step | None:
+        """A step from its first work to the next one's, on the CPU alone as it is marked; None where its
+        forward or its backward is not in the trace, or not all of it.
+        """
         backwards = self._backwards(window)
         if not backwards:
             return None
@@ -339,10 +339,16 @@ class _Reader:
         if self._lane is not None and not is_before.any():
             self._trace.dropped["steps without their forward in the trace"] += 1
             return None
-        edges = self._edges(window, following, backward)
-        if edges is None:
-            return None
-        start_ns, begin, end, end_ns = edges
+        begin, end = backward.start_ns, backward.end_ns
+        if self._lane is None:
+            start_ns, end_ns = window.start_ns, window.end_ns
+        else:
+            work = self._work(begin, end)
+            if start_ns is None or work.start == work.stop:
+                return None
+            begin = int(self._lane["start"][work.start])
+            end = max(int(self._reached[work.stop - 1]), begin)
+            end_ns = end_ns or max([window.end_ns, *self._launched_in(window)["end"].tolist()])
         gradients = [self._gradients(one, begin) for one in backwards]
         found = [one for one in self._collectives if window.start_ns <= one.launched_ns < window.end_ns]
         reduced = [self._reduced(found, *pair) for pair in zip(gradients, backwards, strict=True)]
@@ -369,26 +375,9 @@ class _Reader:
             has_models=self._until(backwards[0].end_ns, backward.start_ns) < backward.start_ns,
         )
 
-    def _edges(
-        self, window: _Window, following: _Window | None, backward: _Backward
-    ) -> tuple[int, int, int, int] | None:
-        """Where a step and its backward begin on the device, and where these end: the step with its first
-        work, and the next one's. On the CPU alone: as it is marked.
-        """
-        if self._lane is None:
-            return window.start_ns, backward.start_ns, backward.end_ns, window.end_ns
-        start, end = self._first_work(window), following and self._first_work(following)
-        work = self._work(backward.start_ns, backward.end_ns)
-        if start is None or work.start == work.stop:
-            return None
-        if end is None:
-            end = max([window.end_ns, *self._launched_in(window)["end"].tolist()])
-        begin = int(self._lane["start"][work.start])
-        return start, begin, max(int(self._reached[work.stop - 1]), begin), end
-
-    def _first_work(self, window: _Window) -> int | None:
+    def first_work(self, window: _Window) -> int | None:
         """When the device began a step; what other streams do while the lane's is still at the step before
-        (copies of the next batch) is ahead of it.
+        (copies of the next batch) is ahead of it. None: it did nothing.
         """
         launched = self._launched_in(window)
         ours = launched["start"][launched["lane"] == self._stream]

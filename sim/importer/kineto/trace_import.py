@@ -409,11 +409,10 @@ def _hardware(job: Job, layout: Layout) -> Hardware | None:
         return None
     curve = median_curve(by_size)
     if not complete:
-        bounds: dict[int, int] = {}
-        for size, times in sorted(by_size.items(), reverse=True):
-            bound = median_ns(waitless[size]) if waitless[size] else min(times)
-            bounds[size] = min([bound, *bounds.values()])
-        curve = tuple(CurvePoint(num_bytes=size, duration_ns=bounds[size]) for size in reversed(bounds))
+        sizes = sorted(by_size, reverse=True)
+        bounds = (median_ns(waitless[size]) if waitless[size] else min(by_size[size]) for size in sizes)
+        points = list(zip(sizes, accumulate(bounds, min), strict=True))[::-1]
+        curve = tuple(CurvePoint(num_bytes=size, duration_ns=bound) for size, bound in points)
     beside = sorted(one.interference for one in job.ranks if one.interference is not None)
     spread = {"all_reduce": scatter_by_size(by_size, SHORTEST_OVER_RANKS if complete else "upper bound")}
     launches = job.clocks.launches[job.clocks.launches >= 0].tolist()
@@ -551,19 +550,12 @@ def _notes(
         and "the trace names no dtype for all-reduces; float32 is assumed",
         workload
         and workload.ready_includes
-        and f"the times contain {', '.join(workload.ready_includes)} as they were with these buckets; a "
-        f"prediction for others keeps them",
+        and f"the times contain {', '.join(workload.ready_includes)} as they were with these buckets, and "
+        f"those of all-reduces what computation beside them cost; a prediction for others keeps them",
         curve
         and not complete
         and f"WARNING: {count} of {group} ranks: a kernel lasts from its own rank's arrival, not the last "
         f"one's: an upper bound of the transfer; give the traces of all ranks",
-        curve
-        and rank.on_gpu
-        and "what computation beside them costs all-reduces is in their times, and not told apart (an "
-        "nccl-tests log as well gives the link alone: bucketsim import auto)",
-        curve
-        and not rank.on_gpu
-        and "an all-reduce lasts from when a thread of gloo takes it to its end on that rank",
         0 < len(curve) < 3
         and f"the curve has {count_of(len(curve), 'size')}; others are drawn from them (give an nccl-tests "
         f"log as well: bucketsim import auto)",
