@@ -53,7 +53,8 @@ class System:
 
 def _ddp(case: Case) -> dict[str, Any]:
     """``asked``, where torch says it otherwise."""
-    names = {"accumulation": "accumulation_steps", "zero_grad_to_none": "set_to_none", "no_sync": "no_sync"}
+    names = {"accumulation": "accumulation_steps", "zero_grad_to_none": "set_to_none"}
+    names |= {"no_sync": "no_sync", "create_graph": "create_graph"}
     options = {ours: case[theirs] for theirs, ours in names.items() if theirs in case}
     hook = {"comm_hook": _HOOKS.get(case["hook"], case["hook"])} if "hook" in case else {}
     return {"policy": "ddp"} | case.get("asked", case.get("ddp", {})) | options | hook

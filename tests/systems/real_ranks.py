@@ -15,8 +15,10 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -80,19 +82,16 @@ class Diary:
         """Note each call of (module, name), which is a collective of a kind; its argument at the place, or of
         the word, is all that travels."""
         with contextlib.ExitStack() as stack:
-            for module, name, kind, place, word in calls:
-                call = getattr(module, name)
-
-                def noted(*args: Any, _of: tuple[Any, ...] = (call, kind, place, word), **more: Any) -> Any:
-                    call, kind, place, word = _of
-                    whole = more[word] if word in more else args[place]
-                    group = dist.get_process_group_ranks(more["group"]) if "group" in more else None
-                    self.called.append(self._event(kind, whole.numel(), whole.dtype) | {"group": group})
-                    return call(*args, **more)
-
-                setattr(module, name, noted)
-                stack.callback(setattr, module, name, call)
+            for module, name, *how in calls:
+                noted = partial(self._noted, getattr(module, name), *how)
+                stack.enter_context(mock.patch.object(module, name, noted))
             yield
+
+    def _noted(self, call: Any, kind: str, place: int, word: str, *args: Any, **more: Any) -> Any:
+        whole = more[word] if word in more else args[place]
+        group = dist.get_process_group_ranks(more["group"]) if "group" in more else None
+        self.called.append(self._event(kind, whole.numel(), whole.dtype) | {"group": group})
+        return call(*args, **more)
 
     def _event(self, kind: str, elements: int, dtype: object, at: int = -1) -> dict[str, Any]:
         facts = {"kind": kind, "elements": elements, "dtype": str(dtype).removeprefix("torch.")}

@@ -7,6 +7,7 @@
 
 import os
 from typing import Any
+from unittest import mock
 
 import deepspeed
 import torch
@@ -61,7 +62,14 @@ class ZeroRun(Run):
         loss = self.engine(*self.batch)[0].float().square().mean()
         self.diary.ends_backward(loss)
         self.diary.at("backward")
-        self.engine.backward(loss)
+        backward = Tensor.backward
+
+        def noted(loss: Tensor, *args: Any, **kwargs: Any) -> None:
+            backward(loss, *args, **kwargs)
+            self.diary.at("after backward")  # DeepSpeed's own backward() goes on
+
+        with mock.patch.object(Tensor, "backward", noted):
+            self.engine.backward(loss)
         self.diary.at("step")
         self.engine.step()
 
@@ -70,29 +78,13 @@ class ZeroRun(Run):
         return super().facts(name, tensor) | {"group": group[0]}
 
 
-def main() -> None:
+if __name__ == "__main__":
     os.environ["LOCAL_RANK"] = os.environ["RANK"]
     # Not used in training, and would be compiled here, or import all that compiles: not what is tested.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     torch.compile = lambda function, **_: function
     # Many CPUs have no fast fp16; what is sent does not depend on that.
     type(get_accelerator()).is_fp16_supported = lambda self: True
-    run: list[ZeroRun] = []
-    backward = Tensor.backward
-
-    def noted_backward(loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        backward(loss, *args, **kwargs)
-        run[-1].diary.at("after backward")  # DeepSpeed's own backward() goes on
-
-    def answer(case: Any) -> Any:
-        run[:] = [ZeroRun(case)]
-        return run[0].answer()
-
-    Tensor.backward = noted_backward
     meet()
     deepspeed.init_distributed("gloo")
-    answer_each(answer)
-
-
-if __name__ == "__main__":
-    main()
+    answer_each(lambda case: ZeroRun(case).answer())
