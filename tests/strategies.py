@@ -6,6 +6,7 @@ those of training.
 """
 
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -239,31 +240,23 @@ def cases(
     *,
     stretches: bool = True,
     max_gradients: int = 12,
+    paired: bool = False,
 ) -> Case:
-    """A workload on a machine under a legal assignment."""
-    scale = draw(scales)
-    workload = draw(workloads(scale, max_gradients=max_gradients))
-    return Case(
-        workload=workload,
-        hardware=draw(hardwares(scale, stretches=stretches)),
-        assignment=draw(assignments(workload)),
-    )
-
-
-@st.composite
-def paired_cases(
-    draw: Draw, scales: st.SearchStrategy[Scale] = SCALES, *, stretches: bool = True, max_gradients: int = 8
-) -> Case:
-    """A case beside another rank."""
+    """A workload on a machine under a legal assignment; ``paired``: beside another rank."""
     scale = draw(scales)
     workload = draw(workloads(scale, max_gradients=max_gradients))
     hardware = draw(hardwares(scale, stretches=stretches))
+    if paired:
+        hardware = replace(hardware, world_size=max(2, hardware.world_size))
     return Case(
         workload=workload,
-        hardware=replace(hardware, world_size=max(2, hardware.world_size)),
+        hardware=hardware,
         assignment=draw(assignments(workload)),
-        slowest=draw(other_ranks(workload, scale)),
+        slowest=draw(other_ranks(workload, scale)) if paired else None,
     )
+
+
+paired_cases = partial(cases, paired=True, max_gradients=8)
 
 
 # Nouns by inference: of each field anything that its annotation allows.

@@ -24,15 +24,8 @@ from traces.tools.compiled_train import CASES
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "traces"
-README = (TRACES / "README.md").read_text()
 SYSTEMS = TRACES / "systems" / "gpt-box-2x1gbit"
 FAMILIES = ("gpt-box-2x1gbit", "bert-box-2x4gbit", "resnet50-box-2x4gbit")
-CLAIMS = {
-    "GPT 1.3M": TRACES / "claims" / "gpt-1.3M-box-2x1gbit",
-    "GPT 13.8M": SYSTEMS,
-    "ResNet-50, 25.6M": TRACES / "claims" / "resnet50-box-2x1gbit",
-    "GPT 135M": TRACES / "claims" / "gpt-135M-box-2x1gbit",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +53,6 @@ MISSED = {
     "resnet50-h100-25gbit-model": Claim(middle=1.0, worst=1.0),
 }
 RECORDS = [path for folder in RULES for path in sim.find_records(TRACES / folder)]
-MEASURED = sim.find_records(TRACES / "measured")
 by_name = pytest.mark.parametrize("path", RECORDS, ids=lambda path: f"{path.parent.name}/{path.name}")
 
 
@@ -113,7 +105,7 @@ def test_records_were_calibrated_before_they_were_measured() -> None:
         assert hardware.provenance["source"] == "bucketsim calibrate"
         assert hardware.spread["all_reduce"]
         curves.add(sim.digest(hardware))
-    for path in [*RECORDS, *CLAIMS.values()]:
+    for path in [*RECORDS, *sim.find_records(TRACES / "claims")]:
         if path.parent.name in ("gpu", "compiled"):
             continue
         record = sim.load_record(path)
@@ -226,42 +218,6 @@ def test_what_the_eager_recording_says_of_compiled_steps_holds(path: Path) -> No
     for own in (path / "own").iterdir():
         assert said[own.stem].workload.order() == sim.load_workload(own).order(), own.stem
     assert_holds(MODELLED, compiled.table(path))
-
-
-# The claims of traces/README.md.
-
-
-def steps_ms(path: Path) -> dict[str, float]:
-    """Measured steps."""
-    candidates = sim.load_record(path).candidates
-    return {one.name: median(step.step_ns for step in one.iterations) / 1e6 for one in candidates}
-
-
-def test_the_larger_the_model_the_less_bucketing_gives() -> None:
-    gains = {}
-    for model, path in CLAIMS.items():
-        took = steps_ms(path)
-        names = ("per-parameter-sync", "per-parameter-async", "after-backward", "DDP default")
-        sync, hooks, after, ddp = (took[name] for name in names)
-        gains[model] = sync / ddp
-        cells = [f"{ms:.1f} ms" for ms in (sync, hooks, after, ddp)]
-        assert f"\n| {model} | {' | '.join(cells)} | {sync / ddp:.2f}x, {hooks / ddp:.2f}x |" in README
-    assert gains["GPT 1.3M"] == max(gains.values())
-    assert gains["GPT 135M"] == min(gains.values())
-    of_all = steps_ms(SYSTEMS)
-    assert of_all["per-parameter-async"] < of_all["DDP default"]
-
-
-def test_25_is_not_right_here_and_the_number_of_hooks_is_not_what_costs() -> None:
-    every = [steps_ms(path) for path in MEASURED]
-    behind = [took["bucket_cap_mb=25"] / min(took.values()) - 1 for took in every]
-    assert 0.02 <= min(behind) <= max(behind) <= 0.22
-    assert max(took.get("bucket_cap_mb=1", 0) / min(took.values()) for took in every) <= 1.0105
-    rows = {row.name: row for row in scored(SYSTEMS).rows}
-    few, many = rows["last-hook"], rows["arrival-counted"]
-    assert few.bucket_indices == many.bucket_indices
-    assert max(few.step_low_ns, many.step_low_ns) < min(few.step_high_ns, many.step_high_ns)
-    assert rows["DDP default"].measured_step_ns < few.measured_step_ns
 
 
 def test_volume_of_zero() -> None:

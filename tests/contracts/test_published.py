@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import sim
-from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.examples import table
 from sim.importer.imported import ImportOptions
@@ -82,38 +81,6 @@ def test_rtx_is_predicted_but_for_what_is_shown_to_be_missing() -> None:
     assert abs(errors[ONE_MIB]) <= 0.01
     assert beyond(errors, 0.02) == {UNDER_NO_SYNC}
     assert out_of_order(cluster, two, USUAL_NOISE) == 0 < out_of_order(cluster, one, USUAL_NOISE)
-
-
-def test_the_same_cost_is_seen_in_the_other_clusters_profiles() -> None:
-    """The same bytes in 24 all-reduces instead of 8 take longer in the step by more than beside it.
-
-    First, last and, of the 4 MiB profile, the next step's first one are left out.
-    """
-    by_cap = figures("clusters")["a40"]["all_reduce_ms"]
-    many, few = by_cap["4"][1:25], by_cap["25"][1:9]
-    assert (len(many), len(few)) == (24, 8)
-    each_in_step = (sum(many) - sum(few)) / (len(many) - len(few)) * NS_PER_MS
-    curve, block = a40().beside.all_reduce, 28_323_840  # bytes of a block and of three thirds of it
-    each_beside = (3 * service_ns(curve, block // 3) - service_ns(curve, block)) / 2
-    assert 200_000 < each_in_step < 300_000
-    assert 50_000 < each_beside < 100_000
-
-
-def test_eight_gpus_that_compute_at_once_are_slower_than_one_alone() -> None:
-    """What synchronising one micro-batch costs: less against the same job than against the single GPU.
-
-    By four micro-batches with and without ``no_sync``, and by the 25 MiB row less the single GPU's step; no
-    model is in either. A micro-batch under ``no_sync`` alone is longer than the single GPU's whole step and
-    the addition of its gradients, so that no split of that step makes the row true.
-    """
-    alone, given = figures("clusters")["rtx"]["single_gpu_ms"], rtx().given.measured_ms
-    each, under = (row.measured_ms for row in rtx().rows if "accumulation_steps" in row.options)
-    against_the_same_job = (each - under) / 3
-    assert against_the_same_job == pytest.approx(20.43, abs=0.01)
-    assert given - alone - against_the_same_job == pytest.approx(4.51, abs=0.01)
-    addition = transfer_ns(rtx().workload.total_bytes, rtx().beside.accumulate_bytes_per_s) / NS_PER_MS
-    assert addition == pytest.approx(0.83, abs=0.01)
-    assert (under - given) / 3 > alone + addition + 1.5
 
 
 @pytest.mark.slow
