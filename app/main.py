@@ -1,10 +1,12 @@
 """The dashboard's door: ``streamlit run app/main.py``, or ``bucketsim dash``."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas  # noqa: F401 - plotly takes a pandas that another visitor is still importing for a whole one
 import streamlit as st
+from streamlit.navigation.page import StreamlitPage
 
 import sim
 from app import launch, sources
@@ -45,21 +47,15 @@ def main() -> None:
     def go_to_tune() -> None:
         st.switch_page(first, query_params=st.query_params.to_dict())
 
+    def page_of(title: str, icon: str, draw: Callable[[], None]) -> StreamlitPage:
+        return st.Page(draw, title=title, icon=f":material/{icon}:", url_path=title.lower())
+
     def tune_page() -> None:
         tune.show(found, asked, validated)
 
-    def compare_page() -> None:
-        compare.show(found, asked)
-
-    def validate_page() -> None:
-        validate.show(found, settings.watch)
-
-    def cluster_page() -> None:
-        cluster.show(found, first)
-
     first = st.Page(tune_page, title="Tune", icon=":material/tune:", default=True)
-    compared = st.Page(compare_page, title="Compare", icon=":material/compare_arrows:", url_path="compare")
-    validated = st.Page(validate_page, title="Validate", icon=":material/fact_check:", url_path="validate")
+    compared = page_of("Compare", "compare_arrows", lambda: compare.show(found, asked))
+    validated = page_of("Validate", "fact_check", lambda: validate.show(found, settings.watch))
     page = st.navigation(
         [
             first,
@@ -67,9 +63,9 @@ def main() -> None:
             st.Page(go_to_tune, url_path="tune", visibility="hidden"),
             compared,
             validated,
-            st.Page(cluster_page, title="Cluster", icon=":material/hub:", url_path="cluster"),
-            st.Page(manual.show, title="Manual", icon=":material/menu_book:", url_path="manual"),
-            st.Page(manual.about, title="About", icon=":material/help:", url_path="about"),
+            page_of("Cluster", "hub", lambda: cluster.show(found, first)),
+            page_of("Manual", "menu_book", manual.show),
+            page_of("About", "help", manual.about),
         ]
     )
     # A visit begins with the job that is watched, at its first run, where no address says else.

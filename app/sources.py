@@ -23,7 +23,7 @@ from app.memo import memo, one
 from app.playing import Inputs
 from app.widgets import Knob
 from app.widgets import ask as ask_for
-from app.words import CARRIED, MACHINE_WORDS, counted, option_words, plain
+from app.words import CARRIED, counted, option_words, plain
 from sim.errors import InputError, SimError
 from sim.formats.record_files import recorded_step
 from sim.importer.imported import Imported, ImportOptions, Kind
@@ -107,19 +107,23 @@ _SOCKETS = Knob("sockets", 2, "Processors of a host.", choices=(1, 2))
 _GBIT = Knob("gbit_per_s", 10, "What a host's port carries, Gbit/s.", choices=(1, 10, 25, 40, 100, 200))
 _PROTOCOL = Knob("protocol", "tcp", "Over TCP, or by RDMA.", choices=("tcp", "rdma"))
 _GENERATION = Knob("generation", "hopper", "Of the GPUs.", choices=("ampere", "hopper"))
-# What each ready-made cluster lets one set here; what is not listed keeps its own value.
-PRESETS: dict[str, tuple[Knob, ...]] = {
-    "dgx_h100": (_HOSTS, _LEAF, _OVER),
-    "dgx_a100": (_HOSTS, replace(_LEAF, default=20), _OVER),
-    "dgx_v100": (replace(_HOSTS, default=1), replace(_LEAF, default=24)),
-    "p5": (_HOSTS,),
-    "p4de": (_HOSTS,),
-    "gh200_slingshot": (_HOSTS, replace(_LEAF, default=4)),
-    "nvl72": (replace(_HOSTS, default=1), _LEAF, _OVER),
-    "pcie_box": (_GPUS, _PCIE, _SOCKETS, _PEER),
-    "pcie_hosts": (_HOSTS, _GPUS, _GBIT, _PROTOCOL, _PCIE, _SOCKETS, replace(_PEER, default=False), _OVER),
-    "hgx_ethernet": (_HOSTS, _GBIT, _GENERATION, _OVER),
+# What each ready-made cluster is called, and what of it is set here; what is not listed keeps its own value.
+_PRESETS: dict[str, tuple[str, tuple[Knob, ...]]] = {
+    "dgx_h100": ("DGX H100", (_HOSTS, _LEAF, _OVER)),
+    "dgx_a100": ("DGX A100", (_HOSTS, replace(_LEAF, default=20), _OVER)),
+    "dgx_v100": ("DGX-1 with V100", (replace(_HOSTS, default=1), replace(_LEAF, default=24))),
+    "p5": ("AWS p5", (_HOSTS,)),
+    "p4de": ("AWS p4de (and p4d)", (_HOSTS,)),
+    "gh200_slingshot": ("4 x GH200 on Slingshot", (_HOSTS, replace(_LEAF, default=4))),
+    "nvl72": ("GB200 NVL72", (replace(_HOSTS, default=1), _LEAF, _OVER)),
+    "pcie_box": ("one host of PCIe GPUs", (_GPUS, _PCIE, _SOCKETS, _PEER)),
+    "pcie_hosts": (
+        "hosts of PCIe GPUs on Ethernet",
+        (_HOSTS, _GPUS, _GBIT, _PROTOCOL, _PCIE, _SOCKETS, replace(_PEER, default=False), _OVER),
+    ),
+    "hgx_ethernet": ("8 GPUs on NVSwitches, hosts on Ethernet", (_HOSTS, _GBIT, _GENERATION, _OVER)),
 }
+MACHINE_WORDS = {name: words for name, (words, _) in _PRESETS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,7 @@ class Preset:
     @property
     def turned(self) -> dict[str, Any]:
         """The settings that are not as they stand at first."""
-        first = {one.name: one.default for one in PRESETS[self.name]}
+        first = {one.name: one.default for one in _PRESETS[self.name][1]}
         return {name: value for name, value in self.settings if value != first[name]}
 
 
@@ -222,7 +226,7 @@ def ask_machine(
 
     ``prefix`` goes before the keys of what a ready-made cluster lets one set.
     """
-    presets = {preset.words: preset for preset in map(Preset, PRESETS)}
+    presets = {preset.words: preset for preset in map(Preset, MACHINE_WORDS)}
     machines: dict[str, Machine | None] = {**more, **{name: name for name in library.hardware}, **presets}
     chosen = ask_for(st.selectbox, label, place.pop("key"), words, list(machines), **place)
     machine = machines.get(chosen)
@@ -244,7 +248,7 @@ def uploaded_words(name: str) -> str:
 
 def settings_of(preset: str, prefix: str = "") -> dict[str, Any]:
     """Draw what a ready-made cluster lets one set, where the caller stands, and read it."""
-    return {knob.name: knob.draw(f"{prefix}{preset}_{knob.name}") for knob in PRESETS[preset]}
+    return {knob.name: knob.draw(f"{prefix}{preset}_{knob.name}") for knob in _PRESETS[preset][1]}
 
 
 def ask_upload() -> Outcome | None:
@@ -480,13 +484,6 @@ def record_looked_at(library: Library) -> str | None:
     """The name among all records of the run that Tune and Compare show; None: they show none."""
     is_one = st.session_state.get("start") == MEASURED
     return library.name_among_all(st.session_state.get("record")) if is_one else None
-
-
-def workload_looked_at() -> str | None:
-    """The workload that Tune and Compare show, as the Cluster page names it; None: it has no such one."""
-    uploaded = uploaded_workload() if st.session_state.get("start") == UPLOAD else None
-    bundled = st.session_state.get("workload") if st.session_state.get("start") == BUNDLED else None
-    return bundled if uploaded is None else uploaded_words(uploaded.name)
 
 
 def nothing_to_show(library: Library) -> None:

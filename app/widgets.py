@@ -290,10 +290,3 @@ def keep_among(key: str, options: Collection[str]) -> None:
     """Forget what was chosen with the box of ``key``, which is drawn next, where it is no option any more."""
     if st.session_state.get(key) not in (None, *options):
         del st.session_state[key]
-
-
-def factor(label: str, stops: Sequence[float], key: str, words: str, **more: Any) -> float:
-    """A slider over a few numbers, at the first of them or at 1 where that is one."""
-    look = {"value": 1.0 if 1.0 in stops else stops[0], "format_func": "{:g}".format, **more}
-    found: float = ask(st.select_slider, label, key, words, stops, **look)
-    return found

@@ -31,19 +31,6 @@ PICK_WORDS: dict[str, str] = {
     "fully_shard": "FSDP2 fully_shard",
 }
 PICKS: tuple[Pick, ...] = tuple(PICK_WORDS)
-MACHINE_WORDS: dict[str, str] = {
-    "dgx_h100": "DGX H100",
-    "dgx_a100": "DGX A100",
-    "dgx_v100": "DGX-1 with V100",
-    "p5": "AWS p5",
-    "p4de": "AWS p4de (and p4d)",
-    "gh200_slingshot": "4 x GH200 on Slingshot",
-    "nvl72": "GB200 NVL72",
-    "pcie_box": "one host of PCIe GPUs",
-    "pcie_hosts": "hosts of PCIe GPUs on Ethernet",
-    "hgx_ethernet": "8 GPUs on NVSwitches, hosts on Ethernet",
-    "upload": "upload",
-}
 CARRIED = (
     "Workload and hardware are as this run was measured: carried from where the hardware was calibrated to "
     "the box of the run, backward as that of its slowest rank."

@@ -19,7 +19,7 @@ _TIME_TICKS = tuple(10**power for power in range(9))  # in us
 _TIME_TEXTS = [f"{n} {unit}" for unit in ("us", "ms", "s") for n in (1, 10, 100)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CurveRow:
     """One size: its time, the range about it where one is stated, its bus bandwidth, and by which method.
 
@@ -54,25 +54,16 @@ class CurveRow:
 
 
 def curve_rows(hardware: Hardware) -> list[CurveRow]:
-    """The points of the all-reduce curve that carry something."""
-    methods, stated = hardware.provenance.get("methods"), hardware.spread.get("all_reduce", {})
-    rows = []
+    """The points of the all-reduce curve of a computed machine that carry something."""
+    methods, stated = hardware.provenance.get("methods", {}), hardware.spread.get("all_reduce", {})
+    factor, rows = bus_factor("all_reduce", hardware.world_size), []
     for point in hardware.all_reduce:
-        if point.num_bytes:
-            key, time = str(point.num_bytes), point.duration_ns
-            low, high = (stated.get(key, {}).get(end) for end in ("min_ns", "max_ns"))
-            if low is None or high is None or not low <= time <= high:
-                low = high = time
-            rows.append(
-                CurveRow(
-                    num_bytes=point.num_bytes,
-                    duration_ns=time,
-                    low_ns=low,
-                    high_ns=high,
-                    factor=bus_factor("all_reduce", hardware.world_size),
-                    method=str(methods.get(key, "")) if isinstance(methods, dict) else "",
-                )
-            )
+        size, time = point.num_bytes, point.duration_ns
+        ends = stated.get(str(size), {})
+        low, high = ends.get("min_ns", time), ends.get("max_ns", time)
+        low, high = (low, high) if low <= time <= high else (time, time)
+        if size:
+            rows.append(CurveRow(size, time, low, high, factor, methods.get(str(size), "")))
     return rows
 
 
@@ -82,29 +73,22 @@ def draw_curve(rows: Sequence[CurveRow]) -> go.Figure:
     methods = list(dict.fromkeys(row.method for row in rows))
     for place in (0, 1):
         of_panel: dict[str, Any] = {"showlegend": place == 0, **style.panel(place + 1)}
+        ends = [
+            (row.num_bytes, *(row.heights(end)[place] for end in (row.low_ns, row.high_ns))) for row in rows
+        ]
         if any(row.low_ns < row.high_ns for row in rows):
-            each = [
-                (row.num_bytes, *(row.heights(end)[place] for end in (row.low_ns, row.high_ns)))
-                for row in rows
-            ]
-            sizes, lows, highs = zip(*[one for one in each if one[1] and one[2]], strict=True)
-            traces.append(
-                style.area("stated range", sizes, lows, highs, style.ACCENT, legendgroup="range", **of_panel)
-            )
-        heights = [row.heights(row.duration_ns)[place] for row in rows]
+            sizes, lows, highs = zip(*[one for one in ends if one[1] and one[2]], strict=True)
+            look: dict[str, Any] = {"legendgroup": "range", **of_panel}
+            traces.append(style.area("stated range", sizes, lows, highs, style.ACCENT, **look))
+        at = {row.num_bytes: row.heights(row.duration_ns)[place] for row in rows}
         unnamed = of_panel | {"showlegend": False}
-        traces.append(
-            style.line(None, [row.num_bytes for row in rows], heights, style.LINE, width=1, **unnamed)
-        )
+        traces.append(style.line(None, at, at.values(), style.LINE, width=1, **unnamed))
         for number, method in enumerate(methods):
-            members = [row for row in rows if row.method == method]
-            xs, ys = zip(
-                *((row.num_bytes, row.heights(row.duration_ns)[place]) for row in members), strict=True
-            )
+            members = {row.num_bytes: row.text for row in rows if row.method == method}
             colour = style.BUCKETS[number % len(style.BUCKETS)] if method else style.ACCENT
             look = {"size": 8, "legendgroup": method, **of_panel}
-            name = style.safe(method) or "measured"
-            traces.append(style.dots(name, xs, ys, colour, [row.text for row in members], **look))
+            name, ys = style.safe(method) or "measured", [at[size] for size in members]
+            traces.append(style.dots(name, members, ys, colour, members.values(), **look))
     across: dict[str, Any] = {"type": "log", "title": "size (log)", "tickvals": _SIZE_TICKS}
     across["ticktext"] = [format_size(tick) for tick in _SIZE_TICKS]
     return style.figure(
@@ -125,7 +109,6 @@ CURVES = {
     "cap": ("best cap", style.ACCENT, "solid", "circle"),
     "optimum": ("best buckets", style.GOOD, "dot", "star"),
 }
-_MOST_TICKS = 16
 
 
 def _percent(row: ScalingRow, step: str) -> float:
@@ -170,9 +153,7 @@ def scaling_figure(rows: Sequence[ScalingRow]) -> go.Figure:
     least, most = min(caps, default=1.0) / 2, max(caps, default=1.0) * 2
     traces = [*_steps(rows), *_caps(rows, least, most)]
     sizes = sorted({row.world_size for row in rows})
-    across: dict[str, Any] = {"type": "log"}
-    if len(sizes) <= _MOST_TICKS:
-        across |= {"tickvals": sizes, "ticktext": [f"{size:,}" for size in sizes]}
+    across = {"type": "log", "tickvals": sizes, "ticktext": [f"{size:,}" for size in sizes]}
     titles = ("Efficiency", "Exposed communication", "Best bucket_cap_mb")
     return style.figure(
         traces,
@@ -206,17 +187,9 @@ def _steps(rows: Sequence[ScalingRow]) -> list[style.Trace]:
     if any(row.cap_step_low_ns != row.cap_step_high_ns for row in rows):
         lows, highs = ([_percent(row, f"cap_step_{end}_ns") for row in rows] for end in ("high", "low"))
         told = "best cap over the range of the curve"
-        traces.append(_band(told, xs, lows, highs, style.ACCENT, **style.panel(1)))
+        look = {"legendgroup": told, **style.panel(1)}
+        traces.append(style.area(told, xs, lows, highs, style.ACCENT, **look))
     return traces
-
-
-def _band(
-    name: str, xs: Sequence[float], lows: Sequence[float], highs: Sequence[float], colour: str, **more: Any
-) -> style.Trace:
-    """A band; of a single world size a bar, since a band of no width could not be seen."""
-    if len(xs) == 1:
-        xs, lows, highs = [xs[0] / 1.02, xs[0] * 1.02], [lows[0]] * 2, [highs[0]] * 2
-    return style.area(name, xs, lows, highs, colour, legendgroup=name, **more)
 
 
 def _caps(rows: Sequence[ScalingRow], least: float, most: float) -> list[style.Trace]:
@@ -225,7 +198,7 @@ def _caps(rows: Sequence[ScalingRow], least: float, most: float) -> list[style.T
     highs = [most if row.cap_high_mb is None else row.cap_high_mb for row in rows]
     xs, of_panel = [row.world_size for row in rows], style.panel(3)
     around = "caps around the best within 0.1 % of it"
-    traces = [_band(around, xs, lows, highs, style.GOOD, **of_panel)]
+    traces = [style.area(around, xs, lows, highs, style.GOOD, legendgroup=around, **of_panel)]
     lined = {"mode": "lines+markers", "line": {"width": 2}, "legendgroup": "best cap", "showlegend": False}
     ring = {"symbol": "circle-open", "size": 17, "marker": {"line": {"width": 2}}}
     changes, told = [row for row in rows if row.reason], "best cap changes: hover for why"

@@ -14,7 +14,7 @@ from sim.tuner.gain import BandPoint
 from sim.tuner.sweep import SweepRow
 from sim.units import format_ms, format_number, format_percent, format_size
 
-DEFAULT, ZERO = "default", "0"  # the column left of the axis: what a logarithm cannot hold
+DEFAULT = "default"  # the column left of the axis, which a logarithm cannot hold
 _CURVE: dict[str, Any] = {"xaxis": "x2", "yaxis": "y"}
 
 
@@ -35,7 +35,7 @@ def draw_sweep(
     behind; ``shown`` is the page's own cap and its step in ns, ``best_ns`` that of the best buckets found.
     """
     curve = sorted((row for row in rows if row.bucket_cap_mb), key=lambda row: row.bucket_cap_mb or 0.0)
-    beside = [row for row in rows if not row.bucket_cap_mb]
+    beside = [row for row in rows if row.bucket_cap_mb is None]
     starred = [row for row in curve if row.bucket_cap_mb == star_mb]
     lined = {"mode": "lines+markers", "line": {"color": style.ACCENT, "width": 2}}
     kinds: tuple[tuple[list[SweepRow], str, str, dict[str, Any]], ...] = (
@@ -59,7 +59,7 @@ def draw_sweep(
         # A little wider than its caps, so that a stretch of one cap can be seen.
         zones = [(low / 1.03, high * 1.03) for low, high in clipped if low <= high]
         shapes += [style.stretch(low, high, "rgba(0,158,115,0.16)", xref="x2") for low, high in zones]
-    default_ns = next((row.step_ns for row in beside if row.bucket_cap_mb is None), None)
+    default_ns = next((row.step_ns for row in beside), None)
     for step, colour, dash in ((default_ns, style.ALARM, "dash"), (best_ns, style.GOOD, "dot")):
         if step is not None:  # across both columns
             across = style.level(style.ms(step), colour, dash)
@@ -91,38 +91,29 @@ def _marks(
 ) -> style.Trace:
     """Points of (cap in MiB, step in ns, hover text), on the curve or in the column beside it."""
     caps = [cap for cap, _, _ in points]
-    on_curve = all(caps)
     return style.dots(
         name,
-        caps if on_curve else map(_column, caps),
+        [cap or DEFAULT for cap in caps],
         [style.ms(step) for _, step, _ in points],
         colour,
         {"%{customdata[0]}": [[text, cap] for cap, _, text in points]},
         marker={"line": {"width": 2, "color": colour}},
         unselected={"marker": {"opacity": 1}},
-        **(_CURVE if on_curve else {"xaxis": "x", "yaxis": "y"}),
+        **(_CURVE if all(caps) else {"xaxis": "x", "yaxis": "y"}),
         **more,
     )
 
 
-def _column(cap_mb: float | None) -> str:
-    """Where in the left column a cap stands that the axis cannot hold."""
-    return DEFAULT if cap_mb is None else ZERO
-
-
 def _band(points: Sequence[BandPoint]) -> list[style.Trace]:
     """The band, below the curve; clicks pass through to the points."""
-    rows = sorted(
-        (point.cap_mb, style.ms(point.low_ns), style.ms(point.high_ns)) for point in points if point.cap_mb
-    )
-    caps, lows, highs = ([row[place] for row in rows] for place in range(3))
+    each = [(point.cap_mb, style.ms(point.low_ns), style.ms(point.high_ns)) for point in points]
+    caps, lows, highs = zip(*sorted(one for one in each if one[0]), strict=True)
     traces = [style.area("95 of 100 steps", caps, highs, lows, style.ACCENT, **_CURVE, zorder=-1)]
     look: dict[str, Any] = {"width": 10, "opacity": 0.3, "showlegend": False, "zorder": -1}
-    for point in points:
-        if not point.cap_mb:
-            ends, at = [style.ms(point.low_ns), style.ms(point.high_ns)], _column(point.cap_mb)
-            traces.append(style.line("95 of 100 steps", [at, at], ends, style.ALARM, **look))
-    return traces
+    beside = [ends for cap, *ends in each if cap is None]
+    return traces + [
+        style.line("95 of 100 steps", [DEFAULT, DEFAULT], ends, style.ALARM, **look) for ends in beside
+    ]
 
 
 # Parts of a step: in words, their colour and pattern.

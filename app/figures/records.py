@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,6 @@ from plotly.subplots import make_subplots
 
 from app.figures import style
 from sim.live.held import RECENT_STEPS, LiveReport
-from sim.nouns.measurement import MeasuredBucket
-from sim.nouns.timeline import BucketRow
 from sim.truth.ladder import Attribution
 from sim.truth.scoring import Agreement, CandidateAgreement
 from sim.units import MIB, format_number, format_percent
@@ -151,13 +150,13 @@ def draw_attribution(rows: Sequence[tuple[str, Attribution]]) -> go.Figure:
     return style.figure(traces, 110 + 30 * len(rows), **axes, barmode="relative")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BucketPair:
     """One bucket, ns from the start of backward, as (beginning, end).
 
     ``since`` names the beginning, the same for both: the start of the collective where the backend can
     tell it, else its launch, else the instant the bucket was ready. ``measured`` is None where not even
-    its end is known. ``error_ns`` is predicted end minus measured end.
+    its end is known.
     """
 
     index: int
@@ -165,17 +164,19 @@ class BucketPair:
     since: str
     predicted: tuple[int, int]
     measured: tuple[int, int] | None
-    error_ns: int | None
+
+    @property
+    def error_ns(self) -> int | None:
+        """Predicted end minus measured end."""
+        return None if self.measured is None else self.predicted[1] - self.measured[1]
 
     @property
     def text(self) -> str:
         """What a hover says."""
         rows = [f"<b>bucket {self.index}</b>: {format_number(self.num_bytes / MIB)} MiB"]
-        for name, interval in (("predicted", self.predicted), ("measured", self.measured)):
-            if interval is not None:
-                rows.append(
-                    f"{name}: {self.since} {style.ms_text(interval[0])}, end {style.ms_text(interval[1])}"
-                )
+        for name, ends in (("predicted", self.predicted), ("measured", self.measured)):
+            if ends is not None:
+                rows.append(f"{name}: {self.since} {style.ms_text(ends[0])}, end {style.ms_text(ends[1])}")
         if self.error_ns is not None:
             rows.append(f"error of its end {style.ms(self.error_ns):+.3f} ms")
         return "<br>".join(rows)
@@ -183,27 +184,17 @@ class BucketPair:
 
 def overlay_data(row: CandidateAgreement) -> list[BucketPair]:
     """A candidate's buckets, each predicted beside measured."""
-    return [
-        _pair(bucket, row.buckets[place] if place < len(row.buckets) else None)
-        for place, bucket in enumerate(row.predicted.buckets)
-    ]
-
-
-def _pair(bucket: BucketRow, seen: MeasuredBucket | None) -> BucketPair:
-    since, measured = "start", None
-    if seen is not None and seen.end_ns is not None:
-        known = [("start", seen.start_ns), ("launch", seen.launch_ns), ("ready", seen.ready_ns)]
-        since, began = next(((name, time) for name, time in known if time is not None), ("start", None))
-        measured = (seen.end_ns if began is None else began, seen.end_ns)
-    begins = {"start": bucket.start_ns, "launch": bucket.launch_ns, "ready": bucket.ready_ns}
-    return BucketPair(
-        index=bucket.index,
-        num_bytes=bucket.num_bytes,
-        since=since,
-        predicted=(begins[since], bucket.end_ns),
-        measured=measured,
-        error_ns=None if measured is None else bucket.end_ns - measured[1],
-    )
+    pairs = []
+    for bucket, seen in zip_longest(row.predicted.buckets, row.buckets[: len(row.predicted.buckets)]):
+        since, measured = "start", None
+        if seen is not None and seen.end_ns is not None:
+            known = (name for name in ("start", "launch", "ready") if getattr(seen, f"{name}_ns") is not None)
+            since = next(known, since)
+            began: int | None = getattr(seen, f"{since}_ns")
+            measured = (seen.end_ns if began is None else began, seen.end_ns)
+        predicted = getattr(bucket, f"{since}_ns"), bucket.end_ns
+        pairs.append(BucketPair(bucket.index, bucket.num_bytes, since, predicted, measured))
+    return pairs
 
 
 def draw_overlay(row: CandidateAgreement) -> go.Figure:
@@ -215,14 +206,10 @@ def draw_overlay(row: CandidateAgreement) -> go.Figure:
         ("measured", 0.0, "/", row.measured_backward_end_ns, "solid"),
     ):
         seen = [(pair, times) for pair in pairs if (times := getattr(pair, name)) is not None]
-        lengths, begins = (
-            [style.ms(end - begin) for _, (begin, end) in seen],
-            [style.ms(begin) for _, (begin, _) in seen],
-        )
-        colours, texts = (
-            [style.bucket_colour(pair.index) for pair, _ in seen],
-            [pair.text for pair, _ in seen],
-        )
+        lengths = [style.ms(end - begin) for _, (begin, end) in seen]
+        begins = [style.ms(begin) for _, (begin, _) in seen]
+        colours = [style.bucket_colour(pair.index) for pair, _ in seen]
+        texts = [pair.text for pair, _ in seen]
         look = {"pattern": pattern, "base": begins, "offset": offset, "width": 0.4}
         traces.append(style.bars(name, [pair.index for pair, _ in seen], lengths, colours, texts, **look))
         # Half of backward's row, with its length written in it, and a line down where it ends.

@@ -10,9 +10,9 @@ import sim
 from app import playing, sources
 from app.figures.cluster import curve_rows, draw_curve, scaling_figure
 from app.memo import digest, memo
-from app.sources import PRESETS, Library, Outcome, Preset
+from app.sources import MACHINE_WORDS, Library, Outcome, Preset
 from app.widgets import Card, ask, chart, downloads, draw_cards, table, take_name, told
-from app.words import MACHINE_WORDS, counted, device_sentence, estimated_sentence, file_safe, plain, sentence
+from app.words import counted, device_sentence, estimated_sentence, file_safe, plain, sentence
 from sim.clusters.scaling import ScalingRow
 from sim.columns import SCALING, records
 from sim.errors import InputError
@@ -22,17 +22,17 @@ from sim.nouns.workload import Workload
 from sim.units import format_ms, format_number, format_percent, format_size, format_time
 
 _HOSTS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-_UPLOAD, _FOLLOWED = "upload", "workload_followed"
+_UPLOAD = "upload"
 _SHOWN_BYTES = (1 << 20, 1 << 30)
 Machine = Preset | Outcome | None  # None: still to be uploaded
 
 
 def _ask_machine() -> Machine:
     """Draw what the machine is asked with, where the caller stands (the sidebar), and read it."""
-    take_name("machine", MACHINE_WORDS)
+    named = {**MACHINE_WORDS, _UPLOAD: _UPLOAD}
+    take_name("machine", named)
     words = "A ready-made cluster, from data sheets, or one of your own as JSON (`kind: cluster`)."
-    names = {"format_func": MACHINE_WORDS.__getitem__}
-    machine = ask(st.selectbox, "Machine", "machine", words, [*PRESETS, _UPLOAD], **names)
+    machine = ask(st.selectbox, "Machine", "machine", words, [*named], format_func=named.__getitem__)
     if machine == _UPLOAD:
         return sources.ask_upload()
     return Preset(machine, tuple(sorted(sources.settings_of(machine).items())))
@@ -52,12 +52,7 @@ def _cluster_of(machine: Machine) -> Cluster | None:
 def _ask_workload(library: Library) -> tuple[str | None, Workload | None]:
     """The name of a workload, where there are any, and what was uploaded; drawn where the caller stands."""
     own = sources.uploaded_workload()
-    names = [*library.workloads, *([] if own is None else [sources.uploaded_words(own.name)])]
-    looked_at = sources.workload_looked_at()  # which the visitor was turned to last
-    if looked_at in names and looked_at != st.session_state.get(_FOLLOWED):
-        st.session_state[_FOLLOWED] = looked_at
-        if "scaled" not in st.query_params:  # else the address names one
-            st.session_state["scaled"] = looked_at
+    names = [*([] if own is None else [sources.uploaded_words(own.name)]), *library.workloads]
     words = "What each GPU computes and sends in a step; it stays the same at every size."
     return ask(st.selectbox, "Workload", "scaled", words, names) if names else None, own
 

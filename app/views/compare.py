@@ -320,14 +320,9 @@ def gain_words(gain_ns: int, base_ns: int) -> str:
 def _notes(results: Sequence[Candidate]) -> None:
     """What each report notes, what it sends that no time is known of, and what nobody measured."""
     for one in results:
-        exposed = one.report.exposed_by_micro_batch_ns
         if one.played is not None and (untimed := one.played.untimed_bytes):
             words = f"{one.name} takes longer than it says here: {format_size(untimed)}"
             st.warning(plain(f"{words} of what it sends have no curve, and are in no timeline."))
-        if len(exposed) > 1:
-            each = f"{format_ms(sum(exposed))} are exposed, {format_ms(exposed[-1])} in the last"
-            words = f"{one.name} reduces in {len(exposed)} micro-batches: {each}, of which"
-            st.info(plain(f"{words} the timeline and the overlap are."))
         for note in one.report.notes:
             st.caption(plain(f"{one.name}: {note}."))
     computed = [one.inputs for one in results if one.inputs and is_computed(one.inputs.hardware)]
@@ -394,10 +389,9 @@ def _what_changed(timelines: dict[str, Timeline]) -> None:
     found: tuple[Part, ...] | None = None
     with told():
         found = _difference(timelines[base], timelines[letter])
-    if found is None:
-        return
+        if not found:
+            st.info("Nothing: both are the same buckets on the same machine.")
     if not found:
-        st.info("Nothing: both are the same buckets on the same machine.")
         return
     changes = [(PART_WORDS[part.name], part.change_ns) for part in found]
     total_ns = sum(change for _, change in changes)

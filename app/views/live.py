@@ -20,7 +20,7 @@ from app.sources import LIVE, Library
 from app.widgets import Card, ask, chart, downloads, draw_cards, told
 from app.words import capital, counted, plain
 from sim.errors import NotModelledError, SimError
-from sim.live.calibration import Calibration
+from sim.live.calibration import CALIBRATION_STEPS, Calibration
 from sim.live.follower import Followed
 from sim.live.held import LiveReport, Unseen
 from sim.nouns.hardware import Hardware
@@ -31,7 +31,6 @@ from sim.tuner.setting import tell_setting
 from sim.units import NS_PER_S, format_ms, format_percent, format_ranks
 
 _EVERY = {"1 s": 1.0, "2 s": 2.0, "5 s": 5.0, "10 s": 10.0, "paused": None}
-_STEPS = (10, 20, 50, 100)
 _NO_STEPS = (
     "No steps yet: waiting for `rank-<r>.jsonl` in this directory. A job writes them "
     "with `with sim.record(ddp_model, DIR):` around its training loop, on every rank."
@@ -55,7 +54,6 @@ class Wanted:
     watch: Path
     found: tuple[Path, ...]
     directory: Path
-    steps: int
     hardware: Hardware | None
     samples: int
 
@@ -99,22 +97,19 @@ def _controls(watch: Path, found: list[Path], library: Library) -> tuple[Wanted,
     names = {
         path.name or str(path) if path == watch else str(path.relative_to(watch)): path for path in found
     }
-    a, b, c, d, e = st.columns([3, 2, 1, 1, 1])
+    a, b, c, d = st.columns([3, 2, 1, 1])
     words = "Directories that `sim.record` wrote to, the last written first."
     directory = names[ask(a.selectbox, "Recording", "recording", words, list(names))]
     machines = _machines(directory, library)
     words = "What an all-reduce takes: a calibrated machine, or what the job's own buckets took."
     path = machines[ask(b.selectbox, "Machine", "live_machine", words, list(machines))]
-    words = "How many steps after warm-up make the workload. All later steps are predicted unseen."
-    steps = ask(c.selectbox, "Calibration steps", "live_steps", words, _STEPS, index=1)
     words = "Samples in one step, over all ranks: batch per rank x ranks x micro-batches. 0: not known."
-    samples = ask(d.number_input, "Samples per step", "live_samples", words, min_value=0, step=1)
-    every, hardware = _refresh(e), None
+    samples = ask(c.number_input, "Samples per step", "live_samples", words, min_value=0, step=1)
+    every, hardware = _refresh(d), None
     with told():  # a file that is not legal takes no figure away
         hardware = None if path is None else playing.load_hardware(path)
-    files = tuple(sorted(found))
-    given: dict[str, Any] = {"steps": steps, "hardware": hardware, "samples": int(samples)}
-    return Wanted(watch=watch, found=files, directory=directory, **given), every
+    given: dict[str, Any] = {"directory": directory, "hardware": hardware, "samples": int(samples)}
+    return Wanted(watch=watch, found=tuple(sorted(found)), **given), every
 
 
 def _machines(directory: Path, library: Library) -> dict[str, Path | None]:
@@ -160,7 +155,7 @@ def _live(wanted: Wanted) -> None:
 
 
 def _judged(wanted: Wanted, followed: Followed) -> None:
-    needed = min(wanted.steps, followed.whole_steps)
+    needed = min(CALIBRATION_STEPS, followed.whole_steps)
     window, layouts = sim.live_window(followed, needed), followed.ranks[0].layouts
     if window is None:
         st.info(calibrating_sentence(followed, needed))
@@ -178,8 +173,6 @@ def _judged(wanted: Wanted, followed: Followed) -> None:
         raise
     report = sim.judge_live(followed, calibration)
     first, warmup = calibration.first_step, followed.warmup_steps
-    if needed < wanted.steps:
-        st.caption(f"The window is {needed} steps: of so many ranks no more are kept whole after warm-up.")
     if first > warmup + 1:
         words = f"Steps {warmup + 1:,} to {first - 1:,} took longer than those after them: warm-up"
         st.caption(f"{words}, not predicted from.")

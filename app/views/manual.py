@@ -15,21 +15,12 @@ from app.words import plain
 
 HOME = Path(__file__).parents[1] / "manual"
 PICTURES = HOME.parent / "screenshots"
-# By the name of the file: the title, in the order in which one reads.
-PAGES = {
-    "start": "Start",
-    "your-job": "Your own job",
-    "answer": "What the answer means",
-    "truth": "How true it is",
-    "cluster-files": "From what a cluster already writes",
-    "unmeasured": "Machines nobody measured",
-    "table": "What buckets are worth",
-    "modelled": "What is modelled",
-    "dashboard": "The dashboard",
-    "how-it-works": "How it works",
-    "glossary": "Glossary",
-    "house": "The house",
-}
+_NAMES = (
+    *("start", "your-job", "answer", "truth", "cluster-files", "unmeasured", "table"),
+    *("modelled", "dashboard", "how-it-works", "glossary", "house"),
+)
+# By the name of the file: its title, which is its first line, in the order in which one reads.
+PAGES = {name: (HOME / f"{name}.md").read_text(encoding="utf-8").partition("\n")[0][2:] for name in _NAMES}
 # A table that is wider than the window is moved, not the page.
 _TABLES = "<style>[data-testid=stMain] table { display: block; overflow-x: auto; }</style>"
 # Streamlit goes to the word that an address names before what stands above it has its size. Until a hand

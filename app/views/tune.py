@@ -1,8 +1,7 @@
 """The Tune page: how bad is it, where, what if, is it true, take it home.
 
-What is quick is drawn first; the sidebar is sent after the headline. Places are held in the order in
-which one reads them; what has to be searched for fills its own last, and a knob that is turned meanwhile does
-not wait for it.
+What is quick is drawn first; the sidebar is sent after the headline. Places are held in the order in which
+one reads; what has to be searched for fills its own last, and a knob that is turned does not wait for it.
 """
 
 from collections.abc import Callable

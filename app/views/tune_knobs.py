@@ -12,7 +12,7 @@ import streamlit as st
 
 from app.playing import KEYS, Choice, Options, WhatIf
 from app.sources import Asked
-from app.widgets import MOST, Knob, ask, factor, take_name
+from app.widgets import MOST, Knob, ask, take_name
 from app.words import DDP_PICKS, PICK_WORDS, PICKS, Pick
 from sim.nouns.ddp_switches import Switches
 from sim.nouns.hardware import MAX_RANKS
@@ -136,9 +136,10 @@ def _what_ifs() -> WhatIf:
     """Draw the knobs where the caller stands, and read them."""
     with st.expander("What if the machine were another?", expanded=True):
         above = st.container()
+        look: dict[str, Any] = {"value": 1.0, "format_func": "{:g}".format}
         found: dict[str, Any] = {
-            field: factor(label, stops, KEYS[field], words, on_change="ignore")  # of a move tells hand.js
-            for field, (label, stops, words) in SLIDERS.items()
+            field: ask(st.select_slider, label, KEYS[field], words, stops, on_change="ignore", **look)
+            for field, (label, stops, words) in SLIDERS.items()  # of a move tells hand.js
         }
         words = (
             "As many ranks in a ring of equal wires, in place of those measured: where so many were not "
@@ -152,8 +153,7 @@ def _what_ifs() -> WhatIf:
         # The preset follows the knobs, and the knobs the preset: it names where they stand.
         st.session_state["preset"] = next((name for name, one in PRESETS.items() if one == what_if), CUSTOM)
         words = "Sets all knobs below at once. Moving one of them afterwards makes it your own."
-        look: dict[str, Any] = {"key": "preset", "on_change": _take_preset, "help": words}
-        above.selectbox("Preset", [*PRESETS, CUSTOM], **look)
+        above.selectbox("Preset", [*PRESETS, CUSTOM], key="preset", on_change=_take_preset, help=words)
     return what_if
 
 

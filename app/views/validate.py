@@ -42,7 +42,6 @@ KINDS: dict[str, str] = {
     "training": "real models, trained",
     "gpu": "one GPU, an emulated wire",
 }
-MODES: dict[Mode, str] = {"paced": "paced replay", "model": "real model", "trace": "read from a trace"}
 MODE_WORDS: dict[Mode, str] = {
     "paced": "Paced replay: real DistributedDataParallel, collectives and copies on real ranks; backward "
     "itself is replayed, each gradient at the time that the workload recorded. What is tested is "
@@ -160,7 +159,7 @@ def table_rows(scores: Mapping[str, Score]) -> list[dict[str, Any]]:
             "workload": record.workload.name,
             "ranks": first.world_size,
             "backend": first.backend,
-            "mode": MODES[first.mode],
+            "mode": MODE_WORDS[first.mode].partition(":")[0].lower(),
             "date": _text(first.provenance.get("date"))[:10],
             "torch": _text(first.environment.get("torch")),
         }
@@ -399,22 +398,20 @@ def unseen_sentence(record: Record) -> str:
     A measurement's date is that at which it was written, behind its steps; so an earlier calibration is told
     as one before the files of the steps, not before the steps.
     """
-    nouns: list[Any] = [record.hardware, *record.candidates]
     provenance = record.hardware.provenance
-    made, *dates = (_instant(one.provenance.get("date")) for one in nouns)
-    known = [date for date in dates if date is not None]
     if any(one.mode == "trace" for one in record.candidates):
         return "The times are the trace's own: this is no prediction of an unseen run."
     if "anchored" in provenance:
         return "The hardware was anchored: one measured step went into it, and is no unseen one."
-    if provenance.get("source") == "bucketsim calibrate" and made and known and len(known) == len(dates):
-        when = (
-            f"{made:%Y-%m-%d %H:%M} UTC, the first of these runs was written at {min(known):%Y-%m-%d %H:%M}"
+    nouns: list[Any] = [record.hardware, *record.candidates]
+    made, *dates = (_instant(one.provenance.get("date")) for one in nouns)
+    known = [date for date in dates if date is not None]
+    is_calibrated = provenance.get("source") == "bucketsim calibrate" and len(known) == len(dates)
+    if is_calibrated and made and made < min(known, default=made):
+        return (
+            f"Unseen: the hardware was calibrated from micro-runs at {made:%Y-%m-%d %H:%M} UTC, the first of "
+            f"these runs was written at {min(known):%Y-%m-%d %H:%M}; nothing was fitted to them."
         )
-        if made < min(known):
-            return (
-                f"Unseen: the hardware was calibrated from micro-runs at {when}; nothing was fitted to them."
-            )
     return "The files cannot show that these runs are unseen: they do not tell a calibration before them."
 
 

@@ -54,33 +54,24 @@ def test_other_folders_are_in_all_records_alone(traces: Path, tmp_path: Path) ->
         assert sources.find(launch.Settings(traces=nowhere, watch=nowhere)).is_empty
 
 
-def test_exports_say_where_they_come_from(inputs: Inputs) -> None:
-    origin = provenance(inputs, {"bandwidth": 0.5})
-    assert origin["scaled"] == {"bandwidth": 0.5}
-    assignment = signed(sim.assign(inputs.workload), origin)
-    assert assignment.provenance["workload_sha256"] == digest(inputs.workload)
-    assert assignment.provenance["source"] == "sim.assign"
-    rows = list(csv.DictReader(io.StringIO(signed_csv([{"a": 1, "b": 2}], origin))))
-    assert rows[0]["b"] == "2"
-    assert rows[0]["hardware_sha256"] == digest(inputs.hardware)
-    assert digest(inputs.workload) in signed_snippet("x = 1\n", origin)
-    compile(signed_snippet("x = 1\n", origin), "snippet", "exec")
-    assert digest(inputs.workload)[:12] in origin_words(origin)
-    assert "bandwidth x0.5" in origin_words(origin)
-
-
-def test_exports_say_what_was_turned(inputs: Inputs) -> None:
+def test_exports_say_where_they_come_from_and_what_was_turned(inputs: Inputs) -> None:
     """Switches and what-ifs, too, in one line each, whatever a name in a file holds."""
     what_if = WhatIf(bandwidth=0.5, world_size=64, precision="bfloat16")
     choice = Choice(pick="cap", cap_mb=4.0, options=(("comm_hook", "odd\nimport os"),))
     origin = provenance(inputs, what_if.told(), choice=choice.told())
-    words = "scaled bandwidth x0.5, world_size 64, precision bfloat16"
-    assert words in origin_words(origin)
-    lines = signed_snippet("x = 1\n", origin)
-    assert [line for line in lines.splitlines() if not line.startswith("#")] == ["x = 1"]
-    assert '"bucket_cap_mb": 4.0' in lines
-    (row,) = csv.DictReader(io.StringIO(signed_csv([{"a": 1}], origin)))
+    workload, hardware = digest(inputs.workload), digest(inputs.hardware)
+    assignment = signed(sim.assign(inputs.workload), origin)
+    assert assignment.provenance["workload_sha256"] == workload
+    assert assignment.provenance["source"] == "sim.assign"
+    (row,) = csv.DictReader(io.StringIO(signed_csv([{"a": 1, "b": 2}], origin)))
+    assert (row["b"], row["hardware_sha256"]) == ("2", hardware)
     assert json.loads(row["scaled"]) == what_if.told()
+    lines = signed_snippet("x = 1\n", origin)
+    assert workload in lines
+    assert '"bucket_cap_mb": 4.0' in lines
+    assert [line for line in lines.splitlines() if not line.startswith("#")] == ["x = 1"]
+    assert workload[:12] in origin_words(origin)
+    assert "scaled bandwidth x0.5, world_size 64, precision bfloat16" in origin_words(origin)
     assert "choice" not in provenance(inputs, {})
 
 

@@ -9,7 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import sim
-from app.words import MACHINE_WORDS
+from app.sources import MACHINE_WORDS
 from sim.units import format_ms
 from tests.app.conftest import cards, charts, is_clean, make_workload, open_page, said, upload
 

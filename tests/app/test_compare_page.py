@@ -6,7 +6,6 @@ import json
 import shlex
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -57,16 +56,6 @@ def steps(page: AppTest) -> list[str]:
 def step_of(workload: Workload, hardware: Hardware, policy: str = "ddp", **knobs: Any) -> str:
     assignment = sim.assign(workload, policy, **knobs)
     return format_ms(sim.summarize(sim.simulate(workload, hardware, assignment)).step_ns)
-
-
-def test_a_candidate_changes_its_number_alone(
-    opened: Callable[..., AppTest], workload: Workload, hardware: Hardware
-) -> None:
-    page = opened()
-    before = steps(page)
-    page.selectbox(key="b_pick").set_value("per-parameter-sync").run()
-    assert is_clean(page)
-    assert steps(page) == [before[0], step_of(workload, hardware, "per-parameter-sync"), before[2]]
 
 
 def test_the_address_restores_all(
@@ -147,12 +136,6 @@ def played(inputs: Inputs, *candidates: Candidate) -> list[Candidate]:
     return found
 
 
-def sent(inputs: Inputs, *choices: Choice) -> list[int]:
-    """What the collectives of each carry, bytes."""
-    candidates = [Candidate(letter=letter, choice=one) for letter, one in zip("ABC", choices, strict=False)]
-    return [sum(one.sent) for one in played(inputs, *candidates)]
-
-
 A = Candidate(letter="A", choice=Choice(pick="default"))
 
 
@@ -194,16 +177,6 @@ def test_every_collective_of_a_step_is_counted(inputs: Inputs) -> None:
     assert (once["micro-batches"], thrice["micro-batches"]) == (1, 3)
 
 
-def test_systems_that_gather_parameters_send_them_too(inputs: Inputs) -> None:
-    """ZeRO, Megatron-Core with the distributed optimizer, and FSDP2."""
-    curve = inputs.hardware.all_reduce
-    own = replace(inputs, hardware=replace(inputs.hardware, all_gather=curve, reduce_scatter=curve))
-    megatron = Choice(pick="megatron", options=(("use_distributed_optimizer", True),))
-    for other in (Choice(pick="zero1"), megatron, Choice(pick="fully_shard")):
-        ddp, gathering = sent(own, A.choice, other)
-        assert gathering > 1.9 * ddp
-
-
 def test_steps_of_different_micro_batches_are_not_ranked(opened: Callable[..., AppTest]) -> None:
     quick = opened(a_pick="DDP's default", a_accumulation_steps="4")
     assert is_clean(quick)
@@ -212,26 +185,6 @@ def test_steps_of_different_micro_batches_are_not_ranked(opened: Callable[..., A
     assert [found.delta for found in quick.metric] == ["", "", ""]
     table = quick.dataframe[0].value
     assert "faster than A, ms" not in table or table["faster than A, ms"].dropna().eq(0).all()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        (("find_unused_parameters", True),),
-        (("comm_hook", "fp16_compress"),),
-        (("accumulation_steps", 2), ("no_sync", False)),
-    ],
-)
-def test_the_recommended_cap_is_as_good_as_any_under_its_switches(
-    inputs: Inputs, options: tuple[tuple[str, Any], ...]
-) -> None:
-    asked = Candidate(letter="A", choice=Choice(pick="cap", options=options), is_best_cap=True)
-    (best,) = played(inputs, asked)
-    caps = {row.bucket_cap_mb for row in sim.sweep(inputs.workload, inputs.hardware)} - {None}
-    made = [sim.assign(inputs.workload, bucket_cap_mb=cap, **dict(options)) for cap in caps]
-    steps = [sim.summarize(sim.simulate(inputs.workload, inputs.hardware, one)).step_ns for one in made]
-    assert best.report.step_ns <= 1.01 * min(steps)
-    assert best.choice.cap_mb in caps
 
 
 def test_compare_says_what_a_step_lacks(

@@ -69,8 +69,9 @@ def text(noun: Any) -> bytes:
 
 def test_what_is_not_uploaded_is_chosen_from_the_bundled_files(page: AppTest, workload: Workload) -> None:
     mine = replace(workload, name="mine")
-    found = given(uploaded(page, ("mine.json", text(mine))))
-    assert found.inputs.workload == mine
+    best = sim.assign(workload, bucket_cap_mb=3)
+    found = given(uploaded(page, ("mine.json", text(mine)), ("best.json", text(best))))
+    assert (found.inputs.workload, found.assignment) == (mine, best)
     assert found.inputs.hardware.name == "two hosts"
     assert [box.label for box in page.selectbox] == ["Start from", "Hardware"]
     assert page.selectbox(key="hardware").options[0] == "two-hosts"
@@ -104,12 +105,6 @@ def test_a_record_that_was_uploaded_is_found_among_the_bundled_by_its_digests(
     assert is_computed(given(page).inputs.hardware)
 
 
-def test_an_assignment_comes_along(page: AppTest, workload: Workload) -> None:
-    best = sim.assign(workload, bucket_cap_mb=3)
-    found = given(uploaded(page, ("best.json", text(best)), ("w.json", text(workload))))
-    assert found.assignment == best
-
-
 def test_a_cluster_is_computed(page: AppTest) -> None:
     cluster = sim.cluster("dgx_h100", hosts=2)
     found = given(uploaded(page, ("c.json", text(cluster))))
@@ -119,12 +114,8 @@ def test_a_cluster_is_computed(page: AppTest) -> None:
 
 
 def test_a_url_restores_a_ready_made_machine(page: AppTest, workload: Workload) -> None:
-    for name, value in {
-        "start": "bundled files",
-        "workload": "twenty",
-        "hardware": "computed: DGX H100",
-        "dgx_h100_hosts": "2",
-    }.items():
+    address = {"start": "bundled files", "workload": "twenty", "hardware": "computed: DGX H100"}
+    for name, value in {**address, "dgx_h100_hosts": "2"}.items():
         page.query_params[name] = value
     page.run()
     found = given(page)

@@ -198,26 +198,6 @@ def test_tab_reaches_every_knob(name: str, site: Site, page: Any) -> None:
     assert not missing, told
 
 
-_WHERE = """() => {
-  const main = document.querySelector('[data-testid=stMain]');
-  return [document.activeElement.textContent, main.contains(document.activeElement)];
-}"""
-
-
-def test_the_first_stop_skips_menu_and_sidebar(site: Site, page: Any) -> None:
-    """Tab, Enter, Tab: the keyboard is in the content, and the address is as it was."""
-    go(page, f"{site.url}/{UNMEASURED}&cap=4&pick=bucket_cap_mb")
-    page.keyboard.press("Tab")
-    assert page.evaluate(_WHERE)[0] == "Skip to main content"
-    assert page.get_by_text("Skip to").count() == 1
-    page.keyboard.press("Enter")
-    page.keyboard.press("Tab")
-    words, is_inside = page.evaluate(_WHERE)
-    assert is_inside, words
-    assert "Skip" not in words
-    assert "cap=4" in page.url
-
-
 @pytest.mark.slow
 def test_one_sees_where_the_keyboard_is(site: Site, page: Any) -> None:
     """Focused, each looks different, by pixels that stand out from what was there."""

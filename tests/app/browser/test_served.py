@@ -1,4 +1,4 @@
-"""What the server lets in: its own host and origin, and no files but its own; and files that are uploaded."""
+"""What the server lets in: its own host and origin, on this machine alone; and files that are uploaded."""
 
 import gzip
 import http.client
@@ -18,19 +18,6 @@ from tests.effort import PATIENCE_S
 from tests.importer.built_traces import Dialect, Job, build
 
 pytestmark = pytest.mark.browser
-
-
-def ask(
-    site: Site, path: str, method: str = "GET", body: bytes | None = None, **headers: str
-) -> tuple[int, str, dict[str, str]]:
-    """Status, text and headers of an answer."""
-    connection = http.client.HTTPConnection(launch.ADDRESS, site.port, timeout=PATIENCE_S)
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    connection.request(method, path, body, named)
-    answer = connection.getresponse()
-    text = answer.read().decode(errors="replace")
-    connection.close()
-    return answer.status, text, {name.lower(): value for name, value in answer.getheaders()}
 
 
 def knock(site: Site, **headers: str) -> int:
@@ -68,49 +55,6 @@ def test_the_websocket_is_for_its_own_origin_and_host(site: Site) -> None:
     assert knock(site, Origin="null") == 403
     # A name elsewhere that resolves to this machine: origin and host agree, and are still not ours.
     assert knock(site, Origin=f"http://evil.example:{site.port}", Host=f"evil.example:{site.port}") == 403
-
-
-@pytest.mark.parametrize("path", ["/_stcore/upload_file/a/b", "/_stcore/upload_file/..%2f..%2fa/b"])
-def test_an_upload_needs_the_token(path: str, site: Site) -> None:
-    body = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.json"\r\n\r\n{}\r\n--x--\r\n'
-    kind = {"Content_Type": "multipart/form-data; boundary=x"}
-    assert ask(site, path, "PUT", body, **kind)[0] in (400, 403, 404)
-    assert ask(site, path, "PUT", body, Origin="http://evil.example", **kind)[0] in (400, 403, 404)
-    assert ask(site, path, "DELETE")[0] in (400, 403, 404)
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/static/",
-        "/app/static/",
-        "/app/static/main.py",
-        "/media/",
-        "/media/../../../../etc/passwd",
-        "/static/../../../../../../etc/passwd",
-        "/static/%2e%2e/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
-        "/component/../../etc/passwd",
-        "/component/x/..%2f..%2f..%2fetc%2fpasswd",
-        "/.streamlit/config.toml",
-        "/main.py",
-        "//etc/passwd",
-    ],
-)
-def test_no_file_is_served_and_none_is_listed(path: str, site: Site) -> None:
-    """An unknown path is the page's own frame (it says "Page not found") or no page at all."""
-    status, text, _ = ask(site, path)
-    assert "root:" not in text
-    assert "st.set_page_config" not in text
-    assert "allowedHosts" not in text
-    assert "<title>Streamlit</title>" in text or status in (301, 307, 400, 403, 404)
-    assert "Index of" not in text
-    assert "Directory listing" not in text
-
-
-def test_its_answers_are_not_for_other_origins(site: Site) -> None:
-    for path in ("/", "/_stcore/health", "/_stcore/host-config"):
-        _, _, headers = ask(site, path, Origin="http://evil.example")
-        assert headers.get("access-control-allow-origin") in (None, f"http://localhost:{site.port}")
 
 
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>[a](javascript:alert(3))"

@@ -1,7 +1,6 @@
-"""Tune and export: read the headline, move the cap, take files home, click on the sweep."""
+"""Taking files home, a click on the sweep, and a link into the manual."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,31 +10,17 @@ import sim
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_ms
-from tests.app.browser.harness import Site, download, go, is_settled, metric, still
+from tests.app.browser.harness import Site, download, go, metric, still
 
 pytestmark = pytest.mark.browser
 
 
-def expected(workload: Workload, hardware: Hardware, cap: float | None) -> str:
-    return format_ms(
-        sim.summarize(sim.simulate(workload, hardware, sim.assign(workload, bucket_cap_mb=cap))).step_ns
-    )
-
-
-def test_tune_and_export(
+def test_files_go_home_and_a_click_on_the_sweep_sets_the_cap(
     site: Site, page: Any, workload: Workload, hardware: Hardware, tmp_path: Path
 ) -> None:
     from playwright.sync_api import expect
 
-    go(page, site.url)
-    expect(metric(page, "Step time")).to_have_text(expected(workload, hardware, None))
-    cap = page.get_by_label("Cap, MiB", exact=True)
-    cap.fill("4")
-    cap.press("Enter")
-    expect(metric(page, "Step time")).to_have_text(expected(workload, hardware, 4))
-    expect(page).to_have_url(re.compile(r"cap=4\b"))
-    is_settled(page)
-
+    go(page, f"{site.url}/?pick=cap&cap=4")
     target = tmp_path / "assignment.json"
     target.write_bytes(download(page, "bucket_indices JSON"))
     taken = sim.load_assignment(target)
@@ -43,21 +28,13 @@ def test_tune_and_export(
     assert taken.provenance["workload_sha256"] == sim.digest(workload)
     trace = json.loads(download(page, "Perfetto JSON"))
     assert {event["pid"] for event in trace["traceEvents"]} == {0, 1}
-
-    a_click_on_the_sweep_sets_the_cap(page, workload, hardware)
-
-
-def a_click_on_the_sweep_sets_the_cap(page: Any, workload: Workload, hardware: Hardware) -> None:
-    from playwright.sync_api import expect
-
     chart = page.locator(".js-plotly-plot").filter(has_text="bucket_cap_mb, MiB").first
-    points = chart.locator(".scatterlayer .trace").nth(1).locator(".point")
-    points.nth(20).scroll_into_view_if_needed()
-    points.nth(20).click(force=True)
-    cap = [row.bucket_cap_mb for row in sim.sweep(workload, hardware)][21]
-    assert cap is not None
-    expect(metric(page, "Step time")).to_have_text(expected(workload, hardware, cap))
-    expect(page.get_by_label("Cap, MiB", exact=True)).to_have_value(f"{cap:.6g}")
+    point = chart.locator(".scatterlayer .trace").nth(1).locator(".point").nth(20)
+    point.scroll_into_view_if_needed()
+    point.click(force=True)
+    row = sim.sweep(workload, hardware)[21]
+    expect(metric(page, "Step time")).to_have_text(format_ms(row.step_ns))
+    expect(page.get_by_label("Cap, MiB", exact=True)).to_have_value(f"{row.bucket_cap_mb:.6g}")
 
 
 def test_a_page_is_chosen_by_its_bare_name_and_a_link_leads_to_its_word(site: Site, page: Any) -> None:
