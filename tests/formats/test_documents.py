@@ -65,49 +65,6 @@ def test_a_curve_of_reduces_is_read_over() -> None:
     assert read == replace(bare, spread={"ranges": {}})
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@settings(max_examples=tries(300))
-@given(data=st.data())
-def test_whatever_is_put_in_a_file_is_read_or_refused_by_name(data: st.DataObject) -> None:
-    """Fuzz: any JSON value in the place of any field is taken, or refused with one InputError."""
-    kind = data.draw(st.sampled_from(["workload", "hardware", "assignment"]))
-    document = json.loads(documents.to_text(data.draw(NOUNS[kind])))
-    where: Any = document
-    while True:
-        places = list(where) if isinstance(where, dict) else list(range(len(where)))
-        place = data.draw(st.sampled_from(places))
-        inner = where[place]
-        if not isinstance(inner, dict | list) or not inner or data.draw(st.booleans()):
-            break
-        where = inner
-    where[place] = data.draw(json_values)
-    text = json.dumps(document)
-    refusal = ""
-    try:
-        noun = documents.parse_text(text, KINDS[kind], "f.json")
-    except InputError as error:
-        refusal = str(error)
-    if refusal:
-        assert refusal.startswith("f.json: ")
-        assert "\n" not in refusal
-    else:
-        assert documents.parse_text(documents.to_text(noun), KINDS[kind], "f.json") == noun
-
-
-@settings(max_examples=tries(200))
-@given(st.binary(max_size=60) | st.text(max_size=60))
-def test_any_bytes_are_refused_not_crashed_on(content: bytes | str) -> None:
-    for noun in KINDS.values():
-        with pytest.raises(InputError):
-            documents.parse_text(content, noun, "f.json")
-
-
 def test_files_are_made_for_reading(tmp_path: Path) -> None:
     """The worked examples come back with one key a line, rows of numbers on one line each."""
     workload = documents.load(EXAMPLES / "workload.json", KINDS["workload"])

@@ -558,30 +558,46 @@ def read_tables(text: str, source: str) -> list[LinkTable]:
     raise InputError(f"{source}: no whole row in it (truncated?); give the output of a run that got further")
 
 
-_REPORT = ("size", "count", "type", "redop"), ("time", "alg_bw", "bus_bw", "nwrong")  # of a size, of a timing
+_ROW = ("size", "count", "type", "redop"), ("time", "alg_bw", "bus_bw", "nwrong")  # of a size, of a timing
+
+
+class _Result(msgspec.Struct):
+    size: int
+    count: Any = None
+    type: Any = None
+    redop: Any = None
+    out_of_place: dict[str, Any] = {}
+    in_place: dict[str, Any] = {}
+
+
+class _Report(msgspec.Struct):
+    results: list[_Result]
+    args: list[str] | str = ""
+    config: dict[str, Any] = {}
 
 
 def _report(text: str, source: str) -> _Block:
     """The table of a report. Raises ``InputError`` where it is none that nccl-tests wrote."""
-    listed, rows, sides = {}, [], ("out_of_place", "in_place")
     try:
-        report = msgspec.json.decode(text)
-        config, program = report.get("config", {}), [*report.get("args", []), ""][0]
-        for one in config.get("devices", []):
-            listed[int(one["rank"])] = (str(one.get("hostname", "")), str(one.get("device_info", "")))
-        if listed and (len(listed) == 1 or max(listed) - min(listed) >= len(listed)):
-            # Only the first rank of each process is listed.
-            each = int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
-            listed.setdefault(max(listed) + max(1, each) - 1, ("", ""))
-        said = Said(collective=collective_in(PurePosixPath(program).name), listed=listed, over=NCCL)
-        for number, result in enumerate(report["results"]):
-            members = [result.get(key) for key in _REPORT[0]]
-            members += [result.get(side, {}).get(key) for side in sides for key in _REPORT[1]]
-            # nccl-tests writes its doubles with six decimals (its src/util.cu).
-            cells = [f"{one:.6f}" if isinstance(one, float) else str(one) for one in members]
-            rows.append((number, cells))
+        report = msgspec.json.decode(text, type=_Report)
+        listed = {
+            int(one["rank"]): (str(one.get("hostname", "")), str(one.get("device_info", "")))
+            for one in report.config.get("devices", [])
+        }
+        each = int(report.config.get("nthreads", 1)) * int(report.config.get("ngpus", 1))
     except (msgspec.DecodeError, RecursionError, LookupError, TypeError, ValueError, AttributeError) as error:
-        what = plain(str(error)) if isinstance(error, msgspec.DecodeError) else "not as nccl-tests writes it"
+        what = plain(str(error)) if isinstance(error, msgspec.DecodeError) else "config: not as it writes it"
         raise InputError(f"{source}: {what}; give what nccl-tests wrote with -J") from None
+    if listed and (len(listed) == 1 or max(listed) - min(listed) >= len(listed)):
+        # Only the first rank of each process is listed.
+        listed.setdefault(max(listed) + max(1, each) - 1, ("", ""))
+    program = [*report.args, ""][0] if isinstance(report.args, list) else ""
+    said = Said(collective=collective_in(PurePosixPath(program).name), listed=listed, over=NCCL)
+    rows = []
+    for number, result in enumerate(report.results):
+        members = [getattr(result, key) for key in _ROW[0]]
+        members += [side.get(key) for side in (result.out_of_place, result.in_place) for key in _ROW[1]]
+        # nccl-tests writes its doubles with six decimals (its src/util.cu).
+        rows.append((number, [f"{one:.6f}" if isinstance(one, float) else str(one) for one in members]))
     names = ("size", "count", "type", "redop", *("time", "algbw", "busbw", "wrong") * 2)
     return _Block(columns=tuple(map(column_of, names)), said=said, rows=rows)
