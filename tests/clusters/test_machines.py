@@ -1,7 +1,9 @@
 """Fabrics from clusters, as published figures say of the same machines; what links between hosts leave a job;
 and hardware taken to other links."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,8 @@ def test_presets_are_made_by_name(name: str) -> None:
         preset(name, racks=1)
 
 
+APART = replace(pcie_box(2), hosts=(replace(pcie_box(2).hosts[0], count=2),))
+TWO_LEAVES = pcie_hosts(8, 1, gbit_per_s=10, protocol="rdma", hosts_per_leaf=4, oversubscription=4.0)
 NET, LINK, WHOLE = "inter.bytes_per_s", "intra.bytes_per_s", ("LL", "LL128", "Simple")
 # One, two and five GPUs of three hosts; A100 beside H100; four hosts on one switch, one of them at a tenth.
 UNEVEN = ["host0.gpu0", "host1.gpu0", "host1.gpu1", *(f"host2.gpu{number}" for number in range(5))]
@@ -129,6 +133,10 @@ ONE_SLOW = replace(_EVEN, hosts=(_TWO, replace(_ONE, port_bytes_per_s=0.125e9), 
         (MIXED, None, {"protocols": ("LL", "Simple")}),
         (dgx_h100(4), None, {"protocols": WHOLE}),
         (ONE_SLOW, None, {NET: 0.125e9}),
+        # A ring in order of hosts leaves a leaf once; in the worst order every step does.
+        (TWO_LEAVES, None, {NET: 1.25e9}),
+        (TWO_LEAVES, [f"host{host}.gpu0" for host in (0, 4, 1, 5, 2, 6, 3, 7)], {NET: 1.25e9 / 4}),
+        (APART, ["host1.gpu0", "host1.gpu1"], {"world_size": 2}),
         (ONE_SLOW, ["host0.gpu0", "host1.gpu0", "host3.gpu0"], {NET: 1.25e9}),
     ],
 )  # fmt: skip
@@ -152,54 +160,46 @@ def test_any_legal_cluster_has_figures_or_a_word_why_not(cluster: Cluster) -> No
     assert "\n" not in said
 
 
-BOX = pcie_box(2)
-APART = replace(BOX, hosts=(replace(BOX.hosts[0], count=2),))
 SLOW = Network(bytes_per_s=1, hosts_per_leaf=1, oversubscription=4)
-
-
-@pytest.mark.parametrize(
-    ("cluster", "ranks", "says"),
-    [
-        (APART, None, "network: null is not legal with ranks on several hosts"),
-        (
-            replace(APART, network=Network(bytes_per_s=1e9, hosts_per_leaf=2)),
-            None,
-            "kinds: 'pcie_x2' has no nics, and ranks are on other hosts too",
-        ),
-        (
-            replace(pcie_hosts(2, 2, gbit_per_s=10), network=SLOW),
-            None,
-            r"bytes_per_s: 0\.25 is not legal; give a number >= 1",
-        ),
-        (dgx_h100(1_000_000), None, "world_size: 8000000 is not legal; .* at most 1000000"),
-        (dgx_h100(2), ["host7.gpu0"], r"ranks\.0: 'host7\.gpu0' is not legal"),
-    ],
-)
-def test_what_cannot_be_computed_is_refused(cluster: Cluster, ranks: list[str] | None, says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        fabric_of(cluster, ranks)
-    assert fabric_of(APART, ["host1.gpu0", "host1.gpu1"]).world_size == 2
-
-
-@pytest.mark.parametrize(
-    ("name", "field", "wrong"),
-    [
-        ("hgx_ethernet", "generation", "volta"),
-        ("hgx_ethernet", "mtu", 10),
+JOINED = replace(APART, network=Network(bytes_per_s=1e9, hosts_per_leaf=2))
+BOXES = boxed_cluster([GBIT] * 2), boxed_cluster([GBIT] * 4, GBIT)
+# A setting of a preset that is not legal.
+SETTINGS = [
+    *(("hgx_ethernet", "generation", "volta"), ("hgx_ethernet", "mtu", 10), ("pcie_box", "sockets", 3)),
+    *(
         ("pcie_hosts", "gbit_per_s", 10**400),
         ("pcie_hosts", "gbit_per_s", 1e7),
-        ("pcie_hosts", "protocol", 3),
         ("pcie_hosts", "pcie_gen", 6),
-        ("pcie_box", "sockets", 3),
-        ("dgx_a100", "oversubscription", "much"),
-        ("dgx_a100", "hosts", 0),
+    ),
+    *(("pcie_hosts", "protocol", 3), ("dgx_a100", "oversubscription", "much"), ("dgx_a100", "hosts", 0)),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (partial(fabric_of, APART), "network: null is not legal with ranks on several hosts"),
+        (partial(fabric_of, JOINED), "kinds: 'pcie_x2' has no nics, and ranks are on other hosts too"),
+        (
+            partial(fabric_of, replace(pcie_hosts(2, 2, gbit_per_s=10), network=SLOW)),
+            r"bytes_per_s: 0\.25 is not legal; give a number >= 1",
+        ),
+        (partial(fabric_of, dgx_h100(1_000_000)), "world_size: 8000000 is not legal; .* at most 1000000"),
+        (partial(fabric_of, dgx_h100(2), ["host7.gpu0"]), r"ranks\.0: 'host7\.gpu0' is not legal"),
+        (partial(pcie_hosts, 2, 1), "gbit_per_s: missing"),
+        *(
+            (partial(preset, name, **{**NEEDED.get(name, {}), field: wrong}), f"{field}: .* is not legal")
+            for name, field, wrong in SETTINGS
+        ),
+        (
+            lambda: hardware_on(with_point(1, 9, {}), *BOXES),
+            "placement: 4 GPUs are not legal; hardware 'h' has world_size=2, so give 2",
+        ),
     ],
 )
-def test_settings_of_presets_are_checked(name: str, field: str, wrong: Any) -> None:
-    with pytest.raises(InputError, match=f"{field}: .* is not legal"):
-        preset(name, **{**NEEDED.get(name, {}), field: wrong})
-    with pytest.raises(InputError, match="gbit_per_s: missing"):
-        preset("pcie_hosts", hosts=2, gpus=1)
+def test_what_cannot_be_computed_is_refused(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        make()
 
 
 def test_tcp_takes_its_headers_off() -> None:
@@ -227,15 +227,6 @@ def test_no_uplink_carries_more_than_it_can(case: tuple[Cluster, list[str]]) -> 
     uplinks = ports * cluster.network.bytes_per_s / cluster.network.oversubscription
     assert all(leaving.count(leaf) * job.bytes_per_s <= uplinks * (1 + 1e-9) for leaf in leaving)
     assert job.bytes_per_s <= job.rings * cluster.network.bytes_per_s * (1 + 1e-9)
-
-
-def test_oversubscription_counts_only_what_crosses_the_spine() -> None:
-    """A ring in order of hosts leaves a leaf once; in the worst order every step does."""
-    cluster = pcie_hosts(8, 1, gbit_per_s=10, protocol="rdma", hosts_per_leaf=4, oversubscription=4.0)
-    crossed = [f"host{host}.gpu0" for host in (0, 4, 1, 5, 2, 6, 3, 7)]
-    for placed, rate, steps in ((first(8, 1), 1.25e9, 2), (crossed, 1.25e9 / 4, 8)):
-        job = job_of(cluster, placed)
-        assert (job.bytes_per_s, job.spine_steps) == (pytest.approx(rate), steps)
 
 
 # Hardware on other links: the wire's part of each time is stretched.
@@ -333,9 +324,3 @@ def test_a_shaped_port_carries_what_the_kernel_counts(measured: str, hosts: int,
     assert graph == pytest.approx(shaped_bytes_per_s(rate * GBIT))
     busbw = longest.num_bytes * 1e9 / longest.duration_ns * 2 * (hosts - 1) / hosts
     assert busbw == pytest.approx(graph, rel=0.015)
-
-
-def test_ranks_are_as_many_as_the_hardwares() -> None:
-    words = "placement: 4 GPUs are not legal; hardware 'h' has world_size=2, so give 2"
-    with pytest.raises(InputError, match=words):
-        hardware_on(with_point(1, 9, {}), boxed_cluster([GBIT] * 2), boxed_cluster([GBIT] * 4, GBIT))
