@@ -38,11 +38,6 @@ class FailedSomewhereError(Exception):
     """A rank failed, and all ranks raise this with its reason."""
 
 
-def backend_of(ddp: DistributedDataParallel) -> str:
-    """What carries the gradients: a group may be made without a name, or with one for each type of device."""
-    return str(ddp.process_group._get_backend(ddp.device).name())
-
-
 class Unison:
     """The ranks of ``ddp``'s process group, which all call the same methods in the same order.
 
@@ -211,7 +206,8 @@ class LinkProbe:
 
     def __init__(self, ddp: DistributedDataParallel, ranks: Unison) -> None:
         self._group, self._ranks, self._bench = ddp.process_group, ranks, Bench(ddp.device)
-        self.is_gloo = backend_of(ddp) == "gloo"
+        # A group may be made without a backend's name, or with one for each type of device.
+        self.is_gloo = ddp.process_group._get_backend(ddp.device).name() == "gloo"
         self.total_bytes = gradient_bytes(ddp)
         self.processor_share: dict[str, float] = {}  # of an all-reduce's duration, by size from 1 MiB on
         self._memory = self._bench.zeros(max(self.total_bytes, 2 * _LEAST_PAIRED) + 4)

@@ -230,20 +230,12 @@ def anchor(
     step = _measured(workload, as_dict(measured, "--measured"))
     found = sim.anchor(workload, hardware, step, factor=factor)
     write(output, found.hardware)
-    machines = (hardware, found.hardware, *(other.hardware for other in found.readings[1:]))
-    alone_ns, *by_factor_ns = (
-        sim.simulate(workload, one, step.assignment, "analytic").step_ns for one in machines
-    )
-    names = ("factor", "value", "fits", "measured_ns", "plain_ns", "predicted_ns", "residual_ns")
+    names = ("factor", "value", "fits", "measured_ns", "plain_ns", "predicted_ns", "residual_ns", "notes")
     document = {
         "kind": "anchor",
-        **{name: getattr(found, name) for name in (*names, "notes")},
+        **{name: getattr(found, name) for name in names},
         "launch_cost_ns": found.hardware.launch_cost_ns,
         "readings": [{"what": one.what, "value": one.value, "weight": one.weight} for one in found.readings],
-        "checks": [
-            {"measured_ns": step.step_ns, "parts_alone_ns": alone_ns, "predicted_ns": by_factor_ns[0]}
-            | {"least_ns": min(by_factor_ns), "most_ns": max(by_factor_ns)}
-        ],
     }
     named = Path(f"{hardware_file.stem}-anchored.json")  # not over the file that was corrected
     ahead = printing.to_tune_written(workload_file, output, named) if found.fits else ""

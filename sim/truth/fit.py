@@ -612,7 +612,9 @@ class _Times:
         logs, damping = np.clip(self.expected, self.least, self.most), 1e-2
         misses = self.misses(logs)
         slopes, moved = self.slopes(logs, misses), np.inf
-        while moved >= 1e-4 and damping <= 4e4:
+        for _ in range(200):  # far more than it takes
+            if moved < 1e-4 or damping > 4e4:
+                break
             square = slopes.T @ slopes
             step = np.linalg.solve(square + damping * np.diag(np.diag(square)), slopes.T @ misses)
             tried = np.clip(logs - step, self.least, self.most)

@@ -6,7 +6,7 @@ from a predicted step to the measured one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from operator import attrgetter
 from statistics import median
@@ -82,11 +82,8 @@ def difference(before: Timeline, after: Timeline) -> tuple[Part, ...]:
 def _climb(timeline: Timeline) -> dict[str, int]:
     """The parts of a step in ns, in order, without mechanisms that its hardware does not have."""
     whole = timeline.hardware
-    names = {name for of_rung in _RUNGS.values() for name in of_rung} - set(CURVES)
-    nothing = {"_per_s": None, "_ns": 0, "_slowdown": 1.0}
-    bare: dict[str, Any] = {
-        name: next(value for end, value in nothing.items() if name.endswith(end)) for name in names
-    }
+    names = {name for of_rung in _RUNGS.values() for name in of_rung}
+    bare: dict[str, Any] = {one.name: one.default for one in fields(Hardware) if one.name in names}
     bare |= {name: _flat(whole.curve(name), 0) for name in CURVES}
     hardware = replace(whole, **bare)
 
@@ -97,10 +94,10 @@ def _climb(timeline: Timeline) -> dict[str, int]:
     reached = step_ns()
     parts: dict[str, int] = {"compute": reached}
     for part, of_rung in _RUNGS.items():
-        fields: dict[str, Any] = {name: getattr(whole, name) for name in of_rung}
+        more: dict[str, Any] = {name: getattr(whole, name) for name in of_rung}
         if part == "latency":
-            fields = {name: _flat(whole.curve(name)) for name in CURVES}
-        richer = replace(hardware, **fields)
+            more = {name: _flat(whole.curve(name)) for name in CURVES}
+        richer = replace(hardware, **more)
         if richer != hardware:
             hardware = richer
             parts[part], reached = (now := step_ns()) - reached, now
