@@ -7,11 +7,9 @@ import random
 import re
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, field
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -202,38 +200,22 @@ LONGEST_MESSAGE, MOST_SECONDS = 400, 10.0
 _BESIDE_FILES = ("PATH: ", "--", "model ", "paths: ")
 
 
-@dataclass(slots=True, kw_only=True)
-class Tally:
-    """What came of many inputs."""
+def judge(form: str, paths: Sequence[Path], options: ImportOptions) -> str | None:
+    """Read, and hold what comes against the rules; the format that was read, None if it was refused.
 
-    results: Counter[str] = field(default_factory=Counter)
-    errors: Counter[str] = field(default_factory=Counter)
-    slowest_s: float = 0.0
-    slowest: str = ""
-
-    def __str__(self) -> str:
-        total = self.results.total() + self.errors.total()
-        return (
-            f"{total} inputs: {self.results.total()} results {dict(self.results)}, {self.errors.total()} "
-            f"errors {dict(self.errors)}; slowest {self.slowest_s:.2f} s ({self.slowest})"
-        )
-
-
-def judge(form: str, paths: Sequence[Path], options: ImportOptions, tally: Tally, what: str) -> None:
-    """Read, hold what comes against the rules, count it. Raises ``AssertionError``, or what escaped."""
-    begin = time.process_time()
+    Raises ``AssertionError``, or what escaped.
+    """
+    begin, found = time.process_time(), None
     try:
         imported = reader(form)(paths, options)
     except SimError as error:
-        tally.errors[type(error).__name__] += 1
         check_message(str(error), paths)
     else:
-        tally.results[imported.format] += 1
         check_result(imported)
+        found = imported.format
     took = time.process_time() - begin
-    if took > tally.slowest_s:
-        tally.slowest_s, tally.slowest = took, what
     assert took < MOST_SECONDS, f"{took:.1f} s"
+    return found
 
 
 def check_message(message: str, paths: Sequence[Path]) -> None:

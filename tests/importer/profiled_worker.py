@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, schedule
 
@@ -88,13 +101,9 @@ def replicated(case: str) -> tuple[Step, DistributedDataParallel]:
         gradient_as_bucket_view=case == "view",
     )
     if case == "hook":
-        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-
-        model.register_comm_hook(None, fp16_compress_hook)
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
     optimizer = None
     if case == "zero":
-        from torch.distributed.optim import ZeroRedundancyOptimizer
-
         optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.SGD, lr=1e-4)
     before = (lambda: dist.all_reduce(torch.ones(1))) if case == "loss-before" else None
     step = trained(model, optimizer, before, AFTER.get(case))
@@ -110,54 +119,28 @@ def replicated(case: str) -> tuple[Step, DistributedDataParallel]:
     return with_more, model
 
 
-def other(case: str, rank: int) -> Step:
-    """What is no DDP."""
-    if case == "alone":
-        return trained(plain())
-    if case == "inference":
-        model = plain()
-        return torch.no_grad()(lambda: model(torch.ones(8, DIMS[0])))
-    if case == "after-backward":
-        return trained(plain(), after=_each)
-    if case == "fsdp1":
-        from torch.distributed.fsdp import FullyShardedDataParallel
-        from torch.distributed.fsdp.wrap import ModuleWrapPolicy
-
-        policy, device = ModuleWrapPolicy({nn.Linear}), torch.device("cpu")
-        return trained(FullyShardedDataParallel(plain(), auto_wrap_policy=policy, device_id=device))
-    if case in ("fsdp2", "tensor"):
-        return trained(_sharded(case))
-    return _pipeline(rank) if case == "pipeline" else _point_to_point(rank)
+def _fsdp1() -> Step:
+    policy, device = ModuleWrapPolicy({nn.Linear}), torch.device("cpu")
+    return trained(FullyShardedDataParallel(plain(), auto_wrap_policy=policy, device_id=device))
 
 
-def _sharded(case: str) -> nn.Module:
-    from torch.distributed.device_mesh import init_device_mesh
+def _fsdp2() -> Step:
+    model, mesh = plain(), init_device_mesh("cpu", (2,))
+    for layer in (*model, model):
+        fully_shard(layer, mesh=mesh)
+    return trained(model)
 
-    mesh, model = init_device_mesh("cpu", (2,)), plain()
-    if case == "fsdp2":
-        from torch.distributed.fsdp import fully_shard
 
-        for layer in model:
-            fully_shard(layer, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        return model
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        ParallelStyle,
-        RowwiseParallel,
-        parallelize_module,
-    )
-
+def _tensor() -> Step:
     plan: dict[str, ParallelStyle] = {
         str(place): RowwiseParallel() if place % 2 else ColwiseParallel() for place in range(len(DIMS))
     }
-    return parallelize_module(nn.Sequential(*model, nn.Linear(DIMS[-1], 48)), mesh, plan)
+    model = nn.Sequential(*plain(), nn.Linear(DIMS[-1], 48))
+    return trained(parallelize_module(model, init_device_mesh("cpu", (2,)), plan))
 
 
-def _pipeline(rank: int) -> Step:
-    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
-
-    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+def _pipeline() -> Step:
+    rank, model = dist.get_rank(), nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
     stage = PipelineStage(model, rank, 2, torch.device("cpu"))
     schedule = ScheduleGPipe(stage, 2, loss_fn=lambda out, wanted: (out - wanted).sum())
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
@@ -173,8 +156,8 @@ def _pipeline(rank: int) -> Step:
     return step
 
 
-def _point_to_point(rank: int) -> Step:
-    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+def _point_to_point() -> Step:
+    rank, model = dist.get_rank(), nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 
     def step() -> None:
@@ -196,7 +179,12 @@ def _point_to_point(rank: int) -> Step:
     return step
 
 
-OTHERS = ("alone", "inference", "after-backward", "fsdp1", "fsdp2", "tensor", "pipeline", "send")
+OTHERS: dict[str, Callable[[], Step]] = {  # what is no DDP
+    "alone": lambda: trained(plain()),
+    "inference": lambda: torch.no_grad()(partial(plain(), torch.ones(8, DIMS[0]))),
+    "after-backward": lambda: trained(plain(), after=_each),
+    **{"fsdp1": _fsdp1, "fsdp2": _fsdp2, "tensor": _tensor, "pipeline": _pipeline, "send": _point_to_point},
+}
 
 
 def main() -> None:
@@ -208,11 +196,7 @@ def main() -> None:
     )
     for case in sys.argv[4:]:
         torch.manual_seed(0)
-        ddp = None
-        if case in OTHERS:
-            step = other(case, rank)
-        else:
-            step, ddp = replicated(case)
+        step, ddp = (OTHERS[case](), None) if case in OTHERS else replicated(case)
         for _ in range(3):
             step()
         trace = str(folder / f"{case}_{rank}.json")
