@@ -148,6 +148,9 @@ def estimate(
         "Arguments of the factory.", "[KEY=VALUE]...", default=None, kind=options.PAIR
     ),
     backward_ms: int | None = option("Backward without communication, as measured.", kind=MS),
+    step_ms: int | None = option(
+        "A whole step on one device: what is left of it goes to the times that are not given.", kind=MS
+    ),
     forward_ms: int | None = option(
         "Forward; left out: computed from backward by their FLOPs and bytes.", kind=MS
     ),
@@ -169,6 +172,7 @@ def estimate(
         arguments=as_dict(words),
         name=name,
         backward_ns=backward_ms,
+        step_ns=step_ms,
         forward_ns=forward_ms,
         optimizer_ns=optimizer_ms,
         gpu=gpu,

@@ -62,6 +62,7 @@ def estimate(
     name: str | None = None,
     arguments: Mapping[str, Any] | None = None,
     backward_ns: int | None = None,
+    step_ns: int | None = None,
     forward_ns: int | None = None,
     optimizer_ns: int | None = None,
     gpu: str | None = None,
@@ -74,7 +75,8 @@ def estimate(
         factory: ``MODULE:FACTORY``, or a function, that makes ``(model, batch)``, here without memory.
         name: of the Workload; None: the class of the module.
         arguments: of the factory.
-        backward_ns: a plain backward, as measured; None: half of the device's peak.
+        backward_ns: a plain backward, as measured; None: from ``step_ns``, or half of the device's peak.
+        step_ns: a whole step without communication; what is not known of it is split by work.
         forward_ns: None: by its work, in proportion to backward's.
         optimizer_ns: None: the bytes of a fused AdamW, in the same proportion.
         gpu: a name of ``sim.nouns.gpus.GPUS``. None: operators are weighed by the table's mean ratio.
@@ -90,12 +92,12 @@ def estimate(
         NotModelledError: a compiled module.
     """
     known = {"forward_ns": forward_ns, "backward_ns": backward_ns, "optimizer_ns": optimizer_ns}
-    for what, value in known.items():
+    for what, value in (known | {"step_ns": step_ns}).items():
         at_least(what, value, 0 if what == "optimizer_ns" else 1)
     if autocast is not None:
         one_of("autocast", autocast, AUTOCAST_DTYPES)
-    if backward_ns is None and gpu is None:
-        raise InputError("backward_ns: nothing tells how long backward takes; give it, or a gpu")
+    if (backward_ns, step_ns, gpu) == (None, None, None):
+        raise InputError("backward_ns: nothing tells how long backward takes; give it, or step_ns, or a gpu")
     device = typical_device() if gpu is None else find_gpu(gpu)
     if isinstance(factory, str):
         import_module_of(factory)  # what a module makes when it is imported stays real
@@ -109,14 +111,20 @@ def estimate(
         "optimizer_ns": round(ADAMW_PASSES * counted.total_bytes / device.bytes_per_s * PS_PER_S),
     }
     low, high = READY_BAND_OF_CONVOLUTIONS if work.is_convolutional else READY_BAND
-    if backward_ns is None:
-        ns_per_ps, how = (
-            1 / (PS_PER_NS * EFFICIENCY),
-            f"the roofline of {device.name} at {EFFICIENCY:.0%} of its speed",
-        )
-        low, high = low * EFFICIENCY / EFFICIENCY_HIGH, high * EFFICIENCY / EFFICIENCY_LOW
-    else:
+    if step_ns is not None:
+        left = step_ns - sum(ns for ns in known.values() if ns is not None)
+        whole = sum(work_ps[part] for part, ns in known.items() if ns is None)
+        if left <= 0 or not whole:
+            raise InputError(
+                f"step_ns: {step_ns} is not legal; the parts given leave {left} ns for the others"
+            )
+        ns_per_ps, how = left / whole, "its share of the work in what is left of the step"
+    elif backward_ns is not None:
         ns_per_ps, how = backward_ns / counted.backward_ns, "its work, in proportion to backward_ns"
+    else:
+        ns_per_ps = 1 / (PS_PER_NS * EFFICIENCY)
+        how = f"the roofline of {device.name} at {EFFICIENCY:.0%} of its speed"
+        low, high = low * EFFICIENCY / EFFICIENCY_HIGH, high * EFFICIENCY / EFFICIENCY_LOW
     times: Any = {part: round(ns_per_ps * work_ps[part]) if ns is None else ns for part, ns in known.items()}
     here = surroundings(torch.device("cpu"))
 
@@ -130,7 +138,7 @@ def estimate(
         samples=(),
         estimated=True,
         band=(low, high),
-        band_on="length" if backward_ns is None else "ready",
+        band_on="length" if backward_ns is None and step_ns is None else "ready",
         provenance={
             "source": "bucketsim estimate",
             **{key: here[key] for key in ("tool_version", "date", "torch", "python")},
