@@ -247,9 +247,8 @@ class BucketSwitch:
 def recorded(ddp: DistributedDataParallel, switch: BucketSwitch, folder: Path) -> Iterator[LiveRecording]:
     """Record into ``folder / "run"``; begins and ends at a step boundary, on all ranks.
 
-    The user's own communication hook is wrapped. Without one, a hook of the recording averages gradients, on
-    a Reducer of its own with the same buckets, so that none is left behind; if it cannot round them as DDP
-    does, there is no hook, and buckets are not recorded.
+    The user's own communication hook is wrapped. Without one, the recording's averages gradients, on a
+    Reducer of its own; if it cannot round them as DDP does, there is none, and buckets are not recorded.
     """
     hooks = list(ddp._comm_hooks)
     hook, state = hooks[-1] if hooks else (None, None)

@@ -236,13 +236,10 @@ class LinkProbe:
 def measure_link(probe: LinkProbe) -> Link:
     """Measure the link up to the size of all gradients together, or as far as ``BUDGET_S`` allows.
 
-    All ranks call it at once. They decide by times that they share (the shortest over ranks, from the last
-    arriver on), so that all measure the same sizes equally often.
-
-    Returns:
-        ``all_reduce``, medians of some rounds, and what two at once cost each other; in ``spread``, from
-        1 MiB on, the processor time of all-reduces over their duration: most of what they take from a rank
-        that computes.
+    All ranks call it at once, and decide by times that they share (the shortest over ranks, from the last
+    arriver on). Found are ``all_reduce``, medians of some rounds, and what two at once cost each other; in
+    ``spread``, from 1 MiB on, the processor time of all-reduces over their duration: most of what they take
+    from a rank that computes.
     """
     left_ns = int(BUDGET_S * NS_PER_S)
     rounds: dict[int, list[int]] = defaultdict(list)

@@ -2,10 +2,9 @@
 
 Parts measured apart (a single GPU's backward, a link alone) leave open how much they slow each other down in
 the step, and how fast the link is in it. ``anchor`` has one number, a step as a dashboard shows it: it fixes
-one factor, and keeps every other that would do alone. ``own_step`` has the times of a recorded step, and
-by when its backward and its buckets end fits all factors at once, among them what DDP itself takes
-where nobody measured it. A prior holds each to what was measured apart, or to its range, so that one of which
-the step tells nothing stays as it was, and the tuner's intervals contain what is left of it.
+one factor, and keeps every other that would do alone. ``own_step`` fits all factors at once by when backward
+and buckets of a recorded step end. A prior holds each to what was measured apart, or to its range: where the
+step tells nothing it stays as it was, and the tuner's intervals contain what is left of it.
 """
 
 from collections.abc import Callable, Sequence
@@ -161,8 +160,8 @@ def anchor(
         factor: which factor to fix.
 
     Raises:
-        InputError: the step is shorter than any interference allows, longer than it can explain, or the same
-            whatever the factor is; or the workload's times contain what the factor would fix.
+        InputError: the step is shorter than any interference allows, longer than it can explain, the same
+            whatever the factor is, or has in the workload's times what the factor would fix.
     """
     if hardware.world_size == 1:
         raise InputError("hardware: world_size=1 is not legal here; one rank has no communication to anchor")
@@ -382,15 +381,12 @@ class OwnStep:
 def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> OwnStep:
     """Fit ``link``, ``tilt``, ``comm_slowdown`` and ``compute_slowdown`` to the recorded step.
 
-    On a machine with ranges for them, what hooks, launches and copies cost is fitted too, within these: they
-    are part of what may explain a difference, and not counted on top of it.
+    On a machine with ranges for them, what hooks, launches and copies cost is fitted too, within these. What
+    the step holds beside its parts (gaps, buffers) goes to its end, so that the whole step comes out too.
 
     A backward that was recorded beside its collectives contains what these did to it, which other buckets
     would do elsewhere. That is taken out, by what collectives are known to take from a rank that computes,
     and put in again for each assignment: the step does not tell this slow-down, as any value meets it.
-
-    What the step holds beside its parts (gaps, buffers) goes to its end, once however many micro-batches it
-    has, so that the whole step comes out too.
 
     Args:
         workload: as it was recorded with the step.

@@ -33,7 +33,7 @@ _RUNGS: dict[str, tuple[str, ...]] = {
     "find_unused": ("search_unused_ns", "mark_used_ns"),
     "accumulate": ("accumulate_bytes_per_s",),
     "latency": CURVES,  # each collective takes the shortest time on its curve
-    "bytes": CURVES,
+    "bytes": CURVES,  # each takes its whole time
     "copy_out": ("copy_out_bytes_per_s",),
     "interference": tuple(name for name in SLOWDOWNS if name != "channel_slowdown"),
 }
@@ -59,16 +59,10 @@ def difference(before: Timeline, after: Timeline) -> tuple[Part, ...]:
     """Why ``after`` takes longer or shorter than ``before``: parts that add up to the difference exactly.
 
     The order: computing alone (forward, loss, backward, optimizer, what hooks compute), copies into buckets,
-    launches, the search for unused parameters, adding up micro-batches, the latency of collectives (each
-    takes the shortest time on its curve), their bytes (each takes its whole time), copies back, computing
-    and communication that slow each other, the slowest rank. That collectives slow one another down is the
-    link's own, and is there from the start.
-
-    Returns:
-        The part that changed most first, without those that neither step has; nothing of a step and itself.
-
-    Raises:
-        SimError: what cannot be played, see ``sim.simulate``.
+    launches, the search for unused parameters, adding up micro-batches, latency of collectives, their bytes,
+    copies back, computing and communication that slow each other, the slowest rank. That collectives slow one
+    another down is the link's own, and is there from the start. The part that changed most is told first;
+    those that neither step has are left out, of a step and itself all. Raises ``SimError`` as ``simulate``.
     """
     if _SET(before) == _SET(after):
         return ()
@@ -121,8 +115,7 @@ def _flat(curve: Curve | None, duration_ns: int | None = None) -> Curve | None:
 class Attribution:
     """Which mechanism the error of ``sync_end`` comes from, in ns; negative: predicted too short.
 
-    The five parts add up to ``total_ns``, predicted minus measured ``sync_end``, exactly. How each is told
-    from the others is written at ``sim.truth.ladder.attribute``.
+    The five parts, see ``attribute``, add up to ``total_ns``, predicted minus measured, exactly.
     """
 
     total_ns: int
@@ -134,28 +127,24 @@ class Attribution:
 
 
 def attribute(record: Record, measurement: Measurement) -> Attribution | None:
-    """The error of one candidate's ``sync_end``, by mechanism.
+    """The error of one candidate's ``sync_end``, by mechanism; medians over iterations throughout.
 
     One mechanism after another of the prediction is replaced by what was measured, in this order. Each part
     is what its replacement changed: so the parts add up, and a mechanism that another one hides counts 0.
 
-    1. copy: the copy bandwidths become those of the noop run (DDP without communication, so that nothing
-       slows its copies): into buckets in ``backward_end`` less that of the plain run (with the calls of a
-       few empty hooks), back in ``sync_end`` less ``backward_end``.
-    2. launch: the cost of a launch becomes the mean over buckets of launch less ready (or less the launch
-       before) in the traced iterations. The recording hook launches from Python, so this is an upper bound
-       of what stock DDP pays, and the difference is taken from compute.
-    3. compute: backward is stretched evenly until the compute lane ends where it was measured to end. This
-       is all that the lane lost to anything else: nodes that woke late, copies slowed by collectives more
-       than the model has it.
+    1. copy: at the rates of the noop run (DDP without communication, so that nothing slows its copies): into
+       buckets in ``backward_end`` less that of the plain run, back in ``sync_end`` less ``backward_end``.
+    2. launch: at the mean over buckets of launch less ready (or less the launch before) in the traced
+       iterations. Their hook launches from Python: an upper bound of stock DDP's, and taken from compute.
+    3. compute: backward is stretched evenly until the compute lane ends where it was measured to end: all
+       that it lost to nodes that woke late, and to copies that collectives slow more than the model has it.
     4. communication: every collective takes from its launch to its end as long as in the traced iterations,
        queues included.
-    5. wait: what is left. Waits for finished collectives that return late, copies back that collectives
-       slow down, and what sets traced and stock iterations apart.
+    5. wait: what is left: waits that return late, copies back that collectives slow down, and what sets
+       traced and stock iterations apart.
 
-    Medians over iterations throughout. Returns None where plain, noop or traced iterations are missing, a
-    traced bucket's launch or end cannot be told, or another system than DDP does not launch and wait in
-    bucket order.
+    None where plain, noop or traced iterations are missing, a traced bucket's launch or end cannot be told,
+    or another system than DDP does not launch and wait in bucket order.
     """
     workload, asked = record.workload, measurement.asked
     roles = {one.role: one.iterations for one in record.measurements}

@@ -67,8 +67,7 @@ class RecordedJob:
         """The step with these buckets in ns; ``recorded``: as a recorder beside it sees it.
 
         Raises:
-            NotModelledError: the machine was read off the job's buckets, and does not tell what these take.
-            AssignmentError, InputError: as ``assignment``.
+            NotModelledError, AssignmentError, InputError: as ``check_known`` and ``assignment``.
         """
         assignment = self.assignment(given)
         self.check_known(assignment)
@@ -76,11 +75,7 @@ class RecordedJob:
         return simulate(*inputs, assignment, "analytic").step_ns
 
     def tune(self, *, draws: int = 400) -> Recommendation:
-        """``sim.tune`` of the job as it ran.
-
-        Raises:
-            NotModelledError: as ``predict``, of the recommended buckets. InputError: as ``sim.tune``.
-        """
+        """``sim.tune`` of the job as it ran; raises as that, and as ``check_known`` what is recommended."""
         from sim.tuner import recommend  # with numba, which a step alone is spared
 
         found = recommend.tune(self.workload, self.hardware, draws=draws)

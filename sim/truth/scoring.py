@@ -168,11 +168,9 @@ class Agreement:
 
 
 def agreement(record: Record, attributed: bool = True) -> Agreement:
-    """A measured record against what the model of today predicts for it.
+    """A measured record against what the model of today predicts for it, ``as_measured``.
 
-    A record of another box than its hardware's, or of slow ranks, is predicted as it was measured, from the
-    hardware in its own box. ``attributed`` False leaves out where the error of each candidate comes from,
-    which is most of the work.
+    ``attributed`` False leaves out where the error of each candidate comes from: most of the work.
     """
     limits, record = limits_of(record), as_measured(record)
     asked = {one.name: one.asked for one in record.candidates if one.asked is not None}
@@ -338,14 +336,11 @@ def _regret(measured: Sequence[Measurement], fastest: Sequence[CandidateAgreemen
 
 
 def as_measured(record: Record) -> Record:
-    """``record`` with its hardware carried to the box it was measured in, the slowest rank's workload, and
-    both held to the job's own step where there is one.
+    """``record`` with its hardware carried to the box it was measured in, if both say theirs, the slowest
+    rank's workload, and both held to the job's own step where there is one.
 
-    Hardware stays if it was calibrated in the same box, or does not say where. A measurement takes the
-    slowest rank of each step, whose collectives wait for no other rank: its own workload tells its step.
-
-    Raises:
-        AssignmentError, NotModelledError: as ``simulate``.
+    A measurement takes the slowest rank of each step, whose collectives wait for no other rank: its own
+    workload tells its step. Raises ``AssignmentError`` and ``NotModelledError`` as ``simulate``.
     """
     workload, hardware = record.workload, record.hardware
     if _is_carried(record):
