@@ -27,6 +27,7 @@ from sim.nouns.recording import (
 from sim.truth.recorded_job import RecordedJob
 from sim.units import transfer_ns
 from tests.app.conftest import MS, cards, is_clean, make_hardware, open_page, plain, said, visit
+from tests.formats.test_recordings import backward as plain_backward
 from tests.formats.test_recordings import header as plain_header
 
 COUNT, SIZE = 8, 1 << 20
@@ -43,37 +44,6 @@ def header(rank: int, **changes: Any) -> RecordingHeader:
     return plain_header(rank, **{"module": EVIL, "ddp": ddp, "parameters": parameters} | changes)
 
 
-def backward(
-    random: Random, buckets: tuple[tuple[int, ...], ...], rank: int, pace: float
-) -> RecordedBackward:
-    """Gradients 2 ms apart, buckets one after another on the machine of ``make_hardware``, copies back."""
-    noise = pace * random.uniform(0.99, 1.01) * (1.0 if rank else 0.97)
-    ready = tuple(round((COUNT - index) * 2 * MS * noise) for index in range(COUNT))
-    end, rows, carried = 0, [], 0
-    hardware = make_hardware()
-    for place, bucket in enumerate(buckets):
-        size = SIZE * len(bucket)
-        launch = round(max(ready[index] for index in bucket) * 1.0)
-        end = max(end, launch) + service(size)
-        rows.append(
-            RecordedBucket(index=place, num_bytes=size, ready_ns=launch, launch_ns=launch, end_ns=end)
-        )
-        carried = max(carried, end) + transfer_ns(size, hardware.copy_out_bytes_per_s)
-    last = max(ready) + MS // 2
-    forward = round(10 * MS * noise)
-    return RecordedBackward(
-        synchronised=True,
-        forwards=1,
-        started_ns=0,
-        forward_start_ns=1000,
-        forward_end_ns=1000 + forward,
-        backward_ns=last,
-        sync_end_ns=max(last, carried),
-        ready_ns=ready,
-        buckets=tuple(rows),
-    )
-
-
 def service(size: int) -> int:
     """A collective on the curve of ``make_hardware``, above 1 MiB."""
     first, last = make_hardware().all_reduce[1:]
@@ -81,29 +51,38 @@ def service(size: int) -> int:
     return round(first.duration_ns + rise * (size - first.num_bytes))
 
 
-def later(one: RecordedBackward, shift_ns: int) -> RecordedBackward:
-    """The same micro-batch at another place of the step."""
-    begins = ("started_ns", "forward_start_ns", "forward_end_ns")
-    return replace(one, **{name: getattr(one, name) + shift_ns for name in begins})
+def backwards(
+    random: Random, buckets: tuple[tuple[int, ...], ...], pace: float, *, are_together: bool
+) -> list[RecordedBackward]:
+    """Of two ranks: gradients 2 ms apart, buckets and copies one after another as ``make_hardware`` has them.
 
-
-def together(on_ranks: list[RecordedBackward]) -> list[RecordedBackward]:
-    """The backwards of ranks that begin a step at once, each bucket ended where the last of them ends it."""
-    ends = [
-        max(one.forward_end_ns + one.buckets[place].end_ns for one in on_ranks)
-        for place in range(len(on_ranks[0].buckets))
-    ]
+    ``are_together``: they begin a step at once, each bucket ended where the last of them ends it.
+    """
+    sizes = [SIZE * len(bucket) for bucket in buckets]
+    backs = [transfer_ns(size, make_hardware().copy_out_bytes_per_s) for size in sizes]
+    forwards, readies, launches, ends = [], [], [], []
+    for slower in (0.97, 1.0):
+        noise = pace * random.uniform(0.99, 1.01) * slower
+        forwards.append(1000 + round(10 * MS * noise))
+        readies.append(tuple(round((COUNT - index) * 2 * MS * noise) for index in range(COUNT)))
+        launches.append([max(readies[-1][index] for index in bucket) for bucket in buckets])
+        ends.append([launches[-1][0] + service(sizes[0])])
+        for at, size in zip(launches[-1][1:], sizes[1:], strict=True):
+            ends[-1].append(max(ends[-1][-1], at) + service(size))
+    if are_together:
+        last = [max(map(sum, zip(forwards, of_ranks, strict=True))) for of_ranks in zip(*ends, strict=True)]
+        ends = [[end - forward for end in last] for forward in forwards]
     made = []
-    for one in on_ranks:
-        buckets = tuple(
-            replace(bucket, end_ns=end - one.forward_end_ns)
-            for bucket, end in zip(one.buckets, ends, strict=True)
-        )
-        carried = one.backward_ns
-        for bucket in buckets:
-            back = transfer_ns(bucket.num_bytes, make_hardware().copy_out_bytes_per_s)
-            carried = max(carried, bucket.end_ns) + back
-        made.append(replace(one, buckets=buckets, sync_end_ns=max(one.backward_ns, carried)))
+    for forward, ready, at, end in zip(forwards, readies, launches, ends, strict=True):
+        carried = backward_ns = max(ready) + MS // 2
+        for done, back in zip(end, backs, strict=True):
+            carried = max(carried, done) + back
+        rows = [
+            RecordedBucket(index=place, num_bytes=size, ready_ns=start, launch_ns=start, end_ns=done)
+            for place, (size, start, done) in enumerate(zip(sizes, at, end, strict=True))
+        ]
+        times = {"forward_start_ns": 1000, "forward_end_ns": forward, "backward_ns": backward_ns}
+        made.append(plain_backward(ready, **times, sync_end_ns=carried, buckets=tuple(rows)))
     return made
 
 
@@ -138,17 +117,18 @@ class Job:
     ) -> "Job":
         for _ in range(count):
             self.number += 1
-            alone = [backward(self.random, self.buckets, rank, pace) for rank in (0, 1)]
-            if micro_batches == 1:
-                alone = together(alone)
-            for rank, made in enumerate(alone):
+            of_ranks = backwards(self.random, self.buckets, pace, are_together=micro_batches == 1)
+            for rank, made in enumerate(of_ranks):
                 seen = tuple(None if index in unused else t for index, t in enumerate(made.ready_ns))
                 made = replace(made, ready_ns=seen)
                 plain = replace(made, synchronised=False, buckets=(), sync_end_ns=made.backward_ns)
                 plain = made if each_reduces else plain
                 each = plain.forward_end_ns + plain.sync_end_ns
-                parts = [later(plain, each * number) for number in range(micro_batches - 1)]
-                parts.append(later(made, each * len(parts)))
+                parts = [plain] * (micro_batches - 1) + [made]
+                for number, part in enumerate(parts):  # each at its own place of the step
+                    begins = ("started_ns", "forward_start_ns", "forward_end_ns")
+                    moved = {name: getattr(part, name) + each * number for name in begins}
+                    parts[number] = replace(part, **moved)
                 step = RecordedStep(
                     step=self.number,
                     started_at_ns=self.clock_ns,
