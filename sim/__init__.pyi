@@ -29,7 +29,7 @@ from sim.live.held import judge as judge_live
 from sim.metrics.bottleneck import critical_path as critical_path
 from sim.metrics.step import summarize as summarize
 from sim.recorder.live_recording import record as record
-from sim.systems.compile_cuts import torch_compiled as torch_compiled
+from sim.systems.ddp_assignment import torch_compiled as torch_compiled
 from sim.systems.ddp_assignment import with_switches as with_switches
 from sim.systems.registry import assign as assign
 from sim.systems.registry import collectives as collectives

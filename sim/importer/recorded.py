@@ -23,7 +23,7 @@ from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.recording import RecordedBackward, RecordedParameter, RecordedRank, RecordedStep, Recording
 from sim.nouns.workload import AsRun, Gradient, ReadyIncludes, Workload
 from sim.recorder.watched_workload import workload_of_backwards
-from sim.systems.compile_cuts import AS_RECORDED
+from sim.systems.ddp_assignment import AS_RECORDED
 from sim.units import NS_PER_S, format_ms, format_ranks, format_size, median_ns
 
 # ---- what is left without warm-up

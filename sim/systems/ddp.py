@@ -12,8 +12,8 @@ from sim.nouns.ddp_switches import Switches, read_switches
 from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
-from sim.systems.compile_cuts import AS_RECORDED
 from sim.systems.ddp_assignment import (
+    AS_RECORDED,
     as_compiled,
     check_used,
     compute_bucket_assignment_by_size,

@@ -1,6 +1,8 @@
 """torch.compile under DDP (A11): cuts, ready order and buckets are the real ones; times by hand; refusals."""
 
 import random
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,10 @@ import sim
 from sim.errors import NotModelledError
 from sim.importer.imported import ImportOptions
 from sim.importer.recorded import read_recording
-from sim.systems import compile_cuts
-from sim.systems.compile_cuts import AS_RECORDED, cut_operators
-from sim.systems.ddp_assignment import as_compiled
+from sim.systems import ddp_assignment
+from sim.systems.ddp_assignment import AS_RECORDED, as_compiled, cut_operators
 from sim.units import MIB, NS_PER_MS
-from tests.dist.test_user_path import torchrun
-from tests.effort import IS_WHOLE
+from tests.effort import IS_WHOLE, PATIENCE_S
 from tests.handmade import handmade, wired
 from tests.systems.cases import both
 from tests.systems.real import run
@@ -120,7 +120,7 @@ def check(case: Case, answer: Any) -> None:
 
 def check_workload(case: Case, answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one chain of modules a workload recorded without torch.compile tells ready order and buckets."""
-    monkeypatch.setattr(compile_cuts, "DEFAULT_FIRST_BUCKET_BYTES", case["first_cap"])
+    monkeypatch.setattr(ddp_assignment, "DEFAULT_FIRST_BUCKET_BYTES", case["first_cap"])
     names, shapes, _ = zip(*answer["parameters"], strict=True)
     ready = [1 + answer["eager"].index(name) for name in names]
     workload = handmade(ready, names=names, shapes=shapes, backward_ns=1000)  # recorded without torch.compile
@@ -159,8 +159,9 @@ def test_real_graphs_of_random_models_are_cut_so(first: int, monkeypatch: pytest
 @pytest.mark.dist
 def test_what_compiled_ranks_record_is_what_the_eager_recording_tells(tmp_path: Path) -> None:
     """Ready order and buckets of six compiled jobs on two ranks, from one recording without torch.compile."""
-    train = ("traces.tools.compiled_train", "traces.tools.paced_chain:chain", tmp_path, "--turns", 2)
-    torchrun(*train, cwd=Path(__file__).parents[2])
+    ranks = "-m torch.distributed.run --standalone --nproc-per-node 2 -m traces.tools.compiled_train"
+    train = [sys.executable, *ranks.split(), "traces.tools.paced_chain:chain", tmp_path, "--turns", "2"]
+    subprocess.run(train, cwd=Path(__file__).parents[2], capture_output=True, timeout=PATIENCE_S, check=True)
     read = {name: read_recording([tmp_path / name], ImportOptions()) for name in CASES}
     eager = read[EAGER].workload
     assert eager is not None

@@ -26,7 +26,7 @@ from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.hardware import GLOO_CHANNELS, CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import DTYPE_BYTES, Gradient, ReadyIncludes, Workload
-from sim.systems.compile_cuts import AS_RECORDED
+from sim.systems.ddp_assignment import AS_RECORDED
 from sim.units import NS_PER_S, format_ms, format_percent, format_size, median_ns
 
 Buckets = tuple[tuple[int, ...], ...]
