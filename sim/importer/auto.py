@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sim.costs.service_time import service_ns
 from sim.errors import InputError, SimError
-from sim.formats.documents import Noun, load, parse_json, parse_text, to_text
+from sim.formats.documents import Noun, load, parse_json
 from sim.formats.files import scratch_directory
 from sim.importer.imported import Imported, ImportOptions, Note, few, plain
 from sim.importer.readers import (
@@ -249,25 +249,13 @@ def read_uploads(files: Sequence[tuple[str, bytes]], options: ImportOptions | No
                 raise type(error)(_told(str(error), folder)) from None
     except OSError as error:
         raise InputError(f"upload: cannot be kept while it is read: {error.strerror or error}") from None
-    return replace(
-        found.reworded(lambda line: _told(line, folder)),
-        name=_told(found.name, folder),
-        workload=found.workload and _named(found.workload, folder),
-        hardware=tuple(_named(one, folder) for one in found.hardware),
-        measurements=tuple(_named(one, folder) for one in found.measurements),
-    )
+    return replace(found.reworded(lambda line: _told(line, folder)), name=_told(found.name, folder))
 
 
 def _told(text: str, folder: Path) -> str:
     """A sentence of a reader as one line for a page, with files and the option named as there."""
     text = re.sub(rf"{re.escape(str(folder))}/({RECORDING}/(?=.))?", "", text).removeprefix("PATH: ")
     return plain(re.sub(r"--world-size( N)?", "the world size", text), _LONGEST_LINE)
-
-
-def _named(noun: Noun, folder: Path) -> Noun:
-    """A noun whose provenance has files by their names alone: the same digest in any directory."""
-    text = to_text(noun)
-    return parse_text(text.replace(f"{folder}/", ""), type(noun), "upload") if f"{folder}/" in text else noun
 
 
 def _unpack(files: Sequence[tuple[str, bytes]], folder: Path) -> list[Path]:

@@ -381,7 +381,7 @@ def _provenance(rank: Rank) -> dict[str, Any]:
     """Where a noun comes from."""
     return {
         "source": "bucketsim import kineto",
-        "trace": rank.trace.source,
+        "trace": Path(rank.trace.source).name,
         "device": rank.device,
         "device_type": "cuda" if rank.on_gpu else "cpu",
         "host": rank.trace.host,

@@ -16,7 +16,7 @@ from sim.errors import InputError
 from sim.importer.imported import Imported, ImportOptions, Notes, count_of
 from sim.importer.links.tables import WORDS, LinkTable, Sample, read_tables
 from sim.importer.readers import read_text
-from sim.importer.samples import median_curve
+from sim.importer.samples import median_curve, scatter_by_size
 from sim.nouns.collective import bus_factor
 from sim.nouns.gpus import gpus_named
 from sim.nouns.hardware import CURVES, MAX_RANKS, Hardware
@@ -63,7 +63,6 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
         options.progress(number, len(paths), str(path))
         alone = sum(other.name == path.name for other in paths) == 1
         tables += read_tables(read_text(path), path.name if alone else str(path))
-    options.progress(len(paths), len(paths), "")
     notes += [note for table in tables for note in table.notes]
     systems = _systems(tables, options.world_size, notes)
     _pick(systems, options.machine, notes)
@@ -336,14 +335,8 @@ def _hardware(key: _Key, system: _System, stem: str, notes: Notes) -> Hardware:
         for size, times, same in rows:
             ones = times if len(times) > 1 else [one.duration_ns for one in same]
             if len(ones) > 1:
-                known[str(size)] = {
-                    "count": len(ones),
-                    "quantile": "median" if len(times) > 1 else "mean",
-                    "median_ns": median_ns(times),
-                    "min_ns": min(ones),
-                    "max_ns": max(ones),
-                    "of": "repeated rows" if len(times) > 1 else "in place and out of place",
-                }
+                known |= scatter_by_size({size: ones}, "median" if len(times) > 1 else "mean")
+                known[str(size)]["median_ns"] = median_ns(times)
         curves[collective] = median_curve({size: times for size, times, _ in rows})
         spread |= {collective: known} if known else {}
         ends = f"{len(rows)} sizes from {rows[0][0]} to {rows[-1][0]} B"
