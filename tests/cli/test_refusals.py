@@ -49,6 +49,7 @@ USAGE = {
     f"{VALIDATE} --max-error -1": "--max-error",
     "ab": "Missing argument",
     "ab m:f": "give --assignment, or --workload and --hardware to tune for",
+    "ab m:f --workload w.json": "give --assignment, or --workload and --hardware to tune for",
     "ab m:f --assignment a.json --prepare": "--prepare: give -o, a directory that all hosts see",
     "gather record -o made.json": "--output: give it for what calibrate --prepare left",
     "agree record --markdown --json": "--markdown and --json both given",
@@ -58,10 +59,12 @@ USAGE = {
     f"{CLUSTER} --measured h.json": "give a hardware and where it was measured: H.json@hosts=2",
     f"{SCALING} oversubscription": "'oversubscription' is not legal; give key=value,value",
     f"{SCALING} --measured h.json@hosts=x": "give one of hosts=N and ranks=N",
+    f"{SCALING} --measured h.json@hosts=2,ranks=16": "give one of hosts=N and ranks=N",
     f"{RANKS} --slow 3": "'3' is not legal; give RANK=FACTOR",
     f"{RANKS} --slow 5-3=2": "'5-3=2' is not legal",
     f"{IMPORT} auto x --world-size 0": "--world-size",
     f"{ESTIMATE} --backward-ms -1": "give milliseconds, 0 to 1e9",
+    f"{ESTIMATE} --backward-ms nan": "give milliseconds, 0 to 1e9",
     f"{ESTIMATE} layers --backward-ms 1": "'layers' is not legal; give key=value",
 }
 # Exit 1, one red line: files and fields, and what only several options together make illegal.
