@@ -395,8 +395,8 @@ def _what_changed(timelines: dict[str, Timeline]) -> None:
         return
     changes = [(PART_WORDS[part.name], part.change_ns) for part in found]
     total_ns = sum(change for _, change in changes)
-    sign = "+" if total_ns > 0 else "-" if total_ns < 0 else ""
-    st.markdown(f"**{plain(f'{sign}{format_ms(abs(total_ns))}')}**")
+    how = "more" if total_ns > 0 else "less"
+    st.markdown(f"**{letter} takes {format_ms(abs(total_ns))} {how} than {base}**")
     chart(draw_parts(changes), "parts", "The parts of the difference, which add up to it")
     st.caption(
         "Each step is built up from computing alone, one mechanism after the other in a fixed order; a part "

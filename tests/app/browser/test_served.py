@@ -1,8 +1,15 @@
-"""What the server lets in: its own host and origin, on this machine alone; and files that are uploaded."""
+"""A served page: who is let in, files that go both ways, a click, a link, and a job that is watched."""
 
 import gzip
 import http.client
+import json
+import shutil
+import subprocess
+import sys
+import time
 import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +20,22 @@ import sim
 from app import launch
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from tests.app.browser.harness import Site, alerts, choose, go, headline, is_drawn, metric, upload
+from sim.units import format_ms
+from tests.app.browser import harness
+from tests.app.browser.harness import (
+    NARROW,
+    NOT_SIDEWAYS,
+    Site,
+    alerts,
+    choose,
+    download,
+    go,
+    headline,
+    is_drawn,
+    metric,
+    still,
+    upload,
+)
 from tests.effort import PATIENCE_S
 from tests.importer.built_traces import Dialect, Job, build
 
@@ -141,3 +163,106 @@ def test_markup_in_names_is_only_text(
     forbidden = "img[src=x], a[href^='javascript'], .js-plotly-plot a, .js-plotly-plot b, .katex"
     assert page.locator(forbidden).count() == 0
     assert page.evaluate("[...document.scripts].every(one => !one.textContent.includes('alert('))")
+
+
+def test_files_go_home_and_a_click_on_the_sweep_sets_the_cap(
+    site: Site, page: Any, workload: Workload, hardware: Hardware, tmp_path: Path
+) -> None:
+    from playwright.sync_api import expect
+
+    go(page, f"{site.url}/?pick=cap&cap=4")
+    target = tmp_path / "assignment.json"
+    target.write_bytes(download(page, "bucket_indices JSON"))
+    taken = sim.load_assignment(target)
+    assert taken.bucket_indices == sim.assign(workload, bucket_cap_mb=4).bucket_indices
+    assert taken.provenance["workload_sha256"] == sim.digest(workload)
+    trace = json.loads(download(page, "Perfetto JSON"))
+    assert {event["pid"] for event in trace["traceEvents"]} == {0, 1}
+    chart = page.locator(".js-plotly-plot").filter(has_text="bucket_cap_mb, MiB").first
+    point = chart.locator(".scatterlayer .trace").nth(1).locator(".point").nth(20)
+    point.scroll_into_view_if_needed()
+    point.click(force=True)
+    row = sim.sweep(workload, hardware)[21]
+    expect(metric(page, "Step time")).to_have_text(format_ms(row.step_ns))
+    expect(page.get_by_label("Cap, MiB", exact=True)).to_have_value(f"{row.bucket_cap_mb:.6g}")
+
+
+def test_a_page_is_chosen_by_its_bare_name_and_a_link_leads_to_its_word(site: Site, page: Any) -> None:
+    go(page, f"{site.url}/manual?page=how-it-works")
+    still(page)
+    main = page.get_by_test_id("stMain")
+    assert main.locator("h1").inner_text() == "How it works"
+    assert page.url.endswith("?page=How+it+works"), "the address says the page's title"
+    main.get_by_role("link", name="exposed communication").first.click()
+    page.wait_for_url("**/manual?page=Glossary#exposed-communication")
+    page.wait_for_function(
+        """() => {
+      const word = document.getElementById('exposed-communication');
+      return word && Math.abs(word.getBoundingClientRect().top) < window.innerHeight / 2;
+    }"""
+    )
+
+
+RECORD = "gpt-box-2x4gbit"
+
+ROOT = Path(__file__).parents[3]
+
+
+@contextmanager
+def job(folder: Path) -> Iterator[None]:
+    """The manual's two ranks, which write into ``folder/watched`` until the block ends."""
+    words = "-m torch.distributed.run --standalone --nproc-per-node 2 -m sim.examples.train --width 256"
+    argv = [sys.executable, *words.split(), "--steps", "50000", "--record", str(folder / "watched" / "run")]
+    ranks = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        yield
+        assert ranks.poll() is None, "they still train"
+    finally:
+        ranks.terminate()
+        said = ranks.communicate(timeout=PATIENCE_S)[1].decode()
+        print(said[-2000:])
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+def test_a_job_is_watched_while_it_runs(traces: Path, tmp_path: Path, tab: harness.Tab) -> None:
+    watched = tmp_path / "watched"
+    watched.mkdir()
+    with (
+        harness.serve(tmp_path, traces, watch=watched) as site,
+        harness.visit(tab) as page,
+    ):
+        harness.go(page, f"{site.url}/validate?show=Live")
+        assert headline(page) == {}
+        assert harness.alerts(page)
+        with job(tmp_path):
+            page.wait_for_function("document.querySelectorAll('[data-testid=stMetric]').length > 2")
+            before = page.get_by_test_id("stMain").inner_text()
+            began = time.monotonic()
+            page.wait_for_function(
+                "before => document.querySelector('[data-testid=stMain]').innerText !== before",
+                arg=before,
+            )
+            print(f"new steps after {time.monotonic() - began:.1f} s, without a click")
+            page.locator(".js-plotly-plot .main-svg").first.wait_for()
+            cards = headline(page)
+            print(cards)
+            assert any("ms" in value for value in cards.values()), cards
+            page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
+            page.wait_for_function(NOT_SIDEWAYS)
+        assert page.get_by_test_id("stException").count() == 0
+        still(page)
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+def test_an_open_page_tells_what_ranks_have_measured_since(tmp_path: Path, tab: harness.Tab) -> None:
+    """As ``bucketsim demo`` has it: the bundled record meanwhile, then the new one beside it."""
+    watched = tmp_path / "watched"
+    watched.mkdir()
+    with harness.serve(tmp_path, watch=watched) as site, harness.visit(tab) as page:
+        harness.go(page, f"{site.url}/?start=measured+run&record={RECORD}")
+        assert headline(page)
+        shutil.copytree(ROOT / "traces" / "measured" / RECORD, watched / "measured")
+        page.get_by_test_id("stToast").wait_for()
+        still(page)
