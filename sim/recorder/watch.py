@@ -175,13 +175,13 @@ def attach(
             f"ddp_model: it has the communication hook {present}, and DDP can take only one; give "
             f"level='light', or do not register it and give wrap=that hook, wrap_state=its state"
         )
-    group, divides = ddp.process_group, _divides(ddp)
+    group = ddp.process_group
     if wrap is None and not can_round_alike(ddp):
         raise InputError(
             f"ddp_model: with gradient_as_bucket_view on {group.size()} ranks (no power of two) a hook "
             f"cannot round gradients as DDP itself does; give level='light'"
         )
-    tap = Tap(group=group, divides=divides, wrapped=wrap, wrapped_state=wrap_state, places=places)
+    tap = Tap(group=group, divides=_divides(ddp), wrapped=wrap, wrapped_state=wrap_state, places=places)
     try:
         if wrap is not None:
             ddp._check_comm_hook(wrap)  # type: ignore[no-untyped-call]
@@ -205,36 +205,34 @@ def _divides(ddp: DistributedDataParallel) -> bool:
 
 def recorded_all_reduce(state: Tap, bucket: GradBucket) -> Future:
     """Reduce a bucket as DDP does (or as the wrapped hook does) and stamp it where ``state`` says so."""
-    rows, stamp, buffer = state.rows, state.stamp, bucket.buffer()
-    if rows is not None:
+    stamp, buffer, row = state.stamp, bucket.buffer(), None
+    if state.rows is not None:
         sparse = (buffer._indices(), buffer._values()) if buffer.is_sparse else (buffer,)
         row = BucketStamps(
             num_bytes=sum(part.nbytes for part in sparse),
             parameters=tuple(state.places.get(id(parameter), -1) for parameter in bucket.parameters()),
             ready=stamp(),
         )
-        rows.append(row)
+        state.rows.append(row)
     if state.wrapped is not None:
         future = state.wrapped(state.wrapped_state, bucket)
+        if row is None:
+            return future
     else:
         if state.divides or buffer.is_sparse:
             buffer.div_(state.group.size())
         else:
             buffer.mul_(1.0 / state.group.size())  # what the Reducer does while it copies gradients in (A3.4)
         future = state.group.allreduce([buffer]).get_future()
-    if rows is None:
-        return future if state.wrapped is not None else future.then(_first)
-    row.launch = stamp()
+    if row is not None:
+        row.launch = stamp()
 
     def done(finished: Any) -> Any:
-        row.end = stamp()
-        return finished.value() if state.wrapped is not None else _first(finished)
+        if row is not None:
+            row.end = stamp()
+        return finished.value() if state.wrapped is not None else finished.value()[0]
 
     return future.then(done)
-
-
-def _first(finished: torch.futures.Future[Any]) -> Any:
-    return finished.value()[0]
 
 
 # ---- steps, in stamps

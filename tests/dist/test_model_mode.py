@@ -15,7 +15,6 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
 from sim.recorder.models import load_factory
 from sim.recorder.profile import record as record_step
-from sim.validator.candidates import standing_candidates
 from sim.validator.jobs import Candidate, UserModel
 from sim.validator.launch import Place
 from sim.validator.ranks import reducer
@@ -163,17 +162,3 @@ def test_lanes_hold_one_copy(
         if parameter.grad is not None
     }
     assert sum(own.values()) <= workload.total_bytes == 4 * 33 * 32 * 4
-
-
-def test_standing_candidates_are_eight_and_one_is_free(small_workload: Workload) -> None:
-    """Each named for what it is; small gradients are sent last where there are any."""
-    best = sim.assign(small_workload, bucket_cap_mb=3)
-    found = standing_candidates(small_workload, [1, 4, 10, 25], best)
-    assert [candidate.name for candidate in found] == [
-        "DDP default",
-        *(f"bucket_cap_mb={cap}" for cap in (1, 4, 10, 25)),
-        "single",
-        "recommended",
-        "caps doubling from 1",
-    ]
-    assert not any(candidate.is_injected for candidate in found)

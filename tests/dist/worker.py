@@ -16,6 +16,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -180,9 +181,8 @@ def assert_holds(ddp: Any, assignment: Assignment) -> None:
 
 def under_both(make: Callable[[], Layers], run: Callable[[Any], Any], **ddp_kwargs: Any) -> list[Any]:
     """What ``run`` makes of the model under ``sim.apply`` with ``every_second``, and under plain DDP."""
-    mine, plain = make(), make()
-    ddp = sim.apply(mine, every_second(mine), **ddp_kwargs)
-    return [run(ddp), run(DistributedDataParallel(plain, **ddp_kwargs))]
+    applied = sim.apply(model := make(), every_second(model), **ddp_kwargs)
+    return [run(ddp) for ddp in (applied, DistributedDataParallel(make(), **ddp_kwargs))]
 
 
 def random_assignments() -> None:
@@ -366,14 +366,10 @@ def by_keywords() -> None:
 def another_world_size() -> None:
     """A warning with both, where the user calls."""
     model = linears(6, 2)
-    indices = every_second(model).bucket_indices
-    tuned = Assignment(bucket_indices=indices, made_for=made_for(workload_of(model), 8))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    tuned = replace(every_second(model), made_for=made_for(workload_of(model), 8))
+    with pytest.warns(match="tuned for 8 ranks and runs on 2") as caught:
         sim.apply(model, tuned)
-    (warned,) = caught
-    assert "tuned for 8 ranks and runs on 2" in str(warned.message)
-    assert warned.filename == __file__
+    assert [warned.filename for warned in caught] == [__file__]
 
 
 def compiled_names() -> None:

@@ -170,8 +170,6 @@ class Model(nn.Module):
             nn.init.trunc_normal_(self.first.weight, std=0.02)
         elif how == "item":
             self.rates = [rate.item() for rate in torch.linspace(0, 0.1, 3)]
-        elif how == "numpy":
-            self.factor = float(torch.linspace(0, 0.1, 3).numpy().mean())
         elif how == "loop":
             while bool((self.first.weight.abs() > 0.03).any()):
                 nn.init.uniform_(self.first.weight, -0.03, 0.03)
@@ -191,8 +189,6 @@ class Model(nn.Module):
             x = x * 2
         if self.how == "a size":
             x = x[x[:, 0] >= -1e9]
-        if self.how == "numpy in the step":
-            x = x * float(x.detach().numpy().std())
         loss: Tensor = self.second(x).square().mean()
         if self.how == "a log":
             self.last = loss.item()
@@ -211,9 +207,7 @@ def test_a_model_is_made_and_walked_without_data(how: str) -> None:
     assert workload.gradients[0].dtype == ("float16" if how == "half on a GPU" else "float32")
 
 
-@pytest.mark.parametrize(
-    "how", ["item", "numpy", "loop", "cuda", "constants", "a branch", "a size", "numpy in the step"]
-)
+@pytest.mark.parametrize("how", ["item", "loop", "cuda", "constants", "a branch", "a size"])
 def test_what_needs_data_is_refused_with_its_line(how: str) -> None:
     """In making the model, or in its step."""
     with pytest.raises(InputError, match=r"it needs data, .* \(test_estimate\.py:"):
