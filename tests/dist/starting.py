@@ -15,7 +15,7 @@ import pytest
 
 import sim
 from sim.formats.record_files import start_record
-from sim.nouns.workload import Workload
+from sim.nouns.workload import Buffer, Workload
 from sim.validator import launch
 from sim.validator.jobs import Candidate, ReplayJob
 from sim.validator.launch import Host
@@ -28,16 +28,22 @@ MS = 1_000_000
 FLAT = wired({1 << 20: 2 * MS, 16 << 20: 20 * MS}, name="two ranks", comm_channels=2)
 
 
-def quickened(workload: Workload) -> Workload:
-    """The same at a tenth of the pace and a fourth of the size."""
+def shrunk(workload: Workload, unused: int = 0, pace: int = 3) -> Workload:
+    """The same, ``pace`` times as quick and a third of the size, ``unused`` first parameters out of use."""
     return replace(
         workload,
         gradients=tuple(
-            replace(one, shape=(256, 256), num_bytes=1 << 18, ready_ns=(one.ready_ns or 0) // 10)
-            for one in workload.gradients
+            replace(
+                gradient,
+                shape=(256, 256 + gradient.index),
+                num_bytes=256 * (256 + gradient.index) * 4,
+                ready_ns=None if gradient.index < unused else (gradient.ready_ns or 0) // pace,
+            )
+            for gradient in workload.gradients
         ),
-        forward_ns=workload.forward_ns // 10,
-        backward_ns=workload.backward_ns // 10,
+        forward_ns=3 * MS,
+        backward_ns=workload.backward_ns // pace,
+        buffers=(Buffer(dtype="float32", num_bytes=4096),),
     )
 
 

@@ -31,9 +31,9 @@ from tests.dist.starting import (
     holding,
     networks,
     prepared,
-    quickened,
     ranks_of,
     seat,
+    shrunk,
     wait_for,
 )
 from tests.effort import PATIENCE_S
@@ -79,7 +79,7 @@ def test_a_rank_that_is_killed_or_hangs_is_named(
 def test_ctrl_c_keeps_what_was_measured(
     small_workload: Workload, tmp_path: Path, sent: signal.Signals, expected: int
 ) -> None:
-    with Validation(quickened(small_workload), tmp_path) as run:
+    with Validation(shrunk(small_workload, pace=10), tmp_path) as run:
         run.process.send_signal(sent)
         code, said = run.ends()
         assert (code, "Traceback" in said) == (expected, False)
@@ -163,7 +163,7 @@ def fill(disk: Path) -> None:
 @pytest.mark.slow
 def test_a_full_disk_ends_no_measurement(small_workload: Workload, tmp_path: Path, small_disk: Path) -> None:
     """Where ranks are started here, they tell all in memory."""
-    with Validation(quickened(small_workload), tmp_path, jobs=small_disk) as run:
+    with Validation(shrunk(small_workload, pace=10), tmp_path, jobs=small_disk) as run:
         fill(small_disk)
         told = len(run.told())
         wait_for(lambda: len(run.told()) > told, "a further event")

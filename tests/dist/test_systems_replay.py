@@ -1,10 +1,5 @@
-"""Every switch and hook, replayed for real: it runs, with its own buckets, and its step is predicted.
+"""Every switch and hook, replayed for real: it runs, with its own buckets, and its step is predicted."""
 
-``python -m tests.dist.test_systems_replay WORKLOAD HARDWARE RECORD HOSTS RATE`` replays, in a box, the best
-setting of each knob that ``tune`` lists.
-"""
-
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +13,14 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.ddp_switches import HOOKS
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
-from sim.nouns.workload import Buffer, Workload
-from sim.units import parse_rate_bits
+from sim.nouns.workload import Workload
 from sim.validator.candidates import check_replayable
 from sim.validator.jobs import Candidate, Carrier
 from sim.validator.launch import Place
 from sim.validator.replay import replay
-from tests.dist.starting import order
+from tests.dist.starting import order, shrunk
 from tests.handmade import wired
+from traces.tools.families import families
 
 pytestmark = pytest.mark.dist
 
@@ -34,25 +29,6 @@ LINK = wired({0: MS, 1 << 20: 3 * MS}, name="two")
 TWO = replace(LINK, **dict.fromkeys(("all_gather", "reduce_scatter", "broadcast"), LINK.all_reduce))
 # DDP without switches or hooks, in buckets of any kind.
 PLAIN = ("DDP default", "small ddp", "list", "even and odd")
-
-
-def shrunk(workload: Workload, unused: int = 0, pace: int = 3) -> Workload:
-    """The same, ``pace`` times as quick and a third of the size, ``unused`` first parameters out of use."""
-    return replace(
-        workload,
-        gradients=tuple(
-            replace(
-                gradient,
-                shape=(256, 256 + gradient.index),
-                num_bytes=256 * (256 + gradient.index) * 4,
-                ready_ns=None if gradient.index < unused else (gradient.ready_ns or 0) // pace,
-            )
-            for gradient in workload.gradients
-        ),
-        forward_ns=3 * MS,
-        backward_ns=workload.backward_ns // pace,
-        buffers=(Buffer(dtype="float32", num_bytes=4096),),
-    )
 
 
 def replayed(
@@ -174,16 +150,6 @@ def test_hooks_do_not_go_over_an_emulated_link(small_workload: Workload) -> None
 # What the tuner says that each knob and rule reaches, replayed for real.
 
 
-def families(workload: Workload, hardware: Hardware) -> list[Candidate]:
-    """The recommendation, and what each knob of DDP's reaches."""
-    names = {"default": "DDP default", "bucket_indices": "recommended"}
-    return [
-        Candidate(name=names.get(name, name), assignment=family.assignment)
-        for name, family in sim.tune(workload, hardware).families.items()
-        if name != "bucket_cap_mb_list"  # the recommended ones
-    ]
-
-
 @pytest.mark.slow
 def test_every_knob_is_replayed_with_its_own_buckets(small_workload: Workload, tmp_path: Path) -> None:
     candidates = families(small_workload, LINK)
@@ -198,10 +164,3 @@ def test_every_knob_is_replayed_with_its_own_buckets(small_workload: Workload, t
         assert asked is not None
         assert candidate.observed is not None
         assert [set(bucket) for bucket in candidate.observed] == [set(b) for b in asked.bucket_indices]
-
-
-if __name__ == "__main__":
-    workload, hardware = sim.load_workload(Path(sys.argv[1])), sim.load_hardware(Path(sys.argv[2]))
-    start_record(Path(sys.argv[3]), workload, hardware)
-    box = Place(box=int(sys.argv[4]), rate_bits=parse_rate_bits(sys.argv[5]))
-    replay(order(workload, families(workload, hardware), rounds=6), box, Path(sys.argv[3]))
