@@ -1,4 +1,4 @@
-"""The best setting of each knob that ``tune`` lists, replayed in a box: ``WORKLOAD HARDWARE RECORD HOSTS RATE``."""
+"""The best setting of each knob that ``tune`` lists, in a box: ``WORKLOAD HARDWARE RECORD HOSTS RATE``."""
 
 import sys
 from pathlib import Path
