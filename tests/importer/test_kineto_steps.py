@@ -345,7 +345,11 @@ def test_several_models_in_turn_are_declined(tmp_path: Path) -> None:
         (("torch::auto", NODE + "torch"), "accumulates no gradient", NotModelledError),
         (("cpu_op", "user_annotation", "cuda_runtime"), r"ProfilerActivity\.CPU", InputError),
         (("Optimizer", STEP), r"where a step begins; call profiler\.step\(\) each iteration", InputError),
-        (("kernel",), r"launches of work for a device, and no kernel of a GPU", InputError),
+        (
+            ("kernel",),
+            r"launches, or events of categories that are not read, and no kernel of a GPU",
+            InputError,
+        ),
     ],
 )
 def test_what_is_no_trace_of_training_is_refused(
@@ -377,7 +381,7 @@ def test_many_events_of_an_unknown_category_are_no_cpu(category: str | None, tmp
     one |= {} if category is None else {"cat": category}
     trace = cpu_alone([(8, 8), (8,)])
     assert read(trace + [one] * 99, tmp_path).workload is not None
-    with pytest.raises(InputError, match="100 events of categories that are not read"):
+    with pytest.raises(InputError, match="100 launches, or events of categories that are not read"):
         read(trace + [one] * 100, tmp_path)
 
 

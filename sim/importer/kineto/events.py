@@ -197,8 +197,8 @@ class TraceEvents:
     taken to be alike. ``base_ns``: the instant from which all times count.
 
     ``began_ns`` is when the first of all its CPU operators began, those that are not kept too; None: none.
-    ``launched`` counts all launches, those of what the trace does not show too; ``unread`` the events of
-    categories that are not known.
+    ``launched`` counts all launches, those of what the trace does not show too, and the events of categories
+    that are not known.
     """
 
     source: str
@@ -216,7 +216,6 @@ class TraceEvents:
     facts: list[Facts] = field(default_factory=lambda: [Facts()])
     dropped: Counter[str] = field(default_factory=Counter)
     launched: int = 0
-    unread: int = 0
 
     def are(self, spans: Spans, kind: str) -> NDArray[np.bool_]:
         """Whether spans are of a kind."""
@@ -373,7 +372,7 @@ class _Reading:
             if column == "operator":
                 began.append(event.ts)
             elif column == "unread":
-                trace.unread += 1
+                trace.launched += 1
             if kind:
                 given, facts = event.args or _NOTHING, 0
                 if kind in ("accumulate", "call", "communication"):
@@ -405,7 +404,7 @@ class _Reading:
             self._ordered(column, by)
             for column, by in (("operator", "start"), ("gpu", "start"), ("launch", "launched"))
         )
-        trace.launched = len(launches)
+        trace.launched += len(launches)
         # Until here ``launched`` is a correlation.
         last = np.searchsorted(launches["launched"], gpu["launched"], "right") - 1
         shown = (last >= 0) & (gpu["launched"] != 0)

@@ -27,7 +27,7 @@ _STATISTICS = "SyncBatchNorm"
 # Annotations, and backends, of NCCL, RCCL and other device libraries ("nccl:all_reduce"). gloo, MPI and
 # oneCCL ("ccl") run on CPUs and are not among them.
 _DEVICE_LIBRARY = re.compile(r"([a-z]c|cn)cl(?=:|$)")
-# Events of unknown categories, or launches, that suffice to suspect a device: a step has as many kernels.
+# Launches, or events of unknown categories, that suffice to suspect a device: a step has as many kernels.
 _MANY = 100
 # All-reduces of activations are taken to be a metric's if a step has fewer of them, or if their elements are
 # a smaller share of the elements that all-reduces of gradients have.
@@ -43,10 +43,9 @@ def _refuse_unread_device(trace: TraceEvents, backend: str | None) -> None:
     called = [trace.names[one["name"]] for one in trace.of("call")]
     libraries = [found[0] for name in called if (found := _DEVICE_LIBRARY.match(name))]
     rows = [
-        trace.unread >= _MANY and f"{trace.unread} events of categories that are not read",
         libraries and f"{len(libraries)} collectives of {libraries[0]}",
         _DEVICE_LIBRARY.fullmatch(backend or "") and f"the job's backend is {backend}",
-        trace.launched >= _MANY and f"{trace.launched} launches of work for a device",
+        trace.launched >= _MANY and f"{trace.launched} launches, or events of categories that are not read",
     ]
     if what := next(filter(None, rows), None):
         raise InputError(

@@ -14,7 +14,7 @@ from sim.errors import InputError
 from sim.importer.imported import Imported, ImportOptions, Kind, Note, count_of, few
 from sim.importer.kineto.events import NODE
 from sim.importer.kineto.ranks import Clocks, Rank, align, rank_rows, read_rank
-from sim.importer.kineto.steps import ASSUMED_DTYPE, Collective, Step
+from sim.importer.kineto.steps import ASSUMED_DTYPE, Step
 from sim.importer.samples import (
     SHORTEST_OVER_RANKS,
     left_out,
@@ -107,18 +107,17 @@ def see(paths: Sequence[Path], options: ImportOptions) -> Job:
     ranks = sorted((read_rank(path, options.progress) for path in paths), key=lambda one: one.trace.rank or 0)
     world_size, source, notes = _world_size(ranks, options), ranks[0].trace.source, list[Note]()
     regular = [_regular_steps(rank, notes) for rank in ranks]
-    lengths: dict[int, int] = {}
-    for number in set.intersection(*({step.number for step in kept} for kept in regular)):
-        same = [step for kept in regular for step in kept if step.number == number]
-        lengths[number] = max(step.end_ns - step.start_ns for step in same)
+    lasted = [{step.number: step.end_ns - step.start_ns for step in kept} for kept in regular]
+    shared = set.intersection(*map(set, lasted))
+    lengths = {number: max(of_rank[number] for of_rank in lasted) for number in shared}
     quiet = quiet_numbers(lengths, on_gpu=ranks[0].on_gpu)
     if lengths and not quiet:
         raise InputError(f"{source}: no two steps in it take about as long; profile more steps")
     if said := left_out(lengths, quiet):
         notes.append(Note("doubtful", said))
     clocks = align(ranks, [[step for step in kept if step.number in quiet] for kept in regular])
-    lasted = [median_ns([step.backward_ns for step in steps]) for steps in clocks.steps]
-    place = lasted.index(max(lasted))
+    backwards = [median_ns([step.backward_ns for step in steps]) for steps in clocks.steps]
+    place = backwards.index(max(backwards))
     return Job(
         name=options.name or Path(ranks[place].trace.source).name.split(".")[0],
         ranks=ranks,
@@ -208,11 +207,14 @@ def lay_out(step: Step) -> Layout | None:
     last = step.reductions[-1].launched_ns if step.reductions else step.gradients[-1].hooked_at_ns
     placed = [(place, one) for place, one in placed if one.hooked_at_ns <= last] or placed
     why = "no shapes of gradients in the trace (profile with record_shapes=True)"
-    # An empty shape is that of a scalar or of a missing gradient, so gradients with it are left out second.
+    # A comm hook sends all in one dtype. An empty shape is that of a scalar or of a missing gradient, so
+    # gradients with it are left out second.
+    sent = {one.dtype for one in step.reductions}
+    sent = sent if len(sent) == 1 else set()
     shaped = placed if all(one.shape is not None for _, one in placed) else []
     for kept in (shaped, [(place, one) for place, one in shaped if one.shape]):
-        plain = _numbered("gradient", [(one.shape or (), one.dtype) for _, one in kept])
-        for gradients in dict.fromkeys((plain, _on_wire(plain, step.reductions))) if kept else ():
+        for wire in dict.fromkeys((None, *sent)) if kept else ():
+            gradients = _numbered("gradient", [(one.shape or (), one.dtype) for _, one in kept], wire)
             indices = range(len(kept) - 1, -1, -1)
             buckets = match_buckets(sizes, gradients[::-1], indices) if sizes else ()
             if not isinstance(buckets, str):
@@ -227,29 +229,25 @@ def lay_out(step: Step) -> Layout | None:
     return Layout(gradients, range(len(sizes)), tuple((one.index,) for one in gradients), told_by, True)
 
 
-def _numbered(word: str, told: Sequence[tuple[tuple[int, ...], str | None]]) -> tuple[Gradient, ...]:
-    """Gradients of shapes and dtypes in hook order, numbered against it."""
-    return tuple(
-        Gradient(
-            index=len(told) - 1 - place,
-            name=f"{word} {place if word == 'bucket' else len(told) - 1 - place}",
-            shape=shape,
-            dtype=dtype or ASSUMED_DTYPE,
-            num_bytes=prod(shape) * DTYPE_BYTES[dtype or ASSUMED_DTYPE],
-            ready_ns=None,
+def _numbered(
+    word: str, told: Sequence[tuple[tuple[int, ...], str | None]], wire: str | None = None
+) -> tuple[Gradient, ...]:
+    """Gradients of shapes and dtypes in hook order, numbered against it; ``wire``: the dtype that travels."""
+    found = []
+    for place, (shape, dtype) in enumerate(told):
+        index, dtype, count = len(told) - 1 - place, dtype or ASSUMED_DTYPE, prod(shape)
+        found.append(
+            Gradient(
+                index=index,
+                name=f"{word} {place if word == 'bucket' else index}",
+                shape=shape,
+                dtype=dtype,
+                num_bytes=count * DTYPE_BYTES[dtype],
+                ready_ns=None,
+                wire_bytes=None if wire in (None, dtype) else count * DTYPE_BYTES[wire],
+            )
         )
-        for place, (shape, dtype) in enumerate(told)
-    )
-
-
-def _on_wire(gradients: Sequence[Gradient], reductions: Sequence[Collective]) -> tuple[Gradient, ...]:
-    """The gradients as a comm hook sends them, in the one dtype that all reductions have."""
-    dtypes = {one.dtype for one in reductions}
-    dtype = dtypes.pop() if len(dtypes) == 1 else None
-    return tuple(
-        one if dtype in (None, one.dtype) else replace(one, wire_bytes=prod(one.shape) * DTYPE_BYTES[dtype])
-        for one in gradients
-    )
+    return tuple(found)
 
 
 # Several dtypes or many empty tensors can make the search branch; real models need a few cuts a bucket.
