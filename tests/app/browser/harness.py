@@ -39,8 +39,9 @@ PAGES = {"tune": "", **{name: name for name in ("compare", "validate", "cluster"
 UNMEASURED = "?workload=another"  # on Tune: without a record, which takes as long to draw as all else
 # Streamlit asks for these below the page's path first, when a page is opened by its address.
 _ASKED_TWICE = re.compile(r"/(\w+)/_stcore/(host-config|health)$")
-# The file of a download button, asked for when the page has gone on: knobs that follow each other at once.
-_GONE_ON = re.compile(r"Download Button source error - 404|404 \(Not Found\) \S*/media/\w+\.\w+$")
+# The file of a download button, asked for when the page has gone on: knobs that follow each other at once. Or
+# the icon of a page whose server is gone.
+_GONE_ON = re.compile(r"Download Button source error|404 \(Not Found\) \S*/media/\w+\.\w+$|/favicon\.ico$")
 _IS_DRAWN = """() => {
   const seen = [...document.querySelectorAll('[data-testid=stPlotlyChart]')].filter(e => e.offsetParent);
   return !document.querySelector('[data-testid=stSkeleton]')
