@@ -27,7 +27,7 @@ from tests.contracts.clusters import Cluster, a40, anchored, rtx, single_steps
 from tests.effort import DATA, needs_data, needs_package
 from tests.manual.pages import HOME, ROOT, TRUTH, UNMEASURED, assert_holds
 from tests.published.figures import figures
-from tests.tuner import test_null_case as null_case
+from tests.tuner import test_tuner_gain as null_case
 
 AIM = 0.03
 ONE_MIB, UNDER_NO_SYNC = "1 MiB", "25 MiB, 4 micro-batches under no_sync"

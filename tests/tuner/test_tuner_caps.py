@@ -160,15 +160,6 @@ def test_noise_widens_the_plateau(noise_ms: float) -> None:
     assert 0 < sum(settling.holds(plateau, cap) for cap in caps) < len(caps)
 
 
-def test_what_is_not_played_is_judged_by_its_nominal_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    exactly = replace(GPT_LINK, spread={"ranges": {"all_reduce": {"low": 1.0, "high": 1.0}}})
-    played = plateau_of(noisy((0.97, 1, 1.03)), exactly)
-    monkeypatch.setattr(settling, "MOST_PLAYED", 1)
-    nominal = plateau_of(noisy((0.97, 1, 1.03)), exactly)
-    assert played.stretches_mb[0][0] / 3 <= nominal.stretches_mb[0][0] <= 3 * played.stretches_mb[0][0]
-    assert nominal.holds_default == played.holds_default
-
-
 # ---------------------------------------------------------------------------------------------------
 # Of a sweep the cap to set: a round one that costs next to nothing against the best.
 

@@ -1,7 +1,9 @@
 """Gains over the draws: intervals that hold the truth, choices, verdicts, and sentences that agree."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from statistics import NormalDist
 from unittest import mock
 
 import numpy as np
@@ -11,16 +13,16 @@ from hypothesis import strategies as st
 
 import sim
 from sim.cli import tuning
-from sim.clock.arrays import Floats
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.tuner.draws import NO_ITERATIONS, NO_SCATTER, Draws
-from sim.tuner.gain import Paired, choose, estimate_mean, judge_gain, noise_between_steps
+from sim.tuner.gain import Paired, estimate_mean, judge_gain, noise_between_steps
 from sim.tuner.problem import Problem
 from tests.effort import tries
 from tests.handmade import handmade, wired
-from tests.tuner.cases import MIB, MS, Buckets
+from tests.published.figures import figures
+from tests.tuner.cases import MIB, MS, Buckets, transformer
 from tests.tuner.test_tuner_draws import WIRE, three
 
 SPLIT: Buckets = ((2,), (1,), (0,))
@@ -76,37 +78,6 @@ def test_the_band_holds_the_nominal_step_and_grows_with_the_noise(share: float, 
         assert outer.low_ns <= inner.low_ns <= played + 1
         assert outer.high_ns >= inner.high_ns >= played - 1
     assert sim.step_band(job, WIRE, caps) == (), "nothing varies"
-
-
-# ---------------------------------------------------------------------------------------------------
-# A nominal optimum on a cliff.
-
-
-def cliff(late: int, of: int) -> Workload:
-    """10 MB, 14 MB and 1 kB. Nominally the first two are ready 0.5 ms apart and best sent together: 15 + 25 =
-    40 ms, just when the last is ready; apart they are through at 14.5 + 11 + 15 = 40.5. In ``late`` of
-    ``of`` iterations the second comes 2 ms later: together through at 42, apart at 40.5 as before."""
-    rows = ((14.5, 17, 40),) * late + ((14.5, 15, 40),) * (of - late)
-    base = three(14.5, 15, 40, tail_ms=0, samples=rows)
-    sizes = zip(base.gradients, (1000, 14_000_000, 10_000_000), strict=True)
-    return replace(base, gradients=tuple(replace(one, num_bytes=size) for one, size in sizes))
-
-
-@pytest.mark.parametrize("late", [0, 10, 30])
-def test_off_the_cliff(late: int) -> None:
-    """Joined is better by 0.5 ms, or worse by 1.5: with a quarter of iterations late its gain over one bucket
-    may be nothing, and that of split is sure."""
-    workload = cliff(late, 40)
-    exact = replace(WIRE, spread={"ranges": {"all_reduce": {"low": 1.0, "high": 1.0}}})
-    paired = compared(workload, exact, JOINED, count=1600)
-    split, joined = Assignment(bucket_indices=SPLIT), Assignment(bucket_indices=JOINED)
-    gain = paired.gain(split)
-    assert gain.value == pytest.approx((1.5 * late - 0.5 * (40 - late)) / 40 * MS, abs=1000)
-    is_better = paired.shortfall(gain, gain.value, paired.step_ns(paired.default)) is None
-    assert is_better == (late == 30)
-    paired = compared(workload, exact, WHOLE, count=1600)
-    found = choose(paired, (split, joined), joined)
-    assert found.bucket_indices == JOINED
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -183,41 +154,23 @@ def test_the_interval_of_the_gain_holds_the_truth(gap_ms: float, share: float, i
 # The verdict on the gain.
 
 
-# Tables of steps: intervals that hold the truth as often as they say.
-
-TABLES = 2000
-
-
-def luck(generator: np.random.Generator, machines: int, iterations: int) -> Floats:
-    """Of single cells, as it is drawn: no machine has more of it than another."""
-    drawn = generator.standard_normal((machines, iterations))
-    return np.asarray(drawn - drawn.mean(axis=1, keepdims=True))
-
-
-@pytest.mark.parametrize("machines", [1, 20])
-@pytest.mark.parametrize("iterations", [1, 2, 5, 20])
+@pytest.mark.parametrize("iterations", [1, 5, 20])
 @pytest.mark.parametrize(("systematic", "between", "single"), [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)])
-def test_the_interval_holds_the_truth(
-    machines: int, iterations: int, systematic: float, between: float, single: float
+def test_the_interval_of_a_table_holds_the_truth(
+    iterations: int, systematic: float, between: float, single: float
 ) -> None:
-    """The truth is a machine like those drawn, and the mean of all iterations.
-
-    What is in rows needs machines to be seen, all else iterations. Where both mix, degrees of freedom are an
-    approximation.
-    """
-    if (systematic and machines == 1) or ((between or single) and iterations == 1):
+    """The truth is a machine like the 20 drawn, and the mean of all iterations; no machine has more luck in
+    single cells than another."""
+    if (between or single) and iterations == 1:
         return
-    generator = np.random.default_rng(1)
-    hits = 0
-    for _ in range(TABLES):
-        table = systematic * generator.standard_normal((machines, 1))
-        table = table + between * generator.standard_normal((1, iterations))
-        table = table + single * luck(generator, machines, iterations)
-        truth = systematic * generator.standard_normal()
+    generator, hits, tables = np.random.default_rng(1), 0, 2000
+    for _ in range(tables):
+        machines, steps = generator.standard_normal((20, 1)), generator.standard_normal((1, iterations))
+        luck = generator.standard_normal((20, iterations))
+        table = systematic * machines + between * steps + single * (luck - luck.mean(axis=1, keepdims=True))
         found = estimate_mean(table)
-        hits += found.low <= truth <= found.high
-    assert hits / TABLES >= 0.95 - SLACK
-    assert hits / TABLES <= 0.95 + SLACK
+        hits += found.low <= systematic * generator.standard_normal() <= found.high
+    assert abs(hits / tables - 0.95) <= SLACK
 
 
 def test_noise_is_that_of_steps_on_one_machine() -> None:
@@ -241,40 +194,30 @@ def uncertain(draw: st.DrawFn) -> tuple[Workload, Hardware]:
     backward = random.uniform(20, 200) * MS
     ready = [round(backward * sum(works[index:]) / sum(works)) for index in range(count)]
     pace, own = random.choice((0.0, 0.003, 0.02, 0.1)), random.choice((0.0, 0.01, 0.1))
-
-    def iteration() -> tuple[int, ...]:
-        factor = max(0.1, random.gauss(1, pace))
-        return tuple(round(time * factor * max(0.1, random.gauss(1, own))) for time in ready)
-
-    iterations = random.choice((0, 0, 3, 8, 15))
+    paces = [max(0.1, random.gauss(1, pace)) for _ in range(random.choice((0, 0, 3, 8, 15)))]
+    band = (0.8, 1.3) if random.random() < 0.2 else None
     workload = handmade(
         ready,
         sizes,
         forward_ns=round(backward / 2),
         backward_ns=max(ready) + 1,
-        samples=tuple(iteration() for _ in range(iterations)),
-        estimated=(is_estimated := random.random() < 0.2),
-        band=(0.8, 1.3) if is_estimated else None,
+        samples=tuple(tuple(round(t * by * max(0.1, random.gauss(1, own))) for t in ready) for by in paces),
+        estimated=band is not None,
+        band=band,
     )
     latency = random.choice((0.01, 0.5, 3.0)) * MS
     per_byte = backward / sum(sizes) * random.uniform(0.2, 1.5)
-    points = [4096, MIB, 16 * MIB, 64 * MIB]
-    times = [round(latency + per_byte * size) for size in points]
-    scatter = random.choice((0.0, 0.02, 0.3, 1.0))
+    times = {size: round(latency + per_byte * size) for size in (4096, MIB, 16 * MIB, 64 * MIB)}
+    scatter, quantiles = (
+        random.choice((0.0, 0.02, 0.3, 1.0)),
+        {"min_ns": -1 / 3, "p90_ns": 0.5, "max_ns": 1.0},
+    )
     spread = {
-        str(size): {
-            "count": random.choice((3, 5, 50)),
-            "min_ns": round(time * (1 - scatter / 3)),
-            "p10_ns": round(time * (1 - scatter / 4)),
-            "median_ns": time,
-            "p90_ns": round(time * (1 + scatter / 2)),
-            "max_ns": round(time * (1 + scatter)),
-        }
-        for size, time in zip(points, times, strict=True)
+        str(size): {"count": random.choice((3, 5, 50)), "median_ns": time}
+        | {name: round(time * (1 + scatter * by)) for name, by in quantiles.items()}
+        for size, time in times.items()
     }
-    known = {"all_reduce": spread} if scatter else {}
-    hardware = wired(dict(zip(points, times, strict=True)), spread=known)
-    return workload, hardware
+    return workload, wired(times, spread={"all_reduce": spread} if scatter else {})
 
 
 @settings(max_examples=tries(150))
@@ -303,3 +246,65 @@ def test_no_sentence_contradicts_another(case: tuple[Workload, Hardware]) -> Non
     assert answer.setting.saved_ns == answer.baseline.step_ns - answer.setting.step_ns
     if gain.significant is not False:
         assert not any("keep the default" in line or line.endswith("keep it") for line in said)
+
+
+# ---------------------------------------------------------------------------------------------------
+# Two A100 that train GPT-2: others measured that the cap does not matter there, and so must come out.
+#
+# The measurement (``tests/published/null_case.json``, with its source): fp32, 16 x 512 tokens a GPU, four
+# caps from 1 to 500 MB for GPT-2 124M and 774M; the steps differ by 0.5 and 1.2 %, which lies below the noise
+# from step to step. The link is not stated, so both that it can be are assumed: an NVLink pair as others
+# measured it, and a PCIe pair, affine, with the latency and the bandwidth of two L4. Backward is two thirds
+# of the step without communication (the single GPU's where it was measured, else the shortest of the four).
+# The noise of a step is the least that the record allows: its largest difference between two caps, which it
+# calls less than the noise, as the standard deviation of 20 iterations.
+
+SINGLE_GPU_TOKENS_PER_S = {"gpt2-124M": 19_633.2}  # the file's first line
+SHAPES = {"gpt2-124M": (12, 768), "gpt2-774M": (36, 1280)}
+
+
+def measured_steps_ns(model: str) -> list[int]:
+    return [round(ms * 1e6) for ms in figures("null_case")["steps"]["step_ms"][model].values()]
+
+
+def gpt2(model: str) -> Workload:
+    """One of the two models with the recorded noise: iterations at the quantiles of a normal distribution."""
+    steps = measured_steps_ns(model)
+    rate = SINGLE_GPU_TOKENS_PER_S.get(model)
+    plain = min(steps) if rate is None else round(16 * 512 / rate * 1e9)
+    made = transformer(*SHAPES[model], backward_ms=plain * 2 / 3 / MS)
+    noise = NormalDist(1.0, (max(steps) - min(steps)) / made.backward_ns)
+    paces = [noise.inv_cdf((number + 0.5) / 20) for number in range(20)]
+    samples = tuple(tuple(round(pace * (one.ready_ns or 0)) for one in made.gradients) for pace in paces)
+    return replace(made, forward_ns=plain - made.backward_ns, optimizer_ns=0, samples=samples)
+
+
+def nvlink_pair() -> Hardware:
+    """Medians of 3 runs a size, with what is known of their scatter."""
+    found = figures("null_case")["nvlink"]["bytes_min_median_max_ns"]
+    spread = {
+        str(size): {"count": 3, "min_ns": low, "median_ns": middle, "max_ns": high}
+        for size, low, middle, high in found
+    }
+    times = {size: middle for size, _, middle, _ in found}
+    return wired(times, name="2 A100, NVLink (vidur)", spread={"all_reduce": spread})
+
+
+def pcie_pair() -> Hardware:
+    """The shortest time and the last slope of a public PCIe pair."""
+    pair = figures("null_case")["pcie"]
+    return wired({0: pair["least_ns"]} | dict(pair["points"]), name="2 A100, PCIe assumed")
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters"),
+    [("gpt2-124M", 124_439_808), pytest.param("gpt2-774M", 774_030_080, marks=pytest.mark.slow)],
+)
+@pytest.mark.parametrize("link", [pytest.param(nvlink_pair, marks=pytest.mark.slow), pcie_pair])
+def test_no_significant_difference(model: str, parameters: int, link: Callable[[], Hardware]) -> None:
+    assert gpt2(model).total_bytes == 4 * parameters
+    gain = sim.tune(gpt2(model), link()).gain
+    assert gain.significant is False, gain.sentence
+    assert "no significant difference" in gain.sentence
+    assert "keep the default" in gain.sentence
+    assert 0 <= gain.fraction < 0.005

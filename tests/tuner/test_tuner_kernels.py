@@ -30,7 +30,6 @@ from tests.tuner.cases import (
     link,
     resnet50,
     simulated,
-    tiny,
 )
 
 # ---------------------------------------------------------------------------------------------------
@@ -63,41 +62,23 @@ def test_services_are_those_of_the_engines(curve: tuple[CurvePoint, ...], sizes:
 
 @settings(max_examples=tries(150))
 @given(anything(max_gradients=6))
-def test_score_of_every_partition(case: Case) -> None:
-    """By which places end a bucket."""
+def test_every_partition_takes_as_long_as_it_is_simulated(case: Case) -> None:
+    """By which places end a bucket, and back."""
     problem = Problem(*case)
-    places = np.flatnonzero(~problem.run_ends)
-    ends = kernels.score_all(problem.tables, places)
-    seen = set()
-    for number, end in enumerate(ends.tolist()):
+    places, seen = np.flatnonzero(~problem.run_ends), set()
+    for number, end in enumerate(kernels.score_all(problem.tables, places).tolist()):
         closes = problem.run_ends.copy()
         closes[places] = [bool(number >> bit & 1) for bit in range(len(places))]
-        assert kernels.score(problem.tables, closes) == end
         buckets = problem.buckets(closes)
+        assert end == kernels.score(problem.tables, closes) == simulated(*case, buckets)
+        again = problem.closes([list(bucket)[::-1] for bucket in buckets])
+        assert again is not None
+        assert (again == closes).all()
+        assert len(buckets) < 2 or problem.closes(buckets[::-1]) is None
         seen.add(buckets)
-        assert end == simulated(*case, buckets)
     assert seen == set(contiguous_partitions(case[0]))
-
-
-@pytest.mark.parametrize(
-    ("case", "end"),
-    [
-        pytest.param(tiny([0], [0], {5: 3}, 0, launch_cost_ns=2), 5, id="zero bytes cost the first point"),
-        pytest.param(tiny([4], [9], {0: 7}, 10, world_size=1, launch_cost_ns=3), 10, id="one rank"),
-        pytest.param(
-            tiny([4], [9], {0: 7}, 10, launch_cost_ns=3, launch_blocks_compute=True), 14, id="blocked"
-        ),
-        pytest.param(tiny([5, 5, 5], [1, 1, 1], {0: 4}, 5), 17, id="ties, one after the other"),
-        pytest.param(tiny([5, 5, 5], [1, 1, 1], {0: 4}, 5, comm_channels=3), 9, id="ties, all at once"),
-        pytest.param(tiny([5, 5], [1, 1], {0: 0}, 5, copy_out_bytes_per_s=1e9), 7, id="only copies back"),
-    ],
-)
-def test_a_step_by_hand(case: Case, end: int) -> None:
-    """Each gradient a bucket."""
-    problem = Problem(*case)
-    closes = np.ones(len(problem), dtype=np.bool_)
-    assert kernels.score(problem.tables, closes) == end
-    assert simulated(*case, problem.buckets(closes)) == end
+    if len(problem) > 2 and problem.has_one_run:
+        assert problem.closes((problem.order[::2], problem.order[1::2])) is None
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -127,21 +108,6 @@ def test_climbing_is_never_worse_than_its_start(case: Case, random: Random, budg
 
 # ---------------------------------------------------------------------------------------------------
 # The arrays.
-
-
-@settings(max_examples=tries(150))
-@given(anything(max_gradients=8), st.randoms(use_true_random=False))
-def test_closes_and_buckets_are_each_others_inverse(case: Case, random: Random) -> None:
-    problem = Problem(*case)
-    closes = drawn_closes(problem, random, 0.5)
-    buckets = problem.buckets(closes)
-    assert is_contiguous(case[0], buckets)
-    again = problem.closes([list(bucket)[::-1] for bucket in buckets])
-    assert again is not None
-    assert (again == closes).all()
-    assert len(buckets) < 2 or problem.closes(buckets[::-1]) is None
-    if len(problem) > 2 and problem.has_one_run:
-        assert problem.closes((problem.order[::2], problem.order[1::2])) is None
 
 
 def test_times_and_sizes_beyond_what_can_be_counted_are_refused() -> None:

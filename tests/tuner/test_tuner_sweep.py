@@ -1,5 +1,6 @@
 """Sweeps: each row is a simulation, whatever computes it; axes that are not legal."""
 
+import io
 import json
 import os
 import signal
@@ -97,15 +98,11 @@ def test_rows_are_tidy() -> None:
         world_size=np.array([2, 4]),
         precision=[None, "bfloat16"],
     )
-    assert len(rows) == 3 * 2 * 2 * 2
     assert json.loads(json.dumps([asdict(row) for row in rows])) == [asdict(row) for row in rows]
-    frame = pd.DataFrame(map(asdict, rows))
+    frame = pd.read_csv(io.StringIO(sim.sweep_csv(rows)))
     assert list(frame.columns) == [field.name for field in fields(SweepRow)]
+    assert len(frame) == 3 * 2 * 2 * 2
     assert not frame.duplicated([*WHAT_IFS, "bucket_cap_mb"]).any()
-    assert frame.groupby("world_size").step_ns.min().is_monotonic_increasing
-    text = sim.sweep_csv(rows).splitlines()
-    assert text[0].split(",") == list(frame.columns)
-    assert len(text) == 1 + len(rows)
 
 
 def test_what_cuts_alike_is_simulated_once_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,22 +133,14 @@ def test_what_cuts_alike_is_simulated_once_a_point(monkeypatch: pytest.MonkeyPat
     ("axes", "words"),
     [
         ({"bandwidth": []}, "bandwidth: an empty axis is not legal"),
-        ({"world_size": ()}, "world_size: an empty axis is not legal"),
-        ({"precision": []}, "precision: an empty axis is not legal"),
         ({"bandwidth": [1, 0]}, "bandwidth: 0 is not legal; give a number >= 1e-06, at most 1000000"),
         ({"backward": [float("nan")]}, "backward: nan is not legal"),
         ({"latency": ["2"]}, "latency: '2' is not legal"),
         ({"bandwidth": 2.0}, r"bandwidth: 2.0 is not legal; give a sequence of values, such as \[2.0\]"),
-        ({"precision": "bfloat16"}, "precision: 'bfloat16' is not legal; give a sequence"),
         ({"precision": ["bf16"]}, "precision: 'bf16' is not legal; give one of float64, float32"),
         ({"world_size": [2, 1]}, "world_size: 1 is not legal; give an integer >= 2"),
-        ({"world_size": [2.5]}, "world_size: 2.5 is not legal"),
         ({"caps_mb": [-1.0]}, "bucket cap: -1.0 MiB is not legal"),
         ({"caps_mb": ["25"]}, "caps_mb: '25' is not legal; give numbers of MiB"),
-        (
-            {"caps_mb": range(200), "bandwidth": range(1, 501)},
-            "100500 rows are more than 100000",
-        ),
         ({"caps_mb": [1.0], "max_rows": 1}, "2 rows are more than 1; give fewer, or max_rows=2"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
@@ -197,50 +186,34 @@ import sim
 from sim.tuner.sweep import process_pool
 from tests.tuner.cases import resnet50, link
 
-def main():
+if __name__ == "__main__":
     bandwidth = [1 + k / 1000 for k in range(1000)]
     with process_pool(2) as pool:
         sim.sweep(resnet50(), link(4), progress=lambda *_: print("going", flush=True), executor=pool,
                   bandwidth=bandwidth)
-{call}
 """
-
-
-def start(folder: Path, call: str) -> subprocess.Popen[str]:
-    script = folder / "sweeps.py"
-    script.write_text(SCRIPT.format(call=call))
-    return subprocess.Popen(
-        [sys.executable, script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )
-
-
-def is_left(group: int) -> bool:
-    """Whether any process of the group is."""
-    with suppress(ProcessLookupError):
-        os.killpg(group, 0)
-        return True
-    return False
 
 
 def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     """As a terminal sends it, to all processes of the group."""
-    script = start(tmp_path, 'if __name__ == "__main__": main()')
+    script = tmp_path / "sweeps.py"
+    script.write_text(SCRIPT)
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    run = subprocess.Popen([sys.executable, script], **pipes, start_new_session=True, env=env)
     try:
-        assert script.stdout is not None
-        assert script.stdout.readline() == "going\n"
-        os.killpg(script.pid, signal.SIGINT)
-        _, said = script.communicate(timeout=PATIENCE_S)
+        assert run.stdout is not None
+        assert run.stdout.readline() == "going\n"
+        os.killpg(run.pid, signal.SIGINT)
+        _, said = run.communicate(timeout=PATIENCE_S)
         assert "KeyboardInterrupt" in said
-        assert script.returncode != 0
+        assert run.returncode != 0
         deadline = time.monotonic() + PATIENCE_S
-        while is_left(script.pid):
-            assert time.monotonic() < deadline, "processes are left"
-            time.sleep(0.1)
+        with suppress(ProcessLookupError):  # once none of the group is left
+            while time.monotonic() < deadline:
+                os.killpg(run.pid, 0)
+                time.sleep(0.1)
+            pytest.fail("processes are left")
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(script.pid, signal.SIGKILL)
+            os.killpg(run.pid, signal.SIGKILL)
