@@ -390,14 +390,13 @@ class Draws:
             *(self.scatter.not_known if hardware.world_size > 1 else ()),
             *([NO_BAND] if workload.estimated and band is None else []),
         )
-        longest_ns, most_bytes = int((self.works.sum(axis=1) + self.tails).max()), int(problem.wire.sum())
-        self._curves = [curve_arrays(curve_of(one), most_bytes) for one in self.hardwares]
+        self._curves = [curve_arrays(curve_of(one), int(problem.wire.sum())) for one in self.hardwares]
         # Machines that differ in their curves alone are played in one go.
         fields = ("launch_blocks_compute", *SCALARS)
         kinds = {tuple(getattr(one, name) for name in fields) for one in self.hardwares}
         # What counts as a small message is told by the nominal curve.
         self._played_on = [
-            (machine_of(workload, one, hardware), *problem.copies(one, longest_ns))
+            (machine_of(workload, one, hardware), *problem.copies(one))
             for one in (self.hardwares[:1] if len(kinds) == 1 else self.hardwares)
         ]
 

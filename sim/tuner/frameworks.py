@@ -15,7 +15,7 @@ from sim.nouns.ddp_switches import SETTINGS, SWITCHES, read_switches
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Setting
 from sim.nouns.workload import Workload
-from sim.systems.registry import assign, hook_call
+from sim.systems.registry import assign
 from sim.systems.simulate import simulated_step_ns
 from sim.tuner.caps import cap_curve
 from sim.tuner.problem import Problem
@@ -28,20 +28,16 @@ _DEFAULT_MB = 25
 class Framework:
     """One framework.
 
-    ``lines`` set it: with ``{given}`` keywords, or all of them as ``{kwargs}``. A communication hook, torch's
-    ``{hook}`` or its ``{name}``, needs a line ``hook_import`` ahead, and is one keyword more
-    (``hook_keyword``) or a line behind (``hook_line``). ``takes``: DistributedDataParallel's keywords that it
-    passes on; None: all of them. ``hooks``: those that it registers; None: all of torch's. ``drops_default``:
-    a cap equal to 25 is not passed on, so that DDP makes its small first bucket (A2.1). ``whole_caps``: a cap
-    must be whole MiB. ``always_says``: keywords that ``lines`` must have, as the framework's defaults differ.
+    ``lines`` set it: with ``{given}`` keywords, or all of them as ``{kwargs}``. ``takes``: keywords of
+    DistributedDataParallel that it passes on; None: all of them. ``hooks``: communication hooks that it can
+    register; None: all of torch's. ``drops_default``: a cap equal to 25 is not passed on, so that DDP makes
+    its small first bucket (A2.1). ``whole_caps``: a cap must be whole MiB. ``always_says``: keywords that
+    ``lines`` must have, as the framework's defaults differ.
     """
 
     title: str
     lines: str
     prefix: str = ""
-    hook_import: str = "{torch}"
-    hook_keyword: str = ""
-    hook_line: str = ""
     takes: frozenset[str] | None = None
     hooks: frozenset[str] | None = None
     whole_caps: bool = False
@@ -83,8 +79,6 @@ FRAMEWORKS: Mapping[str, Framework] = {
         lines="from accelerate import Accelerator\n"
         "from accelerate.utils import DistributedDataParallelKwargs\n\n"
         "accelerator = Accelerator(kwargs_handlers=[DistributedDataParallelKwargs({given})])",
-        hook_import="from accelerate.utils import DDPCommunicationHookType",
-        hook_keyword="comm_hook=DDPCommunicationHookType.{name}",
         takes=frozenset({*_COMMON, "gradient_as_bucket_view"}),
         hooks=frozenset({"fp16_compress", "bf16_compress"}),
         drops_default=True,
@@ -94,13 +88,11 @@ FRAMEWORKS: Mapping[str, Framework] = {
         title="Lightning",
         lines="from lightning.pytorch.strategies import DDPStrategy  # Fabric's: lightning.fabric.strategies"
         "\n\nstrategy = DDPStrategy({given})  # Trainer(strategy=strategy)",
-        hook_keyword="ddp_comm_state=None, ddp_comm_hook={hook}",
     ),
     "ray": Framework(
         title="Ray Train",
         lines="import ray.train.torch\n\n"
         "ddp_model = ray.train.torch.prepare_model(model, parallel_strategy_kwargs={kwargs})",
-        hook_line="ddp_model.register_comm_hook(None, {hook})",
     ),
     "mmengine": Framework(
         title="MMEngine",
@@ -178,13 +170,13 @@ def nearest_setting(
     )
     away = f"{format_ms(abs(step_ns - asked_ns))} {'longer' if step_ns > asked_ns else 'shorter'} than"
     lacking = ", ".join(f"{name}={asked[name]!r}" for name in lacks)
-    elsewhere = [f"{name}={value!r}" for name, value in best.settings.items() if name != "comm_hook"]
+    elsewhere = ", ".join(f"{name}={value!r}" for name, value in best.settings.items())
     told = [
         f"bucketsim: the nearest for {workload.name!r} that {row.title} can set; predicted are",
         f"{format_ms(step_ns)} a step, {away if step_ns != asked_ns else 'as long as'} with the assignment "
         f"asked for (DDP's default: {format_ms(default_ns)}).",
         row.note,
-        *(f"Set elsewhere: {one}." for one in elsewhere),
+        f"Set elsewhere: {elsewhere}." if elsewhere else "",
         f"Needs torch {best.requires['torch']}." if "torch" in best.requires else "",
         f"{row.title} cannot set {lacking}, and these times are without." if lacks else "",
     ]
@@ -193,17 +185,6 @@ def nearest_setting(
     kwargs = {name: kwargs[name] for name in sorted(kwargs, key=lambda name: name not in CAP_KWARGS)}
     if "bucket_cap_mb" in kwargs and row.whole_caps:
         kwargs["bucket_cap_mb"] = int(kwargs["bucket_cap_mb"])
-    lines = [*(f"# {line}" for line in told if line), *_lines(row, kwargs, best.settings.get("comm_hook"))]
+    given = ", ".join(f"{row.prefix}{name}={value!r}" for name, value in kwargs.items())
+    lines = [*(f"# {line}" for line in told if line), row.lines.format(given=given, kwargs=kwargs)]
     return NearestSetting(assignment=best, step_ns=step_ns, lines="\n".join(lines) + "\n")
-
-
-def _lines(row: Framework, kwargs: Mapping[str, Any], hook: str | None) -> list[str]:
-    """The lines that set these keywords and this communication hook."""
-    given = [f"{row.prefix}{name}={value!r}" for name, value in kwargs.items()]
-    if hook is None:
-        return [row.lines.format(given=", ".join(given), kwargs=kwargs)]
-    imported, call = hook_call(hook)
-    name = hook.partition("_")[0].upper()
-    given += [row.hook_keyword.format(hook=call, name=name)] if row.hook_keyword else []
-    lines = [row.hook_import.format(torch=imported), row.lines.format(given=", ".join(given), kwargs=kwargs)]
-    return [*lines, row.hook_line.format(hook=call)] if row.hook_line else lines

@@ -31,22 +31,21 @@ class BestSize:
     how: str
 
 
-def best_of(workload: Workload, hardware: Hardware, policy: str, *, most: int | None = None) -> BestSize:
+def best_of(workload: Workload, hardware: Hardware, policy: str) -> BestSize:
     """The setting of ``policy`` (one of ``OTHERS``) with the shortest step, of equal ones that of the fewest
     buckets; all else is the system's default.
 
     ``zero1`` and ``zero2``: ``reduce_bucket_size``. ``megatron``: ``bucket_size``, with overlap on, without
     which buckets are not cut. ``fully_shard``: ``units``, of ``unit_choices``. Of sizes the default is tried,
-    and round ones (of two digits) on a logarithmic grid from the smallest gradient to all together. ``most``
-    settings are tried: by default the fewer, the more gradients there are.
+    and round ones (of two digits) on a logarithmic grid from the smallest gradient to all together; the fewer
+    the more gradients there are.
 
     Raises:
         InputError, NotModelledError: the system does not train this workload as it is, or the hardware lacks
             the curve of a collective.
     """
     one_of("policy", policy, OTHERS)
-    if most is None:
-        most = min(_MOST, max(_FEWEST, _WORK // len(workload.gradients)))
+    most = min(_MOST, max(_FEWEST, _WORK // len(workload.gradients)))
     if policy in STAGES and hardware.world_size > 1 and hardware.all_gather is None:
         raise NotModelledError(f"{policy}: {missing_curve(hardware, 'all_gather')}")
     fixed: dict[str, Any] = {}

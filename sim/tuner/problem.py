@@ -167,10 +167,16 @@ class Problem:
         self.copied = bytes_copied, bytes_copied
         if job.switches:
             self._read(plan)
-        self.copy_in, self.copy_back = self.copies(hardware, int(self.work.sum()) + self.tail)
+        self.copy_in, self.copy_back = self.copies(hardware)
         self.ready = np.cumsum(self.work + self.copy_in)
         self.lane_end = int(self.ready[-1]) + self.tail
-        self.curve_bytes, self.curve_ns = curve_arrays(curve_of(hardware), int(self.wire.sum()))
+        # No message takes longer than by the line that lies on the curve, as steep as it goes on.
+        curve, total = curve_of(hardware), int(self.wire.sum())
+        rise, per = rise_beyond(curve)
+        first = max(0, *(point.duration_ns - rise * point.num_bytes // per for point in curve))
+        sent = len(self) * (first + 1 + hardware.launch_cost_ns) + rise * total // per
+        check_length(hardware.name, self.lane_end + sent + int(self.copy_back.sum()))
+        self.curve_bytes, self.curve_ns = curve_arrays(curve, total)
         self.machine = machine_of(self.workload, hardware)
         self._known: dict[Buckets, int] = {}
 
@@ -231,23 +237,17 @@ class Problem:
             return self
         return Problem(self.job, replace(self.hardware, shared_connection=False), self.tell)
 
-    def copies(self, hardware: Hardware, backward_ns: int) -> tuple[Ints, Ints]:
+    def copies(self, hardware: Hardware) -> tuple[Ints, Ints]:
         """Ns of each gradient's hook and copy into its bucket, and of its copy out of it, on ``hardware``.
 
         Raises:
-            InputError: a step with such a backward could be longer than can be played.
+            InputError: they are longer than can be played.
         """
         included = "copy_in" in self.workload.ready_includes
         into, hook_ns = (None, 0) if included else (hardware.copy_in_bytes_per_s, hardware.hook_cost_ns)
         copies_in = hook_ns * ~self.unused + np.array(_transfers_ns(self.copied[0], into), np.int64)
         copies_back = np.array(_transfers_ns(self.copied[1], hardware.copy_out_bytes_per_s), np.int64)
-        # No message takes longer than by the line that lies on the curve, as steep as it goes on.
-        curve = curve_of(hardware)
-        rise, run = rise_beyond(curve)
-        first = max(0, *(point.duration_ns - rise * point.num_bytes // run for point in curve))
-        sent = len(self) * (first + 1) + rise * int(self.wire.sum()) // run
-        lane = backward_ns + int(copies_in.sum()) + len(self) * hardware.launch_cost_ns
-        check_length(hardware.name, lane + sent + int(copies_back.sum()))
+        check_length(hardware.name, float(copies_in.sum(dtype=float) + copies_back.sum(dtype=float)))
         return copies_in, copies_back
 
     # ---- Buckets.

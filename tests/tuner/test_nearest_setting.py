@@ -84,9 +84,7 @@ def test_what_cannot_be_set_is_said_and_not_counted() -> None:
     lines = nearest(case, "transformers", asked).lines
     assert "Trainer cannot set gradient_as_bucket_view=True, comm_hook='bf16_compress', and these" in lines
     assert "cannot set" not in nearest(case, "accelerate", asked).lines
-    assert "comm_hook=DDPCommunicationHookType.BF16" in nearest(case, "accelerate", asked).lines
-    assert "ddp_comm_hook=default_hooks.bf16_compress_hook" in nearest(case, "lightning", asked).lines
-    assert "ddp_model.register_comm_hook(None, default_hooks" in nearest(case, "ray", asked).lines
+    assert "Set elsewhere: comm_hook='bf16_compress'." in nearest(case, "accelerate", asked).lines
     plain = sim.assign(case[0], bucket_cap_mb=4)
     assert nearest(case, "transformers", asked).step_ns == nearest(case, "transformers", plain).step_ns
 
@@ -205,12 +203,6 @@ def test_no_size_is_much_better(policy: str, workload: Workload, gbit: float) ->
     least = min(step(workload, hardware, policy, **{SIZES[policy]: size}) for size in every)
     assert found.step_ns <= 1.01 * least
     assert "sizes on a logarithmic grid" in found.how
-
-
-def test_the_first_try_is_the_default() -> None:
-    found = best_of(resnet50(), equipped(10), "zero2", most=1)
-    assert found.assignment.settings["reduce_bucket_size"] == 500_000_000
-    assert best_of(resnet50(), link(10), "megatron", most=4).assignment.settings["overlap_grad_reduce"]
 
 
 def test_what_cannot_be_trained_or_timed_says_why() -> None:
