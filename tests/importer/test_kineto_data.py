@@ -52,14 +52,6 @@ def test_steps_and_buckets(names: tuple[str, ...], steps: int, length_ms: float,
     assert found.workload.total_bytes == 4 * sum(buckets)
 
 
-@pytest.mark.parametrize(
-    ("names", "share"), [(A100X2, 0.156), (A100X8, 0.462), (UNBUCKETED, 0.0), (ALONE, None)]
-)
-def test_overlaps(names: tuple[str, ...], share: float | None) -> None:
-    (found,) = imported(names).overlaps.values()
-    assert found == (None if share is None else pytest.approx(share, abs=0.0006))
-
-
 def test_all_reduces_of_a_compiled_backward_are_seen_though_no_size_is_told() -> None:
     found = imported(UNBUCKETED)
     assert len(found.buckets) == 404

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 import sim
 from sim.errors import InputError, NotModelledError, SimError
-from sim.importer.imported import ImportOptions, no_progress
+from sim.importer.imported import ImportOptions
 from sim.importer.kineto.events import SPAN, Spans
-from sim.importer.kineto.ranks import FEWEST_KERNELS, find_interference, read_rank
+from sim.importer.kineto.ranks import FEWEST_KERNELS, find_interference
 from sim.nouns.measurement import Record
 from tests.effort import tries
-from tests.importer.built_traces import NODE, Dialect, Job, Traced, build, read_kineto, write
+from tests.importer.built_traces import NODE, Dialect, Job, Traced, build, read_kineto
 from tests.importer.test_kineto_built import imported
 
 JOB = Job(
@@ -95,18 +95,6 @@ def test_layers_alike_on_the_cpu_are_no_micro_batches(shapes: list[tuple[int, ..
     assert workload is not None
     assert [gradient.shape for gradient in workload.gradients[::-1]] == shapes
     assert workload.backward_ns == 110_000 * len(shapes) - 6_000
-
-
-@pytest.mark.parametrize(("synchronises", "count"), [("each", 3), ("last", 1), ("none", 0)])
-def test_it_is_counted_how_many_micro_batches_were_reduced(
-    synchronises: str, count: int, tmp_path: Path
-) -> None:
-    job = replace(JOB, micro_batches=3, synchronises=synchronises)
-    (path, _) = write(build(job, Dialect())[0], tmp_path, Dialect())
-    for step in read_rank(path, no_progress).steps:
-        assert (step.micro_batches, step.has_models) == (3, False)
-        assert len(step.reductions) == (3 if count else 0)
-        assert sum(one.role == "earlier" for one in step.collectives) == 3 * max(0, count - 1)
 
 
 @pytest.mark.parametrize("during", ["aten::linear", "torch::autograd::AccumulateGrad", "Optimizer.step"])
