@@ -99,11 +99,11 @@ def estimate(
     if (backward_ns, step_ns, gpu) == (None, None, None):
         raise InputError("backward_ns: nothing tells how long backward takes; give it, or step_ns, or a gpu")
     device = typical_device() if gpu is None else find_gpu(gpu)
+    make: Callable[[], Any] = partial(load_factory, str(factory), arguments=arguments)
     if isinstance(factory, str):
         import_module_of(factory)  # what a module makes when it is imported stays real
-        factory_spec, make = factory, partial(load_factory, factory, arguments=arguments)
     else:
-        factory_spec, make = None, partial(factory, **(arguments or {}))
+        make = partial(factory, **(arguments or {}))
     counted, work = _walk(make, device, dtype, autocast, name)
     work_ps = {
         "forward_ns": counted.forward_ns,
@@ -144,7 +144,7 @@ def estimate(
             **{key: here[key] for key in ("tool_version", "date", "torch", "python")},
             "dtype": dtype or "as built",
             "autocast": autocast or "none",
-            "factory": factory_spec,
+            "factory": factory if isinstance(factory, str) else None,
             "arguments": dict(arguments or {}),
             **{key: counted.provenance[key] for key in ("module", "parameters", "tensors")},
             "optimizer": "AdamW",
@@ -163,15 +163,8 @@ def estimate(
 def _walk(
     make: Callable[[], Any], device: GpuSheet, dtype: str | None, autocast: str | None, name: str | None
 ) -> tuple[Workload, "OperatorWork"]:
-    """Make a model and run its forward and backward, without an optimizer, all of it without data.
-
-    Returns:
-        Its Workload, with work in place of time, in ps; and that work.
-
-    Raises:
-        InputError: what ``record`` raises for a step that cannot be recorded; sparse gradients; code that
-            needs data, in making the model or in its step.
-        NotModelledError: a compiled module.
+    """Make a model and run its forward and backward, without an optimizer, all of it without data: its
+    Workload, with work in place of time, in ps; and that work.
     """
     counting = CountingMode(device)
     try:

@@ -239,7 +239,7 @@ class Journal:
         self.path = path
         try:
             check_directory(path.parent).mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
             self._handle: int | None = os.open(path, flags, 0o666)
         except OSError as error:
             if os.path.lexists(path):
@@ -258,12 +258,10 @@ class Journal:
         fields = msgspec.to_builtins(noun, enc_hook=str)  # torch's version is a str of its own kind
         text = msgspec.json.encode({"kind": kind, **more, **fields}) + b"\n"
         try:
-            whole = os.write(self._handle, text) == len(text)
+            if os.write(self._handle, text) < len(text):
+                self.close("the disk took only part of a line")
         except OSError as error:
             self.close(error.strerror or str(error))
-        else:
-            if not whole:
-                self.close("the disk took only part of a line")
 
     def close(self, why: str | None = None) -> None:
         """Close the file, and warn of ``why`` it is too early; a second call does nothing."""

@@ -102,12 +102,8 @@ def record(
 def measure(
     step: Callable[[], object], model: nn.Module, clock: Clock, *, hooked: Sequence[int] | None = None
 ) -> tuple[RecordedStep, tuple[int, ...]]:
-    """Run ``step`` once, which leaves its gradients on ``model``, and time it on ``clock``.
-
-    Only gradients ``hooked`` are watched, None: all. Hooks are put on and taken off outside the timed region.
-
-    Returns:
-        The step, and the order in which gradients came.
+    """Run ``step`` once, which leaves its gradients on ``model``: its times on ``clock``, and the order in
+    which gradients came. Only those ``hooked`` are watched, None: all.
 
     Raises:
         InputError: nothing requires grad, the step did not run one forward and one backward of ``model``, or
@@ -144,11 +140,8 @@ def workload_of_steps(
     name: str | None,
     provenance: Mapping[str, Any],
 ) -> Workload:
-    """A Workload from timed steps of ``model``, which still has its gradients.
-
-    It has medians of the ``plain`` steps, and ready times of those that were ``watched``. ``fired`` is the
-    order in which gradients came. Without a ``name`` it is called after the class of its module, within
-    torch.compile's wrapper.
+    """A Workload of ``model``, which still has the gradients of its last step: medians of ``plain`` steps,
+    and ready times of those that were ``watched``. ``fired`` is the order in which gradients came.
 
     Raises:
         InputError: forward or backward took no time.
@@ -162,12 +155,8 @@ def workload_of_steps(
     for what, value in (("forward", forward_ns), ("backward", min(backward_ns, watched_ns))):
         if value <= 0:
             raise InputError(f"step: {what} took {value} ns; a step must take measurable time")
-    spreads = {
-        "plain_backward_ns": backwards,
-        "hooked_backward_ns": hooked,
-        "forward_ns": forwards,
-        "step_ns": [one.step_ns for one in plain],
-    }
+    spreads = {"plain_backward_ns": backwards, "hooked_backward_ns": hooked, "forward_ns": forwards}
+    spreads["step_ns"] = [one.step_ns for one in plain]
     return workload_of_backwards(
         name or type(getattr(model, "_orig_mod", model)).__name__,
         [

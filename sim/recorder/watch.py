@@ -306,15 +306,14 @@ class StepStamps:
     start: Stamp
     started_at_ns: int = field(default_factory=time.time_ns)
     backwards: list[BackwardStamps] = field(default_factory=list)
-    optimizer_end: Stamp = None
     end: Stamp = None
+    is_optimizers: bool = False  # the end, and not that of a call of ``step()``
     compiled: bool = False
 
     @property
     def last(self) -> Stamp:
         """The stamp that is made last, and so reached last."""
-        ends = (self.optimizer_end, self.end, self.backwards[-1].sync_end)
-        return next(end for end in ends if end is not None)
+        return self.backwards[-1].sync_end if self.end is None else self.end
 
     def fired(self) -> tuple[int, ...]:
         """Parameters in the order in which their hooks fired last, in the last backward."""
@@ -332,7 +331,7 @@ class StepStamps:
             step=self.number,
             started_at_ns=self.started_at_ns,
             step_ns=clock.between_ns(self.start, self.last),
-            optimizer_ns=None if self.optimizer_end is None else after_ns,
+            optimizer_ns=after_ns if self.is_optimizers else None,
             backwards=tuple(backward.recorded(clock, self.start, count) for backward in self.backwards),
             compiled=self.compiled,
         )
@@ -397,7 +396,7 @@ class StepWatch(Watch):
     def step(self) -> None:
         """End a step here: call it after ``optimizer.step()``, also where that step was skipped."""
         if self._step is not None:
-            if self._step.optimizer_end is None:
+            if self._step.end is None:
                 self._step.end = self._clock.stamp()
             self._end_step()
 
@@ -480,7 +479,7 @@ class StepWatch(Watch):
         self._stepped = self._stepped or owned
         if owned and _task_of_autograd() == -1:  # in a backward its end is still to come
             self._close_backward()
-            self._step.optimizer_end = self._clock.stamp()
+            self._step.end, self._step.is_optimizers = self._clock.stamp(), True
 
     def _keep_step(self) -> None:
         """The step is over: keep its stamps until they can be read."""
