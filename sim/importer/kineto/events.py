@@ -418,10 +418,7 @@ class _Reading:
     def _ordered(self, column: str, by: str) -> Spans:
         """All spans of a column that do not end before they start, in order."""
         spans = np.concatenate([self.trace.gpu, *self._spans[column]])
-        backward = spans["end"] < spans["start"]
-        if backward.any():
-            self.trace.dropped["events that end before they start"] += int(backward.sum())
-        spans = spans[~backward]
+        spans = spans[spans["end"] >= spans["start"]]
         return spans[np.argsort(spans[by], kind="stable")]
 
     def _ns(self, raws: Sequence[msgspec.Raw], key: str) -> Times:

@@ -40,8 +40,8 @@ def _refuse_unread_device(trace: TraceEvents, backend: str | None) -> None:
     """
     if len(trace.of("computation")):
         return
-    called = [trace.names[one["name"]] for one in trace.of("call")]
-    libraries = [found[0] for name in called if (found := _DEVICE_LIBRARY.match(name))]
+    called = (_DEVICE_LIBRARY.match(trace.names[one["name"]]) for one in trace.of("call"))
+    libraries = [found[0] for found in called if found]
     rows = [
         libraries and f"{len(libraries)} collectives of {libraries[0]}",
         _DEVICE_LIBRARY.fullmatch(backend or "") and f"the job's backend is {backend}",
@@ -163,15 +163,11 @@ def read_rank(path: Path, progress: Progress) -> Rank:
 
 
 def find_interference(steps: Sequence[Spans], communication: Sequence[Interval]) -> tuple[float, int] | None:
-    """The slow-down of kernels that lie within a collective in one step and clear of all in another.
+    """How many times as long kernels take within a collective in a step as clear of all in another, at least
+    1, as nothing is faster for what runs beside it, and how many tell it.
 
-    Args:
-        steps: the lane's kernels of each step, in order.
-        communication: when any collective was active, disjoint and ascending.
-
-    Returns:
-        How many times as long they take there, at least 1, as nothing is faster for what runs beside it, and
-        how many kernels tell it; None where fewer than ``FEWEST_KERNELS`` were seen both ways.
+    ``steps``: the lane's kernels of each, in order; ``communication``: when any collective was active,
+    disjoint and ascending. None where fewer than ``FEWEST_KERNELS`` were seen both ways.
     """
     count = min(map(len, steps))
     names, starts, ends = (
