@@ -92,7 +92,7 @@ def test_nothing_of_a_file_becomes_code(change: dict[str, Any]) -> None:
 
 
 def test_buckets_that_no_keyword_reaches_are_pasted_with_apply(tmp_path: Path) -> None:
-    """Not contiguous in ready order. What it does on real ranks is tested in tests/dist/test_apply_and_record.py."""
+    """Not contiguous in ready order; tests/dist/test_apply_and_record.py has it on real ranks."""
     count, views = len(WORKLOAD.gradients), {"gradient_as_bucket_view": True}
     buckets = (tuple(range(0, count, 2)), tuple(range(1, count, 2)))
     assignment = Assignment(bucket_indices=buckets, ddp_kwargs=views)
