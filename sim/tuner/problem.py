@@ -275,7 +275,7 @@ class Problem:
     def closes(self, buckets: Buckets) -> Flags | None:
         """At which places a bucket ends; None unless this alone makes ``buckets``, in this order."""
         closes = np.zeros(len(self), dtype=np.bool_)
-        closes[self.lay_out(buckets).stops] = True
+        closes[[self.place[list(bucket)].max() for bucket in buckets]] = True
         made = self.buckets(closes)
         return closes if made == buckets or list(map(set, made)) == list(map(set, buckets)) else None
 

@@ -90,7 +90,7 @@ def networks(pid: int | None = None) -> set[str]:
         with suppress(OSError):
             if pid is not None or (place / "cmdline").read_bytes().startswith(b"unshare"):
                 found.add(os.readlink(place / "ns" / "net"))
-    return found
+    return found - {os.readlink("/proc/self/ns/net")}  # which its other children are in
 
 
 def wait_for(is_so: Callable[[], bool], what: str) -> None:

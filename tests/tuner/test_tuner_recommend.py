@@ -27,20 +27,22 @@ def test_no_family_is_better(case: Case) -> None:
     workload, hardware = case
     recommendation = sim.tune(workload, hardware)
     families = recommendation.families
+    # Where the best buckets' gain is in doubt another candidate is advised.
+    is_nominal = not recommendation.proof.startswith("not what is recommended")
+    least_ns = families["bucket_indices"].regret_ns
+    assert least_ns == 0 if is_nominal else least_ns <= 0
     assert {"default", "bucket_cap_mb", "bucket_indices"} <= set(families)
     for name, family in families.items():
         report = sim.summarize(sim.simulate(workload, hardware, family.assignment, "analytic"))
         assert replace(family.report, engine="") == replace(report, engine=""), name
         assert family.regret_ns == report.step_ns - recommendation.report.step_ns
-        assert family.regret_ns >= 0, name
+        assert family.regret_ns >= least_ns, name
     assert families["default"].assignment == sim.assign(workload)
     assert replace(families["default"].report, engine="simpy") == recommendation.baseline
     for policy in ("per-parameter", "single"):
         played = sim.simulate(workload, hardware, sim.assign(workload, policy), "analytic")
-        assert played.step_ns >= recommendation.report.step_ns
-    assert families["bucket_indices"].assignment == recommendation.assignment
-    assert replace(families["bucket_indices"].report, engine="simpy") == recommendation.report
-    assert families["bucket_indices"].regret_ns == 0
+        assert played.step_ns >= families["bucket_indices"].report.step_ns
+    assert families["bucket_indices"].assignment == recommendation.assignment or not is_nominal
     cap = families["bucket_cap_mb"].assignment
     assert sim.assign(workload, bucket_cap_mb=cap.ddp_kwargs["bucket_cap_mb"]) == cap
     assert recommendation.report.engine == recommendation.baseline.engine == "simpy"
@@ -232,8 +234,8 @@ def test_every_family_takes_as_long_as_it_is_simulated_and_swept(path: Path, mac
 
 @settings(max_examples=tries(25))
 @given(anything(max_gradients=7))
-def test_the_best_alone_is_what_tune_recommends(case: Case) -> None:
-    assert sim.best(*case) == sim.tune(*case).assignment
+def test_the_best_alone_is_the_best_of_the_step_as_given(case: Case) -> None:
+    assert sim.best(*case) == sim.tune(*case).families["bucket_indices"].assignment
 
 
 def test_progress_is_told_and_changes_nothing() -> None:
