@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 from unittest import mock
 
@@ -56,8 +56,19 @@ def start(
     context = multiprocessing.get_context("spawn") if fresh else _SERVER
     rank = context.Process(target=_run, args=(worker, [*map(str, arguments)], said, dict(environment or {})))
     with mock.patch.dict(os.environ, environment or {}) if fresh else nullcontext():
-        rank.start()
-    return rank
+        return _started(rank)
+
+
+def _started(process: BaseProcess) -> BaseProcess:
+    """The process, started. Streamlit's AppTest leaves the script of its page as ``__main__``, which each
+    child would run anew.
+    """
+    ours, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        process.start()
+    finally:
+        sys.modules["__main__"] = ours
+    return process
 
 
 def command(
@@ -73,8 +84,7 @@ def command(
     """
     given = (list(map(str, words)), said, dict(environment or {}), out, dict(settings or {}))
     process = _SERVER.Process(target=_run, args=("sim", *given))
-    process.start()
-    return process
+    return _started(process)
 
 
 def run_together(
