@@ -275,7 +275,9 @@ class Problem:
     def closes(self, buckets: Buckets) -> Flags | None:
         """At which places a bucket ends; None unless this alone makes ``buckets``, in this order."""
         closes = np.zeros(len(self), dtype=np.bool_)
-        closes[[self.place[list(bucket)].max() for bucket in buckets]] = True
+        last = np.empty(len(buckets), np.int64)
+        last[self.bucket_of(buckets)] = np.arange(len(self))  # of the places of a bucket the last one stays
+        closes[last] = True
         made = self.buckets(closes)
         return closes if made == buckets or list(map(set, made)) == list(map(set, buckets)) else None
 
