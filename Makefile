@@ -13,7 +13,7 @@ help:  ## List the targets
 
 .venv/runs: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable .
 	@touch $@
 
 .venv/installed: .venv/runs  # and what tests and their oracles need

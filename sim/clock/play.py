@@ -136,8 +136,8 @@ def advance(sheet: Sheet, ranks: Ranks, last: Ints, until: int) -> None:
                         log[rank, number, USABLE] = now
                         free += collectives[number, HOLDS]
                         continue
-                    if kept < k:
-                        tasks[rank, kept] = tasks[rank, k]
+                    for part in range(_DUE):
+                        tasks[rank, kept, part] = tasks[rank, k, part]
                     tasks[rank, kept, _AT], tasks[rank, kept, _DUE] = at, due
                     kept += 1
                 rows = kept
@@ -189,7 +189,8 @@ def advance(sheet: Sheet, ranks: Ranks, last: Ints, until: int) -> None:
                             continue
                         place = queued
                         while place > taken and queue[rank, place - 1, 0] > now:
-                            queue[rank, place] = queue[rank, place - 1]
+                            earlier = queue[rank, place - 1]
+                            queue[rank, place, 0], queue[rank, place, 1] = earlier[0], earlier[1]
                             place -= 1
                         log[rank, number, LAUNCHED] = now
                         queue[rank, place, 0], queue[rank, place, 1] = now, number

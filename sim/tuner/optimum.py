@@ -270,7 +270,7 @@ def longest_buckets(lattice: Lattice, ends: Ints, target: int) -> Flags:
     the last on, each as long as can be."""
     starts, wire, copied = lattice.starts, lattice.wire, lattice.copied
     closes = np.zeros(lattice.places.size, np.bool_)
-    digits = np.diff(starts)
+    digits = starts[1:] - starts[:-1]
     total = _last_of(lattice, digits)[2]
     point, deadline = ends.size - 1, target
     while point > 0:
@@ -433,10 +433,11 @@ def climb(tables: Tables, closes: Flags, budget: int, seed: int) -> tuple[int, i
             return here, spent
         if here < best:
             best, stuck = here, 0
-            kept[:] = closes
+            kept = closes.copy()
         else:
             stuck += 1
-        closes[:] = kept
+        for place in range(places):
+            closes[place] = kept[place]
         if spent >= budget or places <= 1:
             return best, spent
         for _ in range(2 + stuck % 3):

@@ -410,10 +410,11 @@ def play_step(machine: Machine, work: Ints, copy_in: Ints, tail: int, layout: La
     if messages > count:
         item = _put(lane, item, WAIT, 0, count)
     collectives = np.zeros((messages, ROOT + 1), np.int64)
-    collectives[:, SERVICE] = collectives[:, QUEUED] = services
-    collectives[:, SMALL] = layout.wires < machine.small_bytes
-    collectives[:, AFTER] = -1
-    return play_alone(Sheet(machine, lane[:, :item], collectives))
+    for number in range(messages):
+        collectives[number, SERVICE] = collectives[number, QUEUED] = services[number]
+        collectives[number, SMALL] = layout.wires[number] < machine.small_bytes
+        collectives[number, AFTER] = -1
+    return play_alone(Sheet(machine, lane[:, :item].copy(), collectives))
 
 
 @compiled

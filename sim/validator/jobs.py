@@ -19,7 +19,7 @@ from sim.units import MIB
 JOB = "job.json"
 # The Reducer rebuilds its buckets before iteration 2 (A2.6); on CUDA iterations 2 to 11 wait for the
 # host, because DDP's logger reads its events there (A4.3).
-_WARMUP = {"cpu": 3, "cuda": 12}
+_WARMUP = {"cpu": 2, "cuda": 12}
 _SLOW_START_S = 600.0  # a model may load weights or compile before its first step
 
 
