@@ -17,9 +17,7 @@ from sim.nouns.workload import Workload
 from sim.units import MIB
 
 JOB = "job.json"
-# The Reducer rebuilds its buckets before iteration 2 (A2.6); on CUDA iterations 2 to 11 wait for the
-# host, because DDP's logger reads its events there (A4.3).
-_WARMUP = {"cpu": 2, "cuda": 12}
+_CUDA_WARMUP = 12  # iterations 2 to 11 wait for the host there, because DDP's logger reads its events (A4.3)
 _SLOW_START_S = 600.0  # a model may load weights or compile before its first step
 
 
@@ -144,8 +142,11 @@ class ReplayJob(Checked):
 
     @property
     def warmup(self) -> int:
-        """Rounds that are run first and dropped."""
-        return _WARMUP[self.carrier.device]
+        """Rounds that are run first and dropped, the first with rebuilt buckets, which are new, too (A2.6)."""
+        if self.carrier.device == "cuda":
+            return _CUDA_WARMUP
+        used = (one.assignment.ddp_kwargs for one in self.candidates if one.assignment is not None)
+        return 3 if any(kwargs.get("static_graph") for kwargs in used) else 2
 
     @property
     def mode(self) -> Mode:
