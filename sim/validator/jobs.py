@@ -142,7 +142,7 @@ class ReplayJob(Checked):
 
     @property
     def warmup(self) -> int:
-        """Rounds that are run first and dropped, the first with rebuilt buckets, which are new, too (A2.6)."""
+        """Rounds that are run first and dropped; the last one has rebuilt buckets, new ones then (A2.6)."""
         if self.carrier.device == "cuda":
             return _CUDA_WARMUP
         used = (one.assignment.ddp_kwargs for one in self.candidates if one.assignment is not None)
