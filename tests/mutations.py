@@ -109,7 +109,7 @@ def copied(root: Path, folder: Path) -> Path:
     for name in _COPIED:
         one = root / name
         if one.is_dir():
-            shutil.copytree(one, folder / name)
+            shutil.copytree(one, folder / name, symlinks=True)  # app/traces is one
         else:
             shutil.copy(one, folder / name)
     return folder
