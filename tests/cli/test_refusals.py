@@ -9,6 +9,7 @@ from sim.cli import options
 from sim.nouns.workload import Workload
 from tests.cli import cheap
 from tests.cli.cheap import LINK, PAIR
+from tests.cli.test_commands import FROZEN
 from tests.commands import bucketsim
 from tests.machines import machine, model
 
@@ -53,6 +54,11 @@ USAGE = {
     "ab m:f --assignment a.json --prepare": "--prepare: give -o, a directory that all hosts see",
     "gather record -o made.json": "--output: give it for what calibrate --prepare left",
     "agree record --markdown --json": "--markdown and --json both given",
+    "box 2 --rate 1gbit --": "COMMAND",
+    "box 2 --rate fast -- true": "fast",
+    "box 2 -- true": "--rate",
+    "demo nowhere": "unexpected extra argument",
+    "doctor nowhere": "unexpected extra argument",
     f"{ANCHOR} --measured step_ms=80,step_ms=81": "step_ms is given twice",
     f"{ANCHOR} --measured step_ms=84 --factor tilt": "'tilt' is not one of mutual",
     f"{CLUSTER} hosts=2 hosts=4": "hosts is given twice; give it once",
@@ -84,6 +90,8 @@ INPUT = {
     "export w.json": "export: give --hardware to export the best assignment, or --assignment",
     "export w.json --assignment a.json --as perfetto": "export: --as perfetto needs --hardware",
     "agree record nowhere --json": "nowhere: not a directory",
+    "box 2 --rate 1gbit,2gbit,3gbit -- true": "3 rates are not legal for 2 hosts",
+    "demo -o w.json": "w.json",
     "dash --watch nowhere": "nowhere: not a directory",
     "record no_module_of_this_name:make -o made.json": "module 'no_module_of_this_name' was not found",
     f"{VALIDATE} --ranks 3": "world_size: 2 does not fit the replay's 3 ranks; give --ranks 2",
@@ -109,6 +117,10 @@ INPUT = {
     f"{ESTIMATE} --gpu abacus": "gpu: 'abacus' is not in the table",
     f"{ESTIMATE} depth=3 --backward-ms 1": "unexpected keyword argument 'depth'",
 }
+
+
+def test_every_command_is_here() -> None:
+    assert {line.split()[0] for line in (*USAGE, *INPUT) if line} == {*FROZEN, "nope"}
 
 
 @pytest.fixture(scope="module")

@@ -277,7 +277,7 @@ def test_who_does_not_answer_the_roll_is_named(
     ]
     for watch in watches:
         watch.start()
-    assert ended.wait(60)
+    assert ended.wait(PATIENCE_S)
     for watch in watches:
         watch.is_over = True
     assert found[0].ranks == list(absent)

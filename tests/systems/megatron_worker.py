@@ -1,36 +1,20 @@
-"""Real Megatron-Core DistributedDataParallel. A case is a dict: ``layers`` (ddp_models), ``config`` (of its
-DistributedDataParallelConfig), ``num_microbatches`` (1).
+"""Real Megatron-Core DistributedDataParallel; a case has, beside the model, ``config`` of its own class.
 
 An answer also has ``buckets`` (by group: the parameters' positions and the elements of the buffer's part).
 What asks for CUDA is put aside: buffers are made where ``torch.cuda.current_device()`` says, the CPU here.
 """
 
-import contextlib
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core.distributed import (
-    DistributedDataParallel,
-    DistributedDataParallelConfig,
-    param_and_grad_buffer,
-)
+from megatron.core import distributed as core
+from megatron.core.distributed import param_and_grad_buffer
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer import TransformerConfig
-from torch import nn
 
-from tests.systems.ddp_models import Net, batch
 from tests.systems.real_ranks import Run, answer_each, meet
-
-
-class _Group:
-    """A process group of which only rank and size are asked."""
-
-    def rank(self) -> int:
-        return 0
-
-    def size(self) -> int:
-        return 2
 
 
 class MegatronRun(Run):
@@ -42,45 +26,31 @@ class MegatronRun(Run):
     )
     alone: Any = None  # this rank's own group
 
-    def build(self) -> nn.Module:
-        return Net(self.case["layers"], 0)
-
-    def wrap(self) -> None:
-        self.watch_hooks()
-        self.config, groups = self.case["config"], ProcessGroupCollection()
+    def wrap(self) -> core.DistributedDataParallel:
+        groups, config = ProcessGroupCollection(), core.DistributedDataParallelConfig(**self.case["config"])
         groups.dp = groups.dp_cp = groups.intra_dp_cp = dist.group.WORLD
         groups.expt_dp = groups.intra_expt_dp = dist.group.WORLD
         groups.tp = groups.ep = self.alone
-        groups.pp = _Group()
-        self.ddp = DistributedDataParallel(
-            TransformerConfig(num_layers=1, hidden_size=8, num_attention_heads=1),
-            DistributedDataParallelConfig(**self.config),
-            self.net,
-            pg_collection=groups,
-        )
-
-    def micro_batches(self) -> int:
-        return self.case.get("num_microbatches", 1)
+        groups.pp = SimpleNamespace(rank=lambda: 0, size=lambda: 2)  # no more is asked of it
+        job = TransformerConfig(num_layers=1, hidden_size=8, num_attention_heads=1)
+        ddp = core.DistributedDataParallel(job, config, self.net, pg_collection=groups)
+        at = {id(one): place for place, one in enumerate(self.net.parameters())}
+        buckets = [bucket for group in ddp.bucket_groups for bucket in group.buckets]
+        self.also["buckets"] = [[[at[id(p)] for p in b.params_list], b.grad_data.numel()] for b in buckets]
+        return ddp
 
     def micro_batch(self, *, is_last: bool) -> None:
         """As Megatron-LM's schedule without pipelining makes it; the optimizer is left out."""
         if len(self.ready[-1]) == 1:
-            self.ddp.zero_grad_buffer()
-        with contextlib.nullcontext() if is_last else self.ddp.no_sync():
-            values, _ = self.ddp(*batch(self.case["layers"], torch.default_generator))
-            self.backward(values.float().square().mean())
+            self.model.zero_grad_buffer()
+        super().micro_batch(is_last=is_last)
         if is_last:
-            self.ddp.finish_grad_sync()
+            self.model.finish_grad_sync()
 
     def step(self) -> None:
-        if self.config.get("use_distributed_optimizer") and not self.config.get("overlap_param_gather"):
-            self.ddp.start_param_sync()
-
-    def more(self) -> dict[str, Any]:
-        names = {id(one): index for index, one in enumerate(self.net.parameters())}
-        groups = self.ddp.bucket_groups if hasattr(self, "ddp") else []
-        buckets = [bucket for group in groups for bucket in group.buckets]
-        return {"buckets": [[[names[id(p)] for p in b.params_list], b.grad_data.numel()] for b in buckets]}
+        config = self.case["config"]
+        if config.get("use_distributed_optimizer") and not config.get("overlap_param_gather"):
+            self.model.start_param_sync()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from tests.systems.cases import MIB, POLICIES
-from tests.systems.ddp_models import Net
+from tests.systems.models import Net
 
 Case = dict[str, Any]
 Layer = dict[str, Any]
@@ -19,12 +19,12 @@ def maybe(draw: Draw, **rows: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def linears(*dims: int, dtypes: Sequence[str] = ()) -> list[Layer]:
-    """Linear layers (ddp_models) from each of ``dims`` to the next."""
+    """Linear layers (models) from each of ``dims`` to the next."""
     made = [{"kind": "linear", "width": a, "out": b} for a, b in pairwise(dims)]
     return [layer | {"dtype": dtype} for layer, dtype in zip(made, dtypes, strict=False)] if dtypes else made
 
 
-# DistributedDataParallel: a model (ddp_models) and settings (ddp_worker).
+# DistributedDataParallel: a model (models) and settings (ddp_worker).
 
 
 def random_ddp(seed: int) -> Case:
@@ -40,7 +40,7 @@ def random_ddp(seed: int) -> Case:
     return {
         "layers": layers,
         "ddp": keywords,
-        "accumulation": 1 if graph == "static" else draw.choice([1, 1, 1, 2, 3]),
+        "micro_batches": 1 if graph == "static" else draw.choice([1, 1, 1, 2, 3]),
         "zero_grad_to_none": draw.random() < 0.7,
         **maybe(draw, hook=(0.45, *hooks)),
     }
@@ -184,7 +184,7 @@ def random_zero(seed: int) -> Case:
         draw.choice(groups or []).append(place)
     if not all(any(sizes[place] for place in group if place not in frozen) for group in groups or []):
         groups = None  # in one of them there is nothing to optimise
-    return {"model": model, "frozen": frozen, "groups": groups, "config": _zero_config(draw, sum(sizes))}
+    return model | {"frozen": frozen, "groups": groups, "config": _zero_config(draw, sum(sizes))}
 
 
 def _zero_model(draw: Draw) -> tuple[dict[str, Any], list[int]]:
@@ -227,7 +227,7 @@ def _zero_config(draw: Draw, total: int) -> dict[str, Any]:
 
 
 def layers(width: int, *kinds: str, **of_each: Sequence[Any]) -> list[Layer]:
-    """Modules of one width (ddp_models), and what else each has; None: nothing."""
+    """Modules of one width (models), and what else each has; None: nothing."""
     made = []
     for place, kind in enumerate(kinds):
         more = {name: values[place] for name, values in of_each.items() if values[place] is not None}
@@ -258,7 +258,7 @@ def random_megatron(seed: int) -> Case:
     if count > 1 and draw.random() < 0.15 and not settings.get("overlap_param_gather"):
         draw.choice(made)["used"] = False  # with hooks only what is a bucket of its own
         settings["overlap_grad_reduce"] = False
-    return {"layers": made, "config": settings} | maybe(draw, num_microbatches=(0.25, 2, 3))
+    return {"layers": made, "config": settings} | maybe(draw, micro_batches=(0.25, 2, 3))
 
 
 HOOKS = {"overlap_grad_reduce": True, "bucket_size": 300}
@@ -277,7 +277,7 @@ MEGATRON: dict[str, Case] = {
     "reduce-scatters, gathers in forward": {
         "layers": layers(24, "embedding", "norm", "linear", "norm", "linear"),
         "config": HOOKS | {"use_distributed_optimizer": True, "overlap_param_gather": True},
-        "num_microbatches": 2,
+        "micro_batches": 2,
     },
     "after backward, gathers in step": {
         "layers": layers(8, *["linear"] * 3),

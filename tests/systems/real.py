@@ -53,7 +53,7 @@ class System:
 
 def _ddp(case: Case) -> dict[str, Any]:
     """``asked``, where torch says it otherwise."""
-    names = {"accumulation": "accumulation_steps", "zero_grad_to_none": "set_to_none"}
+    names = {"micro_batches": "accumulation_steps", "zero_grad_to_none": "set_to_none"}
     names |= {"no_sync": "no_sync", "create_graph": "create_graph"}
     options = {ours: case[theirs] for theirs, ours in names.items() if theirs in case}
     hook = {"comm_hook": _HOOKS.get(case["hook"], case["hook"])} if "hook" in case else {}
@@ -73,7 +73,7 @@ def _zero(case: Case) -> dict[str, Any]:
 
 
 def _megatron(case: Case) -> dict[str, Any]:
-    micro_batches = {"num_microbatches": case["num_microbatches"]} if "num_microbatches" in case else {}
+    micro_batches = {"num_microbatches": case["micro_batches"]} if "micro_batches" in case else {}
     return {"policy": "megatron"} | case["config"] | micro_batches
 
 

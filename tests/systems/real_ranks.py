@@ -1,9 +1,9 @@
 """What every real rank does around its system: it meets its peers, answers one case after another, and ends.
 
 ``python -m tests.systems.WORKER CASES ANSWERS STORE`` with RANK and WORLD_SIZE set; the answers of a rank go
-to ``ANSWERS.<rank>``, a line each. A worker makes a ``Run`` of its system: the model, how it is wrapped, a
-micro-batch and a step. What it launches is told from one clock: the flight recorder writes down every
-collective with its time, or calls of the system's own functions are noted; the loop says where it is.
+to ``ANSWERS.<rank>``, a line each. A worker makes a ``Run`` of its system: how it wraps the model, and how
+its steps differ. What it launches is told from one clock: the flight recorder writes down every collective
+with its time, or calls of the system's own functions are noted; the loop says where it is.
 """
 
 import bisect
@@ -24,6 +24,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import _dump_fr_trace_json
+
+from tests.systems.models import build, loss_of
 
 Case = dict[str, Any]
 Answer = dict[str, Any]
@@ -121,10 +123,11 @@ class Diary:
 
 
 class Run:
-    """One case on one rank; a system says how it is made, wrapped and trained.
+    """One case on one rank; a system says how it wraps the model, and in what its steps differ.
 
     ``enters``: where a micro-batch begins. ``calls``: what is noted in place of the flight recorder's entries
     (``Diary.noting``). ``ready``: by iteration and micro-batch, the gradients whose hooks fired, in order.
+    ``also``: further facts of the answer, as the system finds them.
     """
 
     iterations = 2
@@ -134,60 +137,70 @@ class Run:
 
     def __init__(self, case: Case) -> None:
         torch.manual_seed(0)
-        self.case, self.rank = case, dist.get_rank()
-        self.net = self.build()
+        self.case, self.rank, self.also = case, dist.get_rank(), Answer()
+        self.net = build(case, self.rank)
+        self.inputs = torch.Generator().manual_seed(self.rank)
         self.ready: list[list[list[int]]] = []
         self.diary = Diary()
 
-    def build(self) -> nn.Module:
+    def wrap(self) -> Any:
+        """The model, given to the system."""
         raise NotImplementedError
 
-    def wrap(self) -> None:
-        """Give the model to the system."""
-        raise NotImplementedError
+    def watch_hooks(self) -> None:
+        """Tell the gradients as they come, of a model that is not wrapped yet."""
+        for index, parameter in enumerate(self.learned()):
+            parameter.register_post_accumulate_grad_hook(lambda _, index=index: self.hook_began(index))
 
     def micro_batches(self) -> int:
-        return 1
+        return self.case.get("micro_batches", 1)
 
     def micro_batch(self, *, is_last: bool) -> None:
-        """Forward and backward."""
-        raise NotImplementedError
+        """Forward and backward; all but the last under no_sync, or none if the case has it False."""
+        is_synchronised = is_last or not self.case.get("no_sync", True)
+        with contextlib.nullcontext() if is_synchronised else self.model.no_sync():
+            loss = self.loss(self.model)
+            self.diary.ends_backward(loss)
+            self.diary.at("backward")
+            backward = Tensor.backward
+
+            def noted(loss: Tensor, *args: Any, **kwargs: Any) -> None:
+                backward(loss, *args, **kwargs)
+                self.diary.at("after backward")  # a system's own backward() goes on
+
+            with mock.patch.object(Tensor, "backward", noted):
+                self.backward(loss)
+
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()
 
     def step(self) -> None:
         """What follows the last micro-batch."""
 
-    def more(self) -> Answer:
-        """Further facts."""
-        return {}
+    def learned(self) -> list[nn.Parameter]:
+        return [one for one in self.net.parameters() if one.requires_grad]
 
-    def watch_hooks(self) -> None:
-        """Tell the gradients as they come, of a model that is not wrapped yet."""
-        learned = [one for one in self.net.parameters() if one.requires_grad]
-        for index, parameter in enumerate(learned):
-            parameter.register_post_accumulate_grad_hook(lambda _, index=index: self.hook_began(index))
+    def loss(self, model: nn.Module) -> Tensor:
+        return loss_of(model, self.net.batch(self.inputs))
 
     def hook_began(self, gradient: int) -> None:
         self.ready[-1][-1].append(gradient)
         self.diary.at("backward", gradient)
-
-    def backward(self, loss: Tensor, **more: Any) -> None:
-        self.diary.ends_backward(loss)
-        self.diary.at("backward")
-        loss.backward(**more)
-        self.diary.at("after backward")
 
     def answer(self) -> Answer:
         """Train, and tell: parameters, buffers, events, ready orders, and what was raised where, if any."""
         error = None
         with self.diary.noting(*self.calls):
             try:
-                self.wrap()
-                for iteration in range(1, self.case.get("iterations", self.iterations) + 1):
+                self.watch_hooks()
+                self.model = self.wrap()
+                for iteration in range(1, self.iterations + 1):
                     self._train(iteration)
             except Exception as caught:  # noqa: BLE001 - systems refuse with whatever they have at hand
                 text = f"{caught}" if str(caught) else repr(caught)
                 error = {"type": type(caught).__name__, "text": text, **self.diary.marks[-1][1]}
-        facts = [self.facts(name, one) | {"trained": one.requires_grad} for name, one in self.named()]
+        named = [*self.net.named_parameters()]
+        facts = [self.facts(name, one) | {"trained": one.requires_grad} for name, one in named]
         return {
             "parameters": [one for one in facts if one["trained"]],
             "frozen": [one for one in facts if not one["trained"]],
@@ -195,12 +208,12 @@ class Run:
             "events": self.diary.events(whole_gathers=self.whole_gathers),
             "ready": self.ready,
             "error": error,
-            **self.more(),
+            **self.also,
         }
 
     def _train(self, iteration: int) -> None:
         self.ready.append([])
-        count = self.micro_batches()
+        self.net.iteration, count = iteration, self.micro_batches()
         for number in range(1, count + 1):
             self.ready[-1].append([])
             self.diary.at(self.enters, iteration=iteration, micro_batch=number)
@@ -208,19 +221,14 @@ class Run:
         self.diary.at("step")
         self.step()
 
-    def named(self) -> list[tuple[str, Tensor]]:
-        return list(self.net.named_parameters())
-
     def facts(self, name: str, tensor: Tensor) -> dict[str, Any]:
         """What is told of a tensor."""
-        sparse = {
-            id(one.weight) for one in self.net.modules() if isinstance(one, nn.Embedding) and one.sparse
-        }
+        tables = (one for one in self.net.modules() if isinstance(one, nn.Embedding))
         return {
             "name": name,
             "numel": tensor.numel(),
             "shape": list(tensor.shape),
             "dtype": str(tensor.dtype).removeprefix("torch."),
             "num_bytes": tensor.numel() * tensor.element_size(),
-            "sparse": id(tensor) in sparse,
+            "sparse": any(one.sparse and one.weight is tensor for one in tables),
         }

@@ -18,7 +18,7 @@ from sim.systems.registry import write
 from sim.units import MIB
 from tests.handmade import handmade, wired
 from tests.systems.cases import M1
-from tests.systems.ddp_models import Net
+from tests.systems.models import Net
 from tests.systems.random_cases import Case, linears, random_ddp
 from tests.systems.real import assigned, check, run, workload_of
 from tests.this_torch import Ran, takes
@@ -59,7 +59,7 @@ SPARSE_CAPS = {"bucket_cap_mb_list": [70e3 / MIB, 1.0]}
 NAMED: dict[str, Case] = {
     "caps of DDP's own": of(linears(300, 400, 500, 200)),
     "caps in a list": of(linears(20, 12, 15, 9), bucket_cap_mb_list=[2e-4, 1e-3]),
-    "buffers, accumulated": of(NORMS, {"accumulation": 3}, **CAP),
+    "buffers, accumulated": of(NORMS, {"micro_batches": 3}, **CAP),
     "buffers of two dtypes": of(MIXED, **CAP),
     "no buffers in forward": of(NORMS, **CAP, forward_sync_buffers=False),
     "no buffers at all": of(NORMS, **CAP, broadcast_buffers=False),
@@ -148,7 +148,7 @@ REFUSED: dict[str, tuple[Case, str, tuple[str, int]]] = {
     ),
     "ready twice": (of(TWICE, **CAP), "Expected to mark a variable ready only once", ("backward", 1)),
     "static and accumulated": (
-        of(linears(20, 12, 9), {"accumulation": 2}, **STATIC),
+        of(linears(20, 12, 9), {"micro_batches": 2}, **STATIC),
         "expect_autograd_hooks_ INTERNAL ASSERT FAILED",
         ("end of backward", 1),
     ),
@@ -199,7 +199,7 @@ def snippet_case(assignment: Assignment) -> Case:
 
 
 def each_reduces(name: str) -> Case:
-    return of(NORMS, {"accumulation": 3, "no_sync": False}, bucket_cap_mb=0.0004, **EACH_REDUCES[name])
+    return of(NORMS, {"micro_batches": 3, "no_sync": False}, bucket_cap_mb=0.0004, **EACH_REDUCES[name])
 
 
 def by_hand(case: Case) -> Workload:

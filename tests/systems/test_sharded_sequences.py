@@ -30,7 +30,7 @@ from tests.systems.real import Answer, assigned, run, workload_of
 
 pytestmark = pytest.mark.dist
 HYBRID = 12  # cases under HSDP
-ZERO = {name: {"model": M1, "config": made} for name, (made, _) in {**VECTORS, **REFUSED}.items()}
+ZERO = {name: M1 | {"config": made} for name, (made, _) in {**VECTORS, **REFUSED}.items()}
 EVERYDAY: dict[str, dict[str, Case]] = {
     "zero": ZERO | {f"random {seed}": random_zero(seed) for seed in range(12)},
     "megatron": MEGATRON,

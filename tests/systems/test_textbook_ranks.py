@@ -13,7 +13,7 @@ from sim.units import MIB
 from tests.effort import IS_WHOLE
 from tests.handmade import handmade, wired
 from tests.systems.cases import POLICIES
-from tests.systems.ddp_models import MODELS
+from tests.systems.models import MODELS
 from tests.systems.random_cases import random_textbook
 from tests.systems.real import run
 

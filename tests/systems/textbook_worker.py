@@ -1,6 +1,6 @@
 """The textbook systems (A6, A7) on gloo ranks, as modules with buckets that are cut here as published.
 
-A case is a dict: ``policy``, ``bucket_cap_mb`` and ``layers`` (ddp_models), whose collectives are told: then
+A case is a dict: ``policy``, ``bucket_cap_mb`` and ``layers`` (models), whose collectives are told: then
 gradients are zeroed in place and the first backward sends nothing: a hook that is early finds tensors,
 and an answer also has ``buckets``. Or it is a ``task``, one of ``TASKS``, and its arguments; what a task
 raises becomes ``error``: type and text.
@@ -21,8 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sim.nouns.ddp_switches import split_switches
 from sim.systems.textbook import STYLES, Style
-from tests.systems.ddp_models import MODELS, Layer, Net, batch
 from tests.systems.ddp_worker import register
+from tests.systems.models import MODELS, Layer, Net, loss_of
 from tests.systems.real_ranks import Answer, Run, answer_each, meet
 
 
@@ -181,21 +181,14 @@ def _cut(trained: list[nn.Parameter], style: Style, cap_bytes: int) -> list[list
 class TextbookRun(Run):
     iterations = 3
 
-    def build(self) -> nn.Module:
-        return _net(self.case["layers"])
-
-    def wrap(self) -> None:
-        self.watch_hooks()
-        self.system = build_system(self.case["policy"], self.net, self.case["bucket_cap_mb"])
-        self.inputs = torch.Generator().manual_seed(self.rank)
+    def wrap(self) -> TextbookModule:
+        system = build_system(self.case["policy"], self.net, self.case["bucket_cap_mb"])
+        self.also["buckets"] = system.bucket_indices
+        return system
 
     def micro_batch(self, *, is_last: bool) -> None:
         self.net.zero_grad(set_to_none=False)
-        with nullcontext() if len(self.ready) > 1 else self.system.no_sync():
-            self.backward(_loss(self.system, batch(self.case["layers"], self.inputs)))
-
-    def more(self) -> Answer:
-        return {"buckets": self.system.bucket_indices}
+        super().micro_batch(is_last=len(self.ready) > 1)
 
 
 def _net(layers: list[Layer]) -> Net:
@@ -206,11 +199,6 @@ def _net(layers: list[Layer]) -> Net:
 def _known(model: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
     torch.manual_seed(0)
     return MODELS[model]()
-
-
-def _loss(model: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
-    values = model(*inputs)
-    return (values[0] if isinstance(values, tuple) else values).float().square().mean()
 
 
 def _gradients(model: nn.Module) -> list[Any]:
@@ -227,10 +215,10 @@ def compare_gradients(policy: str, layers: list[Layer], bucket_cap_mb: float) ->
         for model in (plain, system):
             model.zero_grad(set_to_none=step < 2)
         for last in (False, True) if step % 2 else (True,):
-            drawn = batch(layers, inputs)
-            _loss(plain, drawn).backward()
+            drawn = plain.batch(inputs)
+            loss_of(plain, drawn).backward()
             with nullcontext() if last else system.no_sync():
-                _loss(system, drawn).backward()
+                loss_of(system, drawn).backward()
         for gradient in _gradients(plain):
             dist.all_reduce(gradient)
             gradient.div_(dist.get_world_size())
@@ -247,10 +235,10 @@ def fail_late(policy: str, model: str, bucket_cap_mb: float, set_to_none: bool) 
     plain, inputs = _known(model)
     system = build_system(policy, copy.deepcopy(plain), bucket_cap_mb)
     with system.no_sync():
-        _loss(system, inputs).backward()
+        loss_of(system, inputs).backward()
     for one in (plain, system):
         one.zero_grad(set_to_none=set_to_none)
-        _loss(one, inputs).backward()
+        loss_of(one, inputs).backward()
     right = [*map(torch.equal, _gradients(plain), _gradients(system))]
     return {"wrong": right.count(False), "count": len(right)}
 
@@ -264,16 +252,16 @@ def sweep_last_hook(model: str, caps_mb: list[float]) -> Answer:
     ready: list[int] = []
     for index, parameter in enumerate(plain.parameters()):
         parameter.register_post_accumulate_grad_hook(lambda _, index=index: ready.append(index))
-    _loss(plain, inputs).backward()
+    loss_of(plain, inputs).backward()
     true = _gradients(plain)
     invalid, buckets = [], []
     for cap in caps_mb:
         sent: dict[int, Tensor] = {}
         system = build_system("last-hook", _known(model)[0], cap, kept=sent)
         with system.no_sync():
-            _loss(system, inputs).backward()
+            loss_of(system, inputs).backward()
         system.zero_grad(set_to_none=False)
-        _loss(system, inputs).backward()
+        loss_of(system, inputs).backward()
         whole = [torch.cat([true[index].flatten() for index in part]) for part in system.bucket_indices]
         invalid.append([number for number, flat in enumerate(whole) if not torch.equal(flat, sent[number])])
         buckets.append(system.bucket_indices)

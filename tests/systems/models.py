@@ -1,4 +1,8 @@
-"""Models of real ranks: written down as lists of layers, and those on which last-hook bucketing was tried.
+"""Models of real ranks: those that a case is trained on, and those on which last-hook bucketing was tried.
+
+A case has ``layers``, or ``sizes`` and ``used`` of a chain, or ``blocks``: for each the kinds of its parts;
+then ``embeds`` and ``has_head`` say what stands before and behind, all of one ``width`` and ``dtype``. It may
+have ``frozen``: positions of parameters that need no gradient.
 
 A layer is a dict. ``kind`` is "linear", "norm", "conv", "batch_norm", "encoder", "embedding" or "nothing" (a
 parameter without elements); ``width`` is what comes in, ``out`` what goes out (linear, conv). Further keys,
@@ -56,6 +60,13 @@ class Net(nn.Module):
                 values = _apply(spec, layer, values, places)
         return values, outside
 
+    def batch(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Random values of the first layer's width, and rows for embeddings."""
+        rows = min((one["rows"] for one in self._specs if one["kind"] == "embedding"), default=1)
+        shape = (BATCH, LENGTH, self._specs[0]["width"])
+        values = torch.randn(shape, generator=generator, requires_grad=True)
+        return values, torch.randint(rows, shape[:2], generator=generator)
+
     def _is_used(self, spec: Layer) -> bool:
         used = spec.get("used", True)
         in_iteration = used if isinstance(used, bool) else self.iteration in used
@@ -71,15 +82,6 @@ class Nothing(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         return values + self.nothing.sum()
-
-
-def batch(layers: list[Layer], generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Random values of the first layer's width, and rows for embeddings."""
-    rows = min((layer["rows"] for layer in layers if layer["kind"] == "embedding"), default=1)
-    return (
-        torch.randn(BATCH, LENGTH, layers[0]["width"], generator=generator, requires_grad=True),
-        torch.randint(rows, (BATCH, LENGTH), generator=generator),
-    )
 
 
 def _layer(spec: Layer) -> nn.Module:
@@ -114,6 +116,75 @@ def _apply(spec: Layer, layer: nn.Module, values: Tensor, places: Tensor) -> Ten
     if "checkpoint" in spec:
         return checkpoint(run, values, use_reentrant=spec["checkpoint"] == "reentrant")
     return run(values)
+
+
+class Chain(nn.Module):
+    """Parameters of any size, used one after the other: the one used last is ready first."""
+
+    def __init__(self, sizes: list[int], used: list[int]) -> None:
+        super().__init__()
+        self.pieces = nn.ParameterList(nn.Parameter(torch.full((size,), 0.01)) for size in sizes)
+        self.used = used
+
+    def forward(self, x: Tensor) -> Tensor:
+        for place in self.used:
+            x = x * (1 + self.pieces[place].sum() / 1000)
+        return x
+
+    def batch(self, generator: torch.Generator) -> tuple[Tensor]:
+        return (torch.ones(1),)
+
+
+class Residual(nn.Module):
+    """Its parts one after the other, all of one width, and a residual connection."""
+
+    def __init__(self, kinds: list[str], width: int) -> None:
+        super().__init__()
+        parts = (nn.Linear(width, width) if kind == "linear" else nn.LayerNorm(width) for kind in kinds)
+        self.parts = nn.Sequential(*parts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.parts(x)
+
+
+class Blocks(nn.Module):
+    """Blocks in a list, perhaps behind an embedding and before a head."""
+
+    def __init__(self, case: dict[str, Any]) -> None:
+        super().__init__()
+        width = case["width"]
+        self.tokens = nn.Embedding(7, width) if case["embeds"] else None
+        self.blocks = nn.ModuleList(Residual(kinds, width) for kinds in case["blocks"])
+        self.head = nn.Linear(width, 5) if case["has_head"] else None
+        self.to(getattr(torch, case["dtype"]))
+        self._given = torch.ones(3, width, dtype=getattr(torch, case["dtype"]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.tokens is not None:
+            x = self.tokens(torch.arange(x.shape[0]))
+        for block in self.blocks:
+            x = block(x)
+        return x if self.head is None else self.head(x)
+
+    def batch(self, generator: torch.Generator) -> tuple[Tensor]:
+        return (self._given,)
+
+
+def build(case: dict[str, Any], rank: int) -> Any:
+    """The model of a case, as ``rank`` trains it."""
+    if "layers" in case:
+        model: Any = Net(case["layers"], rank)
+    else:
+        model = Chain(case["sizes"], case["used"]) if "sizes" in case else Blocks(case)
+    parameters = list(model.parameters())
+    for place in case.get("frozen", ()):
+        parameters[place].requires_grad_(False)
+    return model
+
+
+def loss_of(model: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
+    values = model(*inputs)
+    return (values[0] if isinstance(values, tuple) else values).float().square().mean()
 
 
 WIDTH = 32
