@@ -390,7 +390,7 @@ def _what_changed(timelines: dict[str, Timeline]) -> None:
     with told():
         found = _difference(timelines[base], timelines[letter])
         if not found:
-            st.info("Nothing: both are the same buckets on the same machine.")
+            st.info("Nothing: both take the same, part by part.")
     if not found:
         return
     changes = [(PART_WORDS[part.name], part.change_ns) for part in found]

@@ -91,18 +91,8 @@ def _gate(scores: Sequence[Scored], max_error: float | None) -> int:
 
 
 def _document(agreement: "Agreement") -> dict[str, Any]:
-    """What ``agree --json`` prints for one record; intervals of too few steps or iterations are none."""
-    rows = [
-        {
-            **asdict(row),
-            **({} if row.has_interval else dict.fromkeys(_INTERVALS)),
-            "bucket_ends": [
-                asdict(end) | ({} if end.has_interval else {"low_ns": None, "high_ns": None})
-                for end in row.bucket_ends
-            ],
-        }
-        for row in agreement.rows
-    ]
+    """What ``agree --json`` prints for one record; intervals of too few steps are none."""
+    rows = [asdict(row) | ({} if row.has_interval else dict.fromkeys(_INTERVALS)) for row in agreement.rows]
     return {**asdict(agreement), "rows": rows}
 
 

@@ -28,7 +28,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Record
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job
-from sim.units import format_percent, in_ms
+from sim.units import in_ms
 
 if TYPE_CHECKING:
     from sim.truth.turns import AbTest
@@ -332,9 +332,7 @@ def _print_ab(result: "AbTest") -> None:
     names = ("DDP default", "recommended", "without communication")
     title = f"{result.name}: {result.world_size} ranks, {result.rounds} rounds"
     table(title, by_place("", "step ms"), zip(names, map(in_ms, steps_ns), strict=True))
-    low, gain, high = (in_ms(ns, "+.2f") for ns in (result.gain_low_ns, result.gain_ns, result.gain_high_ns))
-    share = format_percent(result.gain_fraction, 2, sign=True)
-    say(f"gain: {gain} ms a step ({share}), 95 % interval {low} to {high} ms")
+    say(result.sentence)
     if result.predicted_gain_ns is not None:
         said = f"predicted: {in_ms(result.predicted_gain_ns, '+.2f')} ms a step"
         if result.predicted_low_ns is None or result.predicted_high_ns is None:
@@ -346,4 +344,3 @@ def _print_ab(result: "AbTest") -> None:
             if not result.prediction_met:
                 met = "what was measured lies outside it: measure and record again before you rely on others"
         say(f"{said}; {met}")
-    say(result.sentence)

@@ -5,13 +5,12 @@ that, which stays.
 """
 
 from dataclasses import replace
-from typing import Any
 
 from sim.clusters.fabric import job_of
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster
-from sim.nouns.collective import bus_factor
-from sim.nouns.hardware import CURVES, Hardware
+from sim.nouns.collective import CollectiveKind, bus_factor
+from sim.nouns.hardware import Hardware
 from sim.units import NS_PER_S
 
 
@@ -44,30 +43,12 @@ def hardware_on(hardware: Hardware, cluster: Cluster, other: Cluster) -> Hardwar
                 f"placement: {job.world_size} GPUs are not legal; hardware {hardware.name!r} has "
                 f"world_size={hardware.world_size}, so give {hardware.world_size}"
             )
-    curves: dict[str, Any] = {}
-    spread = dict(hardware.spread)
-    for collective in CURVES:
-        curve, known = hardware.curve(collective), spread.get(collective)
-        scatter = dict(known) if isinstance(known, dict) else {}
-        points = []
-        for point in curve or ():
-            size = point.num_bytes
-            wire = size * bus_factor(collective, hardware.world_size)
 
-            def stretched(ns: int, wire: float = wire) -> int:
-                return stretched_ns(ns, wire, here.bytes_per_s, there.bytes_per_s)
+    def stretched(kind: CollectiveKind, num_bytes: int, ns: int) -> int:
+        wire = num_bytes * bus_factor(kind, hardware.world_size)
+        return stretched_ns(ns, wire, here.bytes_per_s, there.bytes_per_s)
 
-            points.append(replace(point, duration_ns=stretched(point.duration_ns)))
-            if str(size) in scatter:
-                scatter[str(size)] = {
-                    key: stretched(value) if key.endswith("_ns") and type(value) is int else value
-                    for key, value in scatter[str(size)].items()
-                }
-        if curve is not None:
-            curves[collective] = tuple(points)
-        if scatter:
-            spread[collective] = scatter
     said = {"cluster": other.name, "measured_bytes_per_s": here.bytes_per_s, "bytes_per_s": there.bytes_per_s}
     provenance = {**hardware.provenance, "carried": said}
     name = f"{hardware.name}, on {other.name}"
-    return replace(hardware, name=name, **curves, spread=spread, provenance=provenance)
+    return replace(hardware.retimed(stretched), name=name, provenance=provenance)

@@ -136,7 +136,7 @@ def live_gain(calibration: Calibration, layout: RecordedLayout, *, draws: int = 
 
 def _predict(job: RecordedJob, layout: RecordedLayout) -> LayoutPrediction:
     try:
-        return LayoutPrediction(step=layout.step, step_ns=job.predict(layout.bucket_indices, recorded=True))
+        return LayoutPrediction(step=layout.step, step_ns=job.predict(layout.bucket_indices))
     except SimError as error:
         return LayoutPrediction(step=layout.step, step_ns=None, why_not=str(error))
 

@@ -1,7 +1,7 @@
 """What the machine carries: service-time curves and the second-order effects beside them."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
@@ -112,6 +112,21 @@ class Hardware:
         curve: Curve | None = getattr(self, kind)
         return curve
 
+    def retimed(self, moved: Callable[[CollectiveKind, int, int], int], *kinds: CollectiveKind) -> "Hardware":
+        """With times of its curves of ``kinds`` (none: of all) and of their scatter as ``moved`` makes them
+        of kind, bytes and ns."""
+        curves, spread = dict[str, Any](), dict(self.spread)
+        for kind in kinds or CURVES:
+            points, scatter = self.curve(kind) or (), spread.get(kind, {})
+            for size in [one.num_bytes for one in points if str(one.num_bytes) in scatter]:
+                known = scatter[str(size)]
+                times = {name: moved(kind, size, ns) for name, ns in known.items() if name.endswith("_ns")}
+                scatter = scatter | {str(size): known | times}
+            made = (replace(one, duration_ns=moved(kind, one.num_bytes, one.duration_ns)) for one in points)
+            curves |= {kind: tuple(made)} if points else {}
+            spread |= {kind: scatter} if scatter else {}
+        return replace(self, **curves, spread=spread)
+
 
 _NUMBER, _COUNT = Legal(kind=float, least=-MAX_INT), Legal()
 _TEXT, _FLAG = Legal(kind=str), Legal(kind=bool)
@@ -121,20 +136,16 @@ _HELD_TO = {  # what a measured step of the job said of the link: whether it fit
     **{"fits": _FLAG, "why": _TEXT, "factor": _TEXT},
     **dict.fromkeys(("explained_by", "value", "low", "high", "error"), _NUMBER),
 }
-_RISING = ("min_ns", "p10_ns", "median_ns", "p90_ns", "max_ns"), ("low_ns", "high_ns")
+_ENDS = ("low", "high")
+_RISING = ("min_ns", "p10_ns", "median_ns", "p90_ns", "max_ns"), ("low_ns", "high_ns"), _ENDS
 
 
 def _check_spread(spread: dict[str, Any]) -> None:
     """Raise ``InputError`` unless ``spread`` is what CONTRACT says."""
-    fields = legal_fields(Hardware)
-    scalars = {name: fields[name] for name in SCALARS}
-    within = scalars | dict.fromkeys(CURVES, _SCALE)
-    for name, known in _object("spread.ranges", spread.get("ranges", {})).items():
-        field = f"spread.ranges.{name}"
-        if name not in within:
-            raise InputError(f"{field}: not a field with a range; give {', '.join(within)}")
-        ends = dict.fromkeys(("low", "high"), within[name])
-        _rise(field, _object(field, known, ends, needs=ends), tuple(ends))
+    scalars = {name: legal_fields(Hardware)[name] for name in SCALARS}
+    within, settable = scalars | dict.fromkeys(CURVES, _SCALE), {**scalars, "launch_blocks_compute": _FLAG}
+    for name, known in _object("spread.ranges", spread.get("ranges", {}), only=within).items():
+        _object(f"spread.ranges.{name}", known, dict.fromkeys(_ENDS, within[name]), needs=_ENDS)
     for name in ("own_step", "anchor"):
         if spread.get(name) is not None:
             _object(f"spread.{name}", spread[name], _HELD_TO, or_null=("explained_by",))
@@ -143,54 +154,51 @@ def _check_spread(spread: dict[str, Any]) -> None:
         raise InputError(f"spread.readings: {shown(readings)} is not legal; give a list of objects")
     for place, reading in enumerate(readings):
         field = f"spread.readings.{place}"
-        changed = _object(field, reading, _READING, needs=("what", "weight")).get("set", {})
-        settable = {**scalars, "launch_blocks_compute": _FLAG}
-        _object(f"{field}.set", changed, settable, or_null=RATES)
-        for name in (*(set(reading) - {*_READING, "set"}), *(set(changed) - set(settable))):
-            where = field if name in reading else f"{field}.set"
-            raise InputError(f"{where}.{name}: not a field; give {', '.join((*_READING, 'set', *settable))}")
+        _object(field, reading, _READING, needs=("what", "weight"), only=(*_READING, "set"))
+        changed = _object(f"{field}.set", reading.get("set", {}), settable, or_null=RATES, only=settable)
         if not place and (changed or reading.get("curve", 1) != 1):
             raise InputError(f"{field}: the first reading is the hardware itself; it changes nothing")
     total = sum(reading["weight"] for reading in readings)
     if readings and abs(total - 1) > 1e-6:
         raise InputError(f"spread.readings: weights of {total:.6g} in all are not legal; they sum to 1")
-    for name, known in spread.items():
-        if name in CURVES:
-            for size, point in _object(f"spread.{name}", known).items():
-                times = [key for key in _object(f"spread.{name}.{size}", point) if key.endswith("_ns")]
-                _object(f"spread.{name}.{size}", point, dict.fromkeys((*times, "count"), _COUNT))
-        _check_quantiles(f"spread.{name}", known)
+    for name in CURVES:
+        for size, point in _object(f"spread.{name}", spread.get(name, {})).items():
+            times = [key for key in _object(f"spread.{name}.{size}", point) if key.endswith("_ns")]
+            _object(f"spread.{name}.{size}", point, dict.fromkeys((*times, "count"), _COUNT))
+    _check_quantiles("spread", spread)
 
 
 def _object(
     field: str,
     said: Any,
     legal: Mapping[str, Legal] = MappingProxyType({}),
+    *,
     needs: Collection[str] = (),
     or_null: Collection[str] = (),
+    only: Collection[str] = (),
 ) -> dict[str, Any]:
-    """An object that has what it ``needs``; those of its members that ``legal`` names are so."""
+    """An object that has what it ``needs``, and ``only`` such members, where that is given; those that
+    ``legal`` names are so."""
     if not isinstance(said, dict) or not set(needs) <= set(said):
         more = f" with {' and '.join(needs)}" if needs else ""
         raise InputError(f"{field}: {shown(said)} is not legal; give an object{more}")
-    for name in legal.keys() & said.keys():
-        if said[name] is not None or name not in or_null:
-            legal[name].take(f"{field}.{name}", said[name])
+    for name, value in said.items():
+        if only and name not in only:
+            raise InputError(f"{field}.{name}: not a field; give {', '.join(only)}")
+        if name in legal and (value is not None or name not in or_null):
+            legal[name].take(f"{field}.{name}", value)
     return said
 
 
 def _check_quantiles(field: str, known: Any) -> None:
     """Quantiles in ``known``, and in the objects in it, are numbers that do not fall."""
-    if isinstance(known, dict):
-        for names in _RISING:
-            _rise(field, _object(field, known, dict.fromkeys(names, _NUMBER)), names)
-        for name, value in known.items():
-            _check_quantiles(f"{field}.{name}", value)
-
-
-def _rise(field: str, known: dict[str, Any], names: Collection[str]) -> None:
-    for below, above in pairwise(name for name in names if name in known):
-        if known[below] > known[above]:
-            raise InputError(
-                f"{field}.{below}: {known[below]} is not legal; {above} is {known[above]}, must not be less"
-            )
+    if not isinstance(known, dict):
+        return
+    for names in _RISING:
+        _object(field, known, dict.fromkeys(names, _NUMBER))
+        for below, above in pairwise(name for name in names if name in known):
+            if known[below] > known[above]:
+                most = f"{above}, {known[above]}"
+                raise InputError(f"{field}.{below}: {known[below]} is not legal; give at most {most}")
+    for name, value in known.items():
+        _check_quantiles(f"{field}.{name}", value)

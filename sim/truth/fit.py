@@ -7,9 +7,9 @@ and buckets of a recorded step end. A prior holds each to what was measured apar
 step tells nothing it stays as it was, and the tuner's intervals contain what is left of it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import exp, log
+from math import exp, inf, log
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
@@ -28,7 +28,7 @@ from sim.metrics.intervals import union
 from sim.nouns.assignment import Assignment
 from sim.nouns.checks import Checked, Count, Positive
 from sim.nouns.ddp_switches import read_switches
-from sim.nouns.hardware import RATES, CurvePoint, Hardware
+from sim.nouns.hardware import RATES, Hardware
 from sim.nouns.measurement import MeasuredBucket, Measurement
 from sim.nouns.timeline import BucketTimes, Timeline
 from sim.nouns.workload import Workload
@@ -37,7 +37,6 @@ from sim.units import NS_PER_S, format_ms, format_number
 
 Factor = Literal["mutual", "compute_slowdown", "comm_slowdown", "curve", "launch_cost_ns"]
 
-_SLOWDOWNS: tuple[Factor, ...] = ("mutual", "compute_slowdown", "comm_slowdown")
 _FAIR = 2.0  # most of a slow-down of two that share one resource; a link that is off by more is another one
 MOST_SLOWDOWN = 4.0  # beyond it nothing is shared any more: one waits for the other
 _LINK_SIGMA = 0.2  # of a logarithm: how far a link that was measured apart is from what it is in the step
@@ -45,11 +44,13 @@ _AT_BOUND = 1e-3  # of a logarithm: so near to a bound a factor was held by it
 _MISSED = 0.1  # of a measured time: a fit that is off by more is none
 # What medians of one job's steps differ by from run to run: 0.25 % on four A40, 0.5 to 1.2 % on two A100.
 USUAL_NOISE = 0.005
-# The least and the largest value that a factor may take.
-BOUNDS: dict[Factor, tuple[float, float]] = {
-    **dict.fromkeys(_SLOWDOWNS, (1.0, MOST_SLOWDOWN)),
-    "curve": (1e-3, 1e3),
-    "launch_cost_ns": (0.0, 1e6),
+# What a factor sets of a hardware, and the least and the largest value that it may take.
+_FACTORS: dict[Factor, tuple[tuple[str, ...], float, float]] = {
+    "mutual": (("compute_slowdown", "comm_slowdown"), 1.0, MOST_SLOWDOWN),
+    "compute_slowdown": (("compute_slowdown",), 1.0, MOST_SLOWDOWN),
+    "comm_slowdown": (("comm_slowdown",), 1.0, MOST_SLOWDOWN),
+    "curve": (("all_reduce",), 1e-3, 1e3),
+    "launch_cost_ns": (("launch_cost_ns",), 0.0, 1e6),
 }
 
 
@@ -59,23 +60,13 @@ def apply_factor(hardware: Hardware, factor: Factor, value: float) -> Hardware:
         return scaled(hardware, value)
     if factor == "launch_cost_ns":
         return replace(hardware, launch_cost_ns=round(value), launch_blocks_compute=True)
-    names = ("compute_slowdown", "comm_slowdown") if factor == "mutual" else (factor,)
-    changed: dict[str, Any] = dict.fromkeys(names, value)
+    changed: dict[str, Any] = dict.fromkeys(_FACTORS[factor][0], value)
     return replace(hardware, **changed)
 
 
-def scaled(hardware: Hardware, ratio: float | Callable[[int], float]) -> Hardware:
-    """``hardware`` with every duration of its all-reduce curve, and of its known scatter, times ``ratio``,
-    which may go with the size of the message in bytes."""
-    curve, scatter = [], dict(hardware.spread.get("all_reduce", {}))
-    for size, duration_ns in ((point.num_bytes, point.duration_ns) for point in hardware.all_reduce):
-        by = ratio(size) if callable(ratio) else ratio
-        curve.append(CurvePoint(num_bytes=size, duration_ns=round(duration_ns * by)))
-        if known := scatter.get(str(size)):
-            times = {name: round(value * by) for name, value in known.items() if name.endswith("_ns")}
-            scatter[str(size)] = known | times
-    spread = hardware.spread | ({"all_reduce": scatter} if scatter else {})
-    return replace(hardware, all_reduce=tuple(curve), spread=spread)
+def scaled(hardware: Hardware, ratio: float) -> Hardware:
+    """``hardware`` with every duration of its all-reduce curve, and of its known scatter, times ``ratio``."""
+    return hardware.retimed(lambda kind, size, ns: round(ns * ratio), "all_reduce")
 
 
 # ---- One number fixes one factor.
@@ -95,11 +86,8 @@ class MeasuredStep(Checked):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A machine that makes the measured step true by one factor at ``value``, and how likely it is.
-
-    ``weight``: its share among all readings of the step, by how far such factors usually are from what was
-    measured apart. ``launch_cost_ns`` is what each collective costs the compute lane.
-    """
+    """A machine that makes the measured step true by one factor at ``value``, and how likely it is:
+    ``weight`` is its share among all, by how far such factors usually are from what was measured apart."""
 
     what: Factor
     value: float
@@ -138,7 +126,7 @@ def anchor(
 ) -> Anchored:
     """The hardware with one factor changed so that one measured step is predicted as it was measured.
 
-    One measured step is one number, and fixes one factor:
+    One measured step is one number, and fixes one factor of what a single GPU and a link alone have:
 
     - ``mutual``: both slow-downs, taken as equal. The default where neither is known: the two share memory,
       multiprocessors and power, and one number does not say who yields.
@@ -152,12 +140,6 @@ def anchor(
     step true as well, each alone, are kept with how likely they are, in ``spread.readings`` of the hardware:
     ``sim.tune`` says what holds under all of them. What is no fit is told in ``spread.anchor``, and no gain
     is told of such a hardware.
-
-    Args:
-        workload: what a single GPU computes.
-        hardware: the link beside the step, and what copies cost.
-        measured: the step to make true.
-        factor: which factor to fix.
 
     Raises:
         InputError: the step is shorter than any interference allows, longer than it can explain, the same
@@ -180,20 +162,23 @@ def anchor(
     step_ns, noise_ns = measured.step_ns, measured.noise_ns
     noise_ns = round(USUAL_NOISE * step_ns) if noise_ns is None else noise_ns
     search = _Search(workload, measured.assignment, step_ns, noise_ns)
-    value, beyond = 0.0, None
-    try:
-        value = search.solve(hardware, found)
-    except _Beyond as error:
-        beyond = error
-    if factor is None and (beyond or value > _FAIR) and (link := search.try_to(hardware, "curve")):
-        found, value, beyond = "curve", link, None
-    if beyond:
-        raise beyond
-    nothing_known = not slowed and hardware.compute_slowdown == hardware.comm_slowdown == 1
-    also: list[Factor] = [*(_SLOWDOWNS if nothing_known else ()), "curve"]
-    also += [] if hardware.launch_cost_ns else ["launch_cost_ns"]
-    values = {found: value}
-    values |= {one: at for one in also if one != found and (at := search.try_to(hardware, one))}
+    value = search.solve(hardware, found)
+    if factor is None and value > _FAIR and (link := search.try_to(hardware, "curve")):
+        found, value = "curve", link
+    if value == inf:
+        low, high = (
+            f"{format_ms(search.figure(apply_factor(hardware, found, end)))} at {format_number(end, 6)}"
+            for end in _FACTORS[found][1:]
+        )
+        raise InputError(
+            f"measured: a step of {format_ms(step_ns)} is beyond what {found} explains: {low}, {high}; fix "
+            f"the factor curve, or measure the link that trains"
+        )
+    is_open = not slowed and hardware.compute_slowdown == hardware.comm_slowdown == 1
+    also: list[Factor] = ["mutual", "compute_slowdown", "comm_slowdown"] if is_open else []
+    also += ["curve"] if hardware.launch_cost_ns else ["curve", "launch_cost_ns"]
+    values = {one: at for one in also if one != found and (at := search.try_to(hardware, one))}
+    values = {found: value} | values
     weights = {one: _likelihood(one, at, hardware) for one, at in values.items()}
     least = max(weights.values()) / 1000  # as likely as the likeliest: others are none
     weights = {one: max(by, least) for one, by in weights.items() if one == found or by >= least}
@@ -220,10 +205,6 @@ def anchor(
     )
 
 
-class _Beyond(InputError):
-    """The step is longer than a factor explains."""
-
-
 class _Search(NamedTuple):
     """The value of a factor at which a time of the step, ``what``, is predicted as ``target_ns``."""
 
@@ -239,10 +220,11 @@ class _Search(NamedTuple):
         return timeline.step_ns if self.what == "step_ns" else timeline.sync_end_ns
 
     def solve(self, hardware: Hardware, factor: Factor) -> float:
-        """The value that makes the figure true; 1 where it is within the noise of no interference."""
-        least, most = BOUNDS[factor]
+        """The value that makes the figure true: the least where it is within the noise of no interference,
+        infinity where it is longer than the factor explains."""
+        _, least, most = _FACTORS[factor]
         low_ns, high_ns = (self.figure(apply_factor(hardware, factor, value)) for value in (least, most))
-        target_ns, what = self.target_ns, f"measured: a step of {format_ms(self.target_ns)}"
+        target_ns = self.target_ns
         if low_ns == high_ns:
             raise InputError(
                 f"measured: this step says nothing of {factor}; it is {format_ms(low_ns)} whatever that is; "
@@ -250,16 +232,12 @@ class _Search(NamedTuple):
             )
         if low_ns - target_ns > self.noise_ns:
             raise InputError(
-                f"{what} is shorter by {format_ms(low_ns - target_ns)} than the parts allow "
-                f"without any interference, {format_ms(low_ns)}; links are often faster in the step than "
-                f"beside it: fix the factor curve, or say what noise the figure has"
+                f"measured: a step of {format_ms(target_ns)} is shorter by {format_ms(low_ns - target_ns)} "
+                f"than the parts allow without any interference, {format_ms(low_ns)}; links are often faster "
+                f"in the step than beside it: fix the factor curve, or say what noise the figure has"
             )
         if high_ns < target_ns - self.noise_ns:
-            raise _Beyond(
-                f"{what} is beyond what {factor} explains: {format_ms(low_ns)} at {format_number(least, 6)}, "
-                f"{format_ms(high_ns)} at {format_number(most, 6)}; fix the factor curve, or measure the "
-                f"link that trains"
-            )
+            return inf
         if low_ns >= target_ns:
             if factor != "curve":
                 return least
@@ -275,9 +253,10 @@ class _Search(NamedTuple):
     def try_to(self, hardware: Hardware, factor: Factor) -> float | None:
         """As ``solve``; None where this factor cannot make the figure true."""
         try:
-            return self.solve(hardware, factor)
+            value = self.solve(hardware, factor)
         except InputError:
             return None
+        return None if value == inf else value
 
 
 def _likelihood(factor: Factor, value: float, hardware: Hardware) -> float:
@@ -292,21 +271,21 @@ def _likelihood(factor: Factor, value: float, hardware: Hardware) -> float:
         sigma = max(_LINK_SIGMA, abs(log(stated["high" if value > 1 else "low"])) / 2)
         return 1 / (1 + (log(value) / sigma) ** 2)
     sigmas = value / 50_000 if factor == "launch_cost_ns" else 2 * log(value) / log(_FAIR)
-    return exp(-(2 if factor == "mutual" else 1) * sigmas**2 / 2)  # it takes both to be as slow
+    return exp(-len(_FACTORS[factor][0]) * sigmas**2 / 2)  # both slow-downs: it takes each
 
 
 def _misfit(readings: tuple[Reading, ...], hardware: Hardware, error: float) -> dict[str, Any]:
     """Why the first reading is no fit, as ``spread.anchor`` has it; empty where it is one."""
     factor, value = readings[0].what, readings[0].value
-    (low, high), why, near = BOUNDS[factor], "bound", -_AT_BOUND
+    (_, low, high), why, near = _FACTORS[factor], "bound", -_AT_BOUND
     if factor == "curve":
         fair = {"low": 1 / _FAIR, "high": _FAIR}
         known = hardware.spread.get("ranges", {}).get("all_reduce", fair)
         low, high, why, near = known["low"], known["high"], "beyond", _AT_BOUND
     if low * (1 - _AT_BOUND) <= value <= high * (1 + near):
-        why = "off"
         if abs(error) <= _MISSED:
             return {}
+        why = "off"
     link = next((one.value for one in readings if one.what == "curve"), None)
     told = {"why": why, "factor": factor, "value": value, "low": low, "high": high}
     return {"fits": False, **told, "error": error, "explained_by": link}
@@ -322,10 +301,8 @@ def _spread(anchored: Hardware, readings: tuple[Reading, ...], misfit: dict[str,
         changed = {name: value for name, value in changed.items() if value != getattr(first.hardware, name)}
         by, of = (each.value if each.what == "curve" else 1.0 for each in (one, first))
         told.append({"what": one.what, "weight": one.weight, "set": changed, "curve": by / of})
-    fixed = {"curve": ("all_reduce",), "mutual": ("compute_slowdown", "comm_slowdown")}
-    ranges = dict(anchored.spread.get("ranges", {}))
-    for name in fixed.get(first.what, (first.what,)):
-        ranges.pop(name, None)
+    fixed, *_ = _FACTORS[first.what]
+    ranges = {name: ends for name, ends in anchored.spread.get("ranges", {}).items() if name not in fixed}
     made = {"ranges": ranges, "readings": told, "anchor": misfit}
     kept = {name: known for name, known in anchored.spread.items() if name not in made}
     return kept | {name: known for name, known in made.items() if known}
@@ -388,29 +365,24 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> O
     would do elsewhere. That is taken out, by what collectives are known to take from a rank that computes,
     and put in again for each assignment: the step does not tell this slow-down, as any value meets it.
 
-    Args:
-        workload: as it was recorded with the step.
-        hardware: a link of as many ranks, measured beside the job.
-        measured: the job's own steps, as ``bucketsim import recording`` keeps them.
-
-    Raises:
-        InputError: another number of ranks, or fewer than three steps.
+    ``measured`` are the job's own steps, as ``bucketsim import recording`` keeps them. Raises ``InputError``
+    where the hardware is of another number of ranks, or they are fewer than three.
     """
+    check_ranks(hardware, measured.world_size)
     times = _Times(workload, hardware, measured)
     recorded, link_alone = times.recorded
     logs, covariance = times.fit()
-    names, sigmas = list(times.names), np.sqrt(np.diag(covariance))
+    along = _ALONG * np.sqrt(np.diag(covariance))
+    names, ends = list(times.names), [logs, np.maximum(logs - along, times.least)]
+    ends.append(np.minimum(logs + along, times.most))
     said: dict[str, Any] = {}
     if not times.fits(logs, covariance):  # then the step says nothing of this link's factors
         covariance = np.diag(np.maximum(times.below, times.above) ** 2)
         end_ns = max(1, round(times.measured_ns[-1]))
         search = _Search(recorded, times.assignment, end_ns, round(USUAL_NOISE * end_ns), "sync_end_ns")
         said = {"fits": False, "explained_by": search.try_to(link_alone, "curve")}
-    machine = times.apply(hardware, logs)
-    machines = link_alone, times.apply(link_alone, logs)
+    machine, machines = times.apply(hardware, logs), (link_alone, times.apply(link_alone, logs))
     alone_ns, fitted_ns = (simulated_step_ns(recorded, one, times.assignment) for one in machines)
-    along = _ALONG * sigmas
-    ends = [logs, np.maximum(logs - along, times.least), np.minimum(logs + along, times.most)]
     is_slowed, (expected, sigma) = "interference" in workload.ready_includes, times.compute_slowdown
     if is_apart := is_slowed and expected > 0:
         beside = simulate(workload, machine, times.assignment, "analytic")
@@ -451,6 +423,15 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> O
         doubtful=tuple(doubtful),
         recorder_ns=max(0, times.step_ns - simulated_step_ns(held, machine, times.assignment)),
     )
+
+
+def check_ranks(hardware: Hardware, world_size: int) -> None:
+    """Raise ``InputError`` unless the machine has as many ranks as the job."""
+    if hardware.world_size != world_size:
+        raise InputError(
+            f"hardware {hardware.name!r}: world_size: {hardware.world_size} is not legal; the job has "
+            f"{world_size} ranks"
+        )
 
 
 def _without_interference(timeline: Timeline, compute_slowdown: float) -> Workload:
@@ -504,11 +485,6 @@ class _Times:
     """The times compared: when buckets begin and end, and when backward and synchronisation end, ns."""
 
     def __init__(self, workload: Workload, hardware: Hardware, measured: Measurement) -> None:
-        if measured.world_size != hardware.world_size:
-            raise InputError(
-                f"hardware {hardware.name!r}: world_size: {hardware.world_size} is not legal; the job has "
-                f"{measured.world_size} ranks"
-            )
         assert measured.asked is not None
         count = len(measured.asked.bucket_indices)
         seen = [one for one in measured.iterations if len(one.buckets) in (0, count)]
@@ -574,7 +550,9 @@ class _Times:
         """``hardware`` with these factors."""
         values: dict[str, Any] = dict(zip(self.names, np.exp(logs).tolist(), strict=True))
         link, tilt = values.pop("link"), values.pop("tilt")
-        bent = scaled(hardware, lambda size: tilt_ratio(link, tilt, size, self.about_bytes))
+        bent = hardware.retimed(
+            lambda kind, size, ns: round(ns * tilt_ratio(link, tilt, size, self.about_bytes)), "all_reduce"
+        )
         for name in set(UNMEASURED_COSTS) & set(values):
             value = getattr(hardware, name)
             values[name] = value / values[name] if name in RATES else round(value * values[name])

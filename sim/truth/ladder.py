@@ -8,7 +8,6 @@ from a predicted step to the measured one.
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from operator import attrgetter
 from statistics import median
 from typing import Any
 
@@ -22,10 +21,6 @@ from sim.nouns.timeline import Timeline
 from sim.systems.simulate import simulate
 from sim.units import NS_PER_S
 
-_SET = attrgetter(
-    *(f"assignment.{name}" for name in ("policy", "bucket_indices", "ddp_kwargs", "settings")),
-    *("workload", "hardware", "iteration", "slowest"),
-)
 # What each mechanism sets on a machine on which only computing takes time, in order.
 _RUNGS: dict[str, tuple[str, ...]] = {
     "copy_in": ("copy_in_bytes_per_s", "hook_cost_ns"),
@@ -62,11 +57,11 @@ def difference(before: Timeline, after: Timeline) -> tuple[Part, ...]:
     launches, the search for unused parameters, adding up micro-batches, latency of collectives, their bytes,
     copies back, computing and communication that slow each other, the slowest rank. That collectives slow one
     another down is the link's own, and is there from the start. The part that changed most is told first;
-    those that neither step has are left out, of a step and itself all. Raises ``SimError`` as ``simulate``.
+    those that neither step has are left out, and all where none differs. Raises ``SimError`` as ``simulate``.
     """
-    if _SET(before) == _SET(after):
-        return ()
     climbed = _climb(before), _climb(after)
+    if climbed[0] == climbed[1]:
+        return ()
     names = ("compute", *_RUNGS, "straggler")
     parts = (Part(name, *(steps.get(name, 0) for steps in climbed)) for name in names)
     there = [part for part in parts if part.before_ns or part.after_ns]

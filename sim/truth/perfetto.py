@@ -31,12 +31,9 @@ def perfetto_json(
     *,
     provenance: Mapping[str, Any] | None = None,
 ) -> str:
-    """Chrome trace JSON of a predicted step, with the measured one beside it where there is one.
+    """Chrome trace JSON of a predicted step, and beside it the same assignment on real ranks, where measured.
 
-    Args:
-        timeline: the predicted step.
-        measured: the same assignment on real ranks.
-        provenance: what else to write under ``otherData`` (versions, digests).
+    ``provenance`` is what else to write under ``otherData`` (versions, digests).
     """
     events = _named(PREDICTED, f"predicted: {timeline.assignment.policy}", _predicted(timeline))
     if measured is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from sim.errors import InputError, NotModelledError
 from sim.importer.recorded import as_run, hardware_of, job_of, keep, workload_of
-from sim.nouns.assignment import Assignment, bucket_bytes, made_for
+from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.devices import link_source
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Measurement
@@ -14,8 +14,8 @@ from sim.nouns.recommendation import Recommendation
 from sim.nouns.recording import Recording
 from sim.nouns.workload import AsRun, Workload
 from sim.systems.ddp_assignment import as_the_job
-from sim.systems.simulate import simulate
-from sim.truth.fit import OwnStep, hooked, own_step
+from sim.systems.simulate import simulated_step_ns
+from sim.truth.fit import OwnStep, check_ranks, hooked, own_step
 from sim.units import format_sizes
 
 Buckets = Sequence[Sequence[int]]
@@ -46,33 +46,16 @@ class RecordedJob:
         job = replace(self.workload.job or AsRun(), bucket_indices=tuple(map(tuple, buckets)))
         return replace(self, workload=replace(self.workload, job=job))
 
-    def assignment(self, given: Assignment | Buckets) -> Assignment:
-        """Buckets, or an assignment, with the job's switches.
+    def predict(self, buckets: Buckets) -> int:
+        """The step with these buckets in ns, as a recorder beside it sees it.
 
         Raises:
-            AssignmentError, InputError, NotModelledError: as ``sim.with_switches``.
+            AssignmentError, InputError, NotModelledError: as ``sim.with_switches`` and ``check_known``.
         """
-        if not isinstance(given, Assignment):
-            buckets = tuple(map(tuple, given))
-            given = Assignment(bucket_indices=buckets, provenance={"source": "sim.record"})
-            given.check_fits(self.workload)
-            given = replace(
-                given,
-                bucket_bytes=bucket_bytes(self.workload, buckets),
-                made_for=made_for(self.workload, self.hardware.world_size),
-            )
-        return as_the_job(self.workload, given)
-
-    def predict(self, given: Assignment | Buckets, *, recorded: bool = False) -> int:
-        """The step with these buckets in ns; ``recorded``: as a recorder beside it sees it.
-
-        Raises:
-            NotModelledError, AssignmentError, InputError: as ``check_known`` and ``assignment``.
-        """
-        assignment = self.assignment(given)
+        assignment = as_the_job(self.workload, Assignment(bucket_indices=tuple(map(tuple, buckets))))
+        assignment.check_fits(self.workload)
         self.check_known(assignment)
-        inputs = self.recorded if recorded and self.recorded is not None else (self.workload, self.hardware)
-        return simulate(*inputs, assignment, "analytic").step_ns
+        return simulated_step_ns(*(self.recorded or (self.workload, self.hardware)), assignment)
 
     def tune(self, *, draws: int = 400) -> Recommendation:
         """``sim.tune`` of the job as it ran; raises as that, and as ``check_known`` what is recommended."""
@@ -96,21 +79,16 @@ class RecordedJob:
 
 
 def job_in_recording(recording: Recording, hardware: Hardware | None = None) -> RecordedJob:
-    """The job of a recording, as ``held_to`` of its import.
+    """The job of a recording of all ranks, or of a window of it, as ``held_to`` of its import.
 
-    Args:
-        recording: of all ranks; a window of it will do.
-        hardware: the machine; None reads one off the buckets of ``recording``.
+    Without a ``hardware`` one is read off the buckets of the recording.
 
     Raises:
         InputError: too few steps, a hardware of another number of ranks, or no hardware and no buckets.
         NotModelledError: a recording that no workload can be made of.
     """
-    if hardware is not None and hardware.world_size != recording.world_size:
-        raise InputError(
-            f"hardware {hardware.name!r}: world_size: {hardware.world_size} is not legal; the job has "
-            f"{recording.world_size} ranks"
-        )
+    if hardware is not None:
+        check_ranks(hardware, recording.world_size)
     workload = workload_of(recording)
     _, untold = job_of(keep(recording))
     if untold:
@@ -130,10 +108,6 @@ def held_to(workload: Workload, hardware: Hardware, measured: Measurement | str 
 
     ``measured`` is that step; None where there is none, and a text where it says why.
     """
-    if workload.job is None and isinstance(measured, Measurement) and measured.asked is not None:
-        asked = measured.asked  # an import of before workloads said how their jobs ran
-        job = AsRun(switches={**asked.ddp_kwargs, **asked.settings}, bucket_indices=asked.bucket_indices)
-        workload = replace(workload, job=job)
     if workload.switches.get("find_unused_parameters"):
         # what searching for unused parameters takes is in every recorded time
         hardware = replace(hardware, search_unused_ns=0, mark_used_ns=0)
@@ -146,10 +120,5 @@ def held_to(workload: Workload, hardware: Hardware, measured: Measurement | str 
         own = own_step(workload, hardware, measured)
     except InputError as error:
         return replace(bare, why_not=str(error))
-    passes = own.recorder_ns > 0
-    return RecordedJob(
-        workload=own.workload,
-        hardware=own.hardware,
-        own=own,
-        recorded=hooked(own.workload, own.hardware, measured) if passes else None,
-    )
+    recorded = hooked(own.workload, own.hardware, measured) if own.recorder_ns else None
+    return RecordedJob(workload=own.workload, hardware=own.hardware, own=own, recorded=recorded)

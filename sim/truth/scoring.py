@@ -48,40 +48,15 @@ _OF_TRACE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BucketEnd:
-    """When one bucket's collective ended, ns from the start of backward.
-
-    ``measured_ns`` is the median of the ``iterations`` in which it can be told, ``low_ns`` and ``high_ns``
-    its 95 % confidence interval. ``error_ns`` is predicted minus measured; ``error`` the same over measured,
-    None where the measured end is 0.
-    """
-
-    index: int
-    num_bytes: int
-    iterations: int
-    measured_ns: int
-    low_ns: int
-    high_ns: int
-    predicted_ns: int
-    error_ns: int
-    error: float | None
-
-    @property
-    def has_interval(self) -> bool:
-        """Whether there are iterations enough for the interval to mean anything."""
-        return self.iterations >= _FEWEST
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateAgreement:
     """One candidate: median over its iterations against the prediction. Times in ns, errors relative
     and signed: (predicted - measured) / measured.
 
     ``_low_ns`` and ``_high_ns`` are 95 % confidence intervals of medians. ``measured_exposed_ns`` is against
     the plain backward of the same run; its interval holds the scatter of both, paired by round. ``buckets``
-    are medians of the traced iterations, ``bucket_ends`` compares the ends that can be told.
-    ``probe_effect`` is the traced step over the untraced step, minus 1. ``attribution`` is None where the
-    record lacks what it takes: plain and noop runs, every bucket traced.
+    are medians of the traced iterations, as ``predicted.buckets``; ``probe_effect`` is the traced step over
+    the untraced step, minus 1. ``attribution`` is None where the record lacks what it takes: plain and noop
+    runs, every bucket traced.
     """
 
     name: str
@@ -100,9 +75,7 @@ class CandidateAgreement:
     measured_backward_end_ns: int
     measured_sync_end_ns: int
     buckets: tuple[MeasuredBucket, ...]
-    bucket_ends: tuple[BucketEnd, ...]
     median_bucket_end_error: float | None
-    median_bucket_end_error_ns: int | None
     probe_effect: float | None
     attribution: Attribution | None
     predicted: Report
@@ -173,18 +146,17 @@ def agreement(record: Record, attributed: bool = True) -> Agreement:
     ``attributed`` False leaves out where the error of each candidate comes from: most of the work.
     """
     limits, record = limits_of(record), as_measured(record)
-    asked = {one.name: one.asked for one in record.candidates if one.asked is not None}
-    played = {
-        name: simulate(record.workload, record.hardware, one, "analytic") for name, one in asked.items()
+    predictions = {
+        one.name: summarize(simulate(record.workload, record.hardware, one.asked, "analytic"))
+        for one in record.candidates
+        if one.asked is not None
     }
-    found = agree(record, {name: summarize(timeline) for name, timeline in played.items()}, limits)
-    if not attributed:
-        return found
-    rows = zip(found.rows, (one for one in record.candidates if one.iterations), strict=True)
-    return replace(found, rows=tuple(replace(row, attribution=attribute(record, one)) for row, one in rows))
+    return agree(record, predictions, limits, attributed)
 
 
-def agree(record: Record, predictions: Mapping[str, Report], limits: Limits = RULE) -> Agreement:
+def agree(
+    record: Record, predictions: Mapping[str, Report], limits: Limits = RULE, attributed: bool = False
+) -> Agreement:
     """A record against the predictions of its candidates, by name.
 
     The rule: median step error and worst step error within ``limits``, and every pair of candidates whose
@@ -201,12 +173,16 @@ def agree(record: Record, predictions: Mapping[str, Report], limits: Limits = RU
         raise InputError(f"record {record.name!r}: no candidate has a complete iteration to compare")
     plain = next((one.iterations for one in record.measurements if one.role == "plain"), ())
     plain_ns = [iteration.sync_end_ns for iteration in plain]
-    rows = [compare(one, predictions[one.name], plain_ns) for one in measured]
+    rows = [
+        compare(one, predictions[one.name], plain_ns, attribute(record, one) if attributed else None)
+        for one in measured
+    ]
     fastest = sorted(rows, key=lambda row: row.measured_step_ns)
     apart = [(one, two) for one, two in combinations(fastest, 2) if one.step_high_ns < two.step_low_ns]
     right = sum(one.predicted_step_ns < two.predicted_step_ns for one, two in apart)
     best_predicted = min(rows, key=lambda row: row.predicted_step_ns)
-    ends, errors = [end for row in rows for end in row.bucket_ends], [abs(row.step_error) for row in rows]
+    errors = [abs(row.step_error) for row in rows]
+    ends = [end for row in rows for end in _off(row.buckets, row.predicted)]
     within = median(errors) <= limits.median_step and max(errors) <= limits.worst_step
     mode = measured[0].mode
     return Agreement(
@@ -217,9 +193,9 @@ def agree(record: Record, predictions: Mapping[str, Report], limits: Limits = RU
         median_step_error=median(errors),
         worst_step_error=max(errors),
         median_exposed_error=_middle(row.exposed_error for row in rows),
-        median_bucket_end_error=_middle(end.error for end in ends),
-        median_bucket_end_error_ns=_middle_ns(abs(end.error_ns) for end in ends),
-        worst_bucket_end_error_ns=max((abs(end.error_ns) for end in ends), default=None),
+        median_bucket_end_error=_middle(share for _, share in ends),
+        median_bucket_end_error_ns=_middle_ns(off_ns for off_ns, _ in ends),
+        worst_bucket_end_error_ns=max((abs(off_ns) for off_ns, _ in ends), default=None),
         order_pairs=len(apart),
         order_right=right,
         order_within_noise=len(rows) * (len(rows) - 1) // 2 - len(apart),
@@ -230,6 +206,16 @@ def agree(record: Record, predictions: Mapping[str, Report], limits: Limits = RU
         rule=_OF_TRACE if mode == "trace" else limits.rule,
         passed=None if mode == "trace" else within and right == len(apart),
     )
+
+
+def _off(buckets: Sequence[MeasuredBucket], predicted: Report) -> list[tuple[int, float | None]]:
+    """Predicted minus measured end of each bucket whose end can be told, in ns, and over the measured end."""
+    pairs = [(one, seen.end_ns) for one, seen in zip(predicted.buckets, buckets, strict=False)]
+    return [
+        (one.end_ns - end_ns, (one.end_ns - end_ns) / end_ns if end_ns else None)
+        for one, end_ns in pairs
+        if end_ns is not None
+    ]
 
 
 def _middle(values: Iterable[float | None]) -> float | None:
@@ -244,7 +230,10 @@ def _middle_ns(times: Iterable[int | None]) -> int | None:
 
 
 def compare(
-    measurement: Measurement, predicted: Report, plain_sync_ends_ns: Sequence[int] = ()
+    measurement: Measurement,
+    predicted: Report,
+    plain_sync_ends_ns: Sequence[int] = (),
+    attribution: Attribution | None = None,
 ) -> CandidateAgreement:
     """One candidate's measurement against its prediction.
 
@@ -264,28 +253,13 @@ def compare(
         sync_ends, plain_sync_ends_ns or [alone_ns] * len(sync_ends)
     )
     traced = [it.buckets for it in measurement.traced if len(it.buckets) == len(predicted.buckets)]
-    buckets, ends = [], []
-    for place, row in enumerate(predicted.buckets if traced else ()):
-        stamps = ("ready_ns", "launch_ns", "start_ns", "end_ns")
-        found = {name: [getattr(one[place], name) for one in traced] for name in stamps}
-        buckets.append(
-            MeasuredBucket(index=place, **{name: _middle_ns(times) for name, times in found.items()})
+    stamps = ("ready_ns", "launch_ns", "start_ns", "end_ns")
+    buckets = tuple(
+        MeasuredBucket(
+            index=place, **{name: _middle_ns(getattr(bucket, name) for bucket in same) for name in stamps}
         )
-        if known := [time for time in found["end_ns"] if time is not None]:
-            end, (end_low, end_high) = round(median(known)), median_interval(known)
-            ends.append(
-                BucketEnd(
-                    index=row.index,
-                    num_bytes=row.num_bytes,
-                    iterations=len(known),
-                    measured_ns=end,
-                    low_ns=end_low,
-                    high_ns=end_high,
-                    predicted_ns=row.end_ns,
-                    error_ns=row.end_ns - end,
-                    error=(row.end_ns - end) / end if end else None,
-                )
-            )
+        for place, same in enumerate(zip(*traced, strict=True))
+    )
     probe = median(it.step_ns for it in measurement.traced) / step - 1 if measurement.traced else None
     assert measurement.observed is not None
     return CandidateAgreement(
@@ -304,12 +278,10 @@ def compare(
         exposed_error=(told - exposed) / exposed if exposed > 0 else None,
         measured_backward_end_ns=backward_end,
         measured_sync_end_ns=sync_end,
-        buckets=tuple(buckets),
-        bucket_ends=tuple(ends),
-        median_bucket_end_error=_middle(end.error for end in ends),
-        median_bucket_end_error_ns=_middle_ns(abs(end.error_ns) for end in ends),
+        buckets=buckets,
+        median_bucket_end_error=_middle(share for _, share in _off(buckets, predicted)),
         probe_effect=probe,
-        attribution=None,
+        attribution=attribution,
         predicted=predicted,
     )
 

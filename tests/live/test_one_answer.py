@@ -1,6 +1,7 @@
 """From one recording and one link every way to ask gives the same buckets and the same gain."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,6 +86,11 @@ def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> Recorded:
     return Recorded(job.folder, file, tmp_path / "hardware.json", workload, hardware, step, switches)
 
 
+def laid_out(job: RecordedJob, buckets: Sequence[tuple[int, ...]]) -> Assignment:
+    """These buckets with the job's switches."""
+    return as_the_job(job.workload, Assignment(bucket_indices=tuple(buckets)))
+
+
 def told(answer: Recommendation) -> tuple[Any, ...]:
     gain = answer.gain
     return answer.assignment, answer.baseline.step_ns, gain.gain_ns, gain.low_ns, gain.high_ns, answer.setting
@@ -97,8 +103,8 @@ def test_the_import_says_how_the_job_ran_and_a_given_switch_goes_before(recorded
     assert asked is not None
     assert asked.ddp_kwargs | asked.settings == recorded.switches
     views, other = "gradient_as_bucket_view", job.with_switches({"gradient_as_bucket_view": True})
-    assert job.assignment(PAIRS).ddp_kwargs.get(views) is recorded.switches.get(views)
-    assert other.assignment(PAIRS).ddp_kwargs[views] is True
+    assert laid_out(job, PAIRS).ddp_kwargs.get(views) is recorded.switches.get(views)
+    assert laid_out(other, PAIRS).ddp_kwargs[views] is True
     assert sim.assign(other.workload).ddp_kwargs[views] is True
 
 
@@ -108,7 +114,7 @@ def test_all_ways_to_ask_give_one_answer(recorded: Recorded, monkeypatch: pytest
     asked = job.tune()
     expected = told(asked)
     assert asked.gain.gain_ns == asked.baseline.step_ns - asked.report.step_ns
-    gain = sim.gain(job.workload, job.hardware, job.assignment(asked.assignment))
+    gain = sim.gain(job.workload, job.hardware, as_the_job(job.workload, asked.assignment))
     assert (
         replace(gain, sentence=asked.gain.sentence) == asked.gain
     )  # whose words know of no other candidates
@@ -149,7 +155,7 @@ def test_no_way_to_ask_tells_a_gain_where_a_step_refutes_the_link(
     assert (asked.gain.refuted, asked.gain.gain_ns) == (True, 0)
     assert why in asked.gain.sentence
     assert asked.assignment.bucket_indices == PAIRS
-    apart = job.assignment([[index] for index in range(COUNT)])
+    apart = laid_out(job, [(index,) for index in range(COUNT)])
     assert sim.gain(job.workload, job.hardware, apart).refuted
 
     recording = load_recording(recorded.recording)
@@ -195,7 +201,7 @@ def test_commands_ask_about_the_job_as_it_ran(recorded: Recorded, tmp_path: Path
         answer["assignment"]["ddp_kwargs"] | recorded.switches
     )
     used = tmp_path / "used.json"
-    used.write_text(sim.to_text(job.assignment(PAIRS)))
+    used.write_text(sim.to_text(laid_out(job, PAIRS)))
     told_step = json.loads(bucketsim("simulate", *files, "--assignment", str(used), "--json").out)
     assert job.own is not None
     assert told_step["step_ns"] == job.own.step_ns - job.own.recorder_ns

@@ -194,7 +194,7 @@ ILLEGAL: list[tuple[Any, dict[str, Any], str]] = [
     *(
         (HARDWARE, {"spread": spread}, f"spread.{message}")
         for spread, message in (
-            ({"ranges": {"name": {"low": 1, "high": 2}}}, "ranges.name: not a field with a range"),
+            ({"ranges": {"name": {"low": 1, "high": 2}}}, "ranges.name: not a field; give launch_cost_ns"),
             ({"ranges": {"launch_cost_ns": {"low": 9, "high": 2}}}, "ranges.launch_cost_ns.low: 9"),
             ({"ranges": {"all_reduce": {"low": 0, "high": 2}}}, "ranges.all_reduce.low: 0 is not legal"),
             ({"readings": [{"what": "interference", "weight": 0.5}]}, "readings: weights of 0.5"),
