@@ -11,18 +11,9 @@ from random import Random
 from secrets import randbits
 from typing import Any, Literal, NamedTuple, Self
 
-import torch
 from torch import nn
 
-from sim.autotuner.switch import (
-    Boundary,
-    BucketSwitch,
-    Room,
-    check_even,
-    check_switchable,
-    recorded,
-    unwrapped,
-)
+from sim.autotuner.switch import Boundary, BucketSwitch, Room, check_switchable, recorded
 from sim.autotuner.unison import FailedSomewhereError, Link, LinkProbe, Unison, measure_link
 from sim.errors import InputError, NotModelledError
 from sim.formats.files import scratch_directory
@@ -34,6 +25,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.recording import Recording
 from sim.recorder.clocks import clock_for
+from sim.recorder.training_step import ddp_in
 from sim.truth.recorded_job import job_in_recording
 from sim.truth.turns import AbTest, judge_turns
 from sim.units import format_percent
@@ -45,7 +37,8 @@ FEWEST_STEPS = 12  # of a trial: six pairs
 _MOST_POSTPONED = 100
 
 _log = logging.getLogger(__name__)
-Steps = Generator[None, None, Any]
+Steps = Generator[None, None, None]
+Ending = Generator[None, None, dict[str, Any]]  # and then what ``Autotuned`` is to say
 Outcome = Literal["kept", "reverted", "refused"]
 
 
@@ -73,14 +66,6 @@ class Autotuned:
 
     def __str__(self) -> str:
         return f"{self.outcome}: {self.why} ({self.steps} steps, {self.seconds:.1f} s)"
-
-
-class _Ended(Exception):
-    """The tuning has come to an end, the same on all ranks."""
-
-    def __init__(self, outcome: Outcome, why: str, **found: Any) -> None:
-        super().__init__(why)
-        self.outcome, self.why, self.found = outcome, why, found
 
 
 class Autotune:
@@ -114,15 +99,15 @@ class Autotune:
         self._record_steps, self._looks = record_steps, looks(verify_steps, max_verify_steps)
         self.result: Autotuned | None = None
         self._steps, self._begun = 0, time.perf_counter()
-        self._work: Steps | None = None
+        self._work: Ending | None = None
         try:
-            self._ddp = unwrapped(ddp)
+            self._ddp = ddp_in(ddp)
             check_switchable(self._ddp)
         except NotModelledError as error:
             self._end("refused", str(error))
             return
         self._boundary, self._room = Boundary(self._ddp, owner=self), Room(self._ddp)
-        self._ranks = Unison(self._ddp)
+        self._ranks, self._clock = Unison(self._ddp), clock_for(self._ddp.device)
         self._enter("DDP had yet to rebuild its buckets")
         self._work = self._run()
 
@@ -153,21 +138,17 @@ class Autotune:
             self._end("refused", _in_words(error))
             raise
 
-    def _go_on(self, work: Steps) -> None:
+    def _go_on(self, work: Ending) -> None:
         """To the next step, or to the end that all ranks agree on."""
-        try:
-            check_even(self._ddp)
-            if self._boundary.is_captured:
-                raise NotModelledError("CUDA graph: a captured step is replayed without DDP's hooks and ours")
-        except NotModelledError as error:  # no collective of ours would be met
+        if (why := self._boundary.lost) is not None:  # no collective of ours would be met
             work.close()
-            self._end("refused", str(error))
+            self._end("refused", why)
             return
         try:
             next(work)
-        except _Ended as end:
+        except StopIteration as ended:
             self._ranks.agree()
-            self._end(end.outcome, end.why, **end.found)
+            self._end(**ended.value)
         except FailedSomewhereError:
             raise
         except Exception as error:
@@ -213,8 +194,8 @@ class Autotune:
 
     # ---- what happens at each step boundary: generators that yield wherever training goes on for a step
 
-    def _run(self) -> Steps:
-        """The whole tuning; ends by raising ``_Ended``, on all ranks alike.
+    def _run(self) -> Ending:
+        """The whole tuning; ends on all ranks alike.
 
         Whatever else is raised on one rank is told to the others by ``_go_on``, in their next call of
         ``Unison``: so there is one before each step.
@@ -228,7 +209,7 @@ class Autotune:
         switch = BucketSwitch(ddp)
         try:
             found = yield from self._predict(switch)
-            yield from self._try(switch, found)
+            return (yield from self._try(switch, found))
         finally:
             switch.revert()
 
@@ -236,7 +217,7 @@ class Autotune:
         """Record, measure and let the first rank say what is best."""
         self._enter("steps were being recorded")
         in_use = switch.original.buckets
-        steps = warmup_by(clock_for(self._ddp.device).name) + self._record_steps
+        steps = warmup_by(self._clock.name) + self._record_steps
         with scratch_directory() as folder, scratch_directory() as own:
             with recorded(self._ddp, switch, own) as live:
                 for _ in range(steps):
@@ -255,13 +236,13 @@ class Autotune:
                 yield from self._train(PREDICTION_STEPS)
                 return self._ranks.from_first(lambda: pending[0].result())
 
-    def _try(self, switch: BucketSwitch, found: Recommendation) -> Steps:
-        """Train with the candidate and the buckets in use in turns, keep one of them, and end the tuning."""
+    def _try(self, switch: BucketSwitch, found: Recommendation) -> Ending:
+        """Train with the candidate and the buckets in use in turns, and keep one of them."""
         gain = found.gain
         said: dict[str, Any] = {"assignment": found.assignment, "predicted_gain_ns": gain.gain_ns}
         said |= {"predicted_low_ns": gain.low_ns, "predicted_high_ns": gain.high_ns}
         if not _is_worth_a_trial(found):
-            raise _Ended("reverted", f"nothing to gain is predicted: {gain.sentence}", **said)
+            return {"outcome": "reverted", "why": f"nothing to gain is predicted: {gain.sentence}", **said}
         yield from self._at_boundary()
         self._room.check()
         candidate = switch.make(found.assignment.bucket_indices)
@@ -284,7 +265,8 @@ class Autotune:
                 break
         if verdict.keeps:
             switch.keep(candidate)
-        raise _Ended("kept" if verdict.keeps else "reverted", verdict.why, ab=verdict.ab, **said)
+        outcome = "kept" if verdict.keeps else "reverted"
+        return {"outcome": outcome, "why": verdict.why, "ab": verdict.ab, **said}
 
     def _judged(self, times: list[int], draw: int, found: Recommendation) -> "Verdict":
         """The first rank's verdict on the steps so far, of the slowest rank in each."""
@@ -304,8 +286,7 @@ class Autotune:
         return verdict
 
     def _now(self) -> int:
-        if self._ddp.device.type != "cpu":
-            torch.accelerator.synchronize(self._ddp.device)
+        self._clock.settle()
         return time.perf_counter_ns()
 
     def _train(self, steps: int) -> Steps:
@@ -321,7 +302,7 @@ class Autotune:
             if why is None:
                 return
             yield
-        raise _Ended("refused", f"step: never called between two steps: {why}")
+        raise FailedSomewhereError(f"step: never called between two steps: {why}")  # on all ranks
 
 
 autotune = Autotune  # a verb, as it is called
@@ -396,14 +377,7 @@ class Verdict(NamedTuple):
 
 
 def judge(
-    times_ns: Sequence[int],
-    draw: int,
-    count: int,
-    *,
-    name: str,
-    world_size: int,
-    plain_ns: int,
-    is_last: bool,
+    times_ns: Sequence[int], draw: int, count: int, name: str, world_size: int, plain_ns: int, is_last: bool
 ) -> Verdict:
     """The verdict on the steps of a trial in the order in which they ran, which ``draw`` tells.
 
@@ -413,13 +387,8 @@ def judge(
     sides: tuple[list[int], list[int]] = ([], [])
     for step, took_ns in enumerate(times_ns):
         sides[is_candidate_turn(step, draw)].append(took_ns)
-    ab = judge_turns(
-        *sides,
-        [plain_ns],
-        name=name,
-        world_size=world_size,
-        level=1 - _POCOCK[count - 1],
-    )
+    level = 1 - _POCOCK[count - 1]
+    ab = judge_turns(*sides, [plain_ns], name=name, world_size=world_size, level=level)
     of_step, low, high = (
         format_percent(share, sign=True)
         for share in (ab.gain_fraction, ab.gain_low_fraction, ab.gain_high_fraction)

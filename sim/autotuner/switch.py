@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch._C._distributed_c10d import Reducer, _register_comm_hook
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     allreduce_hook,
@@ -25,7 +24,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
 from torch.nn.parallel import DistributedDataParallel
 
 from sim.autotuner.unison import gradient_bytes
-from sim.errors import InputError, MachineError, NotModelledError
+from sim.errors import MachineError, NotModelledError
+from sim.nouns.recording import Level
 from sim.recorder.clocks import is_captured
 from sim.recorder.live_recording import LiveRecording, record
 from sim.recorder.training_step import sparse_tables, trained
@@ -35,6 +35,7 @@ from sim.validator.ranks.reducer import fixed_reducer, missing_for_injection, ob
 
 Buckets = tuple[tuple[int, ...], ...]
 
+JOINED = "join: a rank that ran out of inputs makes no further steps"
 SAFE_HOOKS = (allreduce_hook, fp16_compress_hook, bf16_compress_hook)  # they keep nothing between steps
 
 # Of a GPU left alone: NCCL allocates beside PyTorch, for algorithms that sizes of ours are the first to use.
@@ -42,48 +43,22 @@ SAFE_HOOKS = (allreduce_hook, fp16_compress_hook, bf16_compress_hook)  # they ke
 _FOR_NCCL = 512 * MIB
 
 
-def unwrapped(module: object) -> DistributedDataParallel:
-    """The DistributedDataParallel in ``module``, which may be ``torch.compile``'s or Fabric's.
-
-    Raises:
-        InputError: not a module. NotModelledError: a module that is trained without DDP's buckets.
-    """
-    inner = module
-    for within in ("_forward_module", "_orig_mod"):  # Fabric's, then torch.compile's
-        inner = getattr(inner, within, inner)
-    if isinstance(inner, DistributedDataParallel):
-        return inner
-    if not isinstance(inner, nn.Module):
-        raise InputError(f"ddp: a {type(inner).__name__} is not legal; give a DistributedDataParallel")
-    raise NotModelledError(f"ddp: a {type(inner).__name__} has no buckets of DistributedDataParallel")
-
-
-def check_even(ddp: DistributedDataParallel) -> None:
-    """Raise ``NotModelledError`` under ``join()``, where ranks make different numbers of steps."""
-    if ddp._join_config.enable:
-        raise NotModelledError("join: a rank that ran out of inputs makes no further steps")
-
-
 def check_switchable(ddp: Any) -> None:
     """Raise ``NotModelledError`` with the reason where the buckets of ``ddp`` are not safe to change."""
-    check_even(ddp)
     missing = [*missing_for_injection(), *(() if dist.is_gloo_available() else ("gloo",))]
     parameters = [parameter for _, parameter in trained(ddp.module)]
     hooks = [getattr(hook, "__qualname__", hook) for hook, _ in ddp._comm_hooks if hook not in SAFE_HOOKS]
     builtin = None if ddp._comm_hooks else ddp_log(ddp).get("comm_hook")
-    is_elsewhere = ddp.is_multi_device_module or ddp.device.type not in ("cpu", "cuda")
-    delays = ddp._delay_all_reduce_params or ddp._delay_all_reduce_all_params
     steps_early = any(hasattr(parameter, "_in_backward_optimizers") for parameter in parameters)
     is_complex = any(parameter.is_complex() for parameter in parameters)
     details = os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL"
     is_given, kind = type(ddp.reducer) is not Reducer, type(ddp).__name__
     for is_on, why in (
+        (ddp._join_config.enable, JOINED),
         (missing, f"torch {torch.__version__}: it has no {', '.join(missing)}"),
         (ddp.process_group.size() < 2, "world_size: one rank reduces nothing"),
-        (is_elsewhere, f"device: {ddp.device}: the model must lie on the CPU or on one GPU"),
-        (ddp._use_python_reducer, "optimize_ddp: 'python_reducer' has no Reducer"),
         (ddp.mixed_precision is not None, "mixed_precision: its hooks belong to its first Reducer"),
-        (delays, "delay_all_reduce_named_params: takes parameters out of the buckets"),
+        (ddp._delay_all_reduce_params, "delay_all_reduce_named_params: takes parameters out of the buckets"),
         (ddp.parameters_to_ignore, "_ddp_params_and_buffers_to_ignore: takes parameters out of the buckets"),
         (ddp.skip_all_reduce_unused_params, "skip_all_reduce_unused_params: never tried with other buckets"),
         (steps_early, "optimizer in backward: it steps as soon as a bucket has been reduced"),
@@ -114,13 +89,20 @@ class Boundary(Watch):
         self._armed = False  # and the Reducer waits for that backward
         self._reduced = False  # gradients were reduced since the last ``take_step``
         self._accumulates = False
-        self.is_captured = False  # in a CUDA graph, whose replays run no hooks
+        self._is_captured = False
         self.open()
 
     def take_step(self) -> bool:
         """Whether gradients were reduced since the last call, so that a step of all ranks has ended."""
         reduced, self._reduced = self._reduced, False
         return reduced
+
+    @property
+    def lost(self) -> str | None:
+        """Why no steps of all ranks are seen here from now on; None where they are."""
+        if self._is_captured:
+            return "CUDA graph: a captured step is replayed without DDP's hooks and ours"
+        return JOINED if self._ddp._join_config.enable else None
 
     @property
     def obstacle(self) -> str | None:
@@ -141,7 +123,7 @@ class Boundary(Watch):
         self._owner = None
 
     def _after_forward(self, output: Any) -> None:
-        self.is_captured = self.is_captured or is_captured()
+        self._is_captured = self._is_captured or is_captured()
         self._waits = True
         self._armed = self._armed or self._ddp.require_backward_grad_sync
 
@@ -252,7 +234,7 @@ def recorded(ddp: DistributedDataParallel, switch: BucketSwitch, folder: Path) -
     """
     hooks = list(ddp._comm_hooks)
     hook, state = hooks[-1] if hooks else (None, None)
-    level = "light" if hook is None and not can_round_alike(ddp) else "full"
+    level: Level = "light" if hook is None and not can_round_alike(ddp) else "full"
     try:
         if level == "full":
             switch.use(switch.make(switch.original.buckets, with_hooks=False))

@@ -121,7 +121,7 @@ def record(
 ) -> Answer:
     """Run a real model and write down when backward makes each gradient ready."""
     from sim.recorder.models import load_factory
-    from sim.recorder.profile import record as record_step
+    from sim.recorder.training_step import record as record_step
 
     arguments = as_dict(arg, "--arg")
     made = load_factory(factory, arguments=arguments)

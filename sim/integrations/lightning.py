@@ -4,7 +4,8 @@ from typing import Any
 
 from lightning.pytorch.callbacks import Callback
 
-from sim.integrations import Hung, recording, tuning
+import sim
+from sim.integrations import Hung
 
 
 class _OfTrainer(Hung, Callback):  # type: ignore[misc]
@@ -34,10 +35,10 @@ class BucketAutotune(_OfTrainer):
     Its options are arguments of ``sim.autotune``. What came of it is in ``result``.
     """
 
-    make = staticmethod(tuning)
+    hang = sim.autotune
 
 
 class BucketRecording(_OfTrainer):
     """Records the training: ``Trainer(strategy="ddp", callbacks=[BucketRecording("recording")])``."""
 
-    make = staticmethod(recording)
+    hang = sim.record

@@ -4,7 +4,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from sim.integrations import Hung, recording, tuning
+import sim
+from sim.integrations import Hung
 
 
 class _OfTrainer(Hung, TrainerCallback):  # type: ignore[misc]
@@ -29,10 +30,10 @@ class BucketAutotuneCallback(_OfTrainer):
     Its options are arguments of ``sim.autotune``. What came of it is in ``result``.
     """
 
-    make = staticmethod(tuning)
+    hang = sim.autotune
 
 
 class BucketRecordingCallback(_OfTrainer):
     """Records the training: ``trainer.add_callback(BucketRecordingCallback(trainer, "recording"))``."""
 
-    make = staticmethod(recording)
+    hang = sim.record

@@ -5,8 +5,6 @@ from typing import Any
 
 import torch
 
-from sim.errors import MachineError
-from sim.nouns.checks import one_of
 from sim.units import NS_PER_MS
 
 Stamp = Any  # an int for the host, an event for an accelerator: only the clock that made it can read it
@@ -82,17 +80,3 @@ def is_captured() -> bool:
     """Whether work goes into a CUDA graph now: its replays run no hooks, and its events cannot be read."""
     has_gpus: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return has_gpus and torch.cuda.is_current_stream_capturing()
-
-
-def find_device(name: str) -> torch.device:
-    """``cpu``, or with ``cuda`` this process's GPU.
-
-    Raises:
-        InputError: neither. MachineError: this machine has no GPU.
-    """
-    one_of("device", name, ("cpu", "cuda"))
-    if name == "cpu":
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise MachineError(f"device: {name!r} is not here; torch {torch.__version__} sees no GPUs")
-    return torch.device("cuda", torch.cuda.current_device())

@@ -9,7 +9,7 @@ gradient; the shares are scaled to the backward that is known.
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from sim.errors import InputError, NotModelledError
@@ -31,8 +31,7 @@ from sim.nouns.gpus import GpuSheet, find_gpu, typical_device
 from sim.nouns.workload import Workload
 from sim.recorder.clocks import Clock
 from sim.recorder.models import Pair, describe, import_module_of, load_factory
-from sim.recorder.profile import measure, workload_of_steps
-from sim.recorder.training_step import build_step, surroundings, tensors_in
+from sim.recorder.training_step import build_step, measure, surroundings, workload_of_steps
 from sim.units import divide_half_even
 
 # Recorded ready times over estimated ones, of what is ready after the first tenth of backward: 5th and 95th
@@ -69,7 +68,7 @@ def estimate(
     dtype: str | None = None,
     autocast: str | None = None,
 ) -> Workload:
-    """Estimate the Workload of a training step that nobody has profiled.
+    """Estimate the Workload of a training step that nobody has profiled, with a ``band`` on its ready times.
 
     Args:
         factory: ``MODULE:FACTORY``, or a function, that makes ``(model, batch)``, here without memory.
@@ -82,9 +81,6 @@ def estimate(
         gpu: a name of ``sim.nouns.gpus.GPUS``. None: operators are weighed by the table's mean ratio.
         dtype: for the module and its floating inputs, as for ``record``.
         autocast: ``bfloat16`` or ``float16``: the forward runs under autocast.
-
-    Returns:
-        A Workload with ``estimated`` true and a ``band``: factors on the ready times.
 
     Raises:
         InputError: an illegal argument, no time and no device to take one from, or a step that
@@ -110,14 +106,13 @@ def estimate(
         "backward_ns": counted.backward_ns,
         "optimizer_ns": round(ADAMW_PASSES * counted.total_bytes / device.bytes_per_s * PS_PER_S),
     }
-    low, high = READY_BAND_OF_CONVOLUTIONS if work.is_convolutional else READY_BAND
+    is_convolutional = 2 * work.convolution_flops > work.flops
+    low, high = READY_BAND_OF_CONVOLUTIONS if is_convolutional else READY_BAND
     if step_ns is not None:
         left = step_ns - sum(ns for ns in known.values() if ns is not None)
         whole = sum(work_ps[part] for part, ns in known.items() if ns is None)
         if left <= 0 or not whole:
-            raise InputError(
-                f"step_ns: {step_ns} is not legal; the parts given leave {left} ns for the others"
-            )
+            raise InputError(f"step_ns: {step_ns} is not legal; the parts given leave {left} ns of it")
         ns_per_ps, how = left / whole, "its share of the work in what is left of the step"
     elif backward_ns is not None:
         ns_per_ps, how = backward_ns / counted.backward_ns, "its work, in proportion to backward_ns"
@@ -162,10 +157,9 @@ def estimate(
 
 def _walk(
     make: Callable[[], Any], device: GpuSheet, dtype: str | None, autocast: str | None, name: str | None
-) -> tuple[Workload, "OperatorWork"]:
+) -> tuple[Workload, "CountingMode"]:
     """Make a model and run its forward and backward, without an optimizer, all of it without data: its
-    Workload, with work in place of time, in ps; and that work.
-    """
+    Workload, with work in place of time, in ps; and that work."""
     counting = CountingMode(device)
     try:
         with stand_ins():
@@ -178,7 +172,7 @@ def _walk(
 
             with counting:
                 walked, fired = measure(run, step.model, counting)
-            counted = workload_of_steps(step.model, [walked], [walked], fired=fired, name=name, provenance={})
+            counted = workload_of_steps(step.model, [walked], [walked], fired, name=name, provenance={})
     except InputError as error:
         if error.__cause__ is None:
             raise
@@ -191,7 +185,7 @@ def _walk(
             "step: torch.compile joins operators, and gradients become ready by graph; estimate the module "
             "before it is compiled, or record it"
         )
-    return counted, counting.work
+    return counted, counting
 
 
 def _what_needs_data(error: BaseException) -> str:
@@ -239,7 +233,7 @@ def stand_ins() -> Iterator[FakeTensorMode]:
 
     with (
         mock.patch.object(torch.autocast, "__init__", on_cpu),
-        mock.patch.object(nn.Module, "_apply", _apply),
+        mock.patch.object(torch.utils, "swap_tensors", _swap),
         # torch's draws until all is in range, and looks; nothing to fill, as torch has it for meta tensors
         mock.patch.object(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
         FakeTensorMode(allow_non_fake_inputs=True) as mode,
@@ -248,18 +242,9 @@ def stand_ins() -> Iterator[FakeTensorMode]:
         yield mode
 
 
-def _apply(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-    """``Module._apply`` (behind ``.to()``, ``.half()``): torch's own cannot swap stand-ins (2.13)."""
-    for part in module.children() if recurse else ():
-        part._apply(fn)  # type: ignore[no-untyped-call]
-    for parameter in module._parameters.values():
-        if parameter is not None:
-            with torch.no_grad():
-                parameter.data = fn(parameter)
-    for name, buffer in module._buffers.items():
-        if buffer is not None:
-            module._buffers[name] = fn(buffer)
-    return module
+def _swap(parameter: Tensor, applied: Tensor) -> None:
+    """``Module.to`` swaps parameters with what becomes of them, which torch cannot do with stand-ins."""
+    parameter.data = applied.data
 
 
 class _OnCpu(TorchFunctionMode):
@@ -316,27 +301,12 @@ _ATTENTION: dict[Any, tuple[Callable[..., Any], int]] = {
 _READ_TWICE = {aten.native_batch_norm, aten.native_batch_norm_backward, aten._native_batch_norm_legit}
 
 
-@dataclass(slots=True)
-class OperatorWork:
-    """Work ordered so far: seconds by the roofline, and what they are made of."""
-
-    seconds: float = 0.0
-    flops: float = 0.0
-    num_bytes: float = 0.0
-    convolution_flops: float = 0.0
-
-    @property
-    def is_convolutional(self) -> bool:
-        """Whether more than half of the FLOPs are convolutions'."""
-        return 2 * self.convolution_flops > self.flops
-
-
 class CountingMode(TorchDispatchMode, Clock):  # type: ignore[no-untyped-call]
-    """Adds the cost of every operator that runs inside it, autograd's included, to ``work``.
+    """Adds up what every operator that runs inside it costs, autograd's included.
 
-    An operator takes the longer of FLOPs over peak and bytes over bandwidth of ``device``. Single
-    floating-point values of stand-ins, which a step reads for a log or to clip, read as 1.0. Integers and
-    booleans are not answered: they choose what runs, and torch's own error says so.
+    An operator takes ``seconds``: the longer of FLOPs over peak and bytes over bandwidth of ``device``.
+    Single floating-point values of stand-ins, which a step reads for a log or to clip, read as 1.0. Integers
+    and booleans are not answered: they choose what runs, and torch's own error says so.
 
     As a clock it stands still but for work. ``between_ns`` counts ps: small operators would vanish in ns.
     """
@@ -345,7 +315,8 @@ class CountingMode(TorchDispatchMode, Clock):  # type: ignore[no-untyped-call]
 
     def __init__(self, device: GpuSheet) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.work, self._device = OperatorWork(), device
+        self._device = device
+        self.seconds = self.flops = self.num_bytes = self.convolution_flops = 0.0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -363,16 +334,15 @@ class CountingMode(TorchDispatchMode, Clock):  # type: ignore[no-untyped-call]
             return out
         flops, moved = _count_flops(func, args, given, out), _count_bytes(func, args, given, out)
         flop_seconds = flops / self._device.peak(_precision(func, args)) if flops else 0.0
-        work = self.work
-        work.seconds += max(flop_seconds, moved / self._device.bytes_per_s)
-        work.flops += flops
-        work.num_bytes += moved
-        work.convolution_flops += flops if func.overloadpacket in _CONVOLUTIONS else 0
+        self.seconds += max(flop_seconds, moved / self._device.bytes_per_s)
+        self.flops += flops
+        self.num_bytes += moved
+        self.convolution_flops += flops if func.overloadpacket in _CONVOLUTIONS else 0
         return out
 
     def stamp(self) -> float:
         """Work so far, in seconds of the roofline."""
-        return self.work.seconds
+        return self.seconds
 
     def between_ns(self, start: float, end: float) -> int:
         """Work from one stamp to a later one, in ps."""
@@ -400,10 +370,10 @@ def _count_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out:
     rows that they return. An expanded tensor counts the elements that it has in memory.
     """
     packet, read = func.overloadpacket, dict[int, Tensor]()
-    written = {id(tensor): tensor for tensor in tensors_in(out)}
+    written = {id(tensor): tensor for tensor in _tensors(out)}
     for place, argument in enumerate(func._schema.arguments):
         writes = argument.alias_info is not None and argument.alias_info.is_write
-        for tensor in tensors_in(args[place] if place < len(args) else kwargs.get(argument.name)):
+        for tensor in _tensors(args[place] if place < len(args) else kwargs.get(argument.name)):
             if writes:
                 written[id(tensor)] = tensor
             if not (writes and (argument.is_out or packet in _WRITE_ONLY)):
@@ -415,6 +385,10 @@ def _count_bytes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out:
     return output_bytes + sum(min(size, output_bytes) if packet in _GATHERS else size for size in sizes)
 
 
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
 def _num_bytes(tensor: Tensor) -> int:
     if tensor.layout is not torch.strided:
         return 0  # a sparse gradient, which is refused
@@ -424,7 +398,7 @@ def _num_bytes(tensor: Tensor) -> int:
 
 def _precision(func: Any, args: Sequence[Any]) -> str:
     """Of a matrix product's operands; float32 becomes tf32 where torch's settings let it."""
-    dtype = next((tensor.dtype for tensor in tensors_in(args) if tensor.is_floating_point()), torch.float32)
+    dtype = next((tensor.dtype for tensor in _tensors(args) if tensor.is_floating_point()), torch.float32)
     if dtype is not torch.float32:
         return str(dtype).removeprefix("torch.")
     is_tf32 = torch.get_float32_matmul_precision() != "highest"

@@ -9,8 +9,9 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sim.errors import InputError, SimError
-from sim.nouns.checks import at_least
 
 Pair = tuple[nn.Module, object]  # a model and its batch
 
@@ -30,72 +30,48 @@ _OURS = ("models:huggingface", "models:torchvision")
 def load_factory(spec: str, *, arguments: Mapping[str, Any] | None = None) -> Pair:
     """Import ``MODULE:FACTORY``, call it with ``arguments`` and return the ``(model, batch)`` that it made.
 
-    Args:
-        spec: such as ``sim.recorder.models:gpt``; the part after the colon may have dots. Two may be
-            shortened: ``models:huggingface`` and ``models:torchvision``.
-        arguments: keyword arguments of the factory.
+    ``spec`` is such as ``sim.recorder.models:gpt``; the part after the colon may have dots. Two may be
+    shortened: ``models:huggingface`` and ``models:torchvision``.
 
     Raises:
         InputError: a malformed spec, a module or name that is not there, arguments that the factory
-            does not take, an exception inside it, or another return value.
+            does not take, or an exception inside it.
     """
-    found: Any = import_module_of(spec)
-    for part in spec.partition(":")[2].split("."):
-        if not hasattr(found, part):
-            raise InputError(f"factory: {spec}: {found.__name__} has no {part!r}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise InputError(f"factory: {spec} is a {type(found).__name__}; give the name of a callable")
-    given, signature = dict(arguments or {}), None
+    module, given, takes = import_module_of(spec), dict(arguments or {}), ""
     try:
-        signature = inspect.signature(found)  # ValueError: it is built in
+        found = attrgetter(spec.partition(":")[2])(module)
+        signature = inspect.signature(found)
+        takes = f"; it takes {signature}"
         signature.bind(**given)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"factory: {spec}: {error}; it takes {signature}") from None
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"factory: {spec}: {error}{takes}") from None
     try:
-        return check_pair(found(**given), f"factory: {spec}")
+        made: Pair = found(**given)
+        return made
     except SimError:
         raise
     except (Exception, SystemExit) as error:
         raise InputError(f"factory: {spec} raised {describe(error)}") from error
 
 
-def check_pair(made: Any, source: str) -> Pair:
-    """What ``source`` made. Raises ``InputError`` unless it is a model and its batch."""
-    if isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[0], nn.Module):
-        return made[0], made[1]
-    kind = type(made).__name__
-    raise InputError(f"{source}: a {kind} is not legal; return (model, batch); sim.record records a loop")
-
-
 def import_module_of(spec: str) -> ModuleType:
     """Import a factory's module, from the working directory too, which stays on ``sys.path``: the step may
-    import more when it runs.
-
-    Raises:
-        InputError: a malformed spec, or a module that is not there or cannot be imported.
+    import more when it runs. Raises ``InputError`` of a malformed spec, or where it cannot be imported.
     """
     name, _, attribute = spec.partition(":")
     if not attribute or not all(part.isidentifier() for part in name.split(".")):
-        raise InputError(
-            f"factory: {spec!r} is not legal; give MODULE:FACTORY, such as sim.recorder.models:gpt"
-        )
-    if spec in _OURS:
-        name = __name__
+        raise InputError(f"factory: {spec!r} is not legal; give MODULE:FACTORY, as sim.recorder.models:gpt")
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)  # first, as ``python -m`` does
     importlib.invalidate_caches()
     try:
-        return importlib.import_module(name)
+        return importlib.import_module(__name__ if spec in _OURS else name)
     except SimError:
         raise
     except (Exception, SystemExit) as error:
-        missing = (isinstance(error, ModuleNotFoundError) and error.name) or ""
-        if missing and f"{name}.".startswith(f"{missing}."):
-            where = f"{here} and sys.path were searched"
-            raise InputError(f"factory: module {missing!r} was not found; {where}") from error
-        raise InputError(f"factory: importing {name} raised {describe(error)}") from error
+        searched = f", in {here} and sys.path" if isinstance(error, ModuleNotFoundError) else ""
+        raise InputError(f"factory: importing {name} raised {describe(error)}{searched}") from error
 
 
 def describe(error: BaseException) -> str:
@@ -113,14 +89,6 @@ def seeded() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
-
-
-def check_sizes(**sizes: int) -> None:
-    """Raise ``InputError`` unless all are integers >= 1 and ``heads`` divides ``width``."""
-    for name, value in sizes.items():
-        at_least(name, value, 1)
-    if "heads" in sizes and sizes["width"] % sizes["heads"]:
-        raise InputError(f"heads: {sizes['heads']} is not legal; it must divide width, {sizes['width']}")
 
 
 class GptBlock(nn.Module):
@@ -153,7 +121,7 @@ class Gpt(nn.Module):
     """A GPT-2-like language model."""
 
     def __init__(
-        self, *, layers: int, width: int, heads: int, vocab: int, context: int, tied: bool, bias: bool
+        self, layers: int, width: int, heads: int, vocab: int, context: int, *, tied: bool, bias: bool
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocab, width)
@@ -191,21 +159,16 @@ def gpt(
     ``tied`` shares the embedding with the head, which then becomes ready last instead of first. Linear layers
     have a ``bias`` or not; layer norms always have.
     """
-    sizes = {"layers": layers, "width": width, "heads": heads, "vocab": vocab, "context": context}
-    check_sizes(**sizes, batch=batch)
+    if width % heads:
+        raise InputError(f"heads: {heads} is not legal; it must divide width, {width}")
     with seeded():
-        model = Gpt(**sizes, tied=tied, bias=bias)
+        model = Gpt(layers, width, heads, vocab, context, tied=tied, bias=bias)
         text = torch.randint(vocab, (batch, context + 1))
     return model, (text[:, :-1].contiguous(), text[:, 1:].contiguous())
 
 
-# transformers' classes that return a loss, and how their mappings of configurations are called
-_HEADS = {
-    "MaskedLM": "MODEL_FOR_MASKED_LM_MAPPING",
-    "CausalLM": "MODEL_FOR_CAUSAL_LM_MAPPING",
-    "Seq2SeqLM": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
-    "ImageClassification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING",
-}
+# what ``AutoModelFor...`` of transformers return a loss, in the order in which they are looked at
+_HEADS = ("MaskedLM", "CausalLM", "Seq2SeqLM", "ImageClassification")
 
 
 def huggingface(
@@ -216,20 +179,22 @@ def huggingface(
     It is masked-LM, causal-LM, sequence-to-sequence or an image classifier, the first that its type has; the
     batch is ``[batch, tokens]`` of text, or ``batch`` images.
     """
-    check_sizes(batch=batch, tokens=tokens)
     package = _package("transformers")
-    _check_known("model_type", [model_type], list(package.CONFIG_MAPPING))
+    _check_known("model_type", model_type, package.CONFIG_MAPPING)
     default = package.CONFIG_MAPPING[model_type]()
-    _check_known("setting", [one for one in settings if not hasattr(default, one)], list(default.to_dict()))
+    for setting in settings:
+        if not hasattr(default, setting):
+            _check_known("setting", setting, default.to_dict())
     try:
         config = package.AutoConfig.for_model(model_type, **settings)
     except Exception as error:  # noqa: BLE001  (whatever a configuration's own checks raise, in several lines)
         raise InputError(f"{model_type}: {' '.join(str(error).split())}") from None
-    head = next((head for head, all_of in _HEADS.items() if type(config) in getattr(package, all_of)), None)
+    makers = {head: getattr(package, f"AutoModelFor{head}") for head in _HEADS}
+    head = next((head for head, one in makers.items() if type(config) in one._model_mapping), None)
     if head is None:
         raise InputError(f"model_type: {model_type!r} has none of {', '.join(_HEADS)}; give your own factory")
     with seeded():
-        model = getattr(package, f"AutoModelFor{head}").from_config(config)
+        model = makers[head].from_config(config)
         if head == "ImageClassification":
             size = getattr(config, "image_size", 224)
             height, width = size if isinstance(size, (list, tuple)) else (size, size)
@@ -264,9 +229,8 @@ def torchvision(
 
     ``settings`` are those of torchvision's own function of that name, such as ``num_classes``.
     """
-    check_sizes(batch=batch, image=image)
     models = _package("torchvision.models")
-    _check_known("name", [name], models.list_models(module=models))
+    _check_known("name", name, models.list_models(module=models))
     with seeded():
         try:
             model = models.get_model(name, weights=None, **settings)
@@ -280,13 +244,10 @@ def _package(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision made for another torch
-        raise InputError(
-            f"factory: {name} cannot be imported ({error}); pip install 'bucketsim[models]'"
-        ) from None
+        raise InputError(f"{name} cannot be imported ({error}); pip install 'bucketsim[models]'") from None
 
 
-def _check_known(what: str, given: Iterable[str], known: Sequence[str]) -> None:
-    for value in given:
-        if value not in known:
-            near = difflib.get_close_matches(value, known, n=3, cutoff=0.5) or known[:8]
-            raise InputError(f"{what}: {value!r} is not legal; near it: {', '.join(near)}")
+def _check_known(what: str, value: str, known: Collection[str]) -> None:
+    if value not in known:
+        near = difflib.get_close_matches(value, known, n=3, cutoff=0.5) or sorted(known)[:8]
+        raise InputError(f"{what}: {value!r} is not legal; near it: {', '.join(near)}")

@@ -1,10 +1,15 @@
-"""What is trained and where: a step of ``(model, batch)``; facts of modules and machines."""
+"""A training step of ``(model, batch)``, and its Workload; what is told of modules and machines.
+
+``record`` runs the step some twenty times and writes down what backward does, and when. Steps in which every
+gradient is watched (when is it ready?) alternate with steps in which a few are, those that come last (how
+long do forward, backward and optimizer take?), so that both see the same machine. The cost of our own hooks
+is then taken out: ready times are scaled by plain backward over watched backward.
+"""
 
 import platform
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import distributions
-from itertools import takewhile
 from typing import Any
 
 import torch
@@ -14,17 +19,24 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils._pytree import tree_map_only
 
-from sim.errors import InputError
+from sim.errors import InputError, MachineError, NotModelledError, SimError
 from sim.machine import cpu_model
-from sim.nouns.checks import one_of
-from sim.nouns.workload import Buffer
-from sim.recorder.models import check_pair
+from sim.nouns.checks import at_least, one_of
+from sim.nouns.recording import RecordedStep
+from sim.nouns.workload import Buffer, Gradient, Workload
+from sim.recorder.clocks import Clock, clock_for
+from sim.recorder.models import Pair, describe
+from sim.recorder.watch import StepWatch
+from sim.recorder.watched_workload import workload_of_backwards
+from sim.units import median_ns
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-_WRAPPERS = (DistributedDataParallel, DataParallel, FullyShardedDataParallel, FSDPModule)
+_SHARDED = (DistributedDataParallel, DataParallel, FullyShardedDataParallel, FSDPModule, DTensor)
 
 # As good as zero, so that the user's weights and loss stay what they were. (SparseAdam refuses 0.)
 _LEARNING_RATE = 1e-12
+_FEW = 4  # gradients that tell the end of backward: a step may skip a layer
+_INDEX_BYTES = 8  # torch's sparse tensors have int64 indices
 
 
 class ModelStep:
@@ -35,10 +47,7 @@ class ModelStep:
     made after the first backward, which tells them apart.
     """
 
-    def __init__(self, model: nn.Module, batch: object) -> None:
-        if not isinstance(batch, (tuple, list, Mapping, Tensor)):
-            kind = type(batch).__name__
-            raise InputError(f"batch: a {kind} is not legal; give a tuple or list, a dict or a tensor")
+    def __init__(self, model: nn.Module, batch: Any) -> None:
         self.model, self.batch = model, batch
         self.last_loss: Tensor | None = None
         self._optimizers: list[torch.optim.Optimizer] = []
@@ -55,18 +64,16 @@ class ModelStep:
         """Run forward; the scalar loss."""
         if isinstance(self.batch, Mapping):
             return find_loss(self.model(**self.batch))
-        return find_loss(
-            self.model(self.batch) if isinstance(self.batch, Tensor) else self.model(*self.batch)
-        )
+        return find_loss(self.model(*([self.batch] if isinstance(self.batch, Tensor) else self.batch)))
 
     def update(self) -> None:
         """Let the optimizer apply the gradients that the parameters hold."""
         if not self._optimizers:
-            tensors = [tensor for _, tensor in trained(self.model)]
-            sparse = [one for one in tensors if one.grad is not None and one.grad.is_sparse]
-            dense = [one for one in tensors if one.grad is None or not one.grad.is_sparse]
-            for kind, part in ((torch.optim.AdamW, dense), (torch.optim.SparseAdam, sparse)):
-                self._optimizers += [kind(part, lr=_LEARNING_RATE)] if part else []
+            parts: dict[Any, list[Tensor]] = {torch.optim.AdamW: [], torch.optim.SparseAdam: []}
+            for _, tensor in trained(self.model):
+                is_sparse = tensor.grad is not None and tensor.grad.is_sparse
+                parts[torch.optim.SparseAdam if is_sparse else torch.optim.AdamW].append(tensor)
+            self._optimizers = [kind(part, lr=_LEARNING_RATE) for kind, part in parts.items() if part]
         for optimizer in self._optimizers:
             optimizer.step()
 
@@ -76,11 +83,14 @@ def build_step(given: Any, *, device: torch.device, dtype: str | None) -> ModelS
     (module and floating inputs; None leaves them).
 
     Raises:
-        InputError: an illegal dtype or batch, a model that is wrapped or sharded, or no pair.
+        InputError: an illegal dtype, a model that is wrapped or sharded, or no pair.
     """
     if dtype is not None:
         one_of("dtype", dtype, DTYPES)
-    model, batch = check_pair(given, "step")
+    if not (isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], nn.Module)):
+        kind = type(given).__name__
+        raise InputError(f"factory: a {kind} is not legal; return (model, batch); sim.record records a loop")
+    model, batch = given
     check_plain_module(model)
     number = None if dtype is None else getattr(torch, dtype)
 
@@ -105,17 +115,204 @@ def find_loss(output: Any) -> Tensor:
     return loss
 
 
+def record(
+    pair: Pair,
+    *,
+    name: str | None = None,
+    device: str = "cpu",
+    dtype: str | None = None,
+    warmup: int = 3,
+    repeats: int = 10,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+    factory_spec: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+) -> Workload:
+    """Record a training step of ``(model, batch)`` as a Workload, called after the module's class by default.
+
+    Args:
+        pair: what ``load_factory`` returns; the model is put into training mode, and trained by AdamW with a
+            learning rate that is as good as zero.
+        device: ``cpu`` or ``cuda``, where both go; on a GPU all times are those of its stream.
+        dtype: for the module and its floating inputs; None leaves them.
+        warmup: iterations that are run first and dropped, at least 1.
+        repeats: iterations with hooks, and as many without, at least 1.
+        progress: called with (iterations done, iterations in all).
+        factory_spec: ``MODULE:FACTORY``, for the provenance; ``arguments`` are those of the factory.
+
+    Returns:
+        A Workload of medians, in ns; ``samples`` are the ready times of each hooked iteration, corrected by
+        the same factor. Gradients that no backward reaches have ``ready_ns`` None.
+
+    Raises:
+        InputError: an illegal argument, or a step that cannot be recorded (it raises, has no
+            backward or several, its loss is not finite).
+        MachineError: a GPU that is not here.
+    """
+    at_least("warmup", warmup, 1)
+    at_least("repeats", repeats, 1)
+    place = find_device(device)
+    step, clock = build_step(pair, device=place, dtype=dtype), clock_for(place)
+    timed: dict[bool, list[RecordedStep]] = {True: [], False: []}  # by whether all gradients were watched
+    total = warmup + 2 * repeats
+
+    progress(0, total)
+    _, fired = measure(step, step.model, Clock())
+    if step.last_loss is not None and not bool(torch.isfinite(step.last_loss)):
+        loss = step.last_loss.item()
+        raise InputError(f"step: the loss is {loss}; its times would mislead; give a finite loss")
+    for done in range(1, total):
+        progress(done, total)
+        # plain watched watched plain ...: a drifting machine favours neither
+        is_watched = (done - warmup) % 4 in (1, 2)
+        times, _ = measure(step, step.model, clock, hooked=None if is_watched else fired[-_FEW:])
+        if done >= warmup:
+            timed[is_watched].append(times)
+    progress(total, total)
+
+    provenance = {
+        "source": "bucketsim record",
+        **surroundings(place),
+        "threads": torch.get_num_threads(),
+        "warmup": warmup,
+        "repeats": repeats,
+        "dtype": dtype or "as built",
+        "step": "built from (model, batch): train(), AdamW (SparseAdam for sparse gradients), lr 1e-12",
+        "factory": factory_spec,
+        "arguments": dict(arguments or {}),
+    }
+    return workload_of_steps(step.model, timed[False], timed[True], fired, name=name, provenance=provenance)
+
+
+def find_device(name: str) -> torch.device:
+    """``cpu``, or with ``cuda`` this process's GPU. Raises ``MachineError`` where there is none."""
+    one_of("device", name, ("cpu", "cuda"))
+    if name == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise MachineError(f"device: {name!r} is not here; torch {torch.__version__} sees no GPUs")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def measure(
+    step: Callable[[], object], model: nn.Module, clock: Clock, *, hooked: Sequence[int] | None = None
+) -> tuple[RecordedStep, tuple[int, ...]]:
+    """Run ``step`` once, which leaves its gradients on ``model``: its times on ``clock``, and the order in
+    which gradients came. Only those ``hooked`` are watched, None: all. Raises ``InputError`` where nothing
+    requires grad, or the step raised or did not run one forward and one backward of ``model``.
+    """
+    tensors = [tensor for _, tensor in trained(model)]
+    if not tensors:
+        raise InputError(f"step: {type(model).__name__} has no parameter that requires grad")
+    watch = StepWatch(model, tensors, clock, hooked=hooked)
+    clock.settle()
+    watch.open()
+    try:
+        step()
+        watch.step()
+    except SimError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InputError(f"step: it raised {describe(error)}") from error
+    finally:
+        watch.close()
+    clock.settle()
+    count = sum(len(stamps.backwards) for stamps in watch.steps)
+    if count != 1:
+        raise InputError(f"step: backward of the module ran {count} times; it has to run once in each step")
+    return watch.steps[0].recorded(clock, len(tensors)), watch.steps[0].fired()
+
+
+def workload_of_steps(
+    model: nn.Module,
+    plain: Sequence[RecordedStep],
+    watched: Sequence[RecordedStep],
+    fired: Sequence[int],
+    *,
+    name: str | None,
+    provenance: Mapping[str, Any],
+) -> Workload:
+    """A Workload of ``model``, which still has the gradients of its last step: medians of ``plain`` steps,
+    and ready times of those that were ``watched``. ``fired`` is the order in which gradients came. Raises
+    ``InputError`` where forward or backward took no time.
+    """
+    named = trained(model)
+    wires = [_sparse_bytes(tensor.grad) for _, tensor in named]
+    times = {
+        "plain_backward_ns": [one.backwards[0].backward_ns for one in plain],
+        "hooked_backward_ns": [one.backwards[0].backward_ns for one in watched],
+        "forward_ns": [one.backwards[0].forward_ns for one in plain],
+        "step_ns": [one.step_ns for one in plain],
+    }
+    typical = {what: median_ns(each) for what, each in times.items()}
+    for what, value in typical.items():
+        if value <= 0:
+            raise InputError(f"step: its {what} is {value}; a step must take measurable time")
+    return workload_of_backwards(
+        name or type(getattr(model, "_orig_mod", model)).__name__,
+        [
+            Gradient(index=k, **facts(*named[k]), ready_ns=None, sparse=wire is not None, wire_bytes=wire)
+            for k, wire in enumerate(wires)
+        ],
+        [one.backwards[0] for one in watched],
+        pace=typical["hooked_backward_ns"] / typical["plain_backward_ns"],
+        fired=fired,
+        forward_ns=typical["forward_ns"],
+        optimizer_ns=median_ns([one.optimizer_ns or 0 for one in plain]),
+        buffers=buffers_in(model.buffers()),
+        provenance={
+            **provenance,
+            "module": type(model).__name__,
+            "parameters": sum(tensor.numel() for _, tensor in named),
+            "tensors": len(named),
+            "backward_starts": "at the end of forward; a loss computed outside of the module is in it",
+            **{
+                what: {"min": min(each), "median": typical[what], "max": max(each)}
+                for what, each in times.items()
+            },
+        },
+    )
+
+
+def _sparse_bytes(gradient: Tensor | None) -> int | None:
+    """What a sparse gradient would send, its coalesced indices and values; None for a dense one."""
+    if gradient is None or not gradient.is_sparse:
+        return None
+    whole = gradient.detach().coalesce()
+    return int(whole.indices().numel() * _INDEX_BYTES + whole.values().nbytes)
+
+
+# ---- what is told of modules and machines
+
+
+def ddp_in(module: object) -> DistributedDataParallel:
+    """The DistributedDataParallel in ``module``, which may be ``torch.compile``'s or Fabric's.
+
+    Raises:
+        InputError: no module. NotModelledError: one that has no buckets in one Reducer, on one device.
+    """
+    inner: Any = module
+    for within in ("_forward_module", "_orig_mod"):  # Fabric's, then torch.compile's
+        inner = getattr(inner, within, inner)
+    kind = type(inner).__name__
+    if not isinstance(inner, nn.Module):
+        raise InputError(f"ddp: a {kind} is not legal; give a DistributedDataParallel")
+    if not isinstance(inner, DistributedDataParallel):
+        raise NotModelledError(f"ddp: a {kind} has no buckets of DistributedDataParallel")
+    if inner.is_multi_device_module or inner.device.type not in ("cpu", "cuda"):
+        raise NotModelledError(f"device: {inner.device}: the model must lie on the CPU or on one GPU")
+    if inner._use_python_reducer or inner._delay_all_reduce_all_params:
+        raise NotModelledError("optimize_ddp: 'python_reducer', or a delay of all parameters, has no Reducer")
+    return inner
+
+
 def check_plain_module(model: nn.Module) -> None:
     """Raise ``InputError`` where ``model``, or a part of it, is wrapped or sharded: DDP, FSDP, DTensor."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model: {type(model).__name__} is not legal; give a torch.nn.Module")
-    for name, module in model.named_modules():
-        if kind := next((one.__name__ for one in _WRAPPERS if isinstance(module, one)), None):
-            where = f"model: module {name!r}" if name else "model:"
-            raise InputError(f"{where} is wrapped or sharded by {kind} already; give the plain module")
-    for name, parameter in model.named_parameters():
-        if isinstance(parameter, DTensor):
-            raise InputError(f"model: parameter {name!r} is a DTensor; give a module with plain parameters")
+    for name, part in (*model.named_modules(), *model.named_parameters()):
+        if kind := next((one.__name__ for one in _SHARDED if isinstance(part, one)), None):
+            where = f"{name!r} in it " if name else ""
+            raise InputError(f"model: {where}is wrapped or sharded by {kind} already; give the plain module")
 
 
 def trained(model: nn.Module, ignored: Collection[str] = ()) -> list[tuple[str, nn.Parameter]]:
@@ -155,23 +352,6 @@ def buffers_in(tensors: Iterable[Tensor]) -> tuple[Buffer, ...]:
     for tensor in tensors:
         totals[dtype_name(tensor)] = totals.get(dtype_name(tensor), 0) + tensor.nbytes
     return tuple(Buffer(dtype=dtype, num_bytes=size) for dtype, size in totals.items())
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors in tuples, lists and mappings, at any depth."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list, Mapping)):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from tensors_in(item)
-
-
-def without_wrapper(parameters: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """Rows of a name and facts, named within the module that holds all: a wrapper may add a loss to it."""
-    paths = [str(name).split(".") for name, *_ in parameters]
-    levels = zip(*(path[:-1] for path in paths), strict=False)
-    shared = sum(1 for _ in takewhile(lambda names: len(set(names)) == 1, levels))
-    return [[path[shared:], *row[1:]] for path, row in zip(paths, parameters, strict=True)]
 
 
 def surroundings(device: torch.device) -> dict[str, Any]:

@@ -21,11 +21,11 @@ from torch import nn
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.utils._pytree import tree_leaves
 
 from sim.errors import InputError
 from sim.nouns.recording import RecordedBackward, RecordedBucket, RecordedStep
 from sim.recorder.clocks import Clock, Stamp, is_captured
-from sim.recorder.training_step import tensors_in
 
 MOST_BACKWARDS = 1024  # in one step: beyond it, nobody steps
 
@@ -142,7 +142,7 @@ class Tap:
     divides: bool
     wrapped: CommHook | None
     wrapped_state: Any
-    places: dict[int, int]
+    places: dict[int, int] = field(default_factory=dict)
     stamp: Callable[[], Stamp] = time.perf_counter_ns
     rows: list[BucketStamps] | None = None
 
@@ -155,15 +155,11 @@ class Tap:
 taps: WeakKeyDictionary[DistributedDataParallel, Tap] = WeakKeyDictionary()
 
 
-def attach(
-    ddp: DistributedDataParallel, *, places: dict[int, int], wrap: CommHook | None, wrap_state: Any
-) -> Tap:
+def attach(ddp: DistributedDataParallel, wrap: CommHook | None = None, wrap_state: Any = None) -> Tap:
     """The tap of ``ddp``: the one that it has, or a new one.
 
-    Raises:
-        InputError: DDP has a communication hook that is not ours, another one is wrapped already, or
-            its all-reduce cannot be repeated to the bit (``gradient_as_bucket_view`` on a number of
-            ranks that is no power of two, where each gradient is divided or multiplied by turns).
+    Raises ``InputError`` where DDP has a hook that is not ours, another one is wrapped already, or its
+    all-reduce cannot be repeated to the bit (``can_round_alike``).
     """
     if (tap := taps.get(ddp)) is not None:
         if wrap is not None and (wrap, wrap_state) != (tap.wrapped, tap.wrapped_state):
@@ -181,19 +177,16 @@ def attach(
             f"ddp_model: with gradient_as_bucket_view on {group.size()} ranks (no power of two) a hook "
             f"cannot round gradients as DDP itself does; give level='light'"
         )
-    tap = Tap(group=group, divides=_divides(ddp), wrapped=wrap, wrapped_state=wrap_state, places=places)
-    try:
-        if wrap is not None:
-            ddp._check_comm_hook(wrap)  # type: ignore[no-untyped-call]
-        ddp.register_comm_hook(tap, recorded_all_reduce)
-    except RuntimeError as error:
-        raise InputError(f"ddp_model: DDP refuses a hook: {error}; give level='light'") from None
+    tap = Tap(group=group, divides=_divides(ddp), wrapped=wrap, wrapped_state=wrap_state)
+    ddp.register_comm_hook(tap, recorded_all_reduce)
     taps[ddp] = tap
     return tap
 
 
 def can_round_alike(ddp: DistributedDataParallel) -> bool:
-    """Whether a hook can round gradients as DDP itself does, to the bit."""
+    """Whether a hook can round gradients as DDP itself does, to the bit: not with ``gradient_as_bucket_view``
+    on a number of ranks that is no power of two, where each gradient is divided or multiplied by turns.
+    """
     is_power_of_two = ddp.process_group.size().bit_count() == 1
     return is_power_of_two or _divides(ddp) or not ddp.gradient_as_bucket_view
 
@@ -237,21 +230,21 @@ def recorded_all_reduce(state: Tap, bucket: GradBucket) -> Future:
 
 # ---- steps, in stamps
 
+_BEFORE = ("started_ns", "forward_start_ns", "forward_end_ns")
+_AFTER = ("backward_ns", "sync_end_ns")
 
-@dataclass(slots=True, kw_only=True)
+
+@dataclass(slots=True)
 class BackwardStamps:
-    """One forward and the backward that follows it; stamps that have not been made yet are None.
+    """One forward and the backward that follows it.
 
-    ``fired`` is the number of firings that had come when it ended.
+    ``at`` has its stamps so far, by the fields of a ``RecordedBackward`` that they become; ``fired`` is the
+    number of firings that had come when it ended.
     """
 
-    started: Stamp
     synchronised: bool
     forwards: int
-    forward_start: Stamp = None
-    forward_end: Stamp = None
-    end: Stamp = None
-    sync_end: Stamp = None
+    at: dict[str, Stamp]
     fired: int = 0
     firings: list[tuple[int, Stamp]] = field(default_factory=list)
     buckets: list[BucketStamps] = field(default_factory=list)
@@ -259,18 +252,16 @@ class BackwardStamps:
     @property
     def is_complete(self) -> bool:
         """Whether forward and backward ran to their ends (neither raised)."""
-        ends = (self.forward_start, self.forward_end, self.end, self.sync_end)
-        return None not in (*ends, *(row.end for row in self.buckets))
+        return self.at.keys() == {*_BEFORE, *_AFTER} and all(row.end is not None for row in self.buckets)
 
     def recorded(self, clock: Clock, step_start: Stamp, count: int) -> RecordedBackward:
-        """The start from the start of the step, all else from the end of forward (A3.1), in ns."""
-
-        def from_start(stamp: Stamp) -> int:
-            return clock.between_ns(step_start, stamp)
+        """What is up to the end of forward from the start of the step, all else from there (A3.1), in ns."""
 
         def from_forward(stamp: Stamp) -> int:
-            return max(0, clock.between_ns(self.forward_end, stamp))
+            return max(0, clock.between_ns(self.at["forward_end_ns"], stamp))
 
+        at_ns: dict[str, Any] = {name: clock.between_ns(step_start, self.at[name]) for name in _BEFORE}
+        at_ns |= {name: from_forward(self.at[name]) for name in _AFTER}
         ready = {index: from_forward(stamp) for index, stamp in self.firings}  # of each the last
         uses = Counter(index for index, _ in self.firings)
         return RecordedBackward(
@@ -278,11 +269,7 @@ class BackwardStamps:
             # reduced even under no_sync.
             synchronised=self.synchronised or bool(self.buckets),
             forwards=self.forwards,
-            started_ns=from_start(self.started),
-            forward_start_ns=from_start(self.forward_start),
-            forward_end_ns=from_start(self.forward_end),
-            backward_ns=from_forward(self.end),
-            sync_end_ns=from_forward(self.sync_end),
+            **at_ns,
             ready_ns=tuple(map(ready.get, range(count))),
             uses={index: times for index, times in uses.items() if times > 1},
             buckets=tuple(
@@ -313,20 +300,15 @@ class StepStamps:
     @property
     def last(self) -> Stamp:
         """The stamp that is made last, and so reached last."""
-        return self.backwards[-1].sync_end if self.end is None else self.end
+        return self.backwards[-1].at["sync_end_ns"] if self.end is None else self.end
 
     def fired(self) -> tuple[int, ...]:
         """Parameters in the order in which their hooks fired last, in the last backward."""
         return tuple(dict.fromkeys(index for index, _ in reversed(self.backwards[-1].firings)))[::-1]
 
-    def layout(self) -> list[list[int]] | None:
-        """Buckets of the last synchronised backward, in launch order; None where none was seen."""
-        found = [backward.buckets for backward in self.backwards if backward.buckets]
-        return [list(row.parameters) for row in found[-1]] if found else None
-
     def recorded(self, clock: Clock, count: int) -> RecordedStep:
         """In ns, once all of it has been reached; ``count`` is the number of parameters."""
-        after_ns = max(0, clock.between_ns(self.backwards[-1].sync_end, self.last))
+        after_ns = max(0, clock.between_ns(self.backwards[-1].at["sync_end_ns"], self.last))
         return RecordedStep(
             step=self.number,
             started_at_ns=self.started_at_ns,
@@ -338,14 +320,11 @@ class StepStamps:
 
 
 class StepWatch(Watch):
-    """Stamps what a model does, and keeps each step that has ended in ``steps``.
+    """Stamps by the ``clock`` of its device what a ``model``, under DDP or bare, does with the ``parameters``
+    that it trains, and keeps each step that has ended in ``steps``.
 
-    Args:
-        model: a DistributedDataParallel, or a bare module.
-        parameters: those that it trains, by index.
-        clock: that of their device.
-        hooked: indices of those whose gradients are seen; None: all. One that is ready last is enough for
-            the end of backward.
+    ``hooked`` are indices of those whose gradients are seen (None: all); one that is ready last is enough for
+    the end of backward.
     """
 
     where: object = "step"  # that warnings begin with
@@ -364,8 +343,7 @@ class StepWatch(Watch):
         self.steps_recorded = 0
         self._clock = clock
         self._tap: Tap | None = None  # sees the buckets of ``model``
-        self._members = {id(parameter) for parameter in parameters}
-        self._owned: WeakKeyDictionary[Optimizer, bool] = WeakKeyDictionary()
+        self._places = {id(parameter): index for index, parameter in enumerate(parameters)}
         self._number = 0
         self._step: StepStamps | None = None
         self._backward: BackwardStamps | None = None
@@ -376,7 +354,7 @@ class StepWatch(Watch):
     def open(self) -> None:
         """Put the hooks on."""
         if self._tap is not None:
-            self._tap.stamp = self._clock.stamp
+            self._tap.stamp, self._tap.places = self._clock.stamp, self._places
         super().open()
         is_ddp = isinstance(self._model, DistributedDataParallel)
         inner: Any = self._model.module if is_ddp else self._model
@@ -430,18 +408,18 @@ class StepWatch(Watch):
             # a forward that no backward followed was an evaluation: the step starts only now
             self._step = StepStamps(number=self._number, start=now)
         self._unanswered += 1
-        synchronises = bool(getattr(self._model, "require_backward_grad_sync", False))
-        self._backward = BackwardStamps(started=now, synchronised=synchronises, forwards=self._unanswered)
+        reduces = bool(getattr(self._model, "require_backward_grad_sync", False))
+        self._backward = BackwardStamps(reduces, self._unanswered, {"started_ns": now})
         if self._tap is not None:
             self._tap.rows = self._backward.buckets
 
     def _before_inner(self, *_: Any) -> None:
-        if self._backward is not None and self._backward.forward_start is None:
-            self._backward.forward_start = self._clock.stamp()
+        if self._backward is not None and "forward_start_ns" not in self._backward.at:
+            self._backward.at["forward_start_ns"] = self._clock.stamp()
 
     def _after_forward(self, output: Any) -> None:
         if self._backward is not None and _task_of_autograd() == -1:
-            self._backward.forward_end = self._clock.stamp()
+            self._backward.at["forward_end_ns"] = self._clock.stamp()
             if self._compiled is None:
                 self._compiled = is_compiled(output)
 
@@ -454,12 +432,12 @@ class StepWatch(Watch):
         backward = self._backward
         if backward is not None and len(backward.firings) > backward.fired:
             backward.fired = len(backward.firings)
-            backward.end = self._clock.stamp()
+            backward.at["backward_ns"] = self._clock.stamp()
             _queue_callback(self._after_sync)
 
     def _after_sync(self) -> None:
         if self._backward is not None:
-            self._backward.sync_end = self._clock.stamp()
+            self._backward.at["sync_end_ns"] = self._clock.stamp()
 
     def _close_backward(self) -> None:
         backward, self._backward = self._backward, None
@@ -471,13 +449,11 @@ class StepWatch(Watch):
                 self._step.backwards.append(backward)
 
     def _after_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
-        if self._step is None:
+        owned = any(id(one) in self._places for group in optimizer.param_groups for one in group["params"])
+        if self._step is None or not owned:
             return
-        if (owned := self._owned.get(optimizer)) is None:
-            mine = (id(one) in self._members for group in optimizer.param_groups for one in group["params"])
-            owned = self._owned[optimizer] = any(mine)
-        self._stepped = self._stepped or owned
-        if owned and _task_of_autograd() == -1:  # in a backward its end is still to come
+        self._stepped = True
+        if _task_of_autograd() == -1:  # in a backward its end is still to come
             self._close_backward()
             self._step.end, self._step.is_optimizers = self._clock.stamp(), True
 
@@ -497,7 +473,8 @@ class StepWatch(Watch):
 
 def is_compiled(output: Any) -> bool:
     """Whether torch.compile made a backward that leads to one of these tensors."""
-    new = seen = {tensor.grad_fn for tensor in tensors_in(output) if tensor.grad_fn is not None}
+    leaves = (leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor))
+    new = seen = {tensor.grad_fn for tensor in leaves if tensor.grad_fn is not None}
     while new:
         if any(node.name() == "CompiledFunctionBackward" for node in new):
             return True

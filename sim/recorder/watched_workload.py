@@ -19,18 +19,11 @@ def workload_of_backwards(
     fired: Sequence[int],
     **fields: Any,
 ) -> Workload:
-    """A Workload of medians over the backwards of one rank; a gradient counts from its last firing.
+    """A Workload of medians over the backwards of one rank, divided by ``pace``; with its other ``fields``.
 
-    Args:
-        name: of the Workload.
-        gradients: what is trained; their times are left out of account.
-        backwards: at least one. Backward starts at the end of forward (A3.1), so that the loss is in it.
-        pace: what the times of ``backwards`` are divided by.
-        fired: the order in which gradients come, for those with one time.
-        fields: the Workload's other fields.
-
-    Raises:
-        InputError: no gradient became ready.
+    A gradient counts from its last firing, and is ready when ``backwards`` say so, at least one of which
+    there is. Backward starts at the end of forward (A3.1), so that the loss is in it. ``fired`` is the order
+    in which gradients come, for those with one time. Raises ``InputError`` where none became ready.
     """
     backward_ns = round(median_ns([backward.backward_ns for backward in backwards]) / pace)
     samples = [

@@ -16,8 +16,8 @@ from sim.errors import AssignmentError, InputError, MachineError, NotModelledErr
 from sim.formats.documents import load_assignment
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment, MadeFor
 from sim.recorder.live_recording import log_buckets
-from sim.recorder.training_step import check_plain_module, dtype_name, without_wrapper
-from sim.validator.ranks.reducer import InjectedDataParallel, missing_for_injection, reduced_parameters
+from sim.recorder.training_step import check_plain_module, dtype_name, sparse_tables, trained
+from sim.validator.ranks.reducer import InjectedDataParallel, missing_for_injection, without_wrapper
 
 __all__ = ["DistributedDataParallel", "Module", "apply"]
 
@@ -102,7 +102,7 @@ def _plain_name(name: str) -> str:
 
 def _check_made_for(model: nn.Module, assignment: Assignment) -> None:
     """Raise ``AssignmentError`` unless the assignment was made for this model and is legal on it (A8.3)."""
-    named = reduced_parameters(model)
+    named = trained(model, getattr(model, "_ddp_params_and_buffers_to_ignore", ()))  # what DDP reduces
     for name, parameter in named:
         if parameter.is_meta:
             raise InputError(
@@ -116,8 +116,7 @@ def _check_made_for(model: nn.Module, assignment: Assignment) -> None:
             f"assignment: made for another model: its buckets hold {len(assigned)} gradients (up to index "
             f"{max(assigned)}), this model has {len(named)}"
         )
-    embeddings = (module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag))
-    sparse = {id(module.weight) for module in embeddings if module.sparse}  # as DDP tells them
+    sparse = {id(table.weight) for table in sparse_tables(model)}  # as DDP tells them
     for number, bucket in enumerate(assignment.bucket_indices):
         keys = {(named[index][1].dtype, named[index][1].device) for index in bucket}
         if len(keys) > 1:

@@ -11,9 +11,9 @@ import torch
 import sim
 from sim.errors import ReplayError
 from sim.nouns.workload import Workload
-from sim.recorder import profile
+from sim.recorder import training_step
 from sim.recorder.models import load_factory
-from sim.recorder.profile import record as record_step
+from sim.recorder.training_step import record as record_step
 from sim.validator import replay
 from sim.validator.jobs import ReplayJob, read_job
 from tests.commands import bucketsim
@@ -120,7 +120,7 @@ def test_where_nothing_is_known_a_model_runs_on_the_gpu_there_is(
         asked.append(device)
         return sim.load_workload(files / "cpu.json")
 
-    monkeypatch.setattr(profile, "record", record)
+    monkeypatch.setattr(training_step, "record", record)
     for here, device in ((0, "cpu"), (2, "cuda")):
         gpus(here, monkeypatch)
         said = bucketsim(*AB.split(), "--assignment", "best.json", "--rounds", "1")

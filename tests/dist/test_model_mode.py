@@ -14,7 +14,7 @@ from sim.formats.record_files import load_record, start_record
 from sim.nouns.assignment import Assignment
 from sim.nouns.workload import Workload
 from sim.recorder.models import load_factory
-from sim.recorder.profile import record as record_step
+from sim.recorder.training_step import record as record_step
 from sim.validator.jobs import Candidate, UserModel
 from sim.validator.launch import Place
 from sim.validator.ranks import reducer

@@ -23,7 +23,7 @@ import sim.cli.commands
 from app.views.manual import PAGES, PICTURES, anchor, parts
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.recorder.profile import record
+from sim.recorder.training_step import record
 from tests.commands import bucketsim
 from tests.manual.pages import HOME, MANUAL, README, ROOT, blocks, prose
 

@@ -14,8 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import sim
 from sim.recorder import models
 from sim.recorder.estimate import estimate
-from sim.recorder.profile import record
-from sim.recorder.training_step import ModelStep
+from sim.recorder.training_step import ModelStep, record
 from tests.contracts.clusters import a40
 from tests.convolutional import resnet, resnet50, vgg13
 from tests.effort import needs_package, tries

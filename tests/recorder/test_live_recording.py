@@ -197,7 +197,7 @@ def test_what_a_hook_cannot_round_is_refused(ddp: DistributedDataParallel, monke
     monkeypatch.setattr(ddp, "process_group", SimpleNamespace(size=lambda: 3))
     monkeypatch.setattr(ddp, "gradient_as_bucket_view", True)
     with pytest.raises(InputError, match=r"on 3 ranks \(no power of two\).*level='light'"):
-        attach(ddp, places={}, wrap=None, wrap_state=None)
+        attach(ddp)
 
 
 # What CUDA does: events that come late, graphs that are captured, compiled models.
@@ -240,10 +240,9 @@ class LateClock(Clock):
             raise RuntimeError("operation not permitted on an event last recorded in a capturing stream")
         return stamp <= self.done
 
-    def wait(self, stamp: int) -> None:
-        self.reached(stamp)
-        self.waits += stamp > self.done
-        self.done = max(self.done, stamp)
+    def settle(self) -> None:
+        self.waits += self.made > self.done
+        self.done = self.made
 
     def between_ns(self, start: int, end: int) -> int:
         if max(start, end) > self.done:

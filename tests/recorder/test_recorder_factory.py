@@ -12,7 +12,7 @@ from torch import nn
 from sim.errors import InputError
 from sim.recorder import models
 from sim.recorder.models import load_factory
-from sim.recorder.profile import record
+from sim.recorder.training_step import record
 from tests.effort import needs_package
 from tests.recorder.test_estimate_order import SMALL, small
 
@@ -32,7 +32,6 @@ class Box:
 def gpt_small(layers, width=3):
     return (Small(), ())
 
-def module(): return Small()
 def broken(): raise RuntimeError("no weights\\nin detail")
 def leaving():
     raise SystemExit(3)
@@ -66,12 +65,11 @@ def needs(spec: str) -> None:
     ("spec", "arguments", "message"),
     [
         ("own", {}, r"'own' is not legal; give MODULE:FACTORY"),
-        ("sim.recorder.model:gpt", {}, r"module 'sim.recorder.model' was not found"),
-        ("own:gpt_smal", {}, r"own has no 'gpt_smal'$"),
-        ("own:number", {}, r"own:number is a int; give the name of a callable"),
+        ("sim.recorder.model:gpt", {}, r"No module named 'sim.recorder.model', in /"),
+        ("own:gpt_smal", {}, r"own:gpt_smal: module 'own' has no attribute 'gpt_smal'$"),
+        ("own:number", {}, r"own:number: 3 is not a callable object$"),
         ("own:gpt_small", {}, r"missing a required argument: 'layers'; it takes \(layers, width=3\)"),
         ("own:gpt_small", {"layer": 3}, r"missing a required argument: 'layers'; it takes \(layers"),
-        ("own:module", {}, r"own:module: a Small is not legal; return \(model, batch\); sim.record"),
         ("own:broken", {}, r"own:broken raised RuntimeError: no weights$"),
         ("own:leaving", {}, r"own:leaving raised SystemExit: 3"),
         ("own:lazily", {}, r"raised ModuleNotFoundError: No module named 'not_a_package_of_mine'"),

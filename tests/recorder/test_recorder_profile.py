@@ -19,8 +19,8 @@ from sim.formats.documents import parse_text, to_text
 from sim.nouns.recording import RecordedBackward
 from sim.nouns.workload import Gradient, Workload
 from sim.recorder import models
-from sim.recorder.clocks import Clock, EventClock, clock_for, find_device
-from sim.recorder.profile import record
+from sim.recorder.clocks import Clock, EventClock, clock_for
+from sim.recorder.training_step import find_device, record
 from sim.recorder.watched_workload import workload_of_backwards
 from sim.units import median_ns
 
@@ -301,8 +301,8 @@ class Elsewhere(nn.Linear):
         (flexible(lambda out: out.detach().sum()), {}, "its loss does not require grad"),
         (flexible(lambda out: out.sum() * float("nan")), {}, "the loss is nan"),
         (flexible(lambda out: torch.ones(3, 2) @ out), {}, "step: it raised RuntimeError: size"),
-        (flexible(torch.sum, 3), {}, "batch: a int is not legal; give a tuple or list"),
-        (flexible(torch.sum)[0], {}, r"step: a Flexible is not legal; return \(model, batch\)"),
+        (flexible(torch.sum, 3), {}, "step: it raised TypeError: .* must be an iterable, not int"),
+        (flexible(torch.sum)[0], {}, r"factory: a Flexible is not legal; return \(model, batch\)"),
         ((nn.DataParallel(nn.Linear(4, 4)), torch.ones(4)), {}, "sharded by DataParallel already"),
         (flexible(torch.sum), {"repeats": 0}, "repeats: 0 is not legal"),
         (flexible(torch.sum), {"dtype": "int8"}, "dtype: 'int8' is not legal; give one of float32, bfloat16"),

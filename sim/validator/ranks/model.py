@@ -23,16 +23,10 @@ from torch import nn
 from sim.errors import AssignmentError, InputError, NotModelledError
 from sim.recorder.clocks import Clock, Stamp, clock_for
 from sim.recorder.models import load_factory
-from sim.recorder.training_step import (
-    ModelStep,
-    build_step,
-    dtype_name,
-    trained,
-    without_wrapper,
-)
+from sim.recorder.training_step import ModelStep, build_step, dtype_name, trained
 from sim.validator.jobs import Candidate, ReplayJob
 from sim.validator.ranks.rank import Rank
-from sim.validator.ranks.reducer import candidate_lanes
+from sim.validator.ranks.reducer import candidate_lanes, without_wrapper
 from sim.validator.ranks.step import Lane, Work, run_step
 
 _COMPILED = "_orig_mod."  # what torch.compile puts before a parameter's name

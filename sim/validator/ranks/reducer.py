@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sim.nouns.assignment import CAP_KWARGS
 from sim.nouns.ddp_switches import ARGUMENTS, HOOKS
 from sim.recorder.clocks import clock_for
+from sim.recorder.training_step import trained
 from sim.validator.jobs import Candidate
 from sim.validator.ranks.link import link_of
 from sim.validator.ranks.rank import Rank
@@ -202,12 +204,15 @@ def observed_buckets(ddp: DistributedDataParallel) -> list[list[int]]:
     Stock DDP holds its first iteration's until the second forward (A2.6). Costs a zeroed copy of every
     bucket for the moment of the call; a sparse gradient needs one backward before.
     """
-    index = {id(parameter): place for place, (_, parameter) in enumerate(reduced_parameters(ddp.module))}
+    reduced = trained(ddp.module, ddp.parameters_to_ignore)
+    index = {id(parameter): place for place, (_, parameter) in enumerate(reduced)}
     buckets: Any = ddp.reducer._get_zeros_like_grad_buckets()
     return [[index[id(parameter)] for parameter in bucket.parameters()] for bucket in buckets]
 
 
-def reduced_parameters(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """What DDP reduces of ``module``, in its order: what requires grad and is not to be ignored."""
-    ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
-    return [(n, p) for n, p in module.named_parameters() if p.requires_grad and n not in ignored]
+def without_wrapper(parameters: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """Rows of a name and facts, named within the module that holds all: a wrapper may add a loss to it."""
+    paths = [str(name).split(".") for name, *_ in parameters]
+    levels = zip(*(path[:-1] for path in paths), strict=False)
+    shared = sum(1 for _ in takewhile(lambda names: len(set(names)) == 1, levels))
+    return [[path[shared:], *row[1:]] for path, row in zip(paths, parameters, strict=True)]
