@@ -19,7 +19,7 @@ from sim.formats.documents import load_workload as load_workload
 from sim.formats.documents import to_text as to_text
 from sim.formats.record_files import find_records as find_records
 from sim.formats.record_files import load_record as load_record
-from sim.importer.auto import read_uploads as read_uploads
+from sim.importer.readers import read_uploads as read_uploads
 from sim.live.calibration import calibrate_live as calibrate_live
 from sim.live.calibration import live_gain as live_gain
 from sim.live.calibration import live_window as live_window

@@ -18,7 +18,7 @@ from sim.autotuner.unison import FailedSomewhereError, Link, LinkProbe, Unison, 
 from sim.errors import InputError, NotModelledError
 from sim.formats.files import scratch_directory
 from sim.formats.recordings import load_recording
-from sim.importer.recorded import hardware_of, warmup_by
+from sim.importer.recorded import hardware_of, warmup_steps
 from sim.nouns.assignment import Assignment
 from sim.nouns.checks import at_least
 from sim.nouns.hardware import Hardware
@@ -217,7 +217,7 @@ class Autotune:
         """Record, measure and let the first rank say what is best."""
         self._enter("steps were being recorded")
         in_use = switch.original.buckets
-        steps = warmup_by(self._clock.name) + self._record_steps
+        steps = warmup_steps(self._clock.name) + self._record_steps
         with scratch_directory() as folder, scratch_directory() as own:
             with recorded(self._ddp, switch, own) as live:
                 for _ in range(steps):

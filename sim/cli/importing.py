@@ -38,14 +38,8 @@ def import_(
 ) -> Answer:
     """Turn traces, logs, benchmarks and recordings into a workload, hardware and a measured record."""
     read = reader(form)
-    with progress("importing") as report:
-        how = ImportOptions(
-            name=name,
-            world_size=world_size,
-            machine=machine,
-            progress=report,
-        )
-        imported = read(paths, how)
+    with progress("importing"):
+        imported = read(paths, ImportOptions(name=name, world_size=world_size, machine=machine))
     files = write_imported(imported, output)
     main = imported.main_hardware
     written = {"files": list(map(str, files)), "summary": str(output / SUMMARY)}

@@ -63,14 +63,6 @@ def plain(text: str, longest: int = 120) -> str:
     return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"
 
 
-# Called with (done, total, what): bytes or files read so far.
-Progress = Callable[[int, int, str], None]
-
-
-def no_progress(done: int, total: int, what: str = "") -> None:
-    """Tell nobody."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportOptions:
     """What the user can add to the files; None: the files have to say it.
@@ -81,7 +73,6 @@ class ImportOptions:
     name: str | None = None
     world_size: int | None = None
     machine: str | None = None
-    progress: Progress = no_progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,7 @@ def live_window(followed: Followed, steps: int = CALIBRATION_STEPS) -> Recording
             f"steps: {steps} is not legal; of {len(followed.ranks)} ranks {followed.whole_steps} whole steps "
             f"are kept"
         )
-    warmup = warmup_steps(kept)
+    warmup = warmup_steps(kept.ranks[0].header.clock)
     on_ranks = [{step.step for step in rank.steps if step.step > warmup} for rank in kept.ranks]
     numbers = sorted(set.intersection(*on_ranks))
     skipped = _settling(kept, numbers, steps, followed.whole_steps - steps)

@@ -181,7 +181,7 @@ class Follower:
         faults += [fault for file in self._files.values() for fault in file.faults]
         kept, name = tuple(file.recorded() for file in known), self.directory.name or str(self.directory)
         first = Recording(name=name, ranks=kept) if kept else None
-        warmup = warmup_steps(first) if first else 0
+        warmup = warmup_steps(first.ranks[0].header.clock) if first else 0
         forgotten = max((file.forgotten for file in known), default=0)
         return Followed(
             run=self._run,

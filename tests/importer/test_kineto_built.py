@@ -236,7 +236,7 @@ LIMITS = st.lists(st.integers(0, 3_000_000), min_size=1, max_size=4)
 def matched(sizes: Sequence[int], model: Workload) -> Buckets:
     """The buckets of these sizes."""
     found = match_buckets(sizes, model.gradients, model.order())
-    assert not isinstance(found, str), found
+    assert found is not None
     return found
 
 
@@ -253,7 +253,7 @@ def test_every_walk_of_ddp_comes_back(model: Workload, limits: list[int], is_reb
     found = matched(sizes, model)
     assert [sorted(bucket) for bucket in found] == [sorted(bucket) for bucket in buckets]
     sizes[len(sizes) // 2] += 1
-    assert "bytes fits nowhere" in match_buckets(sizes, model.gradients, model.order())
+    assert match_buckets(sizes, model.gradients, model.order()) is None
 
 
 @settings(max_examples=tries(120), deadline=None)
@@ -285,5 +285,5 @@ def test_many_equal_gradients_of_many_dtypes_end_in_time() -> None:
     random.Random(7).shuffle(order)
     model = handmade(order, dtypes=[dtypes[i % 8] for i in range(160)])
     start = time.process_time()
-    assert "fits nowhere" in match_buckets([16] * 79 + [15, 1], model.gradients, model.order())
+    assert match_buckets([16] * 79 + [15, 1], model.gradients, model.order()) is None
     assert time.process_time() - start < 10

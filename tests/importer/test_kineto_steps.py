@@ -16,7 +16,7 @@ import sim
 from sim.errors import InputError, NotModelledError, SimError
 from sim.importer.imported import ImportOptions
 from sim.importer.kineto.events import SPAN, Spans
-from sim.importer.kineto.ranks import FEWEST_KERNELS, find_interference
+from sim.importer.kineto.steps import FEWEST_KERNELS, find_interference
 from sim.nouns.measurement import Record
 from tests.effort import tries
 from tests.importer.built_traces import NODE, Dialect, Job, Traced, build, read_kineto
@@ -329,7 +329,7 @@ def test_several_models_in_turn_are_declined(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lost", "why", "error"),
     [
-        (("torch::auto", "autograd", GRAD), "no backward in it: inference", NotModelledError),
+        (("torch::auto", "autograd", GRAD), "backward is not in it: inference", NotModelledError),
         (("torch::auto", NODE + "torch"), "accumulates no gradient", NotModelledError),
         (("cpu_op", "user_annotation", "cuda_runtime"), r"ProfilerActivity\.CPU", InputError),
         (("Optimizer", STEP), r"where a step begins; call profiler\.step\(\) each iteration", InputError),

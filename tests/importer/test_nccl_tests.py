@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from sim.errors import InputError, SimError
 from sim.formats.documents import parse_text, to_text
-from sim.importer.auto import read_auto
 from sim.importer.imported import Imported, ImportOptions
 from sim.importer.links.link_hardware import read_nccl_tests
+from sim.importer.readers import read_auto
 from sim.nouns.hardware import Curve, Hardware
 from sim.tuner.draws import read_scatter
 from tests.effort import DATA, needs_data, tries

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import InputError, NotModelledError
-from sim.importer.recorded import as_run, check_recording, keep, rank_rows, workload_of
+from sim.importer.recorded import as_run, check_recording, keep, workload_of
 from sim.nouns.measurement import Measurement
 from sim.nouns.recording import RecordedBackward, RecordedRank, RecordedStep, Recording
 from sim.units import format_ranks, median_ns
@@ -78,27 +78,6 @@ def test_what_makes_no_workload_is_refused(ready: Any, changes: dict[str, Any], 
         workload_of(recording_of(rank_of(0, steady(ready), **changes)))
     with pytest.raises(InputError, match="rank 0 has 2 synchronised backwards after 2 steps of warm-up"):
         workload_of(recording_of(rank_of(0, steady((4, 3, 2, 1), count=4))))
-
-
-def waiting(one: RecordedStep, wait: int) -> RecordedStep:
-    """``one`` with buckets that are launched ``wait`` before their end."""
-    (made,) = one.backwards
-    buckets = tuple(replace(bucket, launch_ns=bucket.end_ns - wait) for bucket in made.buckets)
-    return replace(one, backwards=(replace(made, buckets=buckets),))
-
-
-@pytest.mark.parametrize("ahead", [-(10**9), 0, 10**9])
-@pytest.mark.parametrize("clock", ["host", "cuda events"])
-def test_the_last_to_launch_is_not_the_host_that_runs_ahead(clock: str, ahead: int) -> None:
-    """Two hosts' clocks are as far apart as they like, and a GPU's host asks for work long before it runs."""
-    plain = steady((400, 300, 200, 100), count=20)
-    soon = tuple(waiting(one, 5 if number % 4 else 15) for number, one in enumerate(plain))
-    late = tuple(replace(waiting(one, 10), started_at_ns=one.started_at_ns + ahead) for one in plain)
-    ranks = (rank_of(0, soon, clock=clock), rank_of(1, late, clock=clock))
-    found = [row.came_last for row in rank_rows(keep(recording_of(*ranks)))]
-    warmup = 2 if clock == "host" else 11
-    own = sum(number % 4 > 0 for number in range(warmup, 20))
-    assert found == [2 * own, 2 * (20 - warmup - own)]  # of two buckets
 
 
 @pytest.mark.parametrize(("fired", "order"), [((), (3, 2, 1, 0)), ((2, 3, 1, 0), (2, 3, 1, 0))])
@@ -196,12 +175,6 @@ def test_a_plain_backward_longer_than_one_beside_communication_cannot_be() -> No
     (told,) = workload.provenance["doubtful"]
     assert "whose backward is no shorter" in told
     assert abs(workload.backward_ns - 110 * MS) < 3 * MS
-
-
-def test_a_machine_that_changes_meanwhile_is_told() -> None:
-    recording = recorded([[True]] * 20, lambda number, synchronised: 1.0 if number <= 12 else 1.3)
-    _, (told,) = check_recording(keep(recording))
-    assert "earlier steps took 2" in told
 
 
 @pytest.mark.parametrize(

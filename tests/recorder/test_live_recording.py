@@ -183,7 +183,7 @@ def test_a_recording_says_that_backward_was_compiled(outside: bool, one_rank: No
     assert (header["module"], names) == ("Sequential", ["0.weight", "0.bias", "1.weight", "1.bias"])
     assert all(step["compiled"] for step in rows(tmp_path / "run"))
     imported = read_recording([tmp_path / "run"], ImportOptions())
-    assert "under torch.compile" in imported.said("assumed")[2]
+    assert "under torch.compile" in imported.said("assumed")[1]
     workload = imported.workload
     assert workload is not None
     with pytest.raises(NotModelledError, match=r"recorded under torch\.compile"):

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import InputError
-from sim.importer.imported import Progress, no_progress
 from sim.importer.readers import read_bytes
 from sim.nouns.workload import DTYPE_BYTES
 
@@ -247,7 +246,7 @@ def busiest(spans: Spans) -> int:
 _ADVICE = "give a whole trace that torch.profiler exported"
 
 
-def read_events(path: str | os.PathLike[str], progress: Progress = no_progress) -> TraceEvents:
+def read_events(path: str | os.PathLike[str]) -> TraceEvents:
     """Read a trace, in the memory of the file and of what is kept.
 
     Raises:
@@ -260,9 +259,8 @@ def read_events(path: str | os.PathLike[str], progress: Progress = no_progress) 
         content = memoryview(document.traceEvents)
         if len(content) and content[0] != ord("["):
             raise InputError(f"{source}: {ARRAY} must be a list")
-        for piece, end in _pieces(content):
+        for piece in _pieces(content):
             reading.take(piece)
-            progress(end, len(content), "reading")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else error
         raise InputError(f"{source}: not JSON: {why}; {_ADVICE}") from None
@@ -325,13 +323,13 @@ def _of_header(document: _Document, source: str) -> TraceEvents:
     )
 
 
-def _pieces(content: memoryview) -> Iterator[tuple[bytes, int]]:
-    """Lists of whole events of a list, of some MiB each, and how far they reach."""
+def _pieces(content: memoryview) -> Iterator[bytes]:
+    """Lists of whole events of a list, of some MiB each."""
     at, end = 1, len(content) - 1
     while at < end:
         border = _BORDER.search(content, at + _CHUNK_BYTES, end)
         stop, following = border.span() if border else (end, end)
-        yield b"[" + bytes(content[at:stop]) + b"]", following
+        yield b"[" + bytes(content[at:stop]) + b"]"
         at = following
 
 

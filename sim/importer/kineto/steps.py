@@ -1,24 +1,31 @@
-"""One rank's training steps: where backward begins and ends, when gradients are ready, what was reduced.
+"""One rank's training steps: where backward begins and ends, when gradients are ready, what was reduced; and
+what is refused of them.
 
 The compute lane is the stream that runs most of backward's kernels. It has a gradient when it has finished
 all that autograd's thread launched up to the gradient's AccumulateGrad and its copy into a bucket: a device
 time, which may be far behind the CPU's. Without a GPU the lane is autograd's thread itself.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
+from statistics import median_low
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from sim.errors import InputError, NotModelledError
-from sim.importer.kineto.events import Facts, Spans, Times, TraceEvents, between, busiest, collective_of
+from sim.importer.kineto.events import Spans, Times, TraceEvents, between, busiest, collective_of, read_events
+from sim.metrics.intervals import Interval, intersection_length, length, union
+from sim.nouns.devices import backend_of
 from sim.nouns.workload import DTYPE_BYTES
+from sim.units import median_ns
 
 ASSUMED_DTYPE = "float32"  # where the trace names none
-_ALWAYS = 1 << 62
+_NEVER = 1 << 62
 _MAP_DTYPES = ("int32", "int64")
 Role = Literal["gradients", "earlier", "other"]
 
@@ -104,12 +111,6 @@ class Step:
         """How long backward took."""
         return self.backward_end_ns - self.backward_start_ns
 
-    @property
-    def is_compiled(self) -> bool:
-        """Whether gradients were sent from within the graph of a compiled backward, before AccumulateGrad."""
-        sent = [one.launched_ns for one in self.reductions]
-        return bool(sent) and sent[-1] < self.gradients[0].hooked_at_ns and len(sent) == len(self.gradients)
-
 
 # ---- collectives: kernels joined with the operators that launched them, where sizes stand
 
@@ -117,25 +118,22 @@ class Step:
 def find_collectives(trace: TraceEvents) -> list[Collective]:
     """Every collective by launch; ``role`` is still ``other``.
 
-    There is one a communication kernel, but of those that were launched before the trace began, which are no
-    step's own. Where the whole trace has none (world size 1, gloo), there is one an
-    annotation. gloo's last from when a thread of gloo's takes them to their end: a queue feeds those threads,
-    so one is of the earliest call of c10d of this collective and as many elements. Of others only the call is
-    seen.
+    There is one a communication kernel that was launched since the trace began. Where the trace has none
+    (world size 1, gloo), there is one an annotation: gloo's last from when a thread of gloo's takes them;
+    a queue feeds those threads, so that one is of the earliest call of c10d of this collective and as many
+    elements. Of others only the call is seen.
     """
     calls, kernels, found = trace.of("call"), trace.of("communication"), list[Collective]()
     threads = {thread: calls[calls["lane"] == thread] for thread in np.unique(calls["lane"]).tolist()}
 
     def add(seen: np.void, at_ns: int, thread: int, *, timed: bool) -> None:
-        """A collective from its span, and from the operators around its launch, the innermost first. They
-        nest at most a few deep.
-        """
+        """From a span, and the operators around its launch, the innermost first; they nest a few deep."""
         of_thread = threads.get(thread, calls[:0])
         place = np.searchsorted(of_thread["start"], at_ns, "right")
         near = of_thread[max(0, place - 8) : place][::-1]
         around = near[near["end"] >= at_ns]
         facts = [trace.facts[one["facts"]] for one in (seen, *around)]
-        sized = next((one for one in facts if one.elements is not None), Facts())
+        sized = next((one for one in facts if one.elements is not None), trace.facts[0])
         named = [next((one.collective for one in facts if one.collective is not None), None)]
         named += [trace.names[one["name"]].split(":", 1)[-1] for one in around]
         kind = collective_of(trace.names[seen["name"]], *named)
@@ -198,32 +196,6 @@ class _Backward(NamedTuple):
     hooks: Spans
 
 
-def find_steps(trace: TraceEvents, collectives: Sequence[Collective]) -> tuple[Step, ...]:
-    """The steps of a trace, whole ones only, in order; gives those of ``collectives`` their roles.
-
-    Raises:
-        NotModelledError: no backward in it: inference, or a forward alone.
-        InputError: no operators, or nothing that tells where a step begins and ends.
-    """
-    if trace.began_ns is None:
-        raise InputError(
-            f"{trace.source}: no CPU operators in it, which tell backward from forward; profile with "
-            f"ProfilerActivity.CPU as well"
-        )
-    if not len(trace.of("accumulate")):
-        frozen, absent = "backward accumulates no gradient", "no backward in it: inference, or forward alone"
-        why = frozen if len(trace.of("node")) else absent
-        raise NotModelledError(f"{trace.source}: {why}; give a whole trace of training")
-    reader = _Reader(trace, collectives)
-    windows = reader.windows()
-    begins = pairwise([*map(reader.first_work, windows), None])
-    steps = (reader.read(window, *edges) for window, edges in zip(windows, begins, strict=True))
-    whole = tuple(step for step in steps if step is not None)
-    if not whole:
-        raise InputError(f"{trace.source}: no whole training step in it; profile at least one more")
-    return whole
-
-
 class _Reader:
     """Reads step after step of one trace.
 
@@ -231,9 +203,9 @@ class _Reader:
     launch (None without a GPU), and ``reached`` when the stream had finished all up to each of it.
     """
 
-    def __init__(self, trace: TraceEvents, collectives: Sequence[Collective]) -> None:
+    def __init__(self, trace: TraceEvents) -> None:
         (thread, _), *_ = Counter(trace.of("accumulate")["lane"].tolist()).most_common(1)
-        self._trace, self._thread, self._collectives = trace, thread, collectives
+        self._trace, self._thread, self._collectives = trace, thread, find_collectives(trace)
         self._accumulated, self._hooks, self._nodes, self._copies_in, self._copies_out = (
             found[found["lane"] == thread]
             for found in map(trace.of, ("accumulate", "hook", "node", "copy_in", "copy_out"))
@@ -249,35 +221,31 @@ class _Reader:
         self._ours = ours = device[device["lane"] == self._stream]
         forward = ours[(ours["by"] != thread) & trace.are(ours, "computation")]["launched"]
         self._forward_at = np.sort([*trace.of("forward")["start"], *forward])
-        self._see_hooks()
-
-    def _see_hooks(self) -> None:
-        """Of each AccumulateGrad: until when on the CPU the lane's work for it was launched, whether DDP
-        copied it in the engine's call around it, and how long copies into buckets took (ns): the lane's work
-        there, or DDP's own operators on the CPU.
-        """
+        # Of each AccumulateGrad: until when on the CPU the lane's work for it was launched, whether DDP
+        # copied it in the engine's call around it, and how long copies into buckets took (ns): the lane's
+        # work there, or DDP's own operators on the CPU.
         ended, copies = self._accumulated["end"], self._copies_in
         place = np.searchsorted(self._hooks["start"], self._accumulated["start"], "right")
-        hooked = np.concatenate([[-_ALWAYS], self._hooks["end"]])[place]
+        hooked = np.concatenate([[-_NEVER], self._hooks["end"]])[place]
         hooked = np.where(hooked >= ended, hooked, ended)
         first, last = (np.searchsorted(copies["start"], at) for at in (ended, hooked))
-        self._is_copied = first < last
-        self._until_at = hooked
-        work, at = copies, copies["start"]
+        self._is_copied, self._until_at, work, at = first < last, hooked, lane, lane["launched"]
         if self._lane is None:
+            work, at = copies, copies["start"]
             self._until_at = np.where(self._is_copied, np.append(ended[:1], copies["end"])[last], ended)
-        else:
-            work, at = self._lane, self._lane["launched"]
         done = np.cumsum([0, *(work["end"] - work["start"])])
         first, last = (np.searchsorted(at, until, "right") for until in (ended, hooked))
         self._copied_ns = done[last] - done[first]
 
-    def windows(self) -> list[_Window]:
-        """Steps: the profiler's own, else from one optimizer step to the next.
+    def steps(self) -> tuple[Step, ...]:
+        """The whole steps of the trace, in order; their collectives get their roles."""
+        windows = self._windows()
+        begins = pairwise([*map(self._first_work, windows), None])
+        found = (self._read(window, *edges) for window, edges in zip(windows, begins, strict=True))
+        return tuple(step for step in found if step is not None)
 
-        Raises:
-            InputError: nothing tells where a step begins.
-        """
+    def _windows(self) -> list[_Window]:
+        """Steps: the profiler's own, else from an optimizer step to the next. ``InputError`` without both."""
         trace = self._trace
         marked = {
             (int(one["start"]), int(one["end"]), int(trace.names[one["name"]].partition("#")[2]))
@@ -305,7 +273,7 @@ class _Reader:
         skipped = int(np.searchsorted(self._accumulated["start"], window.start_ns))
         if not len(accumulated):
             return []
-        following = np.append(at, _ALWAYS)[np.searchsorted(at, accumulated["end"][:-1], "right")]
+        following = np.append(at, _NEVER)[np.searchsorted(at, accumulated["end"][:-1], "right")]
         cuts = np.flatnonzero(following < accumulated["start"][1:])
         borders = zip((cuts + 1).tolist(), following[cuts].tolist(), strict=True)
         edges = [(0, window.start_ns), *borders, (len(accumulated), window.end_ns)]
@@ -325,7 +293,7 @@ class _Reader:
         later = self._optimizer_at[np.searchsorted(self._optimizer_at, end_cpu, "right") :][:1]
         return min([window_end, *map(int, later)])
 
-    def read(self, window: _Window, start_ns: int | None, end_ns: int | None) -> Step | None:
+    def _read(self, window: _Window, start_ns: int | None, end_ns: int | None) -> Step | None:
         """A step from its first work to the next one's, on the CPU alone as it is marked; None where its
         forward or its backward is not in the trace, or not all of it.
         """
@@ -375,7 +343,7 @@ class _Reader:
             has_models=self._until(backwards[0].end_ns, backward.start_ns) < backward.start_ns,
         )
 
-    def first_work(self, window: _Window) -> int | None:
+    def _first_work(self, window: _Window) -> int | None:
         """When the device began a step; what other streams do while the lane's is still at the step before
         (copies of the next batch) is ahead of it. None: it did nothing.
         """
@@ -426,15 +394,12 @@ class _Reader:
         return added, free
 
     def _gradients(self, backward: _Backward, begin: int) -> tuple[SeenGradient, ...]:
-        inside, trace = self._accumulated[backward.inside], self._trace
+        inside = self._accumulated[backward.inside]
         ready = self._reach(self._until_at[backward.inside], begin).tolist()
+        facts = [self._trace.facts[place] for place in inside["facts"]]
+        told = ([one.shape for one in facts], [one.dtype for one in facts])
         copied = self._is_copied[backward.inside].tolist()
-        return tuple(
-            SeenGradient(
-                at, int(one["end"]), (facts := trace.facts[one["facts"]]).shape, facts.dtype, is_copied
-            )
-            for at, one, is_copied in zip(ready, inside, copied, strict=True)
-        )
+        return tuple(map(SeenGradient, ready, inside["end"].tolist(), *told, copied))
 
     # ---- which collectives reduced gradients, told from losses, norms, metrics and activations
 
@@ -477,3 +442,172 @@ class _Reader:
         place = np.searchsorted(operators["start"], one.launched_ns, "right")
         is_within = bool((operators["end"][max(0, place - 2) : place] >= one.launched_ns).any())
         return is_within == (len(backward.hooks) > 0)
+
+
+# ---- what is refused
+
+_STATISTICS = "SyncBatchNorm"
+# Annotations, and backends, of NCCL, RCCL and other device libraries ("nccl:all_reduce"). gloo, MPI and
+# oneCCL ("ccl") run on CPUs and are not among them.
+_DEVICE_LIBRARY = re.compile(r"([a-z]c|cn)cl(?=:|$)")
+# Launches, or events of unknown categories, that suffice to suspect a device: a step has as many kernels.
+_MANY = 100
+# All-reduces of activations are taken to be a metric's if a step has fewer of them, or if their elements are
+# a smaller share of the elements that all-reduces of gradients have.
+_FEWEST_ACTIVATIONS, _SHARE = 4, 0.05
+
+
+def _refuse_untold(trace: TraceEvents, backend: str | None) -> None:
+    """Refuse a trace that shows no training, or nothing of what its device computed, or not so that it can be
+    read: the CPU only launches that, and every time of it would be wrong.
+    """
+    called = (_DEVICE_LIBRARY.match(trace.names[one["name"]]) for one in trace.of("call"))
+    libraries = [found[0] for found in called if found]
+    signs = [
+        libraries and f"{len(libraries)} collectives of {libraries[0]}",
+        _DEVICE_LIBRARY.fullmatch(backend or "") and f"the job's backend is {backend}",
+        trace.launched >= _MANY and f"{trace.launched} launches, or events of categories that are not read",
+    ]
+    sign = None if len(trace.of("computation")) else next(filter(None, signs), None)
+    rows = [
+        sign
+        and f"{sign}, and no kernel of a GPU: the CPU's times of such a job are those of launches; profile "
+        f"with ProfilerActivity.CUDA as well (NVIDIA's and AMD's GPUs are read)",
+        trace.began_ns is None
+        and "no CPU operators in it, which tell backward from forward; profile with ProfilerActivity.CPU",
+    ]
+    if why := next(filter(None, rows), None):
+        raise InputError(f"{trace.source}: {why}")
+    if not len(trace.of("accumulate")):
+        why = "accumulates no gradient" if len(trace.of("node")) else "is not in it: inference, forward alone"
+        raise NotModelledError(f"{trace.source}: backward {why}; give a whole trace of training")
+
+
+def _refuse_others(trace: TraceEvents, steps: Sequence[Step]) -> None:
+    """Raise ``NotModelledError`` where gradients were not reduced as replicated data parallelism does."""
+    step = steps[len(steps) // 2]
+    counts = [Counter(one.kind for one in each.collectives) for each in steps]
+    # The median over the steps: a single one may hold collectives that belong to no step.
+    kinds = Counter({kind: median_low([each[kind] for each in counts]) for kind in set().union(*counts)})
+    scatters, points = kinds["reduce_scatter"], kinds["send"] + kinds["recv"] + kinds["send_recv"]
+    sharded = next((trace.names[place] for place, kind in enumerate(trace.kinds) if kind == "sharded"), None)
+    activations = 0 if any(_STATISTICS in name for name in trace.names) else _activations(steps)
+    rows = [
+        (sharded or (scatters and not step.reductions))
+        and f"sharded training ({sharded or 'no all-reduce of gradients'}; {kinds['all_gather']} all-gathers "
+        f"and {scatters} reduce-scatters a step), whose traces are not read; `bucketsim simulate --policy "
+        f"fully_shard` predicts FSDP2's step and `zero2` DeepSpeed's, from a workload",
+        step.has_models
+        and f"step {step.number} has {step.micro_batches} backwards with an optimizer's step between them: "
+        f"several models in turn (a GAN), which is not modelled; if each is a step of one model, call "
+        f"profiler.step() after it",
+        points and f"{points} sends and receives a step: pipeline parallelism, which is not modelled",
+        activations
+        and f"{activations} all-reduces a step in forward or within backward's operators, not of gradients: "
+        f"tensor parallelism, which is not modelled",
+    ]
+    if why := next(filter(None, rows), None):
+        raise NotModelledError(f"{trace.source}: {why}")
+
+
+def _activations(steps: Sequence[Step]) -> int:
+    """How many all-reduces of activations run a step before the last gradient is ready; those after it are
+    metrics, and few or small ones are statistics: 0.
+    """
+    others = [
+        [
+            one.num_elements
+            for one in step.collectives
+            if (one.kind, one.role) == ("all_reduce", "other")
+            and one.launched_ns < step.gradients[-1].hooked_at_ns
+        ]
+        for step in steps
+    ]
+    count, sizes = median_low(map(len, others)), [size for each in others for size in each]
+    gradients = [one.num_elements for step in steps for one in step.reductions]
+    is_told = None not in (*sizes, *gradients)
+    is_little = is_told and sum(filter(None, sizes)) < _SHARE * sum(filter(None, gradients))
+    return 0 if count < _FEWEST_ACTIVATIONS or is_little else count
+
+
+# ---- one rank
+
+# Kernels that are compared, at least; clocks of a microsecond blur shorter ones.
+FEWEST_KERNELS, SHORTEST_NS = 20, 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """One rank: its complete steps, and what its device was busy with.
+
+    ``trace`` has no spans any more. ``overlap``: the share of the time of communication kernels in which
+    computation kernels run, as HolisticTraceAnalysis defines it; None without communication.
+    ``interference``: see ``find_interference``.
+    """
+
+    trace: TraceEvents
+    backend: str | None
+    on_gpu: bool
+    device: str
+    steps: tuple[Step, ...]
+    overlap: float | None
+    interference: tuple[float, int] | None
+
+
+def read_rank(path: Path) -> Rank:
+    """Read one trace; what is not needed of it is gone when this returns. ``InputError`` for what is no whole
+    trace of training, ``NotModelledError`` for what is no data parallelism by DDP.
+    """
+    trace = read_events(path)
+    on_gpu = len(trace.gpu) > 0
+    backend = trace.backend and backend_of(trace.backend, "cuda" if on_gpu else "cpu")
+    _refuse_untold(trace, backend)
+    steps = _Reader(trace).steps()
+    if not steps:
+        raise InputError(f"{trace.source}: no whole training step in it; profile at least one more")
+    _refuse_others(trace, steps)
+    computing = trace.of("computation")
+    computation, communication = (
+        union(zip(spans["start"].tolist(), spans["end"].tolist(), strict=True))
+        for spans in (computing, trace.of("communication"))
+    )
+    busy = length(communication)
+    lane = computing[computing["lane"] == busiest(computing)]
+    return Rank(
+        trace=replace(trace, gpu=trace.gpu[:0], operators=trace.operators[:0], facts=[]),
+        backend=backend,
+        on_gpu=on_gpu,
+        device=(trace.device or "GPU") if on_gpu else "CPU",
+        steps=steps,
+        overlap=intersection_length(computation, communication) / busy if busy else None,
+        interference=find_interference(
+            [between(lane, step.start_ns, step.end_ns) for step in steps], communication
+        ),
+    )
+
+
+def find_interference(steps: Sequence[Spans], communication: Sequence[Interval]) -> tuple[float, int] | None:
+    """How many times as long kernels take within a collective in a step as clear of all in another, at least
+    1, as nothing is faster for what runs beside it, and how many tell it.
+
+    ``steps``: the lane's kernels of each, in order; ``communication``: when any collective was active,
+    disjoint and ascending. None where fewer than ``FEWEST_KERNELS`` were seen both ways.
+    """
+    count = min(map(len, steps))
+    names, starts, ends = (
+        np.array([step[what][:count] for step in steps]) for what in ("name", "start", "end")
+    )
+    is_same = np.logical_and.accumulate((names == names[0]).all(0))  # from some place on the steps differ
+    begins, stops = np.array([*communication, (_NEVER, _NEVER)]).T
+    near = np.searchsorted(stops, starts, "right")
+    is_clear = begins[near] >= ends
+    is_beside = (begins[near] <= starts) & (ends <= stops[near])
+    beside_ns = alone_ns = kernels = 0
+    for place in np.flatnonzero(is_same & is_clear.any(0) & is_beside.any(0)):
+        lasted = ends[:, place] - starts[:, place]
+        alone = median_ns(lasted[is_clear[:, place]].tolist())
+        beside = lasted[is_beside[:, place]].tolist()
+        if alone >= SHORTEST_NS:
+            beside_ns, alone_ns = beside_ns + sum(beside), alone_ns + alone * len(beside)
+            kernels += 1
+    return None if kernels < FEWEST_KERNELS else (max(1.0, beside_ns / alone_ns), kernels)

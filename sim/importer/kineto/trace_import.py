@@ -1,4 +1,8 @@
-"""``import kineto``: what ranks did, as a workload, a hardware, a record, and sentences."""
+"""``import kineto``: what ranks did, as a workload, a hardware, a record, and sentences.
+
+A collective's kernel ends on all ranks within microseconds, but it starts when its own rank comes to it and
+spins until the last one has: so ends tell the clocks apart, and the shortest kernel is the transfer.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
@@ -10,19 +14,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
+import numpy as np
+
 from sim.errors import InputError
-from sim.importer.imported import Imported, ImportOptions, Kind, Note, count_of, few
-from sim.importer.kineto.events import NODE
-from sim.importer.kineto.ranks import Clocks, Rank, align, rank_rows, read_rank
-from sim.importer.kineto.steps import ASSUMED_DTYPE, Step
-from sim.importer.samples import (
-    SHORTEST_OVER_RANKS,
-    left_out,
-    median_curve,
-    quiet_numbers,
-    scatter_by_size,
-)
-from sim.nouns.assignment import Assignment, bucket_bytes, made_for
+from sim.importer.imported import About, Imported, ImportOptions, Note, RankRow, count_of, few
+from sim.importer.kineto.events import NODE, Times
+from sim.importer.kineto.steps import ASSUMED_DTYPE, Collective, Rank, Step, read_rank
+from sim.importer.samples import SHORTEST_OVER_RANKS, median_curve, own_step, quiet_steps, scatter_by_size
+from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import GLOO_CHANNELS, CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import DTYPE_BYTES, Gradient, ReadyIncludes, Workload
@@ -52,6 +51,33 @@ class Layout:
         """By index: when each gradient was ready, from the start of the step's backward."""
         seen = [one.ready_ns for one in (step.reductions if self.is_of_whole_buckets else step.gradients)]
         return tuple(max(0, seen[place] - step.backward_start_ns) for place in reversed(self.places))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """Ranks on the first rank's clock, and the all-reduces of gradients over them; times in ns.
+
+    ``steps``: by rank, those that are compared, the same of each. ``offsets``, by step and rank: what its
+    clock shows more than the first rank's; ``scatters``, by rank: the largest distance of an aligned end from
+    its collective's median. By step, rank and reduction: ``starts``, when its kernel began, and ``launches``,
+    how long after the bucket was ready, -1 where another collective ran in between.
+
+    By step and reduction: ``ends``, the median over ranks; ``transfers``: the shortest kernel, which is the
+    transfer itself, or an upper bound of it where ranks are missing; ``was_queued``: on some rank another
+    collective still ran when the rank came to it; ``is_waitless``: probably no rank waited in it, as far as
+    the rank of the shortest kernel can tell: that was queued behind another collective, and either was queued
+    for at least as long as it then ran, or began after the end of backward.
+    """
+
+    steps: Sequence[Sequence[Step]]
+    offsets: Times
+    scatters: Times
+    starts: Times
+    launches: Times
+    ends: Times
+    transfers: Times
+    was_queued: Times
+    is_waitless: Times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,24 +123,23 @@ def import_of(job: Job) -> Imported:
         workload=workload,
         hardware=() if hardware is None else (hardware,),
         measurements=() if measurement is None else (measurement,),
-        ranks=rank_rows(job.ranks, job.clocks, complete=job.complete),
+        ranks=_rank_rows(job),
         notes=(*job.notes, *_notes(job, workload, hardware, measurement)),
     )
 
 
 def see(paths: Sequence[Path], options: ImportOptions) -> Job:
     """What the traces show, before anything is made of it. Raises as ``read_kineto``."""
-    ranks = sorted((read_rank(path, options.progress) for path in paths), key=lambda one: one.trace.rank or 0)
+    ranks = sorted(map(read_rank, paths), key=lambda one: one.trace.rank or 0)
     world_size, source, notes = _world_size(ranks, options), ranks[0].trace.source, list[Note]()
     regular = [_regular_steps(rank, notes) for rank in ranks]
     lasted = [{step.number: step.end_ns - step.start_ns for step in kept} for kept in regular]
     shared = set.intersection(*map(set, lasted))
     lengths = {number: max(of_rank[number] for of_rank in lasted) for number in shared}
-    quiet = quiet_numbers(lengths, on_gpu=ranks[0].on_gpu)
+    quiet, said = quiet_steps(lengths, on_gpu=ranks[0].on_gpu)
     if lengths and not quiet:
         raise InputError(f"{source}: no two steps in it take about as long; profile more steps")
-    if said := left_out(lengths, quiet):
-        notes.append(Note("doubtful", said))
+    notes += [Note("doubtful", said)] if said else []
     clocks = align(ranks, [[step for step in kept if step.number in quiet] for kept in regular])
     backwards = [median_ns([step.backward_ns for step in steps]) for steps in clocks.steps]
     place = backwards.index(max(backwards))
@@ -133,11 +158,7 @@ def see(paths: Sequence[Path], options: ImportOptions) -> Job:
 
 
 def _world_size(ranks: Sequence[Rank], options: ImportOptions) -> int | None:
-    """How many ranks reduce gradients together: those of their process group, not of the whole job.
-
-    Raises:
-        InputError: two files of one rank, or of several jobs, or another number of ranks than was given.
-    """
+    """How many ranks reduce gradients together: those of their process group, not of the whole job."""
     traces, first, count = [rank.trace for rank in ranks], ranks[0].trace, len(ranks)
     reductions = (one for rank in ranks for step in rank.steps for one in step.reductions)
     sizes = {one.group_size for one in reductions} - {None}
@@ -186,6 +207,101 @@ def _regular_steps(rank: Rank, notes: list[Note]) -> list[Step]:
     return kept
 
 
+# ---- several ranks on one clock
+
+# With so many collectives in a step their ends tell the clocks step by step, and so their drift too.
+_ENOUGH_FOR_A_STEP = 3
+
+
+def align(ranks: Sequence[Rank], by_rank: Sequence[Sequence[Step]]) -> Clocks:
+    """Lay the clocks of a job's ranks over each other by the ends of the collectives that reduce gradients,
+    in the steps of each that are compared. ``InputError``: they share no step, or did different things in it.
+    """
+    source = ranks[0].trace.source
+    if not by_rank[0]:
+        raise InputError(
+            f"{source}: shares no step with the other ranks' traces; give traces of the same steps"
+        )
+    for rank, (step, *_) in zip(ranks, by_rank, strict=True):  # which are alike, each rank's own
+        sizes = [[one.num_elements for one in each.reductions] for each in (step, by_rank[0][0])]
+        told = [pair for pair in zip(*sizes, strict=False) if None not in pair]
+        if len(sizes[0]) != len(sizes[1]) or any(one != other for one, other in told):
+            raise InputError(
+                f"{rank.trace.source}: step {step.number}: its all-reduces of gradients are not those of "
+                f"{source}; give the traces of one job"
+            )
+    rows = zip(*by_rank, strict=True)  # by step, rank and reduction
+    seen = [[[_seen(step, one) for one in step.reductions] for step in row] for row in rows]
+    starts, ends, queued, waitless, timed, launches = np.moveaxis(
+        np.array(seen, np.int64).reshape(len(by_rank[0]), len(ranks), -1, 6), 3, 0
+    )
+    if len(ranks) > 1 and not (timed.size and timed.all()):
+        raise InputError(f"{source}: no all-reduce of all ranks, which would tell their clocks apart")
+    # Each rank's clock minus the first's: the median over collectives of how much later it ends.
+    later = ends - ends[:, :1]
+    if later.shape[2] < _ENOUGH_FOR_A_STEP:
+        later = np.repeat(later.swapaxes(0, 1).reshape(1, len(ranks), -1), len(later), 0)
+    offsets = _middle(later)
+    aligned, lasted = ends - offsets[..., None], ends - starts
+    middle = _middle(aligned.swapaxes(1, 2))
+    return Clocks(
+        steps=by_rank,
+        offsets=offsets,
+        scatters=abs(aligned - middle[:, None]).max((0, 2), initial=0),
+        starts=starts - offsets[..., None],
+        launches=launches,
+        ends=middle,
+        transfers=lasted.min(1),
+        was_queued=queued.max(1),
+        is_waitless=np.take_along_axis(waitless, lasted.argmin(1)[:, None], 1)[:, 0],
+    )
+
+
+def _seen(step: Step, one: Collective) -> tuple[int, ...]:
+    """Of a reduction of a rank its start, its end, whether it was queued, was waitless and is timed, and how
+    long it was launched, -1 where another ran in between.
+    """
+    came = max(one.ready_ns, one.launched_ns)
+    others = [other for other in step.collectives if other is not one]
+    queued = any(came < other.end_ns <= one.start_ns for other in others)
+    was_long = one.start_ns - came >= one.duration_ns or one.start_ns >= step.backward_end_ns
+    held = any(other.start_ns < one.start_ns and other.end_ns > one.ready_ns for other in others)
+    launch = -1 if held else max(0, one.start_ns - one.ready_ns)
+    return one.start_ns, one.end_ns, queued, queued and was_long, one.timed, launch
+
+
+def _middle(times: Times) -> Times:
+    """The median over the last of three axes, 0 of none."""
+    return np.array([[median_ns(one or [0]) for one in each] for each in times.tolist()], np.int64)
+
+
+def _rank_rows(job: Job) -> tuple[RankRow, ...]:
+    """One row a rank: its clock, how often it came last, and how long it waited for the last.
+
+    Where no rank is missing collectives count to which every rank came with an idle channel. Who came last is
+    told only if it came later than the last but one by more than the error of the clocks.
+    """
+    ranks, clocks, several = job.ranks, job.clocks, len(job.ranks) > 1
+    telling = clocks.starts.swapaxes(1, 2)[(clocks.was_queued == 0) & (several and job.complete)]
+    is_clear = np.diff(np.sort(telling), axis=1)[:, -1:] > 2 * clocks.scatters.max()
+    last = telling.argmax(1)[is_clear.any(1)].tolist()
+    waited = telling.max(1, keepdims=True) - telling
+    offsets, base = map(median_ns, clocks.offsets.T.tolist()), ranks[0].trace.base_ns
+    return tuple(
+        RankRow(
+            rank=place if rank.trace.rank is None else rank.trace.rank,
+            host=rank.trace.host,
+            clock_offset_ns=offset + rank.trace.base_ns - base if several else None,
+            clock_scatter_ns=int(clocks.scatters[place]) if several else None,
+            collectives=len(last),
+            came_last=last.count(place) if last else None,
+            waited_ns=median_ns(waited[:, place].tolist()) if len(waited) else None,
+            backward_ns=median_ns([step.backward_ns for step in clocks.steps[place]]),
+        )
+        for place, (rank, offset) in enumerate(zip(ranks, offsets, strict=True))
+    )
+
+
 # ---- which gradients a step reduced in which buckets: by the trace's own shapes, or by bucket
 
 _BY_SHAPES = (
@@ -195,8 +311,11 @@ _BY_SHAPES = (
 
 
 def lay_out(step: Step) -> Layout | None:
-    """The gradients and buckets of a step; None where no size is told, or a compiled backward sent them."""
-    if step.is_compiled:
+    """The gradients and buckets of a step; None where no size is told, or a compiled backward sent them all
+    before AccumulateGrad.
+    """
+    sent_ns = [one.launched_ns for one in step.reductions]
+    if len(sent_ns) == len(step.gradients) and sent_ns[-1] < step.gradients[0].hooked_at_ns:
         return None
     sizes = [size for one in step.reductions if (size := one.num_bytes) is not None]
     sizes = sizes if len(sizes) == len(step.reductions) else []
@@ -217,9 +336,9 @@ def lay_out(step: Step) -> Layout | None:
             gradients = _numbered("gradient", [(one.shape or (), one.dtype) for _, one in kept], wire)
             indices = range(len(kept) - 1, -1, -1)
             buckets = match_buckets(sizes, gradients[::-1], indices) if sizes else ()
-            if not isinstance(buckets, str):
+            if buckets is not None:
                 return Layout(gradients, [place for place, _ in kept], buckets, _BY_SHAPES)
-            why = f"the buckets are not made of the gradients whose shapes the trace has ({buckets})"
+            why = "the buckets are not made of the gradients whose shapes the trace has"
     if not sizes:
         return None
     gradients = _numbered("bucket", [((one.num_elements or 0,), one.dtype) for one in step.reductions])
@@ -255,35 +374,26 @@ _MOST_CUTS = 300_000
 _Cut = tuple[Buckets, Buckets, int, bool]
 
 
-def match_buckets(sizes: Sequence[int], gradients: Sequence[Gradient], ready: Sequence[int]) -> Buckets | str:
-    """The buckets of DDP that have these sizes: parameter indices, in launch order.
+def match_buckets(
+    sizes: Sequence[int], gradients: Sequence[Gradient], ready: Sequence[int]
+) -> Buckets | None:
+    """The buckets of DDP that have these sizes: parameter indices, in launch order; None where none have.
 
     Within each dtype and device a bucket is a run of the order walked, and buckets come in the order in which
     they are closed, leftovers last (A1.3 to A1.5). Two walks are tried: ready order (A2.4) and, from its end,
     parameter order (the constructor's buckets, A2.3). Where sizes leave a choice (an empty tensor, equal sums
     of two dtypes), the cut that closes buckets early is taken. If no walk fits, the model may have been
     wrapped in several parts: then a bucket of one part may lie between the members of another's, in ready
-    order. Where nothing fits: a sentence, which names the first bucket that fits nowhere.
-
-    Args:
-        sizes: bytes of each bucket in launch order, as they travel; at least one.
-        gradients: those of the model, by index.
-        ready: the indices of those that become ready, in this order.
+    order. ``sizes``: bytes of each bucket in launch order, as they travel; at least one. ``ready``: the
+    indices of those gradients that become ready, in this order.
     """
-    count = len(gradients)
-    walked = (*ready, *sorted(set(range(count)) - set(ready)))
+    walked = (*ready, *sorted(set(range(len(gradients))) - set(ready)))
     for way in ("ready", "constructor", "apart"):
-        walk, direction = (range(count), -1) if way == "constructor" else (walked, 1)
+        walk, direction = (range(len(gradients)), -1) if way == "constructor" else (walked, 1)
         found = _search(sizes[::direction], gradients, walk, way)
-        if len(found) == len(sizes) and sum(map(len, found)) == count:
+        if found is not None:
             return found[::direction]
-    furthest = _search(sizes, gradients, walked, "ready")
-    if len(furthest) == len(sizes):
-        return f"{count - sum(map(len, furthest))} gradients are in no bucket"
-    return (
-        f"bucket {len(furthest)}: {sizes[len(furthest)]} bytes fits nowhere: no gradients that follow one "
-        f"another in ready order have this sum"
-    )
+    return None
 
 
 def _search(
@@ -291,8 +401,8 @@ def _search(
     gradients: Sequence[Gradient],
     walk: Sequence[int],
     way: Literal["ready", "constructor", "apart"],
-) -> Buckets:
-    """The first complete cut that a search in depth finds, or else the one of most buckets.
+) -> Buckets | None:
+    """The first complete cut that a search in depth finds; None where it finds none.
 
     Buckets of the constructor are sorted by their first member (A1.6), others by their last, and leftovers
     follow (A1.5). Of parts wrapped ``apart`` a bucket may begin anywhere in what the buckets before it left:
@@ -302,14 +412,12 @@ def _search(
     for index in walk:
         runs[index if gradients[index].sparse else gradients[index].key].append(index)
     places = {index: place for place, index in enumerate(walk)}
-    best: Buckets = ()
     seen, cuts = set[object](), 0
     # What is left of each run, the buckets so far, where the last of them closed, and whether only the ends
     # of runs are being cut.
-    stack: list[_Cut] = [(tuple(map(tuple, runs.values())), best, -1, False)]
+    stack: list[_Cut] = [(tuple(map(tuple, runs.values())), (), -1, False)]
     while stack and cuts < _MOST_CUTS:
         left, buckets, last, is_over = stack.pop()
-        best = max(best, buckets, key=len)
         if len(buckets) == len(sizes):
             if not any(left):
                 return buckets
@@ -334,7 +442,7 @@ def _search(
                     (leftovers if is_leftover else closed).append(cut)
         # Those that close early first; of leftovers the dtype seen last (A1.5).
         stack += [*leftovers, *sorted(closed, key=lambda one: -one[2])]
-    return best
+    return None
 
 
 # ---- workload, hardware and record
@@ -450,28 +558,18 @@ def _measurement(job: Job, layout: Layout, workload: Workload, world_size: int) 
     is_ddps = len(layout.buckets) < 2 or first <= last or layout.gradients[-1].index in layout.buckets[0]
     offsets = clocks.offsets[:, job.place, None]
     arrived, ended = clocks.starts.max(1) + offsets, clocks.ends + offsets
-    iterations = tuple(map(_iteration, steps, arrived.tolist(), ended.tolist()))
-    return Measurement(
-        name="as run",
-        role="candidate",
-        mode="trace",
-        backend=rank.backend or "unknown",
-        world_size=world_size,
-        asked=Assignment(
+    return own_step(
+        workload,
+        Assignment(
             policy="explicit" if is_ddps else "after-backward",
             bucket_indices=layout.buckets,
-            bucket_bytes=bucket_bytes(workload, layout.buckets),
-            made_for=made_for(workload, world_size),
             provenance=_provenance(rank),
         ),
-        observed=layout.buckets,
-        iterations=iterations,
-        traced=iterations,
-        plain_backward_ns=workload.backward_ns,
-        plain_step_ns=workload.forward_ns + workload.backward_ns + workload.optimizer_ns,
+        map(_iteration, steps, arrived.tolist(), ended.tolist()),
+        backend=rank.backend or "unknown",
+        world_size=world_size,
         dropped_warmup=len(rank.steps) - len(steps),
         environment={"place": rank.device, "traced_ranks": len(job.ranks)},
-        provenance=_provenance(rank),
     )
 
 
@@ -562,25 +660,19 @@ def _notes(
         and measurement.asked.policy != "explicit"
         and "all-reduces were sent after the last gradient, one by one: no DDP",
     ]
-    missing = [layout and not layout.buckets and "buckets: no all-reduce of gradients in the trace"]
-    said: tuple[tuple[Kind, list[Any]], ...] = (("found", found), ("assumed", assumed), ("missing", missing))
-    notes = [Note(kind, text) for kind, texts in said for text in texts if text]
-    if workload is None:
-        why = (
-            "gradients that a compiled backward sends from within, and so a workload; record with sim.record"
-            if steps[0].is_compiled
-            else "sizes of gradients, and so a workload; profile with record_shapes=True"
-        )
-        notes.append(Note("missing", why, "workload"))
-    if hardware is None:
-        why = (
-            "the job had one rank"
-            if group == 1
-            else "the world size is not in the trace; give --world-size"
-            if group is None
-            else "the trace shows when all-reduces were sent, not when they ran"
-            if sizes and not any(one.timed for one in steps[0].reductions)
-            else "no all-reduce of gradients of known size"
-        )
-        notes.append(Note("missing", f"an all-reduce curve: {why}", "curve"))
-    return notes
+    sent = "the trace shows when all-reduces were sent, not when they ran"
+    untimed = sizes and not any(one.timed for one in steps[0].reductions)
+    why = {1: "the job had one rank", None: "the world size is not in the trace; give --world-size"}.get(
+        group, sent if untimed else "no all-reduce of gradients of known size"
+    )
+    unread = "sizes of gradients (record_shapes=True), or a compiled backward sent them"
+    missing: tuple[tuple[Any, About], ...] = (
+        (layout and not layout.buckets and "buckets: no all-reduce of gradients in the trace", ""),
+        (not workload and f"{unread}, and so a workload; record with sim.record", "workload"),
+        (not hardware and f"an all-reduce curve: {why}", "curve"),
+    )
+    return [
+        *(Note("found", one) for one in found if one),
+        *(Note("assumed", one) for one in assumed if one),
+        *(Note("missing", one, about) for one, about in missing if one),
+    ]

@@ -1,10 +1,9 @@
 """What nccl-tests and its like measured, as Hardware: one for each number of ranks and each file."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ import numpy as np
 
 from sim.costs.doubts import with_own_costs
 from sim.errors import InputError
-from sim.importer.imported import Imported, ImportOptions, Notes, count_of
+from sim.importer.imported import Imported, ImportOptions, Note, Notes, count_of, plain
 from sim.importer.links.tables import WORDS, LinkTable, Sample, read_tables
 from sim.importer.readers import read_text
 from sim.importer.samples import median_curve, scatter_by_size
@@ -57,13 +56,9 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
             sizes or more.
     """
     notes, tables = Notes(), list[LinkTable]()
-    if not paths:
-        raise InputError("paths: no files; give at least one")
-    for number, path in enumerate(paths):
-        options.progress(number, len(paths), str(path))
+    for path in paths:
         alone = sum(other.name == path.name for other in paths) == 1
-        tables += read_tables(read_text(path), path.name if alone else str(path))
-    notes += [note for table in tables for note in table.notes]
+        tables += read_tables(read_text(path), path.name if alone else str(path), notes)
     systems = _systems(tables, options.world_size, notes)
     _pick(systems, options.machine, notes)
     _leave_out(systems, notes)
@@ -92,7 +87,9 @@ def _systems(tables: Sequence[LinkTable], wanted: int | None, notes: Notes) -> d
             notes.add("dropped", f"{table.source}: what was measured on {ranks} ranks")
             continue
         table = replace(table, samples=_sound(table, collective, ranks, notes))
-        key = _Key(table.source, ranks, table.said.of_ranks(0), table.said.of_ranks(1), table.title)
+        columns = zip(*table.said.listed.values(), strict=True) if table.said.listed else ((), ())
+        hosts, devices = (tuple(dict.fromkeys(map(plain, filter(None, one)))) for one in columns)
+        key = _Key(table.source, ranks, hosts, devices, table.title)
         if key in systems and not _repeats([table], systems[key][collective], sure=bool(key.hosts)):
             key = key._replace(unlike=table.samples[0].where)
         systems[key][collective].append(table)
@@ -126,54 +123,53 @@ def _pick(systems: dict[_Key, _System], machine: str | None, notes: Notes) -> No
         for key in others:
             notes.add("dropped", f"{key.source}: another machine ({words[key]})")
             del systems[key]
-    reducing = sorted(key for key, system in systems.items() if "all_reduce" in system)
-    for (source, ranks), group in groupby(reducing, key=lambda key: key[:2]):
-        keys = set(group)
-        if len(keys) > 1:
+    reducing = [key for key, system in systems.items() if "all_reduce" in system]
+    for (source, ranks), count in Counter((key.source, key.ranks) for key in reducing).items():
+        if count > 1:
+            named = " | ".join(words[key] for key in reducing if (key.source, key.ranks) == (source, ranks))
             raise InputError(
-                f"{source}: {len(keys)} machines or runs of {ranks} ranks in one file "
-                f"({' | '.join(words[key] for key in words if key in keys)}); pick one by --machine WORD, a "
-                f"word of its hosts, devices or headline, or give a file of one"
+                f"{source}: {count} machines or runs of {ranks} ranks in one file ({named}); pick one by "
+                f"--machine WORD, a word of its hosts, devices or headline, or give a file of one"
             )
 
 
 def _leave_out(systems: dict[_Key, _System], notes: Notes) -> None:
     """Give curves of files without an all-reduce to the one system of as many ranks; leave out those that
     have none, curves of too few sizes, and systems without an all-reduce then."""
-    alone = {
-        key: systems.pop(key) for key in [key for key, had in systems.items() if "all_reduce" not in had]
-    }
-    for key, collective, tables in [(key, *one) for key, system in alone.items() for one in system.items()]:
-        fitting = [
-            other for other in systems if other.ranks == key.ranks and collective not in systems[other]
-        ]
-        if len(fitting) == 1:
-            systems[fitting[0]][collective] = tables
-            notes.add("assumed", f"{key.source}: {collective} of the system of {fitting[0].source}")
-        else:
-            notes.add(
-                "missing",
-                f"one all_reduce of the {key.ranks} ranks of {key.source}, without which its {collective} is "
-                f"left out; give all_reduce_perf's file too",
-            )
+    for key in [key for key, had in systems.items() if "all_reduce" not in had]:
+        for collective, tables in systems.pop(key).items():
+            fitting = [
+                other
+                for other, had in systems.items()
+                if other.ranks == key.ranks and "all_reduce" in had and collective not in had
+            ]
+            if len(fitting) == 1:
+                systems[fitting[0]][collective] = tables
+                notes.add("assumed", f"{key.source}: {collective} of the system of {fitting[0].source}")
+            else:
+                notes.add(
+                    "missing",
+                    f"one all_reduce of the {key.ranks} ranks of {key.source}, without which its "
+                    f"{collective} is left out; give all_reduce_perf's file too",
+                )
     short = []
-    for key, collective, tables in [(key, *one) for key, system in systems.items() for one in system.items()]:
-        sizes = [size for size, _, _ in _by_size(tables)]
-        if len(sizes) < _LEAST_SIZES:
-            run = f"{collective}_perf -b 64K -e 512M -f 2 -g"
-            short.append(
-                f"{key.source}: {count_of(len(sizes), 'size')} of {collective} on {key.ranks} ranks "
-                f"({', '.join(map(format_size, sizes))}), which tell nothing of other buckets; measure "
-                f"{_LEAST_SIZES} at least, as by {run} {key.ranks}, or mpirun -np {key.ranks} {run} 1"
-            )
-            del systems[key][collective]
-    for key in [key for key, system in systems.items() if "all_reduce" not in system]:
-        del systems[key]
+    for key, system in [*systems.items()]:
+        for collective, tables in [*system.items()]:
+            sizes = [size for size, _, _ in _by_size(tables)]
+            if len(sizes) < _LEAST_SIZES:
+                run = f"{collective}_perf -b 64K -e 512M -f 2 -g"
+                short.append(
+                    f"{key.source}: {count_of(len(sizes), 'size')} of {collective} on {key.ranks} ranks "
+                    f"({', '.join(map(format_size, sizes))}), which tell nothing of other buckets; measure "
+                    f"{_LEAST_SIZES} at least, as by {run} {key.ranks}, or mpirun -np {key.ranks} {run} 1"
+                )
+                del system[collective]
+        if "all_reduce" not in system:
+            del systems[key]
     if short and not systems:
         dropped = [one.text for one in notes if one.kind == "dropped"]
         raise InputError("; dropped: ".join([short[0], *dropped[:1]]))
-    for line in short:
-        notes.add("missing", line)
+    notes += [Note("missing", line) for line in short]
 
 
 # ---- collective and ranks
@@ -262,25 +258,20 @@ def _sound(table: LinkTable, collective: str, ranks: int, notes: Notes) -> tuple
     """The sound samples. Left out, and told by kind of fault, is what contradicts the rest of its row, and
     what had wrong results: it did not do the work that the curve stands for. Refused where most contradict
     themselves, or none is left."""
-    why: dict[str, list[str]] = defaultdict(list)
-    kept, total = [], len(table.samples)
-    for one in table.samples:
-        kind, words = _fault(one, collective, ranks)
-        if kind:
-            why[kind].append(f"{one.where}: {words}")
-        else:
-            kept.append(one)
-    for kind, examples in why.items():
-        notes.add("dropped", f"{table.source}: {len(examples)} timings that {kind} ({examples[0]})")
-    if 2 * len(contradictions := why.get(_CONTRADICTS, [])) > total:
-        raise InputError(
-            f"{contradictions[0]}; so do {len(contradictions)} of {total} timings of {collective} on "
-            f"{ranks} ranks; give the right --world-size, or another file"
-        )
-    if not kept:
-        told = f"no row is left of {collective}: all {', '.join(why)}"
+    faults = [(one, *_fault(one, collective, ranks)) for one in table.samples]
+    kinds = dict.fromkeys(kind for _, kind, _ in faults)
+    for kind in filter(None, kinds):
+        words = [f"{one.where}: {said}" for one, which, said in faults if which == kind]
+        notes.add("dropped", f"{table.source}: {len(words)} timings that {kind} ({words[0]})")
+        if kind == _CONTRADICTS and 2 * len(words) > len(faults):
+            raise InputError(
+                f"{words[0]}; so do {len(words)} of {len(faults)} timings of {collective} on {ranks} ranks; "
+                f"give the right --world-size, or another file"
+            )
+    if "" not in kinds:
+        told = f"no row is left of {collective}: all {', '.join(kinds)}"
         raise InputError(f"{table.source}: {told}; measure again")
-    return tuple(kept)
+    return tuple(one for one, kind, _ in faults if not kind)
 
 
 _CONTRADICTS = "contradict themselves"

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from sim.errors import InputError
-from sim.importer.imported import Note, Notes, count_of, few, plain
+from sim.importer.imported import Notes, count_of, few, plain
 from sim.nouns.collective import bus_factor
 
 MOST_NS, MOST_BYTES, MOST_ROWS = 10**15, 1 << 50, 100_000  # eleven days, a pebibyte
@@ -31,10 +31,9 @@ NCCL, WORDS = ("nccl", "cuda"), "the words before it"
 class Sample:
     """How long a collective of ``num_bytes``, as nccl-tests counts them, took, and what its row says beside.
 
-    ``place`` is where the result went: ``in`` the buffer that it came from, ``out`` of it, or ``only`` where
-    the table does not say. ``part_bytes`` are those of the row's count (0: none). ``slack_ns`` is one unit of
-    the last digit written. ``rates`` has ``algbw`` and ``busbw`` in GB/s (1e9 bytes), each with one unit of
-    its last digit. ``wrong`` counts wrong results.
+    ``place``: the result is ``in`` the buffer that it came from, ``out`` of it, or ``only``: not told.
+    ``part_bytes`` are those of the row's count (0: none), ``slack_ns`` one unit of the last digit written.
+    ``rates``: ``algbw`` and ``busbw`` in GB/s (1e9 bytes), each with one unit of its last digit.
     """
 
     where: str
@@ -61,10 +60,6 @@ class Said:
     titles: list[str] = field(default_factory=list)
     over: tuple[str, str] | None = None
 
-    def of_ranks(self, which: int) -> tuple[str, ...]:
-        """The hosts (0) or devices (1) of the list of ranks, each once."""
-        return tuple(dict.fromkeys(plain(one[which]) for one in self.listed.values() if one[which]))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTable:
@@ -82,7 +77,6 @@ class LinkTable:
     ranks_by: str
     title: str
     redop: str | None
-    notes: tuple[Note, ...] = ()
 
 
 _COLLECTIVE = re.compile(
@@ -446,7 +440,7 @@ def _whole(value: _Number | None) -> int | None:
     return int(value[0]) if value is not None and is_whole else None
 
 
-def _read(block: _Block, source: str) -> list[LinkTable]:
+def _read(block: _Block, source: str, notes: Notes) -> list[LinkTable]:
     """A block as tables, one for each collective, number of ranks and place that its columns tell apart."""
     columns, said = block.columns, block.said
     places = {column.kind: place for place, column in reversed([*enumerate(columns)])}  # the first of a kind
@@ -474,10 +468,8 @@ def _read(block: _Block, source: str) -> list[LinkTable]:
         part = (whole.get("count") or 0) * _width(dtype)
         where, samples = f"{source}: line {number}", list[Sample]()
         for which, span in zip(slots, spans, strict=True) if size is not None else ():
-            if timing := _timing(columns[span], values[span], size or 0, factor):
-                samples.append(
-                    Sample(where=where, num_bytes=size or 0, part_bytes=part, place=which, **timing)
-                )
+            of_row = {"where": where, "num_bytes": size or 0, "part_bytes": part, "place": which}
+            samples += _timed(columns[span], values[span], factor, of_row)
         if not samples:
             broken.append((number, cells))
             continue
@@ -492,7 +484,6 @@ def _read(block: _Block, source: str) -> list[LinkTable]:
     if main.kind == "busbw" and block.rows and not found:
         raise InputError(f"{source}: busbw tells no time without the number of ranks; give a column ranks")
     redops = {cells[places["redop"]] for _, cells in block.rows} if "redop" in places else set()
-    notes = Notes()
     if broken:
         named = few([f"line {number} ({plain(' '.join(cells[:2]))})" for number, cells in sorted(broken)], 3)
         why = "no whole rows, or of a run whose header is not there"
@@ -511,36 +502,34 @@ def _read(block: _Block, source: str) -> list[LinkTable]:
             ranks_by="its column" if ranks else "its list of ranks" if listed else WORDS,
             title=", ".join(filter(None, (*said.titles, at))),
             redop=min(redops) if len(redops) == 1 else None,
-            notes=() if number else tuple(notes),
         )
-        for number, ((collective, ranks, at), samples) in enumerate(found.items())
+        for (collective, ranks, at), samples in found.items()
     ]
 
 
-def _timing(
-    columns: Columns, values: Sequence[_Number | None], num_bytes: int, factor: float
-) -> dict[str, Any] | None:
-    """Duration, slack, rates and wrong results of a ``Sample`` by the columns of one timing; None without a
-    duration. Without a time it is the one that a bandwidth tells, the bus's being ``factor`` times the
-    algorithm's: a GB/s is a byte in a ns."""
+def _timed(
+    columns: Columns, values: Sequence[_Number | None], factor: float, of_row: dict[str, Any]
+) -> list[Sample]:
+    """The sample of the columns of one timing; none without a duration. Without a time it is the one that a
+    bandwidth tells, the bus's being ``factor`` times the algorithm's: a GB/s is a byte in a ns."""
     known = {column.kind: one for column, one in reversed([*zip(columns, values, strict=True)])}  # the first
-    numbers = {kind: tuple(map(float, one)) for kind, one in known.items() if one is not None}
-    rates = {name: numbers[name] for name in ("algbw", "busbw") if numbers.get(name, (-1,))[0] >= 0}
+    numbers = {kind: (float(one[0]), float(one[1])) for kind, one in known.items() if one is not None}
+    rates = {name: numbers[name] for name in ("algbw", "busbw") if numbers.get(name, (-1.0,))[0] >= 0}
     duration, slack = numbers.get("time", (0.0, 0.0))
     speed, digit = rates.get("algbw", rates.get("busbw", (0.0, 0.0)))
     if "time" not in known and speed > 0:
-        sent = num_bytes if "algbw" in rates else num_bytes * factor
+        sent = of_row["num_bytes"] * (1 if "algbw" in rates else factor)
         duration, slack = max(1.0, sent / speed) if sent else 0.0, sent / speed * digit / speed
     if not 0.5 < duration <= MOST_NS:
-        return None
+        return []
     wrong = numbers.get("wrong", (0.0,))[0]
-    return {"duration_ns": round(duration), "slack_ns": slack, "rates": rates, "wrong": wrong}
+    return [Sample(duration_ns=round(duration), slack_ns=slack, rates=rates, wrong=wrong, **of_row)]
 
 
 # ---- files
 
 
-def read_tables(text: str, source: str) -> list[LinkTable]:
+def read_tables(text: str, source: str, notes: Notes) -> list[LinkTable]:
     """All tables of a text, or of nccl-tests' ``-J`` report.
 
     Raises:
@@ -553,7 +542,7 @@ def read_tables(text: str, source: str) -> list[LinkTable]:
             f"{source}: no table of collectives in it (a run that ended before its first size?); give "
             f"nccl-tests' output, or a header that names a size and a time with its unit (size_B time_us)"
         )
-    if tables := [table for block in blocks for table in _read(block, source)]:
+    if tables := [table for block in blocks for table in _read(block, source, notes)]:
         return tables
     raise InputError(f"{source}: no whole row in it (truncated?); give the output of a run that got further")
 
