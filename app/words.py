@@ -5,6 +5,7 @@ from typing import Any
 
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
+from sim.systems.textbook import STYLES
 from sim.units import format_ms, format_number, format_percent
 
 Pick = str  # one of PICKS
@@ -18,13 +19,7 @@ PICK_WORDS: dict[str, str] = {
     "single": "single bucket",
     "per-parameter": "one per parameter",
     "given": "uploaded assignment",
-    "per-parameter-sync": "not DDP: per parameter, after backward",
-    "per-parameter-async": "not DDP: per parameter, from hooks",
-    "after-backward": "not DDP: buckets after backward",
-    "arrival-counted": "not DDP: arrival-counted buckets",
-    "flat-views": "not DDP: gradients as views of flat storage",
-    "last-hook": "not DDP: last-parameter hooks",
-    "last-hook-safe": "not DDP: last-parameter hooks, put right",
+    **{policy: f"not DDP: {style.words}" for policy, style in STYLES.items()},
     "zero1": "DeepSpeed ZeRO-1",
     "zero2": "DeepSpeed ZeRO-2",
     "megatron": "Megatron-Core DDP",

@@ -19,9 +19,9 @@ from sim.systems.step_writer import Plan, StepWriter, completed_by
 from sim.units import cap_bytes, format_ms, transfer_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Style:
-    """How a system works.
+    """How a system works; ``words``: what pages call it.
 
     ``by_size``: buckets by size, else one a parameter. ``copies``: gradients are copied into the bucket one
     by one as they come (``arrival``), all at once before it is sent (``launch``), or not at all.
@@ -30,6 +30,7 @@ class Style:
     parameter, as published, and dtypes are not told apart (A6); else of whichever is ready last.
     """
 
+    words: str
     by_size: bool
     copies: Literal["arrival", "launch"] | None
     overlaps: bool
@@ -37,13 +38,13 @@ class Style:
 
 
 STYLES: Mapping[str, Style] = {
-    "per-parameter-sync": Style(by_size=False, copies=None, overlaps=False),
-    "per-parameter-async": Style(by_size=False, copies=None, overlaps=True),
-    "after-backward": Style(by_size=True, copies="launch", overlaps=False),
-    "arrival-counted": Style(by_size=True, copies="arrival", overlaps=True),
-    "flat-views": Style(by_size=True, copies=None, overlaps=True),
-    "last-hook": Style(by_size=True, copies="launch", overlaps=True, by_last=True),
-    "last-hook-safe": Style(by_size=True, copies="launch", overlaps=True),
+    "per-parameter-sync": Style("per parameter, after backward", by_size=False, copies=None, overlaps=False),
+    "per-parameter-async": Style("per parameter, from hooks", by_size=False, copies=None, overlaps=True),
+    "after-backward": Style("buckets after backward", by_size=True, copies="launch", overlaps=False),
+    "arrival-counted": Style("arrival-counted buckets", by_size=True, copies="arrival", overlaps=True),
+    "flat-views": Style("gradients as views of flat storage", by_size=True, copies=None, overlaps=True),
+    "last-hook": Style("last-parameter hooks", by_size=True, copies="launch", overlaps=True, by_last=True),
+    "last-hook-safe": Style("last-parameter hooks, put right", by_size=True, copies="launch", overlaps=True),
 }
 BY_SIZE = tuple(policy for policy, style in STYLES.items() if style.by_size)
 
