@@ -214,8 +214,7 @@ def anchor(
         "A hardware file: a link measured beside the step.", "--hardware", default=...
     ),
     measured: Any = option(
-        "The step as it runs now: bucket_cap_mb=25,step_ms=159.6 and, where known, noise_ms and DDP's "
-        "switches.",
+        "The step as it runs now: bucket_cap_mb=25,step_ms=159.6, with DDP's switches.",
         kind=options.PAIRS,
         default=...,
     ),
@@ -250,14 +249,13 @@ def _measured(workload: Workload, given: dict[str, Any]) -> "MeasuredStep":
         raise InputError("--measured: has no step_ms; give it, such as step_ms=159.6")
     if others := {"workload", "iteration"} & given.keys():
         raise InputError(f"--measured: {min(others)} is no switch")
-    times = {"step_ms": "step_ns", "noise_ms": "noise_ns"}
     try:
-        told = {field: MS.reader(str(given.pop(name))) for name, field in times.items() if name in given}
+        step_ns = MS.reader(str(given.pop("step_ms")))
     except ValueError as error:
         raise InputError(f"--measured: {error}; times are in ms") from None
     caps = given.keys() & {"bucket_cap_mb", "first_bucket_mb"}
     given |= {name: parse_cap_mb(str(given[name])) for name in caps}
-    return MeasuredStep(assignment=sim.assign(workload, **given), **told)
+    return MeasuredStep(assignment=sim.assign(workload, **given), step_ns=step_ns)
 
 
 def _print_anchored(found: "Anchored") -> None:

@@ -17,7 +17,7 @@ from sim.nouns.devices import backend_of, device_type, devices_of_job, ranks_of_
 from sim.nouns.gpus import GPUS, GpuSheet
 from sim.nouns.hardware import SCALARS, Curve, Hardware
 from sim.nouns.workload import Workload
-from sim.units import format_number, format_percent, format_size, format_sizes
+from sim.units import format_number, format_size, format_sizes
 
 
 class OwnCost(NamedTuple):
@@ -240,8 +240,6 @@ def doubts_about_step(hardware: Hardware) -> tuple[str, ...]:
             if known["factor"] == "curve":
                 what = f"one {value} times as slow as given"
             told += f": it takes {what}, which is not within {low} to {high}"
-        elif known.get("error") is not None:
-            told += f"; its prediction is off by {format_percent(known['error'], sign=True)}"
         if known.get("explained_by") is not None and known.get("factor") != "curve":
             told += f"; a link that takes {format_number(known['explained_by'])} times as long would"
         said.append(f"doubtful link: {told}. {_ANEW}")

@@ -134,7 +134,7 @@ _SCALE = Legal(kind=float, is_open=True, most=MOST_FACTOR)  # on a whole curve
 _READING = {"what": _TEXT, "weight": Legal(kind=float, is_open=True, most=1), "curve": _SCALE}
 _HELD_TO = {  # what a measured step of the job said of the link: whether it fits, and which link would
     **{"fits": _FLAG, "why": _TEXT, "factor": _TEXT},
-    **dict.fromkeys(("explained_by", "value", "low", "high", "error"), _NUMBER),
+    **dict.fromkeys(("explained_by", "value", "low", "high"), _NUMBER),
 }
 _ENDS = ("low", "high")
 _RISING = ("min_ns", "p10_ns", "median_ns", "p90_ns", "max_ns"), ("low_ns", "high_ns"), _ENDS

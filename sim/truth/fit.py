@@ -26,7 +26,7 @@ from sim.costs.service_time import tilt_ratio
 from sim.errors import InputError
 from sim.metrics.intervals import union
 from sim.nouns.assignment import Assignment
-from sim.nouns.checks import Checked, Count, Positive
+from sim.nouns.checks import Checked, Positive
 from sim.nouns.ddp_switches import read_switches
 from sim.nouns.hardware import RATES, Hardware
 from sim.nouns.measurement import MeasuredBucket, Measurement
@@ -74,14 +74,10 @@ def scaled(hardware: Hardware, ratio: float) -> Hardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStep(Checked):
-    """A step as a dashboard shows it, in ns, and the assignment that it ran with.
-
-    ``noise_ns`` is by how much it may be off; None: by what steps of one job usually differ from run to run.
-    """
+    """A step as a dashboard shows it, in ns, and the assignment that it ran with."""
 
     assignment: Assignment
     step_ns: Positive
-    noise_ns: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +97,8 @@ class Anchored:
 
     ``readings`` are all machines that make the step true by one factor, the one that was fixed first.
     ``plain_ns`` is the predicted step without it, ``predicted_ns`` with it. ``fits``: whether that is a fit:
-    not beyond what the link may be, not at a bound, and not off by more than 10 %. ``notes`` say what of
-    workload and hardware is doubtful.
+    not beyond what the link may be, and not at a bound. ``notes`` say what of workload and hardware is
+    doubtful.
     """
 
     hardware: Hardware
@@ -128,18 +124,16 @@ def anchor(
 
     One measured step is one number, and fixes one factor of what a single GPU and a link alone have:
 
-    - ``mutual``: both slow-downs, taken as equal. The default where neither is known: the two share memory,
-      multiprocessors and power, and one number does not say who yields.
+    - ``mutual``: both slow-downs, taken as equal, as one number does not say who yields. The default where
+      neither is known.
     - ``compute_slowdown``: the default where ``hardware`` has a ``comm_slowdown``.
     - ``comm_slowdown``: the default where it has a ``compute_slowdown``, or the workload's times contain
       interference already, as those of a trace do; the two above are refused there.
-    - ``curve``: the link itself is faster or slower in the step than beside it. The default where a slow-down
-      would have to be more than 2: then most likely another link trains.
+    - ``curve``: the link is faster or slower in the step than beside it. The default where a slow-down would
+      have to be more than 2: then most likely another link trains.
 
-    A slow-down that ``hardware`` has, and that is not to be fixed, stays. The other factors that make the
-    step true as well, each alone, are kept with how likely they are, in ``spread.readings`` of the hardware:
-    ``sim.tune`` says what holds under all of them. What is no fit is told in ``spread.anchor``, and no gain
-    is told of such a hardware.
+    A slow-down that ``hardware`` has, and that is not to be fixed, stays. Other factors that make the step
+    true as well, each alone, are kept in ``spread.readings``, what is no fit in ``spread.anchor``.
 
     Raises:
         InputError: the step is shorter than any interference allows, longer than it can explain, the same
@@ -159,9 +153,8 @@ def anchor(
             f"workload: ready_includes has interference, so that {found} cannot be fixed; give a workload "
             f"of a single GPU's step, or fix the factor comm_slowdown or curve"
         )
-    step_ns, noise_ns = measured.step_ns, measured.noise_ns
-    noise_ns = round(USUAL_NOISE * step_ns) if noise_ns is None else noise_ns
-    search = _Search(workload, measured.assignment, step_ns, noise_ns)
+    step_ns = measured.step_ns
+    search = _Search(workload, measured.assignment, step_ns)
     value = search.solve(hardware, found)
     if factor is None and value > _FAIR and (link := search.try_to(hardware, "curve")):
         found, value = "curve", link
@@ -187,8 +180,7 @@ def anchor(
         for one, by in weights.items()
     )
     made = readings[0].hardware
-    predicted_ns = search.figure(made)
-    misfit = _misfit(readings, hardware, predicted_ns / step_ns - 1)
+    misfit = _misfit(readings, hardware)
     about = {"factor": found, "value": value, "measured_step_ns": step_ns, "workload": workload.name}
     provenance = {**made.provenance, "anchored": about}
     made = replace(made, spread=_spread(made, readings, misfit), provenance=provenance)
@@ -198,7 +190,7 @@ def anchor(
         value=value,
         measured_ns=step_ns,
         plain_ns=search.figure(hardware),
-        predicted_ns=predicted_ns,
+        predicted_ns=search.figure(made),
         fits=not misfit,
         readings=readings,
         notes=doubts_about(workload, made),
@@ -211,7 +203,6 @@ class _Search(NamedTuple):
     workload: Workload
     assignment: Assignment
     target_ns: int
-    noise_ns: int
     what: Literal["step_ns", "sync_end_ns"] = "step_ns"
 
     def figure(self, hardware: Hardware) -> int:
@@ -224,26 +215,26 @@ class _Search(NamedTuple):
         infinity where it is longer than the factor explains."""
         _, least, most = _FACTORS[factor]
         low_ns, high_ns = (self.figure(apply_factor(hardware, factor, value)) for value in (least, most))
-        target_ns = self.target_ns
+        target_ns, noise_ns = self.target_ns, round(USUAL_NOISE * self.target_ns)
         if low_ns == high_ns:
             raise InputError(
                 f"measured: this step says nothing of {factor}; it is {format_ms(low_ns)} whatever that is; "
                 f"give a row in which communication is hidden in part"
             )
-        if low_ns - target_ns > self.noise_ns:
+        if low_ns - target_ns > noise_ns:
             raise InputError(
                 f"measured: a step of {format_ms(target_ns)} is shorter by {format_ms(low_ns - target_ns)} "
                 f"than the parts allow without any interference, {format_ms(low_ns)}; links are often faster "
-                f"in the step than beside it: fix the factor curve, or say what noise the figure has"
+                f"in the step than beside it: fix the factor curve"
             )
-        if high_ns < target_ns - self.noise_ns:
+        if high_ns < target_ns - noise_ns:
             return inf
         if low_ns >= target_ns:
             if factor != "curve":
                 return least
-            if self.figure(hardware) <= target_ns + self.noise_ns:
+            if self.figure(hardware) <= target_ns + noise_ns:
                 return 1.0
-            target_ns += self.noise_ns  # all links from some speed on: the one nearest to the given
+            target_ns += noise_ns  # all links from some speed on: the one nearest to the given
         while most - least > 1e-6:  # by halving: in flat parts a step does not depend on a factor at all
             middle = (least + most) / 2
             is_short = self.figure(apply_factor(hardware, factor, middle)) < target_ns
@@ -274,7 +265,7 @@ def _likelihood(factor: Factor, value: float, hardware: Hardware) -> float:
     return exp(-len(_FACTORS[factor][0]) * sigmas**2 / 2)  # both slow-downs: it takes each
 
 
-def _misfit(readings: tuple[Reading, ...], hardware: Hardware, error: float) -> dict[str, Any]:
+def _misfit(readings: tuple[Reading, ...], hardware: Hardware) -> dict[str, Any]:
     """Why the first reading is no fit, as ``spread.anchor`` has it; empty where it is one."""
     factor, value = readings[0].what, readings[0].value
     (_, low, high), why, near = _FACTORS[factor], "bound", -_AT_BOUND
@@ -283,12 +274,10 @@ def _misfit(readings: tuple[Reading, ...], hardware: Hardware, error: float) -> 
         known = hardware.spread.get("ranges", {}).get("all_reduce", fair)
         low, high, why, near = known["low"], known["high"], "beyond", _AT_BOUND
     if low * (1 - _AT_BOUND) <= value <= high * (1 + near):
-        if abs(error) <= _MISSED:
-            return {}
-        why = "off"
+        return {}
     link = next((one.value for one in readings if one.what == "curve"), None)
     told = {"why": why, "factor": factor, "value": value, "low": low, "high": high}
-    return {"fits": False, **told, "error": error, "explained_by": link}
+    return {"fits": False, **told, "explained_by": link}
 
 
 def _spread(anchored: Hardware, readings: tuple[Reading, ...], misfit: dict[str, Any]) -> dict[str, Any]:
@@ -379,7 +368,7 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> O
     if not times.fits(logs, covariance):  # then the step says nothing of this link's factors
         covariance = np.diag(np.maximum(times.below, times.above) ** 2)
         end_ns = max(1, round(times.measured_ns[-1]))
-        search = _Search(recorded, times.assignment, end_ns, round(USUAL_NOISE * end_ns), "sync_end_ns")
+        search = _Search(recorded, times.assignment, end_ns, "sync_end_ns")
         said = {"fits": False, "explained_by": search.try_to(link_alone, "curve")}
     machine, machines = times.apply(hardware, logs), (link_alone, times.apply(link_alone, logs))
     alone_ns, fitted_ns = (simulated_step_ns(recorded, one, times.assignment) for one in machines)
@@ -463,9 +452,9 @@ def hooked(workload: Workload, hardware: Hardware, measured: Measurement) -> tup
     such pass, nor where ready times contain interference, and with it what the pass did to later gradients.
     """
     asked, is_ours = measured.asked, measured.provenance.get("source") == "sim.record"
-    if not is_ours or asked is None or asked.bucket_bytes is None or "comm_hook" in asked.settings:
+    if asked is None or asked.bucket_bytes is None or not is_ours:
         return workload, hardware
-    if "interference" in workload.ready_includes:
+    if "comm_hook" in asked.settings or "interference" in workload.ready_includes:
         return workload, hardware
     passes = [
         [(bucket.launch_ns or 0) - (bucket.ready_ns or 0) for bucket in step.buckets]
@@ -526,18 +515,15 @@ class _Times:
         known: dict[str, tuple[float, ...]] = {}
         for name in [name for name in priors if name not in left_out]:
             (expected, sigma), value = priors[name], getattr(hardware, name, 1.0)
-            low, high, told = 0.0, 0.0, ranges.get("all_reduce" if name == "link" else name)
-            if told is not None:
-                sign, ends = -1 if name in RATES else 1, (told["low"] / value, told["high"] / value)
-                logs = [sign * log(max(end, _LEAST_SHARE)) for end in ends]
-                low, high = min(0.0, *logs), max(0.0, *logs)
-            least, most = (0.0 if name in slowdowns else -_MOST), _MOST
+            told, sign = ranges.get("all_reduce" if name == "link" else name, {}), -1 if name in RATES else 1
+            logs = [sign * log(max(told[end] / value, _LEAST_SHARE)) for end in ("low", "high") if told]
+            low, high = min([0.0, *logs]), max([0.0, *logs])
+            bounds = (0.0 if name in slowdowns else -_MOST), _MOST
             if name == "link":
-                least, most = min(least, low), max(most, high)
+                bounds = min(-_MOST, low), max(_MOST, high)
             elif name in costs:
-                least, most = low, high
-            below, above = max(sigma, -low / _ALONG), max(sigma, high / _ALONG)
-            known[name] = expected, below, above, least, most
+                bounds = low, high
+            known[name] = expected, max(sigma, -low / _ALONG), max(sigma, high / _ALONG), *bounds
         return known
 
     def _of_buckets(self, buckets: Sequence[MeasuredBucket | BucketTimes]) -> list[int | None]:

@@ -111,11 +111,7 @@ def test_the_null_case_stays_one(model: str, link: Callable[[], Hardware]) -> No
     """
     workload, caps = null_case.gpt2(model), (1, 25, 100, 500)
     steps = dict(zip(caps, null_case.measured_steps_ns(model), strict=True))
-    measured = MeasuredStep(
-        assignment=sim.assign(workload, bucket_cap_mb=25),
-        step_ns=steps[25],
-        noise_ns=max(steps.values()) - min(steps.values()),
-    )
+    measured = MeasuredStep(assignment=sim.assign(workload, bucket_cap_mb=25), step_ns=steps[25])
     if (model, link) == ("gpt2-124M", null_case.pcie_pair):
         with pytest.raises(InputError, match="than the parts allow without any interference"):
             sim.anchor(workload, link(), measured)
