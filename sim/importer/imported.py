@@ -55,9 +55,7 @@ def few(words: Sequence[str], most: int = 8) -> str:
 
 
 def plain(text: str, longest: int = 120) -> str:
-    """Text of others made fit to show: without control characters and surrogates, a long one cut in its
-    middle.
-    """
+    """Text of others made fit to show: without control characters, a long one cut in its middle."""
     text = text if text.isprintable() else "".join(one if one.isprintable() else " " for one in text)
     half = (longest - 3) // 2
     return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"

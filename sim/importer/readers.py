@@ -63,11 +63,7 @@ _KIND = re.compile(r'(?<!\\)"kind"\s*:\s*"(\w+)"')
 
 
 def reader(form: str) -> Reader:
-    """The function that reads a format; each sentence that it returns or raises fits one line of a terminal.
-
-    Raises:
-        InputError: there is no such format.
-    """
+    """What reads a format, in sentences that fit a line of a terminal. ``InputError``: there is none such."""
     if form in _UNREAD:
         raise InputError(f"FORMAT: {form} is not read: {_UNREAD[form]}")
     if form not in READABLE:
@@ -208,8 +204,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
     try:
         return decoded(content)
     except UnicodeDecodeError as error:
-        encoding = error.encoding.removesuffix("-sig").removesuffix("-le").upper()
-        raise InputError(f"{path}: not {encoding} text (byte {error.start}); give text") from None
+        raise InputError(f"{path}: not {error.encoding} text (byte {error.start}); give text") from None
 
 
 # ---- several files as one import

@@ -115,9 +115,7 @@ def torch_dtype(name: Any) -> str | None:
 
 
 class _Arguments(msgspec.Struct, gc=False):
-    """Arguments of an event that are used; names differ in case between versions. A file may have anything in
-    their place.
-    """
+    """Arguments that are used; names differ in case between versions, and anything may be in their place."""
 
     correlation: Any = None
     stream: Any = None

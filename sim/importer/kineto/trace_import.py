@@ -22,7 +22,7 @@ from sim.importer.kineto.events import NODE, Times
 from sim.importer.kineto.steps import ASSUMED_DTYPE, Collective, Rank, Step, read_rank
 from sim.importer.samples import SHORTEST_OVER_RANKS, median_curve, own_step, quiet_steps, scatter_by_size
 from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import GLOO_CHANNELS, CurvePoint, Hardware
+from sim.nouns.hardware import GLOO_CHANNELS, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import DTYPE_BYTES, Gradient, ReadyIncludes, Workload
 from sim.systems.ddp_assignment import AS_RECORDED
@@ -517,10 +517,8 @@ def _hardware(job: Job, layout: Layout) -> Hardware | None:
     if not complete:
         sizes = sorted(by_size, reverse=True)
         bounds = (median_ns(waitless[size]) if waitless[size] else min(by_size[size]) for size in sizes)
-        points = list(zip(sizes, accumulate(bounds, min), strict=True))[::-1]
-        curve = tuple(CurvePoint(num_bytes=size, duration_ns=bound) for size, bound in points)
+        curve = median_curve(dict(zip(sizes, ([bound] for bound in accumulate(bounds, min)), strict=True)))
     beside = sorted(one.interference for one in job.ranks if one.interference is not None)
-    spread = {"all_reduce": scatter_by_size(by_size, SHORTEST_OVER_RANKS if complete else "upper bound")}
     launches = job.clocks.launches[job.clocks.launches >= 0].tolist()
     total = sum(gradient.on_wire for gradient in layout.gradients)
     return Hardware(
@@ -532,7 +530,7 @@ def _hardware(job: Job, layout: Layout) -> Hardware | None:
         copy_out_bytes_per_s=_rate(total, [step.copy_out_ns for step in steps]),
         compute_slowdown=round(beside[len(beside) // 2][0], 4) if beside else 1.0,
         comm_channels=GLOO_CHANNELS if job.rank.backend == "gloo" else 1,
-        spread=spread,
+        spread={"all_reduce": scatter_by_size(by_size, SHORTEST_OVER_RANKS if complete else "upper bound")},
         provenance={
             **_provenance(job.ranks[0]),
             "curve": "within the training step, by last arriver"
@@ -660,15 +658,13 @@ def _notes(
         and measurement.asked.policy != "explicit"
         and "all-reduces were sent after the last gradient, one by one: no DDP",
     ]
-    sent = "the trace shows when all-reduces were sent, not when they ran"
-    untimed = sizes and not any(one.timed for one in steps[0].reductions)
     why = {1: "the job had one rank", None: "the world size is not in the trace; give --world-size"}.get(
-        group, sent if untimed else "no all-reduce of gradients of known size"
+        group, "the trace shows of no all-reduce of gradients both its size and when it ran"
     )
-    unread = "sizes of gradients (record_shapes=True), or a compiled backward sent them"
+    untold = "no sizes of gradients (record_shapes=True), or a compiled backward sent them (sim.record)"
     missing: tuple[tuple[Any, About], ...] = (
         (layout and not layout.buckets and "buckets: no all-reduce of gradients in the trace", ""),
-        (not workload and f"{unread}, and so a workload; record with sim.record", "workload"),
+        (not workload and f"a workload: {untold}", "workload"),
         (not hardware and f"an all-reduce curve: {why}", "curve"),
     )
     return [
