@@ -15,7 +15,7 @@ PICK_WORDS: dict[str, str] = {
     "default": "DDP's default",
     "cap": "bucket_cap_mb",
     "cap-list": "bucket_cap_mb_list",
-    "recommended": "best buckets found",
+    "recommended": "recommended buckets",
     "single": "single bucket",
     "per-parameter": "one per parameter",
     "given": "uploaded assignment",

@@ -32,7 +32,7 @@ def draw_sweep(
 
     ``customdata`` of each point is [hover text, cap in MiB or None], so that a click tells its cap. The row
     without a cap is DDP's default. Caps of ``plateau`` are shaded, ``band`` (how far single steps range) lies
-    behind; ``shown`` is the page's own cap and its step in ns, ``best_ns`` that of the best buckets found.
+    behind; ``shown`` is the page's own cap and its step in ns, ``best_ns`` that of the recommended buckets.
     """
     curve = sorted((row for row in rows if row.bucket_cap_mb), key=lambda row: row.bucket_cap_mb or 0.0)
     beside = [row for row in rows if row.bucket_cap_mb is None]

@@ -79,8 +79,7 @@ class Candidate:
     """One assignment on one machine (None: the one above), and what came of it.
 
     With ``is_best_cap`` the cap of ``choice`` is searched for when it is played. ``sent`` are the bytes of
-    each collective of its step. ``error`` says why it could
-    not be played, in which case ``inputs`` and ``played`` stay None.
+    each collective of its step. ``error`` says why it could not be: ``inputs`` and ``played`` stay None.
     """
 
     letter: str
@@ -262,7 +261,7 @@ def _candidate(place: int, library: Library) -> Candidate:
     take_name(f"{prefix}pick", ALL_PICK_WORDS)
     label = f"{letter}{', the base' if letter == _LETTERS[0] else ''}"
     words = (
-        "How the gradients are cut. `best buckets found` and `best round bucket_cap_mb` are "
+        "How the gradients are cut. `recommended buckets` and `best round bucket_cap_mb` are "
         "searched for on the candidate's own machine."
     )
     first = {"index": _PICKS.index(_FIRST_PICKS[place]), "format_func": ALL_PICK_WORDS.__getitem__}
@@ -323,8 +322,9 @@ def _notes(results: Sequence[Candidate]) -> None:
         if one.played is not None and (untimed := one.played.untimed_bytes):
             words = f"{one.name} takes longer than it says here: {format_size(untimed)}"
             st.warning(plain(f"{words} of what it sends have no curve, and are in no timeline."))
-        for note in one.report.notes:
-            st.caption(plain(f"{one.name}: {note}."))
+    for note in dict.fromkeys(note for one in results for note in one.report.notes):  # most are of all
+        letters = ", ".join(one.letter for one in results if note in one.report.notes)
+        st.caption(plain(f"{letters}: {note}."))
     computed = [one.inputs for one in results if one.inputs and is_computed(one.inputs.hardware)]
     if computed and (unlike := device_sentence(computed[0].workload)) is not None:
         st.warning(plain(unlike))

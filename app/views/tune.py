@@ -58,8 +58,8 @@ _SWEEP_KEY = "sweep_chart"
 _KNOB_HELP = {
     "knob": "What may be set. Each row is the best that this knob alone can reach.",
     "step, ms": "Step time under the best setting of this knob.",
-    "regret, ms": "How much longer its step is than under the best buckets found. Below 0: another system "
-    "that DDP's buckets do not reach.",
+    "regret, ms": "How much longer its step is than under the recommended buckets. Below 0: shorter as "
+    "recorded, by what the recommendation does not rely on.",
     "exposed, ms": "End of synchronisation minus a plain backward: all that synchronising adds to a step.",
     "buckets": "Number of buckets, each one collective.",
     "tried": "How the best was found: of all settings, or of a grid.",
@@ -177,8 +177,7 @@ def _sweep(job: Inputs, choice: Choice, shown: Played, found: Recommendation, un
     )
     words = "Step time over bucket_cap_mb, with DDP's default beside it"
     chart(figure, _SWEEP_KEY, words, on_select=_take_click, selection_mode="points")
-    told = ["Left: DDP's default, a point of its own. Dashed: its step."]
-    told.append("Dotted: the step of what is recommended. Shaded: as good as that.")
+    told = ["Left: DDP's default. Dashed: its step. Dotted: of the recommended buckets. Shaded: as good."]
     within = f"within {TOLERANCE:.0%} of the best"
     told += [f"Star: the {star}, a round one of those {within}."] if setting.cap_mb is not None else []
     told.append("Click a point to see its timeline above.")
@@ -203,7 +202,7 @@ def _show_answer(
     inputs: Inputs, found: Recommendation, answer: Played, under: str, measured: str | None
 ) -> None:
     """The answer whole; ``measured`` is what real ranks took with it, in a sentence."""
-    count, step = len(found.assignment.bucket_indices), format_ms(found.report.step_ns)
+    best, count = "The recommended buckets", len(found.assignment.bucket_indices)
     with st.container(border=True):
         st.subheader("Recommended")
         st.markdown(f"**{plain(answer_sentence(found, under))}**")
@@ -211,10 +210,10 @@ def _show_answer(
             if measured is not None:
                 st.markdown(plain(measured))
             _code(answer.assignment, inputs)
-        st.markdown(f"{sentence(found.gain.sentence)}. {plain(found.plateau.sentence)}")
+        st.markdown(plain(f"{best}: {found.gain.sentence}. {found.plateau.sentence}"))
         for note in found.notes:
             st.info(sentence(note), icon=":material/info:")
-        title = f"The best buckets found: {count}, cut anywhere, {step} a step"
+        title = f"{best}: {count}, cut anywhere, {format_ms(found.report.step_ns)} a step"
         folded(plain(title), "folded_best", partial(_show_best, inputs, found))
 
 

@@ -7,7 +7,6 @@ from sim.cli.judging import print_one, score
 from sim.cli.machines import curve_columns
 from sim.cli.options import argument, directory_option, option
 from sim.cli.printing import HARDWARE, WORKLOAD, Answer, line, note, progress, say, table
-from sim.cli.starting import ALL_REDUCE_PERF
 from sim.columns import Column, ms, plain
 from sim.errors import SimError
 from sim.formats import record_files
@@ -25,6 +24,11 @@ from sim.importer.readers import READABLE, reader
 
 _MOST_POINTS = 12
 _FORMATS = f"{', '.join(READABLE)}. auto tells each file by its content, and puts several together."
+# Of the link that trains, one rank a GPU, by mpirun, srun or a build of its own: calibrate may take another.
+_BENCHMARKS = {
+    "mpi": "OSU's benchmarks: osu_allreduce -m 4:134217728 > link.txt",
+    "nccl": "nccl-tests, one rank a GPU: all_reduce_perf -b 8 -e 1G -f 2 > link.txt",
+}
 
 
 @options.answers
@@ -99,9 +103,9 @@ def _ahead(imported: Imported, paths: list[Path], output: Path) -> str:
             return f"{also}: {calibrate}"
         if run.backend == "gloo":  # nccl-tests knows no gloo
             return calibrate
-        again = line("import", "auto", *paths, "link.txt", "-o", output)  # calibrate: another link
-        measure = f"measure the job's own link with nccl-tests, one rank a GPU: {ALL_REDUCE_PERF}"
-        return f"{measure}; then: {again}"
+        again = line("import", "auto", *paths, "link.txt", "-o", output)
+        measure = _BENCHMARKS.get(run.backend, _BENCHMARKS["nccl"])
+        return f"measure the job's own link with {measure}; then: {again}"
     if hardware is None:
         several = ", ".join(str(output / name) for name in names)
         return f"{printing.to_tune(at, HARDWARE)}; the hardware is one of {several}"

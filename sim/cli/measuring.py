@@ -158,7 +158,7 @@ def estimate(
         "Optimizer; left out: computed from the bytes of a fused AdamW.", kind=MS
     ),
     gpu: str | None = option(
-        f"The GPU, for the weights of operators, one of {', '.join(GPUS)}; v100, rtx4090."
+        f"The GPU, for the weights of operators: {', '.join(GPUS)}; or short: v100, rtx4090."
     ),
     dtype: options.Dtype = None,
     autocast: str | None = option("Forward under autocast: bfloat16 or float16.", panel=options.MODEL),

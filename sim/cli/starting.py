@@ -30,8 +30,6 @@ from sim.machine import cpu_model
 PACKAGES = ("bucketsim", "torch", "simpy", "networkx", "plotly", "streamlit", "numpy", "playwright")
 RECORD = "bucketsim record MODULE:FACTORY -o workload.json"
 CALIBRATE = "bucketsim calibrate --ranks 2 -o hardware.json"
-# of nccl-tests, one rank a GPU, by mpirun, srun or a build of its own: what `calibrate` over gloo is not
-ALL_REDUCE_PERF = "all_reduce_perf -b 8 -e 1G -f 2 > link.txt"
 TUNE = "bucketsim tune workload.json --hardware hardware.json -o assignment.json"
 _REPLAY = "bucketsim validate workload.json --hardware hardware.json"
 REPLAY = f"{_REPLAY} --ranks 2 -o measured"
@@ -330,9 +328,9 @@ def dash(
     """Open the dashboard on 127.0.0.1."""
     from app.launch import command
 
-    for folder in (traces, watch):
+    for name, folder in {"--traces": traces, "--watch": watch}.items():
         if folder is not None and not folder.is_dir():
-            raise InputError(f"{folder}: not a directory")
+            raise InputError(f"{name}: {folder} is no directory; give one that exists")
     if hardware is not None:
         sim.load_hardware(hardware)
     port = _port(port)

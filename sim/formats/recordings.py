@@ -107,7 +107,9 @@ def read_line(
         return parse_body(body, RecordedEnd, source)
     if kind != "step":
         raise InputError(f"{source}: kind: {kind!r} is not legal; give 'step', 'buckets' or 'end'")
-    body.pop("aside", None)  # whether copies ran on a stream of their own, which nothing is made of any more
+    if body.pop("aside", False):  # which older recordings tell, and nothing is made of any more
+        words = "copies into buckets ran on a stream of their own, which is not modelled; record it again"
+        raise InputError(f"{source}: aside: {words}")
     step = _checked_step(parse_body(body, RecordedStep, source), header, source)
     if after and step.step <= after:
         raise InputError(f"{source}: step: {step.step} is not legal; it follows step {after}")

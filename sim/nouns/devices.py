@@ -62,6 +62,8 @@ def backend_of(said: str, device: str) -> str:
 
 
 def link_source(backend: str) -> str:
-    """What makes a hardware of the link of ``backend``: calibrate measures gloo between CPU tensors."""
-    by_nccl_tests = "bucketsim import auto makes of what nccl-tests prints"
-    return "bucketsim calibrate makes" if backend == "gloo" else by_nccl_tests
+    """What makes a hardware of the link of ``backend``; ``calibrate`` and nccl-tests know no MPI."""
+    if backend == "gloo":
+        return "bucketsim calibrate makes"
+    prints = "OSU's osu_allreduce prints" if backend == "mpi" else "nccl-tests prints"
+    return f"bucketsim import auto makes of what {prints}"

@@ -116,7 +116,7 @@ def test_switches_are_in_the_choice_by_name(page: AppTest) -> None:
     for key, to, words in (
         ("static_graph", True, "DDP's default, static_graph"),
         ("comm_hook", "fp16_compress", "DDP's default, comm_hook=fp16_compress, static_graph"),
-        ("pick", "recommended", "best buckets found, comm_hook=fp16_compress, static_graph"),
+        ("pick", "recommended", "recommended buckets, comm_hook=fp16_compress, static_graph"),
         ("pick", "zero1", "DeepSpeed ZeRO-1"),
         ("overlap_comm", True, "DeepSpeed ZeRO-1, overlap_comm"),
         ("pick", "zero2", "DeepSpeed ZeRO-2, overlap_comm"),

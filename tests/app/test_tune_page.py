@@ -406,7 +406,7 @@ def test_every_file_is_made_when_asked_for_and_says_what_was_turned(monkeypatch:
     assert len(given) == 6
     for label, (content, name, _) in given.items():
         assert (label == "Python snippet") == isinstance(content, str), label
-        assert name.startswith("a-b-c-best-buckets-found-static-graph."), name
+        assert name.startswith("a-b-c-recommended-buckets-static-graph."), name
         text = content if isinstance(content, str) else content()
         assert '"bandwidth": 0.5' in text.replace('""', '"'), label
         assert "static_graph" in text, label

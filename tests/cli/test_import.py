@@ -71,9 +71,13 @@ def test_a_trace_is_laid_over_its_prediction_and_agrees_again(reads: Reads, tmp_
 
 @pytest.mark.parametrize(
     ("backend", "begins"),
-    [("gloo", "bucketsim calibrate "), ("nccl", "measure the job's own link with nccl-tests")],
+    [
+        ("gloo", "bucketsim calibrate "),
+        ("nccl", "measure the job's own link with nccl-tests"),
+        ("mpi", "measure the job's own link with OSU's"),
+    ],
 )
-def test_a_gloo_job_is_sent_to_calibrate_and_not_to_nccl_tests(
+def test_a_job_is_sent_to_what_measures_its_own_backend(
     backend: str, begins: str, reads: Reads, tmp_path: Path
 ) -> None:
     reads(format="recording", measurements=(replace(RECORD.measurements[0], backend=backend),))

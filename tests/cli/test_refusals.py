@@ -92,7 +92,7 @@ INPUT = {
     "agree record nowhere --json": "nowhere: not a directory",
     "box 2 --rate 1gbit,2gbit,3gbit -- true": "3 rates are not legal for 2 hosts",
     "demo -o w.json": "w.json",
-    "dash --watch nowhere": "nowhere: not a directory",
+    "dash --watch nowhere": "--watch: nowhere is no directory",
     "record no_module_of_this_name:make -o made.json": "No module named 'no_module_of_this_name'",
     f"{VALIDATE} --ranks 3": "world_size: 2 does not fit the replay's 3 ranks; give --ranks 2",
     f"{ANCHOR} --measured bucket_cap_mb=1": "has no step_ms; give it, such as step_ms=159.6",

@@ -145,6 +145,7 @@ def edited(change: Callable[[list[Any]], None], folder: Path) -> Path:
         (lambda rows: rows[0].update(rank=7), r"line 1: rank: 7 is not legal; world_size is 2"),
         (lambda rows: rows[1]["bucket_indices"].append([9]), r"line 2: bucket_indices: 9 is not legal"),
         (lambda rows: rows[2].update(kind="stop"), r"line 3: kind: 'stop' is not legal"),
+        (lambda rows: rows[2].update(aside=True), r"line 3: aside: copies into buckets ran on a stream"),
         (lambda rows: rows[2].update(backwards=[]), r"line 3: backwards: an empty list"),
         (lambda rows: rows[3]["backwards"][0]["ready_ns"].pop(), r"line 4: backwards.0.ready_ns: 3 times"),
         (lambda rows: rows[3].update(step=1), r"line 4: step: 1 is not legal; it follows step 1"),

@@ -135,7 +135,7 @@ def test_a_page_with_a_bad_upload_goes_on_and_a_trace_gives_a_recommendation(
     assert "2 ranks" in sidebar
     cards = headline(page)
     assert cards["Step time"].endswith("ms")
-    page.locator("summary", has_text="The best buckets found").click()  # drawn once it is opened
+    page.locator("summary", has_text="The recommended buckets").click()  # drawn once it is opened
     assert page.get_by_test_id("stCode").first.text_content().count("torch") > 0
 
 
