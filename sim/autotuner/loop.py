@@ -389,14 +389,12 @@ def judge(
         sides[is_candidate_turn(step, draw)].append(took_ns)
     level = 1 - _POCOCK[count - 1]
     ab = judge_turns(*sides, [plain_ns], name=name, world_size=world_size, level=level)
-    of_step, low, high = (
-        format_percent(share, sign=True)
-        for share in (ab.gain_fraction, ab.gain_low_fraction, ab.gain_high_fraction)
-    )
+    gains = (ab.gain_ns, ab.gain_low_ns, ab.gain_high_ns)
+    of_step, low, high = (format_percent(ns / ab.default_step_ns, sign=True) for ns in gains)
     gain = f"{of_step} of a step, 95 % interval {low} to {high}, {ab.rounds} pairs of steps"
     if ab.significant and ab.gain_low_ns > 0:
         return Verdict(True, f"faster by {gain}", ab)
-    if ab.gain_high_fraction < NOT_WORTH:
+    if ab.gain_high_ns < NOT_WORTH * ab.default_step_ns:
         return Verdict(False, f"no gain worth having: {gain}", ab)
     if not is_last:
         return Verdict(None, f"no gain shown yet: {gain}", ab)

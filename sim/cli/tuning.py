@@ -22,7 +22,7 @@ from sim.systems.ddp_assignment import as_the_job
 from sim.units import format_ms, format_number, format_percent, format_size, parse_cap_mb
 
 if TYPE_CHECKING:
-    from sim.truth.fit import Anchored, MeasuredStep
+    from sim.truth.fit import Anchored
     from sim.tuner.others import BestSize
 
 _MOST_SIZES = 8  # of buckets, that are told one by one
@@ -226,8 +226,8 @@ def anchor(
 ) -> Answer:
     """Fit a hardware file to one measured step: how much link and computing slow each other down."""
     workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
-    step = _measured(workload, as_dict(measured, "--measured"))
-    found = sim.anchor(workload, hardware, step, factor=factor)
+    assignment, step_ns = _measured(workload, as_dict(measured, "--measured"))
+    found = sim.anchor(workload, hardware, assignment, step_ns, factor=factor)
     write(output, found.hardware)
     names = ("factor", "value", "fits", "measured_ns", "plain_ns", "predicted_ns", "residual_ns", "notes")
     document = {
@@ -241,10 +241,8 @@ def anchor(
     return Answer(document, lambda: _print_anchored(found), ahead)
 
 
-def _measured(workload: Workload, given: dict[str, Any]) -> "MeasuredStep":
-    """``--measured``: times, and what makes the step's buckets."""
-    from sim.truth.fit import MeasuredStep
-
+def _measured(workload: Workload, given: dict[str, Any]) -> tuple[Assignment, int]:
+    """``--measured``: the step's assignment, and what it took in ns."""
     if "step_ms" not in given:
         raise InputError("--measured: has no step_ms; give it, such as step_ms=159.6")
     if others := {"workload", "iteration"} & given.keys():
@@ -255,7 +253,7 @@ def _measured(workload: Workload, given: dict[str, Any]) -> "MeasuredStep":
         raise InputError(f"--measured: {error}; times are in ms") from None
     caps = given.keys() & {"bucket_cap_mb", "first_bucket_mb"}
     given |= {name: parse_cap_mb(str(given[name])) for name in caps}
-    return MeasuredStep(assignment=sim.assign(workload, **given), step_ns=step_ns)
+    return sim.assign(workload, **given), step_ns
 
 
 def _print_anchored(found: "Anchored") -> None:

@@ -26,7 +26,7 @@ from sim.costs.service_time import tilt_ratio
 from sim.errors import InputError
 from sim.metrics.intervals import union
 from sim.nouns.assignment import Assignment
-from sim.nouns.checks import Checked, Positive
+from sim.nouns.checks import at_least
 from sim.nouns.ddp_switches import read_switches
 from sim.nouns.hardware import RATES, Hardware
 from sim.nouns.measurement import MeasuredBucket, Measurement
@@ -72,14 +72,6 @@ def scaled(hardware: Hardware, ratio: float) -> Hardware:
 # ---- One number fixes one factor.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredStep(Checked):
-    """A step as a dashboard shows it, in ns, and the assignment that it ran with."""
-
-    assignment: Assignment
-    step_ns: Positive
-
-
 @dataclass(frozen=True, slots=True)
 class Reading:
     """A machine that makes the measured step true by one factor at ``value``, and how likely it is:
@@ -118,9 +110,15 @@ class Anchored:
 
 
 def anchor(
-    workload: Workload, hardware: Hardware, measured: MeasuredStep, *, factor: Factor | None = None
+    workload: Workload,
+    hardware: Hardware,
+    assignment: Assignment,
+    step_ns: int,
+    *,
+    factor: Factor | None = None,
 ) -> Anchored:
-    """The hardware with one factor changed so that one measured step is predicted as it was measured.
+    """The hardware with one factor changed so that a step is predicted as it was measured: ``step_ns``, as a
+    dashboard shows it, with ``assignment``.
 
     One measured step is one number, and fixes one factor of what a single GPU and a link alone have:
 
@@ -139,6 +137,7 @@ def anchor(
         InputError: the step is shorter than any interference allows, longer than it can explain, the same
             whatever the factor is, or has in the workload's times what the factor would fix.
     """
+    at_least("step_ns", step_ns, 1)
     if hardware.world_size == 1:
         raise InputError("hardware: world_size=1 is not legal here; one rank has no communication to anchor")
     hardware = without_own_costs(hardware)  # the factor holds them
@@ -153,8 +152,7 @@ def anchor(
             f"workload: ready_includes has interference, so that {found} cannot be fixed; give a workload "
             f"of a single GPU's step, or fix the factor comm_slowdown or curve"
         )
-    step_ns = measured.step_ns
-    search = _Search(workload, measured.assignment, step_ns)
+    search = _Search(workload, assignment, step_ns)
     value = search.solve(hardware, found)
     if factor is None and value > _FAIR and (link := search.try_to(hardware, "curve")):
         found, value = "curve", link

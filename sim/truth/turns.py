@@ -20,11 +20,11 @@ class AbTest:
 
     Steps are medians over ``rounds``, of the slowest rank. ``gain_ns`` is the default's step minus the
     recommended one's: positive where the recommendation is faster; ``gain_low_ns`` and ``gain_high_ns``
-    are its 95 % paired bootstrap interval, and the fractions are of the default's step. ``significant``
-    is False where the interval holds 0 or there were too few rounds to say. ``plain_step_ns`` is the step
-    without communication: no assignment can gain more than ``default_step_ns - plain_step_ns``.
-    ``gpu_hours_saved_per_day`` is world size x 24 h x the gain's fraction. ``predicted_gain_ns`` is the
-    predicted mean, where workload and hardware were given, with its 95 % interval, as far as it has one.
+    are its 95 % paired bootstrap interval. ``significant`` is False where the interval holds 0 or there were
+    too few rounds to say. ``plain_step_ns`` is the step without communication: no assignment can gain more
+    than what is beyond it. ``gpu_hours_saved_per_day`` is world size x 24 h x the gain's share of the step.
+    ``predicted_gain_ns`` is the predicted mean, where workload and hardware were given, with its 95 %
+    interval, as far as it has one.
     """
 
     name: str
@@ -36,9 +36,6 @@ class AbTest:
     gain_ns: int
     gain_low_ns: int
     gain_high_ns: int
-    gain_fraction: float
-    gain_low_fraction: float
-    gain_high_fraction: float
     significant: bool
     gpu_hours_saved_per_day: float
     predicted_gain_ns: int | None
@@ -107,9 +104,6 @@ def judge_turns(
         gain_ns=gain,
         gain_low_ns=low,
         gain_high_ns=high,
-        gain_fraction=gain / step,
-        gain_low_fraction=low / step,
-        gain_high_fraction=high / step,
         significant=rounds >= MIN_ROUNDS and not low <= 0 <= high,
         gpu_hours_saved_per_day=saved,
         # Of a prediction that is drawn the mean over draws, which its interval belongs to.

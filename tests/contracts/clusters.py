@@ -14,12 +14,13 @@ from typing import Any
 import sim
 from sim.costs.service_time import service_ns
 from sim.errors import InputError
+from sim.nouns.assignment import Assignment
 from sim.nouns.gpus import find_gpu
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.recorder.estimate import estimate
 from sim.recorder.models import gpt
-from sim.truth.fit import Anchored, Factor, MeasuredStep, scaled
+from sim.truth.fit import Anchored, Factor, scaled
 from sim.units import NS_PER_MS
 from tests.published.figures import curve, figures
 
@@ -65,7 +66,7 @@ class Cluster:
         if second is not None:
             cost_ns = self._launch_cost_ns(hardware, row, second)
             hardware = replace(hardware, launch_cost_ns=round(cost_ns), launch_blocks_compute=True)
-        return sim.anchor(self.workload, hardware, self._measured(row), factor=factor)
+        return sim.anchor(self.workload, hardware, *self._measured(row), factor=factor)
 
     def in_step(self) -> Hardware:
         """The link as it is in the step, by the profile of the given row, if there is one.
@@ -76,7 +77,7 @@ class Cluster:
         if self.seen is None:
             return self.beside
         durations_ms, left_ms = self.seen
-        made = sim.simulate(self.workload, self.beside, self._measured(self.given).assignment, "analytic")
+        made = sim.simulate(self.workload, self.beside, self._measured(self.given)[0], "analytic")
         known = [service_ns(self.beside.all_reduce, one.num_bytes) / NS_PER_MS for one in made.buckets]
         after, beside = [], []
         for took, alone in zip(reversed(durations_ms), reversed(known), strict=True):
@@ -95,16 +96,16 @@ class Cluster:
             middle = (low + high) / 2
             costly = replace(hardware, launch_cost_ns=round(middle), launch_blocks_compute=True)
             try:
-                found = sim.anchor(self.workload, costly, self._measured(first)).hardware
+                found = sim.anchor(self.workload, costly, *self._measured(first)).hardware
                 is_short = self.step_ms(found, second) < second.measured_ms
             except InputError:  # then the first step is longer than it was
                 is_short = False
             low, high = (middle, high) if is_short else (low, middle)
         return high
 
-    def _measured(self, row: Row) -> MeasuredStep:
+    def _measured(self, row: Row) -> tuple[Assignment, int]:
         assignment = sim.assign(self.workload, **row.options)
-        return MeasuredStep(assignment=assignment, step_ns=round(row.measured_ms * NS_PER_MS))
+        return assignment, round(row.measured_ms * NS_PER_MS)
 
     def step_ms(self, hardware: Hardware, row: Row) -> float:
         """The predicted step of one row."""

@@ -18,7 +18,7 @@ from sim.importer.imported import ImportOptions
 from sim.importer.readers import reader
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Record
-from sim.truth.fit import USUAL_NOISE, MeasuredStep
+from sim.truth.fit import USUAL_NOISE
 from sim.units import NS_PER_MS, transfer_ns
 from tests.clusters.published_fabrics import AIM as FABRIC_AIM
 from tests.clusters.published_fabrics import ELSEWHERE, SYSTEMS
@@ -111,12 +111,12 @@ def test_the_null_case_stays_one(model: str, link: Callable[[], Hardware]) -> No
     """
     workload, caps = null_case.gpt2(model), (1, 25, 100, 500)
     steps = dict(zip(caps, null_case.measured_steps_ns(model), strict=True))
-    measured = MeasuredStep(assignment=sim.assign(workload, bucket_cap_mb=25), step_ns=steps[25])
+    measured = sim.assign(workload, bucket_cap_mb=25), steps[25]
     if (model, link) == ("gpt2-124M", null_case.pcie_pair):
         with pytest.raises(InputError, match="than the parts allow without any interference"):
-            sim.anchor(workload, link(), measured)
+            sim.anchor(workload, link(), *measured)
         return
-    hardware = sim.anchor(workload, link(), measured).hardware
+    hardware = sim.anchor(workload, link(), *measured).hardware
     for cap, step_ns in steps.items():
         made = sim.assign(workload, bucket_cap_mb=cap)
         predicted = sim.summarize(sim.simulate(workload, hardware, made, "analytic")).step_ns

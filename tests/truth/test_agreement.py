@@ -319,7 +319,9 @@ def test_a_gain_that_is_the_same_in_every_round_is_known_exactly(
     assert abs(result.gain_low_ns - gain) <= 1
     assert abs(result.gain_high_ns - gain) <= 1
     assert result.significant == (gain > 1 or result.gain_low_ns > 0)
-    assert result.gpu_hours_saved_per_day == pytest.approx(world_size * 24 * result.gain_fraction)
+    assert result.gpu_hours_saved_per_day == pytest.approx(
+        world_size * 24 * result.gain_ns / result.default_step_ns
+    )
 
 
 @settings(deadline=None)

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 import sim
 from sim.costs.doubts import doubts_about_step
 from sim.errors import InputError
+from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.truth.fit import MOST_SLOWDOWN, USUAL_NOISE, Factor, MeasuredStep, apply_factor
+from sim.truth.fit import MOST_SLOWDOWN, USUAL_NOISE, Factor, apply_factor
 from tests.effort import tries
 from tests.handmade import handmade, wired
 
@@ -47,9 +48,8 @@ def step_ns(workload: Workload, hardware: Hardware, cap: float) -> int:
     return sim.simulate(workload, hardware, sim.assign(workload, bucket_cap_mb=cap), "analytic").step_ns
 
 
-def measure(workload: Workload, hardware: Hardware, cap: float) -> MeasuredStep:
-    made = sim.assign(workload, bucket_cap_mb=cap)
-    return MeasuredStep(assignment=made, step_ns=step_ns(workload, hardware, cap))
+def measure(workload: Workload, hardware: Hardware, cap: float) -> tuple[Assignment, int]:
+    return sim.assign(workload, bucket_cap_mb=cap), step_ns(workload, hardware, cap)
 
 
 @settings(max_examples=tries(40), suppress_health_check=[HealthCheck.filter_too_much])
@@ -63,7 +63,7 @@ def test_a_hidden_factor_is_found_from_one_step(
     measured = measure(workload, truth, cap)
     slope = [step_ns(workload, apply_factor(link, factor, hidden + d), cap) for d in (-0.01, 0, 0.01)]
     assume(slope[1] - slope[0] > 10_000 and slope[2] - slope[1] > 10_000)
-    found = sim.anchor(workload, link, measured, factor=factor)
+    found = sim.anchor(workload, link, *measured, factor=factor)
     assert found.factor == factor
     assert found.value == pytest.approx(hidden, abs=1e-4)
     assert abs(found.residual_ns) <= 1_000
@@ -87,17 +87,17 @@ def test_every_other_factor_makes_the_step_true_too(
     """One number fixes one factor: which one it was cannot be told, so all that could be are given."""
     measured = measure(workload, apply_factor(link, "mutual", hidden), cap)
     assume(says_something(workload, link, "mutual", cap))
-    found = sim.anchor(workload, link, measured)
+    found = sim.anchor(workload, link, *measured)
     assert found.factor == "mutual"
     assert sum(one.weight for one in found.readings) == pytest.approx(1)
     others = {one.what for one in found.readings[1:]}
     assert others <= {"compute_slowdown", "comm_slowdown", "curve", "launch_cost_ns"}
     for one in found.readings:
         assert replace(one.hardware, spread=link.spread) == apply_factor(link, one.what, one.value)
-        assert step_ns(workload, one.hardware, cap) == pytest.approx(measured.step_ns, abs=1_000)
+        assert step_ns(workload, one.hardware, cap) == pytest.approx(measured[1], abs=1_000)
     for told in found.hardware.spread.get("readings", []):  # the same machines, as the file keeps them
         scaled = apply_factor(replace(found.hardware, **told["set"]), "curve", told["curve"])
-        assert step_ns(workload, scaled, cap) == pytest.approx(measured.step_ns, rel=1e-5, abs=1_000)
+        assert step_ns(workload, scaled, cap) == pytest.approx(measured[1], rel=1e-5, abs=1_000)
 
 
 @settings(max_examples=tries(25))
@@ -105,14 +105,13 @@ def test_every_other_factor_makes_the_step_true_too(
 def test_a_step_that_is_too_short_is_refused(workload: Workload, link: Hardware, factor: Factor) -> None:
     """Unless it is within the noise; then there is no interference, and what is left over is told."""
     assume(says_something(workload, link, factor, 8.0))
-    plain = measure(workload, link, 8.0)
-    short = replace(plain, step_ns=round(plain.step_ns * (1 - 0.9 * USUAL_NOISE)))
-    found = sim.anchor(workload, link, short, factor=factor)
+    made, plain_ns = measure(workload, link, 8.0)
+    short_ns, shorter_ns = (round(plain_ns * (1 - by * USUAL_NOISE)) for by in (0.9, 1.1))
+    found = sim.anchor(workload, link, made, short_ns, factor=factor)
     assert found.value == 1
-    assert found.residual_ns == plain.step_ns - short.step_ns
-    shorter = replace(plain, step_ns=round(plain.step_ns * (1 - 1.1 * USUAL_NOISE)))
+    assert found.residual_ns == plain_ns - short_ns
     with pytest.raises(InputError, match=r"is shorter by .* than the parts allow without any interference"):
-        sim.anchor(workload, link, shorter, factor=factor)
+        sim.anchor(workload, link, made, shorter_ns, factor=factor)
 
 
 def workload_of(*gradients: tuple[int, int]) -> Workload:
@@ -130,8 +129,8 @@ SLOWER = wired({0: 0, MIB: 3 * MS}).all_reduce
 def test_by_hand() -> None:
     """Slowed 1.25-fold, 8 ms of backward take the 10 ms of the all-reduce: 30 + 2 + 2 ms."""
     made = sim.assign(PAIR, bucket_cap_mb=1)
-    measured = MeasuredStep(assignment=made, step_ns=84 * MS)
-    found = sim.anchor(PAIR, LINK, measured, factor="compute_slowdown")
+    measured = made, 84 * MS
+    found = sim.anchor(PAIR, LINK, *measured, factor="compute_slowdown")
     assert (found.plain_ns, found.value) == (82 * MS, pytest.approx(1.25))
     bare = replace(found.hardware, provenance={}, spread={})
     assert bare == replace(LINK, compute_slowdown=found.value, provenance={})
@@ -140,16 +139,16 @@ def test_by_hand() -> None:
 
 
 def test_which_factor_is_fixed_by_default() -> None:
-    measured = MeasuredStep(assignment=sim.assign(PAIR, bucket_cap_mb=1), step_ns=84 * MS)
-    neither = sim.anchor(PAIR, LINK, measured)
+    measured = sim.assign(PAIR, bucket_cap_mb=1), 84 * MS
+    neither = sim.anchor(PAIR, LINK, *measured)
     assert neither.factor == "mutual"
     assert neither.hardware.compute_slowdown == neither.hardware.comm_slowdown == neither.value
-    known = sim.anchor(PAIR, replace(LINK, comm_slowdown=1.1), measured)
+    known = sim.anchor(PAIR, replace(LINK, comm_slowdown=1.1), *measured)
     assert (known.factor, known.hardware.comm_slowdown) == ("compute_slowdown", 1.1)
     assert {one.what for one in known.readings[1:]} <= {"curve", "launch_cost_ns"}
     link = replace(LINK, compute_slowdown=1.2)
     slower = measure(PAIR, replace(link, comm_slowdown=1.5), 1)
-    assert sim.anchor(PAIR, link, slower).factor == "comm_slowdown"
+    assert sim.anchor(PAIR, link, *slower).factor == "comm_slowdown"
 
 
 WIDE = {"ranges": {"all_reduce": {"low": 0.9, "high": 80.0}}}
@@ -180,7 +179,7 @@ def test_what_is_no_fit_is_kept_in_the_file_and_no_gain_is_told(
     tmp_path: Path,
 ) -> None:
     measured = measure(PAIR, apply_factor(link, *step_of), 1)
-    found = sim.anchor(PAIR, link, measured, factor=factor)
+    found = sim.anchor(PAIR, link, *measured, factor=factor)
     known = found.hardware.spread.get("anchor", {})
     assert (found.fits, known.get("why"), known.get("fits", True)) == (why is None, why, why is None)
     file = tmp_path / "anchored.json"
@@ -196,7 +195,7 @@ def test_what_is_no_fit_is_kept_in_the_file_and_no_gain_is_told(
         assert answer.notes[0] in found.notes
         other = sim.assign(PAIR, bucket_cap_mb=1000)
         assert sim.gain(PAIR, again, other).refuted
-    refitted = sim.anchor(PAIR, again, measure(PAIR, again, 1), factor="curve")
+    refitted = sim.anchor(PAIR, again, *measure(PAIR, again, 1), factor="curve")
     assert refitted.fits
     assert "anchor" not in refitted.hardware.spread
 
@@ -220,7 +219,7 @@ def test_what_a_step_said_of_a_link_is_checked_at_the_border(name: str, said: ob
 def test_beyond_a_fair_slowdown_the_link_is_the_first_suspect() -> None:
     """A link that is twice as slow gives the step; so does a mutual slow-down of nearly as much."""
     slow = apply_factor(LINK, "curve", 3.0)
-    found = sim.anchor(PAIR, LINK, measure(PAIR, slow, 1))
+    found = sim.anchor(PAIR, LINK, *measure(PAIR, slow, 1))
     assert (found.factor, found.value) == ("curve", pytest.approx(3, abs=1e-4))
     assert found.hardware.all_reduce == slow.all_reduce
     weights = {one.what: one.weight for one in found.readings}
@@ -232,14 +231,14 @@ def test_a_step_that_no_slowdown_explains_is_the_links() -> None:
     measured = measure(PAIR, apply_factor(LINK, "curve", 60.0), 1)
     for high, is_beyond in ((None, True), (6.0, True), (80.0, False)):
         spread = {} if high is None else {"ranges": {"all_reduce": {"low": 0.9, "high": high}}}
-        found = sim.anchor(PAIR, replace(LINK, spread=spread), measured)
+        found = sim.anchor(PAIR, replace(LINK, spread=spread), *measured)
         assert (found.factor, found.value) == ("curve", pytest.approx(60, abs=1e-3))
         assert (
             any("60 times as slow as given, which is not within" in one for one in found.notes) == is_beyond
         )
         assert "ranges" not in found.hardware.spread
     with pytest.raises(InputError, match=r"beyond what mutual explains.* or measure the link that trains"):
-        sim.anchor(PAIR, LINK, measured, factor="mutual")
+        sim.anchor(PAIR, LINK, *measured, factor="mutual")
 
 
 def test_what_contains_interference_says_nothing_more_of_it() -> None:
@@ -248,24 +247,24 @@ def test_what_contains_interference_says_nothing_more_of_it() -> None:
     measured = measure(slowed, replace(LINK, comm_slowdown=2.5), 1)
     for factor in ("mutual", "compute_slowdown"):
         with pytest.raises(InputError, match=f"ready_includes has interference.* {factor} cannot be fixed"):
-            sim.anchor(slowed, LINK, measured, factor=factor)
+            sim.anchor(slowed, LINK, *measured, factor=factor)
     with pytest.raises(InputError, match="compute_slowdown cannot be fixed"):
-        sim.anchor(slowed, replace(LINK, comm_slowdown=1.2), measured)
+        sim.anchor(slowed, replace(LINK, comm_slowdown=1.2), *measured)
     for link in (LINK, replace(LINK, compute_slowdown=1.2)):
-        asked = sim.anchor(slowed, link, measured, factor="comm_slowdown")
+        asked = sim.anchor(slowed, link, *measured, factor="comm_slowdown")
         assert {one.what for one in asked.readings[1:]} == {"curve"}
         assert asked.value == pytest.approx(2.5, abs=1e-4)
-        assert sim.anchor(slowed, link, measured).factor == "curve"  # more than two share fairly
+        assert sim.anchor(slowed, link, *measured).factor == "curve"  # more than two share fairly
         fair = measure(slowed, replace(link, comm_slowdown=1.9, all_reduce=SLOWER), 1)
-        found = sim.anchor(slowed, replace(link, all_reduce=SLOWER), fair)
+        found = sim.anchor(slowed, replace(link, all_reduce=SLOWER), *fair)
         assert found.factor == "comm_slowdown"
-    whole = MeasuredStep(assignment=sim.assign(slowed, bucket_cap_mb=1000), step_ns=95 * MS)
+    whole = sim.assign(slowed, bucket_cap_mb=1000), 95 * MS
     with pytest.raises(InputError, match=r"^measured: this step says nothing of comm_slowdown"):
-        sim.anchor(slowed, LINK, whole)
+        sim.anchor(slowed, LINK, *whole)
 
 
 def test_a_row_without_overlap_says_nothing_of_slowdowns() -> None:
-    one = MeasuredStep(assignment=sim.assign(PAIR, bucket_cap_mb=1000), step_ns=95 * MS)
+    one = sim.assign(PAIR, bucket_cap_mb=1000), 95 * MS
     with pytest.raises(InputError, match=r"says nothing of mutual; it is 92.00 ms whatever that is"):
-        sim.anchor(PAIR, LINK, one)
-    assert sim.anchor(PAIR, LINK, one, factor="curve").value == pytest.approx(15 / 12)
+        sim.anchor(PAIR, LINK, *one)
+    assert sim.anchor(PAIR, LINK, *one, factor="curve").value == pytest.approx(15 / 12)
