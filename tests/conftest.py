@@ -23,6 +23,7 @@ from xdist.scheduler import LoadScopeScheduling
 from sim.tuner.sweep import process_pool
 from tests.effort import IS_WHOLE, tries
 
+gc.disable()  # while all is imported, which is a quarter quicker
 settings.register_profile(
     "house",
     deadline=None,
@@ -141,6 +142,12 @@ def pytest_collection_finish() -> None:
     """All tests and what they import stay: streamlit looks through all objects after every run of a page."""
     gc.collect()
     gc.freeze()
+    gc.enable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What waits for pools that it starts is not left for the end, when nobody has anything else to do."""
+    items.sort(key=lambda item: item.path.name != "test_tuner_sweep.py")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -123,7 +123,9 @@ dist.destroy_process_group()
 
 
 @needs_box
-@pytest.mark.parametrize(("rate", "bits"), [("100mbit", 100e6), ("25mbit,100mbit", 25e6)])
+@pytest.mark.parametrize(
+    ("rate", "bits"), [pytest.param("100mbit", 100e6, marks=pytest.mark.slow), ("25mbit,100mbit", 25e6)]
+)
 def test_an_all_reduce_takes_what_the_slowest_wire_allows(rate: str, bits: float) -> None:
     said = in_box(sys.executable, "-c", _ALL_REDUCE, rate=rate)
     assert said.code == 0, said.err

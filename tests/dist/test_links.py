@@ -17,11 +17,13 @@ from sim.errors import InputError
 from sim.formats.record_files import load_record
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
+from sim.validator import calibrate
 from sim.validator.calibrate import with_local_costs
 from sim.validator.curves import cost, curve, rate, together
 from sim.validator.jobs import Carrier
 from sim.validator.ranks.link import HostLink
 from tests.commands import bucketsim
+from tests.dist.starting import forks_ranks
 from tests.effort import tries
 from tests.handmade import handmade, wired
 
@@ -139,7 +141,15 @@ def test_the_link_of_gpus_is_measured_between_gpus(tmp_path: Path) -> None:
 
 
 @DEVICES
-def test_two_ranks_share_a_device_over_gloo(device: str, tmp_path: Path) -> None:
+def test_two_ranks_share_a_device_over_gloo(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the CPU every probe a few times; as often as a user has it: tests/dist/test_ranks.py."""
+    if device == "cpu":
+        forks_ranks(monkeypatch)
+        real = calibrate.calibrate
+        few = lambda job, *on, **to: real(replace(job, copy_repeats=2), *on, **to)  # noqa: E731
+        monkeypatch.setattr(calibrate, "calibrate", few)
     found = calibrated(tmp_path, "--device", device, "--backend", "gloo", "--largest", "1MiB")
     assert (found.provenance["device"], found.provenance["backend"]) == (device, "gloo")
     assert found.world_size == 2

@@ -19,7 +19,7 @@ from sim.validator.launch import Place, run_ranks
 from sim.validator.replay import Collected, replay
 from tests.commands import bucketsim
 from tests.dist.conftest import MS, needs_box
-from tests.dist.starting import FLAT, order
+from tests.dist.starting import FLAT, forks_ranks, order
 
 pytestmark = pytest.mark.dist
 
@@ -55,7 +55,8 @@ def test_buckets_other_than_those_asked_for_fail_loudly(small_workload: Workload
         collected.take({**event, "ranks": [right, wrong]})
 
 
-def test_a_rank_that_hangs_is_given_up(small_workload: Workload) -> None:
+def test_a_rank_that_hangs_is_given_up(small_workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
+    forks_ranks(monkeypatch)
     # A probe goes on without a word.
     carrier = Carrier(emulated=FLAT)
     job = CalibrationJob(workload=small_workload, carrier=carrier, copy_repeats=10**6, quiet_s=4.0)

@@ -18,7 +18,7 @@ from sim.validator.candidates import check_replayable
 from sim.validator.jobs import Candidate, Carrier
 from sim.validator.launch import Place
 from sim.validator.replay import replay
-from tests.dist.starting import order, shrunk
+from tests.dist.starting import forks_ranks, order, shrunk
 from tests.handmade import wired
 from traces.tools.families import families
 
@@ -102,7 +102,10 @@ def switched(workload: Workload, *names: str) -> list[Candidate]:
     ]
 
 
-def test_every_switch_is_replayed_with_its_own_buckets(small_workload: Workload, tmp_path: Path) -> None:
+def test_every_switch_is_replayed_with_its_own_buckets(
+    small_workload: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forks_ranks(monkeypatch)
     workload = shrunk(small_workload, pace=12)
     # And what no keyword of DDP reaches, so that the Reducer is given it; and what other systems are in DDP.
     apart = Assignment(bucket_indices=(tuple(range(8, -1, -2)), tuple(range(9, 0, -2))))

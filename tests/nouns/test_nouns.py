@@ -29,7 +29,7 @@ from sim.units import (
 )
 from tests.cluster_strategies import clusters
 from tests.effort import tries
-from tests.handmade import handmade, wired
+from tests.handmade import wired
 from tests.strategies import KINDS, assignments, hardwares, workloads
 
 NOUNS = [
@@ -190,7 +190,6 @@ ILLEGAL: list[tuple[Any, dict[str, Any], str]] = [
     (CLUSTER, {"placement": (f"host{'9' * 5000}.gpu0",)}, "placement.0: 'host999"),
     (EQUAL, {"stall_probability": 0.1}, "stall_ns: "),
     (EQUAL, {"stall_ns": 5}, "stall_ns: "),
-    (handmade([5]), {"gradients": ()}, "gradients: an"),
     *(
         (HARDWARE, {"spread": spread}, f"spread.{message}")
         for spread, message in (

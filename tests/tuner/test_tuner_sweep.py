@@ -182,14 +182,14 @@ def test_a_worker_that_dies_is_an_error_of_ours() -> None:
 
 
 SCRIPT = """
-import sim
+import sim, sys
 from sim.tuner.sweep import process_pool
-from tests.tuner.cases import resnet50, link
 
 if __name__ == "__main__":
     bandwidth = [1 + k / 1000 for k in range(1000)]
+    workload, hardware = sim.load_workload(sys.argv[1]), sim.load_hardware(sys.argv[2])
     with process_pool(2) as pool:
-        sim.sweep(resnet50(), link(4), progress=lambda *_: print("going", flush=True), executor=pool,
+        sim.sweep(workload, hardware, progress=lambda *_: print("going", flush=True), executor=pool,
                   bandwidth=bandwidth)
 """
 
@@ -198,9 +198,12 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     """As a terminal sends it, to all processes of the group."""
     script = tmp_path / "sweeps.py"
     script.write_text(SCRIPT)
+    inputs = {tmp_path / "w.json": resnet50(), tmp_path / "h.json": link(4)}
+    for path, noun in inputs.items():
+        path.write_text(sim.to_text(noun))
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    run = subprocess.Popen([sys.executable, script], **pipes, start_new_session=True, env=env)
+    run = subprocess.Popen([sys.executable, script, *inputs], **pipes, start_new_session=True, env=env)
     try:
         assert run.stdout is not None
         assert run.stdout.readline() == "going\n"
