@@ -11,7 +11,7 @@ import sim
 from sim.cli import options
 from sim.cli.options import HardwareAt, Kind, Pair, argument, as_dict, file_option, option, write
 from sim.cli.predicting import executor_of, load_inputs
-from sim.cli.printing import WORKLOAD, Answer, progress, say, say_notes, table, to_tune_written
+from sim.cli.printing import WORKLOAD, Answer, progress, say, say_notes, table, to_tune, to_tune_written
 from sim.clusters.ranks import Ranks, SlowRanks
 from sim.columns import SCALING, Column, ms, percent, plain, size
 from sim.errors import InputError
@@ -281,7 +281,7 @@ def ranks(
             workload, hardware, assignments, given, samples=samples, seed=seed, progress=report
         )
     document = compared if len(compared.rows) > 1 else compared.rows[0].distribution
-    return Answer(document, lambda: _print_ranks(workload, compared), _TO_CLUSTER_PAGE)
+    return Answer(document, lambda: _print_ranks(workload, compared), to_tune(workload_file, hardware_file))
 
 
 def _print_ranks(workload: Workload, compared: "AssignmentComparison") -> None:

@@ -15,7 +15,7 @@ from sim.costs.doubts import doubts_about
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
-from sim.nouns.recommendation import Family, Recommendation, Setting
+from sim.nouns.recommendation import Family, Recommendation
 from sim.nouns.report import Report
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job
@@ -161,7 +161,7 @@ def export(
     output: Path | None = file_option("Write here.", default=None),
 ) -> None:
     """Print an assignment for use elsewhere: lines to paste, its file, or a trace for Perfetto."""
-    setting: Setting | None = None
+    found: Recommendation | None = None
     hardware: Hardware | None = None
     if hardware_file is None:
         if target not in _ALONE:
@@ -183,7 +183,7 @@ def export(
     else:
         assert hardware is not None
         found = sim.tune(workload, hardware)
-        assignment, setting = found.assignment, found.setting
+        assignment = found.assignment
     for doubt in () if hardware is None else doubts_about(workload, hardware):
         note(doubt)
     if target in _ALONE:
@@ -192,7 +192,10 @@ def export(
         assert hardware is not None
         if target == "perfetto":
             text = sim.perfetto_json(sim.simulate(workload, hardware, assignment))
-        else:
+        else:  # what tune says to set, where these are the buckets that it recommends
+            found = found or sim.tune(workload, hardware)
+            is_its = _said(found.assignment) == _said(assignment)
+            setting = found.setting if is_its else None
             text = sim.nearest_setting(workload, hardware, assignment, target, setting=setting).lines
     if output is None:
         emit(text)
@@ -202,6 +205,11 @@ def export(
         suggest("open the trace in https://ui.perfetto.dev")
     elif assignment_file is not None or target != "megatron-flags":  # that best one is in no file
         suggest(printing.to_replay(workload_file, hardware_file, hardware, assignment_file))
+
+
+def _said(assignment: Assignment) -> tuple[object, ...]:
+    """The buckets and what gives them, whatever file they come from."""
+    return assignment.bucket_indices, assignment.ddp_kwargs, assignment.settings
 
 
 # anchor

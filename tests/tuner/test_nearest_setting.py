@@ -122,6 +122,10 @@ def test_what_tune_says_to_set_is_set(tmp_path: Path) -> None:
     assert set(FRAMEWORKS) <= set(TARGETS)
     said = bucketsim("export", GPT, "--hardware", WIRE, "--as", "transformers")
     assert (said.code, said.out) == (0, lines["transformers"])
+    for assignment, is_set in ((answer.assignment, True), (sim.assign(workload, bucket_cap_mb=4), False)):
+        (tmp_path / "a.json").write_text(sim.to_text(assignment))
+        files = ("export", GPT, "--hardware", WIRE, "--assignment", tmp_path / "a.json")
+        assert (bucketsim(*files, "--as", "accelerate").out == lines["accelerate"]) == is_set
     (tmp_path / "a.json").write_text(sim.to_text(sim.assign(sim.load_workload(GPT))))
     untimed = bucketsim("export", GPT, "--assignment", tmp_path / "a.json", "--as", "ray")
     assert (untimed.code, "--as ray needs --hardware" in untimed.err) == (1, True)
