@@ -23,7 +23,6 @@ from xdist.scheduler import LoadScopeScheduling
 from sim.tuner.sweep import process_pool
 from tests.effort import IS_WHOLE, tries
 
-gc.disable()  # while all is imported, which is a quarter quicker
 settings.register_profile(
     "house",
     deadline=None,
@@ -126,11 +125,13 @@ def pytest_collection(session: pytest.Session) -> None:
     """Each of several workers imports a share of the test modules before it collects them all.
 
     In a fresh clone pytest rewrites the asserts of every module, for more time than all else of collection,
-    and keeps it on the disk. So the workers share that work too, where each would do it all.
+    and keeps it on the disk. So the workers share that work too, where each would do it all. Nobody looks for
+    garbage meanwhile, a quarter of the time.
     """
     worker = getattr(session.config, "workerinput", None)
     if worker is None:
         return
+    gc.disable()
     root = session.config.rootpath
     files = sorted(file for named in session.config.args for file in (root / named).rglob("test_*.py"))
     for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:

@@ -74,16 +74,16 @@ class Recorded(NamedTuple):
         return playing.held(playing.Inputs(workload=self.workload, hardware=hardware), self.step)
 
 
-@pytest.fixture(params=CASES)
-def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> Recorded:
-    header, train, switches = CASES[request.param]
-    job = Job(tmp_path / "rec", **header).layout(PAIRS).train(40, **train)
-    file, hardware = tmp_path / "imp" / "workload.json", make_hardware()
-    (tmp_path / "hardware.json").write_text(sim.to_text(hardware))
-    bucketsim("import", "recording", str(job.folder), "-o", str(tmp_path / "imp"))
+@pytest.fixture(params=CASES, scope="module")
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    (header, train, switches), at = CASES[request.param], tmp_path_factory.mktemp("recorded")
+    job = Job(at / "rec", **header).layout(PAIRS).train(40, **train)
+    file, hardware = at / "imp" / "workload.json", make_hardware()
+    (at / "hardware.json").write_text(sim.to_text(hardware))
+    bucketsim("import", "recording", str(job.folder), "-o", str(at / "imp"))
     workload, step = sim.load_workload(file), recorded_step(file)
     assert step is not None
-    return Recorded(job.folder, file, tmp_path / "hardware.json", workload, hardware, step, switches)
+    return Recorded(job.folder, file, at / "hardware.json", workload, hardware, step, switches)
 
 
 def laid_out(job: RecordedJob, buckets: Sequence[tuple[int, ...]]) -> Assignment:
