@@ -78,17 +78,9 @@ def assemble(
         states[rank, _NOW] = states[rank, _LAST_LAUNCH] = begins[rank]
         states[rank, _ROWS], states[rank, _FREE] = 1, sheet.machine.channels
         states[rank, END], tasks[rank, 0, _AT] = -1, lane.IDLE
-    return Ranks(
-        variants,
-        paces,
-        stalled,
-        stall_ns,
-        states,
-        tasks,
-        np.zeros((ranks, count, 2), np.int64),
-        np.full((ranks, count, USABLE + 1), -1),
-        np.zeros((ranks, items if keeps else 0), np.int64),
-    )
+    queue, log = np.zeros((ranks, count, 2), np.int64), np.full((ranks, count, USABLE + 1), -1)
+    ended = np.zeros((ranks, items if keeps else 0), np.int64)
+    return Ranks(variants, paces, stalled, stall_ns, states, tasks, queue, log, ended)
 
 
 @compiled
@@ -230,16 +222,6 @@ def advance(sheet: Sheet, ranks: Ranks, last: Ints, until: int) -> None:
             now = then
         state[_ITEM], state[_NOW], state[_LAST_LAUNCH], state[_QUEUED] = item, now, launched, queued
         state[_TAKEN], state[_ROWS], state[_FREE], tasks[rank, 0, _AT] = taken, rows, free, busy
-
-
-@compiled
-def play_alone(sheet: Sheet) -> int:
-    """When one rank, alone from 0 ns on, is through with its lane."""
-    none = np.zeros(1, np.int64)
-    ranks = assemble(sheet, none, np.ones(1), none - 1, 0, none, False)
-    count = sheet.collectives.shape[0]
-    advance(sheet, ranks, np.full(count, -NEVER), count)
-    return int(ranks.states[0, END])
 
 
 def make_sheet(programs: Sequence[Program]) -> Sheet:

@@ -48,11 +48,10 @@ class Outcome:
 
     def in_backward(self) -> "Outcome":
         """The part from the start of backward until gradients are synchronised, in ns from there."""
-        program, begin, sent = self.program, self.begin_ns, self.program.of_backward
-        part = slice(
-            program.place(lane.BACKWARD_BEGIN, -1) + 1, program.place(lane.SYNC_END, len(program.lane))
-        )
-        shift = sent.start
+        program, sent = self.program, self.program.of_backward
+        start, shift = program.place(lane.BACKWARD_BEGIN, -1), sent.start
+        begin = self.ended_ns[start] if start >= 0 else 0
+        part = slice(start + 1, program.place(lane.SYNC_END, len(program.lane)))
         cut = replace(
             program,
             lane=tuple(item._replace(collective=item.collective - shift) for item in program.lane[part]),
@@ -66,12 +65,6 @@ class Outcome:
         return Outcome(cut, *(tuple(time - begin for time in column) for column in times))
 
     @property
-    def begin_ns(self) -> int:
-        """When backward began."""
-        at = self.program.place(lane.BACKWARD_BEGIN, -1)
-        return self.ended_ns[at] if at >= 0 else 0
-
-    @property
     def before_forward(self) -> dict[str, int]:
         """What a system adds before backward to forward's own work, by what it is for; ns."""
         parts: dict[str, int] = {}
@@ -83,21 +76,6 @@ class Outcome:
             parts[what] = parts.get(what, 0) + end - start - item.duration_ns * (item.kind == lane.FORWARD)
             start = end
         return {what: took for what, took in parts.items() if took}
-
-    @property
-    def ready_ns(self) -> tuple[int, ...]:
-        """When each bucket was complete."""
-        return self._of_buckets(lane.READY, self.ended_ns)
-
-    @property
-    def copy_out_start_ns(self) -> tuple[int, ...]:
-        """When the lane began to copy each bucket back."""
-        return self._of_buckets(lane.COPY_BACK, (0, *self.ended_ns[:-1]))
-
-    @property
-    def available_ns(self) -> tuple[int, ...]:
-        """When each bucket was copied back."""
-        return self._of_buckets(lane.COPY_BACK, self.ended_ns)
 
     @property
     def backward_end_ns(self) -> int:
@@ -114,12 +92,15 @@ class Outcome:
         """When the lane came to its end."""
         return self.ended_ns[-1]
 
-    def _of_buckets(self, kind: int, times_ns: Sequence[int]) -> tuple[int, ...]:
-        made = [0] * len(self.program.carriers)
-        for item, time in zip(self.program.lane, times_ns, strict=True):
-            if item.kind == kind and item.bucket is not None:
-                made[item.bucket] = time
-        return tuple(made)
+    def lives_ns(self) -> list[list[int]]:
+        """Of each bucket when it was complete, and when the lane began to copy it back, and had."""
+        made = [[0, 0, 0] for _ in self.program.carriers]
+        for item, begun, ended in zip(self.program.lane, (0, *self.ended_ns), self.ended_ns, strict=False):
+            if item.bucket is not None and item.kind == lane.READY:
+                made[item.bucket][0] = ended
+            elif item.bucket is not None and item.kind == lane.COPY_BACK:
+                made[item.bucket][1:] = begun, ended
+        return made
 
 
 def _collectives(outcome: Outcome) -> tuple[CollectiveTimes, ...]:
@@ -148,9 +129,9 @@ def _collectives(outcome: Outcome) -> tuple[CollectiveTimes, ...]:
 
 
 def _buckets(outcome: Outcome, played: Sequence[CollectiveTimes]) -> tuple[BucketTimes, ...]:
-    lives = zip(outcome.ready_ns, outcome.copy_out_start_ns, outcome.available_ns, strict=True)
     made: list[BucketTimes] = []
-    for carriers, (ready, copied, available) in zip(outcome.program.carriers, lives, strict=True):
+    lives = zip(outcome.program.carriers, outcome.lives_ns(), strict=True)
+    for carriers, (ready, copied, available) in lives:
         sent = [played[number] for number in carriers]
         made.append(
             BucketTimes(

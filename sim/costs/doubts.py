@@ -5,14 +5,14 @@ another link than the one that trains, a step that the link cannot have given, p
 are marked. Ranges are in ``spread.ranges`` of a hardware, marks in ``provenance.doubtful``; see CONTRACT.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
-from math import isqrt, log
+from math import isqrt
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
-from sim.costs.service_time import measured_ranks, rise_beyond, service_ns
+from sim.costs.service_time import measured_ranks, service_ns
 from sim.nouns.devices import backend_of, device_type, devices_of_job, ranks_of_job
 from sim.nouns.gpus import GPUS, GpuSheet
 from sim.nouns.hardware import SCALARS, Curve, Hardware
@@ -93,100 +93,79 @@ def told_unmeasured(hardware: Hardware) -> tuple[str, ...]:
     return () if not told else (f"not measured on this machine, but as others have it: {', '.join(told)}",)
 
 
-# ---- Times of a curve that are guesses.
+# ---- What is not measured.
 
 FAR = 4  # within so many times of a measured size a time is taken as it is
-_KINK = 0.3  # a curve bends where time grows by so much less with size than before, as powers
 _STRAIGHT = 0.1  # a stretch of the curve whose slope a neighbour has, to this share, is a line
 _WORTH = 1.1  # a guess that is open by less is none
 _LEAST = 0.1  # of a time that is a guess: less nobody would believe
-# A line through the last two points that agrees with the last point's rate goes on, but for what messages
-# that do not fit into caches any more may lose; where the two disagree either may be true.
-_GOES_ON, _LOSES, _DISAGREES = 0.9, 0.8, 0.5
+# Beyond the last size time may grow as the last two points do, in any case by so much less, or by so much
+# more where messages do not fit into caches any more.
+_GOES_ON, _LOSES = 0.9, 1.25
 
 
-class Guess(NamedTuple):
-    """At ``num_bytes`` a time is ``low`` to ``high`` times what the curve says; elsewhere straight to it."""
+class Unknown(NamedTuple):
+    """What is not measured of a machine: ``spread.ranges`` that leave something open, ``spread.readings``,
+    and ``guesses``: sizes in bytes at which a time is so many times, low to high, what the curve says, and
+    elsewhere straight to it. ``words``: the same in words."""
 
-    num_bytes: int
-    low: float
-    high: float
-    words: str
-
-
-def guesses(curve: Curve, least: int, most: int) -> tuple[Guess, ...]:
-    """Where times of messages of ``least`` to ``most`` bytes are guesses: far outside of the curve's sizes,
-    far between two of them, and where it bends. A time of 0 is none.
-
-    In the middle of a gap it takes at least as long as at the rate of its end, and at most as long as at the
-    rate of its begin; where nothing bends also not less than its begin, and not more than its end.
-    """
-    made, first, last = [], curve[0], curve[-1]
-    far = FAR if len(curve) > 1 else 1
-    if least * far < first.num_bytes:
-        low = max(_LEAST, least / first.num_bytes)
-        made.append(Guess(least, low, 1.0, f"below {format_size(first.num_bytes)}"))
-    rates = [(b.duration_ns - a.duration_ns) / (b.num_bytes - a.num_bytes) for a, b in pairwise(curve)]
-    before = 0.0
-    for at, (a, b) in enumerate(pairwise(curve)):
-        if not a.num_bytes or not a.duration_ns or not b.duration_ns:
-            continue
-        power = log(b.duration_ns / a.duration_ns) / log(b.num_bytes / a.num_bytes)
-        bends, before = before - power > _KINK, power
-        beside = rates[max(0, at - 1) : at] + rates[at + 1 : at + 2]
-        is_straight = any(abs(one - rates[at]) <= _STRAIGHT * abs(rates[at]) for one in beside)
-        middle = isqrt(a.num_bytes * b.num_bytes)
-        is_asked = most > a.num_bytes and least < b.num_bytes and a.num_bytes < middle < b.num_bytes
-        if is_straight or not is_asked or not (bends or b.num_bytes > FAR * a.num_bytes):
-            continue
-        low, high = b.duration_ns * middle / b.num_bytes, a.duration_ns * middle / a.num_bytes
-        if not bends:
-            ends = sorted((a.duration_ns, b.duration_ns))
-            low, high = max(low, ends[0]), min(high, ends[1])
-        taken = service_ns((a, b), middle)
-        words = f"between {format_size(a.num_bytes)} and {format_size(b.num_bytes)}"
-        made.append(Guess(middle, min(1.0, low / taken), max(1.0, high / taken), words))
-    if most > far * last.num_bytes > 0:
-        rise, run = rise_beyond(curve)
-        rises = rates[-1] / (rise / run) if rates and rise else 0.0
-        whole = service_ns(curve, most)
-        share = (whole - last.duration_ns) / whole if whole else 0.0
-        low, high = min(_GOES_ON, max(_LEAST, rises)), 1 / min(_LOSES, max(_DISAGREES, rises))
-        words = f"above {format_size(last.num_bytes)}"
-        made.append(Guess(most, 1 - share * (1 - low), 1 + share * (high - 1), words))
-    return tuple(one for one in made if one.high > _WORTH * one.low and service_ns(curve, one.num_bytes))
+    ranges: dict[str, dict[str, float]]
+    readings: Sequence[dict[str, Any]]
+    guesses: dict[int, tuple[float, float]]
+    words: tuple[str, ...]
 
 
-def open_ranges(ranges: dict[str, Any]) -> dict[str, Any]:
-    """Those of ``spread.ranges`` that leave something open: between equal ends a value is known exactly."""
-    return {name: known for name, known in ranges.items() if known["low"] < known["high"]}
-
-
-def not_measured(hardware: Hardware, sizes: Sequence[int]) -> tuple[str, ...]:
-    """In words, what is not measured of a machine that all-reduces messages of ``sizes`` bytes."""
-    sent, spread = [size for size in sizes if size > 0], hardware.spread
+def unknown(hardware: Hardware, sizes: Iterable[int]) -> Unknown:
+    """What is not measured of a machine that all-reduces messages of ``sizes`` bytes."""
+    sent, curve = [size for size in sizes if size > 0], hardware.all_reduce
     if hardware.world_size == 1 or not sent:
-        return ()
-    ranges, readings = open_ranges(spread.get("ranges", {})), spread.get("readings", ())
-    return words_of(ranges, readings, guesses(hardware.all_reduce, min(sent), max(sent)))
-
-
-def words_of(
-    ranges: dict[str, Any], readings: Sequence[dict[str, Any]], sizes: Sequence[Guess]
-) -> tuple[str, ...]:
-    """Ranges, readings and guesses in words."""
-    said = []
+        return Unknown({}, (), {}, ())
+    ranges, readings = open_ranges(hardware), hardware.spread.get("readings", ())
+    guesses, said = dict(_guesses(curve, min(sent), max(sent))), []
     if (known := ranges.get("all_reduce")) is not None:
         low, high = format_number(known["low"]), format_number(known["high"])
         said.append(f"all-reduces of {low} to {high} times their time")
     if any(name in SCALARS for name in ranges):  # ``told_unmeasured`` has their figures
         said.append("what DDP itself costs here (see the notes)")
-    if sizes:
-        more = f" and in {len(sizes) - 1} more gaps of the curve" if len(sizes) > 1 else ""
-        said.append(f"times of messages {sizes[0].words}{more}")
+    if guesses:
+        measured = format_sizes(point.num_bytes for point in curve)
+        said.append(f"times of messages far from the sizes that were measured, {measured}")
     if len(readings) > 1:
         said.append(f"the measured step read as {' or '.join(one['what'] for one in readings)}")
-    return tuple(said)
+    return Unknown(ranges, readings, guesses, tuple(said))
+
+
+def open_ranges(hardware: Hardware) -> dict[str, Any]:
+    """Those of ``spread.ranges`` that leave something open: between equal ends a value is known exactly."""
+    ranges = hardware.spread.get("ranges", {})
+    return {name: known for name, known in ranges.items() if known["low"] < known["high"]}
+
+
+def _guesses(curve: Curve, least: int, most: int) -> Iterator[tuple[int, tuple[float, float]]]:
+    """Where times of messages of ``least`` to ``most`` bytes are guesses: far outside of the curve's sizes,
+    and far between two of them. A time of 0 is none.
+
+    In the middle of a gap it takes at least as long as its begin, and as at the rate of its end, and at most
+    as long as its end, and as at the rate of its begin.
+    """
+    first, last, far = curve[0], curve[-1], FAR if len(curve) > 1 else 1
+    if least * far < first.num_bytes and first.duration_ns:
+        yield least, (max(_LEAST, least / first.num_bytes), 1.0)
+    slopes = [(b.duration_ns - a.duration_ns) / (b.num_bytes - a.num_bytes) for a, b in pairwise(curve)]
+    for at, (a, b) in enumerate(pairwise(curve)):
+        beside = slopes[max(0, at - 1) : at] + slopes[at + 1 : at + 2]
+        is_straight = any(abs(one - slopes[at]) <= _STRAIGHT * abs(slopes[at]) for one in beside)
+        is_far = 0 < FAR * a.num_bytes < b.num_bytes and a.duration_ns and b.duration_ns
+        if is_far and not is_straight and a.num_bytes < most and least < b.num_bytes:
+            middle, ends = isqrt(a.num_bytes * b.num_bytes), sorted((a.duration_ns, b.duration_ns))
+            taken = service_ns((a, b), middle)
+            low = min(taken, max(ends[0], b.duration_ns * middle / b.num_bytes)) / taken
+            high = max(taken, min(ends[1], a.duration_ns * middle / a.num_bytes)) / taken
+            if high > _WORTH * low:
+                yield middle, (low, high)
+    if most > far * last.num_bytes > 0 and last.duration_ns:
+        line_ns = last.duration_ns + (slopes or [0.0])[-1] * (most - last.num_bytes)
+        yield most, (min(_GOES_ON, max(_LEAST, line_ns / service_ns(curve, most))), _LOSES)
 
 
 # ---- Doubts.
@@ -230,19 +209,12 @@ def doubts_about_step(hardware: Hardware) -> tuple[str, ...]:
     which link would give it."""
     said: list[str] = []
     for name, step in (("own_step", "the job's own recorded step"), ("anchor", "the measured step")):
-        known: Any = hardware.spread.get(name)
-        if not isinstance(known, dict) or known.get("fits") is not False:
-            continue
-        told = f"{step} cannot come from it"
-        if known.get("why") in ("beyond", "bound") and {"factor", "value", "low", "high"} <= set(known):
-            value, low, high = (format_number(known[end], 4) for end in ("value", "low", "high"))
-            what = f"{known['factor']} {value}"
-            if known["factor"] == "curve":
-                what = f"one {value} times as slow as given"
-            told += f": it takes {what}, which is not within {low} to {high}"
-        if known.get("explained_by") is not None and known.get("factor") != "curve":
-            told += f"; a link that takes {format_number(known['explained_by'])} times as long would"
-        said.append(f"doubtful link: {told}. {_ANEW}")
+        known: Any = hardware.spread.get(name) or {}
+        if known.get("fits") is False:
+            by, told = known.get("explained_by"), f"doubtful link: {step} cannot come from it"
+            if by is not None:
+                told += f"; one that takes {format_number(by)} times as long would explain it"
+            said.append(f"{told}. {_ANEW}")
     return tuple(said)
 
 

@@ -503,7 +503,7 @@ class _Times:
     def _known(self, slowdowns: dict[str, tuple[float, float]]) -> dict[str, tuple[float, ...]]:
         """The factors that the step may fix, as logarithms: what is expected before it is seen, give or take
         one sigma below and above it, which a stated range widens, and the least and the most."""
-        hardware, ranges = self.hardware, open_ranges(self.hardware.spread.get("ranges", {}))
+        hardware, ranges = self.hardware, open_ranges(self.hardware)
         # Copies hold the recorder's own passes; times with interference meet any slow-down of computing.
         left_out = {"copy_in_bytes_per_s"} if self.has_pass else set()
         left_out |= {"compute_slowdown"} if "interference" in self.workload.ready_includes else set()
@@ -591,7 +591,7 @@ class _Times:
         """Whether the link gives the recorded step: no factor of two that share a resource is held by its
         bound, the link is within its stated range as well as it is known, and backward and synchronisation
         end when they did."""
-        stated = open_ranges(self.hardware.spread.get("ranges", {})).get("all_reduce")
+        stated = open_ranges(self.hardware).get("all_reduce")
         for name, value in zip(self.names, logs.tolist(), strict=True):
             if name == "link" and stated is not None:
                 known = exp(_ALONG * float(covariance[0, 0]) ** 0.5)

@@ -12,7 +12,7 @@ hardware says, and each end of each range in one of them.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import log, nan
+from math import log, pi
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -20,12 +20,12 @@ import numpy as np
 
 from sim.clock.arrays import Flags, Floats, Ints
 from sim.clock.program import MOST_NS, machine_of
-from sim.costs.doubts import FACTORS, Guess, guesses, open_ranges, words_of
+from sim.costs.doubts import FACTORS, Unknown, unknown
 from sim.costs.service_time import service_ns, tilt_ratio
 from sim.errors import InputError
 from sim.nouns.checks import at_least
 from sim.nouns.hardware import COSTS, RATES, SCALARS, SLOWDOWNS, CurvePoint, Hardware
-from sim.tuner.problem import Buckets, Layout, Problem, curve_arrays, curve_of, play_many, services
+from sim.tuner.problem import Buckets, Layout, Problem, curve_arrays, curve_of, play_steps, services
 from sim.units import format_number
 
 FEWEST_MACHINES = 20  # fewer say too little of how machines differ for an interval
@@ -37,32 +37,14 @@ MOST_CELLS = 1 << 24  # draws times gradients, at most: an array of int64 has 12
 
 NO_ITERATIONS = "how iterations vary"
 NO_BAND = "how far the estimate may be off"
-# Of a curve of which no scatter is recorded: calibrations of the bundled machines know a point to 2 % at the
-# median (one sigma), and the worst of their points to 8 %.
+# Of a curve of which no scatter is recorded, beside anything else that varies: calibrations of the bundled
+# machines know a point to 2 % at the median (one sigma), and the worst of their points to 8 %.
 UNRECORDED = {"low": 0.95, "high": 1.05}
 FEWEST_OF_A_READING = 8
 NO_SCATTER = "how all-reduces vary"
 
 
 # ---- Machines.
-
-
-# Ranges, readings, and the sizes at which a curve is a guess.
-Unknown = tuple[dict[str, dict[str, float]], Sequence[dict[str, Any]], tuple[Guess, ...]]
-
-
-def unknown(hardware: Hardware, sent: tuple[int, int], *, varies: bool = True) -> Unknown:
-    """What is not known where messages have from the least to the most bytes ``sent``.
-
-    A range of the whole curve goes without saying where no scatter is recorded and anything else of a step
-    ``varies``, beside which such a curve is not exact.
-    """
-    ranges = {"all_reduce": UNRECORDED} if varies and not read_scatter(hardware).knows else {}
-    return (
-        open_ranges(ranges | hardware.spread.get("ranges", {})),
-        hardware.spread.get("readings") or ({"what": "", "weight": 1},),
-        guesses(hardware.all_reduce, *sent),
-    )
 
 
 def draw_machines(
@@ -74,35 +56,34 @@ def draw_machines(
     Raises:
         InputError: a ``spread`` that cannot be read.
     """
-    ranges, readings, sizes = known
+    readings = known.readings or ({"weight": 1},)
     shares = [max(FEWEST_OF_A_READING, round(count * one["weight"])) for one in readings]
     if len(readings) == 1:
         shares = [count]
     count, belongs = sum(shares), np.repeat(np.arange(len(shares)), shares)
-    of_reading = np.array([one.get("curve", 1.0) for one in readings])[belongs, None]
-    factors = read_scatter(hardware).repeat_calibrations(count, generator) * of_reading
+    by_reading = np.array([one.get("curve", 1.0) for one in readings])[belongs]
+    factors = read_scatter(hardware).repeat_calibrations(count, generator) * by_reading[:, None]
     own, fields = _left_open(hardware, count, generator)
     factors *= own
     fitted = hardware.spread.get("own_step", {}).get("factors", ())
-    for name, ends in ranges.items():
+    for name, ends in known.ranges.items():
         if name in fields or (name == "all_reduce" and "link" in fitted):
             continue  # within its range a step has fitted it
         level = levels(shares, generator)
         if name == "all_reduce":
-            ranged = in_range(_curve_ends(hardware, ends), 1.0, level)
-            factors *= np.where(of_reading == 1.0, ranged, 1.0)
+            for place, point in enumerate(hardware.all_reduce):
+                ranged = in_range(_ends_of(hardware, point, ends), 1.0, level)
+                factors[:, place] *= np.where(by_reading == 1.0, ranged, 1.0)
         elif name in (*COSTS, *RATES, *SLOWDOWNS):
             own_time = _as_time(name, getattr(hardware, name))
             fields[name] = _as_values(name, in_range(_ends(name, ends), own_time, level))
-    knots = [(one.num_bytes, in_range((one.low, one.high), 1.0, levels(shares, generator))) for one in sizes]
+    knots = {size: in_range(ends, 1.0, levels(shares, generator)) for size, ends in known.guesses.items()}
     bare, hardwares = replace(hardware, spread={}), []
     for k, reading in enumerate(belongs.tolist()):
-        times = [
-            point.duration_ns * by for point, by in zip(bare.all_reduce, factors[k].tolist(), strict=True)
-        ]
-        points = {one.num_bytes: round(time) for one, time in zip(bare.all_reduce, times, strict=True)}
+        timed = zip(bare.all_reduce, factors[k].tolist(), strict=True)
+        points = {one.num_bytes: round(one.duration_ns * by) for one, by in timed}
         curve = _curve(points)
-        points |= {size: round(service_ns(curve, size) * float(by[k])) for size, by in knots}
+        points |= {size: round(service_ns(curve, size) * float(by[k])) for size, by in knots.items()}
         changed = {name: values[k] for name, values in fields.items()} | readings[reading].get("set", {})
         hardwares.append(replace(bare, all_reduce=_curve(points), **changed))
     return tuple(hardwares), shares
@@ -118,30 +99,19 @@ def levels(shares: Sequence[int], generator: np.random.Generator) -> Floats:
     return np.concatenate([generator.permutation(share) / (share - 1) for share in shares])
 
 
-def in_range(ends: Any, own: float, level: Floats) -> Floats:
-    """What lies at each ``level`` between two ends, with ``own``, or what is nearest to it, in the middle; a
-    column for each pair of ends, where they are arrays."""
-    low, high = np.asarray(ends, dtype=np.float64)
-    middle = np.clip(own, low, high)
-    twice = 2 * (level[:, None] if low.ndim else level)
-    return np.asarray(
-        low + np.clip(twice, 0, 1) * (middle - low) + np.clip(twice - 1, 0, 1) * (high - middle)
-    )
+def in_range(ends: Sequence[float], own: float, level: Floats) -> Floats:
+    """What lies at each ``level`` between two ends, with ``own``, or what is nearest to it, in the middle."""
+    low, high = ends
+    return np.interp(level, (0.0, 0.5, 1.0), (low, min(max(own, low), high), high))
 
 
-def _curve_ends(hardware: Hardware, known: dict[str, float]) -> Floats:
-    """The least and the greatest factor of each of the curve's points: [2, points].
-
-    Of a range that ``spread.ranges`` states, a point that says its own (``min_ns`` and ``max_ns`` without a
-    count) lies in that.
-    """
-    is_stated, made = "all_reduce" in hardware.spread.get("ranges", {}), []
-    for point in hardware.all_reduce:
-        own = hardware.spread.get("all_reduce", {}).get(str(point.num_bytes), {}) if is_stated else {}
-        is_open = {"min_ns", "max_ns"} <= own.keys() and "count" not in own and point.duration_ns > 0
-        own_ends = (own[end] / point.duration_ns for end in ("min_ns", "max_ns") if is_open)
-        made.append([*own_ends] or [known["low"], known["high"]])
-    return np.array(made).T
+def _ends_of(hardware: Hardware, point: CurvePoint, known: dict[str, float]) -> tuple[float, float]:
+    """The least and the greatest factor of a point of the curve: its own where it says them, as one does
+    whose ends are of no samples."""
+    own = hardware.spread.get("all_reduce", {}).get(str(point.num_bytes), {})
+    if {"min_ns", "max_ns"} <= own.keys() and "count" not in own and point.duration_ns > 0:
+        return own["min_ns"] / point.duration_ns, own["max_ns"] / point.duration_ns
+    return known["low"], known["high"]
 
 
 def _as_time(name: str, value: float | None) -> float:
@@ -174,19 +144,18 @@ def _left_open(
         return np.ones((machines, len(hardware.all_reduce))), {}
     try:
         names, about = tuple(said["factors"]), int(said["about_bytes"])
-        covariance = np.array(said["covariance"], dtype=np.float64)
-        is_legal = covariance.shape == (len(names), len(names)) and set(names) <= set(FACTORS) and about > 0
+        covariance = np.array(said["covariance"], dtype=np.float64).reshape(len(names), len(names))
+        is_legal = set(names) <= set(FACTORS) and about > 0 and bool(np.isfinite(covariance).all())
     except (KeyError, TypeError, ValueError):
         is_legal = False
-    if not is_legal or not np.isfinite(covariance).all():
+    if not is_legal:
         raise InputError(
             f"spread.own_step: {str(said)[:60]!r} is not legal; give about_bytes, factors of "
             f"{', '.join(FACTORS)}, and as covariance a row and a column of finite numbers for each"
         )
     drawn = dict(zip(names, np.exp(_normal(covariance, machines, generator)).T, strict=True))
     links, tilts = (drawn.pop(name, np.ones(machines)) for name in ("link", "tilt"))
-    sizes = [point.num_bytes for point in hardware.all_reduce]
-    pairs = zip(links, tilts, strict=True)
+    sizes, pairs = [point.num_bytes for point in hardware.all_reduce], zip(links, tilts, strict=True)
     ratios = np.array([[tilt_ratio(link, tilt, size, about) for size in sizes] for link, tilt in pairs])
     fields, ranges = {}, hardware.spread.get("ranges", {})
     for name, factor in drawn.items():
@@ -219,57 +188,39 @@ _P90, _P975, _P99 = map(NormalDist().inv_cdf, (0.9, 0.975, 0.99))
 SCORES = np.array([-_P99, -_P90, 0.0, _P90, _P99])
 _GRID = np.array([NormalDist().inv_cdf((number + 0.5) / 4000) for number in range(4000)])
 _NAMES = ("min_ns", "p10_ns", "median_ns", "p90_ns", "max_ns")
-_MOST_SAMPLES = 1000  # drawn at most to repeat a calibration; if it had more, the scatter is scaled down
 
 
 class Scatter(NamedTuple):
     """Scatter along the all-reduce curve, as factors on its points; each array has one row or entry a point.
 
     ``num_bytes``: the point's size. ``quantiles`` [points, 5]: those of its samples at ``SCORES``, over their
-    mean; all 1 if nothing is known. ``counts``: the number of samples, 0 if nothing is known. ``by_mean``:
-    whether the point is the mean of its samples, or their median. ``sigmas``: one standard deviation of the
-    point's logarithm, from the interval that calibration kept; NaN without one.
+    mean; all 1 if nothing is known, as ``is_known`` says. ``sigmas``: one standard deviation of the point's
+    logarithm, by the 95 % interval that calibration kept, else by its samples: 0 without either.
     """
 
     num_bytes: Ints
     quantiles: Floats
-    counts: Ints
-    by_mean: Flags
+    is_known: Flags
     sigmas: Floats
 
     @property
     def known(self) -> int:
         """How many points have a scatter."""
-        return int(np.count_nonzero(self.counts))
+        return int(self.is_known.sum())
 
     @property
     def not_known(self) -> tuple[str, ...]:
         """That all-reduces do not vary, or at how many sizes they do not; empty where all do."""
-        missing, sizes = len(self.counts) - self.known, len(self.counts)
-        return (NO_SCATTER + (f" at {missing} of {sizes} sizes" if self.known else ""),) if missing else ()
-
-    @property
-    def knows(self) -> bool:
-        """Whether any point has a scatter, or an interval."""
-        return bool(self.known or not np.isnan(self.sigmas).all())
+        sizes = len(self.is_known)
+        where = f" at {sizes - self.known} of {sizes} sizes" if self.known else ""
+        return (NO_SCATTER + where,) if self.known < sizes else ()
 
     def repeat_calibrations(self, times: int, generator: np.random.Generator) -> Floats:
-        """The curve's points as other calibrations might have found them, as factors [times, points].
-
-        A point is drawn from its 95 % interval, if the calibration kept one. Otherwise as many samples as the
-        real point had are drawn from its distribution, and their mean or median is taken, as it was of the
-        real ones. The factors of a point are 1 in the mean: what was measured is not corrected.
-        """
-        factors = np.ones((times, len(self.counts)))
-        for point, count in enumerate(self.counts.tolist()):
-            if not np.isnan(self.sigmas[point]):
-                factors[:, point] = np.exp(self.sigmas[point] * generator.standard_normal(times))
-            elif count:
-                drawn = min(count, _MOST_SAMPLES)
-                samples = np.interp(generator.standard_normal((times, drawn)), SCORES, self.quantiles[point])
-                made = samples.mean(axis=1) if self.by_mean[point] else np.quantile(samples, 0.5, axis=1)
-                factors[:, point] = 1 + (made / made.mean() - 1) * (drawn / count) ** 0.5
-        return factors
+        """The curve's points as other calibrations might have found them, as factors [times, points], of a
+        point 1 in the mean: what was measured is not corrected."""
+        drawn, varies = np.ones((times, len(self.sigmas))), self.sigmas > 0
+        drawn[:, varies] = np.exp(self.sigmas[varies] * generator.standard_normal((times, varies.sum())))
+        return np.asarray(drawn / drawn.mean(axis=0))
 
     def jitter(self, wires: Ints, luck: Floats) -> Floats:
         """Factors of single all-reduces of ``wires`` bytes [messages], by standard normal ``luck``
@@ -286,12 +237,16 @@ def read_scatter(hardware: Hardware) -> Scatter:
     rows = []
     for point in hardware.all_reduce:
         known = hardware.spread.get("all_reduce", {}).get(str(point.num_bytes), {})
-        quantiles, sigma = _quantiles(point, known), nan
+        quantiles, sigma = _quantiles(point, known), 0.0
         if {"low_ns", "high_ns"} <= set(known):
             sigma = log(max(1, known["high_ns"]) / max(1, known["low_ns"])) / (2 * _P975)
-        is_mean = str(known.get("quantile", "median")).startswith("mean")
-        count = 0 if quantiles is None else known["count"]
-        rows.append((point.num_bytes, np.ones(5) if quantiles is None else quantiles, count, is_mean, sigma))
+        elif quantiles is not None:  # the standard error of a mean, or of a median, about which samples lie
+            scale = (quantiles[3] - quantiles[1]) / quantiles[2] / (2 * _P90) * (pi / 2) ** 0.5
+            if str(known.get("quantile")).partition(" ")[0] == "mean":
+                scale = np.interp(_GRID, SCORES, quantiles).std()
+            sigma = float(scale) / known["count"] ** 0.5
+        is_known = quantiles is not None
+        rows.append((point.num_bytes, quantiles if is_known else np.ones(5), is_known, sigma))
     return Scatter(*map(np.array, zip(*rows, strict=True)))
 
 
@@ -353,17 +308,17 @@ class Draws:
         band = workload.band if workload.estimated else None
         works = _recorded(problem)
         self.recorded = recorded = len(works) if len(works) >= 2 else 0
-        sent = (int(problem.wire[problem.wire > 0].min()), int(problem.wire.sum())) if has_link else (0, 0)
-        known = unknown(hardware, sent, varies=recorded > 0 or band is not None)
-        self.rests_on = words_of(*known) if has_link else ()
-        self.is_ranged = band is not None or bool(self.rests_on)
-        differ = is_fitted or (has_link and self.scatter.knows)
+        if has_link and (recorded or band is not None) and not self.scatter.sigmas.any():
+            ranges = {"all_reduce": UNRECORDED} | hardware.spread.get("ranges", {})
+            hardware = replace(hardware, spread=hardware.spread | {"ranges": ranges})
+        known = unknown(hardware, [*problem.wire.tolist(), int(problem.wire.sum())])
+        self.rests_on = known.words
+        self.is_ranged = band is not None or bool(known.words)
+        differ = is_fitted or (has_link and self.scatter.sigmas.any())
         fewest = FEWEST_IN_RANGES if self.is_ranged else FEWEST_MACHINES if differ else 1
         most = max(FEWEST_ITERATIONS, count // fewest)
         if not recorded:
-            works = np.repeat(
-                problem.work[None, :], min(UNRECORDED_ITERATIONS, most) if jitters else 1, axis=0
-            )
+            works = np.tile(problem.work, (min(UNRECORDED_ITERATIONS, most) if jitters else 1, 1))
         elif recorded > most:
             works, self.recorded = works[np.sort(choosing.choice(recorded, size=most, replace=False))], most
         self.iterations = len(works)
@@ -423,7 +378,7 @@ class Draws:
         sent, ends = self.services(problem.lay_out(buckets)), []
         for number, (machine, copy_in, copy_back) in enumerate(self._played_on):
             some, layout = slice(number * each, (number + 1) * each), problem.lay_out(buckets, copy_back)
-            ends.append(play_many(machine, self.works[some], copy_in, self.tails[some], layout, sent[some]))
+            ends.append(play_steps(machine, self.works[some], copy_in, self.tails[some], layout, sent[some]))
         steps: Floats = problem.times * np.concatenate(ends) + self.paces * rest_ns
         return steps.reshape(self.machines, self.iterations)
 
@@ -436,15 +391,11 @@ class Draws:
             self.works = np.rint(self.works * factors[:, None]).astype(np.int64)
             self.tails = np.rint(self.tails * factors).astype(np.int64)
             return
-        ready, ends, factor = (
-            np.cumsum(self.works, axis=1),
-            self.works.sum(axis=1) + self.tails,
-            factors[:, None],
-        )
-        done = ready / np.maximum(ends, 1)[:, None]
-        moved = np.rint(ready * factor / np.maximum(1 + (factor - 1) * done, 1e-9)).astype(np.int64)
-        self.works = np.diff(np.minimum(moved, ends[:, None]), axis=1, prepend=0)
-        self.tails = ends - self.works.sum(axis=1)
+        ready, factor = np.cumsum(self.works, axis=1), factors[:, None]
+        ends = ready[:, -1:] + self.tails[:, None]
+        moved = ready * factor / np.maximum(1 + (factor - 1) * ready / np.maximum(ends, 1), 1e-9)
+        moved = np.minimum(np.rint(moved).astype(np.int64), ends)
+        self.works, self.tails = np.diff(moved, axis=1, prepend=0), (ends - moved[:, -1:])[:, 0]
 
 
 def _luck(generator: np.random.Generator, machines: int, iterations: int, places: int) -> Floats:

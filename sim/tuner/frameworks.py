@@ -168,13 +168,12 @@ def nearest_setting(
     step_ns, asked_ns, default_ns = (
         simulated_step_ns(workload, hardware, one) for one in (best, assignment, assign(job))
     )
-    away = f"{format_ms(abs(step_ns - asked_ns))} {'longer' if step_ns > asked_ns else 'shorter'} than"
     lacking = ", ".join(f"{name}={asked[name]!r}" for name in lacks)
     elsewhere = ", ".join(f"{name}={value!r}" for name, value in best.settings.items())
     told = [
         f"bucketsim: the nearest for {workload.name!r} that {row.title} can set; predicted are",
-        f"{format_ms(step_ns)} a step, {away if step_ns != asked_ns else 'as long as'} with the assignment "
-        f"asked for (DDP's default: {format_ms(default_ns)}).",
+        f"{format_ms(step_ns)} a step, {format_ms(asked_ns)} with the assignment asked for, and "
+        f"{format_ms(default_ns)} with DDP's default.",
         row.note,
         f"Set elsewhere: {elsewhere}." if elsewhere else "",
         f"Needs torch {best.requires['torch']}." if "torch" in best.requires else "",

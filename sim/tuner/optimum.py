@@ -18,9 +18,10 @@ import numpy as np
 
 from sim.clock.arrays import Flags, Ints
 from sim.clock.machine_code import compiled
+from sim.clock.play import NEVER
 from sim.clock.program import FULL_SPEED
 from sim.systems.cut import NO_LIMIT
-from sim.tuner.problem import NEVER, Buckets, Problem, Tables, score, score_all, service
+from sim.tuner.problem import Buckets, Problem, Tables, score, score_all, service
 
 EXHAUSTIVE_PLACES = 15  # 32,768 partitions
 CLIMBS = 2

@@ -15,7 +15,21 @@ import numpy as np
 
 from sim.clock.arrays import Flags, Ints
 from sim.clock.machine_code import compiled
-from sim.clock.play import AFTER, DURATION, KIND, NUMBER, QUEUED, ROOT, SERVICE, SMALL, Sheet, play_alone
+from sim.clock.play import (
+    AFTER,
+    DURATION,
+    END,
+    KIND,
+    NEVER,
+    NUMBER,
+    QUEUED,
+    ROOT,
+    SERVICE,
+    SMALL,
+    Sheet,
+    advance,
+    assemble,
+)
 from sim.clock.program import (
     BACKWARD,
     COPY_BACK,
@@ -44,7 +58,6 @@ from sim.systems.simulate import Engine, simulate
 from sim.units import transfer_ns
 
 MOST_BYTES = 1 << 52
-NEVER = 1 << 62
 
 Buckets = tuple[tuple[int, ...], ...]
 
@@ -356,8 +369,8 @@ def services(curve_bytes: Ints, curve_ns: Ints, wires: Ints) -> Ints:
 def lay_out(tables: Tables, bucket_of: Ints, copy_back: Ints) -> Layout:
     """The layout of the buckets that each place is in."""
     count = bucket_of.max() + 1
-    stops, wires, back = np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)
-    mapped = count
+    stops, back, mapped = np.zeros(count, np.int64), np.zeros(count, np.int64), count
+    wires = np.zeros(count + 1 if tables.map_bytes else count, np.int64)
     for place in range(bucket_of.size):
         bucket = bucket_of[place]
         stops[bucket] = place
@@ -368,53 +381,63 @@ def lay_out(tables: Tables, bucket_of: Ints, copy_back: Ints) -> Layout:
     for bucket in range(1, count):
         stops[bucket] = max(stops[bucket], stops[bucket - 1])
     if tables.map_bytes:
-        wires = np.append(wires, tables.map_bytes)
+        wires[count] = tables.map_bytes
     return Layout(stops, wires, back, mapped)
 
 
 @compiled
-def play_step(machine: Machine, work: Ints, copy_in: Ints, tail: int, layout: Layout, services: Ints) -> int:
-    """``sync_end_ns`` of one DDP step.
+def play_steps(
+    machine: Machine, works: Ints, copy_in: Ints, tails: Ints, layout: Layout, services: Ints
+) -> Ints:
+    """``sync_end_ns`` of DDP's step under each of some draws.
 
     Args:
         machine: see ``program.Machine``.
-        work: ns of backward before each place; ``copy_in``: ns of its copy.
-        tail: ns of backward after the last place.
+        works: [draws, places] ns of backward before each place; ``copy_in``: ns of its copy.
+        tails: ns of backward after the last place, of each draw.
         layout: the buckets; the last waits for the last place.
-        services: ns of each of ``layout.wires`` alone.
+        services: [draws, messages] ns of each of ``layout.wires`` alone.
     """
     stops, count, messages = layout.stops, layout.stops.size, layout.wires.size
+    ends = np.empty(tails.size, np.int64)
     # The lane, item by item where collectives stretch it, else as one item for each bucket.
     fine = machine.computing.lane != FULL_SPEED or machine.copying_in.lane != FULL_SPEED
-    lane = np.zeros((1, 3 * count + 3 + (2 * work.size if fine else count), 3), np.int64)
-    item = place = computing = 0
-    for bucket in range(count):
-        while place <= stops[bucket]:
-            if fine:
-                item = _put(lane, item, BACKWARD, work[place], 0)
-                item = _put(lane, item, COPY_IN, copy_in[place], 0)
-            computing += work[place] + copy_in[place]
-            place += 1
-        if not fine:
-            item = _put(lane, item, BACKWARD, computing, 0)
-            computing = 0
-        item = _put(lane, item, LAUNCH, 0, bucket)
-    if messages > count:
-        item = _put(lane, item, LAUNCH, 0, count)
-    item = _put(lane, item, BACKWARD, tail, 0)
-    for bucket in range(count):
-        item = _put(lane, item, WAIT, 0, bucket)
-        if messages > count and bucket == layout.mapped:
-            item = _put(lane, item, WAIT, 0, count)
-        item = _put(lane, item, COPY_BACK, layout.copies_back[bucket], 0)
-    if messages > count:
-        item = _put(lane, item, WAIT, 0, count)
+    most = 3 * count + 3 + (2 * copy_in.size if fine else count)
+    none, paces, came = np.zeros(1, np.int64), np.ones(1), np.full(messages, -NEVER)
     collectives = np.zeros((messages, ROOT + 1), np.int64)
-    for number in range(messages):
-        collectives[number, SERVICE] = collectives[number, QUEUED] = services[number]
-        collectives[number, SMALL] = layout.wires[number] < machine.small_bytes
-        collectives[number, AFTER] = -1
-    return play_alone(Sheet(machine, lane[:, :item].copy(), collectives))
+    for draw in range(tails.size):
+        lane = np.zeros((1, most, 3), np.int64)
+        item = place = computing = 0
+        for bucket in range(count):
+            while place <= stops[bucket]:
+                if fine:
+                    item = _put(lane, item, BACKWARD, works[draw, place], 0)
+                    item = _put(lane, item, COPY_IN, copy_in[place], 0)
+                computing += works[draw, place] + copy_in[place]
+                place += 1
+            if not fine:
+                item = _put(lane, item, BACKWARD, computing, 0)
+                computing = 0
+            item = _put(lane, item, LAUNCH, 0, bucket)
+        if messages > count:
+            item = _put(lane, item, LAUNCH, 0, count)
+        item = _put(lane, item, BACKWARD, tails[draw], 0)
+        for bucket in range(count):
+            item = _put(lane, item, WAIT, 0, bucket)
+            if messages > count and bucket == layout.mapped:
+                item = _put(lane, item, WAIT, 0, count)
+            item = _put(lane, item, COPY_BACK, layout.copies_back[bucket], 0)
+        if messages > count:
+            item = _put(lane, item, WAIT, 0, count)
+        for number in range(messages):
+            collectives[number, SERVICE] = collectives[number, QUEUED] = services[draw, number]
+            collectives[number, SMALL] = layout.wires[number] < machine.small_bytes
+            collectives[number, AFTER] = -1
+        sheet = Sheet(machine, lane[:, :item].copy(), collectives)
+        ranks = assemble(sheet, none, paces, none - 1, 0, none, False)
+        advance(sheet, ranks, came, messages)
+        ends[draw] = ranks.states[0, END]
+    return ends
 
 
 @compiled
@@ -424,22 +447,12 @@ def _put(lane: Ints, item: int, kind: int, duration: int, number: int) -> int:
 
 
 @compiled
-def play_many(
-    machine: Machine, works: Ints, copy_in: Ints, tails: Ints, layout: Layout, services: Ints
-) -> Ints:
-    """``play_step`` of each draw; ``works`` [draws, places], ``services`` [draws, messages]."""
-    ends = np.empty(tails.size, np.int64)
-    for k in range(tails.size):
-        ends[k] = play_step(machine, works[k], copy_in, tails[k], layout, services[k])
-    return ends
-
-
-@compiled
 def play_buckets(tables: Tables, bucket_of: Ints) -> int:
-    """``play_step`` of these buckets."""
+    """``sync_end_ns`` of the step as given with these buckets."""
     layout = lay_out(tables, bucket_of, tables.copy_back)
-    sent = services(tables.curve_bytes, tables.curve_ns, layout.wires)
-    return play_step(tables.machine, tables.work, tables.copy_in, tables.tail, layout, sent)
+    sent = services(tables.curve_bytes, tables.curve_ns, layout.wires).reshape((1, -1))
+    work, tails = tables.work.reshape((1, -1)), np.full(1, tables.tail)
+    return int(play_steps(tables.machine, work, tables.copy_in, tails, layout, sent)[0])
 
 
 @compiled
@@ -459,7 +472,7 @@ def number_buckets(run: Ints, closes: Flags) -> Ints:
 
 @compiled
 def score(tables: Tables, closes: Flags) -> int:
-    """``play_step`` of the partition whose buckets end at ``closes``."""
+    """``play_buckets`` of the partition whose buckets end at ``closes``."""
     return play_buckets(tables, number_buckets(tables.run, closes))
 
 

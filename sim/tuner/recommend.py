@@ -1,10 +1,11 @@
 """The recommendation: the best assignment, its proof, what the knobs of DDP reach, and whether it matters."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
 
 from sim.costs.doubts import doubts_about, doubts_about_step, told_unmeasured
+from sim.errors import AssignmentError
 from sim.metrics.bottleneck import critical_path
 from sim.metrics.step import summarize
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
@@ -12,7 +13,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Family, Gain, Recommendation
 from sim.nouns.workload import Workload
 from sim.systems.cut import limits_for
-from sim.systems.ddp_assignment import is_never_rebuilt, rebuild_order
+from sim.systems.ddp_assignment import check_reaches, is_never_rebuilt
 from sim.systems.registry import assign
 from sim.tuner.caps import CapCurve, cap_curve
 from sim.tuner.draws import Draws
@@ -32,26 +33,22 @@ IN_USE = "the buckets that the job had"  # where these are not DDP's default
 
 def as_assignment(problem: Problem, buckets: Buckets) -> Assignment:
     """These buckets as an assignment under the job's switches, with the ``bucket_cap_mb_list`` that makes
-    stock DDP (torch >= 2.11) rebuild them where one does.
-
-    Limits of their sizes make DDP cut these buckets (B(i)) that are of one dtype and device, contiguous as it
-    walks, none of which ends in an empty tensor, ahead of which it would be closed.
-    """
+    stock DDP (torch >= 2.11) rebuild them where one does (B(i)): the limits that their sizes are."""
     workload, sizes = problem.workload, bucket_bytes(problem.workload, buckets)
-    walked, limits, order = buckets, sizes, rebuild_order(workload)
-    if is_never_rebuilt(workload.switches):  # it walks its parameters, and turns the buckets around (A2.3)
-        walked, limits = tuple(tuple(sorted(bucket)) for bucket in reversed(buckets)), sizes[::-1]
-        order = tuple(range(len(problem)))
-    is_closed = all(len(one) == 1 or workload.gradients[one[-1]].num_bytes for one in walked)
-    is_reached = problem.has_one_run and is_closed and tuple(chain.from_iterable(walked)) == order
     found = Assignment(
         bucket_indices=buckets,
         bucket_bytes=sizes,
-        ddp_kwargs={CAP_LIST: [limit / MIB for limit in limits_for(limits)]} if is_reached else {},
-        requires={"torch": ">=2.11"} if is_reached else {},
         made_for=made_for(workload, problem.hardware.world_size),
         provenance={"source": "sim.tune", "workload": workload.name},
     )
+    if problem.has_one_run:
+        # DDP that rebuilds nothing walks its parameters, and turns the buckets around (A2.3).
+        limits = limits_for(sizes[::-1] if is_never_rebuilt(workload.switches) else sizes)
+        kwargs = {CAP_LIST: [limit / MIB for limit in limits]}
+        made = problem.as_used(replace(found, ddp_kwargs=kwargs, requires={"torch": ">=2.11"}))
+        with suppress(AssignmentError):
+            check_reaches(problem.job, made)
+            return made
     return problem.as_used(found)
 
 

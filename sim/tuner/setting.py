@@ -11,7 +11,7 @@ from sim.systems.cut import NO_LIMIT
 from sim.systems.registry import assign
 from sim.tuner.caps import CapCurve
 from sim.tuner.draws import NO_ITERATIONS
-from sim.tuner.gain import Estimate, Paired
+from sim.tuner.gain import Paired
 from sim.tuner.sweep import SweepRow
 from sim.units import MIB, format_mib_range, format_ms, format_number, format_percent
 
@@ -31,8 +31,8 @@ def find_plateau(curve: CapCurve, paired: Paired, best: Assignment, default: Ass
 
     A cap, or the default, is as good as what is recommended unless that is significantly better. With fewer
     than two recorded iterations nothing is significant: then a cap is as good if its step is within 1 % of
-    the best cap's. With very many layouts of very many gradients only those nearest to the best are played;
-    the others are judged by their nominal step.
+    the best cap's; so are, of very many layouts of very many gradients, those judged that are not nearest to
+    the best.
     """
     draws, problem = paired.draws, paired.draws.problem
     steps, default_ns = problem.times * curve.sync_end_ns + paired.rest_ns, paired.step_ns(default)
@@ -40,10 +40,7 @@ def find_plateau(curve: CapCurve, paired: Paired, best: Assignment, default: Ass
     alike, holds_default = steps <= nearly_ns, paired.is_as_good(default, best, default_ns)
     is_among, by_noise = bool(default_ns <= nearly_ns), NO_ITERATIONS not in draws.not_known
     if by_noise:
-        is_among, best_ns = holds_default, paired.step_ns(best)
-        for at, step_ns in enumerate(steps.tolist()):
-            lost = step_ns - best_ns
-            alike[at] = paired.shortfall(Estimate(lost, lost, lost), lost, step_ns) is not None
+        is_among = holds_default
         affordable = max(1, MOST_PLAYED // (len(draws) * max(1, len(problem))))
         for at in np.argsort(steps, kind="stable")[:affordable].tolist():
             made = assign(problem.workload, bucket_cap_mb=curve.cap_mb(at))

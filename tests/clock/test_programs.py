@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 import sim
 from sim.clock import play, simpy_clock
 from sim.clock import program as lane
-from sim.clock.play import QUEUED, SERVICE, advance, make_sheet, play_alone
+from sim.clock.play import END, QUEUED, SERVICE, advance, make_sheet, play_ranks
 from sim.clock.program import MOST_NS, Item, Machine, Program, Rates, machine_of, rate_of, small_messages
 from sim.clock.timeline import Outcome
 from sim.errors import InputError, NotModelledError, SimError
@@ -147,11 +148,12 @@ def test_no_work_is_lost_and_nothing_comes_too_early(program: Program) -> None:
 
 def ends_of(program: Program, services_ns: Sequence[Sequence[int]]) -> list[int]:
     """When the lane of ``program`` ends with other service times of its collectives [machine][collective]."""
-    sheet, ends = make_sheet([program]), []
+    sheet, ends, none = make_sheet([program]), [], np.zeros(1, np.int64)
     for times in services_ns:
         collectives = sheet.collectives.copy()
         collectives[:, SERVICE] = collectives[:, QUEUED] = times
-        ends.append(play_alone(sheet._replace(collectives=collectives)))
+        ranks = play_ranks(sheet._replace(collectives=collectives), none, np.ones(1), none - 1, 0, none)
+        ends.append(int(ranks.states[0, END]))
     return ends
 
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 import sim
 from sim.clock import simpy_clock
-from sim.costs.doubts import doubts_about
+from sim.costs.doubts import doubts_about, unknown
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign, write
 from sim.truth.fit import scaled
-from sim.tuner.draws import NO_SCATTER, Draws, draw_machines, read_scatter, unknown
+from sim.tuner.draws import NO_SCATTER, Draws, draw_machines, read_scatter
 from sim.tuner.problem import Problem
 from tests.effort import tries
 from tests.handmade import handmade, wired
@@ -246,8 +246,7 @@ def test_a_range_is_drawn_from_end_to_end_with_the_field_in_the_middle() -> None
 
 def test_beyond_the_curve_and_between_far_sizes_machines_differ() -> None:
     known = wired({MB: 2 * MS, 64 * MB: 65 * MS})
-    told = unknown(known, (MB, 1000 * MB), varies=False)
-    drawn, _ = draw_machines(known, 41, np.random.default_rng(0), told)
+    drawn, _ = draw_machines(known, 41, np.random.default_rng(0), unknown(known, (MB, 1000 * MB)))
     for size, least in ((8 * MB, 1.2), (1000 * MB, 1.2), (2 * MB, 1.02)):
         times = [sim.simulate(job([size // MB]), one, assign(job([size // MB]))).sync_end_ns for one in drawn]
         assert max(times) > least * min(times)
