@@ -1,11 +1,9 @@
 """The recommendation: the best assignment, its proof, what the knobs of DDP reach, and whether it matters."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 
 from sim.costs.doubts import doubts_about, doubts_about_step, told_unmeasured
-from sim.errors import AssignmentError
 from sim.metrics.bottleneck import critical_path
 from sim.metrics.step import summarize
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
@@ -13,7 +11,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Family, Gain, Recommendation
 from sim.nouns.workload import Workload
 from sim.systems.cut import limits_for
-from sim.systems.ddp_assignment import check_reaches, is_never_rebuilt
+from sim.systems.ddp_assignment import initial_buckets, is_never_rebuilt, rebuilt_buckets
 from sim.systems.registry import assign
 from sim.tuner.caps import CapCurve, cap_curve
 from sim.tuner.draws import Draws
@@ -41,14 +39,13 @@ def as_assignment(problem: Problem, buckets: Buckets) -> Assignment:
         made_for=made_for(workload, problem.hardware.world_size),
         provenance={"source": "sim.tune", "workload": workload.name},
     )
-    if problem.has_one_run:
-        # DDP that rebuilds nothing walks its parameters, and turns the buckets around (A2.3).
-        limits = limits_for(sizes[::-1] if is_never_rebuilt(workload.switches) else sizes)
+    # DDP that rebuilds nothing walks its parameters, and turns the buckets around (A2.3).
+    is_static = is_never_rebuilt(workload.switches)
+    limits = limits_for(sizes[::-1] if is_static else sizes)
+    made = (initial_buckets if is_static else rebuilt_buckets)(workload, limits)
+    if problem.has_one_run and list(map(set, made)) == list(map(set, buckets)):
         kwargs = {CAP_LIST: [limit / MIB for limit in limits]}
-        made = problem.as_used(replace(found, ddp_kwargs=kwargs, requires={"torch": ">=2.11"}))
-        with suppress(AssignmentError):
-            check_reaches(problem.job, made)
-            return made
+        found = replace(found, ddp_kwargs=kwargs, requires={"torch": ">=2.11"})
     return problem.as_used(found)
 
 
