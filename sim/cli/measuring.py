@@ -61,10 +61,12 @@ def choose_device(
         only_cpu: what else was asked for takes the CPU's tensors alone.
 
     Raises:
-        MachineError: one's own model is to be on a GPU as the job was, and there is none.
+        MachineError: there is no GPU where one is asked for, or the job's own model was on one.
     """
     from sim.validator.installed import gpus_here
 
+    if asked == "cuda" and not elsewhere and not gpus_here():
+        raise MachineError("--device: cuda is not here: torch sees no GPU; run it where there is one")
     if asked is not None or job == "cpu" or (only_cpu and job is None):
         return asked or "cpu"
     gpus = 0 if only_cpu else gpus_here()
