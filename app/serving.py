@@ -27,17 +27,23 @@ def _leave(*_: object) -> None:
 
 
 def _warm_up() -> None:
-    """Import what needs no server that runs, as caches and components do, and play a step: no garbage."""
+    """Import what needs no server that runs, as caches and components do, and tune a job: no garbage.
+
+    After an installation that compiles every kernel, while whoever opens the page still looks at its frame.
+    """
     for name in ("pandas", "plotly.graph_objects", "sim.plot", "sim.tuner.recommend"):
         import_module(name)
     import sim
     from sim.nouns.hardware import CurvePoint, Hardware
     from sim.nouns.workload import Gradient, Workload
 
-    gradient = Gradient(index=0, name="any", shape=(4,), dtype="float32", num_bytes=16, ready_ns=1)
-    workload = Workload(name="any", gradients=(gradient,), forward_ns=1, backward_ns=2, optimizer_ns=1)
-    hardware = Hardware(name="any", world_size=2, all_reduce=(CurvePoint(num_bytes=0, duration_ns=1),))
+    sizes, points = {"shape": (4,), "dtype": "float32", "num_bytes": 16}, ((1, 9), (64, 12))
+    gradients = tuple(Gradient(index=k, name="any", ready_ns=32 - k, **sizes) for k in range(32))  # type: ignore[arg-type]
+    workload = Workload(name="any", gradients=gradients, forward_ns=1, backward_ns=32, optimizer_ns=1)
+    curve = tuple(CurvePoint(num_bytes=size, duration_ns=ns) for size, ns in points)
+    hardware = Hardware(name="any", world_size=2, all_reduce=curve, comm_channels=2, channel_slowdown=2.0)
     sim.critical_path(sim.simulate(workload, hardware, sim.assign(workload), "analytic"))
+    sim.tune(workload, hardware)
     gc.freeze()
 
 
