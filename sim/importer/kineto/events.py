@@ -270,7 +270,7 @@ def read_events(path: str | os.PathLike[str]) -> TraceEvents:
 _SPACES = bytes(max(byte, 32) for byte in range(256))  # for control characters
 _ODD = re.compile(rb"[\x00-\x1f]|NaN|Infinity")
 _CONSTANT = re.compile(rb"(?<=[\s:,\[])(NaN|-?Infinity)(?=[\s,\]}])")
-_BORDER = re.compile(rb'(?<=\})\s*,(?=\s*\{\s*"ph"\s*:)')  # no argument of an event is called so
+_BORDER = re.compile(rb'(?<=\})\s*,(?=\s*\{\s*"(?:ph|ts)"\s*:)')  # no argument of an event is called so
 
 
 def _document(content: bytearray) -> _Document:
