@@ -7,6 +7,7 @@ one reads; what has to be searched for fills its own last, and a knob that is tu
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
+from time import sleep
 from typing import Any
 
 import streamlit as st
@@ -101,6 +102,9 @@ def show(library: Library, source: Asked, validation: st.Page) -> None:
     gain_place, strip = headline(state, shown)
     default = playing.default(inputs, choice)
     draw_card(gain_place, gain_card(shown, default))
+    if "has_painted" not in st.session_state and st.context.headers:  # no test's headers: a browser's
+        st.session_state["has_painted"] = True
+        sleep(0.4)  # or the headline waits for figures: loading plotly blocks a browser for a second
     step_timeline(state, shown)
 
     search_place = st.container()
