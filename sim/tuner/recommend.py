@@ -39,13 +39,14 @@ def as_assignment(problem: Problem, buckets: Buckets) -> Assignment:
         made_for=made_for(workload, problem.hardware.world_size),
         provenance={"source": "sim.tune", "workload": workload.name},
     )
-    # DDP that rebuilds nothing walks its parameters, and turns the buckets around (A2.3).
-    is_static = is_never_rebuilt(workload.switches)
-    limits = limits_for(sizes[::-1] if is_static else sizes)
-    made = (initial_buckets if is_static else rebuilt_buckets)(workload, limits)
-    if problem.has_one_run and list(map(set, made)) == list(map(set, buckets)):
-        kwargs = {CAP_LIST: [limit / MIB for limit in limits]}
-        found = replace(found, ddp_kwargs=kwargs, requires={"torch": ">=2.11"})
+    if problem.has_one_run:
+        # DDP that rebuilds nothing walks its parameters, and turns the buckets around (A2.3).
+        is_static = is_never_rebuilt(workload.switches)
+        limits = limits_for(sizes[::-1] if is_static else sizes)
+        made = (initial_buckets if is_static else rebuilt_buckets)(workload, limits)
+        if list(map(set, made)) == list(map(set, buckets)):
+            kwargs = {CAP_LIST: [limit / MIB for limit in limits]}
+            found = replace(found, ddp_kwargs=kwargs, requires={"torch": ">=2.11"})
     return problem.as_used(found)
 
 
