@@ -8,7 +8,7 @@ are marked. Ranges are in ``spread.ranges`` of a hardware, marks in ``provenance
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
-from math import isqrt
+from math import inf, isqrt, log
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
@@ -96,6 +96,7 @@ def told_unmeasured(hardware: Hardware) -> tuple[str, ...]:
 # ---- What is not measured.
 
 FAR = 4  # within so many times of a measured size a time is taken as it is
+_KINK = 0.3  # a curve bends where time grows by so much less with size than before, as powers
 _STRAIGHT = 0.1  # a stretch of the curve whose slope a neighbour has, to this share, is a line
 _WORTH = 1.1  # a guess that is open by less is none
 _LEAST = 0.1  # of a time that is a guess: less nobody would believe
@@ -129,7 +130,7 @@ def unknown(hardware: Hardware, sizes: Iterable[int]) -> Unknown:
         said.append("what DDP itself costs here (see the notes)")
     if guesses:
         measured = format_sizes(point.num_bytes for point in curve)
-        said.append(f"times of messages far from the sizes that were measured, {measured}")
+        said.append(f"times of messages between or beyond the sizes that were measured, {measured}")
     if len(readings) > 1:
         said.append(f"the measured step read as {' or '.join(one['what'] for one in readings)}")
     return Unknown(ranges, readings, guesses, tuple(said))
@@ -143,21 +144,27 @@ def open_ranges(hardware: Hardware) -> dict[str, Any]:
 
 def _guesses(curve: Curve, least: int, most: int) -> Iterator[tuple[int, tuple[float, float]]]:
     """Where times of messages of ``least`` to ``most`` bytes are guesses: far outside of the curve's sizes,
-    and far between two of them. A time of 0 is none.
+    far between two of them, and where it bends. A time of 0 is none.
 
-    In the middle of a gap it takes at least as long as its begin, and as at the rate of its end, and at most
-    as long as its end, and as at the rate of its begin.
+    In the middle of a gap it takes at least as long as at the rate of its end, and at most as long as at the
+    rate of its begin; where nothing bends also not less than its begin, and not more than its end.
     """
     first, last, far = curve[0], curve[-1], FAR if len(curve) > 1 else 1
     if least * far < first.num_bytes and first.duration_ns:
         yield least, (max(_LEAST, least / first.num_bytes), 1.0)
     slopes = [(b.duration_ns - a.duration_ns) / (b.num_bytes - a.num_bytes) for a, b in pairwise(curve)]
+    before = 0.0
     for at, (a, b) in enumerate(pairwise(curve)):
         beside = slopes[max(0, at - 1) : at] + slopes[at + 1 : at + 2]
         is_straight = any(abs(one - slopes[at]) <= _STRAIGHT * abs(slopes[at]) for one in beside)
-        is_far = 0 < FAR * a.num_bytes < b.num_bytes and a.duration_ns and b.duration_ns
-        if is_far and not is_straight and a.num_bytes < most and least < b.num_bytes:
-            middle, ends = isqrt(a.num_bytes * b.num_bytes), sorted((a.duration_ns, b.duration_ns))
+        if not (a.num_bytes and a.duration_ns and b.duration_ns):
+            continue
+        power = log(b.duration_ns / a.duration_ns) / log(b.num_bytes / a.num_bytes)
+        bends, before = before - power > _KINK, power
+        is_open = (bends or b.num_bytes > FAR * a.num_bytes) and not is_straight
+        middle = isqrt(a.num_bytes * b.num_bytes)
+        if is_open and a.num_bytes < middle and a.num_bytes < most and least < b.num_bytes:
+            ends = [0.0, inf] if bends else sorted((a.duration_ns, b.duration_ns))
             taken = service_ns((a, b), middle)
             low = min(taken, max(ends[0], b.duration_ns * middle / b.num_bytes)) / taken
             high = max(taken, min(ends[1], a.duration_ns * middle / a.num_bytes)) / taken

@@ -193,12 +193,12 @@ def test_the_manual_has_every_knob_with_what_was_measured() -> None:
     ("name", "off_ms"),
     [
         (FAMILIES[0], 0.0),
-        pytest.param(FAMILIES[1], 0.15, marks=pytest.mark.slow),
+        pytest.param(FAMILIES[1], 0.1, marks=pytest.mark.slow),
         pytest.param(FAMILIES[2], 0.0, marks=pytest.mark.slow),
     ],
 )
 def test_the_measured_gain_is_in_the_predicted_interval(name: str, off_ms: float) -> None:
-    """Of the recorded recommendation over DDP's default; the BERT-like encoder's is 0.13 ms beyond it."""
+    """Of the recorded recommendation over DDP's default; the BERT-like encoder's is 0.06 ms beyond it."""
     record = sim.load_record(TRACES / "families" / name)
     rows = {row.name: row for row in scored(TRACES / "families" / name).rows}
     measured = rows["DDP default"].measured_step_ns - rows["recommended"].measured_step_ns

@@ -481,9 +481,9 @@ def logged(ddp: DistributedDataParallel) -> list[list[int]]:
     return [[int(index) for index in bucket.split()] for bucket in text.split(",")]
 
 
-def unrecorded(words: str, *given: Any, **options: Any) -> None:
+def unrecorded(words: str, *given: Any, error: type = sim.errors.InputError, **options: Any) -> None:
     """``sim.record`` refuses with these words."""
-    with pytest.raises(sim.errors.SimError, match=words), sim.record(*given, **options):
+    with pytest.raises(error, match=words), sim.record(*given, **options):
         pass
 
 
@@ -664,7 +664,7 @@ def arguments(folder: Path) -> None:
     """What cannot be recorded is refused by name."""
     ddp, frozen = build(), build()
     next(iter(frozen.parameters())).requires_grad_(False)
-    unrecorded("a Layers has no buckets", ddp.module, folder)
+    unrecorded("a Layers has no buckets", ddp.module, folder, error=sim.errors.NotModelledError)
     unrecorded("full, light", ddp, folder, level="deep")
     unrecorded("integer >= 1", ddp, folder, max_steps=True)
     unrecorded("level='full' only", ddp, folder, level="light", wrap=fp16_compress_hook)
