@@ -106,8 +106,6 @@ def plan(workload: Workload, assignment: Assignment, world_size: int | None) -> 
         InputError, NotModelledError: a policy or switch that is not legal or not modelled.
     """
     policy = assignment.policy
-    if policy not in _PLANNED:
-        raise NotModelledError(f"policy: {policy!r} is not modelled; give one of {', '.join(_PLANNED)}")
     assignment.check_fits(workload)
     made = _PLANNED[policy].plan(workload, assignment, world_size)
     if made.buckets != assignment.bucket_indices:
