@@ -104,7 +104,7 @@ def show(library: Library, source: Asked, validation: st.Page) -> None:
     draw_card(gain_place, gain_card(shown, default))
     if "has_painted" not in st.session_state and st.context.headers:  # no test's headers: a browser's
         st.session_state["has_painted"] = True
-        sleep(0.4)  # or the headline waits for figures: loading plotly blocks a browser for a second
+        sleep(0.6)  # or the headline waits for figures: loading plotly blocks a browser for a second
     step_timeline(state, shown)
 
     search_place = st.container()
