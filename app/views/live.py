@@ -276,7 +276,7 @@ def _show_gain(
             now, then = (wanted.samples * NS_PER_S / ns for ns in (period_ns, period_ns - gain_ns))
             cards.append(Card(label="Samples a second", value=f"{now:,.1f} → {then:,.1f}", told=words))
     draw_cards(cards)
-    with st.expander("Take it home", icon=":material/content_copy:"):
+    with st.expander("Take the recommended buckets home", icon=":material/content_copy:"):
         st.code(sim.snippet(found.assignment, job.workload), language="python")
         words = "For `sim.apply`, and for `bucketsim ab`, which measures this gain."
         downloads({"Assignment JSON": (sim.to_text(found.assignment), "assignment.json", words)})
