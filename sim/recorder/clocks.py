@@ -35,7 +35,7 @@ class Clock:
 
 
 class EventClock(Clock):
-    """Timing events on the current stream of one accelerator, reached when the stream gets there.
+    """Timing events on ``stream`` of one accelerator, or its current one, reached when the stream gets there.
 
     Hooks run on autograd's own thread, under the stream of the node that they belong to. In the callback of a
     collective's future it is a side stream that waits for the collective, so that a stamp there is the
@@ -43,14 +43,14 @@ class EventClock(Clock):
     2.4 us, a ``torch.cuda.Event`` 7.6.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, stream: torch.Stream | None = None) -> None:
+        self._device, self._stream = device, stream
         self.name = f"{device.type} events"
 
     def stamp(self) -> torch.Event:
-        """An event on the current stream of this device and thread."""
+        """An event on the stream that this thread has there: left to itself it takes the current device's."""
         event = torch.Event(self._device, enable_timing=True)
-        event.record()
+        event.record(self._stream or torch.accelerator.current_stream(self._device))
         return event
 
     def reached(self, stamp: torch.Event) -> bool:

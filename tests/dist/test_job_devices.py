@@ -1,8 +1,10 @@
 """Commands that run ranks take the device of the job, as far as this machine has it, and say which."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -15,7 +17,8 @@ from sim.recorder import training_step
 from sim.recorder.models import load_factory
 from sim.recorder.training_step import record as record_step
 from sim.validator import replay
-from sim.validator.jobs import ReplayJob, read_job
+from sim.validator.jobs import CalibrationJob, Carrier, ReplayJob, read_job
+from sim.validator.ranks.rank import Rank
 from tests.commands import bucketsim
 from tests.dist.starting import FLAT, forked_to_their_ends
 
@@ -152,6 +155,16 @@ def test_a_job_for_other_hosts_says_its_device_and_asks_for_their_gpus(
     assert read_job(files / "job" / "job.json")[0].carrier.device == device
     assert ("device: " in said.err) == ("--device" not in command)
     assert ("--gpus-per-node" in said.out) == (device == "cuda")
+
+
+def test_threads_of_a_rank_are_at_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA's current device is each thread's own, GPU 0 at first; one computes while ranks all-reduce."""
+    main = get_ident()
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3 if get_ident() == main else 0)
+    rank = Rank(CalibrationJob(carrier=Carrier(device="cuda")))
+    assert rank.device == torch.device("cuda:3")
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: rank.device).result() == rank.device
 
 
 def test_calibrate_measures_no_more_than_a_workload_sends(files: Path, recorded: Workload) -> None:

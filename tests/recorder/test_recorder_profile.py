@@ -326,3 +326,16 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         with nullcontext() if is_here else pytest.raises(MachineError, match="'cuda' is not here"):
             assert find_device("cuda") == torch.device("cuda:1")
     assert isinstance(clock_for(torch.device("cuda:1")), EventClock)
+
+
+def test_a_stamp_is_on_its_device_whichever_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left to itself torch's event takes the current device, which scripts leave at GPU 0 on every rank."""
+    recorded: list[str] = []
+    event = SimpleNamespace(record=lambda stream="of GPU 0": recorded.append(stream))
+    monkeypatch.setattr(torch, "Event", lambda device, enable_timing: event)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: f"of {device}")
+    place = torch.device("cuda:3")
+    idle: Any = "idle"
+    for clock in (clock_for(place), EventClock(place, idle)):
+        clock.stamp()
+    assert recorded == ["of cuda:3", "idle"]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +148,9 @@ class Rank:
         self._events, self._store = events, store
         self.moved_s = time.monotonic()
 
-    @property
+    @cached_property
     def device(self) -> torch.device:
-        """Where the job's tensors lie on this rank."""
+        """Where the job's tensors lie here, as its main thread has set it: other threads begin with GPU 0."""
         is_gpu = self.job.carrier.device == "cuda"
         return torch.device("cuda", torch.cuda.current_device()) if is_gpu else torch.device("cpu")
 
